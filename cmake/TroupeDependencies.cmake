@@ -1,0 +1,42 @@
+# Everything here comes from Debian's packages; packages.txt lists them.
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(openblas REQUIRED IMPORTED_TARGET openblas)
+
+# Debian's libcaf-dev brings no CMake package.
+find_path(TROUPE_CAF_INCLUDE caf/actor_system.hpp REQUIRED)
+find_library(TROUPE_CAF_CORE caf_core REQUIRED)
+add_library(troupe_caf INTERFACE)
+target_include_directories(troupe_caf SYSTEM INTERFACE "${TROUPE_CAF_INCLUDE}")
+target_link_libraries(troupe_caf INTERFACE "${TROUPE_CAF_CORE}" Threads::Threads)
+
+find_path(TROUPE_ASIO_INCLUDE asio.hpp REQUIRED)
+add_library(troupe_asio INTERFACE)
+target_include_directories(troupe_asio SYSTEM INTERFACE "${TROUPE_ASIO_INCLUDE}")
+target_compile_definitions(troupe_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
+target_link_libraries(troupe_asio INTERFACE Threads::Threads)
+
+find_path(TROUPE_MSGPACK_INCLUDE msgpack.hpp REQUIRED)
+add_library(troupe_msgpack INTERFACE)
+target_include_directories(troupe_msgpack SYSTEM INTERFACE "${TROUPE_MSGPACK_INCLUDE}")
+target_compile_definitions(troupe_msgpack INTERFACE MSGPACK_NO_BOOST)
+
+find_path(TROUPE_GLOO_INCLUDE gloo/context.h REQUIRED)
+find_library(TROUPE_GLOO gloo REQUIRED)
+add_library(troupe_gloo INTERFACE)
+target_include_directories(troupe_gloo SYSTEM INTERFACE "${TROUPE_GLOO_INCLUDE}")
+target_link_libraries(troupe_gloo INTERFACE "${TROUPE_GLOO}")
+
+if(TROUPE_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  find_package(rapidcheck REQUIRED)
+endif()
+if(TROUPE_BUILD_BENCHMARKS)
+  find_package(benchmark REQUIRED)
+endif()

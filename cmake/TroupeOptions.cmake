@@ -1,0 +1,19 @@
+option(TROUPE_BUILD_TESTS "Build the tests" ON)
+option(TROUPE_BUILD_BENCHMARKS "Build the benchmarks" ON)
+option(TROUPE_WERROR "Treat warnings as errors" ON)
+set(TROUPE_SANITIZE "" CACHE STRING "Sanitizers to build with, comma separated (address, undefined, thread)")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(TROUPE_CCACHE ccache)
+if(TROUPE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${TROUPE_CCACHE}")
+endif()

@@ -1,0 +1,48 @@
+include(GoogleTest)
+
+add_library(troupe_flags INTERFACE)
+target_include_directories(troupe_flags INTERFACE "${PROJECT_SOURCE_DIR}")
+target_compile_options(troupe_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  # A contraction the compiler chooses would make results depend on how a loop was vectorised.
+  -ffp-contract=off
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-missing-field-initializers>
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-designated-field-initializers>)
+if(TROUPE_WERROR)
+  target_compile_options(troupe_flags INTERFACE -Werror)
+endif()
+if(TROUPE_SANITIZE)
+  # CAF's packaged headers dereference null in a way that only UBSan's null check minds.
+  target_compile_options(troupe_flags INTERFACE "-fsanitize=${TROUPE_SANITIZE}" -fno-omit-frame-pointer -fno-sanitize=null)
+  target_link_options(troupe_flags INTERFACE "-fsanitize=${TROUPE_SANITIZE}")
+endif()
+
+# troupe_library(NAME [LINK libs...]): every .cpp below the current folder makes one static library.
+function(troupe_library name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "*.cpp")
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS "*.hpp")
+  list(FILTER sources EXCLUDE REGEX "_bench\\.cpp$|/cuda/|/nccl")
+  add_library(${name} STATIC ${sources})
+  target_link_libraries(${name} PUBLIC troupe_flags ${ARG_LINK})
+  set_property(TARGET ${name} PROPERTY TROUPE_HEADERS "${headers}")
+endfunction()
+
+# troupe_tests(FOLDER LINK libs...): tests/FOLDER/**/*_test.cpp make one binary, labelled by its folder.
+function(troupe_tests folder)
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "LINK" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp")
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${folder}_tests ${sources})
+  target_link_libraries(${folder}_tests PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main rapidcheck rapidcheck_gtest)
+  set(properties LABELS ${folder} TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_SERIAL)
+    list(APPEND properties RUN_SERIAL TRUE)
+  endif()
+  gtest_discover_tests(${folder}_tests DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+endfunction()

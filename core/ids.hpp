@@ -1,0 +1,35 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+
+namespace troupe::core {
+
+/// A number with a meaning: two of different meanings do not mix. `value` is public, because formulas need it.
+template <class Tag, class Integer>
+struct Id {
+  Integer value{};
+
+  friend constexpr auto operator<=>(const Id&, const Id&) = default;
+};
+
+/// Global rank of a process in the job, from 0.
+using Rank = Id<struct RankTag, std::int32_t>;
+/// Number of ranks in the job.
+using WorldSize = Id<struct WorldSizeTag, std::int32_t>;
+/// Optimizer step, from 0.
+using Step = Id<struct StepTag, std::int64_t>;
+/// Generation of the membership. Grows with every change; a message of an older one is refused.
+using Epoch = Id<struct EpochTag, std::uint64_t>;
+/// A logical data-parallel worker, from 0. Data order and random numbers hang on (step, lane), never on rank.
+using Lane = Id<struct LaneTag, std::int32_t>;
+
+}  // namespace troupe::core
+
+template <class Tag, class Integer>
+struct std::hash<troupe::core::Id<Tag, Integer>> {
+  std::size_t operator()(const troupe::core::Id<Tag, Integer>& id) const noexcept {
+    return std::hash<Integer>{}(id.value);
+  }
+};

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <tl/expected.hpp>
+#include <type_traits>
+#include <utility>
+
+namespace troupe::core {
+
+/// Why the world refused. Codes are for decisions (retry, restart, give up); the message is for people.
+enum class Errc {
+  invalid_argument,   ///< a flag, a configuration or a call that can not be right
+  not_found,          ///< a file, a name, a program
+  already_exists,
+  unavailable,        ///< this build or this machine does not have it
+  io,                 ///< the operating system refused a read, a write, a socket
+  corrupt,            ///< bytes that do not parse or do not match their hash
+  mismatch,           ///< ranks disagree (plan, layout, configuration)
+  timeout,            ///< a deadline passed
+  peer_lost,          ///< a rank died or its connection closed
+  aborted,            ///< somebody asked for the end of this operation
+  stale_epoch,        ///< the sender belongs to an older membership
+  out_of_memory,
+  numeric,            ///< NaN or Inf where none may be
+  internal,
+};
+
+/// The name of a code as written in logs and JSON, for example "peer_lost".
+const char* to_string(Errc code) noexcept;
+
+/// A failure of the world. `message` says what was expected, what was found and what to do next.
+struct Error {
+  Errc code = Errc::internal;
+  std::string message;
+
+  friend bool operator==(const Error&, const Error&) = default;
+};
+
+template <class T>
+class [[nodiscard]] Result : public tl::expected<T, Error> {
+ public:
+  using tl::expected<T, Error>::expected;
+};
+
+/// Builds the failed side of a Result: `return fail(Errc::io, "cannot open {}: {}", path, reason);`
+template <class... Args>
+tl::unexpected<Error> fail(Errc code, fmt::format_string<Args...> format, Args&&... args) {
+  return tl::unexpected<Error>(Error{code, fmt::format(format, std::forward<Args>(args)...)});
+}
+
+/// The value of a result that has one; what TRY expands to.
+template <class T>
+T take_value(Result<T>&& result) {
+  if constexpr (!std::is_void_v<T>) return *std::move(result);
+}
+
+}  // namespace troupe::core
+
+/// `auto x = TRY(f());` takes the value out of a Result or returns its Error from the enclosing function.
+#define TRY(expression)                                                     \
+  __extension__({                                                           \
+    auto troupe_result_ = (expression);                                     \
+    if (!troupe_result_) {                                                  \
+      return ::tl::unexpected<::troupe::core::Error>(std::move(troupe_result_).error()); \
+    }                                                                       \
+    ::troupe::core::take_value(std::move(troupe_result_));                    \
+  })

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/dtype.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+#include "gpu/buffer.hpp"
+#include "gpu/stream.hpp"
+
+namespace troupe::gpu {
+
+enum class OperationKind : std::uint8_t {
+  all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, send, receive, barrier,
+};
+std::string_view name_of(OperationKind kind) noexcept;
+
+/// f16 and bf16 are summed in fp32 in rank order, with one rounding at the end, by every back-end that Troupe
+/// itself implements; f8 types can be moved but not reduced. `average` divides the fp32 sum before rounding and
+/// is for floating types.
+enum class ReduceOp : std::uint8_t { sum, average, min, max };
+
+/// One collective as one rank sees it. n = group size, r = this rank's index in the group. Counts are elements.
+///
+/// | kind           | input                        | output                        | counts                         |
+/// |----------------|------------------------------|-------------------------------|--------------------------------|
+/// | all_reduce     | count                        | count (may be the input)      | none                           |
+/// | reduce_scatter | sum of output_counts         | output_counts[r]; may be the part r of input | output_counts (n), equal on all |
+/// | all_gather     | input_counts[r]; may be the part r of output | sum of input_counts | input_counts (n), equal on all |
+/// | broadcast      | at `peer`: count             | elsewhere: count; at `peer` the input or nothing | none        |
+/// | all_to_all     | sum of input_counts, in rank order | sum of output_counts, in rank order; no overlap | both (n); input_counts[j] here = output_counts[r] at j |
+/// | send, receive  | send: count                  | receive: count                | none; `peer` is the other      |
+/// | barrier        | nothing                      | nothing                       | none                           |
+///
+/// Empty counts mean even parts: the total must then divide by n. Zero-sized parts are legal everywhere.
+struct Operation {
+  OperationKind kind = OperationKind::barrier;
+  core::DType dtype = core::DType::f32;
+  ReduceOp reduce = ReduceOp::sum;
+  ConstBufferView input;
+  BufferView output;
+  std::vector<std::size_t> input_counts;
+  std::vector<std::size_t> output_counts;
+  int peer = 0;  ///< root of a broadcast, or the other side of send and receive, as an index in the group
+  /// From the moment the operation starts on its stream; when it passes the operation ends in Errc::timeout
+  /// and the group is unusable.
+  std::chrono::nanoseconds deadline = std::chrono::seconds(60);
+};
+
+/// How a posted operation stands. Shared by the poster and the stream; thread safe.
+class OperationStatus {
+ public:
+  /// Nothing while it runs; then success or the Error. Valid once the stream has passed the operation.
+  std::optional<core::Result<void>> result() const {
+    std::lock_guard lock(mutex_);
+    return result_;
+  }
+  /// The first call counts.
+  void finish(core::Result<void> result) {
+    std::lock_guard lock(mutex_);
+    if (!result_) result_ = std::move(result);
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards result_
+  std::optional<core::Result<void>> result_;
+};
+
+/// A communicator: the members of one epoch that run collectives together. All members post the same operations
+/// in the same order. Streams pass over a failed operation (its output is then undefined), so the poster looks
+/// at the status. After any failure other than Errc::invalid_argument the group is unusable and every later
+/// operation ends in the first error: make a new group in a new epoch.
+class Group {
+ public:
+  virtual ~Group() = default;
+
+  virtual int index() const = 0;  ///< this rank's place in the group, from 0
+  virtual int size() const = 0;
+  virtual const std::string& name() const = 0;
+
+  /// Enqueues the operation on `stream`. Buffers must stay alive and untouched until the stream has passed it.
+  /// Errc::invalid_argument (naming the field) for what is wrong on its face; the group stays usable then.
+  /// What only all ranks together can see (different kinds, counts or dtypes) ends in Errc::mismatch naming
+  /// the rank and the field, where the back-end can see it (simulated, shared_memory), never in a hang.
+  virtual core::Result<std::shared_ptr<OperationStatus>> post(Operation operation, StreamView stream) = 0;
+
+  /// From any thread, at any moment, idempotent: running and later operations end in `reason` soon (100 ms).
+  virtual void abort(core::Error reason) = 0;
+};
+
+/// How members find each other before a group exists; scoped to one job and epoch by the caller.
+class Rendezvous {
+ public:
+  virtual ~Rendezvous() = default;
+  virtual core::Result<void> set(const std::string& key, const std::string& value) = 0;
+  /// Waits until the key is there. Errc::timeout names the key.
+  virtual core::Result<std::string> get(const std::string& key, std::chrono::nanoseconds deadline) = 0;
+};
+
+struct GroupOptions {
+  std::string job;        ///< names the job in shared resources; letters, digits, '-' and '_'
+  core::Epoch epoch{};
+  std::string name;       ///< names the group, for example "dp"; as `job`
+  std::vector<core::Rank> members;  ///< in group order
+  core::Rank self{};
+  std::chrono::nanoseconds deadline = std::chrono::seconds(60);  ///< to find all members
+};
+
+/// Makes groups of one kind.
+class CollectiveBackend {
+ public:
+  virtual ~CollectiveBackend() = default;
+  virtual std::string_view name() const = 0;  ///< "simulated", "shared_memory", "gloo", "nccl"
+  /// Called by all members; returns when all are there.
+  virtual core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) = 0;
+};
+
+}  // namespace troupe::gpu

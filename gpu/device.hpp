@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "core/result.hpp"
+#include "gpu/buffer.hpp"
+#include "gpu/stream.hpp"
+
+namespace troupe::gpu {
+
+enum class DeviceKind { host, simulated, cuda };
+
+/// One task that ran on a stream, for traces.
+struct TaskRecord {
+  std::string_view stream;
+  std::string_view label;
+  DeviceTime begin{};
+  DeviceTime end{};
+};
+
+using TaskObserver = std::function<void(const TaskRecord&)>;
+
+/// Where tensors live and move. Owns nothing that it hands out; it must outlive its buffers, streams and events.
+/// All methods may be called from any thread.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual DeviceKind kind() const = 0;
+  /// One line for people: "host, 2 cores, AVX2".
+  virtual std::string description() const = 0;
+
+  /// `bytes` of zeroed memory, aligned to 256 bytes. Errc::out_of_memory says how much was asked for.
+  virtual core::Result<Buffer> allocate(std::size_t bytes) = 0;
+  virtual core::Result<Stream> create_stream(StreamOptions options) = 0;
+  virtual core::Result<Event> create_event() = 0;
+
+  /// The device's clock, as in TaskRecord.
+  virtual DeviceTime now() const = 0;
+
+  /// Installs the observer of all tasks (called from the streams' threads, one call a task). Set it before
+  /// the first task; an empty function removes it.
+  virtual void observe(TaskObserver observer) = 0;
+};
+
+}  // namespace troupe::gpu
