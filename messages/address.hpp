@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/ids.hpp"
+
+namespace troupe::messages {
+
+/// The parts played in a rank, in a node and in a job. The numbers are on the wire: only append.
+enum class Role : std::uint8_t {
+  trainer = 0,          ///< the user's own loop; one a rank
+  rank_supervisor = 1,  ///< one a rank
+  conductor = 2,        ///< one a device
+  gradient_bucket = 3,  ///< one a bucket, `index` = bucket
+  parameter_shard = 4,  ///< one a bucket, `index` = bucket
+  coordinator = 5,      ///< one a job, played in rank 0's process
+};
+
+std::string_view name_of(Role role) noexcept;
+
+/// Who sends and who is meant.
+struct Address {
+  core::Rank rank{};
+  Role role = Role::trainer;
+  std::uint32_t index = 0;
+
+  friend auto operator<=>(const Address&, const Address&) = default;
+};
+
+/// "gradient_bucket 3 @ rank 1", as in dumps and logs.
+std::string to_string(const Address& address);
+
+}  // namespace troupe::messages

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "core/result.hpp"
+
+namespace troupe::messages {
+
+/// An Error on its way between actors. `code` is meaningful only when `failed`.
+struct Failure {
+  bool failed = false;
+  core::Errc code = core::Errc::internal;
+  std::string message;
+
+  friend bool operator==(const Failure&, const Failure&) = default;
+};
+
+inline Failure failure_of(const core::Error& error) {
+  return {true, error.code, error.message};
+}
+inline Failure failure_of(const core::Result<void>& result) {
+  return result ? Failure{} : failure_of(result.error());
+}
+inline core::Error error_of(const Failure& failure) {
+  return {failure.code, failure.message};
+}
+
+}  // namespace troupe::messages

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "messages/failure.hpp"
+
+namespace troupe::messages {
+
+/// RankSupervisor to Coordinator: I am here and this is what I am going to do.
+struct Join {
+  core::Rank rank{};
+  core::WorldSize world{};
+  std::uint64_t plan_hash = 0;  ///< of the collective plan and the layouts
+  std::string configuration;    ///< one line a setting that all ranks must share
+
+  friend bool operator==(const Join&, const Join&) = default;
+};
+
+/// Coordinator to a RankSupervisor whose plan differs, and the answer: the plan as text, one line an entry.
+struct PlanWanted {
+  bool wanted = true;
+
+  friend bool operator==(const PlanWanted&, const PlanWanted&) = default;
+};
+struct PlanLines {
+  core::Rank rank{};
+  std::vector<std::string> lines;
+
+  friend bool operator==(const PlanLines&, const PlanLines&) = default;
+};
+
+/// Coordinator to every RankSupervisor: all members are here and agree; the envelope's epoch is in force.
+struct Welcome {
+  std::vector<core::Rank> members;
+
+  friend bool operator==(const Welcome&, const Welcome&) = default;
+};
+
+/// Coordinator to every RankSupervisor: the job does not form; why.
+struct Refused {
+  Failure failure;
+
+  friend bool operator==(const Refused&, const Refused&) = default;
+};
+
+/// Network to Coordinator or RankSupervisor of its own rank: the connection to a rank is gone.
+struct PeerLost {
+  core::Rank rank{};
+  Failure failure;
+
+  friend bool operator==(const PeerLost&, const PeerLost&) = default;
+};
+
+/// RankSupervisor to Coordinator: this rank can not go on in this epoch.
+struct RankFailed {
+  core::Rank rank{};
+  Failure failure;
+
+  friend bool operator==(const RankFailed&, const RankFailed&) = default;
+};
+
+/// Coordinator to every RankSupervisor: the epoch of the envelope is over.
+struct Fence {
+  core::Rank culprit{};
+  Failure failure;
+
+  friend bool operator==(const Fence&, const Fence&) = default;
+};
+
+/// RankSupervisor to Coordinator: this rank has finished its work in good order; and the Coordinator's answer
+/// to all when everybody has.
+struct Leave {
+  core::Rank rank{};
+
+  friend bool operator==(const Leave&, const Leave&) = default;
+};
+struct Farewell {
+  std::uint32_t members = 0;
+
+  friend bool operator==(const Farewell&, const Farewell&) = default;
+};
+
+}  // namespace troupe::messages

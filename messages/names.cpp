@@ -1,0 +1,45 @@
+#include <fmt/format.h>
+
+#include <array>
+
+#include "messages/envelope.hpp"
+
+namespace troupe::messages {
+
+std::string_view name_of(Role role) noexcept {
+  switch (role) {
+    case Role::trainer:
+      return "trainer";
+    case Role::rank_supervisor:
+      return "rank_supervisor";
+    case Role::conductor:
+      return "conductor";
+    case Role::gradient_bucket:
+      return "gradient_bucket";
+    case Role::parameter_shard:
+      return "parameter_shard";
+    case Role::coordinator:
+      return "coordinator";
+  }
+  return "unknown";
+}
+
+std::string to_string(const Address& address) {
+  bool numbered = address.role == Role::gradient_bucket || address.role == Role::parameter_shard;
+  return numbered ? fmt::format("{} {} @ rank {}", name_of(address.role), address.index, address.rank.value)
+                  : fmt::format("{} @ rank {}", name_of(address.role), address.rank.value);
+}
+
+std::string_view name_of(const Message& message) noexcept {
+  static constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {
+      "GradientReady",  "LaneEnded",        "BucketReduced", "CollectiveReady",
+      "CollectiveDone", "CollectiveFailed", "StepBegan",     "BackwardFinished",
+      "VerdictArrived", "StepDecided",      "StepCommitted", "StepFailed",
+      "ShardStepped",   "ShardUpdated",     "Published",     "Join",
+      "PlanWanted",     "PlanLines",        "Welcome",       "Refused",
+      "PeerLost",       "RankFailed",       "Fence",         "Leave",
+      "Farewell",       "StoreSet",         "StoreGet",      "StoreValue"};
+  return kNames[message.index()];
+}
+
+}  // namespace troupe::messages

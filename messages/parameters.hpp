@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/ids.hpp"
+
+namespace troupe::messages {
+
+/// Device to ParameterShard: the optimizer has stepped this rank's shard of the bucket.
+struct ShardStepped {
+  core::Step step{};
+  std::uint32_t bucket = 0;
+
+  friend bool operator==(const ShardStepped&, const ShardStepped&) = default;
+};
+
+/// ParameterShard to RankSupervisor: this rank's shard of the bucket holds the parameters of after `step`.
+struct ShardUpdated {
+  core::Step step{};
+  std::uint32_t bucket = 0;
+
+  friend bool operator==(const ShardUpdated&, const ShardUpdated&) = default;
+};
+
+/// ParameterShard to Trainer: the whole bucket may be read; it holds the parameters of after `step`.
+struct Published {
+  core::Step step{};
+  std::uint32_t bucket = 0;
+
+  friend bool operator==(const Published&, const Published&) = default;
+};
+
+}  // namespace troupe::messages

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "messages/failure.hpp"
+
+namespace troupe::messages {
+
+/// Trainer to everybody in its rank: the step's gradients start to come.
+struct StepBegan {
+  core::Step step{};
+  double learning_rate = 0;
+
+  friend bool operator==(const StepBegan&, const StepBegan&) = default;
+};
+
+struct LaneLoss {
+  core::Lane lane{};
+  double loss = 0;
+
+  friend bool operator==(const LaneLoss&, const LaneLoss&) = default;
+};
+
+/// Trainer to RankSupervisor: all lanes of this rank are through. A `refusal` that is not empty asks that the
+/// step is not committed anywhere.
+struct BackwardFinished {
+  core::Step step{};
+  std::vector<LaneLoss> losses;
+  std::string refusal;
+
+  friend bool operator==(const BackwardFinished&, const BackwardFinished&) = default;
+};
+
+/// What the step's small reduction brought; the same bits on every rank.
+struct Verdict {
+  double gradient_norm = 0;              ///< L2 norm over all parameters of the job, before clipping
+  std::int64_t nonfinite_gradients = 0;  ///< elements that are NaN or Inf
+  std::vector<std::int32_t> refusing_ranks;
+  std::vector<double> losses;  ///< one a lane, in lane order
+
+  friend bool operator==(const Verdict&, const Verdict&) = default;
+};
+
+/// Device to RankSupervisor, when the verdict's collective is over.
+struct VerdictArrived {
+  core::Step step{};
+  Verdict verdict;
+
+  friend bool operator==(const VerdictArrived&, const VerdictArrived&) = default;
+};
+
+/// RankSupervisor to Conductor, ParameterShards and Trainer: the same on every rank.
+struct StepDecided {
+  core::Step step{};
+  bool commit = false;
+  std::string reason;      ///< why not, when not committed
+  double clip_factor = 1;  ///< multiplies every gradient
+  double learning_rate = 0;
+  Verdict verdict;
+
+  friend bool operator==(const StepDecided&, const StepDecided&) = default;
+};
+
+/// RankSupervisor to Trainer and subscribers: every shard of this rank is updated.
+struct StepCommitted {
+  core::Step step{};
+
+  friend bool operator==(const StepCommitted&, const StepCommitted&) = default;
+};
+
+/// RankSupervisor to Trainer and subscribers: the rank is fenced; no further step of this epoch will be
+/// decided.
+struct StepFailed {
+  core::Step step{};
+  Failure failure;
+
+  friend bool operator==(const StepFailed&, const StepFailed&) = default;
+};
+
+}  // namespace troupe::messages
