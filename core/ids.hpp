@@ -6,7 +6,8 @@
 
 namespace troupe::core {
 
-/// A number with a meaning: two of different meanings do not mix. `value` is public, because formulas need it.
+/// A number with a meaning: two of different meanings do not mix. `value` is public, because formulas need
+/// it.
 template <class Tag, class Integer>
 struct Id {
   Integer value{};

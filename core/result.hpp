@@ -11,19 +11,19 @@ namespace troupe::core {
 
 /// Why the world refused. Codes are for decisions (retry, restart, give up); the message is for people.
 enum class Errc {
-  invalid_argument,   ///< a flag, a configuration or a call that can not be right
-  not_found,          ///< a file, a name, a program
+  invalid_argument,  ///< a flag, a configuration or a call that can not be right
+  not_found,         ///< a file, a name, a program
   already_exists,
-  unavailable,        ///< this build or this machine does not have it
-  io,                 ///< the operating system refused a read, a write, a socket
-  corrupt,            ///< bytes that do not parse or do not match their hash
-  mismatch,           ///< ranks disagree (plan, layout, configuration)
-  timeout,            ///< a deadline passed
-  peer_lost,          ///< a rank died or its connection closed
-  aborted,            ///< somebody asked for the end of this operation
-  stale_epoch,        ///< the sender belongs to an older membership
+  unavailable,  ///< this build or this machine does not have it
+  io,           ///< the operating system refused a read, a write, a socket
+  corrupt,      ///< bytes that do not parse or do not match their hash
+  mismatch,     ///< ranks disagree (plan, layout, configuration)
+  timeout,      ///< a deadline passed
+  peer_lost,    ///< a rank died or its connection closed
+  aborted,      ///< somebody asked for the end of this operation
+  stale_epoch,  ///< the sender belongs to an older membership
   out_of_memory,
-  numeric,            ///< NaN or Inf where none may be
+  numeric,  ///< NaN or Inf where none may be
   internal,
 };
 
@@ -59,11 +59,11 @@ T take_value(Result<T>&& result) {
 }  // namespace troupe::core
 
 /// `auto x = TRY(f());` takes the value out of a Result or returns its Error from the enclosing function.
-#define TRY(expression)                                                     \
-  __extension__({                                                           \
-    auto troupe_result_ = (expression);                                     \
-    if (!troupe_result_) {                                                  \
+#define TRY(expression)                                                                  \
+  __extension__({                                                                        \
+    auto troupe_result_ = (expression);                                                  \
+    if (!troupe_result_) {                                                               \
       return ::tl::unexpected<::troupe::core::Error>(std::move(troupe_result_).error()); \
-    }                                                                       \
-    ::troupe::core::take_value(std::move(troupe_result_));                    \
+    }                                                                                    \
+    ::troupe::core::take_value(std::move(troupe_result_));                               \
   })

@@ -58,8 +58,8 @@ ConstBufferView view_of(std::span<const T> elements) {
   return {reinterpret_cast<const std::byte*>(elements.data()), elements.size_bytes()};
 }
 
-/// Owns a range of device memory, at least 256-byte aligned. Move only. Its device must outlive it, and so must
-/// every stream task that touches it: drain the streams first.
+/// Owns a range of device memory, at least 256-byte aligned. Move only. Its device must outlive it, and so
+/// must every stream task that touches it: drain the streams first.
 class Buffer {
  public:
   using Release = std::function<void(BufferView)>;

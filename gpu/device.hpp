@@ -23,8 +23,8 @@ struct TaskRecord {
 
 using TaskObserver = std::function<void(const TaskRecord&)>;
 
-/// Where tensors live and move. Owns nothing that it hands out; it must outlive its buffers, streams and events.
-/// All methods may be called from any thread.
+/// Where tensors live and move. Owns nothing that it hands out; it must outlive its buffers, streams and
+/// events. All methods may be called from any thread.
 class Device {
  public:
   virtual ~Device() = default;

@@ -21,8 +21,8 @@ class EventState {
   virtual ~EventState() = default;
   /// True when the work that the last record() stood behind is done, and when nothing was ever recorded.
   virtual bool is_complete() const = 0;
-  /// Blocks the calling host thread until is_complete(). Errc::timeout after `deadline`. Refused in simulation
-  /// (Errc::unavailable) when the event is not complete: nobody may block there.
+  /// Blocks the calling host thread until is_complete(). Errc::timeout after `deadline`. Refused in
+  /// simulation (Errc::unavailable) when the event is not complete: nobody may block there.
   virtual core::Result<void> wait(std::chrono::nanoseconds deadline) = 0;
 };
 
@@ -40,9 +40,9 @@ struct TaskCost {
 /// Called exactly once when a started task is over. May be called from any thread, also from inside start().
 using Completion = std::function<void()>;
 
-/// One FIFO queue of a device. Tasks of one stream run one after another; tasks of different streams run at the
-/// same time unless an event orders them. All methods may be called from any thread; none waits for the device
-/// except synchronize(). What a task touches must stay alive until the task has run.
+/// One FIFO queue of a device. Tasks of one stream run one after another; tasks of different streams run at
+/// the same time unless an event orders them. All methods may be called from any thread; none waits for the
+/// device except synchronize(). What a task touches must stay alive until the task has run.
 class StreamQueue {
  public:
   virtual ~StreamQueue() = default;
@@ -80,8 +80,8 @@ using StreamView = StreamQueue*;
 using Stream = std::unique_ptr<StreamQueue>;
 
 struct StreamOptions {
-  std::string name;   ///< names the track in traces, for example "communication"
-  int priority = 0;   ///< higher runs first where the device can tell; 0 is usual, -1 for background copies
+  std::string name;  ///< names the track in traces, for example "communication"
+  int priority = 0;  ///< higher runs first where the device can tell; 0 is usual, -1 for background copies
 };
 
 }  // namespace troupe::gpu

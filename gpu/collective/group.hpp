@@ -20,26 +20,35 @@
 namespace troupe::gpu {
 
 enum class OperationKind : std::uint8_t {
-  all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, send, receive, barrier,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  all_to_all,
+  send,
+  receive,
+  barrier,
 };
 std::string_view name_of(OperationKind kind) noexcept;
 
 /// f16 and bf16 are summed in fp32 in rank order, with one rounding at the end, by every back-end that Troupe
-/// itself implements; f8 types can be moved but not reduced. `average` divides the fp32 sum before rounding and
-/// is for floating types.
+/// itself implements; f8 types can be moved but not reduced. `average` divides the fp32 sum before rounding
+/// and is for floating types.
 enum class ReduceOp : std::uint8_t { sum, average, min, max };
 
-/// One collective as one rank sees it. n = group size, r = this rank's index in the group. Counts are elements.
+/// One collective as one rank sees it. n = group size, r = this rank's index in the group. Counts are
+/// elements.
 ///
-/// | kind           | input                        | output                        | counts                         |
+/// | kind           | input                        | output                        | counts |
 /// |----------------|------------------------------|-------------------------------|--------------------------------|
-/// | all_reduce     | count                        | count (may be the input)      | none                           |
-/// | reduce_scatter | sum of output_counts         | output_counts[r]; may be the part r of input | output_counts (n), equal on all |
-/// | all_gather     | input_counts[r]; may be the part r of output | sum of input_counts | input_counts (n), equal on all |
-/// | broadcast      | at `peer`: count             | elsewhere: count; at `peer` the input or nothing | none        |
-/// | all_to_all     | sum of input_counts, in rank order | sum of output_counts, in rank order; no overlap | both (n); input_counts[j] here = output_counts[r] at j |
-/// | send, receive  | send: count                  | receive: count                | none; `peer` is the other      |
-/// | barrier        | nothing                      | nothing                       | none                           |
+/// | all_reduce     | count                        | count (may be the input)      | none | | reduce_scatter
+/// | sum of output_counts         | output_counts[r]; may be the part r of input | output_counts (n), equal
+/// on all | | all_gather     | input_counts[r]; may be the part r of output | sum of input_counts |
+/// input_counts (n), equal on all | | broadcast      | at `peer`: count             | elsewhere: count; at
+/// `peer` the input or nothing | none        | | all_to_all     | sum of input_counts, in rank order | sum of
+/// output_counts, in rank order; no overlap | both (n); input_counts[j] here = output_counts[r] at j | |
+/// send, receive  | send: count                  | receive: count                | none; `peer` is the other
+/// | | barrier        | nothing                      | nothing                       | none |
 ///
 /// Empty counts mean even parts: the total must then divide by n. Zero-sized parts are legal everywhere.
 struct Operation {
@@ -75,10 +84,10 @@ class OperationStatus {
   std::optional<core::Result<void>> result_;
 };
 
-/// A communicator: the members of one epoch that run collectives together. All members post the same operations
-/// in the same order. Streams pass over a failed operation (its output is then undefined), so the poster looks
-/// at the status. After any failure other than Errc::invalid_argument the group is unusable and every later
-/// operation ends in the first error: make a new group in a new epoch.
+/// A communicator: the members of one epoch that run collectives together. All members post the same
+/// operations in the same order. Streams pass over a failed operation (its output is then undefined), so the
+/// poster looks at the status. After any failure other than Errc::invalid_argument the group is unusable and
+/// every later operation ends in the first error: make a new group in a new epoch.
 class Group {
  public:
   virtual ~Group() = default;
@@ -87,10 +96,11 @@ class Group {
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;
 
-  /// Enqueues the operation on `stream`. Buffers must stay alive and untouched until the stream has passed it.
-  /// Errc::invalid_argument (naming the field) for what is wrong on its face; the group stays usable then.
-  /// What only all ranks together can see (different kinds, counts or dtypes) ends in Errc::mismatch naming
-  /// the rank and the field, where the back-end can see it (simulated, shared_memory), never in a hang.
+  /// Enqueues the operation on `stream`. Buffers must stay alive and untouched until the stream has passed
+  /// it. Errc::invalid_argument (naming the field) for what is wrong on its face; the group stays usable
+  /// then. What only all ranks together can see (different kinds, counts or dtypes) ends in Errc::mismatch
+  /// naming the rank and the field, where the back-end can see it (simulated, shared_memory), never in a
+  /// hang.
   virtual core::Result<std::shared_ptr<OperationStatus>> post(Operation operation, StreamView stream) = 0;
 
   /// From any thread, at any moment, idempotent: running and later operations end in `reason` soon (100 ms).
@@ -107,9 +117,9 @@ class Rendezvous {
 };
 
 struct GroupOptions {
-  std::string job;        ///< names the job in shared resources; letters, digits, '-' and '_'
+  std::string job;  ///< names the job in shared resources; letters, digits, '-' and '_'
   core::Epoch epoch{};
-  std::string name;       ///< names the group, for example "dp"; as `job`
+  std::string name;                 ///< names the group, for example "dp"; as `job`
   std::vector<core::Rank> members;  ///< in group order
   core::Rank self{};
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);  ///< to find all members
