@@ -15,11 +15,11 @@
 namespace troupe::messages {
 
 /// Everything that actors say to each other. A type's place is its tag on the wire: only append.
-using Message =
-    std::variant<GradientReady, LaneEnded, BucketReduced, CollectiveReady, CollectiveDone, CollectiveFailed,
-                 StepBegan, BackwardFinished, VerdictArrived, StepDecided, StepCommitted, StepFailed,
-                 ShardStepped, ShardUpdated, Published, Join, PlanWanted, PlanLines, Welcome, Refused,
-                 PeerLost, RankFailed, Fence, Leave, Farewell, StoreSet, StoreGet, StoreValue>;
+using Message = std::variant<GradientReady, LaneEnded, BucketReduced, CollectiveReady, CollectiveDone,
+                             CollectiveFailed, StepBegan, BackwardFinished, VerdictArrived, StepDecided,
+                             StepCommitted, StepFailed, ShardStepped, ShardUpdated, Published, Join,
+                             PlanWanted, PlanLines, Welcome, Refused, PeerLost, RankFailed, Fence, Leave,
+                             Farewell, StoreSet, StoreGet, StoreValue, LaneMerged, BucketReady>;
 
 /// "GradientReady", as in dumps, traces and logs.
 std::string_view name_of(const Message& message) noexcept;

@@ -24,12 +24,31 @@ struct LaneEnded {
   friend bool operator==(const LaneEnded&, const LaneEnded&) = default;
 };
 
-/// GradientBucket to RankSupervisor: the reduced gradient lies in the buffer; `refusal` names parameters
-/// which had no gradient and whose policy is to refuse the step.
-struct BucketReduced {
+/// Device to Trainer: this lane's gradients of the bucket are added to the rank's partial sums; the next lane
+/// may write its own.
+struct LaneMerged {
+  core::Step step{};
+  core::Lane lane{};
+  std::uint32_t bucket = 0;
+
+  friend bool operator==(const LaneMerged&, const LaneMerged&) = default;
+};
+
+/// GradientBucket to RankSupervisor, after the last lane: everything of this bucket is on its way to the
+/// device. `refusal` is empty, or names parameters whose gradients are missing or came too often: the step
+/// must not commit.
+struct BucketReady {
   core::Step step{};
   std::uint32_t bucket = 0;
   std::string refusal;
+
+  friend bool operator==(const BucketReady&, const BucketReady&) = default;
+};
+
+/// GradientBucket to RankSupervisor and subscribers: the reduced gradient lies in the buffer.
+struct BucketReduced {
+  core::Step step{};
+  std::uint32_t bucket = 0;
 
   friend bool operator==(const BucketReduced&, const BucketReduced&) = default;
 };

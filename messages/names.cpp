@@ -38,7 +38,8 @@ std::string_view name_of(const Message& message) noexcept {
       "ShardStepped",   "ShardUpdated",     "Published",     "Join",
       "PlanWanted",     "PlanLines",        "Welcome",       "Refused",
       "PeerLost",       "RankFailed",       "Fence",         "Leave",
-      "Farewell",       "StoreSet",         "StoreGet",      "StoreValue"};
+      "Farewell",       "StoreSet",         "StoreGet",      "StoreValue",
+      "LaneMerged",     "BucketReady"};
   return kNames[message.index()];
 }
 
