@@ -1,0 +1,163 @@
+#include "actors/coordinator/machine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe::actors {
+
+using messages::Role;
+
+namespace {
+
+/// The first line in which two texts differ, as a sentence's end.
+std::string first_difference(const std::vector<std::string>& ours, const std::vector<std::string>& theirs) {
+  std::size_t common = std::min(ours.size(), theirs.size());
+  std::size_t i = 0;
+  while (i < common && ours[i] == theirs[i]) ++i;
+  auto line = [i](const std::vector<std::string>& lines) {
+    return i < lines.size() ? lines[i] : std::string("nothing: the plan ends here");
+  };
+  return fmt::format("entry {}: rank 0 has \"{}\", the other has \"{}\"", i, line(ours), line(theirs));
+}
+
+}  // namespace
+
+CoordinatorMachine::CoordinatorMachine(CoordinatorConfig config) : config_(config) {}
+
+void CoordinatorMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
+  dispatch(envelope.body, Overloaded{[&](const messages::Join& m) { on(m, outbox); },
+                                     [&](const messages::PlanLines& m) { on(m, outbox); },
+                                     [&](const messages::Leave& m) { on(m, outbox); },
+                                     [&](const messages::RankFailed& m) { fence(m.rank, m.failure, outbox); },
+                                     [&](const messages::PeerLost& m) {
+                                       if (!left_.contains(m.rank)) fence(m.rank, m.failure, outbox);
+                                     },
+                                     [&](const messages::StoreSet& m) { on(m, outbox); },
+                                     [&](const messages::StoreGet& m) { on(m, envelope.from, outbox); }});
+}
+
+void CoordinatorMachine::on(const messages::Join& join, Outbox& outbox) {
+  if (state_ != State::forming) {
+    outbox.send(
+        {join.rank, Role::rank_supervisor, 0},
+        messages::Refused{{true, core::Errc::stale_epoch,
+                           fmt::format("rank {} asks to join, but this epoch is {}; it can come in with the "
+                                       "next one",
+                                       join.rank.value, state())}});
+    return;
+  }
+  joined_[join.rank] = join;
+  if (join.world != config_.world) {
+    refuse(
+        {core::Errc::mismatch,
+         fmt::format("rank {} was started for {} ranks, rank 0 for {}: start all ranks with one WORLD_SIZE",
+                     join.rank.value, join.world.value, config_.world.value)},
+        outbox);
+    return;
+  }
+  if (joined_.size() == static_cast<std::size_t>(config_.world.value)) compare(outbox);
+}
+
+void CoordinatorMachine::compare(Outbox& outbox) {
+  const auto& first = joined_.begin()->second;
+  for (const auto& [rank, join] : joined_) {
+    if (join.configuration != first.configuration) {
+      refuse({core::Errc::mismatch,
+              fmt::format("rank {} runs with other settings than rank 0:\n--- rank 0\n{}\n--- rank {}\n{}",
+                          rank.value, first.configuration, rank.value, join.configuration)},
+             outbox);
+      return;
+    }
+    if (join.plan_hash == first.plan_hash) continue;
+    differing_ = rank;
+    outbox.send({first.rank, Role::rank_supervisor, 0}, messages::PlanWanted{});
+    outbox.send({rank, Role::rank_supervisor, 0}, messages::PlanWanted{});
+    return;
+  }
+  state_ = State::running;
+  messages::Welcome welcome;
+  for (const auto& [rank, join] : joined_) welcome.members.push_back(rank);
+  tell_all(welcome, outbox);
+}
+
+void CoordinatorMachine::on(const messages::PlanLines& plan, Outbox& outbox) {
+  if (state_ != State::forming || !differing_) return;
+  plans_[plan.rank] = plan.lines;
+  auto ours = plans_.find(joined_.begin()->first);
+  auto theirs = plans_.find(*differing_);
+  if (ours == plans_.end() || theirs == plans_.end()) return;
+  refuse({core::Errc::mismatch,
+          fmt::format("rank {} plans other collectives than rank 0; the first difference is {}",
+                      differing_->value, first_difference(ours->second, theirs->second))},
+         outbox);
+}
+
+void CoordinatorMachine::refuse(core::Error error, Outbox& outbox) {
+  state_ = State::fenced;
+  tell_all(messages::Refused{messages::failure_of(error)}, outbox);
+}
+
+void CoordinatorMachine::fence(core::Rank culprit, messages::Failure failure, Outbox& outbox) {
+  if (state_ == State::fenced || state_ == State::closed) return;
+  state_ = State::fenced;
+  tell_all(messages::Fence{culprit, std::move(failure)}, outbox);
+}
+
+void CoordinatorMachine::on(const messages::Leave& leave, Outbox& outbox) {
+  left_.insert(leave.rank);
+  if (state_ != State::running || left_.size() < joined_.size()) return;
+  state_ = State::closed;
+  tell_all(messages::Farewell{static_cast<std::uint32_t>(joined_.size())}, outbox);
+}
+
+void CoordinatorMachine::on(const messages::StoreSet& set, Outbox& outbox) {
+  store_[set.key] = set.value;
+  auto answered = [&](const auto& waiting) {
+    if (waiting.second.key != set.key) return false;
+    outbox.send(waiting.first, messages::StoreValue{waiting.second.request, set.value});
+    return true;
+  };
+  waiting_gets_.erase(std::remove_if(waiting_gets_.begin(), waiting_gets_.end(), answered),
+                      waiting_gets_.end());
+}
+
+void CoordinatorMachine::on(const messages::StoreGet& get, const messages::Address& from, Outbox& outbox) {
+  auto found = store_.find(get.key);
+  if (found == store_.end()) {
+    waiting_gets_.emplace_back(from, get);
+  } else {
+    outbox.send(from, messages::StoreValue{get.request, found->second});
+  }
+}
+
+void CoordinatorMachine::tell_all(const messages::Message& message, Outbox& outbox) const {
+  for (const auto& [rank, join] : joined_) outbox.send({rank, Role::rank_supervisor, 0}, message);
+}
+
+std::string_view CoordinatorMachine::state() const {
+  switch (state_) {
+    case State::forming:
+      return "forming";
+    case State::running:
+      return "running";
+    case State::fenced:
+      return "fenced";
+    case State::closed:
+      return "closed";
+  }
+  return "forming";
+}
+
+std::string CoordinatorMachine::waiting_for() const {
+  std::string missing;
+  bool forming = state_ == State::forming;
+  if (!forming && (state_ != State::running || left_.empty())) return {};
+  for (std::int32_t rank = 0; rank < config_.world.value; ++rank) {
+    bool here = forming ? joined_.contains({rank}) : left_.contains({rank});
+    if (!here) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return fmt::format("rank {} to {}", missing, forming ? "join" : "finish");
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "actors/kit/machine.hpp"
+#include "core/ids.hpp"
+
+namespace troupe::actors {
+
+struct CoordinatorConfig {
+  core::WorldSize world{1};
+};
+
+/// Membership of the job, in rank 0's process: forming -> running -> closed, and from everywhere -> fenced.
+///
+/// CD-1: nobody is welcomed before all ranks are here with the same plan and configuration. CD-2: after a
+/// fence nobody is welcomed, and every member is told the first culprit and its reason, once.
+class CoordinatorMachine final : public Machine {
+ public:
+  explicit CoordinatorMachine(CoordinatorConfig config);
+
+  void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  std::string_view state() const override;
+  std::string waiting_for() const override;
+
+ private:
+  enum class State : std::uint8_t { forming, running, fenced, closed };
+
+  void on(const messages::Join& join, Outbox& outbox);
+  void on(const messages::PlanLines& plan, Outbox& outbox);
+  void on(const messages::Leave& leave, Outbox& outbox);
+  void on(const messages::StoreGet& get, const messages::Address& from, Outbox& outbox);
+  void on(const messages::StoreSet& set, Outbox& outbox);
+  void compare(Outbox& outbox);
+  void refuse(core::Error error, Outbox& outbox);
+  void fence(core::Rank culprit, messages::Failure failure, Outbox& outbox);
+  void tell_all(const messages::Message& message, Outbox& outbox) const;
+
+  CoordinatorConfig config_;
+  State state_ = State::forming;
+  std::map<core::Rank, messages::Join> joined_;
+  std::optional<core::Rank> differing_;  ///< the rank whose plan is compared line by line with rank 0's
+  std::map<core::Rank, std::vector<std::string>> plans_;
+  std::set<core::Rank> left_;
+  std::map<std::string, std::string> store_;
+  std::vector<std::pair<messages::Address, messages::StoreGet>>
+      waiting_gets_;  // at most one a rank and group
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "messages/failure.hpp"
+#include "messages/step.hpp"
+
+namespace troupe::actors {
+
+/// GradientBucket: this lane's gradients of the bucket are complete in the gradient buffer. Joins them to the
+/// partial sums the rank holds; after the rank's last lane brings them into the form that the collective
+/// reads. Ends in LaneMerged to the trainer unless `last`.
+struct PrepareBucket {
+  core::Step step{};
+  std::uint32_t bucket = 0;
+  core::Lane lane{};
+  bool last = false;
+};
+
+/// Conductor: enqueue entry `entry` of the plan. Ends in CollectiveDone to the Conductor.
+struct LaunchCollective {
+  core::Step step{};
+  std::uint32_t entry = 0;
+  std::uint64_t sequence = 0;
+};
+
+/// RankSupervisor: bring norm, NaN/Inf count, losses and refusals of this rank into the verdict's input. The
+/// facts of the verdict come as VerdictArrived once its collective is over.
+struct PrepareVerdict {
+  core::Step step{};
+  std::vector<messages::LaneLoss> losses;
+  bool refuse = false;
+};
+
+/// ParameterShard: step the optimizer on this rank's shard of the bucket and clear the bucket's gradients;
+/// with `commit` false only clear them. Ends in ShardStepped.
+struct StepShard {
+  core::Step step{};
+  std::uint32_t bucket = 0;
+  bool commit = false;
+  double learning_rate = 0;
+  double clip_factor = 1;
+};
+
+/// RankSupervisor: every running and later collective of this rank ends in this error.
+struct AbortCollectives {
+  messages::Failure reason;
+};
+
+/// What machines ask of the data plane. Nothing of it waits: the answer is a message.
+using Work = std::variant<PrepareBucket, LaunchCollective, PrepareVerdict, StepShard, AbortCollectives>;
+
+}  // namespace troupe::actors

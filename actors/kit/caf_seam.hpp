@@ -1,0 +1,83 @@
+#pragma once
+
+// Everything in which CAF 0.17.6 (Debian's) and 1.x differ and that Troupe uses. No other file asks for CAF's
+// version.
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "actors/kit/role_host.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors::caf_messages {
+
+struct TimerFired {
+  TimerId id = 0;
+  std::uint64_t generation = 0;
+};
+struct Start {};
+struct ReportWanted {};
+
+}  // namespace troupe::actors::caf_messages
+
+#if CAF_VERSION < 1800
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::messages::Envelope)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::WaitReport)
+#else
+CAF_BEGIN_TYPE_ID_BLOCK(troupe, first_custom_type_id)
+CAF_ADD_TYPE_ID(troupe, (troupe::messages::Envelope))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::TimerFired))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::Start))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::ReportWanted))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::WaitReport))
+CAF_END_TYPE_ID_BLOCK(troupe)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::messages::Envelope)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::WaitReport)
+#endif
+
+namespace troupe::actors {
+
+enum class SchedulerPolicy : std::uint8_t {
+  sharing,  ///< production: one queue, no polling
+  testing,  ///< CAF's deterministic test scheduler, no threads (0.17 and 0.18 only)
+};
+
+/// Fills the options of an actor system. `workers` counts the scheduler's threads.
+inline void configure(caf::actor_system_config& config, SchedulerPolicy policy, std::size_t workers) {
+  const char* name = policy == SchedulerPolicy::sharing ? "sharing" : "testing";
+#if CAF_VERSION < 1800
+  config.set("scheduler.policy", caf::atom_from_string(name));
+  config.set("scheduler.max-threads", workers);
+  config.set("scheduler.max-throughput", std::size_t{32});
+#else
+  config.set("caf.scheduler.policy", std::string(name));
+  config.set("caf.scheduler.max-threads", workers);
+  config.set("caf.scheduler.max-throughput", std::size_t{32});
+#endif
+}
+
+template <class Message>
+void tell(const caf::actor& to, Message message) {
+  caf::anon_send(to, std::move(message));
+}
+
+/// A message to oneself after a while.
+template <class Message>
+void tell_self_after(caf::event_based_actor* self, std::chrono::nanoseconds after, Message message) {
+  self->delayed_send(self, after, std::move(message));
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/trace.hpp"
+
+namespace troupe::actors {
+
+/// Collects trace events of one rank; thread safe. When it is full, later events are counted and dropped.
+class Tracer {
+ public:
+  using Now = std::function<std::chrono::nanoseconds()>;
+
+  explicit Tracer(Now now, std::size_t capacity = 1 << 20) : now_(std::move(now)), capacity_(capacity) {}
+
+  std::chrono::nanoseconds now() const { return now_(); }
+
+  void add(core::TraceEvent event) {
+    std::lock_guard lock(mutex_);
+    if (events_.size() < capacity_) {
+      events_.push_back(std::move(event));
+    } else {
+      dropped_ += 1;
+    }
+  }
+
+  std::vector<core::TraceEvent> take() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(events_, {});
+  }
+
+  std::uint64_t dropped() const {
+    std::lock_guard lock(mutex_);
+    return dropped_;
+  }
+
+ private:
+  Now now_;
+  std::size_t capacity_;
+  mutable std::mutex mutex_;  // guards events_ and dropped_
+  std::vector<core::TraceEvent> events_;
+  std::uint64_t dropped_ = 0;
+};
+
+/// The flow that joins a bucket's gradient, launch, optimizer step and gather of one step across tracks.
+/// Never 0.
+inline std::uint64_t bucket_flow(std::int64_t step, std::uint32_t bucket) {
+  return (static_cast<std::uint64_t>(step) << 20 | bucket) + 1;
+}
+
+}  // namespace troupe::actors

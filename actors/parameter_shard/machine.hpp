@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "actors/kit/machine.hpp"
+#include "core/ids.hpp"
+
+namespace troupe::actors {
+
+struct ParameterShardConfig {
+  core::Rank rank{};
+  std::uint32_t bucket = 0;
+  /// The plan's entry that gathers the updated bucket; none when every rank updates all of it.
+  std::optional<std::uint32_t> gather_entry;
+};
+
+/// This rank's shard of a bucket's parameters and optimizer state: gathered -> updating -> gathering ->
+/// gathered.
+///
+/// PS-1: between the optimizer's step and the end of the gather the bucket is not published: whoever asked
+/// for it waits. PS-2: each decided step is applied at most once, in order.
+class ParameterShardMachine final : public Machine {
+ public:
+  explicit ParameterShardMachine(ParameterShardConfig config);
+
+  void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  std::string_view state() const override;
+  std::string waiting_for() const override;
+
+ private:
+  enum class State : std::uint8_t { gathered, updating, gathering };
+
+  void on(const messages::StepDecided& decided, Outbox& outbox);
+  void on(const messages::ShardStepped& stepped, Outbox& outbox);
+  void on(const messages::CollectiveDone& done, Outbox& outbox);
+  void publish(Outbox& outbox);
+  messages::Address peer(messages::Role role) const { return {config_.rank, role, 0}; }
+
+  ParameterShardConfig config_;
+  State state_ = State::gathered;
+  core::Step step_{-1};
+  bool gathers_ = false;    ///< this step's update is followed by a gather
+  bool stepped_ = false;    ///< the optimizer is through
+  bool collected_ = false;  ///< the gather is through
+};
+
+}  // namespace troupe::actors
