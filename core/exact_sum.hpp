@@ -1,0 +1,35 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+namespace troupe::core {
+
+/// The exact sum of squares of fp32 values. The order of the values, and how they are spread over ranks, does
+/// not change a bit of it.
+///
+/// The sum is a fixed-point number: limb i weighs 2^(32*i - 298), and 2^-298 is the square of the smallest
+/// denormal. After accumulate() every limb is below 2^32, so 2^31 such sums may be added limb by limb as
+/// plain int64, in any order, for example by a collective over all members of this struct as i64. The room
+/// above the largest square is for 2^86 values.
+struct ExactSquareSum {
+  static constexpr int kLimbs = 20;
+
+  std::array<std::int64_t, kLimbs> limbs{};
+  std::int64_t nonfinite = 0;  ///< values that are NaN or Inf; the sum leaves them out
+
+  void accumulate(std::span<const float> values) noexcept;
+  /// Adds limb by limb, as a collective does.
+  void add(const ExactSquareSum& other) noexcept;
+  /// The sum rounded once, to nearest even.
+  double to_double() const noexcept;
+
+  friend bool operator==(const ExactSquareSum&, const ExactSquareSum&) = default;
+};
+
+static_assert(std::is_trivially_copyable_v<ExactSquareSum> &&
+              sizeof(ExactSquareSum) == (ExactSquareSum::kLimbs + 1) * sizeof(std::int64_t));
+
+}  // namespace troupe::core

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// Lanes are summed in one fixed binary tree, whatever the number of ranks. Its nodes are the aligned blocks
+/// [k*2^h, (k+1)*2^h); when the number of lanes is not a power of two, the lanes that are missing pass the
+/// other operand through. So every split of the lanes over ranks gives the same additions, and the same bits.
+
+/// The contiguous lanes [first, first + count).
+struct LaneRange {
+  int first = 0;
+  int count = 0;
+
+  int end() const { return first + count; }
+  bool contains(Lane lane) const { return lane.value >= first && lane.value < end(); }
+  friend bool operator==(const LaneRange&, const LaneRange&) = default;
+};
+
+/// The lanes a rank hosts: contiguous, in rank order; the first `lanes % ranks` ranks have one more.
+/// Errc::invalid_argument when there are more ranks than lanes.
+Result<LaneRange> lanes_of_rank(int lanes, WorldSize ranks, Rank rank);
+/// lanes_of_rank for all ranks.
+Result<std::vector<LaneRange>> split_lanes(int lanes, WorldSize ranks);
+
+/// slot[destination] += slot[source]
+struct TreeStep {
+  int destination = 0;
+  int source = 0;
+
+  friend bool operator==(const TreeStep&, const TreeStep&) = default;
+};
+
+/// The largest nodes of the tree that lie in `range`, in lane order: what a rank that holds `range` can sum
+/// alone. `lanes` is the number of lanes of the job.
+std::vector<LaneRange> subtree_roots(LaneRange range, int lanes);
+
+/// A rank holds its partial sums as a stack of slots, 0 at the bottom. The gradient of `lane` is computed
+/// into slot `lane_slot`, then the steps of `merge_after` run in order, each adding the top slot to the one
+/// below it. After the last lane of `held` the slots are subtree_roots(held, lanes).
+int lane_slot(Lane lane, LaneRange held, int lanes);
+std::vector<TreeStep> merge_after(Lane lane, LaneRange held, int lanes);
+/// Slots that are occupied between two lanes at most: the stack without the lane that is being computed.
+int partial_slots(LaneRange held, int lanes);
+
+/// The additions that finish the tree. Slots are the subtree roots of all ranks, in lane order; `split` are
+/// the lanes of the ranks, which together are all lanes in order. The sum is in slot 0.
+std::vector<TreeStep> finishing_program(std::span<const LaneRange> split);
+
+}  // namespace troupe::core

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// How the parameters of one buffer lie in it. All numbers of a layout are elements.
+///
+/// A layout is a pure function of its inputs: every rank that computes it has the same one.
+enum class LayoutPolicy : std::uint8_t {
+  plain,            ///< without padding, for optimizers that are not sharded
+  padded,           ///< buckets are cut evenly into shards, which ignore parameter borders
+  whole_parameter,  ///< no parameter is cut by a shard border, for Muon-like optimizers
+  row_aligned,      ///< shards are rows, for FSDP; see layout/row_layout.hpp
+};
+
+/// A parameter as a layout sees it.
+struct LayoutParameter {
+  std::int64_t elements = 0;
+  /// Tied on both ends of a pipeline: `padded` and `whole_parameter` give it a bucket of its own, so that it
+  /// has the same place in both buffers.
+  bool shared_embedding = false;
+  /// Rows and columns of a matrix, 0 for anything else. Only `whole_parameter` looks at them: the cost of a
+  /// matrix decides which shard takes it.
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  /// Ranks that each hold such a slice of the rows of the full matrix.
+  std::int64_t row_shards = 1;
+};
+
+struct LayoutOptions {
+  /// A bucket closes with the parameter that reaches this many elements; without it there is one bucket.
+  std::optional<std::int64_t> bucket_size;
+  /// Size of the group that the optimizer is sharded over.
+  int shards = 1;
+  /// Buckets end at multiples of 2^16 elements, which network switches like.
+  bool pad_for_bus_bandwidth = false;
+};
+
+/// Half-open, in elements.
+struct ElementRange {
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+
+  std::int64_t size() const { return end - start; }
+  friend bool operator==(const ElementRange&, const ElementRange&) = default;
+};
+
+struct ParameterPlace {
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+  int bucket = 0;
+
+  friend bool operator==(const ParameterPlace&, const ParameterPlace&) = default;
+};
+
+struct BucketPlace {
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+  std::int64_t unpadded = 0;  ///< elements without the padding at the end
+
+  std::int64_t size() const { return end - start; }
+  friend bool operator==(const BucketPlace&, const BucketPlace&) = default;
+};
+
+/// Buckets follow each other without holes. Bucket 0 holds the parameters that were registered last, whose
+/// gradients come first.
+struct BufferLayout {
+  std::int64_t elements = 0;
+  std::vector<ParameterPlace> parameters;  ///< in registration order
+  std::vector<BucketPlace> buckets;
+  int shards = 1;  ///< 1 for `plain`, whose optimizer is not sharded
+
+  friend bool operator==(const BufferLayout&, const BufferLayout&) = default;
+};
+
+/// Parameters in registration order. Errc::invalid_argument names what cannot be laid out. The rules are
+/// those of Megatron-Core's parameter and gradient buffers.
+Result<BufferLayout> plain_layout(const std::vector<LayoutParameter>& parameters,
+                                  const LayoutOptions& options);
+Result<BufferLayout> padded_layout(const std::vector<LayoutParameter>& parameters,
+                                   const LayoutOptions& options);
+Result<BufferLayout> whole_parameter_layout(const std::vector<LayoutParameter>& parameters,
+                                            const LayoutOptions& options);
+/// One of the three above; `row_aligned` is refused.
+Result<BufferLayout> buffer_layout(LayoutPolicy policy, const std::vector<LayoutParameter>& parameters,
+                                   const LayoutOptions& options);
+
+/// The part of a bucket that `shard` owns, as a range of the buffer. Bucket sizes divide by layout.shards.
+ElementRange shard_range(const BufferLayout& layout, int bucket, int shard);
+
+/// The slice of a parameter that a shard owns, seen from four places.
+struct Ownership {
+  ElementRange in_buffer;
+  ElementRange in_bucket;
+  ElementRange in_shard;
+  ElementRange in_parameter;
+
+  friend bool operator==(const Ownership&, const Ownership&) = default;
+};
+
+/// Nothing when the shard owns no element of the parameter.
+std::optional<Ownership> ownership(const BufferLayout& layout, int parameter, int shard);
+
+/// The divisors of positions, in elements.
+inline constexpr std::int64_t kParameterAlignment = 64;
+/// Bucket ends of `padded` and `whole_parameter` are multiples of this.
+std::int64_t bucket_divisor(int shards, bool pad_for_bus_bandwidth);
+/// Shard sizes of `whole_parameter` are multiples of this.
+std::int64_t whole_parameter_shard_divisor(int shards, bool pad_for_bus_bandwidth);
+
+}  // namespace troupe::core

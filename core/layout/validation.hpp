@@ -1,0 +1,13 @@
+#pragma once
+
+#include <vector>
+
+#include "core/layout/buffer_layout.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// Shards, bucket size and sizes are such that no position of a layout overflows.
+Result<void> validate(const std::vector<LayoutParameter>& parameters, const LayoutOptions& options);
+
+}  // namespace troupe::core
