@@ -1,0 +1,55 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "gpu/host/marker.hpp"
+#include "gpu/host/observer_slot.hpp"
+#include "gpu/stream.hpp"
+
+namespace troupe::gpu {
+
+/// A stream of the host device: a queue and one thread, named after the stream, which runs it in order. The
+/// thread sleeps while the queue is empty. A wait for an event blocks this thread and nobody else.
+class HostStream final : public StreamQueue {
+ public:
+  /// `observer` must outlive the stream.
+  HostStream(StreamOptions options, const ObserverSlot& observer);
+  ~HostStream() override;
+
+  std::string_view name() const override { return name_; }
+  void enqueue(std::string_view label, TaskCost cost, std::function<void()> body) override;
+  void enqueue_async(std::string_view label, std::function<void(Completion)> start) override;
+  void record(EventView event) override;
+  void wait(EventView event) override;
+  void notify(std::function<void()> callback) override;
+  core::Result<void> synchronize(std::chrono::nanoseconds deadline) override;
+
+ private:
+  struct Task {
+    std::string_view label;  // empty for what keeps order only: records, waits and notifications
+    std::function<void()> run;
+  };
+
+  void push(Task task);
+  void work(int priority);
+  void run(const Task& task) const;
+
+  const std::string name_;
+  const ObserverSlot& observer_;
+  std::mutex mutex_;  // guards queue_ and stopping_
+  std::condition_variable changed_;
+  std::deque<Task> queue_;
+  bool stopping_ = false;
+  std::thread worker_;
+};
+
+/// The clock of the host device: CLOCK_MONOTONIC, which all processes of a host share.
+DeviceTime host_now();
+
+}  // namespace troupe::gpu

@@ -1,0 +1,48 @@
+#include "gpu/host/memory.hpp"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+namespace troupe::gpu {
+namespace {
+
+// From here on memory is mapped: the kernel then zeroes pages as they are first touched.
+constexpr std::size_t kMappedBytes = std::size_t{1} << 20;
+
+std::byte* allocate_small(std::size_t bytes) {
+  const std::size_t rounded = (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+  void* data = std::aligned_alloc(kBufferAlignment, rounded);
+  if (data != nullptr) std::memset(data, 0, rounded);
+  return static_cast<std::byte*>(data);
+}
+
+std::byte* map_large(std::size_t bytes) {
+  if (bytes > std::numeric_limits<std::ptrdiff_t>::max()) return nullptr;
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  // Only a hint: without huge pages everything works, a little slower.
+  (void)madvise(data, bytes, MADV_HUGEPAGE);
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
+core::Result<Buffer> allocate_host_memory(std::size_t bytes) {
+  if (bytes == 0) return Buffer();
+  const bool mapped = bytes >= kMappedBytes;
+  std::byte* data = mapped ? map_large(bytes) : allocate_small(bytes);
+  if (data == nullptr) {
+    return core::fail(
+        core::Errc::out_of_memory,
+        "expected {} bytes of host memory, but the operating system refused them; start fewer ranks on "
+        "this machine or use smaller buffers",
+        bytes);
+  }
+  if (mapped) return Buffer({data, bytes}, [](BufferView view) { munmap(view.data, view.bytes); });
+  return Buffer({data, bytes}, [](BufferView view) { std::free(view.data); });
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "core/result.hpp"
+#include "gpu/device.hpp"
+#include "gpu/simulated/timeline.hpp"
+
+namespace troupe::gpu {
+
+struct SimulatedDeviceOptions {
+  std::string name = "simulated";
+  std::chrono::nanoseconds task_latency = std::chrono::microseconds(5);  ///< every task takes at least this
+  double bytes_per_second = 1e12;                                        ///< for TaskCost::bytes_touched
+  std::size_t memory_bytes = std::numeric_limits<std::size_t>::max();    ///< allocate() refuses beyond it
+};
+
+/// A device in virtual time. Everything happens in the timeline's one thread and nothing ever blocks. A task
+/// takes its latency and cost, and its body runs at the end of that time: a reader that forgot to wait for a
+/// writer sees the old bytes, and a writer that did not wait for a reader spoils what is read. Bytes are
+/// real, time is not.
+///
+/// Destroying a stream that is not empty drops what is left, as the death of a rank does; a Completion which
+/// comes later is ignored. The timeline must outlive the device.
+class SimulatedDevice final : public Device {
+ public:
+  SimulatedDevice(Timeline& timeline, SimulatedDeviceOptions options)
+      : timeline_(timeline), options_(std::move(options)) {}
+
+  /// From now on tasks take `factor` times their duration: a fault to inject. 1 is healthy.
+  void set_slowdown(double factor);
+
+  DeviceKind kind() const override { return DeviceKind::simulated; }
+  std::string description() const override;
+  core::Result<Buffer> allocate(std::size_t bytes) override;
+  core::Result<Stream> create_stream(StreamOptions options) override;
+  core::Result<Event> create_event() override;
+  DeviceTime now() const override { return timeline_.now(); }
+  void observe(TaskObserver observer) override { observer_ = std::move(observer); }
+
+  /// How long a task of this cost takes now.
+  std::chrono::nanoseconds duration_of(TaskCost cost) const;
+  Timeline& timeline() const { return timeline_; }
+  const TaskObserver& observer() const { return observer_; }
+
+ private:
+  Timeline& timeline_;
+  SimulatedDeviceOptions options_;
+  double slowdown_ = 1;
+  std::size_t allocated_bytes_ = 0;
+  TaskObserver observer_;
+};
+
+}  // namespace troupe::gpu

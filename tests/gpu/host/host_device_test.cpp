@@ -1,0 +1,137 @@
+#include "gpu/host/host_device.hpp"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace troupe::gpu {
+namespace {
+
+using namespace std::chrono_literals;
+
+class HostDevice : public testing::Test {
+ protected:
+  Stream stream(std::string name) { return device_->create_stream({.name = std::move(name)}).value(); }
+
+  std::unique_ptr<Device> device_ = open_host_device().value();
+};
+
+TEST_F(HostDevice, NamesTheThreadAfterItsStreamAsFarAsLinuxAllows) {
+  std::promise<std::string> name;
+  auto one = stream("communication-with-others");
+
+  one->enqueue("name", {}, [&name] {
+    std::array<char, 16> buffer{};
+    pthread_getname_np(pthread_self(), buffer.data(), buffer.size());
+    name.set_value(buffer.data());
+  });
+
+  EXPECT_EQ(name.get_future().get(), "communication-w");
+}
+
+TEST_F(HostDevice, DestroyingAStreamWaitsForWhatIsEnqueued) {
+  std::promise<void> gate;
+  int finished = 0;
+  auto one = stream("one");
+  one->enqueue("gate", {}, [opened = gate.get_future().share()] { opened.wait(); });
+  for (int i = 0; i < 100; ++i) one->enqueue("count", {}, [&finished] { ++finished; });
+
+  gate.set_value();
+  one.reset();
+
+  EXPECT_EQ(finished, 100);
+}
+
+TEST_F(HostDevice, SynchronizeReturnsOnceTheTasksHaveRun) {
+  auto one = stream("one");
+  std::vector<int> numbers;
+  for (int i = 0; i < 1000; ++i) one->enqueue("append", {}, [&numbers, i] { numbers.push_back(i); });
+
+  ASSERT_TRUE(one->synchronize(60s));
+
+  EXPECT_EQ(numbers.size(), 1000U);
+}
+
+TEST_F(HostDevice, ManyThreadsMayEnqueueToOneStream) {
+  auto one = stream("one");
+  int sum = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 1000; ++i) one->enqueue("count", {}, [&sum] { ++sum; });
+      });
+    }
+  }
+
+  ASSERT_TRUE(one->synchronize(60s));
+
+  EXPECT_EQ(sum, 4000);
+}
+
+TEST_F(HostDevice, ACompletionMayComeFromAnotherThread) {
+  auto one = stream("one");
+  std::jthread elsewhere;
+
+  one->enqueue_async("hand over", [&elsewhere](Completion completion) {
+    elsewhere = std::jthread([completion = std::move(completion)] { completion(); });
+  });
+
+  EXPECT_TRUE(one->synchronize(60s));
+}
+
+TEST_F(HostDevice, AStreamReleasesWhatATaskCapturedBeforeTheNextTaskRuns) {
+  auto one = stream("one");
+  auto captured = std::make_shared<int>(1);
+  std::weak_ptr<int> seen = captured;
+  bool was_released = false;
+
+  one->enqueue("hold", {}, [captured = std::move(captured)] {});
+  one->enqueue("look", {}, [&] { was_released = seen.expired(); });
+
+  ASSERT_TRUE(one->synchronize(60s));
+  EXPECT_TRUE(was_released);
+}
+
+TEST_F(HostDevice, AnEventMayBeWaitedForByTheHost) {
+  auto one = stream("one");
+  auto done = device_->create_event().value();
+  int value = 0;
+
+  one->enqueue("write", {}, [&value] { value = 1; });
+  one->record(done.get());
+
+  ASSERT_TRUE(done->wait(std::chrono::nanoseconds::max()));
+  EXPECT_EQ(value, 1);
+}
+
+TEST_F(HostDevice, TwoStreamsPassingATokenNeverRunTogether) {
+  auto ping = stream("ping");
+  auto pong = stream("pong");
+  std::vector<int> order;
+  std::vector<Event> events;
+  for (int i = 0; i < 400; ++i) {
+    auto& self = i % 2 == 0 ? ping : pong;
+    if (i > 0) self->wait(events.back().get());
+    self->enqueue("turn", {}, [&order, i] { order.push_back(i); });
+    events.push_back(device_->create_event().value());
+    self->record(events.back().get());
+  }
+
+  ASSERT_TRUE(events.back()->wait(60s));
+
+  ASSERT_EQ(order.size(), 400U);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  ASSERT_TRUE(ping->synchronize(60s));
+  ASSERT_TRUE(pong->synchronize(60s));
+}
+
+}  // namespace
+}  // namespace troupe::gpu
