@@ -1,0 +1,64 @@
+#include "apps/gpt/activations.hpp"
+
+namespace troupe::apps::gpt {
+
+namespace {
+
+template <class T>
+NormActivations<T> carve_norm(Carver<T>& carver, const ModelConfig& config, std::size_t rows) {
+  return {.scale = carver.take(rows),
+          .mean = config.norm == Norm::layer ? carver.take(rows) : nullptr,
+          .output = carver.take(rows, config.width)};
+}
+
+template <class T>
+BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, BatchShape shape) {
+  const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
+  return {.input = carver.take(N, C),
+          .attention_norm = carve_norm(carver, config, N),
+          .query = carver.take(N, C),
+          .key = carver.take(N, C),
+          .value = carver.take(N, C),
+          .probabilities = carver.take(N * config.heads, shape.length),
+          .attention = carver.take(N, C),
+          .middle = carver.take(N, C),
+          .mlp_norm = carve_norm(carver, config, N),
+          .gate = config.activation == Activation::swiglu ? carver.take(N, F) : nullptr,
+          .up = carver.take(N, F),
+          .hidden = carver.take(N, F)};
+}
+
+template <class T>
+GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config, BatchShape shape) {
+  const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
+  return {.residual = carver.take(N, C),
+          .normed = carver.take(N, C),
+          .query = carver.take(N, C),
+          .key = carver.take(N, C),
+          .value = carver.take(N, C),
+          .attention = carver.take(N, C),
+          .probabilities = carver.take(shape.length, shape.length),
+          .gate = config.activation == Activation::swiglu ? carver.take(N, F) : nullptr,
+          .up = carver.take(N, F),
+          .hidden = carver.take(N, F)};
+}
+
+}  // namespace
+
+template <class T>
+Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape) {
+  Activations<T> activations;
+  for (std::size_t layer = 0; layer < config.layers; ++layer) {
+    activations.blocks.push_back(carve_block(carver, config, shape));
+  }
+  activations.output = carver.take(shape.rows(), config.width);
+  activations.final_norm = carve_norm(carver, config, shape.rows());
+  activations.logits = carver.take(shape.rows(), config.vocabulary);
+  activations.gradients = carve_gradients(carver, config, shape);
+  return activations;
+}
+
+template Activations<float> carve<float>(Carver<float>&, const ModelConfig&, BatchShape);
+template Activations<double> carve<double>(Carver<double>&, const ModelConfig&, BatchShape);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "apps/gpt/config.hpp"
+
+namespace troupe::apps::gpt {
+
+// B batch, T length, N = B*T rows, C width, H heads, F feed_forward, V vocabulary.
+
+/// What one norm leaves for backward.
+template <class T>
+struct NormActivations {
+  T* scale;   // (N)
+  T* mean;    // (N), LayerNorm only
+  T* output;  // (N, C)
+};
+
+template <class T>
+struct BlockActivations {
+  T* input;  // (N, C) the residual stream as the block finds it
+  NormActivations<T> attention_norm;
+  T* query;          // (N, C), rotated
+  T* key;            // (N, C), rotated
+  T* value;          // (N, C)
+  T* probabilities;  // (B, H, T, T)
+  T* attention;      // (N, C)
+  T* middle;         // (N, C) the residual stream between attention and MLP
+  NormActivations<T> mlp_norm;
+  T* gate;    // (N, F), SwiGLU only
+  T* up;      // (N, F)
+  T* hidden;  // (N, F)
+};
+
+/// Gradients in flight; all blocks share them.
+template <class T>
+struct GradientScratch {
+  T* residual;       // (N, C)
+  T* normed;         // (N, C)
+  T* query;          // (N, C)
+  T* key;            // (N, C)
+  T* value;          // (N, C)
+  T* attention;      // (N, C)
+  T* probabilities;  // (T, T)
+  T* gate;           // (N, F), SwiGLU only
+  T* up;             // (N, F)
+  T* hidden;         // (N, F)
+};
+
+template <class T>
+struct Activations {
+  std::vector<BlockActivations<T>> blocks;
+  T* output;  // (N, C) the residual stream after the last block
+  NormActivations<T> final_norm;
+  T* logits;  // (N, V), then probabilities, then their gradients
+  GradientScratch<T> gradients;
+};
+
+/// Hands out consecutive pieces of one allocation, each aligned to 64 bytes. Without memory (base null) it
+/// hands out null and counts, so the same code plans and places. The count saturates instead of wrapping.
+template <class T>
+class Carver {
+ public:
+  explicit Carver(T* base) : base_(base) {}
+
+  T* take(std::size_t rows, std::size_t columns = 1) {
+    T* piece = base_ == nullptr ? nullptr : base_ + used_;
+    std::size_t count = 0;
+    if (__builtin_mul_overflow(rows, columns, &count) || __builtin_add_overflow(count, kAlign - 1, &count) ||
+        __builtin_add_overflow(used_, count / kAlign * kAlign, &used_)) {
+      used_ = std::numeric_limits<std::size_t>::max() / sizeof(T) / 2;
+    }
+    return piece;
+  }
+
+  std::size_t elements() const { return used_; }
+
+ private:
+  static constexpr std::size_t kAlign = 64 / sizeof(T);
+  T* base_;
+  std::size_t used_ = 0;
+};
+
+struct BatchShape {
+  std::size_t batch = 0;   ///< sequences
+  std::size_t length = 0;  ///< tokens of each
+
+  std::size_t rows() const { return batch * length; }
+};
+
+template <class T>
+Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,77 @@
+#include "apps/gpt/config.hpp"
+
+#include <cmath>
+
+namespace troupe::apps::gpt {
+
+using core::Errc;
+using core::fail;
+using core::Result;
+
+namespace {
+
+struct SizeLimit {
+  const char* name;
+  std::size_t value;
+  std::size_t most;
+};
+
+}  // namespace
+
+Result<void> validate(const ModelConfig& config) {
+  const SizeLimit limits[] = {
+      {"layers", config.layers, 1 << 10},   {"heads", config.heads, 1 << 10},
+      {"width", config.width, 1 << 16},     {"feed_forward", config.feed_forward, 1 << 18},
+      {"context", config.context, 1 << 16}, {"vocabulary", config.vocabulary, 1 << 20},
+  };
+  for (const SizeLimit& limit : limits) {
+    if (limit.value < 1 || limit.value > limit.most) {
+      return fail(Errc::invalid_argument, "{} must lie in 1..{}, found {}", limit.name, limit.most,
+                  limit.value);
+    }
+  }
+  if (config.width % config.heads != 0) {
+    return fail(Errc::invalid_argument, "width must be a multiple of heads, found width {} and heads {}",
+                config.width, config.heads);
+  }
+  if (config.head_size() % 2 != 0) {
+    return fail(Errc::invalid_argument,
+                "width / heads must be even, because rotary positions turn pairs; found {} / {} = {}",
+                config.width, config.heads, config.head_size());
+  }
+  if (!std::isfinite(config.rope_base) || config.rope_base < 1) {
+    return fail(Errc::invalid_argument, "rope_base must be at least 1, found {}", config.rope_base);
+  }
+  if (!std::isfinite(config.norm_epsilon) || config.norm_epsilon <= 0) {
+    return fail(Errc::invalid_argument, "norm_epsilon must be above 0, found {}", config.norm_epsilon);
+  }
+  if (!std::isfinite(config.initial_deviation) || config.initial_deviation <= 0) {
+    return fail(Errc::invalid_argument, "initial_deviation must be above 0, found {}",
+                config.initial_deviation);
+  }
+  return {};
+}
+
+Result<ModelConfig> preset(std::string_view name) {
+  if (name == "tiny") {
+    return ModelConfig{.layers = 2, .heads = 2, .width = 16, .feed_forward = 32, .context = 16};
+  }
+  if (name == "demo") {
+    return ModelConfig{.layers = 4, .heads = 4, .width = 128, .feed_forward = 384, .context = 64};
+  }
+  return fail(Errc::not_found, "no model preset \"{}\"; use tiny or demo", name);
+}
+
+Result<Norm> norm_from_name(std::string_view name) {
+  if (name == "rms") return Norm::rms;
+  if (name == "layer") return Norm::layer;
+  return fail(Errc::invalid_argument, "no norm \"{}\"; use rms or layer", name);
+}
+
+Result<Activation> activation_from_name(std::string_view name) {
+  if (name == "swiglu") return Activation::swiglu;
+  if (name == "gelu") return Activation::gelu;
+  return fail(Errc::invalid_argument, "no activation \"{}\"; use swiglu or gelu", name);
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+enum class Norm { rms, layer };
+enum class Activation { swiglu, gelu };
+
+/// What defines the function a decoder-only transformer computes. Linear layers have no biases.
+struct ModelConfig {
+  std::size_t layers = 0;
+  std::size_t heads = 0;         ///< divides width; the head size width / heads is even
+  std::size_t width = 0;         ///< elements of the residual stream
+  std::size_t feed_forward = 0;  ///< elements between the two halves of an MLP
+  std::size_t context = 0;       ///< the longest sequence, in tokens
+  std::size_t vocabulary = 256;  ///< one token per byte value
+  Norm norm = Norm::rms;
+  Activation activation = Activation::swiglu;
+  bool tied_embeddings = true;  ///< the output layer reads the embedding table
+  double rope_base = 10000;
+  double norm_epsilon = 1e-5;
+  double initial_deviation = 0.02;  ///< of the weights; projections into the residual stream have less
+
+  std::size_t head_size() const { return width / heads; }
+};
+
+/// An Error names the first field that can not be right, its value and what it must be.
+core::Result<void> validate(const ModelConfig& config);
+
+/// "tiny" (tests: a few thousand parameters) or "demo" (minutes on two cores).
+core::Result<ModelConfig> preset(std::string_view name);
+
+core::Result<Norm> norm_from_name(std::string_view name);
+core::Result<Activation> activation_from_name(std::string_view name);
+
+}  // namespace troupe::apps::gpt

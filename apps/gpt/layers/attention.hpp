@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+
+namespace troupe::apps::gpt {
+
+// B batch, T length, H heads, D head size.
+
+struct AttentionShape {
+  std::size_t batch, length, heads, head_size;
+};
+
+/// What causal attention reads, and what forward leaves for backward.
+template <class T>
+struct Attention {
+  AttentionShape shape;
+  const T* query;    ///< (B, T, H, D), rotated
+  const T* key;      ///< (B, T, H, D), rotated
+  const T* value;    ///< (B, T, H, D)
+  T* probabilities;  ///< (B, H, T, T): row t holds the weights of positions 0..t, and zeros after them
+};
+
+template <class T>
+struct AttentionGradients {
+  T* query;    ///< (B, T, H, D), overwritten
+  T* key;      ///< likewise
+  T* value;    ///< likewise
+  T* scratch;  ///< (T, T)
+};
+
+/// y (B, T, H, D) = softmax(query * key^T / sqrt(D)) * value, each position seeing itself and those before
+/// it.
+template <class T>
+void attention_forward(const Attention<T>& attention, T* y);
+
+template <class T>
+void attention_backward(const Attention<T>& attention, const T* d_y, const AttentionGradients<T>& gradients);
+
+}  // namespace troupe::apps::gpt

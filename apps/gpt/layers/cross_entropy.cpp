@@ -1,0 +1,40 @@
+#include "apps/gpt/layers/cross_entropy.hpp"
+
+#include <cmath>
+
+#include "apps/gpt/layers/vector_math.hpp"
+
+namespace troupe::apps::gpt {
+
+template <class T>
+double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* logits) {
+  double loss = 0;
+  for (std::size_t n = 0; n < targets.size(); ++n) {
+    T* row = logits + n * vocabulary;
+    const T most = largest(vocabulary, row);
+    const T target = row[targets[n]] - most;
+    for (std::size_t v = 0; v < vocabulary; ++v) row[v] = exponential(row[v] - most);
+    const T sum = ordered_sum<T>(vocabulary, [=](std::size_t v) { return row[v]; });
+    loss += std::log(static_cast<double>(sum)) - static_cast<double>(target);
+    const T inverse = T{1} / sum;
+    for (std::size_t v = 0; v < vocabulary; ++v) row[v] *= inverse;
+  }
+  return loss / static_cast<double>(targets.size());
+}
+
+template <class T>
+void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* probabilities) {
+  const T share = T{1} / static_cast<T>(targets.size());
+  for (std::size_t n = 0; n < targets.size(); ++n) {
+    T* row = probabilities + n * vocabulary;
+    row[targets[n]] -= T{1};
+    for (std::size_t v = 0; v < vocabulary; ++v) row[v] *= share;
+  }
+}
+
+template double cross_entropy_forward<float>(std::span<const std::int32_t>, std::size_t, float*);
+template double cross_entropy_forward<double>(std::span<const std::int32_t>, std::size_t, double*);
+template void cross_entropy_backward<float>(std::span<const std::int32_t>, std::size_t, float*);
+template void cross_entropy_backward<double>(std::span<const std::int32_t>, std::size_t, double*);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace troupe::apps::gpt {
+
+// N rows, V vocabulary.
+
+/// Mean over the rows of -log softmax(logits)[target], in nats; summed in double. logits is (N, V), and holds
+/// the probabilities afterwards. Targets must lie in 0..V-1.
+template <class T>
+double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* logits);
+
+/// Turns the probabilities which forward left into the gradient of that mean by the logits, in place.
+template <class T>
+void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* probabilities);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,72 @@
+#include "apps/gpt/layers/matmul.hpp"
+
+#include <cblas.h>
+
+#include <type_traits>
+
+namespace troupe::apps::gpt {
+
+template <class T>
+void multiply(const MatrixProduct<T>& p) {
+  const auto order = [](const Matrix<T>& matrix) { return matrix.transposed ? CblasTrans : CblasNoTrans; };
+  const auto size = [](std::size_t value) { return static_cast<blasint>(value); };
+  const T beta = p.write == Write::accumulate ? T{1} : T{0};
+  if constexpr (std::is_same_v<T, float>) {
+    cblas_sgemm(CblasRowMajor, order(p.a), order(p.b), size(p.m), size(p.n), size(p.k), p.scale, p.a.data,
+                size(p.a.stride), p.b.data, size(p.b.stride), beta, p.c, size(p.c_stride));
+  } else {
+    cblas_dgemm(CblasRowMajor, order(p.a), order(p.b), size(p.m), size(p.n), size(p.k), p.scale, p.a.data,
+                size(p.a.stride), p.b.data, size(p.b.stride), beta, p.c, size(p.c_stride));
+  }
+}
+
+template <class T>
+void linear_forward(LinearShape shape, const T* x, const T* weight, T* y, Write write) {
+  multiply<T>({.m = shape.rows,
+               .n = shape.out,
+               .k = shape.in,
+               .a = {x, shape.in},
+               .b = {weight, shape.in, true},
+               .c = y,
+               .c_stride = shape.out,
+               .write = write});
+}
+
+template <class T>
+void linear_backward_input(LinearShape shape, const T* d_y, const T* weight, T* d_x, Write write) {
+  multiply<T>({.m = shape.rows,
+               .n = shape.in,
+               .k = shape.out,
+               .a = {d_y, shape.out},
+               .b = {weight, shape.in},
+               .c = d_x,
+               .c_stride = shape.in,
+               .write = write});
+}
+
+template <class T>
+void linear_backward_weight(LinearShape shape, const T* d_y, const T* x, T* d_weight) {
+  multiply<T>({.m = shape.out,
+               .n = shape.in,
+               .k = shape.rows,
+               .a = {d_y, shape.out, true},
+               .b = {x, shape.in},
+               .c = d_weight,
+               .c_stride = shape.in,
+               .write = Write::accumulate});
+}
+
+void use_one_blas_thread() {
+  openblas_set_num_threads(1);
+}
+
+template void multiply<float>(const MatrixProduct<float>&);
+template void multiply<double>(const MatrixProduct<double>&);
+template void linear_forward<float>(LinearShape, const float*, const float*, float*, Write);
+template void linear_forward<double>(LinearShape, const double*, const double*, double*, Write);
+template void linear_backward_input<float>(LinearShape, const float*, const float*, float*, Write);
+template void linear_backward_input<double>(LinearShape, const double*, const double*, double*, Write);
+template void linear_backward_weight<float>(LinearShape, const float*, const float*, float*);
+template void linear_backward_weight<double>(LinearShape, const double*, const double*, double*);
+
+}  // namespace troupe::apps::gpt

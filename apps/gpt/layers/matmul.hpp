@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+
+namespace troupe::apps::gpt {
+
+enum class Write { overwrite, accumulate };
+
+/// A row-major matrix in memory; `stride` elements lie between the starts of two rows.
+template <class T>
+struct Matrix {
+  const T* data;
+  std::size_t stride;
+  bool transposed = false;
+};
+
+/// c[m, n] (+)= scale * a[m, k] * b[k, n], where a and b are meant after their transposition.
+template <class T>
+struct MatrixProduct {
+  std::size_t m, n, k;
+  Matrix<T> a, b;
+  T* c;
+  std::size_t c_stride;
+  T scale = 1;
+  Write write = Write::overwrite;
+};
+
+template <class T>
+void multiply(const MatrixProduct<T>& product);
+
+/// y[rows, out] = x[rows, in] * weight[out, in]^T
+struct LinearShape {
+  std::size_t rows, in, out;
+};
+
+template <class T>
+void linear_forward(LinearShape shape, const T* x, const T* weight, T* y, Write write = Write::overwrite);
+
+template <class T>
+void linear_backward_input(LinearShape shape, const T* d_y, const T* weight, T* d_x,
+                           Write write = Write::overwrite);
+
+/// Always accumulates.
+template <class T>
+void linear_backward_weight(LinearShape shape, const T* d_y, const T* x, T* d_weight);
+
+/// Ranks are the parallelism: each computes on one thread, which also fixes the order of every sum.
+void use_one_blas_thread();
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,51 @@
+#include "apps/gpt/layers/rotary.hpp"
+
+#include <cmath>
+
+namespace troupe::apps::gpt {
+
+template <class T>
+Rotary<T>::Rotary(std::size_t context, std::size_t head_size, double base) : half_(head_size / 2) {
+  cosine_.reserve(context * half_);
+  sine_.reserve(context * half_);
+  for (std::size_t position = 0; position < context; ++position) {
+    for (std::size_t i = 0; i < half_; ++i) {
+      const double exponent = -static_cast<double>(i) / static_cast<double>(half_);
+      const double angle = static_cast<double>(position) * std::pow(base, exponent);
+      cosine_.push_back(static_cast<T>(std::cos(angle)));
+      sine_.push_back(static_cast<T>(std::sin(angle)));
+    }
+  }
+}
+
+template <class T>
+void Rotary<T>::forward(std::size_t batch, std::size_t length, std::size_t heads, T* x) const {
+  turn(batch, length, heads, T{1}, x);
+}
+
+template <class T>
+void Rotary<T>::backward(std::size_t batch, std::size_t length, std::size_t heads, T* d_x) const {
+  turn(batch, length, heads, T{-1}, d_x);
+}
+
+template <class T>
+void Rotary<T>::turn(std::size_t batch, std::size_t length, std::size_t heads, T direction, T* x) const {
+  for (std::size_t row = 0; row < batch * length; ++row) {
+    const T* cosine = cosine_.data() + row % length * half_;
+    const T* sine = sine_.data() + row % length * half_;
+    for (std::size_t head = 0; head < heads; ++head) {
+      T* low = x + (row * heads + head) * 2 * half_;
+      T* high = low + half_;
+      for (std::size_t i = 0; i < half_; ++i) {
+        const T a = low[i], b = high[i], s = direction * sine[i];
+        low[i] = a * cosine[i] - b * s;
+        high[i] = b * cosine[i] + a * s;
+      }
+    }
+  }
+}
+
+template class Rotary<float>;
+template class Rotary<double>;
+
+}  // namespace troupe::apps::gpt

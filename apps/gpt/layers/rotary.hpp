@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace troupe::apps::gpt {
+
+// B batch, T length, H heads, D head size.
+
+/// Rotary positions in Hugging Face's arrangement: element i of a head is turned together with element i +
+/// D/2, by the angle position * base^(-2i/D).
+template <class T>
+class Rotary {
+ public:
+  Rotary(std::size_t context, std::size_t head_size, double base);
+
+  /// x (B, T, H, D) in place; row t of a sequence stands at position t.
+  void forward(std::size_t batch, std::size_t length, std::size_t heads, T* x) const;
+  /// The gradient, in place: the turn back.
+  void backward(std::size_t batch, std::size_t length, std::size_t heads, T* d_x) const;
+
+ private:
+  void turn(std::size_t batch, std::size_t length, std::size_t heads, T direction, T* x) const;
+
+  std::size_t half_;
+  std::vector<T> cosine_;  // (context, D/2)
+  std::vector<T> sine_;    // (context, D/2)
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,167 @@
+#include "apps/gpt/model.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "apps/gpt/layers/cross_entropy.hpp"
+#include "apps/gpt/layers/embedding.hpp"
+#include "apps/gpt/layers/matmul.hpp"
+#include "core/check.hpp"
+
+namespace troupe::apps::gpt {
+
+// B batch, T length, N = B*T rows, C width, V vocabulary.
+
+using core::Errc;
+using core::fail;
+using core::Result;
+
+namespace {
+
+// BLAS counts in 32-bit integers.
+constexpr std::size_t kMostRows = std::size_t{1} << 24;
+
+std::size_t physical_memory_bytes() {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+Result<void> check_shape(const ModelConfig& config, BatchShape shape) {
+  if (shape.batch < 1 || shape.batch > kMostRows / config.context) {
+    return fail(Errc::invalid_argument, "the batch must be 1..{} sequences, found {}",
+                kMostRows / config.context, shape.batch);
+  }
+  if (shape.length < 1 || shape.length > config.context) {
+    return fail(Errc::invalid_argument, "a sequence must have 1..{} tokens (the context), found {}",
+                config.context, shape.length);
+  }
+  return {};
+}
+
+}  // namespace
+
+template <class T>
+Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShape shape) {
+  TRY(validate(config));
+  TRY(check_shape(config, shape));
+  Carver<T> plan(nullptr);
+  carve(plan, config, shape);
+  const std::size_t bytes = plan.elements() * sizeof(T);
+  const std::size_t machine_bytes = physical_memory_bytes();
+  std::unique_ptr<T[]> memory;
+  if (bytes <= machine_bytes) memory.reset(new (std::nothrow) T[plan.elements()]());
+  if (!memory) {
+    return fail(
+        Errc::out_of_memory,
+        "the activations of {} sequences of {} tokens need {} MiB, this machine has {} MiB; use a smaller "
+        "microbatch, a shorter context or a smaller model",
+        shape.batch, shape.length, bytes >> 20, machine_bytes >> 20);
+  }
+  use_one_blas_thread();
+  return BasicModel(config, shape, std::move(memory), bytes);
+}
+
+template <class T>
+BasicModel<T>::BasicModel(const ModelConfig& config, BatchShape shape, std::unique_ptr<T[]> memory,
+                          std::size_t bytes)
+    : config_(config),
+      shape_(shape),
+      table_(parameter_table(config)),
+      rotary_(config.context, config.head_size(), config.rope_base),
+      memory_(std::move(memory)),
+      activation_bytes_(bytes) {
+  Carver<T> place(memory_.get());
+  activations_ = carve(place, config_, shape_);
+}
+
+template <class T>
+Result<T> BasicModel<T>::forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
+                                          Tokens targets, const StepHooks& hooks) {
+  CHECK(gradients.size() == table_.specs.size(), "one gradient pointer per parameter of the table");
+  const Pass<T> pass{parameters, gradients, hooks};
+  const T mean = TRY(loss(pass, tokens, targets));
+  TRY(backward(pass, tokens, targets));
+  return mean;
+}
+
+template <class T>
+Result<T> BasicModel<T>::forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                                      const StepHooks& hooks) {
+  return loss({parameters, {}, hooks}, tokens, targets);
+}
+
+template <class T>
+Result<std::span<const T>> BasicModel<T>::logits(Parameters parameters, Tokens tokens,
+                                                 const StepHooks& hooks) {
+  CHECK(!tokens.empty() && tokens.size() <= shape_.length, "logits() takes one sequence of 1..T tokens");
+  const Pass<T> pass{parameters, {}, hooks};
+  TRY(trunk_forward({1, tokens.size()}, pass, tokens));
+  const std::size_t C = config_.width, V = config_.vocabulary;
+  const T* last = activations_.final_norm.output + (tokens.size() - 1) * C;
+  linear_forward({1, C, V}, last, TRY(pass.use(table_.head)), activations_.logits);
+  return std::span<const T>(activations_.logits, V);
+}
+
+template <class T>
+Result<void> BasicModel<T>::check_tokens(Tokens tokens) const {
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || static_cast<std::size_t>(token) >= config_.vocabulary) {
+      return fail(Errc::invalid_argument,
+                  "token {} is outside the vocabulary of {}; choose a vocabulary that covers the text", token,
+                  config_.vocabulary);
+    }
+  }
+  return {};
+}
+
+template <class T>
+Result<T> BasicModel<T>::loss(const Pass<T>& pass, Tokens tokens, Tokens targets) {
+  const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
+  CHECK(tokens.size() == N && targets.size() == N, "tokens and targets have the shape given to create()");
+  TRY(check_tokens(targets));
+  TRY(trunk_forward(shape_, pass, tokens));
+  linear_forward({N, C, V}, activations_.final_norm.output, TRY(pass.use(table_.head)), activations_.logits);
+  return static_cast<T>(cross_entropy_forward(targets, V, activations_.logits));
+}
+
+// Tokens to the normed residual stream before the output layer.
+template <class T>
+Result<void> BasicModel<T>::trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens) {
+  CHECK(pass.parameters.size() == table_.specs.size(), "one pointer per parameter of the table");
+  TRY(check_tokens(tokens));
+  Activations<T>& a = activations_;
+  embedding_forward(tokens, config_.width, TRY(pass.use(table_.embedding)), a.blocks.front().input);
+  for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {
+    T* output = layer + 1 < a.blocks.size() ? a.blocks[layer + 1].input : a.output;
+    TRY(block_forward(context(shape), table_.blocks[layer], a.blocks[layer], pass, output));
+  }
+  return norm_forward(context(shape), table_.final_norm, a.output, a.final_norm, pass);
+}
+
+template <class T>
+Result<void> BasicModel<T>::backward(const Pass<T>& pass, Tokens tokens, Tokens targets) {
+  const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
+  Activations<T>& a = activations_;
+  const GradientScratch<T>& d = a.gradients;
+
+  cross_entropy_backward(targets, V, a.logits);
+  linear_backward_weight({N, C, V}, a.logits, a.final_norm.output, pass.gradient(table_.head));
+  if (!config_.tied_embeddings) pass.ready(table_.head);
+  linear_backward_input({N, C, V}, a.logits, TRY(pass.use(table_.head)), d.normed);
+
+  std::fill_n(d.residual, N * C, T{0});
+  TRY(norm_backward(context(shape_), table_.final_norm, a.output, a.final_norm, pass, d.normed, d.residual));
+  for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
+    TRY(block_backward(context(shape_), table_.blocks[layer], a.blocks[layer], d, pass));
+  }
+  embedding_backward(tokens, C, d.residual, pass.gradient(table_.embedding));
+  pass.ready(table_.embedding);
+  return {};
+}
+
+template class BasicModel<float>;
+template class BasicModel<double>;
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "apps/gpt/activations.hpp"
+#include "apps/gpt/block.hpp"
+#include "apps/gpt/config.hpp"
+#include "apps/gpt/parameters.hpp"
+#include "apps/gpt/pass.hpp"
+
+namespace troupe::apps::gpt {
+
+/// A decoder-only transformer (pre-norm, rotary positions, causal attention) and room for the activations of
+/// one microbatch. It owns no parameters: each call is given pointers to them in the order of
+/// parameter_table(). One thread at a time; the same inputs give the same bits on machines of one kind.
+template <class T>
+class BasicModel {
+ public:
+  using Tokens = std::span<const std::int32_t>;
+  using Parameters = std::span<const T* const>;
+  using Gradients = std::span<T* const>;
+
+  /// Checks the configuration and that the activations fit in this machine's memory, then allocates them
+  /// once.
+  static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape);
+
+  /// Mean loss over the tokens in nats; adds its gradients to `gradients`. tokens and targets are (B, T), of
+  /// the shape given to create(); each must lie in the vocabulary. After an Error from a hook the gradients
+  /// are partly added.
+  core::Result<T> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens, Tokens targets,
+                                   const StepHooks& hooks = {});
+
+  /// Mean loss alone, for evaluation.
+  core::Result<T> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                               const StepHooks& hooks = {});
+
+  /// Logits (V) of the token that follows one sequence of 1..T tokens. They live until the next call.
+  core::Result<std::span<const T>> logits(Parameters parameters, Tokens tokens, const StepHooks& hooks = {});
+
+  const ModelConfig& config() const { return config_; }
+  const ParameterTable& table() const { return table_; }
+  BatchShape shape() const { return shape_; }
+  std::size_t activation_bytes() const { return activation_bytes_; }
+
+ private:
+  BasicModel(const ModelConfig& config, BatchShape shape, std::unique_ptr<T[]> memory, std::size_t bytes);
+
+  core::Result<void> check_tokens(Tokens tokens) const;
+  core::Result<T> loss(const Pass<T>& pass, Tokens tokens, Tokens targets);
+  core::Result<void> trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens);
+  core::Result<void> backward(const Pass<T>& pass, Tokens tokens, Tokens targets);
+  BlockContext<T> context(BatchShape shape) const { return {config_, shape, rotary_}; }
+
+  ModelConfig config_;
+  BatchShape shape_;
+  ParameterTable table_;
+  Rotary<T> rotary_;
+  std::unique_ptr<T[]> memory_;
+  std::size_t activation_bytes_;
+  Activations<T> activations_;
+};
+
+using Model = BasicModel<float>;
+
+}  // namespace troupe::apps::gpt

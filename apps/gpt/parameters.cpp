@@ -1,0 +1,111 @@
+#include "apps/gpt/parameters.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "apps/gpt/random.hpp"
+#include "core/check.hpp"
+
+namespace troupe::apps::gpt {
+
+namespace {
+
+// C width, F feed_forward, V vocabulary.
+class TableBuilder {
+ public:
+  explicit TableBuilder(const ModelConfig& config) : config_(config) {}
+
+  ParameterTable build() {
+    const std::size_t C = config_.width, V = config_.vocabulary;
+    table_.embedding = matrix("model.embed_tokens.weight", V, C);
+    for (std::size_t layer = 0; layer < config_.layers; ++layer) {
+      table_.blocks.push_back(block(fmt::format("model.layers.{}.", layer)));
+    }
+    table_.final_norm = norm("model.norm");
+    table_.head = config_.tied_embeddings ? table_.embedding : matrix("lm_head.weight", V, C);
+    return std::move(table_);
+  }
+
+ private:
+  BlockParameters block(const std::string& prefix) {
+    const std::size_t C = config_.width, F = config_.feed_forward;
+    BlockParameters block;
+    block.attention_norm = norm(prefix + "input_layernorm");
+    block.query = matrix(prefix + "self_attn.q_proj.weight", C, C);
+    block.key = matrix(prefix + "self_attn.k_proj.weight", C, C);
+    block.value = matrix(prefix + "self_attn.v_proj.weight", C, C);
+    block.output = matrix(prefix + "self_attn.o_proj.weight", C, C, residual_scale());
+    block.mlp_norm = norm(prefix + "post_attention_layernorm");
+    if (config_.activation == Activation::swiglu) block.gate = matrix(prefix + "mlp.gate_proj.weight", F, C);
+    block.up = matrix(prefix + "mlp.up_proj.weight", F, C);
+    block.down = matrix(prefix + "mlp.down_proj.weight", C, F, residual_scale());
+    return block;
+  }
+
+  NormParameters norm(const std::string& name) {
+    NormParameters norm{.weight = vector(name + ".weight", 1)};
+    if (config_.norm == Norm::layer) norm.bias = vector(name + ".bias", 0);
+    return norm;
+  }
+
+  // Each of the 2L projections into the residual stream adds variance; this keeps the sum's near the
+  // embedding's.
+  double residual_scale() const { return 1 / std::sqrt(2.0 * static_cast<double>(config_.layers)); }
+
+  std::size_t matrix(std::string name, std::size_t rows, std::size_t columns, double scale = 1) {
+    return add({.name = std::move(name),
+                .shape = {rows, columns},
+                .initialisation = {Initialisation::Kind::normal, config_.initial_deviation * scale},
+                .weight_decay = true});
+  }
+
+  std::size_t vector(std::string name, double value) {
+    return add({.name = std::move(name),
+                .shape = {config_.width},
+                .initialisation = {Initialisation::Kind::constant, value}});
+  }
+
+  std::size_t add(ParameterSpec spec) {
+    table_.specs.push_back(std::move(spec));
+    return table_.specs.size() - 1;
+  }
+
+  const ModelConfig& config_;
+  ParameterTable table_;
+};
+
+}  // namespace
+
+std::size_t ParameterSpec::elements() const {
+  std::size_t product = 1;
+  for (const std::size_t extent : shape) product *= extent;
+  return product;
+}
+
+ParameterTable parameter_table(const ModelConfig& config) {
+  return TableBuilder(config).build();
+}
+
+std::vector<ParameterSpec> parameters(const ModelConfig& config) {
+  return parameter_table(config).specs;
+}
+
+std::size_t parameter_count(const ModelConfig& config) {
+  std::size_t count = 0;
+  for (const ParameterSpec& spec : parameters(config)) count += spec.elements();
+  return count;
+}
+
+void initialise(const ParameterSpec& spec, std::uint64_t seed, std::span<float> values) {
+  CHECK(values.size() == spec.elements(), "initialise() needs room for exactly the parameter's elements");
+  if (spec.initialisation.kind == Initialisation::Kind::constant) {
+    std::fill(values.begin(), values.end(), static_cast<float>(spec.initialisation.value));
+    return;
+  }
+  fill_normal(seed, spec.name, static_cast<float>(spec.initialisation.value), values);
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/gpt/config.hpp"
+
+namespace troupe::apps::gpt {
+
+struct Initialisation {
+  enum class Kind { constant, normal };
+  Kind kind = Kind::constant;
+  double value = 0;  ///< the constant, or the standard deviation around 0
+};
+
+/// One tensor that training changes.
+struct ParameterSpec {
+  std::string name;  ///< as Hugging Face's Llama names it, "model.layers.0.self_attn.q_proj.weight"
+  std::vector<std::size_t> shape;
+  Initialisation initialisation;
+  bool weight_decay = false;  ///< matrices decay, norms do not
+
+  std::size_t elements() const;
+};
+
+struct NormParameters {
+  std::size_t weight = 0;           ///< (C)
+  std::optional<std::size_t> bias;  ///< (C), LayerNorm only
+};
+
+struct BlockParameters {
+  NormParameters attention_norm;
+  std::size_t query = 0, key = 0, value = 0, output = 0;  ///< (C, C) each
+  NormParameters mlp_norm;
+  std::optional<std::size_t> gate;  ///< (F, C), SwiGLU only
+  std::size_t up = 0;               ///< (F, C)
+  std::size_t down = 0;             ///< (C, F)
+};
+
+/// All parameters in the order in which forward first reads them, and their places in that order.
+struct ParameterTable {
+  std::vector<ParameterSpec> specs;
+  std::size_t embedding = 0;  ///< (V, C)
+  std::vector<BlockParameters> blocks;
+  NormParameters final_norm;
+  std::size_t head = 0;  ///< (V, C); the embedding itself when tied
+};
+
+/// `config` must be valid.
+ParameterTable parameter_table(const ModelConfig& config);
+std::vector<ParameterSpec> parameters(const ModelConfig& config);
+std::size_t parameter_count(const ModelConfig& config);
+
+/// Writes the first values of a parameter. They depend on the seed and the parameter's name alone, so every
+/// rank that makes them makes the same bits.
+void initialise(const ParameterSpec& spec, std::uint64_t seed, std::span<float> values);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// How a runtime takes part in a pass. Both may be empty. Indices are places in the parameter table.
+struct StepHooks {
+  /// Called before forward first reads a parameter, and again before backward first reads it. It returns when
+  /// the values may be read; an Error ends the pass.
+  std::function<core::Result<void>(std::size_t parameter)> before_use;
+  /// Called when this microbatch has added all it will add to the parameter's gradient: in backward order, at
+  /// the earliest moment. A tied embedding is last.
+  std::function<void(std::size_t parameter)> gradient_ready;
+};
+
+/// One forward, or forward and backward, over given parameters. Pointers are in table order.
+template <class T>
+struct Pass {
+  std::span<const T* const> parameters;
+  std::span<T* const> gradients;  ///< empty when there is no backward; else added to
+  const StepHooks& hooks;
+
+  core::Result<const T*> use(std::size_t parameter) const {
+    if (hooks.before_use) {
+      if (auto readable = hooks.before_use(parameter); !readable) return tl::unexpected(readable.error());
+    }
+    return parameters[parameter];
+  }
+
+  T* gradient(std::size_t parameter) const { return gradients[parameter]; }
+
+  void ready(std::size_t parameter) const {
+    if (hooks.gradient_ready) hooks.gradient_ready(parameter);
+  }
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,59 @@
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "apps/gpt/model.hpp"
+#include "tests/apps_gpt/gradient_check.hpp"
+#include "tests/apps_gpt/tensors.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+struct Variant {
+  Norm norm;
+  Activation activation;
+  bool tied;
+};
+
+class ModelGradient : public testing::TestWithParam<Variant> {};
+
+TEST_P(ModelGradient, AgreesWithFiniteDifferencesForEveryElementOfEveryParameter) {
+  ModelConfig config{.layers = 2, .heads = 2, .width = 8, .feed_forward = 12, .context = 6, .vocabulary = 11};
+  config.norm = GetParam().norm;
+  config.activation = GetParam().activation;
+  config.tied_embeddings = GetParam().tied;
+  const std::vector<std::int32_t> tokens = {1, 5, 1, 10, 0, 7, 7, 2, 3, 4};
+  const std::vector<std::int32_t> targets = {5, 1, 10, 0, 9, 7, 2, 3, 4, 8};
+  auto model = BasicModel<double>::create(config, {.batch = 2, .length = 5}).value();
+  Tensors<double> values(model.table().specs), gradients(model.table().specs);
+  for (std::size_t i = 0; i < values.tensors.size(); ++i) {
+    values.tensors[i] = some_values(values.tensors[i].size(), static_cast<unsigned>(i + 1));
+  }
+
+  ASSERT_TRUE(model.forward_backward(values.constant(), gradients.pointers(), tokens, targets));
+
+  for (std::size_t i = 0; i < values.tensors.size(); ++i) {
+    expect_gradient(
+        values.tensors[i], gradients.tensors[i],
+        [&] { return model.forward_loss(values.constant(), tokens, targets).value(); },
+        model.table().specs[i].name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllVariants, ModelGradient,
+                         testing::Values(Variant{Norm::rms, Activation::swiglu, true},
+                                         Variant{Norm::rms, Activation::swiglu, false},
+                                         Variant{Norm::rms, Activation::gelu, true},
+                                         Variant{Norm::rms, Activation::gelu, false},
+                                         Variant{Norm::layer, Activation::swiglu, true},
+                                         Variant{Norm::layer, Activation::swiglu, false},
+                                         Variant{Norm::layer, Activation::gelu, true},
+                                         Variant{Norm::layer, Activation::gelu, false}),
+                         [](const auto& variant) {
+                           return std::string(variant.param.norm == Norm::rms ? "Rms" : "Layer") +
+                                  (variant.param.activation == Activation::swiglu ? "Swiglu" : "Gelu") +
+                                  (variant.param.tied ? "Tied" : "Untied");
+                         });
+
+}  // namespace
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "apps/gpt/parameters.hpp"
+
+namespace troupe::apps::gpt {
+
+/// One zeroed tensor per parameter, and the pointer tables a model takes.
+template <class T>
+struct Tensors {
+  explicit Tensors(const std::vector<ParameterSpec>& specs) {
+    for (const ParameterSpec& spec : specs) tensors.emplace_back(spec.elements());
+  }
+
+  std::span<const T* const> constant() {
+    constant_.clear();
+    for (auto& tensor : tensors) constant_.push_back(tensor.data());
+    return constant_;
+  }
+
+  std::span<T* const> pointers() {
+    pointers_.clear();
+    for (auto& tensor : tensors) pointers_.push_back(tensor.data());
+    return pointers_;
+  }
+
+  std::vector<std::vector<T>> tensors;
+
+ private:
+  std::vector<const T*> constant_;
+  std::vector<T*> pointers_;
+};
+
+inline Tensors<float> initial_parameters(const std::vector<ParameterSpec>& specs, std::uint64_t seed) {
+  Tensors<float> values(specs);
+  for (std::size_t i = 0; i < specs.size(); ++i) initialise(specs[i], seed, values.tensors[i]);
+  return values;
+}
+
+}  // namespace troupe::apps::gpt
