@@ -1,0 +1,120 @@
+#include "actors/session/port.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "actors/kit/machine.hpp"
+
+namespace troupe::actors {
+
+TrainerPort::TrainerPort(std::uint32_t buckets, TrainerPatience& patience)
+    : patience_(patience), published_(buckets) {
+  for (auto& step : published_) step.store(-1, std::memory_order_relaxed);
+}
+
+void TrainerPort::deliver(const messages::Envelope& envelope) {
+  std::lock_guard lock(mutex_);
+  dispatch(envelope.body, Overloaded{
+                              [&](const messages::Welcome&) { welcome_ = true; },
+                              [&](const messages::Farewell&) { farewell_ = true; },
+                              [&](const messages::StepDecided& decided) { decided_ = decided; },
+                              [&](const messages::StepCommitted& committed) { committed_ = committed.step; },
+                              [&](const messages::Published& published) {
+                                published_[published.bucket].store(published.step.value,
+                                                                   std::memory_order_release);
+                              },
+                              [&](const messages::LaneMerged& merged) {
+                                if (merged.step != merging_step_ || merged.lane != merging_lane_) {
+                                  merging_step_ = merged.step;
+                                  merging_lane_ = merged.lane;
+                                  merged_buckets_ = 0;
+                                }
+                                merged_buckets_ += 1;
+                              },
+                              [&](const messages::StoreValue& value) { store_values_.push_back(value); },
+                              [&](const messages::StepFailed& failed) {
+                                if (!failure_) failure_ = messages::error_of(failed.failure);
+                              },
+                          });
+  patience_.wake();
+}
+
+core::Result<void> TrainerPort::wait(std::string what, const std::function<bool()>& ready,
+                                     std::chrono::nanoseconds deadline) {
+  std::unique_lock lock(mutex_);
+  waiting_for_ = std::move(what);
+  bool over = patience_.wait(
+      lock, [&] { return failure_.has_value() || ready(); }, deadline);
+  std::string waited_for = std::exchange(waiting_for_, {});
+  if (failure_) return tl::unexpected(*failure_);
+  if (over) return {};
+  return core::fail(core::Errc::timeout, "the trainer waited {} s for {}",
+                    std::chrono::duration_cast<std::chrono::seconds>(deadline).count(), waited_for);
+}
+
+core::Result<void> TrainerPort::wait_welcome(std::chrono::nanoseconds deadline) {
+  return wait(
+      "all ranks to join", [&] { return welcome_; }, deadline);
+}
+
+core::Result<void> TrainerPort::wait_farewell(std::chrono::nanoseconds deadline) {
+  return wait(
+      "all ranks to finish", [&] { return farewell_; }, deadline);
+}
+
+core::Result<messages::StepDecided> TrainerPort::wait_decided(core::Step step,
+                                                              std::chrono::nanoseconds deadline) {
+  TRY(wait(
+      fmt::format("the decision of step {}", step.value), [&] { return decided_ && decided_->step == step; },
+      deadline));
+  std::lock_guard lock(mutex_);
+  return *decided_;
+}
+
+core::Result<void> TrainerPort::wait_committed(core::Step step, std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("the update of step {}", step.value), [&] { return committed_ >= step; }, deadline);
+}
+
+core::Result<void> TrainerPort::wait_published(std::uint32_t bucket, core::Step step,
+                                               std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("the parameters of bucket {} after step {}", bucket, step.value),
+      [&] { return is_published(bucket, step); }, deadline);
+}
+
+core::Result<void> TrainerPort::wait_merged(core::Step step, core::Lane lane,
+                                            std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("the partial sums of lane {} of step {}", lane.value, step.value),
+      [&] { return merging_step_ == step && merging_lane_ == lane && merged_buckets_ == published_.size(); },
+      deadline);
+}
+
+core::Result<std::string> TrainerPort::wait_store_value(std::uint64_t request,
+                                                        std::chrono::nanoseconds deadline) {
+  auto find = [&] {
+    return std::find_if(store_values_.begin(), store_values_.end(),
+                        [&](const messages::StoreValue& value) { return value.request == request; });
+  };
+  TRY(wait(
+      "a value of the job's store", [&] { return find() != store_values_.end(); }, deadline));
+  std::lock_guard lock(mutex_);
+  auto found = find();
+  std::string value = std::move(found->value);
+  store_values_.erase(found);
+  return value;
+}
+
+std::optional<core::Error> TrainerPort::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+std::string TrainerPort::waiting_for() const {
+  std::lock_guard lock(mutex_);
+  return waiting_for_;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "core/result.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors {
+
+/// How the trainer's own thread waits for messages: really, or by giving way to the simulator.
+class TrainerPatience {
+ public:
+  virtual ~TrainerPatience() = default;
+  /// Returns true once `ready()` (called with `lock` held), false when `deadline` has passed first.
+  virtual bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+                    std::chrono::nanoseconds deadline) = 0;
+  /// Something changed under the lock. From any thread, with the lock held.
+  virtual void wake() = 0;
+};
+
+/// Waits on a condition variable.
+class ThreadPatience final : public TrainerPatience {
+ public:
+  bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+            std::chrono::nanoseconds deadline) override {
+    return changed_.wait_for(lock, deadline, ready);
+  }
+  void wake() override { changed_.notify_all(); }
+
+ private:
+  std::condition_variable changed_;
+};
+
+/// Where messages to the trainer arrive: they change a few facts, for which the trainer's thread waits.
+class TrainerPort {
+ public:
+  TrainerPort(std::uint32_t buckets, TrainerPatience& patience);
+
+  /// From any thread.
+  void deliver(const messages::Envelope& envelope);
+
+  /// All waits end with the failure's Error once the rank is fenced, and with Errc::timeout after `deadline`.
+  core::Result<void> wait_welcome(std::chrono::nanoseconds deadline);
+  core::Result<void> wait_farewell(std::chrono::nanoseconds deadline);
+  core::Result<messages::StepDecided> wait_decided(core::Step step, std::chrono::nanoseconds deadline);
+  core::Result<void> wait_committed(core::Step step, std::chrono::nanoseconds deadline);
+  core::Result<void> wait_published(std::uint32_t bucket, core::Step step, std::chrono::nanoseconds deadline);
+  /// Until all buckets have merged this lane.
+  core::Result<void> wait_merged(core::Step step, core::Lane lane, std::chrono::nanoseconds deadline);
+  core::Result<std::string> wait_store_value(std::uint64_t request, std::chrono::nanoseconds deadline);
+
+  /// Without waiting: does the bucket hold the parameters of after `step`?
+  bool is_published(std::uint32_t bucket, core::Step step) const {
+    return published_[bucket].load(std::memory_order_acquire) >= step.value;
+  }
+  std::optional<core::Error> failure() const;
+  /// What the trainer's thread waits for at this moment; empty when it computes.
+  std::string waiting_for() const;
+
+ private:
+  core::Result<void> wait(std::string what, const std::function<bool()>& ready,
+                          std::chrono::nanoseconds deadline);
+
+  TrainerPatience& patience_;
+  std::vector<std::atomic<std::int64_t>> published_;  ///< per bucket, the step whose update it holds
+  mutable std::mutex mutex_;                          // guards everything below
+  bool welcome_ = false;
+  bool farewell_ = false;
+  std::optional<messages::StepDecided> decided_;
+  core::Step committed_{-1};
+  core::Step merging_step_{-1};
+  core::Lane merging_lane_{-1};
+  std::uint32_t merged_buckets_ = 0;
+  std::vector<messages::StoreValue> store_values_;  // at most one an open request
+  std::optional<core::Error> failure_;
+  std::string waiting_for_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+struct MessageArrived {
+  core::Rank from{};
+  std::vector<std::byte> message;
+};
+/// At rank 0: the rank is connected. Elsewhere: rank 0 is, or a rank that was lost is back.
+struct RankJoined {
+  core::Rank rank{};
+};
+/// The rank closed its network in good order; all its messages came before.
+struct RankLeft {
+  core::Rank rank{};
+};
+/// The rank is gone or can not be reached. Messages sent to it lately may not have arrived.
+struct RankLost {
+  core::Rank rank{};
+  core::Error why;
+};
+using NetworkEvent = std::variant<MessageArrived, RankJoined, RankLeft, RankLost>;
+
+/// Called one event at a time, in order, by the network's own thread (in simulation by the event loop). It
+/// must not wait; it may send.
+using NetworkHandler = std::function<void(NetworkEvent)>;
+
+/// The control plane as one rank sees it: messages of at most kMaxControlMessageBytes to any rank of the job,
+/// itself included. NW-1: messages from one rank to another arrive at most once and in the order of sending,
+/// and every one arrives unless the sender or the receiver hears that the other is gone.
+class Network {
+ public:
+  virtual ~Network() = default;
+
+  virtual core::Rank rank() const = 0;
+  virtual core::WorldSize world() const = 0;
+
+  /// From any thread; never waits. A rank that is not there yet gets the message when it joins.
+  /// Errc::invalid_argument for what can not be right, Errc::peer_lost when the rank is gone,
+  /// Errc::unavailable when too much waits for it already.
+  virtual core::Result<void> send(core::Rank to, std::span<const std::byte> message) = 0;
+
+  /// Says farewell to all, after everything that was sent, and waits a bounded time for the answers (in
+  /// simulation: not at all). The destructor without it looks like a death to the others.
+  virtual core::Result<void> close() = 0;
+};
+
+inline constexpr std::size_t kMaxControlMessageBytes = (std::size_t{1} << 20) - 128;
+
+}  // namespace troupe::actors

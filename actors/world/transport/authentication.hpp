@@ -1,0 +1,32 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// The secret that all processes of one job share. Whoever knows it may join the job.
+using JobToken = std::array<std::byte, 32>;
+/// Used once, so that no recorded handshake can be played again.
+using Nonce = std::array<std::byte, 32>;
+/// HMAC-SHA-256 of a transcript under the job token.
+using Proof = std::array<std::byte, 32>;
+
+/// From the operating system's generator.
+core::Result<JobToken> random_token();
+Nonce random_nonce();
+
+/// 64 lower-case hexadecimal digits, as it travels in TROUPE_JOB_TOKEN.
+std::string to_hex(const JobToken& token);
+core::Result<JobToken> token_from_hex(std::string_view text);
+
+Proof prove(const JobToken& token, std::span<const std::byte> transcript);
+/// Takes the same time wherever the first difference is.
+bool is_proof(const Proof& proof, const JobToken& token, std::span<const std::byte> transcript);
+
+}  // namespace troupe::actors
