@@ -46,8 +46,8 @@ std::string to_hex(const JobToken& token) {
 core::Result<JobToken> token_from_hex(std::string_view text) {
   JobToken token;
   std::size_t bytes = 0;
-  int status = sodium_hex2bin(raw(token.data()), token.size(), text.data(), text.size(), nullptr, &bytes,
-                              nullptr);
+  int status =
+      sodium_hex2bin(raw(token.data()), token.size(), text.data(), text.size(), nullptr, &bytes, nullptr);
   if (status != 0 || bytes != token.size() || text.size() != 2 * token.size()) {
     return core::fail(core::Errc::invalid_argument,
                       "a job token is {} hexadecimal digits, found {} characters; let `troupe launch` set "

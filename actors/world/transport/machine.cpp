@@ -88,8 +88,7 @@ core::Result<void> TransportMachine::send(std::span<const std::byte> message, Ti
                       "the network too slow",
                       output_bytes(), peer_name(), options_.limits.queued_bytes);
   }
-  put(FrameKind::message, now,
-      [&](ByteWriter out) { out.number(sent_).number(received_).bytes(message); });
+  put(FrameKind::message, now, [&](ByteWriter out) { out.number(sent_).number(received_).bytes(message); });
   ++sent_;
   return {};
 }
@@ -157,9 +156,10 @@ core::Result<void> TransportMachine::check_greeting(ByteReader& body) const {
                       printable(std::span<const std::byte>(input_), 16));
   }
   if (version != kTransportVersion) {
-    return core::fail(Errc::mismatch,
-                      "expected version {} of the control transport, found {}; run the same build on all ranks",
-                      kTransportVersion, version);
+    return core::fail(
+        Errc::mismatch,
+        "expected version {} of the control transport, found {}; run the same build on all ranks",
+        kTransportVersion, version);
   }
   return {};
 }
@@ -171,9 +171,10 @@ core::Result<void> TransportMachine::on_hello(ByteReader body, Time now) {
   auto job = body.rest();
   if (!body.ok()) return core::fail(Errc::corrupt, "a hello ended before its end");
   if (!std::ranges::equal(job, std::as_bytes(std::span(options_.job)))) {
-    return core::fail(Errc::mismatch,
-                      "expected job \"{}\", found \"{}\"; two jobs use the same address, give one another port",
-                      options_.job, printable(job, kMaxJobBytes));
+    return core::fail(
+        Errc::mismatch,
+        "expected job \"{}\", found \"{}\"; two jobs use the same address, give one another port",
+        options_.job, printable(job, kMaxJobBytes));
   }
   peer_ = rank;
   state_ = State::expects_proof;
@@ -265,9 +266,10 @@ void TransportMachine::leave(Time now) {
 }
 
 void TransportMachine::disconnected(std::string_view why) {
-  lose({Errc::peer_lost, fmt::format("the connection to {} ended without a farewell ({}); its process died or "
-                                     "the network between the hosts broke",
-                                     peer_name(), why)});
+  lose(
+      {Errc::peer_lost, fmt::format("the connection to {} ended without a farewell ({}); its process died or "
+                                    "the network between the hosts broke",
+                                    peer_name(), why)});
 }
 
 void TransportMachine::fail(core::Error why) {

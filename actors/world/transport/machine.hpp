@@ -99,7 +99,15 @@ class TransportMachine {
   bool is_over() const { return state_ == State::over; }
 
  private:
-  enum class State : std::uint8_t { expects_hello, expects_challenge, expects_proof, expects_welcome, joined, leaving, over };
+  enum class State : std::uint8_t {
+    expects_hello,
+    expects_challenge,
+    expects_proof,
+    expects_welcome,
+    joined,
+    leaving,
+    over
+  };
 
   core::Result<void> handle(FrameKind kind, std::span<const std::byte> body, Time now);
   core::Result<void> on_hello(ByteReader body, Time now);

@@ -20,10 +20,12 @@ enum class PacketKind : std::uint8_t {
   lost = 4,     ///< rank, code, sentence
 };
 
+constexpr std::size_t kPacketHeaderBytes = 9;
+
 std::vector<std::byte> make_packet(PacketKind kind, core::Rank rank, std::int32_t detail,
                                    std::span<const std::byte> bytes) {
   std::vector<std::byte> packet;
-  packet.reserve(9 + bytes.size());
+  packet.reserve(kPacketHeaderBytes + bytes.size());
   ByteWriter(packet).number(static_cast<std::uint8_t>(kind)).number(rank.value).number(detail).bytes(bytes);
   return packet;
 }
@@ -49,13 +51,12 @@ Router::Router(RouterOptions options)
 }
 
 Router::Connection* Router::find(ConnectionId id) {
-  auto found = std::ranges::find(connections_, id, &Connection::id);
-  return found == connections_.end() ? nullptr : &*found;
+  auto found = std::ranges::lower_bound(connections_, id, {}, &Connection::id);
+  return found == connections_.end() || found->id != id ? nullptr : &*found;
 }
 
 const Router::Connection* Router::find(ConnectionId id) const {
-  auto found = std::ranges::find(connections_, id, &Connection::id);
-  return found == connections_.end() ? nullptr : &*found;
+  return const_cast<Router*>(this)->find(id);
 }
 
 Router::ConnectionId Router::open(Time now) {
@@ -68,7 +69,7 @@ Router::ConnectionId Router::open(Time now) {
       .nonce = options_.nonce(),
       .limits = options_.limits,
       .admit = [this](core::Rank rank) { return admit(rank); }};
-  connections_.push_back({++next_id_, TransportMachine(std::move(options), now)});
+  connections_.push_back({++next_id_, TransportMachine(std::move(options), now), std::nullopt});
   return next_id_;
 }
 
@@ -78,8 +79,8 @@ core::Result<void> Router::admit(core::Rank rank) {
                       options_.world.value - 1, rank.value);
   }
   if (peer(rank).connection) {
-    return core::fail(Errc::already_exists,
-                      "rank {} is connected already; two processes have the same RANK", rank.value);
+    return core::fail(Errc::already_exists, "rank {} is connected already; two processes have the same RANK",
+                      rank.value);
   }
   if (leaving_) return core::fail(Errc::aborted, "the job is ending");
   return {};
@@ -117,103 +118,107 @@ void Router::process(ConnectionId id, Time now) {
 }
 
 void Router::on(const Joined& joined, ConnectionId id, Time now) {
-  find(id)->announced = true;
+  TransportMachine& machine = find(id)->machine;
+  find(id)->rank = joined.peer;
   Peer& who = peer(joined.peer);
   bool returns = std::exchange(who.gone, std::nullopt).has_value();
   who.connection = id;
-  events_.emplace_back(RankJoined{joined.peer});
   who.early_bytes = 0;
+  events_.emplace_back(RankJoined{joined.peer});
   for (const auto& packet : std::exchange(who.early, {})) {
-    if (auto sent = find(id)->machine.send(packet, now); !sent) find(id)->machine.fail(sent.error());
+    if (auto sent = machine.send(packet, now); !sent) machine.fail(sent.error());
   }
   if (is_hub() && returns) announce(joined.peer, make_packet(PacketKind::joined, joined.peer, 0, {}), now);
-  if (leaving_) find(id)->machine.leave(now);
+  if (leaving_) machine.leave(now);
 }
 
 void Router::on(const Received& received, ConnectionId id, Time now) {
+  Connection* connection = find(id);
+  if (!connection->rank) return;
   ByteReader reader(received.message);
   auto kind = static_cast<PacketKind>(reader.number<std::uint8_t>());
-  core::Rank rank{reader.number<std::int32_t>()};
-  auto detail = reader.number<std::int32_t>();
-  auto rest = reader.rest();
-  core::Rank sender = is_hub() ? core::Rank{-1} : kHub;
-  for (std::size_t i = 0; i < peers_.size(); ++i) {
-    if (is_hub() && peers_[i].connection == id) sender = core::Rank{static_cast<std::int32_t>(i)};
-  }
+  core::Rank from{reader.number<std::int32_t>()};
+  core::Rank to{reader.number<std::int32_t>()};
 
-  bool is_message = kind == PacketKind::message && is_valid(core::Rank{detail});
-  bool is_notice = !is_hub() && kind >= PacketKind::joined && kind <= PacketKind::lost;
-  bool is_honest = is_hub() ? rank == sender : is_valid(rank) && (!is_message || detail == options_.self.value);
-  if (!reader.ok() || !is_honest || (!is_message && !is_notice)) {
-    find(id)->machine.fail({Errc::corrupt, fmt::format("rank {} sent a packet of kind {} from {} to {}, which "
-                                                       "can not be",
-                                                       sender.value, static_cast<int>(kind), rank.value, detail)});
+  bool is_message = reader.ok() && kind == PacketKind::message && is_valid(to);
+  bool is_notice = reader.ok() && kind >= PacketKind::joined && kind <= PacketKind::lost;
+  if (is_message && (is_hub() ? from == connection->rank : is_valid(from) && to == options_.self)) {
+    pass_on(from, to, received.message, now);
+  } else if (is_notice && !is_hub() && is_valid(from) && from != kHub) {
+    on_notice(received.message);
+  } else {
+    connection->machine.fail(
+        {Errc::corrupt, fmt::format("rank {} sent a packet of kind {} from rank {} to {}, which can not be",
+                                    connection->rank->value, static_cast<int>(kind), from.value, to.value)});
     process(id, now);
-  } else if (is_message) {
-    pass_on(rank, core::Rank{detail}, received.message, now);
-  } else if (kind == PacketKind::joined) {
+  }
+}
+
+void Router::on_notice(std::span<const std::byte> packet) {
+  ByteReader reader(packet);
+  auto kind = static_cast<PacketKind>(reader.number<std::uint8_t>());
+  core::Rank rank{reader.number<std::int32_t>()};
+  auto code = reader.number<std::int32_t>();
+  auto sentence = reader.rest();
+  if (kind == PacketKind::joined) {
     peer(rank).gone.reset();
     events_.emplace_back(RankJoined{rank});
   } else if (kind == PacketKind::left) {
     peer(rank).gone = departed(rank);
     events_.emplace_back(RankLeft{rank});
   } else {
-    std::string why(reinterpret_cast<const char*>(rest.data()), rest.size());
-    peer(rank).gone = core::Error{code_of(detail), why};
-    events_.emplace_back(RankLost{rank, {code_of(detail), std::move(why)}});
+    core::Error why{code_of(code), {reinterpret_cast<const char*>(sentence.data()), sentence.size()}};
+    peer(rank).gone = why;
+    events_.emplace_back(RankLost{rank, std::move(why)});
   }
 }
 
 void Router::pass_on(core::Rank from, core::Rank to, std::span<const std::byte> packet, Time now) {
   if (to == options_.self) {
-    auto message = packet.subspan(9);
+    auto message = packet.subspan(kPacketHeaderBytes);
     events_.emplace_back(MessageArrived{from, {message.begin(), message.end()}});
     return;
   }
-  // The sender of a message to one who is gone has been told so, or will be before it hears anything else.
+  // Who sends to one who is gone has been told so, or will be before it hears anything else.
   if (peer(to).gone) return;
-  if (auto sent = post(to, packet, now); !sent && peer(to).connection) {
-    // NW-1: what can not be queued must not vanish, so the one who does not read is lost.
-    ConnectionId id = *peer(to).connection;
-    find(id)->machine.fail(sent.error());
-    process(id, now);
+  auto sent = post(to, packet, now);
+  if (sent) return;
+  // NW-1: what can not be queued must not vanish in silence, so the one who does not read is lost.
+  if (auto id = peer(to).connection) {
+    find(*id)->machine.fail(sent.error());
+    process(*id, now);
+  } else {
+    lose(to, sent.error(), now);
   }
 }
 
 void Router::on(const Left&, ConnectionId id, Time now) {
-  for (std::size_t i = 0; i < peers_.size(); ++i) {
-    if (peers_[i].connection != id) continue;
-    core::Rank rank{static_cast<std::int32_t>(i)};
-    peers_[i].connection.reset();
-    peers_[i].gone = departed(rank);
-    find(id)->announced = false;
-    events_.emplace_back(RankLeft{rank});
-    if (is_hub()) announce(rank, make_packet(PacketKind::left, rank, 0, {}), now);
-  }
+  if (auto rank = std::exchange(find(id)->rank, std::nullopt)) depart(*rank, now);
 }
 
 void Router::on(const Lost& lost, ConnectionId id, Time now) {
-  if (!std::exchange(find(id)->announced, false)) {
-    // A handshake that failed is the hub's loss only for the one who tried to reach it.
-    if (!is_hub()) {
-      peer(kHub).gone = lost.why;
-      events_.emplace_back(RankLost{kHub, lost.why});
-    }
-    return;
-  }
+  auto rank = std::exchange(find(id)->rank, std::nullopt);
+  // A handshake that fails is a loss only to the one who wanted to reach somebody.
+  if (!rank && !is_hub()) rank = kHub;
+  if (!rank) return;
   core::Error why = lost.why;
   if (lost.unacknowledged > 0) {
-    why.message += fmt::format("; {} messages to it may not have arrived", lost.unacknowledged);
+    why.message += fmt::format("; up to {} messages to it may not have arrived", lost.unacknowledged);
   }
-  for (std::size_t i = 0; i < peers_.size(); ++i) {
-    if (peers_[i].connection != id) continue;
-    core::Rank rank{static_cast<std::int32_t>(i)};
-    peers_[i].connection.reset();
-    peers_[i].gone = why;
-    events_.emplace_back(RankLost{rank, why});
-    auto detail = static_cast<std::int32_t>(why.code);
-    if (is_hub()) announce(rank, make_packet(PacketKind::lost, rank, detail, bytes_of(why.message)), now);
-  }
+  lose(*rank, why, now);
+}
+
+void Router::depart(core::Rank rank, Time now) {
+  peer(rank) = {.gone = departed(rank)};
+  events_.emplace_back(RankLeft{rank});
+  if (is_hub()) announce(rank, make_packet(PacketKind::left, rank, 0, {}), now);
+}
+
+void Router::lose(core::Rank rank, const core::Error& why, Time now) {
+  peer(rank) = {.gone = why};
+  events_.emplace_back(RankLost{rank, why});
+  auto code = static_cast<std::int32_t>(why.code);
+  if (is_hub()) announce(rank, make_packet(PacketKind::lost, rank, code, bytes_of(why.message)), now);
 }
 
 void Router::announce(core::Rank about, std::span<const std::byte> packet, Time now) {

@@ -63,7 +63,7 @@ class Router {
   struct Connection {
     ConnectionId id = 0;
     TransportMachine machine;
-    bool announced = false;  ///< joined, and not yet left or lost
+    std::optional<core::Rank> rank;  ///< joined, and not yet left or lost
   };
   /// What this rank knows about another one.
   struct Peer {
@@ -83,15 +83,18 @@ class Router {
   void process(ConnectionId id, Time now);
   void on(const Joined& joined, ConnectionId id, Time now);
   void on(const Received& received, ConnectionId id, Time now);
+  void on_notice(std::span<const std::byte> packet);
   void on(const Left& left, ConnectionId id, Time now);
   void on(const Lost& lost, ConnectionId id, Time now);
   void pass_on(core::Rank from, core::Rank to, std::span<const std::byte> packet, Time now);
+  void depart(core::Rank rank, Time now);
+  void lose(core::Rank rank, const core::Error& why, Time now);
   void announce(core::Rank about, std::span<const std::byte> packet, Time now);
   core::Result<void> post(core::Rank to, std::span<const std::byte> packet, Time now);
 
   RouterOptions options_;
   std::vector<Peer> peers_;
-  std::vector<Connection> connections_;
+  std::vector<Connection> connections_;  ///< ids ascend
   ConnectionId next_id_ = 0;
   bool leaving_ = false;
   std::vector<NetworkEvent> events_;
