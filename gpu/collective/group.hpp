@@ -33,24 +33,27 @@ std::string_view name_of(OperationKind kind) noexcept;
 
 /// f16 and bf16 are summed in fp32 in rank order, with one rounding at the end, by every back-end that Troupe
 /// itself implements; f8 types can be moved but not reduced. `average` divides the fp32 sum before rounding
-/// and is for floating types.
+/// and is for floating types. Integer sums wrap around; booleans have min (and) and max (or). A NaN anywhere
+/// makes min and max NaN.
 enum class ReduceOp : std::uint8_t { sum, average, min, max };
 
 /// One collective as one rank sees it. n = group size, r = this rank's index in the group. Counts are
 /// elements.
 ///
-/// | kind           | input                        | output                        | counts |
-/// |----------------|------------------------------|-------------------------------|--------------------------------|
-/// | all_reduce     | count                        | count (may be the input)      | none | | reduce_scatter
-/// | sum of output_counts         | output_counts[r]; may be the part r of input | output_counts (n), equal
-/// on all | | all_gather     | input_counts[r]; may be the part r of output | sum of input_counts |
-/// input_counts (n), equal on all | | broadcast      | at `peer`: count             | elsewhere: count; at
-/// `peer` the input or nothing | none        | | all_to_all     | sum of input_counts, in rank order | sum of
-/// output_counts, in rank order; no overlap | both (n); input_counts[j] here = output_counts[r] at j | |
-/// send, receive  | send: count                  | receive: count                | none; `peer` is the other
-/// | | barrier        | nothing                      | nothing                       | none |
+// clang-format off
+/// | kind           | input                                       | output                                | counts |
+/// |----------------|---------------------------------------------|---------------------------------------|--------|
+/// | all_reduce     | count                                       | count (may be the input)              | none |
+/// | reduce_scatter | sum of output_counts                        | output_counts[r]; may be the input's part r | output_counts (n), equal on all |
+/// | all_gather     | input_counts[r]; may be the output's part r | sum of input_counts                   | input_counts (n), equal on all |
+/// | broadcast      | at `peer`: count                            | elsewhere: count; at `peer` the input or nothing | none |
+/// | all_to_all     | sum of input_counts, in rank order          | sum of output_counts, in rank order; no overlap | both (n); input_counts[j] here = output_counts[r] at j |
+/// | send, receive  | send: count                                 | receive: count                        | none; `peer` is the other |
+/// | barrier        | nothing                                     | nothing                               | none |
+// clang-format on
 ///
 /// Empty counts mean even parts: the total must then divide by n. Zero-sized parts are legal everywhere.
+/// A send may last until its receive has begun: who does both at once posts them on two streams.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
   core::DType dtype = core::DType::f32;

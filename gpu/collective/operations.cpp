@@ -1,0 +1,382 @@
+#include "gpu/collective/operations.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace troupe::gpu {
+namespace {
+
+using core::Errc;
+using core::Result;
+
+template <class... Args>
+tl::unexpected<core::Error> refuse(const Operation& operation, fmt::format_string<Args...> format,
+                                   Args&&... args) {
+  return core::fail(Errc::invalid_argument, "{}: {}", name_of(operation.kind),
+                    fmt::format(format, std::forward<Args>(args)...));
+}
+
+std::size_t total_of(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+bool overlap(ConstBufferView a, ConstBufferView b) {
+  const std::less<> before;
+  return a.bytes > 0 && b.bytes > 0 && before(a.data, b.data + b.bytes) && before(b.data, a.data + a.bytes);
+}
+
+/// The checks of one operation; its fields are named in the errors as they are in Operation.
+class Inspection {
+ public:
+  Inspection(Operation& operation, int index, int size)
+      : operation_(operation),
+        index_(static_cast<std::size_t>(index)),
+        size_(static_cast<std::size_t>(size)),
+        width_(core::size_of(operation.dtype)) {}
+
+  Result<void> run() {
+    TRY(check_common());
+    switch (operation_.kind) {
+      case OperationKind::all_reduce:
+        return check_all_reduce();
+      case OperationKind::reduce_scatter:
+        return check_parts("output_counts", operation_.output_counts, "input", operation_.input, "output",
+                           operation_.output);
+      case OperationKind::all_gather:
+        return check_parts("input_counts", operation_.input_counts, "output", operation_.output, "input",
+                           operation_.input);
+      case OperationKind::broadcast:
+        return check_broadcast();
+      case OperationKind::all_to_all:
+        return check_all_to_all();
+      case OperationKind::send:
+        return check_absent("output", operation_.output);
+      case OperationKind::receive:
+        return check_absent("input", operation_.input);
+      case OperationKind::barrier:
+        TRY(check_absent("input", operation_.input));
+        return check_absent("output", operation_.output);
+    }
+    return refuse(operation_, "kind: expected a known operation");
+  }
+
+ private:
+  Result<void> check_common() {
+    TRY(check_view("input", operation_.input));
+    TRY(check_view("output", operation_.output));
+    if (operation_.deadline <= std::chrono::nanoseconds::zero()) {
+      return refuse(operation_, "deadline: expected more than zero, found {} ns",
+                    operation_.deadline.count());
+    }
+    TRY(check_peer());
+    TRY(check_reduction());
+    const OperationKind kind = operation_.kind;
+    if (kind != OperationKind::all_gather && kind != OperationKind::all_to_all) {
+      TRY(check_no_counts("input_counts", operation_.input_counts));
+    }
+    if (kind != OperationKind::reduce_scatter && kind != OperationKind::all_to_all) {
+      TRY(check_no_counts("output_counts", operation_.output_counts));
+    }
+    return {};
+  }
+
+  Result<void> check_view(std::string_view field, ConstBufferView view) {
+    if (view.bytes > 0 && view.data == nullptr) {
+      return refuse(operation_, "{}: expected memory, found null with {} bytes", field, view.bytes);
+    }
+    if (view.bytes % width_ != 0) {
+      return refuse(operation_, "{}: expected whole elements of {} ({} bytes each), found {} bytes", field,
+                    core::name_of(operation_.dtype), width_, view.bytes);
+    }
+    return {};
+  }
+
+  Result<void> check_peer() {
+    const bool is_message =
+        operation_.kind == OperationKind::send || operation_.kind == OperationKind::receive;
+    if (!is_message && operation_.kind != OperationKind::broadcast) return {};
+    if (operation_.peer < 0 || static_cast<std::size_t>(operation_.peer) >= size_) {
+      return refuse(operation_, "peer: expected an index of the group's {} members, found {}", size_,
+                    operation_.peer);
+    }
+    if (is_message && static_cast<std::size_t>(operation_.peer) == index_) {
+      return refuse(operation_, "peer: expected another member, found this one ({}); copy instead", index_);
+    }
+    return {};
+  }
+
+  Result<void> check_reduction() {
+    if (!reduces(operation_.kind)) return {};
+    const core::DType dtype = operation_.dtype;
+    if (dtype == core::DType::f8_e4m3 || dtype == core::DType::f8_e5m2) {
+      return refuse(operation_, "dtype: {} can be moved but not reduced; cast it first",
+                    core::name_of(dtype));
+    }
+    if (dtype == core::DType::boolean &&
+        (operation_.reduce == ReduceOp::sum || operation_.reduce == ReduceOp::average)) {
+      return refuse(operation_, "reduce: expected min or max for boolean, found {}",
+                    name_of(operation_.reduce));
+    }
+    if (operation_.reduce == ReduceOp::average && !core::is_floating(dtype)) {
+      return refuse(operation_, "reduce: average is for floating types, found {}; sum and divide instead",
+                    core::name_of(dtype));
+    }
+    return {};
+  }
+
+  Result<void> check_no_counts(std::string_view field, const std::vector<std::size_t>& counts) {
+    if (counts.empty()) return {};
+    return refuse(operation_, "{}: expected none, found {}", field, counts.size());
+  }
+
+  Result<void> check_absent(std::string_view field, ConstBufferView view) {
+    if (view.bytes == 0) return {};
+    return refuse(operation_, "{}: expected nothing, found {} bytes", field, view.bytes);
+  }
+
+  Result<void> check_all_reduce() {
+    if (operation_.input.bytes != operation_.output.bytes) {
+      return refuse(operation_, "output: expected {} bytes as in input, found {}", operation_.input.bytes,
+                    operation_.output.bytes);
+    }
+    if (operation_.input.data != operation_.output.data && overlap(operation_.input, operation_.output)) {
+      return refuse(operation_, "output: expected the input itself or memory apart from it");
+    }
+    return {};
+  }
+
+  /// Reduce-scatter and all-gather: one side holds all parts, the other this member's.
+  Result<void> check_parts(std::string_view field, std::vector<std::size_t>& counts,
+                           std::string_view all_field, ConstBufferView all, std::string_view own_field,
+                           ConstBufferView own) {
+    TRY(fill_counts(field, counts, all_field, all));
+    if (own.bytes != counts[index_] * width_) {
+      return refuse(operation_, "{}: expected {}[{}] = {} elements, found {}", own_field, field, index_,
+                    counts[index_], own.bytes / width_);
+    }
+    const std::size_t begin = total_of(std::span(counts).first(index_)) * width_;
+    const bool in_place = own.bytes > 0 && own.data == all.data + begin;
+    if (!in_place && overlap(own, all)) {
+      return refuse(operation_, "{}: expected memory apart from {}, or its part {}", own_field, all_field,
+                    index_);
+    }
+    return {};
+  }
+
+  Result<void> check_broadcast() {
+    if (static_cast<std::size_t>(operation_.peer) != index_) return check_absent("input", operation_.input);
+    const bool same =
+        operation_.output.data == operation_.input.data && operation_.output.bytes == operation_.input.bytes;
+    if (operation_.output.bytes == 0 || same) return {};
+    return refuse(operation_, "output: at the root expected the input or nothing, found {} bytes elsewhere",
+                  operation_.output.bytes);
+  }
+
+  Result<void> check_all_to_all() {
+    TRY(fill_counts("input_counts", operation_.input_counts, "input", operation_.input));
+    TRY(fill_counts("output_counts", operation_.output_counts, "output", operation_.output));
+    if (operation_.input_counts[index_] != operation_.output_counts[index_]) {
+      return refuse(operation_, "output_counts: expected [{}] = {} as in input_counts, found {}", index_,
+                    operation_.input_counts[index_], operation_.output_counts[index_]);
+    }
+    if (overlap(operation_.input, operation_.output)) {
+      return refuse(operation_, "output: expected memory apart from input");
+    }
+    return {};
+  }
+
+  Result<void> fill_counts(std::string_view field, std::vector<std::size_t>& counts,
+                           std::string_view view_field, ConstBufferView view) {
+    const std::size_t elements = view.bytes / width_;
+    if (counts.empty()) {
+      if (elements % size_ != 0) {
+        return refuse(operation_, "{}: {} elements do not divide by {} members; give {}", view_field,
+                      elements, size_, field);
+      }
+      counts.assign(size_, elements / size_);
+      return {};
+    }
+    if (counts.size() != size_) {
+      return refuse(operation_, "{}: expected {} numbers, one a member, found {}", field, size_,
+                    counts.size());
+    }
+    if (total_of(counts) != elements) {
+      return refuse(operation_, "{}: expected {} elements, the sum of {}, found {}", view_field,
+                    total_of(counts), field, elements);
+    }
+    return {};
+  }
+
+  Operation& operation_;
+  std::size_t index_;
+  std::size_t size_;
+  std::size_t width_;
+};
+
+std::optional<std::string> differ(std::string_view field, std::string_view found, core::Rank who,
+                                  std::string_view expected, core::Rank first) {
+  if (found == expected) return std::nullopt;
+  return fmt::format("rank {} posted {} {}, but rank {} posted {}", who.value, field, found, first.value,
+                     expected);
+}
+
+std::optional<std::string> differ(const std::string& field, std::size_t found, core::Rank who,
+                                  std::size_t expected, core::Rank first) {
+  return differ(field, std::to_string(found), who, std::to_string(expected), first);
+}
+
+std::optional<std::string> find_difference(const Signature& found, core::Rank who, const Signature& expected,
+                                           core::Rank first) {
+  if (auto text = differ("kind", name_of(found.kind), who, name_of(expected.kind), first)) return text;
+  if (found.kind == OperationKind::barrier) return std::nullopt;
+  if (auto text = differ("dtype", core::name_of(found.dtype), who, core::name_of(expected.dtype), first)) {
+    return text;
+  }
+  if (reduces(found.kind)) {
+    if (auto text = differ("reduce", name_of(found.reduce), who, name_of(expected.reduce), first))
+      return text;
+  }
+  if (found.kind == OperationKind::broadcast) {
+    if (auto text = differ("peer", std::to_string(found.peer), who, std::to_string(expected.peer), first)) {
+      return text;
+    }
+  }
+  if (auto text = differ("elements", found.elements, who, expected.elements, first)) return text;
+  if (found.kind == OperationKind::all_to_all) return std::nullopt;
+  const bool gathers = found.kind == OperationKind::all_gather;
+  const auto& counts = gathers ? found.input_counts : found.output_counts;
+  const auto& other = gathers ? expected.input_counts : expected.output_counts;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const auto field = fmt::format("{}[{}]", gathers ? "input_counts" : "output_counts", i);
+    if (auto text = differ(field, counts[i], who, other[i], first)) return text;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_uneven_exchange(std::span<const Signature> signatures,
+                                                std::span<const core::Rank> members) {
+  for (std::size_t from = 0; from < signatures.size(); ++from) {
+    for (std::size_t to = 0; to < signatures.size(); ++to) {
+      const std::size_t sent = signatures[from].input_counts[to];
+      const std::size_t expected = signatures[to].output_counts[from];
+      if (sent == expected) continue;
+      return fmt::format("rank {} posted input_counts[{}] {}, but rank {} posted output_counts[{}] {}",
+                         members[from].value, to, sent, members[to].value, from, expected);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view name_of(OperationKind kind) noexcept {
+  switch (kind) {
+    case OperationKind::all_reduce:
+      return "all_reduce";
+    case OperationKind::reduce_scatter:
+      return "reduce_scatter";
+    case OperationKind::all_gather:
+      return "all_gather";
+    case OperationKind::broadcast:
+      return "broadcast";
+    case OperationKind::all_to_all:
+      return "all_to_all";
+    case OperationKind::send:
+      return "send";
+    case OperationKind::receive:
+      return "receive";
+    case OperationKind::barrier:
+      return "barrier";
+  }
+  return "unknown";
+}
+
+std::string_view name_of(ReduceOp reduce) noexcept {
+  switch (reduce) {
+    case ReduceOp::sum:
+      return "sum";
+    case ReduceOp::average:
+      return "average";
+    case ReduceOp::min:
+      return "min";
+    case ReduceOp::max:
+      return "max";
+  }
+  return "unknown";
+}
+
+bool reduces(OperationKind kind) noexcept {
+  return kind == OperationKind::all_reduce || kind == OperationKind::reduce_scatter;
+}
+
+Result<Operation> prepare(Operation operation, int index, int size) {
+  TRY(Inspection(operation, index, size).run());
+  return operation;
+}
+
+Signature signature_of(const Operation& operation) {
+  Signature signature{.kind = operation.kind,
+                      .dtype = operation.dtype,
+                      .reduce = operation.reduce,
+                      .peer = operation.peer,
+                      .elements = 0,
+                      .input_counts = operation.input_counts,
+                      .output_counts = operation.output_counts};
+  if (operation.input_counts.empty() && operation.output_counts.empty()) {
+    signature.elements =
+        std::max(operation.input.bytes, operation.output.bytes) / core::size_of(operation.dtype);
+  }
+  return signature;
+}
+
+std::optional<std::string> find_disagreement(std::span<const Signature> signatures,
+                                             std::span<const core::Rank> members) {
+  for (std::size_t i = 1; i < signatures.size(); ++i) {
+    if (auto text = find_difference(signatures[i], members[i], signatures[0], members[0])) return text;
+  }
+  if (signatures[0].kind == OperationKind::all_to_all) return find_uneven_exchange(signatures, members);
+  return std::nullopt;
+}
+
+std::optional<std::string> find_disagreement(const Signature& send, core::Rank sender,
+                                             const Signature& receive, core::Rank receiver) {
+  if (auto text =
+          differ("dtype", core::name_of(receive.dtype), receiver, core::name_of(send.dtype), sender)) {
+    return text;
+  }
+  return differ("elements", receive.elements, receiver, send.elements, sender);
+}
+
+Result<int> index_of_self(const GroupOptions& options) {
+  for (const std::string* text : {&options.job, &options.name}) {
+    const bool plain = std::ranges::all_of(*text, [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+             c == '_';
+    });
+    if (!plain || text->empty()) {
+      return core::fail(Errc::invalid_argument,
+                        "group: expected job and name of letters, digits, '-' and '_', found '{}'", *text);
+    }
+  }
+  for (const core::Rank rank : options.members) {
+    if (std::ranges::count(options.members, rank) > 1) {
+      return core::fail(Errc::invalid_argument, "group '{}': members: rank {} is there twice", options.name,
+                        rank.value);
+    }
+  }
+  const auto self = std::ranges::find(options.members, options.self);
+  if (self == options.members.end()) {
+    return core::fail(Errc::invalid_argument, "group '{}': self: rank {} is not among its {} members",
+                      options.name, options.self.value, options.members.size());
+  }
+  return static_cast<int>(self - options.members.begin());
+}
+
+std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {
+  std::vector<std::size_t> offsets(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), offsets.begin() + 1);
+  return offsets;
+}
+
+}  // namespace troupe::gpu

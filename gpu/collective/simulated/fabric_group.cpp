@@ -1,0 +1,206 @@
+#include "gpu/collective/simulated/fabric_group.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "core/check.hpp"
+#include "gpu/collective/operations.hpp"
+#include "gpu/collective/simulated/execute.hpp"
+
+namespace troupe::gpu {
+
+using core::Errc;
+using core::Error;
+
+FabricGroup::FabricGroup(std::shared_ptr<FabricModel> model, std::string name,
+                         std::vector<core::Rank> members)
+    : model_(std::move(model)), name_(std::move(name)), ranks_(std::move(members)), members_(ranks_.size()) {}
+
+bool FabricGroup::join(int index) {
+  return !std::exchange(members_[static_cast<std::size_t>(index)].joined, true);
+}
+
+void FabricGroup::arrive(const MeetingKey& key, int index, Arrival arrival) {
+  const Member& member = members_[static_cast<std::size_t>(index)];
+  if (member.dead) return;
+  if (member.failure) return finish(index, std::move(arrival), tl::unexpected(*member.failure));
+  arrival.give_up = model_->timeline.now() + arrival.operation.deadline;
+  arm(arrival.give_up);
+  Meeting& meeting = meetings_[key];
+  meeting.arrivals.emplace(index, std::move(arrival));
+  if (missing(key, meeting).empty()) run(key, meeting);
+}
+
+std::vector<int> FabricGroup::participants(const MeetingKey& key) const {
+  if (key.source >= 0) return {key.source, key.destination};
+  std::vector<int> all;
+  for (int i = 0; i < size(); ++i) all.push_back(i);
+  return all;
+}
+
+std::vector<int> FabricGroup::missing(const MeetingKey& key, const Meeting& meeting) const {
+  std::vector<int> indices = participants(key);
+  std::erase_if(indices, [&](int index) {
+    return meeting.arrivals.contains(index) && !members_[static_cast<std::size_t>(index)].hung;
+  });
+  return indices;
+}
+
+std::optional<std::string> FabricGroup::disagreement(const MeetingKey& key, const Meeting& meeting) const {
+  const auto rank = [&](int index) { return ranks_[static_cast<std::size_t>(index)]; };
+  if (key.source >= 0) {
+    return find_disagreement(signature_of(meeting.arrivals.at(key.source).operation), rank(key.source),
+                             signature_of(meeting.arrivals.at(key.destination).operation),
+                             rank(key.destination));
+  }
+  std::vector<Signature> signatures;
+  for (const auto& [index, arrival] : meeting.arrivals) signatures.push_back(signature_of(arrival.operation));
+  return find_disagreement(signatures, ranks_);
+}
+
+void FabricGroup::run(const MeetingKey& key, Meeting& meeting) {
+  if (const auto sentence = disagreement(key, meeting)) {
+    const Error error{Errc::mismatch, fmt::format("group '{}': {}; all members must post the same operations "
+                                                  "in the same order",
+                                                  name_, *sentence)};
+    for (int i = 0; i < size(); ++i) fail(i, error);
+    return;
+  }
+  meeting.running = true;
+  model_->timeline.after(duration(key, meeting.arrivals.begin()->second.operation),
+                         [weak = weak_from_this(), key] {
+                           if (const auto self = weak.lock()) self->complete(key);
+                         });
+}
+
+std::chrono::nanoseconds FabricGroup::duration(const MeetingKey& key, const Operation& operation) const {
+  double slowdown = 1;
+  for (const int index : participants(key)) {
+    const auto found = model_->slowdowns.find(ranks_[static_cast<std::size_t>(index)]);
+    if (found != model_->slowdowns.end()) slowdown = std::max(slowdown, found->second);
+  }
+  const double nanoseconds =
+      static_cast<double>(model_->options.latency.count()) +
+      static_cast<double>(bytes_on_the_wire(operation, size())) / model_->options.bytes_per_second * 1e9;
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(nanoseconds * slowdown));
+}
+
+void FabricGroup::complete(const MeetingKey& key) {
+  const auto found = meetings_.find(key);
+  // A member that failed or hung meanwhile leaves the others to their deadlines.
+  if (found == meetings_.end() || !missing(key, found->second).empty()) return;
+  Meeting meeting = std::move(found->second);
+  meetings_.erase(found);
+  std::vector<Operation> operations;
+  for (const int index : participants(key)) operations.push_back(meeting.arrivals.at(index).operation);
+  execute_together(operations);
+
+  const auto planned = take_planned_error(participants(key));
+  for (auto& [index, arrival] : meeting.arrivals) {
+    const core::Rank rank = ranks_[static_cast<std::size_t>(index)];
+    core::Result<void> result;
+    if (planned && std::ranges::count(planned->ranks, rank) > 0) result = tl::unexpected(planned->error);
+    finish(index, std::move(arrival), std::move(result));
+    if (planned && std::ranges::count(planned->ranks, rank) > 0) fail(index, planned->error);
+  }
+}
+
+std::optional<FabricModel::PlannedError> FabricGroup::take_planned_error(const std::vector<int>& indices) {
+  auto& all = model_->planned_errors;
+  for (auto planned = all.begin(); planned != all.end(); ++planned) {
+    for (const int index : indices) {
+      if (std::ranges::count(planned->ranks, ranks_[static_cast<std::size_t>(index)]) == 0) continue;
+      auto taken = std::move(*planned);
+      all.erase(planned);
+      return taken;
+    }
+  }
+  return std::nullopt;
+}
+
+void FabricGroup::finish(int index, Arrival arrival, core::Result<void> result) {
+  CHECK(!members_[static_cast<std::size_t>(index)].dead, "a dead member completes nothing");
+  const BufferView output = arrival.operation.output;
+  if (!result && output.bytes > 0) std::memset(output.data, 0xa5, output.bytes);
+  arrival.status->finish(std::move(result));
+  arrival.completion();
+}
+
+void FabricGroup::fail(int index, Error error) {
+  Member& member = members_[static_cast<std::size_t>(index)];
+  if (member.dead || member.failure) return;
+  member.failure = error;
+  std::vector<Arrival> ended;
+  for (auto entry = meetings_.begin(); entry != meetings_.end();) {
+    auto& arrivals = entry->second.arrivals;
+    if (const auto found = arrivals.find(index); found != arrivals.end()) {
+      ended.push_back(std::move(found->second));
+      arrivals.erase(found);
+    }
+    entry = arrivals.empty() ? meetings_.erase(entry) : std::next(entry);
+  }
+  for (Arrival& arrival : ended) finish(index, std::move(arrival), tl::unexpected(error));
+}
+
+void FabricGroup::kill(int index) {
+  Member& member = members_[static_cast<std::size_t>(index)];
+  if (member.dead) return;
+  member.dead = true;
+  for (auto& [key, meeting] : meetings_) meeting.arrivals.erase(index);
+  const Error error{Errc::peer_lost,
+                    fmt::format("group '{}': rank {} died; abort, and make a new group in the next epoch",
+                                name_, ranks_[static_cast<std::size_t>(index)].value)};
+  model_->timeline.after(model_->options.detection_delay, [weak = weak_from_this(), error] {
+    if (const auto self = weak.lock()) {
+      for (int i = 0; i < self->size(); ++i) self->fail(i, error);
+    }
+  });
+}
+
+void FabricGroup::hang(int index) {
+  members_[static_cast<std::size_t>(index)].hung = true;
+}
+
+void FabricGroup::arm(std::chrono::nanoseconds give_up) {
+  if (armed_ && *armed_ <= give_up) return;
+  armed_ = give_up;
+  model_->timeline.after(give_up - model_->timeline.now(), [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->expire();
+  });
+}
+
+void FabricGroup::expire() {
+  const auto now = model_->timeline.now();
+  if (!armed_ || *armed_ > now) return;
+  armed_.reset();
+  std::map<int, Error> late;
+  std::optional<std::chrono::nanoseconds> next;
+  for (const auto& [key, meeting] : meetings_) {
+    for (const auto& [index, arrival] : meeting.arrivals) {
+      if (arrival.give_up <= now) {
+        late.emplace(index, timeout_of(key, meeting, arrival.operation));
+      } else {
+        next = std::min(next.value_or(arrival.give_up), arrival.give_up);
+      }
+    }
+  }
+  if (next) arm(*next);
+  for (const auto& [index, error] : late) fail(index, error);
+}
+
+Error FabricGroup::timeout_of(const MeetingKey& key, const Meeting& meeting,
+                              const Operation& operation) const {
+  std::string who;
+  for (const int index : missing(key, meeting)) {
+    who += fmt::format("{}{}", who.empty() ? "" : ", ", ranks_[static_cast<std::size_t>(index)].value);
+  }
+  return {Errc::timeout,
+          fmt::format("group '{}': {} {} did not end within {} ms: {}", name_, name_of(operation.kind),
+                      key.sequence,
+                      std::chrono::duration_cast<std::chrono::milliseconds>(operation.deadline).count(),
+                      who.empty() ? "it still runs" : "no sign of rank " + who)};
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gpu/collective/simulated/fabric.hpp"
+
+namespace troupe::gpu {
+
+/// What all groups of a fabric share.
+struct FabricModel {
+  struct PlannedError {
+    std::vector<core::Rank> ranks;
+    core::Error error;
+  };
+
+  FabricModel(Timeline& time, FabricOptions costs) : timeline(time), options(costs) {}
+
+  Timeline& timeline;
+  FabricOptions options;
+  std::map<core::Rank, double> slowdowns;
+  std::vector<PlannedError> planned_errors;
+};
+
+/// Which operations belong together: the collectives of a group are numbered by each member as it posts
+/// them, and so are the messages from one member to another.
+struct MeetingKey {
+  int source = -1;  ///< -1 for collectives
+  int destination = -1;
+  std::uint64_t sequence = 0;
+
+  friend auto operator<=>(const MeetingKey&, const MeetingKey&) = default;
+};
+
+/// One member's operation, which its stream has reached.
+struct Arrival {
+  Operation operation;
+  std::shared_ptr<OperationStatus> status;
+  Completion completion;
+  std::chrono::nanoseconds give_up{};
+};
+
+/// The meeting place of a group's members.
+class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
+ public:
+  FabricGroup(std::shared_ptr<FabricModel> model, std::string name, std::vector<core::Rank> members);
+
+  const std::string& name() const { return name_; }
+  const std::vector<core::Rank>& ranks() const { return ranks_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+
+  /// False when the member is there already.
+  bool join(int index);
+  void arrive(const MeetingKey& key, int index, Arrival arrival);
+  /// Ends what `index` waits for, and all it posts later, in `error`; the first call counts.
+  void fail(int index, core::Error error);
+  void kill(int index);
+  void hang(int index);
+
+ private:
+  struct Member {
+    bool joined = false;
+    bool dead = false;
+    bool hung = false;
+    std::optional<core::Error> failure;
+  };
+  struct Meeting {
+    std::map<int, Arrival> arrivals;
+    bool running = false;
+  };
+  using Meetings = std::map<MeetingKey, Meeting>;
+
+  std::vector<int> participants(const MeetingKey& key) const;
+  /// The participants that keep the meeting from running: absent, or hung.
+  std::vector<int> missing(const MeetingKey& key, const Meeting& meeting) const;
+  std::optional<std::string> disagreement(const MeetingKey& key, const Meeting& meeting) const;
+  void run(const MeetingKey& key, Meeting& meeting);
+  void complete(const MeetingKey& key);
+  std::optional<FabricModel::PlannedError> take_planned_error(const std::vector<int>& indices);
+  void finish(int index, Arrival arrival, core::Result<void> result);
+  std::chrono::nanoseconds duration(const MeetingKey& key, const Operation& operation) const;
+  void arm(std::chrono::nanoseconds give_up);
+  void expire();
+  core::Error timeout_of(const MeetingKey& key, const Meeting& meeting, const Operation& operation) const;
+
+  std::shared_ptr<FabricModel> model_;
+  std::string name_;
+  std::vector<core::Rank> ranks_;
+  std::vector<Member> members_;
+  Meetings meetings_;
+  std::optional<std::chrono::nanoseconds> armed_;  // when the earliest timer that looks at deadlines fires
+};
+
+}  // namespace troupe::gpu
