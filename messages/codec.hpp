@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/result.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::messages {
+
+/// Grows when a message changes its members; a tag which is only new needs no new version.
+inline constexpr unsigned kProtocolVersion = 1;
+/// What an encoded envelope may have at most. encode() does not check it, the network refuses to send more.
+inline constexpr std::size_t kMaxEncodedBytes = std::size_t{1} << 20;
+
+/// MessagePack: [version, tag, epoch, from, to, body]. A struct is the array of its members in order of
+/// declaration, an id or an enumerator is its number, a double is always a float 64.
+std::vector<std::byte> encode(const Envelope& envelope);
+
+/// Errc::corrupt for bytes which are no envelope (truncated, too long, a wrong type, an unknown tag, a number
+/// out of range), Errc::mismatch for another version. Needs memory of at most 64 times the bytes given.
+core::Result<Envelope> decode(std::span<const std::byte> bytes);
+
+}  // namespace troupe::messages

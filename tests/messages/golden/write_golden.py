@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Writes the golden envelopes, one .hex file a message, with an encoder of its own.
+
+MessagePack is written here from its specification (github.com/msgpack/msgpack/blob/master/spec.md), so that
+the C++ codec is compared with something that shares no code with it. Run it only when the bytes on the wire
+are meant to change, and say so in the commit.
+"""
+
+import pathlib
+import struct
+
+ROLE_GRADIENT_BUCKET, ROLE_COORDINATOR = 3, 5
+PEER_LOST = 8
+FAILURE = [True, PEER_LOST, b"rank 2 died"]
+NO_FAILURE = [False, 13, b""]
+VERDICT = [0.5, 3, [1, 2], [2.25, -0.0]]
+MESSAGES = [
+    ("GradientReady", [7, 3, 300]),
+    ("LaneEnded", [7, 3]),
+    ("BucketReduced", [70000, 4]),
+    ("CollectiveReady", [7, 11]),
+    ("CollectiveDone", [7, 11, 5000000000, NO_FAILURE]),
+    ("CollectiveFailed", [7, 11, 12, FAILURE]),
+    ("StepBegan", [-1, 0.001]),
+    ("BackwardFinished", [7, [[0, 2.0], [1, 2.5]], b"parameter w has no gradient"]),
+    ("VerdictArrived", [7, VERDICT]),
+    ("StepDecided", [7, True, b"", 0.125, 1.0, VERDICT]),
+    ("StepCommitted", [7]),
+    ("StepFailed", [7, FAILURE]),
+    ("ShardStepped", [7, 4]),
+    ("ShardUpdated", [7, 4]),
+    ("Published", [7, 4]),
+    ("Join", [1, 4, 0xFEDCBA9876543210, b"strategy=zero1"]),
+    ("PlanWanted", [True]),
+    ("PlanLines", [1, [b"0 reduce_scatter dp", b""]]),
+    ("Welcome", [[0, 1, 200]]),
+    ("Refused", [FAILURE]),
+    ("PeerLost", [2, FAILURE]),
+    ("RankFailed", [1, FAILURE]),
+    ("Fence", [2, FAILURE]),
+    ("Leave", [1]),
+    ("Farewell", [4]),
+    ("StoreSet", [b"gloo/0", b"\x00\xff"]),
+    ("StoreGet", [9, b"gloo/0"]),
+    ("StoreValue", [9, b"value"]),
+    ("LaneMerged", [7, 3, 4]),
+    ("BucketReady", [7, 4, b"bias came twice"]),
+]
+
+
+def encode_integer(value):
+    if 0 <= value < 128 or -32 <= value < 0:
+        return struct.pack(">b", value)
+    if value < 0:
+        raise ValueError("no sample is below -32")
+    for limit, head in ((2**8, ">BB"), (2**16, ">BH"), (2**32, ">BI"), (2**64, ">BQ")):
+        if value < limit:
+            return struct.pack(head, {"B": 0xCC, "H": 0xCD, "I": 0xCE, "Q": 0xCF}[head[-1]], value)
+    raise ValueError(value)
+
+
+def encode(value):
+    if isinstance(value, bool):
+        return b"\xc3" if value else b"\xc2"
+    if isinstance(value, int):
+        return encode_integer(value)
+    if isinstance(value, float):
+        return b"\xcb" + struct.pack(">d", value)
+    if isinstance(value, bytes):
+        return bytes([0xC4, len(value)]) + value
+    assert len(value) < 16
+    return bytes([0x90 | len(value)]) + b"".join(encode(item) for item in value)
+
+
+def main():
+    folder = pathlib.Path(__file__).parent
+    for tag, (name, body) in enumerate(MESSAGES):
+        sender, receiver = [1, ROLE_GRADIENT_BUCKET, 4], [0, ROLE_COORDINATOR, 0]
+        envelope = encode([1, tag, 6, sender, receiver, body])
+        (folder / f"{name}.hex").write_text(envelope.hex() + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <vector>
+
+#include "messages/envelope.hpp"
+
+namespace troupe::messages {
+
+/// One message of every type, in the order of their tags, with every member set. golden/write_golden.py
+/// lists the same values.
+inline std::vector<Message> sample_messages() {
+  using core::Lane, core::Rank, core::Step, core::WorldSize;
+  Failure failure{true, core::Errc::peer_lost, "rank 2 died"};
+  Verdict verdict{0.5, 3, {1, 2}, {2.25, -0.0}};
+  return {GradientReady{Step{7}, Lane{3}, 300},
+          LaneEnded{Step{7}, Lane{3}},
+          BucketReduced{Step{70000}, 4},
+          CollectiveReady{Step{7}, 11},
+          CollectiveDone{Step{7}, 11, 5000000000, {}},
+          CollectiveFailed{Step{7}, 11, 12, failure},
+          StepBegan{Step{-1}, 0.001},
+          BackwardFinished{Step{7}, {{Lane{0}, 2.0}, {Lane{1}, 2.5}}, "parameter w has no gradient"},
+          VerdictArrived{Step{7}, verdict},
+          StepDecided{Step{7}, true, "", 0.125, 1.0, verdict},
+          StepCommitted{Step{7}},
+          StepFailed{Step{7}, failure},
+          ShardStepped{Step{7}, 4},
+          ShardUpdated{Step{7}, 4},
+          Published{Step{7}, 4},
+          Join{Rank{1}, WorldSize{4}, 0xfedcba9876543210, "strategy=zero1"},
+          PlanWanted{true},
+          PlanLines{Rank{1}, {"0 reduce_scatter dp", ""}},
+          Welcome{{Rank{0}, Rank{1}, Rank{200}}},
+          Refused{failure},
+          PeerLost{Rank{2}, failure},
+          RankFailed{Rank{1}, failure},
+          Fence{Rank{2}, failure},
+          Leave{Rank{1}},
+          Farewell{4},
+          StoreSet{"gloo/0", std::string("\0\xff", 2)},
+          StoreGet{9, "gloo/0"},
+          StoreValue{9, "value"},
+          LaneMerged{Step{7}, Lane{3}, 4},
+          BucketReady{Step{7}, 4, "bias came twice"}};
+}
+
+inline Envelope sample_envelope(Message body) {
+  return {{core::Rank{1}, Role::gradient_bucket, 4},
+          {core::Rank{0}, Role::coordinator, 0},
+          core::Epoch{6},
+          std::move(body)};
+}
+
+}  // namespace troupe::messages
