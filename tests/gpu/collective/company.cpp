@@ -1,0 +1,147 @@
+#include "tests/gpu/collective/company.hpp"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "core/check.hpp"
+#include "gpu/collective/rendezvous_memory.hpp"
+#include "gpu/collective/simulated/fabric.hpp"
+#include "gpu/host/host_device.hpp"
+#include "gpu/simulated/simulated_device.hpp"
+#include "tests/gpu/manual_timeline.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+class SimulatedCompany final : public Company {
+ public:
+  explicit SimulatedCompany(int size) : fabric_(timeline_), backend_(fabric_.backend()) {
+    job_ = "simulated";
+    for (int i = 0; i < size; ++i) {
+      devices_.push_back(std::make_unique<SimulatedDevice>(timeline_, SimulatedDeviceOptions{}));
+    }
+  }
+
+  int size() const override { return static_cast<int>(devices_.size()); }
+  Device& device(int member) override { return *devices_[static_cast<std::size_t>(member)]; }
+
+  Groups create_groups(const std::string& name, core::Epoch epoch) override {
+    Groups groups;
+    for (int i = 0; i < size(); ++i) groups.push_back(create_group(i, options_of(i, name, epoch)).value());
+    return groups;
+  }
+
+  core::Result<std::unique_ptr<Group>> create_group(int /*member*/, GroupOptions options) override {
+    return backend_->create_group(std::move(options));
+  }
+
+  void settle(const std::vector<Stream>& streams) override {
+    timeline_.run_until_idle();
+    for (const Stream& stream : streams) {
+      CHECK(stream->synchronize({}).has_value(), "an idle timeline leaves no stream with work");
+    }
+  }
+
+ private:
+  ManualTimeline timeline_;
+  SimulatedFabric fabric_;
+  std::unique_ptr<CollectiveBackend> backend_;
+  std::vector<std::unique_ptr<SimulatedDevice>> devices_;
+};
+
+using MakeBackend = std::unique_ptr<CollectiveBackend> (*)(Rendezvous&);
+
+/// Members in real time, each with its host device.
+class RealCompany final : public Company {
+ public:
+  RealCompany(int size, MakeBackend make_backend) {
+    static std::atomic<int> jobs = 0;
+    job_ = fmt::format("test-{}-{}", getpid(), jobs++);
+    for (int i = 0; i < size; ++i) {
+      devices_.push_back(open_host_device().value());
+      backends_.push_back(make_backend(rendezvous_));
+    }
+  }
+
+  int size() const override { return static_cast<int>(devices_.size()); }
+  Device& device(int member) override { return *devices_[static_cast<std::size_t>(member)]; }
+
+  Groups create_groups(const std::string& name, core::Epoch epoch) override {
+    Groups groups(devices_.size());
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < size(); ++i) {
+      threads.emplace_back([&, i] {
+        groups[static_cast<std::size_t>(i)] = create_group(i, options_of(i, name, epoch)).value();
+      });
+    }
+    threads.clear();
+    return groups;
+  }
+
+  core::Result<std::unique_ptr<Group>> create_group(int member, GroupOptions options) override {
+    return backends_[static_cast<std::size_t>(member)]->create_group(std::move(options));
+  }
+
+  void settle(const std::vector<Stream>& streams) override {
+    for (const Stream& stream : streams) {
+      CHECK(stream->synchronize(std::chrono::seconds(60)).has_value(), "streams empty within a minute");
+    }
+  }
+
+ private:
+  MemoryRendezvous rendezvous_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<CollectiveBackend>> backends_;
+};
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, BackendKind kind) {
+  constexpr const char* kNames[] = {"simulated", "shared_memory", "gloo"};
+  return out << kNames[static_cast<std::size_t>(kind)];
+}
+
+std::unique_ptr<Company> Company::form(BackendKind kind, int size) {
+  switch (kind) {
+    case BackendKind::simulated:
+      return std::make_unique<SimulatedCompany>(size);
+    case BackendKind::shared_memory:
+    case BackendKind::gloo:
+      break;
+  }
+  return nullptr;
+}
+
+std::vector<Stream> Company::create_streams() {
+  std::vector<Stream> streams;
+  for (int i = 0; i < size(); ++i) streams.push_back(device(i).create_stream({.name = "test"}).value());
+  return streams;
+}
+
+GroupOptions Company::options_of(int member, const std::string& name, core::Epoch epoch) const {
+  GroupOptions options{.job = job_, .epoch = epoch, .name = name, .members = {}, .self = {member + 10}};
+  for (int i = 0; i < size(); ++i) options.members.push_back({i + 10});
+  return options;
+}
+
+std::shared_ptr<OperationStatus> Stage::post(int member, Operation operation) {
+  const auto i = static_cast<std::size_t>(member);
+  auto status = groups[i]->post(std::move(operation), streams[i].get());
+  CHECK(status.has_value(), "a correct operation is accepted");
+  return *status;
+}
+
+std::string outcome_of(const OperationStatus& status) {
+  const auto result = status.result();
+  if (!result) return "running";
+  return result->has_value() ? "ok" : core::to_string(result->error().code);
+}
+
+std::string message_of(const OperationStatus& status) {
+  const auto result = status.result();
+  return result && !result->has_value() ? result->error().message : "";
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,413 @@
+// What every back-end does, bit for bit: results are compared with reference.hpp and with plain copies.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <tuple>
+
+#include "gpu/collective/operations.hpp"
+#include "tests/gpu/collective/company.hpp"
+#include "tests/gpu/collective/reference.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+using core::DType;
+
+class CollectiveContract : public ::testing::TestWithParam<std::tuple<BackendKind, int>> {
+ protected:
+  CollectiveContract() : stage(std::get<0>(GetParam()), std::get<1>(GetParam())), n(stage.size()) {}
+
+  std::vector<Bytes> random_inputs(DType dtype, std::size_t count) {
+    std::vector<Bytes> inputs;
+    for (int i = 0; i < n; ++i) inputs.push_back(random_elements(dtype, count, random));
+    return inputs;
+  }
+
+  /// Parts of every size, among them zero.
+  std::vector<std::size_t> uneven_counts(std::size_t scale) {
+    std::vector<std::size_t> counts(static_cast<std::size_t>(n));
+    for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = i % 3 == 1 ? 0 : random() % scale + 1;
+    return counts;
+  }
+
+  /// Posts make(member) for all, settles, and expects success.
+  template <class Make>
+  void perform(Make make) {
+    std::vector<std::shared_ptr<OperationStatus>> statuses;
+    for (int i = 0; i < n; ++i) statuses.push_back(stage.post(i, make(i)));
+    stage.settle();
+    for (const auto& status : statuses) ASSERT_EQ(outcome_of(*status), "ok") << message_of(*status);
+  }
+
+  Stage stage;
+  const int n;
+  std::mt19937_64 random{20240229};
+};
+
+ConstBufferView in(const Bytes& bytes) {
+  return {bytes.data(), bytes.size()};
+}
+BufferView out(Bytes& bytes) {
+  return {bytes.data(), bytes.size()};
+}
+
+std::vector<Bytes> blank(std::size_t members, std::size_t bytes) {
+  return std::vector<Bytes>(members, Bytes(bytes, std::byte{0x5c}));
+}
+
+std::size_t sum_of(const std::vector<std::size_t>& counts) {
+  return offsets_of(counts).back();
+}
+
+const std::vector<std::pair<DType, std::vector<ReduceOp>>>& reductions() {
+  static const std::vector<ReduceOp> floating{ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max};
+  static const std::vector<ReduceOp> integers{ReduceOp::sum, ReduceOp::min, ReduceOp::max};
+  static const std::vector<ReduceOp> booleans{ReduceOp::min, ReduceOp::max};
+  static const std::vector<std::pair<DType, std::vector<ReduceOp>>> all{
+      {DType::f64, floating},    {DType::f32, floating}, {DType::f16, floating}, {DType::bf16, floating},
+      {DType::i64, integers},    {DType::i32, integers}, {DType::i16, integers}, {DType::i8, integers},
+      {DType::u64, integers},    {DType::u32, integers}, {DType::u16, integers}, {DType::u8, integers},
+      {DType::boolean, booleans}};
+  return all;
+}
+
+TEST_P(CollectiveContract, AllReduceOfEveryTypeGivesTheReferencesBits) {
+  for (const auto& [dtype, reduces_by] : reductions()) {
+    for (const ReduceOp reduce : reduces_by) {
+      const auto inputs = random_inputs(dtype, 1237);
+      const Bytes expected = reference_reduce(dtype, reduce, inputs);
+      auto outputs = blank(inputs.size(), expected.size());
+      perform([&, type = dtype](int i) {
+        const auto at = static_cast<std::size_t>(i);
+        return Operation{.kind = OperationKind::all_reduce,
+                         .dtype = type,
+                         .reduce = reduce,
+                         .input = in(inputs[at]),
+                         .output = out(outputs[at])};
+      });
+      for (const Bytes& output : outputs) {
+        ASSERT_EQ(output, expected) << core::name_of(dtype) << " " << name_of(reduce);
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveContract, AllReduceInPlaceTakesEverySize) {
+  for (const std::size_t count : {0, 1, 2, 3, 7, 8, 63, 1024, 4097, 65537, 1000003}) {
+    auto buffers = random_inputs(DType::f32, count);
+    const Bytes expected = reference_reduce(DType::f32, ReduceOp::sum, buffers);
+    perform([&](int i) {
+      Bytes& buffer = buffers[static_cast<std::size_t>(i)];
+      return Operation{.kind = OperationKind::all_reduce, .input = in(buffer), .output = out(buffer)};
+    });
+    for (const Bytes& buffer : buffers) ASSERT_TRUE(buffer == expected) << count << " elements";
+  }
+}
+
+TEST_P(CollectiveContract, ReduceScatterGivesEachMemberItsPart) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i64}) {
+    for (const std::size_t scale : {5, 1000, 300000}) {
+      const auto counts = uneven_counts(scale);
+      const auto offsets = offsets_of(counts);
+      const std::size_t width = core::size_of(dtype);
+      auto inputs = random_inputs(dtype, sum_of(counts));
+      const Bytes expected = reference_reduce(dtype, ReduceOp::sum, inputs);
+      for (const bool in_place : {false, true}) {
+        std::vector<Bytes> outputs;
+        for (const std::size_t count : counts) outputs.emplace_back(count * width);
+        perform([&](int i) {
+          const auto at = static_cast<std::size_t>(i);
+          const BufferView part = out(inputs[at]).subview(offsets[at] * width, counts[at] * width);
+          return Operation{.kind = OperationKind::reduce_scatter,
+                           .dtype = dtype,
+                           .input = in(inputs[at]),
+                           .output = in_place ? part : out(outputs[at]),
+                           .output_counts = counts};
+        });
+        for (std::size_t i = 0; i < counts.size(); ++i) {
+          const Bytes& whole = in_place ? inputs[i] : outputs[i];
+          const std::size_t begin = in_place ? offsets[i] * width : 0;
+          ASSERT_TRUE(slice(whole, begin, counts[i] * width) ==
+                      slice(expected, offsets[i] * width, counts[i] * width))
+              << "member " << i << (in_place ? " in place" : "");
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveContract, EvenPartsNeedNoCounts) {
+  const auto inputs = random_inputs(DType::f32, 240);
+  const Bytes expected = reference_reduce(DType::f32, ReduceOp::average, inputs);
+  const std::size_t part = expected.size() / inputs.size();
+  auto parts = blank(inputs.size(), part);
+  perform([&](int i) {
+    const auto at = static_cast<std::size_t>(i);
+    return Operation{.kind = OperationKind::reduce_scatter,
+                     .reduce = ReduceOp::average,
+                     .input = in(inputs[at]),
+                     .output = out(parts[at])};
+  });
+  EXPECT_EQ(concatenate(parts), expected);
+
+  auto gathered = blank(inputs.size(), expected.size());
+  perform([&](int i) {
+    const auto at = static_cast<std::size_t>(i);
+    return Operation{.kind = OperationKind::all_gather, .input = in(parts[at]), .output = out(gathered[at])};
+  });
+  for (const Bytes& whole : gathered) EXPECT_EQ(whole, expected);
+}
+
+TEST_P(CollectiveContract, AllGatherPutsThePartsInRankOrder) {
+  for (const DType dtype : {DType::f8_e4m3, DType::f8_e5m2, DType::bf16, DType::f64}) {
+    for (const std::size_t scale : {5, 1000, 400000}) {
+      const auto counts = uneven_counts(scale);
+      const auto offsets = offsets_of(counts);
+      const std::size_t width = core::size_of(dtype);
+      std::vector<Bytes> inputs;
+      for (const std::size_t count : counts) inputs.push_back(random_elements(dtype, count, random));
+      const Bytes expected = concatenate(inputs);
+      for (const bool in_place : {false, true}) {
+        auto outputs = blank(inputs.size(), expected.size());
+        perform([&](int i) {
+          const auto at = static_cast<std::size_t>(i);
+          const BufferView part = out(outputs[at]).subview(offsets[at] * width, inputs[at].size());
+          if (in_place) std::ranges::copy(inputs[at], part.data);
+          return Operation{.kind = OperationKind::all_gather,
+                           .dtype = dtype,
+                           .input = in_place ? ConstBufferView(part) : in(inputs[at]),
+                           .output = out(outputs[at]),
+                           .input_counts = counts};
+        });
+        for (const Bytes& output : outputs) ASSERT_TRUE(output == expected);
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveContract, BroadcastComesFromAnyRoot) {
+  for (int root = 0; root < n; ++root) {
+    for (const std::size_t count : {0, 1, 1000, 700001}) {
+      const Bytes source = random_elements(DType::u8, count, random);
+      auto outputs = blank(static_cast<std::size_t>(n), count);
+      perform([&](int i) {
+        Operation operation{.kind = OperationKind::broadcast, .dtype = DType::u8, .peer = root};
+        if (i == root) {
+          operation.input = in(source);
+        } else {
+          operation.output = out(outputs[static_cast<std::size_t>(i)]);
+        }
+        return operation;
+      });
+      for (int i = 0; i < n; ++i) {
+        if (i != root) {
+          ASSERT_TRUE(outputs[static_cast<std::size_t>(i)] == source);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveContract, AllToAllExchangesUnevenParts) {
+  for (const std::size_t scale : {3, 1000, 200000}) {
+    std::vector<std::vector<std::size_t>> input_counts;
+    for (int i = 0; i < n; ++i) {
+      input_counts.push_back(uneven_counts(scale));
+      if (i % 2 == 1) std::ranges::reverse(input_counts.back());
+    }
+    std::vector<Bytes> inputs;
+    std::vector<std::vector<std::size_t>> output_counts(input_counts.size());
+    std::vector<Bytes> outputs;
+    std::vector<Bytes> expected(input_counts.size());
+    for (const auto& counts : input_counts)
+      inputs.push_back(random_elements(DType::i32, sum_of(counts), random));
+    for (std::size_t to = 0; to < expected.size(); ++to) {
+      for (std::size_t from = 0; from < expected.size(); ++from) {
+        output_counts[to].push_back(input_counts[from][to]);
+        const auto offset = offsets_of(input_counts[from])[to];
+        const Bytes part = slice(inputs[from], offset * 4, input_counts[from][to] * 4);
+        expected[to].insert(expected[to].end(), part.begin(), part.end());
+      }
+      outputs.emplace_back(expected[to].size());
+    }
+    perform([&](int i) {
+      const auto at = static_cast<std::size_t>(i);
+      return Operation{.kind = OperationKind::all_to_all,
+                       .dtype = DType::i32,
+                       .input = in(inputs[at]),
+                       .output = out(outputs[at]),
+                       .input_counts = input_counts[at],
+                       .output_counts = output_counts[at]};
+    });
+    ASSERT_TRUE(outputs == expected) << "scale " << scale;
+  }
+}
+
+TEST_P(CollectiveContract, MessagesGoAroundARingOnTwoStreams) {
+  if (n == 1) GTEST_SKIP() << "a message has two sides";
+  const auto second = stage.company->create_streams();
+  for (const std::size_t count : {0, 1, 5000, 600000}) {
+    const auto inputs = random_inputs(DType::f16, count);
+    auto outputs = blank(inputs.size(), count * 2);
+    std::vector<std::shared_ptr<OperationStatus>> statuses;
+    for (int i = 0; i < n; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      statuses.push_back(stage.post(
+          i,
+          {.kind = OperationKind::send, .dtype = DType::f16, .input = in(inputs[at]), .peer = (i + 1) % n}));
+      statuses.push_back(stage.groups[at]
+                             ->post({.kind = OperationKind::receive,
+                                     .dtype = DType::f16,
+                                     .output = out(outputs[at]),
+                                     .peer = (i + n - 1) % n},
+                                    second[at].get())
+                             .value());
+    }
+    stage.settle();
+    stage.company->settle(second);
+    for (const auto& status : statuses) ASSERT_EQ(outcome_of(*status), "ok") << message_of(*status);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      ASSERT_TRUE(outputs[(i + 1) % inputs.size()] == inputs[i]);
+    }
+  }
+}
+
+TEST_P(CollectiveContract, NobodyPassesABarrierBeforeAllHaveReachedIt) {
+  std::atomic<int> reached = 0;
+  std::atomic<int> passed_early = 0;
+  for (int i = 0; i < n; ++i) {
+    const StreamView stream = stage.streams[static_cast<std::size_t>(i)].get();
+    stream->enqueue("reach", {}, [&] { ++reached; });
+    stage.post(i, {});
+    stream->enqueue("pass", {}, [&] { passed_early += reached < n ? 1 : 0; });
+  }
+  stage.settle();
+  EXPECT_EQ(passed_early, 0);
+}
+
+TEST_P(CollectiveContract, ManyOperationsInARowKeepTheirOrder) {
+  constexpr int kRounds = 200;
+  auto buffers = random_inputs(DType::i64, 33);
+  std::vector<Bytes> expected = buffers;
+  for (int round = 0; round < kRounds; ++round) {
+    for (int i = 0; i < n; ++i) {
+      Bytes& buffer = buffers[static_cast<std::size_t>(i)];
+      stage.post(i, {.kind = OperationKind::all_reduce,
+                     .dtype = DType::i64,
+                     .input = in(buffer),
+                     .output = out(buffer)});
+    }
+    expected.assign(buffers.size(), reference_reduce(DType::i64, ReduceOp::sum, expected));
+  }
+  stage.settle();
+  EXPECT_EQ(buffers, expected);
+}
+
+TEST_P(CollectiveContract, GroupsOnDifferentStreamsRunAtOnce) {
+  const auto second_streams = stage.company->create_streams();
+  const auto second_groups = stage.company->create_groups("tp", core::Epoch{1});
+  auto first = random_inputs(DType::f32, 100003);
+  auto second = random_inputs(DType::f64, 50001);
+  const Bytes first_expected = reference_reduce(DType::f32, ReduceOp::sum, first);
+  const Bytes second_expected = reference_reduce(DType::f64, ReduceOp::max, second);
+  for (int i = 0; i < n; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const Operation one{.kind = OperationKind::all_reduce, .input = in(first[at]), .output = out(first[at])};
+    const Operation two{.kind = OperationKind::all_reduce,
+                        .dtype = DType::f64,
+                        .reduce = ReduceOp::max,
+                        .input = in(second[at]),
+                        .output = out(second[at])};
+    // Members reach the groups in different orders.
+    if (i % 2 == 0) stage.post(i, one);
+    ASSERT_TRUE(second_groups[at]->post(two, second_streams[at].get()).has_value());
+    if (i % 2 == 1) stage.post(i, one);
+  }
+  stage.settle();
+  stage.company->settle(second_streams);
+  for (const Bytes& buffer : first) EXPECT_TRUE(buffer == first_expected);
+  for (const Bytes& buffer : second) EXPECT_TRUE(buffer == second_expected);
+}
+
+TEST_P(CollectiveContract, OneGroupOnTwoStreamsKeepsTheOrderOfPosting) {
+  const auto second = stage.company->create_streams();
+  auto small = random_inputs(DType::f32, 10);
+  auto large = random_inputs(DType::f32, 200000);
+  const Bytes small_expected = reference_reduce(DType::f32, ReduceOp::sum, small);
+  const Bytes large_expected = reference_reduce(DType::f32, ReduceOp::sum, large);
+  for (int i = 0; i < n; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    stage.post(i, {.kind = OperationKind::all_reduce, .input = in(large[at]), .output = out(large[at])});
+    ASSERT_TRUE(
+        stage.groups[at]
+            ->post({.kind = OperationKind::all_reduce, .input = in(small[at]), .output = out(small[at])},
+                   second[at].get())
+            .has_value());
+  }
+  stage.settle();
+  stage.company->settle(second);
+  for (const Bytes& buffer : small) EXPECT_TRUE(buffer == small_expected);
+  for (const Bytes& buffer : large) EXPECT_TRUE(buffer == large_expected);
+}
+
+TEST_P(CollectiveContract, WrongUseIsRefusedByNameAndTheGroupGoesOn) {
+  Bytes buffer(64);
+  const auto refusal = [&](Operation operation) {
+    const auto result = stage.groups[0]->post(std::move(operation), stage.streams[0].get());
+    return result ? "accepted" : result.error().message;
+  };
+  EXPECT_THAT(refusal({.kind = OperationKind::broadcast, .input = in(buffer), .peer = n}),
+              ::testing::HasSubstr("peer"));
+  EXPECT_THAT(refusal({.kind = OperationKind::all_reduce, .dtype = DType::f8_e5m2}),
+              ::testing::HasSubstr("dtype: f8_e5m2"));
+  EXPECT_THAT(refusal({.kind = OperationKind::all_gather,
+                       .input = in(buffer),
+                       .output = out(buffer),
+                       .input_counts = std::vector<std::size_t>(static_cast<std::size_t>(n) + 1)}),
+              ::testing::HasSubstr("input_counts"));
+
+  perform([](int) { return Operation{}; });
+}
+
+TEST_P(CollectiveContract, AMemberThatDoesNotComeEndsTheOthersAtTheirDeadline) {
+  if (n == 1) GTEST_SKIP() << "nobody to wait for";
+  std::vector<std::shared_ptr<OperationStatus>> statuses;
+  for (int i = 0; i + 1 < n; ++i) {
+    statuses.push_back(stage.post(i, {.deadline = std::chrono::milliseconds(50)}));
+  }
+  stage.settle();
+  for (const auto& status : statuses) EXPECT_EQ(outcome_of(*status), "timeout") << message_of(*status);
+
+  const auto later = stage.post(0, {});
+  stage.settle();
+  EXPECT_EQ(outcome_of(*later), "timeout") << "a group that failed once stays so";
+}
+
+TEST_P(CollectiveContract, AbortEndsWhatRunsAndWhatComesLater) {
+  const core::Error reason{core::Errc::aborted, "the epoch ended"};
+  std::vector<std::shared_ptr<OperationStatus>> statuses;
+  for (int i = 0; i + 1 < n; ++i) statuses.push_back(stage.post(i, {}));
+  for (const auto& group : stage.groups) group->abort(reason);
+  for (int i = 0; i < n; ++i) statuses.push_back(stage.post(i, {}));
+  stage.settle();
+
+  EXPECT_EQ(message_of(*statuses[0]), reason.message);
+  // The others may learn of the first one's abort before their own.
+  for (const auto& status : statuses) {
+    EXPECT_THAT(outcome_of(*status), ::testing::AnyOf("aborted", "peer_lost")) << message_of(*status);
+  }
+}
+
+std::string name_of_case(const ::testing::TestParamInfo<std::tuple<BackendKind, int>>& info) {
+  return ::testing::PrintToString(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CollectiveContract,
+                         ::testing::Combine(::testing::Values(BackendKind::simulated),
+                                            ::testing::Values(1, 2, 3, 4, 8)),
+                         name_of_case);
+
+}  // namespace
+}  // namespace troupe::gpu

@@ -1,0 +1,143 @@
+#include "tests/gpu/collective/reference.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "core/check.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+using core::DType;
+
+template <class T>
+T load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+template <class T>
+void store(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof value);
+}
+
+template <class T, class Wide>
+void reduce_element(ReduceOp reduce, const std::vector<Bytes>& inputs, std::size_t i, std::byte* out,
+                    const std::function<Wide(T)>& widen, const std::function<T(Wide)>& narrow) {
+  Wide result = widen(load<T>(inputs[0].data() + i * sizeof(T)));
+  for (std::size_t k = 1; k < inputs.size(); ++k) {
+    const Wide next = widen(load<T>(inputs[k].data() + i * sizeof(T)));
+    if (reduce == ReduceOp::min) {
+      result = std::min(result, next);
+    } else if (reduce == ReduceOp::max) {
+      result = std::max(result, next);
+    } else {
+      result = static_cast<Wide>(result + next);
+    }
+  }
+  if (reduce == ReduceOp::average) result = static_cast<Wide>(result / static_cast<Wide>(inputs.size()));
+  store(out, narrow(result));
+}
+
+template <class T, class Wide>
+Bytes reduce_all(ReduceOp reduce, const std::vector<Bytes>& inputs, std::function<Wide(T)> widen,
+                 std::function<T(Wide)> narrow) {
+  Bytes output(inputs[0].size());
+  for (std::size_t i = 0; i < output.size() / sizeof(T); ++i) {
+    reduce_element<T, Wide>(reduce, inputs, i, output.data() + i * sizeof(T), widen, narrow);
+  }
+  return output;
+}
+
+template <class T>
+Bytes reduce_same(ReduceOp reduce, const std::vector<Bytes>& inputs) {
+  const auto same = [](T value) { return value; };
+  return reduce_all<T, T>(reduce, inputs, same, same);
+}
+
+}  // namespace
+
+Bytes random_elements(DType dtype, std::size_t count, std::mt19937_64& random) {
+  Bytes bytes(count * core::size_of(dtype));
+  std::uniform_real_distribution<double> fraction(-2, 2);
+  std::uniform_int_distribution<int> exponent(-12, 12);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::byte* const at = bytes.data() + i * core::size_of(dtype);
+    const double value = std::ldexp(fraction(random), exponent(random));
+    switch (dtype) {
+      case DType::f64:
+        store(at, value);
+        break;
+      case DType::f32:
+        store(at, static_cast<float>(value));
+        break;
+      case DType::f16:
+        store(at, core::float_to_f16(static_cast<float>(value)));
+        break;
+      case DType::bf16:
+        store(at, core::float_to_bf16(static_cast<float>(value)));
+        break;
+      case DType::boolean:
+        store(at, static_cast<std::uint8_t>(random() % 2));
+        break;
+      default: {
+        const std::uint64_t bits = random();
+        std::memcpy(at, &bits, core::size_of(dtype));
+      }
+    }
+  }
+  return bytes;
+}
+
+Bytes reference_reduce(DType dtype, ReduceOp reduce, const std::vector<Bytes>& inputs) {
+  switch (dtype) {
+    case DType::f64:
+      return reduce_same<double>(reduce, inputs);
+    case DType::f32:
+      return reduce_same<float>(reduce, inputs);
+    case DType::f16:
+      return reduce_all<std::uint16_t, float>(reduce, inputs, core::f16_to_float, core::float_to_f16);
+    case DType::bf16:
+      return reduce_all<std::uint16_t, float>(reduce, inputs, core::bf16_to_float, core::float_to_bf16);
+    case DType::i64: {  // summed as unsigned: wrapping is defined there
+      if (reduce == ReduceOp::sum) return reduce_same<std::uint64_t>(reduce, inputs);
+      return reduce_same<std::int64_t>(reduce, inputs);
+    }
+    case DType::i32: {
+      if (reduce == ReduceOp::sum) return reduce_same<std::uint32_t>(reduce, inputs);
+      return reduce_same<std::int32_t>(reduce, inputs);
+    }
+    case DType::i16:
+      return reduce_same<std::int16_t>(reduce, inputs);
+    case DType::i8:
+      return reduce_same<std::int8_t>(reduce, inputs);
+    case DType::u64:
+      return reduce_same<std::uint64_t>(reduce, inputs);
+    case DType::u32:
+      return reduce_same<std::uint32_t>(reduce, inputs);
+    case DType::u16:
+      return reduce_same<std::uint16_t>(reduce, inputs);
+    case DType::u8:
+    case DType::boolean:
+      return reduce_same<std::uint8_t>(reduce, inputs);
+    default:
+      CHECK(false, "8-bit floating types are not reduced");
+  }
+}
+
+Bytes slice(const Bytes& bytes, std::size_t begin, std::size_t count) {
+  CHECK(begin + count <= bytes.size(), "a slice lies inside its bytes");
+  return {bytes.begin() + static_cast<std::ptrdiff_t>(begin),
+          bytes.begin() + static_cast<std::ptrdiff_t>(begin + count)};
+}
+
+Bytes concatenate(const std::vector<Bytes>& parts) {
+  Bytes all;
+  for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <random>
+#include <vector>
+
+#include "core/dtype.hpp"
+#include "gpu/collective/group.hpp"
+
+namespace troupe::gpu {
+
+using Bytes = std::vector<std::byte>;
+
+/// Values of moderate size and both signs, finite in every type; 0 and 1 for booleans.
+Bytes random_elements(core::DType dtype, std::size_t count, std::mt19937_64& random);
+
+/// The reduction by its definition, one element after the other: fp32 for the narrow types, in rank order,
+/// one rounding.
+Bytes reference_reduce(core::DType dtype, ReduceOp reduce, const std::vector<Bytes>& inputs);
+
+Bytes slice(const Bytes& bytes, std::size_t begin, std::size_t count);
+Bytes concatenate(const std::vector<Bytes>& parts);
+
+}  // namespace troupe::gpu
