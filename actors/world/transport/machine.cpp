@@ -218,6 +218,27 @@ core::Result<void> TransportMachine::on_proof(ByteReader body, Time now) {
   return {};
 }
 
+/// Both names and both nonces, so that a proof is good for this handshake and this direction only.
+std::vector<std::byte> TransportMachine::transcript(std::string_view who) const {
+  const Nonce& acceptors = is_acceptor() ? options_.nonce : peer_nonce_;
+  const Nonce& initiators = is_acceptor() ? peer_nonce_ : options_.nonce;
+  core::Rank acceptor = is_acceptor() ? options_.self : peer_;
+  core::Rank initiator = is_acceptor() ? peer_ : options_.self;
+  std::vector<std::byte> text;
+  ByteWriter(text)
+      .text(who)
+      .bytes(acceptors)
+      .bytes(initiators)
+      .number(acceptor.value)
+      .number(initiator.value)
+      .text(options_.job);
+  return text;
+}
+
+Proof TransportMachine::proof_of(std::string_view who) const {
+  return prove(options_.token, transcript(who));
+}
+
 void TransportMachine::join(Time now) {
   state_ = State::joined;
   heard_ = now;
