@@ -1,0 +1,152 @@
+"""The checks of the tree, on snippets."""
+
+import importlib.machinery
+import importlib.util
+import sys
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def load(name):
+    loader = importlib.machinery.SourceFileLoader(name, str(SCRIPTS / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+
+layers = load("check_layers")
+style = load("check_style")
+
+
+class Layers(unittest.TestCase):
+    def refuses(self, path, include, word):
+        found = layers.violations(path, f"#pragma once\n#include {include}\n", exists=lambda name: True)
+        self.assertEqual(len(found), 1, f"{path} must not include {include}")
+        self.assertIn(word, found[0])
+        self.assertTrue(found[0].startswith(f"{path}:2: "), found[0])
+
+    def takes(self, path, include):
+        self.assertEqual(layers.violations(path, f"#include {include}\n", exists=lambda name: True), [])
+
+    def test_includes_go_down_and_never_up(self):
+        order = ["core", "messages", "gpu", "actors", "apps"]
+        for upper, lower in ((u, l) for i, u in enumerate(order) for l in order[:i]):
+            self.refuses(f"{lower}/a.cpp", f'"{upper}/b.hpp"', f"{lower}/ may include")
+            if (upper, lower) != ("gpu", "messages"):
+                self.takes(f"{upper}/a.cpp", f'"{lower}/b.hpp"')
+
+    def test_the_gpu_knows_no_messages(self):
+        self.refuses("gpu/a.cpp", '"messages/step.hpp"', "may include core, gpu")
+
+    def test_nobody_includes_tests(self):
+        self.refuses("apps/gpt/main.cpp", '"tests/support/a.hpp"', "may include")
+        self.takes("tests/core/a_test.cpp", '"tests/support/a.hpp"')
+
+    def test_apps_reach_cuda_through_the_device(self):
+        self.refuses("apps/gpt/main.cpp", '"gpu/cuda/device.hpp"', "gpu/device.hpp")
+        self.takes("apps/gpt/main.cpp", '"gpu/device.hpp"')
+
+    def test_an_include_is_a_path_from_the_root(self):
+        self.refuses("core/a.cpp", '"a.hpp"', "full path")
+        found = layers.violations("core/a.cpp", '#include "core/gone.hpp"\n', exists=lambda name: False)
+        self.assertIn("core/gone.hpp", found[0])
+
+    def test_caf_stays_in_the_kit_and_the_shells(self):
+        self.takes("actors/kit/caf_seam.hpp", "<caf/actor.hpp>")
+        self.takes("actors/conductor/actor.cpp", "<caf/actor.hpp>")
+        self.refuses("actors/conductor/machine.cpp", "<caf/actor.hpp>", "CAF")
+        self.refuses("actors/engine/work.hpp", "<caf/actor.hpp>", "CAF")
+        self.refuses("apps/gpt/main.cpp", "<caf/actor.hpp>", "CAF")
+        self.refuses("actors/kit/caf_seam.hpp", "<caf/all.hpp>", "heavy")
+
+    def test_asio_stays_in_the_world_and_the_launcher(self):
+        self.takes("actors/world/transport/tcp.cpp", "<asio.hpp>")
+        self.takes("apps/troupe/launch/pipes.cpp", "<asio/ip/tcp.hpp>")
+        self.refuses("apps/troupe/main.cpp", "<asio.hpp>", "Asio")
+        self.refuses("actors/kit/role_host.cpp", "<asio/io_context.hpp>", "Asio")
+
+    def test_each_engine_stays_in_its_file(self):
+        self.takes("gpu/collective/gloo.cpp", "<gloo/context.h>")
+        self.refuses("gpu/collective/operations.cpp", "<gloo/context.h>", "Gloo")
+        self.takes("gpu/collective/nccl.cpp", "<nccl.h>")
+        self.refuses("actors/conductor/actor.cpp", "<nccl.h>", "NCCL")
+        self.takes("gpu/cuda/stream.cpp", "<cuda_runtime.h>")
+        self.refuses("gpu/stream.cpp", "<cuda_runtime.h>", "CUDA")
+        self.refuses("gpu/host/kernels.cpp", "<cblas.h>", "BLAS")
+
+    def test_pure_files_do_no_io_and_know_no_threads(self):
+        self.refuses("core/plan.cpp", "<thread>", "pure")
+        self.refuses("messages/codec.cpp", "<fstream>", "pure")
+        self.refuses("actors/conductor/machine.hpp", "<mutex>", "pure")
+        self.refuses("core/plan.cpp", "<unistd.h>", "operating system")
+        self.refuses("actors/conductor/machine.cpp", "<sys/mman.h>", "operating system")
+        self.takes("gpu/host/memory.cpp", "<sys/mman.h>")
+        self.takes("actors/conductor/machine.hpp", "<vector>")
+
+    def test_a_library_without_a_place_is_asked_about(self):
+        self.refuses("apps/gpt/main.cpp", "<boost/any.hpp>", "does not know")
+
+    def test_tests_may_use_every_library(self):
+        self.takes("tests/actors/a_test.cpp", "<caf/actor.hpp>")
+        self.refuses("actors/kit/caf_stage.cpp", "<gtest/gtest.h>", "GoogleTest")
+
+    def test_the_tree_itself_is_read(self):
+        self.assertIn("core/result.hpp", layers.source_files())
+
+
+class Style(unittest.TestCase):
+    def test_a_function_of_seventy_lines_passes_and_one_more_does_not(self):
+        for body, count in ((68, 0), (69, 1)):
+            text = "namespace a {\nint f(int x) {\n" + "  ++x;\n" * body + "}\n}\n"
+            self.assertEqual(len(style.long_functions(style.code_only(text))), count)
+
+    def test_a_long_class_is_no_function(self):
+        text = "class A {\n public:\n" + "  int f() const { return 1; }\n" * 90 + "};\n"
+        self.assertEqual(style.long_functions(style.code_only(text)), [])
+
+    def test_a_long_lambda_counts_for_its_function(self):
+        text = "void f() {\n  g([&] {\n" + "    h();\n" * 80 + "  });\n}\n"
+        self.assertEqual([(line, name) for line, name, _ in style.long_functions(text)], [(1, "f")])
+
+    def test_a_constructor_with_initialisers_is_found(self):
+        text = "A::A(int x) : x_{x}, y_{1, 2} {\n" + "  ++x_;\n" * 80 + "}\n"
+        self.assertEqual([name for _, name, _ in style.long_functions(text)], ["A::A"])
+
+    def test_braces_in_literals_comments_and_macros_do_not_count(self):
+        text = 'void f() {\n  s = "{{{";  // {\n  c = \'{\';\n}\n#define M(x) \\\n  {\nvoid g() {\n}\n'
+        self.assertNotIn("{{", style.code_only(text))
+        self.assertEqual(style.code_only(text).count("{"), style.code_only(text).count("}"))
+
+    def test_a_file_has_five_hundred_lines_at_most(self):
+        self.assertEqual(style.source_violations("core/a.cpp", "int a;\n" * 500), [])
+        self.assertEqual(len(style.source_violations("core/a.cpp", "int a;\n" * 501)), 1)
+
+    def test_lines_are_narrow_except_addresses_and_tables(self):
+        wide = "x" * 110
+        self.assertEqual(style.source_violations("core/a.cpp", f"{wide}\n"), [])
+        self.assertEqual(len(style.source_violations("core/a.cpp", f"{wide}x\n")), 1)
+        self.assertEqual(style.source_violations("core/a.cpp", f"// https://{wide}\n/// | {wide} |\n"), [])
+
+    def test_the_world_is_reached_through_seams(self):
+        for use in ("auto t = std::chrono::steady_clock::now();", "std::thread t(f);", 'std::getenv("A");',
+                    "std::this_thread::sleep_for(1s);", "std::random_device device;"):
+            self.assertEqual(len(style.source_violations("actors/conductor/machine.cpp", use + "\n")), 1, use)
+            self.assertEqual(style.source_violations("actors/world/real.cpp", use + "\n"), [], use)
+            self.assertEqual(style.source_violations("core/a.cpp", "// " + use + "\n"), [], use)
+
+    def test_tests_do_not_sleep(self):
+        self.assertEqual(len(style.source_violations("tests/core/a_test.cpp", "std::this_thread::sleep_for(1s);\n")), 1)
+        self.assertEqual(style.source_violations("tests/core/a_test.cpp", "std::thread t(f);\n"), [])
+
+    def test_paths_of_one_machine_are_found_and_relative_ones_are_not(self):
+        for text in ("cd /ro" "ot/x", "see /wo" "rk", '"/home' '/ann/data"'):
+            self.assertEqual(len(style.path_violations("a.md", text)), 1, text)
+        for text in ("actors/engine/work.hpp", "${HOME}/work", "./work", "https://a.b/work/", "/tmp/x"):
+            self.assertEqual(style.path_violations("a.md", text), [], text)
+
+
+if __name__ == "__main__":
+    unittest.main()
