@@ -1,0 +1,67 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "gpu/elements.hpp"
+#include "gpu/host/kernels/convert.hpp"
+
+namespace troupe::gpu {
+
+/// Kernels work in blocks which stay in the first-level cache between widening, arithmetic and rounding.
+inline constexpr std::size_t kBlockElements = 1024;
+using Block = std::array<float, kBlockElements>;
+
+/// Calls body(first, length) for consecutive blocks of [0, count).
+template <class Body>
+void for_each_block(std::size_t count, Body body) {
+  for (std::size_t first = 0; first < count; first += kBlockElements) {
+    body(first, std::min(kBlockElements, count - first));
+  }
+}
+
+/// Reads ranges of elements as fp32: fp32 where it lies, what is narrower through a block of the caller's.
+class Reader {
+ public:
+  explicit Reader(ConstElements elements)
+      : data_(elements.view.data),
+        element_bytes_(core::size_of(elements.dtype)),
+        widen_(elements.dtype == core::DType::f32 ? nullptr : converter_of(elements.dtype).widen) {}
+
+  const float* read(std::size_t first, std::size_t length, float* block) const {
+    const std::byte* source = data_ + first * element_bytes_;
+    if (widen_ == nullptr) return reinterpret_cast<const float*>(source);
+    widen_(source, block, length);
+    return block;
+  }
+
+ private:
+  const std::byte* data_;
+  std::size_t element_bytes_;
+  decltype(Converter::widen) widen_;
+};
+
+/// Writes ranges of elements from fp32. What target() returns is filled, then given to commit(): fp32 is
+/// written where it lies, what is narrower through a block of the caller's.
+class Writer {
+ public:
+  explicit Writer(Elements elements)
+      : data_(elements.view.data),
+        element_bytes_(core::size_of(elements.dtype)),
+        narrow_(elements.dtype == core::DType::f32 ? nullptr : converter_of(elements.dtype).narrow) {}
+
+  float* target(std::size_t first, float* block) const {
+    return narrow_ == nullptr ? reinterpret_cast<float*>(data_) + first : block;
+  }
+  void commit(std::size_t first, std::size_t length, const float* filled) const {
+    if (narrow_ != nullptr) narrow_(filled, data_ + first * element_bytes_, length);
+  }
+
+ private:
+  std::byte* data_;
+  std::size_t element_bytes_;
+  decltype(Converter::narrow) narrow_;
+};
+
+}  // namespace troupe::gpu

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+
+#include "core/dtype.hpp"
+
+namespace troupe::gpu {
+
+/// Which instructions a conversion may use. Both give the bits of core/dtype.hpp.
+enum class InstructionSet { plain, avx2 };
+/// The best one this machine has.
+InstructionSet best_instruction_set();
+
+/// Conversions of many elements between one dtype and fp32. Source and destination do not overlap.
+struct Converter {
+  void (*widen)(const std::byte* source, float* destination, std::size_t count);
+  void (*narrow)(const float* source, std::byte* destination, std::size_t count);
+};
+
+/// For the floating dtypes up to 32 bits; another one is a programming error.
+Converter converter_of(core::DType dtype, InstructionSet instructions);
+Converter converter_of(core::DType dtype);
+
+}  // namespace troupe::gpu

@@ -1,0 +1,69 @@
+#include <algorithm>
+#include <cstring>
+
+#include "core/check.hpp"
+#include "gpu/host/kernels/blocks.hpp"
+#include "gpu/kernels.hpp"
+
+namespace troupe::gpu {
+
+void copy(ConstBufferView source, BufferView destination) {
+  CHECK(source.bytes == destination.bytes, "a copy has as many bytes as its source");
+  if (source.bytes > 0) std::memmove(destination.data, source.data, source.bytes);
+}
+
+void zero(BufferView destination) {
+  if (destination.bytes > 0) std::memset(destination.data, 0, destination.bytes);
+}
+
+void fill(Elements destination, float value) {
+  const Writer writer(destination);
+  Block block;
+  for_each_block(destination.count(), [&](std::size_t first, std::size_t length) {
+    float* target = writer.target(first, block.data());
+    std::fill_n(target, length, value);
+    writer.commit(first, length, target);
+  });
+}
+
+void cast(ConstElements source, Elements destination) {
+  CHECK(source.count() == destination.count(), "a cast has as many elements as its source");
+  if (source.dtype == destination.dtype) return copy(source.view, destination.view);
+  const Reader reader(source);
+  const auto narrow = converter_of(destination.dtype).narrow;
+  const std::size_t size = core::size_of(destination.dtype);
+  Block block;
+  for_each_block(source.count(), [&](std::size_t first, std::size_t length) {
+    narrow(reader.read(first, length, block.data()), destination.view.data + first * size, length);
+  });
+}
+
+void scale(Elements values, float factor) {
+  const Reader reader(values);
+  const Writer writer(values);
+  Block block;
+  for_each_block(values.count(), [&](std::size_t first, std::size_t length) {
+    const float* source = reader.read(first, length, block.data());
+    float* target = writer.target(first, block.data());
+    for (std::size_t i = 0; i < length; ++i) target[i] = source[i] * factor;
+    writer.commit(first, length, target);
+  });
+}
+
+void accumulate(ConstElements source, Elements destination) {
+  CHECK(source.count() == destination.count(), "both sides of an accumulation have as many elements");
+  const Reader addend(source);
+  const Reader reader(destination);
+  const Writer writer(destination);
+  Block block;
+  Block addend_block;
+  for_each_block(source.count(), [&](std::size_t first, std::size_t length) {
+    const float* more = addend.read(first, length, addend_block.data());
+    const float* before = reader.read(first, length, block.data());
+    float* target = writer.target(first, block.data());
+    for (std::size_t i = 0; i < length; ++i) target[i] = before[i] + more[i];
+    writer.commit(first, length, target);
+  });
+}
+
+}  // namespace troupe::gpu

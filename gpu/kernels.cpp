@@ -1,0 +1,73 @@
+#include "gpu/kernels.hpp"
+
+#include <string_view>
+#include <utility>
+
+namespace troupe::gpu {
+namespace {
+
+// Host and simulated streams run the synchronous form as the body of a task. A device with memory of its own
+// is told apart here, and nowhere else.
+template <class Body>
+void enqueue(StreamView stream, std::string_view label, std::uint64_t bytes_touched, Body body) {
+  stream->enqueue(label, {.bytes_touched = bytes_touched}, std::move(body));
+}
+
+std::uint64_t bytes_of(const ParameterStep& step) {
+  return step.gradient.view.bytes + 2 * step.master.bytes + step.parameter.view.bytes;
+}
+
+}  // namespace
+
+void copy(ConstBufferView source, BufferView destination, StreamView stream) {
+  enqueue(stream, "copy", source.bytes + destination.bytes, [=] { copy(source, destination); });
+}
+
+void zero(BufferView destination, StreamView stream) {
+  enqueue(stream, "zero", destination.bytes, [=] { zero(destination); });
+}
+
+void fill(Elements destination, float value, StreamView stream) {
+  enqueue(stream, "fill", destination.view.bytes, [=] { fill(destination, value); });
+}
+
+void cast(ConstElements source, Elements destination, StreamView stream) {
+  enqueue(stream, "cast", source.view.bytes + destination.view.bytes, [=] { cast(source, destination); });
+}
+
+void scale(Elements values, float factor, StreamView stream) {
+  enqueue(stream, "scale", 2 * values.view.bytes, [=] { scale(values, factor); });
+}
+
+void accumulate(ConstElements source, Elements destination, StreamView stream) {
+  const std::uint64_t bytes = source.view.bytes + 2 * destination.view.bytes;
+  enqueue(stream, "accumulate", bytes, [=] { accumulate(source, destination); });
+}
+
+void tree_sum(TreeSum sum, StreamView stream) {
+  std::uint64_t bytes = sum.output.view.bytes;
+  for (const ConstBufferView slot : sum.slots) bytes += slot.bytes;
+  enqueue(stream, "tree_sum", bytes, [sum = std::move(sum)] { tree_sum(sum); });
+}
+
+void add_squares(ConstElements values, BufferView sum, StreamView stream) {
+  enqueue(stream, "add_squares", values.view.bytes, [=] { add_squares(values, sum); });
+}
+
+void raise_to_largest(ConstElements values, BufferView largest, StreamView stream) {
+  enqueue(stream, "raise_to_largest", values.view.bytes, [=] { raise_to_largest(values, largest); });
+}
+
+void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum,
+              StreamView stream) {
+  const std::uint64_t bytes = bytes_of(parameter) + 2 * momentum.bytes;
+  enqueue(stream, "sgd_step", bytes, [=] { sgd_step(options, parameter, momentum); });
+}
+
+void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
+               AdamMoments moments, StreamView stream) {
+  const std::uint64_t bytes = bytes_of(parameter) + 2 * (moments.first.bytes + moments.second.bytes);
+  enqueue(stream, "adam_step", bytes, [=] { adam_step(options, step, parameter, moments); });
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/exact_sum.hpp"
+#include "core/lanes.hpp"
+#include "gpu/buffer.hpp"
+#include "gpu/elements.hpp"
+#include "gpu/stream.hpp"
+
+namespace troupe::gpu {
+
+/// The kernels. Each comes twice: with a StreamView it is enqueued, and everything its arguments refer to
+/// must stay alive until the stream has passed it; without one it runs at once, on memory of the host.
+///
+/// All arithmetic is fp32 with every operation rounded (no fused multiply-add), elements narrower than fp32
+/// are widened exactly and rounded once, to nearest even, when they are stored. So a kernel gives the same
+/// bits on a range as on any pieces of it, and on any machine. NaN stays NaN; which NaN is not said. dtypes
+/// are the floating ones up to 32 bits. Wrong sizes and dtypes are programming errors.
+
+void copy(ConstBufferView source, BufferView destination);
+void zero(BufferView destination);
+void fill(Elements destination, float value);
+/// The ranges do not overlap, unless both dtypes are of one size and the ranges are the same.
+void cast(ConstElements source, Elements destination);
+/// values *= factor
+void scale(Elements values, float factor);
+/// destination += source
+void accumulate(ConstElements source, Elements destination);
+
+/// Finishes a sum in the fixed order of its tree (core/lanes.hpp): runs `steps` on fp32 copies of the slots
+/// and stores slot 0, multiplied by `factor`, in `output`. The slots themselves keep their values. The output
+/// may be one of the slots, when the dtypes are the same.
+struct TreeSum {
+  std::vector<ConstBufferView> slots;
+  core::DType dtype = core::DType::f32;  ///< of the slots
+  std::span<const core::TreeStep> steps;
+  float factor = 1;
+  Elements output;
+};
+void tree_sum(const TreeSum& sum);
+
+/// Adds to the square sum; `sum` is one core::ExactSquareSum.
+void add_squares(ConstElements values, BufferView sum);
+/// Raises `largest`, one u32, to the largest magnitude as the bits of a float (which order as the numbers do;
+/// NaN is above Inf).
+void raise_to_largest(ConstElements values, BufferView largest);
+
+/// What all optimizers step: fp32 master values from gradients of any dtype, and in the same pass the rounded
+/// parameter that the model reads.
+struct ParameterStep {
+  ConstElements gradient;
+  float gradient_factor = 1;  ///< multiplies the gradient first, to clip it
+  BufferView master;          ///< fp32
+  Elements parameter;         ///< where the new master values are copied to; empty for nowhere
+};
+
+/// torch.optim.SGD with dampening 0.
+struct SgdOptions {
+  double learning_rate = 1e-3;
+  double momentum = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+/// `momentum` is the fp32 momentum buffer, which begins with zeros; empty when options.momentum is 0.
+void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum);
+
+/// torch.optim.Adam and AdamW (amsgrad off), in the order of operations of their single tensor form. Factors
+/// which are the same for all elements are computed in double and rounded once.
+struct AdamOptions {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  bool decoupled_weight_decay = true;  ///< true is AdamW, false is Adam
+};
+struct AdamMoments {
+  BufferView first;   ///< fp32, begins with zeros
+  BufferView second;  ///< fp32, begins with zeros
+};
+/// `step` counts from 1.
+void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
+               AdamMoments moments);
+
+void copy(ConstBufferView source, BufferView destination, StreamView stream);
+void zero(BufferView destination, StreamView stream);
+void fill(Elements destination, float value, StreamView stream);
+void cast(ConstElements source, Elements destination, StreamView stream);
+void scale(Elements values, float factor, StreamView stream);
+void accumulate(ConstElements source, Elements destination, StreamView stream);
+void tree_sum(TreeSum sum, StreamView stream);
+void add_squares(ConstElements values, BufferView sum, StreamView stream);
+void raise_to_largest(ConstElements values, BufferView largest, StreamView stream);
+void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum,
+              StreamView stream);
+void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
+               AdamMoments moments, StreamView stream);
+
+}  // namespace troupe::gpu
