@@ -1,5 +1,6 @@
 option(TROUPE_BUILD_TESTS "Build the tests" ON)
 option(TROUPE_BUILD_BENCHMARKS "Build the benchmarks" ON)
+option(TROUPE_CUDA "Build the GPU data plane (CUDA, NCCL)" OFF)
 option(TROUPE_WERROR "Treat warnings as errors" ON)
 set(TROUPE_SANITIZE "" CACHE STRING "Sanitizers to build with, comma separated (address, undefined, thread)")
 

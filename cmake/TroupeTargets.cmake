@@ -1,5 +1,6 @@
 include(GoogleTest)
 
+# What every target of ours is compiled with. Who uses an installed Troupe compiles as they like.
 add_library(troupe_flags INTERFACE)
 target_include_directories(troupe_flags INTERFACE "${PROJECT_SOURCE_DIR}")
 target_compile_options(troupe_flags INTERFACE
@@ -15,7 +16,8 @@ if(TROUPE_WERROR)
 endif()
 if(TROUPE_SANITIZE)
   # CAF's packaged headers dereference null in a way that only UBSan's null check minds.
-  target_compile_options(troupe_flags INTERFACE "-fsanitize=${TROUPE_SANITIZE}" -fno-omit-frame-pointer -fno-sanitize=null)
+  target_compile_options(troupe_flags INTERFACE
+    "-fsanitize=${TROUPE_SANITIZE}" -fno-omit-frame-pointer -fno-sanitize=null -fno-sanitize-recover=undefined)
   target_link_options(troupe_flags INTERFACE "-fsanitize=${TROUPE_SANITIZE}")
 endif()
 
@@ -24,9 +26,13 @@ function(troupe_library name)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "*.cpp")
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS "*.hpp")
-  list(FILTER sources EXCLUDE REGEX "_bench\\.cpp$|/cuda/|/nccl")
+  list(FILTER sources EXCLUDE REGEX "_bench\\.cpp$")
+  if(NOT TROUPE_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/cuda/|/nccl")
+    list(FILTER headers EXCLUDE REGEX "/cuda/|/nccl")
+  endif()
   add_library(${name} STATIC ${sources})
-  target_link_libraries(${name} PUBLIC troupe_flags ${ARG_LINK})
+  target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:troupe_flags> ${ARG_LINK})
   set_property(TARGET ${name} PROPERTY TROUPE_HEADERS "${headers}")
 endfunction()
 
@@ -47,4 +53,21 @@ function(troupe_tests folder)
     list(APPEND properties RUN_SERIAL TRUE)
   endif()
   gtest_discover_tests(${folder}_tests DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+endfunction()
+
+# Gives the headers of every target with TROUPE_HEADERS to CMake, which installs them and, for the target
+# check_headers, compiles each alone.
+function(troupe_header_sets folder)
+  get_property(targets DIRECTORY "${folder}" PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS targets)
+    get_property(headers TARGET ${target} PROPERTY TROUPE_HEADERS)
+    if(headers)
+      target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${headers})
+      set_property(TARGET ${target} PROPERTY VERIFY_INTERFACE_HEADER_SETS TRUE)
+    endif()
+  endforeach()
+  get_property(below DIRECTORY "${folder}" PROPERTY SUBDIRECTORIES)
+  foreach(subfolder IN LISTS below)
+    troupe_header_sets("${subfolder}")
+  endforeach()
 endfunction()

@@ -1,0 +1,2 @@
+include("${CMAKE_CURRENT_LIST_DIR}/TroupeDependencies.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/TroupeTargets.cmake")

@@ -1,0 +1,25 @@
+# find_package(Troupe) gives troupe::core, troupe::messages, troupe::gpu and troupe::actors.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Troupe")
+foreach(part core messages gpu actors)
+  set_property(TARGET troupe_${part} PROPERTY EXPORT_NAME ${part})
+  install(TARGETS troupe_${part} EXPORT TroupeTargets
+          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+          FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/troupe")
+endforeach()
+install(EXPORT TroupeTargets NAMESPACE troupe:: DESTINATION "${package_dir}")
+
+write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/TroupeConfigVersion.cmake"
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_SOURCE_DIR}/cmake/TroupeConfig.cmake"
+              "${PROJECT_SOURCE_DIR}/cmake/TroupeDependencies.cmake"
+              "${CMAKE_CURRENT_BINARY_DIR}/TroupeConfigVersion.cmake"
+        DESTINATION "${package_dir}")
+
+foreach(program troupe gpt)
+  if(TARGET ${program})
+    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  endif()
+endforeach()
