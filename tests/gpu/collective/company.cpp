@@ -7,6 +7,7 @@
 
 #include "core/check.hpp"
 #include "gpu/collective/rendezvous_memory.hpp"
+#include "gpu/collective/shared_memory/shared_memory_backend.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
 #include "gpu/host/host_device.hpp"
 #include "gpu/simulated/simulated_device.hpp"
@@ -52,6 +53,10 @@ class SimulatedCompany final : public Company {
 };
 
 using MakeBackend = std::unique_ptr<CollectiveBackend> (*)(Rendezvous&);
+
+std::unique_ptr<CollectiveBackend> make_shared_memory(Rendezvous& rendezvous) {
+  return std::make_unique<SharedMemoryBackend>(rendezvous);
+}
 
 /// Members in real time, each with its host device.
 class RealCompany final : public Company {
@@ -108,6 +113,7 @@ std::unique_ptr<Company> Company::form(BackendKind kind, int size) {
     case BackendKind::simulated:
       return std::make_unique<SimulatedCompany>(size);
     case BackendKind::shared_memory:
+      return std::make_unique<RealCompany>(size, make_shared_memory);
     case BackendKind::gloo:
       break;
   }

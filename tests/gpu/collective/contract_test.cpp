@@ -405,7 +405,8 @@ std::string name_of_case(const ::testing::TestParamInfo<std::tuple<BackendKind, 
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CollectiveContract,
-                         ::testing::Combine(::testing::Values(BackendKind::simulated),
+                         ::testing::Combine(::testing::Values(BackendKind::simulated,
+                                                              BackendKind::shared_memory),
                                             ::testing::Values(1, 2, 3, 4, 8)),
                          name_of_case);
 

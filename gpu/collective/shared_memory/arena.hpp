@@ -1,0 +1,101 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/result.hpp"
+#include "gpu/collective/group.hpp"
+#include "gpu/collective/shared_memory/layout.hpp"
+#include "gpu/collective/shared_memory/segment.hpp"
+
+namespace troupe::gpu {
+
+struct SharedMemoryOptions {
+  /// Twice this much for each member. Larger means fewer meetings, smaller stays in the caches.
+  std::size_t staging_bytes = std::size_t{512} << 10;
+  /// How long a waiting member spins before it sleeps, when there is a core for each member; else it sleeps
+  /// at once.
+  std::chrono::nanoseconds spin = std::chrono::microseconds(50);
+};
+
+/// When an operation ends, and what it is, for the error.
+struct SharedDeadline {
+  std::chrono::steady_clock::time_point give_up;
+  std::string what;  ///< "all_reduce 17 did not end within 50 ms"
+};
+
+/// The shared memory of a group as one member sees it: boxes that members read from each other, meetings
+/// which order that, channels for messages, and the verdict which ends it all.
+///
+/// Meetings are the one means of order. Before its meeting m a member writes into its outbox(); after it,
+/// all may read each other's inbox() until they arrive at meeting m + 1. Each member has two boxes, used in
+/// turn, so what is read between two meetings is never what is written then.
+class Arena {
+ public:
+  /// Called by all members; returns when all have mapped the segment, whose name is gone by then.
+  static core::Result<std::shared_ptr<Arena>> establish(const GroupOptions& group, Rendezvous& rendezvous,
+                                                        const SharedMemoryOptions& options);
+  ~Arena();
+
+  int index() const { return index_; }
+  int size() const { return static_cast<int>(group_.members.size()); }
+  const GroupOptions& group() const { return group_; }
+  const ArenaLayout& layout() const { return layout_; }
+
+  /// The next three are for one thread at a time.
+  std::byte* outbox() const { return box(index_, meetings_ + 1); }
+  const std::byte* inbox(int member) const { return box(member, meetings_); }
+  core::Result<void> meet(const SharedDeadline& deadline);
+
+  ArenaChannel& channel(int from, int to) const;
+  std::byte* channel_buffer(int from, int to, std::uint32_t chunk) const;
+
+  /// Waits until the word's value has reached `target` (they wrap around). Otherwise it declares: peer_lost
+  /// when a member for whom `is_awaited` died or left, timeout when the deadline passed. From any thread.
+  core::Result<void> await(SharedWord& word, std::uint32_t target, const SharedDeadline& deadline,
+                           const std::function<bool(int)>& is_awaited);
+
+  /// Ends the group for all members with this error, or with the one declared before, which is returned.
+  core::Error declare(core::Error error);
+  /// As declare(); the other members are told that this one aborted.
+  void abort(core::Error reason);
+  /// The verdict, if there is one.
+  std::optional<core::Error> failure() const;
+
+ private:
+  Arena(GroupOptions group, int index, ArenaLayout layout, SharedSegment segment,
+        std::chrono::nanoseconds spin);
+
+  core::Result<void> join();
+  core::Error declare(core::Error here, const std::string& text_for_others);
+  core::Error lost(int member) const;
+  core::Error late(const SharedDeadline& deadline, const std::function<bool(int)>& is_awaited) const;
+  /// The first member that is awaited and will not come.
+  std::optional<int> find_lost(const std::function<bool(int)>& is_awaited) const;
+  bool spin_for(const SharedWord& word, std::uint32_t target) const;
+  void wake_all() const;
+  std::string describe(int member) const;
+
+  ArenaHeader& header() const;
+  ArenaMember& member(int index) const;
+  std::byte* box(int member, std::uint32_t meeting) const;
+
+  const GroupOptions group_;
+  const int index_;
+  const ArenaLayout layout_;
+  const SharedSegment segment_;
+  const std::chrono::nanoseconds spin_;
+  PeerWatch watch_;
+  std::uint32_t meetings_ = 0;
+  mutable std::mutex mutex_;  // guards own_verdict_
+  std::optional<core::Error> own_verdict_;
+};
+
+}  // namespace troupe::gpu

@@ -1,0 +1,223 @@
+#include "gpu/collective/shared_memory/collectives.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "gpu/collective/reduce.hpp"
+#include "gpu/collective/shared_memory/signature.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+using core::Result;
+
+// Up to this size every member reduces everything itself: one meeting instead of two.
+constexpr std::size_t kDirectBytes = std::size_t{32} << 10;
+
+/// One collective of one member. Every kind is a sequence of rounds: copy into the outbox, meet, take what
+/// is needed out of the inboxes. The first meeting also brings everybody's signature, and nothing is read
+/// before they were found to agree.
+class Collective {
+ public:
+  Collective(Arena& arena, const Operation& operation, const SharedDeadline& deadline)
+      : arena_(arena),
+        operation_(operation),
+        deadline_(deadline),
+        n_(static_cast<std::size_t>(arena.size())),
+        self_(static_cast<std::size_t>(arena.index())),
+        width_(core::size_of(operation.dtype)),
+        staging_(arena.layout().staging_bytes),
+        slot_(staging_ / n_ / 64 * 64),
+        sources_(n_) {}
+
+  Result<void> run() {
+    write_signature(signature_of(operation_), arena_.outbox());
+    switch (operation_.kind) {
+      case OperationKind::all_reduce:
+        return operation_.input.bytes <= std::min(kDirectBytes, staging_) ? all_reduce_direct()
+                                                                          : all_reduce();
+      case OperationKind::reduce_scatter:
+        return reduce_scatter();
+      case OperationKind::all_gather:
+        return all_gather();
+      case OperationKind::broadcast:
+        return broadcast();
+      case OperationKind::all_to_all:
+        return all_to_all();
+      default:
+        return meet();
+    }
+  }
+
+ private:
+  /// A range of bytes of an operation's buffer.
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t bytes = 0;
+  };
+
+  /// What round `round` moves of `whole`, when each round moves `step` bytes.
+  static Range cut(Range whole, std::size_t round, std::size_t step) {
+    const std::size_t begin = std::min(round * step, whole.bytes);
+    return {whole.begin + begin, std::min(step, whole.bytes - begin)};
+  }
+
+  /// Rounds for the largest of some parts; at least one, which brings the signatures.
+  std::size_t rounds(std::span<const std::size_t> counts, std::size_t step) const {
+    const std::size_t most = *std::ranges::max_element(counts) * width_;
+    return std::max<std::size_t>(1, (most + step - 1) / step);
+  }
+
+  std::vector<Range> parts(std::span<const std::size_t> counts) const {
+    const auto offsets = offsets_of(counts);
+    std::vector<Range> ranges;
+    for (std::size_t i = 0; i < n_; ++i) ranges.push_back({offsets[i] * width_, counts[i] * width_});
+    return ranges;
+  }
+
+  std::byte* outgoing() const { return arena_.outbox() + arena_.layout().signature_bytes(); }
+  const std::byte* incoming(std::size_t member) const {
+    return arena_.inbox(static_cast<int>(member)) + arena_.layout().signature_bytes();
+  }
+
+  static void copy(const std::byte* from, std::byte* to, std::size_t bytes) {
+    if (bytes > 0 && from != to) std::memcpy(to, from, bytes);
+  }
+  void put(Range range, std::size_t offset) const {
+    copy(operation_.input.data + range.begin, outgoing() + offset, range.bytes);
+  }
+  void take(std::size_t member, std::size_t offset, Range range) const {
+    copy(incoming(member) + offset, operation_.output.data + range.begin, range.bytes);
+  }
+
+  /// The other members, beginning with the next, so that not all read the same one first.
+  template <class Act>
+  void for_each_other(Act act) const {
+    for (std::size_t i = 1; i < n_; ++i) act((self_ + i) % n_);
+  }
+
+  /// This member's reduction of all inputs in rank order: its own from the input, the others' from their
+  /// boxes at `offset`.
+  void reduce(Range own, std::size_t offset, std::byte* output) {
+    if (own.bytes == 0) return;
+    for (std::size_t i = 0; i < n_; ++i) sources_[i] = incoming(i) + offset;
+    sources_[self_] = operation_.input.data + own.begin;
+    reduce_in_order(operation_.dtype, operation_.reduce, sources_, output, own.bytes / width_);
+  }
+
+  Result<void> meet() {
+    TRY(arena_.meet(deadline_));
+    if (std::exchange(have_met_, true)) return {};
+    std::vector<Signature> signatures;
+    for (int i = 0; i < arena_.size(); ++i) signatures.push_back(read_signature(arena_.inbox(i)));
+    const auto sentence = find_disagreement(signatures, arena_.group().members);
+    if (!sentence) return {};
+    return tl::unexpected(arena_.declare(
+        {core::Errc::mismatch,
+         fmt::format("group '{}': {}; all members must post the same operations in the same order",
+                     arena_.group().name, *sentence)}));
+  }
+
+  Result<void> all_reduce_direct() {
+    const Range whole{0, operation_.input.bytes};
+    put(whole, 0);
+    TRY(meet());
+    reduce(whole, 0, operation_.output.data);
+    return {};
+  }
+
+  /// Block after block: each member reduces its share of the block, and the shares go round.
+  Result<void> all_reduce() {
+    const std::size_t block = slot_ * n_;
+    for (std::size_t begin = 0; begin < operation_.input.bytes; begin += block) {
+      const std::size_t bytes = std::min(block, operation_.input.bytes - begin);
+      const std::size_t share = ArenaLayout::align((bytes + n_ - 1) / n_, 64);
+      const auto share_of = [&](std::size_t member) { return cut({begin, bytes}, member, share); };
+      for_each_other([&](std::size_t member) { put(share_of(member), member * slot_); });
+      TRY(meet());
+      const Range own = share_of(self_);
+      reduce(own, self_ * slot_, operation_.output.data + own.begin);
+      copy(operation_.output.data + own.begin, outgoing(), own.bytes);
+      TRY(meet());
+      for_each_other([&](std::size_t member) { take(member, 0, share_of(member)); });
+    }
+    return {};
+  }
+
+  Result<void> reduce_scatter() {
+    const auto whole = parts(operation_.output_counts);
+    for (std::size_t round = 0; round < rounds(operation_.output_counts, slot_); ++round) {
+      for_each_other([&](std::size_t member) { put(cut(whole[member], round, slot_), member * slot_); });
+      TRY(meet());
+      reduce(cut(whole[self_], round, slot_), self_ * slot_, operation_.output.data + round * slot_);
+    }
+    return {};
+  }
+
+  Result<void> all_gather() {
+    const auto whole = parts(operation_.input_counts);
+    copy(operation_.input.data, operation_.output.data + whole[self_].begin, whole[self_].bytes);
+    for (std::size_t round = 0; round < rounds(operation_.input_counts, staging_); ++round) {
+      put(cut({0, operation_.input.bytes}, round, staging_), 0);
+      TRY(meet());
+      for_each_other([&](std::size_t member) { take(member, 0, cut(whole[member], round, staging_)); });
+    }
+    return {};
+  }
+
+  Result<void> broadcast() {
+    const auto root = static_cast<std::size_t>(operation_.peer);
+    const std::size_t bytes = self_ == root ? operation_.input.bytes : operation_.output.bytes;
+    for (std::size_t begin = 0; begin == 0 || begin < bytes; begin += staging_) {
+      const Range range{begin, std::min(staging_, bytes - begin)};
+      if (self_ == root) put(range, 0);
+      TRY(meet());
+      if (self_ != root) take(root, 0, range);
+    }
+    return {};
+  }
+
+  Result<void> all_to_all() {
+    const auto from = parts(operation_.input_counts);
+    const auto to = parts(operation_.output_counts);
+    copy(operation_.input.data + from[self_].begin, operation_.output.data + to[self_].begin,
+         to[self_].bytes);
+    std::size_t last = 1;
+    for (std::size_t round = 0; round < last; ++round) {
+      for_each_other([&](std::size_t member) { put(cut(from[member], round, slot_), member * slot_); });
+      TRY(meet());
+      // Only the signatures tell how long the longest exchange between any two members is.
+      if (round == 0) last = longest_exchange();
+      for_each_other([&](std::size_t member) { take(member, self_ * slot_, cut(to[member], round, slot_)); });
+    }
+    return {};
+  }
+
+  std::size_t longest_exchange() const {
+    std::size_t most = 1;
+    for (int i = 0; i < arena_.size(); ++i) {
+      most = std::max(most, rounds(read_signature(arena_.inbox(i)).input_counts, slot_));
+    }
+    return most;
+  }
+
+  Arena& arena_;
+  const Operation& operation_;
+  const SharedDeadline& deadline_;
+  const std::size_t n_;
+  const std::size_t self_;
+  const std::size_t width_;
+  const std::size_t staging_;
+  const std::size_t slot_;  // bytes of staging for each of n members
+  std::vector<const std::byte*> sources_;
+  bool have_met_ = false;
+};
+
+}  // namespace
+
+Result<void> run_collective(Arena& arena, const Operation& operation, const SharedDeadline& deadline) {
+  return Collective(arena, operation, deadline).run();
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,93 @@
+// How the members of a group come to share an arena.
+#include <sched.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "gpu/collective/operations.hpp"
+#include "gpu/collective/shared_memory/arena.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+int usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+/// What the first member announces and the others must find equal.
+std::string announcement(const GroupOptions& group, const ArenaLayout& layout) {
+  std::string text = fmt::format("{} bytes, ranks", layout.total());
+  for (const core::Rank rank : group.members) text += fmt::format(" {}", rank.value);
+  return text;
+}
+
+core::Result<SharedSegment> open_announced(const GroupOptions& group, const ArenaLayout& layout,
+                                           Rendezvous& rendezvous, const std::string& key) {
+  const std::string found = TRY(rendezvous.get(key, group.deadline));
+  const std::string expected = announcement(group, layout);
+  if (found != expected) {
+    return core::fail(core::Errc::mismatch,
+                      "group '{}': rank {} expected {}, but rank {} announced {}; all members must give the "
+                      "same options",
+                      group.name, group.self.value, expected, group.members.front().value, found);
+  }
+  return SharedSegment::open(segment_name(group.job, group.epoch.value, group.name), layout.total());
+}
+
+/// Takes the name away at the end, whatever the end is.
+class NameGuard {
+ public:
+  explicit NameGuard(std::string name) : name_(std::move(name)) {}
+  NameGuard(const NameGuard&) = delete;
+  NameGuard& operator=(const NameGuard&) = delete;
+  ~NameGuard() { SharedSegment::unlink(name_); }
+
+ private:
+  std::string name_;
+};
+
+}  // namespace
+
+core::Result<std::shared_ptr<Arena>> Arena::establish(const GroupOptions& group, Rendezvous& rendezvous,
+                                                      const SharedMemoryOptions& options) {
+  const int index = TRY(index_of_self(group));
+  const ArenaLayout layout{.members = group.members.size(), .staging_bytes = options.staging_bytes};
+  const bool has_own_core = static_cast<int>(group.members.size()) <= usable_cores();
+  const auto spin = has_own_core ? options.spin : std::chrono::nanoseconds::zero();
+  const std::string name = segment_name(group.job, group.epoch.value, group.name);
+  const std::string key = fmt::format("{}/{}/{}/shared_memory", group.job, group.epoch.value, group.name);
+  if (index > 0) {
+    SharedSegment segment = TRY(open_announced(group, layout, rendezvous, key));
+    std::shared_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
+    TRY(arena->join());
+    return arena;
+  }
+  // One of that name is of an earlier life of the job.
+  SharedSegment::unlink(name);
+  SharedSegment segment = TRY(SharedSegment::create(name, layout.total()));
+  const NameGuard guard(name);
+  std::shared_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
+  TRY(rendezvous.set(key, announcement(group, layout)));
+  TRY(arena->join());
+  return arena;
+}
+
+core::Result<void> Arena::join() {
+  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(group_.deadline);
+  const SharedDeadline deadline{
+      .give_up = std::chrono::steady_clock::now() + group_.deadline,
+      .what = fmt::format("the members did not come together within {} ms", limit.count())};
+  member(index_).process = TRY(identify(getpid()));
+  header().joined.value.fetch_add(1);
+  wake(header().joined);
+  TRY(await(header().joined, static_cast<std::uint32_t>(size()), deadline,
+            [this](int peer) { return member(peer).process.pid == 0; }));
+  std::vector<ProcessIdentity> processes;
+  for (int peer = 0; peer < size(); ++peer) processes.push_back(member(peer).process);
+  watch_ = TRY(PeerWatch::open(processes));
+  return {};
+}
+
+}  // namespace troupe::gpu

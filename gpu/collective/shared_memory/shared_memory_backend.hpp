@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "gpu/collective/group.hpp"
+#include "gpu/collective/shared_memory/arena.hpp"
+
+namespace troupe::gpu {
+
+/// Collectives between the ranks of one host, which may be processes or threads of one process, over memory
+/// mapped by all. The ranks share /dev/shm, the user and the PID namespace. A peer's death is seen within
+/// milliseconds, also when it is killed at any instant. Reductions are exact as reduce_in_order() says, so a
+/// result does not depend on sizes, chunks or timing. An abort ends the operations of all members.
+class SharedMemoryBackend final : public CollectiveBackend {
+ public:
+  /// `rendezvous` must outlive the back-end.
+  explicit SharedMemoryBackend(Rendezvous& rendezvous, SharedMemoryOptions options = {})
+      : rendezvous_(rendezvous), options_(options) {}
+
+  std::string_view name() const override { return "shared_memory"; }
+  core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) override;
+
+ private:
+  Rendezvous& rendezvous_;
+  SharedMemoryOptions options_;
+};
+
+}  // namespace troupe::gpu

@@ -1,0 +1,35 @@
+#include "gpu/collective/shared_memory/word.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+namespace troupe::gpu {
+
+void wake(SharedWord& word) noexcept {
+  // Sequentially consistent, as are the changes of the value: either this thread sees the sleeper or the
+  // sleeper sees the new value.
+  if (word.sleepers.load() == 0) return;
+  syscall(SYS_futex, &word.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void sleep_while(SharedWord& word, std::uint32_t seen, std::chrono::nanoseconds limit) noexcept {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
+  const timespec timeout{.tv_sec = seconds.count(), .tv_nsec = (limit - seconds).count()};
+  word.sleepers.fetch_add(1);
+  if (word.value.load() == seen) {
+    syscall(SYS_futex, &word.value, FUTEX_WAIT, seen, &timeout, nullptr, 0);
+  }
+  word.sleepers.fetch_sub(1);
+}
+
+void pause_briefly() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace troupe::gpu

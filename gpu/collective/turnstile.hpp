@@ -1,0 +1,49 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+
+namespace troupe::gpu {
+
+/// Lets the operations of one member through one at a time, in the order of posting, whatever streams they
+/// are on. Thread safe.
+class Turnstile {
+ public:
+  using Ticket = std::uint64_t;
+
+  Ticket take() {
+    std::lock_guard lock(mutex_);
+    return taken_++;
+  }
+
+  /// Blocks until every earlier ticket has passed. False when `give_up` came first, or when `is_over` says
+  /// so, which is asked every few milliseconds.
+  bool wait(Ticket ticket, std::chrono::steady_clock::time_point give_up,
+            const std::function<bool()>& is_over) {
+    std::unique_lock lock(mutex_);
+    while (passed_ != ticket) {
+      if (is_over() || std::chrono::steady_clock::now() >= give_up) return false;
+      changed_.wait_for(lock, std::chrono::milliseconds(4));
+    }
+    return true;
+  }
+
+  void pass() {
+    {
+      std::lock_guard lock(mutex_);
+      ++passed_;
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;  // guards taken_ and passed_
+  std::condition_variable changed_;
+  Ticket taken_ = 0;
+  Ticket passed_ = 0;
+};
+
+}  // namespace troupe::gpu
