@@ -6,8 +6,8 @@
 #include <cmath>
 #include <utility>
 
-#include "apps/gpt/random.hpp"
 #include "core/check.hpp"
+#include "core/random.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -105,7 +105,9 @@ void initialise(const ParameterSpec& spec, std::uint64_t seed, std::span<float> 
     std::fill(values.begin(), values.end(), static_cast<float>(spec.initialisation.value));
     return;
   }
-  fill_normal(seed, spec.name, static_cast<float>(spec.initialisation.value), values);
+  const core::CounterRandom random(seed, spec.name);
+  const float deviation = static_cast<float>(spec.initialisation.value);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = deviation * random.normal(i);
 }
 
 }  // namespace troupe::apps::gpt

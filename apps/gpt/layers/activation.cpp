@@ -16,34 +16,42 @@ constexpr T kGeluCubic = static_cast<T>(0.044715);
 
 template <class T>
 void swiglu_forward(std::size_t count, const T* gate, const T* up, T* y) {
-  for (std::size_t i = 0; i < count; ++i) y[i] = gate[i] * sigmoid(gate[i]) * up[i];
+  vectorised([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) y[i] = gate[i] * sigmoid(gate[i]) * up[i];
+  });
 }
 
 template <class T>
 void swiglu_backward(std::size_t count, const T* gate, const T* up, const T* d_y, T* d_gate, T* d_up) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const T s = sigmoid(gate[i]);
-    const T silu = gate[i] * s;
-    d_up[i] = d_y[i] * silu;
-    d_gate[i] = d_y[i] * up[i] * (s + silu * (T{1} - s));
-  }
+  vectorised([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const T s = sigmoid(gate[i]);
+      const T silu = gate[i] * s;
+      d_up[i] = d_y[i] * silu;
+      d_gate[i] = d_y[i] * up[i] * (s + silu * (T{1} - s));
+    }
+  });
 }
 
 template <class T>
 void gelu_forward(std::size_t count, const T* x, T* y) {
-  for (std::size_t i = 0; i < count; ++i) {
-    y[i] = x[i] * sigmoid(kGeluSlope<T> * (x[i] + kGeluCubic<T> * x[i] * x[i] * x[i]));
-  }
+  vectorised([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      y[i] = x[i] * sigmoid(kGeluSlope<T> * (x[i] + kGeluCubic<T> * x[i] * x[i] * x[i]));
+    }
+  });
 }
 
 template <class T>
 void gelu_backward(std::size_t count, const T* x, const T* d_y, T* d_x) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const T square = x[i] * x[i];
-    const T s = sigmoid(kGeluSlope<T> * (x[i] + kGeluCubic<T> * square * x[i]));
-    const T slope = kGeluSlope<T> * (T{1} + T{3} * kGeluCubic<T> * square);
-    d_x[i] = d_y[i] * (s + x[i] * s * (T{1} - s) * slope);
-  }
+  vectorised([=]() __attribute__((always_inline)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const T square = x[i] * x[i];
+      const T s = sigmoid(kGeluSlope<T> * (x[i] + kGeluCubic<T> * square * x[i]));
+      const T slope = kGeluSlope<T> * (T{1} + T{3} * kGeluCubic<T> * square);
+      d_x[i] = d_y[i] * (s + x[i] * s * (T{1} - s) * slope);
+    }
+  });
 }
 
 template void swiglu_forward<float>(std::size_t, const float*, const float*, float*);

@@ -22,7 +22,9 @@ void causal_softmax(std::size_t length, T* scores) {
     T* row = scores + t * length;
     const std::size_t seen = t + 1;
     const T most = largest(seen, row);
-    for (std::size_t s = 0; s < seen; ++s) row[s] = exponential(row[s] - most);
+    vectorised([=]() __attribute__((always_inline)) {
+      for (std::size_t s = 0; s < seen; ++s) row[s] = exponential(row[s] - most);
+    });
     const T inverse = T{1} / ordered_sum<T>(seen, [=](std::size_t s) { return row[s]; });
     for (std::size_t s = 0; s < seen; ++s) row[s] *= inverse;
     std::fill(row + seen, row + length, T{0});

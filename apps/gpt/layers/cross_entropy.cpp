@@ -13,7 +13,9 @@ double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t 
     T* row = logits + n * vocabulary;
     const T most = largest(vocabulary, row);
     const T target = row[targets[n]] - most;
-    for (std::size_t v = 0; v < vocabulary; ++v) row[v] = exponential(row[v] - most);
+    vectorised([=]() __attribute__((always_inline)) {
+      for (std::size_t v = 0; v < vocabulary; ++v) row[v] = exponential(row[v] - most);
+    });
     const T sum = ordered_sum<T>(vocabulary, [=](std::size_t v) { return row[v]; });
     loss += std::log(static_cast<double>(sum)) - static_cast<double>(target);
     const T inverse = T{1} / sum;

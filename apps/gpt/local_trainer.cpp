@@ -1,0 +1,93 @@
+#include "apps/gpt/local_trainer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace troupe::apps::gpt {
+
+using core::Result;
+
+Result<LocalTrainer> LocalTrainer::create(const LocalTrainerOptions& options, const Corpus& corpus) {
+  if (options.lanes < 1 || options.microbatches < 1) {
+    return core::fail(core::Errc::invalid_argument,
+                      "lanes and microbatches must be 1 or more, found {} and {}", options.lanes,
+                      options.microbatches);
+  }
+  return LocalTrainer(options, corpus, TRY(Model::create(options.model, options.microbatch)));
+}
+
+LocalTrainer::LocalTrainer(const LocalTrainerOptions& options, const Corpus& corpus, Model model)
+    : options_(options), corpus_(&corpus), model_(std::move(model)), batch_(options.microbatch) {
+  for (const ParameterSpec& spec : model_.table().specs) {
+    const std::size_t count = spec.elements();
+    Tensor& tensor = tensors_.emplace_back();
+    for (auto* part : {&tensor.value, &tensor.gradient, &tensor.first_moment, &tensor.second_moment}) {
+      part->resize(count);
+    }
+    initialise(spec, options_.seed, tensor.value);
+  }
+  for (Tensor& tensor : tensors_) {
+    readable_.push_back(tensor.value.data());
+    gradients_.push_back(tensor.gradient.data());
+  }
+}
+
+Result<StepReport> LocalTrainer::step() {
+  for (Tensor& tensor : tensors_) std::fill(tensor.gradient.begin(), tensor.gradient.end(), 0.0F);
+  double loss = 0;
+  for (int lane = 0; lane < options_.lanes; ++lane) {
+    for (int microbatch = 0; microbatch < options_.microbatches; ++microbatch) {
+      batch_.fill_at_random(corpus_->training(), {options_.seed, next_step_, core::Lane{lane},
+                                                  static_cast<std::uint32_t>(microbatch)});
+      loss += TRY(model_.forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets()));
+    }
+  }
+  const double share = 1.0 / (options_.lanes * options_.microbatches);
+  const double norm = gradient_norm() * share;
+  const double clip = options_.clip_norm > 0 ? std::min(1.0, options_.clip_norm / (norm + 1e-6)) : 1.0;
+  const double learning_rate = options_.schedule.learning_rate(next_step_);
+  update(static_cast<float>(share * clip), learning_rate);
+  return StepReport{core::Step{next_step_.value++}, loss * share, norm, learning_rate};
+}
+
+Result<double> LocalTrainer::evaluate(std::size_t batches) {
+  double loss = 0;
+  for (std::size_t index = 0; index < batches; ++index) {
+    batch_.fill_evenly(corpus_->evaluation(), index, batches);
+    loss += TRY(model_.forward_loss(readable_, batch_.tokens(), batch_.targets()));
+  }
+  return loss / static_cast<double>(batches);
+}
+
+double LocalTrainer::gradient_norm() const {
+  double squares = 0;
+  for (const Tensor& tensor : tensors_) {
+    for (const float value : tensor.gradient) squares += static_cast<double>(value) * value;
+  }
+  return std::sqrt(squares);
+}
+
+void LocalTrainer::update(float gradient_scale, double learning_rate) {
+  const AdamWOptions& adam = options_.optimizer;
+  const double count = static_cast<double>(next_step_.value + 1);
+  const auto beta1 = static_cast<float>(adam.beta1), beta2 = static_cast<float>(adam.beta2);
+  const auto step_size = static_cast<float>(learning_rate / (1 - std::pow(adam.beta1, count)));
+  const auto root_correction = static_cast<float>(std::sqrt(1 - std::pow(adam.beta2, count)));
+  const auto epsilon = static_cast<float>(adam.epsilon);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const double decay = model_.table().specs[i].weight_decay ? adam.weight_decay : 0;
+    const auto keep = static_cast<float>(1 - learning_rate * decay);
+    Tensor& tensor = tensors_[i];
+    for (std::size_t j = 0; j < tensor.value.size(); ++j) {
+      const float gradient = tensor.gradient[j] * gradient_scale;
+      float& m = tensor.first_moment[j];
+      float& v = tensor.second_moment[j];
+      m = beta1 * m + (1 - beta1) * gradient;
+      v = beta2 * v + (1 - beta2) * gradient * gradient;
+      tensor.value[j] = tensor.value[j] * keep - step_size * m / (std::sqrt(v) / root_correction + epsilon);
+    }
+  }
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/gpt/data.hpp"
+#include "apps/gpt/model.hpp"
+#include "apps/gpt/schedule.hpp"
+
+namespace troupe::apps::gpt {
+
+/// AdamW as PyTorch defines it (torch.optim.AdamW, amsgrad off).
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;  ///< of the parameters whose spec says so
+};
+
+struct LocalTrainerOptions {
+  ModelConfig model;
+  BatchShape microbatch;
+  int lanes = 8;         ///< logical workers; each draws its own text
+  int microbatches = 1;  ///< per lane and step
+  Schedule schedule;
+  AdamWOptions optimizer;
+  double clip_norm = 1.0;  ///< gradients whose global norm is larger are scaled down to it; 0: never
+  std::uint64_t seed = 1;
+};
+
+struct StepReport {
+  core::Step step;
+  double loss = 0;           ///< mean over all tokens of the step, nats
+  double gradient_norm = 0;  ///< before clipping
+  double learning_rate = 0;
+};
+
+/// Data-parallel training with all lanes in one process, one after the other: the plain statement of what the
+/// distributed run computes, to tune with and to compare with.
+class LocalTrainer {
+ public:
+  /// The corpus must outlive the trainer.
+  static core::Result<LocalTrainer> create(const LocalTrainerOptions& options, const Corpus& corpus);
+
+  core::Result<StepReport> step();
+
+  /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
+  core::Result<double> evaluate(std::size_t batches);
+
+  Model& model() { return model_; }
+  Model::Parameters parameters() const { return readable_; }
+
+ private:
+  struct Tensor {
+    std::vector<float> value, gradient, first_moment, second_moment;
+  };
+
+  LocalTrainer(const LocalTrainerOptions& options, const Corpus& corpus, Model model);
+  double gradient_norm() const;
+  void update(float gradient_scale, double learning_rate);
+
+  LocalTrainerOptions options_;
+  const Corpus* corpus_;
+  Model model_;
+  Batch batch_;
+  core::Step next_step_;
+  std::vector<Tensor> tensors_;
+  std::vector<const float*> readable_;
+  std::vector<float*> gradients_;
+};
+
+}  // namespace troupe::apps::gpt

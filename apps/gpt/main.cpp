@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "apps/gpt/local_trainer.hpp"
+#include "apps/gpt/sample.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+using core::Result;
+
+struct Options {
+  bool local = false;
+  std::string text;
+  std::string preset = "demo";
+  std::size_t layers = 0, heads = 0, width = 0, feed_forward = 0, context = 0;
+  std::string norm = "rms", activation = "swiglu";
+  bool untied = false;
+  double initial_deviation = 0;
+  std::size_t batch = 8;
+  int lanes = 8, microbatches = 1;
+  std::int64_t steps = 500, warmup = 50;
+  double learning_rate = 3e-3, floor = 0.1;
+  AdamWOptions optimizer;
+  double clip_norm = 1;
+  std::uint64_t seed = 1;
+  std::int64_t evaluate_every = 100;
+  std::size_t evaluation_batches = 16;
+  std::size_t sample_bytes = 400;
+  std::string prompt = "And ";
+  SamplingOptions sampling;
+};
+
+void add_options(CLI::App& app, Options& o) {
+  app.add_flag("--local", o.local, "Train in this process alone");
+  app.add_option("--text", o.text, "Text file to train on (scripts/fetch_text writes one)")->required();
+  app.add_option("--preset", o.preset, "Model: tiny or demo")->capture_default_str();
+  app.add_option("--layers", o.layers, "Instead of the preset's");
+  app.add_option("--heads", o.heads, "Instead of the preset's");
+  app.add_option("--width", o.width, "Instead of the preset's");
+  app.add_option("--feed-forward", o.feed_forward, "Instead of the preset's");
+  app.add_option("--context", o.context, "Instead of the preset's; in tokens");
+  app.add_option("--norm", o.norm, "rms or layer")->capture_default_str();
+  app.add_option("--activation", o.activation, "swiglu or gelu")->capture_default_str();
+  app.add_flag("--untied", o.untied, "An output layer of its own, instead of the embedding table");
+  app.add_option("--initial-deviation", o.initial_deviation, "Of the weights, instead of the preset's");
+  app.add_option("--batch", o.batch, "Sequences of a microbatch")->capture_default_str();
+  app.add_option("--lanes", o.lanes, "Logical data-parallel workers")->capture_default_str();
+  app.add_option("--microbatches", o.microbatches, "Per lane and step")->capture_default_str();
+  app.add_option("--steps", o.steps, "Optimizer steps")->capture_default_str();
+  app.add_option("--warmup", o.warmup, "Steps to the full learning rate")->capture_default_str();
+  app.add_option("--learning-rate", o.learning_rate, "At its peak")->capture_default_str();
+  app.add_option("--floor", o.floor, "Learning rate at the end, as a share of the peak")
+      ->capture_default_str();
+  app.add_option("--weight-decay", o.optimizer.weight_decay, "Of matrices")->capture_default_str();
+  app.add_option("--beta2", o.optimizer.beta2, "Of AdamW")->capture_default_str();
+  app.add_option("--clip-norm", o.clip_norm, "Global gradient norm; 0: no clipping")->capture_default_str();
+  app.add_option("--seed", o.seed, "Of weights, data and samples")->capture_default_str();
+  app.add_option("--evaluate-every", o.evaluate_every, "Steps")->capture_default_str();
+  app.add_option("--evaluation-batches", o.evaluation_batches, "Microbatches")->capture_default_str();
+  app.add_option("--sample-bytes", o.sample_bytes, "Text to write at the end")->capture_default_str();
+  app.add_option("--prompt", o.prompt, "The sample's beginning")->capture_default_str();
+  app.add_option("--temperature", o.sampling.temperature, "0: the likeliest")->capture_default_str();
+  app.add_option("--top-k", o.sampling.top_k, "Choose among so many tokens")->capture_default_str();
+}
+
+Result<ModelConfig> model_config(const Options& o) {
+  ModelConfig config = TRY(preset(o.preset));
+  const auto replace = [](std::size_t& field, std::size_t value) { field = value > 0 ? value : field; };
+  replace(config.layers, o.layers);
+  replace(config.heads, o.heads);
+  replace(config.width, o.width);
+  replace(config.feed_forward, o.feed_forward);
+  replace(config.context, o.context);
+  config.norm = TRY(norm_from_name(o.norm));
+  config.activation = TRY(activation_from_name(o.activation));
+  config.tied_embeddings = !o.untied;
+  if (o.initial_deviation != 0) config.initial_deviation = o.initial_deviation;
+  TRY(validate(config));
+  return config;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Result<void> train_locally(const Options& o) {
+  const ModelConfig config = TRY(model_config(o));
+  const Corpus corpus = TRY(Corpus::open(o.text, config.context));
+  auto trainer = TRY(LocalTrainer::create({.model = config,
+                                           .microbatch = {o.batch, config.context},
+                                           .lanes = o.lanes,
+                                           .microbatches = o.microbatches,
+                                           .schedule = {.peak = o.learning_rate,
+                                                        .floor = o.learning_rate * o.floor,
+                                                        .warmup = core::Step{o.warmup},
+                                                        .total = core::Step{o.steps}},
+                                           .optimizer = o.optimizer,
+                                           .clip_norm = o.clip_norm,
+                                           .seed = o.seed},
+                                          corpus));
+  fmt::print("{} parameters, {} KiB of activations, {} tokens a step\n", parameter_count(config),
+             trainer.model().activation_bytes() >> 10,
+             o.batch * config.context * static_cast<std::size_t>(o.lanes * o.microbatches));
+  const auto start = std::chrono::steady_clock::now();
+  double tokens = 0;
+  for (std::int64_t step = 1; step <= o.steps; ++step) {
+    const StepReport report = TRY(trainer.step());
+    tokens += static_cast<double>(o.batch * config.context) * o.lanes * o.microbatches;
+    if (step % o.evaluate_every != 0 && step != o.steps) continue;
+    const double seconds = seconds_since(start);
+    const double evaluation = TRY(trainer.evaluate(o.evaluation_batches));
+    fmt::print("step {:5}  loss {:.4f}  evaluation {:.4f}  norm {:.3f}  {:6.0f} tokens/s  {:5.1f} s\n", step,
+               report.loss, evaluation, report.gradient_norm, tokens / seconds, seconds_since(start));
+    std::fflush(stdout);
+  }
+  SamplingOptions sampling = o.sampling;
+  sampling.seed = o.seed;
+  const auto sample =
+      TRY(sample_text(trainer.model(), trainer.parameters(), o.prompt, o.sample_bytes, sampling));
+  fmt::print("\n{}{}\n", o.prompt, sample);
+  return {};
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains a small language model on the bytes of a text.");
+  Options options;
+  add_options(app, options);
+  CLI11_PARSE(app, argc, argv);
+  const Result<void> done =
+      options.local ? train_locally(options)
+                    : core::fail(core::Errc::unavailable, "only --local training is built so far");
+  if (done) return 0;
+  fmt::print(stderr, "gpt: {}\n", done.error().message);
+  return done.error().code == core::Errc::invalid_argument ? 2 : 1;
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
+
+int main(int argc, char** argv) {
+  return troupe::apps::gpt::run(argc, argv);
+}
