@@ -113,12 +113,18 @@ Result<BufferLayout> buffer_layout(LayoutPolicy policy, const std::vector<Layout
               "the policy row_aligned has no buckets; ask for its row layout instead");
 }
 
+ElementRange even_part(ElementRange range, int parts, int part) {
+  CHECK(part >= 0 && part < parts, "a part is one of the parts");
+  const std::int64_t size = range.size() / parts;
+  const std::int64_t longer = range.size() % parts;
+  const std::int64_t start = range.start + part * size + std::min<std::int64_t>(part, longer);
+  return {start, start + size + (part < longer ? 1 : 0)};
+}
+
 ElementRange shard_range(const BufferLayout& layout, int bucket, int shard) {
   const BucketPlace& place = layout.buckets.at(static_cast<std::size_t>(bucket));
-  CHECK(shard >= 0 && shard < layout.shards, "a shard is one of the layout's");
   CHECK(place.size() % layout.shards == 0, "a bucket that is sharded divides by the number of shards");
-  const std::int64_t size = place.size() / layout.shards;
-  return {place.start + shard * size, place.start + (shard + 1) * size};
+  return even_part({place.start, place.end}, layout.shards, shard);
 }
 
 std::optional<Ownership> ownership(const BufferLayout& layout, int parameter, int shard) {

@@ -51,6 +51,9 @@ struct ElementRange {
   friend bool operator==(const ElementRange&, const ElementRange&) = default;
 };
 
+/// One of `parts` contiguous parts that differ by one element at most; the first ones are the longer.
+ElementRange even_part(ElementRange range, int parts, int part);
+
 struct ParameterPlace {
   std::int64_t start = 0;
   std::int64_t end = 0;

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// Sizes of the parallel axes. The job has tp * cp * dp * pp ranks. Experts fold tp * cp * dp of a pipeline
+/// stage into etp * ep * edp, where edp follows from the others.
+struct MeshSizes {
+  int tp = 1;   ///< tensor parallel
+  int cp = 1;   ///< context parallel
+  int ep = 1;   ///< expert parallel
+  int dp = 1;   ///< data parallel
+  int pp = 1;   ///< pipeline parallel
+  int etp = 0;  ///< tensor parallel of experts; 0 means the same as tp
+  /// Copies of the sharded optimizer: the dp_cp ranks are cut into this many contiguous chunks.
+  int optimizer_instances = 1;
+
+  friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
+};
+
+/// Process groups, by the names that Megatron-Core gives them.
+enum class GroupKind : std::uint8_t {
+  world,
+  tp,
+  cp,
+  dp,
+  pp,
+  dp_cp,
+  tp_pp,
+  tp_dp_cp,
+  embd,      ///< first and last pipeline stage
+  pos_embd,  ///< first pipeline stage
+  ep,
+  etp,
+  edp,
+  intra_dp_cp,     ///< the chunk of dp_cp that shares one copy of the optimizer
+  intra_edp,       ///< as intra_dp_cp, for experts
+  inter_instance,  ///< the same place in all chunks; the same ranks for dense parameters and experts
+};
+inline constexpr std::size_t kGroupKinds = 16;
+std::string_view name_of(GroupKind kind) noexcept;
+
+/// Which rank stands where. Ranks are numbered with the first axis of `order` changing fastest; the expert
+/// axes take the places of the dense ones (etp that of tp).
+class Mesh {
+ public:
+  static constexpr std::string_view kDefaultOrder = "tp-cp-ep-dp-pp";
+
+  /// Errc::invalid_argument names the axis and the sizes that do not fit.
+  static Result<Mesh> create(MeshSizes sizes, std::string_view order = kDefaultOrder);
+
+  const MeshSizes& sizes() const { return sizes_; }
+  int edp() const { return edp_; }
+  WorldSize world() const { return world_; }
+  /// The size of the groups of this kind (of those that exist).
+  int group_size(GroupKind kind) const;
+
+  /// The group of this kind that `rank` is in, in group order. Empty when it is in none: only the embedding
+  /// groups leave ranks out.
+  std::vector<Rank> group(GroupKind kind, Rank rank) const;
+  /// All groups of this kind, by their first rank.
+  std::vector<std::vector<Rank>> groups(GroupKind kind) const;
+
+ private:
+  enum Axis : std::uint8_t { tp, cp, ep, dp, pp };
+  struct Span {
+    int size = 1;
+    int stride = 1;
+  };
+  /// Per axis, how ranks are numbered along it.
+  using Numbering = std::array<Span, 5>;
+
+  static Numbering number(const std::array<Axis, 5>& order, const std::array<int, 5>& sizes);
+  static Result<std::array<Axis, 5>> parse_order(std::string_view order);
+  std::vector<Rank> along(const Numbering& numbering, std::initializer_list<Axis> axes, Rank rank) const;
+  std::vector<Rank> instance_chunk(std::vector<Rank> group, Rank rank) const;
+  std::vector<Rank> same_place_in_chunks(const std::vector<Rank>& group, Rank rank) const;
+  std::vector<Rank> pipeline_ends(Rank rank, bool with_last) const;
+
+  MeshSizes sizes_;
+  int edp_ = 1;
+  WorldSize world_{1};
+  Numbering dense_{};
+  Numbering expert_{};
+};
+
+}  // namespace troupe::core

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/layout/buffer_layout.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// How a tensor lies on the ranks of one data-parallel axis.
+enum class Placement : std::uint8_t {
+  replicated,  ///< R: everyone has all of it
+  partial,     ///< P: everyone has a summand of all of it
+  flat_shard,  ///< F: everyone has an even part of it
+};
+
+enum class Strategy : std::uint8_t { ddp, zero1, zero2, zero3, hsdp, hfsdp };
+std::string_view name_of(Strategy strategy) noexcept;
+Result<Strategy> strategy_from_name(std::string_view name);
+
+/// One placement per data-parallel axis, from the outermost (slowest) to the innermost.
+using Placements = std::vector<Placement>;
+
+/// What a strategy does with the three kinds of tensors. Gradients are those between microbatches; after the
+/// last one they come to lie as the optimizer does.
+struct StrategyPlacements {
+  Placements parameters;
+  Placements gradients;
+  Placements optimizer;
+
+  friend bool operator==(const StrategyPlacements&, const StrategyPlacements&) = default;
+};
+
+/// One axis, or (outer, inner) for hsdp and hfsdp, or for a strategy of one axis with several optimizer
+/// instances: then ranks of the inner axis share one copy of the optimizer. Errc::invalid_argument when the
+/// strategy cannot have instances.
+Result<StrategyPlacements> placements_of(Strategy strategy, int optimizer_instances = 1);
+
+/// What moves a tensor from one placement to another along one axis.
+enum class Redistribution : std::uint8_t {
+  none,
+  all_reduce,      ///< P -> R
+  reduce_scatter,  ///< P -> F
+  all_gather,      ///< F -> R
+  slice,           ///< R -> F: a view, without traffic
+};
+
+/// Errc::invalid_argument where no collective does it: nothing becomes a summand again.
+Result<Redistribution> redistribution(Placement from, Placement to);
+
+struct AxisRedistribution {
+  std::size_t axis = 0;
+  Redistribution what = Redistribution::none;
+
+  friend bool operator==(const AxisRedistribution&, const AxisRedistribution&) = default;
+};
+
+/// The collectives from one list of placements to another, in order. What makes the tensor smaller goes from
+/// the inner axis outwards, what makes it larger from the outer axis inwards, so that least is moved.
+Result<std::vector<AxisRedistribution>> redistributions(const Placements& from, const Placements& to);
+
+/// The elements of a flat buffer that a rank holds; the innermost axis cuts first. `sizes` and `coordinates`
+/// are per axis, outermost first. Flat axes must be the last ones of the list and divide the buffer.
+Result<ElementRange> local_range(std::int64_t elements, const Placements& placements,
+                                 const std::vector<int>& sizes, const std::vector<int>& coordinates);
+
+}  // namespace troupe::core
