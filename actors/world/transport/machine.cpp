@@ -304,6 +304,10 @@ void TransportMachine::fail(core::Error why) {
 
 void TransportMachine::lose(core::Error why) {
   if (is_over()) return;
+  if (is_joined()) {
+    output_.clear();
+    output_taken_ = 0;
+  }
   state_ = State::over;
   events_.emplace_back(Lost{std::move(why), sent_ - acknowledged_});
 }

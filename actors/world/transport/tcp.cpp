@@ -1,0 +1,416 @@
+#include "actors/world/transport/tcp.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <asio/connect.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/write.hpp>
+#include <atomic>
+#include <condition_variable>
+#include <future>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "core/check.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using asio::ip::tcp;
+using core::Errc;
+
+constexpr std::size_t kChunkBytes = std::size_t{64} << 10;
+constexpr auto kFirstRetry = std::chrono::milliseconds(10);
+constexpr auto kLastRetry = std::chrono::milliseconds(500);
+/// How long a refused peer has to read why.
+constexpr auto kLinger = std::chrono::seconds(1);
+
+void prepare(tcp::socket& socket) {
+  std::error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+}
+
+std::chrono::nanoseconds steady_now() {
+  return std::chrono::steady_clock::now().time_since_epoch();
+}
+
+}  // namespace
+
+/// Everything but the router and what close() waits for is touched by the network's thread only.
+class TcpNetwork::Shell {
+ public:
+  Shell(TcpOptions options, NetworkHandler handler)
+      : options_(std::move(options)), handler_(std::move(handler)), router_(options_.router) {}
+  ~Shell() { stop(); }
+
+  core::Result<void> listen();
+  core::Result<void> reach();
+  core::Result<void> send(core::Rank to, std::span<const std::byte> message);
+  core::Result<void> close();
+  const TcpOptions& options() const { return options_; }
+  std::uint16_t port() const { return port_; }
+
+ private:
+  using Id = Router::ConnectionId;
+  struct Wire {
+    explicit Wire(tcp::socket connected) : socket(std::move(connected)), linger(socket.get_executor()) {}
+
+    tcp::socket socket;
+    asio::steady_timer linger;
+    std::array<std::byte, kChunkBytes> input;
+    std::vector<std::byte> output;  ///< being written; empty when nothing is
+    bool closing = false;
+  };
+  // Owned by the table and by the operations on the socket that have not ended.
+  using WirePointer = std::shared_ptr<Wire>;
+
+  core::Result<void> bind();
+  void run();
+  void stop();
+  void accept();
+  void resolve();
+  void try_to_connect(tcp::resolver::results_type endpoints);
+  void retry(tcp::resolver::results_type endpoints, std::string why);
+  void adopt(tcp::socket socket);
+  void read(Id id, const WirePointer& wire);
+  void write(Id id, const WirePointer& wire);
+  void finish(Id id, const WirePointer& wire);
+  void pump_soon();
+  void pump();
+  bool deliver_events();
+  void deliver(NetworkEvent event);
+  void arm();
+  void opened(core::Result<void> result);
+  void log(std::string_view line) const {
+    if (options_.log) options_.log(line);
+  }
+
+  const TcpOptions options_;
+  const NetworkHandler handler_;
+  std::uint16_t port_ = 0;
+
+  std::mutex mutex_;  // guards router_ and quiet_
+  Router router_;
+  bool quiet_ = false;  ///< everything was said and nobody is connected
+  std::condition_variable changed_;
+  std::atomic<bool> pump_is_posted_ = false;
+
+  asio::io_context io_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
+  tcp::acceptor acceptor_{io_};
+  tcp::resolver resolver_{io_};
+  tcp::socket connecting_{io_};
+  asio::steady_timer timer_{io_};
+  std::chrono::nanoseconds armed_ = std::chrono::nanoseconds::max();  ///< when timer_ comes; max for never
+  asio::steady_timer retry_timer_{io_};
+  std::chrono::milliseconds retry_after_ = kFirstRetry;
+  std::chrono::nanoseconds give_up_{};
+  std::map<Id, WirePointer> wires_;
+  std::promise<core::Result<void>> opening_;
+  bool is_open_ = false;
+  std::thread thread_;
+};
+
+core::Result<void> TcpNetwork::Shell::bind() {
+  std::error_code error;
+  auto address = asio::ip::make_address(options_.address, error);
+  if (error) {
+    return core::fail(Errc::invalid_argument,
+                      "rank 0 listens at a numeric address such as 127.0.0.1, found \"{}\"",
+                      options_.address);
+  }
+  tcp::endpoint endpoint(address, options_.port);
+  acceptor_.open(endpoint.protocol(), error);
+  if (!error) ::fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
+  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor_.bind(endpoint, error);
+  if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+  if (error) {
+    return core::fail(Errc::io, "rank 0 can not listen at {} port {}: {}; choose another port or address",
+                      options_.address, options_.port, error.message());
+  }
+  port_ = acceptor_.local_endpoint().port();
+  log(fmt::format("the control network listens at {} port {}{}", options_.address, port_,
+                  address.is_loopback() ? "" : ", which other hosts can reach; it is not encrypted"));
+  return {};
+}
+
+core::Result<void> TcpNetwork::Shell::listen() {
+  TRY(bind());
+  accept();
+  run();
+  return {};
+}
+
+core::Result<void> TcpNetwork::Shell::reach() {
+  port_ = options_.port;
+  give_up_ = steady_now() + options_.connect_deadline;
+  resolve();
+  auto result = opening_.get_future();
+  run();
+  // The network's thread gives up by itself; the second more is for one that can not run.
+  if (result.wait_for(options_.connect_deadline + std::chrono::seconds(1)) == std::future_status::timeout) {
+    return core::fail(Errc::timeout, "rank 0 at {} port {} did not welcome this rank within {:.3g} s",
+                      options_.address, options_.port,
+                      std::chrono::duration<double>(options_.connect_deadline).count());
+  }
+  return result.get();
+}
+
+void TcpNetwork::Shell::run() {
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "troupe-network");
+    io_.run();
+  });
+}
+
+void TcpNetwork::Shell::stop() {
+  io_.stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void TcpNetwork::Shell::accept() {
+  acceptor_.async_accept([this](std::error_code error, tcp::socket socket) {
+    if (error == asio::error::operation_aborted) return;
+    // Strangers may not use up the descriptors; those of the job come again.
+    std::size_t limit = 2 * static_cast<std::size_t>(options_.router.world.value) + 16;
+    if (!error && wires_.size() < limit) adopt(std::move(socket));
+    if (!error) return accept();
+    log(fmt::format("the control network could not accept a connection: {}", error.message()));
+    retry_timer_.expires_after(kLastRetry);
+    retry_timer_.async_wait([this](std::error_code aborted) {
+      if (!aborted) accept();
+    });
+  });
+}
+
+void TcpNetwork::Shell::resolve() {
+  std::error_code not_numeric;
+  auto address = asio::ip::make_address(options_.address, not_numeric);
+  if (!not_numeric) {
+    return try_to_connect(tcp::resolver::results_type::create(tcp::endpoint(address, options_.port), "", ""));
+  }
+  resolver_.async_resolve(options_.address, std::to_string(options_.port),
+                          [this](std::error_code error, tcp::resolver::results_type endpoints) {
+                            if (error) return retry({}, error.message());
+                            try_to_connect(std::move(endpoints));
+                          });
+}
+
+void TcpNetwork::Shell::try_to_connect(tcp::resolver::results_type endpoints) {
+  connecting_ = tcp::socket(io_);
+  asio::async_connect(connecting_, endpoints, [this, endpoints](std::error_code error, const tcp::endpoint&) {
+    if (error) return retry(endpoints, error.message());
+    adopt(std::move(connecting_));
+  });
+}
+
+void TcpNetwork::Shell::retry(tcp::resolver::results_type endpoints, std::string why) {
+  if (steady_now() + retry_after_ > give_up_) {
+    return opened(core::fail(
+        Errc::timeout,
+        "rank 0 could not be reached at {} port {} within {:.3g} s: {}; see whether rank 0 has started, and "
+        "that MASTER_ADDR and MASTER_PORT are the same on all ranks",
+        options_.address, options_.port, std::chrono::duration<double>(options_.connect_deadline).count(),
+        why));
+  }
+  retry_timer_.expires_after(retry_after_);
+  retry_after_ = std::min(2 * retry_after_, kLastRetry);
+  retry_timer_.async_wait([this, endpoints = std::move(endpoints)](std::error_code aborted) {
+    if (aborted) return;
+    endpoints.empty() ? resolve() : try_to_connect(endpoints);
+  });
+}
+
+void TcpNetwork::Shell::opened(core::Result<void> result) {
+  if (!std::exchange(is_open_, true)) opening_.set_value(std::move(result));
+}
+
+void TcpNetwork::Shell::adopt(tcp::socket socket) {
+  prepare(socket);
+  auto wire = std::make_shared<Wire>(std::move(socket));
+  Id id = 0;
+  {
+    std::lock_guard lock(mutex_);
+    id = router_.open(steady_now());
+  }
+  wires_.emplace(id, wire);
+  read(id, wire);
+  pump();
+}
+
+void TcpNetwork::Shell::read(Id id, const WirePointer& wire) {
+  wire->socket.async_read_some(asio::buffer(wire->input), [this, id, wire](std::error_code error,
+                                                                           std::size_t bytes) {
+    {
+      std::lock_guard lock(mutex_);
+      if (error) {
+        router_.disconnected(id, error == asio::error::eof ? "end of file" : error.message(), steady_now());
+      } else {
+        router_.receive(id, std::span(wire->input).first(bytes), steady_now());
+      }
+    }
+    error ? finish(id, wire) : read(id, wire);
+    pump();
+  });
+}
+
+void TcpNetwork::Shell::write(Id id, const WirePointer& wire) {
+  bool is_writing = !wire->output.empty();
+  bool is_over = false;
+  {
+    std::lock_guard lock(mutex_);
+    is_over = router_.is_over(id);
+    if (!is_writing) wire->output = router_.take_output(id, kChunkBytes);
+  }
+  if (is_over && !std::exchange(wire->closing, true)) {
+    wire->linger.expires_after(kLinger);
+    wire->linger.async_wait([this, id, wire](std::error_code aborted) {
+      if (!aborted) finish(id, wire);
+    });
+  }
+  if (is_writing) return;
+  if (!wire->output.empty()) {
+    asio::async_write(wire->socket, asio::buffer(wire->output),
+                      [this, wire](std::error_code error, std::size_t) {
+                        wire->output.clear();
+                        // A wire that can not be written says why when it is read.
+                        if (!error) pump();
+                      });
+  } else if (is_over) {
+    std::error_code ignored;
+    wire->socket.shutdown(tcp::socket::shutdown_send, ignored);
+  }
+}
+
+void TcpNetwork::Shell::finish(Id id, const WirePointer& wire) {
+  std::error_code ignored;
+  wire->linger.cancel();
+  wire->socket.close(ignored);
+  wires_.erase(id);
+}
+
+core::Result<void> TcpNetwork::Shell::send(core::Rank to, std::span<const std::byte> message) {
+  {
+    std::lock_guard lock(mutex_);
+    TRY(router_.send(to, message, steady_now()));
+  }
+  pump_soon();
+  return {};
+}
+
+void TcpNetwork::Shell::pump_soon() {
+  if (pump_is_posted_.exchange(true)) return;
+  asio::post(io_, [this] {
+    pump_is_posted_ = false;
+    pump();
+  });
+}
+
+/// Brings to the handler and to the wires what has come up in the router.
+void TcpNetwork::Shell::pump() {
+  while (deliver_events()) continue;
+  std::vector<std::pair<Id, WirePointer>> wires(wires_.begin(), wires_.end());
+  for (const auto& [id, wire] : wires) write(id, wire);
+  arm();
+}
+
+bool TcpNetwork::Shell::deliver_events() {
+  std::vector<NetworkEvent> events;
+  {
+    std::lock_guard lock(mutex_);
+    events = router_.take_events();
+  }
+  for (NetworkEvent& event : events) deliver(std::move(event));
+  return !events.empty();
+}
+
+void TcpNetwork::Shell::deliver(NetworkEvent event) {
+  if (!is_open_ && options_.router.self != Router::kHub) {
+    if (auto* lost = std::get_if<RankLost>(&event)) return opened(tl::unexpected(std::move(lost->why)));
+    if (std::holds_alternative<RankJoined>(event)) opened({});
+  }
+  handler_(std::move(event));
+}
+
+void TcpNetwork::Shell::arm() {
+  std::lock_guard lock(mutex_);
+  for (Id id : router_.connections()) {
+    if (!wires_.contains(id)) router_.forget(id);
+  }
+  bool is_writing =
+      std::ranges::any_of(wires_, [](const auto& wire) { return !wire.second->output.empty(); });
+  quiet_ = router_.is_quiet() && !is_writing;
+  changed_.notify_all();
+
+  // Traffic moves the deadline away; the timer then comes too early once and is armed again.
+  auto deadline = router_.deadline();
+  if (deadline >= armed_) return;
+  armed_ = deadline;
+  timer_.expires_at(std::chrono::steady_clock::time_point(deadline));
+  timer_.async_wait([this](std::error_code aborted) {
+    if (aborted) return;
+    armed_ = std::chrono::nanoseconds::max();
+    {
+      std::lock_guard guard(mutex_);
+      router_.tick(steady_now());
+    }
+    pump();
+  });
+}
+
+core::Result<void> TcpNetwork::Shell::close() {
+  CHECK(std::this_thread::get_id() != thread_.get_id(), "the handler can not wait for its own thread");
+  if (!thread_.joinable()) return {};
+  bool done = false;
+  {
+    std::unique_lock lock(mutex_);
+    router_.leave(steady_now());
+    quiet_ = false;
+    pump_soon();
+    done = changed_.wait_for(lock, options_.close_deadline, [this] { return quiet_; });
+  }
+  stop();
+  if (done) return {};
+  return core::fail(Errc::timeout, "not all ranks answered the farewell of rank {} within {:.3g} s",
+                    options_.router.self.value,
+                    std::chrono::duration<double>(options_.close_deadline).count());
+}
+
+TcpNetwork::TcpNetwork(std::unique_ptr<Shell> shell) : shell_(std::move(shell)) {}
+TcpNetwork::~TcpNetwork() = default;
+
+core::Result<std::unique_ptr<TcpNetwork>> TcpNetwork::open(TcpOptions options, NetworkHandler handler) {
+  bool is_hub = options.router.self == Router::kHub;
+  auto shell = std::make_unique<Shell>(std::move(options), std::move(handler));
+  TRY(is_hub ? shell->listen() : shell->reach());
+  return std::unique_ptr<TcpNetwork>(new TcpNetwork(std::move(shell)));
+}
+
+core::Rank TcpNetwork::rank() const {
+  return shell_->options().router.self;
+}
+core::WorldSize TcpNetwork::world() const {
+  return shell_->options().router.world;
+}
+core::Result<void> TcpNetwork::send(core::Rank to, std::span<const std::byte> message) {
+  return shell_->send(to, message);
+}
+core::Result<void> TcpNetwork::close() {
+  return shell_->close();
+}
+std::uint16_t TcpNetwork::port() const {
+  return shell_->port();
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "actors/world/network.hpp"
+#include "actors/world/transport/router.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+struct TcpOptions {
+  RouterOptions router;
+  /// Where rank 0 listens and the others reach it. Anything but loopback has to be asked for.
+  std::string address = "127.0.0.1";
+  std::uint16_t port = 0;  ///< at rank 0, 0 lets the system choose
+  /// To reach rank 0, which may start later, and to be welcomed.
+  std::chrono::nanoseconds connect_deadline = std::chrono::seconds(30);
+  std::chrono::nanoseconds close_deadline = std::chrono::seconds(2);
+  std::function<void(std::string_view)> log;  ///< what is bound, who was refused; from the network's thread
+};
+
+/// The control network over TCP: one thread, "troupe-network", which runs the sockets and calls the handler.
+class TcpNetwork final : public Network {
+ public:
+  /// At rank 0 returns when the port is bound; elsewhere when rank 0 has welcomed this rank. The handler may
+  /// be called before open() returns. Errc::io for an address that can not be bound, Errc::timeout when rank
+  /// 0 is not reached, Errc::mismatch when it is another job or build or has another token.
+  static core::Result<std::unique_ptr<TcpNetwork>> open(TcpOptions options, NetworkHandler handler);
+
+  ~TcpNetwork() override;
+
+  core::Rank rank() const override;
+  core::WorldSize world() const override;
+  core::Result<void> send(core::Rank to, std::span<const std::byte> message) override;
+  /// Not from the handler.
+  core::Result<void> close() override;
+
+  /// The port that is bound (rank 0) or reached.
+  std::uint16_t port() const;
+
+ private:
+  class Shell;
+  explicit TcpNetwork(std::unique_ptr<Shell> shell);
+
+  std::unique_ptr<Shell> shell_;
+};
+
+}  // namespace troupe::actors

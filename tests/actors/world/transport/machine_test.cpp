@@ -1,0 +1,314 @@
+#include "actors/world/transport/machine.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/actors/world/transport/pair.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+TEST(TransportMachine, BothSidesJoinWhenTheyShareJobAndToken) {
+  Pair pair;
+
+  pair.settle();
+
+  EXPECT_EQ(story_of(pair.initiator.take_events()), "joined 0");
+  EXPECT_EQ(story_of(pair.acceptor.take_events()), "joined 1");
+}
+
+TEST(TransportMachine, DeliversMessagesInOrderWhenBytesComeOneByOne) {
+  Pair pair;
+  pair.join();
+  for (const char* text : {"a", "", "bc"}) ASSERT_TRUE(pair.initiator.send(bytes_of(text), pair.now));
+
+  while (pair.initiator.output_bytes() > 0) pair.acceptor.receive(pair.initiator.take_output(1), pair.now);
+
+  EXPECT_EQ(story_of(pair.acceptor.take_events()), "received a, received , received bc");
+}
+
+TEST(TransportMachine, RefusesAnInitiatorWithTheWrongTokenAndAnAcceptorToo) {
+  auto stranger = options_of(Pair::Side::initiator);
+  stranger.token = token_of(8);
+  Pair pair(stranger);
+
+  pair.settle();
+
+  // The initiator checks the acceptor's proof first, so an acceptor never proves itself to a stranger for
+  // nothing: both learn only that the tokens differ.
+  EXPECT_THAT(reason_in(pair.initiator.take_events()), HasSubstr("does not know this job's token"));
+  EXPECT_EQ(story_of(pair.acceptor.take_events()), "");
+}
+
+/// An initiator which proves itself without looking at the acceptor's proof.
+TEST(TransportMachine, AnAcceptorRefusesAWrongProof) {
+  TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
+  std::vector<std::byte> hello;
+  ByteWriter(hello).number(std::uint32_t{46}).number(std::uint8_t{1}).number(kTransportMagic);
+  ByteWriter(hello).number(kTransportVersion).number(std::int32_t{1}).bytes(Nonce{}).text("job");
+  std::vector<std::byte> proof;
+  ByteWriter(proof).number(std::uint32_t{33}).number(std::uint8_t{3}).bytes(Proof{});
+
+  acceptor.receive(hello, 0ns);
+  acceptor.take_output(SIZE_MAX);
+  acceptor.receive(proof, 0ns);
+
+  EXPECT_EQ(story_of(acceptor.take_events()), "lost mismatch");
+  EXPECT_THAT(text_of(acceptor.take_output(SIZE_MAX)), HasSubstr("TROUPE_JOB_TOKEN"));
+}
+
+TEST(TransportMachine, ARecordedHandshakeIsRefusedTheNextTime) {
+  Pair pair;
+  auto hello = pair.initiator.take_output(SIZE_MAX);
+  pair.acceptor.receive(hello, 0ns);
+  pair.initiator.receive(pair.acceptor.take_output(SIZE_MAX), 0ns);
+  auto proof = pair.initiator.take_output(SIZE_MAX);
+  auto again = options_of(Pair::Side::acceptor);
+  again.nonce.fill(std::byte{9});
+  TransportMachine acceptor(again, 0ns);
+
+  acceptor.receive(hello, 0ns);
+  acceptor.receive(proof, 0ns);
+
+  EXPECT_EQ(story_of(acceptor.take_events()), "lost mismatch");
+}
+
+TEST(TransportMachine, AProofIsOfNoUseInTheOtherDirection) {
+  auto reflecting = options_of(Pair::Side::acceptor);
+  reflecting.token = token_of(8);
+  reflecting.nonce = options_of(Pair::Side::initiator).nonce;
+  Pair pair(options_of(Pair::Side::initiator), reflecting);
+
+  pair.settle();
+
+  EXPECT_EQ(story_of(pair.initiator.take_events()), "lost mismatch");
+}
+
+TEST(TransportMachine, SaysWhichJobWasExpected) {
+  auto other = options_of(Pair::Side::initiator);
+  other.job = "another";
+  Pair pair(other);
+
+  pair.settle();
+
+  EXPECT_THAT(reason_in(pair.acceptor.take_events()), HasSubstr("expected job \"job\", found \"another\""));
+  EXPECT_THAT(reason_in(pair.initiator.take_events()), HasSubstr("rank 0 refused: expected job"));
+}
+
+TEST(TransportMachine, TellsAnInitiatorWhyItIsNotAdmitted) {
+  auto choosy = options_of(Pair::Side::acceptor);
+  choosy.admit = [](core::Rank rank) {
+    return core::Result<void>(core::fail(core::Errc::already_exists, "rank {} is here", rank.value));
+  };
+  Pair pair(options_of(Pair::Side::initiator), choosy);
+
+  pair.settle();
+
+  EXPECT_EQ(story_of(pair.acceptor.take_events()), "lost already_exists");
+  EXPECT_THAT(reason_in(pair.initiator.take_events()), HasSubstr("rank 0 refused: rank 1 is here"));
+}
+
+TEST(TransportMachine, RefusesGarbageByQuotingIt) {
+  TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
+
+  acceptor.receive(bytes_of("GET / HTTP/1.1\r\n"), 0ns);
+
+  EXPECT_THAT(reason_in(acceptor.take_events()), HasSubstr("found \"GET / HTTP/1.1..\""));
+  EXPECT_TRUE(acceptor.is_over());
+}
+
+TEST(TransportMachine, RefusesAnotherVersion) {
+  TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
+  Pair pair;
+  auto hello = pair.initiator.take_output(SIZE_MAX);
+  hello[kFrameHeaderBytes + 4] = std::byte{2};
+
+  acceptor.receive(hello, 0ns);
+
+  EXPECT_THAT(reason_in(acceptor.take_events()),
+              HasSubstr("expected version 1 of the control transport, found 2"));
+}
+
+TEST(TransportMachine, RefusesAFrameAboveTheCapAsSoonAsItIsAnnounced) {
+  Pair pair;
+  pair.join();
+  std::vector<std::byte> header;
+  ByteWriter(header).number(static_cast<std::uint32_t>(kMaxFrameBytes + 1)).number(std::uint8_t{6});
+
+  pair.acceptor.receive(header, pair.now);
+
+  EXPECT_THAT(reason_in(pair.acceptor.take_events()), HasSubstr("announced a frame of 1048577 bytes"));
+}
+
+TEST(TransportMachine, AStrangerCanNotAnnounceALargeFrame) {
+  TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
+  std::vector<std::byte> header;
+  ByteWriter(header).number(static_cast<std::uint32_t>(kMaxHandshakeFrameBytes + 1)).number(std::uint8_t{1});
+
+  acceptor.receive(header, 0ns);
+
+  EXPECT_EQ(story_of(acceptor.take_events()), "lost corrupt");
+}
+
+TEST(TransportMachine, AStrangerCanNotSendMessages) {
+  TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
+  std::vector<std::byte> message;
+  ByteWriter(message).number(std::uint32_t{17}).number(std::uint8_t{6}).number(std::uint64_t{0});
+  ByteWriter(message).number(std::uint64_t{0});
+
+  acceptor.receive(message, 0ns);
+
+  EXPECT_EQ(story_of(acceptor.take_events()), "lost corrupt");
+}
+
+TEST(TransportMachine, RefusesAMessageOutOfSequence) {
+  Pair pair;
+  pair.join();
+  ASSERT_TRUE(pair.initiator.send(bytes_of("x"), pair.now));
+  auto frame = pair.initiator.take_output(SIZE_MAX);
+
+  pair.acceptor.receive(frame, pair.now);
+  pair.acceptor.receive(frame, pair.now);
+
+  auto events = pair.acceptor.take_events();
+  EXPECT_EQ(story_of(events), "received x, lost corrupt");
+  EXPECT_THAT(reason_in(events), HasSubstr("expected message 1 of rank 1, found 0"));
+}
+
+TEST(TransportMachine, SendsHeartbeatsWhenItHasNothingToSay) {
+  Pair pair;
+  pair.join();
+
+  for (int i = 0; i < 100; ++i) {
+    pair.now = std::min(pair.initiator.deadline(), pair.acceptor.deadline());
+    pair.initiator.tick(pair.now);
+    pair.acceptor.tick(pair.now);
+    pair.settle();
+  }
+
+  EXPECT_GT(pair.now, 20s);
+  EXPECT_EQ(story_of(pair.initiator.take_events()), "");
+  EXPECT_EQ(story_of(pair.acceptor.take_events()), "");
+}
+
+TEST(TransportMachine, SeesSilenceExactlyAtTheLimit) {
+  Pair pair;
+  pair.now = 1s;
+  pair.join();
+
+  pair.acceptor.tick(6s - 1ns);
+  EXPECT_EQ(story_of(pair.acceptor.take_events()), "");
+  pair.acceptor.tick(6s);
+
+  auto events = pair.acceptor.take_events();
+  EXPECT_EQ(story_of(events), "lost timeout");
+  EXPECT_THAT(reason_in(events), HasSubstr("nothing was heard from rank 1 for 5 s"));
+}
+
+TEST(TransportMachine, GivesAHandshakeOneSilenceHoweverSlowlyItTalks) {
+  TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
+  Pair pair;
+  auto hello = pair.initiator.take_output(SIZE_MAX);
+
+  for (std::size_t i = 0; i < 10; ++i) acceptor.receive(std::span(hello).subspan(i, 1), i * 400ms);
+  acceptor.tick(5s);
+
+  EXPECT_EQ(story_of(acceptor.take_events()), "lost timeout");
+}
+
+TEST(TransportMachine, CountsWhatMayNotHaveArrived) {
+  Pair pair;
+  pair.join();
+  ASSERT_TRUE(pair.initiator.send(bytes_of("a"), pair.now));
+  ASSERT_TRUE(pair.initiator.send(bytes_of("b"), pair.now));
+  pair.settle();
+  ASSERT_TRUE(pair.acceptor.send(bytes_of("acknowledges two"), pair.now));
+  pair.settle();
+  ASSERT_TRUE(pair.initiator.send(bytes_of("c"), pair.now));
+
+  pair.initiator.disconnected("connection reset by peer");
+
+  auto events = pair.initiator.take_events();
+  ASSERT_EQ(story_of(events), "received acknowledges two, lost peer_lost");
+  EXPECT_EQ(std::get<Lost>(events.back()).unacknowledged, 1U);
+  EXPECT_THAT(reason_in(events), HasSubstr("connection reset by peer"));
+}
+
+TEST(TransportMachine, BoundsWhatWaitsForASlowReader) {
+  auto options = options_of(Pair::Side::initiator);
+  options.limits.queued_bytes = 1000;
+  Pair pair(options);
+  pair.join();
+  std::vector<std::byte> message(100);
+
+  int sent = 0;
+  while (pair.initiator.send(message, pair.now)) ++sent;
+
+  EXPECT_EQ(sent, 8);  // of 121 bytes each
+  EXPECT_LE(pair.initiator.output_bytes(), 1000U);
+  auto refused = pair.initiator.send(message, pair.now);
+  EXPECT_EQ(refused.error().code, core::Errc::unavailable);
+  EXPECT_THAT(refused.error().message, HasSubstr("968 bytes wait for rank 0"));
+  pair.settle();
+  EXPECT_TRUE(pair.initiator.send(message, pair.now));
+}
+
+TEST(TransportMachine, RefusesToSendAMessageAboveTheCap) {
+  Pair pair;
+  pair.join();
+
+  auto refused = pair.initiator.send(std::vector<std::byte>(kMaxFrameBytes), pair.now);
+
+  EXPECT_EQ(refused.error().code, core::Errc::invalid_argument);
+  EXPECT_TRUE(pair.initiator.send(std::vector<std::byte>(TransportMachine::kMaxMessageBytes), pair.now));
+  pair.settle();
+  EXPECT_EQ(pair.acceptor.take_events().size(), 1U);
+}
+
+TEST(TransportMachine, AFarewellComesAfterAllThatWasSent) {
+  Pair pair;
+  pair.join();
+  ASSERT_TRUE(pair.initiator.send(bytes_of("last"), pair.now));
+  ASSERT_TRUE(pair.acceptor.send(bytes_of("answer"), pair.now));
+
+  pair.initiator.leave(pair.now);
+  pair.settle();
+
+  EXPECT_EQ(story_of(pair.acceptor.take_events()), "received last, left");
+  EXPECT_EQ(story_of(pair.initiator.take_events()), "received answer, left");
+  EXPECT_EQ(pair.acceptor.send(bytes_of("x"), pair.now).error().code, core::Errc::peer_lost);
+}
+
+TEST(TransportMachine, BothMayLeaveAtOnce) {
+  Pair pair;
+  pair.join();
+
+  pair.initiator.leave(pair.now);
+  pair.acceptor.leave(pair.now);
+  pair.settle();
+
+  EXPECT_EQ(story_of(pair.acceptor.take_events()), "left");
+  EXPECT_EQ(story_of(pair.initiator.take_events()), "left");
+}
+
+TEST(JobToken, TravelsAsHexadecimalDigits) {
+  auto token = random_token();
+
+  ASSERT_TRUE(token);
+  EXPECT_EQ(to_hex(*token).size(), 64U);
+  EXPECT_EQ(*token_from_hex(to_hex(*token)), *token);
+  EXPECT_NE(*random_token(), *token);
+}
+
+TEST(JobToken, RefusesWhatIsNotOne) {
+  EXPECT_FALSE(token_from_hex(""));
+  EXPECT_FALSE(token_from_hex(std::string(63, 'a')));
+  EXPECT_FALSE(token_from_hex(std::string(66, 'a')));
+  EXPECT_FALSE(token_from_hex(std::string(63, 'a') + "g"));
+}
+
+}  // namespace
+}  // namespace troupe::actors
