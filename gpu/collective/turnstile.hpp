@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <vector>
+
+#include "gpu/collective/group.hpp"
 
 namespace troupe::gpu {
 
@@ -44,6 +47,25 @@ class Turnstile {
   std::condition_variable changed_;
   Ticket taken_ = 0;
   Ticket passed_ = 0;
+};
+
+/// The order of one member's operations: collectives one after another, and so the messages to each other
+/// member and those from it.
+class Turnstiles {
+ public:
+  explicit Turnstiles(int size) : sends_(static_cast<std::size_t>(size)), receives_(sends_.size()) {}
+
+  Turnstile& of(const Operation& operation) {
+    const auto peer = static_cast<std::size_t>(operation.peer);
+    if (operation.kind == OperationKind::send) return sends_[peer];
+    if (operation.kind == OperationKind::receive) return receives_[peer];
+    return collectives_;
+  }
+
+ private:
+  Turnstile collectives_;
+  std::vector<Turnstile> sends_;
+  std::vector<Turnstile> receives_;
 };
 
 }  // namespace troupe::gpu

@@ -1,8 +1,6 @@
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/shared_memory/collectives.hpp"
@@ -10,23 +8,6 @@
 
 namespace troupe::gpu {
 namespace {
-
-/// The order of one member's operations: collectives one after another, and messages to and from each other
-/// member.
-struct Turnstiles {
-  explicit Turnstiles(int size) : sends(static_cast<std::size_t>(size)), receives(sends.size()) {}
-
-  Turnstile& of(const Operation& operation) {
-    const auto peer = static_cast<std::size_t>(operation.peer);
-    if (operation.kind == OperationKind::send) return sends[peer];
-    if (operation.kind == OperationKind::receive) return receives[peer];
-    return collectives;
-  }
-
-  Turnstile collectives;
-  std::vector<Turnstile> sends;
-  std::vector<Turnstile> receives;
-};
 
 /// What a group and its tasks on streams share.
 struct Membership {

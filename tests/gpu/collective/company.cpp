@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "core/check.hpp"
+#include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/rendezvous_memory.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
@@ -56,6 +57,10 @@ using MakeBackend = std::unique_ptr<CollectiveBackend> (*)(Rendezvous&);
 
 std::unique_ptr<CollectiveBackend> make_shared_memory(Rendezvous& rendezvous) {
   return std::make_unique<SharedMemoryBackend>(rendezvous);
+}
+
+std::unique_ptr<CollectiveBackend> make_gloo(Rendezvous& rendezvous) {
+  return GlooBackend::open(rendezvous, {}).value();
 }
 
 /// Members in real time, each with its host device.
@@ -115,7 +120,7 @@ std::unique_ptr<Company> Company::form(BackendKind kind, int size) {
     case BackendKind::shared_memory:
       return std::make_unique<RealCompany>(size, make_shared_memory);
     case BackendKind::gloo:
-      break;
+      return std::make_unique<RealCompany>(size, make_gloo);
   }
   return nullptr;
 }

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/result.hpp"
+#include "gpu/collective/gloo/mesh.hpp"
+
+namespace troupe::gpu {
+
+/// Runs prepared operations to their end in the calling thread: collectives one at a time, and so each
+/// direction of messages between two members.
+class MeshAlgorithms {
+ public:
+  explicit MeshAlgorithms(Mesh& mesh) : mesh_(mesh) {}
+
+  /// `sequence` numbers the collectives of the group, or the messages of the direction.
+  core::Result<void> run(const Operation& operation, std::uint64_t sequence, const MeshDeadline& deadline);
+
+ private:
+  Mesh& mesh_;
+  // What other members sent, kept from one collective to the next.
+  std::vector<std::byte> received_;
+};
+
+}  // namespace troupe::gpu
