@@ -6,20 +6,20 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Troupe")
 foreach(part core messages gpu actors)
   set_property(TARGET troupe_${part} PROPERTY EXPORT_NAME ${part})
   install(TARGETS troupe_${part} EXPORT TroupeTargets
-          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
-          FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/troupe")
+          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development
+          FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/troupe" COMPONENT development)
 endforeach()
-install(EXPORT TroupeTargets NAMESPACE troupe:: DESTINATION "${package_dir}")
+install(EXPORT TroupeTargets NAMESPACE troupe:: DESTINATION "${package_dir}" COMPONENT development)
 
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/TroupeConfigVersion.cmake"
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/TroupeConfig.cmake"
               "${PROJECT_SOURCE_DIR}/cmake/TroupeDependencies.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/TroupeConfigVersion.cmake"
-        DESTINATION "${package_dir}")
+        DESTINATION "${package_dir}" COMPONENT development)
 
 foreach(program troupe gpt)
   if(TARGET ${program})
-    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
   endif()
 endforeach()
