@@ -59,11 +59,13 @@ T take_value(Result<T>&& result) {
 }  // namespace troupe::core
 
 /// `auto x = TRY(f());` takes the value out of a Result or returns its Error from the enclosing function.
-#define TRY(expression)                                                                  \
-  __extension__({                                                                        \
-    auto troupe_result_ = (expression);                                                  \
-    if (!troupe_result_) {                                                               \
-      return ::tl::unexpected<::troupe::core::Error>(std::move(troupe_result_).error()); \
-    }                                                                                    \
-    ::troupe::core::take_value(std::move(troupe_result_));                               \
+#define TRY(expression) TROUPE_TRY_AS(expression, __COUNTER__)
+#define TROUPE_TRY_AS(expression, number) TROUPE_TRY_NAMED(expression, number)
+#define TROUPE_TRY_NAMED(expression, number)                                                     \
+  __extension__({                                                                                \
+    auto troupe_result_##number = (expression);                                                  \
+    if (!troupe_result_##number) {                                                               \
+      return ::tl::unexpected<::troupe::core::Error>(std::move(troupe_result_##number).error()); \
+    }                                                                                            \
+    ::troupe::core::take_value(std::move(troupe_result_##number));                               \
   })

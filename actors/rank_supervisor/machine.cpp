@@ -91,11 +91,10 @@ void RankSupervisorMachine::on_step(const messages::Message& message, Outbox& ou
                           decide_when_ready(outbox);
                         },
                         [&](const messages::ShardUpdated& updated) {
-                          if (updated.step != step_ || phase_ != Phase::update) return;
+                          if (updated.step != updating_) return;
                           shards_updated_ += 1;
                           if (shards_updated_ < config_.buckets) return;
-                          phase_ = Phase::idle;
-                          outbox.send(peer(Role::trainer), messages::StepCommitted{step_});
+                          outbox.send(peer(Role::trainer), messages::StepCommitted{updating_});
                         },
                     });
 }
@@ -105,7 +104,7 @@ void RankSupervisorMachine::begin(const messages::StepBegan& begun) {
   step_ = begun.step;
   learning_rate_ = begun.learning_rate;
   phase_ = Phase::backward;
-  buckets_ready_ = buckets_reduced_ = shards_updated_ = 0;
+  buckets_ready_ = buckets_reduced_ = 0;
   backward_finished_ = verdict_arrived_ = false;
   refusal_.clear();
 }
@@ -119,7 +118,9 @@ void RankSupervisorMachine::prepare_verdict_when_ready(Outbox& outbox) {
 
 void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
   if (phase_ != Phase::verdict || !verdict_arrived_ || buckets_reduced_ < config_.buckets) return;
-  phase_ = Phase::update;
+  phase_ = Phase::idle;
+  updating_ = step_;
+  shards_updated_ = 0;
   auto decided = decision();
   outbox.send(peer(Role::conductor), decided);
   for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) {
@@ -182,9 +183,6 @@ std::string RankSupervisorMachine::waiting_for() const {
       return fmt::format("the verdict of step {}: {} of {} buckets are reduced, the verdict has {}",
                          step_.value, buckets_reduced_, config_.buckets,
                          verdict_arrived_ ? "arrived" : "not arrived");
-    case Phase::update:
-      return fmt::format("the update of step {}: {} of {} shards", step_.value, shards_updated_,
-                         config_.buckets);
   }
   return {};
 }

@@ -40,7 +40,7 @@ class RankSupervisorMachine final : public Machine {
 
  private:
   enum class State : std::uint8_t { joining, running, fenced, leaving, left };
-  enum class Phase : std::uint8_t { idle, backward, verdict, update };
+  enum class Phase : std::uint8_t { idle, backward, verdict };
   static constexpr TimerId kJoinTimer = 0;
 
   void on_membership(const messages::Message& message, Outbox& outbox);
@@ -62,6 +62,7 @@ class RankSupervisorMachine final : public Machine {
   double learning_rate_ = 0;
   std::uint32_t buckets_ready_ = 0;
   std::uint32_t buckets_reduced_ = 0;
+  core::Step updating_{-1};  ///< the decided step whose shards are being updated, under the next backward
   std::uint32_t shards_updated_ = 0;
   bool backward_finished_ = false;
   bool verdict_arrived_ = false;

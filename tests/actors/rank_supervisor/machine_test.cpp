@@ -129,6 +129,19 @@ TEST(RankSupervisor, SaysCommittedWhenAllShardsAreUpdated) {
   EXPECT_EQ(sent<messages::StepCommitted>(second), (std::vector<messages::StepCommitted>{{Step{0}}}));
 }
 
+TEST(RankSupervisor, SaysCommittedAlsoWhenTheNextStepHasBegun) {
+  RankSupervisorMachine machine(two_buckets());
+  MachineProbe probe(machine);
+  run_backward(probe);
+  decide(probe, {});
+  probe.say(messages::StepBegan{Step{1}, 0.5});
+
+  probe.say(messages::ShardUpdated{Step{0}, 1});
+  auto last = probe.say(messages::ShardUpdated{Step{0}, 0});
+
+  EXPECT_EQ(sent<messages::StepCommitted>(last), (std::vector<messages::StepCommitted>{{Step{0}}}));
+}
+
 TEST(RankSupervisor, AFencedRankDecidesNothing) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "actors/engine/job.hpp"
+#include "core/exact_sum.hpp"
+#include "core/result.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::actors {
+
+/// All device memory of one rank, taken once. Ranges are elements of their buffer, as layouts give them.
+class Arena {
+ public:
+  static core::Result<Arena> create(gpu::Device& device, const Job& job, core::Rank rank);
+
+  /// Parameters in their own dtype; the same on all ranks between steps.
+  gpu::BufferView parameters(std::uint32_t buffer, core::ElementRange range) const;
+  /// Gradients or partial sums of lanes, slot 0 at the bottom of the stack; reduced gradients come to lie in
+  /// slot 0.
+  gpu::BufferView gradients(std::uint32_t buffer, int slot, core::ElementRange range) const;
+  int slots() const { return slots_; }
+
+  /// fp32 master values and optimizer moments of this rank's shard of a bucket.
+  gpu::BufferView master(std::uint32_t bucket) const;
+  gpu::BufferView first_moment(std::uint32_t bucket) const;
+  gpu::BufferView second_moment(std::uint32_t bucket) const;
+  bool has_own_master(std::uint32_t bucket) const { return optimizer_[bucket].master.bytes() > 0; }
+
+  /// Transient exchange buffers, a credit of two: launch k uses k % 2.
+  static constexpr int kScratchCredits = 2;
+  gpu::BufferView outgoing(int credit) const { return outgoing_[static_cast<std::size_t>(credit)].view(); }
+  gpu::BufferView incoming(int credit) const { return incoming_[static_cast<std::size_t>(credit)].view(); }
+
+  /// The core::ExactSquareSum of this rank's part of a bucket's reduced gradient.
+  gpu::BufferView squares(std::uint32_t bucket) const {
+    return squares_.view().subview(bucket * sizeof(core::ExactSquareSum), sizeof(core::ExactSquareSum));
+  }
+  /// The verdict's i64 words; see verdict.hpp.
+  gpu::BufferView verdict() const { return verdict_.view(); }
+
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct OptimizerState {
+    gpu::Buffer master;
+    gpu::Buffer first_moment;
+    gpu::Buffer second_moment;
+    gpu::BufferView master_in_parameters;
+  };
+
+  core::Result<gpu::Buffer> take(gpu::Device& device, std::size_t bytes);
+  core::Result<void> take_optimizer(gpu::Device& device, const Job& job, core::Rank rank);
+  core::Result<void> take_scratch(gpu::Device& device, const Job& job, core::Rank rank);
+
+  const Job* job_ = nullptr;
+  int slots_ = 1;
+  std::vector<gpu::Buffer> parameters_;              ///< per buffer
+  std::vector<std::vector<gpu::Buffer>> gradients_;  ///< per slot and buffer
+  std::vector<OptimizerState> optimizer_;            ///< per bucket
+  std::array<gpu::Buffer, kScratchCredits> outgoing_;
+  std::array<gpu::Buffer, kScratchCredits> incoming_;
+  gpu::Buffer squares_;
+  gpu::Buffer verdict_;
+  std::size_t bytes_ = 0;
+};
+
+/// How many gradient slots the rank needs: one, or in `ordered` numerics the depth of its stack of partial
+/// sums.
+int gradient_slots(const Job& job, core::Rank rank);
+
+/// True when what the rank sends in an exchange does not lie in its gradient buffer as it is sent.
+bool exchange_is_packed(const Job& job, core::Rank rank);
+
+}  // namespace troupe::actors

@@ -1,0 +1,97 @@
+#include "actors/engine/data_plane.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "actors/engine/data_plane_state.hpp"
+#include "core/check.hpp"
+#include "core/hash.hpp"
+
+namespace troupe::actors {
+
+core::Result<std::unique_ptr<DataPlane>> DataPlane::create(gpu::Device& device, const Job& job,
+                                                           Options options) {
+  auto state = std::make_unique<State>(device, job, std::move(options));
+  state->arena = TRY(Arena::create(device, job, state->rank()));
+  state->accumulate = TRY(device.create_stream({"accumulate", 0}));
+  state->communication = TRY(device.create_stream({"communication", 0}));
+  state->update = TRY(device.create_stream({"update", 0}));
+  state->verdict_ready = TRY(device.create_event());
+  for (auto& event : state->credit_free) event = TRY(device.create_event());
+  state->buckets.resize(job.buckets.size());
+  for (auto& bucket : state->buckets) {
+    bucket = std::make_unique<State::Bucket>();
+    bucket->prepared = TRY(device.create_event());
+    bucket->exchanged = TRY(device.create_event());
+    bucket->reduced = TRY(device.create_event());
+    bucket->updated = TRY(device.create_event());
+  }
+  return std::unique_ptr<DataPlane>(new DataPlane(std::move(state)));
+}
+
+DataPlane::DataPlane(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+// The streams drain here, before anything that their tasks touch goes.
+DataPlane::~DataPlane() {
+  state_->accumulate.reset();
+  state_->communication.reset();
+  state_->update.reset();
+}
+
+void DataPlane::set_groups(DataPlaneGroups groups) {
+  state_->groups = std::move(groups);
+}
+
+void DataPlane::adopt_parameters() {
+  for (std::uint32_t bucket = 0; bucket < state_->job.buckets.size(); ++bucket) state_->adopt(bucket);
+}
+
+void DataPlane::perform(const messages::Address&, const Work& work) {
+  std::visit(Overloaded{[&](const PrepareBucket& w) { state_->prepare(w); },
+                        [&](const LaunchCollective& w) { state_->launch(w); },
+                        [&](const PrepareVerdict& w) { state_->keep_verdict(w); },
+                        [&](const StepShard& w) { state_->step_shard(w); },
+                        [&](const AbortCollectives& w) { state_->abort(messages::error_of(w.reason)); }},
+             work);
+}
+
+gpu::BufferView DataPlane::parameter(std::uint32_t parameter) const {
+  const auto& place = state_->job.parameters[parameter];
+  return state_->arena.parameters(place.buffer, place.range);
+}
+
+gpu::BufferView DataPlane::gradient(std::uint32_t parameter, core::Lane lane) const {
+  const auto& place = state_->job.parameters[parameter];
+  return state_->arena.gradients(place.buffer, state_->slot_of(lane), place.range);
+}
+
+gpu::BufferView DataPlane::reduced_gradient(std::uint32_t parameter) const {
+  const auto& place = state_->job.parameters[parameter];
+  return state_->arena.gradients(place.buffer, 0, place.range);
+}
+
+std::uint64_t DataPlane::bucket_digest(std::uint32_t bucket) const {
+  const auto& place = state_->job.buckets[bucket];
+  auto view = state_->arena.parameters(place.buffer, place.range);
+  return core::hash64({view.data, view.bytes});
+}
+
+std::size_t DataPlane::allocated_bytes() const {
+  return state_->arena.bytes();
+}
+
+DataPlaneTimes DataPlane::times() const {
+  return {std::chrono::nanoseconds(state_->communication_ns.load()),
+          std::chrono::nanoseconds(state_->optimizer_ns.load())};
+}
+
+std::chrono::nanoseconds DataPlane::last_launch(std::uint32_t bucket) const {
+  return std::chrono::nanoseconds(state_->buckets[bucket]->launched_ns.load());
+}
+
+std::int64_t DataPlane::optimizer_steps() const {
+  return state_->buckets[0]->optimizer_steps.load();
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "actors/engine/job.hpp"
+#include "actors/engine/work.hpp"
+#include "actors/kit/tracer.hpp"
+#include "core/exact_sum.hpp"
+#include "gpu/collective/group.hpp"
+#include "gpu/device.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors {
+
+/// The process groups a rank takes part in; without optimizer instances `inner` and `outer` are empty.
+struct DataPlaneGroups {
+  std::unique_ptr<gpu::Group> all;
+  std::unique_ptr<gpu::Group> inner;  ///< ranks that share one copy of the optimizer
+  std::unique_ptr<gpu::Group> outer;  ///< ranks that hold the same shard
+};
+
+/// How long the device was busy with what, since the beginning.
+struct DataPlaneTimes {
+  std::chrono::nanoseconds communication{};
+  std::chrono::nanoseconds optimizer{};
+};
+
+/// One rank's tensors and streams, and the work that machines ask for. It decides nothing and waits for
+/// nothing: everything is enqueued, and completions come back as messages. Three streams: "accumulate" joins
+/// lanes, "communication" carries every collective, "update" sums trees, measures and steps the optimizer.
+///
+/// DP-1: a gradient range is written by the trainer only before PrepareBucket of its last lane and after the
+/// bucket's ShardStepped; by the device only between them.
+class DataPlane {
+ public:
+  struct Options {
+    core::Rank rank{};
+    core::Epoch epoch{};
+    std::chrono::nanoseconds collective_deadline = std::chrono::seconds(60);
+    Tracer* tracer = nullptr;                      ///< may be null
+    std::function<void(messages::Envelope)> post;  ///< from any thread; must not wait
+  };
+
+  /// Allocates everything that a step needs: nothing is allocated later. `job` and `device` must outlive it.
+  static core::Result<std::unique_ptr<DataPlane>> create(gpu::Device& device, const Job& job,
+                                                         Options options);
+  ~DataPlane();
+
+  /// Before the first LaunchCollective.
+  void set_groups(DataPlaneGroups groups);
+  /// Takes the parameters' present values as the optimizer's master copy. Once, before the first step.
+  void adopt_parameters();
+
+  /// From any thread; `from` is the machine that asks.
+  void perform(const messages::Address& from, const Work& work);
+
+  /// The parameter's values; who may read them when is PS-1.
+  gpu::BufferView parameter(std::uint32_t parameter) const;
+  /// Where `lane` accumulates the parameter's gradient (it differs from lane to lane).
+  gpu::BufferView gradient(std::uint32_t parameter, core::Lane lane) const;
+  /// The reduced gradient of the parameter; only this rank's shard of it is valid when gradients are sharded.
+  gpu::BufferView reduced_gradient(std::uint32_t parameter) const;
+  /// A hash of the bucket's parameters as they are now.
+  std::uint64_t bucket_digest(std::uint32_t bucket) const;
+  /// Bytes of device memory this rank took.
+  std::size_t allocated_bytes() const;
+
+  DataPlaneTimes times() const;
+  /// When the last LaunchCollective of the bucket's first entry was performed, by the device's clock; 0:
+  /// never.
+  std::chrono::nanoseconds last_launch(std::uint32_t bucket) const;
+  /// Optimizer steps taken so far; a step that is not committed takes none.
+  std::int64_t optimizer_steps() const;
+
+ private:
+  struct State;
+  explicit DataPlane(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace troupe::actors

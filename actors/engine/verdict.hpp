@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/exact_sum.hpp"
+#include "core/ids.hpp"
+#include "messages/step.hpp"
+
+namespace troupe::actors {
+
+/// The words of the step's one small reduction, an i64 sum over all ranks: the exact square sum's limbs and
+/// its count of NaN and Inf, one word a lane (the loss's bits; only the rank that plays the lane writes it,
+/// so the sum carries the bits over), one word a rank (1: it refuses the step).
+std::size_t verdict_words(int lanes, core::WorldSize world);
+
+void write_verdict(const core::ExactSquareSum& squares, std::span<const messages::LaneLoss> losses,
+                   bool refuse, core::Rank rank, int lanes, std::span<std::int64_t> words);
+
+/// The same on every rank: nothing but the reduced words goes in.
+messages::Verdict read_verdict(std::span<const std::int64_t> words, int lanes, core::WorldSize world);
+
+}  // namespace troupe::actors

@@ -1,0 +1,87 @@
+#include "actors/session/casting.hpp"
+
+#include <fmt/format.h>
+
+namespace troupe::actors {
+
+using messages::Role;
+
+namespace {
+
+messages::Address owner_of(const PlannedCollective& entry, core::Rank rank) {
+  auto bucket = static_cast<std::uint32_t>(entry.bucket);
+  switch (entry.purpose) {
+    case Purpose::exchange_gradients:
+    case Purpose::reduce_gradients:
+    case Purpose::gather_gradients:
+      return {rank, Role::gradient_bucket, bucket};
+    case Purpose::gather_parameters:
+      return {rank, Role::parameter_shard, bucket};
+    case Purpose::verdict:
+      break;
+  }
+  return {rank, Role::rank_supervisor, 0};
+}
+
+}  // namespace
+
+ConductorConfig conductor_config(const Job& job, core::Rank rank, std::chrono::nanoseconds deadline) {
+  ConductorConfig config;
+  config.rank = rank;
+  config.deadline = deadline;
+  for (const auto& entry : job.plan.entries) {
+    config.entries.push_back(
+        {entry.text, owner_of(entry, rank), entry.purpose == Purpose::gather_parameters});
+  }
+  return config;
+}
+
+RankSupervisorConfig supervisor_config(const Job& job, core::Rank rank,
+                                       std::chrono::nanoseconds join_deadline) {
+  RankSupervisorConfig config;
+  config.rank = rank;
+  config.world = job.world;
+  config.buckets = static_cast<std::uint32_t>(job.buckets.size());
+  for (std::uint32_t i = 0; i < job.plan.entries.size(); ++i) {
+    if (job.plan.entries[i].purpose == Purpose::verdict) config.verdict_entry = i;
+  }
+  config.plan_hash = job.plan.hash;
+  config.plan_lines = job.plan.lines();
+  config.configuration = job.configuration;
+  config.clip_norm = job.options.clip_norm;
+  config.join_deadline = join_deadline;
+  return config;
+}
+
+GradientBucketConfig bucket_config(const Job& job, core::Rank rank, std::uint32_t bucket) {
+  GradientBucketConfig config;
+  config.rank = rank;
+  config.bucket = bucket;
+  config.parameters = job.buckets[bucket].parameters;
+  for (auto parameter : config.parameters) config.names.push_back(job.specs[parameter].name);
+  const auto& held = job.lanes[static_cast<std::size_t>(rank.value)];
+  for (int lane = held.first; lane < held.end(); ++lane) config.lanes.push_back({lane});
+  for (std::uint32_t i = 0; i < job.plan.entries.size(); ++i) {
+    const auto& entry = job.plan.entries[i];
+    bool mine = owner_of(entry, rank) == messages::Address{rank, Role::gradient_bucket, bucket};
+    if (mine) config.entries.push_back(i);
+  }
+  config.overlap = job.options.overlap;
+  config.unused = job.options.unused_parameters;
+  return config;
+}
+
+ParameterShardConfig shard_config(const Job& job, core::Rank rank, std::uint32_t bucket) {
+  ParameterShardConfig config;
+  config.rank = rank;
+  config.bucket = bucket;
+  for (std::uint32_t i = 0; i < job.plan.entries.size(); ++i) {
+    const auto& entry = job.plan.entries[i];
+    bool mine =
+        entry.purpose == Purpose::gather_parameters && entry.bucket == static_cast<std::int32_t>(bucket);
+    if (mine) config.gather_entry = i;
+  }
+  return config;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "actors/kit/machine.hpp"
+#include "actors/kit/role_host.hpp"
+#include "actors/kit/tracer.hpp"
+#include "actors/session/port.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+#include "gpu/collective/group.hpp"
+#include "gpu/device.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors {
+
+/// The world in which one rank lives: real processes, or the simulator. Everything a session needs from
+/// outside.
+class RankWorld {
+ public:
+  virtual ~RankWorld() = default;
+
+  virtual core::Rank rank() const = 0;
+  virtual core::WorldSize world() const = 0;
+  virtual core::Epoch epoch() const = 0;
+  virtual const std::string& job() const = 0;
+
+  virtual gpu::Device& device() = 0;
+  virtual TrainerPatience& patience() = 0;
+  /// The back-end of collectives; `rendezvous` lives as long as the session.
+  virtual core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) = 0;
+
+  struct Ports {
+    std::function<void(const messages::Envelope&)> to_trainer;
+    std::function<void(const messages::Address& from, const Work&)> perform;
+    /// A hash of the bucket's parameters as they are now; for checks that all ranks hold the same bits.
+    std::function<std::uint64_t(std::uint32_t bucket)> bucket_digest;
+    Tracer* tracer = nullptr;
+  };
+  /// Once, before spawn().
+  virtual core::Result<void> open(Ports ports) = 0;
+  virtual void spawn(messages::Address address, std::unique_ptr<Machine> machine) = 0;
+  virtual void start() = 0;
+  /// From any thread.
+  virtual void post(messages::Envelope envelope) = 0;
+  /// No actor runs and no message arrives after it. Idempotent.
+  virtual void close() = 0;
+
+  /// Who waits for whom, of this rank's actors.
+  virtual std::vector<WaitReport> wait_reports() = 0;
+  virtual std::uint64_t message_count() const = 0;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,155 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/engine/data_plane.hpp"
+#include "actors/engine/job.hpp"
+#include "actors/session/port.hpp"
+#include "actors/session/rank_world.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+struct SessionOptions {
+  TrainingOptions training;
+  std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
+  /// After this a collective, and what the trainer waits for, counts as hung.
+  std::chrono::nanoseconds step_deadline = std::chrono::seconds(300);
+  bool trace = false;
+};
+
+/// Where a step's time went, of this rank. "Exposed" is time in which the trainer stood still for the
+/// runtime.
+struct StepTimes {
+  std::chrono::nanoseconds total{};
+  std::chrono::nanoseconds exposed{};
+  std::chrono::nanoseconds communication{};  ///< the communication stream was busy, hidden or not
+  std::chrono::nanoseconds optimizer{};      ///< the update stream was stepping the optimizer, hidden or not
+
+  std::chrono::nanoseconds compute() const { return total - exposed; }
+};
+
+struct StepOutcome {
+  core::Step step{};
+  bool committed = false;
+  std::string reason;          ///< why not, when not committed; parameters are then as before the step
+  std::vector<double> losses;  ///< one a lane of the job, the same on every rank
+  double loss = 0;             ///< their mean, added in lane order
+  double gradient_norm = 0;    ///< before clipping
+  double clip_factor = 1;
+  StepTimes times;
+};
+
+/// A trainer's side of the runtime: parameters go in, backward says which gradients are ready, committed
+/// steps come out. One thread uses it. A failed session (peer lost, plans differ, deadline) answers every
+/// call with the first Error; leave it and start again.
+///
+///     session->begin_step(learning_rate);
+///     for (core::Lane lane : session->lanes()) {
+///       session->begin_lane(lane);
+///       for (int m = 0; m < microbatches; ++m) {
+///         session->begin_microbatch(m);
+///         ...forward: before_use(p), then read parameter(p); backward: add to gradient(p), then
+///         gradient_ready(p)
+///       }
+///       session->end_lane(loss);
+///     }
+///     auto outcome = session->finish_step();
+class Session {
+ public:
+  /// Joins the job of `world`, which must outlive the session: all ranks call it with the same parameters and
+  /// options. Returns when all ranks are there and agree; Errc::mismatch names the first difference.
+  static core::Result<std::unique_ptr<Session>> join(RankWorld& world, SessionOptions options,
+                                                     std::vector<ParameterSpec> parameters);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  core::Rank rank() const;
+  core::WorldSize world() const;
+  const Job& plan() const { return job_; }
+  /// The lanes this rank plays, in order.
+  std::vector<core::Lane> lanes() const;
+
+  /// The parameter's values. Written by the trainer before the first step (the same on every rank), read
+  /// after before_use().
+  template <class T = float>
+  std::span<T> parameter(std::uint32_t index) {
+    return data_plane_->parameter(index).as<T>();
+  }
+  /// Where the current lane's gradient is to be added. Fetch it anew in every lane.
+  template <class T = float>
+  std::span<T> gradient(std::uint32_t index) {
+    return data_plane_->gradient(index, lane_).as<T>();
+  }
+
+  core::Result<void> begin_step(double learning_rate);
+  core::Result<void> begin_lane(core::Lane lane);
+  void begin_microbatch(int index);
+  /// Waits until the parameter's update and gather of the step before are over. Needed before the first read
+  /// in a step; cheap when there is nothing to wait for.
+  core::Result<void> before_use(std::uint32_t parameter);
+  /// The parameter's gradient of this microbatch is added. Only the lane's last microbatch counts. A
+  /// parameter used several times says so every time.
+  void gradient_ready(std::uint32_t parameter);
+  void end_lane(double loss);
+  /// `refusal`, when not empty, asks that no rank commits the step, and why.
+  core::Result<StepOutcome> finish_step(std::string refusal = {});
+
+  /// Waits until every parameter holds the last decided step. Before evaluation, saving, or the end.
+  core::Result<void> publish_all();
+  /// Leaves in good order, when all ranks do. Nothing may be called after it but the observers below.
+  core::Result<void> leave();
+
+  /// This rank's trace so far; empty unless asked for.
+  std::vector<core::TraceEvent> take_trace();
+  /// Who waits for whom; may be called from another thread while the session is used.
+  std::string waits();
+  std::uint64_t message_count() const { return world_.message_count(); }
+  /// Microseconds from the last gradient of a bucket to its launch, of the last step's buckets that no
+  /// earlier launch held up.
+  const std::vector<double>& launch_latencies_us() const { return launch_latencies_us_; }
+  std::size_t device_bytes() const { return data_plane_->allocated_bytes(); }
+  core::Step next_step() const { return step_; }
+
+ private:
+  class ControlRendezvous;
+
+  Session(RankWorld& world, SessionOptions options, Job job);
+  core::Result<void> open();
+  void spawn_parts();
+  core::Result<void> connect_groups();
+  core::Result<std::unique_ptr<gpu::Group>> make_group(gpu::CollectiveBackend& backend, std::string name,
+                                                       std::vector<core::Rank> members);
+  void post(messages::Role role, std::uint32_t index, messages::Message message);
+  core::Result<void> exposed(const std::function<core::Result<void>()>& wait);
+  void note_latencies();
+
+  RankWorld& world_;
+  SessionOptions options_;
+  Job job_;
+  std::unique_ptr<Tracer> tracer_;
+  TrainerPort port_;
+  std::unique_ptr<ControlRendezvous> rendezvous_;
+  std::unique_ptr<DataPlane> data_plane_;
+  core::Step step_{0};  ///< the step that is being computed, or comes next
+  core::Step decided_{-1};
+  core::Lane lane_{-1};
+  bool last_microbatch_ = true;
+  bool adopted_ = false;
+  std::vector<messages::LaneLoss> losses_;
+  std::vector<std::chrono::nanoseconds> last_gradient_;  ///< per bucket
+  std::chrono::nanoseconds step_began_{};
+  std::chrono::nanoseconds exposed_{};
+  DataPlaneTimes times_before_;
+  std::vector<double> launch_latencies_us_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,71 @@
+#include "actors/simulation/invariants.hpp"
+
+#include <fmt/format.h>
+
+#include "actors/kit/machine.hpp"
+
+namespace troupe::actors {
+
+using messages::Role;
+
+void InvariantMonitor::violate(std::string sentence) {
+  if (violations_.size() < 100) violations_.push_back(std::move(sentence));
+}
+
+void InvariantMonitor::on_message(core::Rank rank, const messages::Envelope& envelope) {
+  dispatch(envelope.body, Overloaded{
+                              [&](const messages::StepDecided& decided) {
+                                if (envelope.to.role == Role::trainer) on(rank, decided);
+                              },
+                              [&](const messages::BucketReady& ready) {
+                                if (ready_.insert({rank, {ready.step.value, ready.bucket}}).second) return;
+                                violate(fmt::format("GB-1: bucket {} of rank {} was ready twice in step {}",
+                                                    ready.bucket, rank.value, ready.step.value));
+                              },
+                              [&](const messages::StepCommitted& committed) {
+                                auto [last, first] =
+                                    committed_.try_emplace(rank, core::Step{committed.step.value - 1});
+                                if (last->second.value + 1 != committed.step.value) {
+                                  violate(fmt::format("RS-4: rank {} committed step {} after step {}",
+                                                      rank.value, committed.step.value, last->second.value));
+                                }
+                                last->second = committed.step;
+                                last_committed_ = std::max(last_committed_, committed.step);
+                              },
+                          });
+}
+
+void InvariantMonitor::on(core::Rank rank, const messages::StepDecided& decided) {
+  auto [found, first] = decisions_.try_emplace(decided.step, Decision{rank, decided});
+  if (first) return;
+  // The reason names what only the refusing rank knows; everything that is acted on must be equal.
+  auto theirs = decided;
+  theirs.reason = found->second.decided.reason;
+  if (theirs == found->second.decided) return;
+  violate(fmt::format("RS-1: rank {} and rank {} decide step {} differently", found->second.rank.value,
+                      rank.value, decided.step.value));
+}
+
+void InvariantMonitor::on_work(core::Rank rank, const Work& work) {
+  const auto* launch = std::get_if<LaunchCollective>(&work);
+  if (!launch) return;
+  std::size_t& place = launched_[rank];
+  if (place == launches_.size()) launches_.push_back({launch->step, launch->entry});
+  const auto& expected = launches_[place];
+  if (expected.step != launch->step || expected.entry != launch->entry) {
+    violate(fmt::format(
+        "CO-1: launch {} of rank {} is entry {} of step {}, another rank's was entry {} of step {}", place,
+        rank.value, launch->entry, launch->step.value, expected.entry, expected.step.value));
+  }
+  place += 1;
+}
+
+void InvariantMonitor::on_published(core::Rank rank, core::Step step, std::uint32_t bucket,
+                                    std::uint64_t digest) {
+  auto [found, first] = published_.try_emplace({step.value, bucket}, std::pair{rank, digest});
+  if (first || found->second.second == digest) return;
+  violate(fmt::format("PS-3: after step {} bucket {} has other bits on rank {} than on rank {}", step.value,
+                      bucket, rank.value, found->second.first.value));
+}
+
+}  // namespace troupe::actors

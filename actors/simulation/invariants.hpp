@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/engine/work.hpp"
+#include "core/ids.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors {
+
+/// Looks at everything that ranks say and ask for, and holds it against the invariants of
+/// docs/architecture.md: CO-1 all ranks launch the same entries in the same order; GB-1 a bucket is ready
+/// once a step; RS-1 all ranks decide the same; RS-4 committed steps grow by one; PS-3 a published bucket has
+/// the same bits on every rank.
+class InvariantMonitor {
+ public:
+  void on_message(core::Rank rank, const messages::Envelope& envelope);
+  void on_work(core::Rank rank, const Work& work);
+  /// The rank publishes the bucket with these bits.
+  void on_published(core::Rank rank, core::Step step, std::uint32_t bucket, std::uint64_t digest);
+
+  /// Whole sentences, each beginning with the invariant's name. At most a hundred are kept.
+  const std::vector<std::string>& violations() const { return violations_; }
+  void violate(std::string sentence);
+
+  core::Step last_committed() const { return last_committed_; }
+
+ private:
+  struct Launch {
+    core::Step step;
+    std::uint32_t entry;
+  };
+  struct Decision {
+    core::Rank rank;
+    messages::StepDecided decided;
+  };
+
+  void on(core::Rank rank, const messages::StepDecided& decided);
+
+  std::vector<std::string> violations_;
+  std::vector<Launch> launches_;                ///< the longest sequence seen of any rank
+  std::map<core::Rank, std::size_t> launched_;  ///< how far each rank is in it
+  std::map<core::Step, Decision> decisions_;
+  std::map<core::Rank, core::Step> committed_;
+  std::set<std::pair<core::Rank, std::pair<std::int64_t, std::uint32_t>>> ready_;
+  std::map<std::pair<std::int64_t, std::uint32_t>, std::pair<core::Rank, std::uint64_t>> published_;
+  core::Step last_committed_{-1};
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,197 @@
+#include "actors/simulation/simulated_rank.hpp"
+
+#include <fmt/format.h>
+
+#include "actors/simulation/invariants.hpp"
+#include "core/check.hpp"
+#include "messages/codec.hpp"
+
+namespace troupe::actors {
+
+/// A role's shell in the simulator: a mailbox in front of the host.
+struct SimulatedRank::Part final : EffectSink {
+  Part(SimulatedRank& owner, messages::Address self, std::unique_ptr<Machine> machine)
+      : rank(owner),
+        host(self, owner.epoch(), std::move(machine), *this, owner.ports_.tracer,
+             [&loop = owner.surroundings_.loop] { return loop.now(); }) {}
+
+  void post(messages::Envelope envelope) override { rank.post(std::move(envelope)); }
+  void arm(TimerId id, std::uint64_t generation, std::chrono::nanoseconds after) override {
+    rank.surroundings_.loop.schedule(after, "timer", [this, id, generation] {
+      if (!rank.dead_ && !rank.closed_) host.timer(id, generation);
+    });
+  }
+  void perform(const messages::Address& self, const Work& work) override {
+    rank.surroundings_.monitor.on_work(rank.rank_, work);
+    rank.ports_.perform(self, work);
+  }
+
+  SimulatedRank& rank;
+  RoleHost host;
+  std::deque<messages::Envelope> mailbox;
+  bool scheduled = false;
+};
+
+SimulatedRank::SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank, core::WorldSize world,
+                             gpu::SimulatedDeviceOptions device)
+    : surroundings_(surroundings),
+      rank_(rank),
+      world_(world),
+      device_(surroundings.loop, std::move(device)),
+      delays_(surroundings.seed, fmt::format("rank {}", rank.value), "mailboxes") {}
+
+SimulatedRank::~SimulatedRank() = default;
+
+void SimulatedRank::run_trainer(std::function<core::Result<void>(SimulatedRank&)> body) {
+  fiber_ = std::make_unique<Fiber>([this, run = std::move(body)] { result_ = run(*this); });
+  resume_soon();
+}
+
+void SimulatedRank::resume_soon() {
+  if (resume_scheduled_) return;
+  resume_scheduled_ = true;
+  surroundings_.loop.schedule({}, "trainer", [this] {
+    resume_scheduled_ = false;
+    if (!fiber_->has_ended()) fiber_->resume();
+  });
+}
+
+void SimulatedRank::rest() {
+  waiting_ = true;
+  fiber_->yield();
+  waiting_ = false;
+}
+
+void SimulatedRank::compute(std::chrono::nanoseconds duration) {
+  auto until = surroundings_.loop.now() + duration;
+  if (dead_ || duration.count() == 0) return;
+  surroundings_.loop.schedule(duration, "compute", [this] { resume_soon(); });
+  while (surroundings_.loop.now() < until && !dead_) rest();
+}
+
+bool SimulatedRank::wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+                         std::chrono::nanoseconds deadline) {
+  auto give_up = surroundings_.loop.now() + deadline;
+  AlarmId alarm = 0;
+  while (!ready() && !dead_ && surroundings_.loop.now() < give_up) {
+    if (alarm == 0) alarm = surroundings_.loop.arm(deadline, [this] { resume_soon(); });
+    lock.unlock();
+    rest();
+    lock.lock();
+  }
+  if (alarm != 0) surroundings_.loop.cancel(alarm);
+  return ready() && !dead_;
+}
+
+void SimulatedRank::wake() {
+  if (waiting_) resume_soon();
+}
+
+void SimulatedRank::kill() {
+  if (dead_) return;
+  dead_ = true;
+  surroundings_.fabric.kill(rank_);
+  network_.reset();
+  if (!has_ended()) resume_soon();
+}
+
+core::Result<gpu::CollectiveBackend*> SimulatedRank::collectives(gpu::Rendezvous&) {
+  collectives_ = surroundings_.fabric.backend();
+  return collectives_.get();
+}
+
+core::Result<void> SimulatedRank::open(Ports ports) {
+  ports_ = std::move(ports);
+  return {};
+}
+
+void SimulatedRank::spawn(messages::Address address, std::unique_ptr<Machine> machine) {
+  CHECK(address.rank == rank_, "a rank plays its own roles");
+  parts_[address] = std::make_unique<Part>(*this, address, std::move(machine));
+}
+
+void SimulatedRank::start() {
+  for (auto& [address, part] : parts_) part->host.start();
+}
+
+void SimulatedRank::post(messages::Envelope envelope) {
+  if (dead_ || closed_) return;
+  messages_ += 1;
+  surroundings_.monitor.on_message(rank_, envelope);
+  if (envelope.to.rank == rank_) {
+    deliver(envelope);
+    return;
+  }
+  auto bytes = messages::encode(envelope);
+  // A peer that is gone is known to the network, which says so to the roles.
+  (void)network_->send(envelope.to.rank, bytes);
+}
+
+void SimulatedRank::deliver(const messages::Envelope& envelope) {
+  if (envelope.to.role == messages::Role::trainer) {
+    if (const auto* published = std::get_if<messages::Published>(&envelope.body)) {
+      surroundings_.monitor.on_published(rank_, published->step, published->bucket,
+                                         ports_.bucket_digest(published->bucket));
+    }
+    ports_.to_trainer(envelope);
+    return;
+  }
+  auto found = parts_.find(envelope.to);
+  if (found == parts_.end()) return;
+  auto& part = *found->second;
+  part.mailbox.push_back(envelope);
+  if (part.scheduled) return;
+  part.scheduled = true;
+  surroundings_.loop.schedule(delays_.up_to(surroundings_.mailbox_delay), "message",
+                              [this, &part] { run_one_message(part); });
+}
+
+void SimulatedRank::run_one_message(Part& part) {
+  part.scheduled = false;
+  if (dead_ || closed_ || part.mailbox.empty()) return;
+  auto envelope = std::move(part.mailbox.front());
+  part.mailbox.pop_front();
+  surroundings_.loop.note(messages::name_of(envelope.body));
+  part.host.receive(envelope);
+  if (part.mailbox.empty() || part.scheduled) return;
+  part.scheduled = true;
+  surroundings_.loop.schedule(delays_.up_to(surroundings_.mailbox_delay), "message",
+                              [this, &part] { run_one_message(part); });
+}
+
+void SimulatedRank::on_network(NetworkEvent event) {
+  if (dead_ || closed_) return;
+  std::visit(Overloaded{
+                 [&](const MessageArrived& arrived) {
+                   auto envelope = messages::decode(arrived.message);
+                   if (!envelope) {
+                     surroundings_.monitor.violate("WR-1: a message between ranks does not decode: " +
+                                                   envelope.error().message);
+                     return;
+                   }
+                   deliver(*envelope);
+                 },
+                 [&](const RankLost& lost) {
+                   messages::PeerLost message{lost.rank, messages::failure_of(lost.why)};
+                   messages::Address self{rank_, messages::Role::trainer, 0};
+                   deliver({self, {rank_, messages::Role::rank_supervisor, 0}, epoch(), message});
+                   deliver({self, {rank_, messages::Role::coordinator, 0}, epoch(), message});
+                 },
+                 [](const auto&) {},
+             },
+             event);
+}
+
+void SimulatedRank::close() {
+  if (closed_) return;
+  closed_ = true;
+  if (network_) (void)network_->close();
+}
+
+std::vector<WaitReport> SimulatedRank::wait_reports() {
+  std::vector<WaitReport> reports;
+  for (auto& [address, part] : parts_) reports.push_back(part->host.report());
+  return reports;
+}
+
+}  // namespace troupe::actors

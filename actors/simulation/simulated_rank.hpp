@@ -1,0 +1,102 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/session/rank_world.hpp"
+#include "actors/simulation/fiber.hpp"
+#include "actors/world/network.hpp"
+#include "actors/world/random.hpp"
+#include "actors/world/simulation/event_loop.hpp"
+#include "gpu/collective/simulated/fabric.hpp"
+#include "gpu/simulated/simulated_device.hpp"
+
+namespace troupe::actors {
+
+class InvariantMonitor;
+
+/// What the ranks of one simulation share.
+struct SimulatedSurroundings {
+  EventLoop& loop;
+  gpu::SimulatedFabric& fabric;
+  InvariantMonitor& monitor;
+  std::uint64_t seed = 0;
+  /// An actor takes up to this long before it looks at its next message: different seeds, different
+  /// interleavings.
+  std::chrono::nanoseconds mailbox_delay = std::chrono::microseconds(3);
+};
+
+/// One rank's world in the simulator: its roles, its device, and a fiber for its trainer. Between ranks go
+/// bytes only.
+class SimulatedRank final : public RankWorld, private TrainerPatience {
+ public:
+  SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank, core::WorldSize world,
+                gpu::SimulatedDeviceOptions device);
+  ~SimulatedRank() override;
+
+  /// Where messages to other ranks go; before the trainer runs.
+  void connect(std::unique_ptr<Network> network) { network_ = std::move(network); }
+  void on_network(NetworkEvent event);
+
+  /// Runs `body` as this rank's trainer.
+  void run_trainer(std::function<core::Result<void>(SimulatedRank&)> body);
+  /// The trainer computes for this long (in the fiber).
+  void compute(std::chrono::nanoseconds duration);
+  /// The process dies at once: no message and no collective of it goes on; its trainer is unwound.
+  void kill();
+
+  bool has_ended() const { return !fiber_ || fiber_->has_ended(); }
+  bool is_dead() const { return dead_; }
+  const core::Result<void>& result() const { return result_; }
+  gpu::SimulatedDevice& simulated_device() { return device_; }
+
+  core::Rank rank() const override { return rank_; }
+  core::WorldSize world() const override { return world_; }
+  core::Epoch epoch() const override { return core::Epoch{1}; }
+  const std::string& job() const override { return job_; }
+  gpu::Device& device() override { return device_; }
+  TrainerPatience& patience() override { return *this; }
+  core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
+  core::Result<void> open(Ports ports) override;
+  void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
+  void start() override;
+  void post(messages::Envelope envelope) override;
+  void close() override;
+  std::vector<WaitReport> wait_reports() override;
+  std::uint64_t message_count() const override { return messages_; }
+
+ private:
+  struct Part;
+
+  bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+            std::chrono::nanoseconds deadline) override;
+  void wake() override;
+  void resume_soon();
+  void rest();
+  void deliver(const messages::Envelope& envelope);
+  void run_one_message(Part& part);
+
+  SimulatedSurroundings surroundings_;
+  core::Rank rank_;
+  core::WorldSize world_;
+  std::string job_ = "simulation";
+  gpu::SimulatedDevice device_;
+  std::unique_ptr<gpu::CollectiveBackend> collectives_;
+  std::unique_ptr<Network> network_;
+  RandomStream delays_;
+  Ports ports_;
+  std::map<messages::Address, std::unique_ptr<Part>> parts_;
+  std::unique_ptr<Fiber> fiber_;
+  core::Result<void> result_;
+  bool waiting_ = false;
+  bool resume_scheduled_ = false;
+  bool dead_ = false;
+  bool closed_ = false;
+  std::uint64_t messages_ = 0;
+};
+
+}  // namespace troupe::actors

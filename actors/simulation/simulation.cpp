@@ -1,0 +1,94 @@
+#include "actors/simulation/simulation.hpp"
+
+#include <fmt/format.h>
+
+namespace troupe::actors {
+
+namespace {
+
+SimulatedWiresOptions wires_options(const SimulationOptions& options) {
+  SimulatedWiresOptions wires;
+  wires.world = options.ranks;
+  wires.seed = options.seed;
+  return wires;
+}
+
+}  // namespace
+
+Simulation::Simulation(SimulationOptions options)
+    : options_(std::move(options)),
+      loop_(options_.seed),
+      fabric_(loop_, options_.fabric),
+      wires_(loop_, wires_options(options_)) {
+  SimulatedSurroundings surroundings{loop_, fabric_, monitor_, options_.seed};
+  for (int rank = 0; rank < options_.ranks.value; ++rank) {
+    ranks_.push_back(
+        std::make_unique<SimulatedRank>(surroundings, core::Rank{rank}, options_.ranks, options_.device));
+  }
+}
+
+Simulation::~Simulation() = default;
+
+void Simulation::connect() {
+  for (auto& rank : ranks_) {
+    rank->connect(wires_.open(rank->rank(),
+                              [&rank = *rank](NetworkEvent event) { rank.on_network(std::move(event)); }));
+  }
+}
+
+void Simulation::inject(const SimulatedFault& fault) {
+  auto& victim = rank(fault.rank);
+  if (victim.is_dead()) return;
+  switch (fault.kind) {
+    case SimulatedFault::Kind::kill:
+      wires_.kill(fault.rank);
+      victim.kill();
+      break;
+    case SimulatedFault::Kind::hang:
+      fabric_.hang(fault.rank);
+      break;
+    case SimulatedFault::Kind::slow:
+      victim.simulated_device().set_slowdown(fault.factor);
+      fabric_.slow_down(fault.rank, fault.factor);
+      break;
+  }
+}
+
+SimulationReport Simulation::run(const Trainer& trainer) {
+  connect();
+  for (auto& rank : ranks_) rank->run_trainer(trainer);
+  for (const auto& fault : options_.faults)
+    loop_.schedule(fault.at, "fault", [this, fault] { inject(fault); });
+  std::size_t ended = 0;
+  // Ranks end one after the other, so it is enough to look at the first that has not.
+  auto all_ended = [&] {
+    while (ended < ranks_.size() && ranks_[ended]->has_ended()) ++ended;
+    return ended == ranks_.size();
+  };
+  auto stop = loop_.run_until(all_ended, {options_.time_limit, options_.event_limit});
+  if (stop != EventLoop::Stop::condition) report_stuck(stop);
+  SimulationReport report;
+  report.trace_hash = loop_.trace_hash();
+  report.virtual_time = loop_.now();
+  report.steps_committed = monitor_.last_committed().value + 1;
+  report.events = loop_.events();
+  report.violations = monitor_.violations();
+  for (auto& rank : ranks_) {
+    report.messages += rank->message_count();
+    report.results.push_back(rank->result());
+  }
+  return report;
+}
+
+void Simulation::report_stuck(EventLoop::Stop stop) {
+  const char* why = stop == EventLoop::Stop::quiet        ? "nothing is left to happen"
+                    : stop == EventLoop::Stop::time_limit ? "the virtual time limit has passed"
+                                                          : "the event limit is reached";
+  for (auto& rank : ranks_) {
+    if (rank->has_ended()) continue;
+    monitor_.violate(fmt::format("LV-1: {}, and the trainer of rank {} has not ended\n{}", why,
+                                 rank->rank().value, render(rank->wait_reports(), loop_.now())));
+  }
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/simulation/invariants.hpp"
+#include "actors/simulation/simulated_rank.hpp"
+#include "actors/world/simulation/event_loop.hpp"
+#include "actors/world/simulation/network.hpp"
+#include "gpu/collective/simulated/fabric.hpp"
+#include "gpu/simulated/simulated_device.hpp"
+
+namespace troupe::actors {
+
+/// Something that goes wrong at a moment of virtual time.
+struct SimulatedFault {
+  enum class Kind : std::uint8_t {
+    kill,  ///< the process of `rank` dies
+    hang,  ///< its collectives never arrive, its control plane lives
+    slow,  ///< its device takes `factor` times as long
+  };
+  Kind kind = Kind::kill;
+  core::Rank rank{};
+  std::chrono::nanoseconds at{};
+  double factor = 1;
+};
+
+struct SimulationOptions {
+  core::WorldSize ranks{1};
+  std::uint64_t seed = 0;
+  gpu::SimulatedDeviceOptions device;
+  gpu::FabricOptions fabric;
+  std::vector<SimulatedFault> faults;
+  std::chrono::nanoseconds time_limit = std::chrono::hours(1);
+  std::uint64_t event_limit = 1'000'000'000;
+};
+
+struct SimulationReport {
+  std::uint64_t trace_hash = 0;  ///< equal in two runs of one seed
+  std::chrono::nanoseconds virtual_time{};
+  std::int64_t steps_committed = 0;
+  std::uint64_t events = 0;
+  std::uint64_t messages = 0;
+  std::vector<std::string> violations;
+  std::vector<core::Result<void>> results;  ///< of each rank's trainer
+};
+
+/// A whole job in one thread and virtual time: the production machines, codec and transport, a device and a
+/// network that a seed drives. Invariants are checked after every event; a rank that waits for something that
+/// will never come is a violation (LV-1), with the dump of who waits for whom.
+class Simulation {
+ public:
+  using Trainer = std::function<core::Result<void>(SimulatedRank& rank)>;
+
+  explicit Simulation(SimulationOptions options);
+  ~Simulation();
+
+  /// Runs `trainer` as the trainer of every rank, until all have ended. Once.
+  SimulationReport run(const Trainer& trainer);
+
+  SimulatedRank& rank(core::Rank rank) { return *ranks_[static_cast<std::size_t>(rank.value)]; }
+  EventLoop& loop() { return loop_; }
+  InvariantMonitor& monitor() { return monitor_; }
+
+ private:
+  void connect();
+  void inject(const SimulatedFault& fault);
+  void report_stuck(EventLoop::Stop stop);
+
+  SimulationOptions options_;
+  EventLoop loop_;
+  gpu::SimulatedFabric fabric_;
+  SimulatedWires wires_;
+  InvariantMonitor monitor_;
+  std::vector<std::unique_ptr<SimulatedRank>> ranks_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,109 @@
+#include "actors/simulation/tiny_trainer.hpp"
+
+#include <fmt/format.h>
+
+#include "core/hash.hpp"
+#include "core/random.hpp"
+
+namespace troupe::actors {
+
+namespace {
+
+std::vector<ParameterSpec> tiny_parameters(const TinyTrainerOptions& options) {
+  std::vector<ParameterSpec> specs;
+  for (int layer = 0; layer < options.layers; ++layer) {
+    specs.push_back({fmt::format("layer{}.weight", layer), {options.width}});
+    specs.push_back({fmt::format("layer{}.bias", layer), {options.width / 3 + 1}});
+    specs.back().weight_decay = false;
+  }
+  return specs;
+}
+
+class TinyTrainer {
+ public:
+  TinyTrainer(Session& session, const TinyTrainerOptions& options,
+              const std::function<void(std::chrono::nanoseconds)>& compute)
+      : session_(session), options_(options), compute_(compute) {}
+
+  void initialise() {
+    for (std::uint32_t p = 0; p < parameters(); ++p) {
+      core::CounterRandom random(options_.seed, session_.plan().specs[p].name);
+      auto values = session_.parameter(p);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = random.uniform(i) - 0.5F;
+    }
+  }
+
+  core::Result<StepOutcome> step() {
+    TRY(session_.begin_step(0.01));
+    for (core::Lane lane : session_.lanes()) {
+      TRY(session_.begin_lane(lane));
+      double loss = 0;
+      for (int m = 0; m < session_.plan().options.microbatches; ++m) {
+        session_.begin_microbatch(m);
+        loss += TRY(forward());
+        backward(lane, m);
+      }
+      session_.end_lane(loss);
+    }
+    return session_.finish_step();
+  }
+
+  core::Result<std::uint64_t> state_hash() {
+    TRY(session_.publish_all());
+    std::uint64_t hash = 0;
+    for (std::uint32_t p = 0; p < parameters(); ++p) {
+      auto values = session_.parameter(p);
+      hash = core::hash64(std::as_bytes(values), hash);
+    }
+    return hash;
+  }
+
+ private:
+  std::uint32_t parameters() const { return static_cast<std::uint32_t>(session_.plan().specs.size()); }
+
+  core::Result<double> forward() {
+    double loss = 0;
+    for (std::uint32_t p = 0; p < parameters(); ++p) {
+      TRY(session_.before_use(p));
+      for (float value : session_.parameter(p)) loss += static_cast<double>(value) * value;
+      if (p % 2 == 1) compute_(options_.layer_time);
+    }
+    return loss;
+  }
+
+  void backward(core::Lane lane, int microbatch) {
+    for (std::uint32_t p = parameters(); p-- > 0;) {
+      if (p % 2 == 1) compute_(options_.layer_time);
+      auto values = session_.parameter(p);
+      auto gradient = session_.gradient(p);
+      core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch),
+                                session_.plan().specs[p].name, session_.next_step(), lane);
+      float mean = 0;
+      for (float value : values) mean += value / static_cast<float>(values.size());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        gradient[i] += 0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F;
+      }
+      session_.gradient_ready(p);
+    }
+  }
+
+  Session& session_;
+  const TinyTrainerOptions& options_;
+  const std::function<void(std::chrono::nanoseconds)>& compute_;
+};
+
+}  // namespace
+
+core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOptions& options,
+                                           const std::function<void(std::chrono::nanoseconds)>& compute) {
+  auto session = TRY(Session::join(world, options.session, tiny_parameters(options)));
+  TinyTrainer trainer(*session, options, compute);
+  trainer.initialise();
+  TinyTrainerResult result;
+  for (std::int64_t step = 0; step < options.steps; ++step) result.outcomes.push_back(TRY(trainer.step()));
+  result.state_hash = TRY(trainer.state_hash());
+  TRY(session->leave());
+  return result;
+}
+
+}  // namespace troupe::actors

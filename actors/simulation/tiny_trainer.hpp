@@ -1,0 +1,31 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "actors/session/session.hpp"
+#include "actors/simulation/simulated_rank.hpp"
+
+namespace troupe::actors {
+
+/// A model so small that a thousand jobs a minute can train it, yet every gradient depends on every parameter
+/// of its layer, on the step, the lane and the microbatch: wrong bits anywhere spread.
+struct TinyTrainerOptions {
+  SessionOptions session;
+  std::int64_t steps = 5;
+  int layers = 4;
+  std::int64_t width = 24;  ///< elements of a layer's weight; its bias has a third
+  std::uint64_t seed = 1;   ///< of values and data
+  std::chrono::nanoseconds layer_time = std::chrono::microseconds(50);  ///< of one forward or backward
+};
+
+struct TinyTrainerResult {
+  std::vector<StepOutcome> outcomes;
+  std::uint64_t state_hash = 0;  ///< of all parameters at the end; the same on every rank
+};
+
+/// Trains on one rank of any world. `compute` lets virtual time pass, or does nothing.
+core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOptions& options,
+                                           const std::function<void(std::chrono::nanoseconds)>& compute);
+
+}  // namespace troupe::actors

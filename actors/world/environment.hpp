@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// What a launcher tells a process about its place in the job.
+struct JobEnvironment {
+  std::string launcher = "none";  ///< who told: "troupe", "torchrun", "Open MPI", "PMI", "Slurm" or "none"
+  core::Rank rank{0};
+  core::WorldSize world{1};
+  int local_rank = 0;
+  int local_world = 1;
+  std::string job = "local";  ///< letters, digits, '-' and '_'
+  core::Epoch epoch{1};       ///< grows with every restart of the job
+  std::string control_host = "127.0.0.1";
+  std::uint16_t control_port = 0;  ///< 0 with one rank: nobody listens
+  std::string token;               ///< secret that the job's processes share; may be empty on one host
+  std::string directory;           ///< for logs and reports; may be empty
+};
+
+/// Looks a variable up; nothing when it is not set.
+using Variables = std::function<std::optional<std::string>(const char* name)>;
+
+/// The process's own environment.
+Variables process_variables();
+
+/// Reads, in this order: TROUPE_*, torchrun's, Open MPI's, PMI's and Slurm's variables; one rank when none is
+/// there. Errc::invalid_argument names the variable that is missing or does not parse.
+core::Result<JobEnvironment> detect_environment(const Variables& variables);
+
+}  // namespace troupe::actors

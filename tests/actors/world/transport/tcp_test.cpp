@@ -1,0 +1,269 @@
+#include "actors/world/transport/tcp.hpp"
+
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <asio/connect.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/read.hpp>
+#include <asio/write.hpp>
+#include <future>
+
+#include "tests/actors/world/network_job.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using namespace std::chrono_literals;
+using asio::ip::tcp;
+using core::Errc;
+using ::testing::HasSubstr;
+
+/// Another program that reaches the port.
+class Stranger {
+ public:
+  explicit Stranger(std::uint16_t port) { socket_.connect({asio::ip::address_v4::loopback(), port}); }
+
+  void write(std::span<const std::byte> bytes) {
+    asio::write(socket_, asio::buffer(bytes.data(), bytes.size()));
+  }
+  /// What comes until the other side closes.
+  std::string read_all() {
+    std::string text;
+    std::error_code error;
+    asio::read(socket_, asio::dynamic_buffer(text), error);
+    return text;
+  }
+  /// Goes through the handshake as `rank` would.
+  void join(int rank) {
+    TransportOptions options = options_of(TransportOptions::Side::initiator);
+    options.self = {rank};
+    TransportMachine machine(options, 0ns);
+    std::array<std::byte, 4096> input;
+    while (!machine.is_joined()) {
+      write(machine.take_output(SIZE_MAX));
+      machine.receive(std::span(input).first(socket_.read_some(asio::buffer(input))), 0ns);
+    }
+  }
+
+ private:
+  asio::io_context io_;
+  tcp::socket socket_{io_};
+};
+
+int open_descriptors() {
+  int count = 0;
+  DIR* directory = opendir("/proc/self/fd");
+  while (readdir(directory) != nullptr) ++count;
+  closedir(directory);
+  return count;
+}
+
+TEST(TcpNetwork, RefusesARankWithTheWrongToken) {
+  TcpJob job(2);
+  job.open(0);
+  auto options = job.options(1);
+  options.router.token = token_of(8);
+
+  auto network = TcpNetwork::open(options, [](NetworkEvent) {});
+
+  ASSERT_FALSE(network);
+  EXPECT_EQ(network.error().code, Errc::mismatch);
+  EXPECT_THAT(network.error().message, HasSubstr("TROUPE_JOB_TOKEN"));
+  EXPECT_TRUE(job.heard(0).empty());
+}
+
+TEST(TcpNetwork, RefusesARankOfAnotherJobAndSaysSo) {
+  TcpJob job(2);
+  job.open(0);
+  auto options = job.options(1);
+  options.router.job = "another";
+
+  auto network = TcpNetwork::open(options, [](NetworkEvent) {});
+
+  ASSERT_FALSE(network);
+  EXPECT_THAT(network.error().message, HasSubstr("expected job \"job\", found \"another\""));
+}
+
+TEST(TcpNetwork, RefusesASecondProcessOfARank) {
+  TcpJob job(2);
+  job.open_all();
+
+  auto second = TcpNetwork::open(job.options(1), [](NetworkEvent) {});
+
+  ASSERT_FALSE(second);
+  EXPECT_THAT(second.error().message, HasSubstr("two processes have the same RANK"));
+  ASSERT_TRUE(job.send(1, 0, "unharmed"));
+  EXPECT_TRUE(job.hears(0, "1: unharmed"));
+}
+
+TEST(TcpNetwork, RefusesARankOutsideTheWorld) {
+  TcpJob job(2);
+  job.open(0);
+  auto options = job.options(1);
+  options.router.world = {5};
+  options.router.self = {4};
+
+  auto network = TcpNetwork::open(options, [](NetworkEvent) {});
+
+  ASSERT_FALSE(network);
+  EXPECT_THAT(network.error().message, HasSubstr("found rank 4; check RANK"));
+}
+
+TEST(TcpNetwork, RefusesGarbageAndGoesOn) {
+  TcpJob job(2);
+  job.open(0);
+
+  Stranger browser(job.port);
+  browser.write(bytes_of("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
+  EXPECT_THAT(browser.read_all(), HasSubstr("expected a handshake of Troupe, found \"GET / HTTP/1.1"));
+  Stranger hurried(job.port);
+  hurried.write(std::vector<std::byte>(100000, std::byte{0xff}));
+  hurried.read_all();
+
+  job.open(1);
+  EXPECT_TRUE(job.hears(0, "joined 1"));
+}
+
+TEST(TcpNetwork, AnOversizedFrameOfARankIsItsLoss) {
+  TcpJob job(3);
+  job.open(0);
+  Stranger rank(job.port);
+  rank.join(1);
+  std::vector<std::byte> header;
+  ByteWriter(header).number(std::uint32_t{2'000'000}).number(std::uint8_t{6});
+
+  rank.write(header);
+
+  EXPECT_TRUE(job.hears(0, "lost 1 corrupt"));
+}
+
+TEST(TcpNetwork, AReaderThatDoesNotReadIsBoundedAndThenLost) {
+  TcpJob job(2);
+  job.open(0);
+  Stranger rank(job.port);
+  rank.join(1);
+  ASSERT_TRUE(job.hears(0, "joined 1"));
+  std::string message(64 << 10, 'x');
+
+  std::size_t taken = 0;
+  core::Result<void> sent;
+  while (taken < (std::size_t{1} << 30) && (sent = job.send(0, 1, message))) taken += message.size();
+
+  ASSERT_FALSE(sent);
+  EXPECT_LT(taken, std::size_t{64} << 20) << "8 MiB of ours and the kernel's own buffers";
+  EXPECT_TRUE(job.hears(0, "lost 1 timeout"));
+}
+
+TEST(TcpNetwork, WaitsForAHubThatStartsLater) {
+  TcpJob job(2);
+  asio::io_context io;
+  auto placeholder = std::make_unique<tcp::acceptor>(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+  auto hub = job.options(0);
+  hub.port = placeholder->local_endpoint().port();
+  placeholder.reset();
+  auto spoke = job.options(1);
+  spoke.port = hub.port;
+
+  auto reached = std::async(std::launch::async, [&] { return TcpNetwork::open(spoke, [](NetworkEvent) {}); });
+  ASSERT_EQ(reached.wait_for(50ms), std::future_status::timeout);
+  auto network = TcpNetwork::open(hub, [](NetworkEvent) {});
+
+  ASSERT_TRUE(network) << network.error().message;
+  EXPECT_TRUE(reached.get());
+}
+
+TEST(TcpNetwork, GivesUpAtTheDeadlineWhenNobodyListens) {
+  TcpJob job(2);
+  auto options = job.options(1);
+  options.port = 1;
+  options.connect_deadline = 100ms;
+
+  auto network = TcpNetwork::open(options, [](NetworkEvent) {});
+
+  ASSERT_FALSE(network);
+  EXPECT_EQ(network.error().code, Errc::timeout);
+  EXPECT_THAT(network.error().message, HasSubstr("rank 0 could not be reached at 127.0.0.1 port 1"));
+}
+
+TEST(TcpNetwork, SaysThatThePortIsInUse) {
+  TcpJob job(1);
+  job.open(0);
+  auto options = job.options(0);
+  options.port = job.port;
+
+  auto network = TcpNetwork::open(options, [](NetworkEvent) {});
+
+  ASSERT_FALSE(network);
+  EXPECT_EQ(network.error().code, Errc::io);
+  EXPECT_THAT(network.error().message, HasSubstr("choose another port"));
+}
+
+TEST(TcpNetwork, LogsWhatIsBound) {
+  TcpJob job(1);
+  auto options = job.options(0);
+  std::string logged;
+  options.log = [&](std::string_view line) { logged += line; };
+
+  auto network = TcpNetwork::open(options, [](NetworkEvent) {});
+
+  ASSERT_TRUE(network);
+  EXPECT_EQ(logged, fmt::format("the control network listens at 127.0.0.1 port {}", (*network)->port()));
+}
+
+/// Rank 1 of the job in a process of its own, which does nothing but live.
+pid_t fork_rank(const TcpOptions& options) {
+  pid_t child = fork();
+  if (child != 0) return child;
+  auto network = TcpNetwork::open(options, [](NetworkEvent) {});
+  while (network) pause();
+  _exit(1);
+}
+
+TEST(TcpNetwork, SeesThatAProcessWasKilled) {
+  TcpJob job(2);
+  job.open(0);
+  pid_t child = fork_rank(job.options(1));
+  ASSERT_TRUE(job.hears(0, "joined 1"));
+
+  kill(child, SIGKILL);
+
+  EXPECT_TRUE(job.hears(0, "lost 1 peer_lost"));
+  waitpid(child, nullptr, 0);
+}
+
+TEST(TcpNetwork, SeesThatAProcessWasStopped) {
+  TcpJob job(2);
+  job.open(0);
+  pid_t child = fork_rank(job.options(1));
+  ASSERT_TRUE(job.hears(0, "joined 1"));
+
+  kill(child, SIGSTOP);
+
+  EXPECT_TRUE(job.hears(0, "lost 1 timeout"));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+TEST(TcpNetwork, LeavesNoDescriptorBehind) {
+  { TcpJob(1).open_all(); }
+  int before = open_descriptors();
+
+  for (int i = 0; i < 20; ++i) {
+    TcpJob job(3);
+    job.open_all();
+    ASSERT_TRUE(job.send(1, 2, "x"));
+    ASSERT_TRUE(job.hears(2, "1: x"));
+    if (i % 2 == 0) ASSERT_TRUE(job.networks[1]->close());
+  }
+
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+}  // namespace
+}  // namespace troupe::actors
