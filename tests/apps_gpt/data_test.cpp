@@ -1,0 +1,102 @@
+#include "apps/gpt/data.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/apps_gpt/text_file.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::uint8_t> counting(std::size_t bytes) {
+  std::vector<std::uint8_t> text(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) text[i] = static_cast<std::uint8_t>(i);
+  return text;
+}
+
+std::vector<std::int32_t> tokens_at(const MicrobatchPlace& place) {
+  Batch batch({.batch = 4, .length = 3});
+  batch.fill_at_random(counting(256), place);
+  return {batch.tokens().begin(), batch.tokens().end()};
+}
+
+TEST(Corpus, KeepsTheLastTwentiethForEvaluation) {
+  const TextFile file(std::string(190, 'a') + std::string(10, 'b'));
+
+  const Corpus corpus = Corpus::open(file.path(), 4).value();
+
+  EXPECT_EQ(corpus.training().size(), 190U);
+  EXPECT_EQ(corpus.training().back(), 'a');
+  EXPECT_EQ(corpus.evaluation().size(), 10U);
+  EXPECT_EQ(corpus.evaluation().front(), 'b');
+}
+
+TEST(Corpus, TooShortForItsContextIsAnErrorThatSaysWhatIsNeeded) {
+  const TextFile file(some_text(1300));
+
+  EXPECT_THAT(Corpus::open(file.path(), 65).error().message,
+              HasSubstr("has 1300 bytes; a context of 65 needs at least 1320"));
+  EXPECT_TRUE(Corpus::open(file.path(), 64));
+}
+
+TEST(Corpus, ThatIsMissingOrNoFileIsAnError) {
+  EXPECT_EQ(Corpus::open("/nonexistent/text", 4).error().code, core::Errc::not_found);
+  EXPECT_THAT(Corpus::open("/", 4).error().message, HasSubstr("must be a regular file"));
+}
+
+TEST(Batch, TargetsAreTheTokensOnePlaceFurther) {
+  Batch batch({.batch = 3, .length = 5});
+
+  batch.fill_at_random(counting(200), {.seed = 1});
+
+  for (std::size_t i = 0; i < 15; ++i) {
+    EXPECT_EQ(batch.targets()[i], batch.tokens()[i] + 1);
+    if (i % 5 != 0) {
+      EXPECT_EQ(batch.tokens()[i], batch.targets()[i - 1]);
+    }
+  }
+}
+
+TEST(Batch, HangsOnSeedStepLaneAndMicrobatchAlone) {
+  const MicrobatchPlace place{.seed = 5, .step = core::Step{3}, .lane = core::Lane{2}, .microbatch = 1};
+  auto seed = place, step = place, lane = place, microbatch = place;
+  seed.seed = 6;
+  step.step.value = 4;
+  lane.lane.value = 3;
+  microbatch.microbatch = 2;
+
+  EXPECT_EQ(tokens_at(place), tokens_at(place));
+  for (const auto& other : {seed, step, lane, microbatch}) EXPECT_NE(tokens_at(place), tokens_at(other));
+}
+
+TEST(Batch, AtRandomReachesEveryPlaceAndNoFurther) {
+  const auto text = counting(8);  // five places for a sequence of three and its last target
+  Batch batch({.batch = 200, .length = 3});
+  std::vector<int> seen(5);
+
+  batch.fill_at_random(text, {.seed = 1});
+
+  for (std::size_t sequence = 0; sequence < 200; ++sequence) ++seen.at(batch.tokens()[sequence * 3]);
+  EXPECT_THAT(seen, testing::Each(testing::Gt(15)));
+}
+
+TEST(Batch, EvenlyCoversTheTextFromItsStart) {
+  Batch batch({.batch = 2, .length = 2});
+  std::vector<std::int32_t> starts;
+
+  for (std::size_t index = 0; index < 4; ++index) {
+    batch.fill_evenly(counting(18), index, 4);
+    starts.push_back(batch.tokens()[0]);
+    starts.push_back(batch.tokens()[2]);
+  }
+
+  EXPECT_THAT(starts, testing::ElementsAre(0, 2, 4, 6, 8, 10, 12, 14));
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,70 @@
+#include "apps/gpt/sample.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "tests/apps_gpt/tensors.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+const std::vector<float> kLogits = {std::log(1.0F), std::log(5.0F), std::log(3.0F), std::log(1.0F)};
+
+TEST(SampleToken, ChoosesByCumulativeProbabilityFromTheLikeliest) {
+  const SamplingOptions options{.temperature = 1, .top_k = 0};
+
+  EXPECT_EQ(sample_token(kLogits, options, 0.0), 1);
+  EXPECT_EQ(sample_token(kLogits, options, 0.49), 1);
+  EXPECT_EQ(sample_token(kLogits, options, 0.51), 2);
+  EXPECT_EQ(sample_token(kLogits, options, 0.79), 2);
+  EXPECT_EQ(sample_token(kLogits, options, 0.81), 0);
+  EXPECT_EQ(sample_token(kLogits, options, 0.91), 3);
+  EXPECT_EQ(sample_token(kLogits, options, std::nextafter(1.0, 0.0)), 3);
+}
+
+TEST(SampleToken, TopKLeavesOutTheRest) {
+  const SamplingOptions options{.temperature = 1, .top_k = 2};
+
+  EXPECT_EQ(sample_token(kLogits, options, 0.624), 1);
+  EXPECT_EQ(sample_token(kLogits, options, 0.626), 2);
+  EXPECT_EQ(sample_token(kLogits, options, 0.999), 2);
+}
+
+TEST(SampleToken, TemperatureSharpensDownToTheLikeliest) {
+  // At temperature 1/2 the odds are squared: 25 to 9 to 1 to 1.
+  EXPECT_EQ(sample_token(kLogits, {.temperature = 0.5, .top_k = 0}, 0.69), 1);
+  EXPECT_EQ(sample_token(kLogits, {.temperature = 0.5, .top_k = 0}, 0.70), 2);
+  EXPECT_EQ(sample_token(kLogits, {.temperature = 0}, 0.999), 1);
+}
+
+class SampleText : public testing::Test {
+ protected:
+  core::Result<std::string> sample(std::string_view prompt, std::uint64_t seed) {
+    return sample_text(model_, values_.constant(), prompt, 40, {.seed = seed});
+  }
+
+  Model model_ = Model::create(preset("tiny").value(), {.batch = 1, .length = 16}).value();
+  Tensors<float> values_ = initial_parameters(model_.table().specs, 1);
+};
+
+TEST_F(SampleText, HasTheLengthAskedForAndHangsOnTheSeed) {
+  const std::string text = sample("And ", 3).value();
+
+  EXPECT_EQ(text.size(), 40U);
+  EXPECT_EQ(text, sample("And ", 3).value());
+  EXPECT_NE(text, sample("And ", 4).value());
+}
+
+TEST_F(SampleText, ReadsTheEndOfAPromptThatIsLongerThanTheModel) {
+  EXPECT_EQ(sample("0123456789abcdefghij", 3).value(), sample("456789abcdefghij", 3).value());
+}
+
+TEST_F(SampleText, WithoutAPromptIsAnError) {
+  EXPECT_FALSE(sample("", 3));
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
