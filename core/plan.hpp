@@ -43,7 +43,8 @@ struct PlanEntry {
   GroupKind group = GroupKind::world;
   int bucket = -1;  ///< -1: none
   DType dtype = DType::f32;
-  /// What each member of the group puts in, in group order. An all_to_all sends even parts of it.
+  /// What each member of the group puts in, in group order. In an exchange that is its subtree roots of the
+  /// parts of all receivers.
   std::vector<std::int64_t> elements;
   std::int64_t bytes = 0;  ///< that the member with the largest input puts in
 
