@@ -10,7 +10,7 @@
 namespace troupe::gpu {
 
 /// Kernels work in blocks which stay in the first-level cache between widening, arithmetic and rounding.
-inline constexpr std::size_t kBlockElements = 1024;
+inline constexpr std::size_t kBlockElements = 512;
 using Block = std::array<float, kBlockElements>;
 
 /// Calls body(first, length) for consecutive blocks of [0, count).

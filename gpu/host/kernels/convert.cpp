@@ -1,8 +1,6 @@
 #include "gpu/host/kernels/convert.hpp"
 
-#if defined(__x86_64__)
 #include <immintrin.h>
-#endif
 
 #include <algorithm>
 #include <array>
@@ -20,6 +18,18 @@ constexpr std::uint32_t kQuiet = 0x0040'0000U;
 constexpr int kMantissaBits = 23;
 constexpr std::uint32_t kBias = 127;
 
+/// For magnitudes, which have no sign bit: AVX2 compares signed integers only.
+[[gnu::always_inline]] inline bool is_above(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::int32_t>(a) > static_cast<std::int32_t>(b);
+}
+
+/// `chosen` or `other`, without a branch: GCC does not turn every conditional into a vector select.
+[[gnu::always_inline]] inline std::uint32_t select(bool condition, std::uint32_t chosen,
+                                                   std::uint32_t other) {
+  const std::uint32_t mask = 0U - static_cast<std::uint32_t>(condition);
+  return (chosen & mask) | (other & ~mask);
+}
+
 /// A format narrower than fp32, as in core/dtype.cpp, with conversions that have no branch: all cases are
 /// computed and one is selected, so that the compiler turns loops over them into vector instructions.
 template <class Code, int exponent_bits, int mantissa_bits, bool has_infinity>
@@ -36,16 +46,15 @@ struct Narrow {
   [[gnu::always_inline]] static std::uint32_t widen(std::uint32_t code) {
     const std::uint32_t magnitude = code & (kSign - 1);
     const std::uint32_t normal = (magnitude << kShift) + kRebias;
-    const bool is_nan = has_infinity ? magnitude > kOverflow : magnitude == kOverflow;
-    const std::uint32_t special = kInfinity | (is_nan ? kQuiet | ((magnitude & kMantissa) << kShift) : 0U);
-    std::uint32_t bits = normal;
-    if constexpr (exponent_bits < 8) {
-      // The smallest denormal counts them all. A signed integer converts faster.
-      constexpr float kUnit = std::bit_cast<float>((kLeastField - mantissa_bits) << kMantissaBits);
-      const float denormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * kUnit;
-      bits = magnitude > kMantissa ? normal : std::bit_cast<std::uint32_t>(denormal);
-    }
-    bits = magnitude >= kOverflow ? special : bits;
+    // The smallest denormal counts them all. A signed integer converts faster.
+    constexpr float kUnit = std::bit_cast<float>((kLeastField - mantissa_bits) << kMantissaBits);
+    const float denormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * kUnit;
+    const std::uint32_t finite =
+        select(is_above(magnitude, kMantissa), normal, std::bit_cast<std::uint32_t>(denormal));
+    const std::uint32_t nan = kInfinity | kQuiet | ((magnitude & kMantissa) << kShift);
+    const bool is_nan = is_above(magnitude, has_infinity ? kOverflow : kOverflow - 1);
+    const std::uint32_t special = select(is_nan, nan, kInfinity);
+    const std::uint32_t bits = select(is_above(magnitude, kOverflow - 1), special, finite);
     return bits | ((code & kSign) << (31 - exponent_bits - mantissa_bits));
   }
 
@@ -55,16 +64,14 @@ struct Narrow {
     // A carry out of the mantissa moves into the exponent, as it must.
     const std::uint32_t odd = (rebiased >> kShift) & 1U;
     const std::uint32_t normal = (rebiased + (1U << (kShift - 1)) - 1 + odd) >> kShift;
-    std::uint32_t code = normal < kOverflow ? normal : kOverflow;
-    if constexpr (exponent_bits < 8) {
-      // Adding a number whose last bit weighs as much as the smallest denormal rounds to denormals.
-      constexpr std::uint32_t kAnchor = (kLeastField + kShift) << kMantissaBits;
-      const float anchored = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kAnchor);
-      code = magnitude < (kLeastField << kMantissaBits) ? std::bit_cast<std::uint32_t>(anchored) - kAnchor
-                                                        : code;
-    }
+    // Adding a number whose last bit weighs as much as the smallest denormal rounds to denormals.
+    constexpr std::uint32_t kAnchor = (kLeastField + kShift) << kMantissaBits;
+    const float anchored = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kAnchor);
+    const std::uint32_t denormal = std::bit_cast<std::uint32_t>(anchored) - kAnchor;
     const std::uint32_t nan = kOverflow | (1U << (mantissa_bits - 1)) | ((magnitude >> kShift) & kMantissa);
-    code = magnitude > kInfinity ? nan : code;
+    std::uint32_t code = select(is_above(normal, kOverflow), kOverflow, normal);
+    code = select(is_above(kLeastField << kMantissaBits, magnitude), denormal, code);
+    code = select(is_above(magnitude, kInfinity), nan, code);
     return code | ((bits >> (31 - exponent_bits - mantissa_bits)) & kSign);
   }
 };
@@ -77,14 +84,11 @@ using E5m2 = Narrow<std::uint8_t, 5, 2, true>;
 struct Bf16 {
   using code_type = std::uint16_t;
 
-  [[gnu::always_inline]] static std::uint32_t widen(std::uint32_t code) {
-    const std::uint32_t bits = code << 16;
-    return bits | ((bits & 0x7fff'ffffU) > kInfinity ? kQuiet : 0U);
-  }
+  [[gnu::always_inline]] static std::uint32_t widen(std::uint32_t code) { return code << 16; }
 
   [[gnu::always_inline]] static std::uint32_t narrow(std::uint32_t bits) {
     const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-    return (bits & 0x7fff'ffffU) > kInfinity ? (bits | kQuiet) >> 16 : rounded;
+    return is_above(bits & 0x7fff'ffffU, kInfinity) ? (bits | kQuiet) >> 16 : rounded;
   }
 };
 
@@ -122,8 +126,6 @@ struct Same {
     std::memcpy(destination, source, count * sizeof(float));
   }
 };
-
-#if defined(__x86_64__)
 
 /// The same loops, compiled for AVX2.
 template <class Format>
@@ -178,17 +180,6 @@ struct F16c {
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
 }
-
-#else
-
-template <class Format>
-using Avx2 = Plain<Format>;
-using F16c = Plain<F16>;
-bool has_avx2() {
-  return false;
-}
-
-#endif
 
 template <class Functions>
 Converter converter() {

@@ -6,7 +6,7 @@
 
 namespace troupe::gpu {
 
-/// Which instructions a conversion may use. Both give the bits of core/dtype.hpp.
+/// Which instructions a conversion may use. Both give the bits of core/dtype.hpp, but for which NaN a NaN is.
 enum class InstructionSet { plain, avx2 };
 /// The best one this machine has.
 InstructionSet best_instruction_set();

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "core/check.hpp"
+#include "gpu/host/kernels/arithmetic.hpp"
 #include "gpu/host/kernels/blocks.hpp"
 #include "gpu/kernels.hpp"
 
@@ -45,7 +46,7 @@ void scale(Elements values, float factor) {
   for_each_block(values.count(), [&](std::size_t first, std::size_t length) {
     const float* source = reader.read(first, length, block.data());
     float* target = writer.target(first, block.data());
-    for (std::size_t i = 0; i < length; ++i) target[i] = source[i] * factor;
+    multiply(source, factor, target, length);
     writer.commit(first, length, target);
   });
 }
@@ -61,7 +62,7 @@ void accumulate(ConstElements source, Elements destination) {
     const float* more = addend.read(first, length, addend_block.data());
     const float* before = reader.read(first, length, block.data());
     float* target = writer.target(first, block.data());
-    for (std::size_t i = 0; i < length; ++i) target[i] = before[i] + more[i];
+    add(before, more, target, length);
     writer.commit(first, length, target);
   });
 }

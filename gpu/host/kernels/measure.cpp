@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "core/check.hpp"
+#include "gpu/host/kernels/arithmetic.hpp"
 #include "gpu/host/kernels/blocks.hpp"
 #include "gpu/kernels.hpp"
 
@@ -27,17 +27,11 @@ void add_squares(ConstElements values, BufferView sum) {
 void raise_to_largest(ConstElements values, BufferView largest) {
   CHECK(largest.bytes == sizeof(std::uint32_t), "the largest magnitude is one word");
   auto& result = largest.as<std::uint32_t>()[0];
-  // Without their sign floats order as integers, and signed integers compare faster.
-  auto found = static_cast<std::int32_t>(result);
   const Reader reader(values);
   Block block;
   for_each_block(values.count(), [&](std::size_t first, std::size_t length) {
-    const float* source = reader.read(first, length, block.data());
-    for (std::size_t i = 0; i < length; ++i) {
-      found = std::max(found, std::bit_cast<std::int32_t>(source[i]) & 0x7fff'ffff);
-    }
+    result = std::max(result, largest_magnitude(reader.read(first, length, block.data()), length));
   });
-  result = static_cast<std::uint32_t>(found);
 }
 
 }  // namespace troupe::gpu

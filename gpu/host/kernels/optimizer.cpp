@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "core/check.hpp"
+#include "gpu/host/kernels/arithmetic.hpp"
 #include "gpu/host/kernels/blocks.hpp"
 #include "gpu/kernels.hpp"
 
@@ -28,40 +29,87 @@ void step_blocks(const ParameterStep& step, Update update) {
   Block gradient;
   for_each_block(master.size(), [&](std::size_t first, std::size_t length) {
     const float* raw = gradients.read(first, length, gradient.data());
-    for (std::size_t i = 0; i < length; ++i) gradient[i] = raw[i] * step.gradient_factor;
+    multiply(raw, step.gradient_factor, gradient.data(), length);
     update(first, length, gradient.data());
     if (has_copy) narrow(&master[first], step.parameter.view.data + first * copy_bytes, length);
   });
 }
 
-/// The factors of one step, the same for all elements.
+/// What is the same for all elements of one step, rounded to fp32 once.
+struct SgdFactors {
+  explicit SgdFactors(const SgdOptions& options)
+      : minus_rate(static_cast<float>(-options.learning_rate)),
+        momentum(static_cast<float>(options.momentum)),
+        decay(static_cast<float>(options.weight_decay)),
+        nesterov(options.nesterov) {}
+
+  float minus_rate;
+  float momentum;
+  float decay;
+  bool nesterov;
+};
+
+[[gnu::target_clones("avx2", "default")]] void sgd_block(const SgdFactors f, std::size_t length,
+                                                         float* __restrict gradient, float* __restrict value,
+                                                         float* __restrict velocity) {
+  if (f.decay != 0) {
+    for (std::size_t i = 0; i < length; ++i) gradient[i] += f.decay * value[i];
+  }
+  if (velocity != nullptr) {
+    for (std::size_t i = 0; i < length; ++i) {
+      velocity[i] = f.momentum * velocity[i] + gradient[i];
+      gradient[i] = f.nesterov ? gradient[i] + f.momentum * velocity[i] : velocity[i];
+    }
+  }
+  for (std::size_t i = 0; i < length; ++i) value[i] += f.minus_rate * gradient[i];
+}
+
+/// As SgdFactors.
 struct AdamFactors {
   AdamFactors(const AdamOptions& options, std::int64_t step)
-      : decay(static_cast<float>(
-            options.decoupled_weight_decay ? 1 - options.learning_rate * options.weight_decay : 1)),
-        coupled_decay(static_cast<float>(options.decoupled_weight_decay ? 0 : options.weight_decay)),
-        first_weight(static_cast<float>(1 - options.beta1)),
+      : first_weight(static_cast<float>(1 - options.beta1)),
         beta2(static_cast<float>(options.beta2)),
         second_weight(static_cast<float>(1 - options.beta2)),
-        second_correction(
-            static_cast<float>(std::sqrt(1 - std::pow(options.beta2, static_cast<double>(step))))),
-        epsilon(static_cast<float>(options.epsilon)),
-        minus_step_size(static_cast<float>(
-            -(options.learning_rate / (1 - std::pow(options.beta1, static_cast<double>(step)))))) {}
+        epsilon(static_cast<float>(options.epsilon)) {
+    const auto n = static_cast<double>(step);
+    second_correction = static_cast<float>(std::sqrt(1 - std::pow(options.beta2, n)));
+    minus_step_size = static_cast<float>(-(options.learning_rate / (1 - std::pow(options.beta1, n))));
+    if (options.decoupled_weight_decay) {
+      kept = static_cast<float>(1 - options.learning_rate * options.weight_decay);
+    } else {
+      decay = static_cast<float>(options.weight_decay);
+    }
+  }
 
-  float decay;
-  float coupled_decay;
   float first_weight;
   float beta2;
   float second_weight;
-  float second_correction;
   float epsilon;
-  float minus_step_size;
+  float second_correction = 1;
+  float minus_step_size = 0;
+  float kept = 1;   ///< of the value, by decoupled weight decay
+  float decay = 0;  ///< added to the gradient, otherwise
 };
 
 /// torch.lerp: from the nearer end, so that a weight of 1 gives `end` itself.
-float lerp(float start, float end, float weight) {
+[[gnu::always_inline]] inline float lerp(float start, float end, float weight) {
   return weight < 0.5F ? start + weight * (end - start) : end - (end - start) * (1 - weight);
+}
+
+[[gnu::target_clones("avx2", "default")]] void adam_block(const AdamFactors f, std::size_t length,
+                                                          float* __restrict gradient, float* __restrict value,
+                                                          float* __restrict first_moment,
+                                                          float* __restrict second_moment) {
+  if (f.decay != 0) {
+    for (std::size_t i = 0; i < length; ++i) gradient[i] += f.decay * value[i];
+  }
+  for (std::size_t i = 0; i < length; ++i) {
+    const float g = gradient[i];
+    first_moment[i] = lerp(first_moment[i], g, f.first_weight);
+    second_moment[i] = second_moment[i] * f.beta2 + f.second_weight * g * g;
+    const float denominator = std::sqrt(second_moment[i]) / f.second_correction + f.epsilon;
+    value[i] = value[i] * f.kept + f.minus_step_size * first_moment[i] / denominator;
+  }
 }
 
 }  // namespace
@@ -70,24 +118,11 @@ void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferV
   const bool has_momentum = options.momentum != 0;
   CHECK(momentum.bytes == (has_momentum ? parameter.master.bytes : 0),
         "the momentum buffer is as large as the master values, or empty when there is no momentum");
-  const auto minus_rate = static_cast<float>(-options.learning_rate);
-  const auto decay = static_cast<float>(options.weight_decay);
-  const auto factor = static_cast<float>(options.momentum);
-  const auto values = parameter.master.as<float>();
-  const auto velocities = momentum.as<float>();
-  step_blocks(parameter, [&](std::size_t first, std::size_t length, float* gradient) {
-    float* value = values.data() + first;
-    if (decay != 0) {
-      for (std::size_t i = 0; i < length; ++i) gradient[i] += decay * value[i];
-    }
-    if (has_momentum) {
-      float* velocity = velocities.data() + first;
-      for (std::size_t i = 0; i < length; ++i) {
-        velocity[i] = factor * velocity[i] + gradient[i];
-        gradient[i] = options.nesterov ? gradient[i] + factor * velocity[i] : velocity[i];
-      }
-    }
-    for (std::size_t i = 0; i < length; ++i) value[i] += minus_rate * gradient[i];
+  const SgdFactors factors(options);
+  float* values = parameter.master.as<float>().data();
+  float* velocities = momentum.as<float>().data();
+  step_blocks(parameter, [=](std::size_t first, std::size_t length, float* gradient) {
+    sgd_block(factors, length, gradient, values + first, has_momentum ? velocities + first : nullptr);
   });
 }
 
@@ -97,23 +132,11 @@ void adam_step(const AdamOptions& options, std::int64_t step, const ParameterSte
   CHECK(moments.first.bytes == parameter.master.bytes && moments.second.bytes == parameter.master.bytes,
         "the moments are as large as the master values");
   const AdamFactors factors(options, step);
-  const auto values = parameter.master.as<float>();
-  const auto first_moments = moments.first.as<float>();
-  const auto second_moments = moments.second.as<float>();
-  step_blocks(parameter, [&, f = factors](std::size_t first, std::size_t length, float* gradient) {
-    float* __restrict value = values.data() + first;
-    float* __restrict first_moment = first_moments.data() + first;
-    float* __restrict second_moment = second_moments.data() + first;
-    if (f.coupled_decay != 0) {
-      for (std::size_t i = 0; i < length; ++i) gradient[i] += f.coupled_decay * value[i];
-    }
-    for (std::size_t i = 0; i < length; ++i) {
-      const float g = gradient[i];
-      first_moment[i] = lerp(first_moment[i], g, f.first_weight);
-      second_moment[i] = second_moment[i] * f.beta2 + f.second_weight * g * g;
-      const float denominator = std::sqrt(second_moment[i]) / f.second_correction + f.epsilon;
-      value[i] = value[i] * f.decay + f.minus_step_size * first_moment[i] / denominator;
-    }
+  float* values = parameter.master.as<float>().data();
+  float* first_moments = moments.first.as<float>().data();
+  float* second_moments = moments.second.as<float>().data();
+  step_blocks(parameter, [=](std::size_t first, std::size_t length, float* gradient) {
+    adam_block(factors, length, gradient, values + first, first_moments + first, second_moments + first);
   });
 }
 

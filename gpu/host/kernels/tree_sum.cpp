@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/check.hpp"
+#include "gpu/host/kernels/arithmetic.hpp"
 #include "gpu/host/kernels/blocks.hpp"
 #include "gpu/kernels.hpp"
 
@@ -40,7 +41,7 @@ class BlockOfSlots {
       const float* before = current_[destination];
       const float* more = current_[static_cast<std::size_t>(step.source)];
       float* target = own(destination);
-      for (std::size_t i = 0; i < length; ++i) target[i] = before[i] + more[i];
+      add(before, more, target, length);
       current_[destination] = target;
     }
     return current_[0];
@@ -65,7 +66,7 @@ void tree_sum(const TreeSum& sum) {
   for_each_block(sum.output.count(), [&](std::size_t first, std::size_t length) {
     const float* root = slots.run(first, length);
     float* target = writer.target(first, block.data());
-    for (std::size_t i = 0; i < length; ++i) target[i] = root[i] * sum.factor;
+    multiply(root, sum.factor, target, length);
     writer.commit(first, length, target);
   });
 }

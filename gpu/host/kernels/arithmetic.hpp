@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace troupe::gpu {
+
+/// What several kernels do with a block of fp32 in cache. A result may be written over its input. Compiled
+/// for AVX2 and without; the loader picks. Both round every operation, so they give the same bits.
+
+/// sum = a + b
+void add(const float* a, const float* b, float* sum, std::size_t count);
+/// product = values * factor
+void multiply(const float* values, float factor, float* product, std::size_t count);
+/// The largest magnitude as the bits of a float; 0 for no values. NaN is above Inf.
+std::uint32_t largest_magnitude(const float* values, std::size_t count);
+
+}  // namespace troupe::gpu
