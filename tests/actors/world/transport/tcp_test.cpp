@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -220,6 +221,7 @@ TEST(TcpNetwork, LogsWhatIsBound) {
 pid_t fork_rank(const TcpOptions& options) {
   pid_t child = fork();
   if (child != 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   auto network = TcpNetwork::open(options, [](NetworkEvent) {});
   while (network) pause();
   _exit(1);
@@ -259,7 +261,9 @@ TEST(TcpNetwork, LeavesNoDescriptorBehind) {
     job.open_all();
     ASSERT_TRUE(job.send(1, 2, "x"));
     ASSERT_TRUE(job.hears(2, "1: x"));
-    if (i % 2 == 0) ASSERT_TRUE(job.networks[1]->close());
+    if (i % 2 == 0) {
+      ASSERT_TRUE(job.networks[1]->close());
+    }
   }
 
   EXPECT_EQ(open_descriptors(), before);
