@@ -1,0 +1,258 @@
+#include "apps/troupe/bench/collectives.hpp"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "gpu/collective/gloo/gloo_backend.hpp"
+#include "gpu/collective/rendezvous_file.hpp"
+#include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+#include "gpu/host/host_device.hpp"
+
+namespace troupe::apps {
+namespace {
+
+using core::Errc;
+using core::Result;
+
+constexpr auto kDeadline = std::chrono::seconds(60);
+constexpr std::array kKinds{gpu::OperationKind::all_reduce, gpu::OperationKind::reduce_scatter,
+                            gpu::OperationKind::all_gather, gpu::OperationKind::broadcast,
+                            gpu::OperationKind::all_to_all, gpu::OperationKind::barrier};
+
+/// One rank's process: its device, buffers and a group of each back-end.
+class Member {
+ public:
+  static Result<std::unique_ptr<Member>> create(gpu::Rendezvous& rendezvous, int index, int ranks,
+                                                std::size_t bytes) {
+    auto member = std::unique_ptr<Member>(new Member(rendezvous, index, ranks));
+    member->device_ = TRY(gpu::open_host_device());
+    member->input_ = TRY(member->device_->allocate(bytes));
+    member->output_ = TRY(member->device_->allocate(bytes));
+    member->stream_ = TRY(member->device_->create_stream({.name = "bench"}));
+    TRY(member->add_group(std::make_unique<gpu::SharedMemoryBackend>(rendezvous)));
+    TRY(member->add_group(TRY(gpu::GlooBackend::open(rendezvous, {}))));
+    return member;
+  }
+
+  std::size_t backends() const { return groups_.size(); }
+  std::string backend_name(std::size_t index) const { return std::string(backends_[index]->name()); }
+
+  /// Seconds for each of `count` operations in a row, from a common start.
+  Result<double> time(std::size_t backend, gpu::OperationKind kind, std::size_t bytes, int count) {
+    TRY(perform(*groups_.front(), {}, 1));
+    const auto begin = std::chrono::steady_clock::now();
+    TRY(perform(*groups_[backend], operation(kind, bytes), count));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / count;
+  }
+
+ private:
+  Member(gpu::Rendezvous& rendezvous, int index, int ranks)
+      : rendezvous_(rendezvous), index_(index), ranks_(ranks) {}
+
+  Result<void> add_group(std::unique_ptr<gpu::CollectiveBackend> backend) {
+    gpu::GroupOptions options{.job = fmt::format("bench-{}", getppid()),
+                              .epoch = {1},
+                              .name = "all",
+                              .members = {},
+                              .self = {index_}};
+    for (int rank = 0; rank < ranks_; ++rank) options.members.push_back({rank});
+    groups_.push_back(TRY(backend->create_group(options)));
+    backends_.push_back(std::move(backend));
+    return {};
+  }
+
+  gpu::Operation operation(gpu::OperationKind kind, std::size_t bytes) const {
+    const std::size_t whole = bytes / sizeof(float) / static_cast<std::size_t>(ranks_) *
+                              static_cast<std::size_t>(ranks_) * sizeof(float);
+    const std::size_t part = whole / static_cast<std::size_t>(ranks_);
+    gpu::Operation operation{.kind = kind};
+    const bool gathers = kind == gpu::OperationKind::all_gather;
+    const bool scatters = kind == gpu::OperationKind::reduce_scatter;
+    if (kind == gpu::OperationKind::barrier) return operation;
+    const bool broadcasts = kind == gpu::OperationKind::broadcast;
+    if (!broadcasts || index_ == 0) operation.input = input_.view().subview(0, gathers ? part : whole);
+    if (!broadcasts || index_ != 0) operation.output = output_.view().subview(0, scatters ? part : whole);
+    return operation;
+  }
+
+  Result<void> perform(gpu::Group& group, const gpu::Operation& operation, int count) {
+    std::shared_ptr<gpu::OperationStatus> last;
+    for (int i = 0; i < count; ++i) last = TRY(group.post(operation, stream_.get()));
+    TRY(stream_->synchronize(kDeadline * 2));
+    return *last->result();
+  }
+
+  gpu::Rendezvous& rendezvous_;
+  int index_;
+  int ranks_;
+  std::unique_ptr<gpu::Device> device_;
+  gpu::Buffer input_;
+  gpu::Buffer output_;
+  gpu::Stream stream_;
+  std::vector<std::unique_ptr<gpu::CollectiveBackend>> backends_;
+  std::vector<std::unique_ptr<gpu::Group>> groups_;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+Result<void> measure_case(Member& member, gpu::OperationKind kind, std::size_t bytes, int ranks,
+                          FILE* report) {
+  // Many small operations make a batch, so that its start and end do not count.
+  const int count = bytes <= (64 << 10) ? 50 : bytes <= (1 << 20) ? 10 : 1;
+  constexpr int kBatches = 9;
+  std::vector<std::vector<double>> seconds(member.backends());
+  for (std::size_t backend = 0; backend < member.backends(); ++backend) {
+    TRY(member.time(backend, kind, bytes, 1));
+  }
+  for (int batch = 0; batch < kBatches; ++batch) {
+    for (std::size_t backend = 0; backend < member.backends(); ++backend) {
+      seconds[backend].push_back(TRY(member.time(backend, kind, bytes, count)));
+    }
+  }
+  for (std::size_t backend = 0; backend < member.backends() && report != nullptr; ++backend) {
+    fmt::print(report, "{} {} {} {} {}\n", member.backend_name(backend), gpu::name_of(kind), ranks, bytes,
+               median(seconds[backend]));
+  }
+  return {};
+}
+
+Result<void> run_member(const CollectiveBench& bench, const std::filesystem::path& meeting_place, int index,
+                        int ranks, FILE* report) {
+  gpu::FileRendezvous rendezvous(meeting_place);
+  const auto member = TRY(Member::create(rendezvous, index, ranks, *std::ranges::max_element(bench.bytes)));
+  for (const gpu::OperationKind kind : kKinds) {
+    if (std::ranges::count(bench.operations, gpu::name_of(kind)) == 0) continue;
+    for (const std::size_t bytes : bench.bytes) TRY(measure_case(*member, kind, bytes, ranks, report));
+  }
+  return {};
+}
+
+/// The processes of the ranks. What still runs at the end is killed, and all are waited for.
+class Children {
+ public:
+  Children() = default;
+  Children(const Children&) = delete;
+  Children& operator=(const Children&) = delete;
+  ~Children() {
+    for (const pid_t child : pids_) kill(child, SIGKILL);
+    for (const pid_t child : pids_) waitpid(child, nullptr, 0);
+  }
+
+  template <class Body>
+  Result<void> start(Body body) {
+    const pid_t parent = getpid();
+    const pid_t child = fork();
+    if (child < 0) return core::fail(Errc::unavailable, "bench: cannot start a process for a rank");
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      _exit(getppid() == parent ? body() : 1);
+    }
+    pids_.push_back(child);
+    return {};
+  }
+
+  /// Waits for all; false when one failed, which ends the others.
+  bool wait() {
+    bool good = true;
+    while (!pids_.empty()) {
+      int status = 0;
+      const pid_t child = waitpid(-1, &status, 0);
+      if (child < 0) return false;
+      if (std::erase(pids_, child) == 0 || status == 0) continue;
+      good = false;
+      for (const pid_t other : pids_) kill(other, SIGKILL);
+    }
+    return good;
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
+/// A fresh directory, removed at the end.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "troupe-bench-XXXXXX").string();
+    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+Result<std::vector<CollectiveTime>> read_report(const std::filesystem::path& path) {
+  std::vector<CollectiveTime> times;
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "r"), std::fclose);
+  if (!file) return core::fail(Errc::io, "bench: cannot read {}", path.string());
+  std::array<char, 64> backend{};
+  std::array<char, 64> operation{};
+  CollectiveTime time;
+  while (std::fscanf(file.get(), "%63s %63s %d %zu %lf", backend.data(), operation.data(), &time.ranks,
+                     &time.bytes, &time.seconds) == 5) {
+    time.backend = backend.data();
+    time.operation = operation.data();
+    times.push_back(time);
+  }
+  return times;
+}
+
+Result<std::vector<CollectiveTime>> measure_with(const CollectiveBench& bench, int ranks) {
+  const TemporaryDirectory directory;
+  if (directory.path().empty()) return core::fail(Errc::io, "bench: cannot make a temporary directory");
+  const auto report = directory.path() / "report";
+  Children children;
+  for (int index = 0; index < ranks; ++index) {
+    TRY(children.start([&, index] {
+      FILE* const file = index == 0 ? std::fopen(report.c_str(), "w") : nullptr;
+      const auto done = run_member(bench, directory.path(), index, ranks, file);
+      if (!done) fmt::print(stderr, "bench: rank {}: {}\n", index, done.error().message);
+      if (file != nullptr) std::fclose(file);
+      return done ? 0 : 1;
+    }));
+  }
+  if (!children.wait()) return core::fail(Errc::internal, "bench: a rank of {} failed; see above", ranks);
+  return read_report(report);
+}
+
+}  // namespace
+
+Result<std::vector<CollectiveTime>> measure_collectives(const CollectiveBench& bench) {
+  for (const std::string& name : bench.operations) {
+    if (std::ranges::count(kKinds, name, [](gpu::OperationKind kind) { return gpu::name_of(kind); }) == 0) {
+      return core::fail(Errc::invalid_argument, "bench: no operation '{}' to measure", name);
+    }
+  }
+  std::vector<CollectiveTime> all;
+  for (const int ranks : bench.ranks) {
+    if (ranks < 1)
+      return core::fail(Errc::invalid_argument, "bench: expected 1 rank or more, found {}", ranks);
+    const auto times = TRY(measure_with(bench, ranks));
+    all.insert(all.end(), times.begin(), times.end());
+  }
+  return all;
+}
+
+}  // namespace troupe::apps

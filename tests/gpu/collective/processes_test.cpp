@@ -1,0 +1,212 @@
+// Ranks as real processes, which are killed and stopped in the middle of operations.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "core/check.hpp"
+#include "gpu/collective/gloo/gloo_backend.hpp"
+#include "gpu/collective/rendezvous_file.hpp"
+#include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+#include "gpu/host/host_device.hpp"
+#include "tests/gpu/collective/company.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::chrono::nanoseconds now() {
+  return std::chrono::steady_clock::now().time_since_epoch();
+}
+
+/// What a member tells the test through the pipe; written in one piece.
+struct Report {
+  int member = 0;
+  bool ended = false;  ///< or it has done one more operation
+  core::Errc code{};
+  std::chrono::nanoseconds time{};
+};
+
+struct Scene {
+  BackendKind kind = BackendKind::shared_memory;
+  int size = 2;
+  std::size_t bytes = 0;
+  std::chrono::nanoseconds deadline = 60s;
+};
+
+std::unique_ptr<CollectiveBackend> make_backend(BackendKind kind, Rendezvous& rendezvous) {
+  if (kind == BackendKind::gloo) return GlooBackend::open(rendezvous, {}).value();
+  return std::make_unique<SharedMemoryBackend>(rendezvous);
+}
+
+/// The members' processes, which all-reduce without end, until an error ends them.
+class Processes {
+ public:
+  explicit Processes(const Scene& scene) : scene_(scene) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "troupe-test-XXXXXX").string();
+    CHECK(mkdtemp(pattern.data()) != nullptr, "the test has a temporary directory");
+    CHECK(pipe2(pipe_, O_CLOEXEC) == 0, "the test has a pipe");
+    directory_ = pattern;
+    job_ = fmt::format("processes-{}", getpid());
+    for (int i = 0; i < scene.size; ++i) start(i);
+    close(pipe_[1]);
+  }
+  Processes(const Processes&) = delete;
+  Processes& operator=(const Processes&) = delete;
+  ~Processes() {
+    for (const pid_t pid : pids_) kill(pid, SIGKILL);
+    for (const pid_t pid : pids_) waitpid(pid, nullptr, 0);
+    close(pipe_[0]);
+    std::filesystem::remove_all(directory_);
+  }
+
+  /// Blocks until `member` has done `count` more operations.
+  void wait_for_operations(int member, int count) {
+    while (count > 0) {
+      const Report report = read_report();
+      CHECK(!report.ended, "all goes well before the fault");
+      if (report.member == member) --count;
+    }
+  }
+
+  /// The last words of all members but `victim`.
+  std::vector<Report> wait_for_ends(int victim) {
+    std::vector<Report> ends;
+    while (static_cast<int>(ends.size()) < scene_.size - 1) {
+      const Report report = read_report();
+      if (report.ended && report.member != victim) ends.push_back(report);
+    }
+    return ends;
+  }
+
+  /// Returns when it was sent.
+  std::chrono::nanoseconds send(int member, int signal_number) const {
+    const auto sent = now();
+    kill(pids_[static_cast<std::size_t>(member)], signal_number);
+    return sent;
+  }
+
+  const std::string& job() const { return job_; }
+
+ private:
+  void start(int index) {
+    const pid_t pid = fork();
+    CHECK(pid >= 0, "the test can fork");
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const core::Errc code = work(index);
+      tell({index, true, code, now()});
+      _exit(0);
+    }
+    pids_.push_back(pid);
+  }
+
+  core::Errc work(int index) {
+    FileRendezvous rendezvous(directory_);
+    const auto device = open_host_device().value();
+    const auto stream = device->create_stream({.name = "test"}).value();
+    const auto backend = make_backend(scene_.kind, rendezvous);
+    GroupOptions options{.job = job_, .epoch = {1}, .name = "dp", .members = {}, .self = {index}};
+    for (int i = 0; i < scene_.size; ++i) options.members.push_back({i});
+    const auto group = backend->create_group(options).value();
+    const Buffer buffer = device->allocate(scene_.bytes).value();
+    for (;;) {
+      const auto status = group->post({.kind = OperationKind::all_reduce,
+                                       .input = buffer.view(),
+                                       .output = buffer.view(),
+                                       .deadline = scene_.deadline},
+                                      stream.get());
+      CHECK(stream->synchronize(60s).has_value(), "an operation ends");
+      const auto result = *(*status)->result();
+      if (!result) return result.error().code;
+      tell({index, false, {}, now()});
+    }
+  }
+
+  void tell(const Report& report) const {
+    CHECK(write(pipe_[1], &report, sizeof report) == sizeof report, "the test listens");
+  }
+
+  Report read_report() const {
+    Report report;
+    CHECK(read(pipe_[0], &report, sizeof report) == sizeof report, "members report");
+    return report;
+  }
+
+  Scene scene_;
+  std::filesystem::path directory_;
+  std::string job_;
+  int pipe_[2] = {-1, -1};
+  std::vector<pid_t> pids_;
+};
+
+std::vector<std::string> segments_of(const std::string& job) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("troupe-" + job + "-")) found.push_back(name);
+  }
+  return found;
+}
+
+class CollectiveProcesses : public ::testing::TestWithParam<BackendKind> {
+ protected:
+  std::chrono::nanoseconds patience() const { return GetParam() == BackendKind::shared_memory ? 100ms : 1s; }
+};
+
+TEST_P(CollectiveProcesses, AKilledPeerEndsEverySurvivorInTime) {
+  std::mt19937 random(7);
+  for (const std::size_t bytes : {std::size_t{4} << 10, std::size_t{256} << 10, std::size_t{8} << 20}) {
+    for (int victim = 0; victim < 4; ++victim) {
+      Processes processes({.kind = GetParam(), .size = 4, .bytes = bytes});
+      processes.wait_for_operations(victim, 1 + static_cast<int>(random() % 5));
+      const auto killed = processes.send(victim, SIGKILL);
+      for (const Report& end : processes.wait_for_ends(victim)) {
+        EXPECT_EQ(core::to_string(end.code), std::string("peer_lost"));
+        EXPECT_LT(end.time - killed, patience()) << "member " << end.member << ", " << bytes << " bytes";
+      }
+      EXPECT_THAT(segments_of(processes.job()), ::testing::IsEmpty());
+    }
+  }
+}
+
+TEST_P(CollectiveProcesses, AStoppedPeerEndsEverySurvivorAtTheDeadline) {
+  constexpr auto kDeadline = 300ms;
+  Processes processes({.kind = GetParam(), .size = 3, .bytes = 1 << 16, .deadline = kDeadline});
+  processes.wait_for_operations(1, 3);
+  const auto stopped = processes.send(1, SIGSTOP);
+  for (const Report& end : processes.wait_for_ends(1)) {
+    // With Gloo the survivor that gives up first looks lost to the other.
+    EXPECT_THAT(
+        core::to_string(end.code),
+        ::testing::AnyOf(std::string("timeout"), GetParam() == BackendKind::gloo ? "peer_lost" : "timeout"));
+    EXPECT_LT(end.time - stopped, kDeadline + patience());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CollectiveProcesses,
+                         ::testing::Values(BackendKind::shared_memory, BackendKind::gloo),
+                         ::testing::PrintToStringParamName());
+
+TEST(SharedMemoryLeftovers, OfAJobKilledWhileItSetAGroupUpAreRemoved) {
+  const std::string job = fmt::format("leftovers-{}", getpid());
+  { const auto segment = SharedSegment::create(segment_name(job, 3, "dp"), 4096).value(); }
+  { const auto other = SharedSegment::create(segment_name(job + "x", 3, "dp"), 4096).value(); }
+
+  EXPECT_EQ(remove_leftovers(job), 1);
+  EXPECT_EQ(remove_leftovers(job), 0);
+  EXPECT_EQ(remove_leftovers(job + "x"), 1) << "another job's segment stays";
+}
+
+}  // namespace
+}  // namespace troupe::gpu
