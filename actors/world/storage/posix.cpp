@@ -1,0 +1,197 @@
+#include "actors/world/storage/posix.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace troupe::actors {
+namespace {
+
+using core::Errc;
+
+Errc code_of(int error) {
+  switch (error) {
+    case ENOENT:
+      return Errc::not_found;
+    case EEXIST:
+      return Errc::already_exists;
+    default:
+      return Errc::io;
+  }
+}
+
+core::Error error_of(std::string_view what, std::string_view path, int error) {
+  std::string advice =
+      error == ENOSPC || error == EDQUOT ? "; free some space or choose another directory" : "";
+  return {code_of(error),
+          fmt::format("can not {} \"{}\": {}{}", what, path, std::generic_category().message(error), advice)};
+}
+
+/// A descriptor that is closed at the end of its scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+
+ private:
+  int value_;
+};
+
+class PosixFile final : public WritableFile {
+ public:
+  PosixFile(std::string path, Descriptor descriptor)
+      : path_(std::move(path)), descriptor_(std::move(descriptor)) {}
+
+  core::Result<void> append(std::span<const std::byte> bytes) override {
+    while (!bytes.empty()) {
+      ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
+      if (written >= 0) {
+        bytes = bytes.subspan(static_cast<std::size_t>(written));
+      } else if (errno != EINTR) {
+        return tl::unexpected(error_of("write", path_, errno));
+      }
+    }
+    return {};
+  }
+  core::Result<void> sync() override {
+    if (::fsync(descriptor_.get()) == 0) return {};
+    return tl::unexpected(error_of("make durable", path_, errno));
+  }
+  core::Result<void> close() override {
+    if (descriptor_.get() < 0 || ::close(descriptor_.release()) == 0) return {};
+    return tl::unexpected(error_of("close", path_, errno));
+  }
+
+ private:
+  std::string path_;
+  Descriptor descriptor_;
+};
+
+/// What the *at calls take for it.
+const char* name_of(const std::string& path) {
+  return path.empty() ? "." : path.c_str();
+}
+
+}  // namespace
+
+core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open(const std::string& directory) {
+  int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return tl::unexpected(error_of("open the directory", directory, errno));
+  return std::unique_ptr<PosixStorage>(new PosixStorage(directory, descriptor));
+}
+
+PosixStorage::~PosixStorage() {
+  ::close(descriptor_);
+}
+
+core::Error PosixStorage::failure(std::string_view what, std::string_view path, int error) const {
+  return error_of(what, path.empty() ? directory_ : fmt::format("{}/{}", directory_, path), error);
+}
+
+core::Result<int> PosixStorage::open_at(std::string_view path, int flags) const {
+  TRY(split_path(path));
+  int opened = ::openat(descriptor_, name_of(std::string(path)), flags | O_CLOEXEC, 0666);
+  if (opened < 0) return tl::unexpected(failure("open", path, errno));
+  return opened;
+}
+
+core::Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view path) {
+  Descriptor file(TRY(open_at(path, O_WRONLY | O_CREAT | O_TRUNC)));
+  return std::make_unique<PosixFile>(fmt::format("{}/{}", directory_, path), std::move(file));
+}
+
+core::Result<std::vector<std::byte>> PosixStorage::read(std::string_view path, std::uint64_t offset,
+                                                        std::size_t limit) {
+  Descriptor file(TRY(open_at(path, O_RDONLY)));
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return tl::unexpected(failure("read", path, errno));
+  auto end = static_cast<std::uint64_t>(status.st_size);
+  std::vector<std::byte> bytes(std::min<std::uint64_t>(limit, end > offset ? end - offset : 0));
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    ssize_t count =
+        ::pread(file.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    if (count > 0) {
+      done += static_cast<std::size_t>(count);
+    } else if (count == 0) {
+      bytes.resize(done);
+    } else if (errno != EINTR) {
+      return tl::unexpected(failure("read", path, errno));
+    }
+  }
+  return bytes;
+}
+
+core::Result<std::uint64_t> PosixStorage::size(std::string_view path) {
+  TRY(split_path(path));
+  struct stat status {};
+  if (::fstatat(descriptor_, name_of(std::string(path)), &status, 0) != 0) {
+    return tl::unexpected(failure("look at", path, errno));
+  }
+  if (S_ISDIR(status.st_mode)) return tl::unexpected(failure("look at", path, EISDIR));
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+core::Result<void> PosixStorage::make_directory(std::string_view path) {
+  TRY(split_path(path));
+  if (::mkdirat(descriptor_, name_of(std::string(path)), 0777) == 0) return {};
+  return tl::unexpected(failure("make the directory", path, errno));
+}
+
+core::Result<std::vector<std::string>> PosixStorage::list(std::string_view path) {
+  int opened = TRY(open_at(path, O_RDONLY | O_DIRECTORY));
+  DIR* directory = ::fdopendir(opened);
+  if (directory == nullptr) {
+    int error = errno;
+    ::close(opened);
+    return tl::unexpected(failure("list", path, error));
+  }
+  std::vector<std::string> names;
+  errno = 0;
+  while (dirent* entry = ::readdir(directory)) {
+    std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  int error = errno;
+  ::closedir(directory);
+  if (error != 0) return tl::unexpected(failure("list", path, error));
+  std::ranges::sort(names);
+  return names;
+}
+
+core::Result<void> PosixStorage::rename(std::string_view from, std::string_view to) {
+  TRY(split_path(from));
+  TRY(split_path(to));
+  if (::renameat(descriptor_, name_of(std::string(from)), descriptor_, name_of(std::string(to))) == 0)
+    return {};
+  return tl::unexpected(failure(fmt::format("rename to \"{}\"", to), from, errno));
+}
+
+core::Result<void> PosixStorage::remove(std::string_view path) {
+  TRY(split_path(path));
+  std::string name(path);
+  if (::unlinkat(descriptor_, name_of(name), 0) == 0) return {};
+  if (errno == EISDIR && ::unlinkat(descriptor_, name_of(name), AT_REMOVEDIR) == 0) return {};
+  return tl::unexpected(failure("remove", path, errno));
+}
+
+core::Result<void> PosixStorage::sync_directory(std::string_view path) {
+  Descriptor directory(TRY(open_at(path, O_RDONLY | O_DIRECTORY)));
+  if (::fsync(directory.get()) == 0) return {};
+  return tl::unexpected(failure("make the names durable in", path, errno));
+}
+
+}  // namespace troupe::actors
