@@ -1,0 +1,143 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "actors/world/exit_status.hpp"
+
+namespace troupe::actors {
+
+/// Exit codes with which a rank says more than "failed"; the launcher passes them on and does not restart.
+inline constexpr int kExitTemporaryFailure = 75;  ///< the outer scheduler is asked to requeue
+inline constexpr int kExitNoRestart = 93;
+inline constexpr int kExitFenced = 96;  ///< always a consequence: the rank belonged to an older generation
+inline constexpr int kExitNoCheckpoint = 97;
+
+struct NodeAgentConfig {
+  int ranks = 1;
+  int max_restarts = 0;  ///< of the whole gang
+  std::chrono::nanoseconds term_timeout = std::chrono::seconds(15);
+  std::chrono::nanoseconds kill_timeout = std::chrono::seconds(10);
+  /// Ranks that end by themselves this soon after the first failure count as its consequence.
+  std::chrono::nanoseconds secondary_window = std::chrono::seconds(2);
+  /// The first restart is immediate; then 1, 2, 4 ... times this, until a step more is committed.
+  std::chrono::nanoseconds first_backoff = std::chrono::seconds(1);
+  std::chrono::nanoseconds longest_backoff = std::chrono::seconds(60);
+  /// So many failures in a row at the same committed step end the job. A job that never reports a step has
+  /// only `max_restarts`.
+  int no_progress_limit = 3;
+};
+
+/// How one rank's process came to its end.
+struct Ending {
+  enum class Kind : std::uint8_t {
+    completed,
+    first,      ///< the first failure of its generation
+    secondary,  ///< failed by itself soon after the first
+    late,       ///< failed by itself while the gang was being stopped
+    stopped,    ///< did what our signal asked, or was killed by us
+    abandoned,  ///< did not end even by SIGKILL
+  };
+
+  int rank = 0;
+  int generation = 0;
+  Kind kind = Kind::completed;
+  ExitStatus status;
+  std::chrono::nanoseconds at{};
+};
+std::string_view name_of(Ending::Kind kind) noexcept;
+
+/// Start the processes of all ranks for this generation.
+struct StartGang {
+  int generation = 0;
+};
+struct SignalRank {
+  int rank = 0;
+  int signal = 0;
+  bool group = true;  ///< false: the rank's process alone
+};
+/// Replaces the deadline that was armed before; there is only one.
+struct ArmDeadline {
+  std::chrono::nanoseconds after{};
+};
+struct CancelDeadline {};
+/// No process of the generation is left: report it, and remove what its ranks left behind.
+struct EndGeneration {
+  int generation = 0;
+  std::vector<Ending> endings;  ///< in the order they were seen
+  /// The index of the ending which explains the failure: the first, unless a rank was killed from outside
+  /// soon after. (A big process frees its memory before its death can be seen, and its peers may be quicker
+  /// to notice and to end.)
+  std::optional<std::size_t> cause;
+};
+struct Finish {
+  int exit_code = 0;
+};
+using NodeEffect = std::variant<StartGang, SignalRank, ArmDeadline, CancelDeadline, EndGeneration, Finish>;
+using NodeEffects = std::vector<NodeEffect>;
+
+/// The life of the processes of one node: starting -> watching -> stopping -> (waiting -> watching)* ->
+/// finished. It decides; the launcher performs. `now` is any monotonic time.
+///
+/// NA-1: the gang starts only when no process of the generation before it runs. NA-2: every wait for a
+/// process that was told to end has a deadline. NA-3: Finish comes once, and nothing after it.
+class NodeAgentMachine {
+ public:
+  explicit NodeAgentMachine(NodeAgentConfig config);
+
+  NodeEffects start();
+  NodeEffects exited(int rank, ExitStatus status, std::chrono::nanoseconds now);
+  /// The rank could not be started. The ranks from this one on have no process; those before it have.
+  NodeEffects start_failed(int rank);
+  /// A signal to the launcher: TERM, INT, HUP and QUIT end the job, USR1 and USR2 go to the ranks.
+  NodeEffects signalled(int signal);
+  NodeEffects deadline(std::chrono::nanoseconds now);
+  /// The last step the job reported as committed. Say it before the exit that ends the generation.
+  void committed(std::int64_t step);
+
+  std::string_view state() const;
+  int generation() const { return generation_; }
+  int restarts() const { return restarts_; }
+  bool is_running(int rank) const { return running_[static_cast<std::size_t>(rank)]; }
+  /// Why the job ended as it did; empty while it runs.
+  const std::string& verdict() const { return verdict_; }
+
+ private:
+  enum class State : std::uint8_t { starting, watching, stopping, waiting, finished };
+  enum class Rung : std::uint8_t { none, asked, killed };
+
+  std::optional<std::size_t> cause() const;
+  Ending::Kind classify(ExitStatus status, std::chrono::nanoseconds now) const;
+  void launch(NodeEffects& effects);
+  void stop(int signal, NodeEffects& effects);
+  void kill_all(NodeEffects& effects);
+  void signal_all(int signal, bool group, NodeEffects& effects) const;
+  void gang_ended(NodeEffects& effects);
+  void finish(int exit_code, std::string verdict, NodeEffects& effects);
+  std::optional<int> code_that_forbids_restart() const;
+  bool makes_no_progress();
+
+  NodeAgentConfig config_;
+  State state_ = State::starting;
+  Rung rung_ = Rung::none;
+  int generation_ = 0;
+  int restarts_ = 0;
+  std::vector<bool> running_;
+  int alive_ = 0;
+  int asked_with_ = 0;   ///< the signal that opened the ladder
+  int stop_signal_ = 0;  ///< the signal that ends the job
+  bool start_failed_ = false;
+  std::vector<Ending> endings_;
+  std::optional<std::int64_t> step_;
+  std::optional<std::int64_t> step_of_last_failure_;
+  int failures_at_step_ = 0;
+  int failures_in_a_row_ = 0;  ///< without a step more
+  std::string verdict_;
+};
+
+}  // namespace troupe::actors

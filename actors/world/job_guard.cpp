@@ -1,0 +1,131 @@
+#include "actors/world/job_guard.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace troupe::actors {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A process that starts others faster than we can kill it is given up after so many looks.
+constexpr int kRounds = 50;
+/// A guard that hangs in the file system is left behind.
+constexpr int kPatienceMilliseconds = 5000;
+
+bool environment_holds(const fs::path& process, std::string_view assignment) {
+  std::ifstream file(process / "environ", std::ios::binary);
+  const std::string environment{std::istreambuf_iterator<char>(file), {}};
+  std::size_t start = 0;
+  while (start < environment.size()) {
+    const std::size_t end = std::min(environment.find('\0', start), environment.size());
+    if (std::string_view(environment).substr(start, end - start) == assignment) return true;
+    start = end + 1;
+  }
+  return false;
+}
+
+int kill_once(std::string_view assignment) {
+  int killed = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    pid_t pid = 0;
+    const auto [rest, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (bad != std::errc{} || rest != name.data() + name.size() || pid == ::getpid()) continue;
+    // A zombie has no environment any more, so it is not counted again.
+    if (environment_holds(entry->path(), assignment) && ::kill(pid, SIGKILL) == 0) ++killed;
+  }
+  return killed;
+}
+
+[[noreturn]] void guard(const JobLeftovers& leftovers, int life_line) {
+  ::setsid();
+  ::prctl(PR_SET_NAME, "troupe-guard");
+  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
+  const int null = ::open("/dev/null", O_RDWR);
+  for (int fd = 0; fd <= 2; ++fd) ::dup2(null, fd);
+  ::dup2(life_line, 3);
+  ::close_range(4, ~0U, 0);
+
+  char byte = 0;
+  while (::read(3, &byte, 1) < 0 && errno == EINTR) {
+  }
+  kill_processes_marked("TROUPE_JOB_ID=" + leftovers.job);
+  remove_job_segments(leftovers.job);
+  std::error_code ignored;
+  if (!leftovers.directory.empty()) fs::remove_all(leftovers.directory, ignored);
+  ::_exit(0);
+}
+
+}  // namespace
+
+int kill_processes_marked(const std::string& assignment) {
+  int killed = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const int now = kill_once(assignment);
+    if (now == 0) break;
+    killed += now;
+    // A killed process needs a moment to end; until then it is found again.
+    ::usleep(1000);
+  }
+  return killed;
+}
+
+int remove_job_segments(const std::string& job) {
+  const std::string prefix = "troupe-" + job + "-";
+  int removed = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry("/dev/shm", error), end; !error && entry != end; entry.increment(error)) {
+    if (!entry->path().filename().string().starts_with(prefix)) continue;
+    if (::unlink(entry->path().c_str()) == 0) ++removed;
+  }
+  return removed;
+}
+
+core::Result<JobGuard> JobGuard::start(JobLeftovers leftovers) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return core::fail(core::Errc::io, "cannot open a pipe for the job's guard: {}", ::strerror(errno));
+  }
+  const pid_t pid = ::fork();
+  if (pid < 0) {
+    return core::fail(core::Errc::io, "cannot start the job's guard: {}; see ulimit -u", ::strerror(errno));
+  }
+  if (pid == 0) {
+    ::close(ends[1]);
+    guard(leftovers, ends[0]);
+  }
+  ::close(ends[0]);
+  return JobGuard(pid, ends[1]);
+}
+
+JobGuard::JobGuard(JobGuard&& other) noexcept
+    : pid_(std::exchange(other.pid_, 0)), life_line_(std::exchange(other.life_line_, -1)) {}
+
+JobGuard::~JobGuard() {
+  if (pid_ == 0) return;
+  ::close(life_line_);
+  pollfd ended{static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)), POLLIN, 0};
+  if (::poll(&ended, 1, kPatienceMilliseconds) == 1) ::waitpid(pid_, nullptr, WNOHANG);
+  ::close(ended.fd);
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// Kills every process of this user whose environment holds `assignment` ("NAME=value"), and what those
+/// start meanwhile. Returns how many it killed.
+int kill_processes_marked(const std::string& assignment);
+
+/// Removes the job's segments, /dev/shm/troupe-<job>-*. Returns how many there were.
+int remove_job_segments(const std::string& job);
+
+/// What must be gone when a job is over, even if its launcher was killed.
+struct JobLeftovers {
+  std::string job;                  ///< processes with TROUPE_JOB_ID=<job> and segments troupe-<job>-*
+  std::filesystem::path directory;  ///< removed with its content; empty for none
+};
+
+/// A small process that outlives the launcher by a moment. When the launcher dies, however it dies, the
+/// guard removes the leftovers. It is in a session of its own, so a Ctrl-C does not reach it.
+class JobGuard {
+ public:
+  /// Forks: call before there is a second thread. The guard keeps no descriptor of the caller.
+  static core::Result<JobGuard> start(JobLeftovers leftovers);
+
+  JobGuard(JobGuard&& other) noexcept;
+  JobGuard& operator=(JobGuard&&) = delete;
+  /// Lets the guard do its work now and waits for its end.
+  ~JobGuard();
+
+ private:
+  JobGuard(pid_t pid, int life_line) : pid_(pid), life_line_(life_line) {}
+
+  pid_t pid_;
+  int life_line_;  ///< the guard sees its end close
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,291 @@
+#include "actors/world/process.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+namespace troupe::actors {
+
+using core::Errc;
+using core::Result;
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
+}
+
+std::string to_string(ExitStatus status) {
+  if (status.signal != 0) return fmt::format("{} (signal {})", signal_name(status.signal), status.signal);
+  return fmt::format("exit code {}", status.code);
+}
+
+namespace {
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_ = -1;
+};
+
+struct Pipe {
+  Descriptor read;
+  Descriptor write;
+};
+
+Result<Pipe> open_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return core::fail(Errc::io, "cannot open a pipe: {}; raise the limit of open files (ulimit -n)",
+                      ::strerror(errno));
+  }
+  return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+std::vector<char*> c_strings(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (const std::string& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// Everything the child needs, prepared before the fork: after it only system calls.
+struct ChildPlan {
+  const char* program;
+  char* const* arguments;
+  char* const* environment;
+  int out;
+  int err;
+  int report;  ///< errno of what failed is written here; closes on exec
+  pid_t parent;
+  const cpu_set_t* cpus;  ///< or null
+};
+
+void become(const ChildPlan& plan) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The parent may have died before the line above took effect.
+  if (::getppid() != plan.parent) ::_exit(137);
+  if (plan.cpus) ::sched_setaffinity(0, sizeof(cpu_set_t), plan.cpus);
+
+  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null < 0 || ::dup2(null, STDIN_FILENO) < 0 || ::dup2(plan.out, STDOUT_FILENO) < 0 ||
+      ::dup2(plan.err, STDERR_FILENO) < 0) {
+    return;
+  }
+  // Handlers are reset by exec; what is ignored or blocked here would stay so.
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execve(plan.program, plan.arguments, plan.environment);
+}
+
+Result<pid_t> fork_and_exec(const ProcessSpec& spec, int out, int err) {
+  Pipe report = TRY(open_pipe());
+  const std::vector<char*> arguments = c_strings(spec.arguments);
+  const std::vector<char*> environment = c_strings(spec.environment);
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (int cpu : spec.cpus) CPU_SET(cpu, &cpus);
+  const ChildPlan plan{spec.program.c_str(),
+                       arguments.data(),
+                       environment.data(),
+                       out,
+                       err,
+                       report.write.get(),
+                       ::getpid(),
+                       spec.cpus.empty() ? nullptr : &cpus};
+
+  const pid_t pid = ::fork();
+  if (pid < 0) {
+    return core::fail(Errc::io, "cannot start a process: {}; see ulimit -u and the cgroup's pids.max",
+                      ::strerror(errno));
+  }
+  if (pid == 0) {
+    become(plan);
+    const int reason = errno;
+    [[maybe_unused]] const ssize_t written = ::write(plan.report, &reason, sizeof reason);
+    ::_exit(127);
+  }
+
+  report.write = Descriptor();
+  int reason = 0;
+  ssize_t got = 0;
+  do got = ::read(report.read.get(), &reason, sizeof reason);
+  while (got < 0 && errno == EINTR);
+  if (got <= 0) return pid;
+
+  ::waitpid(pid, nullptr, 0);
+  const char* advice = reason == ENOEXEC ? "; a script needs a first line like #!/bin/sh" : "";
+  return core::fail(reason == ENOENT ? Errc::not_found : Errc::io, "cannot execute {}: {}{}", spec.program,
+                    ::strerror(reason), advice);
+}
+
+constexpr std::size_t kReadBytes = 64 * 1024;
+/// A dead child's pipe holds at most this much, unless somebody else still writes.
+constexpr int kDrainReads = 32;
+
+}  // namespace
+
+struct Process::State : std::enable_shared_from_this<Process::State> {
+  State(asio::io_context& loop, pid_t child, int pidfd, int out, int err, ProcessHandlers given)
+      : pid(child),
+        handle(loop, pidfd),
+        outputs{asio::posix::stream_descriptor(loop, out), asio::posix::stream_descriptor(loop, err)},
+        handlers(std::move(given)) {}
+
+  void watch() {
+    wait_for_end();
+    for (OutputStream stream : {OutputStream::out, OutputStream::err}) listen(stream);
+  }
+
+  void wait_for_end() {
+    handle.async_wait(asio::posix::stream_descriptor::wait_read,
+                      [self = shared_from_this()](const std::error_code& error) {
+                        if (!error && self->watched) self->collect();
+                      });
+  }
+
+  asio::posix::stream_descriptor& output_of(OutputStream stream) {
+    return outputs[stream == OutputStream::out ? 0 : 1];
+  }
+
+  void listen(OutputStream stream) {
+    output_of(stream).async_wait(asio::posix::stream_descriptor::wait_read,
+                                 [self = shared_from_this(), stream](const std::error_code& error) {
+                                   if (error || !self->watched) return;
+                                   if (self->read(stream, 1)) self->listen(stream);
+                                 });
+  }
+
+  /// False when the stream ended.
+  bool read(OutputStream stream, int times) {
+    auto& descriptor = output_of(stream);
+    std::array<char, kReadBytes> bytes;
+    for (int i = 0; i < times && descriptor.is_open(); ++i) {
+      const ssize_t got = ::read(descriptor.native_handle(), bytes.data(), bytes.size());
+      if (got > 0) {
+        handlers.output(stream, {bytes.data(), static_cast<std::size_t>(got)});
+      } else if (got < 0 && errno == EINTR) {
+        continue;
+      } else if (got < 0 && errno == EAGAIN) {
+        return true;
+      } else {
+        std::error_code ignored;
+        descriptor.close(ignored);
+        handlers.closed(stream);
+      }
+    }
+    return descriptor.is_open();
+  }
+
+  void collect() {
+    const auto pidfd = static_cast<id_t>(handle.native_handle());
+    siginfo_t info{};
+    const bool ended =
+        ::waitid(P_PIDFD, pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+    // The loop may wake us for a descriptor that had our place before.
+    if (!ended) return wait_for_end();
+    // While the child is a zombie its process id, and so its group's, cannot be given to anybody else.
+    ::kill(-pid, SIGKILL);
+    ::waitid(P_PIDFD, pidfd, &info, WEXITED | WNOHANG);
+    running = false;
+    std::error_code ignored;
+    handle.close(ignored);
+    for (OutputStream stream : {OutputStream::out, OutputStream::err}) read(stream, kDrainReads);
+
+    const bool exited = info.si_code == CLD_EXITED;
+    handlers.exited(exited ? ExitStatus{info.si_status, 0} : ExitStatus{0, info.si_status});
+  }
+
+  void forget() {
+    watched = false;
+    std::error_code ignored;
+    handle.close(ignored);
+    for (auto& output : outputs) output.close(ignored);
+  }
+
+  pid_t pid;
+  asio::posix::stream_descriptor handle;
+  std::array<asio::posix::stream_descriptor, 2> outputs;
+  ProcessHandlers handlers;
+  bool running = true;
+  bool watched = true;
+};
+
+Result<std::unique_ptr<Process>> Process::spawn(asio::io_context& loop, const ProcessSpec& spec,
+                                                ProcessHandlers handlers) {
+  Pipe out = TRY(open_pipe());
+  Pipe err = TRY(open_pipe());
+  const pid_t pid = TRY(fork_and_exec(spec, out.write.get(), err.write.get()));
+  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (pidfd < 0) {
+    const int reason = errno;
+    ::kill(-pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    return core::fail(Errc::unavailable, "cannot watch process {}: {}; Linux 5.3 or newer is needed", pid,
+                      ::strerror(reason));
+  }
+  for (const Pipe* pipe : {&out, &err}) ::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK);
+  auto state =
+      std::make_shared<State>(loop, pid, pidfd, out.read.release(), err.read.release(), std::move(handlers));
+  state->watch();
+  return std::unique_ptr<Process>(new Process(std::move(state)));
+}
+
+Process::Process(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+Process::~Process() {
+  signal_group(SIGKILL);
+  state_->forget();
+}
+
+pid_t Process::pid() const {
+  return state_->pid;
+}
+bool Process::running() const {
+  return state_->running;
+}
+
+void Process::signal(int signal) {
+  if (state_->running && state_->watched) {
+    ::syscall(SYS_pidfd_send_signal, state_->handle.native_handle(), signal, nullptr, 0);
+  }
+}
+
+void Process::signal_group(int signal) {
+  if (state_->running && state_->watched) ::kill(-state_->pid, signal);
+}
+
+void Process::abandon() {
+  state_->forget();
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,112 @@
+#include "apps/troupe/launch/environment.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <map>
+#include <string_view>
+
+#include "apps/troupe/host_facts.hpp"
+
+namespace troupe::apps {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+void set_torchrun_variables(const Job& job, const Generation& generation, int rank, Variables& variables) {
+  const std::string world = std::to_string(job.ranks);
+  const std::string local_rank = std::to_string(rank);
+  variables["RANK"] = local_rank;
+  variables["LOCAL_RANK"] = job.options.virtual_local_rank ? "0" : local_rank;
+  variables["WORLD_SIZE"] = world;
+  variables["LOCAL_WORLD_SIZE"] = world;
+  variables["GROUP_RANK"] = "0";
+  variables["GROUP_WORLD_SIZE"] = "1";
+  variables["ROLE_NAME"] = job.options.role;
+  variables["ROLE_RANK"] = local_rank;
+  variables["ROLE_WORLD_SIZE"] = world;
+  variables["MASTER_ADDR"] = job.master_addr;
+  variables["MASTER_PORT"] = std::to_string(generation.master_port);
+  variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(generation.number);
+  variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.options.max_restarts);
+  variables["TORCHELASTIC_RUN_ID"] = job.run_id;
+  // No store of ours runs at the master's port: rank 0 is to open it.
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  variables["TORCHELASTIC_ERROR_FILE"] = error_file(job, generation.number, rank).string();
+  variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (job.ranks > 1) variables.try_emplace("OMP_NUM_THREADS", "1");
+}
+
+void set_own_variables(const Job& job, const Generation& generation, int rank, Variables& variables) {
+  variables["TROUPE_JOB_ID"] = job.id;
+  variables["TROUPE_JOB_TOKEN"] = job.token;
+  variables["TROUPE_GENERATION"] = std::to_string(generation.number);
+  variables["TROUPE_CONTROL_ADDR"] = fmt::format("{}:{}", job.master_addr, generation.control_port);
+  variables["TROUPE_NODE_ID"] = host_name();
+  variables["TROUPE_INSTANCE_ID"] = fmt::format("{}-{}-{}", generation.number, rank, random_hex(4));
+  variables["TROUPE_FENCE_TOKEN"] = generation.fence_token;
+  variables["TROUPE_ERROR_FILE"] = error_file(job, generation.number, rank).string();
+  variables["TROUPE_PROGRESS_FILE"] = progress_file(job).string();
+  variables.erase("TROUPE_LOG_DIR");
+  if (job.directory_is_temporary) return;
+  const fs::path directory = rank_directory(job, generation.number, rank);
+  variables["TROUPE_LOG_DIR"] = directory.string();
+  if (variables.contains("NCCL_DEBUG")) {
+    variables.try_emplace("NCCL_DEBUG_FILE", (directory / "nccl.%h.%p.log").string());
+  }
+}
+
+/// Each rank sees the one device of those visible that its number picks.
+void show_one_gpu(int rank, Variables& variables) {
+  std::string chosen = std::to_string(rank);
+  if (const auto found = variables.find("CUDA_VISIBLE_DEVICES"); found != variables.end()) {
+    std::string_view rest = found->second;
+    for (int i = 0; i < rank && !rest.empty(); ++i) {
+      rest.remove_prefix(std::min(rest.find(','), rest.size() - 1) + 1);
+    }
+    chosen = rest.substr(0, rest.find(','));
+  }
+  variables["CUDA_VISIBLE_DEVICES"] = chosen;
+}
+
+}  // namespace
+
+fs::path rank_directory(const Job& job, int generation, int rank) {
+  return job.directory / fmt::format("attempt_{}", generation) / std::to_string(rank);
+}
+
+fs::path error_file(const Job& job, int generation, int rank) {
+  return rank_directory(job, generation, rank) / "error.json";
+}
+
+fs::path progress_file(const Job& job) {
+  return job.directory / "progress";
+}
+
+std::vector<std::string> rank_environment(const Job& job, const Generation& generation, int rank,
+                                          const std::vector<std::string>& inherited) {
+  Variables variables;
+  for (const std::string& assignment : inherited) {
+    const std::size_t equals = assignment.find('=');
+    if (equals != std::string::npos) variables[assignment.substr(0, equals)] = assignment.substr(equals + 1);
+  }
+  set_torchrun_variables(job, generation, rank, variables);
+  set_own_variables(job, generation, rank, variables);
+  if (job.options.virtual_local_rank) show_one_gpu(rank, variables);
+
+  std::vector<std::string> environment;
+  environment.reserve(variables.size());
+  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+  return environment;
+}
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> assignments;
+  for (char** entry = environ; *entry; ++entry) assignments.emplace_back(*entry);
+  return assignments;
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "apps/troupe/launch/job.hpp"
+
+namespace troupe::apps {
+
+/// What is the same for all ranks of a generation.
+struct Generation {
+  int number = 0;
+  int master_port = 0;
+  int control_port = 0;
+  std::string fence_token;
+};
+
+/// Where the files of one process start are: <run>/attempt_<generation>/<local rank>.
+std::filesystem::path rank_directory(const Job& job, int generation, int rank);
+
+/// The environment of a rank: `inherited` (NAME=value each), torchrun's variables, and
+/// | variable | meaning |
+/// |---|---|
+/// | TROUPE_JOB_ID | unique name of the job; shared-memory segments begin with troupe-<it>- |
+/// | TROUPE_JOB_TOKEN | 64 hexadecimal digits, what the ranks prove to each other |
+/// | TROUPE_GENERATION | 0, and one more for each restart |
+/// | TROUPE_CONTROL_ADDR | host:port where rank 0 is to listen |
+/// | TROUPE_NODE_ID | stable name of the node |
+/// | TROUPE_INSTANCE_ID | unique for each start of a process |
+/// | TROUPE_FENCE_TOKEN | unique for each generation |
+/// | TROUPE_LOG_DIR | the rank's directory of this start; only if logs are kept |
+/// | TROUPE_ERROR_FILE | where a failing rank writes {"message": ...} as torch's tools do |
+/// | TROUPE_PROGRESS_FILE | where the job may write its last committed step, as decimal text |
+std::vector<std::string> rank_environment(const Job& job, const Generation& generation, int rank,
+                                          const std::vector<std::string>& inherited);
+
+/// This process's environment.
+std::vector<std::string> own_environment();
+
+std::filesystem::path error_file(const Job& job, int generation, int rank);
+std::filesystem::path progress_file(const Job& job);
+
+}  // namespace troupe::apps

@@ -1,0 +1,339 @@
+#include "apps/troupe/launch/job.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "actors/world/process.hpp"
+#include "apps/troupe/host_facts.hpp"
+
+namespace troupe::apps {
+
+namespace fs = std::filesystem;
+using core::Errc;
+using core::Result;
+
+namespace {
+
+/// Less than any real trainer needs; only an absurd number of ranks fails on it.
+constexpr std::uint64_t kLeastBytesPerRank = std::uint64_t{64} << 20;
+
+std::optional<int> to_int(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+Result<void> check_nodes(const LaunchOptions& options) {
+  const std::string& text = options.nnodes;
+  const std::size_t colon = text.find(':');
+  const auto least = to_int(std::string_view(text).substr(0, colon));
+  const auto most = colon == std::string::npos ? least : to_int(std::string_view(text).substr(colon + 1));
+  if (!least || !most || *least < 1 || *most < *least) {
+    return core::fail(Errc::invalid_argument, "--nnodes: expected N or MIN:MAX, found \"{}\"", text);
+  }
+  if (*most > 1) {
+    return core::fail(Errc::unavailable,
+                      "--nnodes {}: this version launches one node; use --nnodes 1 and choose the ranks with "
+                      "--nproc-per-node",
+                      text);
+  }
+  if (options.node_rank != 0) {
+    return core::fail(Errc::invalid_argument, "--node-rank {}: one node has only node rank 0",
+                      options.node_rank);
+  }
+  return {};
+}
+
+Result<int> count_ranks(const std::string& text) {
+  if (text == "cpu") return usable_cores();
+  if (text == "auto") return visible_gpus() > 0 ? visible_gpus() : usable_cores();
+  if (text == "gpu") {
+    if (visible_gpus() > 0) return visible_gpus();
+    return core::fail(Errc::unavailable,
+                      "--nproc-per-node gpu: this machine shows no GPU; give a number, or cpu");
+  }
+  const auto count = to_int(text);
+  if (!count || *count < 1) {
+    return core::fail(Errc::invalid_argument,
+                      "--nproc-per-node: expected a number from 1, or auto, gpu, cpu; found \"{}\"", text);
+  }
+  return *count;
+}
+
+Result<void> check_memory(int ranks) {
+  const MemoryFacts memory = memory_facts();
+  const std::uint64_t needed = static_cast<std::uint64_t>(ranks) * kLeastBytesPerRank;
+  if (memory.available_bytes == 0 || needed <= memory.available_bytes) return {};
+  return core::fail(Errc::out_of_memory,
+                    "--nproc-per-node {}: {} ranks need at least {} MiB (64 MiB each), but only {} MiB are "
+                    "available here{}; start at most {}",
+                    ranks, ranks, needed >> 20, memory.available_bytes >> 20,
+                    memory.cgroup_limit_bytes ? " within the cgroup's limit" : "",
+                    std::max<std::uint64_t>(1, memory.available_bytes / kLeastBytesPerRank));
+}
+
+struct Endpoint {
+  std::string host;
+  std::optional<int> port;
+};
+
+Result<Endpoint> parse_endpoint(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return Endpoint{text, std::nullopt};
+  const auto port = to_int(std::string_view(text).substr(colon + 1));
+  if (colon == 0 || !port || *port < 0 || *port > 65535) {
+    return core::fail(Errc::invalid_argument, "--rdzv-endpoint: expected host[:port], found \"{}\"", text);
+  }
+  return Endpoint{text.substr(0, colon), port};
+}
+
+Result<void> resolve_rendezvous(Job& job) {
+  const LaunchOptions& options = job.options;
+  if (options.rdzv_backend.starts_with("etcd")) {
+    return core::fail(Errc::unavailable,
+                      "--rdzv-backend {}: Troupe needs no etcd; leave the flag out, or use static or c10d",
+                      options.rdzv_backend);
+  }
+  if (options.rdzv_backend != "static" && options.rdzv_backend != "c10d") {
+    return core::fail(Errc::invalid_argument, "--rdzv-backend: expected static or c10d, found \"{}\"",
+                      options.rdzv_backend);
+  }
+  job.master_addr = options.local_addr.empty() ? options.master_addr : options.local_addr;
+  job.master_port = options.master_port;
+  const Endpoint endpoint = TRY(parse_endpoint(options.rdzv_endpoint));
+  if (options.standalone) {
+    job.master_addr = "127.0.0.1";
+    job.master_port = 0;
+  } else if (options.rdzv_backend == "c10d") {
+    if (!endpoint.host.empty()) job.master_addr = endpoint.host;
+    job.master_port = 0;
+  } else if (!endpoint.host.empty()) {
+    job.master_addr = endpoint.host;
+    job.master_port = endpoint.port.value_or(options.master_port);
+  }
+  if (job.master_port == 0) return {};
+  return check_port_is_free(job.master_addr, job.master_port);
+}
+
+Result<void> resolve_program(Job& job) {
+  const std::vector<std::string>& words = job.options.program;
+  if (words.empty()) {
+    return core::fail(
+        Errc::invalid_argument,
+        "no program given; write: troupe launch --nproc-per-node 4 -- ./trainer [arguments...]");
+  }
+  if (job.options.module && job.options.no_python) {
+    return core::fail(Errc::invalid_argument, "-m and --no-python exclude each other; leave one out");
+  }
+  const bool script = job.options.run_path || words[0].ends_with(".py");
+  if (job.options.no_python || (!job.options.module && !script)) {
+    job.program = TRY(find_program(words[0]));
+    job.arguments = words;
+    return {};
+  }
+  const char* chosen = ::getenv("PYTHON_EXEC");
+  job.arguments = {chosen ? chosen : "python3", "-u"};
+  if (job.options.module) job.arguments.push_back("-m");
+  job.arguments.insert(job.arguments.end(), words.begin(), words.end());
+  auto python = find_program(job.arguments[0]);
+  if (!python) {
+    return core::fail(Errc::not_found, "{}; {} runs with Python: install it, or name it in PYTHON_EXEC",
+                      python.error().message, words[0]);
+  }
+  job.program = std::move(*python);
+  if (!job.options.module && !fs::exists(words[0])) {
+    return core::fail(Errc::not_found, "there is no script {}; look at the path (here: {})", words[0],
+                      fs::current_path().string());
+  }
+  return {};
+}
+
+Result<void> resolve_streams(Job& job) {
+  job.redirects = TRY(parse_stream_choice("--redirects", job.options.redirects));
+  job.tee = TRY(parse_stream_choice("--tee", job.options.tee));
+  const auto filter = TRY(parse_rank_list("--local-ranks-filter", job.options.local_ranks_filter));
+  for (int rank : filter) {
+    if (rank >= job.ranks) {
+      return core::fail(Errc::invalid_argument,
+                        "--local-ranks-filter: there is no local rank {}, only 0 to {}", rank, job.ranks - 1);
+    }
+  }
+  job.shown_ranks.insert(filter.begin(), filter.end());
+  for (int rank = 0; filter.empty() && rank < job.ranks; ++rank) job.shown_ranks.insert(rank);
+  return {};
+}
+
+Result<void> resolve_signals(Job& job) {
+  const std::array<int, 4> known{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  std::string text = job.options.signals_to_handle;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    const std::string name = text.substr(0, comma);
+    text.erase(0, comma + 1);
+    const auto found = std::find_if(known.begin(), known.end(),
+                                    [&](int signal) { return actors::signal_name(signal) == name; });
+    if (found == known.end()) {
+      return core::fail(
+          Errc::invalid_argument,
+          "--signals-to-handle: expected some of SIGTERM, SIGINT, SIGHUP, SIGQUIT, found \"{}\"", name);
+    }
+    job.stop_signals.insert(*found);
+  }
+  return {};
+}
+
+/// <log-dir>/<run id>_<random>, or a temporary directory when nobody asked for logs.
+Result<void> make_directory(Job& job) {
+  std::error_code error;
+  const bool wanted = job.redirects.any() || job.tee.any();
+  job.directory_is_temporary = job.options.log_dir.empty() && !wanted;
+  const fs::path parent =
+      job.options.log_dir.empty() ? fs::temp_directory_path(error) : fs::path(job.options.log_dir);
+  const char* prefix = job.options.log_dir.empty() ? "troupe-" : "";
+  job.directory = fs::absolute(parent / (prefix + job.id), error);
+  fs::create_directories(job.directory, error);
+  if (error) {
+    return core::fail(Errc::io, "cannot make {}: {}; choose another --log-dir", job.directory.string(),
+                      error.message());
+  }
+  return {};
+}
+
+std::string safe_name(std::string text) {
+  for (char& letter : text) {
+    const bool plain = ::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '-' || letter == '_';
+    if (!plain) letter = '_';
+  }
+  return text.substr(0, 64);
+}
+
+}  // namespace
+
+Result<Job> prepare_job(LaunchOptions options) {
+  Job job;
+  job.options = std::move(options);
+  TRY(check_nodes(job.options));
+  job.ranks = TRY(count_ranks(job.options.nproc_per_node));
+  TRY(check_memory(job.ranks));
+  TRY(resolve_program(job));
+  TRY(resolve_streams(job));
+  TRY(resolve_signals(job));
+  TRY(resolve_rendezvous(job));
+  job.run_id = job.options.rdzv_id;
+  job.id = safe_name(job.run_id == "none" ? "job" : job.run_id) + "_" + random_hex(4);
+  job.token = random_hex(32);
+  TRY(make_directory(job));
+  return job;
+}
+
+Result<std::string> find_program(const std::string& name) {
+  std::error_code ignored;
+  std::vector<fs::path> candidates;
+  if (name.find('/') != std::string::npos) {
+    candidates.emplace_back(name);
+  } else {
+    const char* variable = ::getenv("PATH");
+    std::string path = variable ? variable : "/usr/local/bin:/usr/bin:/bin";
+    while (!path.empty()) {
+      const std::size_t colon = std::min(path.find(':'), path.size());
+      candidates.push_back(fs::path(path.substr(0, colon)) / name);
+      path.erase(0, colon + 1);
+    }
+  }
+  for (const fs::path& candidate : candidates) {
+    if (fs::is_regular_file(candidate, ignored) && ::access(candidate.c_str(), X_OK) == 0)
+      return candidate.string();
+  }
+  for (const fs::path& candidate : candidates) {
+    if (fs::is_directory(candidate, ignored)) {
+      return core::fail(Errc::invalid_argument, "{} is a directory, not a program", candidate.string());
+    }
+    if (fs::exists(candidate, ignored)) {
+      return core::fail(Errc::invalid_argument, "{} is not executable; run: chmod +x {}", candidate.string(),
+                        candidate.string());
+    }
+  }
+  const bool here = name.find('/') == std::string::npos && fs::exists(name, ignored);
+  return core::fail(Errc::not_found, "there is no program {}{}", name,
+                    here ? fmt::format(" in PATH; did you mean ./{}?", name)
+                         : (candidates.size() == 1 ? "; look at the path" : " in PATH; give its path"));
+}
+
+Result<void> check_port_is_free(const std::string& address, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int code = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
+      code != 0) {
+    return core::fail(Errc::invalid_argument, "the master address {} is not known: {}", address,
+                      ::gai_strerror(code));
+  }
+  const int fd = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const int reason = ::bind(fd, found->ai_addr, found->ai_addrlen) == 0 && ::listen(fd, 1) == 0 ? 0 : errno;
+  ::close(fd);
+  ::freeaddrinfo(found);
+  if (reason == 0) return {};
+  if (reason == EADDRINUSE) {
+    return core::fail(Errc::already_exists,
+                      "port {} of {} is in use, perhaps by another job; choose another --master-port, or use "
+                      "--standalone",
+                      port, address);
+  }
+  return core::fail(Errc::invalid_argument,
+                    "cannot listen at {}:{}: {}; --master-addr is to be this machine's", address, port,
+                    ::strerror(reason));
+}
+
+Result<std::vector<int>> free_ports(int count) {
+  std::vector<int> sockets;
+  std::vector<int> ports;
+  for (int i = 0; i < count; ++i) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockets.push_back(fd);
+    if (fd >= 0 && ::bind(fd, generic, size) == 0 && ::getsockname(fd, generic, &size) == 0) {
+      ports.push_back(ntohs(address.sin_port));
+    }
+  }
+  const int reason = errno;
+  for (int fd : sockets) ::close(fd);
+  if (ports.size() == sockets.size()) return ports;
+  return core::fail(Errc::io, "cannot find a free port: {}", ::strerror(reason));
+}
+
+std::string random_hex(int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) {
+    unsigned char byte = 0;
+    [[maybe_unused]] const ssize_t got = ::getrandom(&byte, 1, 0);
+    text += fmt::format("{:02x}", byte);
+  }
+  return text;
+}
+
+}  // namespace troupe::apps

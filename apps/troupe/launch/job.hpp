@@ -1,0 +1,49 @@
+#pragma once
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "apps/troupe/launch/options.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+/// What the options mean on this machine, checked.
+struct Job {
+  LaunchOptions options;
+  std::string id;      ///< TROUPE_JOB_ID: unique, of letters, digits, '-' and '_'
+  std::string run_id;  ///< as the operator named it
+  std::string token;   ///< TROUPE_JOB_TOKEN, 64 hexadecimal digits: what ranks prove to each other
+  int ranks = 1;
+  std::string program;                 ///< a path
+  std::vector<std::string> arguments;  ///< argv
+  std::string master_addr;
+  int master_port = 0;  ///< 0: a free one for each generation
+  StreamChoice redirects;
+  StreamChoice tee;
+  std::set<int> shown_ranks;  ///< local ranks that reach the console
+  std::set<int> stop_signals;
+  std::filesystem::path directory;  ///< of this run; exists
+  bool directory_is_temporary = false;
+};
+
+/// Checks everything that can be wrong before the first process starts, and makes the run's directory.
+/// Messages say what to do.
+core::Result<Job> prepare_job(LaunchOptions options);
+
+/// The path of a program as a shell finds it. Errc::not_found, or Errc::invalid_argument if it is not
+/// executable.
+core::Result<std::string> find_program(const std::string& name);
+
+/// Errc::already_exists if somebody listens at this port here, Errc::invalid_argument for an address that is
+/// not this machine's.
+core::Result<void> check_port_is_free(const std::string& address, int port);
+/// Distinct ports nobody uses at the moment.
+core::Result<std::vector<int>> free_ports(int count);
+
+/// `bytes` random bytes in hexadecimal.
+std::string random_hex(int bytes);
+
+}  // namespace troupe::apps

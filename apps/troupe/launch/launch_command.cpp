@@ -1,0 +1,40 @@
+#include "apps/troupe/launch/launch_command.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "apps/troupe/launch/job.hpp"
+#include "apps/troupe/launch/launcher.hpp"
+#include "apps/troupe/launch/options.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+constexpr int kUsageError = 2;
+
+int refuse(const core::Error& error, int exit_code) {
+  fmt::print(stderr, "troupe launch: {}\n", error.message);
+  return exit_code;
+}
+
+}  // namespace
+
+void add_launch_command(CLI::App& troupe, int& exit_code) {
+  troupe.add_subcommand("launch", "Run a program once a rank on this node")->callback([&exit_code] {
+    exit_code = run_launch({});
+  });
+}
+
+int run_launch(std::span<const std::string> arguments) {
+  auto options = parse_launch_options(arguments);
+  if (!options) return refuse(options.error(), kUsageError);
+  if (!*options) return 0;
+  const auto job = prepare_job(std::move(**options));
+  if (!job) return refuse(job.error(), kUsageError);
+  const auto exit_code = run_job(*job);
+  return exit_code ? *exit_code : refuse(exit_code.error(), 1);
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,229 @@
+#include "apps/troupe/launch/options.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <iostream>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+namespace troupe::apps {
+
+using core::Errc;
+using core::Result;
+
+namespace {
+
+/// Accepted, so that a torchrun line works, and without effect: what they ask for is always so, or not ours.
+struct IgnoredFlags {
+  std::string monitor_interval, start_method, logs_specs, event_log_handler;
+};
+
+void add_membership_options(CLI::App& app, LaunchOptions& options) {
+  app.add_option("--nnodes", options.nnodes, "Nodes, N or MIN:MAX; this version launches one");
+  app.add_option("--nproc-per-node", options.nproc_per_node, "Ranks: a number, or auto, gpu, cpu");
+  app.add_option("--node-rank", options.node_rank, "Index of this node");
+  app.add_option("--rdzv-backend", options.rdzv_backend, "static or c10d");
+  app.add_option("--rdzv-endpoint", options.rdzv_endpoint, "host[:port] of the rendezvous");
+  app.add_option("--rdzv-id", options.rdzv_id, "Name of the job");
+  app.add_option("--rdzv-conf", options.rdzv_conf, "key=value,... of the rendezvous");
+  app.add_flag("--standalone", options.standalone, "One node, with free ports on this host");
+  app.add_option("--master-addr", options.master_addr, "Address of rank 0");
+  app.add_option("--master-port", options.master_port, "Port of rank 0")->check(CLI::Range(1, 65535));
+  app.add_option("--local-addr", options.local_addr, "Address of this node");
+  app.add_option("--role", options.role, "Name in the ROLE_ variables");
+}
+
+void add_life_options(CLI::App& app, LaunchOptions& options) {
+  app.add_option("--max-restarts", options.max_restarts, "Restarts of the whole gang")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--term-timeout", options.term_timeout_seconds, "Seconds between SIGTERM and SIGKILL")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--restart-backoff", options.restart_backoff_seconds,
+                 "Seconds before the second restart in a row; doubles up to 60")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--signals-to-handle", options.signals_to_handle, "Signals that stop the job in good order");
+}
+
+void add_program_options(CLI::App& app, LaunchOptions& options) {
+  app.add_flag("-m,--module", options.module, "The program is a Python module");
+  app.add_flag("--no-python", options.no_python, "Execute the program even when it ends in .py");
+  app.add_flag("--run-path", options.run_path, "The program is a Python script, whatever its name");
+  app.add_option("--log-dir", options.log_dir, "Where logs, error files and the job's report go");
+  app.add_option("-r,--redirects", options.redirects,
+                 "To files only: 0 nothing, 1 stdout, 2 stderr, 3 both, or 0:1,1:2 by local rank");
+  app.add_option("-t,--tee", options.tee, "To files and to the console; values as for --redirects");
+  app.add_option("--local-ranks-filter", options.local_ranks_filter, "Local ranks that reach the console");
+  app.add_flag("--virtual-local-rank", options.virtual_local_rank,
+               "LOCAL_RANK is 0 everywhere, and each rank sees one GPU");
+  app.add_option("--numa-binding", options.numa_binding, "node: each rank on the cores of one NUMA node");
+}
+
+void add_ignored_options(CLI::App& app, IgnoredFlags& ignored) {
+  app.add_option("--monitor-interval", ignored.monitor_interval, "Ignored: events are seen at once");
+  app.add_option("--start-method", ignored.start_method, "Ignored: programs are executed");
+  app.add_option("--logs-specs", ignored.logs_specs, "Ignored");
+  app.add_option("--event-log-handler", ignored.event_log_handler, "Ignored");
+}
+
+/// Edit distance, for suggestions.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+std::string suggestion(const CLI::App& app, const std::string& flag) {
+  std::string best;
+  std::size_t least = 1 + flag.size() / 3;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      const std::size_t found = distance(flag, "--" + name);
+      if (found < least) {
+        least = found;
+        best = "--" + name;
+      }
+    }
+  }
+  return best.empty() ? "see `troupe launch --help`" : fmt::format("did you mean {}?", best);
+}
+
+struct Split {
+  std::vector<std::string> flags;
+  std::vector<std::string> program;
+  std::vector<std::string> warnings;
+};
+
+/// Ours are the flags before the first word that is neither a flag nor a flag's value; the rest is the
+/// program's. Names come back with dashes.
+Result<Split> split(const CLI::App& app, std::span<const std::string> arguments) {
+  Split result;
+  std::size_t i = 0;
+  for (; i < arguments.size(); ++i) {
+    std::string word = arguments[i];
+    if (word == "--") {
+      ++i;
+      break;
+    }
+    if (word.size() < 2 || word[0] != '-') break;
+
+    const bool is_long = word[1] == '-';
+    const std::size_t equals = is_long ? word.find('=') : std::string::npos;
+    std::string name = is_long ? word.substr(0, equals) : word.substr(0, 2);
+    if (is_long) std::replace(name.begin(), name.end(), '_', '-');
+    const bool has_value = equals != std::string::npos || (!is_long && word.size() > 2);
+
+    if (name.starts_with("--ft-")) {
+      result.warnings.push_back(fmt::format("{} has no effect: this version restarts the whole gang", name));
+      if (!has_value && i + 1 < arguments.size() && !arguments[i + 1].starts_with("-")) ++i;
+      continue;
+    }
+    const CLI::Option* option = app.get_option_no_throw(name);
+    if (!option) {
+      return core::fail(Errc::invalid_argument, "unknown flag {}; {}", name, suggestion(app, name));
+    }
+    result.flags.push_back(name + (is_long ? word.substr(name.size()) : ""));
+    if (!is_long && has_value) result.flags.push_back(word.substr(word[2] == '=' ? 3 : 2));
+    const bool takes_value = option->get_expected_min() > 0;
+    if (takes_value && !has_value) {
+      if (i + 1 == arguments.size()) {
+        return core::fail(Errc::invalid_argument, "{} needs a value; see `troupe launch --help`", name);
+      }
+      result.flags.push_back(arguments[++i]);
+    }
+  }
+  result.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+  return result;
+}
+
+void take_defaults_from_environment(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty() || option == app.get_help_ptr()) continue;
+    std::string name = "PET_" + option->get_lnames().front();
+    for (char& letter : name) letter = letter == '-' ? '_' : static_cast<char>(std::toupper(letter));
+    option->envname(name);
+  }
+}
+
+Result<int> parse_number(const std::string& flag, std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
+    return core::fail(Errc::invalid_argument, "{}: expected a number, found \"{}\"", flag, text);
+  }
+  return value;
+}
+
+}  // namespace
+
+Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::string> arguments) {
+  LaunchOptions options;
+  IgnoredFlags ignored;
+  CLI::App app("Runs a program once a rank on this node: torchrun's flags, torchrun's environment.",
+               "troupe launch");
+  app.footer("After the flags: [--] program [arguments...]");
+  add_membership_options(app, options);
+  add_life_options(app, options);
+  add_program_options(app, options);
+  add_ignored_options(app, ignored);
+  take_defaults_from_environment(app);
+
+  Split parts = TRY(split(app, arguments));
+  // CLI11 wants them last first.
+  std::reverse(parts.flags.begin(), parts.flags.end());
+  try {
+    app.parse(std::move(parts.flags));
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    return core::fail(Errc::invalid_argument, "{}; see `troupe launch --help`", error.what());
+  }
+  options.program = std::move(parts.program);
+  options.warnings = std::move(parts.warnings);
+  return options;
+}
+
+Result<StreamChoice> parse_stream_choice(const std::string& flag, const std::string& text) {
+  const auto parse_bits = [&](std::string_view bits) -> Result<int> {
+    if (bits.size() == 1 && bits[0] >= '0' && bits[0] <= '3') return bits[0] - '0';
+    return core::fail(Errc::invalid_argument,
+                      "{}: expected 0 (nothing), 1 (stdout), 2 (stderr), 3 (both), or a list like 0:1,1:2, "
+                      "found \"{}\"",
+                      flag, text);
+  };
+  StreamChoice choice;
+  if (text.find(':') == std::string::npos) {
+    choice.everywhere = TRY(parse_bits(text));
+    return choice;
+  }
+  for (const std::string& part : CLI::detail::split(text, ',')) {
+    const std::size_t colon = std::min(part.find(':'), part.size());
+    const int rank = TRY(parse_number(flag, part.substr(0, colon)));
+    choice.by_local_rank[rank] = TRY(parse_bits(colon < part.size() ? part.substr(colon + 1) : ""));
+  }
+  return choice;
+}
+
+Result<std::vector<int>> parse_rank_list(const std::string& flag, const std::string& text) {
+  std::vector<int> ranks;
+  if (text.empty()) return ranks;
+  for (const std::string& part : CLI::detail::split(text, ',')) {
+    ranks.push_back(TRY(parse_number(flag, part)));
+  }
+  return ranks;
+}
+
+}  // namespace troupe::apps

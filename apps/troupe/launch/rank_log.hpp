@@ -1,0 +1,50 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "actors/world/process.hpp"
+#include "apps/troupe/launch/job.hpp"
+#include "apps/troupe/launch/lines.hpp"
+
+namespace troupe::apps {
+
+/// Where the whole lines of all ranks go.
+class Console {
+ public:
+  virtual ~Console() = default;
+  virtual void line(actors::OutputStream stream, std::string_view prefix, std::string_view text) = 0;
+};
+
+/// The output of one process start: to its files byte by byte, to the console line by line, and its last
+/// lines on stderr kept.
+class RankLog {
+ public:
+  RankLog(const Job& job, int generation, int rank, Console& console);
+  ~RankLog();
+  RankLog(const RankLog&) = delete;
+  RankLog& operator=(const RankLog&) = delete;
+
+  void output(actors::OutputStream stream, std::string_view bytes);
+  /// Gives out a last line without newline; once it is said, more output is still taken.
+  void finish(actors::OutputStream stream);
+  const Tail& last_error_lines() const { return errors_; }
+
+ private:
+  struct Side {
+    int file = -1;
+    bool shown = true;
+    LineAssembler lines;
+  };
+  Side& side(actors::OutputStream stream) { return sides_[stream == actors::OutputStream::out ? 0 : 1]; }
+
+  std::string prefix_;
+  Tail errors_{10};
+  std::array<Side, 2> sides_;
+};
+
+/// "[rank 3] ", or what TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE says with ${role_name}, ${local_rank}, ${rank}.
+std::string line_prefix(const std::string& role, int rank, const char* line_template);
+
+}  // namespace troupe::apps

@@ -1,0 +1,53 @@
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/troupe/launch/launch_command.hpp"
+#include "core/version.hpp"
+#if __has_include("apps/troupe/doctor/doctor_command.hpp")
+#include "apps/troupe/doctor/doctor_command.hpp"
+#define TROUPE_HAS_DOCTOR
+#endif
+#if __has_include("apps/troupe/plan/plan_command.hpp")
+#include "apps/troupe/plan/plan_command.hpp"
+#define TROUPE_HAS_PLAN
+#endif
+#if __has_include("apps/troupe/bench/bench_command.hpp")
+#include "apps/troupe/bench/bench_command.hpp"
+#define TROUPE_HAS_BENCH
+#endif
+#if __has_include("apps/troupe/simulate/simulate_command.hpp")
+#include "apps/troupe/simulate/simulate_command.hpp"
+#define TROUPE_HAS_SIMULATE
+#endif
+
+int main(int argc, char** argv) {
+  using namespace troupe;
+
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words[0] == "launch") return apps::run_launch(std::span(words).subspan(1));
+
+  int exit_code = 0;
+  CLI::App app("Distributed training as a company of actors", "troupe");
+  app.set_version_flag("--version", std::string("troupe ") + core::kVersion);
+  app.require_subcommand(1);
+  apps::add_launch_command(app, exit_code);
+#ifdef TROUPE_HAS_DOCTOR
+  apps::add_doctor_command(app, exit_code);
+#endif
+#ifdef TROUPE_HAS_PLAN
+  apps::add_plan_command(app, exit_code);
+#endif
+#ifdef TROUPE_HAS_BENCH
+  apps::add_bench_command(app, exit_code);
+#endif
+#ifdef TROUPE_HAS_SIMULATE
+  apps::add_simulate_command(app, exit_code);
+#endif
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return exit_code;
+}
