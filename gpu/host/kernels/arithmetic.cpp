@@ -2,27 +2,48 @@
 
 #include <bit>
 
+#include "gpu/host/kernels/instructions.hpp"
+
 namespace troupe::gpu {
+namespace {
 
-[[gnu::target_clones("avx2", "default")]] void add(const float* a, const float* b, float* sum,
-                                                   std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) sum[i] = a[i] + b[i];
-}
-
-[[gnu::target_clones("avx2", "default")]] void multiply(const float* values, float factor, float* product,
-                                                        std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) product[i] = values[i] * factor;
-}
-
-[[gnu::target_clones("avx2", "default")]] std::uint32_t largest_magnitude(const float* values,
-                                                                          std::size_t count) {
-  // Without their sign floats order as integers, and signed integers compare faster.
-  std::int32_t largest = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::int32_t magnitude = std::bit_cast<std::int32_t>(values[i]) & 0x7fff'ffff;
-    largest = magnitude > largest ? magnitude : largest;
+struct Add {
+  [[gnu::always_inline]] static void run(const float* a, const float* b, float* sum, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) sum[i] = a[i] + b[i];
   }
-  return static_cast<std::uint32_t>(largest);
+};
+
+struct Multiply {
+  [[gnu::always_inline]] static void run(const float* values, float factor, float* product,
+                                         std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) product[i] = values[i] * factor;
+  }
+};
+
+struct LargestMagnitude {
+  [[gnu::always_inline]] static std::uint32_t run(const float* values, std::size_t count) {
+    // Without their sign floats order as integers, and signed integers compare faster.
+    std::int32_t largest = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int32_t magnitude = std::bit_cast<std::int32_t>(values[i]) & 0x7fff'ffff;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    return static_cast<std::uint32_t>(largest);
+  }
+};
+
+}  // namespace
+
+void add(const float* a, const float* b, float* sum, std::size_t count) {
+  run_best<Add>(a, b, sum, count);
+}
+
+void multiply(const float* values, float factor, float* product, std::size_t count) {
+  run_best<Multiply>(values, factor, product, count);
+}
+
+std::uint32_t largest_magnitude(const float* values, std::size_t count) {
+  return run_best<LargestMagnitude>(values, count);
 }
 
 }  // namespace troupe::gpu

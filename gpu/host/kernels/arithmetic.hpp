@@ -5,8 +5,8 @@
 
 namespace troupe::gpu {
 
-/// What several kernels do with a block of fp32 in cache. A result may be written over its input. Compiled
-/// for AVX2 and without; the loader picks. Both round every operation, so they give the same bits.
+/// What several kernels do with a block of fp32 in cache, each operation rounded. A result may be written
+/// over its input.
 
 /// sum = a + b
 void add(const float* a, const float* b, float* sum, std::size_t count);

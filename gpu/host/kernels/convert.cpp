@@ -120,10 +120,10 @@ struct Plain {
 
 struct Same {
   static void widen(const std::byte* source, float* destination, std::size_t count) {
-    std::memcpy(destination, source, count * sizeof(float));
+    std::copy_n(reinterpret_cast<const float*>(source), count, destination);
   }
   static void narrow(const float* source, std::byte* destination, std::size_t count) {
-    std::memcpy(destination, source, count * sizeof(float));
+    std::copy_n(source, count, reinterpret_cast<float*>(destination));
   }
 };
 
@@ -177,10 +177,6 @@ struct F16c {
   }
 };
 
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-}
-
 template <class Functions>
 Converter converter() {
   return {Functions::widen, Functions::narrow};
@@ -192,10 +188,6 @@ Converter converter(InstructionSet instructions) {
 }
 
 }  // namespace
-
-InstructionSet best_instruction_set() {
-  return has_avx2() ? InstructionSet::avx2 : InstructionSet::plain;
-}
 
 Converter converter_of(core::DType dtype, InstructionSet instructions) {
   switch (dtype) {

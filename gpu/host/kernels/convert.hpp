@@ -3,15 +3,12 @@
 #include <cstddef>
 
 #include "core/dtype.hpp"
+#include "gpu/host/kernels/instructions.hpp"
 
 namespace troupe::gpu {
 
-/// Which instructions a conversion may use. Both give the bits of core/dtype.hpp, but for which NaN a NaN is.
-enum class InstructionSet { plain, avx2 };
-/// The best one this machine has.
-InstructionSet best_instruction_set();
-
-/// Conversions of many elements between one dtype and fp32. Source and destination do not overlap.
+/// Conversions of many elements between one dtype and fp32, to the bits of core/dtype.hpp, but for which NaN
+/// a NaN is. Source and destination do not overlap.
 struct Converter {
   void (*widen)(const std::byte* source, float* destination, std::size_t count);
   void (*narrow)(const float* source, std::byte* destination, std::size_t count);

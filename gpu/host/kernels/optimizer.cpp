@@ -3,6 +3,7 @@
 #include "core/check.hpp"
 #include "gpu/host/kernels/arithmetic.hpp"
 #include "gpu/host/kernels/blocks.hpp"
+#include "gpu/host/kernels/instructions.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::gpu {
@@ -49,20 +50,21 @@ struct SgdFactors {
   bool nesterov;
 };
 
-[[gnu::target_clones("avx2", "default")]] void sgd_block(const SgdFactors f, std::size_t length,
-                                                         float* __restrict gradient, float* __restrict value,
-                                                         float* __restrict velocity) {
-  if (f.decay != 0) {
-    for (std::size_t i = 0; i < length; ++i) gradient[i] += f.decay * value[i];
-  }
-  if (velocity != nullptr) {
-    for (std::size_t i = 0; i < length; ++i) {
-      velocity[i] = f.momentum * velocity[i] + gradient[i];
-      gradient[i] = f.nesterov ? gradient[i] + f.momentum * velocity[i] : velocity[i];
+struct SgdBlock {
+  [[gnu::always_inline]] static void run(SgdFactors f, std::size_t length, float* __restrict gradient,
+                                         float* __restrict value, float* __restrict velocity) {
+    if (f.decay != 0) {
+      for (std::size_t i = 0; i < length; ++i) gradient[i] += f.decay * value[i];
     }
+    if (velocity != nullptr) {
+      for (std::size_t i = 0; i < length; ++i) {
+        velocity[i] = f.momentum * velocity[i] + gradient[i];
+        gradient[i] = f.nesterov ? gradient[i] + f.momentum * velocity[i] : velocity[i];
+      }
+    }
+    for (std::size_t i = 0; i < length; ++i) value[i] += f.minus_rate * gradient[i];
   }
-  for (std::size_t i = 0; i < length; ++i) value[i] += f.minus_rate * gradient[i];
-}
+};
 
 /// As SgdFactors.
 struct AdamFactors {
@@ -96,21 +98,22 @@ struct AdamFactors {
   return weight < 0.5F ? start + weight * (end - start) : end - (end - start) * (1 - weight);
 }
 
-[[gnu::target_clones("avx2", "default")]] void adam_block(const AdamFactors f, std::size_t length,
-                                                          float* __restrict gradient, float* __restrict value,
-                                                          float* __restrict first_moment,
-                                                          float* __restrict second_moment) {
-  if (f.decay != 0) {
-    for (std::size_t i = 0; i < length; ++i) gradient[i] += f.decay * value[i];
+struct AdamBlock {
+  [[gnu::always_inline]] static void run(AdamFactors f, std::size_t length, float* __restrict gradient,
+                                         float* __restrict value, float* __restrict first_moment,
+                                         float* __restrict second_moment) {
+    if (f.decay != 0) {
+      for (std::size_t i = 0; i < length; ++i) gradient[i] += f.decay * value[i];
+    }
+    for (std::size_t i = 0; i < length; ++i) {
+      const float g = gradient[i];
+      first_moment[i] = lerp(first_moment[i], g, f.first_weight);
+      second_moment[i] = second_moment[i] * f.beta2 + f.second_weight * g * g;
+      const float denominator = std::sqrt(second_moment[i]) / f.second_correction + f.epsilon;
+      value[i] = value[i] * f.kept + f.minus_step_size * first_moment[i] / denominator;
+    }
   }
-  for (std::size_t i = 0; i < length; ++i) {
-    const float g = gradient[i];
-    first_moment[i] = lerp(first_moment[i], g, f.first_weight);
-    second_moment[i] = second_moment[i] * f.beta2 + f.second_weight * g * g;
-    const float denominator = std::sqrt(second_moment[i]) / f.second_correction + f.epsilon;
-    value[i] = value[i] * f.kept + f.minus_step_size * first_moment[i] / denominator;
-  }
-}
+};
 
 }  // namespace
 
@@ -122,7 +125,8 @@ void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferV
   float* values = parameter.master.as<float>().data();
   float* velocities = momentum.as<float>().data();
   step_blocks(parameter, [=](std::size_t first, std::size_t length, float* gradient) {
-    sgd_block(factors, length, gradient, values + first, has_momentum ? velocities + first : nullptr);
+    float* velocity = has_momentum ? velocities + first : nullptr;
+    run_best<SgdBlock>(factors, length, gradient, values + first, velocity);
   });
 }
 
@@ -136,7 +140,8 @@ void adam_step(const AdamOptions& options, std::int64_t step, const ParameterSte
   float* first_moments = moments.first.as<float>().data();
   float* second_moments = moments.second.as<float>().data();
   step_blocks(parameter, [=](std::size_t first, std::size_t length, float* gradient) {
-    adam_block(factors, length, gradient, values + first, first_moments + first, second_moments + first);
+    run_best<AdamBlock>(factors, length, gradient, values + first, first_moments + first,
+                        second_moments + first);
   });
 }
 
