@@ -18,8 +18,9 @@
 namespace troupe::gpu {
 
 struct SharedMemoryOptions {
-  /// Twice this much for each member. Larger means fewer meetings, smaller stays in the caches.
-  std::size_t staging_bytes = std::size_t{512} << 10;
+  /// Each member gets this much twice. Larger means fewer meetings, smaller stays in the caches. 0 chooses:
+  /// 1 MiB, and less when there are more than four members.
+  std::size_t staging_bytes = 0;
   /// How long a waiting member spins before it sleeps, when there is a core for each member; else it sleeps
   /// at once.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);

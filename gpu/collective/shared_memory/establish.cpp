@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "gpu/collective/operations.hpp"
@@ -14,6 +15,14 @@ int usable_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+std::size_t staging_bytes(const SharedMemoryOptions& options, std::size_t members) {
+  constexpr std::size_t kTogether = std::size_t{4} << 20;
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  constexpr std::size_t kLeast = std::size_t{64} << 10;
+  if (options.staging_bytes > 0) return options.staging_bytes;
+  return std::clamp(kTogether / members, kLeast, kMost);
 }
 
 /// What the first member announces and the others must find equal.
@@ -53,7 +62,8 @@ class NameGuard {
 core::Result<std::shared_ptr<Arena>> Arena::establish(const GroupOptions& group, Rendezvous& rendezvous,
                                                       const SharedMemoryOptions& options) {
   const int index = TRY(index_of_self(group));
-  const ArenaLayout layout{.members = group.members.size(), .staging_bytes = options.staging_bytes};
+  const ArenaLayout layout{.members = group.members.size(),
+                           .staging_bytes = staging_bytes(options, group.members.size())};
   const bool has_own_core = static_cast<int>(group.members.size()) <= usable_cores();
   const auto spin = has_own_core ? options.spin : std::chrono::nanoseconds::zero();
   const std::string name = segment_name(group.job, group.epoch.value, group.name);

@@ -1,0 +1,103 @@
+#include "gpu/collective/operations.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace troupe::gpu {
+namespace {
+
+std::array<std::byte, 4096> memory;
+
+ConstBufferView in(std::size_t elements, std::size_t offset = 0) {
+  return {memory.data() + offset * 4, elements * 4};
+}
+BufferView out(std::size_t elements, std::size_t offset = 512) {
+  return {memory.data() + offset * 4, elements * 4};
+}
+
+struct Refusal {
+  Operation operation;
+  std::string words;
+};
+
+TEST(PrepareOperation, NamesTheFieldThatIsWrong) {
+  using Kind = OperationKind;
+  const std::vector<Refusal> refusals{
+      {{.kind = Kind::all_reduce, .input = in(3), .output = out(4)}, "output: expected 12 bytes"},
+      {{.kind = Kind::all_reduce, .input = in(8), .output = out(8, 4)}, "output: expected the input itself"},
+      {{.kind = Kind::all_reduce, .input = {memory.data(), 7}, .output = out(2)},
+       "input: expected whole elements"},
+      {{.kind = Kind::all_reduce, .input = {nullptr, 8}, .output = out(2)}, "input: expected memory"},
+      {{.kind = Kind::all_reduce, .output_counts = {1, 1}}, "output_counts: expected none"},
+      {{.kind = Kind::all_reduce, .dtype = core::DType::f8_e4m3}, "dtype: f8_e4m3"},
+      {{.kind = Kind::all_reduce, .dtype = core::DType::i32, .reduce = ReduceOp::average}, "reduce: average"},
+      {{.kind = Kind::all_reduce, .dtype = core::DType::boolean}, "reduce: expected min or max"},
+      {{.kind = Kind::reduce_scatter, .input = in(5), .output = out(2)},
+       "input: 5 elements do not divide by 2"},
+      {{.kind = Kind::reduce_scatter, .input = in(6), .output = out(2)},
+       "output: expected output_counts[1] = 3"},
+      {{.kind = Kind::reduce_scatter, .input = in(6), .output = out(3), .output_counts = {3}},
+       "output_counts: expected 2 numbers"},
+      {{.kind = Kind::reduce_scatter, .input = in(6), .output = out(3), .output_counts = {4, 3}},
+       "input: expected 7 elements"},
+      {{.kind = Kind::reduce_scatter, .input = in(6), .output = out(3, 0)}, "or its part 1"},
+      {{.kind = Kind::all_gather, .input = in(3), .output = out(6), .input_counts = {4, 2}},
+       "input: expected input_counts[1] = 2"},
+      {{.kind = Kind::broadcast, .input = in(4), .peer = 0}, "input: expected nothing"},
+      {{.kind = Kind::broadcast, .input = in(4), .output = out(4), .peer = 1}, "output: at the root"},
+      {{.kind = Kind::broadcast, .peer = 2}, "peer: expected an index"},
+      {{.kind = Kind::all_to_all, .input = in(4), .output = out(4, 2)}, "output: expected memory apart"},
+      {{.kind = Kind::all_to_all, .input = in(4), .output = out(4), .input_counts = {1, 3}},
+       "output_counts: expected [1] = 3"},
+      {{.kind = Kind::send, .input = in(4), .peer = 1}, "peer: expected another member"},
+      {{.kind = Kind::send, .input = in(4), .output = out(4), .peer = 0}, "output: expected nothing"},
+      {{.kind = Kind::receive, .input = in(4), .peer = 0}, "input: expected nothing"},
+      {{.kind = Kind::barrier, .input = in(4)}, "input: expected nothing"},
+      {{.kind = Kind::barrier, .deadline = std::chrono::seconds(0)}, "deadline: expected more than zero"},
+  };
+  for (const auto& [operation, words] : refusals) {
+    const auto prepared = prepare(operation, 1, 2);
+    ASSERT_FALSE(prepared.has_value()) << words;
+    EXPECT_EQ(prepared.error().code, core::Errc::invalid_argument);
+    EXPECT_THAT(prepared.error().message, ::testing::HasSubstr(words));
+    EXPECT_THAT(prepared.error().message, ::testing::StartsWith(std::string(name_of(operation.kind))));
+  }
+}
+
+TEST(PrepareOperation, WritesEvenCountsOut) {
+  const auto scattered =
+      prepare({.kind = OperationKind::reduce_scatter, .input = in(6), .output = out(2)}, 1, 3);
+  const auto exchanged = prepare({.kind = OperationKind::all_to_all, .input = in(6), .output = out(6)}, 1, 3);
+
+  EXPECT_THAT(scattered.value().output_counts, ::testing::ElementsAre(2, 2, 2));
+  EXPECT_THAT(exchanged.value().input_counts, ::testing::ElementsAre(2, 2, 2));
+  EXPECT_THAT(exchanged.value().output_counts, ::testing::ElementsAre(2, 2, 2));
+}
+
+TEST(PrepareOperation, TakesAPartInPlaceOnlyAtItsOwnPlace) {
+  const Operation own{.kind = OperationKind::reduce_scatter, .input = in(6), .output = out(2, 2)};
+
+  EXPECT_TRUE(prepare(own, 1, 3).has_value());
+  EXPECT_FALSE(prepare(own, 0, 3).has_value());
+}
+
+TEST(GroupOptions, ThatCanNotMakeAGroupAreRefused) {
+  const GroupOptions good{.job = "job-1", .epoch = {1}, .name = "dp", .members = {{4}, {2}}, .self = {2}};
+  EXPECT_EQ(index_of_self(good).value(), 1);
+
+  const auto message = [](GroupOptions options) { return index_of_self(options).error().message; };
+  auto stranger = good;
+  stranger.self = {3};
+  EXPECT_THAT(message(stranger), ::testing::HasSubstr("rank 3 is not among its 2 members"));
+  auto twice = good;
+  twice.members.push_back({4});
+  EXPECT_THAT(message(twice), ::testing::HasSubstr("rank 4 is there twice"));
+  auto path = good;
+  path.name = "../dp";
+  EXPECT_THAT(message(path), ::testing::HasSubstr("found '../dp'"));
+}
+
+}  // namespace
+}  // namespace troupe::gpu
