@@ -1,0 +1,112 @@
+#include "apps/report/json_codec.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace troupe::apps {
+
+using nlohmann::json;
+
+namespace {
+
+/// JSON has no NaN: a number that is none is written as null, and read as NaN again.
+json number(double value) {
+  return std::isfinite(value) ? json(value) : json(nullptr);
+}
+
+double number(const json& line, const char* key) {
+  const json& value = line.at(key);
+  return value.is_null() ? std::nan("") : value.get<double>();
+}
+
+StepRecord step_of(const json& line) {
+  StepRecord step;
+  step.step = line.at("step").get<std::int64_t>();
+  step.seconds_since_start = number(line, "seconds_since_start");
+  step.loss = number(line, "loss");
+  if (line.contains("evaluation_loss")) step.evaluation_loss = number(line, "evaluation_loss");
+  step.tokens_per_second = number(line, "tokens_per_second");
+  step.step_seconds = number(line, "step_seconds");
+  step.compute_seconds = number(line, "compute_seconds");
+  step.communication_seconds = number(line, "communication_seconds");
+  step.exposed_communication_seconds = number(line, "exposed_communication_seconds");
+  step.optimizer_seconds = number(line, "optimizer_seconds");
+  step.gradient_norm = number(line, "gradient_norm");
+  step.learning_rate = number(line, "learning_rate");
+  step.committed = line.at("committed").get<bool>();
+  return step;
+}
+
+}  // namespace
+
+json to_json_line(const RunDescription& description) {
+  json configuration = json::array();
+  for (const auto& [key, value] : description.configuration) configuration.push_back({key, value});
+  return {{"type", "run"},
+          {"name", description.name},
+          {"started_at", description.started_at},
+          {"ranks", description.ranks},
+          {"steps", description.steps},
+          {"configuration", configuration}};
+}
+
+json to_json_line(const StepRecord& step) {
+  json line = {{"type", "step"},
+               {"step", step.step},
+               {"seconds_since_start", number(step.seconds_since_start)},
+               {"loss", number(step.loss)},
+               {"tokens_per_second", number(step.tokens_per_second)},
+               {"step_seconds", number(step.step_seconds)},
+               {"compute_seconds", number(step.compute_seconds)},
+               {"communication_seconds", number(step.communication_seconds)},
+               {"exposed_communication_seconds", number(step.exposed_communication_seconds)},
+               {"optimizer_seconds", number(step.optimizer_seconds)},
+               {"gradient_norm", number(step.gradient_norm)},
+               {"learning_rate", number(step.learning_rate)},
+               {"committed", step.committed}};
+  if (step.evaluation_loss) line["evaluation_loss"] = number(*step.evaluation_loss);
+  return line;
+}
+
+json to_json_line(const RunEvent& event) {
+  return {{"type", "event"},
+          {"step", event.step},
+          {"seconds_since_start", number(event.seconds_since_start)},
+          {"kind", event.kind},
+          {"text", event.text}};
+}
+
+json to_json_line(const RunSample& sample) {
+  return {{"type", "sample"}, {"step", sample.step}, {"prompt", sample.prompt}, {"text", sample.text}};
+}
+
+void add_json_line(RunRecord& record, const json& line) {
+  const auto type = line.at("type").get<std::string>();
+  if (type == "run") {
+    record.description = {
+        .name = line.at("name").get<std::string>(),
+        .started_at = line.at("started_at").get<std::string>(),
+        .ranks = line.at("ranks").get<int>(),
+        .steps = line.at("steps").get<std::int64_t>(),
+        .configuration = line.at("configuration").get<std::vector<std::pair<std::string, std::string>>>()};
+  } else if (type == "step") {
+    StepRecord step = step_of(line);
+    // A run that went back repeats steps: what was recorded of them before is no longer part of it.
+    auto repeated =
+        std::lower_bound(record.steps.begin(), record.steps.end(), step.step,
+                         [](const StepRecord& known, std::int64_t at) { return known.step < at; });
+    record.steps.erase(repeated, record.steps.end());
+    record.steps.push_back(step);
+  } else if (type == "event") {
+    record.events.push_back({.step = line.at("step").get<std::int64_t>(),
+                             .seconds_since_start = number(line, "seconds_since_start"),
+                             .kind = line.at("kind").get<std::string>(),
+                             .text = line.at("text").get<std::string>()});
+  } else if (type == "sample") {
+    record.samples.push_back({.step = line.at("step").get<std::int64_t>(),
+                              .prompt = line.at("prompt").get<std::string>(),
+                              .text = line.at("text").get<std::string>()});
+  }
+}
+
+}  // namespace troupe::apps

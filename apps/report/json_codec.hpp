@@ -1,0 +1,18 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "apps/report/run_record.hpp"
+
+namespace troupe::apps {
+
+/// The objects of a record's lines, each with its "type". Keys are the members' names.
+nlohmann::json to_json_line(const RunDescription& description);
+nlohmann::json to_json_line(const StepRecord& step);
+nlohmann::json to_json_line(const RunEvent& event);
+nlohmann::json to_json_line(const RunSample& sample);
+
+/// Puts a line's object into the record. Throws nlohmann's exceptions for what is missing or of a wrong type.
+void add_json_line(RunRecord& record, const nlohmann::json& line);
+
+}  // namespace troupe::apps

@@ -1,0 +1,158 @@
+"use strict";
+// Fills the page from the run's data.
+
+(() => {
+  const data = JSON.parse(document.getElementById("run-data").textContent);
+  const { element, known } = Plots;
+  const { run, events, samples } = data;
+  const steps = data.steps.step || [];
+  const column = (name) => data.steps[name] || [];
+  const at = (id) => document.getElementById(id);
+
+  const fixed = (digits) => (value) => value.toFixed(digits);
+  const milliseconds = (value) => `${(value * 1e3).toPrecision(4)} ms`;
+  function short(value) {
+    const suffixes = ["", "k", "M", "G", "T"];
+    let i = 0;
+    for (; Math.abs(value) >= 999.5 && i < suffixes.length - 1; ++i) value /= 1000;
+    return `${Number(value.toPrecision(3))}${suffixes[i]}`;
+  }
+
+  function heading() {
+    document.title = run.name;
+    at("name").textContent = run.name;
+    const parts = [`${run.ranks} rank${run.ranks === 1 ? "" : "s"}`];
+    if (run.started_at) parts.push(`started ${run.started_at.replace("T", " ").replace("Z", " UTC")}`);
+    if (steps.length && steps[steps.length - 1] + 1 < run.steps) {
+      parts.push(`stopped at step ${steps[steps.length - 1] + 1} of ${run.steps.toLocaleString("en")}`);
+    }
+    at("subtitle").textContent = parts.join(" · ");
+    at("theme").addEventListener("click", () => {
+      const dark = getComputedStyle(document.documentElement).getPropertyValue("--card").trim() !== "#ffffff";
+      document.documentElement.dataset.theme = dark ? "light" : "dark";
+    });
+  }
+
+  function figures() {
+    const rows = new Map(data.summary);
+    const shown = [
+      ["evaluation loss", "evaluation loss", `best ${rows.get("best evaluation loss")}`],
+      ["loss", "training loss", `after ${Number(rows.get("steps")).toLocaleString("en")} steps`],
+      ["tokens/s (median)", "tokens/s", "median"],
+      ["step time (median)", "step time", `p99 ${rows.get("step time (p99)")}`],
+      ["exposed communication", "exposed communication", `${rows.get("communication hidden")} hidden`],
+      ["time", "duration", [["refused steps", "refused"], ["restarts", "restarts"]]
+        .filter(([key]) => rows.has(key)).map(([key, word]) => `${rows.get(key)} ${word}`).join(", ") || "no restarts"],
+    ];
+    for (const [key, name, note] of shown) {
+      const value = rows.get(key);
+      if (!value || value === "-") continue;
+      const box = element(at("figures"), "div", "figure");
+      element(box, "span", "", name);
+      element(box, "b", "", value);
+      element(box, "small", "", note);
+    }
+  }
+
+  function plots() {
+    if (!steps.length) return;
+    const index = new Map(steps.map((step, i) => [step, i]));
+    const marks = events.filter((event) => !["start", "end"].includes(event.kind) && index.has(event.step))
+      .map((event) => ({ index: index.get(event.step), text: `${event.kind}: ${event.text}` }));
+    column("committed").forEach((committed, i) => { if (!committed) marks.push({ index: i, text: "refused" }); });
+    const add = (spec) => Plots.add(at("plots"), { steps, events: marks, ...spec });
+
+    const loss = [{ name: "training", values: column("loss"), color: "var(--blue)", smooth: true }];
+    const evaluation = column("evaluation_loss");
+    if (evaluation.some(known)) loss.push({ name: "evaluation", values: evaluation, color: "var(--orange)" });
+    add({ title: "Loss", unit: "nats per token", series: loss, format: fixed(4) });
+
+    // What is in none of the three parts is left out of the plot, and told in its tooltip.
+    add({
+      title: "Step time", unit: "ms", stacked: true, zeroBased: true, format: milliseconds,
+      tick: (value) => String(Number((value * 1e3).toPrecision(6))),
+      series: [
+        { name: "compute", values: column("compute_seconds"), color: "var(--blue)" },
+        { name: "exposed communication", values: column("exposed_communication_seconds"), color: "var(--orange)" },
+        { name: "optimizer", values: column("optimizer_seconds"), color: "var(--green)" },
+      ],
+      more: (i) => [["whole step", milliseconds(column("step_seconds")[i] || 0)],
+                    ["all communication", milliseconds(column("communication_seconds")[i] || 0)]],
+    });
+    add({
+      title: "Throughput", unit: "tokens per second", zeroBased: true, format: short, tick: short,
+      series: [{ name: "tokens/s", values: column("tokens_per_second"), color: "var(--green)", smooth: true }],
+    });
+    add({
+      title: "Gradient norm", unit: "before clipping", zeroBased: true, format: fixed(4),
+      series: [{ name: "norm", values: column("gradient_norm"), color: "var(--violet)", smooth: true }],
+      more: (i) => (known(column("learning_rate")[i]) ? [["learning rate", column("learning_rate")[i].toExponential(3)]] : []),
+    });
+  }
+
+  function sampledText() {
+    at("samples").hidden = !samples.length;
+    for (const sample of samples.slice().reverse()) {
+      const box = element(at("samples"), "div", "sample");
+      element(box, "header", "", `after step ${(sample.step + 1).toLocaleString("en")}`);
+      const quote = element(box, "blockquote");
+      if (sample.prompt) element(quote, "em", "", sample.prompt);
+      quote.append(sample.text);
+    }
+  }
+
+  function table(parent, head, rows, textual) {
+    const made = element(element(parent, "div", "scroll"), "table");
+    const first = element(element(made, "thead"), "tr");
+    head.forEach((name, i) => element(first, "th", textual.includes(i) ? "text" : "", name));
+    const body = element(made, "tbody");
+    for (const cells of rows) {
+      const row = element(body, "tr");
+      cells.forEach((cell, i) => {
+        const made = element(row, "td", textual.includes(i) ? "text" : "");
+        if (cell instanceof Node) made.append(cell); else made.textContent = cell;
+      });
+    }
+  }
+
+  function eventList() {
+    at("events").hidden = !events.length;
+    const pill = (kind) => {
+      const made = document.createElement("span");
+      made.className = "pill" + (["failure", "restart"].includes(kind) ? " bad" : "");
+      made.textContent = kind;
+      return made;
+    };
+    const rows = events.map((event) => [event.step.toLocaleString("en"),
+      known(event.seconds_since_start) ? `${event.seconds_since_start.toFixed(1)} s` : "", pill(event.kind), event.text]);
+    if (rows.length) table(at("events"), ["step", "time", "event", ""], rows, [2, 3]);
+  }
+
+  function pairs(parent, rows) {
+    const list = element(parent, "dl", "pairs");
+    for (const [name, value] of rows) {
+      const row = element(list, "div");
+      element(row, "dt", "", name);
+      element(row, "dd", "", value);
+    }
+  }
+
+  // Thousands of rows are made only for whoever asks for them.
+  function stepTable() {
+    const names = Object.keys(data.steps).filter((name) => !["step", "committed", "seconds_since_start"].includes(name));
+    at("all-steps").addEventListener("toggle", () => {
+      if (at("all-steps").querySelector("table")) return;
+      const cell = (value) => (known(value) ? String(Number(value.toPrecision(5))) : "");
+      const rows = steps.map((step, i) => [step.toLocaleString("en"), ...names.map((name) => cell(column(name)[i]))]);
+      table(at("all-steps"), ["step", ...names.map((name) => name.replaceAll("_", " "))], rows, []);
+    });
+  }
+
+  heading();
+  figures();
+  plots();
+  sampledText();
+  eventList();
+  pairs(at("configuration"), run.configuration);
+  stepTable();
+})();

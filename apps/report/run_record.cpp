@@ -1,0 +1,86 @@
+#include "apps/report/run_record.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "apps/report/json_codec.hpp"
+
+namespace troupe::apps {
+
+using core::Errc;
+using core::fail;
+using core::Result;
+
+namespace {
+
+/// Sampled bytes need not be UTF-8; what is not becomes U+FFFD.
+std::string text_of(const nlohmann::json& line) {
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// Cuts the half line off that a crash may have left at the end, so that the next one begins where it should.
+void drop_torn_line(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string line;
+  std::uintmax_t whole_bytes = 0;
+  while (std::getline(file, line) && !file.eof()) whole_bytes += line.size() + 1;
+  std::error_code ignored;
+  if (file.is_open()) std::filesystem::resize_file(path, whole_bytes, ignored);
+}
+
+}  // namespace
+
+Result<RunWriter> RunWriter::open(const std::filesystem::path& path, const RunDescription& description,
+                                  bool append) {
+  std::error_code ignored;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
+  if (append) drop_torn_line(path);
+  std::FILE* file = std::fopen(path.c_str(), append ? "ae" : "we");
+  if (file == nullptr) {
+    return fail(Errc::io, "cannot write the run's record {}: {}; choose a folder that can be written",
+                path.string(), std::strerror(errno));
+  }
+  RunWriter writer(path, file);
+  std::fseek(file, 0, SEEK_END);
+  if (std::ftell(file) == 0) TRY(writer.write_line(text_of(to_json_line(description))));
+  return writer;
+}
+
+Result<void> RunWriter::write_line(std::string line) {
+  line += '\n';
+  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() || std::fflush(file_.get()) != 0) {
+    return fail(Errc::io, "cannot write the run's record {}: {}", path_.string(), std::strerror(errno));
+  }
+  return {};
+}
+
+Result<void> RunWriter::write(const StepRecord& step) {
+  return write_line(text_of(to_json_line(step)));
+}
+Result<void> RunWriter::write(const RunEvent& event) {
+  return write_line(text_of(to_json_line(event)));
+}
+Result<void> RunWriter::write(const RunSample& sample) {
+  return write_line(text_of(to_json_line(sample)));
+}
+
+Result<RunRecord> read_run(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return fail(Errc::not_found, "there is no run's record at {}", path.string());
+  RunRecord record;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    if (file.eof()) break;  // no end of line: torn by a crash
+    try {
+      add_json_line(record, nlohmann::json::parse(line));
+    } catch (const nlohmann::json::exception& error) {
+      return fail(Errc::corrupt, "{} line {}: expected one JSON object of a run, found: {}", path.string(),
+                  number, error.what());
+    }
+  }
+  return record;
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+/// What a run is: one line at the head of its record.
+struct RunDescription {
+  std::string name;        ///< for people, for example "gpt on the King James Bible"
+  std::string started_at;  ///< ISO 8601, as the caller's clock says
+  int ranks = 1;
+  std::int64_t steps = 0;  ///< the steps it is going to take
+  /// What it was started with, in the order in which it is shown.
+  std::vector<std::pair<std::string, std::string>> configuration;
+};
+
+/// One step, as rank 0 sees it. Communication is the time that collectives ran; the exposed part is what the
+/// step waited for them with nothing else to do.
+struct StepRecord {
+  std::int64_t step = 0;
+  double seconds_since_start = 0;
+  double loss = 0;
+  std::optional<double> evaluation_loss;  ///< on steps that evaluated
+  double tokens_per_second = 0;           ///< of the whole job
+  double step_seconds = 0;
+  double compute_seconds = 0;
+  double communication_seconds = 0;
+  double exposed_communication_seconds = 0;
+  double optimizer_seconds = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  bool committed = true;  ///< false: the step was refused (NaN, Inf) and changed no parameter
+};
+
+/// Something that happened to the run: a start, a restart, a rank lost.
+struct RunEvent {
+  std::int64_t step = 0;
+  double seconds_since_start = 0;
+  std::string kind;  ///< one word: "start", "restart", "failure", "end", ...
+  std::string text;
+};
+
+/// Text the model wrote.
+struct RunSample {
+  std::int64_t step = 0;
+  std::string prompt;
+  std::string text;
+};
+
+/// All that is known of a run. Steps are in order; of a step that was repeated after a restart, the last
+/// stays.
+struct RunRecord {
+  RunDescription description;
+  std::vector<StepRecord> steps;
+  std::vector<RunEvent> events;
+  std::vector<RunSample> samples;
+};
+
+/// Writes a record while the run goes on: JSON lines, each flushed, so that what happened before a crash is
+/// there after it.
+class RunWriter {
+ public:
+  /// Begins a new record in place of an old one, or, where `append` and a record is there, goes on with it.
+  static core::Result<RunWriter> open(const std::filesystem::path& path, const RunDescription& description,
+                                      bool append = false);
+
+  core::Result<void> write(const StepRecord& step);
+  core::Result<void> write(const RunEvent& event);
+  core::Result<void> write(const RunSample& sample);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  RunWriter(std::filesystem::path path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+  core::Result<void> write_line(std::string line);
+
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+/// Reads a record. A last line without its end is what a crash leaves, and is passed over; any other line
+/// that does not parse is Errc::corrupt with its number.
+core::Result<RunRecord> read_run(const std::filesystem::path& path);
+
+}  // namespace troupe::apps

@@ -1,0 +1,141 @@
+#include "apps/report/run_record.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/report/run_fixture.hpp"
+
+namespace troupe::apps {
+namespace {
+
+using testing::description;
+using testing::read_text;
+using testing::step_at;
+using testing::TemporaryFolder;
+
+TEST(RunRecord, GivesBackWhatWasWritten) {
+  TemporaryFolder folder;
+  {
+    auto writer = RunWriter::open(folder / "runs/run.jsonl", description());
+    ASSERT_TRUE(writer);
+    StepRecord step = step_at(0);
+    step.evaluation_loss = 1.5;
+    step.committed = false;
+    ASSERT_TRUE(writer->write(step));
+    ASSERT_TRUE(writer->write(step_at(1)));
+    ASSERT_TRUE(
+        writer->write(RunEvent{.step = 1, .seconds_since_start = 2.5, .kind = "failure", .text = "rank 2"}));
+    ASSERT_TRUE(writer->write(RunSample{.step = 1, .prompt = "In the", .text = " beginning"}));
+  }
+
+  const auto record = read_run(folder / "runs/run.jsonl");
+
+  ASSERT_TRUE(record) << record.error().message;
+  EXPECT_EQ(record->description.name, "a run");
+  EXPECT_EQ(record->description.ranks, 4);
+  EXPECT_EQ(record->description.configuration, description().configuration);
+  ASSERT_EQ(record->steps.size(), 2u);
+  EXPECT_EQ(record->steps[0].evaluation_loss, 1.5);
+  EXPECT_FALSE(record->steps[0].committed);
+  EXPECT_EQ(record->steps[1].loss, 2.5);
+  EXPECT_EQ(record->steps[1].exposed_communication_seconds, 0.05);
+  EXPECT_EQ(record->steps[1].evaluation_loss, std::nullopt);
+  EXPECT_EQ(record->events.at(0).kind, "failure");
+  EXPECT_EQ(record->events.at(0).seconds_since_start, 2.5);
+  EXPECT_EQ(record->samples.at(0).text, " beginning");
+}
+
+TEST(RunRecord, IsOneObjectALineWithTheNamesThatPeopleAreTold) {
+  TemporaryFolder folder;
+  auto writer = RunWriter::open(folder / "run.jsonl", description());
+  ASSERT_TRUE(writer);
+  ASSERT_TRUE(writer->write(step_at(3)));
+
+  const std::string text = read_text(folder / "run.jsonl");
+
+  EXPECT_THAT(text, ::testing::EndsWith("\"tokens_per_second\":20000.0,\"type\":\"step\"}\n"));
+  EXPECT_THAT(text, ::testing::HasSubstr("\"exposed_communication_seconds\":0.05,"));
+}
+
+TEST(RunRecord, KeepsALossThatIsNoNumber) {
+  TemporaryFolder folder;
+  auto writer = RunWriter::open(folder / "run.jsonl", description());
+  ASSERT_TRUE(writer);
+  StepRecord step = step_at(0);
+  step.loss = std::nan("");
+  step.gradient_norm = INFINITY;
+  ASSERT_TRUE(writer->write(step));
+
+  const auto record = read_run(folder / "run.jsonl");
+
+  ASSERT_TRUE(record) << record.error().message;
+  EXPECT_TRUE(std::isnan(record->steps.at(0).loss));
+  EXPECT_TRUE(std::isnan(record->steps.at(0).gradient_norm));
+}
+
+TEST(RunRecord, PassesOverTheHalfLineThatACrashLeaves) {
+  TemporaryFolder folder;
+  auto writer = RunWriter::open(folder / "run.jsonl", description());
+  ASSERT_TRUE(writer);
+  ASSERT_TRUE(writer->write(step_at(0)));
+  std::ofstream(folder / "run.jsonl", std::ios::app) << "{\"type\":\"step\",\"st";
+
+  const auto record = read_run(folder / "run.jsonl");
+
+  ASSERT_TRUE(record) << record.error().message;
+  EXPECT_EQ(record->steps.size(), 1u);
+}
+
+TEST(RunRecord, GoesOnAfterACrashAndLetsRepeatedStepsReplaceTheOldOnes) {
+  TemporaryFolder folder;
+  {
+    auto writer = RunWriter::open(folder / "run.jsonl", description());
+    ASSERT_TRUE(writer);
+    for (int step = 0; step < 5; ++step) ASSERT_TRUE(writer->write(step_at(step)));
+    std::ofstream(folder / "run.jsonl", std::ios::app) << "{\"type\":";
+  }
+  auto writer = RunWriter::open(folder / "run.jsonl", description(), /*append=*/true);
+  ASSERT_TRUE(writer);
+  StepRecord repeated = step_at(2);
+  repeated.loss = 77;
+  ASSERT_TRUE(writer->write(repeated));
+
+  const auto record = read_run(folder / "run.jsonl");
+
+  ASSERT_TRUE(record) << record.error().message;
+  ASSERT_EQ(record->steps.size(), 3u);
+  EXPECT_EQ(record->steps[1].step, 1);
+  EXPECT_EQ(record->steps[2].step, 2);
+  EXPECT_EQ(record->steps[2].loss, 77);
+}
+
+TEST(RunRecord, RefusesALineThatIsNoStepAndNamesIt) {
+  TemporaryFolder folder;
+  std::ofstream(folder / "run.jsonl") << "{\"type\":\"step\",\"step\":1}\n{\"type\":\"end\"}\n";
+
+  const auto record = read_run(folder / "run.jsonl");
+
+  ASSERT_FALSE(record);
+  EXPECT_EQ(record.error().code, core::Errc::corrupt);
+  EXPECT_THAT(record.error().message, ::testing::HasSubstr("line 1"));
+}
+
+TEST(RunRecord, SaysWhereThereIsNone) {
+  EXPECT_EQ(read_run("/nowhere/run.jsonl").error().code, core::Errc::not_found);
+  EXPECT_EQ(RunWriter::open("/proc/nowhere/run.jsonl", description()).error().code, core::Errc::io);
+}
+
+TEST(RunRecord, TakesSampledBytesThatAreNoText) {
+  TemporaryFolder folder;
+  auto writer = RunWriter::open(folder / "run.jsonl", description());
+  ASSERT_TRUE(writer);
+
+  ASSERT_TRUE(writer->write(RunSample{.step = 0, .prompt = "", .text = "a\xff\xfe"}));
+
+  const auto record = read_run(folder / "run.jsonl");
+  ASSERT_TRUE(record) << record.error().message;
+  EXPECT_EQ(record->samples.at(0).text, "a\ufffd\ufffd");
+}
+
+}  // namespace
+}  // namespace troupe::apps
