@@ -21,9 +21,9 @@ struct Options {
   std::string norm = "rms", activation = "swiglu";
   bool untied = false;
   double initial_deviation = 0;
-  std::size_t batch = 8;
+  std::size_t batch = 4;
   int lanes = 8, microbatches = 1;
-  std::int64_t steps = 500, warmup = 50;
+  std::int64_t steps = 1000, warmup = 50;
   double learning_rate = 3e-3, floor = 0.1;
   AdamWOptions optimizer;
   double clip_norm = 1;

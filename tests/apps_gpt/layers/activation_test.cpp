@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "apps/gpt/layers/vector_math.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 
 namespace troupe::apps::gpt {
@@ -35,6 +36,16 @@ TEST(Activation, SwigluGatesWithSilu) {
   swiglu_forward(3, gate.data(), up.data(), y.data());
 
   for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(y[i], gate[i] / (1 + std::exp(-gate[i])) * up[i], 1e-14);
+}
+
+TEST(Activation, HasTheSameBitsHoweverWideTheMachineComputes) {
+  const auto values = wide_values(2 * 101, 1);
+  const std::vector<float> gate(values.begin(), values.begin() + 101), up(values.begin() + 101, values.end());
+  std::vector<float> y(101);
+
+  swiglu_forward(101, gate.data(), up.data(), y.data());
+
+  for (std::size_t i = 0; i < 101; ++i) EXPECT_EQ(y[i], gate[i] * sigmoid(gate[i]) * up[i]);
 }
 
 TEST(Activation, GeluBackwardAgreesWithFiniteDifferences) {
