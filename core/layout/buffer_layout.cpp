@@ -1,6 +1,7 @@
 #include "core/layout/buffer_layout.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "core/check.hpp"
@@ -9,6 +10,8 @@
 
 namespace troupe::core {
 namespace {
+
+constexpr std::array<std::string_view, 4> kPolicyNames{"plain", "padded", "whole_parameter", "row_aligned"};
 
 constexpr std::int64_t kBucketAlignment = 128;
 constexpr std::int64_t kBusBandwidthAlignment = 65536;
@@ -54,6 +57,18 @@ class BucketWalk {
 };
 
 }  // namespace
+
+std::string_view name_of(LayoutPolicy policy) noexcept {
+  return kPolicyNames[static_cast<std::size_t>(policy)];
+}
+
+Result<LayoutPolicy> layout_policy_from_name(std::string_view name) {
+  for (std::size_t i = 0; i < kPolicyNames.size(); ++i) {
+    if (kPolicyNames[i] == name) return static_cast<LayoutPolicy>(i);
+  }
+  return fail(Errc::invalid_argument,
+              "'{}' is no layout policy; choose one of plain, padded, whole_parameter, row_aligned", name);
+}
 
 std::int64_t bucket_divisor(int shards, bool pad_for_bus_bandwidth) {
   return std::lcm<std::int64_t>(shards, pad_for_bus_bandwidth ? kBusBandwidthAlignment : kBucketAlignment);

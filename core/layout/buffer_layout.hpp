@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "core/ids.hpp"
@@ -18,6 +19,9 @@ enum class LayoutPolicy : std::uint8_t {
   whole_parameter,  ///< no parameter is cut by a shard border, for Muon-like optimizers
   row_aligned,      ///< shards are rows, for FSDP; see layout/row_layout.hpp
 };
+
+std::string_view name_of(LayoutPolicy policy) noexcept;
+Result<LayoutPolicy> layout_policy_from_name(std::string_view name);
 
 /// A parameter as a layout sees it.
 struct LayoutParameter {

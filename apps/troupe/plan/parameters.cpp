@@ -1,0 +1,97 @@
+#include "apps/troupe/plan/parameters.hpp"
+
+#include <charconv>
+
+namespace troupe::apps {
+
+namespace {
+
+constexpr std::int64_t kMostElements = std::int64_t{1} << 50;
+
+core::Result<std::int64_t> elements_of(const Shape& shape, std::size_t index) {
+  std::int64_t elements = 1;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0 || (extent > 0 && elements > kMostElements / extent)) {
+      return core::fail(
+          core::Errc::invalid_argument,
+          "parameter {} has an extent of {}; extents are at least 0 and make {} elements at most", index,
+          extent, kMostElements);
+    }
+    elements *= extent;
+  }
+  return elements;
+}
+
+}  // namespace
+
+core::Result<Shape> parse_shape(std::string_view text) {
+  Shape shape;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    std::int64_t extent = 0;
+    const auto [next, error] = std::from_chars(at, end, extent);
+    if (error != std::errc() || (next != end && *next != 'x')) {
+      return core::fail(core::Errc::invalid_argument,
+                        "'{}' is no shape; write numbers with 'x' between them, as in 5x4", text);
+    }
+    shape.push_back(extent);
+    if (next == end) return shape;
+    at = next + 1;
+  }
+}
+
+core::Result<std::vector<Shape>> parse_shapes(const ParameterArguments& arguments) {
+  const auto& [sizes, texts, shared] = arguments;
+  if (sizes.empty() && texts.empty()) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "there are no parameters; give their elements with --sizes 5000,5000 or their shapes with "
+        "--shapes 5x4,2x6");
+  }
+  if (!sizes.empty() && !texts.empty() && sizes.size() != texts.size()) {
+    return core::fail(core::Errc::invalid_argument,
+                      "--sizes names {} parameters and --shapes {}; give one of them, or both for the same "
+                      "parameters",
+                      sizes.size(), texts.size());
+  }
+  std::vector<Shape> shapes;
+  for (const std::string& text : texts) shapes.push_back(TRY(parse_shape(text)));
+  if (shapes.empty()) {
+    for (const std::int64_t size : sizes) shapes.push_back({size});
+  }
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const std::int64_t elements = TRY(elements_of(shapes[i], i));
+    if (!sizes.empty() && elements != sizes[i]) {
+      return core::fail(core::Errc::invalid_argument,
+                        "parameter {} has {} elements by --sizes and {} by --shapes; make them agree", i,
+                        sizes[i], elements);
+    }
+  }
+  return shapes;
+}
+
+core::Result<std::vector<core::LayoutParameter>> parse_parameters(const ParameterArguments& arguments) {
+  const auto shapes = TRY(parse_shapes(arguments));
+  std::vector<core::LayoutParameter> parameters;
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const Shape& shape = shapes[i];
+    core::LayoutParameter parameter{.elements = TRY(elements_of(shape, i))};
+    if (shape.size() == 2) {
+      parameter.rows = shape[0];
+      parameter.columns = shape[1];
+    }
+    parameters.push_back(parameter);
+  }
+  for (const std::size_t index : arguments.shared) {
+    if (index >= parameters.size()) {
+      return core::fail(core::Errc::invalid_argument,
+                        "--shared {} names no parameter; there are {}, counted from 0", index,
+                        parameters.size());
+    }
+    parameters[index].shared_embedding = true;
+  }
+  return parameters;
+}
+
+}  // namespace troupe::apps

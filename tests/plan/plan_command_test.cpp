@@ -1,0 +1,167 @@
+#include "apps/troupe/plan/plan_command.hpp"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "apps/troupe/plan/layout_report.hpp"
+#include "apps/troupe/plan/step_report.hpp"
+
+namespace troupe::apps {
+namespace {
+
+struct Output {
+  int exit_code = 0;
+  std::string out;
+  std::string err;
+};
+
+/// `troupe plan ARGUMENTS`.
+Output run_plan(const std::string& arguments) {
+  Output run;
+  CLI::App app("Test", "troupe");
+  add_plan_command(app, run.exit_code);
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  app.parse("plan " + arguments);
+  std::fflush(stdout);
+  std::fflush(stderr);
+  run.out = testing::internal::GetCapturedStdout();
+  run.err = testing::internal::GetCapturedStderr();
+  return run;
+}
+
+TEST(PlanLayout, PrintsThePaddedLayoutAsJson) {
+  const Output run = run_plan(
+      "layout --policy padded --sizes 5000,5000,5000,5000 --bucket-size 8000 --dp 2 --shared 3 --json");
+
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_EQ(run.out,
+            R"({"elements":20352,"parameters":[{"start":15232,"end":20232,"bucket":2},)"
+            R"({"start":10176,"end":15176,"bucket":1},{"start":5120,"end":10120,"bucket":1},)"
+            R"({"start":0,"end":5000,"bucket":0}],"buckets":[{"start":0,"end":5120,"unpadded":5000},)"
+            R"({"start":5120,"end":15232,"unpadded":10056},{"start":15232,"end":20352,"unpadded":5000}]})"
+            "\n");
+}
+
+TEST(PlanLayout, PrintsThePlainLayoutAndTheBusBandwidthPadding) {
+  EXPECT_EQ(
+      run_plan("layout --policy plain --sizes 97,103 --json").out,
+      R"({"elements":200,"parameters":[{"start":103,"end":200,"bucket":0},{"start":0,"end":103,"bucket":0}],)"
+      R"("buckets":[{"start":0,"end":200,"unpadded":200}]})"
+      "\n");
+  EXPECT_EQ(run_plan("layout --policy padded --sizes 1000 --dp 2 --high-busbw --json").out,
+            R"({"elements":65536,"parameters":[{"start":0,"end":1000,"bucket":0}],)"
+            R"("buckets":[{"start":0,"end":65536,"unpadded":1000}]})"
+            "\n");
+}
+
+TEST(PlanLayout, PrintsTheRowsOfEachRank) {
+  EXPECT_EQ(run_plan("layout --policy row_aligned --shapes 16x8,16 --dp 2 --json").out,
+            R"({"elements":144,"parameters":[{"offset":0},{"offset":128}],)"
+            R"("ranks":[{"local_rows":[9,0]},{"local_rows":[7,16]}]})"
+            "\n");
+}
+
+TEST(PlanLayout, MatricesOfAWholeParameterLayoutComeFromShapes) {
+  const auto json = nlohmann::json::parse(
+      run_plan("layout --policy whole_parameter --shapes 128x128,64,128x128 --dp 2 --json").out);
+
+  EXPECT_EQ(json["elements"], 2 * (16384 + 64));
+  EXPECT_EQ(json["buckets"][0]["unpadded"], 2 * 16384 + 64);
+}
+
+TEST(PlanLayout, TheTableHasALineForEachParameterAndBucket) {
+  EXPECT_EQ(run_plan("layout --policy padded --sizes 97,103 --dp 2").out,
+            "parameter          start            end  bucket\n"
+            "        0            128            225       0\n"
+            "        1              0            103       0\n"
+            "\n"
+            "   bucket          start            end       unpadded   padding\n"
+            "        0              0            256            225        31\n"
+            "\n"
+            "256 elements\n");
+}
+
+struct Refusal {
+  const char* arguments;
+  const char* message;
+};
+
+class PlanRefusal : public testing::TestWithParam<Refusal> {};
+
+TEST_P(PlanRefusal, SaysWhatToDo) {
+  const Output run = run_plan(GetParam().arguments);
+
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(run.out, "");
+  EXPECT_NE(run.err.find(GetParam().message), std::string::npos) << run.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    BadInput, PlanRefusal,
+    testing::Values(
+        Refusal{"layout --policy dense --sizes 5", "'dense' is no layout policy"},
+        Refusal{"layout", "there are no parameters"},
+        Refusal{"layout --sizes 5,6 --shapes 5", "--sizes names 2 parameters and --shapes 1"},
+        Refusal{"layout --sizes 5 --shapes 2x3", "parameter 0 has 5 elements by --sizes and 6 by --shapes"},
+        Refusal{"layout --shapes 5y4", "'5y4' is no shape"},
+        Refusal{"layout --shapes 5x", "'5x' is no shape"},
+        Refusal{"layout --shapes 99999999999x99999999999", "parameter 0 has an extent of 99999999999"},
+        Refusal{"layout --sizes 5 --shared 1", "--shared 1 names no parameter"},
+        Refusal{"layout --sizes 5 --dp 0", "not over 0"},
+        Refusal{"layout --sizes 5 --bucket-size 0", "not 0; leave it out"},
+        Refusal{"layout --policy row_aligned --sizes 5 --bucket-size 4", "has no buckets"},
+        Refusal{"step --sizes 5 --strategy zero9", "'zero9' is no strategy"},
+        Refusal{"step --sizes 5 --strategy zero3", "choose ddp or zero1"},
+        Refusal{"step --sizes 5 --dp 2 --tp 2 --ep 3", "does not divide by etp * ep = 6"},
+        Refusal{"step --sizes 5 --dp 4 --numerics ordered --lanes 2", "2 lanes"},
+        Refusal{"step --sizes 5 --dp 4 --numerics ordered --lanes -2", "-2 lanes"},
+        Refusal{"step --sizes 5 --dtype float", "'float' is no dtype"},
+        Refusal{"step --sizes 5 --experts 1", "--experts 1 names no parameter"}));
+
+TEST(PlanStep, PrintsTheCollectivesInOrder) {
+  const Output run = run_plan("step --strategy zero1 --sizes 5000,5000,5000 --bucket-size 8000 --dp 2");
+
+  EXPECT_EQ(run.exit_code, 0);
+  const auto lines_before_hash = run.out.substr(0, run.out.find("\nplan "));
+  EXPECT_EQ(
+      lines_before_hash,
+      "entry collective     purpose                 group          ranks bucket dtype     bytes a rank\n"
+      "    0 reduce_scatter reduce_gradients        dp_cp              2      0 f32              40448\n"
+      "    1 reduce_scatter reduce_gradients        dp_cp              2      1 f32              20480\n"
+      "    2 all_reduce     verdict                 world              2      - i64                200\n"
+      "    3 all_gather     gather_parameters       dp_cp              2      1 f32              10240\n"
+      "    4 all_gather     gather_parameters       dp_cp              2      0 f32              20224\n");
+}
+
+TEST(PlanStep, PrintsJsonWithTheHashOfThePlan) {
+  const auto json = nlohmann::json::parse(
+      run_plan("step --strategy ddp --sizes 100 --dp 3 --numerics ordered --lanes 3 --json").out);
+
+  StepArguments arguments;
+  arguments.strategy = "ddp";
+  arguments.numerics = "ordered";
+  arguments.lanes = 3;
+  arguments.mesh.dp = 3;
+  arguments.parameters.sizes = {100};
+  const auto plan = plan_of(arguments).value();
+  EXPECT_EQ(json["hash"], fmt::format("{:016x}", plan.hash()));
+  ASSERT_EQ(json["entries"].size(), 3U);
+  EXPECT_EQ(json["entries"][1]["kind"], "all_gather");
+  EXPECT_EQ(json["entries"][1]["elements"], (std::vector<int>{34, 33, 33}));
+  EXPECT_EQ(json["entries"][2]["bucket"], -1);
+}
+
+TEST(PlanStep, ExpertsInterleaveWithDenseBuckets) {
+  const auto json = nlohmann::json::parse(
+      run_plan("step --sizes 128,128,128 --experts 1 --dp 4 --ep 2 --bucket-size 100 --json").out);
+
+  std::vector<std::string> groups;
+  for (const auto& entry : json["entries"]) groups.push_back(entry["group"]);
+  EXPECT_EQ(groups, (std::vector<std::string>{"dp_cp", "edp", "dp_cp", "world", "dp_cp", "edp", "dp_cp"}));
+}
+
+}  // namespace
+}  // namespace troupe::apps
