@@ -33,7 +33,7 @@ const Plots = (() => {
     const power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
     const made = [];
-    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) made.push(i * step);
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) made.push(i * step + 0);  // + 0: no "-0"
     return { values: made, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
   }
 
@@ -54,15 +54,18 @@ const Plots = (() => {
     return [zeroBased ? low : low - room, high + room];
   }
 
-  // An exponential mean that starts unbiased; its reach grows with the length of the run.
+  // Each value's mean with as many neighbours before as after it, so that nothing lags; fewer at the ends.
   function smoothed(values) {
-    const keep = 1 - 2 / (1 + Math.max(3, values.length / 40));
-    let sum = 0, weight = 0;
-    return values.map((value) => {
-      if (!known(value)) return null;
-      sum = keep * sum + (1 - keep) * value;
-      weight = keep * weight + (1 - keep);
-      return sum / weight;
+    const sums = [0], counts = [0];
+    for (const value of values) {
+      sums.push(sums[sums.length - 1] + (known(value) ? value : 0));
+      counts.push(counts[counts.length - 1] + (known(value) ? 1 : 0));
+    }
+    const reach = Math.max(2, Math.round(values.length / 100));
+    return values.map((_, i) => {
+      const r = Math.min(reach, i, values.length - 1 - i);
+      const count = counts[i + r + 1] - counts[i - r];
+      return count ? (sums[i + r + 1] - sums[i - r]) / count : null;
     });
   }
 
@@ -121,7 +124,7 @@ const Plots = (() => {
       [this.low, this.high] = domain(shown, spec.zeroBased);
       this.drawAxes();
       const clip = "clip" + all.indexOf(this);
-      const rect = { x: MARGIN.left, y: MARGIN.top - 2, width: this.width, height: this.inner + 2 };
+      const rect = { x: MARGIN.left, y: MARGIN.top - 6, width: this.width + 6, height: this.inner + 6 };
       node(node(svg, "clipPath", { id: clip }), "rect", rect);
       this.marks = node(svg, "g", { "clip-path": `url(#${clip})` });
       if (spec.stacked) this.drawAreas(); else this.drawLines();

@@ -35,14 +35,15 @@
 
   function figures() {
     const rows = new Map(data.summary);
+    const happened = [["restarts", "restart"], ["refused steps", "refused step"]].filter(([key]) => rows.has(key))
+      .map(([key, word]) => `${rows.get(key)} ${word}${rows.get(key) === "1" ? "" : "s"}`).join(", ");
     const shown = [
       ["evaluation loss", "evaluation loss", `best ${rows.get("best evaluation loss")}`],
       ["loss", "training loss", `after ${Number(rows.get("steps")).toLocaleString("en")} steps`],
       ["tokens/s (median)", "tokens/s", "median"],
       ["step time (median)", "step time", `p99 ${rows.get("step time (p99)")}`],
       ["exposed communication", "exposed communication", `${rows.get("communication hidden")} hidden`],
-      ["time", "duration", [["refused steps", "refused"], ["restarts", "restarts"]]
-        .filter(([key]) => rows.has(key)).map(([key, word]) => `${rows.get(key)} ${word}`).join(", ") || "no restarts"],
+      ["time", "duration", happened || "no restarts"],
     ];
     for (const [key, name, note] of shown) {
       const value = rows.get(key);
@@ -139,7 +140,8 @@
 
   // Thousands of rows are made only for whoever asks for them.
   function stepTable() {
-    const names = Object.keys(data.steps).filter((name) => !["step", "committed", "seconds_since_start"].includes(name));
+    const names = ["loss", "evaluation_loss", "tokens_per_second", "step_seconds", "compute_seconds",
+      "communication_seconds", "exposed_communication_seconds", "optimizer_seconds", "gradient_norm", "learning_rate"];
     at("all-steps").addEventListener("toggle", () => {
       if (at("all-steps").querySelector("table")) return;
       const cell = (value) => (known(value) ? String(Number(value.toPrecision(5))) : "");
