@@ -396,6 +396,17 @@ TEST_P(CollectiveContract, AMemberThatDoesNotComeEndsTheOthersAtTheirDeadline) {
   EXPECT_EQ(message_of(*later), message_of(*statuses[0])) << "a group that failed once stays so";
 }
 
+TEST_P(CollectiveContract, AMemberThatNeverComesEndsTheSetUpAtItsDeadline) {
+  if (n == 1) GTEST_SKIP() << "nobody to wait for";
+  if (std::get<0>(GetParam()) == BackendKind::simulated) GTEST_SKIP() << "nobody may wait in simulation";
+  auto options = stage.company->options_of(0, "late", core::Epoch{1});
+  options.deadline = std::chrono::milliseconds(30);
+  const auto group = stage.company->create_group(0, options);
+
+  ASSERT_FALSE(group.has_value());
+  EXPECT_EQ(core::to_string(group.error().code), std::string("timeout")) << group.error().message;
+}
+
 TEST_P(CollectiveContract, AbortEndsWhatRunsAndWhatComesLater) {
   const core::Error reason{core::Errc::aborted, "the epoch ended"};
   std::vector<std::shared_ptr<OperationStatus>> statuses;
