@@ -17,7 +17,7 @@ gpu::BufferView elements_of(const gpu::Buffer& buffer, core::ElementRange range,
 }  // namespace
 
 int gradient_slots(const Job& job, core::Rank rank) {
-  if (job.options.numerics == Numerics::fast) return 1;
+  if (job.options.numerics == core::Numerics::fast) return 1;
   const auto& held = job.lanes[static_cast<std::size_t>(rank.value)];
   return std::max(core::partial_slots(held, job.options.lanes) + 1,
                   static_cast<int>(core::subtree_roots(held, job.options.lanes).size()));
@@ -78,7 +78,7 @@ core::Result<void> Arena::take_optimizer(gpu::Device& device, const Job& job, co
 }
 
 core::Result<void> Arena::take_scratch(gpu::Device& device, const Job& job, core::Rank rank) {
-  if (job.options.numerics == Numerics::fast || job.world.value == 1) return {};
+  if (job.options.numerics == core::Numerics::fast || job.world.value == 1) return {};
   std::size_t roots = 0;
   for (const auto& held : job.lanes) roots += core::subtree_roots(held, job.options.lanes).size();
   auto own_roots =

@@ -29,7 +29,7 @@ struct DataPlane::State {
 
   core::Rank rank() const { return options.rank; }
   int slot_of(core::Lane lane) const;
-  bool is_ordered() const { return job.options.numerics == Numerics::ordered; }
+  bool is_ordered() const { return job.options.numerics == core::Numerics::ordered; }
   /// What multiplies a gradient once everything is summed.
   float scale() const;
   const core::LaneRange& held() const { return job.lanes[static_cast<std::size_t>(rank().value)]; }
@@ -50,6 +50,7 @@ struct DataPlane::State {
   using Posted = core::Result<std::shared_ptr<gpu::OperationStatus>>;
   Posted exchange(std::uint32_t bucket);
   Posted reduce(std::uint32_t bucket);
+  Posted reduce_across_instances(std::uint32_t bucket);
   Posted gather_gradients(std::uint32_t bucket);
   Posted gather_parameters(std::uint32_t bucket);
   Posted reduce_verdict();
@@ -63,7 +64,7 @@ struct DataPlane::State {
   void say(messages::Role role, std::uint32_t index, messages::Message message);
   void trace_span(const char* track, std::string name, std::chrono::nanoseconds begin,
                   std::chrono::nanoseconds end, std::uint64_t flow);
-  static std::uint64_t flow_of(const PlannedCollective& entry, core::Step step);
+  static std::uint64_t flow_of(const core::PlanEntry& entry, core::Step step);
 
   gpu::Device& device;
   const Job& job;

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/check.hpp"
-#include "core/hash.hpp"
+#include "actors/engine/verdict.hpp"
+#include "core/layout/buffer_layout.hpp"
 
 namespace troupe::actors {
 
@@ -57,11 +57,11 @@ core::Result<void> check_options(const TrainingOptions& options, core::WorldSize
     return core::fail(core::Errc::invalid_argument, "{} optimizer instances do not divide {} ranks",
                       options.optimizer_instances, world.value);
   }
-  if (options.optimizer_instances > 1 && options.strategy == Strategy::ddp) {
+  if (options.optimizer_instances > 1 && options.strategy == core::Strategy::ddp) {
     return core::fail(core::Errc::invalid_argument,
                       "optimizer instances are replicas of a sharded optimizer; ddp has none, use zero1");
   }
-  if (options.gradients_in_parameter_dtype && options.numerics == Numerics::ordered) {
+  if (options.gradients_in_parameter_dtype && options.numerics == core::Numerics::ordered) {
     return core::fail(
         core::Errc::invalid_argument,
         "ordered numerics keeps gradients in f32, so that a lane's sum does not depend on who adds it; "
@@ -110,44 +110,18 @@ core::Result<void> plan_buffers(Job& job) {
   return {};
 }
 
-std::string line(const Job& job, const char* kind, const char* group, std::uint32_t bucket,
-                 core::DType dtype) {
-  const auto& range = job.buckets[bucket].range;
-  return fmt::format("{} {} bucket {} elements {} {} bytes {}", kind, group, bucket, range.size(),
-                     core::name_of(dtype), static_cast<std::size_t>(range.size()) * core::size_of(dtype));
-}
-
-void plan_reduction(Job& job, std::uint32_t bucket) {
-  auto dtype = job.buffers[job.buckets[bucket].buffer].gradient_dtype;
-  auto index = static_cast<std::int32_t>(bucket);
-  bool instances = job.options.optimizer_instances > 1;
-  if (job.options.numerics == Numerics::ordered) {
-    job.plan.entries.push_back(
-        {Purpose::exchange_gradients, index, line(job, "all_to_all", "dp", bucket, core::DType::f32)});
-    if (!job.optimizer_is_sharded()) {
-      job.plan.entries.push_back(
-          {Purpose::gather_gradients, index, line(job, "all_gather", "dp", bucket, dtype)});
-    }
-  } else {
-    const char* kind = job.optimizer_is_sharded() ? "reduce_scatter" : "all_reduce";
-    job.plan.entries.push_back({Purpose::reduce_gradients, index,
-                                line(job, kind, instances ? "dp-inner+dp-outer" : "dp", bucket, dtype)});
+core::Result<void> plan_collectives(Job& job) {
+  core::StepDescription step;
+  step.strategy = job.options.strategy;
+  step.numerics = job.options.numerics;
+  step.lanes = job.options.lanes;
+  for (const auto& bucket : job.buckets) {
+    const auto& buffer = job.buffers[bucket.buffer];
+    step.buckets.push_back({bucket.range.size(), buffer.gradient_dtype, buffer.dtype, false});
   }
-}
-
-void plan_step(Job& job) {
-  auto buckets = static_cast<std::uint32_t>(job.buckets.size());
-  for (std::uint32_t bucket = 0; bucket < buckets; ++bucket) plan_reduction(job, bucket);
-  job.plan.entries.push_back({Purpose::verdict, -1, "all_reduce dp verdict i64"});
-  if (job.optimizer_is_sharded()) {
-    const char* group = job.options.optimizer_instances > 1 ? "dp-inner" : "dp";
-    for (std::uint32_t bucket = buckets; bucket-- > 0;) {
-      auto dtype = job.buffers[job.buckets[bucket].buffer].dtype;
-      job.plan.entries.push_back({Purpose::gather_parameters, static_cast<std::int32_t>(bucket),
-                                  line(job, "all_gather", group, bucket, dtype)});
-    }
-  }
-  job.plan.hash = core::hash64(fmt::format("{}", fmt::join(job.plan.lines(), "\n")));
+  step.verdict_elements = static_cast<std::int64_t>(verdict_words(job.options.lanes, job.world));
+  job.plan = TRY(core::plan_step(step, job.mesh));
+  return {};
 }
 
 std::string describe(const TrainingOptions& o) {
@@ -155,11 +129,11 @@ std::string describe(const TrainingOptions& o) {
       "strategy {}\nnumerics {}\nlanes {}\nmicrobatches {}\noverlap {}\nbucket elements {}\naverage {}\n"
       "gradients in parameter dtype {}\noptimizer instances {}\nunused parameters {}\nclip norm {}\n"
       "optimizer {} {} {} {} {} {}",
-      o.strategy == Strategy::ddp ? "ddp" : "zero1", o.numerics == Numerics::fast ? "fast" : "ordered",
-      o.lanes, o.microbatches, o.overlap, o.bucket_elements.value_or(-1), o.average,
-      o.gradients_in_parameter_dtype, o.optimizer_instances, static_cast<int>(o.unused_parameters),
-      o.clip_norm, static_cast<int>(o.optimizer.kind), o.optimizer.beta1, o.optimizer.beta2,
-      o.optimizer.epsilon, o.optimizer.weight_decay, o.optimizer.momentum);
+      core::name_of(o.strategy), core::name_of(o.numerics), o.lanes, o.microbatches, o.overlap,
+      o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.optimizer_instances,
+      static_cast<int>(o.unused_parameters), o.clip_norm, static_cast<int>(o.optimizer.kind),
+      o.optimizer.beta1, o.optimizer.beta2, o.optimizer.epsilon, o.optimizer.weight_decay,
+      o.optimizer.momentum);
 }
 
 }  // namespace
@@ -168,14 +142,8 @@ std::int64_t ParameterSpec::elements() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-std::vector<std::string> StepPlan::lines() const {
-  std::vector<std::string> lines;
-  for (const auto& entry : entries) lines.push_back(entry.text);
-  return lines;
-}
-
 bool Job::optimizer_is_sharded() const {
-  return options.strategy == Strategy::zero1;
+  return options.strategy == core::Strategy::zero1;
 }
 
 int Job::shards() const {
@@ -183,14 +151,7 @@ int Job::shards() const {
 }
 
 core::ElementRange Job::shard(std::uint32_t bucket, core::Rank rank) const {
-  const auto& range = buckets[bucket].range;
-  // Even for padded layouts; a plain bucket that does not divide gives its first shards one element more.
-  std::int64_t count = shards();
-  std::int64_t position = rank.value % count;
-  std::int64_t size = range.size() / count;
-  std::int64_t longer = range.size() % count;
-  std::int64_t start = range.start + position * size + std::min(position, longer);
-  return {start, start + size + (position < longer ? 1 : 0)};
+  return core::even_part(buckets[bucket].range, shards(), rank.value % shards());
 }
 
 core::Result<Job> plan_job(std::vector<ParameterSpec> specs, TrainingOptions options, core::WorldSize world) {
@@ -201,9 +162,13 @@ core::Result<Job> plan_job(std::vector<ParameterSpec> specs, TrainingOptions opt
   if (job.options.lanes == 0) job.options.lanes = world.value;
   TRY(check_parameters(job.specs));
   TRY(check_options(job.options, world));
+  core::MeshSizes sizes;
+  sizes.dp = world.value;
+  sizes.optimizer_instances = job.options.optimizer_instances;
+  job.mesh = TRY(core::Mesh::create(sizes));
   job.lanes = TRY(core::split_lanes(job.options.lanes, world));
   TRY(plan_buffers(job));
-  plan_step(job);
+  TRY(plan_collectives(job));
   job.configuration = describe(job.options);
   return job;
 }

@@ -5,12 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "actors/engine/step_plan.hpp"
 #include "actors/gradient_bucket/machine.hpp"
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
 #include "core/lanes.hpp"
 #include "core/layout/buffer_layout.hpp"
+#include "core/mesh.hpp"
+#include "core/placement.hpp"
+#include "core/plan.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
@@ -27,18 +29,6 @@ struct ParameterSpec {
   std::int64_t elements() const;
 };
 
-/// Which tensors are sharded over the data-parallel ranks.
-enum class Strategy : std::uint8_t {
-  ddp,    ///< none
-  zero1,  ///< the optimizer's state
-};
-
-/// Who fixes the order in which gradients are summed.
-enum class Numerics : std::uint8_t {
-  fast,     ///< the back-end
-  ordered,  ///< the tree of lanes: the same bits for every number of ranks
-};
-
 enum class OptimizerKind : std::uint8_t { sgd, adam, adamw };
 
 /// PyTorch's formulas and defaults.
@@ -53,8 +43,8 @@ struct OptimizerOptions {
 
 /// What all ranks of a job must have in common.
 struct TrainingOptions {
-  Strategy strategy = Strategy::zero1;
-  Numerics numerics = Numerics::ordered;
+  core::Strategy strategy = core::Strategy::zero1;
+  core::Numerics numerics = core::Numerics::ordered;
   /// Logical data-parallel workers; 0 means one a rank. The result of `ordered` numerics depends on this
   /// number and not on the number of ranks.
   int lanes = 0;
@@ -107,8 +97,9 @@ struct Job {
   std::vector<JobBuffer> buffers;
   std::vector<JobBucket> buckets;
   std::vector<core::LaneRange> lanes;  ///< of each rank
-  StepPlan plan;                       ///< of one step
-  std::string configuration;           ///< one line a setting
+  core::Plan plan;                     ///< of one step
+  core::Mesh mesh;
+  std::string configuration;  ///< one line a setting
 
   /// Ranks that share one copy of the optimizer.
   int shards() const;

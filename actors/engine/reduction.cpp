@@ -56,24 +56,27 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
 void DataPlane::State::launch(const LaunchCollective& work) {
   const auto& entry = job.plan.entries[work.entry];
   auto bucket = static_cast<std::uint32_t>(std::max(entry.bucket, 0));
-  bool brings_gradients =
-      entry.purpose == Purpose::exchange_gradients || entry.purpose == Purpose::reduce_gradients;
+  bool brings_gradients = entry.purpose == core::PlanPurpose::exchange_gradients ||
+                          entry.purpose == core::PlanPurpose::reduce_gradients;
   if (brings_gradients) buckets[bucket]->launched_ns = device.now().count();
   Posted posted = std::shared_ptr<gpu::OperationStatus>();
   switch (entry.purpose) {
-    case Purpose::exchange_gradients:
+    case core::PlanPurpose::exchange_gradients:
       posted = exchange(bucket);
       break;
-    case Purpose::reduce_gradients:
+    case core::PlanPurpose::reduce_gradients:
       posted = reduce(bucket);
       break;
-    case Purpose::gather_gradients:
+    case core::PlanPurpose::reduce_across_instances:
+      posted = reduce_across_instances(bucket);
+      break;
+    case core::PlanPurpose::gather_gradients:
       posted = gather_gradients(bucket);
       break;
-    case Purpose::verdict:
+    case core::PlanPurpose::verdict:
       posted = reduce_verdict();
       break;
-    case Purpose::gather_parameters:
+    case core::PlanPurpose::gather_parameters:
       posted = gather_parameters(bucket);
       break;
   }
@@ -158,28 +161,32 @@ DataPlane::State::Posted DataPlane::State::exchange(std::uint32_t bucket) {
 DataPlane::State::Posted DataPlane::State::reduce(std::uint32_t bucket) {
   const auto& place = job.buckets[bucket];
   auto& state = *buckets[bucket];
-  auto dtype = job.buffers[place.buffer].gradient_dtype;
-  auto whole = arena.gradients(place.buffer, 0, place.range);
-  auto own = arena.gradients(place.buffer, 0, job.shard(bucket, rank()));
+  auto post = operation(gpu::OperationKind::all_reduce, job.buffers[place.buffer].gradient_dtype);
+  post.input = arena.gradients(place.buffer, 0, place.range);
+  post.output = arena.gradients(place.buffer, 0, place.range);
+  if (job.optimizer_is_sharded()) {
+    post.kind = gpu::OperationKind::reduce_scatter;
+    post.output = arena.gradients(place.buffer, 0, job.shard(bucket, rank()));
+  }
   communication->wait(state.prepared.get());
   mark_begin();
-  auto post = operation(gpu::OperationKind::all_reduce, dtype);
-  post.input = whole;
-  post.output = whole;
-  std::shared_ptr<gpu::OperationStatus> status;
-  if (!job.optimizer_is_sharded()) {
-    status = TRY(groups.all->post(std::move(post), communication.get()));
-  } else {
-    post.kind = gpu::OperationKind::reduce_scatter;
-    post.output = own;
-    auto& group = groups.inner ? *groups.inner : *groups.all;
-    status = TRY(group.post(post, communication.get()));
-    if (groups.outer) {
-      post.kind = gpu::OperationKind::all_reduce;
-      post.input = own;
-      status = TRY(groups.outer->post(std::move(post), communication.get()));
-    }
-  }
+  auto& group = groups.inner ? *groups.inner : *groups.all;
+  auto status = TRY(group.post(std::move(post), communication.get()));
+  communication->record(state.exchanged.get());
+  if (groups.outer) return status;
+  update->wait(state.exchanged.get());
+  measure(bucket);
+  return status;
+}
+
+DataPlane::State::Posted DataPlane::State::reduce_across_instances(std::uint32_t bucket) {
+  const auto& place = job.buckets[bucket];
+  auto& state = *buckets[bucket];
+  auto post = operation(gpu::OperationKind::all_reduce, job.buffers[place.buffer].gradient_dtype);
+  post.input = arena.gradients(place.buffer, 0, job.shard(bucket, rank()));
+  post.output = arena.gradients(place.buffer, 0, job.shard(bucket, rank()));
+  mark_begin();
+  auto status = TRY(groups.outer->post(std::move(post), communication.get()));
   communication->record(state.exchanged.get());
   update->wait(state.exchanged.get());
   measure(bucket);
@@ -259,9 +266,9 @@ void DataPlane::State::complete(const LaunchCollective& work, std::shared_ptr<gp
       auto result = status->result();
       if (result) done.failure = messages::failure_of(*result);
       communication_ns += (now - operation_began).count();
-      trace_span("communication", entry.text, operation_began, now, flow_of(entry, work.step));
+      trace_span("communication", core::describe(entry), operation_began, now, flow_of(entry, work.step));
     }
-    if (entry.purpose == Purpose::verdict && !done.failure.failed) {
+    if (entry.purpose == core::PlanPurpose::verdict && !done.failure.failed) {
       auto words = arena.verdict().as<std::int64_t>();
       say(messages::Role::rank_supervisor, 0,
           messages::VerdictArrived{work.step, read_verdict(words, job.options.lanes, job.world)});
@@ -276,7 +283,7 @@ void DataPlane::State::abort(const core::Error& reason) {
   }
 }
 
-std::uint64_t DataPlane::State::flow_of(const PlannedCollective& entry, core::Step step) {
+std::uint64_t DataPlane::State::flow_of(const core::PlanEntry& entry, core::Step step) {
   return entry.bucket < 0 ? 0 : bucket_flow(step.value, static_cast<std::uint32_t>(entry.bucket));
 }
 

@@ -8,16 +8,17 @@ using messages::Role;
 
 namespace {
 
-messages::Address owner_of(const PlannedCollective& entry, core::Rank rank) {
+messages::Address owner_of(const core::PlanEntry& entry, core::Rank rank) {
   auto bucket = static_cast<std::uint32_t>(entry.bucket);
   switch (entry.purpose) {
-    case Purpose::exchange_gradients:
-    case Purpose::reduce_gradients:
-    case Purpose::gather_gradients:
+    case core::PlanPurpose::exchange_gradients:
+    case core::PlanPurpose::reduce_gradients:
+    case core::PlanPurpose::reduce_across_instances:
+    case core::PlanPurpose::gather_gradients:
       return {rank, Role::gradient_bucket, bucket};
-    case Purpose::gather_parameters:
+    case core::PlanPurpose::gather_parameters:
       return {rank, Role::parameter_shard, bucket};
-    case Purpose::verdict:
+    case core::PlanPurpose::verdict:
       break;
   }
   return {rank, Role::rank_supervisor, 0};
@@ -30,8 +31,8 @@ ConductorConfig conductor_config(const Job& job, core::Rank rank, std::chrono::n
   config.rank = rank;
   config.deadline = deadline;
   for (const auto& entry : job.plan.entries) {
-    config.entries.push_back(
-        {entry.text, owner_of(entry, rank), entry.purpose == Purpose::gather_parameters});
+    config.entries.push_back({core::describe(entry), owner_of(entry, rank),
+                              entry.purpose == core::PlanPurpose::gather_parameters});
   }
   return config;
 }
@@ -43,9 +44,9 @@ RankSupervisorConfig supervisor_config(const Job& job, core::Rank rank,
   config.world = job.world;
   config.buckets = static_cast<std::uint32_t>(job.buckets.size());
   for (std::uint32_t i = 0; i < job.plan.entries.size(); ++i) {
-    if (job.plan.entries[i].purpose == Purpose::verdict) config.verdict_entry = i;
+    if (job.plan.entries[i].purpose == core::PlanPurpose::verdict) config.verdict_entry = i;
   }
-  config.plan_hash = job.plan.hash;
+  config.plan_hash = job.plan.hash();
   config.plan_lines = job.plan.lines();
   config.configuration = job.configuration;
   config.clip_norm = job.options.clip_norm;
@@ -77,8 +78,8 @@ ParameterShardConfig shard_config(const Job& job, core::Rank rank, std::uint32_t
   config.bucket = bucket;
   for (std::uint32_t i = 0; i < job.plan.entries.size(); ++i) {
     const auto& entry = job.plan.entries[i];
-    bool mine =
-        entry.purpose == Purpose::gather_parameters && entry.bucket == static_cast<std::int32_t>(bucket);
+    bool mine = entry.purpose == core::PlanPurpose::gather_parameters &&
+                entry.bucket == static_cast<std::int32_t>(bucket);
     if (mine) config.gather_entry = i;
   }
   return config;

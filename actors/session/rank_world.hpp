@@ -43,7 +43,8 @@ class RankWorld {
   /// Once, before spawn().
   virtual core::Result<void> open(Ports ports) = 0;
   virtual void spawn(messages::Address address, std::unique_ptr<Machine> machine) = 0;
-  virtual void start() = 0;
+  /// Reaches the other ranks and starts every role.
+  virtual core::Result<void> start() = 0;
   /// From any thread.
   virtual void post(messages::Envelope envelope) = 0;
   /// No actor runs and no message arrives after it. Idempotent.

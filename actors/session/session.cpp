@@ -81,7 +81,7 @@ core::Result<void> Session::open() {
   ports.tracer = tracer_.get();
   TRY(world_.open(std::move(ports)));
   spawn_parts();
-  world_.start();
+  TRY(world_.start());
   TRY(port_.wait_welcome(options_.join_deadline + std::chrono::seconds(5)));
   return connect_groups();
 }
@@ -121,18 +121,13 @@ core::Result<std::unique_ptr<gpu::Group>> Session::make_group(gpu::CollectiveBac
 core::Result<void> Session::connect_groups() {
   rendezvous_ = std::make_unique<ControlRendezvous>(*this);
   gpu::CollectiveBackend* backend = TRY(world_.collectives(*rendezvous_));
-  std::vector<core::Rank> all;
-  for (int rank = 0; rank < job_.world.value; ++rank) all.push_back({rank});
   DataPlaneGroups groups;
-  groups.all = TRY(make_group(*backend, "dp", all));
+  groups.all = TRY(make_group(*backend, "dp", job_.mesh.group(core::GroupKind::dp_cp, world_.rank())));
   if (job_.options.optimizer_instances > 1) {
-    int shards = job_.shards();
-    int instance = world_.rank().value / shards;
-    int position = world_.rank().value % shards;
-    std::vector<core::Rank> inner;
-    std::vector<core::Rank> outer;
-    for (int i = 0; i < shards; ++i) inner.push_back({instance * shards + i});
-    for (int i = 0; i < job_.options.optimizer_instances; ++i) outer.push_back({i * shards + position});
+    auto inner = job_.mesh.group(core::GroupKind::intra_dp_cp, world_.rank());
+    auto outer = job_.mesh.group(core::GroupKind::inter_instance, world_.rank());
+    int instance = world_.rank().value / job_.shards();
+    int position = world_.rank().value % job_.shards();
     groups.inner = TRY(make_group(*backend, fmt::format("dp-inner-{}", instance), inner));
     groups.outer = TRY(make_group(*backend, fmt::format("dp-outer-{}", position), outer));
   }
@@ -190,7 +185,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
 
 core::Result<void> Session::begin_lane(core::Lane lane) {
   // The lane before may still be on its way into the partial sums, in a slot that this lane writes.
-  if (!losses_.empty() && job_.options.numerics == Numerics::ordered) {
+  if (!losses_.empty() && job_.options.numerics == core::Numerics::ordered) {
     TRY(exposed([&] { return port_.wait_merged(step_, losses_.back().lane, options_.step_deadline); }));
   }
   lane_ = lane;

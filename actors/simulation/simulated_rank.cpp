@@ -110,8 +110,9 @@ void SimulatedRank::spawn(messages::Address address, std::unique_ptr<Machine> ma
   parts_[address] = std::make_unique<Part>(*this, address, std::move(machine));
 }
 
-void SimulatedRank::start() {
+core::Result<void> SimulatedRank::start() {
   for (auto& [address, part] : parts_) part->host.start();
+  return {};
 }
 
 void SimulatedRank::post(messages::Envelope envelope) {

@@ -63,7 +63,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
   core::Result<void> open(Ports ports) override;
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
-  void start() override;
+  core::Result<void> start() override;
   void post(messages::Envelope envelope) override;
   void close() override;
   std::vector<WaitReport> wait_reports() override;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string>
 
+#include "apps/gpt/distributed_run.hpp"
 #include "apps/gpt/local_trainer.hpp"
 #include "apps/gpt/sample.hpp"
 
@@ -33,10 +34,28 @@ struct Options {
   std::size_t sample_bytes = 400;
   std::string prompt = "And ";
   SamplingOptions sampling;
+  std::string strategy = "zero1", numerics = "ordered", collectives = "shared_memory", output;
+  bool no_overlap = false, trace = false;
+  std::int64_t bucket_elements = 0;
+  int optimizer_instances = 1;
 };
 
+void add_distributed_options(CLI::App& app, Options& o) {
+  app.add_option("--strategy", o.strategy, "ddp or zero1")->capture_default_str();
+  app.add_option("--numerics", o.numerics, "ordered (same bits for any number of ranks) or fast")
+      ->capture_default_str();
+  app.add_option("--collectives", o.collectives, "shared_memory or gloo")->capture_default_str();
+  app.add_flag("--no-overlap", o.no_overlap, "Communicate between forward and backward only");
+  app.add_option("--bucket-elements", o.bucket_elements, "A bucket closes with this many; 0: a default")
+      ->capture_default_str();
+  app.add_option("--optimizer-instances", o.optimizer_instances, "Replicas of the sharded optimizer")
+      ->capture_default_str();
+  app.add_option("--output", o.output, "Folder for the record, the report and the trace");
+  app.add_flag("--trace", o.trace, "Record a Perfetto trace in the output folder");
+}
+
 void add_options(CLI::App& app, Options& o) {
-  app.add_flag("--local", o.local, "Train in this process alone");
+  app.add_flag("--local", o.local, "Train with a plain loop in this process, without the runtime");
   app.add_option("--text", o.text, "Text file to train on (scripts/fetch_text writes one)")->required();
   app.add_option("--preset", o.preset, "Model: tiny or demo")->capture_default_str();
   app.add_option("--layers", o.layers, "Instead of the preset's");
@@ -84,6 +103,13 @@ Result<ModelConfig> model_config(const Options& o) {
   return config;
 }
 
+Schedule schedule(const Options& o) {
+  return {.peak = o.learning_rate,
+          .floor = o.learning_rate * o.floor,
+          .warmup = core::Step{o.warmup},
+          .total = core::Step{o.steps}};
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -95,10 +121,7 @@ Result<void> train_locally(const Options& o) {
                                            .microbatch = {o.batch, config.context},
                                            .lanes = o.lanes,
                                            .microbatches = o.microbatches,
-                                           .schedule = {.peak = o.learning_rate,
-                                                        .floor = o.learning_rate * o.floor,
-                                                        .warmup = core::Step{o.warmup},
-                                                        .total = core::Step{o.steps}},
+                                           .schedule = schedule(o),
                                            .optimizer = o.optimizer,
                                            .clip_norm = o.clip_norm,
                                            .seed = o.seed},
@@ -126,14 +149,66 @@ Result<void> train_locally(const Options& o) {
   return {};
 }
 
+std::vector<std::pair<std::string, std::string>> configuration(const Options& o, const ModelConfig& model) {
+  return {{"model", fmt::format("{} layers, {} heads, width {}, feed forward {}", model.layers, model.heads,
+                                model.width, model.feed_forward)},
+          {"parameters", std::to_string(parameter_count(model))},
+          {"context", std::to_string(model.context)},
+          {"lanes", std::to_string(o.lanes)},
+          {"sequences a microbatch", std::to_string(o.batch)},
+          {"microbatches a lane", std::to_string(o.microbatches)},
+          {"strategy", o.strategy},
+          {"numerics", o.numerics},
+          {"overlap", o.no_overlap ? "off" : "on"},
+          {"collectives", o.collectives},
+          {"learning rate", fmt::format("{}", o.learning_rate)},
+          {"seed", std::to_string(o.seed)}};
+}
+
+Result<void> train_distributed(const Options& o) {
+  DistributedRunOptions run;
+  run.trainer.model = TRY(model_config(o));
+  run.trainer.microbatch = {o.batch, run.trainer.model.context};
+  run.trainer.schedule = schedule(o);
+  run.trainer.seed = o.seed;
+  auto& training = run.trainer.session.training;
+  training.strategy = TRY(core::strategy_from_name(o.strategy));
+  training.numerics = TRY(core::numerics_from_name(o.numerics));
+  training.lanes = o.lanes;
+  training.microbatches = o.microbatches;
+  training.overlap = !o.no_overlap;
+  if (o.bucket_elements > 0) training.bucket_elements = o.bucket_elements;
+  training.optimizer_instances = o.optimizer_instances;
+  training.clip_norm = o.clip_norm;
+  training.optimizer.beta1 = o.optimizer.beta1;
+  training.optimizer.beta2 = o.optimizer.beta2;
+  training.optimizer.epsilon = o.optimizer.epsilon;
+  training.optimizer.weight_decay = o.optimizer.weight_decay;
+  run.trainer.session.trace = o.trace;
+  run.text = o.text;
+  run.steps = o.steps;
+  run.evaluate_every = o.evaluate_every;
+  run.evaluation_batches = o.evaluation_batches;
+  run.prompt = o.prompt;
+  run.sample_bytes = o.sample_bytes;
+  run.sampling = o.sampling;
+  run.sampling.seed = o.seed;
+  run.collectives = o.collectives;
+  run.output = o.output;
+  run.configuration = configuration(o, run.trainer.model);
+  return run_distributed(run);
+}
+
 int run(int argc, char** argv) {
-  CLI::App app("Trains a small language model on the bytes of a text.");
+  CLI::App app(
+      "Trains a small language model on the bytes of a text: as one rank of a job that `troupe launch` or "
+      "torchrun "
+      "started, or alone.");
   Options options;
   add_options(app, options);
+  add_distributed_options(app, options);
   CLI11_PARSE(app, argc, argv);
-  const Result<void> done =
-      options.local ? train_locally(options)
-                    : core::fail(core::Errc::unavailable, "only --local training is built so far");
+  const Result<void> done = options.local ? train_locally(options) : train_distributed(options);
   if (done) return 0;
   fmt::print(stderr, "gpt: {}\n", done.error().message);
   return done.error().code == core::Errc::invalid_argument ? 2 : 1;

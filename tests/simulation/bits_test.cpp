@@ -43,7 +43,7 @@ std::string problems(const SimulationReport& report) {
   return text;
 }
 
-TinyTrainerOptions tiny(Strategy strategy, bool overlap, int microbatches) {
+TinyTrainerOptions tiny(core::Strategy strategy, bool overlap, int microbatches) {
   TinyTrainerOptions options;
   options.session.training.strategy = strategy;
   options.session.training.overlap = overlap;
@@ -59,14 +59,14 @@ TEST(OrderedNumerics, GiveTheSameBitsForEveryNumberOfRanksAndStrategy) {
   for (int microbatches : {1, 4}) {
     std::optional<TinyTrainerResult> reference;
     for (int ranks : {1, 2, 3, 4, 8}) {
-      for (auto strategy : {Strategy::ddp, Strategy::zero1}) {
+      for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
         for (bool overlap : {false, true}) {
           auto outcome = simulate(ranks, 7, tiny(strategy, overlap, microbatches));
           ASSERT_EQ(problems(outcome.report), "") << ranks << " ranks";
           for (const auto& rank : outcome.ranks) {
             if (!reference) reference = rank;
             ASSERT_EQ(rank.state_hash, reference->state_hash)
-                << ranks << " ranks, " << (strategy == Strategy::ddp ? "ddp" : "zero1") << ", overlap "
+                << ranks << " ranks, " << (strategy == core::Strategy::ddp ? "ddp" : "zero1") << ", overlap "
                 << overlap;
             ASSERT_EQ(rank.outcomes.size(), 20u);
             for (std::size_t step = 0; step < 20; ++step) {

@@ -1,0 +1,233 @@
+#include "actors/session/process_world.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <mutex>
+#include <shared_mutex>
+
+#include "actors/world/signal_watcher.hpp"
+#include "actors/world/transport/tcp.hpp"
+#include "core/hash.hpp"
+#include "gpu/collective/gloo/gloo_backend.hpp"
+#include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+#include "gpu/host/host_device.hpp"
+#include "messages/codec.hpp"
+
+namespace troupe::actors {
+
+using messages::Role;
+
+struct ProcessWorld::State {
+  ProcessWorldOptions options;
+  JobEnvironment environment;
+  JobToken token{};
+  std::unique_ptr<gpu::Device> device;
+  ThreadPatience patience;
+  std::unique_ptr<gpu::CollectiveBackend> backend;
+  Ports ports;
+  std::shared_mutex stage_mutex;  // guards stage: who uses it shares, who sets or takes it is alone
+  std::unique_ptr<CafStage> stage;
+  std::unique_ptr<Network> network;
+  std::unique_ptr<SignalWatcher> watcher;
+  std::uint64_t messages_before_close = 0;
+};
+
+namespace {
+
+void write_line(std::string_view line) {
+  std::string text(line);
+  if (text.empty() || text.back() != '\n') text += '\n';
+  // One write, so that lines of several threads stay whole.
+  [[maybe_unused]] auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+core::Result<JobToken> token_of(const JobEnvironment& environment) {
+  if (!environment.token.empty()) return token_from_hex(environment.token);
+  bool loopback = environment.control_host == "localhost" || environment.control_host.starts_with("127.");
+  if (environment.world.value > 1 && !loopback) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "the control network listens on {}, beyond this host, and TROUPE_JOB_TOKEN is not set; give all "
+        "ranks the same 64 hexadecimal digits in it, for example from `openssl rand -hex 32`",
+        environment.control_host);
+  }
+  // On one host without a token the job's name has to do; it keeps jobs apart, it is no secret.
+  JobToken token{};
+  for (std::size_t i = 0; i < token.size(); i += 8) {
+    std::uint64_t word = core::hash64(environment.job, i);
+    for (std::size_t byte = 0; byte < 8; ++byte) token[i + byte] = static_cast<std::byte>(word >> (8 * byte));
+  }
+  return token;
+}
+
+}  // namespace
+
+core::Result<std::unique_ptr<ProcessWorld>> ProcessWorld::create(ProcessWorldOptions options) {
+  auto state = std::make_unique<State>();
+  state->options = std::move(options);
+  if (!state->options.environment) {
+    state->options.environment = [] { return detect_environment(process_variables()); };
+  }
+  if (!state->options.log) state->options.log = write_line;
+  if (state->options.collectives != "shared_memory" && state->options.collectives != "gloo") {
+    return core::fail(core::Errc::invalid_argument,
+                      "there is no back-end of collectives called {}; choose {}", state->options.collectives,
+                      "shared_memory or gloo");
+  }
+  state->environment = TRY(state->options.environment());
+  state->token = TRY(token_of(state->environment));
+  std::unique_ptr<ProcessWorld> world(new ProcessWorld(std::move(state)));
+  world->state_->watcher =
+      std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
+  world->state_->device = TRY(gpu::open_host_device());
+  return world;
+}
+
+ProcessWorld::ProcessWorld(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+ProcessWorld::~ProcessWorld() {
+  state_->watcher.reset();
+  close();
+}
+
+const JobEnvironment& ProcessWorld::environment() const {
+  return state_->environment;
+}
+core::Rank ProcessWorld::rank() const {
+  return state_->environment.rank;
+}
+core::WorldSize ProcessWorld::world() const {
+  return state_->environment.world;
+}
+core::Epoch ProcessWorld::epoch() const {
+  return state_->environment.epoch;
+}
+const std::string& ProcessWorld::job() const {
+  return state_->environment.job;
+}
+gpu::Device& ProcessWorld::device() {
+  return *state_->device;
+}
+TrainerPatience& ProcessWorld::patience() {
+  return state_->patience;
+}
+void ProcessWorld::subscribe(caf::actor subscriber) {
+  state_->stage->subscribe(std::move(subscriber));
+}
+caf::actor_system& ProcessWorld::actor_system() {
+  return state_->stage->system();
+}
+
+core::Result<gpu::CollectiveBackend*> ProcessWorld::collectives(gpu::Rendezvous& rendezvous) {
+  if (state_->options.collectives == "gloo") {
+    gpu::GlooOptions options;
+    options.host = state_->options.gloo_host;
+    state_->backend = TRY(gpu::GlooBackend::open(rendezvous, options));
+  } else {
+    state_->backend = std::make_unique<gpu::SharedMemoryBackend>(rendezvous);
+  }
+  return state_->backend.get();
+}
+
+core::Result<void> ProcessWorld::open(Ports ports) {
+  state_->ports = std::move(ports);
+  CafStageOptions options;
+  options.rank = rank();
+  options.epoch = epoch();
+  options.workers = state_->options.actor_threads;
+  options.tracer = state_->ports.tracer;
+  options.now = [this] { return state_->device->now(); };
+  options.send_remote = [this](const messages::Envelope& envelope) { send(envelope); };
+  options.to_trainer = state_->ports.to_trainer;
+  options.perform = state_->ports.perform;
+  auto stage = TRY(CafStage::create(std::move(options)));
+  std::lock_guard lock(state_->stage_mutex);
+  state_->stage = std::move(stage);
+  return {};
+}
+
+void ProcessWorld::spawn(messages::Address address, std::unique_ptr<Machine> machine) {
+  state_->stage->spawn(address, std::move(machine));
+}
+
+core::Result<void> ProcessWorld::start() {
+  if (world().value > 1) {
+    TcpOptions options;
+    options.router.job = state_->environment.job + "." + std::to_string(epoch().value);
+    options.router.self = rank();
+    options.router.world = world();
+    options.router.token = state_->token;
+    options.address = state_->environment.control_host;
+    options.port = state_->environment.control_port;
+    options.log = state_->options.log;
+    state_->network = TRY(
+        TcpNetwork::open(std::move(options), [this](NetworkEvent event) { on_network(std::move(event)); }));
+  }
+  state_->stage->start();
+  return {};
+}
+
+void ProcessWorld::on_network(NetworkEvent event) {
+  auto lost = [this](const RankLost& loss) {
+    messages::PeerLost message{loss.rank, messages::failure_of(loss.why)};
+    for (auto role : {Role::rank_supervisor, Role::coordinator}) {
+      messages::Address to{rank(), role, 0};
+      post({to, to, epoch(), message});
+    }
+  };
+  if (auto* loss = std::get_if<RankLost>(&event)) lost(*loss);
+  auto* arrived = std::get_if<MessageArrived>(&event);
+  if (!arrived) return;
+  auto envelope = messages::decode(arrived->message);
+  if (!envelope) {
+    state_->options.log("a message of rank " + std::to_string(arrived->from.value) +
+                        " does not decode: " + envelope.error().message);
+    return;
+  }
+  if (envelope->to.rank == rank()) post(std::move(*envelope));
+}
+
+void ProcessWorld::send(const messages::Envelope& envelope) {
+  auto bytes = messages::encode(envelope);
+  // That a peer is gone is told by the network itself, to the roles that decide about it.
+  if (state_->network) (void)state_->network->send(envelope.to.rank, bytes);
+}
+
+void ProcessWorld::post(messages::Envelope envelope) {
+  std::shared_lock lock(state_->stage_mutex);
+  if (state_->stage) state_->stage->post(std::move(envelope));
+}
+
+void ProcessWorld::close() {
+  std::unique_ptr<CafStage> stage;
+  {
+    std::lock_guard lock(state_->stage_mutex);
+    stage = std::move(state_->stage);
+  }
+  // Outside the lock: actors that are still at work may post, into nothing.
+  if (stage) state_->messages_before_close = stage->message_count();
+  stage.reset();
+  if (state_->network) (void)state_->network->close();
+  state_->network.reset();
+}
+
+std::vector<WaitReport> ProcessWorld::wait_reports() {
+  std::shared_lock lock(state_->stage_mutex);
+  return state_->stage ? state_->stage->wait_reports(std::chrono::milliseconds(500))
+                       : std::vector<WaitReport>{};
+}
+
+void ProcessWorld::dump_waits() {
+  auto reports = wait_reports();
+  write_line("who waits for whom, rank " + std::to_string(rank().value) + ":\n" +
+             render(reports, state_->device->now()));
+}
+
+std::uint64_t ProcessWorld::message_count() const {
+  std::shared_lock lock(state_->stage_mutex);
+  return state_->stage ? state_->stage->message_count() : state_->messages_before_close;
+}
+
+}  // namespace troupe::actors

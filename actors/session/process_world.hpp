@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "actors/kit/caf_stage.hpp"
+#include "actors/session/rank_world.hpp"
+#include "actors/world/environment.hpp"
+#include "actors/world/network.hpp"
+
+namespace troupe::actors {
+
+struct ProcessWorldOptions {
+  /// Who told the rank, the world and the addresses; by default the process's environment.
+  std::function<core::Result<JobEnvironment>()> environment;
+  /// "shared_memory" (ranks of one host, the default) or "gloo" (TCP).
+  std::string collectives = "shared_memory";
+  std::string gloo_host = "127.0.0.1";  ///< this host as the others reach it
+  std::size_t actor_threads = 2;
+  /// What the control network and fences report; by default lines on standard error.
+  std::function<void(std::string_view line)> log;
+};
+
+/// The world of one rank as a real process: CAF actors, TCP to the Coordinator, the host device, collectives
+/// over shared memory or Gloo. Make it early in main(): it blocks SIGUSR1 for all threads that start after
+/// it, and answers it by printing who waits for whom to standard error.
+class ProcessWorld final : public RankWorld {
+ public:
+  /// Errc::invalid_argument when the environment or the options can not be right.
+  static core::Result<std::unique_ptr<ProcessWorld>> create(ProcessWorldOptions options = {});
+  ~ProcessWorld() override;
+
+  const JobEnvironment& environment() const;
+
+  /// For a trainer's own actors; both once a session has joined.
+  void subscribe(caf::actor subscriber);
+  caf::actor_system& actor_system();
+
+  core::Rank rank() const override;
+  core::WorldSize world() const override;
+  core::Epoch epoch() const override;
+  const std::string& job() const override;
+  gpu::Device& device() override;
+  TrainerPatience& patience() override;
+  core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
+  core::Result<void> open(Ports ports) override;
+  void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
+  core::Result<void> start() override;
+  void post(messages::Envelope envelope) override;
+  void close() override;
+  std::vector<WaitReport> wait_reports() override;
+  std::uint64_t message_count() const override;
+
+ private:
+  struct State;
+  explicit ProcessWorld(std::unique_ptr<State> state);
+  void on_network(NetworkEvent event);
+  void send(const messages::Envelope& envelope);
+  void dump_waits();
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,98 @@
+// A two-layer perceptron on raw pointers that learns y = sin(3 x). One rank or many, the numbers are the
+// same:
+//
+//   build/release/bin/mlp
+//   build/release/bin/troupe launch --standalone --nproc-per-node 2 -- build/release/bin/mlp
+#include <cmath>
+#include <cstdio>
+
+#include "actors/kit/caf_seam.hpp"
+#include "actors/session/process_world.hpp"
+#include "actors/session/session.hpp"
+#include "core/random.hpp"
+
+using namespace troupe;
+
+namespace {
+
+constexpr int kHidden = 32;
+constexpr int kBatch = 64;
+
+/// The loss of one batch; adds its gradients. w1, b1, w2: (kHidden), b2: (1).
+float forward_backward(core::Step step, core::Lane lane, const float* w1, const float* b1, const float* w2,
+                       const float* b2, float* g1, float* gb1, float* g2, float* gb2) {
+  core::CounterRandom random(1, "batch", step, lane);
+  float loss = 0;
+  for (int i = 0; i < kBatch; ++i) {
+    float x = 2 * random.uniform(static_cast<std::uint64_t>(i)) - 1;
+    float h[kHidden];
+    float y = b2[0];
+    for (int j = 0; j < kHidden; ++j) y += w2[j] * (h[j] = std::tanh(w1[j] * x + b1[j]));
+    float error = y - std::sin(3 * x);
+    loss += error * error / kBatch;
+    float dy = 2 * error / kBatch;
+    gb2[0] += dy;
+    for (int j = 0; j < kHidden; ++j) {
+      float dh = dy * w2[j] * (1 - h[j] * h[j]);
+      g2[j] += dy * h[j];
+      g1[j] += dh * x;
+      gb1[j] += dh;
+    }
+  }
+  return loss;
+}
+
+/// A trainer's own actor among those of the runtime: it hears of every committed step.
+class CommitCounter final : public caf::event_based_actor {
+ public:
+  using caf::event_based_actor::event_based_actor;
+  caf::behavior make_behavior() override {
+    return {[this](const messages::Envelope& heard) {
+      if (std::holds_alternative<messages::StepCommitted>(heard.body) && ++commits_ % 100 == 0) {
+        std::printf("an actor counted %d committed steps\n", commits_);
+      }
+    }};
+  }
+
+ private:
+  int commits_ = 0;
+};
+
+core::Result<void> train() {
+  auto world = TRY(actors::ProcessWorld::create());
+  actors::SessionOptions options;
+  options.training.lanes = 4;
+  options.training.optimizer.weight_decay = 0;
+  auto session = TRY(actors::Session::join(
+      *world, options, {{"w1", {kHidden}}, {"b1", {kHidden}}, {"w2", {kHidden}}, {"b2", {1}}}));
+  world->subscribe(world->actor_system().spawn<CommitCounter>());
+  for (std::uint32_t p = 0; p < 3; ++p) {
+    core::CounterRandom random(p, "initial values");
+    for (int j = 0; j < kHidden; ++j)
+      session->parameter(p)[static_cast<std::size_t>(j)] = random.normal(static_cast<std::uint64_t>(j));
+  }
+  for (int step = 0; step < 300; ++step) {
+    TRY(session->begin_step(0.01));
+    for (core::Lane lane : session->lanes()) {
+      TRY(session->begin_lane(lane));
+      auto w = [&](std::uint32_t p) { return session->parameter(p).data(); };
+      auto g = [&](std::uint32_t p) { return session->gradient(p).data(); };
+      for (std::uint32_t p = 0; p < 4; ++p) TRY(session->before_use(p));
+      float loss = forward_backward({step}, lane, w(0), w(1), w(2), w(3), g(0), g(1), g(2), g(3));
+      for (std::uint32_t p = 4; p-- > 0;) session->gradient_ready(p);
+      session->end_lane(loss);
+    }
+    auto outcome = TRY(session->finish_step());
+    if (session->rank().value == 0 && step % 50 == 49)
+      std::printf("step %d loss %.6f\n", step + 1, outcome.loss);
+  }
+  return session->leave();
+}
+
+}  // namespace
+
+int main() {
+  auto result = train();
+  if (!result) std::fprintf(stderr, "mlp: %s\n", result.error().message.c_str());
+  return result ? 0 : 1;
+}

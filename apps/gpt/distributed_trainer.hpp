@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/session/session.hpp"
+#include "apps/gpt/data.hpp"
+#include "apps/gpt/model.hpp"
+#include "apps/gpt/schedule.hpp"
+
+namespace troupe::apps::gpt {
+
+struct DistributedTrainerOptions {
+  ModelConfig model;
+  BatchShape microbatch;
+  actors::SessionOptions session;  ///< its lanes and microbatches define the global batch
+  Schedule schedule;
+  std::uint64_t seed = 1;
+};
+
+/// The model trained by a session: one of any number of ranks. What it computes depends on the options and
+/// the corpus, not on the number of ranks.
+class DistributedTrainer {
+ public:
+  /// Joins the job of `world`. The corpus and the world must outlive the trainer.
+  static core::Result<std::unique_ptr<DistributedTrainer>> create(actors::RankWorld& world,
+                                                                  const DistributedTrainerOptions& options,
+                                                                  const Corpus& corpus);
+
+  core::Result<actors::StepOutcome> step();
+
+  /// Mean loss over `batches` microbatches which cover the evaluation text evenly. Any rank may ask alone.
+  core::Result<double> evaluate(std::size_t batches);
+
+  /// All parameters, readable until the next step. Waits until they are published.
+  core::Result<Model::Parameters> parameters();
+
+  Model& model() { return model_; }
+  actors::Session& session() { return *session_; }
+  double learning_rate() const { return options_.schedule.learning_rate(session_->next_step()); }
+  std::int64_t tokens_per_step() const;
+
+ private:
+  DistributedTrainer(const DistributedTrainerOptions& options, const Corpus& corpus, Model model);
+  core::Result<double> run_lane(core::Lane lane);
+
+  DistributedTrainerOptions options_;
+  const Corpus* corpus_;
+  Model model_;
+  Batch batch_;
+  std::unique_ptr<actors::Session> session_;
+  std::vector<const float*> readable_;
+  std::vector<float*> gradients_;
+};
+
+/// The parameters of the model as a session registers them, in the order of forward.
+std::vector<actors::ParameterSpec> session_parameters(const ParameterTable& table);
+
+}  // namespace troupe::apps::gpt

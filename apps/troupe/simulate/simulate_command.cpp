@@ -1,0 +1,167 @@
+#include "apps/troupe/simulate/simulate_command.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "actors/simulation/simulation.hpp"
+#include "actors/simulation/tiny_trainer.hpp"
+#include "core/hash.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+struct Options {
+  int ranks = 4;
+  std::int64_t steps = 5;
+  std::string strategy = "zero1";
+  std::string numerics = "ordered";
+  int lanes = 0;
+  int microbatches = 1;
+  bool no_overlap = false;
+  std::uint64_t seed = 0;
+  int seeds = 1;
+  std::vector<std::string> kills;
+  bool json = false;
+};
+
+/// What one seed gave.
+struct Run {
+  std::uint64_t seed = 0;
+  actors::SimulationReport report;
+  std::uint64_t state_hash = 0;
+  double real_seconds = 0;
+};
+
+/// "RANK@MILLISECONDS"
+core::Result<actors::SimulatedFault> parse_kill(const std::string& text, int ranks) {
+  int rank = -1;
+  double at = -1;
+  char rest = 0;
+  if (std::sscanf(text.c_str(), "%d@%lf%c", &rank, &at, &rest) != 2 || rank < 0 || rank >= ranks || at < 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "--kill {} is not RANK@MILLISECONDS with a rank from 0 to {}, for example 1@2.5", text,
+                      ranks - 1);
+  }
+  auto moment = std::chrono::nanoseconds(static_cast<std::int64_t>(at * 1e6));
+  return actors::SimulatedFault{actors::SimulatedFault::Kind::kill, {rank}, moment, 1};
+}
+
+core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
+  actors::TinyTrainerOptions trainer;
+  trainer.session.training.strategy = TRY(core::strategy_from_name(o.strategy));
+  trainer.session.training.numerics = TRY(core::numerics_from_name(o.numerics));
+  trainer.session.training.lanes = o.lanes;
+  trainer.session.training.microbatches = o.microbatches;
+  trainer.session.training.overlap = !o.no_overlap;
+  trainer.session.training.bucket_elements = 64;
+  trainer.session.training.clip_norm = 1;
+  trainer.steps = o.steps;
+  actors::SimulationOptions options;
+  options.ranks = {o.ranks};
+  options.seed = seed;
+  for (const auto& kill : o.kills) options.faults.push_back(TRY(parse_kill(kill, o.ranks)));
+  Run run;
+  run.seed = seed;
+  auto began = std::chrono::steady_clock::now();
+  actors::Simulation simulation(options);
+  run.report = simulation.run([&](actors::SimulatedRank& rank) -> core::Result<void> {
+    auto result =
+        TRY(actors::train_tiny(rank, trainer, [&](std::chrono::nanoseconds time) { rank.compute(time); }));
+    if (rank.rank().value == 0) run.state_hash = result.state_hash;
+    return {};
+  });
+  if (options.faults.empty()) {
+    for (const auto& result : run.report.results) {
+      if (!result)
+        run.report.violations.push_back("LV-2: a rank failed without a fault: " + result.error().message);
+    }
+  }
+  run.real_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  return run;
+}
+
+nlohmann::json to_json(const Run& run) {
+  std::vector<std::string> failures;
+  for (const auto& result : run.report.results) {
+    if (!result) failures.push_back(result.error().message);
+  }
+  return {{"seed", run.seed},
+          {"trace_hash", fmt::format("{:016x}", run.report.trace_hash)},
+          {"virtual_seconds", std::chrono::duration<double>(run.report.virtual_time).count()},
+          {"steps_committed", run.report.steps_committed},
+          {"events", run.report.events},
+          {"messages", run.report.messages},
+          {"violations", run.report.violations},
+          {"failures", failures},
+          {"final_state_hash", fmt::format("{:016x}", run.state_hash)},
+          {"real_seconds", run.real_seconds}};
+}
+
+void print(const Run& run) {
+  fmt::print("seed {}: {} steps committed in {:.6f} virtual s, {} events, trace {:016x}, state {:016x}\n",
+             run.seed, run.report.steps_committed,
+             std::chrono::duration<double>(run.report.virtual_time).count(), run.report.events,
+             run.report.trace_hash, run.state_hash);
+  for (const auto& violation : run.report.violations) fmt::print("  violated: {}\n", violation);
+  for (std::size_t rank = 0; rank < run.report.results.size(); ++rank) {
+    const auto& result = run.report.results[rank];
+    if (!result) fmt::print("  rank {} ended: {}\n", rank, result.error().message);
+  }
+}
+
+int run_command(const Options& o) {
+  bool violated = false;
+  nlohmann::json all = nlohmann::json::array();
+  for (int i = 0; i < o.seeds; ++i) {
+    auto run = simulate(o, o.seed + static_cast<std::uint64_t>(i));
+    if (!run) {
+      fmt::print(stderr, "troupe simulate: {}\n", run.error().message);
+      return 2;
+    }
+    violated = violated || !run->report.violations.empty();
+    if (o.json) all.push_back(to_json(*run));
+    bool quiet = o.seeds > 1 && run->report.violations.empty();
+    if (!o.json && !quiet) print(*run);
+  }
+  if (o.json) fmt::print("{}\n", (o.seeds == 1 ? all[0] : all).dump(2));
+  if (!o.json && o.seeds > 1) {
+    fmt::print("{} seeds from {}: {}\n", o.seeds, o.seed,
+               violated ? "invariants were violated" : "no violation");
+  }
+  return violated ? 1 : 0;
+}
+
+}  // namespace
+
+void add_simulate_command(CLI::App& troupe, int& exit_code) {
+  auto* command = troupe.add_subcommand("simulate", "Run a whole job in one thread under virtual time");
+  auto o = std::make_shared<Options>();  // shared by the option's targets and the callback
+  command->add_option("--ranks", o->ranks, "Number of ranks")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--steps", o->steps, "Optimizer steps")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_option("--strategy", o->strategy, "ddp or zero1")->capture_default_str();
+  command->add_option("--numerics", o->numerics, "ordered or fast")->capture_default_str();
+  command->add_option("--lanes", o->lanes, "Logical workers; 0: one a rank")->capture_default_str();
+  command->add_option("--microbatches", o->microbatches, "Per lane and step")->capture_default_str();
+  command->add_flag("--no-overlap", o->no_overlap, "Communicate between forward and backward only");
+  command->add_option("--seed", o->seed, "Picks interleavings, delays and data")->capture_default_str();
+  command->add_option("--seeds", o->seeds, "Run so many seeds, one after the other")
+      ->check(CLI::Range(1, 10'000'000))
+      ->capture_default_str();
+  command->add_option("--kill", o->kills, "RANK@MILLISECONDS: the rank's process dies at that virtual time");
+  command->add_flag("--json", o->json, "Print JSON");
+  command->callback([o, &exit_code] { exit_code = run_command(*o); });
+}
+
+}  // namespace troupe::apps
