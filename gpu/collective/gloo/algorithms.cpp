@@ -26,8 +26,8 @@ struct Range {
 
 class Collective {
  public:
-  Collective(Mesh& mesh, const Operation& operation, std::uint64_t sequence, const MeshDeadline& deadline,
-             std::vector<std::byte>& received)
+  Collective(Mesh& mesh, const Operation& operation, std::uint64_t sequence,
+             const OperationDeadline& deadline, std::vector<std::byte>& received)
       : mesh_(mesh),
         operation_(operation),
         deadline_(deadline),
@@ -169,7 +169,7 @@ class Collective {
 
   Mesh& mesh_;
   const Operation& operation_;
-  const MeshDeadline& deadline_;
+  const OperationDeadline& deadline_;
   const std::size_t n_;
   const std::size_t self_;
   const std::size_t width_;
@@ -180,7 +180,7 @@ class Collective {
 }  // namespace
 
 Result<void> MeshAlgorithms::run(const Operation& operation, std::uint64_t sequence,
-                                 const MeshDeadline& deadline) {
+                                 const OperationDeadline& deadline) {
   const std::uint64_t slot = kMessageSlots | sequence;
   if (operation.kind == OperationKind::send) {
     const Transfer send{operation.peer, slot, const_cast<std::byte*>(operation.input.data),

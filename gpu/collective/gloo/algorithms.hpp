@@ -16,7 +16,8 @@ class MeshAlgorithms {
   explicit MeshAlgorithms(Mesh& mesh) : mesh_(mesh) {}
 
   /// `sequence` numbers the collectives of the group, or the messages of the direction.
-  core::Result<void> run(const Operation& operation, std::uint64_t sequence, const MeshDeadline& deadline);
+  core::Result<void> run(const Operation& operation, std::uint64_t sequence,
+                         const OperationDeadline& deadline);
 
  private:
   Mesh& mesh_;

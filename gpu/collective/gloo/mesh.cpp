@@ -8,6 +8,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -71,7 +72,7 @@ class GlooMesh final : public Mesh {
   int index() const override { return index_; }
 
   core::Result<void> exchange(std::span<const Transfer> receives, std::span<const Transfer> sends,
-                              const MeshDeadline& deadline) override;
+                              const OperationDeadline& deadline) override;
 
   Error fail(Error error) override {
     std::lock_guard lock(mutex_);
@@ -91,7 +92,7 @@ class GlooMesh final : public Mesh {
 
  private:
   class Pending;
-  Error error_of(const MeshDeadline& deadline, int peer, const std::string& text);
+  Error error_of(const OperationDeadline& deadline, int peer, const std::string& text);
 
   const std::shared_ptr<GlooDevice> device_;  // the back-end and its other meshes hold it too
   const GroupOptions group_;
@@ -129,7 +130,7 @@ class GlooMesh::Pending {
 };
 
 core::Result<void> GlooMesh::exchange(std::span<const Transfer> receives, std::span<const Transfer> sends,
-                                      const MeshDeadline& deadline) {
+                                      const OperationDeadline& deadline) {
   std::vector<std::unique_ptr<Pending>> incoming;
   std::vector<std::unique_ptr<Pending>> outgoing;
   int peer = index_;
@@ -170,12 +171,12 @@ core::Result<void> GlooMesh::exchange(std::span<const Transfer> receives, std::s
   return tl::unexpected(error);
 }
 
-Error GlooMesh::error_of(const MeshDeadline& deadline, int peer, const std::string& text) {
+Error GlooMesh::error_of(const OperationDeadline& deadline, int peer, const std::string& text) {
   const core::Rank rank = group_.members[static_cast<std::size_t>(peer)];
   // Gloo has one type for all its troubles; the clock and two of its words tell a deadline.
   if (Clock::now() >= deadline.give_up || text.find("Timed out") != std::string::npos) {
-    return {Errc::timeout, fmt::format("group '{}': {} did not end before its deadline: no sign of rank {}",
-                                       group_.name, deadline.what, rank.value)};
+    return {Errc::timeout,
+            fmt::format("group '{}': {}: no sign of rank {}", group_.name, deadline.passed(), rank.value)};
   }
   return {
       Errc::peer_lost,
@@ -200,7 +201,7 @@ core::Result<std::shared_ptr<GlooDevice>> open_gloo_device(const GlooOptions& op
   }
 }
 
-core::Result<std::shared_ptr<Mesh>> Mesh::connect(std::shared_ptr<GlooDevice> device,
+core::Result<std::unique_ptr<Mesh>> Mesh::connect(std::shared_ptr<GlooDevice> device,
                                                   const GroupOptions& group, Rendezvous& rendezvous) {
   const int index = TRY(index_of_self(group));
   const auto give_up = Clock::now() + group.deadline;
@@ -210,7 +211,7 @@ core::Result<std::shared_ptr<Mesh>> Mesh::connect(std::shared_ptr<GlooDevice> de
     auto context = std::make_shared<gloo::rendezvous::Context>(index, static_cast<int>(group.members.size()));
     context->setTimeout(until(give_up));
     if (group.members.size() > 1) context->connectFullMesh(store, device->device);
-    return std::make_shared<GlooMesh>(std::move(device), group, index, std::move(context));
+    return std::make_unique<GlooMesh>(std::move(device), group, index, std::move(context));
   } catch (const std::exception& error) {
     return core::fail(Clock::now() >= give_up ? Errc::timeout : Errc::peer_lost,
                       "group '{}': rank {} could not connect to the other members within {} ms: {}",

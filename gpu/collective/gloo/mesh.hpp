@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <string>
 
 #include "core/result.hpp"
+#include "gpu/collective/blocking_group.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/group.hpp"
 
@@ -26,16 +26,10 @@ struct Transfer {
   std::size_t bytes = 0;      ///< no transfer at all when 0
 };
 
-/// When an operation ends, and what it is, for the error.
-struct MeshDeadline {
-  std::chrono::steady_clock::time_point give_up;
-  std::string what;  ///< "all_reduce 17"
-};
-
 /// Connections between all members of a group. Thread safe.
 class Mesh {
  public:
-  static core::Result<std::shared_ptr<Mesh>> connect(std::shared_ptr<GlooDevice> device,
+  static core::Result<std::unique_ptr<Mesh>> connect(std::shared_ptr<GlooDevice> device,
                                                      const GroupOptions& group, Rendezvous& rendezvous);
   virtual ~Mesh() = default;
 
@@ -45,7 +39,7 @@ class Mesh {
   /// Runs all transfers at the same time and returns when they are done. After an error the mesh is of no
   /// more use, here or elsewhere.
   virtual core::Result<void> exchange(std::span<const Transfer> receives, std::span<const Transfer> sends,
-                                      const MeshDeadline& deadline) = 0;
+                                      const OperationDeadline& deadline) = 0;
 
   /// Running and later exchanges end in this error, or in the first one given; returns that one.
   virtual core::Error fail(core::Error error) = 0;

@@ -55,7 +55,7 @@ std::byte* Arena::channel_buffer(int from, int to, std::uint32_t chunk) const {
          (chunk % 2) * layout_.channel_buffer_bytes();
 }
 
-core::Result<void> Arena::meet(const SharedDeadline& deadline) {
+core::Result<void> Arena::meet(const OperationDeadline& deadline) {
   const std::uint32_t meeting = ++meetings_;
   const std::uint32_t target = meeting * static_cast<std::uint32_t>(size());
   member(index_).meetings.store(meeting);
@@ -68,7 +68,7 @@ core::Result<void> Arena::meet(const SharedDeadline& deadline) {
                [this, meeting](int peer) { return !has_reached(member(peer).meetings.load(), meeting); });
 }
 
-core::Result<void> Arena::await(SharedWord& word, std::uint32_t target, const SharedDeadline& deadline,
+core::Result<void> Arena::await(SharedWord& word, std::uint32_t target, const OperationDeadline& deadline,
                                 const std::function<bool(int)>& is_awaited) {
   if (spin_for(word, target)) return {};
   for (;;) {
@@ -123,12 +123,12 @@ Error Arena::lost(int peer) const {
                       member(peer).has_left != 0 ? "left the group" : "died")};
 }
 
-Error Arena::late(const SharedDeadline& deadline, const std::function<bool(int)>& is_awaited) const {
+Error Arena::late(const OperationDeadline& deadline, const std::function<bool(int)>& is_awaited) const {
   std::string who;
   for (int peer = 0; peer < size(); ++peer) {
     if (is_awaited(peer)) who += (who.empty() ? "" : ", ") + describe(peer);
   }
-  return {Errc::timeout, fmt::format("group '{}': {}: no sign of {}", group_.name, deadline.what, who)};
+  return {Errc::timeout, fmt::format("group '{}': {}: no sign of {}", group_.name, deadline.passed(), who)};
 }
 
 Error Arena::declare(Error error) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/result.hpp"
+#include "gpu/collective/blocking_group.hpp"
 #include "gpu/collective/group.hpp"
 #include "gpu/collective/shared_memory/layout.hpp"
 #include "gpu/collective/shared_memory/segment.hpp"
@@ -26,12 +27,6 @@ struct SharedMemoryOptions {
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
 };
 
-/// When an operation ends, and what it is, for the error.
-struct SharedDeadline {
-  std::chrono::steady_clock::time_point give_up;
-  std::string what;  ///< "all_reduce 17 did not end within 50 ms"
-};
-
 /// The shared memory of a group as one member sees it: boxes that members read from each other, meetings
 /// which order that, channels for messages, and the verdict which ends it all.
 ///
@@ -41,7 +36,7 @@ struct SharedDeadline {
 class Arena {
  public:
   /// Called by all members; returns when all have mapped the segment, whose name is gone by then.
-  static core::Result<std::shared_ptr<Arena>> establish(const GroupOptions& group, Rendezvous& rendezvous,
+  static core::Result<std::unique_ptr<Arena>> establish(const GroupOptions& group, Rendezvous& rendezvous,
                                                         const SharedMemoryOptions& options);
   ~Arena();
 
@@ -53,14 +48,14 @@ class Arena {
   /// The next three are for one thread at a time.
   std::byte* outbox() const { return box(index_, meetings_ + 1); }
   const std::byte* inbox(int member) const { return box(member, meetings_); }
-  core::Result<void> meet(const SharedDeadline& deadline);
+  core::Result<void> meet(const OperationDeadline& deadline);
 
   ArenaChannel& channel(int from, int to) const;
   std::byte* channel_buffer(int from, int to, std::uint32_t chunk) const;
 
   /// Waits until the word's value has reached `target` (they wrap around). Otherwise it declares: peer_lost
   /// when a member for whom `is_awaited` died or left, timeout when the deadline passed. From any thread.
-  core::Result<void> await(SharedWord& word, std::uint32_t target, const SharedDeadline& deadline,
+  core::Result<void> await(SharedWord& word, std::uint32_t target, const OperationDeadline& deadline,
                            const std::function<bool(int)>& is_awaited);
 
   /// Ends the group for all members with this error, or with the one declared before, which is returned.
@@ -77,7 +72,7 @@ class Arena {
   core::Result<void> join();
   core::Error declare(core::Error here, const std::string& text_for_others);
   core::Error lost(int member) const;
-  core::Error late(const SharedDeadline& deadline, const std::function<bool(int)>& is_awaited) const;
+  core::Error late(const OperationDeadline& deadline, const std::function<bool(int)>& is_awaited) const;
   /// The first member that is awaited and will not come.
   std::optional<int> find_lost(const std::function<bool(int)>& is_awaited) const;
   bool spin_for(const SharedWord& word, std::uint32_t target) const;

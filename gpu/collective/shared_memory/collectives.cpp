@@ -20,7 +20,7 @@ constexpr std::size_t kDirectBytes = std::size_t{32} << 10;
 /// before they were found to agree.
 class Collective {
  public:
-  Collective(Arena& arena, const Operation& operation, const SharedDeadline& deadline)
+  Collective(Arena& arena, const Operation& operation, const OperationDeadline& deadline)
       : arena_(arena),
         operation_(operation),
         deadline_(deadline),
@@ -204,7 +204,7 @@ class Collective {
 
   Arena& arena_;
   const Operation& operation_;
-  const SharedDeadline& deadline_;
+  const OperationDeadline& deadline_;
   const std::size_t n_;
   const std::size_t self_;
   const std::size_t width_;
@@ -216,7 +216,7 @@ class Collective {
 
 }  // namespace
 
-Result<void> run_collective(Arena& arena, const Operation& operation, const SharedDeadline& deadline) {
+Result<void> run_collective(Arena& arena, const Operation& operation, const OperationDeadline& deadline) {
   return Collective(arena, operation, deadline).run();
 }
 

@@ -59,7 +59,7 @@ class NameGuard {
 
 }  // namespace
 
-core::Result<std::shared_ptr<Arena>> Arena::establish(const GroupOptions& group, Rendezvous& rendezvous,
+core::Result<std::unique_ptr<Arena>> Arena::establish(const GroupOptions& group, Rendezvous& rendezvous,
                                                       const SharedMemoryOptions& options) {
   const int index = TRY(index_of_self(group));
   const ArenaLayout layout{.members = group.members.size(),
@@ -70,7 +70,7 @@ core::Result<std::shared_ptr<Arena>> Arena::establish(const GroupOptions& group,
   const std::string key = fmt::format("{}/{}/{}/shared_memory", group.job, group.epoch.value, group.name);
   if (index > 0) {
     SharedSegment segment = TRY(open_announced(group, layout, rendezvous, key));
-    std::shared_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
+    std::unique_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
     TRY(arena->join());
     return arena;
   }
@@ -78,17 +78,14 @@ core::Result<std::shared_ptr<Arena>> Arena::establish(const GroupOptions& group,
   SharedSegment::unlink(name);
   SharedSegment segment = TRY(SharedSegment::create(name, layout.total()));
   const NameGuard guard(name);
-  std::shared_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
+  std::unique_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
   TRY(rendezvous.set(key, announcement(group, layout)));
   TRY(arena->join());
   return arena;
 }
 
 core::Result<void> Arena::join() {
-  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(group_.deadline);
-  const SharedDeadline deadline{
-      .give_up = std::chrono::steady_clock::now() + group_.deadline,
-      .what = fmt::format("the members did not come together within {} ms", limit.count())};
+  const OperationDeadline deadline("the set-up", group_.deadline);
   member(index_).process = TRY(identify(getpid()));
   header().joined.value.fetch_add(1);
   wake(header().joined);

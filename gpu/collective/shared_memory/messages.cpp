@@ -18,7 +18,7 @@ void publish(SharedWord& word, std::uint32_t value) {
 /// words count chunks over all messages, and between messages they are equal.
 class Message {
  public:
-  Message(Arena& arena, const Operation& operation, const SharedDeadline& deadline)
+  Message(Arena& arena, const Operation& operation, const OperationDeadline& deadline)
       : arena_(arena),
         operation_(operation),
         deadline_(deadline),
@@ -79,7 +79,7 @@ class Message {
 
   Arena& arena_;
   const Operation& operation_;
-  const SharedDeadline& deadline_;
+  const OperationDeadline& deadline_;
   const bool sends_;
   const int from_;
   const int to_;
@@ -91,7 +91,7 @@ class Message {
 
 }  // namespace
 
-Result<void> run_message(Arena& arena, const Operation& operation, const SharedDeadline& deadline) {
+Result<void> run_message(Arena& arena, const Operation& operation, const OperationDeadline& deadline) {
   return Message(arena, operation, deadline).run();
 }
 

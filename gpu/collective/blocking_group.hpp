@@ -1,0 +1,54 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/result.hpp"
+#include "gpu/collective/group.hpp"
+
+namespace troupe::gpu {
+
+/// When an operation must have ended, and what it is, for errors.
+struct OperationDeadline {
+  /// `limit` from now.
+  OperationDeadline(std::string operation, std::chrono::nanoseconds limit)
+      : what(std::move(operation)), give_up(std::chrono::steady_clock::now() + limit), limit_(limit) {}
+
+  /// "all_reduce 17 did not end within 50 ms".
+  std::string passed() const;
+
+  std::string what;  ///< "all_reduce 17"
+  std::chrono::steady_clock::time_point give_up;
+
+ private:
+  std::chrono::nanoseconds limit_;
+};
+
+/// One member's side of a group whose operations run to their end in the thread of the stream. All but run()
+/// may be called from any thread at any moment.
+class BlockingMember {
+ public:
+  virtual ~BlockingMember() = default;
+
+  virtual const GroupOptions& group() const = 0;
+  virtual int index() const = 0;
+
+  /// Runs a prepared operation. Collectives come one at a time, and so do the messages to each other member
+  /// and those from it; `sequence` counts each of these rows.
+  virtual core::Result<void> run(const Operation& operation, std::uint64_t sequence,
+                                 const OperationDeadline& deadline) = 0;
+
+  /// Ends the group with this error, or with the one it ended with before, which is returned.
+  virtual core::Error fail(core::Error error) = 0;
+  virtual void abort(core::Error reason) = 0;
+  /// The error that ended the group.
+  virtual std::optional<core::Error> failure() const = 0;
+};
+
+/// The group of a member: checks operations, keeps the order of posting on whatever streams, and reports.
+std::unique_ptr<Group> make_blocking_group(std::unique_ptr<BlockingMember> member);
+
+}  // namespace troupe::gpu
