@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/close_range.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -99,6 +100,8 @@ void become(const ChildPlan& plan) {
       ::dup2(plan.err, STDERR_FILENO) < 0) {
     return;
   }
+  // What we inherited ourselves is not the ranks' business.
+  ::close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
   // Handlers are reset by exec; what is ignored or blocked here would stay so.
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigset_t none;

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "apps/troupe/host_facts.hpp"
 
@@ -17,43 +19,45 @@ namespace {
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 void set_torchrun_variables(const Job& job, const Generation& generation, int rank, Variables& variables) {
+  const auto set = [&](const char* name, std::string value) { variables[name] = std::move(value); };
   const std::string world = std::to_string(job.ranks);
   const std::string local_rank = std::to_string(rank);
-  variables["RANK"] = local_rank;
-  variables["LOCAL_RANK"] = job.options.virtual_local_rank ? "0" : local_rank;
-  variables["WORLD_SIZE"] = world;
-  variables["LOCAL_WORLD_SIZE"] = world;
-  variables["GROUP_RANK"] = "0";
-  variables["GROUP_WORLD_SIZE"] = "1";
-  variables["ROLE_NAME"] = job.options.role;
-  variables["ROLE_RANK"] = local_rank;
-  variables["ROLE_WORLD_SIZE"] = world;
-  variables["MASTER_ADDR"] = job.master_addr;
-  variables["MASTER_PORT"] = std::to_string(generation.master_port);
-  variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(generation.number);
-  variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.options.max_restarts);
-  variables["TORCHELASTIC_RUN_ID"] = job.run_id;
+  set("RANK", local_rank);
+  set("LOCAL_RANK", job.options.virtual_local_rank ? "0" : local_rank);
+  set("WORLD_SIZE", world);
+  set("LOCAL_WORLD_SIZE", world);
+  set("GROUP_RANK", "0");
+  set("GROUP_WORLD_SIZE", "1");
+  set("ROLE_NAME", job.options.role);
+  set("ROLE_RANK", local_rank);
+  set("ROLE_WORLD_SIZE", world);
+  set("MASTER_ADDR", job.master_addr);
+  set("MASTER_PORT", std::to_string(generation.master_port));
+  set("TORCHELASTIC_RESTART_COUNT", std::to_string(generation.number));
+  set("TORCHELASTIC_MAX_RESTARTS", std::to_string(job.options.max_restarts));
+  set("TORCHELASTIC_RUN_ID", job.run_id);
   // No store of ours runs at the master's port: rank 0 is to open it.
-  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";
-  variables["TORCHELASTIC_ERROR_FILE"] = error_file(job, generation.number, rank).string();
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  set("TORCHELASTIC_ERROR_FILE", error_file(job, generation.number, rank).string());
   variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (job.ranks > 1) variables.try_emplace("OMP_NUM_THREADS", "1");
 }
 
 void set_own_variables(const Job& job, const Generation& generation, int rank, Variables& variables) {
-  variables["TROUPE_JOB_ID"] = job.id;
-  variables["TROUPE_JOB_TOKEN"] = job.token;
-  variables["TROUPE_GENERATION"] = std::to_string(generation.number);
-  variables["TROUPE_CONTROL_ADDR"] = fmt::format("{}:{}", job.master_addr, generation.control_port);
-  variables["TROUPE_NODE_ID"] = host_name();
-  variables["TROUPE_INSTANCE_ID"] = fmt::format("{}-{}-{}", generation.number, rank, random_hex(4));
-  variables["TROUPE_FENCE_TOKEN"] = generation.fence_token;
-  variables["TROUPE_ERROR_FILE"] = error_file(job, generation.number, rank).string();
-  variables["TROUPE_PROGRESS_FILE"] = progress_file(job).string();
+  const auto set = [&](const char* name, std::string value) { variables[name] = std::move(value); };
+  set("TROUPE_JOB_ID", job.id);
+  set("TROUPE_JOB_TOKEN", job.token);
+  set("TROUPE_GENERATION", std::to_string(generation.number));
+  set("TROUPE_CONTROL_ADDR", fmt::format("{}:{}", job.master_addr, generation.control_port));
+  set("TROUPE_NODE_ID", host_name());
+  set("TROUPE_INSTANCE_ID", fmt::format("{}-{}-{}", generation.number, rank, random_hex(4)));
+  set("TROUPE_FENCE_TOKEN", generation.fence_token);
+  set("TROUPE_ERROR_FILE", error_file(job, generation.number, rank).string());
+  set("TROUPE_PROGRESS_FILE", progress_file(job).string());
   variables.erase("TROUPE_LOG_DIR");
   if (job.directory_is_temporary) return;
   const fs::path directory = rank_directory(job, generation.number, rank);
-  variables["TROUPE_LOG_DIR"] = directory.string();
+  set("TROUPE_LOG_DIR", directory.string());
   if (variables.contains("NCCL_DEBUG")) {
     variables.try_emplace("NCCL_DEBUG_FILE", (directory / "nccl.%h.%p.log").string());
   }

@@ -1,0 +1,211 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "core/random.hpp"
+#include "tests/launch/running_launcher.hpp"
+
+namespace troupe::apps {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// "[rank 2] pid 1234" lines as a map.
+std::map<int, pid_t> pids_in(const std::string& out) {
+  std::map<int, pid_t> pids;
+  for (const std::string& line : lines_of(out)) {
+    int rank = 0;
+    int pid = 0;
+    if (std::sscanf(line.c_str(), "[rank %d] pid %d", &rank, &pid) == 2) pids[rank] = pid;
+  }
+  return pids;
+}
+
+// Each rank leaves a segment, a child in its group and one in a session of its own.
+constexpr const char* kMessyRank =
+    "touch /dev/shm/troupe-$TROUPE_JOB_ID-1-test.$RANK; sleep 1000 & setsid sleep 1000 & echo pid $$; wait";
+
+TEST(LaunchFailure, ASigkilledRankIsReportedFirstAndNothingIsLeftFiftyTimes) {
+  const core::CounterRandom random(2024, "kills");
+  for (std::uint64_t round = 0; round < 50 && !::testing::Test::HasFailure(); ++round) {
+    const int victim = static_cast<int>(random.below(3, 2 * round));
+    SCOPED_TRACE(::testing::Message() << "round " << round << ", rank " << victim);
+    RunningLauncher launcher({"--standalone", "--nproc-per-node", "3", "sh", "-c", kMessyRank});
+    ASSERT_TRUE(eventually([&] { return pids_in(launcher.out()).contains(victim); }));
+    eventually([] { return false; }, milliseconds(random.below(20, 2 * round + 1)));
+
+    const pid_t pid = pids_in(launcher.out())[victim];
+    ::kill(pid, SIGKILL);
+    const Outcome outcome = launcher.wait();
+
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("first failure: rank " + std::to_string(victim) + " (pid " +
+                                       std::to_string(pid) + "): SIGKILL"));
+    EXPECT_TRUE(launcher.processes().empty()) << outcome.err;
+    EXPECT_TRUE(launcher.segments().empty()) << launcher.segments().front();
+  }
+}
+
+TEST(LaunchFailure, NothingSurvivesALauncherThatIsSigkilled) {
+  RunningLauncher launcher({"--standalone", "--nproc-per-node", "3", "sh", "-c", kMessyRank});
+  ASSERT_TRUE(launcher.wait_for_lines(3));
+  ASSERT_GE(launcher.processes().size(), 9U);
+
+  launcher.signal(SIGKILL);
+  const Outcome outcome = launcher.wait();
+
+  EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
+  EXPECT_TRUE(eventually([&] { return launcher.processes().empty(); }, seconds(5)));
+  EXPECT_TRUE(launcher.segments().empty()) << launcher.segments().front();
+}
+
+TEST(LaunchFailure, ARankThatIgnoresSigtermIsKilledAfterTheTermTimeout) {
+  const Outcome outcome =
+      launch({"--standalone", "--nproc-per-node", "2", "--term-timeout", "0.2", "sh", "-c",
+              "if [ $RANK = 0 ]; then trap '' TERM; echo deaf; while :; do sleep 1000; done; fi; exit 7"});
+
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("first failure: rank 1"));
+  EXPECT_THAT(outcome.err, HasSubstr("stopped"));
+}
+
+TEST(LaunchFailure, AStoppedRankIsEndedToo) {
+  RunningLauncher launcher({"--standalone", "--nproc-per-node", "2", "sh", "-c",
+                            "echo pid $$; if [ $RANK = 0 ]; then kill -STOP $$; fi; sleep 1000"});
+  ASSERT_TRUE(launcher.wait_for_lines(2));
+
+  ::kill(pids_in(launcher.out())[1], SIGKILL);
+
+  EXPECT_EQ(launcher.wait(seconds(5)).exit_code, 1);
+}
+
+TEST(LaunchFailure, TheSummaryHasTheLastLinesAndTheErrorFileOfTheFirstRank) {
+  const Outcome outcome = launch(
+      {"--standalone", "--nproc-per-node", "2", "sh", "-c",
+       "if [ $RANK = 1 ]; then echo cannot read shard 7 >&2; "
+       "echo '{\"message\": {\"message\": \"shard 7 is torn\", \"extraInfo\": {\"timestamp\": \"1\"}}}' > "
+       "$TORCHELASTIC_ERROR_FILE; exit 5; fi; sleep 1000"});
+
+  EXPECT_THAT(outcome.err, HasSubstr("first failure: rank 1"));
+  EXPECT_THAT(outcome.err, HasSubstr("| cannot read shard 7"));
+  EXPECT_THAT(outcome.err, HasSubstr("error: shard 7 is torn"));
+}
+
+TEST(LaunchFailure, TheGangRestartsAsOftenAsAskedInACleanPlace) {
+  const Outcome outcome =
+      launch({"--standalone", "--nproc-per-node", "2", "--max-restarts", "2", "--restart-backoff", "0.01",
+              "sh", "-c",
+              "if ls /dev/shm/troupe-$TROUPE_JOB_ID-* 2>/dev/null; then echo DIRTY; fi; touch "
+              "/dev/shm/troupe-$TROUPE_JOB_ID-$TROUPE_GENERATION-x.$RANK; [ $RANK = 0 ] || sleep 1000; "
+              "echo try $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS generation "
+              "$TROUPE_GENERATION; exit 1"});
+
+  EXPECT_EQ(outcome.exit_code, 1);
+  for (const char* n : {"0", "1", "2"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(std::string("try ") + n + " of 2 generation " + n));
+  }
+  EXPECT_THAT(outcome.out, Not(HasSubstr("try 3")));
+  EXPECT_THAT(outcome.err, HasSubstr("all 2 restarts are used up"));
+}
+
+// Events of a generation that is over must not be taken for events of the next one.
+TEST(LaunchFailure, RestartsWithoutAPauseAreCountedRight) {
+  for (int round = 0; round < 20 && !::testing::Test::HasFailure(); ++round) {
+    const Outcome outcome = launch(
+        {"--standalone", "--max-restarts", "5", "--restart-backoff", "0", "sh", "-c", "echo run; exit 3"});
+
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_EQ(lines_of(outcome.out).size(), 6U) << outcome.err;
+  }
+}
+
+TEST(LaunchFailure, AJobThatSucceedsAfterARestartEndsWithZero) {
+  const Outcome outcome = launch({"--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "sh", "-c",
+                                  "[ $TROUPE_GENERATION = 1 ] || exit 1"});
+
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("restart 1 of 3"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("restart 2")));
+}
+
+TEST(LaunchFailure, AJobThatCommitsNothingMoreIsNotRestartedForever) {
+  const Outcome outcome = launch({"--standalone", "--max-restarts", "50", "--restart-backoff", "0", "sh",
+                                  "-c", "echo 17 > $TROUPE_PROGRESS_FILE; echo run; exit 1"});
+
+  EXPECT_EQ(lines_of(outcome.out).size(), 3U);
+  EXPECT_THAT(outcome.err, HasSubstr("no progress: 3 failures in a row after step 17"));
+}
+
+struct CodeCase {
+  int worker;
+  int launcher;
+};
+
+class LaunchExitCode : public ::testing::TestWithParam<CodeCase> {};
+
+TEST_P(LaunchExitCode, FollowsTheWorkers) {
+  const auto [worker, launcher] = GetParam();
+  const Outcome outcome = launch({"--standalone", "--max-restarts", "1", "--restart-backoff", "0", "sh", "-c",
+                                  "echo run; exit " + std::to_string(worker)});
+
+  EXPECT_EQ(outcome.exit_code, launcher);
+  const bool restarted = launcher == 1;
+  EXPECT_EQ(lines_of(outcome.out).size(), restarted ? 2U : 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Codes, LaunchExitCode,
+                         ::testing::Values(CodeCase{0, 0}, CodeCase{1, 1}, CodeCase{3, 1}, CodeCase{75, 75},
+                                           CodeCase{93, 93}, CodeCase{97, 97}, CodeCase{137, 1}),
+                         [](const auto& instance) { return "Code" + std::to_string(instance.param.worker); });
+
+// Says what it got and ends in good order, as a trainer that saves would.
+constexpr const char* kPoliteRank =
+    "for s in TERM INT USR1 USR2; do trap \"echo got $s; exit 0\" $s; done; echo ready; sleep 1000 & wait";
+
+class LaunchSignal : public ::testing::TestWithParam<std::pair<int, const char*>> {};
+
+TEST_P(LaunchSignal, IsForwardedToEveryRank) {
+  const auto& [signal, name] = GetParam();
+  RunningLauncher launcher({"--standalone", "--nproc-per-node", "2", "sh", "-c", kPoliteRank});
+  ASSERT_TRUE(launcher.wait_for_lines(2));
+
+  launcher.signal(signal);
+  const Outcome outcome = launcher.wait();
+
+  const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
+  EXPECT_EQ(outcome.exit_code, stops ? 128 + signal : 0);
+  EXPECT_THAT(outcome.out, HasSubstr(std::string("[rank 0] got ") + name));
+  EXPECT_THAT(outcome.out, HasSubstr(std::string("[rank 1] got ") + name));
+  EXPECT_TRUE(launcher.processes().empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, LaunchSignal,
+                         ::testing::Values(std::pair(SIGTERM, "TERM"), std::pair(SIGINT, "INT"),
+                                           std::pair(SIGHUP, "TERM"), std::pair(SIGUSR1, "USR1"),
+                                           std::pair(SIGUSR2, "USR2")),
+                         [](const auto& instance) {
+                           return "Signal" + std::to_string(instance.param.first);
+                         });
+
+TEST(LaunchSignals, ASecondInterruptDoesNotWaitForTheTermTimeout) {
+  RunningLauncher launcher({"--standalone", "--term-timeout", "600", "sh", "-c",
+                            "trap 'echo not yet' INT; echo ready; while :; do sleep 1000 & wait; done"});
+  ASSERT_TRUE(launcher.wait_for_lines(1));
+
+  launcher.signal(SIGINT);
+  ASSERT_TRUE(launcher.wait_for_lines(2));
+  launcher.signal(SIGINT);
+
+  EXPECT_EQ(launcher.wait(seconds(5)).exit_code, 128 + SIGINT);
+}
+
+}  // namespace
+}  // namespace troupe::apps

@@ -1,0 +1,232 @@
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "apps/troupe/launch/options.hpp"
+#include "apps/troupe/launch/report.hpp"
+#include "tests/launch/running_launcher.hpp"
+
+namespace troupe::apps {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+core::Result<std::optional<LaunchOptions>> parse(const std::vector<std::string>& words) {
+  return parse_launch_options(words);
+}
+
+TEST(LaunchOptions, WhatFollowsTheProgramIsTheProgramsOwn) {
+  const auto options =
+      parse({"--nproc_per_node=4", "-r", "3", "-m", "train", "--nproc-per-node", "9", "--", "-x"});
+
+  EXPECT_EQ((*options)->nproc_per_node, "4");
+  EXPECT_EQ((*options)->redirects, "3");
+  EXPECT_TRUE((*options)->module);
+  EXPECT_THAT((*options)->program, ElementsAre("train", "--nproc-per-node", "9", "--", "-x"));
+}
+
+TEST(LaunchOptions, TwoDashesEndTheFlags) {
+  const auto options = parse({"--standalone", "--", "--odd-name", "[1,2]"});
+
+  EXPECT_TRUE((*options)->standalone);
+  EXPECT_THAT((*options)->program, ElementsAre("--odd-name", "[1,2]"));
+}
+
+TEST(LaunchOptions, AnUnknownFlagIsRefusedWithTheNearestOne) {
+  EXPECT_THAT(parse({"--nproc-pernode", "4", "x"}).error().message,
+              HasSubstr("did you mean --nproc-per-node?"));
+  EXPECT_THAT(parse({"--frobnicate", "x"}).error().message, HasSubstr("--help"));
+  EXPECT_THAT(parse({"--max-restarts"}).error().message, HasSubstr("needs a value"));
+  EXPECT_THAT(parse({"--max-restarts", "-1", "x"}).error().message, HasSubstr("max-restarts"));
+}
+
+TEST(LaunchOptions, TorchrunFlagsWithoutMeaningHereAreAccepted) {
+  const auto options = parse(
+      {"--monitor-interval", "0.5", "--start-method=fork", "--ft-rank-heartbeat-timeout", "60", "prog"});
+
+  EXPECT_THAT((*options)->program, ElementsAre("prog"));
+  EXPECT_EQ((*options)->warnings.size(), 1U);
+}
+
+TEST(LaunchOptions, StreamsAreChosenForAllOrByLocalRank) {
+  EXPECT_TRUE(parse_stream_choice("-r", "2")->err(5));
+  EXPECT_FALSE(parse_stream_choice("-r", "2")->out(5));
+  EXPECT_TRUE(parse_stream_choice("-r", "0:1,3:3")->err(3));
+  EXPECT_FALSE(parse_stream_choice("-r", "0:1,3:3")->err(0));
+  EXPECT_THAT(parse_stream_choice("-r", "0:7").error().message, HasSubstr("-r"));
+}
+
+TEST(LikelyMeaning, NamesTheOutOfMemoryKillerOnlyIfItsCountRose) {
+  const OomKills before{3, 10};
+
+  EXPECT_THAT(likely_meaning({0, SIGKILL}, before, {4, 11}), HasSubstr("cgroup rose from 3 to 4"));
+  EXPECT_THAT(likely_meaning({0, SIGKILL}, before, {3, 11}), HasSubstr("machine rose from 10 to 11"));
+  EXPECT_THAT(likely_meaning({0, SIGKILL}, before, before), HasSubstr("somebody sent it"));
+  EXPECT_THAT(likely_meaning({137, 0}, before, {4, 11}), HasSubstr("SIGKILL"));
+  EXPECT_EQ(likely_meaning({3, 0}, before, before), "");
+}
+
+std::map<std::string, std::string> environment_of(const std::string& out) {
+  std::map<std::string, std::string> variables;
+  for (const std::string& line : lines_of(out)) {
+    const std::size_t start = line.find("] ") + 2;
+    const std::size_t equals = line.find('=', start);
+    if (equals != std::string::npos) variables[line.substr(start, equals - start)] = line.substr(equals + 1);
+  }
+  return variables;
+}
+
+TEST(LaunchStart, GivesTorchrunsEnvironmentAndOurs) {
+  const Outcome outcome = launch({"--standalone", "--nproc-per-node", "3", "--role", "trainer", "--rdzv-id",
+                                  "run/7", "sh", "-c", "[ $RANK != 2 ] || env"});
+
+  auto variables = environment_of(outcome.out);
+  const std::map<std::string, std::string> expected{{"RANK", "2"},
+                                                    {"LOCAL_RANK", "2"},
+                                                    {"WORLD_SIZE", "3"},
+                                                    {"LOCAL_WORLD_SIZE", "3"},
+                                                    {"GROUP_RANK", "0"},
+                                                    {"GROUP_WORLD_SIZE", "1"},
+                                                    {"ROLE_NAME", "trainer"},
+                                                    {"ROLE_RANK", "2"},
+                                                    {"ROLE_WORLD_SIZE", "3"},
+                                                    {"MASTER_ADDR", "127.0.0.1"},
+                                                    {"OMP_NUM_THREADS", "1"},
+                                                    {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                                    {"TORCHELASTIC_RUN_ID", "run/7"},
+                                                    {"TORCHELASTIC_MAX_RESTARTS", "0"},
+                                                    {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+                                                    {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+                                                    {"TROUPE_GENERATION", "0"}};
+  for (const auto& [name, value] : expected) EXPECT_EQ(variables[name], value) << name;
+  EXPECT_TRUE(variables["TROUPE_JOB_ID"].starts_with("run_7_"));
+  EXPECT_EQ(variables["TROUPE_JOB_TOKEN"].size(), 64U);
+  EXPECT_TRUE(variables["TROUPE_CONTROL_ADDR"].starts_with("127.0.0.1:"));
+  EXPECT_NE(variables["TROUPE_CONTROL_ADDR"], "127.0.0.1:" + variables["MASTER_PORT"]);
+  EXPECT_EQ(variables["TROUPE_ERROR_FILE"], variables["TORCHELASTIC_ERROR_FILE"]);
+}
+
+TEST(LaunchStart, AFlagGoesBeforePetWhichGoesBeforeTheDefault) {
+  const std::vector<std::string> pet{"PET_NPROC_PER_NODE=2", "PET_STANDALONE=1", "OMP_NUM_THREADS=5"};
+
+  const Outcome by_environment = launch({"sh", "-c", "echo $WORLD_SIZE $OMP_NUM_THREADS"}, pet);
+  const Outcome by_flag = launch({"--nproc-per-node", "3", "sh", "-c", "echo $WORLD_SIZE"}, pet);
+
+  EXPECT_THAT(by_environment.out, HasSubstr("[rank 1] 2 5"));
+  EXPECT_THAT(by_flag.out, HasSubstr("[rank 2] 3"));
+}
+
+TEST(LaunchStart, AVirtualLocalRankIsZeroAndSeesOneDevice) {
+  const Outcome outcome = launch({"--standalone", "--nproc-per-node", "2", "--virtual-local-rank", "sh", "-c",
+                                  "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES"},
+                                 {"CUDA_VISIBLE_DEVICES=5,7"});
+
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 0] 0 0 5\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 1] 1 0 7\n"));
+}
+
+TEST(LaunchStart, PythonProgramsGoThroughTheInterpreterUnlessToldNot) {
+  const TemporaryDirectory directory;
+  const std::string script = directory.path() / "train.py";
+  std::ofstream(script) << "#!/bin/sh\necho executed $1\n";
+  ::chmod(script.c_str(), 0755);
+  const std::vector<std::string> python{"PYTHON_EXEC=echo"};
+
+  EXPECT_EQ(launch({"--standalone", script, "a"}, python).out, "[rank 0] -u " + script + " a\n");
+  EXPECT_EQ(launch({"--standalone", "-m", "pkg.train", "a"}, python).out, "[rank 0] -u -m pkg.train a\n");
+  EXPECT_EQ(launch({"--standalone", "--no-python", script, "a"}, python).out, "[rank 0] executed a\n");
+}
+
+TEST(LaunchStart, RanksInheritNoInputAndNoDescriptors) {
+  const Outcome outcome =
+      launch({"--standalone", "--nproc-per-node", "2", "sh", "-c", "cat; ls /proc/$$/fd | tr '\\n' ' '"});
+
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 1] 0 1 2 \n"));
+}
+
+TEST(LaunchStart, LeadsAProcessGroupOfItsOwn) {
+  const Outcome outcome =
+      launch({"--standalone", "sh", "-c", "[ $(cut -d' ' -f5 /proc/$$/stat) = $$ ] && echo leader"});
+
+  EXPECT_EQ(outcome.out, "[rank 0] leader\n");
+}
+
+struct Mistake {
+  const char* name;
+  std::vector<std::string> arguments;
+  const char* advice;
+};
+
+class LaunchMistake : public ::testing::TestWithParam<Mistake> {};
+
+TEST_P(LaunchMistake, EndsWithTwoAndSaysWhatToDo) {
+  const Outcome outcome = launch(GetParam().arguments);
+
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr(GetParam().advice));
+  EXPECT_EQ(lines_of(outcome.err).size(), 1U) << outcome.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Start, LaunchMistake,
+    ::testing::Values(
+        Mistake{"UnknownFlag", {"--standalon", "true"}, "did you mean --standalone?"},
+        Mistake{"NoProgram", {"--standalone"}, "no program given"},
+        Mistake{"MissingProgram", {"--standalone", "no-such-program"}, "no-such-program in PATH"},
+        Mistake{"MissingPath", {"--standalone", "./no-such-program"}, "look at the path"},
+        Mistake{"NotExecutable", {"--standalone", "/etc/passwd"}, "chmod +x"},
+        Mistake{"ADirectory", {"--standalone", "/etc"}, "is a directory"},
+        Mistake{"MissingScript", {"--standalone", "no_such_script.py"}, "there is no script"},
+        Mistake{"TooManyRanks", {"--nproc-per-node", "1000000", "true"}, "start at most"},
+        Mistake{"NoRanks", {"--nproc-per-node", "0", "true"}, "expected a number from 1"},
+        Mistake{"ManyNodes", {"--nnodes", "2", "true"}, "one node"},
+        Mistake{"ElasticNodes", {"--nnodes=1:4", "true"}, "one node"},
+        Mistake{"Etcd", {"--rdzv-backend", "etcd-v2", "true"}, "needs no etcd"},
+        Mistake{"ForeignAddress", {"--master-addr", "192.0.2.1", "true"}, "--master-addr"},
+        Mistake{"BothPythonFlags", {"-m", "--no-python", "x"}, "exclude each other"},
+        Mistake{"WrongFilter", {"--standalone", "--local-ranks-filter", "4", "true"}, "local rank 4"}),
+    [](const auto& instance) { return instance.param.name; });
+
+TEST(LaunchStart, AMasterPortInUseIsRefused) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(fd, 1), 0);
+  ASSERT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+
+  const Outcome outcome = launch({"--master-port", std::to_string(ntohs(address.sin_port)), "true"});
+  ::close(fd);
+
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--standalone"));
+}
+
+TEST(LaunchStart, AProgramTheKernelRefusesIsAFailureWithAdvice) {
+  const TemporaryDirectory directory;
+  const std::string program = directory.path() / "no_interpreter";
+  std::ofstream(program) << "echo hello\n";
+  ::chmod(program.c_str(), 0755);
+
+  const Outcome outcome = launch({"--standalone", "--max-restarts", "3", program});
+
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("#!/bin/sh"));
+}
+
+}  // namespace
+}  // namespace troupe::apps
