@@ -86,7 +86,7 @@ class TransportMachine {
 
   /// Says farewell after what was sent before. Messages of the peer still come until its own farewell.
   void leave(Time now);
-  /// Ends at once, and the peer is told if it can be: for programs that refuse each other.
+  /// Ends at once: for a peer that does what it must not. An acceptor tells it why during the handshake.
   void fail(core::Error why);
 
   /// The next bytes for the wire, at most `limit`.
