@@ -13,6 +13,13 @@ struct Add {
   }
 };
 
+struct AddAndMultiply {
+  [[gnu::always_inline]] static void run(const float* a, const float* b, float factor, float* result,
+                                         std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) result[i] = (a[i] + b[i]) * factor;
+  }
+};
+
 struct Multiply {
   [[gnu::always_inline]] static void run(const float* values, float factor, float* product,
                                          std::size_t count) {
@@ -36,6 +43,10 @@ struct LargestMagnitude {
 
 void add(const float* a, const float* b, float* sum, std::size_t count) {
   run_best<Add>(a, b, sum, count);
+}
+
+void add_and_multiply(const float* a, const float* b, float factor, float* result, std::size_t count) {
+  run_best<AddAndMultiply>(a, b, factor, result, count);
 }
 
 void multiply(const float* values, float factor, float* product, std::size_t count) {

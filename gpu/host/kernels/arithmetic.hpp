@@ -10,6 +10,8 @@ namespace troupe::gpu {
 
 /// sum = a + b
 void add(const float* a, const float* b, float* sum, std::size_t count);
+/// result = (a + b) * factor
+void add_and_multiply(const float* a, const float* b, float factor, float* result, std::size_t count);
 /// product = values * factor
 void multiply(const float* values, float factor, float* product, std::size_t count);
 /// The largest magnitude as the bits of a float; 0 for no values. NaN is above Inf.

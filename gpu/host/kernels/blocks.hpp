@@ -27,19 +27,27 @@ class Reader {
   explicit Reader(ConstElements elements)
       : data_(elements.view.data),
         element_bytes_(core::size_of(elements.dtype)),
-        widen_(elements.dtype == core::DType::f32 ? nullptr : converter_of(elements.dtype).widen) {}
+        converter_(converter_of(elements.dtype)),
+        is_in_place_(elements.dtype == core::DType::f32) {}
 
   const float* read(std::size_t first, std::size_t length, float* block) const {
-    const std::byte* source = data_ + first * element_bytes_;
-    if (widen_ == nullptr) return reinterpret_cast<const float*>(source);
-    widen_(source, block, length);
+    if (is_in_place_) return reinterpret_cast<const float*>(at(first));
+    converter_.widen(at(first), block, length);
     return block;
   }
 
+  /// sum = these elements + those of `other`, which has the same dtype.
+  void add(const Reader& other, std::size_t first, std::size_t length, float* sum) const {
+    converter_.add(at(first), other.at(first), sum, length);
+  }
+
  private:
+  const std::byte* at(std::size_t first) const { return data_ + first * element_bytes_; }
+
   const std::byte* data_;
   std::size_t element_bytes_;
-  decltype(Converter::widen) widen_;
+  Converter converter_;
+  bool is_in_place_;
 };
 
 /// Writes ranges of elements from fp32. What target() returns is filled, then given to commit(): fp32 is

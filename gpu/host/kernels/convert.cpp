@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/check.hpp"
+#include "gpu/host/kernels/arithmetic.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -109,12 +110,26 @@ template <class Format>
 }
 
 template <class Format>
+[[gnu::always_inline]] inline void add_all(const std::byte* a, const std::byte* b, float* sum,
+                                           std::size_t count) {
+  const auto* a_codes = reinterpret_cast<const typename Format::code_type*>(a);
+  const auto* b_codes = reinterpret_cast<const typename Format::code_type*>(b);
+  for (std::size_t i = 0; i < count; ++i) {
+    sum[i] =
+        std::bit_cast<float>(Format::widen(a_codes[i])) + std::bit_cast<float>(Format::widen(b_codes[i]));
+  }
+}
+
+template <class Format>
 struct Plain {
   static void widen(const std::byte* source, float* destination, std::size_t count) {
     widen_all<Format>(source, destination, count);
   }
   static void narrow(const float* source, std::byte* destination, std::size_t count) {
     narrow_all<Format>(source, destination, count);
+  }
+  static void add(const std::byte* a, const std::byte* b, float* sum, std::size_t count) {
+    add_all<Format>(a, b, sum, count);
   }
 };
 
@@ -124,6 +139,9 @@ struct Same {
   }
   static void narrow(const float* source, std::byte* destination, std::size_t count) {
     std::copy_n(source, count, reinterpret_cast<float*>(destination));
+  }
+  static void add(const std::byte* a, const std::byte* b, float* sum, std::size_t count) {
+    gpu::add(reinterpret_cast<const float*>(a), reinterpret_cast<const float*>(b), sum, count);
   }
 };
 
@@ -135,6 +153,10 @@ struct Avx2 {
   }
   [[gnu::target("avx2")]] static void narrow(const float* source, std::byte* destination, std::size_t count) {
     narrow_all<Format>(source, destination, count);
+  }
+  [[gnu::target("avx2")]] static void add(const std::byte* a, const std::byte* b, float* sum,
+                                          std::size_t count) {
+    add_all<Format>(a, b, sum, count);
   }
 };
 
@@ -167,9 +189,25 @@ struct F16c {
     std::memcpy(destination + 2 * i, codes.data(), 2 * (count - i));
   }
 
+  [[gnu::target("avx,f16c")]] static void add(const std::byte* a, const std::byte* b, float* sum,
+                                              std::size_t count) {
+    std::size_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      _mm256_storeu_ps(sum + i, _mm256_add_ps(load_lanes(a + 2 * i), load_lanes(b + 2 * i)));
+    }
+    if (i == count) return;
+    std::array<float, kLanes> more{};
+    widen(a + 2 * i, sum + i, count - i);
+    widen(b + 2 * i, more.data(), count - i);
+    for (std::size_t k = 0; i + k < count; ++k) sum[i + k] += more[k];
+  }
+
  private:
+  [[gnu::target("avx,f16c")]] static __m256 load_lanes(const std::byte* source) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source)));
+  }
   [[gnu::target("avx,f16c")]] static void widen_lanes(const std::byte* source, float* destination) {
-    _mm256_storeu_ps(destination, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source))));
+    _mm256_storeu_ps(destination, load_lanes(source));
   }
   [[gnu::target("avx,f16c")]] static void narrow_lanes(const float* source, std::byte* destination) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(destination),
@@ -179,7 +217,7 @@ struct F16c {
 
 template <class Functions>
 Converter converter() {
-  return {Functions::widen, Functions::narrow};
+  return {Functions::widen, Functions::narrow, Functions::add};
 }
 
 template <class Vector, class Scalar>

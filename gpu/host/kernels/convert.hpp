@@ -12,6 +12,8 @@ namespace troupe::gpu {
 struct Converter {
   void (*widen)(const std::byte* source, float* destination, std::size_t count);
   void (*narrow)(const float* source, std::byte* destination, std::size_t count);
+  /// The fp32 sum of two ranges, without a widened copy of either.
+  void (*add)(const std::byte* a, const std::byte* b, float* sum, std::size_t count);
 };
 
 /// For the floating dtypes up to 32 bits; another one is a programming error.

@@ -59,10 +59,13 @@ void accumulate(ConstElements source, Elements destination) {
   Block block;
   Block addend_block;
   for_each_block(source.count(), [&](std::size_t first, std::size_t length) {
-    const float* more = addend.read(first, length, addend_block.data());
-    const float* before = reader.read(first, length, block.data());
     float* target = writer.target(first, block.data());
-    add(before, more, target, length);
+    if (source.dtype == destination.dtype) {
+      reader.add(addend, first, length, target);
+    } else {
+      const float* more = addend.read(first, length, addend_block.data());
+      add(reader.read(first, length, block.data()), more, target, length);
+    }
     writer.commit(first, length, target);
   });
 }

@@ -23,36 +23,46 @@ void check_arguments(const TreeSum& sum) {
   }
 }
 
-/// One block of every slot: where it lies now, and where it may be written.
+/// One block of every slot: as it lies in the slot, or a partial sum of the steps so far.
 class BlockOfSlots {
  public:
   explicit BlockOfSlots(const TreeSum& sum)
-      : steps_(sum.steps), current_(sum.slots.size()), own_(sum.slots.size() * kBlockElements) {
+      : steps_(sum.steps), partial_(sum.slots.size()), own_(sum.slots.size() * kBlockElements) {
     for (const ConstBufferView slot : sum.slots) readers_.emplace_back(ConstElements(slot, sum.dtype));
   }
 
-  /// Runs the steps and returns the block of slot 0.
-  const float* run(std::size_t first, std::size_t length) {
-    for (std::size_t slot = 0; slot < readers_.size(); ++slot) {
-      current_[slot] = readers_[slot].read(first, length, own(slot));
-    }
-    for (const auto step : steps_) {
+  /// Runs the steps and stores slot 0, multiplied by `factor`, in `target`.
+  void run(std::size_t first, std::size_t length, float factor, float* target) {
+    std::fill(partial_.begin(), partial_.end(), nullptr);
+    // The last step of a tree makes its root: it need not be stored before it is multiplied.
+    const bool ends_in_root = !steps_.empty() && steps_.back().destination == 0;
+    for (const auto step : ends_in_root ? steps_.first(steps_.size() - 1) : steps_) {
       const auto destination = static_cast<std::size_t>(step.destination);
-      const float* before = current_[destination];
-      const float* more = current_[static_cast<std::size_t>(step.source)];
-      float* target = own(destination);
-      add(before, more, target, length);
-      current_[destination] = target;
+      const auto source = static_cast<std::size_t>(step.source);
+      if (partial_[destination] == nullptr && partial_[source] == nullptr) {
+        readers_[destination].add(readers_[source], first, length, own(destination));
+      } else {
+        add(value(destination, first, length), value(source, first, length), own(destination), length);
+      }
+      partial_[destination] = own(destination);
     }
-    return current_[0];
+    const float* root = value(0, first, length);
+    if (!ends_in_root) return multiply(root, factor, target, length);
+    const auto source = static_cast<std::size_t>(steps_.back().source);
+    add_and_multiply(root, value(source, first, length), factor, target, length);
   }
 
  private:
   float* own(std::size_t slot) { return own_.data() + slot * kBlockElements; }
 
+  const float* value(std::size_t slot, std::size_t first, std::size_t length) {
+    if (partial_[slot] == nullptr) partial_[slot] = readers_[slot].read(first, length, own(slot));
+    return partial_[slot];
+  }
+
   std::span<const core::TreeStep> steps_;
   std::vector<Reader> readers_;
-  std::vector<const float*> current_;
+  std::vector<const float*> partial_;
   std::vector<float> own_;
 };
 
@@ -64,9 +74,8 @@ void tree_sum(const TreeSum& sum) {
   const Writer writer(sum.output);
   Block block;
   for_each_block(sum.output.count(), [&](std::size_t first, std::size_t length) {
-    const float* root = slots.run(first, length);
     float* target = writer.target(first, block.data());
-    multiply(root, sum.factor, target, length);
+    slots.run(first, length, sum.factor, target);
     writer.commit(first, length, target);
   });
 }

@@ -70,6 +70,19 @@ TEST_P(Conversion, ConvertsOddCountsAsItDoesWholeVectors) {
   for (const std::size_t count : kCounts) expect_narrowed(mixed_numbers(count, 17, true));
 }
 
+TEST_P(Conversion, AddsTwoRangesAsIfTheyWereWidenedFirst) {
+  for (const std::size_t count : kCounts) {
+    Vector a(dtype(), mixed_numbers(count, 18, true));
+    Vector b(dtype(), mixed_numbers(count, 19, true));
+    std::vector<float> sum(count + 1, -1.0F);
+
+    converter_.add(a.view().data, b.view().data, sum.data(), count);
+
+    for (std::size_t i = 0; i < count; ++i) ASSERT_TRUE(same(sum[i], a[i] + b[i])) << i << " of " << count;
+    EXPECT_EQ(sum[count], -1.0F);
+  }
+}
+
 TEST_P(Conversion, WritesNothingBeyondItsCount) {
   const auto values = mixed_numbers(64, 3);
   for (std::size_t count = 0; count < values.size(); ++count) {
