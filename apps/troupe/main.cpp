@@ -1,25 +1,14 @@
 #include <CLI/CLI.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "apps/troupe/launch/launch_command.hpp"
-#include "core/version.hpp"
-#if __has_include("apps/troupe/doctor/doctor_command.hpp")
-#include "apps/troupe/doctor/doctor_command.hpp"
-#define TROUPE_HAS_DOCTOR
-#endif
-#if __has_include("apps/troupe/plan/plan_command.hpp")
-#include "apps/troupe/plan/plan_command.hpp"
-#define TROUPE_HAS_PLAN
-#endif
-#if __has_include("apps/troupe/bench/bench_command.hpp")
 #include "apps/troupe/bench/bench_command.hpp"
-#define TROUPE_HAS_BENCH
-#endif
-#if __has_include("apps/troupe/simulate/simulate_command.hpp")
+#include "apps/troupe/doctor/doctor_command.hpp"
+#include "apps/troupe/launch/launch_command.hpp"
+#include "apps/troupe/plan/plan_command.hpp"
 #include "apps/troupe/simulate/simulate_command.hpp"
-#define TROUPE_HAS_SIMULATE
-#endif
+#include "core/version.hpp"
 
 int main(int argc, char** argv) {
   using namespace troupe;
@@ -32,18 +21,10 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("troupe ") + core::kVersion);
   app.require_subcommand(1);
   apps::add_launch_command(app, exit_code);
-#ifdef TROUPE_HAS_DOCTOR
-  apps::add_doctor_command(app, exit_code);
-#endif
-#ifdef TROUPE_HAS_PLAN
   apps::add_plan_command(app, exit_code);
-#endif
-#ifdef TROUPE_HAS_BENCH
-  apps::add_bench_command(app, exit_code);
-#endif
-#ifdef TROUPE_HAS_SIMULATE
   apps::add_simulate_command(app, exit_code);
-#endif
+  apps::add_bench_command(app, exit_code);
+  apps::add_doctor_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -59,6 +59,12 @@ TEST(LaunchOptions, TorchrunFlagsWithoutMeaningHereAreAccepted) {
   EXPECT_EQ((*options)->warnings.size(), 1U);
 }
 
+TEST(LaunchOptions, SettingsThatHaveNoEffectAreNamed) {
+  const auto options = parse({"--rdzv-conf", "timeout=3,colour=red", "--numa-binding", "exclusive", "prog"});
+
+  EXPECT_THAT((*options)->warnings, ElementsAre(HasSubstr("colour"), HasSubstr("exclusive")));
+}
+
 TEST(LaunchOptions, StreamsAreChosenForAllOrByLocalRank) {
   EXPECT_TRUE(parse_stream_choice("-r", "2")->err(5));
   EXPECT_FALSE(parse_stream_choice("-r", "2")->out(5));

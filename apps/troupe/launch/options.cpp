@@ -70,6 +70,23 @@ void add_ignored_options(CLI::App& app, IgnoredFlags& ignored) {
   app.add_option("--event-log-handler", ignored.event_log_handler, "Ignored");
 }
 
+void warn_of_what_has_no_effect(LaunchOptions& options) {
+  const std::vector<std::string> known{"join_timeout", "last_call_timeout", "close_timeout",
+                                       "read_timeout", "timeout",           "is_host"};
+  if (!options.rdzv_conf.empty()) {
+    for (const std::string& part : CLI::detail::split(options.rdzv_conf, ',')) {
+      const std::string key = part.substr(0, part.find('='));
+      if (std::find(known.begin(), known.end(), key) == known.end()) {
+        options.warnings.push_back(fmt::format("--rdzv-conf: {} is not known, and has no effect", key));
+      }
+    }
+  }
+  if (!options.numa_binding.empty() && options.numa_binding != "node") {
+    options.warnings.push_back(
+        fmt::format("--numa-binding {} has no effect; only node is there", options.numa_binding));
+  }
+}
+
 /// Edit distance, for suggestions.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -193,6 +210,7 @@ Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::s
   }
   options.program = std::move(parts.program);
   options.warnings = std::move(parts.warnings);
+  warn_of_what_has_no_effect(options);
   return options;
 }
 

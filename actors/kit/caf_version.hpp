@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace troupe::actors {
+
+/// The CAF this build uses, for example "0.17.6".
+std::string caf_version();
+
+}  // namespace troupe::actors

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace troupe::apps {
+
+/// `troupe doctor [--json]`: what this build and this machine can do. Exit code 1 if something Troupe cannot
+/// do without is broken.
+void add_doctor_command(CLI::App& troupe, int& exit_code);
+
+}  // namespace troupe::apps

@@ -1,0 +1,182 @@
+#include "apps/troupe/doctor/findings.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <optional>
+
+#include "actors/kit/caf_version.hpp"
+#include "apps/troupe/host_facts.hpp"
+#include "core/version.hpp"
+
+namespace troupe::apps {
+
+using Status = Finding::Status;
+
+const char* name_of(Finding::Status status) noexcept {
+  switch (status) {
+    case Status::ok:
+      return "ok";
+    case Status::warn:
+      return "warn";
+    case Status::absent:
+      return "absent";
+    case Status::broken:
+      return "broken";
+  }
+  return "broken";
+}
+
+namespace {
+
+std::string gibibytes(std::uint64_t bytes) {
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+Finding compiler() {
+#ifdef NDEBUG
+  const char* mode = "optimised";
+#else
+  const char* mode = "with assertions";
+#endif
+#ifdef __clang__
+  return {"compiler", Status::ok, fmt::format("clang {}, {}", __clang_version__, mode), ""};
+#else
+  return {"compiler", Status::ok, fmt::format("GCC {}, {}", __VERSION__, mode), ""};
+#endif
+}
+
+Finding processor() {
+  std::vector<std::string> features;
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2")) features.emplace_back("avx2");
+  if (__builtin_cpu_supports("fma")) features.emplace_back("fma");
+  if (__builtin_cpu_supports("avx512f")) features.emplace_back("avx512f");
+  if (__builtin_cpu_supports("avx512bf16")) features.emplace_back("avx512bf16");
+  const std::string value = fmt::format("{} usable cores; {}", usable_cores(), fmt::join(features, " "));
+  if (features.empty()) return {"processor", Status::warn, value, "without AVX2 the host kernels are slow"};
+  return {"processor", Status::ok, value, ""};
+}
+
+Finding kernel() {
+  utsname name{};
+  ::uname(&name);
+  const long pidfd = ::syscall(SYS_pidfd_open, ::getpid(), 0);
+  const std::string value = fmt::format("{} {}", name.sysname, name.release);
+  if (pidfd < 0)
+    return {"kernel", Status::broken, value, "pidfd_open is missing: Linux 5.3 or newer is needed"};
+  ::close(static_cast<int>(pidfd));
+  return {"kernel", Status::ok, value, ""};
+}
+
+Finding memory() {
+  const MemoryFacts facts = memory_facts();
+  std::string value =
+      fmt::format("{} available of {}", gibibytes(facts.available_bytes), gibibytes(facts.total_bytes));
+  if (facts.cgroup_limit_bytes)
+    value += fmt::format(", cgroup limit {}", gibibytes(*facts.cgroup_limit_bytes));
+  if (facts.available_bytes < (std::uint64_t{1} << 30)) {
+    return {"memory", Status::warn, value, "less than 1 GiB is free: use few ranks"};
+  }
+  return {"memory", Status::ok, value, ""};
+}
+
+Finding shared_memory_space() {
+  struct statvfs space {};
+  if (::statvfs("/dev/shm", &space) != 0 || ::access("/dev/shm", W_OK) != 0) {
+    return {"dev_shm", Status::broken, "not writable",
+            "mount a tmpfs at /dev/shm (mount -t tmpfs tmpfs /dev/shm)"};
+  }
+  const std::uint64_t free = std::uint64_t{space.f_bavail} * space.f_frsize;
+  const std::string value = gibibytes(free) + " free in /dev/shm";
+  if (free < (std::uint64_t{256} << 20)) {
+    return {"dev_shm", Status::warn, value,
+            "enlarge it (containers: --shm-size), the ranks' staging lives there"};
+  }
+  return {"dev_shm", Status::ok, value, ""};
+}
+
+Finding descriptors() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const std::string value = fmt::format("{} open files", limit.rlim_cur);
+  if (limit.rlim_cur < 1024) return {"open_files", Status::warn, value, "raise it: ulimit -n 65536"};
+  return {"open_files", Status::ok, value, ""};
+}
+
+Finding core_dumps() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_CORE, &limit);
+  const std::string pattern = first_line("/proc/sys/kernel/core_pattern");
+  if (limit.rlim_cur == 0) {
+    return {"core_dumps", Status::absent, fmt::format("off (pattern {})", pattern),
+            "for a core of a crashed rank: ulimit -c unlimited"};
+  }
+  return {"core_dumps", Status::ok, fmt::format("pattern {}", pattern), ""};
+}
+
+Finding io_uring() {
+  // With a null parameter block the call fails in any case; how it fails says whether it is there.
+  const long result = ::syscall(SYS_io_uring_setup, 1, nullptr);
+  if (result < 0 && (errno == ENOSYS || errno == EPERM)) {
+    return {"io_uring", Status::absent, errno == EPERM ? "forbidden here" : "not in this kernel",
+            "files are written with threads instead"};
+  }
+  return {"io_uring", Status::ok, "available", ""};
+}
+
+Finding cuda() {
+  const int gpus = visible_gpus();
+  void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver) ::dlclose(driver);
+  if (!driver && gpus == 0) {
+    return {"cuda", Status::absent, "no GPU and no driver on this machine",
+            "training runs on the host device"};
+  }
+  if (!driver)
+    return {"cuda", Status::warn, fmt::format("{} GPUs, no driver library", gpus), "install libcuda1"};
+  return {"cuda", Status::warn, fmt::format("{} GPUs and a driver", gpus),
+          "this build has no CUDA data plane"};
+}
+
+Finding blas() {
+  void* library = ::dlopen("libopenblas.so.0", RTLD_LAZY | RTLD_LOCAL);
+  if (!library)
+    return {"openblas", Status::absent, "not found", "the reference trainer needs it: install libopenblas0"};
+  using Name = char* (*)();
+  const auto core = reinterpret_cast<Name>(::dlsym(library, "openblas_get_corename"));
+  const std::string value = core ? fmt::format("kernels for {}", core()) : std::string("kernels unknown");
+  ::dlclose(library);
+  return {"openblas", Status::ok, value, ""};
+}
+
+}  // namespace
+
+std::vector<Finding> examine() {
+  return {{"troupe", Status::ok, core::kVersion, ""},
+          compiler(),
+          {"caf", Status::ok, actors::caf_version(), ""},
+          kernel(),
+          processor(),
+          memory(),
+          shared_memory_space(),
+          descriptors(),
+          core_dumps(),
+          io_uring(),
+          blas(),
+          cuda(),
+          {"backend_simulated", Status::ok, "built", ""},
+          {"backend_shared_memory", Status::ok, "built", ""},
+          {"backend_gloo", Status::ok, "built", ""},
+          {"backend_nccl", Status::absent, "not built", "ranks use shared_memory or gloo"}};
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,30 @@
+#include "apps/troupe/doctor/findings.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace troupe::apps {
+namespace {
+
+TEST(Doctor, FindsThisMachineFitAndSaysWhatIsAbsent) {
+  const auto findings = examine();
+
+  const auto find = [&](const std::string& name) {
+    return std::find_if(findings.begin(), findings.end(),
+                        [&](const Finding& each) { return each.name == name; });
+  };
+  for (const char* name : {"kernel", "memory", "dev_shm", "openblas", "backend_gloo"}) {
+    ASSERT_NE(find(name), findings.end()) << name;
+    EXPECT_NE(find(name)->status, Finding::Status::broken) << name;
+  }
+  EXPECT_EQ(find("backend_nccl")->status, Finding::Status::absent);
+  for (const Finding& finding : findings) {
+    EXPECT_FALSE(finding.value.empty()) << finding.name;
+    EXPECT_EQ(finding.status == Finding::Status::ok, finding.advice.empty()) << finding.name;
+  }
+}
+
+}  // namespace
+}  // namespace troupe::apps
