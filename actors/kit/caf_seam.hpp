@@ -6,12 +6,15 @@
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/event_based_actor.hpp>
-#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/kit/role_host.hpp"
 #include "messages/envelope.hpp"
@@ -23,7 +26,30 @@ struct TimerFired {
   std::uint64_t generation = 0;
 };
 struct Start {};
-struct ReportWanted {};
+/// Where the answers to "who waits for whom" come together.
+class ReportCollector {
+ public:
+  void add(WaitReport report) {
+    std::lock_guard lock(mutex_);
+    reports_.push_back(std::move(report));
+    changed_.notify_all();
+  }
+  /// Until so many are there, or patience ends.
+  std::vector<WaitReport> wait(std::size_t count, std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, patience, [&] { return reports_.size() >= count; });
+    return reports_;
+  }
+
+ private:
+  std::mutex mutex_;  // guards reports_
+  std::condition_variable changed_;
+  std::vector<WaitReport> reports_;
+};
+
+struct ReportWanted {
+  std::shared_ptr<ReportCollector> collector;  // owned by who asks and by the messages on their way
+};
 
 }  // namespace troupe::actors::caf_messages
 
@@ -32,20 +58,17 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::messages::Envelope)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::WaitReport)
 #else
 CAF_BEGIN_TYPE_ID_BLOCK(troupe, first_custom_type_id)
 CAF_ADD_TYPE_ID(troupe, (troupe::messages::Envelope))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::TimerFired))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::Start))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::ReportWanted))
-CAF_ADD_TYPE_ID(troupe, (troupe::actors::WaitReport))
 CAF_END_TYPE_ID_BLOCK(troupe)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::messages::Envelope)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::WaitReport)
 #endif
 
 namespace troupe::actors {

@@ -31,7 +31,7 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
         [this](const Envelope& envelope) { host_.receive(envelope); },
         [this](caf_messages::TimerFired fired) { host_.timer(fired.id, fired.generation); },
         [this](caf_messages::Start) { host_.start(); },
-        [this](caf_messages::ReportWanted) { return host_.report(); },
+        [this](const caf_messages::ReportWanted& wanted) { wanted.collector->add(host_.report()); },
     };
   }
 
@@ -140,16 +140,15 @@ caf::actor_system& CafStage::system() {
 }
 
 std::vector<WaitReport> CafStage::wait_reports(std::chrono::milliseconds patience) {
-  std::vector<WaitReport> reports;
-  caf::scoped_actor self{*impl_->system};
-  for (auto& [address, part] : impl_->parts) {
-    self->request(part, patience, caf_messages::ReportWanted{})
-        .receive(
-            [&](const WaitReport& report) { reports.push_back(report); },
-            [&, who = address](const caf::error&) {
-              reports.push_back({who, "silent", "nothing known: it did not answer in time", "unknown", {}});
-            });
+  auto collector = std::make_shared<caf_messages::ReportCollector>();
+  for (auto& [address, part] : impl_->parts) tell(part, caf_messages::ReportWanted{collector});
+  auto reports = collector->wait(impl_->parts.size(), patience);
+  for (const auto& [address, part] : impl_->parts) {
+    auto is_of = [&who = address](const WaitReport& report) { return report.who == who; };
+    if (std::any_of(reports.begin(), reports.end(), is_of)) continue;
+    reports.push_back({address, "silent", "nothing known: it did not answer in time", "unknown", {}});
   }
+  std::sort(reports.begin(), reports.end(), [](const auto& a, const auto& b) { return a.who < b.who; });
   return reports;
 }
 

@@ -45,7 +45,7 @@ class Narrator {
                          std::optional<double> evaluation) {
     auto seconds = [](std::chrono::nanoseconds time) { return Seconds(time).count(); };
     StepRecord record;
-    record.step = outcome.step.value + 1;
+    record.step = outcome.step.value;
     record.seconds_since_start = seconds(now_() - began_);
     record.loss = outcome.loss;
     record.evaluation_loss = evaluation;
@@ -60,7 +60,7 @@ class Narrator {
     record.committed = outcome.committed;
     progress_.step_done(record, now_());
     if (!outcome.committed)
-      progress_.note(fmt::format("step {} was not committed: {}", record.step, outcome.reason));
+      progress_.note(fmt::format("step {} was not committed: {}", record.step + 1, outcome.reason));
     return writer_ ? writer_->write(record) : Result<void>{};
   }
 

@@ -1,0 +1,155 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "actors/simulation/simulation.hpp"
+#include "apps/gpt/distributed_trainer.hpp"
+#include "core/hash.hpp"
+#include "tests/processes/gpt_job.hpp"
+
+namespace troupe {
+namespace {
+
+using apps::gpt::Corpus;
+using apps::gpt::DistributedTrainer;
+using apps::gpt::DistributedTrainerOptions;
+
+struct Setting {
+  core::Strategy strategy = core::Strategy::zero1;
+  bool overlap = true;
+  int microbatches = 1;
+};
+
+std::vector<Setting> settings(int microbatches) {
+  return {{core::Strategy::ddp, true, microbatches},
+          {core::Strategy::ddp, false, microbatches},
+          {core::Strategy::zero1, true, microbatches},
+          {core::Strategy::zero1, false, microbatches}};
+}
+
+std::string name_of(const Setting& setting, int ranks) {
+  return std::string(core::name_of(setting.strategy)) + (setting.overlap ? ", overlap, " : ", no overlap, ") +
+         std::to_string(ranks) + " ranks";
+}
+
+/// The same job as gpt_command(), as the trainer's options.
+DistributedTrainerOptions trainer_options(const Setting& setting) {
+  DistributedTrainerOptions options;
+  options.model = *apps::gpt::preset("tiny");
+  options.microbatch = {2, options.model.context};
+  options.schedule = {.peak = 3e-3, .floor = 3e-4, .warmup = core::Step{50}, .total = core::Step{20}};
+  auto& training = options.session.training;
+  training.strategy = setting.strategy;
+  training.overlap = setting.overlap;
+  training.microbatches = setting.microbatches;
+  training.lanes = 8;
+  training.bucket_elements = 3000;
+  training.clip_norm = 1;
+  training.optimizer.beta2 = 0.95;
+  training.optimizer.weight_decay = 0.1;
+  return options;
+}
+
+core::Result<tests::GptRecord> train(actors::RankWorld& world, const DistributedTrainerOptions& options,
+                                     const Corpus& corpus) {
+  auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
+  tests::GptRecord record;
+  for (int step = 0; step < 20; ++step) record.losses.push_back(TRY(trainer->step()).loss);
+  auto parameters = TRY(trainer->parameters());
+  const auto& specs = trainer->model().table().specs;
+  std::uint64_t hash = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    hash = core::hash64(std::as_bytes(std::span(parameters[i], specs[i].elements())), hash);
+  }
+  record.state = fmt::format("parameters {:016x}", hash);
+  TRY(trainer->session().leave());
+  return record;
+}
+
+std::vector<tests::GptRecord> simulate(int ranks, const Setting& setting, const Corpus& corpus) {
+  actors::SimulationOptions options;
+  options.ranks = {ranks};
+  options.seed = static_cast<std::uint64_t>(ranks);
+  std::vector<tests::GptRecord> records(static_cast<std::size_t>(ranks));
+  actors::Simulation simulation(options);
+  auto report = simulation.run([&](actors::SimulatedRank& rank) -> core::Result<void> {
+    records[static_cast<std::size_t>(rank.rank().value)] = TRY(train(rank, trainer_options(setting), corpus));
+    return {};
+  });
+  EXPECT_TRUE(report.violations.empty()) << report.violations[0];
+  return records;
+}
+
+/// What one rank computes in the simulator: what all others are held against.
+tests::GptRecord reference(int microbatches, const Corpus& corpus) {
+  return simulate(1, {core::Strategy::ddp, false, microbatches}, corpus)[0];
+}
+
+class TrainerBits : public testing::TestWithParam<int> {
+ protected:
+  TrainerBits() : text_(tests::write_sample_text(folder_)), corpus_(*Corpus::open(text_, 16)) {}
+
+  tests::ScratchFolder folder_;
+  std::string text_;
+  Corpus corpus_;
+};
+
+TEST_P(TrainerBits, AreThoseOfOneRankForAnySimulatedRanksStrategyAndOverlap) {
+  auto expected = reference(GetParam(), corpus_);
+  ASSERT_EQ(expected.losses.size(), 20u);
+  ASSERT_LT(expected.losses.back(), expected.losses.front());
+
+  for (int ranks : {1, 2, 3, 4, 8}) {
+    for (const auto& setting : settings(GetParam())) {
+      for (const auto& record : simulate(ranks, setting, corpus_)) {
+        ASSERT_EQ(record.losses, expected.losses) << name_of(setting, ranks);
+        ASSERT_EQ(record.state, expected.state) << name_of(setting, ranks);
+      }
+    }
+  }
+}
+
+TEST_P(TrainerBits, OfRealProcessesAreThoseOfTheSimulator) {
+  auto expected = reference(GetParam(), corpus_);
+
+  for (int ranks : {1, 2, 4}) {
+    for (const auto& setting : settings(GetParam())) {
+      tests::GptJob job{ranks, 20, {}, {"--microbatches", std::to_string(GetParam())}};
+      job.trainer_options.insert(job.trainer_options.end(),
+                                 {"--strategy", std::string(core::name_of(setting.strategy))});
+      if (!setting.overlap) job.trainer_options.push_back("--no-overlap");
+      auto output = folder_.path("run");
+      std::filesystem::remove_all(output);
+      auto result = tests::run_command(tests::gpt_command(job, text_, output), std::chrono::seconds(120));
+      ASSERT_EQ(result.exit_code, 0) << result.output;
+      auto record = tests::read_record(output);
+      ASSERT_EQ(record.losses, expected.losses) << name_of(setting, ranks);
+      ASSERT_EQ(record.state, expected.state) << name_of(setting, ranks);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Accumulation, TrainerBits, testing::Values(1, 4),
+                         [](const auto& each) { return std::to_string(each.param) + "Microbatches"; });
+
+TEST(TrainerBits, OverGlooAndWithOptimizerInstancesAreTheSame) {
+  tests::ScratchFolder folder;
+  auto text = tests::write_sample_text(folder);
+  auto corpus = *Corpus::open(text, 16);
+  auto expected = reference(1, corpus);
+
+  for (auto options : {std::vector<std::string>{"--collectives", "gloo"}, {"--optimizer-instances", "2"}}) {
+    tests::GptJob job{4, 20, {}, options};
+    auto output = folder.path(options[1]);
+    auto result = tests::run_command(tests::gpt_command(job, text, output), std::chrono::seconds(120));
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    auto record = tests::read_record(output);
+    EXPECT_EQ(record.losses, expected.losses) << options[1];
+    EXPECT_EQ(record.state, expected.state) << options[1];
+  }
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,61 @@
+#include "tests/processes/gpt_job.hpp"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "apps/report/run_record.hpp"
+#include "core/random.hpp"
+
+namespace troupe::tests {
+
+ScratchFolder::ScratchFolder() {
+  std::string pattern = std::filesystem::temp_directory_path() / "troupe-test-XXXXXX";
+  folder_ = mkdtemp(pattern.data());
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code error;
+  std::filesystem::remove_all(folder_, error);
+}
+
+std::string sample_text() {
+  static const char* const kWords[] = {"in ",  "the ",  "beginning ", "was ",     "word ",
+                                       "and ", "with ", "light ",     "waters, ", "day. "};
+  core::CounterRandom random(1, "sample text");
+  std::string text;
+  for (std::uint64_t i = 0; text.size() < 40'000; ++i) text += kWords[random.below(10, i)];
+  return text;
+}
+
+std::string write_sample_text(const ScratchFolder& folder) {
+  auto path = folder.path("text");
+  std::ofstream(path, std::ios::binary) << sample_text();
+  return path;
+}
+
+std::vector<std::string> gpt_command(const GptJob& job, const std::string& text, const std::string& output) {
+  std::vector<std::string> command = {TROUPE_BINARY, "launch", "--standalone", "--nproc-per-node",
+                                      std::to_string(job.ranks)};
+  command.insert(command.end(), job.launch_options.begin(), job.launch_options.end());
+  command.insert(command.end(), {"--", GPT_BINARY, "--preset", "tiny", "--text", text, "--output", output});
+  command.insert(command.end(), {"--lanes", "8", "--batch", "2", "--bucket-elements", "3000"});
+  command.insert(command.end(), {"--steps", std::to_string(job.steps), "--evaluate-every", "0"});
+  command.insert(command.end(), {"--evaluation-batches", "1", "--sample-bytes", "0"});
+  command.insert(command.end(), job.trainer_options.begin(), job.trainer_options.end());
+  return command;
+}
+
+GptRecord read_record(const std::string& output) {
+  GptRecord found;
+  auto record = apps::read_run(std::filesystem::path(output) / "run.jsonl");
+  if (!record) return found;
+  for (const auto& step : record->steps) found.losses.push_back(step.loss);
+  for (const auto& event : record->events) {
+    if (event.kind == "end") found.state = event.text;
+  }
+  return found;
+}
+
+}  // namespace troupe::tests

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/support/command.hpp"
+
+namespace troupe::tests {
+
+/// A folder of its own for one test, removed at the end.
+class ScratchFolder {
+ public:
+  ScratchFolder();
+  ~ScratchFolder();
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+
+ private:
+  std::string folder_;
+};
+
+/// A few ten thousand bytes of made-up text, the same on every call.
+std::string sample_text();
+/// Writes sample_text() to a file of the folder and returns its path.
+std::string write_sample_text(const ScratchFolder& folder);
+
+struct GptJob {
+  int ranks = 1;
+  int steps = 20;
+  std::vector<std::string> launch_options;
+  std::vector<std::string> trainer_options;
+};
+
+/// `troupe launch` with the reference trainer of the smallest size, 8 lanes and small buckets.
+std::vector<std::string> gpt_command(const GptJob& job, const std::string& text, const std::string& output);
+
+/// What a run left behind.
+struct GptRecord {
+  std::vector<double> losses;
+  std::string state;  ///< "parameters <hash>", at the end
+};
+GptRecord read_record(const std::string& output);
+
+}  // namespace troupe::tests

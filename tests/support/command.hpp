@@ -1,0 +1,26 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace troupe::tests {
+
+struct CommandResult {
+  int exit_code = -1;  ///< 128 + n when it was killed by signal n
+  std::string output;  ///< standard output and error, as they came
+};
+
+/// Runs a program in a process group of its own until it ends; after `patience` the group is killed and
+/// exit_code is 124. `during` is called about every millisecond meanwhile.
+CommandResult run_command(const std::vector<std::string>& arguments, std::chrono::seconds patience,
+                          const std::function<void()>& during = {});
+
+/// Processes whose environment holds this NAME=value.
+std::vector<int> processes_with(const std::string& variable);
+
+/// Names below /dev/shm that begin with "troupe-" and contain `text`.
+std::vector<std::string> segments_with(const std::string& text);
+
+}  // namespace troupe::tests
