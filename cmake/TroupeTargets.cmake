@@ -10,6 +10,7 @@ target_compile_options(troupe_flags INTERFACE
   # GCC 12 takes the inactive members of moved variants for uninitialised reads.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-missing-field-initializers>
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-designated-field-initializers>)
 if(TROUPE_WERROR)
   target_compile_options(troupe_flags INTERFACE -Werror)
