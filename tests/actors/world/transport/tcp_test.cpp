@@ -217,39 +217,61 @@ TEST(TcpNetwork, LogsWhatIsBound) {
   EXPECT_EQ(logged, fmt::format("the control network listens at 127.0.0.1 port {}", (*network)->port()));
 }
 
-/// Rank 1 of the job in a process of its own, which does nothing but live.
-pid_t fork_rank(const TcpOptions& options) {
-  pid_t child = fork();
-  if (child != 0) return child;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  auto network = TcpNetwork::open(options, [](NetworkEvent) {});
-  while (network) pause();
-  _exit(1);
-}
+/// Rank 1 of a job in a process of its own, which does nothing but live. It is forked before this process has
+/// threads, and so before there is a port.
+class RankProcess {
+ public:
+  explicit RankProcess(TcpOptions options) {
+    int ends[2];
+    if (pipe(ends) != 0) abort();
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      close(ends[1]);
+      bool is_told = ::read(ends[0], &options.port, sizeof options.port) == sizeof options.port;
+      auto network = TcpNetwork::open(options, [](NetworkEvent) {});
+      while (is_told && network) pause();
+      _exit(1);
+    }
+    close(ends[0]);
+    port_pipe_ = ends[1];
+  }
+  ~RankProcess() {
+    close(port_pipe_);
+    signal(SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+  void connect(std::uint16_t port) { ASSERT_EQ(::write(port_pipe_, &port, sizeof port), sizeof port); }
+  void signal(int number) { kill(pid_, number); }
+
+ private:
+  pid_t pid_ = 0;
+  int port_pipe_ = -1;
+};
 
 TEST(TcpNetwork, SeesThatAProcessWasKilled) {
   TcpJob job(2);
+  RankProcess rank(job.options(1));
   job.open(0);
-  pid_t child = fork_rank(job.options(1));
+  rank.connect(job.port);
   ASSERT_TRUE(job.hears(0, "joined 1"));
 
-  kill(child, SIGKILL);
+  rank.signal(SIGKILL);
 
   EXPECT_TRUE(job.hears(0, "lost 1 peer_lost"));
-  waitpid(child, nullptr, 0);
 }
 
 TEST(TcpNetwork, SeesThatAProcessWasStopped) {
   TcpJob job(2);
+  RankProcess rank(job.options(1));
   job.open(0);
-  pid_t child = fork_rank(job.options(1));
+  rank.connect(job.port);
   ASSERT_TRUE(job.hears(0, "joined 1"));
 
-  kill(child, SIGSTOP);
+  rank.signal(SIGSTOP);
 
   EXPECT_TRUE(job.hears(0, "lost 1 timeout"));
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
 }
 
 TEST(TcpNetwork, LeavesNoDescriptorBehind) {
