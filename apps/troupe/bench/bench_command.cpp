@@ -8,6 +8,7 @@
 #include <span>
 
 #include "apps/troupe/bench/collectives.hpp"
+#include "apps/troupe/bench/step.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -51,11 +52,79 @@ void print_table(std::span<const CollectiveTime> times) {
   }
 }
 
+struct StepFlags {
+  StepBench bench;
+  std::string strategy = "zero1";
+  bool json = false;
+};
+
+void print_json(std::span<const StepTime> times) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const StepTime& time : times) {
+    rows.push_back({{"overlap", time.overlap},
+                    {"step_seconds", time.step_seconds},
+                    {"compute_seconds", time.compute_seconds},
+                    {"communication_seconds", time.communication_seconds},
+                    {"exposed_seconds", time.exposed_seconds},
+                    {"launch_p50_microseconds", time.launch_p50_microseconds},
+                    {"launch_p99_microseconds", time.launch_p99_microseconds},
+                    {"launches", time.launches},
+                    {"messages_per_step", time.messages_per_step}});
+  }
+  fmt::print("{}\n", rows.dump(1));
+}
+
+void print_table(std::span<const StepTime> times) {
+  fmt::print("{:<9}{:>10}{:>12}{:>16}{:>12}{:>16}{:>16}{:>15}\n", "overlap", "step ms", "compute ms",
+             "collectives ms", "exposed ms", "launch p50 us", "launch p99 us", "messages/step");
+  for (const StepTime& time : times) {
+    fmt::print("{:<9}{:>10.2f}{:>12.2f}{:>16.2f}{:>12.2f}{:>16.1f}{:>16.1f}{:>15.1f}\n",
+               time.overlap ? "on" : "off", time.step_seconds * 1e3, time.compute_seconds * 1e3,
+               time.communication_seconds * 1e3, time.exposed_seconds * 1e3, time.launch_p50_microseconds,
+               time.launch_p99_microseconds, time.messages_per_step);
+  }
+}
+
+int run_step_bench(StepFlags& flags) {
+  auto strategy = core::strategy_from_name(flags.strategy);
+  auto times = strategy ? (flags.bench.strategy = *strategy, measure_steps(flags.bench))
+                        : core::Result<std::vector<StepTime>>(tl::unexpected(strategy.error()));
+  if (!times) {
+    fmt::print(stderr, "troupe: {}\n", times.error().message);
+    return times.error().code == core::Errc::invalid_argument ? 2 : 1;
+  }
+  flags.json ? print_json(*times) : print_table(*times);
+  return 0;
+}
+
+void add_step_bench(CLI::App& bench, int& exit_code) {
+  CLI::App* const step = bench.add_subcommand(
+      "step",
+      "Measure training steps without and with overlap: exposed communication and the runtime's own cost");
+  // Lives as long as the command's callbacks, which both hold it.
+  const auto flags = std::make_shared<StepFlags>();
+  step->add_option("--ranks", flags->bench.ranks, "Number of ranks")->capture_default_str();
+  step->add_option("--strategy", flags->strategy, "ddp or zero1")->capture_default_str();
+  step->add_option("--collectives", flags->bench.collectives, "shared_memory or gloo")->capture_default_str();
+  step->add_option("--layers", flags->bench.layers, "Layers of the model")->capture_default_str();
+  step->add_option("--layer-elements", flags->bench.layer_elements, "fp32 parameters of a layer")
+      ->capture_default_str();
+  step->add_option("--bucket-elements", flags->bench.bucket_elements, "A bucket closes with this many")
+      ->capture_default_str();
+  step->add_option("--layer-milliseconds", flags->bench.layer_milliseconds,
+                   "Of one layer's forward; backward takes twice as long. The processor is free meanwhile")
+      ->capture_default_str();
+  step->add_option("--steps", flags->bench.steps, "Steps to measure")->capture_default_str();
+  step->add_flag("--json", flags->json, "Print JSON instead of a table");
+  step->callback([flags, &exit_code] { exit_code = run_step_bench(*flags); });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app, int& exit_code) {
   CLI::App* const bench = app.add_subcommand("bench", "Measure this build on this machine");
   bench->require_subcommand(1);
+  add_step_bench(*bench, exit_code);
   CLI::App* const collectives =
       bench->add_subcommand("collectives", "Measure shared_memory and gloo against each other");
   // Lives as long as the command's callbacks, which both hold it.

@@ -1,0 +1,170 @@
+#include "apps/troupe/bench/step.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include "actors/session/process_world.hpp"
+#include "actors/session/session.hpp"
+#include "apps/troupe/bench/children.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+using core::Result;
+
+constexpr int kWarmUpSteps = 10;
+
+/// A port that was free a moment ago.
+Result<std::uint16_t> free_port() {
+  int handle = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  bool bound = handle >= 0 && bind(handle, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+               getsockname(handle, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  if (handle >= 0) close(handle);
+  if (!bound) return core::fail(core::Errc::io, "bench: there is no free port on the loopback interface");
+  return ntohs(address.sin_port);
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double percentile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1,
+                         static_cast<std::size_t>(share * static_cast<double>(values.size())))];
+}
+
+/// Forward and backward of layers that compute elsewhere.
+class LayeredTrainer {
+ public:
+  LayeredTrainer(actors::Session& session, const StepBench& bench) : session_(session), bench_(bench) {}
+
+  Result<actors::StepOutcome> step() {
+    TRY(session_.begin_step(1e-3));
+    TRY(session_.begin_lane(session_.lanes()[0]));
+    auto layers = static_cast<std::uint32_t>(bench_.layers);
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+      TRY(session_.before_use(layer));
+      compute(1);
+    }
+    for (std::uint32_t layer = layers; layer-- > 0;) {
+      compute(2);
+      session_.gradient(layer)[0] += 1;
+      session_.gradient_ready(layer);
+    }
+    session_.end_lane(0);
+    return session_.finish_step();
+  }
+
+ private:
+  void compute(int parts) const {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(bench_.layer_milliseconds * parts));
+  }
+
+  actors::Session& session_;
+  const StepBench& bench_;
+};
+
+Result<StepTime> run_rank(const StepBench& bench, bool overlap, actors::JobEnvironment environment) {
+  actors::ProcessWorldOptions world_options;
+  world_options.environment = [environment] { return environment; };
+  world_options.collectives = bench.collectives;
+  world_options.log = [](std::string_view) {};
+  auto world = TRY(actors::ProcessWorld::create(std::move(world_options)));
+  actors::SessionOptions options;
+  options.training.strategy = bench.strategy;
+  options.training.overlap = overlap;
+  options.training.bucket_elements = bench.bucket_elements;
+  std::vector<actors::ParameterSpec> parameters;
+  for (int layer = 0; layer < bench.layers; ++layer) {
+    parameters.push_back({fmt::format("layer{}", layer), {bench.layer_elements}});
+  }
+  auto session = TRY(actors::Session::join(*world, options, std::move(parameters)));
+  LayeredTrainer trainer(*session, bench);
+  std::array<std::vector<double>, 4> samples;
+  std::vector<double> latencies;
+  std::uint64_t messages = 0;
+  for (int step = 0; step < bench.steps + kWarmUpSteps; ++step) {
+    if (step == kWarmUpSteps) messages = session->message_count();
+    auto outcome = TRY(trainer.step());
+    if (step < kWarmUpSteps) continue;
+    auto seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
+    samples[0].push_back(seconds(outcome.times.total));
+    samples[1].push_back(seconds(outcome.times.compute()));
+    samples[2].push_back(seconds(outcome.times.communication));
+    samples[3].push_back(seconds(outcome.times.exposed));
+    const auto& launches = session->launch_latencies_us();
+    latencies.insert(latencies.end(), launches.begin(), launches.end());
+  }
+  messages = session->message_count() - messages;
+  TRY(session->leave());
+  StepTime time{overlap, median(samples[0]), median(samples[1]), median(samples[2]), median(samples[3])};
+  time.launch_p50_microseconds = percentile(latencies, 0.5);
+  time.launch_p99_microseconds = percentile(latencies, 0.99);
+  time.launches = static_cast<std::int64_t>(latencies.size());
+  time.messages_per_step = static_cast<double>(messages) / bench.steps;
+  return time;
+}
+
+Result<StepTime> measure(const StepBench& bench, bool overlap) {
+  actors::JobEnvironment environment;
+  environment.launcher = "bench";
+  environment.world = {bench.ranks};
+  environment.local_world = bench.ranks;
+  environment.job = fmt::format("bench-step-{}-{}", getpid(), overlap ? 1 : 0);
+  environment.control_port = TRY(free_port());
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return core::fail(core::Errc::io, "bench: cannot make a pipe");
+  Children children;
+  for (int rank = 0; rank < bench.ranks; ++rank) {
+    environment.rank = {rank};
+    environment.local_rank = rank;
+    TRY(children.start([&] {
+      auto time = run_rank(bench, overlap, environment);
+      if (!time) fmt::print(stderr, "bench: rank {}: {}\n", rank, time.error().message);
+      if (time && rank == 0 && write(ends[1], &*time, sizeof(*time)) != sizeof(*time)) return 1;
+      return time ? 0 : 1;
+    }));
+  }
+  close(ends[1]);
+  StepTime time;
+  bool good = children.wait();
+  bool whole = read(ends[0], &time, sizeof(time)) == static_cast<ssize_t>(sizeof(time));
+  close(ends[0]);
+  if (!good || !whole) return core::fail(core::Errc::internal, "bench: a rank failed; its error is above");
+  return time;
+}
+
+}  // namespace
+
+Result<std::vector<StepTime>> measure_steps(const StepBench& bench) {
+  if (bench.ranks < 1 || bench.layers < 1 || bench.layer_elements < 1 || bench.steps < 1 ||
+      bench.bucket_elements < 1 || bench.layer_milliseconds < 0) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "bench: ranks, layers, elements and steps are at least 1, and layers take no negative time");
+  }
+  std::vector<StepTime> times;
+  for (bool overlap : {false, true}) times.push_back(TRY(measure(bench, overlap)));
+  return times;
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/placement.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+struct StepBench {
+  int ranks = 2;
+  core::Strategy strategy = core::Strategy::zero1;
+  std::string collectives = "shared_memory";
+  int layers = 12;
+  std::int64_t layer_elements = 262'144;
+  std::int64_t bucket_elements = 524'288;
+  /// Of one layer's forward; backward takes twice as long. The processor is free meanwhile, as it is while an
+  /// accelerator computes.
+  double layer_milliseconds = 1.5;
+  int steps = 60;
+};
+
+/// Medians over the steps after the first ten, as rank 0 sees them.
+struct StepTime {
+  bool overlap = false;
+  double step_seconds = 0;
+  double compute_seconds = 0;
+  double communication_seconds = 0;
+  double exposed_seconds = 0;          ///< the trainer stood still for the runtime
+  double launch_p50_microseconds = 0;  ///< from a bucket's last gradient to its launch
+  double launch_p99_microseconds = 0;
+  std::int64_t launches = 0;     ///< that these percentiles are of
+  double messages_per_step = 0;  ///< between actors of one rank
+};
+
+/// Forks the ranks, so the process must not have threads yet; first without overlap, then with it.
+core::Result<std::vector<StepTime>> measure_steps(const StepBench& bench);
+
+}  // namespace troupe::apps
