@@ -1,0 +1,207 @@
+// What every back-end does when something goes wrong, and in the epoch after.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "tests/gpu/collective/contract.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+class CollectiveFailure : public CollectiveContract {};
+
+TEST_P(CollectiveFailure, AMemberThatDoesNotComeEndsTheOthersAtTheirDeadline) {
+  if (n == 1) GTEST_SKIP() << "nobody to wait for";
+  std::vector<std::shared_ptr<OperationStatus>> statuses;
+  for (int i = 0; i + 1 < n; ++i) {
+    statuses.push_back(stage.post(i, {.deadline = std::chrono::milliseconds(50)}));
+  }
+  stage.settle();
+  // With Gloo the first member that gives up looks lost to the others.
+  const bool tells_why = std::get<0>(GetParam()) != BackendKind::gloo;
+  for (const auto& status : statuses) {
+    EXPECT_THAT(outcome_of(*status), ::testing::AnyOf("timeout", tells_why ? "timeout" : "peer_lost"));
+  }
+  const std::string absent = std::to_string(stage.company->options_of(n - 1, "dp", {}).self.value);
+  if (tells_why) {
+    EXPECT_THAT(message_of(*statuses[0]), ::testing::EndsWith("no sign of rank " + absent));
+  }
+
+  const auto later = stage.post(0, {});
+  stage.settle();
+  EXPECT_EQ(message_of(*later), message_of(*statuses[0])) << "a group that failed once stays so";
+}
+
+TEST_P(CollectiveFailure, AMemberThatNeverComesEndsTheSetUpAtItsDeadline) {
+  if (n == 1) GTEST_SKIP() << "nobody to wait for";
+  if (std::get<0>(GetParam()) == BackendKind::simulated) GTEST_SKIP() << "nobody may wait in simulation";
+  auto options = stage.company->options_of(0, "late", core::Epoch{1});
+  options.deadline = std::chrono::milliseconds(30);
+  const auto group = stage.company->create_group(0, options);
+
+  ASSERT_FALSE(group.has_value());
+  EXPECT_EQ(core::to_string(group.error().code), std::string("timeout")) << group.error().message;
+}
+
+TEST_P(CollectiveFailure, AbortEndsWhatRunsAndWhatComesLater) {
+  const core::Error reason{core::Errc::aborted, "the epoch ended"};
+  std::vector<std::shared_ptr<OperationStatus>> statuses;
+  for (int i = 0; i + 1 < n; ++i) statuses.push_back(stage.post(i, {}));
+  for (const auto& group : stage.groups) group->abort(reason);
+  for (int i = 0; i < n; ++i) statuses.push_back(stage.post(i, {}));
+  stage.settle();
+
+  EXPECT_EQ(message_of(*statuses[0]), reason.message);
+  // The others may learn of the first one's abort before their own.
+  for (const auto& status : statuses) {
+    EXPECT_THAT(outcome_of(*status), ::testing::AnyOf("aborted", "peer_lost")) << message_of(*status);
+  }
+}
+
+/// Posts make(member) for all and settles; every member must end in Errc::mismatch with a message that holds
+/// all of `words`.
+class CollectiveMismatch : public CollectiveContract {
+ protected:
+  template <class Make>
+  void expect_mismatch(Make make, const std::vector<std::string>& words) {
+    std::vector<std::shared_ptr<OperationStatus>> statuses;
+    for (int i = 0; i < n; ++i) statuses.push_back(stage.post(i, make(i)));
+    stage.settle();
+    for (const auto& status : statuses) {
+      EXPECT_EQ(outcome_of(*status), "mismatch");
+      for (const std::string& word : words) EXPECT_THAT(message_of(*status), ::testing::HasSubstr(word));
+    }
+  }
+
+  Bytes buffer = Bytes(1 << 20);
+};
+
+TEST_P(CollectiveMismatch, OfTheKindNamesTheRankAndTheField) {
+  expect_mismatch(
+      [&](int i) {
+        Operation operation{.kind = i == n - 1 ? OperationKind::barrier : OperationKind::all_reduce};
+        return operation;
+      },
+      {"rank " + std::to_string(n + 9), "kind barrier", "rank 10 posted all_reduce"});
+}
+
+TEST_P(CollectiveMismatch, OfTheSizeNamesBothNumbers) {
+  expect_mismatch(
+      [&](int i) {
+        const std::size_t bytes = i == 1 ? 1 << 20 : 1 << 12;
+        return Operation{.kind = OperationKind::all_reduce,
+                         .input = {buffer.data(), bytes},
+                         .output = {buffer.data(), bytes}};
+      },
+      {"rank 11", "elements 262144", "rank 10 posted 1024"});
+}
+
+TEST_P(CollectiveMismatch, OfTheTypeOrTheReductionIsFound) {
+  expect_mismatch(
+      [&](int i) {
+        return Operation{.kind = OperationKind::all_reduce,
+                         .reduce = i == 0 ? ReduceOp::max : ReduceOp::sum,
+                         .input = {buffer.data(), 64},
+                         .output = {buffer.data(), 64}};
+      },
+      {"reduce sum", "rank 10 posted max"});
+}
+
+TEST_P(CollectiveMismatch, OfTheCountsOfAnExchangeNamesBothSides) {
+  expect_mismatch(
+      [&](int i) {
+        std::vector<std::size_t> counts(static_cast<std::size_t>(n), 4);
+        Operation operation{
+            .kind = OperationKind::all_to_all, .input_counts = counts, .output_counts = counts};
+        if (i == 0) operation.input_counts[1] = 5;
+        operation.input = {buffer.data(), sum_of(operation.input_counts) * 4};
+        operation.output = {buffer.data() + 4096, sum_of(operation.output_counts) * 4};
+        return operation;
+      },
+      {"rank 10 posted input_counts[1] 5", "rank 11 posted output_counts[0] 4"});
+}
+
+TEST_P(CollectiveMismatch, OfAMessageIsSeenByBothSides) {
+  const auto sent = stage.post(
+      0, {.kind = OperationKind::send, .dtype = DType::u8, .input = {buffer.data(), 4096}, .peer = 1});
+  const auto received = stage.post(
+      1, {.kind = OperationKind::receive, .dtype = DType::u8, .output = {buffer.data(), 4097}, .peer = 0});
+  stage.settle();
+
+  EXPECT_EQ(outcome_of(*sent), "mismatch");
+  EXPECT_EQ(outcome_of(*received), "mismatch");
+  EXPECT_THAT(message_of(*sent), ::testing::HasSubstr("elements 4097"));
+}
+
+/// What a process holds that could leak.
+struct Holdings {
+  static std::size_t entries(const char* directory) {
+    const std::filesystem::directory_iterator all(directory);
+    return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+  }
+
+  std::size_t descriptors = entries("/proc/self/fd");
+  std::size_t threads = entries("/proc/self/task");
+  std::size_t segments = entries("/dev/shm");
+
+  friend bool operator==(const Holdings&, const Holdings&) = default;
+};
+
+TEST(CollectiveEpochs, AHundredAbortsAtAnyMomentLeakNothing) {
+  for (const BackendKind kind : {BackendKind::simulated, BackendKind::shared_memory, BackendKind::gloo}) {
+    std::mt19937_64 random(99);
+    const auto company = Company::form(kind, 3);
+    const auto streams = company->create_streams();
+    std::vector<Bytes> buffers(3, Bytes(1 << 18));
+    std::optional<Holdings> before;
+    for (std::uint64_t epoch = 1; epoch <= 100; ++epoch) {
+      auto groups = company->create_groups("dp", {epoch});
+      std::vector<std::shared_ptr<OperationStatus>> statuses;
+      const auto post_to_all = [&](std::size_t bytes) {
+        for (std::size_t i = 0; i < 3; ++i) {
+          const BufferView view{buffers[i].data(), bytes};
+          statuses.push_back(
+              groups[i]
+                  ->post({.kind = OperationKind::all_reduce, .input = view, .output = view}, streams[i].get())
+                  .value());
+        }
+      };
+      post_to_all(64);
+      company->settle(streams);
+      for (const auto& status : statuses) ASSERT_EQ(outcome_of(*status), "ok") << message_of(*status);
+
+      for (int i = 0; i < 3; ++i) post_to_all(random() % buffers[0].size() / 4 * 4);
+      // In real time the members are somewhere in these operations now.
+      for (std::size_t i = 0; i < random() % 4; ++i) std::this_thread::yield();
+      for (const auto& group : groups) group->abort({core::Errc::aborted, "the epoch ended"});
+      company->settle(streams);
+      for (const auto& status : statuses) ASSERT_NE(outcome_of(*status), "running");
+      groups.clear();
+      // The first epoch brings what stays, for example the library's own buffers.
+      if (!before) before = Holdings{};
+    }
+    EXPECT_TRUE(*before == Holdings{}) << kind;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CollectiveFailure,
+                         ::testing::Combine(::testing::Values(BackendKind::simulated,
+                                                              BackendKind::shared_memory, BackendKind::gloo),
+                                            ::testing::Values(1, 2, 3, 4, 8)),
+                         name_of_case);
+
+// Gloo's messages carry no signature.
+INSTANTIATE_TEST_SUITE_P(Backends, CollectiveMismatch,
+                         ::testing::Combine(::testing::Values(BackendKind::simulated,
+                                                              BackendKind::shared_memory),
+                                            ::testing::Values(2, 4)),
+                         name_of_case);
+
+}  // namespace
+}  // namespace troupe::gpu
