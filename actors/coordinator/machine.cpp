@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 
 namespace troupe::actors {
 
@@ -16,14 +17,36 @@ std::string first_difference(const std::vector<std::string>& ours, const std::ve
   std::size_t i = 0;
   while (i < common && ours[i] == theirs[i]) ++i;
   auto line = [i](const std::vector<std::string>& lines) {
-    return i < lines.size() ? lines[i] : std::string("nothing: the plan ends here");
+    return i < lines.size() ? lines[i] : std::string("nothing more");
   };
   return fmt::format("entry {}: rank 0 has \"{}\", the other has \"{}\"", i, line(ours), line(theirs));
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
 }
 
 }  // namespace
 
 CoordinatorMachine::CoordinatorMachine(CoordinatorConfig config) : config_(config) {}
+
+void CoordinatorMachine::start(Outbox& outbox) {
+  outbox.arm(kJoinTimer, config_.join_deadline);
+}
+
+void CoordinatorMachine::timer(TimerId, Outbox& outbox) {
+  if (state_ != State::forming) return;
+  auto seconds = std::chrono::duration<double>(config_.join_deadline).count();
+  refuse(
+      {core::Errc::timeout,
+       fmt::format("the job did not form within {} s: rank 0 still waits for {}; start what is missing, or "
+                   "look into its log",
+                   seconds, waiting_for())},
+      outbox);
+}
 
 void CoordinatorMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
   dispatch(envelope.body, Overloaded{[&](const messages::Join& m) { on(m, outbox); },
@@ -39,12 +62,12 @@ void CoordinatorMachine::receive(const messages::Envelope& envelope, Outbox& out
 
 void CoordinatorMachine::on(const messages::Join& join, Outbox& outbox) {
   if (state_ != State::forming) {
-    outbox.send(
-        {join.rank, Role::rank_supervisor, 0},
-        messages::Refused{{true, core::Errc::stale_epoch,
+    messages::Failure late{true, core::Errc::stale_epoch,
                            fmt::format("rank {} asks to join, but this epoch is {}; it can come in with the "
                                        "next one",
-                                       join.rank.value, state())}});
+                                       join.rank.value, state())};
+    outbox.send({join.rank, Role::rank_supervisor, 0},
+                messages::Refused{failure_.failed ? failure_ : std::move(late)});
     return;
   }
   joined_[join.rank] = join;
@@ -63,10 +86,11 @@ void CoordinatorMachine::compare(Outbox& outbox) {
   const auto& first = joined_.begin()->second;
   for (const auto& [rank, join] : joined_) {
     if (join.configuration != first.configuration) {
-      refuse({core::Errc::mismatch,
-              fmt::format("rank {} runs with other settings than rank 0:\n--- rank 0\n{}\n--- rank {}\n{}",
-                          rank.value, first.configuration, rank.value, join.configuration)},
-             outbox);
+      refuse(
+          {core::Errc::mismatch,
+           fmt::format("rank {} runs with other settings than rank 0; the first difference is {}", rank.value,
+                       first_difference(lines_of(first.configuration), lines_of(join.configuration)))},
+          outbox);
       return;
     }
     if (join.plan_hash == first.plan_hash) continue;
@@ -87,21 +111,23 @@ void CoordinatorMachine::on(const messages::PlanLines& plan, Outbox& outbox) {
   auto ours = plans_.find(joined_.begin()->first);
   auto theirs = plans_.find(*differing_);
   if (ours == plans_.end() || theirs == plans_.end()) return;
-  refuse({core::Errc::mismatch,
-          fmt::format("rank {} plans other collectives than rank 0; the first difference is {}",
-                      differing_->value, first_difference(ours->second, theirs->second))},
-         outbox);
+  refuse(
+      {core::Errc::mismatch, fmt::format("rank {} plans another step than rank 0; the first difference is {}",
+                                         differing_->value, first_difference(ours->second, theirs->second))},
+      outbox);
 }
 
 void CoordinatorMachine::refuse(core::Error error, Outbox& outbox) {
   state_ = State::fenced;
-  tell_all(messages::Refused{messages::failure_of(error)}, outbox);
+  failure_ = messages::failure_of(error);
+  tell_all(messages::Refused{failure_}, outbox);
 }
 
 void CoordinatorMachine::fence(core::Rank culprit, messages::Failure failure, Outbox& outbox) {
   if (state_ == State::fenced || state_ == State::closed) return;
   state_ = State::fenced;
-  tell_all(messages::Fence{culprit, std::move(failure)}, outbox);
+  failure_ = std::move(failure);
+  tell_all(messages::Fence{culprit, failure_}, outbox);
 }
 
 void CoordinatorMachine::on(const messages::Leave& leave, Outbox& outbox) {
@@ -132,7 +158,10 @@ void CoordinatorMachine::on(const messages::StoreGet& get, const messages::Addre
 }
 
 void CoordinatorMachine::tell_all(const messages::Message& message, Outbox& outbox) const {
-  for (const auto& [rank, join] : joined_) outbox.send({rank, Role::rank_supervisor, 0}, message);
+  // Rank 0, whose process this is, comes last: hearing of an end, it may end itself.
+  for (auto member = joined_.rbegin(); member != joined_.rend(); ++member) {
+    outbox.send({member->first, Role::rank_supervisor, 0}, message);
+  }
 }
 
 std::string_view CoordinatorMachine::state() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,6 +17,8 @@ namespace troupe::actors {
 
 struct CoordinatorConfig {
   core::WorldSize world{1};
+  /// For all ranks to join; then the job is refused, and the ranks that are missing are named.
+  std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
 };
 
 /// Membership of the job, in rank 0's process: forming -> running -> closed, and from everywhere -> fenced.
@@ -26,12 +29,15 @@ class CoordinatorMachine final : public Machine {
  public:
   explicit CoordinatorMachine(CoordinatorConfig config);
 
+  void start(Outbox& outbox) override;
   void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  void timer(TimerId id, Outbox& outbox) override;
   std::string_view state() const override;
   std::string waiting_for() const override;
 
  private:
   enum class State : std::uint8_t { forming, running, fenced, closed };
+  static constexpr TimerId kJoinTimer = 0;
 
   void on(const messages::Join& join, Outbox& outbox);
   void on(const messages::PlanLines& plan, Outbox& outbox);
@@ -49,6 +55,7 @@ class CoordinatorMachine final : public Machine {
   std::optional<core::Rank> differing_;  ///< the rank whose plan is compared line by line with rank 0's
   std::map<core::Rank, std::vector<std::string>> plans_;
   std::set<core::Rank> left_;
+  messages::Failure failure_;  ///< why the epoch is over, once it is fenced
   std::map<std::string, std::string> store_;
   std::vector<std::pair<messages::Address, messages::StoreGet>>
       waiting_gets_;  // at most one a rank and group

@@ -82,7 +82,9 @@ std::size_t DataPlane::allocated_bytes() const {
 }
 
 DataPlaneTimes DataPlane::times() const {
-  return {std::chrono::nanoseconds(state_->communication_ns.load()),
+  auto began = state_->operation_began_ns.load();
+  auto running = began == 0 ? 0 : state_->device.now().count() - began;
+  return {std::chrono::nanoseconds(state_->communication_ns.load() + running),
           std::chrono::nanoseconds(state_->optimizer_ns.load())};
 }
 

@@ -26,7 +26,7 @@ struct DataPlaneGroups {
   std::unique_ptr<gpu::Group> outer;  ///< ranks that hold the same shard
 };
 
-/// How long the device was busy with what, since the beginning.
+/// How long the device was busy with what, since the beginning; a collective that runs counts up to now.
 struct DataPlaneTimes {
   std::chrono::nanoseconds communication{};
   std::chrono::nanoseconds optimizer{};

@@ -82,8 +82,8 @@ struct DataPlane::State {
   std::vector<core::TreeStep> finishing;  ///< over the roots of all ranks
   PrepareVerdict verdict;                 ///< what the supervisor asked for; read when the entry is launched
   std::mutex verdict_mutex;               // guards verdict
-  std::chrono::nanoseconds operation_began{};  ///< touched on "communication" only
-  std::chrono::nanoseconds update_began{};     ///< touched on "update" only
+  std::atomic<std::int64_t> operation_began_ns{0};  ///< of what "communication" carries now; 0: nothing
+  std::chrono::nanoseconds update_began{};          ///< touched on "update" only
   std::atomic<std::int64_t> communication_ns{0};
   std::atomic<std::int64_t> optimizer_ns{0};
 };

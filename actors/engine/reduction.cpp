@@ -254,7 +254,7 @@ DataPlane::State::Posted DataPlane::State::reduce_verdict() {
 }
 
 void DataPlane::State::mark_begin() {
-  communication->enqueue("begin", {}, [this] { operation_began = device.now(); });
+  communication->enqueue("begin", {}, [this] { operation_began_ns = device.now().count(); });
 }
 
 void DataPlane::State::complete(const LaunchCollective& work, std::shared_ptr<gpu::OperationStatus> status) {
@@ -265,8 +265,9 @@ void DataPlane::State::complete(const LaunchCollective& work, std::shared_ptr<gp
     if (status) {
       auto result = status->result();
       if (result) done.failure = messages::failure_of(*result);
-      communication_ns += (now - operation_began).count();
-      trace_span("communication", core::describe(entry), operation_began, now, flow_of(entry, work.step));
+      std::chrono::nanoseconds began(operation_began_ns.exchange(0));
+      communication_ns += (now - began).count();
+      trace_span("communication", core::describe(entry), began, now, flow_of(entry, work.step));
     }
     if (entry.purpose == core::PlanPurpose::verdict && !done.failure.failed) {
       auto words = arena.verdict().as<std::int64_t>();

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/trace.hpp"
@@ -21,6 +23,7 @@ class Tracer {
   std::chrono::nanoseconds now() const { return now_(); }
 
   void add(core::TraceEvent event) {
+    if (stopped_.load(std::memory_order_relaxed)) return;
     std::lock_guard lock(mutex_);
     if (events_.size() < capacity_) {
       events_.push_back(std::move(event));
@@ -28,6 +31,9 @@ class Tracer {
       dropped_ += 1;
     }
   }
+
+  /// What comes later is not recorded.
+  void stop() { stopped_.store(true, std::memory_order_relaxed); }
 
   std::vector<core::TraceEvent> take() {
     std::lock_guard lock(mutex_);
@@ -42,6 +48,7 @@ class Tracer {
  private:
   Now now_;
   std::size_t capacity_;
+  std::atomic<bool> stopped_{false};
   mutable std::mutex mutex_;  // guards events_ and dropped_
   std::vector<core::TraceEvent> events_;
   std::uint64_t dropped_ = 0;

@@ -16,7 +16,16 @@ void RankSupervisorMachine::start(Outbox& outbox) {
 }
 
 void RankSupervisorMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
-  if (state_ == State::fenced || state_ == State::left) return;
+  if (state_ == State::left) return;
+  if (state_ == State::fenced) {
+    if (!untold_) return;
+    dispatch(envelope.body,
+             Overloaded{[&](const messages::Fence& order) { tell_trainer(order.failure, outbox); },
+                        [&](const messages::PeerLost& lost) {
+                          if (lost.rank == coordinator().rank) tell_trainer(*untold_, outbox);
+                        }});
+    return;
+  }
   on_membership(envelope.body, outbox);
   if (state_ == State::running) on_step(envelope.body, outbox);
 }
@@ -37,8 +46,7 @@ void RankSupervisorMachine::on_membership(const messages::Message& message, Outb
                         [&](const messages::PeerLost& lost) {
                           // Only the coordinator's connection is this rank's own business; of others the
                           // Fence speaks.
-                          if (lost.rank != coordinator().rank || state_ == State::leaving) return;
-                          fence(lost.failure, false, outbox);
+                          if (lost.rank == coordinator().rank) fence(lost.failure, false, outbox);
                         },
                         [&](const messages::CollectiveFailed& failed) {
                           if (state_ != State::leaving) fence(failed.failure, true, outbox);
@@ -55,7 +63,11 @@ void RankSupervisorMachine::on_membership(const messages::Message& message, Outb
                     });
 }
 
-void RankSupervisorMachine::timer(TimerId, Outbox& outbox) {
+void RankSupervisorMachine::timer(TimerId id, Outbox& outbox) {
+  if (id == kFenceTimer) {
+    if (untold_) tell_trainer(*untold_, outbox);
+    return;
+  }
   if (state_ != State::joining) return;
   fence({true, core::Errc::timeout,
          fmt::format("the job did not form within {} s; see rank 0's log for the ranks that are missing",
@@ -123,7 +135,8 @@ void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
   shards_updated_ = 0;
   auto decided = decision();
   outbox.send(peer(Role::conductor), decided);
-  for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) {
+  // In the order of forward, which begins with the last bucket: what is read first is updated first.
+  for (std::uint32_t bucket = config_.buckets; bucket-- > 0;) {
     outbox.send(peer(Role::parameter_shard, bucket), decided);
   }
   outbox.send(peer(Role::trainer), std::move(decided));
@@ -146,10 +159,22 @@ messages::StepDecided RankSupervisorMachine::decision() const {
 }
 
 void RankSupervisorMachine::fence(messages::Failure reason, bool tell_coordinator, Outbox& outbox) {
+  bool was_member = state_ != State::joining;
   state_ = State::fenced;
   outbox.perform(AbortCollectives{reason});
-  if (tell_coordinator) outbox.send(coordinator(), messages::RankFailed{config_.rank, reason});
   outbox.send(peer(Role::conductor), messages::Fence{config_.rank, reason});
+  if (tell_coordinator) outbox.send(coordinator(), messages::RankFailed{config_.rank, reason});
+  untold_ = std::move(reason);
+  if (tell_coordinator && was_member) {
+    outbox.arm(kFenceTimer, std::chrono::seconds(1));
+  } else {
+    tell_trainer(*untold_, outbox);
+  }
+}
+
+void RankSupervisorMachine::tell_trainer(messages::Failure reason, Outbox& outbox) {
+  untold_.reset();
+  outbox.cancel(kFenceTimer);
   outbox.send(peer(Role::trainer), messages::StepFailed{step_, std::move(reason)});
 }
 
@@ -171,6 +196,7 @@ std::string_view RankSupervisorMachine::state() const {
 
 std::string RankSupervisorMachine::waiting_for() const {
   if (state_ == State::joining) return "the coordinator's welcome";
+  if (untold_) return "the coordinator to say who failed first";
   if (state_ == State::leaving) return "the other ranks to finish";
   if (state_ != State::running) return {};
   switch (phase_) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,8 @@ struct RankSupervisorConfig {
 ///
 /// RS-1: every rank decides a step from the same reduced facts by the same formula, so all decide the same.
 /// RS-2: a step is decided only after every bucket is reduced and the verdict has arrived.
-/// RS-3: a fenced rank decides nothing, and its trainer is told why.
+/// RS-3: a fenced rank decides nothing, and its trainer is told why: by the Coordinator's word, or after a
+/// second without one.
 class RankSupervisorMachine final : public Machine {
  public:
   explicit RankSupervisorMachine(RankSupervisorConfig config);
@@ -42,6 +44,7 @@ class RankSupervisorMachine final : public Machine {
   enum class State : std::uint8_t { joining, running, fenced, leaving, left };
   enum class Phase : std::uint8_t { idle, backward, verdict };
   static constexpr TimerId kJoinTimer = 0;
+  static constexpr TimerId kFenceTimer = 1;
 
   void on_membership(const messages::Message& message, Outbox& outbox);
   void on_step(const messages::Message& message, Outbox& outbox);
@@ -49,6 +52,7 @@ class RankSupervisorMachine final : public Machine {
   void prepare_verdict_when_ready(Outbox& outbox);
   void decide_when_ready(Outbox& outbox);
   void fence(messages::Failure reason, bool tell_coordinator, Outbox& outbox);
+  void tell_trainer(messages::Failure reason, Outbox& outbox);
   messages::StepDecided decision() const;
   messages::Address peer(messages::Role role, std::uint32_t index = 0) const {
     return {config_.rank, role, index};
@@ -69,6 +73,9 @@ class RankSupervisorMachine final : public Machine {
   std::string refusal_;  ///< of this rank
   std::vector<messages::LaneLoss> losses_;
   messages::Verdict verdict_;
+  /// Why this rank is fenced, while the trainer is not told yet: it ends the process's part in the job, and
+  /// in rank 0 the Coordinator's, so the Coordinator has its say first, which names the job's first culprit.
+  std::optional<messages::Failure> untold_;
 };
 
 }  // namespace troupe::actors

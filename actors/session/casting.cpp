@@ -1,6 +1,9 @@
 #include "actors/session/casting.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/hash.hpp"
 
 namespace troupe::actors {
 
@@ -22,6 +25,21 @@ messages::Address owner_of(const core::PlanEntry& entry, core::Rank rank) {
       break;
   }
   return {rank, Role::rank_supervisor, 0};
+}
+
+/// Everything that ranks must see alike: which parameter lies where, then the collectives.
+std::vector<std::string> lines_of(const Job& job) {
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < job.specs.size(); ++i) {
+    const auto& spec = job.specs[i];
+    const auto& place = job.parameters[i];
+    lines.push_back(fmt::format("parameter {} {} [{}] decays={} bucket={} elements={}..{}", spec.name,
+                                core::name_of(spec.dtype), fmt::join(spec.shape, ","), spec.weight_decay,
+                                place.bucket, place.range.start, place.range.end));
+  }
+  auto collectives = job.plan.lines();
+  lines.insert(lines.end(), collectives.begin(), collectives.end());
+  return lines;
 }
 
 }  // namespace
@@ -46,8 +64,8 @@ RankSupervisorConfig supervisor_config(const Job& job, core::Rank rank,
   for (std::uint32_t i = 0; i < job.plan.entries.size(); ++i) {
     if (job.plan.entries[i].purpose == core::PlanPurpose::verdict) config.verdict_entry = i;
   }
-  config.plan_hash = job.plan.hash();
-  config.plan_lines = job.plan.lines();
+  config.plan_lines = lines_of(job);
+  config.plan_hash = core::hash64(fmt::format("{}", fmt::join(config.plan_lines, "\n")));
   config.configuration = job.configuration;
   config.clip_norm = job.options.clip_norm;
   config.join_deadline = join_deadline;

@@ -170,14 +170,13 @@ core::Result<void> ProcessWorld::start() {
 }
 
 void ProcessWorld::on_network(NetworkEvent event) {
-  auto lost = [this](const RankLost& loss) {
-    messages::PeerLost message{loss.rank, messages::failure_of(loss.why)};
+  if (auto loss = end_of_rank(event)) {
+    messages::PeerLost message{loss->rank, messages::failure_of(loss->why)};
     for (auto role : {Role::rank_supervisor, Role::coordinator}) {
       messages::Address to{rank(), role, 0};
       post({to, to, epoch(), message});
     }
-  };
-  if (auto* loss = std::get_if<RankLost>(&event)) lost(*loss);
+  }
   auto* arrived = std::get_if<MessageArrived>(&event);
   if (!arrived) return;
   auto envelope = messages::decode(arrived->message);

@@ -12,6 +12,13 @@ namespace troupe::actors {
 
 using messages::Role;
 
+namespace {
+
+/// Between who knows why a job does not form, the Coordinator, and who only knows that it does not.
+constexpr auto kGrace = std::chrono::seconds(1);
+
+}  // namespace
+
 /// Collective groups find each other through the Coordinator's store.
 class Session::ControlRendezvous final : public gpu::Rendezvous {
  public:
@@ -82,7 +89,7 @@ core::Result<void> Session::open() {
   TRY(world_.open(std::move(ports)));
   spawn_parts();
   TRY(world_.start());
-  TRY(port_.wait_welcome(options_.join_deadline + std::chrono::seconds(5)));
+  TRY(port_.wait_welcome(options_.join_deadline + 5 * kGrace));
   return connect_groups();
 }
 
@@ -90,11 +97,11 @@ void Session::spawn_parts() {
   auto rank = world_.rank();
   auto address = [&](Role role, std::uint32_t index = 0) { return messages::Address{rank, role, index}; };
   if (rank.value == 0) {
-    world_.spawn(address(Role::coordinator),
-                 std::make_unique<CoordinatorMachine>(CoordinatorConfig{world_.world()}));
+    world_.spawn(address(Role::coordinator), std::make_unique<CoordinatorMachine>(
+                                                 CoordinatorConfig{world_.world(), options_.join_deadline}));
   }
-  world_.spawn(address(Role::rank_supervisor), std::make_unique<RankSupervisorMachine>(
-                                                   supervisor_config(job_, rank, options_.join_deadline)));
+  world_.spawn(address(Role::rank_supervisor), std::make_unique<RankSupervisorMachine>(supervisor_config(
+                                                   job_, rank, options_.join_deadline + kGrace)));
   world_.spawn(address(Role::conductor),
                std::make_unique<ConductorMachine>(conductor_config(job_, rank, options_.step_deadline)));
   for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket) {
@@ -156,9 +163,11 @@ std::vector<core::Lane> Session::lanes() const {
 
 core::Result<void> Session::exposed(const std::function<core::Result<void>()>& wait) {
   auto begin = world_.device().now();
+  auto busy = data_plane_->times().communication;
   auto result = wait();
   auto end = world_.device().now();
   exposed_ += end - begin;
+  exposed_communication_ += std::min(data_plane_->times().communication - busy, end - begin);
   if (tracer_)
     tracer_->add({core::TraceEvent::Kind::span, "trainer", "waits for the runtime", begin, end, 0, 0});
   return result;
@@ -172,6 +181,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   }
   step_began_ = world_.device().now();
   exposed_ = {};
+  exposed_communication_ = {};
   times_before_ = data_plane_->times();
   losses_.clear();
   std::fill(last_gradient_.begin(), last_gradient_.end(), std::chrono::nanoseconds{0});
@@ -186,7 +196,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
 core::Result<void> Session::begin_lane(core::Lane lane) {
   // The lane before may still be on its way into the partial sums, in a slot that this lane writes.
   if (!losses_.empty() && job_.options.numerics == core::Numerics::ordered) {
-    TRY(exposed([&] { return port_.wait_merged(step_, losses_.back().lane, options_.step_deadline); }));
+    TRY(exposed([&] { return port_.wait_merged(step_, losses_.back().lane, trainer_deadline()); }));
   }
   lane_ = lane;
   begin_microbatch(0);
@@ -200,7 +210,7 @@ void Session::begin_microbatch(int index) {
 core::Result<void> Session::before_use(std::uint32_t parameter) {
   auto bucket = job_.parameters[parameter].bucket;
   if (port_.is_published(bucket, decided_)) return {};
-  return exposed([&] { return port_.wait_published(bucket, decided_, options_.step_deadline); });
+  return exposed([&] { return port_.wait_published(bucket, decided_, trainer_deadline()); });
 }
 
 void Session::gradient_ready(std::uint32_t parameter) {
@@ -229,7 +239,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal) {
   post(Role::rank_supervisor, 0, messages::BackwardFinished{step_, losses_, std::move(refusal)});
   messages::StepDecided decided;
   TRY(exposed([&]() -> core::Result<void> {
-    decided = TRY(port_.wait_decided(step_, options_.step_deadline));
+    decided = TRY(port_.wait_decided(step_, trainer_deadline()));
     return {};
   }));
   decided_ = step_;
@@ -246,7 +256,8 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal) {
   outcome.loss /= static_cast<double>(outcome.losses.size());
   outcome.gradient_norm = decided.verdict.gradient_norm;
   outcome.clip_factor = decided.clip_factor;
-  outcome.times = {now - step_began_, exposed_, times.communication - times_before_.communication,
+  outcome.times = {now - step_began_, exposed_, exposed_communication_,
+                   times.communication - times_before_.communication,
                    times.optimizer - times_before_.optimizer};
   if (tracer_) {
     tracer_->add(
@@ -271,17 +282,21 @@ void Session::note_latencies() {
 
 core::Result<void> Session::publish_all() {
   for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket) {
-    TRY(port_.wait_published(bucket, decided_, options_.step_deadline));
+    TRY(port_.wait_published(bucket, decided_, trainer_deadline()));
   }
-  return decided_.value < 0 ? core::Result<void>{} : port_.wait_committed(decided_, options_.step_deadline);
+  return decided_.value < 0 ? core::Result<void>{} : port_.wait_committed(decided_, trainer_deadline());
 }
 
 core::Result<void> Session::leave() {
   TRY(publish_all());
   post(Role::rank_supervisor, 0, messages::Leave{world_.rank()});
-  TRY(port_.wait_farewell(options_.step_deadline));
+  TRY(port_.wait_farewell(trainer_deadline()));
   world_.close();
   return {};
+}
+
+void Session::stop_tracing() {
+  if (tracer_) tracer_->stop();
 }
 
 std::vector<core::TraceEvent> Session::take_trace() {

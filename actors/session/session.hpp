@@ -20,7 +20,8 @@ namespace troupe::actors {
 struct SessionOptions {
   TrainingOptions training;
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
-  /// After this a collective, and what the trainer waits for, counts as hung.
+  /// After this a collective counts as hung. The trainer itself waits three times as long: what it waits for
+  /// has a deadline of its own, whose error says more.
   std::chrono::nanoseconds step_deadline = std::chrono::seconds(300);
   bool trace = false;
 };
@@ -30,6 +31,8 @@ struct SessionOptions {
 struct StepTimes {
   std::chrono::nanoseconds total{};
   std::chrono::nanoseconds exposed{};
+  std::chrono::nanoseconds
+      exposed_communication{};               ///< the part of it in which the communication stream was busy
   std::chrono::nanoseconds communication{};  ///< the communication stream was busy, hidden or not
   std::chrono::nanoseconds optimizer{};      ///< the update stream was stepping the optimizer, hidden or not
 
@@ -108,6 +111,8 @@ class Session {
   /// Leaves in good order, when all ranks do. Nothing may be called after it but the observers below.
   core::Result<void> leave();
 
+  /// What happens from now on is not traced; a long run's trace of every step would be larger than useful.
+  void stop_tracing();
   /// This rank's trace so far; empty unless asked for.
   std::vector<core::TraceEvent> take_trace();
   /// Who waits for whom; may be called from another thread while the session is used.
@@ -131,6 +136,7 @@ class Session {
   void post(messages::Role role, std::uint32_t index, messages::Message message);
   core::Result<void> exposed(const std::function<core::Result<void>()>& wait);
   void note_latencies();
+  std::chrono::nanoseconds trainer_deadline() const { return 3 * options_.step_deadline; }
 
   RankWorld& world_;
   SessionOptions options_;
@@ -148,6 +154,7 @@ class Session {
   std::vector<std::chrono::nanoseconds> last_gradient_;  ///< per bucket
   std::chrono::nanoseconds step_began_{};
   std::chrono::nanoseconds exposed_{};
+  std::chrono::nanoseconds exposed_communication_{};
   DataPlaneTimes times_before_;
   std::vector<double> launch_latencies_us_;
 };

@@ -162,25 +162,17 @@ void SimulatedRank::run_one_message(Part& part) {
 
 void SimulatedRank::on_network(NetworkEvent event) {
   if (dead_ || closed_) return;
-  std::visit(Overloaded{
-                 [&](const MessageArrived& arrived) {
-                   auto envelope = messages::decode(arrived.message);
-                   if (!envelope) {
-                     surroundings_.monitor.violate("WR-1: a message between ranks does not decode: " +
-                                                   envelope.error().message);
-                     return;
-                   }
-                   deliver(*envelope);
-                 },
-                 [&](const RankLost& lost) {
-                   messages::PeerLost message{lost.rank, messages::failure_of(lost.why)};
-                   messages::Address self{rank_, messages::Role::trainer, 0};
-                   deliver({self, {rank_, messages::Role::rank_supervisor, 0}, epoch(), message});
-                   deliver({self, {rank_, messages::Role::coordinator, 0}, epoch(), message});
-                 },
-                 [](const auto&) {},
-             },
-             event);
+  if (auto lost = end_of_rank(event)) {
+    messages::PeerLost message{lost->rank, messages::failure_of(lost->why)};
+    messages::Address self{rank_, messages::Role::trainer, 0};
+    deliver({self, {rank_, messages::Role::rank_supervisor, 0}, epoch(), message});
+    deliver({self, {rank_, messages::Role::coordinator, 0}, epoch(), message});
+  }
+  const auto* arrived = std::get_if<MessageArrived>(&event);
+  if (!arrived) return;
+  auto envelope = messages::decode(arrived->message);
+  if (envelope) return deliver(*envelope);
+  surroundings_.monitor.violate("WR-1: a message between ranks does not decode: " + envelope.error().message);
 }
 
 void SimulatedRank::close() {

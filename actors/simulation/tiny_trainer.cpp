@@ -7,8 +7,6 @@
 
 namespace troupe::actors {
 
-namespace {
-
 std::vector<ParameterSpec> tiny_parameters(const TinyTrainerOptions& options) {
   std::vector<ParameterSpec> specs;
   for (int layer = 0; layer < options.layers; ++layer) {
@@ -18,6 +16,8 @@ std::vector<ParameterSpec> tiny_parameters(const TinyTrainerOptions& options) {
   }
   return specs;
 }
+
+namespace {
 
 class TinyTrainer {
  public:

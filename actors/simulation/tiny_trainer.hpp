@@ -24,6 +24,9 @@ struct TinyTrainerResult {
   std::uint64_t state_hash = 0;  ///< of all parameters at the end; the same on every rank
 };
 
+/// What it registers.
+std::vector<ParameterSpec> tiny_parameters(const TinyTrainerOptions& options);
+
 /// Trains on one rank of any world. `compute` lets virtual time pass, or does nothing.
 core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOptions& options,
                                            const std::function<void(std::chrono::nanoseconds)>& compute);

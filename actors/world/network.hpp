@@ -1,8 +1,11 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -30,6 +33,17 @@ struct RankLost {
   core::Error why;
 };
 using NetworkEvent = std::variant<MessageArrived, RankJoined, RankLeft, RankLost>;
+
+/// What the roles must hear of: a rank is gone, well or badly. They know who has finished its part.
+inline std::optional<RankLost> end_of_rank(const NetworkEvent& event) {
+  if (const auto* lost = std::get_if<RankLost>(&event)) return *lost;
+  const auto* left = std::get_if<RankLeft>(&event);
+  if (left == nullptr) return std::nullopt;
+  return RankLost{
+      left->rank,
+      {core::Errc::peer_lost,
+       fmt::format("rank {} left before the job was over; see its log for why", left->rank.value)}};
+}
 
 /// Called one event at a time, in order, by the network's own thread (in simulation by the event loop). It
 /// must not wait; it may send.

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -53,12 +54,13 @@ class Narrator {
     record.tokens_per_second = static_cast<double>(tokens) / record.step_seconds;
     record.compute_seconds = seconds(outcome.times.compute());
     record.communication_seconds = seconds(outcome.times.communication);
-    record.exposed_communication_seconds = seconds(outcome.times.exposed);
-    record.optimizer_seconds = seconds(outcome.times.optimizer);
+    record.exposed_communication_seconds = seconds(outcome.times.exposed_communication);
+    record.optimizer_seconds = seconds(outcome.times.exposed - outcome.times.exposed_communication);
     record.gradient_norm = outcome.gradient_norm;
     record.learning_rate = learning_rate;
     record.committed = outcome.committed;
     progress_.step_done(record, now_());
+    if (outcome.committed) tell_launcher(outcome.step);
     if (!outcome.committed)
       progress_.note(fmt::format("step {} was not committed: {}", record.step + 1, outcome.reason));
     return writer_ ? writer_->write(record) : Result<void>{};
@@ -97,11 +99,18 @@ class Narrator {
         folder_(options.output),
         progress_(stdout, progress_options_for(stdout, options.steps), began_) {}
 
+  /// `troupe launch` gives up on a job that fails again and again at the same step; this is how it knows.
+  void tell_launcher(core::Step committed) const {
+    if (!progress_file_) return;
+    std::ofstream(*progress_file_, std::ios::trunc) << committed.value + 1 << '\n';
+  }
+
   std::filesystem::path record_path() const { return folder_ / "run.jsonl"; }
 
   std::function<std::chrono::nanoseconds()> now_;
   std::chrono::nanoseconds began_;
   std::filesystem::path folder_;
+  std::optional<std::string> progress_file_ = actors::process_variables()("TROUPE_PROGRESS_FILE");
   Progress progress_;
   std::optional<RunWriter> writer_;
 };
@@ -128,7 +137,7 @@ Result<void> write_sample(DistributedTrainer& trainer, Narrator& narrator,
                           const DistributedRunOptions& options) {
   if (options.sample_bytes == 0) return {};
   auto parameters = TRY(trainer.parameters());
-  RunSample sample{options.steps, options.prompt, {}};
+  RunSample sample{options.steps - 1, options.prompt, {}};
   sample.text =
       TRY(sample_text(trainer.model(), parameters, options.prompt, options.sample_bytes, options.sampling));
   return narrator.sample(sample);
@@ -138,6 +147,7 @@ Result<void> train(DistributedTrainer& trainer, Narrator* narrator, const Distri
   for (std::int64_t step = 1; step <= options.steps; ++step) {
     double learning_rate = trainer.learning_rate();
     auto outcome = TRY(trainer.step());
+    if (step == options.trace_steps) trainer.session().stop_tracing();
     if (!narrator) continue;
     std::optional<double> evaluation;
     bool due = options.evaluate_every > 0 && step % options.evaluate_every == 0;

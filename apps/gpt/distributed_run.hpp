@@ -21,7 +21,8 @@ struct DistributedRunOptions {
   std::size_t sample_bytes = 0;
   SamplingOptions sampling;
   std::string collectives = "shared_memory";
-  std::string output;  ///< folder for the record, the report and the trace; empty: none is written
+  std::int64_t trace_steps = 0;  ///< so many steps at the beginning are traced, when the session traces
+  std::string output;            ///< folder for the record, the report and the trace; empty: none is written
   /// What the report shows as the run's settings.
   std::vector<std::pair<std::string, std::string>> configuration;
 };

@@ -38,6 +38,7 @@ struct Options {
   bool no_overlap = false, trace = false;
   std::int64_t bucket_elements = 0;
   int optimizer_instances = 1;
+  std::int64_t trace_steps = 20;
 };
 
 void add_distributed_options(CLI::App& app, Options& o) {
@@ -52,6 +53,7 @@ void add_distributed_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_option("--output", o.output, "Folder for the record, the report and the trace");
   app.add_flag("--trace", o.trace, "Record a Perfetto trace in the output folder");
+  app.add_option("--trace-steps", o.trace_steps, "Steps to trace, from the beginning")->capture_default_str();
 }
 
 void add_options(CLI::App& app, Options& o) {
@@ -194,6 +196,7 @@ Result<void> train_distributed(const Options& o) {
   run.sampling = o.sampling;
   run.sampling.seed = o.seed;
   run.collectives = o.collectives;
+  run.trace_steps = o.trace_steps;
   run.output = o.output;
   run.configuration = configuration(o, run.trainer.model);
   return run_distributed(run);

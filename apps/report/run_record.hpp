@@ -35,7 +35,7 @@ struct StepRecord {
   double compute_seconds = 0;
   double communication_seconds = 0;
   double exposed_communication_seconds = 0;
-  double optimizer_seconds = 0;
+  double optimizer_seconds = 0;  ///< the step waited for the update, or for the runtime itself
   double gradient_norm = 0;
   double learning_rate = 0;
   bool committed = true;  ///< false: the step was refused (NaN, Inf) and changed no parameter

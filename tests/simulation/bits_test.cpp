@@ -1,59 +1,11 @@
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <optional>
-#include <string>
-#include <vector>
 
-#include "actors/simulation/simulation.hpp"
-#include "actors/simulation/tiny_trainer.hpp"
+#include "tests/simulation/simulated_job.hpp"
 
 namespace troupe::actors {
 namespace {
-
-struct Outcome {
-  SimulationReport report;
-  std::vector<TinyTrainerResult> ranks;
-};
-
-Outcome simulate(int ranks, std::uint64_t seed, const TinyTrainerOptions& options,
-                 std::vector<SimulatedFault> faults = {}) {
-  SimulationOptions simulation;
-  simulation.ranks = {ranks};
-  simulation.seed = seed;
-  simulation.faults = std::move(faults);
-  Outcome outcome;
-  outcome.ranks.resize(static_cast<std::size_t>(ranks));
-  Simulation job(simulation);
-  outcome.report = job.run([&](SimulatedRank& rank) -> core::Result<void> {
-    outcome.ranks[static_cast<std::size_t>(rank.rank().value)] =
-        TRY(train_tiny(rank, options, [&](std::chrono::nanoseconds time) { rank.compute(time); }));
-    return {};
-  });
-  return outcome;
-}
-
-std::string problems(const SimulationReport& report) {
-  std::string text;
-  for (const auto& violation : report.violations) text += violation + "\n";
-  for (const auto& result : report.results) {
-    if (!result) text += result.error().message + "\n";
-  }
-  return text;
-}
-
-TinyTrainerOptions tiny(core::Strategy strategy, bool overlap, int microbatches) {
-  TinyTrainerOptions options;
-  options.session.training.strategy = strategy;
-  options.session.training.overlap = overlap;
-  options.session.training.microbatches = microbatches;
-  options.session.training.lanes = 8;
-  options.session.training.bucket_elements = 40;
-  options.session.training.clip_norm = 1.0;
-  options.steps = 20;
-  return options;
-}
 
 TEST(OrderedNumerics, GiveTheSameBitsForEveryNumberOfRanksAndStrategy) {
   for (int microbatches : {1, 4}) {
@@ -61,13 +13,14 @@ TEST(OrderedNumerics, GiveTheSameBitsForEveryNumberOfRanksAndStrategy) {
     for (int ranks : {1, 2, 3, 4, 8}) {
       for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
         for (bool overlap : {false, true}) {
-          auto outcome = simulate(ranks, 7, tiny(strategy, overlap, microbatches));
-          ASSERT_EQ(problems(outcome.report), "") << ranks << " ranks";
+          auto options = tiny_job(strategy, overlap, microbatches);
+          options.steps = 20;
+          auto outcome = simulate_tiny(ranks, 7, options);
+          ASSERT_EQ(problems_of(outcome.report), "") << ranks << " ranks";
           for (const auto& rank : outcome.ranks) {
             if (!reference) reference = rank;
             ASSERT_EQ(rank.state_hash, reference->state_hash)
-                << ranks << " ranks, " << (strategy == core::Strategy::ddp ? "ddp" : "zero1") << ", overlap "
-                << overlap;
+                << ranks << " ranks, " << core::name_of(strategy) << ", overlap " << overlap;
             ASSERT_EQ(rank.outcomes.size(), 20u);
             for (std::size_t step = 0; step < 20; ++step) {
               ASSERT_EQ(rank.outcomes[step].loss, reference->outcomes[step].loss);
@@ -77,6 +30,37 @@ TEST(OrderedNumerics, GiveTheSameBitsForEveryNumberOfRanksAndStrategy) {
         }
       }
     }
+  }
+}
+
+TEST(OrderedNumerics, GiveTheSameBitsForLanesThatDoNotDivideEvenly) {
+  for (int lanes : {5, 6, 7}) {
+    std::optional<std::uint64_t> reference;
+    for (int ranks : {1, 2, 3}) {
+      for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+        auto options = tiny_job(strategy);
+        options.session.training.lanes = lanes;
+        auto outcome = simulate_tiny(ranks, 3, options);
+        ASSERT_EQ(problems_of(outcome.report), "") << ranks << " ranks";
+        for (const auto& rank : outcome.ranks) {
+          if (!reference) reference = rank.state_hash;
+          ASSERT_EQ(rank.state_hash, *reference) << lanes << " lanes on " << ranks << " ranks";
+        }
+      }
+    }
+  }
+}
+
+TEST(OrderedNumerics, GiveTheSameBitsWithSeveralCopiesOfTheOptimizer) {
+  auto options = tiny_job(core::Strategy::zero1);
+  auto one = simulate_tiny(4, 3, options);
+  options.session.training.optimizer_instances = 2;
+  auto two = simulate_tiny(4, 3, options);
+
+  ASSERT_EQ(problems_of(one.report) + problems_of(two.report), "");
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(two.ranks[rank].state_hash, one.ranks[0].state_hash);
+    EXPECT_EQ(two.ranks[rank].outcomes.back().gradient_norm, one.ranks[0].outcomes.back().gradient_norm);
   }
 }
 

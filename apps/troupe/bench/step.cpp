@@ -99,7 +99,7 @@ Result<StepTime> run_rank(const StepBench& bench, bool overlap, actors::JobEnvir
   }
   auto session = TRY(actors::Session::join(*world, options, std::move(parameters)));
   LayeredTrainer trainer(*session, bench);
-  std::array<std::vector<double>, 4> samples;
+  std::array<std::vector<double>, 5> samples;
   std::vector<double> latencies;
   std::uint64_t messages = 0;
   for (int step = 0; step < bench.steps + kWarmUpSteps; ++step) {
@@ -111,12 +111,15 @@ Result<StepTime> run_rank(const StepBench& bench, bool overlap, actors::JobEnvir
     samples[1].push_back(seconds(outcome.times.compute()));
     samples[2].push_back(seconds(outcome.times.communication));
     samples[3].push_back(seconds(outcome.times.exposed));
+    samples[4].push_back(seconds(outcome.times.exposed_communication));
     const auto& launches = session->launch_latencies_us();
     latencies.insert(latencies.end(), launches.begin(), launches.end());
   }
   messages = session->message_count() - messages;
   TRY(session->leave());
-  StepTime time{overlap, median(samples[0]), median(samples[1]), median(samples[2]), median(samples[3])};
+  StepTime time{
+      overlap,           median(samples[0]), median(samples[1]), median(samples[2]), median(samples[3]),
+      median(samples[4])};
   time.launch_p50_microseconds = percentile(latencies, 0.5);
   time.launch_p99_microseconds = percentile(latencies, 0.99);
   time.launches = static_cast<std::int64_t>(latencies.size());

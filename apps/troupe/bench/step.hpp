@@ -28,8 +28,9 @@ struct StepTime {
   double step_seconds = 0;
   double compute_seconds = 0;
   double communication_seconds = 0;
-  double exposed_seconds = 0;          ///< the trainer stood still for the runtime
-  double launch_p50_microseconds = 0;  ///< from a bucket's last gradient to its launch
+  double exposed_seconds = 0;                ///< the trainer stood still for the runtime
+  double exposed_communication_seconds = 0;  ///< of it, while a collective ran
+  double launch_p50_microseconds = 0;        ///< from a bucket's last gradient to its launch
   double launch_p99_microseconds = 0;
   std::int64_t launches = 0;     ///< that these percentiles are of
   double messages_per_step = 0;  ///< between actors of one rank

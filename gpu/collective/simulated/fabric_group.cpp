@@ -30,6 +30,7 @@ void FabricGroup::arrive(const MeetingKey& key, int index, Arrival arrival) {
   arm(arrival.give_up);
   Meeting& meeting = meetings_[key];
   meeting.arrivals.emplace(index, std::move(arrival));
+  meeting.seen.insert(index);
   if (missing(key, meeting).empty()) run(key, meeting);
 }
 
@@ -194,6 +195,7 @@ Error FabricGroup::timeout_of(const MeetingKey& key, const Meeting& meeting,
                               const Operation& operation) const {
   std::string who;
   for (const int index : missing(key, meeting)) {
+    if (meeting.seen.contains(index) && !members_[static_cast<std::size_t>(index)].hung) continue;
     who += fmt::format("{}{}", who.empty() ? "" : ", ", ranks_[static_cast<std::size_t>(index)].value);
   }
   return {Errc::timeout,

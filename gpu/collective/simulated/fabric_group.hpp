@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -71,6 +72,7 @@ class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
   };
   struct Meeting {
     std::map<int, Arrival> arrivals;
+    std::set<int> seen;  ///< all that ever arrived, also those that have given up since
     bool running = false;
   };
   using Meetings = std::map<MeetingKey, Meeting>;

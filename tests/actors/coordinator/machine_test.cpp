@@ -34,10 +34,10 @@ TEST(Coordinator, NamesTheFirstEntryInWhichTwoPlansDiffer) {
 
   EXPECT_EQ(sent<messages::PlanWanted>(asked).size(), 2u);
   ASSERT_EQ(sent<messages::Refused>(refused).size(), 2u);
-  EXPECT_EQ(
-      sent<messages::Refused>(refused)[0].failure.message,
-      "rank 1 plans other collectives than rank 0; the first difference is entry 1: rank 0 has \"ours\", the "
-      "other has \"theirs\"");
+  EXPECT_EQ(sent<messages::Refused>(refused)[0].failure.message,
+            "rank 1 plans another step than rank 0; the first difference is entry 1: rank 0 has \"ours\", "
+            "the other "
+            "has \"theirs\"");
 }
 
 TEST(Coordinator, RefusesOtherSettings) {
@@ -49,6 +49,10 @@ TEST(Coordinator, RefusesOtherSettings) {
 
   ASSERT_EQ(sent<messages::Refused>(refused).size(), 2u);
   EXPECT_EQ(sent<messages::Refused>(refused)[0].failure.code, core::Errc::mismatch);
+  EXPECT_EQ(
+      sent<messages::Refused>(refused)[0].failure.message,
+      "rank 1 runs with other settings than rank 0; the first difference is entry 0: rank 0 has \"lanes "
+      "8\", the other has \"lanes 4\"");
 }
 
 TEST(Coordinator, TellsEverybodyTheFirstCulpritOnce) {
@@ -101,6 +105,28 @@ TEST(Coordinator, AnswersAStoreRequestAsSoonAsTheKeyIsThere) {
   EXPECT_TRUE(asked.empty());
   EXPECT_EQ(sent<messages::StoreValue>(set), (std::vector<messages::StoreValue>{{7, "value"}}));
   EXPECT_EQ(sent<messages::StoreValue>(later), (std::vector<messages::StoreValue>{{8, "value"}}));
+}
+
+TEST(Coordinator, NamesTheRanksThatHaveNotJoinedByTheDeadline) {
+  CoordinatorMachine machine({WorldSize{3}, std::chrono::seconds(20)});
+  MachineProbe probe(machine);
+  auto started = probe.start();
+  probe.say(Join{Rank{1}, WorldSize{3}, 5, "a"});
+
+  auto late = probe.timer(0);
+  auto later = probe.say(Join{Rank{0}, WorldSize{3}, 5, "a"});
+
+  ASSERT_EQ(started.size(), 1u);
+  EXPECT_EQ(std::get<ArmTimer>(started[0]).after, std::chrono::seconds(20));
+  ASSERT_EQ(sent<messages::Refused>(late).size(), 1u);
+  EXPECT_EQ(sent<messages::Refused>(late)[0].failure.code, core::Errc::timeout);
+  EXPECT_EQ(
+      sent<messages::Refused>(late)[0].failure.message,
+      "the job did not form within 20 s: rank 0 still waits for rank 0, 2 to join; start what is missing, "
+      "or look into its log");
+  ASSERT_EQ(sent<messages::Refused>(later).size(), 1u);
+  EXPECT_EQ(sent<messages::Refused>(later)[0], sent<messages::Refused>(late)[0])
+      << "who comes too late hears why";
 }
 
 }  // namespace

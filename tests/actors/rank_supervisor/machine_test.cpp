@@ -164,7 +164,42 @@ TEST(RankSupervisor, TellsTheCoordinatorOfAFailedCollective) {
   auto failed = probe.say(messages::CollectiveFailed{Step{0}, 1, 4, {true, core::Errc::timeout, "late"}});
 
   EXPECT_EQ(sent<messages::RankFailed>(failed).size(), 1u);
+  EXPECT_EQ(performed<AbortCollectives>(failed).size(), 1u);
   EXPECT_EQ(machine.state(), "fenced");
+}
+
+/// A supervisor whose collective has just failed.
+void fail_collective(MachineProbe& probe) {
+  run_backward(probe);
+  auto failed = probe.say(messages::CollectiveFailed{Step{0}, 1, 4, {true, core::Errc::timeout, "late"}});
+  EXPECT_TRUE(sent<messages::StepFailed>(failed).empty()) << "the trainer hears from the coordinator";
+}
+
+TEST(RankSupervisor, TellsItsTrainerWhomTheCoordinatorCallsTheFirstCulprit) {
+  RankSupervisorMachine machine(two_buckets());
+  MachineProbe probe(machine);
+  fail_collective(probe);
+
+  auto told = probe.say(messages::Fence{Rank{2}, {true, core::Errc::peer_lost, "rank 2 died"}});
+  auto again = probe.timer(1);
+
+  ASSERT_EQ(sent<messages::StepFailed>(told).size(), 1u);
+  EXPECT_EQ(sent<messages::StepFailed>(told)[0].failure.message, "rank 2 died");
+  EXPECT_TRUE(again.empty()) << "once";
+}
+
+TEST(RankSupervisor, TellsItsTrainerItsOwnErrorWhenTheCoordinatorIsSilentOrLost) {
+  for (bool is_lost : {false, true}) {
+    RankSupervisorMachine machine(two_buckets());
+    MachineProbe probe(machine);
+    fail_collective(probe);
+
+    auto told = is_lost ? probe.say(messages::PeerLost{Rank{0}, {true, core::Errc::peer_lost, "closed"}})
+                        : probe.timer(1);
+
+    ASSERT_EQ(sent<messages::StepFailed>(told).size(), 1u);
+    EXPECT_EQ(sent<messages::StepFailed>(told)[0].failure.message, "late");
+  }
 }
 
 TEST(RankSupervisor, GivesUpJoiningAfterItsDeadline) {
@@ -179,7 +214,7 @@ TEST(RankSupervisor, GivesUpJoiningAfterItsDeadline) {
   EXPECT_EQ(sent<messages::StepFailed>(late)[0].failure.code, core::Errc::timeout);
 }
 
-TEST(RankSupervisor, TheEndOfTheCoordinatorsConnectionIsNoFailureWhileLeaving) {
+TEST(RankSupervisor, TheCoordinatorsEndBeforeItsFarewellIsAFailure) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);
   probe.say(messages::Welcome{});
@@ -187,8 +222,8 @@ TEST(RankSupervisor, TheEndOfTheCoordinatorsConnectionIsNoFailureWhileLeaving) {
 
   auto lost = probe.say(messages::PeerLost{Rank{0}, {true, core::Errc::peer_lost, "closed"}});
 
-  EXPECT_TRUE(lost.empty());
-  EXPECT_EQ(machine.state(), "leaving");
+  ASSERT_EQ(sent<messages::StepFailed>(lost).size(), 1u);
+  EXPECT_EQ(machine.state(), "fenced");
 }
 
 }  // namespace

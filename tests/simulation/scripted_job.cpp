@@ -1,0 +1,171 @@
+#include "tests/simulation/scripted_job.hpp"
+
+#include <bit>
+#include <cmath>
+
+namespace troupe::actors {
+
+namespace {
+
+float load(Session& session, std::uint32_t p, bool gradient, std::size_t i) {
+  const auto& job = session.plan();
+  auto dtype = gradient ? job.buffers[job.parameters[p].buffer].gradient_dtype : job.specs[p].dtype;
+  if (dtype == core::DType::f32) return gradient ? session.gradient(p)[i] : session.parameter(p)[i];
+  auto bits = gradient ? session.gradient<std::uint16_t>(p)[i] : session.parameter<std::uint16_t>(p)[i];
+  return core::bf16_to_float(bits);
+}
+
+void store(Session& session, std::uint32_t p, bool gradient, std::size_t i, float value) {
+  const auto& job = session.plan();
+  auto dtype = gradient ? job.buffers[job.parameters[p].buffer].gradient_dtype : job.specs[p].dtype;
+  if (dtype == core::DType::f32) {
+    (gradient ? session.gradient(p) : session.parameter(p))[i] = value;
+  } else {
+    auto place = gradient ? session.gradient<std::uint16_t>(p) : session.parameter<std::uint16_t>(p);
+    place[i] = core::float_to_bf16(value);
+  }
+}
+
+std::size_t elements_of(const ParameterSpec& spec) {
+  return static_cast<std::size_t>(spec.elements());
+}
+
+core::Result<void> run_lane(Session& session, const Script& script, core::Lane lane) {
+  TRY(session.begin_lane(lane));
+  for (int m = 0; m < session.plan().options.microbatches; ++m) {
+    session.begin_microbatch(m);
+    for (auto p = static_cast<std::uint32_t>(script.parameters.size()); p-- > 0;) {
+      TRY(session.before_use(p));
+      GradientPlace place{session.next_step(), lane, m, p, 0};
+      for (int use = script.uses(place); use > 0; --use) {
+        for (place.element = 0; place.element < elements_of(script.parameters[p]); ++place.element) {
+          float sum = load(session, p, true, place.element) + script.gradient(place);
+          store(session, p, true, place.element, sum);
+        }
+        session.gradient_ready(p);
+      }
+    }
+  }
+  session.end_lane(static_cast<double>(lane.value));
+  return {};
+}
+
+Values read_values(Session& session, const Script& script) {
+  Values values;
+  for (std::uint32_t p = 0; p < script.parameters.size(); ++p) {
+    auto& parameter = values.emplace_back();
+    for (std::size_t i = 0; i < elements_of(script.parameters[p]); ++i) {
+      parameter.push_back(load(session, p, false, i));
+    }
+  }
+  return values;
+}
+
+core::Result<ScriptResult> run_script(SimulatedRank& rank, const Script& script) {
+  auto session = TRY(Session::join(rank, script.session, script.parameters));
+  for (std::uint32_t p = 0; p < script.parameters.size(); ++p) {
+    for (std::size_t i = 0; i < elements_of(script.parameters[p]); ++i) {
+      store(*session, p, false, i, script.initial(p, i));
+    }
+  }
+  ScriptResult result;
+  for (std::int64_t step = 0; step < script.steps; ++step) {
+    TRY(session->begin_step(script.learning_rate));
+    for (core::Lane lane : session->lanes()) TRY(run_lane(*session, script, lane));
+    auto refusal = script.refusal(rank.rank(), session->next_step());
+    result.outcomes.push_back(TRY(session->finish_step(refusal)));
+    TRY(session->publish_all());
+    result.after.push_back(read_values(*session, script));
+  }
+  result.device_bytes = session->device_bytes();
+  TRY(session->leave());
+  result.trace = session->take_trace();
+  return result;
+}
+
+/// The sum of the lanes [first, first + size) of the tree, for size a power of two.
+float sum_lanes(const std::vector<float>& lanes, std::size_t first, std::size_t size) {
+  if (size == 1) return lanes[first];
+  float left = sum_lanes(lanes, first, size / 2);
+  if (first + size / 2 >= lanes.size()) return left;
+  return left + sum_lanes(lanes, first + size / 2, size / 2);
+}
+
+struct Moments {
+  float first = 0;
+  float second = 0;
+};
+
+/// The optimizers as PyTorch's documentation gives them; factors of a whole step in double, elements in
+/// float.
+float optimized(const OptimizerOptions& o, double rate, int step, float value, float gradient, Moments& m,
+                bool decays) {
+  auto narrow = [](double factor) { return static_cast<float>(factor); };
+  const float decay = decays ? narrow(o.weight_decay) : 0.0F;
+  if (o.kind == OptimizerKind::adamw) {
+    value = value * narrow(1 - rate * (decays ? o.weight_decay : 0.0));
+  } else if (decay != 0) {
+    gradient = gradient + decay * value;
+  }
+  if (o.kind == OptimizerKind::sgd) {
+    if (o.momentum != 0) gradient = m.first = narrow(o.momentum) * m.first + gradient;
+    return value + narrow(-rate) * gradient;
+  }
+  m.first = m.first + narrow(1 - o.beta1) * (gradient - m.first);
+  m.second = m.second * narrow(o.beta2) + narrow(1 - o.beta2) * gradient * gradient;
+  const float denominator =
+      std::sqrt(m.second) / narrow(std::sqrt(1 - std::pow(o.beta2, step))) + narrow(o.epsilon);
+  return value + narrow(-(rate / (1 - std::pow(o.beta1, step)))) * m.first / denominator;
+}
+
+float summed_gradient(const Script& script, GradientPlace place) {
+  const auto& training = script.session.training;
+  std::vector<float> lanes;
+  for (int lane = 0; lane < training.lanes; ++lane) {
+    float sum = 0;
+    for (int m = 0; m < training.microbatches; ++m) {
+      place.lane = {lane};
+      place.microbatch = m;
+      for (int use = script.uses(place); use > 0; --use) sum += script.gradient(place);
+    }
+    lanes.push_back(sum);
+  }
+  float sum = sum_lanes(lanes, 0, std::bit_ceil(lanes.size()));
+  if (!training.average) return sum;
+  return sum * (1.0F / static_cast<float>(training.lanes * training.microbatches));
+}
+
+}  // namespace
+
+JobOutcome<ScriptResult> simulate_script(int ranks, const Script& script, std::uint64_t seed) {
+  SimulationOptions simulation;
+  simulation.ranks = {ranks};
+  simulation.seed = seed;
+  return simulate_job<ScriptResult>(simulation,
+                                    [&](SimulatedRank& rank) { return run_script(rank, script); });
+}
+
+float rounded(core::DType dtype, float value) {
+  return dtype == core::DType::f32 ? value : core::bf16_to_float(core::float_to_bf16(value));
+}
+
+Values expected_values(const Script& script) {
+  Values values;
+  for (std::uint32_t p = 0; p < script.parameters.size(); ++p) {
+    const auto& spec = script.parameters[p];
+    auto& parameter = values.emplace_back();
+    for (std::size_t i = 0; i < elements_of(spec); ++i) {
+      float master = rounded(spec.dtype, script.initial(p, i));
+      Moments moments;
+      for (int step = 0; step < script.steps; ++step) {
+        float gradient = summed_gradient(script, {{step}, {}, 0, p, i});
+        master = optimized(script.session.training.optimizer, script.learning_rate, step + 1, master,
+                           gradient, moments, spec.weight_decay);
+      }
+      parameter.push_back(rounded(spec.dtype, master));
+    }
+  }
+  return values;
+}
+
+}  // namespace troupe::actors

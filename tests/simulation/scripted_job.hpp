@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/simulated_job.hpp"
+
+namespace troupe::actors {
+
+/// Where a gradient belongs.
+struct GradientPlace {
+  core::Step step;
+  core::Lane lane;
+  int microbatch = 0;
+  std::uint32_t parameter = 0;
+  std::size_t element = 0;
+};
+
+/// A job whose parameters and gradients the test writes.
+struct Script {
+  std::vector<ParameterSpec> parameters;
+  SessionOptions session;
+  std::int64_t steps = 1;
+  double learning_rate = 1;
+  std::function<float(std::uint32_t parameter, std::size_t element)> initial = [](auto, auto) {
+    return 0.0F;
+  };
+  std::function<float(const GradientPlace&)> gradient = [](const auto&) { return 1.0F; };
+  /// How often the parameter's gradient comes in this lane and microbatch; each time a whole one.
+  std::function<int(const GradientPlace&)> uses = [](const auto&) { return 1; };
+  std::function<std::string(core::Rank, core::Step)> refusal = [](auto, auto) { return std::string(); };
+};
+
+using Values = std::vector<std::vector<float>>;  ///< of all parameters
+
+struct ScriptResult {
+  std::vector<StepOutcome> outcomes;
+  std::vector<Values> after;  ///< each step
+  std::vector<core::TraceEvent> trace;
+  std::size_t device_bytes = 0;
+};
+
+JobOutcome<ScriptResult> simulate_script(int ranks, const Script& script, std::uint64_t seed = 1);
+
+/// A value of `dtype` nearest to `value`.
+float rounded(core::DType dtype, float value);
+
+/// What the job must come to, computed by one loop over plain numbers: lanes one after another, the tree over
+/// lanes by its definition, then the optimizer's formulas. Without clipping and refusals.
+Values expected_values(const Script& script);
+
+}  // namespace troupe::actors

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/simulation/simulation.hpp"
+#include "actors/simulation/tiny_trainer.hpp"
+
+namespace troupe::actors {
+
+/// What a simulated job left behind: the report, and a Value of every rank whose trainer ended well.
+template <class Value>
+struct JobOutcome {
+  SimulationReport report;
+  std::vector<Value> ranks;
+};
+
+/// Runs `train` as the trainer of every rank.
+template <class Value>
+JobOutcome<Value> simulate_job(SimulationOptions options,
+                               const std::function<core::Result<Value>(SimulatedRank&)>& train) {
+  JobOutcome<Value> outcome;
+  outcome.ranks.resize(static_cast<std::size_t>(options.ranks.value));
+  Simulation job(std::move(options));
+  outcome.report = job.run([&](SimulatedRank& rank) -> core::Result<void> {
+    outcome.ranks[static_cast<std::size_t>(rank.rank().value)] = TRY(train(rank));
+    return {};
+  });
+  return outcome;
+}
+
+inline JobOutcome<TinyTrainerResult> simulate_tiny(int ranks, std::uint64_t seed,
+                                                   const TinyTrainerOptions& options,
+                                                   std::vector<SimulatedFault> faults = {}) {
+  SimulationOptions simulation;
+  simulation.ranks = {ranks};
+  simulation.seed = seed;
+  simulation.faults = std::move(faults);
+  return simulate_job<TinyTrainerResult>(simulation, [&](SimulatedRank& rank) {
+    return train_tiny(rank, options, [&](std::chrono::nanoseconds time) { rank.compute(time); });
+  });
+}
+
+inline std::string violations_of(const SimulationReport& report) {
+  std::string text;
+  for (const auto& violation : report.violations) text += violation + "\n";
+  return text;
+}
+
+/// Violations and the errors of trainers; empty when all went well.
+inline std::string problems_of(const SimulationReport& report) {
+  std::string text = violations_of(report);
+  for (const auto& result : report.results) {
+    if (!result) text += result.error().message + "\n";
+  }
+  return text;
+}
+
+/// A job of several buckets, so that launches may pass each other.
+inline TinyTrainerOptions tiny_job(core::Strategy strategy, bool overlap = true, int microbatches = 1) {
+  TinyTrainerOptions options;
+  options.session.training.strategy = strategy;
+  options.session.training.overlap = overlap;
+  options.session.training.microbatches = microbatches;
+  options.session.training.lanes = 8;
+  options.session.training.bucket_elements = 40;
+  options.session.training.clip_norm = 1.0;
+  return options;
+}
+
+}  // namespace troupe::actors

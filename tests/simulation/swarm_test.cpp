@@ -1,0 +1,68 @@
+#include <gtest/gtest.h>
+
+#include "actors/world/random.hpp"
+#include "tests/simulation/simulated_job.hpp"
+
+namespace troupe::actors {
+namespace {
+
+constexpr std::uint64_t kDraws = 300;
+
+/// A job of which nothing but the number of ranks and how they share the work is undecided.
+TinyTrainerOptions draw_model(RandomStream& draw) {
+  TinyTrainerOptions options;
+  options.seed = draw.bits();
+  options.steps = 1 + draw.below(3);
+  options.layers = 1 + static_cast<int>(draw.below(6));
+  options.width = 1 + draw.below(60);
+  auto& training = options.session.training;
+  training.lanes = 1 + static_cast<int>(draw.below(12));
+  training.microbatches = 1 + static_cast<int>(draw.below(3));
+  training.average = draw.below(4) != 0;
+  training.clip_norm = draw.below(2) == 0 ? 0 : 0.5;
+  training.optimizer.kind = static_cast<OptimizerKind>(draw.below(3));
+  training.optimizer.momentum = draw.below(2) == 0 ? 0 : 0.9;
+  return options;
+}
+
+/// Returns the number of ranks.
+int draw_distribution(RandomStream& draw, TinyTrainerOptions& options) {
+  auto& training = options.session.training;
+  int ranks = 1 + static_cast<int>(draw.below(static_cast<std::uint32_t>(std::min(training.lanes, 6))));
+  training.strategy = draw.below(3) == 0 ? core::Strategy::ddp : core::Strategy::zero1;
+  training.overlap = draw.below(4) != 0;
+  training.bucket_elements = 1 + draw.below(200);
+  training.unused_parameters = draw.below(2) == 0 ? UnusedParameters::refuse : UnusedParameters::zeros;
+  bool has_copies = training.strategy == core::Strategy::zero1 && ranks % 2 == 0 && draw.below(2) == 0;
+  training.optimizer_instances = has_copies ? 2 : 1;
+  options.layer_time = std::chrono::microseconds(draw.below(100));
+  return ranks;
+}
+
+TEST(Swarm, EveryDistributionOfAJobHasTheBitsOfOneRankWithoutSharding) {
+  for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
+    RandomStream draw(seed, "swarm_test", "options");
+    auto options = draw_model(draw);
+    auto alone = options;
+    alone.session.training.strategy = core::Strategy::ddp;
+    alone.session.training.overlap = false;
+    const int ranks = draw_distribution(draw, options);
+
+    auto reference = simulate_tiny(1, 0, alone);
+    auto outcome = simulate_tiny(ranks, seed, options);
+
+    const auto label = fmt::format("draw {}: {} ranks", seed, ranks);
+    ASSERT_EQ(problems_of(reference.report) + problems_of(outcome.report), "") << label;
+    for (const auto& rank : outcome.ranks) {
+      ASSERT_EQ(rank.state_hash, reference.ranks[0].state_hash) << label;
+      for (std::size_t step = 0; step < rank.outcomes.size(); ++step) {
+        ASSERT_EQ(rank.outcomes[step].losses, reference.ranks[0].outcomes[step].losses) << label;
+        ASSERT_EQ(rank.outcomes[step].gradient_norm, reference.ranks[0].outcomes[step].gradient_norm)
+            << label;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace troupe::actors
