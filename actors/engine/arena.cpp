@@ -19,8 +19,11 @@ gpu::BufferView elements_of(const gpu::Buffer& buffer, core::ElementRange range,
 int gradient_slots(const Job& job, core::Rank rank) {
   if (job.options.numerics == core::Numerics::fast) return 1;
   const auto& held = job.lanes[static_cast<std::size_t>(rank.value)];
-  return std::max(core::partial_slots(held, job.options.lanes) + 1,
-                  static_cast<int>(core::subtree_roots(held, job.options.lanes).size()));
+  int slots = 1;
+  for (int lane = held.first; lane < held.end(); ++lane) {
+    slots = std::max(slots, core::lane_slot({lane}, held, job.options.lanes) + 1);
+  }
+  return slots;
 }
 
 bool exchange_is_packed(const Job& job, core::Rank rank) {

@@ -19,7 +19,7 @@ core::Result<void> check_parameters(const std::vector<ParameterSpec>& specs) {
   }
   std::vector<std::string> names;
   for (const auto& spec : specs) {
-    if (spec.elements() <= 0) {
+    if (std::any_of(spec.shape.begin(), spec.shape.end(), [](auto extent) { return extent < 1; })) {
       return core::fail(core::Errc::invalid_argument,
                         "parameter {} has the shape [{}]; every extent must be above 0", spec.name,
                         fmt::join(spec.shape, ", "));
@@ -52,6 +52,12 @@ core::Result<void> check_options(const TrainingOptions& options, core::WorldSize
   if (options.microbatches < 1) {
     return core::fail(core::Errc::invalid_argument, "{} microbatches a lane; at least 1",
                       options.microbatches);
+  }
+  if (!(options.clip_norm >= 0)) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "gradients can not be clipped at the norm {}; give the clip norm above 0, or 0 for none",
+        options.clip_norm);
   }
   if (options.optimizer_instances < 1 || world.value % options.optimizer_instances != 0) {
     return core::fail(core::Errc::invalid_argument, "{} optimizer instances do not divide {} ranks",
