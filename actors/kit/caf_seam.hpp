@@ -17,7 +17,12 @@
 #include <vector>
 
 #include "actors/kit/role_host.hpp"
+#include "actors/kit/scheduler_policy.hpp"
 #include "messages/envelope.hpp"
+
+#if CAF_VERSION < 10000
+#include <caf/scheduler/test_coordinator.hpp>
+#endif
 
 namespace troupe::actors::caf_messages {
 
@@ -73,11 +78,6 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
 
 namespace troupe::actors {
 
-enum class SchedulerPolicy : std::uint8_t {
-  sharing,  ///< production: one queue, no polling
-  testing,  ///< CAF's deterministic test scheduler, no threads (0.17 and 0.18 only)
-};
-
 /// Fills the options of an actor system. `workers` counts the scheduler's threads.
 inline void configure(caf::actor_system_config& config, SchedulerPolicy policy, std::size_t workers) {
   const char* name = policy == SchedulerPolicy::sharing ? "sharing" : "testing";
@@ -89,6 +89,14 @@ inline void configure(caf::actor_system_config& config, SchedulerPolicy policy, 
   config.set("caf.scheduler.policy", std::string(name));
   config.set("caf.scheduler.max-threads", workers);
   config.set("caf.scheduler.max-throughput", std::size_t{32});
+#endif
+}
+
+/// Runs what waits in a system of the policy `testing`, where no thread does it.
+inline void run_pending([[maybe_unused]] caf::actor_system& system) {
+#if CAF_VERSION < 10000
+  auto* coordinator = dynamic_cast<caf::scheduler::test_coordinator*>(&system.scheduler());
+  if (coordinator != nullptr) coordinator->run();
 #endif
 }
 

@@ -68,7 +68,7 @@ bool is_for_subscribers(const Envelope& envelope) {
 
 struct CafStage::Impl {
   explicit Impl(CafStageOptions given) : options(std::move(given)) {
-    configure(config, SchedulerPolicy::sharing, options.workers);
+    configure(config, options.policy, options.workers);
     system = std::make_unique<caf::actor_system>(config);
   }
 
@@ -98,6 +98,7 @@ CafStage::~CafStage() {
     caf::anon_send_exit(subscriber, caf::exit_reason::user_shutdown);
   impl_->subscribers.clear();
   impl_->parts.clear();
+  run_pending(*impl_->system);
   impl_->system.reset();
 }
 

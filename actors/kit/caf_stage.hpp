@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/kit/role_host.hpp"
+#include "actors/kit/scheduler_policy.hpp"
 #include "core/result.hpp"
 #include "messages/envelope.hpp"
 
@@ -21,6 +22,7 @@ namespace troupe::actors {
 struct CafStageOptions {
   core::Rank rank{};
   core::Epoch epoch{};
+  SchedulerPolicy policy = SchedulerPolicy::sharing;
   std::size_t workers = 2;  ///< threads of CAF's scheduler (policy "sharing": no CPU while idle)
   Tracer* tracer = nullptr;
   std::function<std::chrono::nanoseconds()> now;
