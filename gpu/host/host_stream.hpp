@@ -37,14 +37,16 @@ class HostStream final : public StreamQueue {
   };
 
   void push(Task task);
+  bool is_idle();
   void work(int priority);
   void run(const Task& task) const;
 
   const std::string name_;
   const ObserverSlot& observer_;
-  std::mutex mutex_;  // guards queue_ and stopping_
+  std::mutex mutex_;  // guards queue_, running_ and stopping_
   std::condition_variable changed_;
   std::deque<Task> queue_;
+  bool running_ = false;  ///< a task, outside the lock
   bool stopping_ = false;
   std::thread worker_;
 };
