@@ -23,9 +23,7 @@ StepTimes times_of(core::Strategy strategy, bool overlap) {
   simulation.ranks = {2};
   simulation.fabric.bytes_per_second = 2e8;
   simulation.device.task_latency = std::chrono::microseconds(1);
-  auto outcome = simulate_job<TinyTrainerResult>(simulation, [&](SimulatedRank& rank) {
-    return train_tiny(rank, options, [&](std::chrono::nanoseconds time) { rank.compute(time); });
-  });
+  auto outcome = simulate_tiny(simulation, options);
   EXPECT_EQ(problems_of(outcome.report), "");
   StepTimes sum;
   for (const auto& step : outcome.ranks[0].outcomes) {

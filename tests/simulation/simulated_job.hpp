@@ -34,6 +34,13 @@ JobOutcome<Value> simulate_job(SimulationOptions options,
   return outcome;
 }
 
+inline JobOutcome<TinyTrainerResult> simulate_tiny(const SimulationOptions& simulation,
+                                                   const TinyTrainerOptions& options) {
+  return simulate_job<TinyTrainerResult>(simulation, [&](SimulatedRank& rank) {
+    return train_tiny(rank, options, [&](std::chrono::nanoseconds time) { rank.compute(time); });
+  });
+}
+
 inline JobOutcome<TinyTrainerResult> simulate_tiny(int ranks, std::uint64_t seed,
                                                    const TinyTrainerOptions& options,
                                                    std::vector<SimulatedFault> faults = {}) {
@@ -41,9 +48,7 @@ inline JobOutcome<TinyTrainerResult> simulate_tiny(int ranks, std::uint64_t seed
   simulation.ranks = {ranks};
   simulation.seed = seed;
   simulation.faults = std::move(faults);
-  return simulate_job<TinyTrainerResult>(simulation, [&](SimulatedRank& rank) {
-    return train_tiny(rank, options, [&](std::chrono::nanoseconds time) { rank.compute(time); });
-  });
+  return simulate_tiny(simulation, options);
 }
 
 inline std::string violations_of(const SimulationReport& report) {

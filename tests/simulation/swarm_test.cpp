@@ -25,6 +25,18 @@ TinyTrainerOptions draw_model(RandomStream& draw) {
   return options;
 }
 
+/// Devices and networks of which now the one is slow and now the other.
+SimulationOptions draw_machines(RandomStream& draw, int ranks) {
+  SimulationOptions simulation;
+  simulation.ranks = {ranks};
+  simulation.seed = draw.bits();
+  simulation.device.bytes_per_second = draw.below(2) == 0 ? 1e12 : 1e7;
+  simulation.device.task_latency = std::chrono::nanoseconds(draw.below(10'000));
+  simulation.fabric.bytes_per_second = draw.below(2) == 0 ? 1e10 : 1e8;
+  simulation.fabric.latency = std::chrono::nanoseconds(draw.below(30'000));
+  return simulation;
+}
+
 /// Returns the number of ranks.
 int draw_distribution(RandomStream& draw, TinyTrainerOptions& options) {
   auto& training = options.session.training;
@@ -49,7 +61,7 @@ TEST(Swarm, EveryDistributionOfAJobHasTheBitsOfOneRankWithoutSharding) {
     const int ranks = draw_distribution(draw, options);
 
     auto reference = simulate_tiny(1, 0, alone);
-    auto outcome = simulate_tiny(ranks, seed, options);
+    auto outcome = simulate_tiny(draw_machines(draw, ranks), options);
 
     const auto label = fmt::format("draw {}: {} ranks", seed, ranks);
     ASSERT_EQ(problems_of(reference.report) + problems_of(outcome.report), "") << label;
