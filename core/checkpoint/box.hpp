@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/layout/buffer_layout.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// Extents of a tensor, outermost axis first. Empty: a scalar, which has one element.
+using Shape = std::vector<std::int64_t>;
+
+/// The number of elements. Extents must not be negative and their product must fit (see check_shape).
+std::int64_t elements_of(const Shape& shape);
+/// Errc::invalid_argument for a negative extent or more than 2^62 elements.
+Result<void> check_shape(const Shape& shape);
+/// "(4, 5, 80)"; "()" for a scalar.
+std::string to_string(const Shape& shape);
+
+/// A rectangular part of a row-major tensor: axis i covers [offset[i], offset[i] + extent[i]). Offset and
+/// extent have the tensor's number of axes. A box with an extent of 0 is empty, which is allowed.
+struct Box {
+  Shape offset;
+  Shape extent;
+
+  /// All of a tensor.
+  static Box whole(const Shape& shape) { return {Shape(shape.size(), 0), shape}; }
+
+  std::int64_t elements() const { return elements_of(extent); }
+  bool is_empty() const { return elements() == 0; }
+  /// As many axes as `shape` and inside it.
+  bool lies_in(const Shape& shape) const;
+
+  friend auto operator<=>(const Box&, const Box&) = default;
+};
+
+/// "[0:4, 16:32]".
+std::string to_string(const Box& box);
+
+/// What two boxes of one tensor have in common; nothing when that is empty.
+std::optional<Box> intersection(const Box& a, const Box& b);
+
+/// The elements [range.start, range.end) of a row-major tensor as boxes, at most 2 * axes - 1 of them, in the
+/// order in which they lie in memory. Each box is contiguous in the tensor.
+std::vector<Box> boxes_of_range(const Shape& shape, ElementRange range);
+
+/// Errc::invalid_argument unless the boxes lie in the tensor, do not overlap and cover all of it; empty boxes
+/// are passed over. The message starts with "Invalid access pattern" and names two boxes or the missing
+/// elements. O(n log n) for n boxes that are cut along few axes.
+Result<void> check_exact_cover(const Shape& shape, std::span<const Box> boxes);
+
+/// Finds, among boxes of one tensor, those that have something in common with a given one. Boxes are sorted
+/// along the axis that is cut most, so that a query costs the logarithm of their number plus what it finds.
+class BoxIndex {
+ public:
+  explicit BoxIndex(std::vector<Box> boxes);
+
+  /// Positions in the constructor's list, in ascending order.
+  std::vector<std::size_t> touching(const Box& box) const;
+  const Box& at(std::size_t position) const { return boxes_[position]; }
+  std::size_t size() const { return boxes_.size(); }
+
+ private:
+  struct Entry {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::size_t position = 0;
+  };
+  std::vector<Box> boxes_;
+  std::size_t axis_ = 0;
+  std::vector<Entry> entries_;            ///< by begin
+  std::vector<std::int64_t> latest_end_;  ///< of the entries up to here
+};
+
+/// One contiguous stretch of a copy between two row-major boxes, in elements from their beginnings.
+struct CopyRun {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  std::int64_t elements = 0;
+
+  friend bool operator==(const CopyRun&, const CopyRun&) = default;
+};
+
+/// The stretches that bring `region` from memory that holds `source` to memory that holds `target`, in
+/// ascending order. `region` lies in both.
+std::vector<CopyRun> copy_runs(const Box& source, const Box& target, const Box& region);
+
+}  // namespace troupe::core
