@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/box.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/dtype.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// A box of a stored tensor that somebody wants in row-major memory of `dtype`.
+struct LoadTarget {
+  std::string key;
+  DType dtype = DType::f32;
+  Shape shape;  ///< of the global tensor as the reader has it
+  Box box;
+  /// Another stored shape with as many axes is taken too: what is common is read, the rest is zero.
+  bool allow_shape_mismatch = false;
+};
+
+/// Part of a shard that goes to a target.
+struct LoadCopy {
+  std::size_t target = 0;  ///< index of the targets
+  Box region;              ///< of the global tensor; in the shard's box and in the target's
+};
+
+/// A shard that is read, and who gets what of it.
+struct LoadRead {
+  const ManifestTensor* tensor = nullptr;
+  const ManifestShard* shard = nullptr;
+  std::vector<LoadCopy> copies;
+};
+
+struct LoadPlan {
+  std::vector<LoadRead> reads;    ///< in the order of files and bytes; each shard once
+  std::vector<std::size_t> zero;  ///< targets that no shard fills completely: clear them first
+  std::uint64_t bytes = 0;        ///< of all shards that are touched
+};
+
+/// Which shards hold the targets. `manifest` must outlive the plan. Errc::not_found names a key that the
+/// checkpoint does not have, Errc::mismatch ("Global shape mismatch") a tensor of another shape.
+Result<LoadPlan> plan_load(const Manifest& manifest, std::span<const LoadTarget> targets);
+
+}  // namespace troupe::core

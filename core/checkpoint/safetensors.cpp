@@ -1,0 +1,236 @@
+#include "core/checkpoint/safetensors.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "core/check.hpp"
+#include "core/layout/arithmetic.hpp"
+
+namespace troupe::core {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint64_t kLengthBytes = 8;
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr std::int64_t kAlignment = 64;
+constexpr const char* kMetadata = "__metadata__";
+constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
+
+constexpr std::array<std::pair<DType, std::string_view>, 15> kNames{{{DType::f64, "F64"},
+                                                                     {DType::f32, "F32"},
+                                                                     {DType::f16, "F16"},
+                                                                     {DType::bf16, "BF16"},
+                                                                     {DType::f8_e4m3, "F8_E4M3"},
+                                                                     {DType::f8_e5m2, "F8_E5M2"},
+                                                                     {DType::i64, "I64"},
+                                                                     {DType::i32, "I32"},
+                                                                     {DType::i16, "I16"},
+                                                                     {DType::i8, "I8"},
+                                                                     {DType::u64, "U64"},
+                                                                     {DType::u32, "U32"},
+                                                                     {DType::u16, "U16"},
+                                                                     {DType::u8, "U8"},
+                                                                     {DType::boolean, "BOOL"}}};
+
+bool read_natural(const Json& value, std::uint64_t& number) {
+  if (!value.is_number_unsigned()) return false;
+  number = value.get<std::uint64_t>();
+  return true;
+}
+
+Result<Shape> shape_of(const Json& value, const std::string& name) {
+  auto bad = [&] { return fail(Errc::corrupt, "the shape of tensor '{}' is not a list of sizes", name); };
+  if (!value.is_array() || value.size() > 64) return bad();
+  Shape shape;
+  for (const auto& extent : value) {
+    std::uint64_t number = 0;
+    if (!read_natural(extent, number) || number > (std::uint64_t{1} << 62)) return bad();
+    shape.push_back(static_cast<std::int64_t>(number));
+  }
+  if (auto good = check_shape(shape); !good)
+    return fail(Errc::corrupt, "tensor '{}': {}", name, good.error().message);
+  return shape;
+}
+
+Result<SafetensorsEntry> entry_of(const std::string& name, const Json& value, std::uint64_t data_begin,
+                                  std::uint64_t file_bytes) {
+  if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
+      !value.contains("data_offsets") || !value["dtype"].is_string())
+    return fail(Errc::corrupt, "tensor '{}' of a safetensors header needs dtype, shape and data_offsets",
+                name);
+  SafetensorsEntry entry;
+  entry.name = name;
+  entry.dtype = TRY(dtype_from_safetensors(value["dtype"].get_ref<const std::string&>()));
+  entry.shape = TRY(shape_of(value["shape"], name));
+  const auto& offsets = value["data_offsets"];
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  const std::uint64_t room = file_bytes - data_begin;
+  if (!offsets.is_array() || offsets.size() != 2 || !read_natural(offsets[0], begin) ||
+      !read_natural(offsets[1], end) || begin > end || end > room)
+    return fail(Errc::corrupt, "tensor '{}' does not lie in the {} data bytes of its file", name, room);
+  const auto elements = static_cast<std::uint64_t>(elements_of(entry.shape));
+  if ((end - begin) % size_of(entry.dtype) != 0 || (end - begin) / size_of(entry.dtype) != elements)
+    return fail(Errc::corrupt, "tensor '{}' has {} bytes, its shape {} of {} needs {} elements", name,
+                end - begin, to_string(entry.shape), safetensors_name(entry.dtype), elements);
+  entry.begin = data_begin + begin;
+  entry.end = data_begin + end;
+  return entry;
+}
+
+Result<void> check_no_gaps(const std::vector<SafetensorsEntry>& entries, std::uint64_t data_begin,
+                           std::uint64_t file_bytes) {
+  std::uint64_t expected = data_begin;
+  for (const auto& entry : entries) {
+    if (entry.begin != expected)
+      return fail(Errc::corrupt,
+                  "tensor '{}' begins at byte {} of its file, expected {}: a gap or an overlap", entry.name,
+                  entry.begin, expected);
+    expected = entry.end;
+  }
+  if (expected != file_bytes)
+    return fail(Errc::corrupt, "the file has {} bytes, its tensors end at {}", file_bytes, expected);
+  return {};
+}
+
+/// Parses without exceptions and refuses members that come twice, which JSON libraries pass over.
+Result<Json> parse_header_json(std::string_view text) {
+  std::vector<std::set<std::string>> open;
+  std::string twice;
+  bool deep = false;
+  auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > 8) deep = true;
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end && !open.empty()) open.pop_back();
+    if (event == Json::parse_event_t::key && !open.empty()) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!open.back().insert(key).second) twice = key;
+    }
+    return !deep;
+  };
+  Json header = Json::parse(text, watch, false);
+  if (deep || header.is_discarded() || !header.is_object())
+    return fail(Errc::corrupt, "a safetensors header is no JSON object");
+  if (!twice.empty()) return fail(Errc::corrupt, "a safetensors header has '{}' twice", twice);
+  return header;
+}
+
+}  // namespace
+
+std::string_view safetensors_name(DType dtype) noexcept {
+  return std::find_if(kNames.begin(), kNames.end(), [&](const auto& name) { return name.first == dtype; })
+      ->second;
+}
+
+Result<DType> dtype_from_safetensors(std::string_view name) {
+  for (const auto& [dtype, known] : kNames) {
+    if (known == name) return dtype;
+  }
+  return fail(Errc::corrupt, "the element type '{}' is not one that this reader knows", name.substr(0, 32));
+}
+
+std::string safetensors_header(std::vector<SafetensorsEntry>& entries,
+                               const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header;
+  if (!metadata.empty()) header[kMetadata] = metadata;
+  std::uint64_t end = 0;
+  for (auto& entry : entries) {
+    CHECK(entry.name != kMetadata && !header.contains(entry.name),
+          "tensors of one file have names of their own");
+    entry.begin = end;
+    end += static_cast<std::uint64_t>(elements_of(entry.shape)) * size_of(entry.dtype);
+    entry.end = end;
+    header[entry.name] = {{"dtype", safetensors_name(entry.dtype)},
+                          {"shape", entry.shape},
+                          {"data_offsets", {entry.begin, entry.end}}};
+  }
+  std::string text = entries.empty() && metadata.empty() ? "{}" : header.dump();
+  const auto bytes = static_cast<std::int64_t>(kLengthBytes + text.size());
+  const auto padded = static_cast<std::uint64_t>(round_up(bytes, kAlignment));
+  text.resize(padded - kLengthBytes, ' ');
+  std::string file(kLengthBytes, '\0');
+  for (std::size_t i = 0; i < kLengthBytes; ++i) file[i] = static_cast<char>(text.size() >> (8 * i));
+  for (auto& entry : entries) {
+    entry.begin += padded;
+    entry.end += padded;
+  }
+  return file + text;
+}
+
+Result<std::uint64_t> safetensors_header_bytes(std::span<const std::byte> first_bytes,
+                                               std::uint64_t file_bytes) {
+  if (file_bytes < kLengthBytes || first_bytes.size() < kLengthBytes)
+    return fail(Errc::corrupt, "a safetensors file has at least 8 bytes, this one has {}", file_bytes);
+  std::uint64_t length = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;)
+    length = length << 8 | std::to_integer<std::uint64_t>(first_bytes[i]);
+  if (length > kMaxHeaderBytes || length > file_bytes - kLengthBytes)
+    return fail(Errc::corrupt, "the safetensors header says it has {} bytes, the file has {}", length,
+                file_bytes);
+  return kLengthBytes + length;
+}
+
+Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> beginning,
+                                                   std::uint64_t file_bytes) {
+  const std::uint64_t data_begin = TRY(safetensors_header_bytes(beginning, file_bytes));
+  if (beginning.size() < data_begin)
+    return fail(Errc::corrupt, "the safetensors header has {} bytes, only {} are there", data_begin,
+                beginning.size());
+  std::string_view text(reinterpret_cast<const char*>(beginning.data()) + kLengthBytes,
+                        data_begin - kLengthBytes);
+  const Json json = TRY(parse_header_json(text));
+  SafetensorsHeader header;
+  header.data_begin = data_begin;
+  for (const auto& [name, value] : json.items()) {
+    if (name != kMetadata) {
+      header.entries.push_back(TRY(entry_of(name, value, data_begin, file_bytes)));
+      continue;
+    }
+    if (!value.is_object()) return fail(Errc::corrupt, "__metadata__ of a safetensors header is no object");
+    for (const auto& [key, member] : value.items()) {
+      if (!member.is_string())
+        return fail(Errc::corrupt, "'{}' in __metadata__ of a safetensors header is no string", key);
+      header.metadata[key] = member.get<std::string>();
+    }
+  }
+  std::sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  TRY(check_no_gaps(header.entries, data_begin, file_bytes));
+  return header;
+}
+
+std::map<std::string, std::string> sharding_metadata(std::span<const SafetensorsEntry> entries,
+                                                     std::span<const Shape> offsets) {
+  nlohmann::ordered_json info = nlohmann::ordered_json::object();
+  for (std::size_t i = 0; i < entries.size(); ++i) info[entries[i].name] = {{"saved_offsets", offsets[i]}};
+  return {{kShardingInfo, info.dump()}, {"DCP_VERSION", "1.0"}, {"format", "pt"}};
+}
+
+Result<std::vector<Shape>> sharding_offsets(const SafetensorsHeader& header) {
+  std::vector<Shape> offsets;
+  const auto found = header.metadata.find(kShardingInfo);
+  if (found == header.metadata.end()) {
+    for (const auto& entry : header.entries) offsets.emplace_back(entry.shape.size(), 0);
+    return offsets;
+  }
+  const Json info = TRY(parse_header_json(found->second));
+  for (const auto& entry : header.entries) {
+    const auto place = info.find(entry.name);
+    if (place == info.end() || !place->is_object() || !place->contains("saved_offsets"))
+      return fail(Errc::corrupt, "DCP_SHARDING_INFO has no saved_offsets of tensor '{}'", entry.name);
+    offsets.push_back(TRY(shape_of((*place)["saved_offsets"], entry.name)));
+    if (offsets.back().size() != entry.shape.size())
+      return fail(Errc::corrupt, "saved_offsets of tensor '{}' have {} axes, the tensor has {}", entry.name,
+                  offsets.back().size(), entry.shape.size());
+  }
+  return offsets;
+}
+
+}  // namespace troupe::core

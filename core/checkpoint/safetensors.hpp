@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/box.hpp"
+#include "core/dtype.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// The layout of a safetensors file: 8 bytes little-endian length of the header, the header (JSON, filled up
+/// with blanks), then the tensors' bytes without gaps. https://huggingface.co/docs/safetensors names the
+/// format.
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::uint64_t begin = 0;  ///< bytes from the beginning of the file
+  std::uint64_t end = 0;
+
+  std::uint64_t bytes() const { return end - begin; }
+  friend bool operator==(const SafetensorsEntry&, const SafetensorsEntry&) = default;
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;        ///< in the order of their bytes
+  std::map<std::string, std::string> metadata;  ///< the free member "__metadata__"
+  std::uint64_t data_begin = 0;                 ///< where the first tensor begins
+
+  friend bool operator==(const SafetensorsHeader&, const SafetensorsHeader&) = default;
+};
+
+/// "F32", "BF16", "F8_E4M3", "BOOL", ...
+std::string_view safetensors_name(DType dtype) noexcept;
+Result<DType> dtype_from_safetensors(std::string_view name);
+
+/// The file's beginning up to the first tensor, a multiple of 64 bytes. Sets begin and end of every entry, in
+/// the given order. Names must differ and not be "__metadata__".
+std::string safetensors_header(std::vector<SafetensorsEntry>& entries,
+                               const std::map<std::string, std::string>& metadata);
+
+/// What a reader may trust: `beginning` holds at least the header, `file_bytes` is the size of the file.
+/// Errc::corrupt for a header that is short, no JSON, or too large (100 MB), for tensors that overlap, leave
+/// gaps or do not end with the file, for sizes that contradict shape and dtype, and for names that come
+/// twice.
+Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> beginning,
+                                                   std::uint64_t file_bytes);
+
+/// Bytes of the header with its length, from the file's first 8 bytes; says how much to read before
+/// parse_safetensors_header.
+Result<std::uint64_t> safetensors_header_bytes(std::span<const std::byte> first_bytes,
+                                               std::uint64_t file_bytes);
+
+/// The "__metadata__" of a file whose tensors are parts: what PyTorch's Hugging Face reader looks for. The
+/// offsets are per entry.
+std::map<std::string, std::string> sharding_metadata(std::span<const SafetensorsEntry> entries,
+                                                     std::span<const Shape> offsets);
+
+/// The offset of every entry in its global tensor, in entry order; zeros where the file says nothing.
+/// Errc::corrupt when the metadata does not parse or has another number of axes.
+Result<std::vector<Shape>> sharding_offsets(const SafetensorsHeader& header);
+
+}  // namespace troupe::core

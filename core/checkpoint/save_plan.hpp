@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/box.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/dtype.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// A box of a tensor that lies contiguous in a rank's memory.
+struct SavePiece {
+  std::uint32_t tensor = 0;  ///< index of SaveStructure::tensors
+  Box box;
+
+  friend bool operator==(const SavePiece&, const SavePiece&) = default;
+};
+
+/// What a rank could write, without the data: the same as long as its tensors and their placement are.
+struct SaveStructure {
+  struct Tensor {
+    std::string key;
+    DType dtype = DType::f32;
+    Shape shape;
+
+    friend bool operator==(const Tensor&, const Tensor&) = default;
+  };
+  std::vector<Tensor> tensors;
+  std::vector<SavePiece> pieces;  ///< in the order in which they are written
+
+  std::uint64_t bytes_of(const SavePiece& piece) const;
+  friend bool operator==(const SaveStructure&, const SaveStructure&) = default;
+};
+
+/// For messages. Equal structures have equal bytes, so hash64 of them tells structures apart.
+std::string to_text(const SaveStructure& structure);
+/// Errc::corrupt.
+Result<SaveStructure> parse_structure(std::string_view text);
+
+/// A piece and its place in the file.
+struct PlannedShard {
+  std::uint32_t piece = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+
+  friend bool operator==(const PlannedShard&, const PlannedShard&) = default;
+};
+
+/// A file that one rank writes from its beginning to its end.
+struct PlannedFile {
+  std::string name;
+  std::string header;  ///< its first bytes
+  std::vector<PlannedShard> shards;
+
+  std::uint64_t bytes() const { return shards.empty() ? header.size() : shards.back().end; }
+  friend bool operator==(const PlannedFile&, const PlannedFile&) = default;
+};
+
+/// The files of a rank that writes the pieces in `assigned` (ascending): safetensors, whose readers know one
+/// part of a tensor per file, so the second part of a tensor goes to the rank's second file. A rank without
+/// pieces has no file.
+std::vector<PlannedFile> plan_files(const SaveStructure& structure, std::span<const std::uint32_t> assigned,
+                                    Rank rank);
+
+/// Who writes what.
+struct SavePlan {
+  std::vector<std::vector<std::uint32_t>> assigned;  ///< per rank, ascending pieces of its structure
+  std::uint64_t bytes = 0;                           ///< of all tensors
+};
+
+/// Every box is written by one of the ranks that hold it: boxes with few holders first, then large ones, each
+/// by the holder with the fewest bytes so far. Errc::mismatch names a tensor that two ranks describe
+/// differently, Errc::invalid_argument one that the pieces do not cover exactly. `structures` are per rank;
+/// ranks with the same structure may share one object, which makes planning cheaper.
+Result<SavePlan> plan_save(std::span<const SaveStructure* const> structures);
+
+/// What the writing of one rank's files brought, in the order of plan_files.
+struct WrittenShards {
+  std::vector<std::uint64_t> hashes;  ///< of the shards, file after file
+};
+
+/// The manifest's files and tensors; step, values and objects are left to the caller.
+Manifest manifest_of(std::span<const SaveStructure* const> structures, const SavePlan& plan,
+                     std::span<const WrittenShards> written);
+
+}  // namespace troupe::core
