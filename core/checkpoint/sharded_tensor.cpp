@@ -41,6 +41,7 @@ Result<void> check_grid(const ShardedTensor& tensor, const Shape& fragments) {
     return fail(Errc::invalid_argument, "{} has {} axes, but fragmentations for {}", to_string(tensor),
                 tensor.global_shape.size(), fragments.size());
   }
+  TRY(check_shape(fragments));
   const Box box = tensor.box();
   for (std::size_t axis = 0; axis < fragments.size(); ++axis) {
     const std::int64_t extent = box.extent[axis];

@@ -85,6 +85,11 @@ TEST(ShardedTensor, FieldsThatContradictEachOtherAreRefused) {
   EXPECT_THAT(altered([](auto& t) { t.local_shape[0] = -1; }), HasSubstr("negative extent"));
   EXPECT_THAT(altered([](auto& t) { t.key.clear(); }), HasSubstr("empty key"));
   EXPECT_THAT(altered([](auto& t) { t.prepend_axis_num = -1; }), HasSubstr("same number of axes"));
+  EXPECT_THAT(altered([](auto& t) {
+                t.local_shape = t.global_shape = t.global_offset = Shape{0, 0};
+                t.axis_fragmentations = Shape(2, std::int64_t{1} << 40);
+              }),
+              HasSubstr("2^62"));
   EXPECT_EQ(altered([](auto& t) {
               t.axis_fragmentations.reset();
               t.global_offset[2] = 20;
