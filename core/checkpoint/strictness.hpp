@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// What a load does about keys that only the request or only the checkpoint has.
+enum class Strictness : std::uint8_t {
+  assume_ok_unexpected,  ///< looks at nothing; reading an unexpected key fails by itself
+  log_unexpected,        ///< drops unexpected keys and warns
+  log_all,               ///< and warns about missing ones
+  raise_unexpected,      ///< unexpected keys are an error
+  raise_all,             ///< missing ones too
+  return_unexpected,     ///< drops unexpected keys and returns them
+  return_all,            ///< and returns the missing ones
+  ignore_all,            ///< drops unexpected keys in silence
+};
+
+std::string_view name_of(Strictness strictness) noexcept;
+/// Errc::invalid_argument lists the names.
+Result<Strictness> strictness_from_name(std::string_view name);
+
+using KeySet = std::set<std::string>;
+
+/// Never compared: every checkpoint has it, no request does.
+inline constexpr std::string_view kCommonStateKey = "common_state";
+
+/// The same for all ranks, which look up their own part of it.
+struct StrictnessVerdict {
+  std::vector<KeySet> dropped;         ///< per rank: keys to remove from its request
+  std::optional<std::string> warning;  ///< to be logged once
+  std::optional<Error> error;          ///< then nothing is read
+  std::vector<KeySet> unexpected;      ///< per rank, to be returned; empty sets unless the mode returns them
+  KeySet missing;                      ///< to be returned
+
+  friend bool operator==(const StrictnessVerdict&, const StrictnessVerdict&) = default;
+};
+
+/// Unexpected are the keys of a rank's request that the checkpoint does not have; missing those of the
+/// checkpoint that no rank asks for. `requests` are per rank. Messages say "Unexpected keys" with names and
+/// ranks and "Missing keys" with names, each only when there are any. Errors are Errc::mismatch.
+StrictnessVerdict judge_keys(Strictness strictness, std::span<const KeySet> requests,
+                             const KeySet& checkpoint);
+
+}  // namespace troupe::core
