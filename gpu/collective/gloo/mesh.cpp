@@ -6,12 +6,14 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,11 @@ using core::Errc;
 using core::Error;
 using Clock = std::chrono::steady_clock;
 using UnboundBuffer = gloo::transport::UnboundBuffer;
+
+// Nothing is ever sent here; see GlooMesh::watch(). Operations use other top bytes.
+constexpr std::uint64_t kWatchSlot = std::uint64_t{0x82} << 56;
+// Gloo adds it to the clock, so it must not be the greatest duration there is.
+constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365 * 10);
 
 /// Gloo's view of a rendezvous. Gloo's interface knows no other way to fail than to throw.
 class RendezvousStore final : public gloo::rendezvous::Store {
@@ -66,24 +73,26 @@ class GlooMesh final : public Mesh {
  public:
   GlooMesh(std::shared_ptr<GlooDevice> device, GroupOptions group, int index,
            std::shared_ptr<gloo::rendezvous::Context> context)
-      : device_(std::move(device)), group_(std::move(group)), index_(index), context_(std::move(context)) {}
+      : device_(std::move(device)),
+        group_(std::move(group)),
+        index_(index),
+        context_(std::move(context)),
+        watcher_([this] { watch(); }) {}
+  ~GlooMesh() override {
+    {
+      std::lock_guard lock(mutex_);
+      leaving_ = true;
+      if (watched_) watched_->abortWaitRecv();
+    }
+    watcher_.join();
+  }
 
   const GroupOptions& group() const override { return group_; }
   int index() const override { return index_; }
 
   core::Result<void> exchange(std::span<const Transfer> receives, std::span<const Transfer> sends,
                               const OperationDeadline& deadline) override;
-
-  Error fail(Error error) override {
-    std::lock_guard lock(mutex_);
-    if (failure_) return *failure_;
-    failure_ = std::move(error);
-    for (UnboundBuffer* buffer : waited_for_) {
-      buffer->abortWaitRecv();
-      buffer->abortWaitSend();
-    }
-    return *failure_;
-  }
+  Error fail(Error error) override;
 
   std::optional<Error> failure() const override {
     std::lock_guard lock(mutex_);
@@ -92,83 +101,175 @@ class GlooMesh final : public Mesh {
 
  private:
   class Pending;
+  void watch();
+  UnboundBuffer* next_watched();
+  void break_off_transfers_with(int peer);
   Error error_of(const OperationDeadline& deadline, int peer, const std::string& text);
 
   const std::shared_ptr<GlooDevice> device_;  // the back-end and its other meshes hold it too
   const GroupOptions group_;
   const int index_;
   const std::shared_ptr<gloo::rendezvous::Context> context_;  // Gloo wants it shared
-  mutable std::mutex mutex_;                                  // guards failure_ and waited_for_
+  mutable std::mutex mutex_;                                  // guards what follows but the thread
   std::optional<Error> failure_;
-  std::set<UnboundBuffer*> waited_for_;
+  std::set<Pending*> pending_;
+  bool leaving_ = false;
+  std::byte never_written_{};
+  std::unique_ptr<UnboundBuffer> watched_;
+  std::thread watcher_;
 };
 
-/// One transfer on its way; known to fail() as long as it lives.
+enum class Direction { receive, send };
+
+/// One transfer on its way; known to the mesh as long as it lives.
 class GlooMesh::Pending {
  public:
-  Pending(GlooMesh& mesh, const Transfer& transfer)
+  Pending(GlooMesh& mesh, Direction direction, const Transfer& transfer)
       : mesh_(mesh),
+        direction_(direction),
         peer_(transfer.peer),
         buffer_(mesh.context_->createUnboundBuffer(transfer.data, transfer.bytes)) {
     std::lock_guard lock(mesh_.mutex_);
-    mesh_.waited_for_.insert(buffer_.get());
+    mesh_.pending_.insert(this);
   }
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
   ~Pending() {
     std::lock_guard lock(mesh_.mutex_);
-    mesh_.waited_for_.erase(buffer_.get());
+    mesh_.pending_.erase(this);
   }
 
   int peer() const { return peer_; }
-  UnboundBuffer& buffer() { return *buffer_; }
+
+  void post(std::uint64_t slot) {
+    if (direction_ == Direction::receive) {
+      buffer_->recv(peer_, slot);
+    } else {
+      buffer_->send(peer_, slot);
+    }
+  }
+
+  /// Ends the wait, or the next one when none is on. Under the mesh's mutex, which keeps the transfer alive.
+  void break_off() {
+    if (direction_ == Direction::receive) {
+      buffer_->abortWaitRecv();
+    } else {
+      buffer_->abortWaitSend();
+    }
+  }
+
+  /// Whether the transfer was done, and not broken off before. Throws what Gloo throws.
+  bool wait(Clock::time_point give_up) {
+    if (wait_for(until(give_up))) return true;
+    if (mesh_.failure()) return false;
+    // The connection broke, but perhaps after the transfer: a peer that is done may leave. Gloo does not
+    // say which, but a second wait for a transfer that was done returns at once.
+    try {
+      return wait_for(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
 
  private:
+  bool wait_for(std::chrono::milliseconds limit) {
+    return direction_ == Direction::receive ? buffer_->waitRecv(limit) : buffer_->waitSend(limit);
+  }
+
   GlooMesh& mesh_;
-  int peer_;
-  std::unique_ptr<UnboundBuffer> buffer_;
+  const Direction direction_;
+  const int peer_;
+  const std::unique_ptr<UnboundBuffer> buffer_;
 };
 
 core::Result<void> GlooMesh::exchange(std::span<const Transfer> receives, std::span<const Transfer> sends,
                                       const OperationDeadline& deadline) {
-  std::vector<std::unique_ptr<Pending>> incoming;
-  std::vector<std::unique_ptr<Pending>> outgoing;
+  std::vector<std::unique_ptr<Pending>> transfers;
   int peer = index_;
-  std::string thrown;
+  std::string reason = "it was closed";
+  const auto post = [&](Direction direction, const Transfer& transfer) {
+    if (transfer.bytes == 0) return;
+    peer = transfer.peer;
+    transfers.push_back(std::make_unique<Pending>(*this, direction, transfer));
+    transfers.back()->post(transfer.slot);
+  };
   try {
-    for (const Transfer& transfer : receives) {
-      if (transfer.bytes == 0) continue;
-      peer = transfer.peer;
-      incoming.push_back(std::make_unique<Pending>(*this, transfer));
-      incoming.back()->buffer().recv(peer, transfer.slot);
-    }
-    for (const Transfer& transfer : sends) {
-      if (transfer.bytes == 0) continue;
-      peer = transfer.peer;
-      outgoing.push_back(std::make_unique<Pending>(*this, transfer));
-      outgoing.back()->buffer().send(peer, transfer.slot);
-    }
-    // Buffers that fail() came too early to see are not waited for.
+    for (const Transfer& transfer : receives) post(Direction::receive, transfer);
+    for (const Transfer& transfer : sends) post(Direction::send, transfer);
+    // Transfers that fail() came too early to see are not waited for.
     bool going_on = !failure().has_value();
-    for (std::size_t i = 0; going_on && i < incoming.size(); ++i) {
-      peer = incoming[i]->peer();
-      going_on = incoming[i]->buffer().waitRecv(until(deadline.give_up));
-    }
-    for (std::size_t i = 0; going_on && i < outgoing.size(); ++i) {
-      peer = outgoing[i]->peer();
-      going_on = outgoing[i]->buffer().waitSend(until(deadline.give_up));
+    for (std::size_t i = 0; going_on && i < transfers.size(); ++i) {
+      peer = transfers[i]->peer();
+      going_on = transfers[i]->wait(deadline.give_up);
     }
     if (going_on) return {};
   } catch (const std::exception& error) {
-    thrown = error.what();
+    reason = error.what();
   }
-  const Error error = fail(error_of(deadline, peer, thrown));
+  const Error error = fail(error_of(deadline, peer, reason));
   // So that members which wait for this one end as well.
   try {
     context_->closeConnections();
   } catch (const std::exception&) {  // NOLINT: they are closed then
   }
   return tl::unexpected(error);
+}
+
+Error GlooMesh::fail(Error error) {
+  std::lock_guard lock(mutex_);
+  if (failure_) return *failure_;
+  failure_ = std::move(error);
+  for (Pending* pending : pending_) pending->break_off();
+  return *failure_;
+}
+
+/// Breaks off transfers when their connection breaks, until the mesh goes.
+///
+/// Gloo alone does not: it tells of a broken connection to the transfers that queue on it, but not to one
+/// whose bytes had begun to move, which would wait for its deadline. A receive that nobody answers never
+/// begins to move, so it is always told. One such receive is posted to every peer, all into the same buffer.
+/// A broken connection refuses what is posted to it; hence whatever was posted before was pending when the
+/// watcher learned of the break. A member that leaves in peace breaks its connections too, and therefore only
+/// transfers with that very peer are broken off.
+void GlooMesh::watch() {
+  pthread_setname_np(pthread_self(), "gloo watch");
+  std::vector<int> peers;
+  for (int i = 0; i < context_->size; ++i) {
+    if (i != index_) peers.push_back(i);
+  }
+  const auto is_lost = [this](UnboundBuffer& watched, int peer) {
+    try {
+      watched.recv(peer, kWatchSlot);
+      return false;
+    } catch (const std::exception&) {
+      break_off_transfers_with(peer);
+      return true;
+    }
+  };
+  while (!peers.empty()) {
+    UnboundBuffer* const watched = next_watched();
+    if (watched == nullptr) return;
+    std::erase_if(peers, [&](int peer) { return is_lost(*watched, peer); });
+    try {
+      if (!watched->waitRecv(kForEver)) return;
+    } catch (const std::exception&) {  // NOLINT: posting again shows whose connection it was
+    }
+  }
+}
+
+/// A buffer that has thrown once throws for ever, so each round has its own. None when the mesh goes.
+UnboundBuffer* GlooMesh::next_watched() {
+  std::lock_guard lock(mutex_);
+  if (leaving_) return nullptr;
+  watched_ = context_->createUnboundBuffer(&never_written_, sizeof never_written_);
+  return watched_.get();
+}
+
+void GlooMesh::break_off_transfers_with(int peer) {
+  std::lock_guard lock(mutex_);
+  for (Pending* pending : pending_) {
+    if (pending->peer() == peer) pending->break_off();
+  }
 }
 
 Error GlooMesh::error_of(const OperationDeadline& deadline, int peer, const std::string& text) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <thread>
 #include <tuple>
@@ -187,6 +188,39 @@ TEST(CollectiveEpochs, AHundredAbortsAtAnyMomentLeakNothing) {
       if (!before) before = Holdings{};
     }
     EXPECT_TRUE(*before == Holdings{}) << kind;
+  }
+}
+
+TEST(CollectiveEpochs, WhoeverIsDoneFirstLeavesWithoutHarm) {
+  using Counts = std::vector<std::size_t>;
+  for (const BackendKind kind : {BackendKind::shared_memory, BackendKind::gloo}) {
+    const auto company = Company::form(kind, 3);
+    const auto streams = company->create_streams();
+    std::vector<Bytes> buffers(3, Bytes(32));
+    for (std::uint64_t epoch = 1; epoch <= 20; ++epoch) {
+      auto groups = company->create_groups("dp", {epoch});
+      std::promise<void> third_is_gone;
+      std::vector<std::string> outcomes(3);
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < 3; ++i) {
+        threads.emplace_back([&, i] {
+          // Over Gloo the first still waits for the second when the third has sent its share and is gone.
+          if (i == 1) (void)third_is_gone.get_future().wait_for(std::chrono::milliseconds(10));
+          Operation operation{.kind = OperationKind::all_to_all,
+                              .input_counts = i == 0 ? Counts{0, 0, 0} : Counts{4, 0, 0},
+                              .output_counts = i == 0 ? Counts{0, 4, 4} : Counts{0, 0, 0}};
+          operation.input = {buffers[i].data(), sum_of(operation.input_counts) * 4};
+          operation.output = {buffers[i].data(), sum_of(operation.output_counts) * 4};
+          const auto status = groups[i]->post(operation, streams[i].get()).value();
+          EXPECT_TRUE(streams[i]->synchronize(std::chrono::seconds(60)).has_value());
+          groups[i].reset();
+          if (i == 2) third_is_gone.set_value();
+          outcomes[i] = outcome_of(*status) + message_of(*status);
+        });
+      }
+      threads.clear();
+      ASSERT_THAT(outcomes, ::testing::Each(std::string("ok"))) << kind << ", epoch " << epoch;
+    }
   }
 }
 
