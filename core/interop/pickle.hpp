@@ -1,0 +1,141 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// What a pickle may cost its reader. What is beyond a limit is refused.
+struct PickleLimits {
+  std::size_t bytes = std::size_t{1} << 32;
+  std::size_t nodes = std::size_t{1} << 27;
+  std::size_t memo = std::size_t{1} << 27;
+  /// Containers and objects within each other.
+  std::size_t depth = 128;
+};
+
+enum class PickleKind : std::uint8_t {
+  none,
+  boolean,
+  integer,
+  long_integer,  ///< beyond 64 bits; its bytes are kept
+  real,
+  text,
+  bytes,
+  list,
+  tuple,
+  dict,
+  set,
+  global,      ///< a class or function, by module and name; never looked up
+  object,      ///< callable, arguments, items, state; never called
+  persistent,  ///< the id of something outside the pickle
+};
+
+/// "none", "boolean", "integer", ...
+std::string_view name_of(PickleKind kind) noexcept;
+
+class PickleDocument;
+
+/// One node of a document, which it must not outlive. A question that does not fit the kind is answered with
+/// nothing, so that a reader need not trust the shape of a document.
+class PickleNode {
+ public:
+  PickleKind kind() const;
+  /// Unlike for two places of the document that hold equal values.
+  std::uint32_t id() const { return id_; }
+
+  std::optional<bool> as_boolean() const;
+  std::optional<std::int64_t> as_integer() const;
+  std::optional<double> as_real() const;
+  std::optional<std::string_view> as_text() const;
+  /// Of bytes, and of a long integer: little-endian two's complement.
+  std::optional<std::span<const std::byte>> as_bytes() const;
+
+  /// Items of a list, tuple or set, entries of a dict, 0 for anything else.
+  std::size_t size() const;
+  /// index < size(); an item of a list, tuple or set.
+  PickleNode item(std::size_t index) const;
+  /// index < size(); an entry of a dict.
+  PickleNode key(std::size_t index) const;
+  PickleNode value(std::size_t index) const;
+  /// The last entry of a dict with this text as its key.
+  std::optional<PickleNode> find(std::string_view key) const;
+
+  /// Of a global; empty for anything else.
+  std::string_view module() const;
+  std::string_view name() const;
+  bool is_global(std::string_view module, std::string_view name) const;
+
+  /// The parts of an object. Arguments are a tuple; items are a list or a dict.
+  std::optional<PickleNode> callable() const;
+  std::optional<PickleNode> arguments() const;
+  std::optional<PickleNode> items() const;
+  std::optional<PickleNode> state() const;
+  /// Made by NEWOBJ (`callable.__new__`), not by REDUCE (`callable()`).
+  bool is_new() const;
+  /// An object made from this global.
+  bool is_object_of(std::string_view module, std::string_view name) const;
+
+  /// What a persistent id says.
+  std::optional<PickleNode> persistent_id() const;
+
+ private:
+  friend class PickleDocument;
+  PickleNode(const PickleDocument* document, std::uint32_t id) : document_(document), id_(id) {}
+  std::optional<PickleNode> part(PickleKind kind, std::size_t index) const;
+
+  const PickleDocument* document_;
+  std::uint32_t id_;
+};
+
+/// A pickle as data: a directed graph without cycles, whose nodes may be shared. Texts and bytes are those of
+/// the input, which must outlive the document. A walk over the graph as if it were a tree can be exponential
+/// in its size, so such a walk needs a budget.
+class PickleDocument {
+ public:
+  /// Runs the machine for the opcodes that checkpoints use, of protocols 2 to 5: containers, numbers, texts,
+  /// bytes, memo, globals, objects. Errc::corrupt names the place and the opcode of anything else, of what
+  /// is cut short, of text that is not UTF-8, of a cycle and of what exceeds the limits.
+  static Result<PickleDocument> parse(std::span<const std::byte> bytes, const PickleLimits& limits = {});
+
+  PickleNode root() const { return {this, root_}; }
+  /// Nodes that were made, the forgotten ones too; ids are below it.
+  std::size_t node_count() const { return slots_.size(); }
+
+ private:
+  friend class PickleNode;
+  friend class PickleMachine;
+
+  /// `payload` is the value itself, a place in the input, an index of parts_ or an index of growing_.
+  struct Slot {
+    PickleKind kind = PickleKind::none;
+    bool is_new = false;
+    std::uint32_t size = 0;
+    std::uint64_t payload = 0;
+  };
+
+  std::span<const std::uint32_t> children(std::uint32_t id) const;
+  Result<void> check_graph(std::size_t depth_limit) const;
+
+  std::span<const std::byte> input_;
+  std::vector<Slot> slots_;
+  std::vector<std::uint32_t> parts_;  ///< of tuples, globals, objects and persistent ids
+  /// Of lists, sets and, key after key's value, dicts: what grows after it was made.
+  std::vector<std::vector<std::uint32_t>> growing_;
+  std::uint32_t root_ = 0;
+};
+
+/// The same graph as bytes, with what it shares still shared.
+std::vector<std::byte> encode(const PickleDocument& document, int protocol = 4);
+
+/// "module.name" of a global or of an object's callable, else the name of the kind; for error messages.
+std::string class_name(const PickleNode& node);
+
+}  // namespace troupe::core

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/checkpoint/value.hpp"
+#include "core/interop/pickle.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// Plain data in a pickle: None, bool, int, float, str, bytes, list, tuple, dict, OrderedDict, torch.Size.
+/// Errc::unavailable names the place and the class of anything else, a tensor too, and integers beyond 64
+/// bits; Errc::corrupt says what exceeds kMaxValueDepth levels or a million values, which a small pickle can
+/// when it shares lists.
+Result<Value> value_from_pickle(const PickleNode& node);
+
+/// The value in an archive that torch.save made of one.
+Result<Value> parse_torch_value(std::span<const std::byte> archive);
+
+/// An archive that torch.load reads, with weights_only too. Errc::invalid_argument for text that is not UTF-8
+/// and more than kMaxValueDepth levels.
+Result<std::vector<std::byte>> encode_torch_value(const Value& value);
+
+}  // namespace troupe::core
