@@ -1,0 +1,111 @@
+#include "core/interop/plain_data.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "core/interop/pickle_writer.hpp"
+#include "core/interop/torch_archive.hpp"
+#include "tests/core/interop/golden.hpp"
+
+namespace troupe::core {
+namespace {
+
+using ::testing::HasSubstr;
+
+// What make_dcp.py saves as plain.pt.
+TEST(PlainData, ReadsWhatTorchSaves) {
+  const Value expected =
+      Value::Map{{"bytes", Value::Bytes{std::byte{0}, std::byte{0x7f}, std::byte{0x80}, std::byte{0xff}}},
+                 {"tuple", Value::tuple({1, "a", Value::tuple({2.5, nullptr})})},
+                 {"ints", Value::List{0, -1, std::int64_t{1} << 31, -(std::int64_t{1} << 62)}},
+                 {3, Value::tuple({2, 3})},
+                 {"huge", Value::List{true, false}}};
+
+  EXPECT_EQ(parse_torch_value(golden_bytes("archives/plain.pt")).value(), expected);
+}
+
+TEST(PlainData, NamesThePlaceOfWhatIsNotPlain) {
+  const auto object = parse_torch_value(golden_bytes("archives/object.pt"));
+  const auto tensor = parse_torch_value(golden_bytes("archives/tensors_in_dict.pt"));
+  const auto integer = parse_torch_value(golden_bytes("archives/too_large_integer.pt"));
+
+  EXPECT_EQ(object.error().code, Errc::unavailable);
+  EXPECT_EQ(object.error().message, "plain data: an object of pathlib.PosixPath at ('path',) is not plain");
+  EXPECT_THAT(tensor.error().message, HasSubstr("a tensor at ('a',)"));
+  EXPECT_THAT(integer.error().message, HasSubstr("long integer at (0,) is not plain"));
+}
+
+TEST(PlainData, ReturnsWhatWasWritten) {
+  const Value value =
+      Value::Map{{"null", nullptr},
+                 {"bools", Value::List{true, false}},
+                 {"least", std::numeric_limits<std::int64_t>::min()},
+                 {"reals", Value::List{0.1, -0.0, std::numeric_limits<double>::infinity(),
+                                       std::numeric_limits<double>::quiet_NaN()}},
+                 {"text", "\xc3\xa9\xf0\x9f\x8e\xad"},
+                 {"bytes", Value::Bytes{std::byte{0xff}, std::byte{0x80}, std::byte{0x7f}, std::byte{0}}},
+                 {"no bytes", Value::Bytes{}},
+                 {"tuples", Value::List{Value::tuple({}), Value::tuple({1}), Value::tuple({1, 2, 3, 4})}},
+                 {-7, Value::Map{{"", Value::List{}}}},
+                 {"empty", Value::Map{}}};
+
+  const auto archive = encode_torch_value(value).value();
+
+  EXPECT_EQ(parse_torch_value(archive).value(), value);
+}
+
+TEST(PlainData, RefusesToWriteWhatItCanNotRead) {
+  Value deep;
+  for (int i = 0; i <= kMaxValueDepth; ++i) deep = Value(Value::List{deep});
+
+  EXPECT_THAT(encode_torch_value(deep).error().message, HasSubstr("more than 64 levels"));
+  EXPECT_TRUE(encode_torch_value(deep.as_list()->front()).has_value());
+  EXPECT_THAT(encode_torch_value(Value::List{"\xff"}).error().message, HasSubstr("at (0,) is not UTF-8"));
+  EXPECT_THAT(encode_torch_value(Value::Map{{"\xff", 1}}).error().message, HasSubstr("not UTF-8"));
+}
+
+TEST(PlainData, RefusesASmallPickleOfManySharedLists) {
+  // 40 lists, each of which has the one before twice: 2^40 values as a tree.
+  PickleWriter pickle(2);
+  pickle.tuple(0);
+  for (int i = 0; i < 40; ++i) {
+    const auto before = pickle.remember();
+    pickle.recall(before);
+    pickle.tuple(2);
+  }
+
+  const auto value = parse_torch_value(torch_archive(pickle.finish()));
+
+  EXPECT_THAT(value.error().message, HasSubstr("more than 1000000 values"));
+}
+
+TEST(PlainData, RefusesKeysThatAreNoNames) {
+  PickleWriter pickle(2);
+  pickle.empty_dict();
+  pickle.mark();
+  pickle.boolean(true);
+  pickle.none();
+  pickle.set_all();
+
+  const auto value = parse_torch_value(torch_archive(pickle.finish()));
+
+  EXPECT_EQ(value.error().code, Errc::unavailable);
+  EXPECT_THAT(value.error().message, HasSubstr("a key of the dict at () is a boolean"));
+}
+
+TEST(PlainData, RefusesTextThatOnlyLooksLikeBytes) {
+  // U+0100 has no byte in Latin-1.
+  PickleWriter pickle(2);
+  pickle.global("_codecs", "encode");
+  pickle.text("\xc4\x80");
+  pickle.text("latin1");
+  pickle.tuple(2);
+  pickle.reduce();
+
+  EXPECT_THAT(parse_torch_value(torch_archive(pickle.finish())).error().message, HasSubstr("_codecs.encode"));
+}
+
+}  // namespace
+}  // namespace troupe::core
