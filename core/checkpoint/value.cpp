@@ -164,10 +164,10 @@ bool operator==(const Value& a, const Value& b) {
   return false;
 }
 
-std::string_view name_of(Value::Kind kind) noexcept {
+std::string_view Value::type_name() const noexcept {
   constexpr std::array<std::string_view, 9> kNames{"null",  "bool", "int",   "double", "string",
                                                    "bytes", "list", "tuple", "map"};
-  return kNames.at(static_cast<std::size_t>(kind));
+  return kNames.at(data_.index());
 }
 
 }  // namespace troupe::core

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/checkpoint/key_path.hpp"
+#include "core/checkpoint/tree.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
@@ -58,7 +59,8 @@ class Value {
 
    private:
     friend class Value;
-    friend class ValueMerger;
+    template <class, bool>
+    friend class TreeRules;
     std::vector<Entry> entries_;
   };
 
@@ -84,6 +86,8 @@ class Value {
 
   Kind kind() const { return static_cast<Kind>(data_.index()); }
   bool is_null() const { return kind() == Kind::null; }
+  /// "null", "bool", "int", "double", "string", "bytes", "list", "tuple", "map".
+  std::string_view type_name() const noexcept;
 
   /// Nothing, or null, when the value is of another kind: an integer is no double.
   std::optional<bool> as_bool() const;
@@ -114,9 +118,6 @@ struct Value::Entry {
   Value value;
 };
 
-/// "null", "bool", "int", "double", "string", "bytes", "list", "tuple", "map".
-std::string_view name_of(Value::Kind kind) noexcept;
-
 /// Nesting of lists, tuples and maps that can be stored.
 inline constexpr int kMaxValueDepth = 64;
 
@@ -130,27 +131,8 @@ Result<nlohmann::json> to_json(const Value& value);
 /// beyond 64 bits, a key that is there twice, too many levels.
 Result<Value> value_from_json(const nlohmann::json& json);
 
-/// What two values do not have in common. Only maps and lists are looked into; all else is equal or not.
-struct ValueDifference {
-  struct Mismatch {
-    KeyPath path;
-    Value::Kind left = Value::Kind::null;
-    Value::Kind right = Value::Kind::null;
-
-    friend bool operator==(const Mismatch&, const Mismatch&) = default;
-  };
-  std::vector<KeyPath> only_left;
-  std::vector<KeyPath> only_right;
-  std::vector<Mismatch> mismatches;
-
-  bool empty() const { return only_left.empty() && only_right.empty() && mismatches.empty(); }
-  friend bool operator==(const ValueDifference&, const ValueDifference&) = default;
-};
-
 /// Paths come in the order of the left value, those only on the right in the order of the right one.
-ValueDifference diff(const Value& left, const Value& right);
-/// "only left: [('a',)], only right: [], mismatches: [(('rank',), int, int)]".
-std::string to_string(const ValueDifference& difference);
+TreeDifference diff(const Value& left, const Value& right);
 
 /// Adds `from` to `into`: maps entry by entry, lists of the same length item by item. Errc::mismatch names
 /// the path where both have a value that is neither, or lists of different lengths; `into` is then as before.

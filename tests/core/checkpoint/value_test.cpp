@@ -215,9 +215,8 @@ TEST(ValueDiff, NamesWhatIsOnOneSideOnlyAndWhatDiffers) {
 
   EXPECT_EQ(difference.only_left, (std::vector<KeyPath>{{"a"}, {"list", 2}}));
   EXPECT_EQ(difference.only_right, (std::vector<KeyPath>{{"b"}}));
-  EXPECT_EQ(difference.mismatches,
-            (std::vector<ValueDifference::Mismatch>{{{"list", 1}, Value::Kind::integer, Value::Kind::integer},
-                                                    {{"kind"}, Value::Kind::integer, Value::Kind::real}}));
+  EXPECT_EQ(difference.mismatches, (std::vector<TreeDifference::Mismatch>{{{"list", 1}, "int", "int"},
+                                                                          {{"kind"}, "int", "double"}}));
 }
 
 TEST(ValueDiff, ReadsLikeMegatronsWarning) {
