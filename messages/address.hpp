@@ -10,12 +10,14 @@ namespace troupe::messages {
 
 /// The parts played in a rank, in a node and in a job. The numbers are on the wire: only append.
 enum class Role : std::uint8_t {
-  trainer = 0,          ///< the user's own loop; one a rank
-  rank_supervisor = 1,  ///< one a rank
-  conductor = 2,        ///< one a device
-  gradient_bucket = 3,  ///< one a bucket, `index` = bucket
-  parameter_shard = 4,  ///< one a bucket, `index` = bucket
-  coordinator = 5,      ///< one a job, played in rank 0's process
+  trainer = 0,                 ///< the user's own loop; one a rank
+  rank_supervisor = 1,         ///< one a rank
+  conductor = 2,               ///< one a device
+  gradient_bucket = 3,         ///< one a bucket, `index` = bucket
+  parameter_shard = 4,         ///< one a bucket, `index` = bucket
+  coordinator = 5,             ///< one a job, played in rank 0's process
+  checkpoint_writer = 6,       ///< one a rank
+  checkpoint_coordinator = 7,  ///< one a job, played in rank 0's process
 };
 
 std::string_view name_of(Role role) noexcept;

@@ -5,6 +5,7 @@
 
 #include "core/ids.hpp"
 #include "messages/address.hpp"
+#include "messages/checkpoint.hpp"
 #include "messages/collectives.hpp"
 #include "messages/gradients.hpp"
 #include "messages/membership.hpp"
@@ -15,11 +16,14 @@
 namespace troupe::messages {
 
 /// Everything that actors say to each other. A type's place is its tag on the wire: only append.
-using Message = std::variant<GradientReady, LaneEnded, BucketReduced, CollectiveReady, CollectiveDone,
-                             CollectiveFailed, StepBegan, BackwardFinished, VerdictArrived, StepDecided,
-                             StepCommitted, StepFailed, ShardStepped, ShardUpdated, Published, Join,
-                             PlanWanted, PlanLines, Welcome, Refused, PeerLost, RankFailed, Fence, Leave,
-                             Farewell, StoreSet, StoreGet, StoreValue, LaneMerged, BucketReady>;
+using Message =
+    std::variant<GradientReady, LaneEnded, BucketReduced, CollectiveReady, CollectiveDone, CollectiveFailed,
+                 StepBegan, BackwardFinished, VerdictArrived, StepDecided, StepCommitted, StepFailed,
+                 ShardStepped, ShardUpdated, Published, Join, PlanWanted, PlanLines, Welcome, Refused,
+                 PeerLost, RankFailed, Fence, Leave, Farewell, StoreSet, StoreGet, StoreValue, LaneMerged,
+                 BucketReady, SaveBegan, BucketHeld, BucketStaged, SaveAnnounced, StructureWanted,
+                 StructurePart, SaveDirectoryMade, SavePlanned, ChunkStaged, ChunkWritten, FilesDurable,
+                 SaveFailed, SaveCommitDone, SaveOver, StateRestored>;
 
 /// "GradientReady", as in dumps, traces and logs.
 std::string_view name_of(const Message& message) noexcept;

@@ -20,6 +20,10 @@ std::string_view name_of(Role role) noexcept {
       return "parameter_shard";
     case Role::coordinator:
       return "coordinator";
+    case Role::checkpoint_writer:
+      return "checkpoint_writer";
+    case Role::checkpoint_coordinator:
+      return "checkpoint_coordinator";
   }
   return "unknown";
 }
@@ -32,14 +36,18 @@ std::string to_string(const Address& address) {
 
 std::string_view name_of(const Message& message) noexcept {
   static constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {
-      "GradientReady",  "LaneEnded",        "BucketReduced", "CollectiveReady",
-      "CollectiveDone", "CollectiveFailed", "StepBegan",     "BackwardFinished",
-      "VerdictArrived", "StepDecided",      "StepCommitted", "StepFailed",
-      "ShardStepped",   "ShardUpdated",     "Published",     "Join",
-      "PlanWanted",     "PlanLines",        "Welcome",       "Refused",
-      "PeerLost",       "RankFailed",       "Fence",         "Leave",
-      "Farewell",       "StoreSet",         "StoreGet",      "StoreValue",
-      "LaneMerged",     "BucketReady"};
+      "GradientReady",     "LaneEnded",        "BucketReduced",   "CollectiveReady",
+      "CollectiveDone",    "CollectiveFailed", "StepBegan",       "BackwardFinished",
+      "VerdictArrived",    "StepDecided",      "StepCommitted",   "StepFailed",
+      "ShardStepped",      "ShardUpdated",     "Published",       "Join",
+      "PlanWanted",        "PlanLines",        "Welcome",         "Refused",
+      "PeerLost",          "RankFailed",       "Fence",           "Leave",
+      "Farewell",          "StoreSet",         "StoreGet",        "StoreValue",
+      "LaneMerged",        "BucketReady",      "SaveBegan",       "BucketHeld",
+      "BucketStaged",      "SaveAnnounced",    "StructureWanted", "StructurePart",
+      "SaveDirectoryMade", "SavePlanned",      "ChunkStaged",     "ChunkWritten",
+      "FilesDurable",      "SaveFailed",       "SaveCommitDone",  "SaveOver",
+      "StateRestored"};
   return kNames[message.index()];
 }
 

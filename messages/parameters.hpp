@@ -22,6 +22,13 @@ struct ShardUpdated {
   friend bool operator==(const ShardUpdated&, const ShardUpdated&) = default;
 };
 
+/// Trainer to ParameterShards: parameters and optimizer were loaded; they hold the state of after `step`.
+struct StateRestored {
+  core::Step step{};
+
+  friend bool operator==(const StateRestored&, const StateRestored&) = default;
+};
+
 /// ParameterShard to Trainer: the whole bucket may be read; it holds the parameters of after `step`.
 struct Published {
   core::Step step{};

@@ -52,7 +52,8 @@ void DataPlane::perform(const messages::Address&, const Work& work) {
                         [&](const LaunchCollective& w) { state_->launch(w); },
                         [&](const PrepareVerdict& w) { state_->keep_verdict(w); },
                         [&](const StepShard& w) { state_->step_shard(w); },
-                        [&](const AbortCollectives& w) { state_->abort(messages::error_of(w.reason)); }},
+                        [&](const AbortCollectives& w) { state_->abort(messages::error_of(w.reason)); },
+                        [](const CheckpointWork&) {}},
              work);
 }
 
@@ -69,6 +70,29 @@ gpu::BufferView DataPlane::gradient(std::uint32_t parameter, core::Lane lane) co
 gpu::BufferView DataPlane::reduced_gradient(std::uint32_t parameter) const {
   const auto& place = state_->job.parameters[parameter];
   return state_->arena.gradients(place.buffer, 0, place.range);
+}
+
+gpu::BufferView DataPlane::state(StateKind kind, std::uint32_t bucket) const {
+  const auto& place = state_->job.buckets[bucket];
+  switch (kind) {
+    case StateKind::parameter:
+      return state_->arena.parameters(place.buffer, state_range(state_->job, bucket, state_->rank()));
+    case StateKind::master:
+      return state_->arena.master(bucket);
+    case StateKind::first_moment:
+      return state_->arena.first_moment(bucket);
+    case StateKind::second_moment:
+      return state_->arena.second_moment(bucket);
+  }
+  return {};
+}
+
+gpu::EventView DataPlane::updated(std::uint32_t bucket) const {
+  return state_->buckets[bucket]->updated.get();
+}
+
+void DataPlane::restore_optimizer_steps(std::int64_t steps) {
+  for (auto& bucket : state_->buckets) bucket->optimizer_steps = steps;
 }
 
 std::uint64_t DataPlane::bucket_digest(std::uint32_t bucket) const {

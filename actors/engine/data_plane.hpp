@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/engine/job.hpp"
+#include "actors/engine/state.hpp"
 #include "actors/engine/work.hpp"
 #include "actors/kit/tracer.hpp"
 #include "core/exact_sum.hpp"
@@ -67,6 +68,12 @@ class DataPlane {
   gpu::BufferView gradient(std::uint32_t parameter, core::Lane lane) const;
   /// The reduced gradient of the parameter; only this rank's shard of it is valid when gradients are sharded.
   gpu::BufferView reduced_gradient(std::uint32_t parameter) const;
+  /// What this rank keeps of a bucket: the stretch of it that the rank's optimizer steps, see StateKind.
+  gpu::BufferView state(StateKind kind, std::uint32_t bucket) const;
+  /// Completes when the last enqueued update of the bucket is through.
+  gpu::EventView updated(std::uint32_t bucket) const;
+  /// The optimizer has taken this many steps, of a state that was loaded. Before the first step.
+  void restore_optimizer_steps(std::int64_t steps);
   /// A hash of the bucket's parameters as they are now.
   std::uint64_t bucket_digest(std::uint32_t bucket) const;
   /// Bytes of device memory this rank took.

@@ -241,7 +241,7 @@ DataPlane::State::Posted DataPlane::State::reduce_verdict() {
       squares.add(arena.squares(bucket).as<core::ExactSquareSum>()[0]);
     }
     std::lock_guard lock(verdict_mutex);
-    write_verdict(squares, verdict.losses, verdict.refuse, rank(), job.options.lanes,
+    write_verdict(squares, verdict.losses, verdict.refuse, verdict.wishes, rank(), job.options.lanes,
                   arena.verdict().as<std::int64_t>());
   });
   update->record(verdict_ready.get());

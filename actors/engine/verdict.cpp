@@ -21,7 +21,8 @@ std::size_t verdict_words(int lanes, core::WorldSize world) {
 }
 
 void write_verdict(const core::ExactSquareSum& squares, std::span<const messages::LaneLoss> losses,
-                   bool refuse, core::Rank rank, int lanes, std::span<std::int64_t> words) {
+                   bool refuse, std::uint32_t wishes, core::Rank rank, int lanes,
+                   std::span<std::int64_t> words) {
   std::fill(words.begin(), words.end(), 0);
   std::copy(squares.limbs.begin(), squares.limbs.end(), words.begin());
   words[kNonfinite] = squares.nonfinite;
@@ -29,7 +30,8 @@ void write_verdict(const core::ExactSquareSum& squares, std::span<const messages
     CHECK(loss.lane.value >= 0 && loss.lane.value < lanes, "a loss belongs to a lane of the job");
     words[kLosses + static_cast<std::size_t>(loss.lane.value)] = std::bit_cast<std::int64_t>(loss.loss);
   }
-  words[kLosses + static_cast<std::size_t>(lanes + rank.value)] = refuse ? 1 : 0;
+  words[kLosses + static_cast<std::size_t>(lanes + rank.value)] =
+      std::int64_t{wishes} << 1 | (refuse ? 1 : 0);
 }
 
 messages::Verdict read_verdict(std::span<const std::int64_t> words, int lanes, core::WorldSize world) {
@@ -42,7 +44,9 @@ messages::Verdict read_verdict(std::span<const std::int64_t> words, int lanes, c
     verdict.losses.push_back(std::bit_cast<double>(words[kLosses + static_cast<std::size_t>(lane)]));
   }
   for (int rank = 0; rank < world.value; ++rank) {
-    if (words[kLosses + static_cast<std::size_t>(lanes + rank)] != 0) verdict.refusing_ranks.push_back(rank);
+    const auto word = words[kLosses + static_cast<std::size_t>(lanes + rank)];
+    if ((word & 1) != 0) verdict.refusing_ranks.push_back(rank);
+    verdict.wishes |= static_cast<std::uint32_t>(word >> 1);
   }
   return verdict;
 }

@@ -12,11 +12,12 @@ namespace troupe::actors {
 
 /// The words of the step's one small reduction, an i64 sum over all ranks: the exact square sum's limbs and
 /// its count of NaN and Inf, one word a lane (the loss's bits; only the rank that plays the lane writes it,
-/// so the sum carries the bits over), one word a rank (1: it refuses the step).
+/// so the sum carries the bits over), one word a rank (bit 0: it refuses the step; above: its wishes).
 std::size_t verdict_words(int lanes, core::WorldSize world);
 
 void write_verdict(const core::ExactSquareSum& squares, std::span<const messages::LaneLoss> losses,
-                   bool refuse, core::Rank rank, int lanes, std::span<std::int64_t> words);
+                   bool refuse, std::uint32_t wishes, core::Rank rank, int lanes,
+                   std::span<std::int64_t> words);
 
 /// The same on every rank: nothing but the reduced words goes in.
 messages::Verdict read_verdict(std::span<const std::int64_t> words, int lanes, core::WorldSize world);

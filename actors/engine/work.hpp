@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/checkpoint/work.hpp"
 #include "core/ids.hpp"
 #include "messages/failure.hpp"
 #include "messages/step.hpp"
@@ -34,6 +35,7 @@ struct PrepareVerdict {
   core::Step step{};
   std::vector<messages::LaneLoss> losses;
   bool refuse = false;
+  std::uint32_t wishes = 0;  ///< bits of messages::Wish
 };
 
 /// ParameterShard: step the optimizer on this rank's shard of the bucket and clear the bucket's gradients;
@@ -51,7 +53,9 @@ struct AbortCollectives {
   messages::Failure reason;
 };
 
-/// What machines ask of the data plane. Nothing of it waits: the answer is a message.
-using Work = std::variant<PrepareBucket, LaunchCollective, PrepareVerdict, StepShard, AbortCollectives>;
+/// What machines ask of the data plane and of the checkpoint plane. Nothing of it waits: the answer is a
+/// message.
+using Work = std::variant<PrepareBucket, LaunchCollective, PrepareVerdict, StepShard, AbortCollectives,
+                          CheckpointWork>;
 
 }  // namespace troupe::actors

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace troupe::actors {
 
 using messages::Role;
@@ -10,12 +13,44 @@ ParameterShardMachine::ParameterShardMachine(ParameterShardConfig config) : conf
 
 void ParameterShardMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
   dispatch(envelope.body, Overloaded{[&](const messages::StepDecided& m) { on(m, outbox); },
+                                     [&](const messages::SaveBegan& m) { on(m, outbox); },
+                                     [&](const messages::BucketStaged& m) { on(m, outbox); },
+                                     [&](const messages::StateRestored& m) { step_ = m.step; },
                                      [&](const messages::ShardStepped& m) { on(m, outbox); },
                                      [&](const messages::CollectiveDone& m) { on(m, outbox); }});
 }
 
 void ParameterShardMachine::on(const messages::StepDecided& decided, Outbox& outbox) {
-  if (decided.step <= step_) return;
+  if (decided.step <= step_ || held_up_) return;
+  const bool wanted =
+      std::any_of(holds_.begin(), holds_.end(), [&](const Hold& hold) { return hold.step < decided.step; });
+  if (wanted) {
+    held_up_ = decided;
+  } else {
+    apply(decided, outbox);
+  }
+}
+
+void ParameterShardMachine::on(const messages::SaveBegan& begun, Outbox& outbox) {
+  holds_.push_back({begun.sequence, begun.step, false});
+  say_held(outbox);
+}
+
+void ParameterShardMachine::on(const messages::BucketStaged& staged, Outbox& outbox) {
+  std::erase_if(holds_, [&](const Hold& hold) { return hold.sequence == staged.sequence; });
+  if (held_up_) on(*std::exchange(held_up_, std::nullopt), outbox);
+}
+
+/// The update of the step that a save wants is enqueued by now: what comes later on the device sees it.
+void ParameterShardMachine::say_held(Outbox& outbox) {
+  for (auto& hold : holds_) {
+    if (hold.said || hold.step > step_) continue;
+    hold.said = true;
+    outbox.send(peer(Role::checkpoint_writer), messages::BucketHeld{hold.sequence, config_.bucket});
+  }
+}
+
+void ParameterShardMachine::apply(const messages::StepDecided& decided, Outbox& outbox) {
   step_ = decided.step;
   state_ = State::updating;
   stepped_ = false;
@@ -26,6 +61,7 @@ void ParameterShardMachine::on(const messages::StepDecided& decided, Outbox& out
   // The gather's stream waits for the optimizer's event, so the entry is ready as soon as the update is
   // enqueued.
   if (gathers_) outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, *config_.gather_entry});
+  say_held(outbox);
 }
 
 void ParameterShardMachine::on(const messages::ShardStepped& stepped, Outbox& outbox) {
@@ -65,7 +101,7 @@ std::string_view ParameterShardMachine::state() const {
 std::string ParameterShardMachine::waiting_for() const {
   switch (state_) {
     case State::gathered:
-      return {};
+      return held_up_ ? fmt::format("save {} to stage the bucket", holds_.front().sequence) : std::string();
     case State::updating:
       return fmt::format("the optimizer's update of step {}", step_.value);
     case State::gathering:

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "actors/kit/machine.hpp"
 #include "core/ids.hpp"
@@ -21,7 +22,8 @@ struct ParameterShardConfig {
 /// gathered.
 ///
 /// PS-1: between the optimizer's step and the end of the gather the bucket is not published: whoever asked
-/// for it waits. PS-2: each decided step is applied at most once, in order.
+/// for it waits. PS-2: each decided step is applied at most once, in order. CK-6: a save that began after
+/// step s sees the state of after s: a later step is applied only when the save has what it needs.
 class ParameterShardMachine final : public Machine {
  public:
   explicit ParameterShardMachine(ParameterShardConfig config);
@@ -34,6 +36,10 @@ class ParameterShardMachine final : public Machine {
   enum class State : std::uint8_t { gathered, updating, gathering };
 
   void on(const messages::StepDecided& decided, Outbox& outbox);
+  void on(const messages::SaveBegan& begun, Outbox& outbox);
+  void on(const messages::BucketStaged& staged, Outbox& outbox);
+  void apply(const messages::StepDecided& decided, Outbox& outbox);
+  void say_held(Outbox& outbox);
   void on(const messages::ShardStepped& stepped, Outbox& outbox);
   void on(const messages::CollectiveDone& done, Outbox& outbox);
   void publish(Outbox& outbox);
@@ -42,6 +48,13 @@ class ParameterShardMachine final : public Machine {
   ParameterShardConfig config_;
   State state_ = State::gathered;
   core::Step step_{-1};
+  struct Hold {
+    std::uint64_t sequence = 0;
+    core::Step step{};  ///< the save wants the state of after it
+    bool said = false;
+  };
+  std::vector<Hold> holds_;  ///< of saves that have not staged the bucket yet
+  std::optional<messages::StepDecided> held_up_;
   bool gathers_ = false;    ///< this step's update is followed by a gather
   bool stepped_ = false;    ///< the optimizer is through
   bool collected_ = false;  ///< the gather is through

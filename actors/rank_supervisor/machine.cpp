@@ -82,6 +82,7 @@ void RankSupervisorMachine::on_step(const messages::Message& message, Outbox& ou
                           if (finished.step != step_ || backward_finished_) return;
                           backward_finished_ = true;
                           losses_ = finished.losses;
+                          wishes_ = finished.wishes;
                           if (refusal_.empty()) refusal_ = finished.refusal;
                           prepare_verdict_when_ready(outbox);
                         },
@@ -124,7 +125,7 @@ void RankSupervisorMachine::begin(const messages::StepBegan& begun) {
 void RankSupervisorMachine::prepare_verdict_when_ready(Outbox& outbox) {
   if (phase_ != Phase::backward || !backward_finished_ || buckets_ready_ < config_.buckets) return;
   phase_ = Phase::verdict;
-  outbox.perform(PrepareVerdict{step_, losses_, !refusal_.empty()});
+  outbox.perform(PrepareVerdict{step_, losses_, !refusal_.empty(), wishes_});
   outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, config_.verdict_entry});
 }
 

@@ -72,6 +72,7 @@ class RankSupervisorMachine final : public Machine {
   bool verdict_arrived_ = false;
   std::string refusal_;  ///< of this rank
   std::vector<messages::LaneLoss> losses_;
+  std::uint32_t wishes_ = 0;
   messages::Verdict verdict_;
   /// Why this rank is fenced, while the trainer is not told yet: it ends the process's part in the job, and
   /// in rank 0 the Coordinator's, so the Coordinator has its say first, which names the job's first culprit.

@@ -33,6 +33,10 @@ void TrainerPort::deliver(const messages::Envelope& envelope) {
                                 merged_buckets_ += 1;
                               },
                               [&](const messages::StoreValue& value) { store_values_.push_back(value); },
+                              [&](const messages::SaveOver& over) {
+                                saves_.push_back(over);
+                                saves_over_ += 1;
+                              },
                               [&](const messages::StepFailed& failed) {
                                 if (!failure_) failure_ = messages::error_of(failed.failure);
                               },
@@ -90,6 +94,16 @@ core::Result<void> TrainerPort::wait_merged(core::Step step, core::Lane lane,
       fmt::format("the partial sums of lane {} of step {}", lane.value, step.value),
       [&] { return merging_step_ == step && merging_lane_ == lane && merged_buckets_ == published_.size(); },
       deadline);
+}
+
+core::Result<void> TrainerPort::wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("save {} to end", over), [&] { return saves_over_ >= over; }, deadline);
+}
+
+std::vector<messages::SaveOver> TrainerPort::take_saves() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(saves_, {});
 }
 
 core::Result<std::string> TrainerPort::wait_store_value(std::uint64_t request,

@@ -1,4 +1,7 @@
 #include "actors/session/process_world.hpp"
+#include "actors/world/entropy.hpp"
+#include "actors/world/io_worker.hpp"
+#include "actors/world/storage/posix.hpp"
 
 #include <signal.h>
 #include <unistd.h>
@@ -31,6 +34,9 @@ struct ProcessWorld::State {
   std::unique_ptr<CafStage> stage;
   std::unique_ptr<Network> network;
   std::unique_ptr<SignalWatcher> watcher;
+  std::unique_ptr<Storage> storage;
+  std::mutex io_mutex;  // guards io
+  std::unique_ptr<IoWorker> io;
   std::uint64_t messages_before_close = 0;
 };
 
@@ -82,6 +88,11 @@ core::Result<std::unique_ptr<ProcessWorld>> ProcessWorld::create(ProcessWorldOpt
   world->state_->watcher =
       std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
   world->state_->device = TRY(gpu::open_host_device());
+  const auto& checkpoints = world->state_->options.checkpoint_directory;
+  if (!checkpoints.empty()) {
+    world->state_->storage = TRY(PosixStorage::open_or_make(checkpoints));
+    world->state_->io = std::make_unique<IoWorker>();
+  }
   return world;
 }
 
@@ -106,6 +117,9 @@ core::Epoch ProcessWorld::epoch() const {
 }
 const std::string& ProcessWorld::job() const {
   return state_->environment.job;
+}
+std::uint64_t ProcessWorld::unique() {
+  return entropy();
 }
 gpu::Device& ProcessWorld::device() {
   return *state_->device;
@@ -208,8 +222,27 @@ void ProcessWorld::close() {
   // Outside the lock: actors that are still at work may post, into nothing.
   if (stage) state_->messages_before_close = stage->message_count();
   stage.reset();
+  std::unique_ptr<IoWorker> io;
+  {
+    std::lock_guard lock(state_->io_mutex);
+    io = std::move(state_->io);
+  }
+  io.reset();
   if (state_->network) (void)state_->network->close();
   state_->network.reset();
+}
+
+Storage* ProcessWorld::storage() {
+  return state_->storage.get();
+}
+
+void ProcessWorld::run_io(std::function<void()> job) {
+  std::lock_guard lock(state_->io_mutex);
+  if (state_->io) state_->io->run(std::move(job));
+}
+
+void ProcessWorld::log(std::string_view line) {
+  state_->options.log(line);
 }
 
 std::vector<WaitReport> ProcessWorld::wait_reports() {

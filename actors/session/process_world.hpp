@@ -19,6 +19,8 @@ struct ProcessWorldOptions {
   std::string collectives = "shared_memory";
   std::string gloo_host = "127.0.0.1";  ///< this host as the others reach it
   std::size_t actor_threads = 2;
+  /// Where checkpoints are; made when it is not there. Empty: none can be saved.
+  std::string checkpoint_directory;
   /// What the control network and fences report; by default lines on standard error.
   std::function<void(std::string_view line)> log;
 };
@@ -42,6 +44,7 @@ class ProcessWorld final : public RankWorld {
   core::WorldSize world() const override;
   core::Epoch epoch() const override;
   const std::string& job() const override;
+  std::uint64_t unique() override;
   gpu::Device& device() override;
   TrainerPatience& patience() override;
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
@@ -50,6 +53,9 @@ class ProcessWorld final : public RankWorld {
   core::Result<void> start() override;
   void post(messages::Envelope envelope) override;
   void close() override;
+  Storage* storage() override;
+  void run_io(std::function<void()> job) override;
+  void log(std::string_view line) override;
   std::vector<WaitReport> wait_reports() override;
   std::uint64_t message_count() const override;
 

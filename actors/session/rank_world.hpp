@@ -3,12 +3,14 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "actors/kit/machine.hpp"
 #include "actors/kit/role_host.hpp"
 #include "actors/kit/tracer.hpp"
 #include "actors/session/port.hpp"
+#include "actors/world/storage.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"
@@ -27,6 +29,9 @@ class RankWorld {
   virtual core::WorldSize world() const = 0;
   virtual core::Epoch epoch() const = 0;
   virtual const std::string& job() const = 0;
+  /// A number that no other world of this job, or of another one, is likely to have. In the simulator the
+  /// seed's.
+  virtual std::uint64_t unique() = 0;
 
   virtual gpu::Device& device() = 0;
   virtual TrainerPatience& patience() = 0;
@@ -49,6 +54,13 @@ class RankWorld {
   virtual void post(messages::Envelope envelope) = 0;
   /// No actor runs and no message arrives after it. Idempotent.
   virtual void close() = 0;
+
+  /// Where checkpoints are; null without a place for them.
+  virtual Storage* storage() = 0;
+  /// Does `job` on the I/O worker, one after the other. From any thread; nothing runs after close().
+  virtual void run_io(std::function<void()> job) = 0;
+  /// A line for people, on what is not worth a failure.
+  virtual void log(std::string_view line) = 0;
 
   /// Who waits for whom, of this rank's actors.
   virtual std::vector<WaitReport> wait_reports() = 0;

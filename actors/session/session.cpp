@@ -6,6 +6,7 @@
 
 #include "actors/coordinator/machine.hpp"
 #include "actors/session/casting.hpp"
+#include "actors/session/rendezvous.hpp"
 #include "core/check.hpp"
 
 namespace troupe::actors {
@@ -18,34 +19,6 @@ namespace {
 constexpr auto kGrace = std::chrono::seconds(1);
 
 }  // namespace
-
-/// Collective groups find each other through the Coordinator's store.
-class Session::ControlRendezvous final : public gpu::Rendezvous {
- public:
-  explicit ControlRendezvous(Session& session) : session_(session) {}
-
-  core::Result<void> set(const std::string& key, const std::string& value) override {
-    session_.world_.post(envelope(messages::StoreSet{key, value}));
-    return {};
-  }
-
-  core::Result<std::string> get(const std::string& key, std::chrono::nanoseconds deadline) override {
-    auto request = next_request_++;
-    session_.world_.post(envelope(messages::StoreGet{request, key}));
-    return session_.port_.wait_store_value(request, deadline);
-  }
-
- private:
-  messages::Envelope envelope(messages::Message message) const {
-    return {{session_.world_.rank(), Role::trainer, 0},
-            {core::Rank{0}, Role::coordinator, 0},
-            session_.world_.epoch(),
-            std::move(message)};
-  }
-
-  Session& session_;
-  std::atomic<std::uint64_t> next_request_{1};
-};
 
 core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOptions options,
                                                      std::vector<ParameterSpec> parameters) {
@@ -81,8 +54,14 @@ core::Result<void> Session::open() {
   data_plane_ = TRY(DataPlane::create(world_.device(), job_, std::move(plane)));
   RankWorld::Ports ports;
   ports.to_trainer = [this](const messages::Envelope& envelope) { port_.deliver(envelope); };
+  TRY(open_checkpoints());
   ports.perform = [this](const messages::Address& from, const Work& work) {
-    data_plane_->perform(from, work);
+    const auto* checkpoint = std::get_if<CheckpointWork>(&work);
+    if (checkpoint == nullptr) {
+      data_plane_->perform(from, work);
+    } else {
+      checkpoint_plane_->perform(*checkpoint);
+    }
   };
   ports.bucket_digest = [this](std::uint32_t bucket) { return data_plane_->bucket_digest(bucket); };
   ports.tracer = tracer_.get();
@@ -102,6 +81,7 @@ void Session::spawn_parts() {
   }
   world_.spawn(address(Role::rank_supervisor), std::make_unique<RankSupervisorMachine>(supervisor_config(
                                                    job_, rank, options_.join_deadline + kGrace)));
+  if (checkpoint_plane_) spawn_checkpoint_roles();
   world_.spawn(address(Role::conductor),
                std::make_unique<ConductorMachine>(conductor_config(job_, rank, options_.step_deadline)));
   for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket) {
@@ -126,7 +106,7 @@ core::Result<std::unique_ptr<gpu::Group>> Session::make_group(gpu::CollectiveBac
 }
 
 core::Result<void> Session::connect_groups() {
-  rendezvous_ = std::make_unique<ControlRendezvous>(*this);
+  rendezvous_ = std::make_unique<ControlRendezvous>(world_, port_);
   gpu::CollectiveBackend* backend = TRY(world_.collectives(*rendezvous_));
   DataPlaneGroups groups;
   groups.all = TRY(make_group(*backend, "dp", job_.mesh.group(core::GroupKind::dp_cp, world_.rank())));
@@ -175,10 +155,7 @@ core::Result<void> Session::exposed(const std::function<core::Result<void>()>& w
 
 core::Result<void> Session::begin_step(double learning_rate) {
   if (auto failure = port_.failure()) return tl::unexpected(*failure);
-  if (!adopted_) {
-    data_plane_->adopt_parameters();
-    adopted_ = true;
-  }
+  adopt();
   step_began_ = world_.device().now();
   exposed_ = {};
   exposed_communication_ = {};
@@ -235,8 +212,8 @@ void Session::end_lane(double loss) {
   }
 }
 
-core::Result<StepOutcome> Session::finish_step(std::string refusal) {
-  post(Role::rank_supervisor, 0, messages::BackwardFinished{step_, losses_, std::move(refusal)});
+core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_t wishes) {
+  post(Role::rank_supervisor, 0, messages::BackwardFinished{step_, losses_, std::move(refusal), wishes});
   messages::StepDecided decided;
   TRY(exposed([&]() -> core::Result<void> {
     decided = TRY(port_.wait_decided(step_, trainer_deadline()));
@@ -256,6 +233,8 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal) {
   outcome.loss /= static_cast<double>(outcome.losses.size());
   outcome.gradient_norm = decided.verdict.gradient_norm;
   outcome.clip_factor = decided.clip_factor;
+  outcome.wishes = decided.verdict.wishes;
+  optimizer_steps_ += decided.commit ? 1 : 0;
   outcome.times = {now - step_began_, exposed_, exposed_communication_,
                    times.communication - times_before_.communication,
                    times.optimizer - times_before_.optimizer};
@@ -289,10 +268,17 @@ core::Result<void> Session::publish_all() {
 
 core::Result<void> Session::leave() {
   TRY(publish_all());
+  TRY(wait_saves());
   post(Role::rank_supervisor, 0, messages::Leave{world_.rank()});
   TRY(port_.wait_farewell(trainer_deadline()));
   world_.close();
   return {};
+}
+
+core::Error Session::abandon(core::Error reason) {
+  post(Role::rank_supervisor, 0, messages::RankFailed{world_.rank(), messages::failure_of(reason)});
+  const auto told = port_.wait_farewell(5 * kGrace);
+  return told || told.error().code == core::Errc::timeout ? std::move(reason) : told.error();
 }
 
 void Session::stop_tracing() {

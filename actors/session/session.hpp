@@ -4,21 +4,62 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "actors/checkpoint/plane.hpp"
+#include "actors/checkpoint_coordinator/machine.hpp"
 #include "actors/engine/data_plane.hpp"
 #include "actors/engine/job.hpp"
 #include "actors/session/port.hpp"
 #include "actors/session/rank_world.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/value.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
 
+/// How a session saves; where is the world's business (RankWorld::storage).
+struct CheckpointOptions {
+  /// Memory for state that is copied but not written yet. A smaller budget makes the next update wait for the
+  /// disk; nothing else depends on it.
+  std::uint64_t staging_bytes = std::uint64_t{256} << 20;
+  std::uint64_t chunk_bytes = std::uint64_t{8} << 20;  ///< staged and written at once
+  Retention retention;
+  WhenBusy when_busy = WhenBusy::queue;
+  std::chrono::nanoseconds deadline = std::chrono::minutes(30);  ///< of a phase of a save, and of a restore
+};
+
+/// The end of a save, the same on every rank.
+struct SaveResult {
+  std::uint64_t sequence = 0;    ///< as save() returned it
+  core::Step step{};             ///< steps that were committed before
+  std::string name;              ///< "step_00000200"; empty when not committed
+  std::uint64_t bytes = 0;       ///< of all tensors
+  std::string warning;           ///< something to look at, though the checkpoint is good
+  core::Result<void> committed;  ///< or why not: rank, file and reason
+};
+
+struct RestoreOptions {
+  Storage* from = nullptr;  ///< null: the world's storage
+  std::string name;         ///< of a checkpoint in it; empty: the newest one that is whole
+  bool optimizer = true;    ///< otherwise weights only: moments and counters begin anew
+};
+
+struct Restored {
+  std::string name;
+  core::Step step{};                     ///< the next one
+  core::Value common;                    ///< as save() was given it
+  core::Value topology;                  ///< of the job that saved
+  std::vector<std::string> passed_over;  ///< newer checkpoints that are damaged, and why
+};
+
 struct SessionOptions {
   TrainingOptions training;
+  CheckpointOptions checkpoint;
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
   /// After this a collective counts as hung. The trainer itself waits three times as long: what it waits for
   /// has a deadline of its own, whose error says more.
@@ -47,6 +88,7 @@ struct StepOutcome {
   double loss = 0;             ///< their mean, added in lane order
   double gradient_norm = 0;    ///< before clipping
   double clip_factor = 1;
+  std::uint32_t wishes = 0;  ///< of all ranks
   StepTimes times;
 };
 
@@ -104,7 +146,27 @@ class Session {
   void gradient_ready(std::uint32_t parameter);
   void end_lane(double loss);
   /// `refusal`, when not empty, asks that no rank commits the step, and why.
-  core::Result<StepOutcome> finish_step(std::string refusal = {});
+  /// `wishes` are bits of messages::Wish, which all ranks learn of in this step's outcome.
+  core::Result<StepOutcome> finish_step(std::string refusal = {}, std::uint32_t wishes = 0);
+
+  /// Saves the state of after the last finished step in the background: returns at once, and the next update
+  /// of a bucket waits until the bucket is copied. Between steps, by all ranks alike. `common` is kept of
+  /// rank 0, `objects` of every rank. Errc::unavailable without storage, Errc::invalid_argument for values
+  /// that can not be stored or take more than 256 KiB.
+  core::Result<std::uint64_t> save(const core::Value& common = {},
+                                   const std::vector<core::ManifestObject>& objects = {});
+  /// Saves that have ended since the last call, in order. Never waits.
+  std::vector<SaveResult> take_saves();
+  /// Waits until every save that was begun is over.
+  core::Result<void> wait_saves();
+  /// Loads the newest checkpoint that is whole, or the one that is named; all ranks load the same, saved by
+  /// any number of ranks with any strategy. Before the first step, by all ranks alike. Nothing when there is
+  /// no checkpoint; an Error when there are some and none can be loaded.
+  core::Result<std::optional<Restored>> restore(const RestoreOptions& options = {});
+
+  /// This rank gives up, and every other rank is told why. Returns the job's first failure, which is `reason`
+  /// unless another came before it.
+  core::Error abandon(core::Error reason);
 
   /// Waits until every parameter holds the last decided step. Before evaluation, saving, or the end.
   core::Result<void> publish_all();
@@ -125,17 +187,21 @@ class Session {
   core::Step next_step() const { return step_; }
 
  private:
-  class ControlRendezvous;
-
   Session(RankWorld& world, SessionOptions options, Job job);
   core::Result<void> open();
   void spawn_parts();
+  void spawn_checkpoint_roles();
   core::Result<void> connect_groups();
   core::Result<std::unique_ptr<gpu::Group>> make_group(gpu::CollectiveBackend& backend, std::string name,
                                                        std::vector<core::Rank> members);
   void post(messages::Role role, std::uint32_t index, messages::Message message);
   core::Result<void> exposed(const std::function<core::Result<void>()>& wait);
   void note_latencies();
+  core::Result<void> open_checkpoints();
+  void adopt();
+  core::Value topology() const;
+  core::Result<Restored> load(Storage& storage, const std::string& name, bool optimizer);
+  core::Result<std::string> agree_on_load(const std::string& attempt, const std::string& complaint);
   std::chrono::nanoseconds trainer_deadline() const { return 3 * options_.step_deadline; }
 
   RankWorld& world_;
@@ -143,8 +209,13 @@ class Session {
   Job job_;
   std::unique_ptr<Tracer> tracer_;
   TrainerPort port_;
-  std::unique_ptr<ControlRendezvous> rendezvous_;
+  std::unique_ptr<gpu::Rendezvous> rendezvous_;
   std::unique_ptr<DataPlane> data_plane_;
+  RankState state_;  ///< what this rank could save; empty without storage
+  std::unique_ptr<CheckpointPlane> checkpoint_plane_;
+  std::uint64_t saves_begun_ = 0;
+  std::uint64_t restores_ = 0;
+  std::int64_t optimizer_steps_ = 0;
   core::Step step_{0};  ///< the step that is being computed, or comes next
   core::Step decided_{-1};
   core::Lane lane_{-1};

@@ -160,6 +160,25 @@ void SimulatedRank::run_one_message(Part& part) {
                               [this, &part] { run_one_message(part); });
 }
 
+void SimulatedRank::run_io(std::function<void()> job) {
+  if (dead_ || closed_) return;
+  io_jobs_.push_back(std::move(job));
+  schedule_io();
+}
+
+void SimulatedRank::schedule_io() {
+  if (io_scheduled_ || io_jobs_.empty()) return;
+  io_scheduled_ = true;
+  surroundings_.loop.schedule(delays_.up_to(surroundings_.io_delay), "io", [this] {
+    io_scheduled_ = false;
+    if (dead_ || closed_ || io_jobs_.empty()) return;
+    auto job = std::move(io_jobs_.front());
+    io_jobs_.pop_front();
+    job();
+    schedule_io();
+  });
+}
+
 void SimulatedRank::on_network(NetworkEvent event) {
   if (dead_ || closed_) return;
   if (auto lost = end_of_rank(event)) {
@@ -178,6 +197,7 @@ void SimulatedRank::on_network(NetworkEvent event) {
 void SimulatedRank::close() {
   if (closed_) return;
   closed_ = true;
+  io_jobs_.clear();
   if (network_) (void)network_->close();
 }
 

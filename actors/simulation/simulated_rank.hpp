@@ -25,6 +25,9 @@ struct SimulatedSurroundings {
   gpu::SimulatedFabric& fabric;
   InvariantMonitor& monitor;
   std::uint64_t seed = 0;
+  Storage* storage = nullptr;  ///< shared by all ranks; null: no checkpoints
+  /// A job of the I/O worker takes up to this long.
+  std::chrono::nanoseconds io_delay = std::chrono::microseconds(200);
   /// An actor takes up to this long before it looks at its next message: different seeds, different
   /// interleavings.
   std::chrono::nanoseconds mailbox_delay = std::chrono::microseconds(3);
@@ -58,6 +61,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   core::WorldSize world() const override { return world_; }
   core::Epoch epoch() const override { return core::Epoch{1}; }
   const std::string& job() const override { return job_; }
+  std::uint64_t unique() override { return surroundings_.seed; }
   gpu::Device& device() override { return device_; }
   TrainerPatience& patience() override { return *this; }
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
@@ -66,6 +70,11 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   core::Result<void> start() override;
   void post(messages::Envelope envelope) override;
   void close() override;
+  Storage* storage() override { return surroundings_.storage; }
+  void run_io(std::function<void()> job) override;
+  void log(std::string_view line) override { log_.emplace_back(line); }
+  /// Lines for people, in order.
+  const std::vector<std::string>& logged() const { return log_; }
   std::vector<WaitReport> wait_reports() override;
   std::uint64_t message_count() const override { return messages_; }
 
@@ -79,6 +88,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   void rest();
   void deliver(const messages::Envelope& envelope);
   void run_one_message(Part& part);
+  void schedule_io();
 
   SimulatedSurroundings surroundings_;
   core::Rank rank_;
@@ -88,6 +98,9 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   std::unique_ptr<gpu::CollectiveBackend> collectives_;
   std::unique_ptr<Network> network_;
   RandomStream delays_;
+  std::deque<std::function<void()>> io_jobs_;
+  bool io_scheduled_ = false;
+  std::vector<std::string> log_;
   Ports ports_;
   std::map<messages::Address, std::unique_ptr<Part>> parts_;
   std::unique_ptr<Fiber> fiber_;

@@ -20,7 +20,7 @@ Simulation::Simulation(SimulationOptions options)
       loop_(options_.seed),
       fabric_(loop_, options_.fabric),
       wires_(loop_, wires_options(options_)) {
-  SimulatedSurroundings surroundings{loop_, fabric_, monitor_, options_.seed};
+  SimulatedSurroundings surroundings{loop_, fabric_, monitor_, options_.seed, options_.storage};
   for (int rank = 0; rank < options_.ranks.value; ++rank) {
     ranks_.push_back(
         std::make_unique<SimulatedRank>(surroundings, core::Rank{rank}, options_.ranks, options_.device));

@@ -35,6 +35,7 @@ struct SimulationOptions {
   gpu::SimulatedDeviceOptions device;
   gpu::FabricOptions fabric;
   std::vector<SimulatedFault> faults;
+  Storage* storage = nullptr;  ///< where checkpoints are, of all ranks; outlives the simulation
   std::chrono::nanoseconds time_limit = std::chrono::hours(1);
   std::uint64_t event_limit = 1'000'000'000;
 };

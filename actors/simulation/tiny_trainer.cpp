@@ -98,10 +98,23 @@ core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOp
                                            const std::function<void(std::chrono::nanoseconds)>& compute) {
   auto session = TRY(Session::join(world, options.session, tiny_parameters(options)));
   TinyTrainer trainer(*session, options, compute);
-  trainer.initialise();
   TinyTrainerResult result;
-  for (std::int64_t step = 0; step < options.steps; ++step) result.outcomes.push_back(TRY(trainer.step()));
+  if (options.restore) result.restored = TRY(session->restore());
+  if (!result.restored) trainer.initialise();
+  auto take_saves = [&] {
+    for (auto& save : session->take_saves()) result.saves.push_back(std::move(save));
+  };
+  while (session->next_step().value < options.steps) {
+    result.outcomes.push_back(TRY(trainer.step()));
+    const auto done = session->next_step().value;
+    if (options.save_every > 0 && done % options.save_every == 0) {
+      TRY(session->save(core::Value::Map{{"done", done}}));
+    }
+    take_saves();
+  }
   result.state_hash = TRY(trainer.state_hash());
+  TRY(session->wait_saves());
+  take_saves();
   TRY(session->leave());
   return result;
 }

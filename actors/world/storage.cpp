@@ -21,4 +21,11 @@ core::Result<std::vector<std::string>> split_path(std::string_view path) {
   return parts;
 }
 
+core::Result<std::size_t> Storage::read_into(std::string_view path, std::uint64_t offset,
+                                             std::span<std::byte> bytes) {
+  const auto found = TRY(read(path, offset, bytes.size()));
+  std::copy(found.begin(), found.end(), bytes.begin());
+  return found.size();
+}
+
 }  // namespace troupe::actors

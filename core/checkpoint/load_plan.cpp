@@ -10,6 +10,7 @@ namespace troupe::core {
 namespace {
 
 Result<void> check_shapes(const ManifestTensor& tensor, const LoadTarget& target) {
+  TRY(check_shape(target.shape));
   if (!target.box.lies_in(target.shape))
     return fail(Errc::invalid_argument, "the part {} of '{}' does not lie in its shape {}",
                 to_string(target.box), target.key, to_string(target.shape));

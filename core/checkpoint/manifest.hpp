@@ -69,18 +69,24 @@ struct Manifest {
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 
+inline constexpr const char* kManifestFormat = "troupe-checkpoint";
 /// Version of the format that this code writes; it reads no other.
 inline constexpr int kManifestVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 
 /// The bytes of manifest.json: JSON, one line a tensor, file or object; the last line holds the hash of all
-/// bytes before it. Equal manifests have equal bytes.
+/// bytes before it. Equal manifests have equal bytes. Values must be ones that to_json() takes, keys and
+/// names UTF-8, and `save` what its comment says, or the text will not parse.
 std::string to_text(const Manifest& manifest);
 
-/// Errc::corrupt for text that is no manifest, is cut short or altered (hash), or contradicts itself: boxes
-/// that do not cover their tensor exactly, byte ranges that overlap, leave their file or have another size
-/// than their box, file names that leave the directory. Errc::mismatch for another version.
+/// Errc::corrupt for text that is no manifest, is cut short or altered (hash), is spelled otherwise than
+/// to_text() does, or contradicts itself: boxes that do not cover their tensor exactly, bytes of a file that
+/// belong to no shard or to two, byte ranges of another size than their box, file names that leave the
+/// directory, objects that come twice. Errc::mismatch for another version.
 Result<Manifest> parse_manifest(std::string_view text);
+
+/// The name of a checkpoint's directory: "step_00000200".
+std::string checkpoint_name(Step step);
 
 /// 16 hexadecimal digits, as hashes and save ids are written.
 std::string hex64(std::uint64_t value);

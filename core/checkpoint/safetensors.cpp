@@ -5,9 +5,11 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <unordered_set>
 #include <utility>
 
 #include "core/check.hpp"
+#include "core/checkpoint/json_text.hpp"
 #include "core/layout/arithmetic.hpp"
 
 namespace troupe::core {
@@ -19,7 +21,6 @@ using Json = nlohmann::json;
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::int64_t kAlignment = 64;
-constexpr const char* kMetadata = "__metadata__";
 constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
 
 constexpr std::array<std::pair<DType, std::string_view>, 15> kNames{{{DType::f64, "F64"},
@@ -121,6 +122,34 @@ Result<Json> parse_header_json(std::string_view text) {
   return header;
 }
 
+/// The opened object and its member "__metadata__".
+void append_metadata(std::string& json, const std::map<std::string, std::string>& metadata) {
+  json += '{';
+  append_string(json, kMetadataName);
+  std::string_view before = ":{";
+  for (const auto& [key, text] : metadata) {
+    json += before;
+    append_string(json, key);
+    json += ':';
+    append_string(json, text);
+    before = ",";
+  }
+  json += '}';
+}
+
+void append_entry(std::string& json, const SafetensorsEntry& entry) {
+  append_string(json, entry.name);
+  json += R"(:{"dtype":")";
+  json += safetensors_name(entry.dtype);
+  json += R"(","shape":)";
+  append_sizes(json, entry.shape);
+  json += R"(,"data_offsets":[)";
+  append_number(json, entry.begin);
+  json += ',';
+  append_number(json, entry.end);
+  json += "]}";
+}
+
 }  // namespace
 
 std::string_view safetensors_name(DType dtype) noexcept {
@@ -137,30 +166,32 @@ Result<DType> dtype_from_safetensors(std::string_view name) {
 
 std::string safetensors_header(std::vector<SafetensorsEntry>& entries,
                                const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header;
-  if (!metadata.empty()) header[kMetadata] = metadata;
+  std::string file(kLengthBytes, '\0');
+  std::string_view before = "{";
+  if (!metadata.empty()) {
+    append_metadata(file, metadata);
+    before = ",";
+  }
+  std::unordered_set<std::string_view> names{kMetadataName};
   std::uint64_t end = 0;
   for (auto& entry : entries) {
-    CHECK(entry.name != kMetadata && !header.contains(entry.name),
-          "tensors of one file have names of their own");
+    CHECK(names.insert(entry.name).second, "tensors of one file have names of their own");
     entry.begin = end;
     end += static_cast<std::uint64_t>(elements_of(entry.shape)) * size_of(entry.dtype);
     entry.end = end;
-    header[entry.name] = {{"dtype", safetensors_name(entry.dtype)},
-                          {"shape", entry.shape},
-                          {"data_offsets", {entry.begin, entry.end}}};
+    file += before;
+    append_entry(file, entry);
+    before = ",";
   }
-  std::string text = entries.empty() && metadata.empty() ? "{}" : header.dump();
-  const auto bytes = static_cast<std::int64_t>(kLengthBytes + text.size());
-  const auto padded = static_cast<std::uint64_t>(round_up(bytes, kAlignment));
-  text.resize(padded - kLengthBytes, ' ');
-  std::string file(kLengthBytes, '\0');
-  for (std::size_t i = 0; i < kLengthBytes; ++i) file[i] = static_cast<char>(text.size() >> (8 * i));
+  file += before == "{" ? "{}" : "}";
+  file.resize(static_cast<std::size_t>(round_up(static_cast<std::int64_t>(file.size()), kAlignment)), ' ');
+  const std::uint64_t length = file.size() - kLengthBytes;
+  for (std::size_t i = 0; i < kLengthBytes; ++i) file[i] = static_cast<char>(length >> (8 * i));
   for (auto& entry : entries) {
-    entry.begin += padded;
-    entry.end += padded;
+    entry.begin += file.size();
+    entry.end += file.size();
   }
-  return file + text;
+  return file;
 }
 
 Result<std::uint64_t> safetensors_header_bytes(std::span<const std::byte> first_bytes,
@@ -188,7 +219,7 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> be
   SafetensorsHeader header;
   header.data_begin = data_begin;
   for (const auto& [name, value] : json.items()) {
-    if (name != kMetadata) {
+    if (name != kMetadataName) {
       header.entries.push_back(TRY(entry_of(name, value, data_begin, file_bytes)));
       continue;
     }
@@ -208,9 +239,16 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> be
 
 std::map<std::string, std::string> sharding_metadata(std::span<const SafetensorsEntry> entries,
                                                      std::span<const Shape> offsets) {
-  nlohmann::ordered_json info = nlohmann::ordered_json::object();
-  for (std::size_t i = 0; i < entries.size(); ++i) info[entries[i].name] = {{"saved_offsets", offsets[i]}};
-  return {{kShardingInfo, info.dump()}, {"DCP_VERSION", "1.0"}, {"format", "pt"}};
+  std::string info = "{";
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (i > 0) info += ',';
+    append_string(info, entries[i].name);
+    info += R"(:{"saved_offsets":)";
+    append_sizes(info, offsets[i]);
+    info += '}';
+  }
+  info += '}';
+  return {{kShardingInfo, std::move(info)}, {"DCP_VERSION", "1.0"}, {"format", "pt"}};
 }
 
 Result<std::vector<Shape>> sharding_offsets(const SafetensorsHeader& header) {

@@ -30,18 +30,21 @@ struct SafetensorsEntry {
 
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;        ///< in the order of their bytes
-  std::map<std::string, std::string> metadata;  ///< the free member "__metadata__"
+  std::map<std::string, std::string> metadata;  ///< the free member kMetadataName
   std::uint64_t data_begin = 0;                 ///< where the first tensor begins
 
   friend bool operator==(const SafetensorsHeader&, const SafetensorsHeader&) = default;
 };
+
+/// Of the member of a header that is no tensor.
+inline constexpr const char* kMetadataName = "__metadata__";
 
 /// "F32", "BF16", "F8_E4M3", "BOOL", ...
 std::string_view safetensors_name(DType dtype) noexcept;
 Result<DType> dtype_from_safetensors(std::string_view name);
 
 /// The file's beginning up to the first tensor, a multiple of 64 bytes. Sets begin and end of every entry, in
-/// the given order. Names must differ and not be "__metadata__".
+/// the given order. Names must differ, be UTF-8, and not be kMetadataName.
 std::string safetensors_header(std::vector<SafetensorsEntry>& entries,
                                const std::map<std::string, std::string>& metadata);
 

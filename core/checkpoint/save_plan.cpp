@@ -3,19 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <nlohmann/json.hpp>
+#include <limits>
+#include <numeric>
 #include <unordered_map>
 
 #include "core/check.hpp"
+#include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/hash.hpp"
+#include "core/interop/utf8.hpp"
 
 namespace troupe::core {
 
 namespace {
 
-using Json = nlohmann::json;
 using Tensor = SaveStructure::Tensor;
 
 /// Distinct structures and the ranks that have them.
@@ -24,9 +25,12 @@ struct StructureClass {
   std::vector<std::uint32_t> ranks;
 };
 
+constexpr std::uint32_t kNone = UINT32_MAX;
+
 struct Holder {
   std::uint32_t structure = 0;  ///< index of the classes
   std::uint32_t piece = 0;
+  std::uint32_t before = kNone;  ///< the holder of the same box that was found before
 };
 
 /// A box and everybody who has it.
@@ -35,7 +39,7 @@ struct Shard {
   const Box* box = nullptr;
   std::uint64_t bytes = 0;
   std::size_t ranks = 0;
-  std::vector<Holder> holders;
+  std::uint32_t last_holder = kNone;
 };
 
 struct BoxHash {
@@ -59,12 +63,32 @@ std::vector<StructureClass> classes_of(std::span<const SaveStructure* const> str
   return classes;
 }
 
+/// What a file and its readers can say.
+Result<void> check_tensor(const Tensor& tensor) {
+  if (!is_utf8(tensor.key))
+    return fail(Errc::invalid_argument, "the name of a tensor is not UTF-8: {:?}; give it another name",
+                tensor.key);
+  if (tensor.key == kMetadataName)
+    return fail(Errc::invalid_argument, "no tensor can have the name '{}'; give it another one", tensor.key);
+  if (auto good = check_shape(tensor.shape); !good)
+    return fail(Errc::invalid_argument, "tensor '{}': {}", tensor.key, good.error().message);
+  constexpr auto kMaxBytes = std::numeric_limits<std::int64_t>::max();
+  if (tensor.shape.size() > kMaxAxes ||
+      elements_of(tensor.shape) > kMaxBytes / static_cast<std::int64_t>(size_of(tensor.dtype)))
+    return fail(Errc::invalid_argument, "tensor '{}' of shape {} has more than {} axes or 2^63 bytes",
+                tensor.key, to_string(tensor.shape), kMaxAxes);
+  return {};
+}
+
 class Planner {
  public:
   explicit Planner(std::span<const SaveStructure* const> structures)
       : world_(structures.size()), classes_(classes_of(structures)) {}
 
   Result<SavePlan> plan() {
+    std::size_t pieces = 0;
+    for (const auto& one : classes_) pieces = std::max(pieces, one.structure->pieces.size());
+    places_.reserve(pieces);
     for (std::uint32_t i = 0; i < classes_.size(); ++i) TRY(add(i));
     TRY(check_cover());
     return distribute();
@@ -74,15 +98,27 @@ class Planner {
   Result<void> add(std::uint32_t structure) {
     const auto& from = *classes_[structure].structure;
     std::vector<std::uint32_t> ids;
-    for (const auto& tensor : from.tensors) ids.push_back(TRY(id_of(tensor, structure)));
+    ids.reserve(from.tensors.size());
+    for (const auto& tensor : from.tensors) {
+      const auto id = TRY(id_of(tensor, structure));
+      if (last_lister_.size() <= id) last_lister_.resize(id + 1, kNone);
+      if (std::exchange(last_lister_[id], structure) == structure)
+        return fail(Errc::invalid_argument,
+                    "rank {} lists tensor '{}' twice; list it once, with all its pieces",
+                    classes_[structure].ranks.front(), tensor.key);
+      ids.push_back(id);
+    }
     for (std::uint32_t piece = 0; piece < from.pieces.size(); ++piece) {
       const auto& box = from.pieces[piece].box;
       if (box.is_empty()) continue;
       const auto tensor = ids[from.pieces[piece].tensor];
       auto [found, is_new] = places_.try_emplace({tensor, &box}, static_cast<std::uint32_t>(shards_.size()));
-      if (is_new) shards_.push_back({tensor, &box, from.bytes_of(from.pieces[piece]), 0, {}});
+      if (is_new) shards_.push_back({tensor, &box, from.bytes_of(from.pieces[piece])});
       auto& shard = shards_[found->second];
-      shard.holders.push_back({structure, piece});
+      // A rank that has a box twice is one holder of it.
+      if (!is_new && holders_[shard.last_holder].structure == structure) continue;
+      holders_.push_back({structure, piece, shard.last_holder});
+      shard.last_holder = static_cast<std::uint32_t>(holders_.size() - 1);
       shard.ranks += classes_[structure].ranks.size();
     }
     return {};
@@ -91,6 +127,7 @@ class Planner {
   Result<std::uint32_t> id_of(const Tensor& tensor, std::uint32_t structure) {
     auto [found, is_new] = ids_.try_emplace(tensor.key, static_cast<std::uint32_t>(tensors_.size()));
     if (is_new) {
+      TRY(check_tensor(tensor));
       tensors_.push_back(&tensor);
       first_.push_back(classes_[structure].ranks.front());
       return found->second;
@@ -113,26 +150,39 @@ class Planner {
     return {};
   }
 
+  /// The place of each tensor in the order of their keys.
+  std::vector<std::uint32_t> places_by_key() const {
+    std::vector<std::uint32_t> order(tensors_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(),
+              [this](std::uint32_t a, std::uint32_t b) { return tensors_[a]->key < tensors_[b]->key; });
+    std::vector<std::uint32_t> places(order.size());
+    for (std::uint32_t i = 0; i < order.size(); ++i) places[order[i]] = i;
+    return places;
+  }
+
   SavePlan distribute() const {
+    const auto by_key = places_by_key();
     std::vector<const Shard*> order;
+    order.reserve(shards_.size());
     for (const auto& shard : shards_) order.push_back(&shard);
-    std::sort(order.begin(), order.end(), [this](const Shard* a, const Shard* b) {
+    std::sort(order.begin(), order.end(), [&](const Shard* a, const Shard* b) {
       if (a->ranks != b->ranks) return a->ranks < b->ranks;
       if (a->bytes != b->bytes) return a->bytes > b->bytes;
-      if (a->tensor != b->tensor) return tensors_[a->tensor]->key < tensors_[b->tensor]->key;
+      if (a->tensor != b->tensor) return by_key[a->tensor] < by_key[b->tensor];
       return a->box->offset < b->box->offset;
     });
     SavePlan plan;
     plan.assigned.resize(world_);
     std::vector<std::uint64_t> load(world_);
     for (const Shard* shard : order) {
-      std::pair<std::uint64_t, std::uint32_t> least{UINT64_MAX, 0};
+      std::pair<std::uint64_t, std::uint32_t> least{UINT64_MAX, kNone};
       std::uint32_t piece = 0;
-      for (const auto& holder : shard->holders) {
-        for (auto rank : classes_[holder.structure].ranks) {
+      for (auto i = shard->last_holder; i != kNone; i = holders_[i].before) {
+        for (auto rank : classes_[holders_[i].structure].ranks) {
           if (std::pair(load[rank], rank) >= least) continue;
           least = {load[rank], rank};
-          piece = holder.piece;
+          piece = holders_[i].piece;
         }
       }
       load[least.second] += shard->bytes;
@@ -147,59 +197,14 @@ class Planner {
   std::vector<StructureClass> classes_;
   std::unordered_map<std::string_view, std::uint32_t> ids_;
   std::vector<const Tensor*> tensors_;
-  std::vector<std::uint32_t> first_;  ///< per tensor, the rank whose description counts
+  std::vector<std::uint32_t> first_;        ///< per tensor, the rank whose description counts
+  std::vector<std::uint32_t> last_lister_;  ///< per tensor, the structure that listed it last
   std::vector<Shard> shards_;
+  std::vector<Holder> holders_;
   std::unordered_map<std::pair<std::uint32_t, const Box*>, std::uint32_t, BoxHash, BoxEqual> places_;
 };
 
-Result<Shape> shape_of(const Json& json) {
-  if (!json.is_array() || json.size() > 64) return fail(Errc::corrupt, "a shape is no list of sizes");
-  Shape shape;
-  for (const auto& extent : json) {
-    if (!extent.is_number_unsigned() || extent.get<std::uint64_t>() > (std::uint64_t{1} << 62))
-      return fail(Errc::corrupt, "a size is no number from 0 to 2^62");
-    shape.push_back(extent.get<std::int64_t>());
-  }
-  TRY(check_shape(shape));
-  return shape;
-}
-
 }  // namespace
-
-std::uint64_t SaveStructure::bytes_of(const SavePiece& piece) const {
-  return static_cast<std::uint64_t>(piece.box.elements()) * size_of(tensors[piece.tensor].dtype);
-}
-
-std::string to_text(const SaveStructure& structure) {
-  Json tensors = Json::array();
-  for (const auto& tensor : structure.tensors)
-    tensors.push_back({tensor.key, name_of(tensor.dtype), tensor.shape});
-  Json pieces = Json::array();
-  for (const auto& piece : structure.pieces)
-    pieces.push_back({piece.tensor, piece.box.offset, piece.box.extent});
-  return Json{{"tensors", tensors}, {"pieces", pieces}}.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-Result<SaveStructure> parse_structure(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, false);
-  auto bad = [] { return fail(Errc::corrupt, "the structure of a save does not parse"); };
-  if (!json.is_object() || !json.contains("tensors") || !json.contains("pieces")) return bad();
-  SaveStructure structure;
-  for (const auto& tensor : json["tensors"]) {
-    if (!tensor.is_array() || tensor.size() != 3 || !tensor[0].is_string() || !tensor[1].is_string())
-      return bad();
-    auto dtype = TRY(dtype_from_name(tensor[1].get_ref<const std::string&>()));
-    structure.tensors.push_back({tensor[0].get<std::string>(), dtype, TRY(shape_of(tensor[2]))});
-  }
-  for (const auto& piece : json["pieces"]) {
-    if (!piece.is_array() || piece.size() != 3 || !piece[0].is_number_unsigned()) return bad();
-    const auto tensor = piece[0].get<std::uint64_t>();
-    Box box{TRY(shape_of(piece[1])), TRY(shape_of(piece[2]))};
-    if (tensor >= structure.tensors.size() || !box.lies_in(structure.tensors[tensor].shape)) return bad();
-    structure.pieces.push_back({static_cast<std::uint32_t>(tensor), std::move(box)});
-  }
-  return structure;
-}
 
 std::vector<PlannedFile> plan_files(const SaveStructure& structure, std::span<const std::uint32_t> assigned,
                                     Rank rank) {
@@ -237,8 +242,17 @@ Manifest manifest_of(std::span<const SaveStructure* const> structures, const Sav
                      std::span<const WrittenShards> written) {
   Manifest manifest;
   std::unordered_map<std::string_view, std::uint32_t> ids;
+  auto tensor_of = [&](const Tensor& tensor) -> ManifestTensor& {
+    auto [found, is_new] = ids.try_emplace(tensor.key, static_cast<std::uint32_t>(manifest.tensors.size()));
+    if (is_new) manifest.tensors.push_back({tensor.key, tensor.dtype, tensor.shape, {}});
+    return manifest.tensors[found->second];
+  };
   for (std::uint32_t rank = 0; rank < structures.size(); ++rank) {
     const auto& structure = *structures[rank];
+    // Nobody writes a part of a tensor without elements, which is nevertheless there.
+    for (const auto& tensor : structure.tensors) {
+      if (elements_of(tensor.shape) == 0) tensor_of(tensor);
+    }
     std::size_t next = 0;
     for (const auto& file :
          plan_files(structure, plan.assigned[rank], Rank{static_cast<std::int32_t>(rank)})) {
@@ -246,13 +260,9 @@ Manifest manifest_of(std::span<const SaveStructure* const> structures, const Sav
       manifest.files.push_back({file.name, file.bytes(), file.header.size(), hash64(file.header)});
       for (const auto& shard : file.shards) {
         const auto& piece = structure.pieces[shard.piece];
-        const auto& tensor = structure.tensors[piece.tensor];
-        auto [found, is_new] =
-            ids.try_emplace(tensor.key, static_cast<std::uint32_t>(manifest.tensors.size()));
-        if (is_new) manifest.tensors.push_back({tensor.key, tensor.dtype, tensor.shape, {}});
         CHECK(next < written[rank].hashes.size(), "a hash comes with every shard that was written");
-        manifest.tensors[found->second].shards.push_back(
-            {piece.box, number, shard.begin, shard.end, written[rank].hashes[next++]});
+        tensor_of(structure.tensors[piece.tensor])
+            .shards.push_back({piece.box, number, shard.begin, shard.end, written[rank].hashes[next++]});
       }
     }
   }

@@ -65,20 +65,19 @@ std::string joined(const Shape& numbers) {
   return fmt::format("{}", fmt::join(numbers, "."));
 }
 
-/// "0.3" as (0, 3), "" as (); nothing for other text.
+/// "0.3" as (0, 3), "" as (); nothing for text that `joined` does not write.
 std::optional<Shape> split_numbers(std::string_view text) {
   Shape numbers;
+  const char* const end = text.data() + text.size();
   const char* at = text.data();
-  const char* const end = at + text.size();
   while (at != end) {
     std::int64_t number = 0;
     const auto [next, error] = std::from_chars(at, end, number);
     if (error != std::errc{} || numbers.size() == kMaxAxes) return std::nullopt;
     numbers.push_back(number);
-    at = next;
-    if (at == end) break;
-    if (*at++ != '.' || at == end) return std::nullopt;
+    at = next == end ? end : next + 1;
   }
+  if (joined(numbers) != text) return std::nullopt;
   return numbers;
 }
 

@@ -239,6 +239,7 @@ StateNode restore_lists(StateNode root, const StateNode& like) {
   }
   const auto* model = like.as_list();
   if (model == nullptr) return root;
+  if (map->entries().empty()) return StateNode(StateNode::List{});
   std::vector<StateNode> items(model->size());
   std::vector<bool> present(model->size());
   for (auto& [key, child] : map->entries()) {

@@ -152,7 +152,8 @@ Extraction extract(const StateNode& root, const std::function<bool(const StateNo
 
 /// Adds `from` to `into` like merge of Values; a map of indices is part of a list.
 Result<void> merge(StateNode& into, StateNode from);
-/// Makes maps of all indices of what is a list in `like` lists again. Maps that lack some stay.
+/// Makes maps of indices of what is a list in `like` lists again: those of all indices, and empty ones. Maps
+/// that lack some stay.
 StateNode restore_lists(StateNode root, const StateNode& like);
 
 TreeDifference diff(const StateNode& left, const StateNode& right);

@@ -41,7 +41,7 @@ std::string golden(std::string_view name) {
 
 /// StepCommitted of step 7, written by hand.
 std::vector<std::byte> step_committed() {
-  return bytes_of({0x96, 1, 10, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
+  return bytes_of({0x96, 2, 10, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
 }
 
 std::string complaint_about(const std::vector<std::byte>& bytes) {
@@ -114,13 +114,13 @@ TEST(Codec, RefusesAnUnknownTag) {
 
 TEST(Codec, RefusesAnotherVersion) {
   auto bytes = step_committed();
-  bytes[1] = std::byte{2};
+  bytes[1] = std::byte{3};
 
   auto decoded = decode(bytes);
 
   ASSERT_FALSE(decoded);
   EXPECT_EQ(decoded.error().code, core::Errc::mismatch);
-  EXPECT_THAT(decoded.error().message, HasSubstr("expected version 1 of the messages, found 2"));
+  EXPECT_THAT(decoded.error().message, HasSubstr("expected version 2 of the messages, found 3"));
 }
 
 TEST(Codec, NamesThePlaceOfAWrongType) {
@@ -133,21 +133,21 @@ TEST(Codec, NamesThePlaceOfAWrongType) {
 
 TEST(Codec, RefusesAnEnumeratorOutOfRange) {
   auto bytes = step_committed();
-  bytes[6] = std::byte{6};
+  bytes[6] = std::byte{8};
 
   EXPECT_THAT(complaint_about(bytes),
-              HasSubstr("envelope[3][1] (tag 10): expected a number from 0 to 5, found 6"));
+              HasSubstr("envelope[3][1] (tag 10): expected a number from 0 to 7, found 8"));
 }
 
 TEST(Codec, RefusesANumberTooLargeForItsMember) {
   auto bytes =
-      bytes_of({0x96, 1, 10, 6, 0x93, 0xcf, 0, 0, 0, 0, 0x80, 0, 0, 0, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
+      bytes_of({0x96, 2, 10, 6, 0x93, 0xcf, 0, 0, 0, 0, 0x80, 0, 0, 0, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
 
   EXPECT_THAT(complaint_about(bytes), AllOf(HasSubstr("envelope[3][0]"), HasSubstr("found 2147483648")));
 }
 
 TEST(Codec, RefusesAWrongNumberOfMembers) {
-  auto bytes = bytes_of({0x96, 1, 10, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x92, 7, 7});
+  auto bytes = bytes_of({0x96, 2, 10, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x92, 7, 7});
 
   EXPECT_THAT(complaint_about(bytes), HasSubstr("envelope[5] (tag 10): expected 1 members, found 2"));
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -93,6 +94,13 @@ core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open(const std::string
   return std::unique_ptr<PosixStorage>(new PosixStorage(directory, descriptor));
 }
 
+core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open_or_make(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  // Whether it is there now, and is a directory, open() says best.
+  return open(directory);
+}
+
 PosixStorage::~PosixStorage() {
   ::close(descriptor_);
 }
@@ -120,19 +128,30 @@ core::Result<std::vector<std::byte>> PosixStorage::read(std::string_view path, s
   if (::fstat(file.get(), &status) != 0) return tl::unexpected(failure("read", path, errno));
   auto end = static_cast<std::uint64_t>(status.st_size);
   std::vector<std::byte> bytes(std::min<std::uint64_t>(limit, end > offset ? end - offset : 0));
+  bytes.resize(TRY(read_from(file.get(), path, offset, bytes)));
+  return bytes;
+}
+
+core::Result<std::size_t> PosixStorage::read_into(std::string_view path, std::uint64_t offset,
+                                                  std::span<std::byte> bytes) {
+  Descriptor file(TRY(open_at(path, O_RDONLY)));
+  return read_from(file.get(), path, offset, bytes);
+}
+
+core::Result<std::size_t> PosixStorage::read_from(int file, std::string_view path, std::uint64_t offset,
+                                                  std::span<std::byte> bytes) const {
   std::size_t done = 0;
   while (done < bytes.size()) {
     ssize_t count =
-        ::pread(file.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+        ::pread(file, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    if (count == 0) break;
     if (count > 0) {
       done += static_cast<std::size_t>(count);
-    } else if (count == 0) {
-      bytes.resize(done);
     } else if (errno != EINTR) {
       return tl::unexpected(failure("read", path, errno));
     }
   }
-  return bytes;
+  return done;
 }
 
 core::Result<std::uint64_t> PosixStorage::size(std::string_view path) {

@@ -27,9 +27,9 @@ std::vector<std::int64_t> reduced(const std::vector<std::vector<std::int64_t>>& 
 }
 
 std::vector<std::int64_t> words_of(const std::vector<float>& gradient, std::vector<messages::LaneLoss> losses,
-                                   bool refuse, core::Rank rank) {
+                                   bool refuse, core::Rank rank, std::uint32_t wishes = 0) {
   std::vector<std::int64_t> words(verdict_words(kLanes, kWorld), -1);
-  write_verdict(squares_of(gradient), losses, refuse, rank, kLanes, words);
+  write_verdict(squares_of(gradient), losses, refuse, wishes, rank, kLanes, words);
   return words;
 }
 
@@ -44,6 +44,16 @@ TEST(Verdict, CarriesNormLossesAndRefusalsOverTheSum) {
   EXPECT_EQ(verdict.nonfinite_gradients, 0);
   EXPECT_EQ(verdict.losses, (std::vector<double>{odd, 1e300, 0}));
   EXPECT_TRUE(std::signbit(verdict.losses[2])) << "a loss's bits are carried, not its value";
+  EXPECT_EQ(verdict.refusing_ranks, (std::vector<std::int32_t>{1}));
+}
+
+TEST(Verdict, TellsEveryRankWhatAnyRankWishes) {
+  auto words = reduced({words_of({1}, {}, false, {0}, messages::kWishSave),
+                        words_of({1}, {}, true, {1}, messages::kWishLeave)});
+
+  auto verdict = read_verdict(words, kLanes, kWorld);
+
+  EXPECT_EQ(verdict.wishes, messages::kWishSave | messages::kWishLeave);
   EXPECT_EQ(verdict.refusing_ranks, (std::vector<std::int32_t>{1}));
 }
 

@@ -9,11 +9,12 @@ are meant to change, and say so in the commit.
 import pathlib
 import struct
 
+PROTOCOL_VERSION = 2
 ROLE_GRADIENT_BUCKET, ROLE_COORDINATOR = 3, 5
 PEER_LOST = 8
 FAILURE = [True, PEER_LOST, b"rank 2 died"]
 NO_FAILURE = [False, 13, b""]
-VERDICT = [0.5, 3, [1, 2], [2.25, -0.0]]
+VERDICT = [0.5, 3, [1, 2], [2.25, -0.0], 3]
 MESSAGES = [
     ("GradientReady", [7, 3, 300]),
     ("LaneEnded", [7, 3]),
@@ -22,7 +23,7 @@ MESSAGES = [
     ("CollectiveDone", [7, 11, 5000000000, NO_FAILURE]),
     ("CollectiveFailed", [7, 11, 12, FAILURE]),
     ("StepBegan", [-1, 0.001]),
-    ("BackwardFinished", [7, [[0, 2.0], [1, 2.5]], b"parameter w has no gradient"]),
+    ("BackwardFinished", [7, [[0, 2.0], [1, 2.5]], b"parameter w has no gradient", 1]),
     ("VerdictArrived", [7, VERDICT]),
     ("StepDecided", [7, True, b"", 0.125, 1.0, VERDICT]),
     ("StepCommitted", [7]),
@@ -45,6 +46,21 @@ MESSAGES = [
     ("StoreValue", [9, b"value"]),
     ("LaneMerged", [7, 3, 4]),
     ("BucketReady", [7, 4, b"bias came twice"]),
+    ("SaveBegan", [5, 7, b"{}", b'{"a":1}', b"[]"]),
+    ("BucketHeld", [5, 4]),
+    ("BucketStaged", [5]),
+    ("SaveAnnounced", [5, 1, 7, 0xFEDCBA9876543210, 200, b"{}", b'{"a":1}', b"[]"]),
+    ("StructureWanted", [0xFEDCBA9876543210]),
+    ("StructurePart", [0xFEDCBA9876543210, 1, 2, b"text"]),
+    ("SaveDirectoryMade", [5, FAILURE]),
+    ("SavePlanned", [5, b"step_00000008.tmp-1", [0, 2, 300]]),
+    ("ChunkStaged", [5, 6, 1]),
+    ("ChunkWritten", [5, 6, 1, FAILURE]),
+    ("FilesDurable", [5, 1, [1, 0xFEDCBA9876543210], NO_FAILURE]),
+    ("SaveFailed", [5, 1, FAILURE]),
+    ("SaveCommitDone", [5, NO_FAILURE]),
+    ("SaveOver", [5, 7, b"step_00000008", 5000000000, b"rank 2 differs", NO_FAILURE]),
+    ("StateRestored", [7]),
 ]
 
 
@@ -76,7 +92,7 @@ def main():
     folder = pathlib.Path(__file__).parent
     for tag, (name, body) in enumerate(MESSAGES):
         sender, receiver = [1, ROLE_GRADIENT_BUCKET, 4], [0, ROLE_COORDINATOR, 0]
-        envelope = encode([1, tag, 6, sender, receiver, body])
+        envelope = encode([PROTOCOL_VERSION, tag, 6, sender, receiver, body])
         (folder / f"{name}.hex").write_text(envelope.hex() + "\n")
 
 

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/checkpoint/save_plan.hpp"
+
+namespace troupe::actors {
+
+/// A stretch of one piece.
+struct ChunkSpan {
+  std::uint32_t piece = 0;   ///< of the rank's structure
+  std::uint32_t file = 0;    ///< of plan_files
+  std::uint64_t offset = 0;  ///< bytes from the beginning of the piece
+  std::uint64_t bytes = 0;
+  bool ends_piece = false;
+
+  friend bool operator==(const ChunkSpan&, const ChunkSpan&) = default;
+};
+
+/// What is staged and written at once: stretches of pieces of one bucket, one after the other in a staging
+/// buffer.
+struct SaveChunk {
+  std::uint32_t bucket = 0;
+  std::uint64_t bytes = 0;
+  std::vector<ChunkSpan> spans;
+
+  friend bool operator==(const SaveChunk&, const SaveChunk&) = default;
+};
+
+/// The chunks of a rank's files, in the order of the pieces; those of one file are in its order too. No chunk
+/// is larger than `chunk_bytes`; pieces are cut only when they must be. `bucket_of` is per piece.
+std::vector<SaveChunk> chunks_of(const core::SaveStructure& structure,
+                                 std::span<const core::PlannedFile> files,
+                                 std::span<const std::uint32_t> bucket_of, std::uint64_t chunk_bytes);
+
+}  // namespace troupe::actors

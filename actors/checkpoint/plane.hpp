@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "actors/checkpoint/directory.hpp"
+#include "actors/checkpoint/work.hpp"
+#include "actors/engine/data_plane.hpp"
+#include "actors/engine/state.hpp"
+#include "actors/world/storage.hpp"
+#include "core/ids.hpp"
+#include "gpu/device.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors {
+
+/// Carries out what CheckpointWriter and CheckpointCoordinator ask for: copies into staging buffers on a
+/// stream of its own ("staging"), writes on an I/O worker. It decides nothing; completions come back as
+/// messages.
+class CheckpointPlane {
+ public:
+  struct Options {
+    core::Rank rank{};
+    core::Epoch epoch{};
+    std::uint64_t chunk_bytes = 0;
+    std::uint32_t credits = 0;
+    Retention retention;
+    std::function<void(messages::Envelope)> post;       ///< from any thread; must not wait
+    std::function<void(std::function<void()>)> run_io;  ///< one job after the other
+    std::function<void(const std::string& line)> log;   ///< what is not worth a failure
+  };
+
+  /// Takes the staging buffers, chunk_bytes x credits, once. Everything given must outlive it.
+  static core::Result<std::unique_ptr<CheckpointPlane>> create(gpu::Device& device, const DataPlane& data,
+                                                               const RankState& state, Storage& storage,
+                                                               Options options);
+  /// The staging stream drains; jobs of the I/O worker must be over.
+  ~CheckpointPlane();
+  CheckpointPlane(const CheckpointPlane&) = delete;
+  CheckpointPlane& operator=(const CheckpointPlane&) = delete;
+
+  /// From any thread.
+  void perform(const CheckpointWork& work);
+
+  std::uint64_t chunk_bytes() const { return options_.chunk_bytes; }
+  std::uint32_t credits() const { return options_.credits; }
+
+ private:
+  struct File;
+  struct Save;
+  // Owned by saves_ and by the jobs that are on their way.
+  using SavePointer = std::shared_ptr<Save>;
+
+  CheckpointPlane(gpu::Device& device, const DataPlane& data, const RankState& state, Storage& storage,
+                  Options options);
+
+  void on(const OpenSave& work);
+  void on(const StageChunk& work);
+  void on(const WriteChunk& work);
+  void on(const FinishFiles& work);
+  void on(const CloseSave& work);
+  void on(const MakeSaveDirectory& work);
+  void on(const CommitSave& work);
+  void on(const DiscardSave& work);
+  core::Result<void> write(Save& save, std::uint32_t chunk, gpu::ConstBufferView staged);
+  core::Result<std::vector<std::uint64_t>> finish(Save& save);
+  void tidy(core::Step committed);
+  SavePointer find(std::uint64_t sequence);
+  void say(messages::Role role, messages::Message message);
+
+  const DataPlane& data_;
+  const RankState& state_;
+  Storage& storage_;
+  Options options_;
+  std::vector<gpu::Buffer> staging_;  ///< per credit
+  gpu::Stream stream_;
+  std::mutex mutex_;  // guards saves_
+  std::map<std::uint64_t, SavePointer> saves_;
+  bool cleared_ = false;  ///< touched on the I/O worker only
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,202 @@
+#include "actors/checkpoint/reader.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "actors/checkpoint/directory.hpp"
+#include "core/check.hpp"
+#include "core/convert.hpp"
+#include "core/hash.hpp"
+
+namespace troupe::actors {
+
+using core::Errc;
+using core::Result;
+
+namespace {
+
+/// Runs of one copy, and how far they are done.
+struct Scatter {
+  std::vector<core::CopyRun> runs;  ///< in elements, ascending
+  std::size_t next = 0;
+  core::DType dtype{};
+  std::byte* memory = nullptr;
+};
+
+class ShardReader {
+ public:
+  ShardReader(Storage& storage, std::string_view name, const core::Manifest& manifest,
+              const ReadOptions& options)
+      : storage_(storage), name_(name), manifest_(manifest), options_(options) {}
+
+  Result<void> read(const core::LoadRead& read, std::span<const core::LoadTarget> targets,
+                    std::span<const std::span<std::byte>> memory) {
+    const auto& first = targets[read.copies.front().target];
+    const bool direct = read.copies.size() == 1 && first.dtype == read.tensor->dtype;
+    if (direct) {
+      const auto runs = core::copy_runs(read.shard->box, first.box, read.copies.front().region);
+      const bool whole = runs.size() == 1 && runs[0].elements == read.shard->box.elements();
+      if (whole) {
+        const auto at = static_cast<std::size_t>(runs[0].to) * core::size_of(first.dtype);
+        return read_whole(read, memory[read.copies.front().target].subspan(at, read.shard->bytes()));
+      }
+    }
+    return read_parts(read, targets, memory);
+  }
+
+  /// Only to hold it against its hash.
+  Result<void> verify(const core::ManifestTensor& tensor, const core::ManifestShard& shard) {
+    return read_parts({&tensor, &shard, {}}, {}, {});
+  }
+
+ private:
+  Result<void> fill(const core::LoadRead& read, std::uint64_t offset, std::span<std::byte> bytes) {
+    const auto& file = manifest_.files[read.shard->file];
+    const auto path = path_in(name_, file.name);
+    const auto count = TRY(storage_.read_into(path, read.shard->begin + offset, bytes));
+    if (count != bytes.size())
+      return core::fail(Errc::corrupt, "{} ends at byte {}, the manifest says {}", path,
+                        read.shard->begin + offset + count, file.bytes);
+    if (options_.progress) options_.progress(bytes.size());
+    return {};
+  }
+
+  Result<void> check(const core::LoadRead& read, const core::HashStream& hash) const {
+    if (!options_.verify || hash.value() == read.shard->hash) return {};
+    return core::fail(Errc::corrupt,
+                      "{}: bytes {} to {}, {} of '{}', do not match their hash: the file was altered",
+                      path_in(name_, manifest_.files[read.shard->file].name), read.shard->begin,
+                      read.shard->end, to_string(read.shard->box), read.tensor->key);
+  }
+
+  Result<void> read_whole(const core::LoadRead& read, std::span<std::byte> target) {
+    core::HashStream hash;
+    for (std::size_t done = 0; done < target.size();) {
+      // Hashed while the cache still has it.
+      auto part = target.subspan(done, std::min(options_.chunk_bytes, target.size() - done));
+      TRY(fill(read, done, part));
+      if (options_.verify) hash.add(part);
+      done += part.size();
+    }
+    return check(read, hash);
+  }
+
+  Result<void> read_parts(const core::LoadRead& read, std::span<const core::LoadTarget> targets,
+                          std::span<const std::span<std::byte>> memory) {
+    std::vector<Scatter> scatters;
+    for (const auto& copy : read.copies) {
+      const auto& target = targets[copy.target];
+      scatters.push_back({core::copy_runs(read.shard->box, target.box, copy.region), 0, target.dtype,
+                          memory[copy.target].data()});
+    }
+    const auto width = core::size_of(read.tensor->dtype);
+    const auto window = std::max<std::size_t>(options_.chunk_bytes / width, 1) * width;
+    buffer_.resize(std::min<std::uint64_t>(window, read.shard->bytes()));
+    core::HashStream hash;
+    for (std::uint64_t done = 0; done < read.shard->bytes();) {
+      const auto count = std::min<std::uint64_t>(buffer_.size(), read.shard->bytes() - done);
+      const std::span<std::byte> part(buffer_.data(), count);
+      const auto begin = static_cast<std::int64_t>(done / width);
+      const auto end = static_cast<std::int64_t>((done + count) / width);
+      if (options_.verify || is_wanted(scatters, end)) {
+        TRY(fill(read, done, part));
+        if (options_.verify) hash.add(part);
+        for (auto& scatter : scatters) scatter_window(scatter, read.tensor->dtype, begin, end, part.data());
+      }
+      done += count;
+    }
+    return check(read, hash);
+  }
+
+  static bool is_wanted(const std::vector<Scatter>& scatters, std::int64_t end) {
+    return std::any_of(scatters.begin(), scatters.end(), [end](const Scatter& scatter) {
+      return scatter.next < scatter.runs.size() && scatter.runs[scatter.next].from < end;
+    });
+  }
+
+  /// Carries out the runs inside the elements [begin, end) of the shard, which lie at `bytes`.
+  static void scatter_window(Scatter& scatter, core::DType dtype, std::int64_t begin, std::int64_t end,
+                             const std::byte* bytes) {
+    const auto from_width = core::size_of(dtype);
+    const auto to_width = core::size_of(scatter.dtype);
+    for (; scatter.next < scatter.runs.size(); ++scatter.next) {
+      const auto& run = scatter.runs[scatter.next];
+      const auto first = std::max(run.from, begin);
+      const auto last = std::min(run.from + run.elements, end);
+      if (first < last) {
+        const auto count = static_cast<std::size_t>(last - first);
+        core::convert_elements(
+            dtype, bytes + static_cast<std::size_t>(first - begin) * from_width, scatter.dtype,
+            scatter.memory + static_cast<std::size_t>(run.to + first - run.from) * to_width, count);
+      }
+      if (run.from + run.elements > end) return;
+    }
+  }
+
+  Storage& storage_;
+  std::string_view name_;
+  const core::Manifest& manifest_;
+  const ReadOptions& options_;
+  std::vector<std::byte> buffer_;
+};
+
+Result<void> check_header(Storage& storage, std::string_view name, const core::ManifestFile& file) {
+  const auto path = path_in(name, file.name);
+  const auto size = TRY(storage.size(path));
+  if (size != file.bytes)
+    return core::fail(Errc::corrupt, "{} has {} bytes, the manifest says {}", path, size, file.bytes);
+  const auto header = TRY(storage.read(path, 0, file.header_bytes));
+  if (core::hash64(header) != file.header_hash)
+    return core::fail(Errc::corrupt, "{}: its header does not match its hash: the file was altered", path);
+  return {};
+}
+
+}  // namespace
+
+Result<void> read_tensors(Storage& storage, std::string_view name, const core::Manifest& manifest,
+                          std::span<const core::LoadTarget> targets,
+                          std::span<const std::span<std::byte>> memory, const ReadOptions& options) {
+  CHECK(targets.size() == memory.size(), "every target has its memory");
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const auto bytes = static_cast<std::size_t>(targets[i].box.elements()) * core::size_of(targets[i].dtype);
+    CHECK(memory[i].size() == bytes, "a target's memory has the size of its box");
+  }
+  const auto plan = TRY(core::plan_load(manifest, targets));
+  for (const auto& read : plan.reads) {
+    for (const auto& copy : read.copies)
+      TRY(core::check_convertible(read.tensor->dtype, targets[copy.target].dtype));
+  }
+  if (options.verify) {
+    std::set<std::uint32_t> files;
+    for (const auto& read : plan.reads) files.insert(read.shard->file);
+    for (auto file : files) TRY(check_header(storage, name, manifest.files[file]));
+  }
+  for (auto target : plan.zero) std::memset(memory[target].data(), 0, memory[target].size());
+  ShardReader reader(storage, name, manifest, options);
+  for (const auto& read : plan.reads) TRY(reader.read(read, targets, memory));
+  return {};
+}
+
+Result<void> verify_checkpoint(Storage& storage, std::string_view name, const core::Manifest& manifest,
+                               const ReadOptions& options) {
+  std::vector<std::string> damage;
+  auto note = [&](const Result<void>& result) {
+    if (!result) damage.push_back(result.error().message);
+  };
+  for (const auto& file : manifest.files) note(check_header(storage, name, file));
+  ReadOptions thorough = options;
+  thorough.verify = true;
+  ShardReader reader(storage, name, manifest, thorough);
+  for (const auto& tensor : manifest.tensors) {
+    for (const auto& shard : tensor.shards) note(reader.verify(tensor, shard));
+  }
+  if (damage.empty()) return {};
+  return core::fail(Errc::corrupt, "{}", fmt::join(damage, "\n"));
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "actors/world/storage.hpp"
+#include "core/checkpoint/load_plan.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+struct ReadOptions {
+  /// Every shard that is touched is read whole and held against its hash, and so is its file's header.
+  /// Otherwise only what is wanted is read, and damage is not seen.
+  bool verify = true;
+  std::size_t chunk_bytes = std::size_t{4} << 20;  ///< memory for shards that do not go straight to a target
+  std::function<void(std::uint64_t bytes)> progress;  ///< after every chunk; may be empty
+};
+
+/// Fills the targets from a checkpoint: `memory[i]` holds targets[i] row-major and has its size. Values of
+/// another floating dtype are converted. What is neither stored nor wanted is zero (see
+/// core::LoadTarget::allow_shape_mismatch). Errc::corrupt names the file, the tensor and the part that do not
+/// match their hash; targets may then hold anything.
+core::Result<void> read_tensors(Storage& storage, std::string_view name, const core::Manifest& manifest,
+                                std::span<const core::LoadTarget> targets,
+                                std::span<const std::span<std::byte>> memory,
+                                const ReadOptions& options = {});
+
+/// Reads every byte of a checkpoint and holds it against its hash. Errc::corrupt names what is damaged, all
+/// of it.
+core::Result<void> verify_checkpoint(Storage& storage, std::string_view name, const core::Manifest& manifest,
+                                     const ReadOptions& options = {});
+
+}  // namespace troupe::actors

@@ -1,0 +1,241 @@
+#include "actors/checkpoint_writer/machine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/hash.hpp"
+
+namespace troupe::actors {
+
+using messages::Role;
+
+namespace {
+
+/// A message takes a megabyte at most.
+constexpr std::size_t kPartBytes = std::size_t{256} << 10;
+
+}  // namespace
+
+CheckpointWriterMachine::CheckpointWriterMachine(CheckpointWriterConfig config)
+    : config_(std::move(config)),
+      structure_text_(core::to_text(config_.structure)),
+      structure_hash_(core::hash64(structure_text_)),
+      free_credits_(config_.credits) {
+  // The last is taken first.
+  std::iota(free_credits_.rbegin(), free_credits_.rend(), 0U);
+}
+
+void CheckpointWriterMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
+  dispatch(envelope.body, Overloaded{[&](const messages::SaveBegan& m) { on(m, outbox); },
+                                     [&](const messages::BucketHeld& m) { on(m, outbox); },
+                                     [&](const messages::StructureWanted& m) { on(m, outbox); },
+                                     [&](const messages::SavePlanned& m) { on(m, outbox); },
+                                     [&](const messages::ChunkStaged& m) { on(m, outbox); },
+                                     [&](const messages::ChunkWritten& m) { on(m, outbox); },
+                                     [&](const messages::FilesDurable& m) { on(m, outbox); },
+                                     [&](const messages::SaveOver& m) { on(m, outbox); }});
+}
+
+void CheckpointWriterMachine::on(const messages::SaveBegan& begun, Outbox& outbox) {
+  Save save;
+  save.sequence = begun.sequence;
+  save.buckets.resize(config_.buckets);
+  for (const auto& held : early_) {
+    if (held.sequence == begun.sequence) save.buckets[held.bucket].held = true;
+  }
+  std::erase_if(early_, [&](const auto& held) { return held.sequence <= begun.sequence; });
+  last_begun_ = begun.sequence;
+  saves_.push_back(std::move(save));
+  const bool first = config_.rank.value == 0;
+  outbox.send(coordinator(),
+              messages::SaveAnnounced{begun.sequence, config_.rank, begun.step, structure_hash_,
+                                      core::hash64(begun.common), first ? begun.topology : "",
+                                      first ? begun.common : "", begun.objects});
+}
+
+void CheckpointWriterMachine::on(const messages::StructureWanted& wanted, Outbox& outbox) {
+  if (wanted.structure_hash != structure_hash_) return;
+  const auto parts = static_cast<std::uint32_t>((structure_text_.size() + kPartBytes - 1) / kPartBytes);
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    outbox.send(coordinator(),
+                messages::StructurePart{structure_hash_, part, parts,
+                                        structure_text_.substr(part * kPartBytes, kPartBytes)});
+  }
+}
+
+void CheckpointWriterMachine::on(const messages::BucketHeld& held, Outbox& outbox) {
+  if (held.bucket >= config_.buckets) return;
+  if (held.sequence > last_begun_) early_.push_back(held);
+  Save* save = find(held.sequence);
+  if (save == nullptr) return;
+  save->buckets[held.bucket].held = true;
+  advance(outbox);
+}
+
+void CheckpointWriterMachine::on(const messages::SavePlanned& planned, Outbox& outbox) {
+  Save* save = find(planned.sequence);
+  if (save == nullptr || save->planned || save->state != State::accepted) return;
+  save->planned = true;
+  save->directory = planned.directory;
+  save->pieces = planned.pieces;
+  const auto files = core::plan_files(config_.structure, save->pieces, config_.rank);
+  save->chunks = chunks_of(config_.structure, files, config_.bucket_of, config_.chunk_bytes);
+  for (const auto& chunk : save->chunks) save->buckets[chunk.bucket].chunks_to_stage += 1;
+  advance(outbox);
+}
+
+void CheckpointWriterMachine::advance(Outbox& outbox) {
+  if (saves_.empty() || !saves_.front().planned) return;
+  Save& save = saves_.front();
+  if (save.state == State::accepted) {
+    save.state = State::staging;
+    outbox.perform(OpenSave{save.sequence, save.directory, save.pieces});
+    for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) {
+      if (save.buckets[bucket].chunks_to_stage == 0) release(save, bucket, outbox);
+    }
+  }
+  if (save.state == State::staging) {
+    stage_chunks(save, outbox);
+    if (save.staged == save.chunks.size()) save.state = State::staged;
+  }
+  if (save.state == State::staged && save.written == save.chunks.size()) {
+    save.state = State::written;
+    outbox.perform(FinishFiles{save.sequence});
+  }
+}
+
+void CheckpointWriterMachine::stage_chunks(Save& save, Outbox& outbox) {
+  while (save.asked < save.chunks.size() && !free_credits_.empty()) {
+    // In order, so that they come to the files in order.
+    if (!save.buckets[save.chunks[save.asked].bucket].held) return;
+    outbox.perform(StageChunk{save.sequence, save.asked, free_credits_.back()});
+    free_credits_.pop_back();
+    save.asked += 1;
+  }
+}
+
+void CheckpointWriterMachine::on(const messages::ChunkStaged& staged, Outbox& outbox) {
+  Save* save = current(staged.sequence);
+  if (save == nullptr || save->state != State::staging) {
+    free_credits_.push_back(staged.credit);
+  } else {
+    const auto bucket = save->chunks[staged.chunk].bucket;
+    save->staged += 1;
+    save->buckets[bucket].chunks_to_stage -= 1;
+    if (save->buckets[bucket].chunks_to_stage == 0) release(*save, bucket, outbox);
+    outbox.perform(WriteChunk{staged.sequence, staged.chunk, staged.credit});
+  }
+  advance(outbox);
+}
+
+void CheckpointWriterMachine::on(const messages::ChunkWritten& written, Outbox& outbox) {
+  free_credits_.push_back(written.credit);
+  Save* save = current(written.sequence);
+  if (save != nullptr && (save->state == State::staging || save->state == State::staged)) {
+    if (written.failure.failed) {
+      fail(*save, written.failure, outbox);
+    } else {
+      save->written += 1;
+    }
+  }
+  advance(outbox);
+}
+
+void CheckpointWriterMachine::on(const messages::FilesDurable& durable, Outbox& outbox) {
+  Save* save = current(durable.sequence);
+  if (save == nullptr || save->state != State::written) return;
+  if (durable.failure.failed) {
+    fail(*save, durable.failure, outbox);
+    return;
+  }
+  save->state = State::durable;
+  outbox.send(coordinator(), messages::FilesDurable{durable.sequence, config_.rank, durable.hashes, {}});
+}
+
+void CheckpointWriterMachine::fail(Save& save, messages::Failure failure, Outbox& outbox) {
+  save.state = State::failed;
+  outbox.perform(CloseSave{save.sequence});
+  for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) release(save, bucket, outbox);
+  outbox.send(coordinator(), messages::SaveFailed{save.sequence, config_.rank, std::move(failure)});
+}
+
+void CheckpointWriterMachine::release(Save& save, std::uint32_t bucket, Outbox& outbox) {
+  if (save.buckets[bucket].released) return;
+  save.buckets[bucket].released = true;
+  outbox.send(peer(Role::parameter_shard, bucket), messages::BucketStaged{save.sequence});
+}
+
+void CheckpointWriterMachine::on(const messages::SaveOver& over, Outbox& outbox) {
+  const auto save = std::find_if(saves_.begin(), saves_.end(),
+                                 [&](const Save& candidate) { return candidate.sequence == over.sequence; });
+  if (save == saves_.end()) return;
+  if (over.failure.failed) {
+    for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) release(*save, bucket, outbox);
+  }
+  const bool open = save->state != State::accepted && save->state != State::failed;
+  if (open) outbox.perform(CloseSave{save->sequence});
+  last_ = !over.failure.failed           ? State::committed
+          : save->state == State::failed ? State::failed
+                                         : State::aborted;
+  saves_.erase(save);
+  outbox.send(peer(Role::trainer), over);
+  advance(outbox);
+}
+
+CheckpointWriterMachine::Save* CheckpointWriterMachine::current(std::uint64_t sequence) {
+  return !saves_.empty() && saves_.front().sequence == sequence ? &saves_.front() : nullptr;
+}
+
+CheckpointWriterMachine::Save* CheckpointWriterMachine::find(std::uint64_t sequence) {
+  const auto save = std::find_if(saves_.begin(), saves_.end(),
+                                 [&](const Save& candidate) { return candidate.sequence == sequence; });
+  return save == saves_.end() ? nullptr : &*save;
+}
+
+std::string_view CheckpointWriterMachine::state() const {
+  switch (saves_.empty() ? last_ : saves_.front().state) {
+    case State::idle:
+      return "idle";
+    case State::accepted:
+      return "accepted";
+    case State::staging:
+      return "staging";
+    case State::staged:
+      return "staged";
+    case State::written:
+      return "written";
+    case State::durable:
+      return "durable";
+    case State::committed:
+      return "committed";
+    case State::failed:
+      return "failed";
+    case State::aborted:
+      return "aborted";
+  }
+  return "idle";
+}
+
+std::string CheckpointWriterMachine::waiting_for() const {
+  if (saves_.empty()) return {};
+  const Save& save = saves_.front();
+  switch (save.state) {
+    case State::accepted:
+      return fmt::format("the plan of save {}", save.sequence);
+    case State::staging:
+    case State::staged:
+      return fmt::format("save {}: {} of {} chunks are staged, {} written", save.sequence, save.staged,
+                         save.chunks.size(), save.written);
+    case State::written:
+      return fmt::format("save {}: the disk to make its files durable", save.sequence);
+    case State::durable:
+    case State::failed:
+      return fmt::format("the checkpoint coordinator's word on save {}", save.sequence);
+    default:
+      return {};
+  }
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/checkpoint/chunks.hpp"
+#include "actors/kit/machine.hpp"
+#include "core/checkpoint/save_plan.hpp"
+#include "messages/checkpoint.hpp"
+
+namespace troupe::actors {
+
+struct CheckpointWriterConfig {
+  core::Rank rank{};
+  std::uint32_t buckets = 0;
+  core::SaveStructure structure;         ///< what this rank could write
+  std::vector<std::uint32_t> bucket_of;  ///< per piece
+  std::uint64_t chunk_bytes = 0;
+  std::uint32_t credits = 0;  ///< staging buffers of chunk_bytes each
+};
+
+/// One rank's part in saves: accepted -> staging -> staged -> written -> durable -> committed, and from
+/// everywhere -> failed (here) or aborted (elsewhere). Saves are worked on one at a time, in order; others
+/// wait as accepted.
+///
+/// CK-2: a bucket is released exactly once a save, when everything of it is staged or the save is over; until
+/// then no update touches it. CK-3: never more chunks are on their way than there are credits. CK-4: a rank
+/// says that its files are durable only after every chunk is written and synced.
+class CheckpointWriterMachine final : public Machine {
+ public:
+  explicit CheckpointWriterMachine(CheckpointWriterConfig config);
+
+  void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  std::string_view state() const override;
+  std::string waiting_for() const override;
+
+ private:
+  enum class State : std::uint8_t {
+    idle,
+    accepted,
+    staging,
+    staged,
+    written,
+    durable,
+    committed,
+    failed,
+    aborted
+  };
+  struct Bucket {
+    bool held = false;
+    bool released = false;
+    std::uint32_t chunks_to_stage = 0;
+  };
+  struct Save {
+    std::uint64_t sequence = 0;
+    State state = State::accepted;
+    bool planned = false;
+    std::string directory;
+    std::vector<std::uint32_t> pieces;
+    std::vector<SaveChunk> chunks;
+    std::vector<Bucket> buckets;
+    std::uint32_t asked = 0;  ///< chunks whose staging was asked for
+    std::uint32_t staged = 0;
+    std::uint32_t written = 0;
+  };
+
+  void on(const messages::SaveBegan& begun, Outbox& outbox);
+  void on(const messages::BucketHeld& held, Outbox& outbox);
+  void on(const messages::StructureWanted& wanted, Outbox& outbox);
+  void on(const messages::SavePlanned& planned, Outbox& outbox);
+  void on(const messages::ChunkStaged& staged, Outbox& outbox);
+  void on(const messages::ChunkWritten& written, Outbox& outbox);
+  void on(const messages::FilesDurable& durable, Outbox& outbox);
+  void on(const messages::SaveOver& over, Outbox& outbox);
+  void advance(Outbox& outbox);
+  void stage_chunks(Save& save, Outbox& outbox);
+  void release(Save& save, std::uint32_t bucket, Outbox& outbox);
+  void fail(Save& save, messages::Failure failure, Outbox& outbox);
+  /// The save that is worked on, when it has this sequence.
+  Save* current(std::uint64_t sequence);
+  Save* find(std::uint64_t sequence);
+  messages::Address peer(messages::Role role, std::uint32_t index = 0) const {
+    return {config_.rank, role, index};
+  }
+  static messages::Address coordinator() {
+    return {core::Rank{0}, messages::Role::checkpoint_coordinator, 0};
+  }
+
+  CheckpointWriterConfig config_;
+  std::string structure_text_;
+  std::uint64_t structure_hash_ = 0;
+  std::deque<Save> saves_;  ///< the first is worked on; as many as the trainer began before their buckets
+                            ///< hold it up
+  std::uint64_t last_begun_ = 0;
+  std::vector<messages::BucketHeld> early_;  ///< of a save whose SaveBegan is still on its way here
+  std::vector<std::uint32_t> free_credits_;
+  State last_ = State::idle;  ///< how the last save ended
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/checkpoint/box.hpp"
+
+namespace troupe::core {
+
+/// Reads JSON of which only one spelling is right, from its beginning to its end and without a tree. The
+/// first thing that is wrong is kept; from then on every call gives nothing, so that only loops must look at
+/// is_good().
+class JsonCursor {
+ public:
+  /// The text must outlive the cursor.
+  explicit JsonCursor(std::string_view text) : text_(text) {}
+
+  bool is_good() const { return complaint_.empty(); }
+  /// What is wrong, and before which byte that was seen.
+  const std::string& complaint() const { return complaint_; }
+  void complain(std::string_view what);
+
+  /// The text goes on with these bytes.
+  void expect(std::string_view bytes);
+  /// Passes over these bytes; whether they were there.
+  bool skip(std::string_view bytes);
+  void expect_end();
+
+  std::uint64_t number(std::uint64_t most = UINT64_MAX);
+  std::string string();
+  /// 16 hexadecimal digits in quotes.
+  std::uint64_t hash();
+  /// At most kMaxAxes sizes up to 2^62.
+  Shape sizes();
+  /// The bytes of any value, which are not looked at further.
+  std::string_view value();
+
+ private:
+  std::string_view rest() const { return text_.substr(at_); }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::string complaint_;
+};
+
+/// Of a tensor that a file may hold.
+inline constexpr std::size_t kMaxAxes = 64;
+
+}  // namespace troupe::core

@@ -1,0 +1,155 @@
+#include <gtest/gtest.h>
+
+#include "actors/checkpoint/directory.hpp"
+#include "actors/checkpoint/reader.hpp"
+#include "actors/world/simulation/storage.hpp"
+#include "tests/simulation/simulated_job.hpp"
+
+namespace troupe::actors {
+namespace {
+
+constexpr std::int64_t kSavedAt = 3;
+constexpr std::int64_t kSteps = 7;
+
+TinyTrainerOptions saving_job(core::Strategy strategy) {
+  auto options = tiny_job(strategy);
+  options.session.checkpoint.staging_bytes = 2048;
+  options.session.checkpoint.chunk_bytes = 256;
+  options.session.checkpoint.deadline = std::chrono::seconds(30);
+  return options;
+}
+
+JobOutcome<TinyTrainerResult> run_on(Storage& storage, int ranks, const TinyTrainerOptions& options,
+                                     std::uint64_t seed = 5) {
+  SimulationOptions simulation;
+  simulation.ranks = {ranks};
+  simulation.seed = seed;
+  simulation.storage = &storage;
+  return simulate_tiny(simulation, options);
+}
+
+std::uint64_t uninterrupted_hash() {
+  auto options = tiny_job(core::Strategy::ddp);
+  options.steps = kSteps;
+  auto outcome = simulate_tiny(1, 1, options);
+  EXPECT_EQ(problems_of(outcome.report), "");
+  return outcome.ranks[0].state_hash;
+}
+
+TEST(Checkpoint, GoesOnWithTheSameBitsOnEveryNumberOfRanksAndStrategy) {
+  const auto expected = uninterrupted_hash();
+  const std::vector<int> worlds{1, 2, 3, 4, 8};
+  for (int from : worlds) {
+    for (auto saved : {core::Strategy::ddp, core::Strategy::zero1}) {
+      SimulatedStorage disk({});
+      auto saving = saving_job(saved);
+      saving.steps = kSavedAt;
+      saving.save_every = kSavedAt;
+      auto before = run_on(disk, from, saving);
+      ASSERT_EQ(problems_of(before.report), "") << from << " ranks";
+      ASSERT_EQ(before.ranks[0].saves.size(), 1u);
+      ASSERT_TRUE(before.ranks[0].saves[0].committed) << before.ranks[0].saves[0].committed.error().message;
+      for (int to : worlds) {
+        for (auto loaded : {core::Strategy::ddp, core::Strategy::zero1}) {
+          auto going_on = saving_job(loaded);
+          going_on.steps = kSteps;
+          going_on.restore = true;
+
+          auto after = run_on(disk, to, going_on);
+
+          ASSERT_EQ(problems_of(after.report), "") << from << " to " << to << " ranks";
+          for (const auto& rank : after.ranks) {
+            ASSERT_TRUE(rank.restored.has_value());
+            ASSERT_EQ(rank.restored->step, core::Step{kSavedAt});
+            ASSERT_EQ(rank.restored->common, (core::Value{core::Value::Map{{"done", kSavedAt}}}));
+            ASSERT_EQ(rank.outcomes.size(), static_cast<std::size_t>(kSteps - kSavedAt));
+            ASSERT_EQ(rank.state_hash, expected) << from << " ranks of " << core::name_of(saved) << " to "
+                                                 << to << " of " << core::name_of(loaded);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Checkpoint, IsTheStateOfItsStepThoughTrainingGoesOn) {
+  const auto expected = uninterrupted_hash();
+  SimulatedStorage disk({});
+  auto saving = saving_job(core::Strategy::zero1);
+  saving.steps = kSteps;
+  saving.save_every = 1;
+
+  auto outcome = run_on(disk, 4, saving);
+
+  ASSERT_EQ(problems_of(outcome.report), "");
+  EXPECT_EQ(outcome.ranks[0].state_hash, expected) << "saving changes nothing";
+  ASSERT_EQ(outcome.ranks[0].saves.size(), static_cast<std::size_t>(kSteps));
+  const auto checkpoints = list_checkpoints(disk);
+  ASSERT_TRUE(checkpoints);
+  ASSERT_EQ(checkpoints->size(), static_cast<std::size_t>(kSteps));
+  for (const auto& checkpoint : *checkpoints) {
+    auto manifest = check_quickly(disk, checkpoint.name);
+    ASSERT_TRUE(manifest) << manifest.error().message;
+    auto verified = verify_checkpoint(disk, checkpoint.name, *manifest);
+    EXPECT_TRUE(verified) << verified.error().message;
+    EXPECT_EQ(manifest->step, checkpoint.step);
+  }
+}
+
+TEST(Checkpoint, FallsBackToTheNewestThatIsWholeAndSaysSo) {
+  SimulatedStorage disk({});
+  auto saving = saving_job(core::Strategy::zero1);
+  saving.steps = kSavedAt;
+  saving.save_every = 1;
+  ASSERT_EQ(problems_of(run_on(disk, 2, saving).report), "");
+  ASSERT_TRUE(disk.rot("step_00000003/shard_00001_0.safetensors"));
+  ASSERT_TRUE(disk.remove("step_00000002/manifest.json"));
+  auto going_on = saving_job(core::Strategy::ddp);
+  going_on.steps = kSteps;
+  going_on.restore = true;
+
+  auto outcome = run_on(disk, 3, going_on);
+
+  ASSERT_EQ(problems_of(outcome.report), "");
+  for (const auto& rank : outcome.ranks) {
+    ASSERT_TRUE(rank.restored.has_value());
+    EXPECT_EQ(rank.restored->name, "step_00000001");
+    EXPECT_EQ(rank.restored->passed_over.size(), 2u);
+    EXPECT_EQ(rank.state_hash, uninterrupted_hash());
+  }
+}
+
+TEST(Checkpoint, RefusesToBeginAnewWhereOnlyDamagedCheckpointsAre) {
+  SimulatedStorage disk({});
+  auto saving = saving_job(core::Strategy::zero1);
+  saving.steps = 1;
+  saving.save_every = 1;
+  ASSERT_EQ(problems_of(run_on(disk, 2, saving).report), "");
+  ASSERT_TRUE(disk.rot("step_00000001/manifest.json"));
+  auto going_on = saving_job(core::Strategy::zero1);
+  going_on.restore = true;
+
+  auto outcome = run_on(disk, 2, going_on);
+
+  for (const auto& result : outcome.report.results) {
+    ASSERT_FALSE(result);
+    EXPECT_NE(result.error().message.find("no checkpoint could be loaded"), std::string::npos)
+        << result.error().message;
+  }
+}
+
+TEST(Checkpoint, BeginsAnewInAnEmptyDirectory) {
+  SimulatedStorage disk({});
+  auto options = saving_job(core::Strategy::zero1);
+  options.steps = kSteps;
+  options.restore = true;
+
+  auto outcome = run_on(disk, 2, options);
+
+  ASSERT_EQ(problems_of(outcome.report), "");
+  EXPECT_FALSE(outcome.ranks[0].restored.has_value());
+  EXPECT_EQ(outcome.ranks[0].state_hash, uninterrupted_hash());
+}
+
+}  // namespace
+}  // namespace troupe::actors
