@@ -212,8 +212,8 @@ Result<void> check_bytes(const Manifest& manifest) {
       expected = end;
     }
     if (expected != file.bytes)
-      return invalid("file '{}' has {} bytes, its {} end at {}", file.name, file.bytes,
-                     expected == file.header_bytes ? "header" : "shards", expected);
+      return invalid("file '{}' has {} bytes, its header and shards end at {}", file.name, file.bytes,
+                     expected);
   }
   return {};
 }
