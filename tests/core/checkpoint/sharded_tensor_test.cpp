@@ -210,14 +210,27 @@ TEST(ShardedObject, AnOldNameWithoutGridHasUnknownExtents) {
 }
 
 TEST(ShardedObject, OtherNamesAreRefused) {
-  for (const auto* name : {"", "key", "/shard_0_1", "a/b/shard_0_1", "a/part_0_1", "a/shard_", "a/shard_x_1",
-                           "a/shard_0._1", "a/shard_.0_1", "a/shard_0_1_2", "a/shard_1_1", "a/shard_-1_1",
-                           "a/shard_-1", "a/shard_0_1.1", "a/shard_0_99999999999999999999", "a/shard_0_-1"}) {
+  for (const auto* name :
+       {"", "key", "/shard_0_1", "a/b/shard_0_1", "a/part_0_1", "a/shard_", "a/shard_x_1", "a/shard_0._1",
+        "a/shard_.0_1", "a/shard_0_1_2", "a/shard_1_1", "a/shard_-1_1", "a/shard_00_1", "a/shard_-0_1",
+        "a/shard_0_1.", "a/shard_-1", "a/shard_0_1.1", "a/shard_0_99999999999999999999", "a/shard_0_-1"}) {
     const auto object = ShardedObject::from_unique_key(name);
 
     ASSERT_FALSE(object) << name;
     EXPECT_EQ(object.error().code, Errc::corrupt);
   }
+}
+
+RC_GTEST_PROP(ShardedObject, ANameThatIsTakenIsTheOneThatIsMade, ()) {
+  const auto place =
+      *rc::gen::container<std::string>(rc::gen::element('0', '1', '2', '.', '_', '-', '/', 'a'));
+
+  const auto object = ShardedObject::from_unique_key("key/shard_" + place);
+
+  if (!object) return;
+  const std::string name = object->unique_key();
+  const bool is_old = place.find('_') == std::string::npos;
+  RC_ASSERT((is_old ? name.substr(0, name.rfind('_')) : name) == "key/shard_" + place);
 }
 
 TEST(ShardedObject, AKeyWithASlashOrACellOutsideOfTheGridIsRefused) {

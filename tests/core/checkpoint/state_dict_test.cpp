@@ -91,6 +91,10 @@ TEST(StateDict, AConflictNamesItsPlaceAndChangesNothing) {
   EXPECT_THAT(error_of(Map{{"a", Map{{"x", Value(1)}}}}), HasSubstr("the key 'x'"));
 }
 
+TEST(StateDict, AMapOfNothingThatWasAListIsAnEmptyList) {
+  EXPECT_EQ(restore_lists(Map{{"a", Map{}}}, Map{{"a", List{Value()}}}), StateNode(Map{{"a", List{}}}));
+}
+
 TEST(StateDict, MapsOfAllIndicesBecomeListsAgain) {
   const StateNode like =
       Map{{"full", List{Value(), Value()}}, {"some", List{Value(), Value()}}, {"map", Map{}}};

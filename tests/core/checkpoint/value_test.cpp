@@ -207,6 +207,35 @@ RC_GTEST_PROP(Value, SurvivesItsJsonText, ()) {
   RC_ASSERT(value_from_json(json::parse(text)).value() == value);
 }
 
+/// Any JSON, often with tags in it.
+json any_json(int levels) {
+  const int kind = *rc::gen::inRange(0, levels > 0 ? 9 : 5);
+  if (kind == 0) return nullptr;
+  if (kind == 1) return *rc::gen::arbitrary<std::int64_t>();
+  if (kind == 2) return *rc::gen::element("", "Zm8=", "3ff0000000000000", "a", "$map");
+  if (kind == 3) return *rc::gen::arbitrary<std::uint64_t>();
+  if (kind == 4) return *rc::gen::arbitrary<bool>();
+  json items = json::array();
+  for (int i = *rc::gen::inRange(0, 3); i > 0; --i) items.push_back(any_json(levels - 1));
+  if (kind == 5) return items;
+  if (kind == 6) return {{*rc::gen::element("a", "b"), any_json(levels - 1)}, {"c", items}};
+  const std::string tag = *rc::gen::element("$map", "$tuple", "$bytes", "$double", "$other");
+  if (tag == "$map" && *rc::gen::arbitrary<bool>()) items = json::array({json::array({any_json(0), items})});
+  return {{tag, kind == 7 ? items : any_json(levels - 1)}};
+}
+
+RC_GTEST_PROP(Value, JsonIsRefusedOrStandsForOneValue, ()) {
+  const json stored = any_json(4);
+
+  const auto value = value_from_json(stored);
+
+  if (!value) {
+    RC_ASSERT(value.error().code == Errc::corrupt);
+    return;
+  }
+  RC_ASSERT(value_from_json(to_json(*value).value()).value() == *value);
+}
+
 TEST(ValueDiff, NamesWhatIsOnOneSideOnlyAndWhatDiffers) {
   const Value left = Map{{"a", 1}, {"list", List{1, 2, 3}}, {"same", "x"}, {"kind", 1}};
   const Value right = Map{{"same", "x"}, {"list", List{1, 5}}, {"kind", 1.0}, {"b", Map{{"c", 1}}}};
