@@ -111,7 +111,7 @@ Result<std::vector<ShardedTensor>> stacked_parts(const ShardedTensor& tensor, co
   return parts;
 }
 
-TensorFactory stacked_factory(TensorLeaf source, StackingRule rule) {
+TensorFactory stacked_factory(TensorLeaf source, const StackingRule& rule) {
   TensorFactory factory{.source = std::move(source), .build = {}, .merge = {}};
   factory.build = [rule](const TensorLeaf& tensor) -> Result<StateNode> {
     StateNode::List leaves;

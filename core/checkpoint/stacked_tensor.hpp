@@ -40,7 +40,7 @@ Result<std::vector<ShardedTensor>> stacked_parts(const ShardedTensor& tensor, co
 
 /// Stores the tensor as its parts, each with its place in the same memory. The merge makes no copy: the parts
 /// are loaded in place.
-TensorFactory stacked_factory(TensorLeaf source, StackingRule rule);
+TensorFactory stacked_factory(TensorLeaf source, const StackingRule& rule);
 
 /// As from_flat_range of the tensor whose rows the parts are: what a flat range holds of each. Keys are
 /// `key_prefix` and the part's key.

@@ -53,6 +53,7 @@ bool same_entries(const std::vector<Entry>& a, const std::vector<Entry>& b) {
   if (a.size() != b.size()) return false;
   const auto sorted = [](const std::vector<Entry>& entries) {
     std::vector<const Entry*> result;
+    result.reserve(entries.size());
     for (const Entry& entry : entries) result.push_back(&entry);
     std::sort(result.begin(), result.end(), [](const auto* x, const auto* y) { return x->key < y->key; });
     return result;
