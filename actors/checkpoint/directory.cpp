@@ -6,6 +6,8 @@
 #include <charconv>
 #include <optional>
 
+#include "actors/checkpoint/reader.hpp"
+
 namespace troupe::actors {
 
 using core::Errc;
@@ -37,7 +39,9 @@ Result<void> write_file(Storage& storage, const std::string& path, std::string_v
 Result<void> set_aside(Storage& storage, std::string_view name, std::string_view directory) {
   const auto listed = TRY(storage.list(""));
   if (std::find(listed.begin(), listed.end(), name) == listed.end()) return {};
-  if (check_quickly(storage, name)) {
+  // Its bytes are read: one that a restore passed over for a flipped bit must not stay in the way.
+  const auto manifest = check_quickly(storage, name);
+  if (manifest && verify_checkpoint(storage, name, *manifest)) {
     return core::fail(Errc::already_exists,
                       "the checkpoint {} is already there and good; it stays, and this save is dropped",
                       name);

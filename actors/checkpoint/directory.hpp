@@ -43,8 +43,8 @@ struct Retention {
 
 /// Puts the manifest into `directory`, which holds all files, durable; then makes it the checkpoint `name`:
 /// manifest under a temporary name, fsync, rename, fsync of the directory, rename of the directory, fsync of
-/// the root. CK-1: the name appears only after everything below it is durable. A valid checkpoint of this
-/// name stays and is Errc::already_exists; a damaged one is set aside.
+/// the root. CK-1: the name appears only after everything below it is durable. A checkpoint of this name
+/// whose every byte is right stays and is Errc::already_exists; a damaged one is set aside.
 core::Result<void> commit_checkpoint(Storage& storage, std::string_view directory, std::string_view name,
                                      std::string_view manifest);
 

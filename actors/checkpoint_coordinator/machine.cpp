@@ -241,9 +241,8 @@ void CheckpointCoordinatorMachine::finish(messages::Failure failure, Outbox& out
     over.bytes = plan_.bytes;
     over.warning = common_warning();
   }
-  // Whether a commit that failed happened after all, only the disk knows: its directory stays.
-  if (!committed && !directory_.empty() && state_ != State::committing)
-    outbox.perform(DiscardSave{directory_});
+  // Should a commit that failed have happened after all, there is nothing of this name to discard.
+  if (!committed && !directory_.empty()) outbox.perform(DiscardSave{directory_});
   for (const auto& [rank, announced] : active().announced) tell(rank, over, outbox);
   outbox.cancel(kDeadline);
   state_ = State::idle;

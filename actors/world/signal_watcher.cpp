@@ -26,14 +26,18 @@ SignalWatcher::SignalWatcher(int signal, std::function<void()> on_signal)
     : state_(std::make_unique<State>()) {
   state_->signal = signal;
   state_->on_signal = std::move(on_signal);
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, signal);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  sigset_t everything;
+  sigset_t before;
+  sigfillset(&everything);
+  // The watcher's thread takes its own signal only: those of watchers that are made later must not end the
+  // process here.
+  pthread_sigmask(SIG_SETMASK, &everything, &before);
   state_->thread = std::jthread([state = state_.get()] {
     pthread_setname_np(pthread_self(), "troupe-signals");
     state->watch();
   });
+  sigaddset(&before, signal);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 SignalWatcher::~SignalWatcher() {

@@ -3,7 +3,9 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -11,7 +13,10 @@
 #include <memory>
 #include <optional>
 
+#include "actors/checkpoint/directory.hpp"
 #include "actors/session/process_world.hpp"
+#include "actors/world/signal_watcher.hpp"
+#include "actors/world/storage/posix.hpp"
 #include "apps/report/html.hpp"
 #include "apps/report/perfetto.hpp"
 #include "apps/report/progress.hpp"
@@ -70,6 +75,22 @@ class Narrator {
     return writer_ ? writer_->write(
                          RunEvent{step, Seconds(now_() - began_).count(), std::move(kind), std::move(text)})
                    : Result<void>{};
+  }
+
+  /// A line between those of progress, and in the record.
+  Result<void> say(std::int64_t step, std::string kind, std::string text) {
+    progress_.note(text);
+    return event(step, std::move(kind), std::move(text));
+  }
+
+  Result<void> saved(const actors::SaveResult& save) {
+    if (!save.committed) {
+      return say(save.step.value, "save failed",
+                 fmt::format("the save after step {} failed, training goes on: {}", save.step.value,
+                             save.committed.error().message));
+    }
+    if (!save.warning.empty()) progress_.note("warning: " + save.warning);
+    return event(save.step.value, "save", fmt::format("{}, {} bytes", save.name, save.bytes));
   }
 
   Result<void> sample(const RunSample& sample) {
@@ -143,39 +164,155 @@ Result<void> write_sample(DistributedTrainer& trainer, Narrator& narrator,
   return narrator.sample(sample);
 }
 
-Result<void> train(DistributedTrainer& trainer, Narrator* narrator, const DistributedRunOptions& options) {
-  for (std::int64_t step = 1; step <= options.steps; ++step) {
-    double learning_rate = trainer.learning_rate();
-    auto outcome = TRY(trainer.step());
-    if (step == options.trace_steps) trainer.session().stop_tracing();
-    if (!narrator) continue;
-    std::optional<double> evaluation;
-    bool due = options.evaluate_every > 0 && step % options.evaluate_every == 0;
-    if (due || step == options.steps) evaluation = TRY(trainer.evaluate(options.evaluation_batches));
-    TRY(narrator->step_done(outcome, trainer.tokens_per_step(), learning_rate, evaluation));
+/// What signals ask for; the steps bring it to all ranks.
+class Requests {
+ public:
+  Requests()
+      : save_(SIGUSR2, [this] { wishes_ |= messages::kWishSave; }),
+        leave_(SIGTERM, [this] { wishes_ |= messages::kWishLeave; }) {}
+
+  std::uint32_t take() { return wishes_.exchange(0); }
+  /// What another rank brought up first is not asked again.
+  void drop(std::uint32_t wishes) { wishes_ &= ~wishes; }
+
+ private:
+  std::atomic<std::uint32_t> wishes_{0};
+  actors::SignalWatcher save_;
+  actors::SignalWatcher leave_;
+};
+
+/// Where to begin: a storage of its own for a path that is not the run's directory.
+struct Beginning {
+  std::unique_ptr<actors::Storage> storage;
+  std::string name;
+};
+
+Result<Beginning> beginning_at(const std::string& path) {
+  const std::filesystem::path given = std::filesystem::path(path).lexically_normal();
+  const auto folder = given.has_filename() ? given : given.parent_path();
+  if (!std::filesystem::exists(folder / core::kManifestName)) {
+    return Beginning{TRY(actors::PosixStorage::open(folder.string())), ""};
   }
-  if (!narrator) return {};
-  TRY(write_sample(trainer, *narrator, options));
-  return narrator->event(options.steps, "end", TRY(state_text(trainer)));
+  const auto parent = folder.parent_path().empty() ? std::filesystem::path(".") : folder.parent_path();
+  return Beginning{TRY(actors::PosixStorage::open(parent.string())), folder.filename().string()};
 }
+
+Result<std::optional<actors::Restored>> resume(DistributedTrainer& trainer, actors::RankWorld& world,
+                                               const DistributedRunOptions& options) {
+  const bool restarted = world.epoch().value > 1;
+  if (options.resume == "never" && !restarted) {
+    if (world.storage() == nullptr || TRY(actors::list_checkpoints(*world.storage())).empty())
+      return std::optional<actors::Restored>{};
+    return core::fail(
+        core::Errc::invalid_argument,
+        "{} holds checkpoints of another run; give an empty directory, or --resume auto to go on",
+        options.checkpoints);
+  }
+  // The run's own checkpoints come first, so that a restart does not begin from the given path again.
+  if (world.storage() != nullptr && (options.resume == "auto" || options.resume == "never" || restarted)) {
+    auto restored = TRY(trainer.resume({}));
+    if (restored || options.resume == "auto" || options.resume == "never") return restored;
+  }
+  if (options.resume == "auto" || options.resume == "never") return std::optional<actors::Restored>{};
+  const auto beginning = TRY(beginning_at(options.resume));
+  auto restored = TRY(trainer.resume({beginning.storage.get(), beginning.name, true}));
+  if (!restored)
+    return core::fail(core::Errc::not_found, "{} holds no checkpoint to resume from", options.resume);
+  return restored;
+}
+
+Result<void> tell_of_resume(Narrator& narrator, const std::optional<actors::Restored>& restored) {
+  if (!restored) return {};
+  const auto step = restored->step.value;
+  for (const auto& damaged : restored->passed_over) {
+    TRY(narrator.say(step, "passed over", fmt::format("passed over a damaged checkpoint: {}", damaged)));
+  }
+  return narrator.say(step, "resume", fmt::format("resumed from {}, after {} steps", restored->name, step));
+}
+
+class Run {
+ public:
+  Run(DistributedTrainer& trainer, Narrator* narrator, Requests* requests,
+      const DistributedRunOptions& options)
+      : trainer_(trainer), narrator_(narrator), requests_(requests), options_(options) {}
+
+  Result<RunEnd> train() {
+    auto& session = trainer_.session();
+    while (session.next_step().value < options_.steps) {
+      const auto wishes = TRY(one_step());
+      if ((wishes & messages::kWishLeave) == 0) continue;
+      TRY(session.wait_saves());
+      TRY(report_saves());
+      const auto done = session.next_step().value;
+      if (narrator_)
+        TRY(narrator_->say(done, "leave", fmt::format("asked to leave: saved after {} steps", done)));
+      return RunEnd::preempted;
+    }
+    TRY(session.wait_saves());
+    TRY(report_saves());
+    if (!narrator_) return RunEnd::finished;
+    TRY(write_sample(trainer_, *narrator_, options_));
+    TRY(narrator_->event(options_.steps, "end", TRY(state_text(trainer_))));
+    return RunEnd::finished;
+  }
+
+ private:
+  /// The wishes of all ranks.
+  Result<std::uint32_t> one_step() {
+    const double learning_rate = trainer_.learning_rate();
+    const auto outcome = TRY(trainer_.step(requests_ != nullptr ? requests_->take() : 0));
+    if (requests_ != nullptr) requests_->drop(outcome.wishes);
+    const auto done = outcome.step.value + 1;
+    if (done == options_.trace_steps) trainer_.session().stop_tracing();
+    const bool due = options_.save_every > 0 && done % options_.save_every == 0;
+    if (requests_ != nullptr && (due || done == options_.steps || outcome.wishes != 0)) TRY(trainer_.save());
+    TRY(report_saves());
+    if (narrator_) {
+      std::optional<double> evaluation;
+      const bool evaluates = options_.evaluate_every > 0 && done % options_.evaluate_every == 0;
+      if (evaluates || done == options_.steps)
+        evaluation = TRY(trainer_.evaluate(options_.evaluation_batches));
+      TRY(narrator_->step_done(outcome, trainer_.tokens_per_step(), learning_rate, evaluation));
+    }
+    return outcome.wishes;
+  }
+
+  Result<void> report_saves() {
+    for (const auto& save : trainer_.session().take_saves()) {
+      if (narrator_) TRY(narrator_->saved(save));
+    }
+    return {};
+  }
+
+  DistributedTrainer& trainer_;
+  Narrator* narrator_;
+  Requests* requests_;  ///< null without a directory of checkpoints
+  const DistributedRunOptions& options_;
+};
 
 }  // namespace
 
-Result<void> run_distributed(const DistributedRunOptions& options) {
+Result<RunEnd> run_distributed(const DistributedRunOptions& options) {
+  const bool saves = !options.checkpoints.empty();
+  std::unique_ptr<Requests> requests;
+  if (saves) requests = std::make_unique<Requests>();
   const Corpus corpus = TRY(Corpus::open(options.text, options.trainer.model.context));
   actors::ProcessWorldOptions world_options;
   world_options.collectives = options.collectives;
+  world_options.checkpoint_directory = options.checkpoints;
   auto world = TRY(actors::ProcessWorld::create(std::move(world_options)));
   auto trainer = TRY(DistributedTrainer::create(*world, options.trainer, corpus));
   bool traced = options.trainer.session.trace && !options.output.empty();
   if (!options.output.empty()) TRY(make_folder(options.output));
+  const auto restored = TRY(resume(*trainer, *world, options));
   std::unique_ptr<Narrator> narrator;
   if (world->rank().value == 0) {
     auto now = [&device = world->device()] { return device.now(); };
     int restarts = static_cast<int>(world->epoch().value) - 1;
     narrator = TRY(Narrator::create(options, world->world().value, restarts, now));
+    TRY(tell_of_resume(*narrator, restored));
   }
-  TRY(train(*trainer, narrator.get(), options));
+  const auto end = TRY(Run(*trainer, narrator.get(), requests.get(), options).train());
   if (traced) {
     auto folder = options.output + "/trace";
     TRY(make_folder(folder));
@@ -183,7 +320,8 @@ Result<void> run_distributed(const DistributedRunOptions& options) {
   }
   // All ranks leave together, so the parts of the trace are all there afterwards.
   TRY(trainer->session().leave());
-  return narrator ? narrator->finish(traced) : Result<void>{};
+  if (narrator) TRY(narrator->finish(traced));
+  return end;
 }
 
 }  // namespace troupe::apps::gpt

@@ -22,13 +22,26 @@ struct DistributedRunOptions {
   SamplingOptions sampling;
   std::string collectives = "shared_memory";
   std::int64_t trace_steps = 0;  ///< so many steps at the beginning are traced, when the session traces
-  std::string output;            ///< folder for the record, the report and the trace; empty: none is written
+  /// Directory of checkpoints; empty: none are saved.
+  std::string checkpoints;
+  std::int64_t save_every = 0;  ///< steps; 0: only at the end, and when asked by a signal
+  /// "auto": from the newest whole checkpoint of the directory, if there is one; "never": anew (restarts of
+  /// this run go on all the same); else a checkpoint, or a directory of them, to begin from.
+  std::string resume = "auto";
+  std::string output;  ///< folder for the record, the report and the trace; empty: none is written
   /// What the report shows as the run's settings.
   std::vector<std::pair<std::string, std::string>> configuration;
 };
 
-/// Trains to the end. Rank 0 shows progress, evaluates, writes a sample, the record (run.jsonl) and the
+/// How a run ended.
+enum class RunEnd : std::uint8_t {
+  finished,
+  preempted,  ///< asked to leave, it saved and left; to be started again later
+};
+
+/// Trains to the end. SIGUSR2 saves after the step that runs, SIGTERM saves and leaves; with a directory of
+/// checkpoints only. Rank 0 shows progress, evaluates, writes a sample, the record (run.jsonl) and the
 /// report (report.html); with tracing every rank adds to trace.json.
-core::Result<void> run_distributed(const DistributedRunOptions& options);
+core::Result<RunEnd> run_distributed(const DistributedRunOptions& options);
 
 }  // namespace troupe::apps::gpt

@@ -58,10 +58,32 @@ Result<double> DistributedTrainer::run_lane(core::Lane lane) {
   return loss / microbatches;
 }
 
-Result<actors::StepOutcome> DistributedTrainer::step() {
+Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
   TRY(session_->begin_step(learning_rate()));
   for (core::Lane lane : session_->lanes()) session_->end_lane(TRY(run_lane(lane)));
-  return session_->finish_step();
+  return session_->finish_step({}, wishes);
+}
+
+Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors::RestoreOptions& options) {
+  return session_->restore(options);
+}
+
+Result<void> DistributedTrainer::save() {
+  using core::Value;
+  const auto number = [](auto value) { return Value(static_cast<std::int64_t>(value)); };
+  const auto& training = session_->plan().options;
+  const auto& schedule = options_.schedule;
+  TRY(session_->save(Value::Map{{"program", "gpt"},
+                                {"seed", number(options_.seed)},
+                                {"lanes", number(training.lanes)},
+                                {"microbatches", number(training.microbatches)},
+                                {"sequences", number(options_.microbatch.batch)},
+                                {"context", number(options_.microbatch.length)},
+                                {"schedule", Value::Map{{"peak", schedule.peak},
+                                                        {"floor", schedule.floor},
+                                                        {"warmup", schedule.warmup.value},
+                                                        {"total", schedule.total.value}}}}));
+  return {};
 }
 
 Result<Model::Parameters> DistributedTrainer::parameters() {

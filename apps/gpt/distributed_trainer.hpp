@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,7 +31,14 @@ class DistributedTrainer {
                                                                   const DistributedTrainerOptions& options,
                                                                   const Corpus& corpus);
 
-  core::Result<actors::StepOutcome> step();
+  /// `wishes` are bits of messages::Wish.
+  core::Result<actors::StepOutcome> step(std::uint32_t wishes = 0);
+
+  /// Goes on from a checkpoint, when there is one. Before the first step, by all ranks alike.
+  core::Result<std::optional<actors::Restored>> resume(const actors::RestoreOptions& options);
+  /// Saves in the background; see actors::Session::save. The checkpoint names what the run's data and
+  /// learning rates hang on.
+  core::Result<void> save();
 
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly. Any rank may ask alone.
   core::Result<double> evaluate(std::size_t batches);

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
 
+#include "actors/node_agent/machine.hpp"
 #include "apps/gpt/distributed_run.hpp"
 #include "apps/gpt/local_trainer.hpp"
 #include "apps/gpt/sample.hpp"
@@ -39,6 +41,10 @@ struct Options {
   std::int64_t bucket_elements = 0;
   int optimizer_instances = 1;
   std::int64_t trace_steps = 20;
+  std::string checkpoints, resume = "auto";
+  std::int64_t save_every = 100;
+  actors::Retention retention{.keep_last = 3, .keep_every = 0};
+  std::uint64_t staging_mib = 256;
 };
 
 void add_distributed_options(CLI::App& app, Options& o) {
@@ -54,6 +60,18 @@ void add_distributed_options(CLI::App& app, Options& o) {
   app.add_option("--output", o.output, "Folder for the record, the report and the trace");
   app.add_flag("--trace", o.trace, "Record a Perfetto trace in the output folder");
   app.add_option("--trace-steps", o.trace_steps, "Steps to trace, from the beginning")->capture_default_str();
+}
+
+void add_checkpoint_options(CLI::App& app, Options& o) {
+  app.add_option("--checkpoints", o.checkpoints, "Directory of checkpoints; without it none are saved");
+  app.add_option("--save-every", o.save_every, "Steps; 0: at the end only")->capture_default_str();
+  app.add_option("--resume", o.resume, "auto (the newest whole checkpoint, if any), never, or a path")
+      ->capture_default_str();
+  app.add_option("--keep-last", o.retention.keep_last, "Checkpoints to keep; 0: all")->capture_default_str();
+  app.add_option("--keep-every", o.retention.keep_every, "Also keep those of every so many steps")
+      ->capture_default_str();
+  app.add_option("--staging-mib", o.staging_mib, "Memory for copies that are not on disk yet")
+      ->capture_default_str();
 }
 
 void add_options(CLI::App& app, Options& o) {
@@ -116,7 +134,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-Result<void> train_locally(const Options& o) {
+Result<RunEnd> train_locally(const Options& o) {
   const ModelConfig config = TRY(model_config(o));
   const Corpus corpus = TRY(Corpus::open(o.text, config.context));
   auto trainer = TRY(LocalTrainer::create({.model = config,
@@ -148,7 +166,7 @@ Result<void> train_locally(const Options& o) {
   const auto sample =
       TRY(sample_text(trainer.model(), trainer.parameters(), o.prompt, o.sample_bytes, sampling));
   fmt::print("\n{}{}\n", o.prompt, sample);
-  return {};
+  return RunEnd::finished;
 }
 
 std::vector<std::pair<std::string, std::string>> configuration(const Options& o, const ModelConfig& model) {
@@ -167,7 +185,7 @@ std::vector<std::pair<std::string, std::string>> configuration(const Options& o,
           {"seed", std::to_string(o.seed)}};
 }
 
-Result<void> train_distributed(const Options& o) {
+Result<RunEnd> train_distributed(const Options& o) {
   DistributedRunOptions run;
   run.trainer.model = TRY(model_config(o));
   run.trainer.microbatch = {o.batch, run.trainer.model.context};
@@ -199,6 +217,13 @@ Result<void> train_distributed(const Options& o) {
   run.trace_steps = o.trace_steps;
   run.output = o.output;
   run.configuration = configuration(o, run.trainer.model);
+  run.checkpoints = o.checkpoints;
+  run.save_every = o.save_every;
+  run.resume = o.resume;
+  auto& checkpoint = run.trainer.session.checkpoint;
+  checkpoint.retention = o.retention;
+  checkpoint.staging_bytes = o.staging_mib << 20;
+  checkpoint.chunk_bytes = std::min(checkpoint.chunk_bytes, checkpoint.staging_bytes);
   return run_distributed(run);
 }
 
@@ -210,9 +235,10 @@ int run(int argc, char** argv) {
   Options options;
   add_options(app, options);
   add_distributed_options(app, options);
+  add_checkpoint_options(app, options);
   CLI11_PARSE(app, argc, argv);
-  const Result<void> done = options.local ? train_locally(options) : train_distributed(options);
-  if (done) return 0;
+  const Result<RunEnd> done = options.local ? train_locally(options) : train_distributed(options);
+  if (done) return *done == RunEnd::preempted ? actors::kExitTemporaryFailure : 0;
   fmt::print(stderr, "gpt: {}\n", done.error().message);
   return done.error().code == core::Errc::invalid_argument ? 2 : 1;
 }

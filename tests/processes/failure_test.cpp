@@ -14,43 +14,8 @@
 namespace troupe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using tests::GptJob;
-
-/// The process that plays `rank` in the job with this id, once it is there.
-int process_of_rank(const std::string& id, int rank) {
-  auto of_job = tests::processes_with("TORCHELASTIC_RUN_ID=" + id);
-  auto of_rank = tests::processes_with("RANK=" + std::to_string(rank));
-  for (int pid : of_job) {
-    if (std::find(of_rank.begin(), of_rank.end(), pid) != of_rank.end()) return pid;
-  }
-  return 0;
-}
-
-struct Killed {
-  tests::CommandResult result;
-  bool hit = false;
-};
-
-/// Runs the job and sends `signal` to one rank `delay` after it has appeared.
-Killed run_and_signal(const GptJob& job, const std::string& id, const std::string& text,
-                      const std::string& output, int rank, std::chrono::microseconds delay, int signal) {
-  Killed killed;
-  int pid = 0;
-  Clock::time_point moment;
-  auto during = [&] {
-    if (killed.hit) return;
-    if (pid == 0) {
-      pid = process_of_rank(id, rank);
-      moment = Clock::now() + delay;
-    }
-    if (pid == 0 || Clock::now() < moment) return;
-    killed.hit = kill(pid, signal) == 0;
-  };
-  auto command = tests::gpt_command(job, text, output);
-  killed.result = tests::run_command(command, std::chrono::seconds(60), during);
-  return killed;
-}
+using tests::run_and_signal;
 
 class Failures : public testing::Test {
  protected:

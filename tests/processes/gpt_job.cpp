@@ -1,7 +1,9 @@
 #include "tests/processes/gpt_job.hpp"
 
+#include <signal.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -45,6 +47,39 @@ std::vector<std::string> gpt_command(const GptJob& job, const std::string& text,
   command.insert(command.end(), {"--evaluation-batches", "1", "--sample-bytes", "0"});
   command.insert(command.end(), job.trainer_options.begin(), job.trainer_options.end());
   return command;
+}
+
+namespace {
+
+/// The process that plays `rank` in the job with this id, once it is there.
+int process_of_rank(const std::string& id, int rank) {
+  auto of_job = processes_with("TORCHELASTIC_RUN_ID=" + id);
+  auto of_rank = processes_with("RANK=" + std::to_string(rank));
+  for (int pid : of_job) {
+    if (std::find(of_rank.begin(), of_rank.end(), pid) != of_rank.end()) return pid;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Signalled run_and_signal(const GptJob& job, const std::string& id, const std::string& text,
+                         const std::string& output, int rank, std::chrono::microseconds delay, int signal) {
+  Signalled signalled;
+  int pid = 0;
+  std::chrono::steady_clock::time_point moment;
+  auto during = [&] {
+    if (signalled.hit) return;
+    if (pid == 0) {
+      pid = process_of_rank(id, rank);
+      moment = std::chrono::steady_clock::now() + delay;
+    }
+    if (pid == 0 || std::chrono::steady_clock::now() < moment) return;
+    signalled.hit = kill(pid, signal) == 0;
+  };
+  auto command = gpt_command(job, text, output);
+  signalled.result = run_command(command, std::chrono::seconds(60), during);
+  return signalled;
 }
 
 GptRecord read_record(const std::string& output) {

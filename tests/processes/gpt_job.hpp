@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -39,5 +40,15 @@ struct GptRecord {
   std::string state;  ///< "parameters <hash>", at the end
 };
 GptRecord read_record(const std::string& output);
+
+struct Signalled {
+  CommandResult result;
+  bool hit = false;
+};
+
+/// Runs the job, which has this id (--rdzv-id), and sends `signal` to one rank `delay` after its process has
+/// appeared.
+Signalled run_and_signal(const GptJob& job, const std::string& id, const std::string& text,
+                         const std::string& output, int rank, std::chrono::microseconds delay, int signal);
 
 }  // namespace troupe::tests

@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "apps/report/run_record.hpp"
+#include "tests/processes/gpt_job.hpp"
+
+namespace troupe {
+namespace {
+
+using tests::GptJob;
+
+struct Placing {
+  int ranks = 1;
+  const char* strategy = "ddp";
+};
+
+const std::vector<Placing> kPlacings{{1, "ddp"},   {2, "ddp"},   {3, "ddp"},   {4, "ddp"},   {8, "ddp"},
+                                     {1, "zero1"}, {2, "zero1"}, {3, "zero1"}, {4, "zero1"}, {8, "zero1"}};
+
+class Checkpoints : public testing::Test {
+ protected:
+  Checkpoints() : text_(tests::write_sample_text(folder_)) {}
+
+  GptJob job(const Placing& placing, const std::string& checkpoints, int steps = 20, int save_every = 8) {
+    return {placing.ranks,
+            steps,
+            {},
+            {"--strategy", placing.strategy, "--checkpoints", folder_.path(checkpoints), "--save-every",
+             std::to_string(save_every), "--keep-last", "0"}};
+  }
+
+  tests::CommandResult run(const GptJob& job, const std::string& output) {
+    return tests::run_command(tests::gpt_command(job, text_, folder_.path(output)),
+                              std::chrono::seconds(120));
+  }
+
+  std::string uninterrupted_state(int steps) {
+    const auto result = run({1, steps, {}, {}}, "reference");
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return tests::read_record(folder_.path("reference")).state;
+  }
+
+  /// The text of the run's first event of this kind.
+  std::string event(const std::string& output, const std::string& kind) {
+    const auto record = apps::read_run(std::filesystem::path(folder_.path(output)) / "run.jsonl");
+    if (!record) return "no record";
+    for (const auto& event : record->events) {
+      if (event.kind == kind) return event.text;
+    }
+    return "no event";
+  }
+
+  tests::ScratchFolder folder_;
+  std::string text_;
+};
+
+TEST_F(Checkpoints, OfRealProcessesGoOnAnywhereWithTheSameBits) {
+  const auto expected = uninterrupted_state(20);
+  for (std::size_t from = 0; from < kPlacings.size(); ++from) {
+    const auto checkpoints = fmt::format("saved-{}", from);
+    const auto saved = run(job(kPlacings[from], checkpoints), "saving");
+    ASSERT_EQ(saved.exit_code, 0) << saved.output;
+    EXPECT_EQ(tests::read_record(folder_.path("saving")).state, expected) << "saving changes nothing";
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto& to = kPlacings[(3 * from + 4 * i + 1) % kPlacings.size()];
+      const auto copy = fmt::format("copy-{}-{}", from, i);
+      std::filesystem::copy(folder_.path(checkpoints), folder_.path(copy),
+                            std::filesystem::copy_options::recursive);
+      std::filesystem::remove_all(folder_.path(copy) + "/step_00000020");
+      std::filesystem::remove_all(folder_.path(copy) + "/step_00000016");
+
+      const auto resumed = run(job(to, copy), copy + "-run");
+
+      ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
+      EXPECT_EQ(event(copy + "-run", "resume"), "resumed from step_00000008, after 8 steps");
+      EXPECT_EQ(tests::read_record(folder_.path(copy + "-run")).state, expected)
+          << kPlacings[from].ranks << " " << kPlacings[from].strategy << " to " << to.ranks << " "
+          << to.strategy;
+    }
+  }
+}
+
+TEST_F(Checkpoints, AKilledJobGoesOnFromItsNewestCheckpoint) {
+  const auto id = fmt::format("resume-{}", getpid());
+  auto killed = job({3, "zero1"}, "checkpoints", 400);
+  killed.launch_options = {"--max-restarts", "1", "--rdzv-id", id};
+
+  const auto outcome = tests::run_and_signal(killed, id, text_, folder_.path("killed"), 1,
+                                             std::chrono::milliseconds(500), SIGKILL);
+
+  ASSERT_TRUE(outcome.hit);
+  ASSERT_EQ(outcome.result.exit_code, 0) << outcome.result.output;
+  EXPECT_NE(event("killed", "resume").find("resumed from step_"), std::string::npos) << outcome.result.output;
+  EXPECT_EQ(tests::read_record(folder_.path("killed")).state, uninterrupted_state(400));
+}
+
+TEST_F(Checkpoints, TermSavesAndLeavesWithTheCodeThatAsksToBeStartedAgain) {
+  const auto id = fmt::format("term-{}", getpid());
+  auto asked = job({2, "zero1"}, "checkpoints", 1000, 0);
+  asked.launch_options = {"--rdzv-id", id};
+
+  const auto outcome = tests::run_and_signal(asked, id, text_, folder_.path("asked"), 1,
+                                             std::chrono::milliseconds(500), SIGTERM);
+
+  ASSERT_TRUE(outcome.hit);
+  EXPECT_EQ(outcome.result.exit_code, 75) << outcome.result.output;
+  EXPECT_NE(event("asked", "leave").find("asked to leave: saved after"), std::string::npos);
+  const auto again = run(asked, "again");
+  ASSERT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_NE(event("again", "resume").find("resumed from step_"), std::string::npos);
+  EXPECT_EQ(tests::read_record(folder_.path("again")).state, uninterrupted_state(1000));
+}
+
+TEST_F(Checkpoints, Usr2SavesNowOnceAndTrainingGoesOn) {
+  const auto id = fmt::format("usr2-{}", getpid());
+  auto asked = job({2, "ddp"}, "checkpoints", 1000, 0);
+  asked.launch_options = {"--rdzv-id", id};
+
+  const auto outcome = tests::run_and_signal(asked, id, text_, folder_.path("asked"), 1,
+                                             std::chrono::milliseconds(500), SIGUSR2);
+
+  ASSERT_TRUE(outcome.hit);
+  ASSERT_EQ(outcome.result.exit_code, 0) << outcome.result.output;
+  int found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path("checkpoints"))) {
+    found += entry.path().filename().string().starts_with("step_") ? 1 : 0;
+  }
+  EXPECT_EQ(found, 2) << "the one that was asked for, and the last";
+}
+
+TEST_F(Checkpoints, OfAnotherRunAreNotOverwrittenByARunThatBeginsAnew) {
+  ASSERT_EQ(run(job({1, "ddp"}, "checkpoints"), "first").exit_code, 0);
+  auto anew = job({1, "ddp"}, "checkpoints");
+  anew.trainer_options.insert(anew.trainer_options.end(), {"--resume", "never"});
+
+  const auto refused = run(anew, "second");
+
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.output.find("holds checkpoints of another run"), std::string::npos) << refused.output;
+}
+
+}  // namespace
+}  // namespace troupe
