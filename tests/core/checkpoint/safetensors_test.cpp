@@ -222,11 +222,10 @@ TEST(SafetensorsHeader, SaysWhatIsWrongWithATensor) {
 }
 
 TEST(ShardingOffsets, AreZeroWhereTheFileSaysNothing) {
-  const auto header =
-      parse(
-          R"({"a":{"dtype":"U8","shape":[1,2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[],"data_offsets":[2,3]}})",
-          3)
-          .value();
+  const auto header = parse(R"({"a":{"dtype":"U8","shape":[1,2],"data_offsets":[0,2]},)"
+                            R"("b":{"dtype":"U8","shape":[],"data_offsets":[2,3]}})",
+                            3)
+                          .value();
 
   EXPECT_THAT(sharding_offsets(header).value(), ElementsAre(Shape{0, 0}, Shape{}));
 }

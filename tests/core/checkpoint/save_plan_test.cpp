@@ -122,10 +122,10 @@ TEST(SavePlan, IsTheSameWhetherRanksShareAStructureOrEqualOnes) {
 
 TEST(SavePlan, CountsARankThatHasABoxTwiceOnce) {
   const Tensor twice{"twice", DType::u8, {10}};
-  const Tensor shared{"shared", DType::u8, {4}};
+  const Tensor shared{"shared", DType::u8, {20}};
   std::vector<SaveStructure> structures{holding(twice, {row(0, 10), row(0, 10)}),
-                                        holding(shared, {row(0, 4)})};
-  give(structures[0], shared, {row(0, 4)});
+                                        holding(shared, {row(0, 20)})};
+  give(structures[0], shared, {row(0, 20)});
 
   const auto plan = plan_save(views_of(structures)).value();
 
