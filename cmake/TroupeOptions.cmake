@@ -3,6 +3,7 @@ option(TROUPE_BUILD_BENCHMARKS "Build the benchmarks" ON)
 option(TROUPE_CUDA "Build the GPU data plane (CUDA, NCCL)" OFF)
 option(TROUPE_WERROR "Treat warnings as errors" ON)
 set(TROUPE_SANITIZE "" CACHE STRING "Sanitizers to build with, comma separated (address, undefined, thread)")
+option(TROUPE_FUZZ "Build the fuzzers of tests/fuzz as programs of libFuzzer (clang and its runtime)" OFF)
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

@@ -7,11 +7,10 @@ target_compile_options(troupe_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   # A contraction the compiler chooses would make results depend on how a loop was vectorised.
   -ffp-contract=off
+  -Wno-missing-field-initializers
   # GCC 12 takes the inactive members of moved variants for uninitialised reads.
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-missing-field-initializers>
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-  $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-designated-field-initializers>)
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(TROUPE_WERROR)
   target_compile_options(troupe_flags INTERFACE -Werror)
 endif()
@@ -20,6 +19,17 @@ if(TROUPE_SANITIZE)
   target_compile_options(troupe_flags INTERFACE
     "-fsanitize=${TROUPE_SANITIZE}" -fno-omit-frame-pointer -fno-sanitize=null -fno-sanitize-recover=undefined)
   target_link_options(troupe_flags INTERFACE "-fsanitize=${TROUPE_SANITIZE}")
+endif()
+if(TROUPE_FUZZ)
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_REQUIRED_FLAGS -fsanitize=fuzzer)
+  check_cxx_source_compiles("#include <cstddef>
+    extern \"C\" int LLVMFuzzerTestOneInput(const unsigned char*, std::size_t) { return 0; }" TROUPE_HAS_LIBFUZZER)
+  unset(CMAKE_REQUIRED_FLAGS)
+  if(NOT TROUPE_HAS_LIBFUZZER)
+    message(FATAL_ERROR "TROUPE_FUZZ needs clang with libFuzzer: install clang-14, use the preset 'fuzz'")
+  endif()
+  target_compile_options(troupe_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
 # troupe_library(NAME [LINK libs...]): every .cpp below the current folder makes one static library.

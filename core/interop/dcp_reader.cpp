@@ -35,9 +35,11 @@ Result<std::string_view> needed_text(const PickleNode& node, std::string_view na
 }
 
 Result<std::uint64_t> needed_count(const PickleNode& node, std::string_view name) {
+  // More than any file has; sums stay far from an overflow.
+  constexpr std::int64_t kLargest = std::int64_t{1} << 62;
   const auto number = TRY(needed_attribute(node, name)).as_integer();
-  if (!number || *number < 0) {
-    return fail(Errc::corrupt, "dcp: '{}' of a {} must be an integer >= 0", name, class_name(node));
+  if (!number || *number < 0 || *number >= kLargest) {
+    return fail(Errc::corrupt, "dcp: '{}' of a {} must be an integer from 0 to 2^62", name, class_name(node));
   }
   return static_cast<std::uint64_t>(*number);
 }
@@ -197,8 +199,10 @@ Result<void> Reader::read_tensor(std::string_view key, const PickleNode& entry) 
     skip(key, dtype.error().message);
     return {};
   }
-  DcpTensor tensor{
-      std::string(key), *dtype, TRY(shape_from_pickle(TRY(needed_attribute(entry, "size")))), {}, {}};
+  DcpTensor tensor;
+  tensor.key = key;
+  tensor.dtype = *dtype;
+  tensor.shape = TRY(shape_from_pickle(TRY(needed_attribute(entry, "size"))));
   bool transformed = false;
   TRY(read_chunks(TRY(needed_attribute(entry, "chunks")), tensor, transformed));
   if (transformed) {

@@ -19,7 +19,10 @@ constexpr std::uint64_t kZip64Version = 45;
 }  // namespace
 
 void ZipWriter::put(std::uint64_t value, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; ++i) out_.push_back(static_cast<std::byte>(value >> (8 * i)));
+  for (std::size_t i = 0; i < bytes; ++i) {
+    out_.push_back(static_cast<std::byte>(value));
+    value >>= 8;
+  }
   position_ += bytes;
 }
 

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace troupe::fuzz {
+
+/// Each takes any bytes for one of the formats that come from outside. It returns 0; what must never happen,
+/// a crash or a document that is not the same after writing and reading, ends the process.
+int fuzz_pickle(const std::uint8_t* data, std::size_t size);
+int fuzz_zip(const std::uint8_t* data, std::size_t size);
+int fuzz_torch_archive(const std::uint8_t* data, std::size_t size);
+int fuzz_dcp_metadata(const std::uint8_t* data, std::size_t size);
+int fuzz_safetensors(const std::uint8_t* data, std::size_t size);
+int fuzz_manifest(const std::uint8_t* data, std::size_t size);
+int fuzz_huggingface_index(const std::uint8_t* data, std::size_t size);
+
+struct Target {
+  /// Also the name of its folder in corpus/.
+  std::string_view name;
+  int (*run)(const std::uint8_t* data, std::size_t size);
+};
+
+inline constexpr std::array<Target, 7> kTargets{{
+    {"pickle", fuzz_pickle},
+    {"zip", fuzz_zip},
+    {"torch_archive", fuzz_torch_archive},
+    {"dcp_metadata", fuzz_dcp_metadata},
+    {"safetensors", fuzz_safetensors},
+    {"manifest", fuzz_manifest},
+    {"huggingface_index", fuzz_huggingface_index},
+}};
+
+}  // namespace troupe::fuzz
