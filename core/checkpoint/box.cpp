@@ -148,35 +148,6 @@ std::vector<Box> boxes_of_range(const Shape& shape, ElementRange range) {
   return boxes;
 }
 
-Result<void> check_exact_cover(const Shape& shape, std::span<const Box> boxes) {
-  std::vector<Box> filled;
-  const auto wanted = static_cast<std::uint64_t>(elements_of(shape));
-  std::uint64_t elements = 0;
-  for (const Box& box : boxes) {
-    if (!box.lies_in(shape)) {
-      return fail(Errc::invalid_argument, "Invalid access pattern: {} does not lie in a tensor of shape {}",
-                  to_string(box), to_string(shape));
-    }
-    if (box.is_empty()) continue;
-    // Beyond what is wanted the sum only has to stay there: two boxes overlap, which the index finds.
-    elements = std::min(elements + static_cast<std::uint64_t>(box.elements()), wanted + 1);
-    filled.push_back(box);
-  }
-  const BoxIndex index(std::move(filled));
-  for (std::size_t i = 0; i < index.size(); ++i) {
-    const auto others = index.touching(index.at(i));
-    const auto other = std::find_if(others.begin(), others.end(), [&](std::size_t j) { return j != i; });
-    if (other != others.end()) {
-      return fail(Errc::invalid_argument, "Invalid access pattern: {} and {} of a tensor of shape {} overlap",
-                  to_string(index.at(i)), to_string(index.at(*other)), to_string(shape));
-    }
-  }
-  if (elements == wanted) return {};
-  return fail(Errc::invalid_argument,
-              "Invalid access pattern: {} of {} elements of a tensor of shape {} are covered by {} boxes",
-              elements, wanted, to_string(shape), index.size());
-}
-
 BoxIndex::BoxIndex(std::vector<Box> boxes) : boxes_(std::move(boxes)), axis_(axis_cut_most(boxes_)) {
   entries_.reserve(boxes_.size());
   for (std::size_t i = 0; i < boxes_.size(); ++i) {

@@ -172,10 +172,10 @@ Manifest read_manifest(JsonCursor& cursor) {
 Result<void> check_tensor(const ManifestTensor& tensor, const std::vector<ManifestFile>& files) {
   if (auto good = check_shape(tensor.shape); !good)
     return invalid("tensor '{}': {}", tensor.key, good.error().message);
-  std::vector<Box> boxes;
+  std::vector<const Box*> boxes;
   boxes.reserve(tensor.shards.size());
   for (const auto& shard : tensor.shards) {
-    boxes.push_back(shard.box);
+    boxes.push_back(&shard.box);
     if (shard.file >= files.size())
       return invalid("tensor '{}' lies in a file that is not listed", tensor.key);
   }

@@ -141,8 +141,8 @@ class Planner {
   }
 
   Result<void> check_cover() const {
-    std::vector<std::vector<Box>> boxes(tensors_.size());
-    for (const auto& shard : shards_) boxes[shard.tensor].push_back(*shard.box);
+    std::vector<std::vector<const Box*>> boxes(tensors_.size());
+    for (const auto& shard : shards_) boxes[shard.tensor].push_back(shard.box);
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       auto good = check_exact_cover(tensors_[i]->shape, boxes[i]);
       if (!good) return fail(good.error().code, "tensor '{}': {}", tensors_[i]->key, good.error().message);
