@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apps/troupe/bench/bench_command.hpp"
+#include "apps/troupe/checkpoint/checkpoint_command.hpp"
 #include "apps/troupe/doctor/doctor_command.hpp"
 #include "apps/troupe/launch/launch_command.hpp"
 #include "apps/troupe/plan/plan_command.hpp"
@@ -25,6 +26,7 @@ int main(int argc, char** argv) {
   apps::add_simulate_command(app, exit_code);
   apps::add_bench_command(app, exit_code);
   apps::add_doctor_command(app, exit_code);
+  apps::add_checkpoint_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,271 @@
+#include "apps/troupe/checkpoint/conversion_commands.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "actors/checkpoint/reader.hpp"
+#include "apps/troupe/checkpoint/export.hpp"
+#include "apps/troupe/checkpoint/meter.hpp"
+#include "apps/troupe/checkpoint/outcome.hpp"
+#include "apps/troupe/checkpoint/rewrite.hpp"
+#include "apps/troupe/checkpoint/source.hpp"
+#include "apps/troupe/checkpoint/text.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using core::Errc;
+using core::Result;
+using core::Value;
+
+/// A copy of damaged bytes would have good hashes.
+Result<void> verify_first(const Source& source, bool skip) {
+  if (skip || source.form != SourceForm::troupe) return {};
+  Meter meter("verifying", source.manifest.tensor_bytes());
+  actors::ReadOptions options;
+  options.progress = [&meter](std::uint64_t bytes) { meter.add(bytes); };
+  return actors::verify_checkpoint(*source.storage, "", source.manifest, options);
+}
+
+Json left_out_json(const Source& source) {
+  Json list = Json::array();
+  for (const auto& one : source.left_out) list.push_back({{"key", one.key}, {"reason", one.reason}});
+  return list;
+}
+
+/// To stderr, as it is no part of what went well.
+void say_left_out(const Source& source) {
+  for (const auto& one : source.left_out)
+    fmt::print(stderr, "left out '{}': {}\n", printable(one.key), printable(one.reason));
+}
+
+std::string dumped(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string written_text(const Written& written, const Source& source, const Sharding& sharding, bool json) {
+  if (json) {
+    return dumped({{"path", written.path},
+                   {"step", source.manifest.step.value},
+                   {"tensors", source.manifest.tensors.size()},
+                   {"bytes", written.bytes},
+                   {"files", written.files},
+                   {"ranks", sharding.ranks},
+                   {"strategy", sharding.strategy},
+                   {"seconds", written.seconds},
+                   {"left_out", left_out_json(source)}});
+  }
+  return fmt::format("{}: {} tensors, {}, cut for {} rank{} with {}, {} file{}, {:.2f} s\n", written.path,
+                     source.manifest.tensors.size(), bytes_text(written.bytes), sharding.ranks,
+                     sharding.ranks == 1 ? "" : "s", sharding.strategy, written.files,
+                     written.files == 1 ? "" : "s", written.seconds);
+}
+
+/// What was known, with the ranks that the files are made for.
+Value topology_of(const Source& source, const Sharding& sharding, const char* tool) {
+  Value::Map topology;
+  if (const auto* known = source.manifest.topology.as_map()) topology = *known;
+  topology.set("world", sharding.ranks);
+  topology.set("strategy", sharding.strategy);
+  topology.set("written_by", fmt::format("troupe checkpoint {}", tool));
+  return topology;
+}
+
+void add_sharding(CLI::App& command, Sharding& sharding) {
+  command.add_option("--mesh", sharding.ranks, "Ranks that the checkpoint is cut for")
+      ->check(CLI::Range(1, kMaxRanks))
+      ->capture_default_str();
+  command
+      .add_option("--strategy", sharding.strategy, "zero1: equal parts of all tensors; ddp: whole tensors")
+      ->check(CLI::IsMember({"zero1", "ddp"}))
+      ->capture_default_str();
+}
+
+struct ImportArguments {
+  std::string from, to;
+  Sharding sharding;
+  std::int64_t step = 0;
+  bool has_step = false;
+  std::vector<std::string> rename;
+  bool json = false;
+};
+
+Result<Outcome> import_checkpoint(const ImportArguments& arguments) {
+  auto source = TRY(open_foreign(arguments.from, true));
+  say_left_out(source);
+  TRY(rename_tensors(source.manifest, arguments.rename));
+  if (source.manifest.tensors.empty())
+    return core::fail(Errc::invalid_argument, "{} has no tensor that can be imported", arguments.from);
+  if (arguments.has_step) source.manifest.step = core::Step{arguments.step};
+  if (!source.has_values) {
+    // What a session looks for; moments are taken to be as old as the step.
+    auto trainer = std::move(source.manifest.common);
+    source.manifest.common = Value::Map{{"step", source.manifest.step.value},
+                                        {"optimizer_steps", source.manifest.step.value},
+                                        {"trainer", std::move(trainer)}};
+  }
+  const auto written = TRY(write_checkpoint(source, arguments.sharding,
+                                            topology_of(source, arguments.sharding, "import"), arguments.to));
+  return Outcome{written_text(written, source, arguments.sharding, arguments.json)};
+}
+
+struct ExportArguments {
+  std::string from, to, target, form = "distcp", dtype;
+  std::uint64_t max_shard_bytes = HuggingFaceOptions{}.max_file_bytes;
+  std::vector<std::string> rename;
+  bool weights_only = false;
+  bool with_optimizer = false;
+  bool skip_verify = false;
+  bool json = false;
+};
+
+Result<Exported> export_as(const Source& source, const ExportArguments& arguments) {
+  if (arguments.target == "dcp") {
+    if (!arguments.dtype.empty())
+      return core::fail(Errc::invalid_argument, "--dtype is for --to huggingface only; leave it out");
+    return arguments.form == "distcp" ? export_dcp(source, arguments.to)
+                                      : export_sharded_safetensors(source, arguments.to);
+  }
+  HuggingFaceOptions options;
+  options.max_file_bytes = arguments.max_shard_bytes;
+  if (!arguments.dtype.empty()) {
+    options.dtype = TRY(core::dtype_from_name(arguments.dtype));
+    if (!core::is_floating(*options.dtype))
+      return core::fail(Errc::invalid_argument, "--dtype {}: expected a floating dtype such as bf16",
+                        arguments.dtype);
+  }
+  return export_huggingface(source, arguments.to, options);
+}
+
+Result<Outcome> export_checkpoint(const ExportArguments& arguments) {
+  auto source = TRY(open_source(arguments.from));
+  const bool is_model = arguments.target == "huggingface";
+  if (arguments.weights_only || (is_model && !arguments.with_optimizer)) keep_weights_only(source.manifest);
+  TRY(rename_tensors(source.manifest, arguments.rename));
+  if (source.manifest.tensors.empty())
+    return core::fail(Errc::invalid_argument, "{} has no tensor to export", source.path);
+  TRY(verify_first(source, arguments.skip_verify));
+  const auto exported = TRY(export_as(source, arguments));
+  const bool keeps_values = !is_model && arguments.form == "distcp";
+  if (!keeps_values && source.has_values)
+    fmt::print(stderr, "the step, common values and objects have no place in these files; left out\n");
+  say_left_out(source);
+  if (arguments.json) {
+    return Outcome{dumped({{"path", arguments.to},
+                           {"from", source.path},
+                           {"tensors", exported.tensors},
+                           {"bytes", exported.bytes},
+                           {"files", exported.files},
+                           {"seconds", exported.seconds},
+                           {"values", keeps_values},
+                           {"left_out", left_out_json(source)}})};
+  }
+  return Outcome{fmt::format("{}: {} tensors, {}, {} files, {:.2f} s\n", arguments.to, exported.tensors,
+                             bytes_text(exported.bytes), exported.files.size(), exported.seconds)};
+}
+
+}  // namespace
+
+void add_reshard(CLI::App& checkpoint, int& exit_code) {
+  struct Arguments {
+    std::string from, to;
+    Sharding sharding;
+    bool skip_verify = false;
+    bool json = false;
+  };
+  const auto arguments = std::make_shared<Arguments>();  // owned by the command's callback
+  auto* command = checkpoint.add_subcommand("reshard", "Write a checkpoint as another number of ranks would");
+  command->add_option("PATH", arguments->from, "A checkpoint, or a directory of them")->required();
+  command->add_option("OUT", arguments->to, "A directory of checkpoints, which gets another one")->required();
+  add_sharding(*command, arguments->sharding);
+  command->get_option("--mesh")->required();
+  command->add_flag("--no-verify", arguments->skip_verify,
+                    "Do not hold the bytes against their hashes first");
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->footer(
+      "Training resumes on any number of ranks without this; it is for files of another size or number.\n"
+      "With zero1 the tensors of each kind of state lie one after the other, by name, and every rank gets "
+      "an\n"
+      "equal part. `troupe checkpoint diff` finds the two equal.\n"
+      "Example:\n"
+      "  troupe checkpoint reshard run/checkpoints/step_00000200 other/checkpoints --mesh 8");
+  command->callback([arguments, &exit_code] {
+    exit_code = print_outcome("reshard", [&]() -> Result<Outcome> {
+      const auto source = TRY(open_checkpoint(arguments->from));
+      TRY(verify_first(source, arguments->skip_verify));
+      const auto& sharding = arguments->sharding;
+      const auto written =
+          TRY(write_checkpoint(source, sharding, topology_of(source, sharding, "reshard"), arguments->to));
+      return Outcome{written_text(written, source, sharding, arguments->json)};
+    });
+  });
+}
+
+void add_import(CLI::App& checkpoint, int& exit_code) {
+  const auto arguments = std::make_shared<ImportArguments>();  // owned by the command's callback
+  auto* command = checkpoint.add_subcommand("import", "Make a checkpoint of one of PyTorch or Hugging Face");
+  command
+      ->add_option("FROM", arguments->from,
+                   "A directory of torch.distributed.checkpoint or of *.safetensors, or one such file")
+      ->required();
+  command->add_option("OUT", arguments->to, "A directory of checkpoints, which gets another one")->required();
+  command->add_option("--step", arguments->step, "Steps that were done; by default what the files say, or 0")
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
+  command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
+      ->allow_extra_args(false);
+  add_sharding(*command, arguments->sharding);
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->footer(
+      "Pickles are read as data: nothing in them is executed. Values that are no plain data are listed and\n"
+      "left out.\n"
+      "Examples:\n"
+      "  troupe checkpoint import dcp_directory run/checkpoints --step 200 --rename model.=\n"
+      "  troupe checkpoint import Qwen3-0.6B run/checkpoints");
+  command->callback([arguments, command, &exit_code] {
+    arguments->has_step = command->count("--step") > 0;
+    exit_code = print_outcome("import", [&] { return import_checkpoint(*arguments); });
+  });
+}
+
+void add_export(CLI::App& checkpoint, int& exit_code) {
+  const auto arguments = std::make_shared<ExportArguments>();  // owned by the command's callback
+  auto* command = checkpoint.add_subcommand("export", "Write a checkpoint for PyTorch or Hugging Face");
+  command->add_option("PATH", arguments->from, "A checkpoint, or a directory of them")->required();
+  command->add_option("OUT", arguments->to, "A directory that is not there yet")->required();
+  command->add_option("--to", arguments->target, "dcp or huggingface")
+      ->required()
+      ->check(CLI::IsMember({"dcp", "huggingface"}));
+  command->add_option("--form", arguments->form, "Of dcp: distcp, or safetensors (without values)")
+      ->check(CLI::IsMember({"distcp", "safetensors"}))
+      ->capture_default_str();
+  auto* weights = command->add_flag("--weights-only", arguments->weights_only,
+                                    "Leave out names that begin with optimizer.; huggingface always does");
+  command->add_flag("--with-optimizer", arguments->with_optimizer, "Of huggingface: keep them")
+      ->excludes(weights);
+  command->add_option("--max-shard-bytes", arguments->max_shard_bytes, "Of huggingface: size of a file")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 62))
+      ->capture_default_str();
+  command->add_option("--dtype", arguments->dtype, "Of huggingface: convert floating tensors, e.g. to bf16");
+  command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
+      ->allow_extra_args(false);
+  command->add_flag("--no-verify", arguments->skip_verify,
+                    "Do not hold the bytes against their hashes first");
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->footer(
+      "Examples:\n"
+      "  troupe checkpoint export run/checkpoints dcp_directory --to dcp\n"
+      "  troupe checkpoint export run/checkpoints model --to huggingface --dtype bf16 --rename =model.");
+  command->callback([arguments, &exit_code] {
+    exit_code = print_outcome("export", [&] { return export_checkpoint(*arguments); });
+  });
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace troupe::apps {
+
+/// The commands that write a checkpoint anew.
+void add_reshard(CLI::App& checkpoint, int& exit_code);
+void add_import(CLI::App& checkpoint, int& exit_code);
+void add_export(CLI::App& checkpoint, int& exit_code);
+
+}  // namespace troupe::apps

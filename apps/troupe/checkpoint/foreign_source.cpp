@@ -1,0 +1,29 @@
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "apps/troupe/checkpoint/dcp_source.hpp"
+#include "apps/troupe/checkpoint/safetensors_source.hpp"
+#include "apps/troupe/checkpoint/source.hpp"
+#include "core/interop/dcp_metadata.hpp"
+
+namespace troupe::apps {
+
+core::Result<Source> open_foreign(const std::string& path, bool check) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (status.type() == fs::file_type::regular && path.ends_with(kSafetensorsSuffix)) {
+    return open_safetensors_file(path);
+  }
+  if (status.type() == fs::file_type::directory) {
+    if (fs::exists(fs::path(path) / core::kDcpMetadataName, error)) return open_dcp(path, check);
+    if (holds_safetensors(path)) return open_safetensors(path);
+  }
+  return core::fail(core::Errc::not_found,
+                    "{} is no checkpoint of PyTorch or Hugging Face: expected a directory with {} or with "
+                    "*.safetensors, or one such file",
+                    path, core::kDcpMetadataName);
+}
+
+}  // namespace troupe::apps

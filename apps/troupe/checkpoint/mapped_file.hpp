@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+/// A file as memory that is read when it is touched, so that archives are parsed in place. The file must not
+/// become shorter meanwhile.
+class MappedFile {
+ public:
+  /// Errc::invalid_argument for what is no regular file.
+  static core::Result<MappedFile> open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace troupe::apps

@@ -1,0 +1,37 @@
+#include "apps/troupe/checkpoint/outcome.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+
+namespace troupe::apps {
+
+namespace {
+
+/// Memory and the standard library's files are all that may throw here.
+core::Result<Outcome> caught(const std::function<core::Result<Outcome>()>& run) {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    return core::fail(core::Errc::internal, "gave up: {}", error.what());
+  }
+}
+
+}  // namespace
+
+int print_outcome(const char* command, int on_damage, const std::function<core::Result<Outcome>()>& run) {
+  const auto outcome = caught(run);
+  if (outcome) {
+    fmt::print("{}", outcome->text);
+    return outcome->good ? 0 : kFoundFault;
+  }
+  fmt::print(stderr, "troupe checkpoint {}: {}\n", command, outcome.error().message);
+  return outcome.error().code == core::Errc::corrupt ? on_damage : kTrouble;
+}
+
+int print_outcome(const char* command, const std::function<core::Result<Outcome>()>& run) {
+  return print_outcome(command, kFoundFault, run);
+}
+
+}  // namespace troupe::apps

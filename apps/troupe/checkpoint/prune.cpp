@@ -1,0 +1,36 @@
+#include "apps/troupe/checkpoint/prune.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "actors/world/storage/posix.hpp"
+
+namespace troupe::apps {
+
+core::Result<std::string> prune_report(const PruneArguments& arguments) {
+  auto storage = TRY(actors::PosixStorage::open(arguments.directory));
+  const auto before = TRY(actors::list_checkpoints(*storage));
+  if (before.empty())
+    return core::fail(core::Errc::not_found,
+                      "{} holds no checkpoints: expected directories such as step_00000200",
+                      arguments.directory);
+  const auto removed = TRY(actors::prune_checkpoints(*storage, arguments.retention, arguments.dry_run));
+  std::vector<std::string> kept;
+  for (const auto& checkpoint : before) {
+    if (std::find(removed.begin(), removed.end(), checkpoint.name) == removed.end())
+      kept.push_back(checkpoint.name);
+  }
+  if (arguments.json) {
+    const nlohmann::ordered_json json{{"removed", removed}, {"kept", kept}, {"dry_run", arguments.dry_run}};
+    return json.dump(2) + "\n";
+  }
+  std::string text;
+  for (const auto& name : removed)
+    text += fmt::format("{} {}\n", arguments.dry_run ? "would remove" : "removed", name);
+  return text + fmt::format("{} {}, {} stay\n", removed.size(),
+                            arguments.dry_run ? "would be removed" : "removed", kept.size());
+}
+
+}  // namespace troupe::apps

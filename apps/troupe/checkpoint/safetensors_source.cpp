@@ -1,0 +1,186 @@
+#include "apps/troupe/checkpoint/safetensors_source.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "actors/world/storage/posix.hpp"
+#include "core/checkpoint/safetensors.hpp"
+#include "core/interop/huggingface.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+using core::Errc;
+using core::Result;
+
+constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kLengthBytes = 8;
+
+/// Collects the tensors of files.
+class Collector {
+ public:
+  explicit Collector(Source& source) : source_(source) {}
+
+  /// With an index, only what it gives to this file.
+  Result<void> add(const std::string& name, const core::HuggingFaceIndex* index) {
+    auto file = read_file(name);
+    if (!file) return core::fail(file.error().code, "{}: {}", name, file.error().message);
+    const auto& [header, offsets] = *file;
+    const auto number = static_cast<std::uint32_t>(source_.manifest.files.size());
+    source_.manifest.files.push_back({name, TRY(source_.storage->size(name)), header.data_begin, 0});
+    for (std::size_t i = 0; i < header.entries.size(); ++i) {
+      const auto& entry = header.entries[i];
+      if (index != nullptr) {
+        const auto given = index->weight_map.find(entry.name);
+        if (given == index->weight_map.end()) {
+          source_.left_out.push_back({entry.name, name + " has it, the index does not"});
+          continue;
+        }
+        if (given->second != name) continue;
+      }
+      TRY(add_part(entry, offsets[i], number));
+    }
+    return {};
+  }
+
+  Result<void> finish() {
+    for (auto& [key, tensor] : tensors_) {
+      std::vector<core::Box> boxes;
+      for (const auto& shard : tensor.shards) boxes.push_back(shard.box);
+      auto good = core::check_exact_cover(tensor.shape, boxes);
+      if (!good) return core::fail(Errc::corrupt, "tensor '{}': {}", key, good.error().message);
+      std::sort(tensor.shards.begin(), tensor.shards.end(),
+                [](const auto& a, const auto& b) { return a.box < b.box; });
+      source_.manifest.tensors.push_back(std::move(tensor));
+    }
+    return {};
+  }
+
+  bool has(const std::string& key) const { return tensors_.contains(key); }
+
+ private:
+  struct File {
+    core::SafetensorsHeader header;
+    std::vector<core::Shape> offsets;
+  };
+
+  Result<File> read_file(const std::string& name) {
+    const auto bytes = TRY(source_.storage->size(name));
+    const auto first = TRY(source_.storage->read(name, 0, kLengthBytes));
+    const auto header_bytes = TRY(core::safetensors_header_bytes(first, bytes));
+    const auto beginning = TRY(source_.storage->read(name, 0, header_bytes));
+    File file{TRY(core::parse_safetensors_header(beginning, bytes)), {}};
+    file.offsets = TRY(core::sharding_offsets(file.header));
+    return file;
+  }
+
+  Result<void> add_part(const core::SafetensorsEntry& entry, const core::Shape& offset, std::uint32_t file) {
+    auto [found, is_new] = tensors_.try_emplace(entry.name);
+    auto& tensor = found->second;
+    if (is_new) {
+      tensor.key = entry.name;
+      tensor.dtype = entry.dtype;
+      tensor.shape.resize(entry.shape.size());
+    }
+    if (tensor.dtype != entry.dtype || tensor.shape.size() != entry.shape.size())
+      return core::fail(Errc::corrupt,
+                        "tensor '{}' has parts of other dtypes or numbers of axes in other files; are these "
+                        "files of one model?",
+                        entry.name);
+    // The whole is as large as the parts reach.
+    for (std::size_t axis = 0; axis < offset.size(); ++axis) {
+      if (offset[axis] < 0 || offset[axis] > (std::int64_t{1} << 62) - entry.shape[axis])
+        return core::fail(Errc::corrupt, "tensor '{}' begins at {}, which can not be", entry.name,
+                          core::to_string(offset));
+      tensor.shape[axis] = std::max(tensor.shape[axis], offset[axis] + entry.shape[axis]);
+    }
+    auto good = core::check_shape(tensor.shape);
+    if (!good) return core::fail(Errc::corrupt, "tensor '{}': {}", entry.name, good.error().message);
+    if (core::elements_of(entry.shape) > 0)
+      tensor.shards.push_back({{offset, entry.shape}, file, entry.begin, entry.end, 0});
+    return {};
+  }
+
+  Source& source_;
+  std::map<std::string, core::ManifestTensor> tensors_;
+};
+
+Result<core::HuggingFaceIndex> read_index(actors::Storage& storage) {
+  const auto size = TRY(storage.size(core::kHuggingFaceIndexName));
+  if (size > kMaxIndexBytes)
+    return core::fail(Errc::corrupt, "{} has {} bytes, more than an index may have",
+                      core::kHuggingFaceIndexName, size);
+  const auto bytes = TRY(storage.read(core::kHuggingFaceIndexName, 0, size));
+  return core::parse_huggingface_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+Result<Source> read_indexed(Source source) {
+  const auto index = TRY(read_index(*source.storage));
+  std::map<std::string, std::size_t> files;
+  for (const auto& [key, file] : index.weight_map) ++files[file];
+  Collector collector(source);
+  for (const auto& [file, count] : files) {
+    auto added = collector.add(file, &index);
+    if (!added && added.error().code == Errc::not_found)
+      return core::fail(Errc::corrupt, "the index gives {} tensors to a file that is missing: {}", count,
+                        added.error().message);
+    if (!added) return tl::unexpected(added.error());
+  }
+  for (const auto& [key, file] : index.weight_map) {
+    if (!collector.has(key))
+      return core::fail(Errc::corrupt, "the index says that '{}' is in {}, which does not have it", key,
+                        file);
+  }
+  TRY(collector.finish());
+  return source;
+}
+
+bool is_file(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error);
+}
+
+Result<Source> open_in(const std::filesystem::path& directory) {
+  auto storage = TRY(actors::PosixStorage::open(directory.empty() ? "." : directory.string()));
+  return Source{SourceForm::safetensors, directory.string(), std::move(storage), {}, false, {}};
+}
+
+}  // namespace
+
+bool holds_safetensors(const std::string& directory) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().string().ends_with(kSafetensorsSuffix) && is_file(at->path())) return true;
+  }
+  return is_file(std::filesystem::path(directory) / core::kHuggingFaceIndexName);
+}
+
+Result<Source> open_safetensors(const std::string& directory) {
+  auto source = TRY(open_in(directory));
+  if (is_file(std::filesystem::path(directory) / core::kHuggingFaceIndexName))
+    return read_indexed(std::move(source));
+  Collector collector(source);
+  for (const auto& name : TRY(source.storage->list(""))) {
+    if (name.ends_with(kSafetensorsSuffix) && is_file(std::filesystem::path(directory) / name))
+      TRY(collector.add(name, nullptr));
+  }
+  TRY(collector.finish());
+  return source;
+}
+
+Result<Source> open_safetensors_file(const std::string& path) {
+  auto source = TRY(open_in(std::filesystem::path(path).parent_path()));
+  source.path = path;
+  Collector collector(source);
+  TRY(collector.add(std::filesystem::path(path).filename().string(), nullptr));
+  TRY(collector.finish());
+  return source;
+}
+
+}  // namespace troupe::apps

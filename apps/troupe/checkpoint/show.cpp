@@ -1,0 +1,223 @@
+#include "apps/troupe/checkpoint/show.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <ctime>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "apps/troupe/checkpoint/text.hpp"
+#include "core/interop/dcp_metadata.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using core::Errc;
+using core::Result;
+
+constexpr std::size_t kMostValues = 40;
+constexpr std::size_t kMostShards = 62;
+
+std::uint64_t bytes_of(const core::ManifestTensor& tensor) {
+  return static_cast<std::uint64_t>(core::elements_of(tensor.shape)) * core::size_of(tensor.dtype);
+}
+
+/// When the file was written that makes the directory a checkpoint; empty when nobody knows.
+std::string time_of(const Source& source) {
+  auto path = source.path;
+  if (source.form == SourceForm::troupe) path += std::string("/") + core::kManifestName;
+  if (source.form == SourceForm::dcp) path += "/" + std::string(core::kDcpMetadataName);
+  struct stat status {};
+  std::tm parts{};
+  if (::stat(path.c_str(), &status) != 0 || ::gmtime_r(&status.st_mtime, &parts) == nullptr) return "";
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+/// The rank that wrote a file of ours: "shard_00003_1.safetensors".
+std::optional<int> rank_of(const std::string& file) {
+  int rank = 0;
+  int end = 0;
+  if (std::sscanf(file.c_str(), "shard_%5d_%*d.safetensors%n", &rank, &end) != 1 || end == 0)
+    return std::nullopt;
+  return rank;
+}
+
+std::int64_t elements_of(const core::Manifest& manifest) {
+  std::int64_t elements = 0;
+  for (const auto& tensor : manifest.tensors) elements += core::elements_of(tensor.shape);
+  return elements;
+}
+
+void append_table(const core::Manifest& manifest, std::string& text) {
+  std::size_t width = 6;
+  for (const auto& tensor : manifest.tensors)
+    width = std::max(width, std::min<std::size_t>(printable(tensor.key).size(), 60));
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "{:<{}} {:<8} {:>16} {:>6} {:>10}\n", "tensor", width, "dtype", "shape", "shards",
+                 "bytes");
+  for (const auto& tensor : manifest.tensors) {
+    fmt::format_to(out, "{:<{}} {:<8} {:>16} {:>6} {:>10}\n", printable(tensor.key), width,
+                   name_of(tensor.dtype), core::to_string(tensor.shape), tensor.shards.size(),
+                   bytes_text(bytes_of(tensor)));
+  }
+  fmt::format_to(out, "{} tensors, {} elements, {} in {} files\n", manifest.tensors.size(),
+                 elements_of(manifest), bytes_text(manifest.tensor_bytes()), manifest.files.size());
+}
+
+void append_values(const char* title, const core::Value& value, std::string& text) {
+  const auto leaves = value_leaves(value);
+  if (leaves.empty()) return;
+  const auto shown = std::min(leaves.size(), kMostValues);
+  std::size_t width = 0;
+  for (std::size_t i = 0; i < shown; ++i)
+    width = std::max(width, std::min<std::size_t>(leaves[i].first.size(), 48));
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "\n{}\n", title);
+  for (std::size_t i = 0; i < shown; ++i)
+    fmt::format_to(out, "  {:<{}}  {}\n", leaves[i].first, width, shortened(leaves[i].second, 60));
+  if (leaves.size() > kMostValues)
+    fmt::format_to(out, "  ... and {} more; --json has all\n", leaves.size() - kMostValues);
+}
+
+void append_objects(const core::Manifest& manifest, std::string& text) {
+  if (manifest.objects.empty()) return;
+  std::map<std::string, std::pair<std::size_t, core::Shape>> cells;
+  for (const auto& object : manifest.objects) {
+    auto& [count, grid] = cells[object.key];
+    ++count;
+    grid = object.grid;
+  }
+  text += "\nobjects\n";
+  for (const auto& [key, cell] : cells)
+    text +=
+        fmt::format("  {:<32} {} of a grid {}\n", printable(key), cell.first, core::to_string(cell.second));
+}
+
+void append_left_out(const Source& source, std::string& text) {
+  if (source.left_out.empty()) return;
+  text += "\nnot readable here\n";
+  for (const auto& one : source.left_out)
+    text += fmt::format("  {:<32} {}\n", printable(one.key), printable(one.reason));
+}
+
+Result<Json> value_json(const core::Value& value) {
+  return Json(TRY(core::to_json(value)));
+}
+
+Json tensor_json(const core::ManifestTensor& tensor) {
+  return {{"key", tensor.key},
+          {"dtype", name_of(tensor.dtype)},
+          {"shape", tensor.shape},
+          {"bytes", bytes_of(tensor)},
+          {"shards", tensor.shards.size()}};
+}
+
+std::string dumped(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<const core::ManifestTensor*> tensor_named(const Source& source, const std::string& key) {
+  if (const auto* tensor = source.manifest.find(key)) return tensor;
+  std::string near;
+  for (const auto& tensor : source.manifest.tensors) {
+    if (tensor.key.find(key) == std::string::npos || near.size() > 200) continue;
+    near += fmt::format("{}'{}'", near.empty() ? "; there are " : ", ", printable(tensor.key));
+  }
+  return core::fail(Errc::not_found, "{} has no tensor '{}'{}", source.path, key,
+                    near.empty() ? "; show it without --tensor to see their names" : near);
+}
+
+}  // namespace
+
+std::string show_text(const Source& source) {
+  const auto& manifest = source.manifest;
+  auto text = fmt::format("{}: {}\n", source.path, describe(source.form));
+  if (source.has_values) text += fmt::format("step {}", manifest.step.value);
+  if (source.form == SourceForm::troupe) text += fmt::format("  save {}", manifest.save);
+  const auto written = time_of(source);
+  if (!written.empty()) text += fmt::format("{}written {}", source.has_values ? "  " : "", written);
+  text += "\n";
+  const auto topology = value_leaves(manifest.topology);
+  if (!topology.empty()) text += "saved by:";
+  for (std::size_t i = 0; i < topology.size(); ++i)
+    text += fmt::format("{} {} {}", i == 0 ? "" : ",", topology[i].first, shortened(topology[i].second, 60));
+  text += topology.empty() ? "\n" : "\n\n";
+  append_table(manifest, text);
+  append_values("common values", manifest.common, text);
+  append_objects(manifest, text);
+  append_left_out(source, text);
+  return text;
+}
+
+Result<std::string> show_json(const Source& source) {
+  const auto& manifest = source.manifest;
+  Json json{{"path", source.path}, {"form", describe(source.form)}};
+  json["step"] = source.has_values ? Json(manifest.step.value) : Json();
+  json["save"] = manifest.save;
+  json["written"] = time_of(source);
+  json["topology"] = TRY(value_json(manifest.topology));
+  json["common"] = TRY(value_json(manifest.common));
+  json["bytes"] = manifest.tensor_bytes();
+  json["elements"] = elements_of(manifest);
+  json["tensors"] = Json::array();
+  for (const auto& tensor : manifest.tensors) json["tensors"].push_back(tensor_json(tensor));
+  json["files"] = Json::array();
+  for (const auto& file : manifest.files)
+    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}});
+  json["objects"] = Json::array();
+  for (const auto& object : manifest.objects)
+    json["objects"].push_back({{"key", object.key},
+                               {"grid", object.grid},
+                               {"cell", object.cell},
+                               {"value", TRY(value_json(object.value))}});
+  json["left_out"] = Json::array();
+  for (const auto& one : source.left_out)
+    json["left_out"].push_back({{"key", one.key}, {"reason", one.reason}});
+  return dumped(json);
+}
+
+Result<std::string> show_tensor_text(const Source& source, const std::string& key) {
+  const auto& tensor = *TRY(tensor_named(source, key));
+  const auto& files = source.manifest.files;
+  auto text = fmt::format("{}  {} {}, {} in {} parts\n\n", printable(tensor.key), name_of(tensor.dtype),
+                          core::to_string(tensor.shape), bytes_text(bytes_of(tensor)), tensor.shards.size());
+  text += tensor_map(tensor) + "\n";
+  auto out = std::back_inserter(text);
+  for (std::size_t i = 0; i < std::min(tensor.shards.size(), kMostShards); ++i) {
+    const auto& shard = tensor.shards[i];
+    const auto& file = files[shard.file].name;
+    const auto rank = rank_of(file);
+    fmt::format_to(out, "{}  {}{}  bytes {} to {} of {}{}\n", shard_letter(i), core::to_string(shard.box),
+                   rank ? fmt::format("  rank {}", *rank) : "", shard.begin, shard.end, printable(file),
+                   source.form == SourceForm::troupe ? "  hash " + core::hex64(shard.hash) : "");
+  }
+  if (tensor.shards.size() > kMostShards)
+    fmt::format_to(out, "... and {} more; --json has all\n", tensor.shards.size() - kMostShards);
+  return text;
+}
+
+Result<std::string> show_tensor_json(const Source& source, const std::string& key) {
+  const auto& tensor = *TRY(tensor_named(source, key));
+  auto json = tensor_json(tensor);
+  json["shards"] = Json::array();
+  for (const auto& shard : tensor.shards) {
+    const auto& file = source.manifest.files[shard.file].name;
+    const auto rank = rank_of(file);
+    Json one{{"file", file}, {"begin", shard.begin}, {"end", shard.end}};
+    one["rank"] = rank ? Json(*rank) : Json();
+    one["hash"] = source.form == SourceForm::troupe ? Json(core::hex64(shard.hash)) : Json();
+    one["offset"] = shard.box.offset;
+    one["extent"] = shard.box.extent;
+    json["shards"].push_back(std::move(one));
+  }
+  return dumped(json);
+}
+
+}  // namespace troupe::apps

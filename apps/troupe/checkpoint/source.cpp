@@ -1,0 +1,156 @@
+#include "apps/troupe/checkpoint/source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "actors/checkpoint/directory.hpp"
+#include "actors/checkpoint/reader.hpp"
+#include "actors/world/storage/posix.hpp"
+#include "apps/troupe/checkpoint/text.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+using actors::PosixStorage;
+using core::Errc;
+using core::Result;
+
+Result<Source> open_named(const std::string& path) {
+  Source source{SourceForm::troupe, path, TRY(PosixStorage::open(path)), {}, true, {}};
+  source.manifest = TRY(actors::check_quickly(*source.storage, ""));
+  return source;
+}
+
+Result<Source> open_newest(const std::string& path) {
+  auto storage = TRY(PosixStorage::open(path));
+  const auto listed = TRY(actors::list_checkpoints(*storage));
+  if (listed.empty()) {
+    return core::fail(Errc::not_found,
+                      "{} is not a checkpoint: expected {} or directories such as step_00000200 in it, found "
+                      "neither; a directory without a manifest is a save that never finished",
+                      path, core::kManifestName);
+  }
+  for (const auto& checkpoint : listed) {
+    const auto inner = (std::filesystem::path(path) / checkpoint.name).string();
+    auto source = open_named(inner);
+    if (source) {
+      fmt::print(stderr, "{} of {} in {}: {}\n",
+                 &checkpoint == &listed.front() ? "the newest" : "the newest whole one", listed.size(), path,
+                 checkpoint.name);
+      return source;
+    }
+    fmt::print(stderr, "passed over {}: {}\n", checkpoint.name, printable(source.error().message));
+  }
+  return core::fail(Errc::corrupt, "none of the {} checkpoints in {} is whole", listed.size(), path);
+}
+
+/// By name only: whether they are whole is seen later.
+bool holds_checkpoints(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return false;
+  if (std::filesystem::exists(std::filesystem::path(path) / core::kManifestName, error)) return true;
+  const auto storage = PosixStorage::open(path);
+  if (!storage) return false;
+  const auto listed = actors::list_checkpoints(**storage);
+  return listed && !listed->empty();
+}
+
+}  // namespace
+
+std::string_view describe(SourceForm form) noexcept {
+  switch (form) {
+    case SourceForm::troupe:
+      return "a checkpoint of Troupe";
+    case SourceForm::dcp:
+      return "a checkpoint of torch.distributed.checkpoint";
+    case SourceForm::safetensors:
+      return "safetensors files";
+  }
+  return "";
+}
+
+Result<Source> open_checkpoint(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found)
+    return core::fail(Errc::not_found, "{} does not exist; give the path of a checkpoint", path);
+  if (status.type() != std::filesystem::file_type::directory)
+    return core::fail(Errc::not_found, "{} is not a checkpoint: expected a directory", path);
+  const auto manifest = std::filesystem::status(std::filesystem::path(path) / core::kManifestName, error);
+  if (manifest.type() == std::filesystem::file_type::not_found) return open_newest(path);
+  if (manifest.type() == std::filesystem::file_type::regular) return open_named(path);
+  return core::fail(Errc::not_found, "{} is not a checkpoint: its {} is no regular file", path,
+                    core::kManifestName);
+}
+
+Result<Source> open_source(const std::string& path) {
+  if (!holds_checkpoints(path)) {
+    auto foreign = open_foreign(path, false);
+    if (foreign || foreign.error().code != Errc::not_found) return foreign;
+  }
+  return open_checkpoint(path);
+}
+
+Result<void> rename_tensors(core::Manifest& manifest, std::span<const std::string> rules) {
+  if (rules.empty()) return {};
+  for (const auto& rule : rules) {
+    if (rule.find('=') == std::string::npos)
+      return core::fail(Errc::invalid_argument, "'{}' is no rule; write OLD=NEW, for example model.=", rule);
+  }
+  std::set<std::string> names;
+  for (auto& tensor : manifest.tensors) {
+    for (const auto& rule : rules) {
+      const auto middle = rule.find('=');
+      if (!tensor.key.starts_with(rule.substr(0, middle))) continue;
+      tensor.key.replace(0, middle, rule.substr(middle + 1));
+      break;
+    }
+    if (!names.insert(tensor.key).second)
+      return core::fail(Errc::invalid_argument, "two tensors would be called '{}'; make the rules narrower",
+                        tensor.key);
+  }
+  std::sort(manifest.tensors.begin(), manifest.tensors.end(),
+            [](const auto& a, const auto& b) { return a.key < b.key; });
+  return {};
+}
+
+void keep_weights_only(core::Manifest& manifest) {
+  std::erase_if(manifest.tensors,
+                [](const core::ManifestTensor& tensor) { return tensor.key.starts_with(kOptimizerPrefix); });
+}
+
+Result<void> stream_box(const Source& source, const core::ManifestTensor& tensor, core::DType dtype,
+                        const core::Box& box, std::size_t chunk_bytes, const ByteSink& sink) {
+  const auto width = core::size_of(dtype);
+  const auto window = static_cast<std::int64_t>(std::max<std::size_t>(chunk_bytes / width, 1));
+  const auto elements = box.elements();
+  std::vector<std::byte> memory(static_cast<std::size_t>(std::min(window, elements)) * width);
+  actors::ReadOptions options;
+  options.verify = false;
+  options.chunk_bytes = std::min<std::size_t>(chunk_bytes, options.chunk_bytes);
+  for (std::int64_t first = 0; first < elements; first += window) {
+    const auto last = std::min(first + window, elements);
+    std::vector<core::LoadTarget> targets;
+    std::vector<std::span<std::byte>> places;
+    std::size_t at = 0;
+    for (auto& part : core::boxes_of_range(box.extent, {first, last})) {
+      for (std::size_t axis = 0; axis < part.offset.size(); ++axis) part.offset[axis] += box.offset[axis];
+      const auto bytes = static_cast<std::size_t>(part.elements()) * width;
+      places.emplace_back(memory.data() + at, bytes);
+      at += bytes;
+      targets.push_back({tensor.key, dtype, tensor.shape, std::move(part), false});
+    }
+    TRY(actors::read_tensors(*source.storage, "", source.manifest, targets, places, options));
+    TRY(sink(std::span<const std::byte>(memory.data(), at)));
+  }
+  return {};
+}
+
+}  // namespace troupe::apps

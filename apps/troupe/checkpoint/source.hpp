@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/world/storage.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+enum class SourceForm : std::uint8_t {
+  troupe,
+  dcp,          ///< torch.distributed.checkpoint: .metadata and *.distcp
+  safetensors,  ///< a model of Hugging Face, or a sharded save of PyTorch in such files
+};
+
+/// "a checkpoint of Troupe", ...
+std::string_view describe(SourceForm form) noexcept;
+
+/// Something that a foreign checkpoint has and that can not be carried over.
+struct LeftOut {
+  std::string key;
+  std::string reason;
+};
+
+/// Tensors on disk and the values beside them. Files of others are described as if Troupe had written them,
+/// except that their shards have no hashes (0) and that their files may lie in folders.
+struct Source {
+  SourceForm form = SourceForm::troupe;
+  std::string path;  ///< of the directory, or of the one file
+  std::unique_ptr<actors::Storage> storage;
+  core::Manifest manifest;
+  bool has_values = false;  ///< step, common values, objects and topology are known
+  std::vector<LeftOut> left_out;
+};
+
+/// A checkpoint of Troupe, or the newest whole one of a directory of them, which is then said on stderr, as
+/// are damaged ones that are passed over. Its files have the right sizes. Errc::not_found for a path that
+/// holds no checkpoint.
+core::Result<Source> open_checkpoint(const std::string& path);
+
+/// A foreign checkpoint: a directory, or a single *.safetensors file. Errc::not_found when it is none.
+/// `check` compares the elements of PyTorch's archives with their CRC-32.
+core::Result<Source> open_foreign(const std::string& path, bool check);
+
+/// Either of them.
+core::Result<Source> open_source(const std::string& path);
+
+/// Replaces prefixes of names: rules are "OLD=NEW", and the first that fits counts. Errc::invalid_argument
+/// for a rule without "=" and for two tensors that get one name.
+core::Result<void> rename_tensors(core::Manifest& manifest, std::span<const std::string> rules);
+
+/// The state of the optimizer begins with this, by the names of Troupe and of PyTorch.
+inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
+void keep_weights_only(core::Manifest& manifest);
+
+using ByteSink = std::function<core::Result<void>(std::span<const std::byte>)>;
+
+/// The elements of a box in row-major order as `dtype`, in pieces of `chunk_bytes` at most, which is all the
+/// memory it takes, whatever the shards are. Nothing is held against hashes.
+core::Result<void> stream_box(const Source& source, const core::ManifestTensor& tensor, core::DType dtype,
+                              const core::Box& box, std::size_t chunk_bytes, const ByteSink& sink);
+
+inline constexpr std::size_t kStreamBytes = std::size_t{16} << 20;
+
+}  // namespace troupe::apps

@@ -1,0 +1,61 @@
+#include "apps/troupe/checkpoint/staged_directory.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "actors/checkpoint/directory.hpp"
+#include "actors/world/storage/posix.hpp"
+
+namespace troupe::apps {
+
+using core::Errc;
+using core::Result;
+
+Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
+  auto place = std::filesystem::path(path).lexically_normal();
+  if (!place.has_filename()) place = place.parent_path();
+  const auto name = place.filename().string();
+  if (name.empty() || name == "." || name == "..")
+    return core::fail(Errc::invalid_argument, "'{}' names no new directory", path);
+  std::error_code error;
+  if (std::filesystem::symlink_status(place, error).type() != std::filesystem::file_type::not_found) {
+    return core::fail(Errc::already_exists,
+                      "{} is already there and stays as it is; give another name, or remove it first", path);
+  }
+  const auto above = place.parent_path().string();
+  auto storage = TRY(actors::PosixStorage::open_or_make(above.empty() ? "." : above));
+  auto temporary = fmt::format("{}.tmp-{}", name, ::getpid());
+  TRY(actors::remove_tree(*storage, temporary));
+  TRY(storage->make_directory(temporary));
+  return StagedDirectory(std::move(storage), name, std::move(temporary));
+}
+
+StagedDirectory::~StagedDirectory() {
+  if (storage_) (void)actors::remove_tree(*storage_, temporary_);
+}
+
+Result<std::unique_ptr<actors::WritableFile>> StagedDirectory::file(std::string_view name) {
+  return storage_->create(actors::path_in(temporary_, name));
+}
+
+Result<void> StagedDirectory::write(std::string_view name, std::span<const std::byte> bytes) {
+  auto out = TRY(file(name));
+  TRY(out->append(bytes));
+  TRY(out->sync());
+  return out->close();
+}
+
+Result<void> StagedDirectory::finish() {
+  TRY(storage_->sync_directory(temporary_));
+  TRY(storage_->rename(temporary_, name_));
+  TRY(storage_->sync_directory(""));
+  storage_.reset();
+  return {};
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "actors/world/storage.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+/// A directory that is written under a temporary name beside its place and gets its name when all of it is
+/// durable. Destroyed before finish(), it is removed.
+class StagedDirectory {
+ public:
+  /// Errc::already_exists when there is something at `path`.
+  static core::Result<StagedDirectory> create(const std::string& path);
+  StagedDirectory(StagedDirectory&&) = default;
+  StagedDirectory& operator=(StagedDirectory&&) = delete;
+  ~StagedDirectory();
+
+  core::Result<std::unique_ptr<actors::WritableFile>> file(std::string_view name);
+  /// A whole file, durable.
+  core::Result<void> write(std::string_view name, std::span<const std::byte> bytes);
+  core::Result<void> finish();
+
+ private:
+  StagedDirectory(std::unique_ptr<actors::Storage> storage, std::string name, std::string temporary)
+      : storage_(std::move(storage)), name_(std::move(name)), temporary_(std::move(temporary)) {}
+
+  std::unique_ptr<actors::Storage> storage_;  ///< of the directory above; null after finish()
+  std::string name_;
+  std::string temporary_;
+};
+
+}  // namespace troupe::apps

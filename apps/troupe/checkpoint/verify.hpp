@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+/// How it stands with one checkpoint.
+struct Verdict {
+  std::string path;
+  std::int64_t step = -1;  ///< -1: the manifest can not be read
+  std::uint64_t bytes = 0;
+  std::size_t tensors = 0;
+  double seconds = 0;
+  std::vector<std::string> damage;  ///< each file, tensor or part; empty: good
+
+  bool is_good() const { return damage.empty(); }
+};
+
+/// The checkpoint at `path`, or all in a directory of them, the newest first. With `quick` only manifests and
+/// the sizes of files are looked at, else every byte is held against its hash. Errc::not_found where there is
+/// none.
+core::Result<std::vector<Verdict>> verify(const std::string& path, bool quick);
+
+std::string verdicts_text(const std::vector<Verdict>& verdicts, bool quick);
+std::string verdicts_json(const std::vector<Verdict>& verdicts, bool quick);
+
+}  // namespace troupe::apps
