@@ -12,7 +12,7 @@ static_assert(std::endian::native == std::endian::little, "eight bytes are read 
 constexpr std::uint32_t kPolynomial = 0xedb8'8320;
 /// kTables[k][b] is what byte b does to the remainder when k more bytes follow it.
 constexpr auto kTables = [] {
-  std::array<std::array<std::uint32_t, 256>, 8> tables{};
+  std::array<std::array<std::uint32_t, 256>, 16> tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
     std::uint32_t remainder = byte;
     for (int bit = 0; bit < 8; ++bit)
@@ -32,13 +32,15 @@ constexpr auto kTables = [] {
 
 void Crc32::update(std::span<const std::byte> bytes) noexcept {
   std::uint32_t state = state_;
-  while (bytes.size() >= 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data(), sizeof word);
-    word ^= state;
+  while (bytes.size() >= 16) {
+    std::array<std::uint64_t, 2> words{};
+    std::memcpy(words.data(), bytes.data(), sizeof words);
+    words[0] ^= state;
     state = 0;
-    for (std::size_t i = 0; i < 8; ++i) state ^= kTables[7 - i][(word >> (8 * i)) & 0xff];
-    bytes = bytes.subspan(8);
+    for (std::size_t i = 0; i < 8; ++i) {
+      state ^= kTables[15 - i][(words[0] >> (8 * i)) & 0xff] ^ kTables[7 - i][(words[1] >> (8 * i)) & 0xff];
+    }
+    bytes = bytes.subspan(16);
   }
   for (const std::byte byte : bytes) {
     state = (state >> 8) ^ kTables[0][(state ^ std::to_integer<std::uint32_t>(byte)) & 0xff];
