@@ -13,6 +13,7 @@ struct ChunkSpan {
   std::uint32_t piece = 0;   ///< of the rank's structure
   std::uint32_t file = 0;    ///< of plan_files
   std::uint64_t offset = 0;  ///< bytes from the beginning of the piece
+  std::uint64_t place = 0;   ///< bytes from the beginning of the file
   std::uint64_t bytes = 0;
   bool ends_piece = false;
 

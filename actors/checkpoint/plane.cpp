@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cstdint>
+#include <span>
 #include <utility>
 
 #include "actors/checkpoint/chunks.hpp"
@@ -14,6 +16,19 @@ namespace troupe::actors {
 
 using core::Result;
 using messages::Role;
+
+namespace {
+
+constexpr std::size_t kBlock = 4096;
+constexpr std::size_t kSlack = 2 * kBlock;
+/// Below it a chunk is not worth being aligned.
+constexpr std::uint64_t kAlignedChunk = std::uint64_t{1} << 20;
+
+}  // namespace
+
+std::uint64_t staging_slack(std::uint64_t chunk_bytes) {
+  return chunk_bytes >= kAlignedChunk ? kSlack : 0;
+}
 
 /// A file that is being written.
 struct CheckpointPlane::File {
@@ -38,7 +53,8 @@ Result<std::unique_ptr<CheckpointPlane>> CheckpointPlane::create(gpu::Device& de
   std::unique_ptr<CheckpointPlane> plane(
       new CheckpointPlane(device, data, state, storage, std::move(options)));
   for (std::uint32_t credit = 0; credit < plane->options_.credits; ++credit) {
-    plane->staging_.push_back(TRY(device.allocate(plane->options_.chunk_bytes)));
+    plane->staging_.push_back(
+        TRY(device.allocate(plane->options_.chunk_bytes + staging_slack(plane->options_.chunk_bytes))));
   }
   plane->stream_ = TRY(device.create_stream({"staging", -1}));
   return plane;
@@ -89,19 +105,19 @@ void CheckpointPlane::on(const CloseSave& work) {
 void CheckpointPlane::on(const StageChunk& work) {
   const auto save = find(work.sequence);
   const auto done = [this, work] {
-    say(Role::checkpoint_writer, messages::ChunkStaged{work.sequence, work.chunk, work.credit});
+    say(options_.writer, messages::ChunkStaged{work.sequence, work.chunk, work.credit});
   };
   if (!save) return done();
   const auto& chunk = save->chunks[work.chunk];
   stream_->wait(data_.updated(chunk.bucket));
-  std::size_t staged = 0;
+  auto staging = staged_chunk(work.credit, chunk);
   for (const auto& span : chunk.spans) {
     const auto& piece = state_.pieces[span.piece];
     const auto dtype = state_.structure.tensors[state_.structure.pieces[span.piece].tensor].dtype;
     const auto first = static_cast<std::size_t>(piece.first) * core::size_of(dtype) + span.offset;
     gpu::copy(data_.state(piece.kind, piece.bucket).subview(first, span.bytes),
-              staging_[work.credit].view().subview(staged, span.bytes), stream_.get());
-    staged += span.bytes;
+              staging.subview(0, span.bytes), stream_.get());
+    staging = staging.subview(span.bytes, staging.bytes - span.bytes);
   }
   stream_->notify(done);
 }
@@ -110,31 +126,49 @@ void CheckpointPlane::on(const WriteChunk& work) {
   options_.run_io([this, work, save = find(work.sequence)] {
     Result<void> result;
     if (save && !save->closed) {
-      const auto bytes = staging_[work.credit].view().subview(0, save->chunks[work.chunk].bytes);
-      result = write(*save, work.chunk, bytes);
+      result = write(*save, work.chunk, staged_chunk(work.credit, save->chunks[work.chunk]));
     }
-    say(Role::checkpoint_writer,
+    say(options_.writer,
         messages::ChunkWritten{work.sequence, work.chunk, work.credit, messages::failure_of(result)});
   });
 }
 
+/// Where a chunk lies in a staging buffer: memory is aligned to blocks as the place in the file is, so that
+/// it goes to the disk as it lies.
+gpu::BufferView CheckpointPlane::staged_chunk(std::uint32_t credit, const SaveChunk& chunk) const {
+  const auto whole = staging_[credit].view();
+  if (whole.bytes < chunk.bytes + kSlack) return whole.subview(0, chunk.bytes);
+  const auto address = reinterpret_cast<std::uintptr_t>(whole.data);
+  const auto to_block = (kBlock - address % kBlock) % kBlock;
+  return whole.subview(to_block + chunk.spans.front().place % kBlock, chunk.bytes);
+}
+
 Result<void> CheckpointPlane::write(Save& save, std::uint32_t chunk, gpu::ConstBufferView staged) {
-  std::span<const std::byte> rest(staged.data, staged.bytes);
-  for (const auto& span : save.chunks[chunk].spans) {
-    const auto& planned = save.planned[span.file];
-    auto& file = save.files[span.file];
-    if (!file.file) {
-      file.file = TRY(storage_.create(path_in(save.directory, planned.name)));
-      TRY(file.file->append(std::as_bytes(std::span(planned.header))));
-    }
-    const auto bytes = rest.first(span.bytes);
-    rest = rest.subspan(span.bytes);
+  const std::span<const std::byte> bytes(staged.data, staged.bytes);
+  const auto& spans = save.chunks[chunk].spans;
+  std::size_t begin = 0;  // of what is not appended yet, all of one file
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const auto& span = spans[i];
     if (span.offset == 0) save.hash.reset();
-    save.hash.add(bytes);
-    if (span.ends_piece) file.hashes.push_back(save.hash.value());
-    TRY(file.file->append(bytes));
+    save.hash.add(bytes.subspan(end, span.bytes));
+    if (span.ends_piece) save.files[span.file].hashes.push_back(save.hash.value());
+    end += span.bytes;
+    if (i + 1 < spans.size() && spans[i + 1].file == span.file) continue;
+    TRY(append(save, span.file, bytes.subspan(begin, end - begin)));
+    begin = end;
   }
   return {};
+}
+
+Result<void> CheckpointPlane::append(Save& save, std::uint32_t index, std::span<const std::byte> bytes) {
+  auto& file = save.files[index];
+  if (!file.file) {
+    const auto& planned = save.planned[index];
+    file.file = TRY(storage_.create(path_in(save.directory, planned.name)));
+    TRY(file.file->append(std::as_bytes(std::span(planned.header))));
+  }
+  return file.file->append(bytes);
 }
 
 void CheckpointPlane::on(const FinishFiles& work) {
@@ -148,14 +182,14 @@ void CheckpointPlane::on(const FinishFiles& work) {
         durable.failure = messages::failure_of(hashes.error());
       }
     }
-    say(Role::checkpoint_writer, std::move(durable));
+    say(options_.writer, std::move(durable));
   });
 }
 
 Result<std::vector<std::uint64_t>> CheckpointPlane::finish(Save& save) {
   std::vector<std::uint64_t> hashes;
   for (auto& file : save.files) {
-    TRY(file.file->sync());
+    if (options_.sync) TRY(file.file->sync());
     TRY(file.file->close());
     hashes.insert(hashes.end(), file.hashes.begin(), file.hashes.end());
   }
@@ -187,7 +221,7 @@ void CheckpointPlane::on(const CommitSave& work) {
 void CheckpointPlane::tidy(core::Step committed) {
   if (auto written = write_tracker(storage_, committed); !written)
     options_.log("the tracker file was not written: " + written.error().message);
-  if (auto pruned = prune_checkpoints(storage_, options_.retention); !pruned)
+  if (auto pruned = prune_checkpoints(storage_, options_.retention, false, committed); !pruned)
     options_.log("old checkpoints were not removed: " + pruned.error().message);
 }
 

@@ -5,9 +5,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "actors/checkpoint/chunks.hpp"
 #include "actors/checkpoint/directory.hpp"
 #include "actors/checkpoint/work.hpp"
 #include "actors/engine/data_plane.hpp"
@@ -19,6 +21,9 @@
 
 namespace troupe::actors {
 
+/// Bytes that a staging buffer has beyond its chunk.
+std::uint64_t staging_slack(std::uint64_t chunk_bytes);
+
 /// Carries out what CheckpointWriter and CheckpointCoordinator ask for: copies into staging buffers on a
 /// stream of its own ("staging"), writes on an I/O worker. It decides nothing; completions come back as
 /// messages.
@@ -29,6 +34,8 @@ class CheckpointPlane {
     core::Epoch epoch{};
     std::uint64_t chunk_bytes = 0;
     std::uint32_t credits = 0;
+    messages::Role writer = messages::Role::checkpoint_writer;  ///< who asks, and is answered
+    bool sync = true;  ///< files survive the loss of power, not only of the process
     Retention retention;
     std::function<void(messages::Envelope)> post;       ///< from any thread; must not wait
     std::function<void(std::function<void()>)> run_io;  ///< one job after the other
@@ -67,6 +74,8 @@ class CheckpointPlane {
   void on(const MakeSaveDirectory& work);
   void on(const CommitSave& work);
   void on(const DiscardSave& work);
+  gpu::BufferView staged_chunk(std::uint32_t credit, const SaveChunk& chunk) const;
+  core::Result<void> append(Save& save, std::uint32_t file, std::span<const std::byte> bytes);
   core::Result<void> write(Save& save, std::uint32_t chunk, gpu::ConstBufferView staged);
   core::Result<std::vector<std::uint64_t>> finish(Save& save);
   void tidy(core::Step committed);

@@ -71,9 +71,10 @@ core::Result<void> Session::open_checkpoints() {
   CheckpointPlane::Options plane;
   plane.rank = world_.rank();
   plane.epoch = world_.epoch();
+  const auto chunk_bytes = wanted.chunk_bytes - staging_slack(wanted.chunk_bytes);
   // No more than everything at once could fill, a chunk of each bucket being short.
-  const auto most = bytes / wanted.chunk_bytes + 1 + job_.buckets.size();
-  plane.chunk_bytes = std::min(wanted.chunk_bytes, std::max<std::uint64_t>(bytes, 1));
+  const auto most = bytes / chunk_bytes + 1 + job_.buckets.size();
+  plane.chunk_bytes = std::min(chunk_bytes, std::max<std::uint64_t>(bytes, 1));
   plane.credits = static_cast<std::uint32_t>(std::min(most, wanted.staging_bytes / wanted.chunk_bytes));
   plane.retention = wanted.retention;
   plane.post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };

@@ -121,7 +121,8 @@ bool Box::lies_in(const Shape& shape) const {
 
 std::string to_string(const Box& box) {
   std::string text = "[";
-  for (std::size_t axis = 0; axis < axes_of(box); ++axis) {
+  // Also of a box from outside whose sides do not fit together.
+  for (std::size_t axis = 0; axis < std::min(box.offset.size(), box.extent.size()); ++axis) {
     text +=
         fmt::format("{}{}:{}", axis == 0 ? "" : ", ", box.offset[axis], box.offset[axis] + box.extent[axis]);
   }

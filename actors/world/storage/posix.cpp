@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -51,34 +54,102 @@ class Descriptor {
   int value_;
 };
 
+constexpr std::size_t kBlock = 4096;  // what direct writes are multiples of
+
+Descriptor open_directly(int directory, const std::string& path) {
+  return Descriptor(
+      ::openat(directory, path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0666));
+}
+
+/// Writes past the page cache where the file system can: what is written is not read again soon, and copying
+/// it there costs the trainer memory bandwidth. Whole blocks whose memory is aligned as their place in the
+/// file is go to the disk as they are; the rest is gathered in a block of the file's own.
 class PosixFile final : public WritableFile {
  public:
-  PosixFile(std::string path, Descriptor descriptor)
-      : path_(std::move(path)), descriptor_(std::move(descriptor)) {}
+  PosixFile(std::string path, Descriptor descriptor, bool direct)
+      : path_(std::move(path)), descriptor_(std::move(descriptor)), direct_(direct) {
+    if (direct_) block_.reset(static_cast<std::byte*>(std::aligned_alloc(kBlock, kBlock)));
+  }
 
   core::Result<void> append(std::span<const std::byte> bytes) override {
+    if (!direct_) return write(bytes);
+    if (gathered_ > 0) bytes = gather(bytes);
+    if (gathered_ == kBlock) TRY(flush());
+    const bool aligned = reinterpret_cast<std::uintptr_t>(bytes.data()) % kBlock == 0;
+    if (aligned && gathered_ == 0) {
+      const auto whole = bytes.size() / kBlock * kBlock;
+      TRY(write(bytes.first(whole)));
+      bytes = bytes.subspan(whole);
+    }
+    while (!bytes.empty()) {
+      bytes = gather(bytes);
+      if (gathered_ == kBlock) TRY(flush());
+    }
+    return {};
+  }
+  core::Result<void> sync() override {
+    TRY(write_rest());
+    if (::fsync(descriptor_.get()) == 0) return {};
+    return tl::unexpected(error_of("make durable", path_, errno));
+  }
+  core::Result<void> close() override {
+    TRY(write_rest());
+    if (descriptor_.get() < 0 || ::close(descriptor_.release()) == 0) return {};
+    return tl::unexpected(error_of("close", path_, errno));
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+
+  core::Result<void> write(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
       if (written >= 0) {
         bytes = bytes.subspan(static_cast<std::size_t>(written));
+      } else if (errno == EINVAL && direct_) {
+        direct_ = false;
+        TRY(leave_direct_mode());
       } else if (errno != EINTR) {
         return tl::unexpected(error_of("write", path_, errno));
       }
     }
     return {};
   }
-  core::Result<void> sync() override {
-    if (::fsync(descriptor_.get()) == 0) return {};
-    return tl::unexpected(error_of("make durable", path_, errno));
-  }
-  core::Result<void> close() override {
-    if (descriptor_.get() < 0 || ::close(descriptor_.release()) == 0) return {};
-    return tl::unexpected(error_of("close", path_, errno));
+
+  /// Takes into the block what it has room for, and returns what is left.
+  std::span<const std::byte> gather(std::span<const std::byte> bytes) {
+    const auto count = std::min(bytes.size(), kBlock - gathered_);
+    std::copy_n(bytes.data(), count, block_.get() + gathered_);
+    gathered_ += count;
+    return bytes.subspan(count);
   }
 
- private:
+  core::Result<void> flush() {
+    const auto count = std::exchange(gathered_, 0);
+    return write({block_.get(), count});
+  }
+
+  core::Result<void> leave_direct_mode() {
+    const int flags = ::fcntl(descriptor_.get(), F_GETFL);
+    if (flags >= 0 && ::fcntl(descriptor_.get(), F_SETFL, flags & ~O_DIRECT) == 0) return {};
+    return tl::unexpected(error_of("write", path_, errno));
+  }
+
+  /// The last bytes are no whole block; from here on the file is written through the cache.
+  core::Result<void> write_rest() {
+    if (!direct_ || descriptor_.get() < 0) return {};
+    direct_ = false;
+    TRY(leave_direct_mode());
+    return flush();
+  }
+
   std::string path_;
   Descriptor descriptor_;
+  bool direct_;
+  std::unique_ptr<std::byte, Free> block_;
+  std::size_t gathered_ = 0;
 };
 
 /// What the *at calls take for it.
@@ -117,8 +188,12 @@ core::Result<int> PosixStorage::open_at(std::string_view path, int flags) const 
 }
 
 core::Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view path) {
+  TRY(split_path(path));
+  auto name = fmt::format("{}/{}", directory_, path);
+  Descriptor direct = open_directly(descriptor_, std::string(path));
+  if (direct.get() >= 0) return std::make_unique<PosixFile>(std::move(name), std::move(direct), true);
   Descriptor file(TRY(open_at(path, O_WRONLY | O_CREAT | O_TRUNC)));
-  return std::make_unique<PosixFile>(fmt::format("{}/{}", directory_, path), std::move(file));
+  return std::make_unique<PosixFile>(std::move(name), std::move(file), false);
 }
 
 core::Result<std::vector<std::byte>> PosixStorage::read(std::string_view path, std::uint64_t offset,

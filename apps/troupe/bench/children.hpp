@@ -60,8 +60,10 @@ class Children {
 /// A fresh directory, removed at the end.
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "troupe-bench-XXXXXX").string();
+  /// In the system's temporary directory, or in `parent`.
+  explicit TemporaryDirectory(const std::filesystem::path& parent = {}) {
+    const auto where = parent.empty() ? std::filesystem::temp_directory_path() : parent;
+    std::string pattern = (where / "troupe-bench-XXXXXX").string();
     if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
   }
   TemporaryDirectory(const TemporaryDirectory&) = delete;

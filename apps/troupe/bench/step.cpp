@@ -1,21 +1,18 @@
 #include "apps/troupe/bench/step.hpp"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
 #include <memory>
-#include <thread>
 
 #include "actors/session/process_world.hpp"
 #include "actors/session/session.hpp"
 #include "apps/troupe/bench/children.hpp"
+#include "apps/troupe/bench/layered_trainer.hpp"
 
 namespace troupe::apps {
 
@@ -25,63 +22,12 @@ using core::Result;
 
 constexpr int kWarmUpSteps = 10;
 
-/// A port that was free a moment ago.
-Result<std::uint16_t> free_port() {
-  int handle = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  bool bound = handle >= 0 && bind(handle, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-               getsockname(handle, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  if (handle >= 0) close(handle);
-  if (!bound) return core::fail(core::Errc::io, "bench: there is no free port on the loopback interface");
-  return ntohs(address.sin_port);
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 double percentile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   return values[std::min(values.size() - 1,
                          static_cast<std::size_t>(share * static_cast<double>(values.size())))];
 }
-
-/// Forward and backward of layers that compute elsewhere.
-class LayeredTrainer {
- public:
-  LayeredTrainer(actors::Session& session, const StepBench& bench) : session_(session), bench_(bench) {}
-
-  Result<actors::StepOutcome> step() {
-    TRY(session_.begin_step(1e-3));
-    TRY(session_.begin_lane(session_.lanes()[0]));
-    auto layers = static_cast<std::uint32_t>(bench_.layers);
-    for (std::uint32_t layer = 0; layer < layers; ++layer) {
-      TRY(session_.before_use(layer));
-      compute(1);
-    }
-    for (std::uint32_t layer = layers; layer-- > 0;) {
-      compute(2);
-      session_.gradient(layer)[0] += 1;
-      session_.gradient_ready(layer);
-    }
-    session_.end_lane(0);
-    return session_.finish_step();
-  }
-
- private:
-  void compute(int parts) const {
-    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(bench_.layer_milliseconds * parts));
-  }
-
-  actors::Session& session_;
-  const StepBench& bench_;
-};
 
 Result<StepTime> run_rank(const StepBench& bench, bool overlap, actors::JobEnvironment environment) {
   actors::ProcessWorldOptions world_options;
@@ -98,7 +44,7 @@ Result<StepTime> run_rank(const StepBench& bench, bool overlap, actors::JobEnvir
     parameters.push_back({fmt::format("layer{}", layer), {bench.layer_elements}});
   }
   auto session = TRY(actors::Session::join(*world, options, std::move(parameters)));
-  LayeredTrainer trainer(*session, bench);
+  LayeredTrainer trainer(*session, bench.layers, bench.layer_milliseconds);
   std::array<std::vector<double>, 5> samples;
   std::vector<double> latencies;
   std::uint64_t messages = 0;

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "actors/session/session.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+/// Forward and backward of layers, one parameter each, that compute elsewhere: the processor is free
+/// meanwhile, as it is while an accelerator computes. Plays the rank's first lane only.
+class LayeredTrainer {
+ public:
+  /// `milliseconds`: of one layer's forward; backward takes twice as long.
+  LayeredTrainer(actors::Session& session, int layers, double milliseconds)
+      : session_(session), layers_(layers), milliseconds_(milliseconds) {}
+
+  core::Result<actors::StepOutcome> step();
+
+ private:
+  void compute(int parts) const;
+
+  actors::Session& session_;
+  int layers_;
+  double milliseconds_;
+};
+
+/// Of the values, which may be in any order; 0 of none.
+double median(std::vector<double> values);
+
+/// A port of the loopback interface that was free a moment ago.
+core::Result<std::uint16_t> free_port();
+
+}  // namespace troupe::apps
