@@ -41,10 +41,20 @@ Result<void> set_aside(Storage& storage, std::string_view name, std::string_view
   if (std::find(listed.begin(), listed.end(), name) == listed.end()) return {};
   // Its bytes are read: one that a restore passed over for a flipped bit must not stay in the way.
   const auto manifest = check_quickly(storage, name);
-  if (manifest && verify_checkpoint(storage, name, *manifest)) {
+  const auto whole =
+      manifest ? verify_checkpoint(storage, name, *manifest) : tl::unexpected(manifest.error());
+  if (whole) {
     return core::fail(Errc::already_exists,
                       "the checkpoint {} is already there and good; it stays, and this save is dropped",
                       name);
+  }
+  const bool damaged = whole.error().code == Errc::corrupt || whole.error().code == Errc::not_found;
+  // Another version, or a disk that does not answer, says nothing against it.
+  if (!damaged) {
+    return core::fail(whole.error().code,
+                      "a checkpoint {} is already there, and whether it is good is not known; this save is "
+                      "dropped: {}",
+                      name, whole.error().message);
   }
   return storage.rename(name, fmt::format("{}.damaged-{}", name, directory.substr(directory.rfind('-') + 1)));
 }
@@ -117,12 +127,13 @@ Result<void> remove_tree(Storage& storage, std::string_view path) {
   return removed;
 }
 
-Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const Retention& retention,
-                                                   bool dry_run) {
+Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const Retention& retention, bool dry_run,
+                                                   std::optional<core::Step> newest) {
   std::vector<std::string> removed;
   if (retention.keep_last <= 0) return removed;
   int good = 0;
   for (const auto& checkpoint : TRY(list_checkpoints(storage))) {
+    if (newest && checkpoint.step > *newest) continue;
     if (!check_quickly(storage, checkpoint.name)) continue;
     const bool is_kept = ++good <= retention.keep_last ||
                          (retention.keep_every > 0 && checkpoint.step.value % retention.keep_every == 0);

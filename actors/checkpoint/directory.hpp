@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,8 +54,11 @@ core::Result<void> write_tracker(Storage& storage, core::Step step);
 
 /// Removes what `retention` does not keep, and returns the names. Only checkpoints that check_quickly()
 /// finds good count, so the newest good one always stays; damaged ones are left for people to look at.
+/// Those after `newest`, which was just committed, are of a course of training that was left, perhaps because
+/// they are damaged: they neither count nor go.
 core::Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const Retention& retention,
-                                                         bool dry_run = false);
+                                                         bool dry_run = false,
+                                                         std::optional<core::Step> newest = {});
 
 /// Removes what saves and removals left unfinished. No save may be under way in this directory.
 core::Result<void> clear_unfinished(Storage& storage);

@@ -78,7 +78,8 @@ class ShardReader {
     core::HashStream hash;
     for (std::size_t done = 0; done < target.size();) {
       // Hashed while the cache still has it.
-      auto part = target.subspan(done, std::min(options_.chunk_bytes, target.size() - done));
+      const auto chunk = std::max<std::size_t>(options_.chunk_bytes, 1);
+      auto part = target.subspan(done, std::min(chunk, target.size() - done));
       TRY(fill(read, done, part));
       if (options_.verify) hash.add(part);
       done += part.size();
@@ -185,8 +186,12 @@ Result<void> read_tensors(Storage& storage, std::string_view name, const core::M
 Result<void> verify_checkpoint(Storage& storage, std::string_view name, const core::Manifest& manifest,
                                const ReadOptions& options) {
   std::vector<std::string> damage;
+  // What can not be read today is not known to be damaged.
+  Errc code = Errc::io;
   auto note = [&](const Result<void>& result) {
-    if (!result) damage.push_back(result.error().message);
+    if (result) return;
+    damage.push_back(result.error().message);
+    if (result.error().code != Errc::io) code = Errc::corrupt;
   };
   for (const auto& file : manifest.files) note(check_header(storage, name, file));
   ReadOptions thorough = options;
@@ -196,7 +201,7 @@ Result<void> verify_checkpoint(Storage& storage, std::string_view name, const co
     for (const auto& shard : tensor.shards) note(reader.verify(tensor, shard));
   }
   if (damage.empty()) return {};
-  return core::fail(Errc::corrupt, "{}", fmt::join(damage, "\n"));
+  return core::fail(code, "{}", fmt::join(damage, "\n"));
 }
 
 }  // namespace troupe::actors

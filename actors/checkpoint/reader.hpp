@@ -32,7 +32,7 @@ core::Result<void> read_tensors(Storage& storage, std::string_view name, const c
                                 const ReadOptions& options = {});
 
 /// Reads every byte of a checkpoint and holds it against its hash. Errc::corrupt names what is damaged, all
-/// of it.
+/// of it; Errc::io says that nothing else is known than that something can not be read.
 core::Result<void> verify_checkpoint(Storage& storage, std::string_view name, const core::Manifest& manifest,
                                      const ReadOptions& options = {});
 
