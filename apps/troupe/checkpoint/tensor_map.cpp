@@ -75,8 +75,7 @@ std::string tensor_map(const core::ManifestTensor& tensor) {
   fmt::format_to(out, "across: {}\n", described(across, columns, "column"));
   if (axes.size() == 2) fmt::format_to(out, "down:   {}\n", described(axes[0], rows, "row"));
   if (tensor.shape.size() > 2) fmt::format_to(out, "at index 0 of the other axes\n");
-  fmt::format_to(out, "\n{:>12}  {:<{}}{}\n", "", 0, std::max<std::int64_t>(columns.cells, 2),
-                 tensor.shape[across]);
+  fmt::format_to(out, "\n{:>12}  0{:>{}}\n", "", tensor.shape[across], columns.cells);
   const std::string border(static_cast<std::size_t>(columns.cells), '-');
   fmt::format_to(out, "{:>12} +{}+\n", "", border);
   core::Shape at(tensor.shape.size(), 0);
