@@ -18,6 +18,9 @@ enum class Role : std::uint8_t {
   coordinator = 5,             ///< one a job, played in rank 0's process
   checkpoint_writer = 6,       ///< one a rank
   checkpoint_coordinator = 7,  ///< one a job, played in rank 0's process
+  local_writer = 8,            ///< one a rank: a CheckpointWriter that writes the rank's own copy
+  replica_keeper = 9,          ///< one a rank
+  replica_coordinator = 10,    ///< one a job, played in rank 0's process
 };
 
 std::string_view name_of(Role role) noexcept;

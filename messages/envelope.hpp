@@ -10,6 +10,7 @@
 #include "messages/gradients.hpp"
 #include "messages/membership.hpp"
 #include "messages/parameters.hpp"
+#include "messages/replicas.hpp"
 #include "messages/step.hpp"
 #include "messages/store.hpp"
 
@@ -23,7 +24,9 @@ using Message =
                  PeerLost, RankFailed, Fence, Leave, Farewell, StoreSet, StoreGet, StoreValue, LaneMerged,
                  BucketReady, SaveBegan, BucketHeld, BucketStaged, SaveAnnounced, StructureWanted,
                  StructurePart, SaveDirectoryMade, SavePlanned, ChunkStaged, ChunkWritten, FilesDurable,
-                 SaveFailed, SaveCommitDone, SaveOver, StateRestored>;
+                 SaveFailed, SaveCommitDone, SaveOver, StateRestored, ReplicaSeed, CopyDirectoryMade,
+                 CopySealed, CopyReady, ExchangeBegan, RoundRead, RoundShared, RoundWritten, ExchangeClosed,
+                 CopiesHeld, LocalSaveOver, RetrieveBegan, RetrieveOver, StateGathered>;
 
 /// "GradientReady", as in dumps, traces and logs.
 std::string_view name_of(const Message& message) noexcept;

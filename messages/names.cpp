@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include <array>
+#include <iterator>
 
 #include "messages/envelope.hpp"
 
@@ -24,6 +24,12 @@ std::string_view name_of(Role role) noexcept {
       return "checkpoint_writer";
     case Role::checkpoint_coordinator:
       return "checkpoint_coordinator";
+    case Role::local_writer:
+      return "local_writer";
+    case Role::replica_keeper:
+      return "replica_keeper";
+    case Role::replica_coordinator:
+      return "replica_coordinator";
   }
   return "unknown";
 }
@@ -35,19 +41,66 @@ std::string to_string(const Address& address) {
 }
 
 std::string_view name_of(const Message& message) noexcept {
-  static constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {
-      "GradientReady",     "LaneEnded",        "BucketReduced",   "CollectiveReady",
-      "CollectiveDone",    "CollectiveFailed", "StepBegan",       "BackwardFinished",
-      "VerdictArrived",    "StepDecided",      "StepCommitted",   "StepFailed",
-      "ShardStepped",      "ShardUpdated",     "Published",       "Join",
-      "PlanWanted",        "PlanLines",        "Welcome",         "Refused",
-      "PeerLost",          "RankFailed",       "Fence",           "Leave",
-      "Farewell",          "StoreSet",         "StoreGet",        "StoreValue",
-      "LaneMerged",        "BucketReady",      "SaveBegan",       "BucketHeld",
-      "BucketStaged",      "SaveAnnounced",    "StructureWanted", "StructurePart",
-      "SaveDirectoryMade", "SavePlanned",      "ChunkStaged",     "ChunkWritten",
-      "FilesDurable",      "SaveFailed",       "SaveCommitDone",  "SaveOver",
-      "StateRestored"};
+  static constexpr std::string_view kNames[] = {"GradientReady",
+                                                "LaneEnded",
+                                                "BucketReduced",
+                                                "CollectiveReady",
+                                                "CollectiveDone",
+                                                "CollectiveFailed",
+                                                "StepBegan",
+                                                "BackwardFinished",
+                                                "VerdictArrived",
+                                                "StepDecided",
+                                                "StepCommitted",
+                                                "StepFailed",
+                                                "ShardStepped",
+                                                "ShardUpdated",
+                                                "Published",
+                                                "Join",
+                                                "PlanWanted",
+                                                "PlanLines",
+                                                "Welcome",
+                                                "Refused",
+                                                "PeerLost",
+                                                "RankFailed",
+                                                "Fence",
+                                                "Leave",
+                                                "Farewell",
+                                                "StoreSet",
+                                                "StoreGet",
+                                                "StoreValue",
+                                                "LaneMerged",
+                                                "BucketReady",
+                                                "SaveBegan",
+                                                "BucketHeld",
+                                                "BucketStaged",
+                                                "SaveAnnounced",
+                                                "StructureWanted",
+                                                "StructurePart",
+                                                "SaveDirectoryMade",
+                                                "SavePlanned",
+                                                "ChunkStaged",
+                                                "ChunkWritten",
+                                                "FilesDurable",
+                                                "SaveFailed",
+                                                "SaveCommitDone",
+                                                "SaveOver",
+                                                "StateRestored",
+                                                "ReplicaSeed",
+                                                "CopyDirectoryMade",
+                                                "CopySealed",
+                                                "CopyReady",
+                                                "ExchangeBegan",
+                                                "RoundRead",
+                                                "RoundShared",
+                                                "RoundWritten",
+                                                "ExchangeClosed",
+                                                "CopiesHeld",
+                                                "LocalSaveOver",
+                                                "RetrieveBegan",
+                                                "RetrieveOver",
+                                                "StateGathered"};
+  static_assert(std::size(kNames) == std::variant_size_v<Message>);
   return kNames[message.index()];
 }
 

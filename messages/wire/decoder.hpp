@@ -21,7 +21,7 @@ namespace troupe::messages::wire {
 
 /// The last enumerator of what travels.
 constexpr Role last_of(Role) {
-  return Role::checkpoint_coordinator;
+  return Role::replica_coordinator;
 }
 constexpr core::Errc last_of(core::Errc) {
   return core::Errc::internal;

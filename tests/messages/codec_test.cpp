@@ -133,10 +133,10 @@ TEST(Codec, NamesThePlaceOfAWrongType) {
 
 TEST(Codec, RefusesAnEnumeratorOutOfRange) {
   auto bytes = step_committed();
-  bytes[6] = std::byte{8};
+  bytes[6] = std::byte{11};
 
   EXPECT_THAT(complaint_about(bytes),
-              HasSubstr("envelope[3][1] (tag 10): expected a number from 0 to 7, found 8"));
+              HasSubstr("envelope[3][1] (tag 10): expected a number from 0 to 10, found 11"));
 }
 
 TEST(Codec, RefusesANumberTooLargeForItsMember) {

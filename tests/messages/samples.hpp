@@ -57,7 +57,22 @@ inline std::vector<Message> sample_messages() {
       SaveFailed{5, Rank{1}, failure},
       SaveCommitDone{5, {}},
       SaveOver{5, Step{7}, "step_00000008", 5000000000, "rank 2 differs", {}},
-      StateRestored{Step{7}}};
+      StateRestored{Step{7}},
+      ReplicaSeed{0xfedcba9876543210},
+      CopyDirectoryMade{5, failure},
+      CopySealed{5, 5000000000, failure},
+      CopyReady{5, Rank{1}, Step{7}, 5000000000, {}},
+      ExchangeBegan{5, {300, 5000000000}},
+      RoundRead{2, 70000, 1, failure},
+      RoundShared{2, 70000, 1, failure},
+      RoundWritten{2, 70000, 1, failure},
+      ExchangeClosed{2, failure},
+      CopiesHeld{5, Rank{1}, failure},
+      LocalSaveOver{5, Step{7}, 5000000000, failure},
+      RetrieveBegan{{Step{8}, 0xfedcba9876543210},
+                    {{Rank{1}, Rank{3}, 5000000000, {Rank{1}, Rank{5}}}, {Rank{3}, Rank{3}, 200, {}}}},
+      RetrieveOver{failure},
+      StateGathered{failure}};
 }
 
 inline Envelope sample_envelope(Message body) {

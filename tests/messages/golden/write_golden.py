@@ -61,6 +61,20 @@ MESSAGES = [
     ("SaveCommitDone", [5, NO_FAILURE]),
     ("SaveOver", [5, 7, b"step_00000008", 5000000000, b"rank 2 differs", NO_FAILURE]),
     ("StateRestored", [7]),
+    ("ReplicaSeed", [0xFEDCBA9876543210]),
+    ("CopyDirectoryMade", [5, FAILURE]),
+    ("CopySealed", [5, 5000000000, FAILURE]),
+    ("CopyReady", [5, 1, 7, 5000000000, NO_FAILURE]),
+    ("ExchangeBegan", [5, [300, 5000000000]]),
+    ("RoundRead", [2, 70000, 1, FAILURE]),
+    ("RoundShared", [2, 70000, 1, FAILURE]),
+    ("RoundWritten", [2, 70000, 1, FAILURE]),
+    ("ExchangeClosed", [2, FAILURE]),
+    ("CopiesHeld", [5, 1, FAILURE]),
+    ("LocalSaveOver", [5, 7, 5000000000, FAILURE]),
+    ("RetrieveBegan", [[8, 0xFEDCBA9876543210], [[1, 3, 5000000000, [1, 5]], [3, 3, 200, []]]]),
+    ("RetrieveOver", [FAILURE]),
+    ("StateGathered", [FAILURE]),
 ]
 
 
