@@ -148,6 +148,7 @@ class DcpReader {
       const auto begin =
           static_cast<std::uint64_t>(elements->data() - files_[chunk.place.file].bytes().data());
       described.shards.push_back({chunk.box, chunk.place.file, begin, begin + elements->size(), 0});
+      files_[chunk.place.file].release(bytes);
       if (check_) meter.add(chunk.place.bytes);
     }
     std::sort(described.shards.begin(), described.shards.end(),

@@ -5,6 +5,7 @@
 
 #include "apps/troupe/checkpoint/dcp_source.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
+#include "apps/troupe/checkpoint/file_writer.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/staged_directory.hpp"
 #include "core/interop/crc32.hpp"
@@ -64,11 +65,11 @@ class DcpWriter {
  private:
   Result<void> write_file(const std::vector<Part>& parts, int number) {
     metadata_.files.push_back(core::dcp_file_name(number, 0));
-    auto file = TRY(out_.file(metadata_.files.back()));
+    FileWriter file(TRY(out_.file(metadata_.files.back())));
     std::uint64_t at = 0;
     if (number == 0 && source_.form != SourceForm::safetensors) {
       const auto bytes = TRY(core::encode_torch_value(values()));
-      TRY(file->append(bytes));
+      TRY(file.append(bytes));
       metadata_.items.push_back({kDcpValuesKey, {0, 0, bytes.size()}, {}});
       at = bytes.size();
     }
@@ -76,20 +77,19 @@ class DcpWriter {
       const auto& tensor = source_.manifest.tensors[part.tensor];
       const auto& box = tensor.shards[part.shard].box;
       const auto writer = TRY(core::TorchTensorWriter::create(tensor.dtype, box.extent));
-      TRY(file->append(writer.head()));
+      TRY(file.append(writer.head()));
       core::Crc32 crc;
       TRY(stream_box(source_, tensor, tensor.dtype, box, kStreamBytes, [&](std::span<const std::byte> bytes) {
         crc.update(bytes);
         meter_.add(bytes.size());
-        return file->append(bytes);
+        return file.append(bytes);
       }));
-      TRY(file->append(writer.tail(crc.value())));
+      TRY(file.append(writer.tail(crc.value())));
       metadata_.tensors[part.tensor].chunks.push_back(
           {box, {static_cast<std::uint32_t>(number), at, writer.total_bytes()}});
       at += writer.total_bytes();
     }
-    TRY(file->sync());
-    return file->close();
+    return file.finish();
   }
 
   core::Value values() const { return dcp_values_of(source_.manifest); }

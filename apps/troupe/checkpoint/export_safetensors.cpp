@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apps/troupe/checkpoint/export.hpp"
+#include "apps/troupe/checkpoint/file_writer.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/staged_directory.hpp"
 #include "core/checkpoint/safetensors.hpp"
@@ -46,17 +47,16 @@ Result<void> write_file(const Source& source, StagedDirectory& out, const std::s
   const std::map<std::string, std::string> whole{{"format", "pt"}};
   const auto header =
       core::safetensors_header(entries, is_sharded ? core::sharding_metadata(entries, offsets) : whole);
-  auto file = TRY(out.file(name));
-  TRY(file->append(std::as_bytes(std::span(header))));
+  FileWriter file(TRY(out.file(name)));
+  TRY(file.append(std::as_bytes(std::span(header))));
   for (const auto& part : parts) {
     TRY(stream_box(source, *part.tensor, part.dtype, part.box, kStreamBytes,
                    [&](std::span<const std::byte> bytes) {
                      meter.add(bytes.size());
-                     return file->append(bytes);
+                     return file.append(bytes);
                    }));
   }
-  TRY(file->sync());
-  return file->close();
+  return file.finish();
 }
 
 /// Readers know one part of a tensor in a file, so the second part in one of ours goes to another of theirs.

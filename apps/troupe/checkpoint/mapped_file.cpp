@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -33,6 +34,14 @@ core::Result<MappedFile> MappedFile::open(const std::string& path) {
   ::close(file);
   if (memory == MAP_FAILED) return failure(error);
   return MappedFile({static_cast<const std::byte*>(memory), size});
+}
+
+void MappedFile::release(std::span<const std::byte> part) const {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = static_cast<std::size_t>(part.data() - bytes_.data()) / page * page;
+  const auto end =
+      std::min(static_cast<std::size_t>(part.data() - bytes_.data()) + part.size(), bytes_.size());
+  if (end > begin) ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, end - begin, MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() {

@@ -20,6 +20,8 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  /// The memory of this part of bytes() is given back; touching it reads the file again.
+  void release(std::span<const std::byte> part) const;
 
  private:
   explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}

@@ -13,6 +13,7 @@
 
 #include "actors/checkpoint/directory.hpp"
 #include "actors/world/storage/posix.hpp"
+#include "apps/troupe/checkpoint/file_writer.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "core/checkpoint/save_plan.hpp"
 #include "core/hash.hpp"
@@ -84,8 +85,8 @@ class CheckpointFiles {
                                     std::span<const std::uint32_t> assigned, core::Rank rank) {
     core::WrittenShards written;
     for (const auto& planned : core::plan_files(structure, assigned, rank)) {
-      auto file = TRY(storage_.create(actors::path_in(directory_, planned.name)));
-      TRY(file->append(std::as_bytes(std::span(planned.header))));
+      FileWriter file(TRY(storage_.create(actors::path_in(directory_, planned.name))));
+      TRY(file.append(std::as_bytes(std::span(planned.header))));
       for (const auto& shard : planned.shards) {
         const auto& piece = structure.pieces[shard.piece];
         const auto* tensor = source_.manifest.find(structure.tensors[piece.tensor].key);
@@ -94,12 +95,11 @@ class CheckpointFiles {
                        [&](std::span<const std::byte> bytes) {
                          hash.add(bytes);
                          meter_.add(bytes.size());
-                         return file->append(bytes);
+                         return file.append(bytes);
                        }));
         written.hashes.push_back(hash.value());
       }
-      TRY(file->sync());
-      TRY(file->close());
+      TRY(file.finish());
     }
     return written;
   }
