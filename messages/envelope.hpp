@@ -26,7 +26,7 @@ using Message =
                  StructurePart, SaveDirectoryMade, SavePlanned, ChunkStaged, ChunkWritten, FilesDurable,
                  SaveFailed, SaveCommitDone, SaveOver, StateRestored, ReplicaSeed, CopyDirectoryMade,
                  CopySealed, CopyReady, ExchangeBegan, RoundRead, RoundShared, RoundWritten, ExchangeClosed,
-                 CopiesHeld, LocalSaveOver, RetrieveBegan, RetrieveOver, StateGathered>;
+                 CopiesHeld, LocalSaveOver, RetrieveBegan, RetrieveOver, StateGathered, CopiesTidied>;
 
 /// "GradientReady", as in dumps, traces and logs.
 std::string_view name_of(const Message& message) noexcept;

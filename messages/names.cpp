@@ -99,7 +99,8 @@ std::string_view name_of(const Message& message) noexcept {
                                                 "LocalSaveOver",
                                                 "RetrieveBegan",
                                                 "RetrieveOver",
-                                                "StateGathered"};
+                                                "StateGathered",
+                                                "CopiesTidied"};
   static_assert(std::size(kNames) == std::variant_size_v<Message>);
   return kNames[message.index()];
 }

@@ -139,4 +139,11 @@ struct StateGathered {
   friend bool operator==(const StateGathered&, const StateGathered&) = default;
 };
 
+/// I/O worker to ReplicaKeeper: what the save's end made useless is gone.
+struct CopiesTidied {
+  std::uint64_t sequence = 0;
+
+  friend bool operator==(const CopiesTidied&, const CopiesTidied&) = default;
+};
+
 }  // namespace troupe::messages

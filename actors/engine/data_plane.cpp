@@ -47,13 +47,17 @@ void DataPlane::adopt_parameters() {
   for (std::uint32_t bucket = 0; bucket < state_->job.buckets.size(); ++bucket) state_->adopt(bucket);
 }
 
+void DataPlane::gather_parameters() {
+  state_->gather_loaded();
+}
+
 void DataPlane::perform(const messages::Address&, const Work& work) {
   std::visit(Overloaded{[&](const PrepareBucket& w) { state_->prepare(w); },
                         [&](const LaunchCollective& w) { state_->launch(w); },
                         [&](const PrepareVerdict& w) { state_->keep_verdict(w); },
                         [&](const StepShard& w) { state_->step_shard(w); },
                         [&](const AbortCollectives& w) { state_->abort(messages::error_of(w.reason)); },
-                        [](const CheckpointWork&) {}},
+                        [](const CheckpointWork&) {}, [](const ReplicaWork&) {}},
              work);
 }
 

@@ -59,6 +59,10 @@ class DataPlane {
   /// Takes the parameters' present values as the optimizer's master copy. Once, before the first step.
   void adopt_parameters();
 
+  /// Brings every rank's shard of the parameters to all, of a state of which each rank has loaded its own.
+  /// Before the first step, by all ranks alike. Ends in StateGathered to the trainer.
+  void gather_parameters();
+
   /// From any thread; `from` is the machine that asks.
   void perform(const messages::Address& from, const Work& work);
 

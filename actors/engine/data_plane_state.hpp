@@ -53,6 +53,7 @@ struct DataPlane::State {
   Posted reduce_across_instances(std::uint32_t bucket);
   Posted gather_gradients(std::uint32_t bucket);
   Posted gather_parameters(std::uint32_t bucket);
+  void gather_loaded();
   Posted reduce_verdict();
   void measure(std::uint32_t bucket);
   void pack(std::uint32_t bucket, gpu::BufferView outgoing);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "actors/checkpoint/work.hpp"
+#include "actors/replica/work.hpp"
 #include "core/ids.hpp"
 #include "messages/failure.hpp"
 #include "messages/step.hpp"
@@ -53,9 +54,9 @@ struct AbortCollectives {
   messages::Failure reason;
 };
 
-/// What machines ask of the data plane and of the checkpoint plane. Nothing of it waits: the answer is a
-/// message.
+/// What machines ask of the data plane, the checkpoint planes and the replica plane. Nothing of it waits: the
+/// answer is a message.
 using Work = std::variant<PrepareBucket, LaunchCollective, PrepareVerdict, StepShard, AbortCollectives,
-                          CheckpointWork>;
+                          CheckpointWork, ReplicaWork>;
 
 }  // namespace troupe::actors

@@ -12,9 +12,10 @@ using messages::Role;
 ParameterShardMachine::ParameterShardMachine(ParameterShardConfig config) : config_(config) {}
 
 void ParameterShardMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
+  const auto writer = envelope.from.role == Role::local_writer ? Role::local_writer : Role::checkpoint_writer;
   dispatch(envelope.body, Overloaded{[&](const messages::StepDecided& m) { on(m, outbox); },
-                                     [&](const messages::SaveBegan& m) { on(m, outbox); },
-                                     [&](const messages::BucketStaged& m) { on(m, outbox); },
+                                     [&](const messages::SaveBegan& m) { on(m, writer, outbox); },
+                                     [&](const messages::BucketStaged& m) { on(m, writer, outbox); },
                                      [&](const messages::StateRestored& m) { step_ = m.step; },
                                      [&](const messages::ShardStepped& m) { on(m, outbox); },
                                      [&](const messages::CollectiveDone& m) { on(m, outbox); }});
@@ -31,13 +32,14 @@ void ParameterShardMachine::on(const messages::StepDecided& decided, Outbox& out
   }
 }
 
-void ParameterShardMachine::on(const messages::SaveBegan& begun, Outbox& outbox) {
-  holds_.push_back({begun.sequence, begun.step, false});
+void ParameterShardMachine::on(const messages::SaveBegan& begun, Role writer, Outbox& outbox) {
+  holds_.push_back({writer, begun.sequence, begun.step, false});
   say_held(outbox);
 }
 
-void ParameterShardMachine::on(const messages::BucketStaged& staged, Outbox& outbox) {
-  std::erase_if(holds_, [&](const Hold& hold) { return hold.sequence == staged.sequence; });
+void ParameterShardMachine::on(const messages::BucketStaged& staged, Role writer, Outbox& outbox) {
+  std::erase_if(holds_,
+                [&](const Hold& hold) { return hold.writer == writer && hold.sequence == staged.sequence; });
   if (held_up_) on(*std::exchange(held_up_, std::nullopt), outbox);
 }
 
@@ -46,7 +48,7 @@ void ParameterShardMachine::say_held(Outbox& outbox) {
   for (auto& hold : holds_) {
     if (hold.said || hold.step > step_) continue;
     hold.said = true;
-    outbox.send(peer(Role::checkpoint_writer), messages::BucketHeld{hold.sequence, config_.bucket});
+    outbox.send(peer(hold.writer), messages::BucketHeld{hold.sequence, config_.bucket});
   }
 }
 

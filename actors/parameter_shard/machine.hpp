@@ -36,8 +36,8 @@ class ParameterShardMachine final : public Machine {
   enum class State : std::uint8_t { gathered, updating, gathering };
 
   void on(const messages::StepDecided& decided, Outbox& outbox);
-  void on(const messages::SaveBegan& begun, Outbox& outbox);
-  void on(const messages::BucketStaged& staged, Outbox& outbox);
+  void on(const messages::SaveBegan& begun, messages::Role writer, Outbox& outbox);
+  void on(const messages::BucketStaged& staged, messages::Role writer, Outbox& outbox);
   void apply(const messages::StepDecided& decided, Outbox& outbox);
   void say_held(Outbox& outbox);
   void on(const messages::ShardStepped& stepped, Outbox& outbox);
@@ -49,6 +49,7 @@ class ParameterShardMachine final : public Machine {
   State state_ = State::gathered;
   core::Step step_{-1};
   struct Hold {
+    messages::Role writer{};  ///< who needs the bucket; each counts its own saves
     std::uint64_t sequence = 0;
     core::Step step{};  ///< the save wants the state of after it
     bool said = false;

@@ -37,6 +37,12 @@ void TrainerPort::deliver(const messages::Envelope& envelope) {
                                 saves_.push_back(over);
                                 saves_over_ += 1;
                               },
+                              [&](const messages::LocalSaveOver& over) {
+                                local_saves_.push_back(over);
+                                local_saves_over_ += 1;
+                              },
+                              [&](const messages::RetrieveOver& over) { retrieved_ = over; },
+                              [&](const messages::StateGathered& gathered) { gathered_ = gathered; },
                               [&](const messages::StepFailed& failed) {
                                 if (!failure_) failure_ = messages::error_of(failed.failure);
                               },
@@ -104,6 +110,34 @@ core::Result<void> TrainerPort::wait_saves(std::uint64_t over, std::chrono::nano
 std::vector<messages::SaveOver> TrainerPort::take_saves() {
   std::lock_guard lock(mutex_);
   return std::exchange(saves_, {});
+}
+
+core::Result<void> TrainerPort::wait_local_saves(std::uint64_t over, std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("local save {} to end", over), [&] { return local_saves_over_ >= over; }, deadline);
+}
+
+std::vector<messages::LocalSaveOver> TrainerPort::take_local_saves() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(local_saves_, {});
+}
+
+core::Result<void> TrainerPort::wait_retrieved(std::chrono::nanoseconds deadline) {
+  TRY(wait(
+      "lost copies to come from the clique", [&] { return retrieved_.has_value(); }, deadline));
+  std::lock_guard lock(mutex_);
+  const auto over = *std::exchange(retrieved_, std::nullopt);
+  if (over.failure.failed) return tl::unexpected(messages::error_of(over.failure));
+  return {};
+}
+
+core::Result<void> TrainerPort::wait_gathered(std::chrono::nanoseconds deadline) {
+  TRY(wait(
+      "loaded parameters to be gathered", [&] { return gathered_.has_value(); }, deadline));
+  std::lock_guard lock(mutex_);
+  const auto gathered = *std::exchange(gathered_, std::nullopt);
+  if (gathered.failure.failed) return tl::unexpected(messages::error_of(gathered.failure));
+  return {};
 }
 
 core::Result<std::string> TrainerPort::wait_store_value(std::uint64_t request,

@@ -60,6 +60,13 @@ class TrainerPort {
   core::Result<void> wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
   /// Ends of saves since the last call, in order.
   std::vector<messages::SaveOver> take_saves();
+  /// As wait_saves() and take_saves(), of local saves.
+  core::Result<void> wait_local_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
+  std::vector<messages::LocalSaveOver> take_local_saves();
+  /// Until the ReplicaKeeper has brought what it was asked for; the Error is its failure, or the wait's.
+  core::Result<void> wait_retrieved(std::chrono::nanoseconds deadline);
+  /// Until the parameters that all ranks have loaded are gathered.
+  core::Result<void> wait_gathered(std::chrono::nanoseconds deadline);
   core::Result<std::string> wait_store_value(std::uint64_t request, std::chrono::nanoseconds deadline);
 
   /// Without waiting: does the bucket hold the parameters of after `step`?
@@ -87,6 +94,10 @@ class TrainerPort {
   std::vector<messages::StoreValue> store_values_;  // at most one an open request
   std::vector<messages::SaveOver> saves_;
   std::uint64_t saves_over_ = 0;
+  std::vector<messages::LocalSaveOver> local_saves_;
+  std::uint64_t local_saves_over_ = 0;
+  std::optional<messages::RetrieveOver> retrieved_;
+  std::optional<messages::StateGathered> gathered_;
   std::optional<core::Error> failure_;
   std::string waiting_for_;
 };

@@ -35,8 +35,10 @@ struct ProcessWorld::State {
   std::unique_ptr<Network> network;
   std::unique_ptr<SignalWatcher> watcher;
   std::unique_ptr<Storage> storage;
-  std::mutex io_mutex;  // guards io
+  std::unique_ptr<Storage> local_storage;
+  std::mutex io_mutex;  // guards io and local_io
   std::unique_ptr<IoWorker> io;
+  std::unique_ptr<IoWorker> local_io;
   std::uint64_t messages_before_close = 0;
 };
 
@@ -68,6 +70,15 @@ core::Result<JobToken> token_of(const JobEnvironment& environment) {
   return token;
 }
 
+std::string directory_of_rank(std::string directory, core::Rank rank) {
+  constexpr std::string_view kRank = "{rank}";
+  const auto number = std::to_string(rank.value);
+  if (directory.find(kRank) == std::string::npos) return directory + "/" + number;
+  for (auto at = directory.find(kRank); at != std::string::npos; at = directory.find(kRank))
+    directory.replace(at, kRank.size(), number);
+  return directory;
+}
+
 }  // namespace
 
 core::Result<std::unique_ptr<ProcessWorld>> ProcessWorld::create(ProcessWorldOptions options) {
@@ -92,6 +103,11 @@ core::Result<std::unique_ptr<ProcessWorld>> ProcessWorld::create(ProcessWorldOpt
   if (!checkpoints.empty()) {
     world->state_->storage = TRY(PosixStorage::open_or_make(checkpoints));
     world->state_->io = std::make_unique<IoWorker>();
+  }
+  const auto& local = world->state_->options.local_checkpoint_directory;
+  if (!local.empty()) {
+    world->state_->local_storage = TRY(PosixStorage::open_or_make(directory_of_rank(local, world->rank())));
+    world->state_->local_io = std::make_unique<IoWorker>();
   }
   return world;
 }
@@ -223,11 +239,14 @@ void ProcessWorld::close() {
   if (stage) state_->messages_before_close = stage->message_count();
   stage.reset();
   std::unique_ptr<IoWorker> io;
+  std::unique_ptr<IoWorker> local_io;
   {
     std::lock_guard lock(state_->io_mutex);
     io = std::move(state_->io);
+    local_io = std::move(state_->local_io);
   }
   io.reset();
+  local_io.reset();
   if (state_->network) (void)state_->network->close();
   state_->network.reset();
 }
@@ -239,6 +258,15 @@ Storage* ProcessWorld::storage() {
 void ProcessWorld::run_io(std::function<void()> job) {
   std::lock_guard lock(state_->io_mutex);
   if (state_->io) state_->io->run(std::move(job));
+}
+
+Storage* ProcessWorld::local_storage() {
+  return state_->local_storage.get();
+}
+
+void ProcessWorld::run_local_io(std::function<void()> job) {
+  std::lock_guard lock(state_->io_mutex);
+  if (state_->local_io) state_->local_io->run(std::move(job));
 }
 
 void ProcessWorld::log(std::string_view line) {

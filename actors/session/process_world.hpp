@@ -21,6 +21,10 @@ struct ProcessWorldOptions {
   std::size_t actor_threads = 2;
   /// Where checkpoints are; made when it is not there. Empty: none can be saved.
   std::string checkpoint_directory;
+  /// Where this rank's local copies are; made when it is not there. "{rank}" stands for the rank's number;
+  /// without it a folder of that name is added. A directory of a tmpfs keeps them in memory beyond the
+  /// process. Empty: there is no local tier.
+  std::string local_checkpoint_directory;
   /// What the control network and fences report; by default lines on standard error.
   std::function<void(std::string_view line)> log;
 };
@@ -54,7 +58,10 @@ class ProcessWorld final : public RankWorld {
   void post(messages::Envelope envelope) override;
   void close() override;
   Storage* storage() override;
+  std::size_t read_threads() const override { return 4; }
   void run_io(std::function<void()> job) override;
+  Storage* local_storage() override;
+  void run_local_io(std::function<void()> job) override;
   void log(std::string_view line) override;
   std::vector<WaitReport> wait_reports() override;
   std::uint64_t message_count() const override;

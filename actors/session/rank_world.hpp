@@ -57,8 +57,15 @@ class RankWorld {
 
   /// Where checkpoints are; null without a place for them.
   virtual Storage* storage() = 0;
+  /// How many threads may read from the storage at once.
+  virtual std::size_t read_threads() const { return 1; }
   /// Does `job` on the I/O worker, one after the other. From any thread; nothing runs after close().
   virtual void run_io(std::function<void()> job) = 0;
+  /// Where this rank's local copies are, of this rank alone; null without a place for them. What is lost with
+  /// the rank's node is lost with this.
+  virtual Storage* local_storage() { return nullptr; }
+  /// As run_io(), on a worker of its own, so that the storage of checkpoints does not hold up the local one.
+  virtual void run_local_io(std::function<void()> job) { run_io(std::move(job)); }
   /// A line for people, on what is not worth a failure.
   virtual void log(std::string_view line) = 0;
 

@@ -55,7 +55,9 @@ core::Result<void> Session::open() {
   RankWorld::Ports ports;
   ports.to_trainer = [this](const messages::Envelope& envelope) { port_.deliver(envelope); };
   TRY(open_checkpoints());
+  TRY(open_local_tier());
   ports.perform = [this](const messages::Address& from, const Work& work) {
+    if (local_ && local_->perform(from, work)) return;
     const auto* checkpoint = std::get_if<CheckpointWork>(&work);
     if (checkpoint == nullptr) {
       data_plane_->perform(from, work);
@@ -82,6 +84,7 @@ void Session::spawn_parts() {
   world_.spawn(address(Role::rank_supervisor), std::make_unique<RankSupervisorMachine>(supervisor_config(
                                                    job_, rank, options_.join_deadline + kGrace)));
   if (checkpoint_plane_) spawn_checkpoint_roles();
+  if (local_) local_->spawn_roles();
   world_.spawn(address(Role::conductor),
                std::make_unique<ConductorMachine>(conductor_config(job_, rank, options_.step_deadline)));
   for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket) {
@@ -119,7 +122,7 @@ core::Result<void> Session::connect_groups() {
     groups.outer = TRY(make_group(*backend, fmt::format("dp-outer-{}", position), outer));
   }
   data_plane_->set_groups(std::move(groups));
-  return {};
+  return connect_local_tier(*backend);
 }
 
 void Session::post(Role role, std::uint32_t index, messages::Message message) {
@@ -269,6 +272,7 @@ core::Result<void> Session::publish_all() {
 core::Result<void> Session::leave() {
   TRY(publish_all());
   TRY(wait_saves());
+  TRY(wait_local_saves());
   post(Role::rank_supervisor, 0, messages::Leave{world_.rank()});
   TRY(port_.wait_farewell(trainer_deadline()));
   world_.close();

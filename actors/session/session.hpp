@@ -13,6 +13,7 @@
 #include "actors/checkpoint_coordinator/machine.hpp"
 #include "actors/engine/data_plane.hpp"
 #include "actors/engine/job.hpp"
+#include "actors/session/local_tier.hpp"
 #include "actors/session/port.hpp"
 #include "actors/session/rank_world.hpp"
 #include "core/checkpoint/manifest.hpp"
@@ -21,6 +22,8 @@
 #include "core/result.hpp"
 
 namespace troupe::actors {
+
+struct RestoreChoice;
 
 /// How a session saves; where is the world's business (RankWorld::storage).
 struct CheckpointOptions {
@@ -51,15 +54,18 @@ struct RestoreOptions {
 
 struct Restored {
   std::string name;
-  core::Step step{};                     ///< the next one
-  core::Value common;                    ///< as save() was given it
-  core::Value topology;                  ///< of the job that saved
-  std::vector<std::string> passed_over;  ///< newer checkpoints that are damaged, and why
+  core::Step step{};     ///< the next one
+  core::Value common;    ///< as save() was given it
+  core::Value topology;  ///< of the job that saved
+  std::vector<std::string>
+      passed_over;        ///< newer checkpoints and local saves that could not be used, and why
+  bool is_local = false;  ///< from the local tier
 };
 
 struct SessionOptions {
   TrainingOptions training;
   CheckpointOptions checkpoint;
+  LocalTierOptions local;
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
   /// After this a collective counts as hung. The trainer itself waits three times as long: what it waits for
   /// has a deadline of its own, whose error says more.
@@ -159,9 +165,18 @@ class Session {
   std::vector<SaveResult> take_saves();
   /// Waits until every save that was begun is over.
   core::Result<void> wait_saves();
+  /// As save(), into the local tier: every rank's state on its own node, and copies of it at the other ranks
+  /// of its clique. Counts when all of them are there; then older ones go. Errc::unavailable without a place
+  /// for it.
+  core::Result<std::uint64_t> save_local(const core::Value& common = {});
+  /// As take_saves() and wait_saves(), of local saves.
+  std::vector<SaveResult> take_local_saves();
+  core::Result<void> wait_local_saves();
   /// Loads the newest checkpoint that is whole, or the one that is named; all ranks load the same, saved by
-  /// any number of ranks with any strategy. Before the first step, by all ranks alike. Nothing when there is
-  /// no checkpoint; an Error when there are some and none can be loaded.
+  /// any number of ranks with any strategy. A local save that is not older comes first: every clique must
+  /// hold all its copies, saved by as many ranks of the same job; copies that ranks have lost come from their
+  /// cliques. Before the first step, by all ranks alike. Nothing when there is no checkpoint; an Error when
+  /// there are some and none can be loaded.
   core::Result<std::optional<Restored>> restore(const RestoreOptions& options = {});
 
   /// This rank gives up, and every other rank is told why. Returns the job's first failure, which is `reason`
@@ -198,9 +213,21 @@ class Session {
   core::Result<void> exposed(const std::function<core::Result<void>()>& wait);
   void note_latencies();
   core::Result<void> open_checkpoints();
+  core::Result<void> open_local_tier();
+  core::Result<void> connect_local_tier(gpu::CollectiveBackend& backend);
+  core::Result<messages::SaveBegan> save_message(const core::Value& common) const;
   void adopt();
   core::Value topology() const;
+  struct Restoring;
+  core::Result<void> share_holdings(const std::string& attempt, Restoring& restoring);
+  core::Result<RestoreChoice> choose(const std::string& attempt, Restoring& restoring);
+  core::Result<std::optional<Restored>> attempt_restore(const std::string& key, const RestoreChoice& choice,
+                                                        Restoring& restoring, bool optimizer);
+  void note_damage(const core::CopyName& name, Restoring& restoring) const;
   core::Result<Restored> load(Storage& storage, const std::string& name, bool optimizer);
+  core::Result<void> load_local(const core::CopyName& name, const std::vector<core::CopyTransfer>& transfers);
+  core::Result<Restored> take_over(const std::string& attempt, const core::CopyName& name);
+  void go_on_after(core::Step step, std::int64_t optimizer_steps);
   core::Result<std::string> agree_on_load(const std::string& attempt, const std::string& complaint);
   std::chrono::nanoseconds trainer_deadline() const { return 3 * options_.step_deadline; }
 
@@ -211,9 +238,11 @@ class Session {
   TrainerPort port_;
   std::unique_ptr<gpu::Rendezvous> rendezvous_;
   std::unique_ptr<DataPlane> data_plane_;
-  RankState state_;  ///< what this rank could save; empty without storage
+  RankState state_;  ///< what this rank could save; empty without a place for it
   std::unique_ptr<CheckpointPlane> checkpoint_plane_;
+  std::unique_ptr<LocalTier> local_;  ///< null without a place for local copies
   std::uint64_t saves_begun_ = 0;
+  std::uint64_t local_saves_begun_ = 0;
   std::uint64_t restores_ = 0;
   std::int64_t optimizer_steps_ = 0;
   core::Step step_{0};  ///< the step that is being computed, or comes next

@@ -72,7 +72,8 @@ inline std::vector<Message> sample_messages() {
       RetrieveBegan{{Step{8}, 0xfedcba9876543210},
                     {{Rank{1}, Rank{3}, 5000000000, {Rank{1}, Rank{5}}}, {Rank{3}, Rank{3}, 200, {}}}},
       RetrieveOver{failure},
-      StateGathered{failure}};
+      StateGathered{failure},
+      CopiesTidied{5}};
 }
 
 inline Envelope sample_envelope(Message body) {

@@ -75,6 +75,7 @@ MESSAGES = [
     ("RetrieveBegan", [[8, 0xFEDCBA9876543210], [[1, 3, 5000000000, [1, 5]], [3, 3, 200, []]]]),
     ("RetrieveOver", [FAILURE]),
     ("StateGathered", [FAILURE]),
+    ("CopiesTidied", [5]),
 ]
 
 

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/replica/copies.hpp"
+#include "core/checkpoint/cliques.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// What a rank holds, for the job's store.
+core::Result<std::string> text_of(const FoundCopies& found);
+core::Result<FoundCopies> parse_holdings(std::string_view text);
+
+/// What rank 0 proposes to restore: a checkpoint, a local save, or nothing.
+struct RestoreChoice {
+  std::string checkpoint;  ///< its name; empty: none
+  std::optional<core::CopyName> local;
+  std::vector<core::CopyTransfer> transfers;  ///< that bring the local save's lost copies, of all cliques
+  std::vector<std::string> notes;             ///< newer local saves that can not be used, and why
+
+  bool is_nothing() const { return checkpoint.empty() && !local; }
+  friend bool operator==(const RestoreChoice&, const RestoreChoice&) = default;
+};
+
+core::Result<std::string> text_of(const RestoreChoice& choice);
+core::Result<RestoreChoice> parse_choice(std::string_view text);
+
+/// Finds the local save to restore, in rank 0. A save that could not be loaded is proposed again as long as
+/// there are other copies of it than before.
+class LocalSearch {
+ public:
+  explicit LocalSearch(std::vector<core::Clique> cliques) : cliques_(std::move(cliques)) {}
+
+  /// What every rank holds now, in the order of ranks.
+  void hear(std::vector<FoundCopies> found);
+  std::optional<core::CopyName> best() const { return best_; }
+  /// The proposal of best().
+  core::Result<RestoreChoice> propose() const;
+  /// best() was proposed and could not be loaded; hear() comes next.
+  void failed() { failed_ = best_; }
+  /// Since the last call.
+  std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
+
+ private:
+  void note(std::string text);
+
+  std::vector<core::Clique> cliques_;
+  core::Holdings holdings_;
+  std::set<core::CopyName> given_up_;
+  std::optional<core::CopyName> best_;
+  std::optional<core::CopyName> failed_;
+  std::vector<std::string> notes_;
+  std::set<std::string> noted_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,134 @@
+#include "actors/session/local_tier.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/checkpoint_writer/machine.hpp"
+#include "actors/replica_coordinator/machine.hpp"
+#include "actors/replica_keeper/machine.hpp"
+
+namespace troupe::actors {
+
+using core::Errc;
+using messages::Role;
+
+namespace {
+
+/// Rounds of an exchange that are on their way at once: one is shared while others are read and written.
+constexpr std::uint32_t kRounds = 2;
+
+}  // namespace
+
+core::Result<std::unique_ptr<LocalTier>> LocalTier::create(RankWorld& world, const DataPlane& data,
+                                                           const RankState& state, std::uint32_t buckets,
+                                                           LocalTierOptions options) {
+  if (options.chunk_bytes == 0 || options.staging_bytes < options.chunk_bytes) {
+    return core::fail(Errc::invalid_argument,
+                      "{} bytes for staging local copies hold no chunk of {} bytes; give at least one chunk",
+                      options.staging_bytes, options.chunk_bytes);
+  }
+  if (options.keep < 1)
+    return core::fail(Errc::invalid_argument, "{} local saves can not be kept; keep at least 1",
+                      options.keep);
+  std::unique_ptr<LocalTier> tier(new LocalTier(world, state, buckets, std::move(options)));
+  TRY(tier->open(data));
+  return tier;
+}
+
+core::Result<void> LocalTier::open(const DataPlane& data) {
+  cliques_ = options_.cliques.empty()
+                 ? TRY(core::make_cliques(world_.world(), options_.jump, options_.factor))
+                 : TRY(core::sorted_cliques(world_.world(), options_.cliques));
+  std::uint64_t bytes = 0;
+  for (const auto& piece : state_.structure.pieces) bytes += state_.structure.bytes_of(piece);
+  // No more than everything at once could fill, a chunk of each bucket being short.
+  const auto most = bytes / options_.chunk_bytes + 1 + buckets_;
+  auto post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
+  auto run_io = [this](std::function<void()> job) { world_.run_local_io(std::move(job)); };
+  auto log = [this](const std::string& line) { world_.log(line); };
+
+  CheckpointPlane::Options copies;
+  copies.rank = world_.rank();
+  copies.epoch = world_.epoch();
+  copies.chunk_bytes = std::min(options_.chunk_bytes, std::max<std::uint64_t>(bytes, 1));
+  copies.credits = static_cast<std::uint32_t>(std::min(most, options_.staging_bytes / options_.chunk_bytes));
+  copies.writer = Role::local_writer;
+  copies.sync = options_.sync;
+  copies.post = post;
+  copies.run_io = run_io;
+  copies.log = log;
+  copies_ =
+      TRY(CheckpointPlane::create(world_.device(), data, state_, *world_.local_storage(), std::move(copies)));
+
+  ReplicaPlane::Options replicas;
+  replicas.rank = world_.rank();
+  replicas.world = world_.world();
+  replicas.epoch = world_.epoch();
+  replicas.clique = clique();
+  replicas.chunk_bytes = options_.chunk_bytes;
+  replicas.credits = kRounds;
+  replicas.keep = options_.keep;
+  replicas.sync = options_.sync;
+  replicas.deadline = options_.deadline;
+  replicas.post = post;
+  replicas.run_io = run_io;
+  replicas.log = log;
+  replicas_ = TRY(
+      ReplicaPlane::create(world_.device(), state_.structure, *world_.local_storage(), std::move(replicas)));
+  return {};
+}
+
+void LocalTier::spawn_roles() {
+  const auto rank = world_.rank();
+  const messages::Address keeper_address{rank, Role::replica_keeper, 0};
+  CheckpointWriterConfig writer;
+  writer.rank = rank;
+  writer.buckets = buckets_;
+  writer.structure = state_.structure;
+  writer.bucket_of = state_.buckets();
+  writer.chunk_bytes = copies_->chunk_bytes();
+  writer.credits = copies_->credits();
+  writer.coordinator = keeper_address;
+  writer.tells_trainer = false;
+  world_.spawn({rank, Role::local_writer, 0}, std::make_unique<CheckpointWriterMachine>(std::move(writer)));
+  ReplicaKeeperConfig keeper;
+  keeper.rank = rank;
+  keeper.clique = clique();
+  keeper.pieces = static_cast<std::uint32_t>(state_.structure.pieces.size());
+  keeper.chunk_bytes = options_.chunk_bytes;
+  keeper.credits = kRounds;
+  keeper.deadline = options_.deadline;
+  world_.spawn(keeper_address, std::make_unique<ReplicaKeeperMachine>(std::move(keeper)));
+  if (rank.value != 0) return;
+  // A keeper that gives up says so before the coordinator does, which only knows that it waits.
+  world_.spawn({rank, Role::replica_coordinator, 0},
+               std::make_unique<ReplicaCoordinatorMachine>(ReplicaCoordinatorConfig{
+                   world_.world(), cliques_, options_.deadline + options_.deadline / 2}));
+}
+
+bool LocalTier::perform(const messages::Address& from, const Work& work) {
+  if (const auto* replica = std::get_if<ReplicaWork>(&work)) {
+    replicas_->perform(*replica);
+    return true;
+  }
+  // Everybody's collectives end.
+  if (const auto* end = std::get_if<AbortCollectives>(&work))
+    replicas_->abort(messages::error_of(end->reason));
+  const auto* copy = std::get_if<CheckpointWork>(&work);
+  if (copy == nullptr || from.role != Role::local_writer) return false;
+  copies_->perform(*copy);
+  return true;
+}
+
+std::string LocalTier::configuration() const {
+  std::string text = "cliques";
+  for (const auto& clique : cliques_) {
+    char before = ' ';
+    for (auto member : clique) text += fmt::format("{}{}", std::exchange(before, ','), member.value);
+  }
+  return text;
+}
+
+}  // namespace troupe::actors
