@@ -13,6 +13,7 @@ void InvariantMonitor::violate(std::string sentence) {
 }
 
 void InvariantMonitor::on_message(core::Rank rank, const messages::Envelope& envelope) {
+  checkpoints_.on_message(envelope);
   dispatch(envelope.body, Overloaded{
                               [&](const messages::StepDecided& decided) {
                                 if (envelope.to.role == Role::trainer) on(rank, decided);
@@ -46,7 +47,9 @@ void InvariantMonitor::on(core::Rank rank, const messages::StepDecided& decided)
                       rank.value, decided.step.value));
 }
 
-void InvariantMonitor::on_work(core::Rank rank, const Work& work) {
+void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
+  checkpoints_.on_work(who, work);
+  const auto rank = who.rank;
   const auto* launch = std::get_if<LaunchCollective>(&work);
   if (!launch) return;
   std::size_t& place = launched_[rank];

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/engine/work.hpp"
+#include "actors/simulation/checkpoint_invariants.hpp"
 #include "core/ids.hpp"
 #include "messages/envelope.hpp"
 
@@ -16,11 +17,15 @@ namespace troupe::actors {
 /// Looks at everything that ranks say and ask for, and holds it against the invariants of
 /// docs/architecture.md: CO-1 all ranks launch the same entries in the same order; GB-1 a bucket is ready
 /// once a step; RS-1 all ranks decide the same; RS-4 committed steps grow by one; PS-3 a published bucket has
-/// the same bits on every rank.
+/// the same bits on every rank; CK-1 to CK-6 about saves.
 class InvariantMonitor {
  public:
+  InvariantMonitor() = default;
+  InvariantMonitor(const InvariantMonitor&) = delete;
+  InvariantMonitor& operator=(const InvariantMonitor&) = delete;
+
   void on_message(core::Rank rank, const messages::Envelope& envelope);
-  void on_work(core::Rank rank, const Work& work);
+  void on_work(const messages::Address& who, const Work& work);
   /// The rank publishes the bucket with these bits.
   void on_published(core::Rank rank, core::Step step, std::uint32_t bucket, std::uint64_t digest);
 
@@ -29,6 +34,7 @@ class InvariantMonitor {
   void violate(std::string sentence);
 
   core::Step last_committed() const { return last_committed_; }
+  const std::vector<messages::SaveOver>& saves() const { return checkpoints_.saves(); }
 
  private:
   struct Launch {
@@ -50,6 +56,7 @@ class InvariantMonitor {
   std::set<std::pair<core::Rank, std::pair<std::int64_t, std::uint32_t>>> ready_;
   std::map<std::pair<std::int64_t, std::uint32_t>, std::pair<core::Rank, std::uint64_t>> published_;
   core::Step last_committed_{-1};
+  CheckpointInvariants checkpoints_{[this](std::string sentence) { violate(std::move(sentence)); }};
 };
 
 }  // namespace troupe::actors

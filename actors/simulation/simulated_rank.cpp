@@ -18,11 +18,13 @@ struct SimulatedRank::Part final : EffectSink {
   void post(messages::Envelope envelope) override { rank.post(std::move(envelope)); }
   void arm(TimerId id, std::uint64_t generation, std::chrono::nanoseconds after) override {
     rank.surroundings_.loop.schedule(after, "timer", [this, id, generation] {
-      if (!rank.dead_ && !rank.closed_) host.timer(id, generation);
+      if (rank.dead_ || rank.closed_) return;
+      host.timer(id, generation);
+      rank.note_state(*this);
     });
   }
   void perform(const messages::Address& self, const Work& work) override {
-    rank.surroundings_.monitor.on_work(rank.rank_, work);
+    rank.surroundings_.monitor.on_work(self, work);
     rank.ports_.perform(self, work);
   }
 
@@ -30,6 +32,7 @@ struct SimulatedRank::Part final : EffectSink {
   RoleHost host;
   std::deque<messages::Envelope> mailbox;
   bool scheduled = false;
+  std::string_view state;  ///< after the last message
 };
 
 SimulatedRank::SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank, core::WorldSize world,
@@ -154,10 +157,17 @@ void SimulatedRank::run_one_message(Part& part) {
   part.mailbox.pop_front();
   surroundings_.loop.note(messages::name_of(envelope.body));
   part.host.receive(envelope);
+  note_state(part);
   if (part.mailbox.empty() || part.scheduled) return;
   part.scheduled = true;
   surroundings_.loop.schedule(delays_.up_to(surroundings_.mailbox_delay), "message",
                               [this, &part] { run_one_message(part); });
+}
+
+void SimulatedRank::note_state(Part& part) {
+  const auto state = part.host.machine().state();
+  if (std::exchange(part.state, state) != state && surroundings_.entered)
+    surroundings_.entered(part.host.address(), state);
 }
 
 void SimulatedRank::run_io(std::function<void()> job) {

@@ -31,6 +31,8 @@ struct SimulatedSurroundings {
   /// An actor takes up to this long before it looks at its next message: different seeds, different
   /// interleavings.
   std::chrono::nanoseconds mailbox_delay = std::chrono::microseconds(3);
+  /// A role has come to another state; may be empty.
+  std::function<void(const messages::Address& role, std::string_view state)> entered = nullptr;
 };
 
 /// One rank's world in the simulator: its roles, its device, and a fiber for its trainer. Between ranks go
@@ -88,6 +90,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   void rest();
   void deliver(const messages::Envelope& envelope);
   void run_one_message(Part& part);
+  void note_state(Part& part);
   void schedule_io();
 
   SimulatedSurroundings surroundings_;

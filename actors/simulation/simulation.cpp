@@ -20,7 +20,9 @@ Simulation::Simulation(SimulationOptions options)
       loop_(options_.seed),
       fabric_(loop_, options_.fabric),
       wires_(loop_, wires_options(options_)) {
-  SimulatedSurroundings surroundings{loop_, fabric_, monitor_, options_.seed, options_.storage};
+  SimulatedSurroundings surroundings{loop_,         fabric_,          monitor_,
+                                     options_.seed, options_.storage, options_.io_delay};
+  surroundings.entered = [this](const auto& role, std::string_view state) { on_state(role, state); };
   for (int rank = 0; rank < options_.ranks.value; ++rank) {
     ranks_.push_back(
         std::make_unique<SimulatedRank>(surroundings, core::Rank{rank}, options_.ranks, options_.device));
@@ -54,11 +56,19 @@ void Simulation::inject(const SimulatedFault& fault) {
   }
 }
 
+void Simulation::on_state(const messages::Address& role, std::string_view state) {
+  for (const auto& fault : options_.faults) {
+    if (fault.role == role.role && fault.rank == role.rank && fault.state == state)
+      loop_.schedule({}, "fault", [this, fault] { inject(fault); });
+  }
+}
+
 SimulationReport Simulation::run(const Trainer& trainer) {
   connect();
   for (auto& rank : ranks_) rank->run_trainer(trainer);
-  for (const auto& fault : options_.faults)
-    loop_.schedule(fault.at, "fault", [this, fault] { inject(fault); });
+  for (const auto& fault : options_.faults) {
+    if (!fault.role) loop_.schedule(fault.at, "fault", [this, fault] { inject(fault); });
+  }
   std::size_t ended = 0;
   // Ranks end one after the other, so it is enough to look at the first that has not.
   auto all_ended = [&] {
@@ -73,6 +83,7 @@ SimulationReport Simulation::run(const Trainer& trainer) {
   report.steps_committed = monitor_.last_committed().value + 1;
   report.events = loop_.events();
   report.violations = monitor_.violations();
+  report.saves = monitor_.saves();
   for (auto& rank : ranks_) {
     report.messages += rank->message_count();
     report.results.push_back(rank->result());

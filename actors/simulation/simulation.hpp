@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@
 
 namespace troupe::actors {
 
-/// Something that goes wrong at a moment of virtual time.
+/// Something that goes wrong at a moment.
 struct SimulatedFault {
   enum class Kind : std::uint8_t {
     kill,  ///< the process of `rank` dies
@@ -27,6 +28,9 @@ struct SimulatedFault {
   core::Rank rank{};
   std::chrono::nanoseconds at{};
   double factor = 1;
+  /// Not `at` a time, but as soon as this role of the rank has entered `state`.
+  std::optional<messages::Role> role;
+  std::string state;
 };
 
 struct SimulationOptions {
@@ -36,6 +40,7 @@ struct SimulationOptions {
   gpu::FabricOptions fabric;
   std::vector<SimulatedFault> faults;
   Storage* storage = nullptr;  ///< where checkpoints are, of all ranks; outlives the simulation
+  std::chrono::nanoseconds io_delay = std::chrono::microseconds(200);  ///< see SimulatedSurroundings
   std::chrono::nanoseconds time_limit = std::chrono::hours(1);
   std::uint64_t event_limit = 1'000'000'000;
 };
@@ -48,6 +53,7 @@ struct SimulationReport {
   std::uint64_t messages = 0;
   std::vector<std::string> violations;
   std::vector<core::Result<void>> results;  ///< of each rank's trainer
+  std::vector<messages::SaveOver> saves;    ///< as the first trainer was told
 };
 
 /// A whole job in one thread and virtual time: the production machines, codec and transport, a device and a
@@ -70,6 +76,7 @@ class Simulation {
  private:
   void connect();
   void inject(const SimulatedFault& fault);
+  void on_state(const messages::Address& role, std::string_view state);
   void report_stuck(EventLoop::Stop stop);
 
   SimulationOptions options_;
