@@ -25,22 +25,23 @@ CheckpointCoordinatorMachine::CheckpointCoordinatorMachine(CheckpointCoordinator
     : config_(config) {}
 
 void CheckpointCoordinatorMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
-  dispatch(envelope.body,
-           Overloaded{[&](const messages::SaveAnnounced& m) { on(m, outbox); },
-                      [&](const messages::StructurePart& m) { on(m, outbox); },
-                      [&](const messages::SaveDirectoryMade& m) { on(m, outbox); },
-                      [&](const messages::FilesDurable& m) { on(m, outbox); },
-                      [&](const messages::SaveFailed& m) {
-                        if (m.sequence != sequence_ || state_ == State::idle || state_ == State::committing)
-                          return;
-                        auto failure = m.failure;
-                        failure.message = fmt::format("rank {}: {}", m.rank.value, failure.message);
-                        finish(std::move(failure), outbox);
-                      },
-                      [&](const messages::SaveCommitDone& m) { on(m, outbox); }});
+  dispatch(envelope.body, Overloaded{[&](const messages::SaveAnnounced& m) { on(m, outbox); },
+                                     [&](const messages::StructurePart& m) { on(m, outbox); },
+                                     [&](const messages::SaveDirectoryMade& m) { on(m, outbox); },
+                                     [&](const messages::FilesDurable& m) { on(m, outbox); },
+                                     [&](const messages::SaveFailed& m) {
+                                       const bool counts = m.sequence == sequence_ && state_ != State::idle &&
+                                                           state_ != State::committing && is_member(m.rank);
+                                       if (counts) finish_for(m.rank, m.failure, outbox);
+                                     },
+                                     [&](const messages::SaveCommitDone& m) { on(m, outbox); }});
 }
 
 void CheckpointCoordinatorMachine::on(const messages::SaveAnnounced& announced, Outbox& outbox) {
+  if (!is_member(announced.rank)) return;
+  auto& last = last_announced_[announced.rank];
+  if (announced.sequence <= last) return;
+  last = announced.sequence;
   auto& save = saves_[announced.sequence];
   save.announced[announced.rank] = announced;
   const bool busy = state_ != State::idle && announced.sequence != sequence_;
@@ -173,8 +174,11 @@ void CheckpointCoordinatorMachine::on(const messages::SaveDirectoryMade& made, O
 }
 
 void CheckpointCoordinatorMachine::on(const messages::FilesDurable& durable, Outbox& outbox) {
-  const bool known = durable.rank.value >= 0 && durable.rank < core::Rank{config_.world.value};
-  if (state_ != State::writing || durable.sequence != sequence_ || !known) return;
+  if (state_ != State::writing || durable.sequence != sequence_ || !is_member(durable.rank)) return;
+  if (durable.failure.failed) {
+    finish_for(durable.rank, durable.failure, outbox);
+    return;
+  }
   const auto expected = plan_.assigned[static_cast<std::size_t>(durable.rank.value)].size();
   if (durable.hashes.size() != expected) {
     finish({true, Errc::internal,
@@ -231,6 +235,11 @@ std::string CheckpointCoordinatorMachine::common_warning() const {
   if (differing.empty()) return {};
   return fmt::format("the common state of rank {} differs from rank 0's, which is the one that was saved",
                      fmt::join(differing, ", "));
+}
+
+void CheckpointCoordinatorMachine::finish_for(core::Rank rank, messages::Failure failure, Outbox& outbox) {
+  failure.message = fmt::format("rank {}: {}", rank.value, failure.message);
+  finish(std::move(failure), outbox);
 }
 
 void CheckpointCoordinatorMachine::finish(messages::Failure failure, Outbox& outbox) {

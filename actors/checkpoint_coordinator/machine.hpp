@@ -66,8 +66,11 @@ class CheckpointCoordinatorMachine final : public Machine {
   core::Result<std::string> manifest() const;
   std::string common_warning() const;
   void finish(messages::Failure failure, Outbox& outbox);
+  /// The rank could not do its part.
+  void finish_for(core::Rank rank, messages::Failure failure, Outbox& outbox);
   void tell(core::Rank rank, messages::Message message, Outbox& outbox) const;
   std::vector<core::Rank> missing() const;
+  bool is_member(core::Rank rank) const { return rank.value >= 0 && rank.value < config_.world.value; }
   const Save& active() const { return saves_.at(sequence_); }
 
   CheckpointCoordinatorConfig config_;
@@ -77,6 +80,7 @@ class CheckpointCoordinatorMachine final : public Machine {
   std::string directory_;
   std::map<std::uint64_t, Save> saves_;  ///< at most one a rank beyond the one that is worked on, and refused
                                          ///< ones that a rank has not announced yet
+  std::map<core::Rank, std::uint64_t> last_announced_;
   std::map<std::uint64_t, Structure> structures_;  ///< by hash; those of the last plan
   std::map<std::uint64_t, Parts> arriving_;
   std::vector<std::uint64_t> planned_hashes_;  ///< per rank, what plan_ was made for

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "core/hash.hpp"
@@ -39,6 +40,7 @@ void CheckpointWriterMachine::receive(const messages::Envelope& envelope, Outbox
 }
 
 void CheckpointWriterMachine::on(const messages::SaveBegan& begun, Outbox& outbox) {
+  if (begun.sequence <= last_begun_) return;
   Save save;
   save.sequence = begun.sequence;
   save.buckets.resize(config_.buckets);
@@ -78,12 +80,26 @@ void CheckpointWriterMachine::on(const messages::SavePlanned& planned, Outbox& o
   Save* save = find(planned.sequence);
   if (save == nullptr || save->planned || save->state != State::accepted) return;
   save->planned = true;
+  if (!is_of_structure(planned.pieces)) {
+    fail(*save,
+         {true, core::Errc::mismatch,
+          fmt::format("the plan names pieces that this rank does not have; it has {}, each may come once",
+                      config_.structure.pieces.size())},
+         outbox);
+    return;
+  }
   save->directory = planned.directory;
   save->pieces = planned.pieces;
   const auto files = core::plan_files(config_.structure, save->pieces, config_.rank);
   save->chunks = chunks_of(config_.structure, files, config_.bucket_of, config_.chunk_bytes);
   for (const auto& chunk : save->chunks) save->buckets[chunk.bucket].chunks_to_stage += 1;
   advance(outbox);
+}
+
+bool CheckpointWriterMachine::is_of_structure(std::span<const std::uint32_t> pieces) const {
+  const bool ascend =
+      std::adjacent_find(pieces.begin(), pieces.end(), std::greater_equal<>()) == pieces.end();
+  return ascend && (pieces.empty() || pieces.back() < config_.structure.pieces.size());
 }
 
 void CheckpointWriterMachine::advance(Outbox& outbox) {
@@ -171,16 +187,14 @@ void CheckpointWriterMachine::on(const messages::SaveOver& over, Outbox& outbox)
   const auto save = std::find_if(saves_.begin(), saves_.end(),
                                  [&](const Save& candidate) { return candidate.sequence == over.sequence; });
   if (save == saves_.end()) return;
-  if (over.failure.failed) {
-    for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) release(*save, bucket, outbox);
-  }
+  for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) release(*save, bucket, outbox);
   const bool open = save->state != State::accepted && save->state != State::failed;
   if (open) outbox.perform(CloseSave{save->sequence});
   last_ = !over.failure.failed           ? State::committed
           : save->state == State::failed ? State::failed
                                          : State::aborted;
   saves_.erase(save);
-  if (config_.tells_trainer) outbox.send(peer(Role::trainer), over);
+  outbox.send(peer(Role::trainer), over);
   advance(outbox);
 }
 
@@ -232,7 +246,7 @@ std::string CheckpointWriterMachine::waiting_for() const {
       return fmt::format("save {}: the disk to make its files durable", save.sequence);
     case State::durable:
     case State::failed:
-      return fmt::format("the coordinator's word on save {}", save.sequence);
+      return fmt::format("the checkpoint coordinator's word on save {}", save.sequence);
     default:
       return {};
   }

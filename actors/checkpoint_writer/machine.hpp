@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,9 +21,6 @@ struct CheckpointWriterConfig {
   std::vector<std::uint32_t> bucket_of;  ///< per piece
   std::uint64_t chunk_bytes = 0;
   std::uint32_t credits = 0;  ///< staging buffers of chunk_bytes each
-  /// Who says what is written and where.
-  messages::Address coordinator{core::Rank{0}, messages::Role::checkpoint_coordinator, 0};
-  bool tells_trainer = true;  ///< of the end of saves; otherwise the coordinator does
 };
 
 /// One rank's part in saves: accepted -> staging -> staged -> written -> durable -> committed, and from
@@ -39,6 +37,7 @@ class CheckpointWriterMachine final : public Machine {
   void receive(const messages::Envelope& envelope, Outbox& outbox) override;
   std::string_view state() const override;
   std::string waiting_for() const override;
+  const CheckpointWriterConfig& config() const { return config_; }
 
  private:
   enum class State : std::uint8_t {
@@ -78,6 +77,7 @@ class CheckpointWriterMachine final : public Machine {
   void on(const messages::ChunkWritten& written, Outbox& outbox);
   void on(const messages::FilesDurable& durable, Outbox& outbox);
   void on(const messages::SaveOver& over, Outbox& outbox);
+  bool is_of_structure(std::span<const std::uint32_t> pieces) const;
   void advance(Outbox& outbox);
   void stage_chunks(Save& save, Outbox& outbox);
   void release(Save& save, std::uint32_t bucket, Outbox& outbox);
@@ -88,7 +88,9 @@ class CheckpointWriterMachine final : public Machine {
   messages::Address peer(messages::Role role, std::uint32_t index = 0) const {
     return {config_.rank, role, index};
   }
-  const messages::Address& coordinator() const { return config_.coordinator; }
+  static messages::Address coordinator() {
+    return {core::Rank{0}, messages::Role::checkpoint_coordinator, 0};
+  }
 
   CheckpointWriterConfig config_;
   std::string structure_text_;

@@ -83,5 +83,101 @@ TEST(ParameterShard, AppliesADecisionOnce) {
   EXPECT_TRUE(older.empty());
 }
 
+messages::SaveBegan save_of(std::uint64_t sequence, Step step) {
+  return {sequence, step, "{}", "null", "[]"};
+}
+
+TEST(ParameterShard, HoldsTheBucketForASaveAndAppliesTheNextStepWhenItIsStaged) {
+  ParameterShardMachine machine({.rank = {}, .bucket = 1, .gather_entry = 9});
+  MachineProbe probe(machine);
+  probe.say(decided(Step{0}, true));
+  probe.say(ShardStepped{Step{0}, 1});
+  probe.say(CollectiveDone{Step{0}, 9, 0, {}});
+
+  auto held = probe.say(save_of(1, Step{0}));
+  auto waiting = probe.say(decided(Step{1}, true));
+  std::string why = machine.waiting_for();
+  auto released = probe.say(messages::BucketStaged{1});
+
+  EXPECT_EQ(sent<messages::BucketHeld>(held), (std::vector<messages::BucketHeld>{{1, 1}}));
+  EXPECT_TRUE(waiting.empty());
+  EXPECT_EQ(why, "save 1 to stage the bucket");
+  ASSERT_EQ(performed<StepShard>(released).size(), 1u);
+  EXPECT_EQ(performed<StepShard>(released)[0].step, Step{1});
+  EXPECT_TRUE(probe.say(messages::BucketStaged{1}).empty());
+}
+
+TEST(ParameterShard, SaysThatTheBucketIsHeldOnlyWhenTheWantedStepIsApplied) {
+  ParameterShardMachine machine({});
+  MachineProbe probe(machine);
+
+  auto early = probe.say(save_of(1, Step{0}));
+  auto applied = probe.say(decided(Step{0}, true));
+  auto next = probe.say(decided(Step{1}, true));
+
+  EXPECT_TRUE(early.empty()) << "step 0 is decided, but its update is still on its way here";
+  EXPECT_EQ(performed<StepShard>(applied).size(), 1u);
+  EXPECT_EQ(sent<messages::BucketHeld>(applied).size(), 1u);
+  EXPECT_TRUE(next.empty());
+}
+
+TEST(ParameterShard, WaitsForEverySaveThatWantsTheBucketAsItIs) {
+  ParameterShardMachine machine({});
+  MachineProbe probe(machine);
+  probe.say(save_of(1, Step{-1}));
+  probe.say(save_of(2, Step{-1}));
+
+  probe.say(decided(Step{0}, true));
+  auto first = probe.say(messages::BucketStaged{2});
+  auto second = probe.say(messages::BucketStaged{1});
+
+  EXPECT_TRUE(performed<StepShard>(first).empty());
+  EXPECT_EQ(performed<StepShard>(second).size(), 1u);
+}
+
+TEST(ParameterShard, ARefusedStepWaitsForTheSaveToo) {
+  ParameterShardMachine machine({});
+  MachineProbe probe(machine);
+  probe.say(save_of(1, Step{-1}));
+
+  auto waiting = probe.say(decided(Step{0}, false));
+  auto again = probe.say(decided(Step{0}, false));
+  auto released = probe.say(messages::BucketStaged{1});
+
+  EXPECT_TRUE(waiting.empty());
+  EXPECT_TRUE(again.empty());
+  ASSERT_EQ(performed<StepShard>(released).size(), 1u);
+  EXPECT_FALSE(performed<StepShard>(released)[0].commit);
+}
+
+TEST(ParameterShard, TheReleaseOfAnotherSaveReleasesNothing) {
+  ParameterShardMachine machine({});
+  MachineProbe probe(machine);
+  probe.say(save_of(2, Step{-1}));
+  probe.say(decided(Step{0}, true));
+
+  auto other = probe.say(messages::BucketStaged{1});
+  auto unknown = probe.say(messages::BucketStaged{7});
+
+  EXPECT_TRUE(other.empty());
+  EXPECT_TRUE(unknown.empty());
+  EXPECT_EQ(machine.waiting_for(), "save 2 to stage the bucket");
+}
+
+TEST(ParameterShard, GoesOnFromTheStepThatWasRestored) {
+  ParameterShardMachine machine({});
+  MachineProbe probe(machine);
+  probe.say(messages::StateRestored{Step{6}});
+
+  auto old = probe.say(decided(Step{6}, true));
+  auto held = probe.say(save_of(1, Step{6}));
+  probe.say(messages::BucketStaged{1});
+  auto next = probe.say(decided(Step{7}, true));
+
+  EXPECT_TRUE(old.empty());
+  EXPECT_EQ(sent<messages::BucketHeld>(held).size(), 1u);
+  EXPECT_EQ(performed<StepShard>(next).size(), 1u);
+}
+
 }  // namespace
 }  // namespace troupe::actors
