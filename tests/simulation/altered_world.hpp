@@ -1,0 +1,52 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "actors/checkpoint_writer/machine.hpp"
+#include "actors/session/rank_world.hpp"
+
+namespace troupe::actors {
+
+/// Another rank's world, in which the CheckpointWriter may have another structure than its session gave it.
+class AlteredWorld final : public RankWorld {
+ public:
+  explicit AlteredWorld(RankWorld& world) : world_(world) {}
+
+  std::function<void(core::SaveStructure&)> alter_structure;
+
+  core::Rank rank() const override { return world_.rank(); }
+  core::WorldSize world() const override { return world_.world(); }
+  core::Epoch epoch() const override { return world_.epoch(); }
+  const std::string& job() const override { return world_.job(); }
+  std::uint64_t unique() override { return world_.unique(); }
+  gpu::Device& device() override { return world_.device(); }
+  TrainerPatience& patience() override { return world_.patience(); }
+  core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override {
+    return world_.collectives(rendezvous);
+  }
+  core::Result<void> open(Ports ports) override { return world_.open(std::move(ports)); }
+  void spawn(messages::Address address, std::unique_ptr<Machine> machine) override {
+    if (alter_structure && address.role == messages::Role::checkpoint_writer) {
+      auto config = static_cast<CheckpointWriterMachine&>(*machine).config();
+      alter_structure(config.structure);
+      machine = std::make_unique<CheckpointWriterMachine>(std::move(config));
+    }
+    world_.spawn(address, std::move(machine));
+  }
+  core::Result<void> start() override { return world_.start(); }
+  void post(messages::Envelope envelope) override { world_.post(std::move(envelope)); }
+  void close() override { world_.close(); }
+  Storage* storage() override { return world_.storage(); }
+  void run_io(std::function<void()> job) override { world_.run_io(std::move(job)); }
+  void log(std::string_view line) override { world_.log(line); }
+  std::vector<WaitReport> wait_reports() override { return world_.wait_reports(); }
+  std::uint64_t message_count() const override { return world_.message_count(); }
+
+ private:
+  RankWorld& world_;
+};
+
+}  // namespace troupe::actors
