@@ -194,7 +194,7 @@ void CheckpointWriterMachine::on(const messages::SaveOver& over, Outbox& outbox)
           : save->state == State::failed ? State::failed
                                          : State::aborted;
   saves_.erase(save);
-  outbox.send(peer(Role::trainer), over);
+  if (config_.tells_trainer) outbox.send(peer(Role::trainer), over);
   advance(outbox);
 }
 
@@ -246,7 +246,7 @@ std::string CheckpointWriterMachine::waiting_for() const {
       return fmt::format("save {}: the disk to make its files durable", save.sequence);
     case State::durable:
     case State::failed:
-      return fmt::format("the checkpoint coordinator's word on save {}", save.sequence);
+      return fmt::format("the coordinator's word on save {}", save.sequence);
     default:
       return {};
   }

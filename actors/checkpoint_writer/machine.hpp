@@ -21,6 +21,9 @@ struct CheckpointWriterConfig {
   std::vector<std::uint32_t> bucket_of;  ///< per piece
   std::uint64_t chunk_bytes = 0;
   std::uint32_t credits = 0;  ///< staging buffers of chunk_bytes each
+  /// Who says what is written and where.
+  messages::Address coordinator{core::Rank{0}, messages::Role::checkpoint_coordinator, 0};
+  bool tells_trainer = true;  ///< of the end of saves; otherwise the coordinator does
 };
 
 /// One rank's part in saves: accepted -> staging -> staged -> written -> durable -> committed, and from
@@ -88,9 +91,7 @@ class CheckpointWriterMachine final : public Machine {
   messages::Address peer(messages::Role role, std::uint32_t index = 0) const {
     return {config_.rank, role, index};
   }
-  static messages::Address coordinator() {
-    return {core::Rank{0}, messages::Role::checkpoint_coordinator, 0};
-  }
+  const messages::Address& coordinator() const { return config_.coordinator; }
 
   CheckpointWriterConfig config_;
   std::string structure_text_;

@@ -170,22 +170,27 @@ void SimulatedRank::note_state(Part& part) {
     surroundings_.entered(part.host.address(), state);
 }
 
-void SimulatedRank::run_io(std::function<void()> job) {
-  if (dead_ || closed_) return;
-  io_jobs_.push_back(std::move(job));
-  schedule_io();
+Storage* SimulatedRank::local_storage() {
+  const auto place = static_cast<std::size_t>(rank_.value);
+  return place < surroundings_.local_storages.size() ? surroundings_.local_storages[place] : nullptr;
 }
 
-void SimulatedRank::schedule_io() {
-  if (io_scheduled_ || io_jobs_.empty()) return;
-  io_scheduled_ = true;
-  surroundings_.loop.schedule(delays_.up_to(surroundings_.io_delay), "io", [this] {
-    io_scheduled_ = false;
-    if (dead_ || closed_ || io_jobs_.empty()) return;
-    auto job = std::move(io_jobs_.front());
-    io_jobs_.pop_front();
+void SimulatedRank::run_io(IoQueue& queue, std::function<void()> job) {
+  if (dead_ || closed_) return;
+  queue.jobs.push_back(std::move(job));
+  schedule_io(queue);
+}
+
+void SimulatedRank::schedule_io(IoQueue& queue) {
+  if (queue.scheduled || queue.jobs.empty()) return;
+  queue.scheduled = true;
+  surroundings_.loop.schedule(delays_.up_to(surroundings_.io_delay), "io", [this, &queue] {
+    queue.scheduled = false;
+    if (dead_ || closed_ || queue.jobs.empty()) return;
+    auto job = std::move(queue.jobs.front());
+    queue.jobs.pop_front();
     job();
-    schedule_io();
+    schedule_io(queue);
   });
 }
 
@@ -207,7 +212,8 @@ void SimulatedRank::on_network(NetworkEvent event) {
 void SimulatedRank::close() {
   if (closed_) return;
   closed_ = true;
-  io_jobs_.clear();
+  io_.jobs.clear();
+  local_io_.jobs.clear();
   if (network_) (void)network_->close();
 }
 

@@ -26,6 +26,8 @@ struct SimulatedSurroundings {
   InvariantMonitor& monitor;
   std::uint64_t seed = 0;
   Storage* storage = nullptr;  ///< shared by all ranks; null: no checkpoints
+  /// Of each rank; empty: no local copies.
+  std::vector<Storage*> local_storages = {};
   /// A job of the I/O worker takes up to this long.
   std::chrono::nanoseconds io_delay = std::chrono::microseconds(200);
   /// An actor takes up to this long before it looks at its next message: different seeds, different
@@ -73,7 +75,9 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   void post(messages::Envelope envelope) override;
   void close() override;
   Storage* storage() override { return surroundings_.storage; }
-  void run_io(std::function<void()> job) override;
+  void run_io(std::function<void()> job) override { run_io(io_, std::move(job)); }
+  Storage* local_storage() override;
+  void run_local_io(std::function<void()> job) override { run_io(local_io_, std::move(job)); }
   void log(std::string_view line) override { log_.emplace_back(line); }
   /// Lines for people, in order.
   const std::vector<std::string>& logged() const { return log_; }
@@ -91,7 +95,12 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   void deliver(const messages::Envelope& envelope);
   void run_one_message(Part& part);
   void note_state(Part& part);
-  void schedule_io();
+  struct IoQueue {
+    std::deque<std::function<void()>> jobs;
+    bool scheduled = false;
+  };
+  void run_io(IoQueue& queue, std::function<void()> job);
+  void schedule_io(IoQueue& queue);
 
   SimulatedSurroundings surroundings_;
   core::Rank rank_;
@@ -101,8 +110,8 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   std::unique_ptr<gpu::CollectiveBackend> collectives_;
   std::unique_ptr<Network> network_;
   RandomStream delays_;
-  std::deque<std::function<void()>> io_jobs_;
-  bool io_scheduled_ = false;
+  IoQueue io_;
+  IoQueue local_io_;
   std::vector<std::string> log_;
   Ports ports_;
   std::map<messages::Address, std::unique_ptr<Part>> parts_;

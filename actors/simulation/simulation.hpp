@@ -39,7 +39,8 @@ struct SimulationOptions {
   gpu::SimulatedDeviceOptions device;
   gpu::FabricOptions fabric;
   std::vector<SimulatedFault> faults;
-  Storage* storage = nullptr;  ///< where checkpoints are, of all ranks; outlives the simulation
+  Storage* storage = nullptr;            ///< where checkpoints are, of all ranks; outlives the simulation
+  std::vector<Storage*> local_storages;  ///< of each rank's local copies; outlive the simulation
   std::chrono::nanoseconds io_delay = std::chrono::microseconds(200);  ///< see SimulatedSurroundings
   std::chrono::nanoseconds time_limit = std::chrono::hours(1);
   std::uint64_t event_limit = 1'000'000'000;
