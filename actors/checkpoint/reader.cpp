@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <set>
 #include <string>
 
 #include "actors/checkpoint/directory.hpp"
+#include "actors/world/io_worker.hpp"
 #include "core/check.hpp"
 #include "core/convert.hpp"
 #include "core/hash.hpp"
@@ -178,9 +180,16 @@ Result<void> read_tensors(Storage& storage, std::string_view name, const core::M
     for (auto file : files) TRY(check_header(storage, name, manifest.files[file]));
   }
   for (auto target : plan.zero) std::memset(memory[target].data(), 0, memory[target].size());
-  ShardReader reader(storage, name, manifest, options);
-  for (const auto& read : plan.reads) TRY(reader.read(read, targets, memory));
-  return {};
+  std::vector<Result<void>> results(plan.reads.size());
+  std::atomic<bool> going_on{true};
+  run_together(options.threads, plan.reads.size(), [&](std::size_t i) {
+    if (!going_on) return;
+    results[i] = ShardReader(storage, name, manifest, options).read(plan.reads[i], targets, memory);
+    if (!results[i]) going_on = false;
+  });
+  const auto failed =
+      std::find_if(results.begin(), results.end(), [](const auto& result) { return !result; });
+  return failed == results.end() ? Result<void>{} : *failed;
 }
 
 Result<void> verify_checkpoint(Storage& storage, std::string_view name, const core::Manifest& manifest,

@@ -19,6 +19,9 @@ struct ReadOptions {
   /// Otherwise only what is wanted is read, and damage is not seen.
   bool verify = true;
   std::size_t chunk_bytes = std::size_t{4} << 20;  ///< memory for shards that do not go straight to a target
+  /// Shards are read by so many threads. More than one needs a storage that takes several calls at once, and
+  /// `progress` is then called by all of them.
+  std::size_t threads = 1;
   std::function<void(std::uint64_t bytes)> progress;  ///< after every chunk; may be empty
 };
 

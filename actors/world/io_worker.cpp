@@ -2,9 +2,22 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
+#include <vector>
 
 namespace troupe::actors {
+
+void run_together(std::size_t threads, std::size_t count, const std::function<void(std::size_t)>& job) {
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (auto i = next.fetch_add(1); i < count; i = next.fetch_add(1)) job(i);
+  };
+  std::vector<std::jthread> others;
+  for (std::size_t i = 1; i < std::min(threads, count); ++i) others.emplace_back(work);
+  work();
+}
 
 IoWorker::IoWorker() : thread_([this] { work(); }) {
   ::pthread_setname_np(thread_.native_handle(), "io");

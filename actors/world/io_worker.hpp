@@ -1,12 +1,17 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
 
 namespace troupe::actors {
+
+/// Calls job(0) to job(count - 1) on up to `threads` threads, of which the caller is one, and returns when
+/// all are through.
+void run_together(std::size_t threads, std::size_t count, const std::function<void(std::size_t)>& job);
 
 /// One thread, named "io", which does what blocks on the disk, in order.
 class IoWorker {
