@@ -93,6 +93,12 @@ class Narrator {
     return event(save.step.value, "save", fmt::format("{}, {} bytes", save.name, save.bytes));
   }
 
+  Result<void> local_save_failed(const actors::SaveResult& save) {
+    return say(save.step.value, "local save failed",
+               fmt::format("the local save after step {} failed, training goes on: {}", save.step.value,
+                           save.committed.error().message));
+  }
+
   Result<void> sample(const RunSample& sample) {
     progress_.finish(now_());
     fmt::print("\n{}{}\n\n", sample.prompt, sample.text);
@@ -209,7 +215,8 @@ Result<std::optional<actors::Restored>> resume(DistributedTrainer& trainer, acto
         options.checkpoints);
   }
   // The run's own checkpoints come first, so that a restart does not begin from the given path again.
-  if (world.storage() != nullptr && (options.resume == "auto" || options.resume == "never" || restarted)) {
+  const bool has_own = world.storage() != nullptr || world.local_storage() != nullptr;
+  if (has_own && (options.resume == "auto" || options.resume == "never" || restarted)) {
     auto restored = TRY(trainer.resume({}));
     if (restored || options.resume == "auto" || options.resume == "never") return restored;
   }
@@ -225,7 +232,7 @@ Result<void> tell_of_resume(Narrator& narrator, const std::optional<actors::Rest
   if (!restored) return {};
   const auto step = restored->step.value;
   for (const auto& damaged : restored->passed_over) {
-    TRY(narrator.say(step, "passed over", fmt::format("passed over a damaged checkpoint: {}", damaged)));
+    TRY(narrator.say(step, "passed over", fmt::format("passed over: {}", damaged)));
   }
   return narrator.say(step, "resume", fmt::format("resumed from {}, after {} steps", restored->name, step));
 }
@@ -242,6 +249,7 @@ class Run {
       const auto wishes = TRY(one_step());
       if ((wishes & messages::kWishLeave) == 0) continue;
       TRY(session.wait_saves());
+      TRY(session.wait_local_saves());
       TRY(report_saves());
       const auto done = session.next_step().value;
       if (narrator_)
@@ -249,6 +257,7 @@ class Run {
       return RunEnd::preempted;
     }
     TRY(session.wait_saves());
+    TRY(session.wait_local_saves());
     TRY(report_saves());
     if (!narrator_) return RunEnd::finished;
     TRY(write_sample(trainer_, *narrator_, options_));
@@ -266,6 +275,8 @@ class Run {
     if (done == options_.trace_steps) trainer_.session().stop_tracing();
     const bool due = options_.save_every > 0 && done % options_.save_every == 0;
     if (requests_ != nullptr && (due || done == options_.steps || outcome.wishes != 0)) TRY(trainer_.save());
+    const bool local_due = options_.local_every > 0 && done % options_.local_every == 0;
+    if (!options_.local_checkpoints.empty() && local_due) TRY(trainer_.save_local());
     TRY(report_saves());
     if (narrator_) {
       std::optional<double> evaluation;
@@ -280,6 +291,9 @@ class Run {
   Result<void> report_saves() {
     for (const auto& save : trainer_.session().take_saves()) {
       if (narrator_) TRY(narrator_->saved(save));
+    }
+    for (const auto& save : trainer_.session().take_local_saves()) {
+      if (narrator_ && !save.committed) TRY(narrator_->local_save_failed(save));
     }
     return {};
   }
@@ -300,6 +314,7 @@ Result<RunEnd> run_distributed(const DistributedRunOptions& options) {
   actors::ProcessWorldOptions world_options;
   world_options.collectives = options.collectives;
   world_options.checkpoint_directory = options.checkpoints;
+  world_options.local_checkpoint_directory = options.local_checkpoints;
   auto world = TRY(actors::ProcessWorld::create(std::move(world_options)));
   auto trainer = TRY(DistributedTrainer::create(*world, options.trainer, corpus));
   bool traced = options.trainer.session.trace && !options.output.empty();

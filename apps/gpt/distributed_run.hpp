@@ -25,6 +25,9 @@ struct DistributedRunOptions {
   /// Directory of checkpoints; empty: none are saved.
   std::string checkpoints;
   std::int64_t save_every = 0;  ///< steps; 0: only at the end, and when asked by a signal
+  /// Directory of local copies, see actors::ProcessWorldOptions; empty: none are kept.
+  std::string local_checkpoints;
+  std::int64_t local_every = 0;  ///< steps
   /// "auto": from the newest whole checkpoint of the directory, if there is one; "never": anew (restarts of
   /// this run go on all the same); else a checkpoint, or a directory of them, to begin from.
   std::string resume = "auto";

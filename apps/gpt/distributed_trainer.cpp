@@ -68,21 +68,30 @@ Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors:
   return session_->restore(options);
 }
 
-Result<void> DistributedTrainer::save() {
+core::Value DistributedTrainer::description() const {
   using core::Value;
   const auto number = [](auto value) { return Value(static_cast<std::int64_t>(value)); };
   const auto& training = session_->plan().options;
   const auto& schedule = options_.schedule;
-  TRY(session_->save(Value::Map{{"program", "gpt"},
-                                {"seed", number(options_.seed)},
-                                {"lanes", number(training.lanes)},
-                                {"microbatches", number(training.microbatches)},
-                                {"sequences", number(options_.microbatch.batch)},
-                                {"context", number(options_.microbatch.length)},
-                                {"schedule", Value::Map{{"peak", schedule.peak},
-                                                        {"floor", schedule.floor},
-                                                        {"warmup", schedule.warmup.value},
-                                                        {"total", schedule.total.value}}}}));
+  return Value::Map{{"program", "gpt"},
+                    {"seed", number(options_.seed)},
+                    {"lanes", number(training.lanes)},
+                    {"microbatches", number(training.microbatches)},
+                    {"sequences", number(options_.microbatch.batch)},
+                    {"context", number(options_.microbatch.length)},
+                    {"schedule", Value::Map{{"peak", schedule.peak},
+                                            {"floor", schedule.floor},
+                                            {"warmup", schedule.warmup.value},
+                                            {"total", schedule.total.value}}}};
+}
+
+Result<void> DistributedTrainer::save() {
+  TRY(session_->save(description()));
+  return {};
+}
+
+Result<void> DistributedTrainer::save_local() {
+  TRY(session_->save_local(description()));
   return {};
 }
 

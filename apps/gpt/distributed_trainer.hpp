@@ -39,6 +39,8 @@ class DistributedTrainer {
   /// Saves in the background; see actors::Session::save. The checkpoint names what the run's data and
   /// learning rates hang on.
   core::Result<void> save();
+  /// As save(), into the local tier.
+  core::Result<void> save_local();
 
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly. Any rank may ask alone.
   core::Result<double> evaluate(std::size_t batches);
@@ -52,6 +54,8 @@ class DistributedTrainer {
   std::int64_t tokens_per_step() const;
 
  private:
+  /// What the run's data and learning rates hang on.
+  core::Value description() const;
   DistributedTrainer(const DistributedTrainerOptions& options, const Corpus& corpus, Model model);
   core::Result<double> run_lane(core::Lane lane);
 

@@ -45,6 +45,9 @@ struct Options {
   std::int64_t save_every = 100;
   actors::Retention retention{.keep_last = 3, .keep_every = 0};
   std::uint64_t staging_mib = 256;
+  std::string local_checkpoints;
+  std::int64_t local_every = 10;
+  int replication_jump = 1, replication_factor = 1;
 };
 
 void add_distributed_options(CLI::App& app, Options& o) {
@@ -71,6 +74,13 @@ void add_checkpoint_options(CLI::App& app, Options& o) {
   app.add_option("--keep-every", o.retention.keep_every, "Also keep those of every so many steps")
       ->capture_default_str();
   app.add_option("--staging-mib", o.staging_mib, "Memory for copies that are not on disk yet")
+      ->capture_default_str();
+  app.add_option("--local-checkpoints", o.local_checkpoints,
+                 "Directory on each node, or in memory (/dev/shm/...), for copies of each rank's state");
+  app.add_option("--local-every", o.local_every, "Steps between local copies")->capture_default_str();
+  app.add_option("--replication-factor", o.replication_factor, "Ranks that keep copies of each other's state")
+      ->capture_default_str();
+  app.add_option("--replication-jump", o.replication_jump, "How far apart they are: the ranks of a node")
       ->capture_default_str();
 }
 
@@ -220,6 +230,10 @@ Result<RunEnd> train_distributed(const Options& o) {
   run.checkpoints = o.checkpoints;
   run.save_every = o.save_every;
   run.resume = o.resume;
+  run.local_checkpoints = o.local_checkpoints;
+  run.local_every = o.local_every;
+  run.trainer.session.local.jump = o.replication_jump;
+  run.trainer.session.local.factor = o.replication_factor;
   auto& checkpoint = run.trainer.session.checkpoint;
   checkpoint.retention = o.retention;
   checkpoint.staging_bytes = o.staging_mib << 20;
