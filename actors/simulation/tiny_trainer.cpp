@@ -103,6 +103,7 @@ core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOp
   if (!result.restored) trainer.initialise();
   auto take_saves = [&] {
     for (auto& save : session->take_saves()) result.saves.push_back(std::move(save));
+    for (auto& save : session->take_local_saves()) result.local_saves.push_back(std::move(save));
   };
   while (session->next_step().value < options.steps) {
     result.outcomes.push_back(TRY(trainer.step()));
@@ -110,10 +111,14 @@ core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOp
     if (options.save_every > 0 && done % options.save_every == 0) {
       TRY(session->save(core::Value::Map{{"done", done}}));
     }
+    if (options.local_every > 0 && done % options.local_every == 0) {
+      TRY(session->save_local(core::Value::Map{{"done", done}}));
+    }
     take_saves();
   }
   result.state_hash = TRY(trainer.state_hash());
   TRY(session->wait_saves());
+  TRY(session->wait_local_saves());
   take_saves();
   TRY(session->leave());
   return result;

@@ -14,10 +14,11 @@ struct TinyTrainerOptions {
   SessionOptions session;
   std::int64_t steps = 5;
   int layers = 4;
-  std::int64_t width = 24;      ///< elements of a layer's weight; its bias has a third
-  std::uint64_t seed = 1;       ///< of values and data
-  std::int64_t save_every = 0;  ///< steps; 0: never
-  bool restore = false;         ///< begin with the newest checkpoint, when there is one
+  std::int64_t width = 24;       ///< elements of a layer's weight; its bias has a third
+  std::uint64_t seed = 1;        ///< of values and data
+  std::int64_t save_every = 0;   ///< steps; 0: never
+  std::int64_t local_every = 0;  ///< steps between local saves; 0: never
+  bool restore = false;          ///< begin with the newest checkpoint, when there is one
   std::chrono::nanoseconds layer_time = std::chrono::microseconds(50);  ///< of one forward or backward
 };
 
@@ -25,6 +26,7 @@ struct TinyTrainerResult {
   std::vector<StepOutcome> outcomes;
   std::optional<Restored> restored;
   std::vector<SaveResult> saves;
+  std::vector<SaveResult> local_saves;
   std::uint64_t state_hash = 0;  ///< of all parameters at the end; the same on every rank
 };
 

@@ -1,0 +1,443 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "actors/checkpoint/directory.hpp"
+#include "actors/replica/copies.hpp"
+#include "actors/world/simulation/storage.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "tests/simulation/simulated_job.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::int64_t kSteps = 6;
+constexpr int kWorld = 8;
+
+std::vector<core::Clique> pairs() {
+  return {{{0}, {1}}, {{2}, {3}}, {{4}, {5}}, {{6}, {7}}};
+}
+std::vector<core::Clique> uneven() {
+  return {{{2}, {6}, {7}}, {{3}, {1}}, {{5}}, {{0}, {4}}};
+}
+
+TinyTrainerOptions local_job(core::Strategy strategy, std::int64_t steps) {
+  auto options = tiny_job(strategy);
+  options.steps = steps;
+  options.restore = true;
+  options.local_every = 1;
+  options.session.checkpoint.deadline = std::chrono::seconds(30);
+  options.session.checkpoint.staging_bytes = 2048;
+  options.session.checkpoint.chunk_bytes = 256;
+  options.session.local.deadline = std::chrono::seconds(10);
+  options.session.local.sync = true;
+  options.session.local.staging_bytes = 128;
+  options.session.local.chunk_bytes = 64;
+  return options;
+}
+
+std::uint64_t uninterrupted_hash() {
+  auto options = tiny_job(core::Strategy::ddp);
+  options.steps = kSteps;
+  auto outcome = simulate_tiny(1, 1, options);
+  EXPECT_EQ(problems_of(outcome.report), "");
+  return outcome.ranks[0].state_hash;
+}
+
+/// Nodes with memory or a disk each, which outlive jobs.
+class LocalTierJobs : public testing::Test {
+ protected:
+  explicit LocalTierJobs(int nodes = kWorld) {
+    for (int node = 0; node < nodes; ++node) {
+      SimulatedStorageOptions options;
+      options.name = fmt::format("node {}", node);
+      nodes_.push_back(std::make_unique<SimulatedStorage>(options));
+    }
+  }
+
+  SimulationOptions simulation(int world = kWorld) const {
+    SimulationOptions simulation;
+    simulation.ranks = {world};
+    simulation.seed = 5;
+    for (const auto& node : nodes_) simulation.local_storages.push_back(node.get());
+    return simulation;
+  }
+
+  JobOutcome<TinyTrainerResult> run(const TinyTrainerOptions& options) {
+    auto outcome = simulate_tiny(simulation(), options);
+    EXPECT_EQ(problems_of(outcome.report), "");
+    return outcome;
+  }
+
+  /// A job that saved after `steps` steps and is over.
+  void save(TinyTrainerOptions options, std::int64_t steps) {
+    options.steps = steps;
+    const auto outcome = run(options);
+    for (const auto& rank : outcome.ranks) {
+      ASSERT_FALSE(rank.local_saves.empty());
+      for (const auto& save : rank.local_saves) ASSERT_TRUE(save.committed) << save.committed.error().message;
+    }
+  }
+
+  /// One bit flips on a disk.
+  void rot(int rank, int owner) {
+    for (const auto& copy : held(rank)) {
+      if (copy.owner.value != owner) continue;
+      const auto file = fmt::format("shard_{:05}_0.safetensors", owner);
+      ASSERT_TRUE(nodes_[static_cast<std::size_t>(rank)]->rot(path_in(path_of(copy.name, copy.owner), file)));
+      return;
+    }
+    FAIL() << "rank " << rank << " holds no copy of " << owner;
+  }
+
+  /// The node of this rank is lost, and another one stands in its place.
+  void replace(int rank) {
+    nodes_[static_cast<std::size_t>(rank)] = std::make_unique<SimulatedStorage>(SimulatedStorageOptions{});
+  }
+
+  std::vector<core::HeldCopy> held(int rank) {
+    auto found = find_copies(*nodes_[static_cast<std::size_t>(rank)], core::WorldSize{kWorld});
+    EXPECT_TRUE(found);
+    EXPECT_THAT(found->passed_over, IsEmpty());
+    return found->held;
+  }
+
+  /// Steps and owners, such as "3: 0 1".
+  std::string text_of_held(int rank) {
+    std::string text;
+    core::Step step{-1};
+    for (const auto& copy : held(rank)) {
+      if (copy.name.step != step)
+        text += fmt::format("{}{}:", text.empty() ? "" : ", ", copy.name.step.value);
+      step = copy.name.step;
+      text += fmt::format(" {}", copy.owner.value);
+    }
+    return text;
+  }
+
+  void hide(int rank, int owner, const std::string& file) {
+    for (const auto& copy : held(rank)) {
+      if (copy.owner.value != owner) continue;
+      ASSERT_TRUE(
+          nodes_[static_cast<std::size_t>(rank)]->remove(path_in(path_of(copy.name, copy.owner), file)));
+      return;
+    }
+    FAIL() << "rank " << rank << " holds no copy of " << owner;
+  }
+
+  void expect_goes_on(const JobOutcome<TinyTrainerResult>& outcome, std::int64_t from) {
+    const auto expected = uninterrupted_hash();
+    for (const auto& rank : outcome.ranks) {
+      ASSERT_TRUE(rank.restored.has_value());
+      EXPECT_TRUE(rank.restored->is_local);
+      EXPECT_EQ(rank.restored->step, core::Step{from});
+      EXPECT_EQ(rank.restored->common, (core::Value{core::Value::Map{{"done", from}}}));
+      EXPECT_EQ(rank.outcomes.size(), static_cast<std::size_t>(kSteps - from));
+      EXPECT_EQ(rank.state_hash, expected);
+    }
+  }
+
+  std::vector<std::unique_ptr<SimulatedStorage>> nodes_;
+};
+
+TEST_F(LocalTierJobs, GoOnWithTheSameBits) {
+  for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+    for (const auto& [jump, factor] : {std::pair{1, 1}, {2, 4}, {4, 2}}) {
+      for (int rank = 0; rank < kWorld; ++rank) replace(rank);
+      auto options = local_job(strategy, kSteps);
+      options.session.local.jump = jump;
+      options.session.local.factor = factor;
+      save(options, 3);
+
+      expect_goes_on(run(options), 3);
+    }
+  }
+}
+
+TEST_F(LocalTierJobs, KeepEveryCopyOfTheCliqueAndOnlyTheNewestSave) {
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.cliques = uneven();
+
+  save(options, 2);
+
+  const char* const expected[] = {"2: 0 4", "2: 1 3", "2: 2 6 7", "2: 1 3",
+                                  "2: 0 4", "2: 5",   "2: 2 6 7", "2: 2 6 7"};
+  for (int rank = 0; rank < kWorld; ++rank) EXPECT_EQ(text_of_held(rank), expected[rank]) << rank;
+}
+
+TEST_F(LocalTierJobs, BringBackWhatThreeNodesLost) {
+  for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+    for (const auto& cliques : {pairs(), uneven()}) {
+      for (int rank = 0; rank < kWorld; ++rank) replace(rank);
+      auto options = local_job(strategy, kSteps);
+      options.session.local.cliques = cliques;
+      save(options, 3);
+      for (int rank : {6, 3, 4}) replace(rank);
+
+      expect_goes_on(run(options), 3);
+    }
+  }
+}
+
+TEST_F(LocalTierJobs, HoldAllCopiesAgainAfterALoss) {
+  auto options = local_job(core::Strategy::zero1, 3);
+  options.session.local.cliques = uneven();
+  save(options, 3);
+  for (int rank : {6, 3, 4}) replace(rank);
+
+  run(options);  // restores, and has no step left to make
+
+  EXPECT_EQ(text_of_held(3), "3: 1 3");
+  EXPECT_EQ(text_of_held(4), "3: 0 4");
+  EXPECT_EQ(text_of_held(6), "3: 2 6 7");
+}
+
+TEST_F(LocalTierJobs, FallBackToTheOlderSaveWhenEveryRankLacksAFileOfTheNewest) {
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.keep = 2;
+  save(options, 3);
+  for (int rank = 0; rank < kWorld; ++rank) hide(rank, rank, core::kManifestName);
+
+  const auto outcome = run(options);
+
+  expect_goes_on(outcome, 2);
+  EXPECT_THAT(outcome.ranks[0].restored->passed_over,
+              Contains(HasSubstr("rank_00000/manifest.json\" is not there")));
+}
+
+TEST_F(LocalTierJobs, TakeAPeersCopyInPlaceOfOneThatWasAltered) {
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.cliques = pairs();
+  save(options, 3);
+  rot(0, 0);
+
+  const auto outcome = run(options);
+
+  expect_goes_on(outcome, 3);
+  for (const auto& rank : outcome.ranks) {
+    ASSERT_EQ(rank.restored->passed_over.size(), 1u);
+    EXPECT_THAT(rank.restored->passed_over[0], HasSubstr("do not match their hash"));
+  }
+}
+
+TEST_F(LocalTierJobs, DoNotTakeAlteredCopiesOfPeers) {
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.cliques = pairs();
+  options.session.local.keep = 2;
+  save(options, 3);
+  rot(1, 0);
+  hide(0, 0, core::kManifestName);
+
+  const auto outcome = run(options);
+
+  expect_goes_on(outcome, 2);
+}
+
+TEST_F(LocalTierJobs, IgnoreWhatOthersPutThere) {
+  auto options = local_job(core::Strategy::ddp, kSteps);
+  save(options, 3);
+  for (const auto& node : nodes_) {
+    for (const char* name : {"word", "step_00000009", "step_00000009-xyz", "two words",
+                             "step_9-0123456789abcdef", "step_00000009-0123456789ABCDEF"}) {
+      ASSERT_TRUE(node->make_directory(name));
+    }
+    ASSERT_TRUE(node->create("step_00000008-0123456789abcdef"));
+    ASSERT_TRUE(node->make_directory("step_00000007-0123456789abcdef"));
+    ASSERT_TRUE(node->make_directory("step_00000007-0123456789abcdef/rank_00001.tmp"));
+    ASSERT_TRUE(node->make_directory("step_00000007-0123456789abcdef/rank_1"));
+  }
+
+  expect_goes_on(run(options), 3);
+}
+
+TEST_F(LocalTierJobs, FailOnAllRanksWithOneRankAndLeaveNothing) {
+  SimulatedStorageOptions broken;
+  broken.write_failure = 1;
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.cliques = pairs();
+  nodes_[1]->set_options(broken);
+
+  const auto outcome = run(options);
+
+  for (const auto& rank : outcome.ranks) {
+    EXPECT_EQ(rank.state_hash, uninterrupted_hash()) << "training goes on";
+    ASSERT_EQ(rank.local_saves.size(), static_cast<std::size_t>(kSteps));
+    for (const auto& save : rank.local_saves) {
+      ASSERT_FALSE(save.committed);
+      EXPECT_THAT(save.committed.error().message, HasSubstr("rank 1: "));
+    }
+  }
+  for (const auto& node : nodes_) EXPECT_THAT(*node->list(""), IsEmpty());
+}
+
+TEST_F(LocalTierJobs, KeepTheOlderSaveWhenAPeersCopyDoesNotFit) {
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.cliques = pairs();
+  save(options, 2);
+  const auto before = text_of_held(0);
+  SimulatedStorageOptions full;
+  full.capacity_bytes = nodes_[5]->used_bytes() * 7 / 4;  // room for one's own copy, and half a peer's
+  nodes_[5]->set_options(full);
+
+  const auto outcome = run(options);
+
+  expect_goes_on(outcome, 2);
+  for (const auto& save : outcome.ranks[0].local_saves) {
+    ASSERT_FALSE(save.committed);
+    EXPECT_THAT(save.committed.error().message, HasSubstr("rank 5: "));
+  }
+  for (int rank = 0; rank < kWorld; ++rank) EXPECT_EQ(text_of_held(rank).substr(0, 2), "2:");
+  EXPECT_EQ(text_of_held(0), before);
+}
+
+TEST_F(LocalTierJobs, SurviveTheLossOfPowerOnAllNodesWhenTheyAreSynced) {
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.cliques = pairs();
+  save(options, 3);
+  for (const auto& node : nodes_) node->crash();
+
+  expect_goes_on(run(options), 3);
+}
+
+TEST_F(LocalTierJobs, SurviveTheLossOfPowerOnEveryOtherNodeUnsynced) {
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.cliques = pairs();
+  options.session.local.sync = false;
+  save(options, 3);
+  for (std::size_t node = 0; node < nodes_.size(); node += 2) nodes_[node]->crash();
+
+  expect_goes_on(run(options), 3);
+}
+
+class TwoTiers : public LocalTierJobs {
+ protected:
+  JobOutcome<TinyTrainerResult> run_with_disk(const TinyTrainerOptions& options, int world = kWorld) {
+    auto simulated = simulation(world);
+    simulated.storage = &disk_;
+    auto outcome = simulate_tiny(simulated, options);
+    EXPECT_EQ(problems_of(outcome.report), "");
+    return outcome;
+  }
+  /// Checkpoints after steps 2 and 4, local saves after every step.
+  TinyTrainerOptions job() {
+    auto options = local_job(core::Strategy::zero1, kSteps);
+    options.session.local.cliques = pairs();
+    options.save_every = 2;
+    return options;
+  }
+  void train_to(std::int64_t steps) {
+    auto options = job();
+    options.steps = steps;
+    run_with_disk(options);
+  }
+  void expect_checkpoint(const JobOutcome<TinyTrainerResult>& outcome, std::int64_t step) {
+    for (const auto& rank : outcome.ranks) {
+      ASSERT_TRUE(rank.restored.has_value());
+      EXPECT_FALSE(rank.restored->is_local);
+      EXPECT_EQ(rank.restored->step, core::Step{step});
+      EXPECT_EQ(rank.state_hash, uninterrupted_hash());
+    }
+  }
+
+  SimulatedStorage disk_{SimulatedStorageOptions{}};
+};
+
+TEST_F(TwoTiers, GoOnFromTheLocalOneWhenItIsNewerOrAsNew) {
+  train_to(3);
+  expect_goes_on(run_with_disk(job()), 3);
+}
+
+TEST_F(TwoTiers, PreferTheLocalOneOfTheSameStep) {
+  train_to(4);
+  expect_goes_on(run_with_disk(job()), 4);
+}
+
+TEST_F(TwoTiers, FallBackToTheCheckpointOnAllRanksWhenACliqueLostAll) {
+  train_to(3);
+  replace(6);
+  replace(7);
+
+  const auto outcome = run_with_disk(job());
+
+  expect_checkpoint(outcome, 2);
+  EXPECT_THAT(outcome.ranks[0].restored->passed_over,
+              ElementsAre("the local save after step 3: the clique [6, 7] holds no copy of rank 6, 7"));
+}
+
+TEST_F(TwoTiers, FallBackToTheCheckpointWhenBothCopiesAreAltered) {
+  train_to(3);
+  rot(0, 0);
+  rot(1, 0);
+
+  expect_checkpoint(run_with_disk(job()), 2);
+}
+
+TEST_F(TwoTiers, UseTheCheckpointWhenTheNumberOfRanksHasChanged) {
+  train_to(3);
+  auto options = job();
+  options.session.local.cliques.clear();
+
+  const auto outcome = run_with_disk(options, 4);
+
+  expect_checkpoint(outcome, 2);
+  EXPECT_THAT(outcome.ranks[0].restored->passed_over,
+              Contains(HasSubstr("saved by 8 ranks, this job has 4")));
+}
+
+TEST_F(TwoTiers, UseTheCheckpointWhenTheCliquesHaveChangedAndANodeIsLost) {
+  train_to(3);
+  replace(1);
+  auto options = job();
+  options.session.local.cliques = {{{0}, {2}}, {{1}, {3}}, {{4}, {5}}, {{6}, {7}}};
+
+  expect_checkpoint(run_with_disk(options), 2);
+}
+
+TEST_F(TwoTiers, DoNotTakeCopiesOfAnotherStrategy) {
+  train_to(3);
+  auto options = job();
+  options.session.training.strategy = core::Strategy::ddp;
+
+  const auto outcome = run_with_disk(options);
+
+  expect_checkpoint(outcome, 2);
+  EXPECT_THAT(outcome.ranks[0].restored->passed_over, Contains(HasSubstr("another placement")));
+}
+
+TEST_F(LocalTierJobs, SurviveTheDeathOfARankInEveryStateOfItsKeeper) {
+  for (const char* state : {"copying", "copied", "receiving", "held", "tidying", "kept"}) {
+    for (int victim : {0, 3}) {
+      for (int rank = 0; rank < kWorld; ++rank) replace(rank);
+      auto options = local_job(core::Strategy::zero1, kSteps);
+      options.session.local.cliques = uneven();
+      save(options, 2);
+      auto simulated = simulation();
+      SimulatedFault death;
+      death.rank = {victim};
+      death.role = messages::Role::replica_keeper;
+      death.state = state;
+      simulated.faults = {death};
+      const auto killed = simulate_tiny(simulated, options);
+      ASSERT_EQ(violations_of(killed.report), "") << state;
+      ASSERT_FALSE(killed.report.results[static_cast<std::size_t>(victim)]);
+      replace(victim);
+
+      const auto outcome = run(options);
+
+      for (const auto& rank : outcome.ranks) {
+        ASSERT_TRUE(rank.restored.has_value()) << state << ", rank " << victim;
+        EXPECT_GE(rank.restored->step, core::Step{2});
+        EXPECT_EQ(rank.state_hash, uninterrupted_hash()) << state << ", rank " << victim;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace troupe::actors
