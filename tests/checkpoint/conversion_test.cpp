@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "core/checkpoint/safetensors.hpp"
 #include "tests/checkpoint/checkpoint_tool.hpp"
@@ -277,9 +278,12 @@ TEST(CheckpointExport, WrongUseIsRefused) {
   EXPECT_FALSE(std::filesystem::exists("nowhere"));
 }
 
+using Commands = std::vector<std::vector<std::string>>;
+
 /// Every file cut short and every byte altered, one after the other: no crash, no hang, and no exit code but
 /// those that the commands have.
-void torture(const std::string& path, std::size_t stride) {
+void torture(const std::string& path, std::size_t stride,
+             const std::function<Commands(const TemporaryDirectory&)>& commands) {
   for (const auto& name : names_in(path)) {
     const auto file = path + "/" + name;
     const auto whole = read_file(file);
@@ -289,8 +293,7 @@ void torture(const std::string& path, std::size_t stride) {
         if (!cut) bytes[at] = static_cast<char>(bytes[at] ^ 0x81);
         write_file(file, bytes);
         TemporaryDirectory out;
-        for (const auto& arguments :
-             std::vector<std::vector<std::string>>{{"show", path, "--json"}, {"import", path, out / "out"}}) {
+        for (const auto& arguments : commands(out)) {
           const int code = run_checkpoint(arguments).exit_code;
           EXPECT_TRUE(code >= 0 && code <= 2) << name << " " << at;
         }
@@ -300,11 +303,32 @@ void torture(const std::string& path, std::size_t stride) {
   }
 }
 
+void torture_foreign(const std::string& path, std::size_t stride) {
+  torture(path, stride, [&path](const TemporaryDirectory& out) {
+    return Commands{{"show", path, "--json"}, {"import", path, out / "out"}};
+  });
+}
+
+TEST(HostileFiles, OfTroupeNeverCrash) {
+  TemporaryDirectory directory;
+  const auto path = directory / "step_00000007";
+  std::filesystem::copy(golden_checkpoint(), path);
+
+  torture(path, 29, [&path](const TemporaryDirectory& out) {
+    return Commands{{"show", path, "--tensor", "weight"},
+                    {"diff", path, golden_checkpoint()},
+                    {"reshard", path, out / "out", "--mesh", "2", "--no-verify"},
+                    {"export", path, out / "dcp", "--to", "dcp", "--no-verify"}};
+  });
+
+  EXPECT_EQ(run_checkpoint({"verify", path}).exit_code, 0);
+}
+
 TEST(HostileFiles, OfPyTorchNeverCrash) {
   TemporaryDirectory directory;
   std::filesystem::copy(golden("interop/mesh"), directory / "mesh");
 
-  torture(directory / "mesh", 211);
+  torture_foreign(directory / "mesh", 331);
 
   EXPECT_EQ(run_checkpoint({"show", directory / "mesh"}).exit_code, 0);
 }
@@ -314,8 +338,8 @@ TEST(HostileFiles, OfModelsNeverCrash) {
   run_checkpoint({"export", golden_checkpoint(), directory / "hf", "--to", "huggingface"});
   run_checkpoint({"export", golden_checkpoint(), directory / "st", "--to", "dcp", "--form", "safetensors"});
 
-  torture(directory / "hf", 11);
-  torture(directory / "st", 11);
+  torture_foreign(directory / "hf", 11);
+  torture_foreign(directory / "st", 11);
 
   EXPECT_EQ(run_checkpoint({"show", directory / "hf"}).exit_code, 0);
 }

@@ -98,7 +98,7 @@ void add_diff(CLI::App& checkpoint, int& exit_code) {
       "they differ, 2 when one can not be read.\n"
       "Examples:\n"
       "  troupe checkpoint diff run1/checkpoints/step_00000200 run2/checkpoints/step_00000200\n"
-      "  troupe checkpoint diff run/checkpoints model --weights-only --rename model.=");
+      "  troupe checkpoint diff run/checkpoints model --weights-only");
   command->callback([arguments, &exit_code] {
     exit_code = print_outcome("diff", kTrouble, [&]() -> Result<Outcome> {
       auto left = TRY(open_source(arguments->left));

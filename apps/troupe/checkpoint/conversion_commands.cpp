@@ -262,7 +262,7 @@ void add_export(CLI::App& checkpoint, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  troupe checkpoint export run/checkpoints dcp_directory --to dcp\n"
-      "  troupe checkpoint export run/checkpoints model --to huggingface --dtype bf16 --rename =model.");
+      "  troupe checkpoint export run/checkpoints model --to huggingface --dtype bf16");
   command->callback([arguments, &exit_code] {
     exit_code = print_outcome("export", [&] { return export_checkpoint(*arguments); });
   });

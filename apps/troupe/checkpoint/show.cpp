@@ -21,6 +21,7 @@ using Json = nlohmann::ordered_json;
 using core::Errc;
 using core::Result;
 
+constexpr std::size_t kMostNameColumns = 100;
 constexpr std::size_t kMostValues = 40;
 constexpr std::size_t kMostShards = 62;
 
@@ -58,7 +59,7 @@ std::int64_t elements_of(const core::Manifest& manifest) {
 void append_table(const core::Manifest& manifest, std::string& text) {
   std::size_t width = 6;
   for (const auto& tensor : manifest.tensors)
-    width = std::max(width, std::min<std::size_t>(printable(tensor.key).size(), 60));
+    width = std::max(width, std::min(printable(tensor.key).size(), kMostNameColumns));
   auto out = std::back_inserter(text);
   fmt::format_to(out, "{:<{}} {:<8} {:>16} {:>6} {:>10}\n", "tensor", width, "dtype", "shape", "shards",
                  "bytes");
@@ -194,9 +195,8 @@ Result<std::string> show_tensor_text(const Source& source, const std::string& ke
     const auto& shard = tensor.shards[i];
     const auto& file = files[shard.file].name;
     const auto rank = rank_of(file);
-    fmt::format_to(out, "{}  {}{}  bytes {} to {} of {}{}\n", shard_letter(i), core::to_string(shard.box),
-                   rank ? fmt::format("  rank {}", *rank) : "", shard.begin, shard.end, printable(file),
-                   source.form == SourceForm::troupe ? "  hash " + core::hex64(shard.hash) : "");
+    fmt::format_to(out, "{}  {}{}  bytes {} to {} of {}\n", shard_letter(i), core::to_string(shard.box),
+                   rank ? fmt::format("  rank {}", *rank) : "", shard.begin, shard.end, printable(file));
   }
   if (tensor.shards.size() > kMostShards)
     fmt::format_to(out, "... and {} more; --json has all\n", tensor.shards.size() - kMostShards);
