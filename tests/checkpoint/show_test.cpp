@@ -111,6 +111,21 @@ TEST(CheckpointShow, WhatIsNoCheckpointIsRefusedWithWhatWasExpected) {
   EXPECT_THAT(nothing.err, HasSubstr("does not exist"));
 }
 
+TEST(CheckpointShow, ASaveThatNeverEndedIsNoCheckpoint) {
+  TemporaryDirectory directory;
+  const auto path = directory / "step_00000007.tmp-0123456789abcdef/";
+  std::filesystem::copy(golden_checkpoint(), path);
+  std::filesystem::remove(path + "manifest.json");
+
+  for (const Output& run :
+       {run_checkpoint({"show", path}), run_checkpoint({"diff", path, golden_checkpoint()}),
+        run_checkpoint({"export", path, directory / "model", "--to", "huggingface"}),
+        run_checkpoint({"verify", path})}) {
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_THAT(run.err, HasSubstr("a directory without a manifest is a save that never finished"));
+  }
+}
+
 TEST(CheckpointShow, NamesThatSteerATerminalAreEscaped) {
   TemporaryDirectory directory;
   const auto path = make_checkpoint(directory / "", 1, {{"a\x1b[2Jb", core::DType::u8, {2}, "ab"}});

@@ -62,6 +62,13 @@ bool holds_checkpoints(const std::string& path) {
   return listed && !listed->empty();
 }
 
+/// The files of a save that never ended look like ones of PyTorch that are whole.
+bool is_unfinished(const std::string& path) {
+  auto directory = std::filesystem::path(path).lexically_normal();
+  if (!directory.has_filename()) directory = directory.parent_path();
+  return directory.filename().string().starts_with("step_");
+}
+
 }  // namespace
 
 std::string_view describe(SourceForm form) noexcept {
@@ -91,7 +98,7 @@ Result<Source> open_checkpoint(const std::string& path) {
 }
 
 Result<Source> open_source(const std::string& path) {
-  if (!holds_checkpoints(path)) {
+  if (!holds_checkpoints(path) && !is_unfinished(path)) {
     auto foreign = open_foreign(path, false);
     if (foreign || foreign.error().code != Errc::not_found) return foreign;
   }
