@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "core/hash.hpp"
 
@@ -37,6 +38,7 @@ void CheckpointWriterMachine::receive(const messages::Envelope& envelope, Outbox
                                      [&](const messages::ChunkWritten& m) { on(m, outbox); },
                                      [&](const messages::FilesDurable& m) { on(m, outbox); },
                                      [&](const messages::SaveOver& m) { on(m, outbox); }});
+  watch(outbox);
 }
 
 void CheckpointWriterMachine::on(const messages::SaveBegan& begun, Outbox& outbox) {
@@ -78,8 +80,13 @@ void CheckpointWriterMachine::on(const messages::BucketHeld& held, Outbox& outbo
 
 void CheckpointWriterMachine::on(const messages::SavePlanned& planned, Outbox& outbox) {
   Save* save = find(planned.sequence);
-  if (save == nullptr || save->planned || save->state != State::accepted) return;
+  if (save == nullptr || save->planned) return;
   save->planned = true;
+  if (save->state == State::failed) {
+    // The coordinator was still at another save when this one failed here.
+    outbox.send(coordinator(), messages::SaveFailed{save->sequence, config_.rank, save->failure});
+    return;
+  }
   if (!is_of_structure(planned.pieces)) {
     fail(*save,
          {true, core::Errc::mismatch,
@@ -174,7 +181,39 @@ void CheckpointWriterMachine::fail(Save& save, messages::Failure failure, Outbox
   save.state = State::failed;
   outbox.perform(CloseSave{save.sequence});
   for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) release(save, bucket, outbox);
-  outbox.send(coordinator(), messages::SaveFailed{save.sequence, config_.rank, std::move(failure)});
+  save.failure = std::move(failure);
+  outbox.send(coordinator(), messages::SaveFailed{save.sequence, config_.rank, save.failure});
+}
+
+void CheckpointWriterMachine::watch(Outbox& outbox) {
+  if (config_.hold_deadline.count() == 0) return;
+  const auto holds = [](const Save& save) {
+    return save.state == State::accepted || save.state == State::staging;
+  };
+  const auto oldest = std::find_if(saves_.begin(), saves_.end(), holds);
+  const auto sequence = oldest == saves_.end() ? 0 : oldest->sequence;
+  if (std::exchange(watched_, sequence) == sequence) return;
+  if (sequence != 0) {
+    outbox.arm(kHold, config_.hold_deadline);
+  } else {
+    outbox.cancel(kHold);
+  }
+}
+
+void CheckpointWriterMachine::timer(TimerId, Outbox& outbox) {
+  Save* save = find(std::exchange(watched_, 0));
+  if (save != nullptr && (save->state == State::accepted || save->state == State::staging)) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(config_.hold_deadline).count();
+    fail(
+        *save,
+        {true, core::Errc::timeout,
+         fmt::format("the save has held up training for {} s and is given up: {} of {} chunks are staged, {} "
+                     "written; the disk is too slow, or there is too little memory for staging",
+                     seconds, save->staged, save->chunks.size(), save->written)},
+        outbox);
+    advance(outbox);
+  }
+  watch(outbox);
 }
 
 void CheckpointWriterMachine::release(Save& save, std::uint32_t bucket, Outbox& outbox) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <span>
@@ -23,6 +24,9 @@ struct CheckpointWriterConfig {
   std::uint32_t credits = 0;  ///< staging buffers of chunk_bytes each
   /// Who says what is written and where.
   messages::Address coordinator{core::Rank{0}, messages::Role::checkpoint_coordinator, 0};
+  /// A save that holds up updates for longer fails, so that a disk that does not answer is no reason for the
+  /// job to end; 0: as long as it takes.
+  std::chrono::nanoseconds hold_deadline{};
   bool tells_trainer = true;  ///< of the end of saves; otherwise the coordinator does
 };
 
@@ -38,6 +42,7 @@ class CheckpointWriterMachine final : public Machine {
   explicit CheckpointWriterMachine(CheckpointWriterConfig config);
 
   void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  void timer(TimerId id, Outbox& outbox) override;
   std::string_view state() const override;
   std::string waiting_for() const override;
   const CheckpointWriterConfig& config() const { return config_; }
@@ -54,6 +59,7 @@ class CheckpointWriterMachine final : public Machine {
     failed,
     aborted
   };
+  static constexpr TimerId kHold = 0;
   struct Bucket {
     bool held = false;
     bool released = false;
@@ -70,6 +76,7 @@ class CheckpointWriterMachine final : public Machine {
     std::uint32_t asked = 0;  ///< chunks whose staging was asked for
     std::uint32_t staged = 0;
     std::uint32_t written = 0;
+    messages::Failure failure;  ///< when failed
   };
 
   void on(const messages::SaveBegan& begun, Outbox& outbox);
@@ -82,6 +89,8 @@ class CheckpointWriterMachine final : public Machine {
   void on(const messages::SaveOver& over, Outbox& outbox);
   bool is_of_structure(std::span<const std::uint32_t> pieces) const;
   void advance(Outbox& outbox);
+  /// Watches the oldest save that holds buckets.
+  void watch(Outbox& outbox);
   void stage_chunks(Save& save, Outbox& outbox);
   void release(Save& save, std::uint32_t bucket, Outbox& outbox);
   void fail(Save& save, messages::Failure failure, Outbox& outbox);
@@ -101,7 +110,8 @@ class CheckpointWriterMachine final : public Machine {
   std::uint64_t last_begun_ = 0;
   std::vector<messages::BucketHeld> early_;  ///< of a save whose SaveBegan is still on its way here
   std::vector<std::uint32_t> free_credits_;
-  State last_ = State::idle;  ///< how the last save ended
+  std::uint64_t watched_ = 0;  ///< the save that the timer is for; 0: none
+  State last_ = State::idle;   ///< how the last save ended
 };
 
 }  // namespace troupe::actors

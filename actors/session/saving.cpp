@@ -81,6 +81,8 @@ void Session::spawn_checkpoint_roles() {
   writer.bucket_of = state_.buckets();
   writer.chunk_bytes = checkpoint_plane_->chunk_bytes();
   writer.credits = checkpoint_plane_->credits();
+  // Before the collectives of other ranks, which wait for this one, count as hung.
+  writer.hold_deadline = options_.step_deadline * 2 / 3;
   world_.spawn({world_.rank(), Role::checkpoint_writer, 0},
                std::make_unique<CheckpointWriterMachine>(std::move(writer)));
   if (world_.rank().value != 0) return;

@@ -231,6 +231,21 @@ TEST(CheckpointFaults, ADiskSlowerThanTheDeadlineFailsTheSaveNamesTheRanksAndLet
   }
 }
 
+TEST(CheckpointFaults, ADiskThatDoesNotAnswerIsNoReasonForTheJobToEnd) {
+  auto disk = disk_of(0);
+  auto simulation = machines_of(disk, 3, 1);
+  simulation.io_delay = std::chrono::hours(2);
+  simulation.time_limit = std::chrono::hours(100);
+  auto options = saving_job(Strategy::zero1, kSteps);
+  options.session.checkpoint.deadline = CheckpointOptions{}.deadline;
+
+  const auto outcome = simulate_tiny(simulation, options);
+
+  EXPECT_EQ(complaints_of(outcome, kSteps), "");
+  EXPECT_EQ(outcome.report.saves.size(), 4u);
+  expect_survival(disk, outcome.report, 2, 0);
+}
+
 TEST(CheckpointFaults, AQueueOfSavesMayTakeLongerThanTheDeadlinesOfOne) {
   auto disk = disk_of(3);
   auto simulation = machines_of(disk, 2, 3);

@@ -4,8 +4,10 @@
 
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,7 +69,7 @@ class Company {
   /// Until nothing is left to happen.
   void run() {
     for (int events = 0; events < 20'000; ++events) {
-      if (timer_ && draw_.happens(impatience_)) {
+      if (!timers_.empty() && draw_.happens(impatience_)) {
         fire();
         continue;
       }
@@ -125,6 +127,7 @@ class Company {
     config.rank = core::Rank{rank};
     config.buckets = kBuckets;
     config.chunk_bytes = 16;
+    config.hold_deadline = std::chrono::seconds(1);
     for (std::uint32_t t = 0; t < 4; ++t) {
       const core::Box mine{{rank * 12 / world_}, {(rank + 1) * 12 / world_ - rank * 12 / world_}};
       config.structure.tensors.push_back({fmt::format("t{}", t), core::DType::f32, {12}});
@@ -155,17 +158,20 @@ class Company {
   }
 
   void fire() {
-    timer_ = false;
+    auto timer = timers_.begin();
+    std::advance(timer, draw_.below(static_cast<std::uint32_t>(timers_.size())));
+    const auto self = *timer;
+    timers_.erase(timer);
     Outbox outbox;
-    machines_.at(coordinator_address())->timer(0, outbox);
-    carry_out(coordinator_address(), outbox);
+    machines_.at(self)->timer(0, outbox);
+    carry_out(self, outbox);
   }
 
   void carry_out(const Address& self, Outbox& outbox) {
     for (auto& effect : outbox.effects()) {
       if (auto* send = std::get_if<Send>(&effect)) post(self, send->to, std::move(send->body));
-      if (std::holds_alternative<ArmTimer>(effect)) timer_ = true;
-      if (std::holds_alternative<CancelTimer>(effect)) timer_ = false;
+      if (std::holds_alternative<ArmTimer>(effect)) timers_.insert(self);
+      if (std::holds_alternative<CancelTimer>(effect)) timers_.erase(self);
       const auto* perform = std::get_if<Perform>(&effect);
       if (perform != nullptr) begin_work(self, perform->work);
     }
@@ -253,7 +259,7 @@ class Company {
   std::map<int, std::deque<CheckpointWork>> jobs_;    ///< of each rank's I/O worker
   std::map<std::pair<int, std::uint64_t>, std::size_t> shards_;
   std::vector<Trainer> trainers_;
-  bool timer_ = false;
+  std::set<Address> timers_;  ///< whose only timer is armed
   int committed_ = 0;
 };
 

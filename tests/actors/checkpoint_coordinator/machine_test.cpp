@@ -4,97 +4,18 @@
 #include <gtest/gtest.h>
 
 #include "core/checkpoint/manifest.hpp"
-#include "core/checkpoint/values_text.hpp"
-#include "core/hash.hpp"
-#include "tests/actors/checkpoint/checkpoint_work.hpp"
-#include "tests/actors/support/machine_probe.hpp"
+#include "tests/actors/checkpoint_coordinator/coordinator_probe.hpp"
 
 namespace troupe::actors {
 namespace {
 
-using core::Box;
-using core::DType;
 using core::Errc;
-using core::Rank;
-using core::SaveStructure;
 using messages::FilesDurable;
-using messages::SaveAnnounced;
 using messages::SaveDirectoryMade;
 using messages::SaveOver;
 using messages::SavePlanned;
 using messages::StructurePart;
-using messages::StructureWanted;
 using testing::HasSubstr;
-
-constexpr auto kDeadline = std::chrono::seconds(90);
-const messages::Failure kNoSpace{true, Errc::io, "no space left"};
-
-/// Half of "a", by rows, and all of "b".
-SaveStructure half(int rank) {
-  SaveStructure structure;
-  structure.tensors = {{"a", DType::f32, {8}}, {"b", DType::f32, {4}}};
-  structure.pieces = {{0, {{4 * rank}, {4}}}, {1, Box::whole({4})}};
-  return structure;
-}
-
-std::uint64_t hash_of(const SaveStructure& structure) {
-  return core::hash64(core::to_text(structure));
-}
-
-SaveAnnounced announced(int rank, std::uint64_t sequence, const SaveStructure& structure,
-                        std::int64_t step = 4) {
-  const std::string common = *core::value_text(core::Value::Map{{"step", step + 1}});
-  SaveAnnounced message{sequence, Rank{rank}, {step}, hash_of(structure), core::hash64(common), "", "", "[]"};
-  if (rank != 0) return message;
-  message.common = common;
-  message.topology = *core::value_text(core::Value::Map{{"world", std::int64_t{2}}});
-  return message;
-}
-
-StructurePart whole(const SaveStructure& structure) {
-  return {hash_of(structure), 0, 1, core::to_text(structure)};
-}
-
-CheckpointCoordinatorConfig config_of(int ranks, WhenBusy when_busy = WhenBusy::queue) {
-  return {{ranks}, kDeadline, when_busy, 17};
-}
-
-/// A coordinator of two ranks.
-struct Coordinator {
-  explicit Coordinator(CheckpointCoordinatorConfig config = config_of(2)) : machine(config) {}
-  CheckpointCoordinatorMachine machine;
-  MachineProbe probe{machine};
-
-  std::vector<Effect> say(const messages::Message& message) { return probe.say(message); }
-  std::vector<Effect> timer() { return probe.timer(0); }
-
-  /// Both announce, and are known.
-  std::vector<Effect> gather(std::uint64_t sequence) {
-    std::vector<Effect> effects;
-    for (int rank = 0; rank < 2; ++rank) effects += say(announced(rank, sequence, half(rank)));
-    for (const auto& wanted : sent<StructureWanted>(effects)) {
-      for (int rank = 0; rank < 2; ++rank) {
-        if (wanted.structure_hash == hash_of(half(rank))) effects += say(whole(half(rank)));
-      }
-    }
-    return effects;
-  }
-  std::vector<Effect> drive_to(std::string_view state, std::uint64_t sequence = 1) {
-    if (state == "idle") return {};
-    if (state == "gathering") return say(announced(0, sequence, half(0)));
-    auto effects = gather(sequence);
-    if (state == "preparing") return effects;
-    effects += say(SaveDirectoryMade{sequence, {}});
-    if (state == "writing") return effects;
-    // Two shards for the one who has the smaller load, one for the other.
-    const auto plans = sent<SavePlanned>(effects);
-    for (int rank = 0; rank < 2; ++rank) {
-      const auto shards = plans[static_cast<std::size_t>(rank)].pieces.size();
-      effects += say(FilesDurable{sequence, {rank}, std::vector<std::uint64_t>(shards, 5), {}});
-    }
-    return effects;
-  }
-};
 
 const std::vector<std::string> kStates{"idle", "gathering", "preparing", "writing", "committing"};
 
@@ -279,96 +200,6 @@ TEST(CheckpointCoordinator, RanksThatSaveAfterDifferentStepsAreNamed) {
   EXPECT_EQ(ends[0].failure.message, "rank 1 saves after step 5, rank 0 after step 4");
 }
 
-struct Structures {
-  const char* what;
-  SaveStructure first;
-  SaveStructure second;
-  const char* words;
-};
-
-std::vector<Structures> bad_structures() {
-  auto dtype = half(1);
-  dtype.tensors[0].dtype = DType::f64;
-  auto shape = half(1);
-  shape.tensors[1].shape = {2, 2};
-  shape.pieces[1].box = Box::whole({2, 2});
-  auto hole = half(1);
-  hole.pieces[0].box = {{5}, {3}};
-  auto overlap = half(1);
-  overlap.pieces[0].box = {{3}, {5}};
-  auto keys = half(1);
-  keys.tensors[0].key = "c";
-  return {{"dtype", half(0), dtype, "'a'"},
-          {"shape", half(0), shape, "'b'"},
-          {"hole", half(0), hole, "'a'"},
-          {"overlap", half(0), overlap, "'a'"},
-          {"keys", half(0), keys, "tensor '"}};
-}
-
-TEST(CheckpointCoordinator, StructuresThatDoNotFitTogetherFailTheSaveBeforeAnythingIsWritten) {
-  for (const auto& [what, first, second, words] : bad_structures()) {
-    Coordinator coordinator;
-    coordinator.say(announced(0, 1, first));
-    coordinator.say(announced(1, 1, second));
-    coordinator.say(whole(first));
-
-    const auto effects = coordinator.say(whole(second));
-
-    const auto ends = sent<SaveOver>(effects);
-    ASSERT_EQ(ends.size(), 2u) << what;
-    EXPECT_TRUE(ends[0].failure.failed);
-    EXPECT_THAT(ends[0].failure.message, HasSubstr(words)) << what;
-    EXPECT_TRUE(asked<MakeSaveDirectory>(effects).empty()) << what;
-    EXPECT_EQ(coordinator.machine.state(), "idle") << what;
-    EXPECT_EQ(sent<SavePlanned>(coordinator.drive_to("writing", 2)).size(), 2u) << "the next save is planned";
-  }
-}
-
-TEST(CheckpointCoordinator, TakesAStructureInPartsThatComeInAnyOrderAndTwice) {
-  Coordinator coordinator(config_of(1));
-  SaveStructure all;
-  all.tensors = {{"a", DType::f32, {8}}};
-  all.pieces = {{0, Box::whole({8})}};
-  const auto text = core::to_text(all);
-  const auto hash = core::hash64(text);
-  const auto cut = text.size() / 2;
-  coordinator.say(announced(0, 1, all));
-
-  coordinator.say(StructurePart{hash, 1, 2, text.substr(cut)});
-  coordinator.say(StructurePart{hash, 1, 2, text.substr(cut)});
-  coordinator.say(StructurePart{hash, 1, 3, text.substr(cut)});
-  EXPECT_EQ(coordinator.machine.state(), "gathering");
-  coordinator.say(StructurePart{hash, 0, 2, text.substr(0, cut)});
-
-  EXPECT_EQ(coordinator.machine.state(), "preparing");
-}
-
-TEST(CheckpointCoordinator, AStructureThatArrivesAlteredFailsTheSave) {
-  const auto text = core::to_text(half(0));
-  const std::vector<std::vector<std::string>> altered{
-      {"no structure"}, {core::to_text(half(1))}, {text, ""}, {"", ""}};
-  for (const auto& texts : altered) {
-    Coordinator coordinator;
-    coordinator.say(announced(0, 1, half(0)));
-    coordinator.say(announced(1, 1, half(1)));
-    std::vector<Effect> effects;
-
-    for (std::uint32_t part = 0; part < texts.size(); ++part) {
-      effects += coordinator.say(
-          StructurePart{hash_of(half(0)), part, static_cast<std::uint32_t>(texts.size()), texts[part]});
-    }
-
-    if (texts.front() == text) {
-      EXPECT_TRUE(effects.empty()) << "an empty part alters nothing";
-      continue;
-    }
-    const auto ends = sent<SaveOver>(effects);
-    ASSERT_EQ(ends.size(), 2u);
-    EXPECT_EQ(ends[0].failure.code, Errc::corrupt);
-    EXPECT_THAT(ends[0].failure.message, HasSubstr("arrived altered"));
-  }
-}
-
 TEST(CheckpointCoordinator, AWrongNumberOfHashesFailsTheSave) {
   for (std::size_t count : {0, 1, 3, 100}) {
     Coordinator coordinator;
@@ -392,73 +223,6 @@ TEST(CheckpointCoordinator, FilesThatAreNotDurableFailTheSaveThoughTheirNumberIs
 
   ASSERT_EQ(ends.size(), 2u);
   EXPECT_EQ(ends[0].failure.message, "rank 0: no space left");
-}
-
-TEST(CheckpointCoordinator, AConstantStructureIsAskedForOnceAndAChangedOneIsPlannedAnew) {
-  Coordinator coordinator;
-  auto save = [&](std::uint64_t sequence) {
-    auto effects = coordinator.drive_to("committing", sequence);
-    effects += coordinator.say(messages::SaveCommitDone{sequence, {}});
-    return effects;
-  };
-  const auto first = save(1);
-  const auto second = save(2);
-  auto moved = half(0);
-  moved.pieces[0].box = {{0}, {3}};
-  auto rest = half(1);
-  rest.pieces[0].box = {{3}, {5}};
-
-  auto third = coordinator.say(announced(0, 3, moved));
-  third += coordinator.say(announced(1, 3, rest));
-  third += coordinator.say(whole(moved));
-  third += coordinator.say(whole(rest));
-  third += coordinator.say(SaveDirectoryMade{3, {}});
-  for (const auto& plan : sent<SavePlanned>(third)) {
-    const int rank = plan == sent<SavePlanned>(third)[0] ? 0 : 1;
-    third += coordinator.say(FilesDurable{3, {rank}, std::vector<std::uint64_t>(plan.pieces.size()), {}});
-  }
-
-  EXPECT_EQ(sent<StructureWanted>(first).size(), 2u);
-  EXPECT_EQ(sent<StructureWanted>(second).size(), 0u);
-  EXPECT_EQ(sent<SavePlanned>(second).size(), 2u);
-  EXPECT_EQ(sent<StructureWanted>(third).size(), 2u);
-  ASSERT_EQ(asked<CommitSave>(third).size(), 1u);
-  const auto manifest = core::parse_manifest(asked<CommitSave>(third)[0].manifest);
-  ASSERT_TRUE(manifest) << manifest.error().message;
-  EXPECT_EQ(manifest->find("a")->shards[0].box, (Box{{0}, {3}}));
-}
-
-TEST(CheckpointCoordinator, RanksThatChangePlacesArePlannedAnew) {
-  Coordinator coordinator;
-  coordinator.drive_to("committing", 1);
-  coordinator.say(messages::SaveCommitDone{1, {}});
-  coordinator.say(announced(0, 2, half(1)));
-
-  const auto effects = coordinator.say(announced(1, 2, half(0)));
-
-  EXPECT_TRUE(sent<StructureWanted>(effects).empty()) << "both are known";
-  coordinator.say(SaveDirectoryMade{2, {}});
-  auto committing = coordinator.say(FilesDurable{2, {0}, {1, 2}, {}});
-  committing += coordinator.say(FilesDurable{2, {1}, {3}, {}});
-  ASSERT_EQ(asked<CommitSave>(committing).size(), 1u) << coordinator.machine.waiting_for();
-  const auto manifest = core::parse_manifest(asked<CommitSave>(committing)[0].manifest);
-  ASSERT_TRUE(manifest);
-  for (const auto& shard : manifest->find("a")->shards) {
-    const auto& file = manifest->files[shard.file].name;
-    EXPECT_EQ(file, shard.box.offset[0] == 4 ? "shard_00000_0.safetensors" : "shard_00001_0.safetensors");
-  }
-}
-
-TEST(CheckpointCoordinator, RanksOfOneStructureAreAskedOnce) {
-  Coordinator coordinator;
-  SaveStructure all;
-  all.tensors = {{"a", DType::f32, {8}}};
-  all.pieces = {{0, Box::whole({8})}};
-
-  auto effects = coordinator.say(announced(0, 1, all));
-  effects += coordinator.say(announced(1, 1, all));
-
-  EXPECT_EQ(sent<StructureWanted>(effects).size(), 1u);
 }
 
 TEST(CheckpointCoordinator, CommonValuesThatDifferGiveAWarningThatNamesTheRanks) {

@@ -55,6 +55,7 @@ struct Writer {
     effects += more;
     return more;
   }
+  std::vector<Effect> timer() { return probe.timer(0); }
   void begin(std::uint64_t sequence) {
     say(began(sequence));
     say(SavePlanned{sequence, "d", {0, 1}});
@@ -349,6 +350,55 @@ TEST(CheckpointWriter, SendsALargeStructureInPartsThatAMessageCanHold) {
     joined += parts[i].text;
   }
   EXPECT_EQ(joined, text);
+}
+
+/// A writer that gives a save up which holds training up for ten seconds.
+CheckpointWriterConfig impatient_writer() {
+  auto config = small_writer();
+  config.hold_deadline = std::chrono::seconds(10);
+  return config;
+}
+
+TEST(CheckpointWriter, GivesASaveUpThatHoldsBucketsForTooLong) {
+  for (const std::string state : {"accepted", "staging"}) {
+    Writer writer{CheckpointWriterMachine(impatient_writer())};
+    writer.drive_to(state);
+
+    const auto effects = writer.timer();
+
+    EXPECT_EQ(released(effects, 1), kAllBuckets);
+    ASSERT_EQ(sent<messages::SaveFailed>(effects).size(), 1u);
+    EXPECT_EQ(sent<messages::SaveFailed>(effects)[0].failure.code, Errc::timeout);
+    EXPECT_THAT(sent<messages::SaveFailed>(effects)[0].failure.message,
+                testing::HasSubstr("held up training for 10 s"));
+    EXPECT_EQ(writer.machine.state(), "failed");
+  }
+}
+
+TEST(CheckpointWriter, GivesNoSaveUpThatHoldsNothingAnyMore) {
+  for (const std::string state : {"staged", "written", "durable", "failed"}) {
+    Writer writer{CheckpointWriterMachine(impatient_writer())};
+    writer.drive_to(state);
+
+    EXPECT_TRUE(writer.timer().empty());
+    EXPECT_EQ(writer.machine.state(), state);
+  }
+}
+
+TEST(CheckpointWriter, SaysAgainThatASaveFailedWhenItsPlanComesLater) {
+  Writer writer{CheckpointWriterMachine(impatient_writer())};
+  writer.drive_to("staged");
+  writer.say(began(2));
+  const auto given_up = writer.timer();
+
+  writer.say(over(1));
+  const auto again = writer.say(SavePlanned{2, "d", {0, 1}});
+
+  EXPECT_EQ(released(given_up, 2), kAllBuckets);
+  ASSERT_EQ(sent<messages::SaveFailed>(again).size(), 1u);
+  EXPECT_EQ(sent<messages::SaveFailed>(again)[0].failure.code, Errc::timeout);
+  EXPECT_TRUE(asked<OpenSave>(again).empty());
+  EXPECT_EQ(writer.machine.state(), "failed");
 }
 
 TEST(CheckpointWriter, SaysWhatItWaitsFor) {
