@@ -217,7 +217,9 @@ core::Result<Restored> Session::load(Storage& storage, const std::string& name, 
                                    static_cast<std::size_t>(box.elements()) * sizeof(float));
     wanted.add(std::move(key), tensor.dtype, tensor.shape, box, view);
   }
-  TRY(read_tensors(storage, name, manifest, wanted.targets, wanted.memory));
+  ReadOptions reading;
+  reading.threads = world_.read_threads();
+  TRY(read_tensors(storage, name, manifest, wanted.targets, wanted.memory, reading));
   go_on_after(manifest.step, optimizer ? *trained->as_int() : 0);
   const auto* common = counters->find("trainer");
   return Restored{name, step_, common != nullptr ? *common : Value{}, manifest.topology, {}};
