@@ -14,6 +14,7 @@ void InvariantMonitor::violate(std::string sentence) {
 
 void InvariantMonitor::on_message(core::Rank rank, const messages::Envelope& envelope) {
   checkpoints_.on_message(envelope);
+  replicas_.on_message(envelope);
   dispatch(envelope.body, Overloaded{
                               [&](const messages::StepDecided& decided) {
                                 if (envelope.to.role == Role::trainer) on(rank, decided);
@@ -49,6 +50,7 @@ void InvariantMonitor::on(core::Rank rank, const messages::StepDecided& decided)
 
 void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
   checkpoints_.on_work(who, work);
+  replicas_.on_work(who, work);
   const auto rank = who.rank;
   const auto* launch = std::get_if<LaunchCollective>(&work);
   if (!launch) return;

@@ -9,6 +9,7 @@
 
 #include "actors/engine/work.hpp"
 #include "actors/simulation/checkpoint_invariants.hpp"
+#include "actors/simulation/replica_invariants.hpp"
 #include "core/ids.hpp"
 #include "messages/envelope.hpp"
 
@@ -17,7 +18,8 @@ namespace troupe::actors {
 /// Looks at everything that ranks say and ask for, and holds it against the invariants of
 /// docs/architecture.md: CO-1 all ranks launch the same entries in the same order; GB-1 a bucket is ready
 /// once a step; RS-1 all ranks decide the same; RS-4 committed steps grow by one; PS-3 a published bucket has
-/// the same bits on every rank; CK-1 to CK-6 about saves.
+/// the same bits on every rank; CK-1 to CK-6 about saves; LT-1 to LT-4 about local
+/// saves.
 class InvariantMonitor {
  public:
   InvariantMonitor() = default;
@@ -35,6 +37,7 @@ class InvariantMonitor {
 
   core::Step last_committed() const { return last_committed_; }
   const std::vector<messages::SaveOver>& saves() const { return checkpoints_.saves(); }
+  const std::vector<messages::LocalSaveOver>& local_saves() const { return replicas_.saves(); }
 
  private:
   struct Launch {
@@ -57,6 +60,7 @@ class InvariantMonitor {
   std::map<std::pair<std::int64_t, std::uint32_t>, std::pair<core::Rank, std::uint64_t>> published_;
   core::Step last_committed_{-1};
   CheckpointInvariants checkpoints_{[this](std::string sentence) { violate(std::move(sentence)); }};
+  ReplicaInvariants replicas_{[this](std::string sentence) { violate(std::move(sentence)); }};
 };
 
 }  // namespace troupe::actors

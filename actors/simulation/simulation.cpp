@@ -84,6 +84,7 @@ SimulationReport Simulation::run(const Trainer& trainer) {
   report.events = loop_.events();
   report.violations = monitor_.violations();
   report.saves = monitor_.saves();
+  report.local_saves = monitor_.local_saves();
   for (auto& rank : ranks_) {
     report.messages += rank->message_count();
     report.results.push_back(rank->result());

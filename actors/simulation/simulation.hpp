@@ -53,8 +53,9 @@ struct SimulationReport {
   std::uint64_t events = 0;
   std::uint64_t messages = 0;
   std::vector<std::string> violations;
-  std::vector<core::Result<void>> results;  ///< of each rank's trainer
-  std::vector<messages::SaveOver> saves;    ///< as the first trainer was told
+  std::vector<core::Result<void>> results;           ///< of each rank's trainer
+  std::vector<messages::SaveOver> saves;             ///< as the first trainer was told
+  std::vector<messages::LocalSaveOver> local_saves;  ///< as the first trainer was told
 };
 
 /// A whole job in one thread and virtual time: the production machines, codec and transport, a device and a
