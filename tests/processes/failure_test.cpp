@@ -33,7 +33,7 @@ class Failures : public testing::Test {
 };
 
 TEST_F(Failures, FiftyKillsAtRandomMomentsAreReportedFirstAndTheJobStartsAgain) {
-  GptJob plain{4, 40, {}, {}};
+  GptJob plain{4, 100, {}, {}};
   auto reference = folder_.path("reference");
   ASSERT_EQ(
       tests::run_command(tests::gpt_command(plain, text_, reference), std::chrono::seconds(60)).exit_code, 0);
@@ -45,7 +45,7 @@ TEST_F(Failures, FiftyKillsAtRandomMomentsAreReportedFirstAndTheJobStartsAgain) 
     auto id = unique_id(fmt::format("kill{}", i));
     int rank = static_cast<int>(random.below(4, 2 * i));
     auto delay = std::chrono::microseconds(random.below(250'000, 2 * i + 1));
-    GptJob job{4, 40, {"--max-restarts", "2", "--restart-backoff", "0", "--rdzv-id", id}, {}};
+    GptJob job{4, 100, {"--max-restarts", "2", "--restart-backoff", "0", "--rdzv-id", id}, {}};
     auto output = folder_.path(id);
     SCOPED_TRACE(fmt::format("kill {} of rank {} after {} us, random numbers of process {}", i, rank,
                              delay.count(), getpid()));
