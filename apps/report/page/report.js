@@ -58,7 +58,7 @@
   function plots() {
     if (!steps.length) return;
     const index = new Map(steps.map((step, i) => [step, i]));
-    const marks = events.filter((event) => !["start", "end"].includes(event.kind) && index.has(event.step))
+    const marks = events.filter((event) => !["start", "end", "save"].includes(event.kind) && index.has(event.step))
       .map((event) => ({ index: index.get(event.step), text: `${event.kind}: ${event.text}` }));
     column("committed").forEach((committed, i) => { if (!committed) marks.push({ index: i, text: "refused" }); });
     const add = (spec) => Plots.add(at("plots"), { steps, events: marks, ...spec });
