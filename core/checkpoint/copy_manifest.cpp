@@ -9,6 +9,7 @@
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/json_text.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/sealed_text.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::core {
@@ -16,9 +17,6 @@ namespace troupe::core {
 namespace {
 
 constexpr std::string_view kBegin = "{\"format\":\"troupe-copy\",\"version\":";
-constexpr std::string_view kHash = "\"hash\":\"";
-constexpr std::string_view kEnd = "\"}\n";
-constexpr std::size_t kHexDigits = 16;
 
 template <class... Args>
 tl::unexpected<Error> invalid(fmt::format_string<Args...> format, Args&&... args) {
@@ -34,18 +32,6 @@ Result<void> check_version(std::string_view text) {
   if (version == static_cast<std::uint64_t>(kCopyVersion)) return {};
   return fail(Errc::mismatch, "the copy has format version {}, this program reads version {}", version,
               kCopyVersion);
-}
-
-Result<std::string_view> hashed_part(std::string_view text) {
-  const auto line = text.rfind(kHash);
-  const auto rest = line == std::string_view::npos ? std::string_view{} : text.substr(line + kHash.size());
-  if (rest.size() != kHexDigits + kEnd.size() || !rest.ends_with(kEnd))
-    return invalid("it is cut short, since it does not end with its hash");
-  const auto found = hex64(hash64(text.substr(0, line)));
-  if (rest.substr(0, kHexDigits) != found)
-    return invalid("its bytes have the hash {}, it says {}: it was altered", found,
-                   rest.substr(0, kHexDigits));
-  return text.substr(0, line);
 }
 
 CopyFile read_file(JsonCursor& cursor) {
@@ -147,12 +133,12 @@ std::string to_text(const CopyManifest& manifest) {
     text += "]}";
   }
   text += manifest.files.empty() ? "],\n" : "\n],\n";
-  return fmt::format("{}{}{}{}", text, kHash, hex64(hash64(text)), kEnd);
+  return seal(std::move(text));
 }
 
 Result<CopyManifest> parse_copy_manifest(std::string_view text) {
   TRY(check_version(text));
-  JsonCursor cursor(TRY(hashed_part(text)));
+  JsonCursor cursor(TRY(unseal(text, "the copy's manifest")));
   auto manifest = read_manifest(cursor);
   if (!cursor.is_good()) return invalid("{}", cursor.complaint());
   TRY(check_names(manifest.files));

@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/check.hpp"
 #include "core/checkpoint/json_text.hpp"
 #include "core/checkpoint/safetensors.hpp"
-#include "core/hash.hpp"
+#include "core/checkpoint/sealed_text.hpp"
 
 namespace troupe::core {
 
@@ -106,8 +107,7 @@ std::string to_text(const Manifest& manifest) {
     text += fmt::format(R"({{"key":{},"grid":[{}],"cell":[{}],"value":{}}})", quoted(object.key),
                         fmt::join(object.grid, ","), fmt::join(object.cell, ","), text_of(object.value));
   });
-  const auto hash = hash64(text);
-  return text + fmt::format("\"hash\":\"{:016x}\"}}\n", hash);
+  return seal(std::move(text));
 }
 
 }  // namespace troupe::core

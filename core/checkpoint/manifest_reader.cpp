@@ -9,15 +9,13 @@
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/safetensors.hpp"
-#include "core/hash.hpp"
+#include "core/checkpoint/sealed_text.hpp"
 
 namespace troupe::core {
 
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr std::size_t kHexDigits = 16;
 
 template <class... Args>
 tl::unexpected<Error> invalid(fmt::format_string<Args...> format, Args&&... args) {
@@ -39,19 +37,6 @@ Result<void> check_version(std::string_view text) {
       Errc::mismatch,
       "the checkpoint has format version {}, this program reads version {}; use a program of its time",
       version, kManifestVersion);
-}
-
-/// The text before its last line, which holds the right hash.
-Result<std::string_view> hashed_part(std::string_view text) {
-  constexpr std::string_view kHash = "\"hash\":\"";
-  const auto line = text.rfind(kHash);
-  const std::string_view rest = line == std::string_view::npos ? "" : text.substr(line + kHash.size());
-  if (rest.size() != kHexDigits + 3 || rest.substr(kHexDigits) != "\"}\n")
-    return fail(Errc::corrupt, "the manifest is cut short: it does not end with its hash");
-  const auto found = hex64(hash64(text.substr(0, line)));
-  if (rest.substr(0, kHexDigits) == found) return text.substr(0, line);
-  return fail(Errc::corrupt, "the manifest was altered: its bytes have the hash {}, it says {}", found,
-              rest.substr(0, kHexDigits));
 }
 
 Value read_value(JsonCursor& cursor) {
@@ -269,7 +254,7 @@ Result<void> check_objects(const std::vector<ManifestObject>& objects) {
 
 Result<Manifest> parse_manifest(std::string_view text) {
   TRY(check_version(text));
-  JsonCursor cursor(TRY(hashed_part(text)));
+  JsonCursor cursor(TRY(unseal(text, "the manifest")));
   Manifest manifest = read_manifest(cursor);
   if (!cursor.is_good()) return invalid("{}", cursor.complaint());
   TRY(check_files(manifest.files));

@@ -44,9 +44,9 @@ Result<std::string> objects_text(const std::vector<ManifestObject>& objects) {
     if (!cell.lies_in(object.grid))
       return fail(Errc::invalid_argument, "object '{}': the cell {} is not in the grid {}", object.key,
                   to_string(object.cell), to_string(object.grid));
-    list.push_back({object.key, object.grid, object.cell, TRY(to_json(object.value))});
+    list.push_back({TRY(to_json(object.key)), object.grid, object.cell, TRY(to_json(object.value))});
   }
-  return list.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return list.dump();
 }
 
 Result<std::vector<ManifestObject>> parse_objects(std::string_view text) {

@@ -16,7 +16,7 @@ Result<std::string> value_text(const Value& value);
 Result<Value> parse_value(std::string_view text);
 
 /// The objects of one rank as one line of JSON, for messages. Errc::invalid_argument for a cell outside its
-/// grid and for values that can not be stored.
+/// grid, and for keys and values that can not be stored.
 Result<std::string> objects_text(const std::vector<ManifestObject>& objects);
 /// Errc::corrupt.
 Result<std::vector<ManifestObject>> parse_objects(std::string_view text);

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// Ends a JSON object whose members are written, a line each, with the line of its last one: "hash", the
+/// hash64 of all bytes before that line.
+std::string seal(std::string text);
+
+/// The bytes before that line. Errc::corrupt says that `what` ("the manifest") is cut short or was altered.
+Result<std::string_view> unseal(std::string_view text, std::string_view what);
+
+}  // namespace troupe::core
