@@ -84,7 +84,7 @@ struct DataPlane::State {
   PrepareVerdict verdict;                 ///< what the supervisor asked for; read when the entry is launched
   std::mutex verdict_mutex;               // guards verdict
   std::atomic<std::int64_t> operation_began_ns{0};  ///< of what "communication" carries now; 0: nothing
-  std::chrono::nanoseconds update_began{};          ///< touched on "update" only
+  std::atomic<std::int64_t> update_began_ns{0};     ///< of what "update" carries now
   std::atomic<std::int64_t> communication_ns{0};
   std::atomic<std::int64_t> optimizer_ns{0};
 };

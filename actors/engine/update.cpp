@@ -91,7 +91,7 @@ void DataPlane::State::step_shard(const StepShard& work) {
   auto& state = *buckets[work.bucket];
   const auto& place = job.buckets[work.bucket];
   update->wait(state.exchanged.get());
-  update->enqueue("begin", {}, [this] { update_began = device.now(); });
+  update->notify([this] { update_began_ns = device.now().count(); });
   if (work.commit) {
     auto step = state.optimizer_steps.load() + 1;
     for (const auto& segment : segments(work.bucket)) step_segment(work.bucket, segment, work, step);
@@ -103,8 +103,9 @@ void DataPlane::State::step_shard(const StepShard& work) {
   update->record(state.updated.get());
   update->notify([this, work] {
     auto now = device.now();
-    optimizer_ns += (now - update_began).count();
-    trace_span("update", fmt::format("optimizer bucket {}", work.bucket), update_began, now,
+    const std::chrono::nanoseconds began(update_began_ns.load());
+    optimizer_ns += (now - began).count();
+    trace_span("update", fmt::format("optimizer bucket {}", work.bucket), began, now,
                bucket_flow(work.step.value, work.bucket));
     say(messages::Role::parameter_shard, work.bucket, messages::ShardStepped{work.step, work.bucket});
   });
