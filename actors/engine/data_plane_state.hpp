@@ -35,6 +35,8 @@ struct DataPlane::State {
   const core::LaneRange& held() const { return job.lanes[static_cast<std::size_t>(rank().value)]; }
 
   void adopt(std::uint32_t bucket);
+  /// `part` is a range of the bucket's buffer inside of state_range().
+  void adopt(std::uint32_t bucket, core::ElementRange part);
   void prepare(const PrepareBucket& work);
   void launch(const LaunchCollective& work);
   void keep_verdict(const PrepareVerdict& work);

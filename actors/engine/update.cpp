@@ -25,11 +25,16 @@ float DataPlane::State::scale() const {
 }
 
 void DataPlane::State::adopt(std::uint32_t bucket) {
+  adopt(bucket, state_range(job, bucket, rank()));
+}
+
+void DataPlane::State::adopt(std::uint32_t bucket, core::ElementRange part) {
   if (!arena.has_own_master(bucket)) return;
-  const auto& place = job.buckets[bucket];
-  auto range = job.optimizer_is_sharded() ? job.shard(bucket, rank()) : place.range;
-  gpu::cast({arena.parameters(place.buffer, range), job.buffers[place.buffer].dtype},
-            {arena.master(bucket), core::DType::f32}, update.get());
+  const auto buffer = job.buckets[bucket].buffer;
+  const auto first = static_cast<std::size_t>(part.start - state_range(job, bucket, rank()).start);
+  const gpu::Elements master{arena.master(bucket), core::DType::f32};
+  gpu::cast({arena.parameters(buffer, part), job.buffers[buffer].dtype},
+            master.part(first, static_cast<std::size_t>(part.size())), update.get());
 }
 
 /// A stretch of a shard that one parameter fills: the unit of optimizer settings.
