@@ -5,11 +5,12 @@
 #include <set>
 #include <utility>
 
-#include "actors/checkpoint/reader.hpp"
 #include "actors/replica/copies.hpp"
+#include "actors/session/joint_load.hpp"
 #include "actors/session/local_search.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "actors/session/session.hpp"
+#include "actors/session/shared_targets.hpp"
 #include "core/checkpoint/values_text.hpp"
 
 namespace troupe::actors {
@@ -43,7 +44,9 @@ struct Session::Restoring {
   LocalSearch search{{}};
   std::set<std::pair<core::CopyName, core::Rank>> damaged;  ///< of this rank's copies
   std::vector<std::string> passed_over;
-  std::vector<std::string> notes;  ///< on local saves, which nobody counts on
+  std::vector<std::string> notes;    ///< on local saves, which nobody counts on
+  std::unique_ptr<JointLoad> joint;  ///< of the checkpoint that was read last
+  std::int64_t optimizer_steps = 0;  ///< of it
 };
 
 core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& options) {
@@ -132,16 +135,26 @@ core::Result<std::optional<Restored>> Session::attempt_restore(const std::string
     loaded = load_local(*choice.local, choice.transfers);
   } else {
     restored.name = choice.checkpoint;
-    auto checkpoint = load(*restoring.storage, choice.checkpoint, optimizer);
+    restoring.joint = std::make_unique<JointLoad>(
+        JointLoad::Surroundings{world_, port_, *rendezvous_, *data_plane_, options_.checkpoint.load,
+                                options_.checkpoint.deadline},
+        key);
+    auto checkpoint = load(restoring, choice.checkpoint, optimizer);
     if (checkpoint) {
       restored = std::move(*checkpoint);
     } else {
+      TRY(restoring.joint->withdraw());
       loaded = tl::unexpected(checkpoint.error());
     }
   }
   const auto complaint = TRY(agree_on_load(key, loaded ? "" : loaded.error().message));
   if (complaint.empty()) {
-    if (choice.local) restored = TRY(take_over(key, *choice.local));
+    if (choice.local) {
+      restored = TRY(take_over(key, *choice.local));
+    } else {
+      TRY(finish_load(restoring, restored.name));
+      go_on_after(restored.step, restoring.optimizer_steps);
+    }
     restored.passed_over = restoring.passed_over;
     restored.passed_over.insert(restored.passed_over.end(), restoring.notes.begin(), restoring.notes.end());
     return std::optional(std::move(restored));
@@ -187,7 +200,20 @@ void Session::go_on_after(core::Step step, std::int64_t optimizer_steps) {
   }
 }
 
-core::Result<Restored> Session::load(Storage& storage, const std::string& name, bool optimizer) {
+/// Every rank has read its part of the checkpoint.
+core::Result<void> Session::finish_load(Restoring& restoring, const std::string& name) {
+  const auto exchanged = restoring.joint->exchange();
+  restoring.joint.reset();
+  if (exchanged) return {};
+  // Nobody goes on with a part of it, and nobody waits for this rank.
+  auto reason = abandon(exchanged.error());
+  reason.message =
+      fmt::format("while the ranks exchanged what they had read of {}: {}", name, reason.message);
+  return tl::unexpected(std::move(reason));
+}
+
+core::Result<Restored> Session::load(Restoring& restoring, const std::string& name, bool optimizer) {
+  auto& storage = *restoring.storage;
   const auto manifest = TRY(check_quickly(storage, name));
   const auto* counters = manifest.common.as_map();
   const auto* trained = counters != nullptr ? counters->find("optimizer_steps") : nullptr;
@@ -217,12 +243,11 @@ core::Result<Restored> Session::load(Storage& storage, const std::string& name, 
                                    static_cast<std::size_t>(box.elements()) * sizeof(float));
     wanted.add(std::move(key), tensor.dtype, tensor.shape, box, view);
   }
-  ReadOptions reading;
-  reading.threads = world_.read_threads();
-  TRY(read_tensors(storage, name, manifest, wanted.targets, wanted.memory, reading));
-  go_on_after(manifest.step, optimizer ? *trained->as_int() : 0);
+  TRY(restoring.joint->read(storage, name, manifest, shared_targets(job_, manifest, optimizer),
+                            std::move(wanted.targets), std::move(wanted.memory)));
+  restoring.optimizer_steps = optimizer ? *trained->as_int() : 0;
   const auto* common = counters->find("trainer");
-  return Restored{name, step_, common != nullptr ? *common : Value{}, manifest.topology, {}};
+  return Restored{name, manifest.step, common != nullptr ? *common : Value{}, manifest.topology, {}};
 }
 
 }  // namespace troupe::actors
