@@ -115,6 +115,7 @@ class Trainer {
     options.checkpoint.staging_bytes = 512;
     options.checkpoint.chunk_bytes = 64;
     options.checkpoint.deadline = std::chrono::seconds(30);
+    options.checkpoint.load.mode = core::LoadMode::exchange;
     options.local.staging_bytes = 512;
     options.local.chunk_bytes = 64;
     if (task_.average) {
