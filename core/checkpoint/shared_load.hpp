@@ -22,9 +22,9 @@ std::string_view name_of(LoadMode mode) noexcept;
 
 /// What a load is expected to meet. Assumptions, not measurements: every rank must come to the same decision.
 struct LoadCosts {
-  double rank_bytes_per_second = 1.5e9;      ///< that one rank reads and hashes, alone
-  double storage_bytes_per_second = 4e9;     ///< that all ranks together get from the storage
-  double exchange_bytes_per_second = 1.5e9;  ///< that one rank sends or receives, while all do
+  double rank_bytes_per_second = 1.5e9;    ///< that one rank reads and hashes, alone
+  double storage_bytes_per_second = 8e9;   ///< that all ranks together get from the storage
+  double exchange_bytes_per_second = 1e9;  ///< that one rank sends or receives, while all do
 };
 
 /// What a load of several ranks moves, in whole shards as far as reading is concerned.
