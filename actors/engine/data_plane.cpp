@@ -56,6 +56,10 @@ void DataPlane::gather_parameters() {
   state_->gather_loaded();
 }
 
+void DataPlane::exchange_loaded(LoadedBytes bytes) {
+  state_->exchange_loaded(std::move(bytes));
+}
+
 void DataPlane::perform(const messages::Address&, const Work& work) {
   std::visit(Overloaded{[&](const PrepareBucket& w) { state_->prepare(w); },
                         [&](const LaunchCollective& w) { state_->launch(w); },

@@ -27,6 +27,15 @@ struct DataPlaneGroups {
   std::unique_ptr<gpu::Group> outer;  ///< ranks that hold the same shard
 };
 
+/// What a rank gives to each rank of the job and takes from it, in rank order; counts are bytes.
+struct LoadedBytes {
+  gpu::ConstBufferView input;
+  gpu::BufferView output;
+  std::vector<std::size_t> input_counts;
+  std::vector<std::size_t> output_counts;
+  std::shared_ptr<const void> owner;  ///< of the memory; shared with who packs and unpacks it
+};
+
 /// How long the device was busy with what, since the beginning; a collective that runs counts up to now.
 struct DataPlaneTimes {
   std::chrono::nanoseconds communication{};
@@ -64,6 +73,10 @@ class DataPlane {
   /// Brings every rank's shard of the parameters to all, of a state of which each rank has loaded its own.
   /// Before the first step, by all ranks alike. Ends in StateGathered to the trainer.
   void gather_parameters();
+
+  /// A round in which ranks exchange what they have read of a checkpoint. Before the first step, by all ranks
+  /// alike. Ends in StateGathered to the trainer.
+  void exchange_loaded(LoadedBytes bytes);
 
   /// From any thread; `from` is the machine that asks.
   void perform(const messages::Address& from, const Work& work);

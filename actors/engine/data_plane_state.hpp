@@ -48,6 +48,12 @@ struct DataPlane::State {
   std::vector<Segment> segments(std::uint32_t bucket) const;
   void step_segment(std::uint32_t bucket, const Segment& segment, const StepShard& work, std::int64_t step);
 
+  // In loaded.cpp.
+  void gather_loaded();
+  void exchange_loaded(LoadedBytes bytes);
+  void tell_gathered(std::vector<std::shared_ptr<gpu::OperationStatus>> operations,
+                     std::shared_ptr<const void> owner);
+
   // In reduction.cpp. They enqueue and return the status of the collective they posted, if they posted one.
   using Posted = core::Result<std::shared_ptr<gpu::OperationStatus>>;
   Posted exchange(std::uint32_t bucket);
@@ -55,7 +61,6 @@ struct DataPlane::State {
   Posted reduce_across_instances(std::uint32_t bucket);
   Posted gather_gradients(std::uint32_t bucket);
   Posted gather_parameters(std::uint32_t bucket);
-  void gather_loaded();
   Posted reduce_verdict();
   void measure(std::uint32_t bucket);
   void pack(std::uint32_t bucket, gpu::BufferView outgoing);

@@ -228,27 +228,6 @@ DataPlane::State::Posted DataPlane::State::gather_parameters(std::uint32_t bucke
   return group.post(std::move(post), communication.get());
 }
 
-void DataPlane::State::gather_loaded() {
-  std::vector<std::shared_ptr<gpu::OperationStatus>> gathers;
-  for (std::uint32_t bucket = 0; job.optimizer_is_sharded() && bucket < buckets.size(); ++bucket) {
-    auto posted = gather_parameters(bucket);
-    if (!posted) {
-      say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});
-      return;
-    }
-    gathers.push_back(std::move(*posted));
-  }
-  communication->notify([this, gathers = std::move(gathers)] {
-    messages::StateGathered gathered;
-    for (const auto& gather : gathers) {
-      const auto result = gather->result();
-      if (result && !*result && !gathered.failure.failed) gathered.failure = messages::failure_of(*result);
-    }
-    operation_began_ns = 0;
-    say(messages::Role::trainer, 0, std::move(gathered));
-  });
-}
-
 void DataPlane::State::keep_verdict(const PrepareVerdict& work) {
   std::lock_guard lock(verdict_mutex);
   verdict = work;

@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "actors/checkpoint/reader.hpp"
 #include "actors/replica/copies.hpp"
+#include "actors/session/joint_load.hpp"
 #include "actors/session/local_search.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "actors/session/session.hpp"
@@ -36,8 +36,9 @@ struct Session::Restoring {
   std::set<std::pair<core::CopyName, core::Rank>> damaged;  ///< of this rank's copies
   std::vector<std::string> passed_over;
   std::vector<std::string> notes;       ///< on local saves, which nobody counts on
+  std::unique_ptr<JointLoad> joint;     ///< of the checkpoint that was read last
   std::vector<std::size_t> own_copies;  ///< pieces of fp32 copies that it lacks
-  std::int64_t optimizer_steps = 0;     ///< of the checkpoint that was read last
+  std::int64_t optimizer_steps = 0;     ///< of it
   core::KeySet touched;                 ///< what an attempt that failed may have written to on this rank
 };
 
@@ -128,10 +129,15 @@ core::Result<std::optional<Restored>> Session::attempt_restore(const std::string
     loaded = load_local(*choice.local, choice.transfers);
   } else {
     restored.name = choice.checkpoint;
+    restoring.joint = std::make_unique<JointLoad>(
+        JointLoad::Surroundings{world_, port_, *rendezvous_, *data_plane_, options_.checkpoint.load,
+                                options_.checkpoint.deadline},
+        key);
     auto checkpoint = load(restoring, choice.checkpoint, options);
     if (checkpoint) {
       restored = std::move(*checkpoint);
     } else {
+      TRY(restoring.joint->withdraw());
       loaded = tl::unexpected(checkpoint.error());
     }
   }
@@ -140,6 +146,7 @@ core::Result<std::optional<Restored>> Session::attempt_restore(const std::string
     if (choice.local) {
       restored = TRY(take_over(key, *choice.local));
     } else {
+      TRY(finish_load(restoring, restored.name));
       for (auto i : restoring.own_copies) {
         const auto& piece = state_.pieces[i];
         data_plane_->adopt(piece.bucket,
@@ -233,6 +240,18 @@ core::Result<Wanted> Session::want(const core::Manifest& manifest, const Restore
   return wanted;
 }
 
+/// Every rank has read its part of the checkpoint.
+core::Result<void> Session::finish_load(Restoring& restoring, const std::string& name) {
+  const auto exchanged = restoring.joint->exchange();
+  restoring.joint.reset();
+  if (exchanged) return {};
+  // Nobody goes on with a part of it, and nobody waits for this rank.
+  auto reason = abandon(exchanged.error());
+  reason.message =
+      fmt::format("while the ranks exchanged what they had read of {}: {}", name, reason.message);
+  return tl::unexpected(std::move(reason));
+}
+
 core::Result<Restored> Session::load(Restoring& restoring, const std::string& name,
                                      const RestoreOptions& options) {
   const auto manifest = TRY(check_quickly(*restoring.storage, name));
@@ -243,11 +262,11 @@ core::Result<Restored> Session::load(Restoring& restoring, const std::string& na
                       name);
   }
   Restored restored;
-  const auto wanted = TRY(want(manifest, options, restoring, restored));
+  auto wanted = TRY(want(manifest, options, restoring, restored));
   restoring.touched.merge(wanted.keys());
-  ReadOptions reading;
-  reading.threads = world_.read_threads();
-  TRY(read_tensors(*restoring.storage, name, manifest, wanted.targets, wanted.memory, reading));
+  TRY(restoring.joint->read(*restoring.storage, name, manifest,
+                            shared_targets(job_, manifest, options.optimizer), std::move(wanted.targets),
+                            std::move(wanted.memory)));
   restored.name = name;
   restored.step = manifest.step;
   const auto* common = counters->find("trainer");

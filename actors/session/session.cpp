@@ -59,6 +59,7 @@ core::Result<void> Session::open() {
   RankWorld::Ports ports;
   ports.to_trainer = [this](const messages::Envelope& envelope) { port_.deliver(envelope); };
   TRY(open_checkpoints());
+  job_.configuration += "\n" + options_.checkpoint.load.configuration();
   TRY(open_local_tier());
   ports.perform = [this](const messages::Address& from, const Work& work) {
     if (local_ && local_->perform(from, work)) return;

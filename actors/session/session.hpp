@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/checkpoint/load_exchange.hpp"
 #include "actors/checkpoint/plane.hpp"
 #include "actors/checkpoint_coordinator/machine.hpp"
 #include "actors/engine/data_plane.hpp"
@@ -27,7 +28,7 @@ namespace troupe::actors {
 struct RestoreChoice;
 struct Wanted;
 
-/// How a session saves; where is the world's business (RankWorld::storage).
+/// How a session saves and loads; where is the world's business (RankWorld::storage).
 struct CheckpointOptions {
   /// Memory for state that is copied but not written yet. A smaller budget makes the next update wait for the
   /// disk; nothing else depends on it.
@@ -35,6 +36,7 @@ struct CheckpointOptions {
   std::uint64_t chunk_bytes = std::uint64_t{8} << 20;  ///< staged and written at once
   Retention retention;
   WhenBusy when_busy = WhenBusy::queue;
+  LoadOptions load;                                              ///< who reads what in a restore
   std::chrono::nanoseconds deadline = std::chrono::minutes(30);  ///< of a phase of a save, and of a restore
 };
 
@@ -244,6 +246,7 @@ class Session {
   core::Result<Wanted> want(const core::Manifest& manifest, const RestoreOptions& options,
                             Restoring& restoring, Restored& restored);
   core::Result<Restored> load(Restoring& restoring, const std::string& name, const RestoreOptions& options);
+  core::Result<void> finish_load(Restoring& restoring, const std::string& name);
   core::Result<void> load_local(const core::CopyName& name, const std::vector<core::CopyTransfer>& transfers);
   core::Result<Restored> take_over(const std::string& attempt, const core::CopyName& name);
   void go_on_after(core::Step step, std::int64_t optimizer_steps);

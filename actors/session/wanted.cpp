@@ -1,5 +1,7 @@
 #include "actors/session/wanted.hpp"
 
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "core/check.hpp"
@@ -11,21 +13,44 @@ bool is_moment(StateKind kind) {
   return kind == StateKind::first_moment || kind == StateKind::second_moment;
 }
 
-/// All parameters, wherever their optimizer state is.
-void add_parameters(Wanted& wanted, const core::Manifest& manifest, const Job& job, const DataPlane& data) {
-  for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
-    const auto& spec = job.specs[p];
-    const auto parts = spec.stored_parts();
-    CHECK(parts.has_value(), "what can be stored was checked before");
-    auto rest = data.parameter(p);
-    for (const auto& part : *parts) {
-      const auto bytes = static_cast<std::size_t>(part.bytes());
-      wanted.add({key_in(manifest, job, p, StateKind::parameter, part.key), spec.dtype, part.global_shape,
-                  part.box(), spec.allow_shape_mismatch},
-                 rest.subview(0, bytes));
-      rest = rest.subview(bytes, rest.bytes - bytes);
-    }
+/// All parameters, whole, in the order in which their parts lie in memory.
+std::vector<core::LoadTarget> targets_of_parameter(const core::Manifest& manifest, const Job& job,
+                                                   std::uint32_t parameter) {
+  const auto& spec = job.specs[parameter];
+  const auto parts = spec.stored_parts();
+  CHECK(parts.has_value(), "what can be stored was checked before");
+  std::vector<core::LoadTarget> targets;
+  for (const auto& part : *parts) {
+    targets.push_back({key_in(manifest, job, parameter, StateKind::parameter, part.key), spec.dtype,
+                       part.global_shape, part.box(), spec.allow_shape_mismatch});
   }
+  return targets;
+}
+
+/// Of a piece of a rank's state that is not read with the parameters; nothing for others.
+std::optional<core::LoadTarget> target_of_piece(const core::Manifest& manifest, const Job& job,
+                                                const RankState& state, std::size_t index,
+                                                std::span<const TrainerTensor> tensors, bool optimizer) {
+  const auto& piece = state.pieces[index];
+  if (piece.kind == StateKind::parameter || (is_moment(piece.kind) && !optimizer)) return {};
+  const auto& stored = state.structure.pieces[index];
+  const auto& tensor = state.structure.tensors[stored.tensor];
+  const bool any_shape = piece.kind == StateKind::trainer ? tensors[piece.tensor].tensor.allow_shape_mismatch
+                                                          : job.specs[piece.tensor].allow_shape_mismatch;
+  return core::LoadTarget{key_of(manifest, job, state, index), tensor.dtype, tensor.shape, stored.box,
+                          any_shape};
+}
+
+/// The state of a rank that the checkpoint has, beside the parameters.
+std::vector<core::LoadTarget> own_targets(const Job& job, core::Rank rank, const core::Manifest& manifest,
+                                          bool optimizer) {
+  std::vector<core::LoadTarget> targets;
+  const auto state = state_of(job, rank);
+  for (std::size_t i = 0; i < state.pieces.size(); ++i) {
+    auto target = target_of_piece(manifest, job, state, i, {}, optimizer);
+    if (target && manifest.find(target->key) != nullptr) targets.push_back(*std::move(target));
+  }
+  return targets;
 }
 
 }  // namespace
@@ -78,21 +103,40 @@ core::KeySet requested_keys(const core::Manifest& manifest, const Job& job, bool
   return keys;
 }
 
+core::SharedTargets shared_targets(const Job& job, const core::Manifest& manifest, bool optimizer) {
+  core::SharedTargets targets;
+  for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
+    for (auto& target : targets_of_parameter(manifest, job, p)) {
+      if (manifest.find(target.key) != nullptr) targets.common.push_back(std::move(target));
+    }
+  }
+  targets.own.resize(static_cast<std::size_t>(job.world.value));
+  if (!job.optimizer_is_sharded()) {
+    auto alike = own_targets(job, {0}, manifest, optimizer);
+    targets.common.insert(targets.common.end(), std::make_move_iterator(alike.begin()),
+                          std::make_move_iterator(alike.end()));
+    return targets;
+  }
+  for (std::int32_t rank = 0; rank < job.world.value; ++rank)
+    targets.own[static_cast<std::size_t>(rank)] = own_targets(job, {rank}, manifest, optimizer);
+  return targets;
+}
+
 Wanted wanted_of(const core::Manifest& manifest, const Job& job, const RankState& state,
                  std::span<const gpu::BufferView> memory, const DataPlane& data,
                  std::span<const TrainerTensor> tensors, bool optimizer) {
   Wanted wanted;
-  add_parameters(wanted, manifest, job, data);
+  for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
+    auto rest = data.parameter(p);
+    for (auto& target : targets_of_parameter(manifest, job, p)) {
+      const auto bytes = static_cast<std::size_t>(target.box.elements()) * core::size_of(target.dtype);
+      wanted.add(std::move(target), rest.subview(0, bytes));
+      rest = rest.subview(bytes, rest.bytes - bytes);
+    }
+  }
   for (std::size_t i = 0; i < state.pieces.size(); ++i) {
-    const auto& piece = state.pieces[i];
-    if (piece.kind == StateKind::parameter || (is_moment(piece.kind) && !optimizer)) continue;
-    const auto& stored = state.structure.pieces[i];
-    const auto& tensor = state.structure.tensors[stored.tensor];
-    const bool any_shape = piece.kind == StateKind::trainer
-                               ? tensors[piece.tensor].tensor.allow_shape_mismatch
-                               : job.specs[piece.tensor].allow_shape_mismatch;
-    wanted.add({key_of(manifest, job, state, i), tensor.dtype, tensor.shape, stored.box, any_shape},
-               memory[i]);
+    if (auto target = target_of_piece(manifest, job, state, i, tensors, optimizer))
+      wanted.add(*std::move(target), memory[i]);
   }
   return wanted;
 }

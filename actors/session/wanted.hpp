@@ -9,6 +9,7 @@
 #include "actors/engine/state.hpp"
 #include "core/checkpoint/load_plan.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/shared_load.hpp"
 #include "core/checkpoint/strictness.hpp"
 #include "gpu/buffer.hpp"
 
@@ -39,6 +40,11 @@ std::string key_of(const core::Manifest& manifest, const Job& job, const RankSta
 
 /// The keys of all parameters and their state that ranks of the job ask this checkpoint for.
 core::KeySet requested_keys(const core::Manifest& manifest, const Job& job, bool optimizer);
+
+/// What all ranks of a job want of a checkpoint: parameters, and, each of its own, their optimizer's state;
+/// with `optimizer` false only what follows from the weights. What the checkpoint lacks is left out, and the
+/// trainer's tensors are, of which ranks know no places but their own.
+core::SharedTargets shared_targets(const Job& job, const core::Manifest& manifest, bool optimizer);
 
 /// What the rank wants: all parameters, its state of them (moments only with `optimizer`), and the trainer's
 /// tensors. `memory` is of state.pieces.
