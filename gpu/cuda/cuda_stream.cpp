@@ -86,8 +86,13 @@ void CudaStream::expect(std::function<void()> done, std::function<void(const cor
     if (failed) failed(*context_.failure.get());
     return;
   }
-  context_.waiter.add(
-      number_, {std::move(*event), [done = std::move(done)](cudaEvent_t) { done(); }, std::move(failed)});
+  context_.waiter.add(number_, {std::move(*event),
+                                [done = std::move(done)](PooledEvent reached) {
+                                  // Free for the next before anybody hears of it.
+                                  reached = {};
+                                  done();
+                                },
+                                std::move(failed)});
 }
 
 core::Result<void> CudaStream::synchronize(std::chrono::nanoseconds deadline) {
@@ -139,9 +144,9 @@ void CudaStream::run_observed(std::string_view label,
 void CudaStream::report(std::string_view label, DeviceTime enqueued, PooledEvent begin, PooledEvent end) {
   // std::function wants copies, an event has none: the closure is its one owner.
   auto first = std::make_shared<PooledEvent>(std::move(begin));
-  auto done = [&context = context_, name = name_, label, enqueued, first](cudaEvent_t last) {
+  auto done = [&context = context_, name = name_, label, enqueued, first](PooledEvent last) {
     const auto began = context.clock.time_of(first->native());
-    const auto ended = context.clock.time_of(last);
+    const auto ended = context.clock.time_of(last.native());
     if (!context.check(began) || !context.check(ended)) return;
     // Two clocks never agree to the last bit; but nothing begins before it is enqueued, nor ends after it was
     // seen to be over.
