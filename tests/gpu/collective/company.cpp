@@ -1,8 +1,11 @@
 #include "tests/gpu/collective/company.hpp"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "core/check.hpp"
@@ -13,6 +16,8 @@
 #include "gpu/host/host_device.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 #include "tests/gpu/manual_timeline.hpp"
+#include "tests/nccl_emulation/emulated_backend.hpp"
+#include "tests/nccl_emulation/fake_nccl.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -53,25 +58,26 @@ class SimulatedCompany final : public Company {
   std::vector<std::unique_ptr<SimulatedDevice>> devices_;
 };
 
-using MakeBackend = std::unique_ptr<CollectiveBackend> (*)(Rendezvous&);
+/// Makes the back-end of one member.
+using MakeBackend = std::function<std::unique_ptr<CollectiveBackend>(Rendezvous&, Device&)>;
 
-std::unique_ptr<CollectiveBackend> make_shared_memory(Rendezvous& rendezvous) {
+std::unique_ptr<CollectiveBackend> make_shared_memory(Rendezvous& rendezvous, Device&) {
   return std::make_unique<SharedMemoryBackend>(rendezvous);
 }
 
-std::unique_ptr<CollectiveBackend> make_gloo(Rendezvous& rendezvous) {
+std::unique_ptr<CollectiveBackend> make_gloo(Rendezvous& rendezvous, Device&) {
   return GlooBackend::open(rendezvous, {}).value();
 }
 
 /// Members in real time, each with its host device.
 class RealCompany final : public Company {
  public:
-  RealCompany(int size, MakeBackend make_backend) {
+  RealCompany(int size, const MakeBackend& make_backend) {
     static std::atomic<int> jobs = 0;
     job_ = fmt::format("test-{}-{}", getpid(), jobs++);
     for (int i = 0; i < size; ++i) {
       devices_.push_back(open_host_device().value());
-      backends_.push_back(make_backend(rendezvous_));
+      backends_.push_back(make_backend(rendezvous_, *devices_.back()));
     }
   }
 
@@ -106,10 +112,38 @@ class RealCompany final : public Company {
   std::vector<std::unique_ptr<CollectiveBackend>> backends_;
 };
 
+/// Members on host devices with the emulated NCCL, which tells what they did wrong.
+class NcclCompany final : public Company {
+ public:
+  explicit NcclCompany(int size)
+      : members_(std::make_unique<RealCompany>(size, [this](Rendezvous& rendezvous, Device& device) {
+          return make_emulated_nccl(fake_.start_process(run_on_host_streams()).api(), device, rendezvous);
+        })) {}
+  ~NcclCompany() override {
+    members_.reset();
+    EXPECT_EQ(fake_.live_communicators(), 0U);
+    EXPECT_THAT(fake_.violations(), ::testing::IsEmpty());
+  }
+
+  int size() const override { return members_->size(); }
+  Device& device(int member) override { return members_->device(member); }
+  Groups create_groups(const std::string& name, core::Epoch epoch) override {
+    return members_->create_groups(name, epoch);
+  }
+  core::Result<std::unique_ptr<Group>> create_group(int member, GroupOptions options) override {
+    return members_->create_group(member, std::move(options));
+  }
+  void settle(const std::vector<Stream>& streams) override { members_->settle(streams); }
+
+ private:
+  FakeNccl fake_;
+  std::unique_ptr<RealCompany> members_;
+};
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, BackendKind kind) {
-  constexpr const char* kNames[] = {"simulated", "shared_memory", "gloo"};
+  constexpr const char* kNames[] = {"simulated", "shared_memory", "gloo", "nccl"};
   return out << kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -121,8 +155,28 @@ std::unique_ptr<Company> Company::form(BackendKind kind, int size) {
       return std::make_unique<RealCompany>(size, make_shared_memory);
     case BackendKind::gloo:
       return std::make_unique<RealCompany>(size, make_gloo);
+    case BackendKind::nccl:
+      return std::make_unique<NcclCompany>(size);
   }
   return nullptr;
+}
+
+BackendTraits traits_of(BackendKind kind) {
+  switch (kind) {
+    case BackendKind::simulated:
+      return {.runs_in_real_time = false};
+    case BackendKind::shared_memory:
+      return {};
+    case BackendKind::gloo:  // its messages carry no signature
+      return {.names_missing_members = false, .finds_disagreement = false};
+    case BackendKind::nccl:
+      return {.names_missing_members = false,
+              .finds_disagreement = false,
+              .has_reference_arithmetic = false,
+              .reduces_16_bit_integers = false,
+              .needs_one_order_of_groups = true};
+  }
+  return {};
 }
 
 std::vector<Stream> Company::create_streams() {
