@@ -3,7 +3,12 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Troupe")
-foreach(part core messages gpu actors)
+set(parts core messages gpu actors)
+if(TROUPE_HAS_CUDA)
+  list(APPEND parts cuda)
+  install(FILES "${PROJECT_SOURCE_DIR}/cmake/TroupeCuda.cmake" DESTINATION "${package_dir}" COMPONENT development)
+endif()
+foreach(part IN LISTS parts)
   set_property(TARGET troupe_${part} PROPERTY EXPORT_NAME ${part})
   install(TARGETS troupe_${part} EXPORT TroupeTargets
           ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development

@@ -1,6 +1,9 @@
 option(TROUPE_BUILD_TESTS "Build the tests" ON)
 option(TROUPE_BUILD_BENCHMARKS "Build the benchmarks" ON)
-option(TROUPE_CUDA "Build the GPU data plane (CUDA, NCCL)" OFF)
+# AUTO is right for CI too: wherever there is nvcc the data plane is compiled and linked, and a program with it runs
+# where there is no GPU and no driver.
+set(TROUPE_CUDA AUTO CACHE STRING "Build the GPU data plane (CUDA, NCCL): AUTO where its tools are, ON, OFF")
+set_property(CACHE TROUPE_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TROUPE_WERROR "Treat warnings as errors" ON)
 set(TROUPE_SANITIZE "" CACHE STRING "Sanitizers to build with, comma separated (address, undefined, thread)")
 option(TROUPE_FUZZ "Build the fuzzers of tests/fuzz as programs of libFuzzer (clang and its runtime)" OFF)

@@ -3,7 +3,7 @@ include(GoogleTest)
 # What every target of ours is compiled with. Who uses an installed Troupe compiles as they like.
 add_library(troupe_flags INTERFACE)
 target_include_directories(troupe_flags INTERFACE "${PROJECT_SOURCE_DIR}")
-target_compile_options(troupe_flags INTERFACE
+set(flags
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   # A contraction the compiler chooses would make results depend on how a loop was vectorised.
   -ffp-contract=off
@@ -11,13 +11,19 @@ target_compile_options(troupe_flags INTERFACE
   # GCC 12 takes the inactive members of moved variants for uninitialised reads.
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+# Kernels give the bits of the host, so nothing is contracted there either. A launch through a stub of nvcc's
+# makes warnings of GCC which are not ours, so only some are asked for.
+set(cuda_flags -fmad=false -Xcompiler=-Wall,-Wextra,-ffp-contract=off)
 if(TROUPE_WERROR)
-  target_compile_options(troupe_flags INTERFACE -Werror)
+  list(APPEND flags -Werror)
+  list(APPEND cuda_flags -Werror=all-warnings -Xcompiler=-Werror)
 endif()
+target_compile_options(troupe_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:${flags}>" "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
 if(TROUPE_SANITIZE)
   # CAF's packaged headers dereference null in a way that only UBSan's null check minds.
-  target_compile_options(troupe_flags INTERFACE
-    "-fsanitize=${TROUPE_SANITIZE}" -fno-omit-frame-pointer -fno-sanitize=null -fno-sanitize-recover=undefined)
+  set(sanitize "-fsanitize=${TROUPE_SANITIZE}" -fno-omit-frame-pointer -fno-sanitize=null -fno-sanitize-recover=undefined)
+  target_compile_options(troupe_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${sanitize}>")
   target_link_options(troupe_flags INTERFACE "-fsanitize=${TROUPE_SANITIZE}")
 endif()
 if(TROUPE_FUZZ)
@@ -29,18 +35,18 @@ if(TROUPE_FUZZ)
   if(NOT TROUPE_HAS_LIBFUZZER)
     message(FATAL_ERROR "TROUPE_FUZZ needs clang with libFuzzer: install clang-14, use the preset 'fuzz'")
   endif()
-  target_compile_options(troupe_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_compile_options(troupe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-# troupe_library(NAME [LINK libs...]): every .cpp below the current folder makes one static library.
+# troupe_library(NAME [LINK libs...] [EXCLUDE regex]): every .cpp below the current folder makes one static library.
 function(troupe_library name)
-  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "EXCLUDE" "LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "*.cpp")
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS "*.hpp")
   list(FILTER sources EXCLUDE REGEX "_bench\\.cpp$")
-  if(NOT TROUPE_CUDA)
-    list(FILTER sources EXCLUDE REGEX "/cuda/")
-    list(FILTER headers EXCLUDE REGEX "/cuda/")
+  if(ARG_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX "${ARG_EXCLUDE}")
+    list(FILTER headers EXCLUDE REGEX "${ARG_EXCLUDE}")
   endif()
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:troupe_flags> ${ARG_LINK})

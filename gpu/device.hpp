@@ -35,6 +35,10 @@ class Device {
 
   /// `bytes` of zeroed memory, aligned to 256 bytes. Errc::out_of_memory says how much was asked for.
   virtual core::Result<Buffer> allocate(std::size_t bytes) = 0;
+  /// `bytes` of zeroed memory of the host, aligned to 256 bytes, which streams copy from and to without a
+  /// thread that waits: pinned, where the device asks for that. What it lends is bounded by its options;
+  /// Errc::out_of_memory beyond. Allocate such buffers once and use them again.
+  virtual core::Result<Buffer> allocate_staging(std::size_t bytes) = 0;
   virtual core::Result<Stream> create_stream(StreamOptions options) = 0;
   virtual core::Result<Event> create_event() = 0;
 

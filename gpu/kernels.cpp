@@ -3,6 +3,8 @@
 #include <string_view>
 #include <utility>
 
+#include "gpu/device_kernels.hpp"
+
 namespace troupe::gpu {
 namespace {
 
@@ -20,10 +22,12 @@ std::uint64_t bytes_of(const ParameterStep& step) {
 }  // namespace
 
 void copy(ConstBufferView source, BufferView destination, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->copy(source, destination);
   enqueue(stream, "copy", source.bytes + destination.bytes, [=] { copy(source, destination); });
 }
 
 void zero(BufferView destination, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->zero(destination);
   enqueue(stream, "zero", destination.bytes, [=] { zero(destination); });
 }
 

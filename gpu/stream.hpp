@@ -37,6 +37,8 @@ struct TaskCost {
   std::uint64_t bytes_touched = 0;
 };
 
+class DeviceKernels;
+
 /// Called exactly once when a started task is over. May be called from any thread, also from inside start().
 using Completion = std::function<void()>;
 
@@ -71,6 +73,10 @@ class StreamQueue {
   /// Blocks the calling host thread until the stream is empty. Errc::timeout after `deadline`. Refused in
   /// simulation (Errc::unavailable) when the stream is not empty.
   virtual core::Result<void> synchronize(std::chrono::nanoseconds deadline) = 0;
+
+  /// The kernels of a device with memory of its own (gpu/device_kernels.hpp), enqueued on this stream; null
+  /// where kernels run on the host as bodies of tasks. For gpu/kernels.cpp.
+  virtual DeviceKernels* kernels() { return nullptr; }
 };
 
 /// Refers to a stream without owning it.

@@ -21,4 +21,4 @@ def project_files():
 
 def source_files():
     """Those in C++."""
-    return [path for path in project_files() if path.endswith((".hpp", ".cpp", ".cu"))]
+    return [path for path in project_files() if path.endswith((".hpp", ".cpp", ".cu", ".cuh"))]

@@ -53,8 +53,8 @@ Result<std::unique_ptr<CheckpointPlane>> CheckpointPlane::create(gpu::Device& de
   std::unique_ptr<CheckpointPlane> plane(
       new CheckpointPlane(device, data, state, storage, std::move(options)));
   for (std::uint32_t credit = 0; credit < plane->options_.credits; ++credit) {
-    plane->staging_.push_back(
-        TRY(device.allocate(plane->options_.chunk_bytes + staging_slack(plane->options_.chunk_bytes))));
+    plane->staging_.push_back(TRY(
+        device.allocate_staging(plane->options_.chunk_bytes + staging_slack(plane->options_.chunk_bytes))));
   }
   plane->stream_ = TRY(device.create_stream({"staging", -1}));
   return plane;

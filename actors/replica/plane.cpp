@@ -33,7 +33,7 @@ Result<std::unique_ptr<ReplicaPlane>> ReplicaPlane::create(gpu::Device& device,
   const auto members = plane->options_.clique.size();
   // Alone there is nobody to share with.
   for (std::uint32_t credit = 0; members > 1 && credit < plane->options_.credits; ++credit)
-    plane->buffers_.push_back(TRY(device.allocate(plane->options_.chunk_bytes * members)));
+    plane->buffers_.push_back(TRY(device.allocate_staging(plane->options_.chunk_bytes * members)));
   plane->stream_ = TRY(device.create_stream({"replication", -1}));
   return plane;
 }

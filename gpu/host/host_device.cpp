@@ -23,6 +23,8 @@ class HostDevice final : public Device {
 
   core::Result<Buffer> allocate(std::size_t bytes) override { return allocate_host_memory(bytes); }
 
+  core::Result<Buffer> allocate_staging(std::size_t bytes) override { return allocate_host_memory(bytes); }
+
   core::Result<Stream> create_stream(StreamOptions options) override {
     const std::string name = options.name;
     try {

@@ -37,6 +37,8 @@ class SimulatedDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::simulated; }
   std::string description() const override;
   core::Result<Buffer> allocate(std::size_t bytes) override;
+  /// Counts as memory of the device, as everything here does.
+  core::Result<Buffer> allocate_staging(std::size_t bytes) override { return allocate(bytes); }
   core::Result<Stream> create_stream(StreamOptions options) override;
   core::Result<Event> create_event() override;
   DeviceTime now() const override { return timeline_.now(); }

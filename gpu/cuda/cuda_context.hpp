@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+
+#include "core/result.hpp"
+#include "gpu/cuda/cuda_device.hpp"
+#include "gpu/cuda/device_clock.hpp"
+#include "gpu/cuda/event_pool.hpp"
+#include "gpu/cuda/event_waiter.hpp"
+#include "gpu/cuda/failure.hpp"
+#include "gpu/cuda/occupancy.hpp"
+#include "gpu/host/observer_slot.hpp"
+
+namespace troupe::gpu {
+
+/// What the objects of one device share. It outlives them all.
+class CudaContext {
+ public:
+  CudaContext(CudaOptions options, CudaDeviceInfo facts);
+
+  int device() const { return info.index; }
+
+  /// Notes a failure of a call that cannot return one. True for success.
+  bool check(cudaError_t status, std::string_view call);
+  /// As check(), for what a pool said.
+  template <class T>
+  bool check(const core::Result<T>& result) {
+    if (!result) failure.set(result.error());
+    return result.has_value();
+  }
+  /// The error in which every wait ends once the device has failed.
+  core::Result<void> health() const;
+  std::uint64_t next_stream() { return streams_++; }
+
+  const CudaOptions options;
+  const CudaDeviceInfo info;
+  ObserverSlot observer;
+  DeviceFailure failure;
+  EventPool events;
+  EventPool timing_events;
+  DeviceClock clock;
+  Occupancy occupancy;
+  EventWaiter waiter;
+
+ private:
+  std::atomic<std::uint64_t> streams_{0};
+};
+
+}  // namespace troupe::gpu

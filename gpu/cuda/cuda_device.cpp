@@ -1,0 +1,143 @@
+#include "gpu/cuda/cuda_device.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <system_error>
+#include <utility>
+
+#include "gpu/cuda/cuda_context.hpp"
+#include "gpu/cuda/cuda_event.hpp"
+#include "gpu/cuda/cuda_stream.hpp"
+#include "gpu/cuda/memory_pool.hpp"
+#include "gpu/cuda/status.hpp"
+#include "gpu/host/host_stream.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+/// CUDA's versions are 1000 * major + 10 * minor.
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+core::Result<CudaDeviceInfo> describe(int index) {
+  cudaDeviceProp properties{};
+  TRY(cuda_result(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties", index));
+  CudaDeviceInfo info;
+  info.index = index;
+  info.name = properties.name;
+  info.pci_address = fmt::format("{:04x}:{:02x}:{:02x}", properties.pciDomainID, properties.pciBusID,
+                                 properties.pciDeviceID);
+  info.major = properties.major;
+  info.minor = properties.minor;
+  info.multiprocessors = properties.multiProcessorCount;
+  info.memory_bytes = properties.totalGlobalMem;
+  return info;
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(CudaOptions options, CudaDeviceInfo info)
+      : context_(std::move(options), std::move(info)), staging_(context_, context_.options.staging_bytes) {}
+
+  core::Result<void> open() {
+    memory_ = TRY(MemoryPool::create(context_));
+    return {};
+  }
+
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+
+  std::string description() const override {
+    const auto& info = context_.info;
+    return fmt::format("cuda:{}, {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB, at {}",
+                       info.index, info.name, info.major, info.minor, info.multiprocessors,
+                       static_cast<double>(info.memory_bytes) / (1 << 30), info.pci_address);
+  }
+
+  core::Result<Buffer> allocate(std::size_t bytes) override { return memory_->allocate(bytes); }
+
+  core::Result<Buffer> allocate_staging(std::size_t bytes) override { return staging_.allocate(bytes); }
+
+  core::Result<Stream> create_stream(StreamOptions options) override {
+    return CudaStream::create(context_, std::move(options));
+  }
+
+  core::Result<Event> create_event() override {
+    return std::make_unique<CudaEvent>(context_, TRY(context_.events.take()));
+  }
+
+  DeviceTime now() const override { return host_now(); }
+
+  void observe(TaskObserver observer) override {
+    if (observer && !context_.clock.is_set()) {
+      const DeviceGuard guard(context_.device());
+      if (!context_.check(context_.clock.set(context_.timing_events, memory_->stream()))) return;
+    }
+    context_.observer.set(std::move(observer));
+  }
+
+ private:
+  CudaContext context_;
+  StagingPool staging_;
+  std::unique_ptr<MemoryPool> memory_;
+};
+
+}  // namespace
+
+core::Result<std::vector<CudaDeviceInfo>> cuda_devices() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  int driver = 0;
+  int runtime = 0;
+  (void)cudaDriverGetVersion(&driver);
+  (void)cudaRuntimeGetVersion(&runtime);
+  if (status == cudaErrorInsufficientDriver && driver == 0) {
+    (void)cudaGetLastError();
+    return core::fail(core::Errc::unavailable,
+                      "expected NVIDIA's driver for the CUDA {} runtime, but this machine has none; install "
+                      "it (libcuda.so.1), or train on the host device",
+                      version_text(runtime));
+  }
+  if (status == cudaErrorInsufficientDriver) {
+    (void)cudaGetLastError();
+    return core::fail(
+        core::Errc::unavailable,
+        "expected a driver for the CUDA {} runtime, but this machine's is for CUDA {}; install a "
+        "newer driver",
+        version_text(runtime), version_text(driver));
+  }
+  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) {
+    (void)cudaGetLastError();
+    return core::fail(core::Errc::unavailable,
+                      "expected a GPU, but the driver (CUDA {}) shows this process none; look at "
+                      "CUDA_VISIBLE_DEVICES and at nvidia-smi, or train on the host device",
+                      version_text(driver));
+  }
+  TRY(cuda_result(status, "cudaGetDeviceCount", 0));
+  std::vector<CudaDeviceInfo> devices;
+  for (int index = 0; index < count; ++index) devices.push_back(TRY(describe(index)));
+  return devices;
+}
+
+core::Result<std::unique_ptr<Device>> open_cuda_device(CudaOptions options) {
+  auto devices = TRY(cuda_devices());
+  if (options.device < 0 || static_cast<std::size_t>(options.device) >= devices.size()) {
+    return core::fail(core::Errc::not_found,
+                      "expected GPU {}, but this process sees {} (numbered from 0); look at "
+                      "CUDA_VISIBLE_DEVICES, or start fewer ranks on this machine",
+                      options.device, devices.size());
+  }
+  auto& info = devices[static_cast<std::size_t>(options.device)];
+  try {
+    auto device = std::make_unique<CudaDevice>(std::move(options), std::move(info));
+    TRY(device->open());
+    return device;
+  } catch (const std::system_error& error) {
+    return core::fail(core::Errc::unavailable,
+                      "expected a thread that waits for the device's events, but the system has none ({}); "
+                      "raise the limit of threads (ulimit -u) or start fewer ranks",
+                      error.what());
+  }
+}
+
+}  // namespace troupe::gpu

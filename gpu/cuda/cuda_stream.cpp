@@ -1,0 +1,162 @@
+#include "gpu/cuda/cuda_stream.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "core/check.hpp"
+#include "gpu/cuda/cuda_event.hpp"
+#include "gpu/cuda/cuda_kernels.hpp"
+#include "gpu/cuda/status.hpp"
+#include "gpu/host/host_stream.hpp"
+#include "gpu/host/marker.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+/// CUDA's numbers fall as urgency rises, and end at 0: one step is left below the usual priority.
+int native_priority(int priority, int least, int greatest) {
+  return std::clamp(least - 1 - priority, greatest, least);
+}
+
+}  // namespace
+
+core::Result<Stream> CudaStream::create(CudaContext& context, StreamOptions options) {
+  const DeviceGuard guard(context.device());
+  TRY(context.health());
+  int least = 0;
+  int greatest = 0;
+  TRY(cuda_result(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange",
+                  context.device()));
+  cudaStream_t stream = nullptr;
+  TRY(cuda_result(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                               native_priority(options.priority, least, greatest)),
+                  "cudaStreamCreateWithPriority", context.device()));
+  return Stream(new CudaStream(context, std::move(options.name), stream));
+}
+
+CudaStream::CudaStream(CudaContext& context, std::string name, cudaStream_t stream)
+    : context_(context),
+      name_(std::move(name)),
+      number_(context.next_stream()),
+      stream_(stream),
+      kernels_(std::make_unique<CudaKernels>(*this)) {}
+
+CudaStream::~CudaStream() {
+  const auto drained = synchronize(context_.options.drain_deadline);
+  if (!drained && drained.error().code == core::Errc::timeout) return;
+  const DeviceGuard guard(context_.device());
+  (void)cudaStreamDestroy(stream_);
+}
+
+void CudaStream::enqueue(std::string_view /*label*/, TaskCost /*cost*/, std::function<void()> /*body*/) {
+  CHECK(false, "a CUDA stream runs kernels (gpu/kernels.hpp); host work follows from notify()");
+}
+
+void CudaStream::enqueue_async(std::string_view /*label*/, std::function<void(Completion)> /*start*/) {
+  CHECK(false, "a CUDA stream runs kernels (gpu/kernels.hpp); host work follows from notify()");
+}
+
+void CudaStream::record(EventView event) {
+  auto& own = cuda_event(event);
+  if (context_.failure.is_set()) return own.set_recorded();
+  const DeviceGuard guard(context_.device());
+  context_.check(cudaEventRecord(own.native(), stream_), "cudaEventRecord");
+  own.set_recorded();
+}
+
+void CudaStream::wait(EventView event) {
+  auto& own = cuda_event(event);
+  if (!own.is_recorded() || context_.failure.is_set()) return;
+  const DeviceGuard guard(context_.device());
+  context_.check(cudaStreamWaitEvent(stream_, own.native(), 0), "cudaStreamWaitEvent");
+}
+
+void CudaStream::notify(std::function<void()> callback) {
+  expect(std::move(callback), nullptr);
+}
+
+void CudaStream::expect(std::function<void()> done, std::function<void(const core::Error&)> failed) {
+  const DeviceGuard guard(context_.device());
+  auto event = context_.events.take();
+  if (context_.check(event)) {
+    context_.check(cudaEventRecord(event->native(), stream_), "cudaEventRecord");
+  }
+  if (context_.failure.is_set()) {
+    if (failed) failed(*context_.failure.get());
+    return;
+  }
+  context_.waiter.add(
+      number_, {std::move(*event), [done = std::move(done)](cudaEvent_t) { done(); }, std::move(failed)});
+}
+
+core::Result<void> CudaStream::synchronize(std::chrono::nanoseconds deadline) {
+  struct Outcome {
+    Marker over;
+    std::optional<core::Error> error;  ///< written before `over` is reached
+  };
+  // Owned by this call and, when the deadline passes, by the entry which still waits.
+  auto outcome = std::make_shared<Outcome>();
+  expect([outcome] { outcome->over.reach(); },
+         [outcome](const core::Error& error) {
+           outcome->error = error;
+           outcome->over.reach();
+         });
+  if (!outcome->over.wait_for(deadline)) {
+    return core::fail(
+        core::Errc::timeout,
+        "expected stream '{}' of device {} to be empty within {} ms, but its tasks still run; look at the "
+        "stream's trace for the task that does not end",
+        name_, context_.device(), std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count());
+  }
+  if (outcome->error) return tl::unexpected<core::Error>(*outcome->error);
+  return {};
+}
+
+DeviceKernels* CudaStream::kernels() {
+  return kernels_.get();
+}
+
+void CudaStream::run(std::string_view label, const std::function<cudaError_t(cudaStream_t)>& launch) {
+  if (context_.failure.is_set()) return;
+  const DeviceGuard guard(context_.device());
+  if (context_.observer.is_occupied()) return run_observed(label, launch);
+  context_.check(launch(stream_), label);
+}
+
+void CudaStream::run_observed(std::string_view label,
+                              const std::function<cudaError_t(cudaStream_t)>& launch) {
+  const DeviceTime enqueued = host_now();
+  auto begin = context_.timing_events.take();
+  auto end = context_.timing_events.take();
+  if (!context_.check(begin) || !context_.check(end)) return;
+  if (!context_.check(cudaEventRecord(begin->native(), stream_), "cudaEventRecord")) return;
+  if (!context_.check(launch(stream_), label)) return;
+  if (!context_.check(cudaEventRecord(end->native(), stream_), "cudaEventRecord")) return;
+  report(label, enqueued, std::move(*begin), std::move(*end));
+}
+
+void CudaStream::report(std::string_view label, DeviceTime enqueued, PooledEvent begin, PooledEvent end) {
+  // std::function wants copies, an event has none: the closure is its one owner.
+  auto first = std::make_shared<PooledEvent>(std::move(begin));
+  auto done = [&context = context_, name = name_, label, enqueued, first](cudaEvent_t last) {
+    const auto began = context.clock.time_of(first->native());
+    const auto ended = context.clock.time_of(last);
+    if (!context.check(began) || !context.check(ended)) return;
+    // Two clocks never agree to the last bit; but nothing begins before it is enqueued, nor ends after it was
+    // seen to be over.
+    const DeviceTime latest = host_now();
+    const DeviceTime start = std::clamp(*began, enqueued, latest);
+    context.observer.report({name, label, start, std::clamp(*ended, start, latest)});
+    context.clock.offer(std::move(*first), *began);
+  };
+  context_.waiter.add(number_, {std::move(end), std::move(done), nullptr});
+}
+
+CudaStream& cuda_stream(StreamView stream) {
+  auto* own = dynamic_cast<CudaStream*>(stream);
+  CHECK(own != nullptr, "this takes a stream of a CUDA device");
+  return *own;
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,49 @@
+#include "gpu/cuda/device_clock.hpp"
+
+#include <utility>
+
+#include "gpu/cuda/status.hpp"
+#include "gpu/host/host_stream.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+/// fp32 milliseconds resolve it to better than 100 ns.
+constexpr std::chrono::seconds kOldOrigin{1};
+
+}  // namespace
+
+bool DeviceClock::is_set() const {
+  std::lock_guard lock(mutex_);
+  return origin_.native() != nullptr;
+}
+
+core::Result<void> DeviceClock::set(EventPool& timing_events, cudaStream_t idle_stream) {
+  PooledEvent event = TRY(timing_events.take());
+  TRY(cuda_result(cudaEventRecord(event.native(), idle_stream), "cudaEventRecord", device_));
+  cudaError_t status = cudaErrorNotReady;
+  while (status == cudaErrorNotReady) status = cudaEventQuery(event.native());
+  TRY(cuda_result(status, "cudaEventQuery", device_));
+  std::lock_guard lock(mutex_);
+  origin_ = std::move(event);
+  origin_time_ = host_now();
+  return {};
+}
+
+core::Result<DeviceTime> DeviceClock::time_of(cudaEvent_t event) {
+  std::lock_guard lock(mutex_);
+  float milliseconds = 0;
+  TRY(cuda_result(cudaEventElapsedTime(&milliseconds, origin_.native(), event), "cudaEventElapsedTime",
+                  device_));
+  const std::chrono::duration<double, std::milli> elapsed(milliseconds);
+  return origin_time_ + std::chrono::duration_cast<DeviceTime>(elapsed);
+}
+
+void DeviceClock::offer(PooledEvent event, DeviceTime time) {
+  std::lock_guard lock(mutex_);
+  if (time - origin_time_ < kOldOrigin) return;
+  origin_ = std::move(event);
+  origin_time_ = time;
+}
+
+}  // namespace troupe::gpu

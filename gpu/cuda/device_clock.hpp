@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+
+#include "core/result.hpp"
+#include "gpu/cuda/event_pool.hpp"
+#include "gpu/stream.hpp"
+
+namespace troupe::gpu {
+
+/// Turns times of a device, which only differences of timing events tell, into the host's clock. Thread safe.
+class DeviceClock {
+ public:
+  explicit DeviceClock(int device) : device_(device) {}
+
+  bool is_set() const;
+  /// Ties the two clocks together: an event is recorded on an idle stream and waited for.
+  core::Result<void> set(EventPool& timing_events, cudaStream_t idle_stream);
+
+  /// When a timing event was completed. Later ones may become the new origin: the driver counts milliseconds
+  /// in fp32, which over hours are coarse.
+  core::Result<DeviceTime> time_of(cudaEvent_t event);
+  /// Takes over an event whose time was told, as the new origin, when the present one is old.
+  void offer(PooledEvent event, DeviceTime time);
+
+ private:
+  const int device_;
+  mutable std::mutex mutex_;  // guards origin_ and origin_time_
+  PooledEvent origin_;
+  DeviceTime origin_time_{};
+};
+
+}  // namespace troupe::gpu

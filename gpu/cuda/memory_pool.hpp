@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/result.hpp"
+#include "gpu/buffer.hpp"
+#include "gpu/cuda/cuda_context.hpp"
+
+namespace troupe::gpu {
+
+/// Memory of a device, from a pool of CUDA's which never gives anything back to the system: after warm-up
+/// nothing is allocated there, and nothing waits for the whole device. Thread safe.
+class MemoryPool {
+ public:
+  static core::Result<std::unique_ptr<MemoryPool>> create(CudaContext& context);
+  ~MemoryPool();
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  core::Result<Buffer> allocate(std::size_t bytes);
+  /// On which memory is taken and returned; otherwise idle.
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  explicit MemoryPool(CudaContext& context) : context_(context) {}
+  core::Result<void> wait_for_stream();
+
+  CudaContext& context_;
+  cudaMemPool_t pool_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+};
+
+/// Pinned memory of the host, which the device copies from and to without the calling thread. Pinning takes
+/// milliseconds and may wait for the device, so blocks that come back are kept for the next of their size;
+/// they are unpinned only to make room within the budget. Thread safe.
+class StagingPool {
+ public:
+  StagingPool(CudaContext& context, std::size_t budget_bytes)
+      : context_(context), budget_bytes_(budget_bytes) {}
+  ~StagingPool();
+  StagingPool(const StagingPool&) = delete;
+  StagingPool& operator=(const StagingPool&) = delete;
+
+  core::Result<Buffer> allocate(std::size_t bytes);
+
+ private:
+  void give_back(BufferView block);
+  /// Unpins free blocks until `bytes` more fit into the budget, if they can. With mutex_ held.
+  void make_room(std::size_t bytes);
+
+  CudaContext& context_;
+  const std::size_t budget_bytes_;
+  std::mutex mutex_;  // guards all below
+  std::size_t pinned_bytes_ = 0;
+  std::size_t lent_bytes_ = 0;
+  std::multimap<std::size_t, std::byte*> free_;
+};
+
+}  // namespace troupe::gpu

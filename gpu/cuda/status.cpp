@@ -1,0 +1,42 @@
+#include "gpu/cuda/status.hpp"
+
+namespace troupe::gpu {
+
+core::Error cuda_error(cudaError_t status, std::string_view call, int device) {
+  // An error that is not sticky would be found again by the next one who asks for the last.
+  (void)cudaGetLastError();
+  auto code = core::Errc::internal;
+  std::string_view advice =
+      "the device is not used any more: end the process, and look at the kernel's log (dmesg, Xid) for a "
+      "fault of the hardware";
+  if (status == cudaErrorMemoryAllocation) {
+    code = core::Errc::out_of_memory;
+    advice = "use smaller buffers, fewer ranks a device, or a device with more memory";
+  } else if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) {
+    code = core::Errc::unavailable;
+    advice = "install a driver that is new enough for this build's CUDA runtime, or train on the host device";
+  } else if (status == cudaErrorInvalidDevice) {
+    code = core::Errc::unavailable;
+    advice = "look at CUDA_VISIBLE_DEVICES and at troupe doctor for the devices there are";
+  }
+  return {code, fmt::format("expected {} on device {} to succeed, but it said {} ({}); {}", call, device,
+                            cudaGetErrorName(status), cudaGetErrorString(status), advice)};
+}
+
+core::Result<void> cuda_result(cudaError_t status, std::string_view call, int device) {
+  if (status == cudaSuccess) return {};
+  return tl::unexpected<core::Error>(cuda_error(status, call, device));
+}
+
+DeviceGuard::DeviceGuard(int device) {
+  // A failure shows in the call that follows.
+  if (cudaGetDevice(&before_) == cudaSuccess && before_ != device) {
+    is_changed_ = cudaSetDevice(device) == cudaSuccess;
+  }
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (is_changed_) (void)cudaSetDevice(before_);
+}
+
+}  // namespace troupe::gpu

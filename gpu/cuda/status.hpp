@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "core/result.hpp"
+
+namespace troupe::gpu {
+
+/// What a call of CUDA said, as an error that names the call and the device. Errc::out_of_memory and
+/// Errc::unavailable (no driver, no GPU) are told apart; everything else is Errc::internal.
+core::Error cuda_error(cudaError_t status, std::string_view call, int device);
+core::Result<void> cuda_result(cudaError_t status, std::string_view call, int device);
+
+/// Makes a device the calling thread's current one, and the one before it again in the end.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_ = 0;
+  bool is_changed_ = false;
+};
+
+}  // namespace troupe::gpu

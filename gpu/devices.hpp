@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/result.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::gpu {
+
+/// One GPU as its driver describes it.
+struct CudaDeviceInfo {
+  int index = 0;  ///< among those this process sees
+  std::string name;
+  std::string pci_address;
+  int major = 0;  ///< of the compute capability
+  int minor = 0;
+  int multiprocessors = 0;
+  std::size_t memory_bytes = 0;
+};
+
+/// True when this build has the CUDA data plane.
+bool is_built_with_cuda() noexcept;
+
+/// The GPUs of this process. Errc::unavailable says what is absent: the data plane in this build, the driver,
+/// a GPU.
+core::Result<std::vector<CudaDeviceInfo>> list_cuda_devices();
+
+/// Opens "host", "cuda" (the first GPU) or "cuda:<index>". Errc::invalid_argument for another name.
+core::Result<std::unique_ptr<Device>> open_device(std::string_view name);
+
+}  // namespace troupe::gpu

@@ -1,0 +1,210 @@
+#include "tests/cuda_emulation/block.hpp"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "core/check.hpp"
+
+thread_local uint3 threadIdx;
+thread_local uint3 blockIdx;
+thread_local dim3 blockDim;
+thread_local dim3 gridDim;
+
+namespace troupe::cuda_emulation {
+namespace {
+
+constexpr std::size_t kStackBytes = std::size_t{256} << 10;
+constexpr unsigned kWarp = 32;
+
+enum class Group { warp, block };
+
+/// A stack on which threads of a block run, one after another, until one of them has to rest.
+struct Fiber {
+  ucontext_t context{};
+  void* stack = nullptr;
+  unsigned thread = 0;  ///< that rests here
+  Group resting_for = Group::block;
+  bool is_busy = false;
+};
+
+/// The block that runs in this thread of the host.
+class Block {
+ public:
+  ~Block() {
+    for (const auto& fiber : fibers_) munmap(fiber->stack, kStackBytes);
+  }
+
+  void run(unsigned threads, std::size_t shared_bytes, const std::function<void()>& body) {
+    body_ = &body;
+    threads_ = threads;
+    next_ = 0;
+    done_.assign(threads, false);
+    shared_.resize(shared_bytes / sizeof(std::max_align_t) + 1);
+    while (next_ < threads_) resume(idle_fiber());
+    while (release(Group::warp) || release(Group::block)) {
+    }
+    CHECK(std::find(done_.begin(), done_.end(), false) == done_.end(),
+          "all threads of a warp or a block come to the same barrier");
+  }
+
+  void* shared() { return shared_.data(); }
+
+  void wait(Group group) {
+    Fiber& self = *current_;
+    self.thread = threadIdx.x;
+    self.resting_for = group;
+    swapcontext(&self.context, &outside_);
+  }
+
+  std::uint64_t exchange(std::uint64_t value, unsigned lane) {
+    const unsigned first = threadIdx.x / kWarp * kWarp;
+    if (words_.size() < threads_) words_.resize(threads_);
+    words_[threadIdx.x] = value;
+    wait(Group::warp);
+    const std::uint64_t found = first + lane < threads_ ? words_[first + lane] : value;
+    // Nobody writes the next word before all have read this one.
+    wait(Group::warp);
+    return found;
+  }
+
+ private:
+  static void enter();
+
+  void work() {
+    for (;;) {
+      while (next_ < threads_) {
+        const unsigned thread = next_++;
+        threadIdx = {thread, 0, 0};
+        (*body_)();
+        done_[threadIdx.x] = true;
+      }
+      current_->is_busy = false;
+      swapcontext(&current_->context, &outside_);
+    }
+  }
+
+  void resume(Fiber& fiber) {
+    current_ = &fiber;
+    fiber.is_busy = true;
+    threadIdx = {fiber.thread, 0, 0};
+    swapcontext(&outside_, &fiber.context);
+  }
+
+  /// Lets all go on who rest for a warp, or the block, whose other threads rest there too or are done. Only
+  /// then: whoever goes on may rest again, for the next barrier.
+  bool release(Group group) {
+    std::vector<Fiber*> free;
+    for (unsigned first = 0; first < threads_; first += kWarp) {
+      const unsigned from = group == Group::block ? 0 : first;
+      const unsigned end = group == Group::block ? threads_ : std::min(threads_, first + kWarp);
+      std::vector<Fiber*> resting;
+      for (const auto& fiber : fibers_) {
+        if (fiber->is_busy && fiber->resting_for == group && fiber->thread >= from && fiber->thread < end) {
+          resting.push_back(fiber.get());
+        }
+      }
+      const auto done = static_cast<std::size_t>(std::count(done_.begin() + from, done_.begin() + end, true));
+      if (resting.size() + done == end - from) free.insert(free.end(), resting.begin(), resting.end());
+      if (group == Group::block) break;
+    }
+    for (Fiber* fiber : free) resume(*fiber);
+    return !free.empty();
+  }
+
+  Fiber& idle_fiber() {
+    for (const auto& fiber : fibers_) {
+      if (!fiber->is_busy) return *fiber;
+    }
+    auto fiber = std::make_unique<Fiber>();
+    fiber->stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(fiber->stack != MAP_FAILED, "there is memory for the stack of a thread");
+    CHECK(getcontext(&fiber->context) == 0, "a context can be made");
+    fiber->context.uc_stack.ss_sp = fiber->stack;
+    fiber->context.uc_stack.ss_size = kStackBytes;
+    makecontext(&fiber->context, &Block::enter, 0);
+    fibers_.push_back(std::move(fiber));
+    return *fibers_.back();
+  }
+
+  const std::function<void()>* body_ = nullptr;
+  unsigned threads_ = 0;
+  unsigned next_ = 0;  ///< the first thread that has not begun
+  std::vector<bool> done_;
+  std::vector<std::max_align_t> shared_;
+  std::vector<std::uint64_t> words_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  Fiber* current_ = nullptr;
+  ucontext_t outside_{};
+};
+
+thread_local Block running;
+
+void Block::enter() {
+  running.work();
+}
+
+}  // namespace
+
+void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& thread) {
+  blockDim = block;
+  gridDim = grid;
+  for (unsigned y = 0; y < grid.y; ++y) {
+    for (unsigned x = 0; x < grid.x; ++x) {
+      blockIdx = {x, y, 0};
+      running.run(block.x, shared_bytes, thread);
+    }
+  }
+}
+
+void* dynamic_shared_memory() {
+  return running.shared();
+}
+
+void block_barrier() {
+  running.wait(Group::block);
+}
+
+std::uint64_t exchange_in_warp(std::uint64_t value, unsigned lane) {
+  return running.exchange(value, lane);
+}
+
+unsigned lane_in_warp() {
+  return threadIdx.x % kWarp;
+}
+
+void rest() {
+  sched_yield();
+}
+
+void copy_bytes(void* destination, const void* source, std::size_t bytes) {
+  auto* to = static_cast<volatile std::byte*>(destination);
+  const auto* from = static_cast<const std::byte*>(source);
+  std::size_t i = 0;
+  const auto either =
+      reinterpret_cast<std::uintptr_t>(destination) | reinterpret_cast<std::uintptr_t>(source);
+  if (either % sizeof(std::uint64_t) == 0) {
+    for (; i + sizeof(std::uint64_t) <= bytes; i += sizeof(std::uint64_t)) {
+      *reinterpret_cast<volatile std::uint64_t*>(to + i) = *reinterpret_cast<const std::uint64_t*>(from + i);
+    }
+  }
+  for (; i < bytes; ++i) to[i] = from[i];
+}
+
+void set_bytes(void* memory, int value, std::size_t bytes) {
+  auto* to = static_cast<volatile std::byte*>(memory);
+  const std::uint64_t word = 0x0101'0101'0101'0101U * static_cast<std::uint8_t>(value);
+  std::size_t i = 0;
+  if (reinterpret_cast<std::uintptr_t>(memory) % sizeof word == 0) {
+    for (; i + sizeof word <= bytes; i += sizeof word)
+      *reinterpret_cast<volatile std::uint64_t*>(to + i) = word;
+  }
+  for (; i < bytes; ++i) to[i] = static_cast<std::byte>(value);
+}
+
+}  // namespace troupe::cuda_emulation

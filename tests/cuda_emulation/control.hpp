@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace troupe::cuda_emulation {
+
+/// What the emulated machine is. Thread safe; call reset() between tests, when nothing of CUDA is alive.
+
+/// One healthy device of 1 GiB, nothing counted, no failure planned. CHECKs that nothing is leaked: streams,
+/// events, pools and memory.
+void reset();
+void set_device_count(int count);
+void set_memory_bytes(std::size_t bytes);
+/// No driver: every call fails as it does on a machine without a GPU.
+void remove_driver();
+/// The device is broken: every call, and all work not yet begun, ends in `error` from now on.
+void break_device(cudaError_t error);
+/// The `n`-th call from now on (1 is the next) of the function of this name fails, once.
+void fail_call(std::string_view function, int n, cudaError_t error);
+/// Calls of the function of this name since reset().
+std::uint64_t calls(std::string_view function);
+
+/// What is alive.
+struct Alive {
+  int streams = 0;
+  int events = 0;
+  int pools = 0;
+  std::size_t device_bytes = 0;
+  std::size_t pinned_bytes = 0;
+
+  friend bool operator==(const Alive&, const Alive&) = default;
+};
+Alive alive();
+
+/// Copies from or to memory of the host which is not pinned; on a real device they stop the calling thread.
+std::uint64_t pageable_copies();
+bool is_device_memory(const void* memory);
+/// The priority a stream was created with, in CUDA's numbers: less is more urgent.
+int priority_of(cudaStream_t stream);
+
+}  // namespace troupe::cuda_emulation

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "gpu/host/host_event.hpp"
+#include "gpu/host/host_stream.hpp"
+#include "tests/cuda_emulation/control.hpp"
+
+struct CUstream_st {
+  troupe::gpu::HostStream queue;
+  int device;
+  int priority;
+};
+
+struct CUevent_st {
+  troupe::gpu::HostEvent marker;
+  bool has_time = false;
+  std::mutex mutex;  // guards time
+  troupe::gpu::DeviceTime time{};
+};
+
+struct CUmemPoolHandle_st {
+  int device;
+};
+
+namespace troupe::cuda_emulation {
+
+/// The emulated machine, one a process as the real one is.
+class Machine {
+ public:
+  static Machine& instance();
+
+  void reset();
+  void set_device_count(int count);
+  void set_memory_bytes(std::size_t bytes);
+  void fail_all(cudaError_t error);
+  void fail_call(std::string_view function, int n, cudaError_t error);
+  std::uint64_t calls(std::string_view function);
+  Alive alive();
+  std::uint64_t pageable_copies();
+  bool is_device_memory(const void* memory);
+
+  /// Begins every call of the runtime: counts it, and says how it fails.
+  cudaError_t begin(std::string_view function);
+  bool is_broken();
+  int device_count();
+  std::size_t memory_bytes();
+  void count_stream(int change);
+  void count_event(int change);
+  void count_pool(int change);
+
+  enum class Kind { device, pinned };
+  cudaError_t allocate(Kind kind, std::size_t bytes, void** memory);
+  cudaError_t release(Kind kind, void* memory);
+  /// False when a range begins in memory of the device's, or pinned memory, and ends beyond it.
+  bool is_inside(const void* memory, std::size_t bytes);
+  bool is_pageable(const void* memory);
+  void count_pageable_copy();
+
+ private:
+  struct Range {
+    std::size_t bytes;
+    Kind kind;
+  };
+  struct Plan {
+    int remaining;
+    cudaError_t error;
+  };
+
+  std::optional<std::pair<std::uintptr_t, Range>> find(const void* memory);
+
+  std::mutex mutex_;  // guards all below
+  int devices_ = 1;
+  std::size_t memory_bytes_ = std::size_t{1} << 30;
+  cudaError_t failure_ = cudaSuccess;
+  std::map<std::string, Plan, std::less<>> plans_;
+  std::map<std::string, std::uint64_t, std::less<>> calls_;
+  std::map<std::uintptr_t, Range> ranges_;
+  Alive alive_;
+  std::uint64_t pageable_copies_ = 0;
+};
+
+}  // namespace troupe::cuda_emulation

@@ -1,0 +1,326 @@
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "core/check.hpp"
+#include "tests/cuda_emulation/block.hpp"
+#include "tests/cuda_emulation/emulated_machine.hpp"
+
+using troupe::cuda_emulation::Machine;
+
+namespace {
+
+constexpr int kVersion = 13000;
+constexpr int kLeastUrgent = 0;
+constexpr int kMostUrgent = -5;
+constexpr int kMultiprocessors = 4;
+constexpr std::chrono::hours kNeverThatLong{1};
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+const troupe::gpu::ObserverSlot nobody;
+
+Machine& machine() {
+  return Machine::instance();
+}
+
+cudaError_t keep(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+
+cudaError_t begin(const char* function) {
+  return keep(machine().begin(function));
+}
+
+/// Work of a stream: nothing runs any more on a broken device.
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+  if (stream == nullptr) return keep(cudaErrorInvalidResourceHandle);
+  stream->queue.enqueue("", {}, [work = std::move(work)] {
+    if (!machine().is_broken()) work();
+  });
+  return cudaSuccess;
+}
+
+}  // namespace
+
+#define BEGIN(function) \
+  if (const cudaError_t error = begin(function); error != cudaSuccess) return error
+
+namespace troupe::cuda_emulation {
+
+cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
+                   std::function<void()> thread) {
+  BEGIN("cudaLaunchKernel");
+  constexpr std::size_t kSharedBytes = std::size_t{48} << 10;
+  constexpr unsigned kBlockThreads = 1024;
+  if (grid.x == 0 || grid.y == 0 || block.x == 0 || block.x > kBlockThreads || block.y != 1 || block.z != 1 ||
+      shared_bytes > kSharedBytes) {
+    return keep(cudaErrorInvalidValue);
+  }
+  return enqueue(stream, [=, thread = std::move(thread)] { run_grid(grid, block, shared_bytes, thread); });
+}
+
+}  // namespace troupe::cuda_emulation
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  BEGIN("cudaGetDeviceCount");
+  *count = machine().device_count();
+  return keep(*count == 0 ? cudaErrorNoDevice : cudaSuccess);
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  BEGIN("cudaGetDevice");
+  *device = current_device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  BEGIN("cudaSetDevice");
+  if (device < 0 || device >= machine().device_count()) return keep(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  BEGIN("cudaGetDeviceProperties");
+  if (device < 0 || device >= machine().device_count()) return keep(cudaErrorInvalidDevice);
+  *properties = {};
+  std::strcpy(properties->name, "Emulated GPU");
+  properties->totalGlobalMem = machine().memory_bytes();
+  properties->major = 9;
+  properties->multiProcessorCount = kMultiprocessors;
+  properties->pciBusID = device + 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  BEGIN("cudaDeviceGetStreamPriorityRange");
+  *least = kLeastUrgent;
+  *greatest = kMostUrgent;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  // Without a driver this call succeeds and says 0.
+  *version = machine().is_broken() ? 0 : kVersion;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = kVersion;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  BEGIN("cudaMemGetInfo");
+  *total_bytes = machine().memory_bytes();
+  *free_bytes = *total_bytes - machine().alive().device_bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() {
+  return std::exchange(last_error, cudaSuccess);
+}
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInsufficientDriver:
+      return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    default:
+      return "cudaErrorOther";
+  }
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInsufficientDriver:
+      return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+    default:
+      return "an emulated failure";
+  }
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  BEGIN("cudaStreamCreateWithPriority");
+  // One that waits for the default stream's work would wait for what others do.
+  if (flags != cudaStreamNonBlocking) return keep(cudaErrorInvalidValue);
+  *stream = new CUstream_st{{{.name = "cuda"}, nobody}, current_device, priority};
+  machine().count_stream(1);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (stream == nullptr) return keep(cudaErrorInvalidResourceHandle);
+  delete stream;
+  machine().count_stream(-1);
+  return begin("cudaStreamDestroy");
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  BEGIN("cudaStreamQuery");
+  return stream->queue.synchronize(std::chrono::nanoseconds(0)) ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  BEGIN("cudaStreamSynchronize");
+  CHECK(stream->queue.synchronize(kNeverThatLong), "an emulated stream ends its work within an hour");
+  return machine().is_broken() ? begin("cudaStreamSynchronize") : cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  BEGIN("cudaStreamWaitEvent");
+  if (stream == nullptr || event == nullptr) return keep(cudaErrorInvalidResourceHandle);
+  stream->queue.wait(&event->marker);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  BEGIN("cudaEventCreateWithFlags");
+  *event = new CUevent_st;
+  (*event)->has_time = (flags & cudaEventDisableTiming) == 0;
+  machine().count_event(1);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (event == nullptr) return keep(cudaErrorInvalidResourceHandle);
+  delete event;
+  machine().count_event(-1);
+  return begin("cudaEventDestroy");
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  BEGIN("cudaEventRecord");
+  if (stream == nullptr || event == nullptr) return keep(cudaErrorInvalidResourceHandle);
+  if (event->has_time) {
+    stream->queue.enqueue("", {}, [event] {
+      std::lock_guard lock(event->mutex);
+      event->time = troupe::gpu::host_now();
+    });
+  }
+  stream->queue.record(&event->marker);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  BEGIN("cudaEventQuery");
+  if (event == nullptr) return keep(cudaErrorInvalidResourceHandle);
+  return event->marker.is_complete() ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t second) {
+  BEGIN("cudaEventElapsedTime");
+  if (!first->has_time || !second->has_time) return keep(cudaErrorInvalidResourceHandle);
+  std::scoped_lock lock(first->mutex, second->mutex);
+  *milliseconds = std::chrono::duration<float, std::milli>(second->time - first->time).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  BEGIN("cudaMemPoolCreate");
+  *pool = new CUmemPoolHandle_st{properties->location.id};
+  machine().count_pool(1);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  delete pool;
+  machine().count_pool(-1);
+  return begin("cudaMemPoolDestroy");
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  BEGIN("cudaMemPoolSetAttribute");
+  const bool known = pool != nullptr && attribute == cudaMemPoolAttrReleaseThreshold && value != nullptr;
+  return known ? cudaSuccess : keep(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool,
+                                    cudaStream_t stream) {
+  BEGIN("cudaMallocFromPoolAsync");
+  if (pool == nullptr || stream == nullptr) return keep(cudaErrorInvalidValue);
+  return keep(machine().allocate(Machine::Kind::device, bytes, memory));
+}
+
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  // The machine takes it back in any case: what a broken device keeps is no leak.
+  if (stream == nullptr || !machine().is_inside(memory, 1)) return keep(cudaErrorInvalidValue);
+  stream->queue.enqueue("", {}, [memory] {
+    CHECK(machine().release(Machine::Kind::device, memory) == cudaSuccess, "memory is freed once");
+  });
+  return begin("cudaFreeAsync");
+}
+
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  BEGIN("cudaMalloc");
+  return keep(machine().allocate(Machine::Kind::device, bytes, memory));
+}
+
+cudaError_t cudaFree(void* memory) {
+  if (memory == nullptr) return cudaSuccess;
+  const cudaError_t released = machine().release(Machine::Kind::device, memory);
+  return released == cudaSuccess ? begin("cudaFree") : keep(released);
+}
+
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned /*flags*/) {
+  BEGIN("cudaHostAlloc");
+  return keep(machine().allocate(Machine::Kind::pinned, bytes, memory));
+}
+
+cudaError_t cudaFreeHost(void* memory) {
+  const cudaError_t released = machine().release(Machine::Kind::pinned, memory);
+  return released == cudaSuccess ? begin("cudaFreeHost") : keep(released);
+}
+
+cudaError_t cudaMemcpyAsync(void* destination, const void* source, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  BEGIN("cudaMemcpyAsync");
+  if (kind != cudaMemcpyDefault || !machine().is_inside(destination, bytes) ||
+      !machine().is_inside(source, bytes)) {
+    return keep(cudaErrorInvalidValue);
+  }
+  const cudaError_t enqueued =
+      enqueue(stream, [=] { troupe::cuda_emulation::copy_bytes(destination, source, bytes); });
+  if (enqueued != cudaSuccess || (!machine().is_pageable(destination) && !machine().is_pageable(source))) {
+    return enqueued;
+  }
+  // The real one holds the caller up as well: it stages such memory through its own.
+  machine().count_pageable_copy();
+  return cudaStreamSynchronize(stream);
+}
+
+cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
+  BEGIN("cudaMemsetAsync");
+  if (!machine().is_inside(memory, bytes)) return keep(cudaErrorInvalidValue);
+  return enqueue(stream, [=] { troupe::cuda_emulation::set_bytes(memory, value, bytes); });
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int threads,
+                                                          std::size_t /*shared_bytes*/) {
+  BEGIN("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  if (kernel == nullptr || threads <= 0) return keep(cudaErrorInvalidValue);
+  *blocks = 2;
+  return cudaSuccess;
+}
+
+}  // extern "C"
