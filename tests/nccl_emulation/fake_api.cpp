@@ -68,6 +68,7 @@ NcclStatus launch(const ProcessPointer& process, ncclComm& comm, std::vector<Fak
 NcclStatus examine(const ProcessPointer& process, const ncclComm& comm, const NcclCall& call) {
   FakeNcclWorld& world = *process->world;
   const auto self = std::this_thread::get_id();
+  if (process->dead) return NcclStatus::internal_error;
   if (comm.state == State::gone) {
     return violate(world, NcclStatus::invalid_argument, "a launch on a communicator that is gone");
   }
@@ -147,6 +148,7 @@ NcclStatus get_async_error(const ProcessPointer& process, NcclComm comm, NcclSta
   FakeKernelPointer launched;
   {
     const FakeNcclLock lock(*process->world);
+    if (process->dead) return NcclStatus::internal_error;
     if (comm->state == State::gone) {
       return violate(*process->world, NcclStatus::invalid_argument,
                      "a question to a communicator that is gone");
@@ -166,6 +168,7 @@ NcclStatus get_async_error(const ProcessPointer& process, NcclComm comm, NcclSta
 
 NcclStatus finalize(const ProcessPointer& process, NcclComm comm) {
   const FakeNcclLock lock(*process->world);
+  if (process->dead) return NcclStatus::internal_error;
   if (comm->state != State::idle) {
     return violate(*process->world, NcclStatus::invalid_usage,
                    "a finalize that is not the communicator's turn");

@@ -116,12 +116,22 @@ void begin(const FakeKernelPointer& kernel) {
   }
 }
 
-/// Kernels of one device do not pass each other, whatever their streams and communicators.
+/// The next kernel that may begin: all its streams have come to it, and no earlier one is in its way.
+FakeKernelPointer find_next(const FakeNcclProcess& process) {
+  std::set<const ncclComm*> busy;
+  for (const FakeKernelPointer& kernel : process.kernels) {
+    if (kernel->over) continue;
+    const bool is_free =
+        process.world->options.has_room_for_all ? !busy.contains(kernel->comm) : busy.empty();
+    if (is_free && !kernel->begun && kernel->completions.size() == kernel->streams.size()) return kernel;
+    busy.insert(kernel->comm);
+  }
+  return nullptr;
+}
+
 void begin_next(FakeNcclProcess& process) {
   while (!process.kernels.empty() && process.kernels.front()->over) process.kernels.pop_front();
-  if (process.kernels.empty()) return;
-  const FakeKernelPointer front = process.kernels.front();
-  if (!front->begun && front->completions.size() == front->streams.size()) begin(front);
+  while (const FakeKernelPointer next = find_next(process)) begin(next);
 }
 
 void forget(std::deque<FakeArrival>& arrivals, const ncclComm& comm) {

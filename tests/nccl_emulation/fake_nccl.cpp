@@ -78,14 +78,4 @@ FakeNcclSeen FakeNccl::Process::last_configuration() const {
   return state_->seen;
 }
 
-NativeStream native_of(StreamView stream) {
-  return reinterpret_cast<NativeStream>(stream);
-}
-
-RunOnStream run_on_host_streams() {
-  return [](NativeStream native, std::function<void(Completion)> start) {
-    reinterpret_cast<StreamView>(native)->enqueue_async("nccl", std::move(start));
-  };
-}
-
 }  // namespace troupe::gpu

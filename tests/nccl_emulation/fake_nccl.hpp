@@ -24,6 +24,9 @@ struct FakeNcclOptions {
   /// Whether the survivors' communicators report ncclRemoteError when a peer dies or aborts, as over sockets,
   /// or nothing, as over NVLink.
   bool tells_peers = false;
+  /// Whether kernels of different communicators of one device may pass each other, as they can while the
+  /// device has room for all.
+  bool has_room_for_all = false;
 };
 
 /// What a process gave to ncclCommInitRankConfig.
@@ -38,8 +41,8 @@ struct FakeNcclSeen {
 /// NCCL for tests: its semantics as the documentation has them, between ranks that are threads of one
 /// process, on streams of any device. Calls are non-blocking only. A launch is on its streams when the
 /// communicator no longer says ncclInProgress, and not before; kernels of one device run one after another,
-/// in the order of launches; sums are rounded at every hop of a ring that begins elsewhere for each chunk.
-/// Misuse that would crash or corrupt silently is written down in violations().
+/// in the order of launches, as on a full device; sums are rounded at every hop of a ring that begins
+/// elsewhere for each chunk. Misuse that would crash or corrupt silently is written down in violations().
 class FakeNccl {
  public:
   /// The library as one rank's process has it.
@@ -78,9 +81,5 @@ class FakeNccl {
   // Shared with the processes and their tables, which a thread that is left behind may keep.
   std::shared_ptr<FakeNcclWorld> world_;
 };
-
-/// The streams of a device of the host's as native handles.
-NativeStream native_of(StreamView stream);
-RunOnStream run_on_host_streams();
 
 }  // namespace troupe::gpu

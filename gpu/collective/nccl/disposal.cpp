@@ -136,13 +136,13 @@ bool NcclDisposal::wait_for_all() {
 
 bool NcclDisposal::look() {
   std::vector<core::Error> stuck;
-  std::vector<std::shared_ptr<Task>> done;
   bool runs = false;
   {
     std::lock_guard lock(mutex_);
     for (auto each = tasks_.begin(); each != tasks_.end();) {
       if ((*each)->is_done()) {
-        done.push_back(std::move(*each));
+        // Nothing but its return is left of the thread: who waits may count threads afterwards.
+        (*each)->thread.join();
         each = tasks_.erase(each);
         continue;
       }
@@ -151,7 +151,6 @@ bool NcclDisposal::look() {
       ++each;
     }
   }
-  for (const auto& task : done) task->thread.join();
   for (const auto& error : stuck) {
     if (options_.on_stuck) options_.on_stuck(error);
   }

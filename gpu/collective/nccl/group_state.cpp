@@ -97,7 +97,8 @@ core::Result<void> NcclGroup::State::launch(std::vector<Posting>& postings,
                                             const std::vector<NcclPlan>& plans,
                                             std::vector<Running>& running) {
   std::vector<NcclLaunch> launches;
-  std::chrono::nanoseconds limit = postings.front().operation.deadline;
+  // Clocks overflow when nanoseconds::max() is added to now.
+  std::chrono::nanoseconds limit = std::chrono::hours(24 * 365);
   for (std::size_t i = 0; i < postings.size(); ++i) {
     limit = std::min(limit, postings[i].operation.deadline);
     for (const NcclCall& call : plans[i].calls) {

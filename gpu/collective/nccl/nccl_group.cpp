@@ -82,16 +82,22 @@ core::Result<void> NcclGroup::warm_up(Clock::time_point give_up) {
         std::max<std::chrono::nanoseconds>(give_up - Clock::now(), std::chrono::milliseconds(1));
     statuses.push_back(TRY(post(std::move(operation), stream.get())));
   }
-  auto waited = stream->synchronize(give_up - Clock::now());
+  const auto left = std::max<std::chrono::nanoseconds>(give_up - Clock::now(), {});
+  if (!stream->synchronize(left)) {
+    state_->fail({core::Errc::timeout,
+                  fmt::format("group '{}': rank {} expected its first operations to end while the group was "
+                              "made, but a member that joined does not take part; look at the others' errors",
+                              name(), state_->options().self.value)});
+  }
   for (const auto& status : statuses) {
     const auto result = status->result();
-    if (waited && result && !*result) waited = *result;
+    if (!result || *result) continue;
+    // A stream waits for what is on it; what could not be aborted never ends.
+    if (!state_->wait_for_disposal()) (void)stream.release();
+    return *result;
   }
-  if (waited) return state_->forget_order(), waited;
-  state_->fail(waited.error());
-  // A stream waits for what is on it; what could not be aborted never ends.
-  if (!state_->wait_for_disposal()) (void)stream.release();
-  return waited;
+  state_->forget_order();
+  return {};
 }
 
 }  // namespace troupe::gpu

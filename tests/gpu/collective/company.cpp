@@ -16,8 +16,7 @@
 #include "gpu/host/host_device.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 #include "tests/gpu/manual_timeline.hpp"
-#include "tests/nccl_emulation/emulated_backend.hpp"
-#include "tests/nccl_emulation/fake_nccl.hpp"
+#include "tests/nccl_emulation/emulated_member.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -58,34 +57,37 @@ class SimulatedCompany final : public Company {
   std::vector<std::unique_ptr<SimulatedDevice>> devices_;
 };
 
-/// Makes the back-end of one member.
-using MakeBackend = std::function<std::unique_ptr<CollectiveBackend>(Rendezvous&, Device&)>;
+/// A member's device and back-end.
+struct RealMember {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<CollectiveBackend> backend;
+};
+using MakeMember = std::function<RealMember(Rendezvous&)>;
 
-std::unique_ptr<CollectiveBackend> make_shared_memory(Rendezvous& rendezvous, Device&) {
-  return std::make_unique<SharedMemoryBackend>(rendezvous);
+RealMember make_shared_memory(Rendezvous& rendezvous) {
+  return {open_host_device().value(), std::make_unique<SharedMemoryBackend>(rendezvous)};
 }
 
-std::unique_ptr<CollectiveBackend> make_gloo(Rendezvous& rendezvous, Device&) {
-  return GlooBackend::open(rendezvous, {}).value();
+RealMember make_gloo(Rendezvous& rendezvous) {
+  return {open_host_device().value(), GlooBackend::open(rendezvous, {}).value()};
 }
 
-/// Members in real time, each with its host device.
+/// Members in real time, each with its device.
 class RealCompany final : public Company {
  public:
-  RealCompany(int size, const MakeBackend& make_backend) {
+  RealCompany(int size, const MakeMember& make_member) {
     static std::atomic<int> jobs = 0;
     job_ = fmt::format("test-{}-{}", getpid(), jobs++);
     for (int i = 0; i < size; ++i) {
-      devices_.push_back(open_host_device().value());
-      backends_.push_back(make_backend(rendezvous_, *devices_.back()));
+      members_.push_back(make_member(rendezvous_));
     }
   }
 
-  int size() const override { return static_cast<int>(devices_.size()); }
-  Device& device(int member) override { return *devices_[static_cast<std::size_t>(member)]; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  Device& device(int member) override { return *members_[static_cast<std::size_t>(member)].device; }
 
   Groups create_groups(const std::string& name, core::Epoch epoch) override {
-    Groups groups(devices_.size());
+    Groups groups(members_.size());
     std::vector<std::jthread> threads;
     for (int i = 0; i < size(); ++i) {
       threads.emplace_back([&, i] {
@@ -97,7 +99,7 @@ class RealCompany final : public Company {
   }
 
   core::Result<std::unique_ptr<Group>> create_group(int member, GroupOptions options) override {
-    return backends_[static_cast<std::size_t>(member)]->create_group(std::move(options));
+    return members_[static_cast<std::size_t>(member)].backend->create_group(std::move(options));
   }
 
   void settle(const std::vector<Stream>& streams) override {
@@ -108,17 +110,22 @@ class RealCompany final : public Company {
 
  private:
   MemoryRendezvous rendezvous_;
-  std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<std::unique_ptr<CollectiveBackend>> backends_;
+  std::vector<RealMember> members_;
 };
 
-/// Members on host devices with the emulated NCCL, which tells what they did wrong.
+/// Members with the emulated NCCL, which tells what they did wrong.
 class NcclCompany final : public Company {
  public:
   explicit NcclCompany(int size)
-      : members_(std::make_unique<RealCompany>(size, [this](Rendezvous& rendezvous, Device& device) {
-          return make_emulated_nccl(fake_.start_process(run_on_host_streams()).api(), device, rendezvous);
-        })) {}
+      : members_(std::make_unique<RealCompany>(size, [this](Rendezvous& rendezvous) {
+          EmulatedNcclDevice emulated = open_emulated_nccl_device();
+          auto library = make_nccl_library(fake_.start_process(emulated.run_on_stream).api()).value();
+          auto backend = std::make_unique<NcclBackend>(std::move(library), *emulated.device,
+                                                       std::move(emulated.port), rendezvous);
+          return RealMember{std::move(emulated.device), std::move(backend)};
+        })) {
+    job_ = "nccl";
+  }
   ~NcclCompany() override {
     members_.reset();
     EXPECT_EQ(fake_.live_communicators(), 0U);
@@ -134,6 +141,9 @@ class NcclCompany final : public Company {
     return members_->create_group(member, std::move(options));
   }
   void settle(const std::vector<Stream>& streams) override { members_->settle(streams); }
+  void run_on(StreamView stream, std::function<void()> body) override {
+    run_on_emulated_stream(stream, std::move(body));
+  }
 
  private:
   FakeNccl fake_;
@@ -177,6 +187,10 @@ BackendTraits traits_of(BackendKind kind) {
               .needs_one_order_of_groups = true};
   }
   return {};
+}
+
+void Company::run_on(StreamView stream, std::function<void()> body) {
+  stream->enqueue("test", {}, std::move(body));
 }
 
 std::vector<Stream> Company::create_streams() {

@@ -240,9 +240,9 @@ TEST_P(CollectiveContract, NobodyPassesABarrierBeforeAllHaveReachedIt) {
   std::atomic<int> passed_early = 0;
   for (int i = 0; i < n; ++i) {
     const StreamView stream = stage.streams[static_cast<std::size_t>(i)].get();
-    stream->enqueue("reach", {}, [&] { ++reached; });
+    stage.company->run_on(stream, [&] { ++reached; });
     stage.post(i, {});
-    stream->enqueue("pass", {}, [&] { passed_early += reached < n ? 1 : 0; });
+    stage.company->run_on(stream, [&] { passed_early += reached < n ? 1 : 0; });
   }
   stage.settle();
   EXPECT_EQ(passed_early, 0);

@@ -155,7 +155,7 @@ std::pair<double, double> roundings_of(DType dtype) {
     case DType::f16:
       return {0x1p-11, 0x1p-25};
     default:
-      return {0x1p-9, 0x1p-134};
+      return {0x1p-8, 0x1p-134};
   }
 }
 
