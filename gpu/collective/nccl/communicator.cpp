@@ -10,10 +10,6 @@ namespace {
 using core::Errc;
 using Function = NcclCall::Function;
 
-// A thread inside NCCL comes back within one pause of poll_nccl(), or it is stuck in a call, which only the
-// abort itself can end.
-constexpr std::chrono::milliseconds kLongestCall(50);
-
 std::int64_t milliseconds(std::chrono::nanoseconds time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
 }
@@ -73,7 +69,7 @@ NcclCommunicator::~NcclCommunicator() {
 core::Result<void> NcclCommunicator::launch(std::span<const NcclLaunch> launches,
                                             const NcclPatience& patience) {
   const auto& api = library_->api;
-  std::lock_guard lock(calls_);
+  std::lock_guard lock(*calls_);
   const std::string_view what = launches.size() == 1 ? name_of(launches[0].call.function) : "ncclGroupEnd";
   const NcclComm comm = comm_;
   if (comm == nullptr) return tl::unexpected(gone(what));
@@ -92,10 +88,11 @@ core::Result<void> NcclCommunicator::launch(std::span<const NcclLaunch> launches
   for (const NcclLaunch& launch : launches) note(call(launch, comm), name_of(launch.call.function));
   if (grouped) note(api.group_end(), "ncclGroupEnd");
 
-  if (comm_ == nullptr) return tl::unexpected(gone(what));
-  const NcclStatus state = poll_nccl(api, comm, patience.give_up, patience.is_over);
+  const auto is_over = [&] { return comm_ == nullptr || patience.is_over(); };
+  const NcclStatus state =
+      is_over() ? NcclStatus::in_progress : poll_nccl(api, comm, patience.give_up, is_over);
   if (state == NcclStatus::in_progress) {
-    return core::fail(patience.is_over() ? Errc::aborted : Errc::timeout,
+    return core::fail(is_over() ? Errc::aborted : Errc::timeout,
                       "{}: {} was not launched within {} ms: it waits for a connection to a peer",
                       caller_->text(), culprit, milliseconds(patience.limit));
   }
@@ -129,7 +126,7 @@ NcclStatus NcclCommunicator::call(const NcclLaunch& launch, NcclComm comm) const
 }
 
 std::optional<core::Error> NcclCommunicator::async_error() {
-  std::unique_lock lock(calls_, std::try_to_lock);
+  std::unique_lock lock(*calls_, std::try_to_lock);
   const NcclComm comm = comm_;
   if (!lock || comm == nullptr) return std::nullopt;
   NcclStatus state = NcclStatus::success;
@@ -140,10 +137,7 @@ std::optional<core::Error> NcclCommunicator::async_error() {
 }
 
 NcclHandle NcclCommunicator::take() {
-  std::unique_lock lock(calls_, std::defer_lock);
-  // NCCL's own calls return early once they see the abort, so one that is stuck is no reason to wait.
-  (void)lock.try_lock_for(kLongestCall);
-  return {comm_.exchange(nullptr), caller_};
+  return {comm_.exchange(nullptr), caller_, calls_};
 }
 
 std::shared_ptr<NcclDisposal::Task> NcclCommunicator::abort() {

@@ -78,11 +78,11 @@ class NcclCommunicator {
   // Shared by all who call NCCL.
   const std::shared_ptr<const NcclLibrary> library_;
   NcclDisposal& disposal_;
-  // Shared with the thread that disposes of the communicator: NCCL keeps its name.
+  // Shared with the thread that disposes of the communicator: NCCL may keep its name.
   const std::shared_ptr<const NcclCaller> caller_;
-  // Held during calls. Whoever aborts does not wait for it long: a call may be stuck.
-  std::timed_mutex calls_;
-  std::atomic<NcclComm> comm_ = nullptr;
+  // Held during calls; shared as caller_ is, since who disposes waits for calls that began before.
+  const std::shared_ptr<std::timed_mutex> calls_ = std::make_shared<std::timed_mutex>();
+  std::atomic<NcclComm> comm_ = nullptr;  ///< null once somebody disposes of it
 };
 
 }  // namespace troupe::gpu

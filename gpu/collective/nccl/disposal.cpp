@@ -33,6 +33,7 @@ class NcclDisposal::Task {
   void run() {
     // A device that is out of order is no reason to keep the communicator.
     (void)make_current_();
+    wait_for_calls();
     if (!in_peace_ || !leave()) (void)library_->api.comm_abort(handle_.comm);
     std::lock_guard lock(mutex_);
     done_ = true;
@@ -68,6 +69,13 @@ class NcclDisposal::Task {
   std::thread thread;  ///< touched by the NcclDisposal only
 
  private:
+  /// A thread that polls gives up soon and must not find the communicator gone. One that does not come back
+  /// is inside a call, which only the abort can end.
+  void wait_for_calls() const {
+    std::unique_lock lock(*handle_.calls, std::defer_lock);
+    (void)lock.try_lock_for(budget_ / 2);
+  }
+
   /// False when the communicator is to be aborted instead.
   bool leave() const {
     const auto& api = library_->api;

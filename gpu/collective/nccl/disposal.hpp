@@ -13,8 +13,10 @@ namespace troupe::gpu {
 /// A communicator, with whom it belongs to.
 struct NcclHandle {
   NcclComm comm = nullptr;
-  // Shared by the communicator's user and by the thread which disposes of it, which may be left behind.
+  // Both shared by the communicator's user and by the thread which disposes of it, which may be left behind.
   std::shared_ptr<const NcclCaller> caller;
+  /// Held by whoever calls NCCL with this communicator.
+  std::shared_ptr<std::timed_mutex> calls;
 };
 
 /// Gets rid of communicators. Aborting one blocks for as long as its teardown takes, so each goes in a thread
@@ -29,7 +31,7 @@ class NcclDisposal {
   NcclDisposal(const NcclDisposal&) = delete;
   NcclDisposal& operator=(const NcclDisposal&) = delete;
 
-  /// Begins to abort the communicator, which nobody may use from now on.
+  /// Begins to abort the communicator, which nobody may begin to use from now on. Returns at once.
   std::shared_ptr<Task> abort(NcclHandle handle);
   /// Begins to leave: operations end first, and peers may leave later. Aborts when that takes too long.
   std::shared_ptr<Task> leave(NcclHandle handle);

@@ -196,7 +196,7 @@ TEST_F(NcclFailure, AGroupThatIsGivenUpWhileAnOperationRunsEndsIt) {
   expect_nothing_left();
 }
 
-TEST_F(NcclFailure, MembersThatPostGroupsInDifferentOrdersEndAtTheirDeadlines) {
+TEST_F(NcclFailure, MembersThatPostGroupsInDifferentOrdersWaitForTheirDeadlines) {
   begin(2);
   auto first = create("dp");
   auto second = create("tp");
@@ -206,7 +206,11 @@ TEST_F(NcclFailure, MembersThatPostGroupsInDifferentOrdersEndAtTheirDeadlines) {
       post(*first[1], operation)};
   settle();
 
-  for (const auto& status : statuses) EXPECT_EQ(outcome_of(*status), "timeout");
+  std::vector<std::string> outcomes;
+  for (const auto& status : statuses) outcomes.push_back(outcome_of(*status));
+  // The group whose deadline passes first makes room for the other.
+  EXPECT_THAT(outcomes, ::testing::Contains("timeout"));
+  EXPECT_THAT(outcomes, ::testing::Each(::testing::AnyOf("timeout", "ok")));
   first.clear();
   second.clear();
   expect_nothing_left();
