@@ -169,6 +169,7 @@ TEST_F(NcclFailure, AnAbortThatIsStuckIsReportedAndHoldsNobodyUp) {
               HasSubstr("rank 0 on " + device() +
                         ": ncclCommAbort did not return within 30 ms; the device can not be used"));
   groups.clear();
+  EXPECT_TRUE(members[1].backend->wait_for_disposals());
   EXPECT_FALSE(members[0].backend->wait_for_disposals());
   EXPECT_EQ(fake->live_communicators(), 1U);
 
