@@ -77,6 +77,16 @@ class StreamQueue {
   /// The kernels of a device with memory of its own (gpu/device_kernels.hpp), enqueued on this stream; null
   /// where kernels run on the host as bodies of tasks. For gpu/kernels.cpp.
   virtual DeviceKernels* kernels() { return nullptr; }
+
+  /// For kernels and libraries that know the device's own streams: calls `launch` once, now, with that stream
+  /// (a cudaStream_t) and with its device current; what it enqueues is one task. It returns the status (a
+  /// cudaError_t), which, when it is not 0, is the failure of the device. False, without a call, on devices
+  /// that have no streams of their own. `label` is as in enqueue().
+  virtual bool run_native(std::string_view label, const std::function<int(void* native)>& launch) {
+    (void)label;
+    (void)launch;
+    return false;
+  }
 };
 
 /// Refers to a stream without owning it.

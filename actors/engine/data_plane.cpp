@@ -34,6 +34,7 @@ DataPlane::DataPlane(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 // The streams drain here, before anything that their tasks touch goes.
 DataPlane::~DataPlane() {
+  state_->compute.reset();
   state_->accumulate.reset();
   state_->communication.reset();
   state_->update.reset();
@@ -68,6 +69,18 @@ void DataPlane::perform(const messages::Address&, const Work& work) {
                         [&](const AbortCollectives& w) { state_->abort(messages::error_of(w.reason)); },
                         [](const CheckpointWork&) {}, [](const ReplicaWork&) {}},
              work);
+}
+
+core::Result<gpu::StreamView> DataPlane::compute_stream() {
+  if (!state_->compute) {
+    for (auto& bucket : state_->buckets) bucket->computed = TRY(state_->device.create_event());
+    state_->compute = TRY(state_->device.create_stream({"compute", 0}));
+  }
+  return state_->compute.get();
+}
+
+void DataPlane::mark_computed(std::uint32_t bucket) {
+  if (state_->compute) state_->compute->record(state_->buckets[bucket]->computed.get());
 }
 
 gpu::BufferView DataPlane::parameter(std::uint32_t parameter) const {

@@ -81,6 +81,13 @@ class DataPlane {
   /// From any thread; `from` is the machine that asks.
   void perform(const messages::Address& from, const Work& work);
 
+  /// The stream on which the trainer computes; it exists from the first call on, which comes before the first
+  /// step.
+  core::Result<gpu::StreamView> compute_stream();
+  /// What "compute" has been given so far completes the lane's gradients of the bucket, as far as they go.
+  /// Before the message that says so is posted.
+  void mark_computed(std::uint32_t bucket);
+
   /// The parameter's values; who may read them when is PS-1.
   gpu::BufferView parameter(std::uint32_t parameter) const;
   /// Where `lane` accumulates the parameter's gradient (it differs from lane to lane).

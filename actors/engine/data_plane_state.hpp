@@ -17,6 +17,7 @@ namespace troupe::actors {
 /// safe.
 struct DataPlane::State {
   struct Bucket {
+    gpu::Event computed;   ///< on "compute": backward has added all it adds to the lane's gradients
     gpu::Event prepared;   ///< on "accumulate": the rank's partial sums are complete
     gpu::Event exchanged;  ///< on "communication": its collective has brought what it brings
     gpu::Event reduced;    ///< on "update": the reduced gradient lies in slot 0
@@ -79,6 +80,7 @@ struct DataPlane::State {
   Options options;
   Arena arena;
   DataPlaneGroups groups;
+  gpu::Stream compute;  ///< null for trainers that compute on the host's thread
   gpu::Stream accumulate;
   gpu::Stream communication;
   gpu::Stream update;

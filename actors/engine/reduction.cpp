@@ -35,6 +35,7 @@ std::vector<std::size_t> DataPlane::State::shard_sizes(std::uint32_t bucket) con
 void DataPlane::State::prepare(const PrepareBucket& work) {
   const auto& bucket = job.buckets[work.bucket];
   auto slot = [&](int index) { return arena.gradients(bucket.buffer, index, bucket.range); };
+  if (compute) accumulate->wait(buckets[work.bucket]->computed.get());
   if (is_ordered()) {
     for (const auto& step : core::merge_after(work.lane, held(), job.options.lanes)) {
       gpu::accumulate({slot(step.source), core::DType::f32}, {slot(step.destination), core::DType::f32},

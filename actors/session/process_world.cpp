@@ -15,7 +15,7 @@
 #include "core/hash.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
-#include "gpu/host/host_device.hpp"
+#include "gpu/devices.hpp"
 #include "messages/codec.hpp"
 
 namespace troupe::actors {
@@ -98,7 +98,7 @@ core::Result<std::unique_ptr<ProcessWorld>> ProcessWorld::create(ProcessWorldOpt
   std::unique_ptr<ProcessWorld> world(new ProcessWorld(std::move(state)));
   world->state_->watcher =
       std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
-  world->state_->device = TRY(gpu::open_host_device());
+  world->state_->device = TRY(gpu::open_device(options.device));
   const auto& checkpoints = world->state_->options.checkpoint_directory;
   if (!checkpoints.empty()) {
     world->state_->storage = TRY(PosixStorage::open_or_make(checkpoints));

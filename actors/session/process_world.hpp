@@ -19,6 +19,7 @@ struct ProcessWorldOptions {
   std::string collectives = "shared_memory";
   std::string gloo_host = "127.0.0.1";  ///< this host as the others reach it
   std::size_t actor_threads = 2;
+  std::string device = "host";  ///< as gpu::open_device() takes it
   /// Where checkpoints are; made when it is not there. Empty: none can be saved.
   std::string checkpoint_directory;
   /// Where this rank's local copies are; made when it is not there. "{rank}" stands for the rank's number;
@@ -29,8 +30,8 @@ struct ProcessWorldOptions {
   std::function<void(std::string_view line)> log;
 };
 
-/// The world of one rank as a real process: CAF actors, TCP to the Coordinator, the host device, collectives
-/// over shared memory or Gloo. Make it early in main(): it blocks SIGUSR1 for all threads that start after
+/// The world of one rank as a real process: CAF actors, TCP to the Coordinator, a device, collectives over
+/// shared memory or Gloo. Make it early in main(): it blocks SIGUSR1 for all threads that start after
 /// it, and answers it by printing who waits for whom to standard error.
 class ProcessWorld final : public RankWorld {
  public:

@@ -212,6 +212,7 @@ void Session::gradient_ready(std::uint32_t parameter) {
     event.flow = bucket_flow(step_.value, bucket);
     tracer_->add(std::move(event));
   }
+  data_plane_->mark_computed(bucket);
   post(Role::gradient_bucket, bucket, messages::GradientReady{step_, lane_, parameter});
 }
 

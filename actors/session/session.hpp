@@ -148,6 +148,11 @@ class Session {
   std::span<T> parameter(std::uint32_t index) {
     return data_plane_->parameter(index).as<T>();
   }
+  /// For trainers that enqueue their passes instead of computing on their own thread: a stream of the device.
+  /// After before_use() it may be given reads of the parameter, and gradient_ready() then means what it has
+  /// been given so far. Ask before the first step; losses are for the trainer to wait for, before end_lane().
+  core::Result<gpu::StreamView> compute_stream() { return data_plane_->compute_stream(); }
+
   /// Where the current lane's gradient is to be added. Fetch it anew in every lane.
   template <class T = float>
   std::span<T> gradient(std::uint32_t index) {

@@ -2,7 +2,14 @@
 
 namespace troupe::apps::gpt {
 
+using core::Errc;
+using core::fail;
+using core::Result;
+
 namespace {
+
+// BLAS counts in 32-bit integers.
+constexpr std::size_t kMostRows = std::size_t{1} << 24;
 
 template <class T>
 NormActivations<T> carve_norm(Carver<T>& carver, const ModelConfig& config, std::size_t rows) {
@@ -44,6 +51,29 @@ GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config,
 }
 
 }  // namespace
+
+Result<void> check_shape(const ModelConfig& config, BatchShape shape) {
+  if (shape.batch < 1 || shape.batch > kMostRows / config.context) {
+    return fail(Errc::invalid_argument, "the batch must be 1..{} sequences, found {}",
+                kMostRows / config.context, shape.batch);
+  }
+  if (shape.length < 1 || shape.length > config.context) {
+    return fail(Errc::invalid_argument, "a sequence must have 1..{} tokens (the context), found {}",
+                config.context, shape.length);
+  }
+  return {};
+}
+
+Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_t vocabulary) {
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || static_cast<std::size_t>(token) >= vocabulary) {
+      return fail(Errc::invalid_argument,
+                  "token {} is outside the vocabulary of {}; choose a vocabulary that covers the text", token,
+                  vocabulary);
+    }
+  }
+  return {};
+}
 
 template <class T>
 Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape) {

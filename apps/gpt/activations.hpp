@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "apps/gpt/config.hpp"
+#include "core/result.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -89,6 +92,10 @@ struct BatchShape {
 
   std::size_t rows() const { return batch * length; }
 };
+
+/// An Error says what the shape must be, for a model of this configuration, which is valid.
+core::Result<void> check_shape(const ModelConfig& config, BatchShape shape);
+core::Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_t vocabulary);
 
 template <class T>
 Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape);

@@ -21,23 +21,8 @@ using core::Result;
 
 namespace {
 
-// BLAS counts in 32-bit integers.
-constexpr std::size_t kMostRows = std::size_t{1} << 24;
-
 std::size_t physical_memory_bytes() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-}
-
-Result<void> check_shape(const ModelConfig& config, BatchShape shape) {
-  if (shape.batch < 1 || shape.batch > kMostRows / config.context) {
-    return fail(Errc::invalid_argument, "the batch must be 1..{} sequences, found {}",
-                kMostRows / config.context, shape.batch);
-  }
-  if (shape.length < 1 || shape.length > config.context) {
-    return fail(Errc::invalid_argument, "a sequence must have 1..{} tokens (the context), found {}",
-                config.context, shape.length);
-  }
-  return {};
 }
 
 }  // namespace
@@ -105,22 +90,10 @@ Result<std::span<const T>> BasicModel<T>::logits(Parameters parameters, Tokens t
 }
 
 template <class T>
-Result<void> BasicModel<T>::check_tokens(Tokens tokens) const {
-  for (const std::int32_t token : tokens) {
-    if (token < 0 || static_cast<std::size_t>(token) >= config_.vocabulary) {
-      return fail(Errc::invalid_argument,
-                  "token {} is outside the vocabulary of {}; choose a vocabulary that covers the text", token,
-                  config_.vocabulary);
-    }
-  }
-  return {};
-}
-
-template <class T>
 Result<T> BasicModel<T>::loss(const Pass<T>& pass, Tokens tokens, Tokens targets) {
   const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
   CHECK(tokens.size() == N && targets.size() == N, "tokens and targets have the shape given to create()");
-  TRY(check_tokens(targets));
+  TRY(check_tokens(targets, config_.vocabulary));
   TRY(trunk_forward(shape_, pass, tokens));
   linear_forward({N, C, V}, activations_.final_norm.output, TRY(pass.use(table_.head)), activations_.logits);
   return static_cast<T>(cross_entropy_forward(targets, V, activations_.logits));
@@ -130,7 +103,7 @@ Result<T> BasicModel<T>::loss(const Pass<T>& pass, Tokens tokens, Tokens targets
 template <class T>
 Result<void> BasicModel<T>::trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens) {
   CHECK(pass.parameters.size() == table_.specs.size(), "one pointer per parameter of the table");
-  TRY(check_tokens(tokens));
+  TRY(check_tokens(tokens, config_.vocabulary));
   Activations<T>& a = activations_;
   embedding_forward(tokens, config_.width, TRY(pass.use(table_.embedding)), a.blocks.front().input);
   for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {

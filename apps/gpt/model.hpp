@@ -47,7 +47,6 @@ class BasicModel {
  private:
   BasicModel(const ModelConfig& config, BatchShape shape, std::unique_ptr<T[]> memory, std::size_t bytes);
 
-  core::Result<void> check_tokens(Tokens tokens) const;
   core::Result<T> loss(const Pass<T>& pass, Tokens tokens, Tokens targets);
   core::Result<void> trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens);
   core::Result<void> backward(const Pass<T>& pass, Tokens tokens, Tokens targets);

@@ -122,6 +122,11 @@ DeviceKernels* CudaStream::kernels() {
   return kernels_.get();
 }
 
+bool CudaStream::run_native(std::string_view label, const std::function<int(void* native)>& launch) {
+  run(label, [&](cudaStream_t stream) { return static_cast<cudaError_t>(launch(stream)); });
+  return true;
+}
+
 void CudaStream::run(std::string_view label, const std::function<cudaError_t(cudaStream_t)>& launch) {
   if (context_.failure.is_set()) return;
   const DeviceGuard guard(context_.device());

@@ -31,6 +31,7 @@ class CudaStream final : public StreamQueue {
   void notify(std::function<void()> callback) override;
   core::Result<void> synchronize(std::chrono::nanoseconds deadline) override;
   DeviceKernels* kernels() override;
+  bool run_native(std::string_view label, const std::function<int(void* native)>& launch) override;
 
   /// Calls `launch`, which enqueues work of CUDA on native(), with the stream's device current, and reports
   /// it as one task to the observer. `label` is as in enqueue(), and names the call in its error.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 namespace troupe::apps::gpt {
@@ -18,6 +19,10 @@ class Rotary {
   void forward(std::size_t batch, std::size_t length, std::size_t heads, T* x) const;
   /// The gradient, in place: the turn back.
   void backward(std::size_t batch, std::size_t length, std::size_t heads, T* d_x) const;
+
+  /// (context, D/2): of the angle of a position and a pair.
+  std::span<const T> cosine() const { return cosine_; }
+  std::span<const T> sine() const { return sine_; }
 
  private:
   void turn(std::size_t batch, std::size_t length, std::size_t heads, T direction, T* x) const;

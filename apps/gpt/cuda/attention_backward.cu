@@ -1,0 +1,158 @@
+#include "apps/gpt/cuda/attention_tile.cuh"
+#include "apps/gpt/cuda/launch.hpp"
+
+namespace troupe::apps::gpt::cuda {
+namespace {
+
+constexpr unsigned kDeltaRows = 4;
+
+// delta = sum of y * d_y over a head, of each position: what the softmax's gradient takes from every weight.
+template <class E>
+__global__ void delta_kernel(Attention<E> a, const E* d_y, float* delta) {
+  const Head<E> head(a);
+  const unsigned row = blockIdx.x * kDeltaRows + threadIdx.x / kWarp;
+  if (row >= head.length) return;
+  const std::size_t start = head.offset + row * head.stride;
+  float sum = 0;
+  for (unsigned i = threadIdx.x % kWarp; i < head.size; i += kWarp) {
+    sum += widened(a.y[start + i]) * widened(d_y[start + i]);
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x % kWarp == 0) delta[head.statistics + row] = sum;
+}
+
+// Of one query and one key: the weight that forward gave, and the gradient of their score.
+struct Pair {
+  float weight, d_score;
+};
+
+__device__ inline Pair pair_of(float score, float d_weight, float log_sum, float delta, float scale) {
+  const float weight = exp2f(score * scale * kLog2E - log_sum);
+  return {weight, weight * (d_weight - delta) * scale};
+}
+
+// A block has a tile of keys, and queries pass: rows are keys here, columns queries.
+template <class E, int kD>
+__global__ void __launch_bounds__(kAttentionThreads)
+    attention_keys_kernel(Attention<E> a, AttentionGradients<E> gradients, float scale) {
+  __shared__ SharedTile<E, kD> queries;
+  __shared__ SharedTile<E, kD> d_outputs;
+  __shared__ float log_sums[kPassing<E>];
+  __shared__ float deltas[kPassing<E>];
+  const Head<E> head(a);
+  const unsigned tile_row = blockIdx.x * kTileRows;
+  const unsigned first_row = tile_row + threadIdx.x / kWarp * 16;
+  const LeftRows<E, kD> key(head.rows(a.key), first_row);
+  const LeftRows<E, kD> value(head.rows(a.value), first_row);
+  SumRows<kD> d_key, d_value;
+  // No query before the tile sees its keys. Tiles of queries begin at multiples of their size.
+  for (unsigned first_query = tile_row; first_query < head.length; first_query += kPassing<E>) {
+    __syncthreads();
+    queries.fill(head.rows(a.query), first_query);
+    d_outputs.fill(head.rows(gradients.d_y), first_query);
+    if (threadIdx.x < kPassing<E>) {
+      const unsigned query = first_query + threadIdx.x;
+      log_sums[threadIdx.x] = query < head.length ? a.log_sum[head.statistics + query] : 0.0F;
+      deltas[threadIdx.x] = query < head.length ? gradients.delta[head.statistics + query] : 0.0F;
+    }
+    __syncthreads();
+    for (unsigned sixteen = 0; sixteen < kPassing<E>; sixteen += 16) {
+      FragmentC weights[2], d_scores[2];
+#pragma unroll
+      for (unsigned n = 0; n < 2; ++n) {
+        weights[n] = key.times(queries, sixteen + n * 8);
+        d_scores[n] = value.times(d_outputs, sixteen + n * 8);
+        for (int i = 0; i < 4; ++i) {
+          const unsigned row = first_row + group_of_lane() + i / 2 * 8;
+          const unsigned place = sixteen + n * 8 + pair_of_lane() + i % 2;
+          const unsigned query = first_query + place;
+          Pair pair{0, 0};
+          if (row <= query && query < head.length) {
+            pair =
+                pair_of(weights[n].values[i], d_scores[n].values[i], log_sums[place], deltas[place], scale);
+          }
+          weights[n].values[i] = pair.weight;
+          d_scores[n].values[i] = pair.d_score;
+        }
+      }
+      d_value.add(joined<E>(weights[0], weights[1]), d_outputs, sixteen);
+      d_key.add(joined<E>(d_scores[0], d_scores[1]), queries, sixteen);
+    }
+  }
+  d_key.store_rows(gradients.key, head, first_row);
+  d_value.store_rows(gradients.value, head, first_row);
+}
+
+// A block has a tile of queries, and keys pass.
+template <class E, int kD>
+__global__ void __launch_bounds__(kAttentionThreads)
+    attention_queries_kernel(Attention<E> a, AttentionGradients<E> gradients, float scale) {
+  __shared__ SharedTile<E, kD> keys;
+  __shared__ SharedTile<E, kD> values;
+  const Head<E> head(a);
+  const unsigned tile_row = (gridDim.x - 1 - blockIdx.x) * kTileRows;
+  const unsigned first_row = tile_row + threadIdx.x / kWarp * 16;
+  const LeftRows<E, kD> query(head.rows(a.query), first_row);
+  const LeftRows<E, kD> d_output(head.rows(gradients.d_y), first_row);
+  float log_sum[2] = {}, delta[2] = {};
+  for (int half = 0; half < 2; ++half) {
+    const unsigned row = first_row + group_of_lane() + half * 8;
+    if (row >= head.length) continue;
+    log_sum[half] = a.log_sum[head.statistics + row];
+    delta[half] = gradients.delta[head.statistics + row];
+  }
+  SumRows<kD> d_query;
+  for (unsigned first_key = 0; first_key < tile_row + kTileRows && first_key < head.length;
+       first_key += kPassing<E>) {
+    __syncthreads();
+    keys.fill(head.rows(a.key), first_key);
+    values.fill(head.rows(a.value), first_key);
+    __syncthreads();
+    for (unsigned sixteen = 0; sixteen < kPassing<E>; sixteen += 16) {
+      if (first_key + sixteen > first_row + 15) break;
+      FragmentC d_scores[2];
+#pragma unroll
+      for (unsigned n = 0; n < 2; ++n) {
+        const FragmentC scores = query.times(keys, sixteen + n * 8);
+        d_scores[n] = d_output.times(values, sixteen + n * 8);
+        for (int i = 0; i < 4; ++i) {
+          const unsigned row = first_row + group_of_lane() + i / 2 * 8;
+          const unsigned key = first_key + sixteen + n * 8 + pair_of_lane() + i % 2;
+          d_scores[n].values[i] =
+              key <= row && row < head.length
+                  ? pair_of(scores.values[i], d_scores[n].values[i], log_sum[i / 2], delta[i / 2], scale)
+                        .d_score
+                  : 0.0F;
+        }
+      }
+      d_query.add(joined<E>(d_scores[0], d_scores[1]), keys, sixteen);
+    }
+  }
+  d_query.store_rows(gradients.query, head, first_row);
+}
+
+}  // namespace
+
+template <class E>
+cudaError_t attention_backward(const Attention<E>& a, const AttentionGradients<E>& gradients,
+                               cudaStream_t stream) {
+  const auto heads = static_cast<unsigned>(a.batch * a.heads);
+  const LaunchShape rows{{blocks_for(a.length, kDeltaRows), heads}, kDeltaRows * kWarp};
+  const LaunchShape tiles{{blocks_for(a.length, kTileRows), heads}, kAttentionThreads};
+  const float scale = 1.0F / sqrtf(static_cast<float>(a.head_size));
+  cudaError_t status = launch(delta_kernel<E>, rows, stream, a, gradients.d_y, gradients.delta);
+  if (status != cudaSuccess) return status;
+  return with_head_size(a.head_size, [&](auto size) {
+    constexpr int kD = decltype(size)::value;
+    status = launch(attention_keys_kernel<E, kD>, tiles, stream, a, gradients, scale);
+    if (status != cudaSuccess) return status;
+    return launch(attention_queries_kernel<E, kD>, tiles, stream, a, gradients, scale);
+  });
+}
+
+template cudaError_t attention_backward<float>(const Attention<float>&, const AttentionGradients<float>&,
+                                               cudaStream_t);
+template cudaError_t attention_backward<Bf16>(const Attention<Bf16>&, const AttentionGradients<Bf16>&,
+                                              cudaStream_t);
+
+}  // namespace troupe::apps::gpt::cuda

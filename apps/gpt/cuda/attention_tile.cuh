@@ -1,0 +1,134 @@
+#pragma once
+
+#include <type_traits>
+
+#include "apps/gpt/cuda/fragments.cuh"
+#include "apps/gpt/cuda/kernels.hpp"
+
+namespace troupe::apps::gpt::cuda {
+
+/// A block of four warps has a tile of 64 rows, 16 a warp, over which tiles of kPassing other rows pass
+/// through shared memory.
+inline constexpr unsigned kAttentionThreads = 128;
+inline constexpr unsigned kTileRows = 64;
+template <class E>
+inline constexpr unsigned kPassing = std::is_same_v<E, float> ? 32 : 64;
+
+inline constexpr float kLog2E = 1.44269504088896341F;
+
+/// Rows of head `blockIdx.y` of all (batch, head) as they lie in (B, T, H, D).
+template <class E>
+struct Head {
+  std::size_t offset;      ///< of position 0 in (B, T, H, D)
+  std::size_t statistics;  ///< of position 0 in (B, H, T)
+  std::size_t stride;
+  unsigned length, size;
+
+  __device__ explicit Head(const Attention<E>& a)
+      : offset((blockIdx.y / a.heads * a.length * a.heads + blockIdx.y % a.heads) * a.head_size),
+        statistics(blockIdx.y * a.length),
+        stride(a.heads * a.head_size),
+        length(static_cast<unsigned>(a.length)),
+        size(static_cast<unsigned>(a.head_size)) {}
+
+  __device__ Rows<E> rows(const E* tensor) const { return {tensor + offset, stride, length, size}; }
+};
+
+/// Passing rows, with columns up to kD. The extra columns spread a column's rows over the banks.
+template <class E, int kD>
+struct alignas(16) SharedTile {
+  static constexpr unsigned kStride = kD + 8;
+  E at[kPassing<E> * kStride];
+
+  /// By all threads of the block; barriers are the caller's.
+  __device__ void fill(const Rows<E>& matrix, unsigned first_row) {
+    if (matrix.columns % kWide<E> == 0) {
+      copy<kWide<E>>(matrix, first_row);
+    } else {
+      copy<2>(matrix, first_row);
+    }
+  }
+
+ private:
+  template <int W>
+  __device__ void copy(const Rows<E>& matrix, unsigned first_row) {
+    constexpr unsigned kPacks = kD / W;
+    for (unsigned i = threadIdx.x; i < kPassing<E> * kPacks; i += kAttentionThreads) {
+      const unsigned row = i / kPacks, column = i % kPacks * W;
+      Pack<E, W> pack{};
+      if (first_row + row < matrix.rows && column < matrix.columns) {
+        pack = load<E, W>(matrix.data + (first_row + row) * matrix.stride + column);
+      }
+      store<E, W>(pack, at + row * kStride + column);
+    }
+  }
+};
+
+/// A warp's 16 rows of a matrix with kD columns, as the left side of products.
+template <class E, int kD>
+struct LeftRows {
+  FragmentA<E> parts[kD / 16];
+
+  __device__ LeftRows(const Rows<E>& matrix, unsigned first_row) {
+#pragma unroll
+    for (int k = 0; k < kD / 16; ++k) parts[k] = load_a(matrix, first_row, k * 16);
+  }
+
+  /// The products with 8 rows of a tile: scores of rows by rows.
+  __device__ FragmentC times(const SharedTile<E, kD>& tile, unsigned first_row) const {
+    FragmentC c{};
+#pragma unroll
+    for (int k = 0; k < kD / 16; ++k) {
+      multiply_add(c, parts[k], load_b(tile.at, tile.kStride, first_row, k * 16));
+    }
+    return c;
+  }
+};
+
+/// A warp's 16 rows of a sum with kD columns.
+template <int kD>
+struct SumRows {
+  FragmentC parts[kD / 8] = {};
+
+  /// Adds weights (16, 16) * tile (16 of its rows, kD).
+  template <class E>
+  __device__ void add(const FragmentA<E>& weights, const SharedTile<E, kD>& tile, unsigned first_row) {
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+      multiply_add(parts[n], weights, load_b_by_rows(tile.at, tile.kStride, first_row, n * 8));
+    }
+  }
+
+  /// Row g of the lane's is multiplied by factors[0], row g + 8 by factors[1].
+  __device__ void scale(const float (&factors)[2]) {
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+      for (int i = 0; i < 4; ++i) parts[n].values[i] *= factors[i / 2];
+    }
+  }
+
+  template <class E>
+  __device__ void store_rows(E* tensor, const Head<E>& head, unsigned first_row) const {
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+      const unsigned column = n * 8 + pair_of_lane();
+      for (int half = 0; half < 2; ++half) {
+        const unsigned row = first_row + group_of_lane() + half * 8;
+        if (row >= head.length || column >= head.size) continue;
+        const float* values = parts[n].values + 2 * half;
+        store(Pack<E, 2>{{narrowed<E>(values[0]), narrowed<E>(values[1])}},
+              tensor + head.offset + row * head.stride + column);
+      }
+    }
+  }
+};
+
+/// Calls launch_for<kD>() with the smallest kD that holds the head.
+template <class Launch>
+cudaError_t with_head_size(std::size_t head_size, Launch launch_for) {
+  if (head_size <= 16) return launch_for(std::integral_constant<int, 16>());
+  if (head_size <= 64) return launch_for(std::integral_constant<int, 64>());
+  return launch_for(std::integral_constant<int, 128>());
+}
+
+}  // namespace troupe::apps::gpt::cuda

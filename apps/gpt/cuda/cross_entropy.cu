@@ -1,0 +1,82 @@
+#include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/cuda/launch.hpp"
+#include "apps/gpt/cuda/reduce.cuh"
+
+namespace troupe::apps::gpt::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+// A block has a row.
+template <class E, int W>
+__global__ void row_losses_kernel(CrossEntropy<E> entropy) {
+  const std::size_t row = blockIdx.x, V = entropy.vocabulary;
+  const E* logits = entropy.logits + row * V;
+  float most = -INFINITY;
+  for (std::size_t v = threadIdx.x * W; v < V; v += kThreads * W) {
+    const auto pack = load<E, W>(logits + v);
+    for (int i = 0; i < W; ++i) most = fmaxf(most, widened(pack.at[i]));
+  }
+  most = block_max<kThreads>(most);
+  float sum = 0;
+  for (std::size_t v = threadIdx.x * W; v < V; v += kThreads * W) {
+    const auto pack = load<E, W>(logits + v);
+    for (int i = 0; i < W; ++i) sum += expf(widened(pack.at[i]) - most);
+  }
+  sum = block_sum<kThreads>(sum);
+  if (threadIdx.x != 0) return;
+  const float log_sum = most + logf(sum);
+  entropy.log_sum[row] = log_sum;
+  entropy.losses[row] = log_sum - widened(logits[entropy.targets[row]]);
+}
+
+__global__ void mean_kernel(std::size_t count, const float* values, double* mean) {
+  double sum = 0;
+  for (std::size_t i = threadIdx.x; i < count; i += kThreads) sum += static_cast<double>(values[i]);
+  sum = block_sum<kThreads>(sum);
+  if (threadIdx.x == 0) *mean = sum / static_cast<double>(count);
+}
+
+template <class E, int W>
+__global__ void logit_gradients_kernel(CrossEntropy<E> entropy) {
+  const std::size_t row = blockIdx.x, V = entropy.vocabulary;
+  E* logits = entropy.logits + row * V;
+  const float log_sum = entropy.log_sum[row];
+  const float share = 1.0F / static_cast<float>(entropy.rows);
+  const auto target = static_cast<std::size_t>(entropy.targets[row]);
+  for (std::size_t v = threadIdx.x * W; v < V; v += kThreads * W) {
+    auto pack = load<E, W>(logits + v);
+    for (int i = 0; i < W; ++i) {
+      const float probability = expf(widened(pack.at[i]) - log_sum);
+      pack.at[i] = narrowed<E>((v + i == target ? probability - 1.0F : probability) * share);
+    }
+    store<E, W>(pack, logits + v);
+  }
+}
+
+}  // namespace
+
+template <class E>
+cudaError_t cross_entropy_forward(const CrossEntropy<E>& entropy, double* mean_loss, cudaStream_t stream) {
+  const LaunchShape rows{static_cast<unsigned>(entropy.rows), kThreads};
+  const bool is_wide = entropy.vocabulary % kWide<E> == 0;
+  const cudaError_t status = is_wide ? launch(row_losses_kernel<E, kWide<E>>, rows, stream, entropy)
+                                     : launch(row_losses_kernel<E, 1>, rows, stream, entropy);
+  if (status != cudaSuccess) return status;
+  return launch(mean_kernel, {1, kThreads}, stream, entropy.rows, entropy.losses, mean_loss);
+}
+
+template <class E>
+cudaError_t cross_entropy_backward(const CrossEntropy<E>& entropy, cudaStream_t stream) {
+  const LaunchShape rows{static_cast<unsigned>(entropy.rows), kThreads};
+  const bool is_wide = entropy.vocabulary % kWide<E> == 0;
+  return is_wide ? launch(logit_gradients_kernel<E, kWide<E>>, rows, stream, entropy)
+                 : launch(logit_gradients_kernel<E, 1>, rows, stream, entropy);
+}
+
+template cudaError_t cross_entropy_forward<float>(const CrossEntropy<float>&, double*, cudaStream_t);
+template cudaError_t cross_entropy_forward<Bf16>(const CrossEntropy<Bf16>&, double*, cudaStream_t);
+template cudaError_t cross_entropy_backward<float>(const CrossEntropy<float>&, cudaStream_t);
+template cudaError_t cross_entropy_backward<Bf16>(const CrossEntropy<Bf16>&, cudaStream_t);
+
+}  // namespace troupe::apps::gpt::cuda

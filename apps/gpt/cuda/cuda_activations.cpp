@@ -1,0 +1,98 @@
+#include "apps/gpt/cuda/cuda_activations.hpp"
+
+#include <algorithm>
+
+#include "apps/gpt/cuda/kernels.hpp"
+
+namespace troupe::apps::gpt {
+
+namespace {
+
+template <class E>
+CudaNormActivations<E> carve_norm(ByteCarver& carver, const ModelConfig& config, std::size_t rows) {
+  return {.scale = carver.take<float>(rows),
+          .mean = config.norm == Norm::layer ? carver.take<float>(rows) : nullptr,
+          .output = carver.take<E>(rows, config.width)};
+}
+
+template <class E>
+CudaBlockActivations<E> carve_block(ByteCarver& carver, const ModelConfig& config, BatchShape shape) {
+  const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
+  return {.input = carver.take<E>(N, C),
+          .attention_norm = carve_norm<E>(carver, config, N),
+          .query = carver.take<E>(N, C),
+          .key = carver.take<E>(N, C),
+          .value = carver.take<E>(N, C),
+          .log_sum = carver.take<float>(N, config.heads),
+          .attention = carver.take<E>(N, C),
+          .middle = carver.take<E>(N, C),
+          .mlp_norm = carve_norm<E>(carver, config, N),
+          .gate = config.activation == Activation::swiglu ? carver.take<E>(N, F) : nullptr,
+          .up = carver.take<E>(N, F),
+          .hidden = carver.take<E>(N, F)};
+}
+
+template <class E>
+CudaGradientScratch<E> carve_gradients(ByteCarver& carver, const ModelConfig& config, BatchShape shape) {
+  const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
+  const std::size_t partials =
+      std::max(cuda::norm_partials(N, C), segments_at_most(config, shape) * config.width);
+  return {.residual = carver.take<E>(N, C),
+          .normed = carver.take<E>(N, C),
+          .query = carver.take<E>(N, C),
+          .key = carver.take<E>(N, C),
+          .value = carver.take<E>(N, C),
+          .attention = carver.take<E>(N, C),
+          .delta = carver.take<float>(N, config.heads),
+          .gate = config.activation == Activation::swiglu ? carver.take<E>(N, F) : nullptr,
+          .up = carver.take<E>(N, F),
+          .hidden = carver.take<E>(N, F),
+          .partials = carver.take<float>(partials)};
+}
+
+}  // namespace
+
+std::size_t segments_at_most(const ModelConfig& config, BatchShape shape) {
+  return std::min(shape.rows(), config.vocabulary) + shape.rows() / cuda::kSegmentRows;
+}
+
+std::size_t token_words(const ModelConfig& config, BatchShape shape) {
+  return 5 * shape.rows() + segments_at_most(config, shape) + 2;
+}
+
+CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchShape shape) {
+  const std::size_t N = shape.rows();
+  const std::size_t segments = segments_at_most(config, shape) + 1;
+  return {.tokens = words,
+          .targets = words + N,
+          .order = words + 2 * N,
+          .segments = words + 3 * N,
+          .kinds = words + 3 * N + segments,
+          .first_segment = words + 4 * N + segments};
+}
+
+template <class E>
+CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchShape shape) {
+  CudaActivations<E> activations;
+  for (std::size_t layer = 0; layer < config.layers; ++layer) {
+    activations.blocks.push_back(carve_block<E>(carver, config, shape));
+  }
+  const std::size_t N = shape.rows(), half = config.head_size() / 2;
+  activations.output = carver.take<E>(N, config.width);
+  activations.final_norm = carve_norm<E>(carver, config, N);
+  activations.logits = carver.take<E>(N, config.vocabulary);
+  activations.log_sum = carver.take<float>(N);
+  activations.row_losses = carver.take<float>(N);
+  activations.losses = carver.take<double>(kMostLosses);
+  activations.next_logits = carver.take<float>(config.vocabulary);
+  activations.cosine = carver.take<float>(config.context, half);
+  activations.sine = carver.take<float>(config.context, half);
+  activations.words = carver.take<std::int32_t>(token_words(config, shape));
+  activations.gradients = carve_gradients<E>(carver, config, shape);
+  return activations;
+}
+
+template CudaActivations<float> carve<float>(ByteCarver&, const ModelConfig&, BatchShape);
+template CudaActivations<Bf16> carve<Bf16>(ByteCarver&, const ModelConfig&, BatchShape);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "apps/gpt/activations.hpp"
+#include "apps/gpt/cuda/element.cuh"
+
+namespace troupe::apps::gpt {
+
+// B batch, T length, H heads, N = B*T rows, C width, F feed_forward, V vocabulary.
+
+/// As Carver, of bytes: pieces of several types, each aligned to 256 bytes, as kernels and cuBLAS like them.
+class ByteCarver {
+ public:
+  explicit ByteCarver(std::byte* base) : base_(base) {}
+
+  template <class T>
+  T* take(std::size_t rows, std::size_t columns = 1) {
+    auto* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
+    std::size_t bytes = 0;
+    if (__builtin_mul_overflow(rows, columns, &bytes) || __builtin_mul_overflow(bytes, sizeof(T), &bytes) ||
+        __builtin_add_overflow(bytes, kAlign - 1, &bytes) ||
+        __builtin_add_overflow(used_, bytes / kAlign * kAlign, &used_)) {
+      used_ = std::numeric_limits<std::size_t>::max() / 2;
+    }
+    return piece;
+  }
+
+  std::size_t bytes() const { return used_; }
+
+ private:
+  static constexpr std::size_t kAlign = 256;
+  std::byte* base_;
+  std::size_t used_ = 0;
+};
+
+template <class E>
+struct CudaNormActivations {
+  float* scale;  // (N)
+  float* mean;   // (N), LayerNorm only
+  E* output;     // (N, C)
+};
+
+template <class E>
+struct CudaBlockActivations {
+  E* input;  // (N, C)
+  CudaNormActivations<E> attention_norm;
+  E* query;        // (N, C), rotated
+  E* key;          // (N, C), rotated
+  E* value;        // (N, C)
+  float* log_sum;  // (B, H, T)
+  E* attention;    // (N, C)
+  E* middle;       // (N, C)
+  CudaNormActivations<E> mlp_norm;
+  E* gate;    // (N, F), SwiGLU only
+  E* up;      // (N, F)
+  E* hidden;  // (N, F)
+};
+
+/// Gradients in flight; all blocks share them.
+template <class E>
+struct CudaGradientScratch {
+  E* residual;      // (N, C)
+  E* normed;        // (N, C)
+  E* query;         // (N, C)
+  E* key;           // (N, C)
+  E* value;         // (N, C)
+  E* attention;     // (N, C)
+  float* delta;     // (B, H, T)
+  E* gate;          // (N, F), SwiGLU only
+  E* up;            // (N, F)
+  E* hidden;        // (N, F)
+  float* partials;  // sums of groups of rows
+};
+
+/// What the host sends with a microbatch.
+struct CudaTokens {
+  std::int32_t* tokens;         // (N)
+  std::int32_t* targets;        // (N)
+  std::int32_t* order;          // (N), see cuda::EmbeddingOrder
+  std::int32_t* segments;       // (segments_at_most + 1)
+  std::int32_t* kinds;          // (N), the different tokens
+  std::int32_t* first_segment;  // (N + 1)
+};
+
+template <class E>
+struct CudaActivations {
+  std::vector<CudaBlockActivations<E>> blocks;
+  E* output;  // (N, C)
+  CudaNormActivations<E> final_norm;
+  E* logits;            // (N, V), then their gradients
+  float* log_sum;       // (N)
+  float* row_losses;    // (N)
+  double* losses;       // (kMostLosses)
+  float* next_logits;   // (V)
+  float* cosine;        // (context, D/2)
+  float* sine;          // (context, D/2)
+  std::int32_t* words;  // what the host sends
+  CudaGradientScratch<E> gradients;
+};
+
+/// So many losses may be waiting for being taken.
+inline constexpr std::size_t kMostLosses = 64;
+
+/// Segments of the embedding's gradient, at most.
+std::size_t segments_at_most(const ModelConfig& config, BatchShape shape);
+
+/// Places of a microbatch's integers, which lie one after the other.
+std::size_t token_words(const ModelConfig& config, BatchShape shape);
+CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchShape shape);
+
+template <class E>
+CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchShape shape);
+
+}  // namespace troupe::apps::gpt

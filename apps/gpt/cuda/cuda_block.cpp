@@ -1,0 +1,217 @@
+#include "apps/gpt/cuda/cuda_block.hpp"
+
+#include "apps/gpt/cuda/kernels.hpp"
+
+namespace troupe::apps::gpt {
+
+// N rows of this pass, C width, F feed_forward.
+
+using core::Result;
+
+namespace {
+
+template <class E>
+Result<void> project(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
+                     std::size_t weight, const E* x, E* y, Write write = Write::overwrite) {
+  context.blas.linear_forward(shape, x, TRY(pass.use(weight)), y, write);
+  return {};
+}
+
+template <class E>
+Result<void> project_backward(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
+                              std::size_t weight, const E* x, const E* d_y, E* d_x, Write write) {
+  context.blas.linear_backward_weight(shape, d_y, x, pass.gradient(weight));
+  pass.ready(weight);
+  context.blas.linear_backward_input(shape, d_y, TRY(pass.use(weight)), d_x, write);
+  return {};
+}
+
+template <class E>
+void copy_rows(const CudaContext& context, const E* from, E* to) {
+  const std::size_t bytes = context.shape.rows() * context.config.width * sizeof(E);
+  context.run("residual", [=](cudaStream_t stream) {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
+  });
+}
+
+template <class E>
+cuda::Attention<E> attention_of(const CudaContext& context, const CudaBlockActivations<E>& block) {
+  return {context.shape.batch,  context.shape.length,
+          context.config.heads, context.config.head_size(),
+          block.query,          block.key,
+          block.value,          block.attention,
+          block.log_sum};
+}
+
+template <class E>
+void turn(const CudaContext& context, float direction, E* query, E* key) {
+  const cuda::Turn<E> turn{context.shape.rows(),
+                           context.shape.length,
+                           context.config.heads,
+                           context.config.head_size() / 2,
+                           context.cosine,
+                           context.sine,
+                           direction,
+                           query,
+                           key};
+  context.run("rotary", [&](cudaStream_t stream) { return cuda::rotary(turn, stream); });
+}
+
+template <class E>
+Result<void> mlp_forward(const CudaContext& context, const BlockParameters& parameters,
+                         const CudaBlockActivations<E>& block, const CudaPass<E>& pass, E* output) {
+  const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
+  const E* x = block.mlp_norm.output;
+  if (parameters.gate) {
+    TRY(project(context, pass, {N, C, F}, *parameters.gate, x, block.gate));
+    TRY(project(context, pass, {N, C, F}, parameters.up, x, block.up));
+    context.run("swiglu", [&](cudaStream_t stream) {
+      return cuda::swiglu_forward(N * F, block.gate, block.up, block.hidden, stream);
+    });
+  } else {
+    TRY(project(context, pass, {N, C, F}, parameters.up, x, block.up));
+    context.run("gelu", [&](cudaStream_t stream) {
+      return cuda::gelu_forward(N * F, block.up, block.hidden, stream);
+    });
+  }
+  return project(context, pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
+}
+
+template <class E>
+Result<void> mlp_backward(const CudaContext& context, const BlockParameters& parameters,
+                          const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& d,
+                          const CudaPass<E>& pass) {
+  const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
+  const E* x = block.mlp_norm.output;
+  TRY(project_backward(context, pass, {N, F, C}, parameters.down, block.hidden, d.residual, d.hidden,
+                       Write::overwrite));
+  if (parameters.gate) {
+    context.run("swiglu backward", [&](cudaStream_t stream) {
+      return cuda::swiglu_backward(N * F, block.gate, block.up, d.hidden, d.gate, d.up, stream);
+    });
+    TRY(project_backward(context, pass, {N, C, F}, parameters.up, x, d.up, d.normed, Write::overwrite));
+    return project_backward(context, pass, {N, C, F}, *parameters.gate, x, d.gate, d.normed,
+                            Write::accumulate);
+  }
+  context.run("gelu backward", [&](cudaStream_t stream) {
+    return cuda::gelu_backward(N * F, block.up, d.hidden, d.up, stream);
+  });
+  return project_backward(context, pass, {N, C, F}, parameters.up, x, d.up, d.normed, Write::overwrite);
+}
+
+template <class E>
+Result<void> self_attention_backward(const CudaContext& context, const BlockParameters& parameters,
+                                     const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& d,
+                                     const CudaPass<E>& pass) {
+  const LinearShape square{context.shape.rows(), context.config.width, context.config.width};
+  const E* x = block.attention_norm.output;
+  TRY(project_backward(context, pass, square, parameters.output, block.attention, d.residual, d.attention,
+                       Write::overwrite));
+  context.run("attention backward", [&](cudaStream_t stream) {
+    return cuda::attention_backward<E>(attention_of(context, block),
+                                       {d.attention, d.query, d.key, d.value, d.delta}, stream);
+  });
+  turn(context, -1, d.query, d.key);
+  TRY(project_backward(context, pass, square, parameters.value, x, d.value, d.normed, Write::overwrite));
+  TRY(project_backward(context, pass, square, parameters.key, x, d.key, d.normed, Write::accumulate));
+  return project_backward(context, pass, square, parameters.query, x, d.query, d.normed, Write::accumulate);
+}
+
+template <class E>
+cuda::Norm<E> norm_of(const CudaContext& context, const E* x, const E* weight, const E* bias,
+                      const CudaNormActivations<E>& norm) {
+  return {context.shape.rows(),
+          context.config.width,
+          static_cast<float>(context.config.norm_epsilon),
+          x,
+          weight,
+          bias,
+          norm.mean,
+          norm.scale};
+}
+
+}  // namespace
+
+template <class E>
+Result<void> norm_forward(const CudaContext& context, const NormParameters& parameters, const E* x,
+                          const CudaNormActivations<E>& norm, const CudaPass<E>& pass) {
+  const E* weight = TRY(pass.use(parameters.weight));
+  const E* bias = nullptr;
+  if (parameters.bias) bias = TRY(pass.use(*parameters.bias));
+  context.run("norm", [&](cudaStream_t stream) {
+    return cuda::norm_forward(norm_of(context, x, weight, bias, norm), norm.output, stream);
+  });
+  return {};
+}
+
+template <class E>
+Result<void> norm_backward(const CudaContext& context, const NormParameters& parameters, const E* x,
+                           const CudaNormActivations<E>& norm, const CudaGradientScratch<E>& d,
+                           const CudaPass<E>& pass) {
+  const E* weight = TRY(pass.use(parameters.weight));
+  const cuda::NormGradients<E> gradients{d.normed, d.residual, pass.gradient(parameters.weight),
+                                         parameters.bias ? pass.gradient(*parameters.bias) : nullptr,
+                                         d.partials};
+  context.run("norm backward", [&](cudaStream_t stream) {
+    return cuda::norm_backward<E>(norm_of<E>(context, x, weight, nullptr, norm), gradients, stream);
+  });
+  if (parameters.bias) pass.ready(*parameters.bias);
+  pass.ready(parameters.weight);
+  return {};
+}
+
+template <class E>
+Result<void> block_forward(const CudaContext& context, const BlockParameters& parameters,
+                           const CudaBlockActivations<E>& block, const CudaPass<E>& pass, E* output) {
+  const LinearShape square{context.shape.rows(), context.config.width, context.config.width};
+  const E* normed = block.attention_norm.output;
+
+  TRY(norm_forward(context, parameters.attention_norm, block.input, block.attention_norm, pass));
+  TRY(project(context, pass, square, parameters.query, normed, block.query));
+  TRY(project(context, pass, square, parameters.key, normed, block.key));
+  TRY(project(context, pass, square, parameters.value, normed, block.value));
+  turn(context, 1, block.query, block.key);
+  context.run("attention", [&](cudaStream_t stream) {
+    return cuda::attention_forward(attention_of(context, block), stream);
+  });
+  copy_rows(context, block.input, block.middle);
+  TRY(project(context, pass, square, parameters.output, block.attention, block.middle, Write::accumulate));
+
+  TRY(norm_forward(context, parameters.mlp_norm, block.middle, block.mlp_norm, pass));
+  copy_rows(context, block.middle, output);
+  return mlp_forward(context, parameters, block, pass, output);
+}
+
+template <class E>
+Result<void> block_backward(const CudaContext& context, const BlockParameters& parameters,
+                            const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& d,
+                            const CudaPass<E>& pass) {
+  TRY(mlp_backward(context, parameters, block, d, pass));
+  TRY(norm_backward(context, parameters.mlp_norm, block.middle, block.mlp_norm, d, pass));
+  TRY(self_attention_backward(context, parameters, block, d, pass));
+  return norm_backward(context, parameters.attention_norm, block.input, block.attention_norm, d, pass);
+}
+
+template Result<void> block_forward<float>(const CudaContext&, const BlockParameters&,
+                                           const CudaBlockActivations<float>&, const CudaPass<float>&,
+                                           float*);
+template Result<void> block_forward<Bf16>(const CudaContext&, const BlockParameters&,
+                                          const CudaBlockActivations<Bf16>&, const CudaPass<Bf16>&, Bf16*);
+template Result<void> block_backward<float>(const CudaContext&, const BlockParameters&,
+                                            const CudaBlockActivations<float>&,
+                                            const CudaGradientScratch<float>&, const CudaPass<float>&);
+template Result<void> block_backward<Bf16>(const CudaContext&, const BlockParameters&,
+                                           const CudaBlockActivations<Bf16>&,
+                                           const CudaGradientScratch<Bf16>&, const CudaPass<Bf16>&);
+template Result<void> norm_forward<float>(const CudaContext&, const NormParameters&, const float*,
+                                          const CudaNormActivations<float>&, const CudaPass<float>&);
+template Result<void> norm_forward<Bf16>(const CudaContext&, const NormParameters&, const Bf16*,
+                                         const CudaNormActivations<Bf16>&, const CudaPass<Bf16>&);
+template Result<void> norm_backward<float>(const CudaContext&, const NormParameters&, const float*,
+                                           const CudaNormActivations<float>&,
+                                           const CudaGradientScratch<float>&, const CudaPass<float>&);
+template Result<void> norm_backward<Bf16>(const CudaContext&, const NormParameters&, const Bf16*,
+                                          const CudaNormActivations<Bf16>&, const CudaGradientScratch<Bf16>&,
+                                          const CudaPass<Bf16>&);
+
+}  // namespace troupe::apps::gpt

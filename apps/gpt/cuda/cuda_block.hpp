@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "apps/gpt/cuda/blas.hpp"
+#include "apps/gpt/cuda/cuda_activations.hpp"
+#include "apps/gpt/parameters.hpp"
+#include "apps/gpt/pass.hpp"
+#include "core/result.hpp"
+#include "gpu/stream.hpp"
+
+namespace troupe::apps::gpt {
+
+/// As Pass, of parameters in E and gradients in fp32.
+template <class E>
+struct CudaPass {
+  std::span<const std::byte* const> parameters;
+  std::span<float* const> gradients;
+  const StepHooks& hooks;
+
+  core::Result<const E*> use(std::size_t parameter) const {
+    if (hooks.before_use) {
+      if (auto readable = hooks.before_use(parameter); !readable) return tl::unexpected(readable.error());
+    }
+    return reinterpret_cast<const E*>(parameters[parameter]);
+  }
+
+  float* gradient(std::size_t parameter) const { return gradients[parameter]; }
+
+  void ready(std::size_t parameter) const {
+    if (hooks.gradient_ready) hooks.gradient_ready(parameter);
+  }
+};
+
+/// As BlockContext: what blocks compute with besides parameters and activations.
+struct CudaContext {
+  const ModelConfig& config;
+  BatchShape shape;  ///< what this pass uses; at most what the activations were carved for
+  const float* cosine;
+  const float* sine;
+  Blas& blas;
+  gpu::StreamView stream;
+
+  /// Enqueues kernels as one task.
+  template <class Launch>
+  void run(std::string_view label, Launch launch) const {
+    stream->run_native(
+        label, [&](void* native) { return static_cast<int>(launch(static_cast<cudaStream_t>(native))); });
+  }
+};
+
+/// output (N, C) = the residual stream after the block, from block.input.
+template <class E>
+core::Result<void> block_forward(const CudaContext& context, const BlockParameters& parameters,
+                                 const CudaBlockActivations<E>& block, const CudaPass<E>& pass, E* output);
+
+/// Turns scratch.residual from the gradient by the block's output into the gradient by its input.
+template <class E>
+core::Result<void> block_backward(const CudaContext& context, const BlockParameters& parameters,
+                                  const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& scratch,
+                                  const CudaPass<E>& pass);
+
+template <class E>
+core::Result<void> norm_forward(const CudaContext& context, const NormParameters& parameters, const E* x,
+                                const CudaNormActivations<E>& norm, const CudaPass<E>& pass);
+
+/// Adds to scratch.residual, from scratch.normed.
+template <class E>
+core::Result<void> norm_backward(const CudaContext& context, const NormParameters& parameters, const E* x,
+                                 const CudaNormActivations<E>& norm, const CudaGradientScratch<E>& scratch,
+                                 const CudaPass<E>& pass);
+
+}  // namespace troupe::apps::gpt

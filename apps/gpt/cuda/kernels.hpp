@@ -1,0 +1,139 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "apps/gpt/cuda/element.cuh"
+
+namespace troupe::apps::gpt::cuda {
+
+// The layers of apps/gpt/layers on a GPU; those headers give the formulas. N rows, C width, V vocabulary, B
+// batch, T length, H heads, D head size.
+//
+// E is the type of elements in memory, float or Bf16; sums, statistics and gradients of parameters are fp32.
+// All pointers are memory of the device and must live until the stream has passed the call. Every sum has an
+// order that depends on the shapes alone, and nothing is added atomically: equal inputs give equal bits.
+// What is returned is the status of the launches.
+
+/// rms norm, or layer norm where `bias` is not null. The pointers of backward and forward are the same.
+template <class E>
+struct Norm {
+  std::size_t rows, width;
+  float epsilon;
+  const E* x;       ///< (N, C)
+  const E* weight;  ///< (C)
+  const E* bias;    ///< (C), layer norm only
+  float* mean;      ///< (N), layer norm only; written by forward
+  float* scale;     ///< (N), written by forward
+};
+
+template <class E>
+cudaError_t norm_forward(const Norm<E>& norm, E* y, cudaStream_t stream);
+
+template <class E>
+struct NormGradients {
+  const E* d_y;     ///< (N, C)
+  E* d_x;           ///< (N, C), added to
+  float* d_weight;  ///< (C), added to
+  float* d_bias;    ///< (C), added to; layer norm only
+  float* partials;  ///< norm_partials() floats of scratch
+};
+/// Rows are summed in groups of 64, and the groups in order.
+std::size_t norm_partials(std::size_t rows, std::size_t width);
+template <class E>
+cudaError_t norm_backward(const Norm<E>& norm, const NormGradients<E>& gradients, cudaStream_t stream);
+
+template <class E>
+cudaError_t embedding_forward(const std::int32_t* tokens, std::size_t rows, std::size_t width, const E* table,
+                              E* x, cudaStream_t stream);
+
+/// Which rows of d_x are added to which row of the table, by the host: rows of one token are neighbours in
+/// `order`, cut into segments, each of which becomes a partial sum.
+struct EmbeddingOrder {
+  const std::int32_t* order;          ///< (N) rows, sorted by their token; equal ones stay in order
+  const std::int32_t* segments;       ///< begins of segments in `order`, and the end of the last
+  const std::int32_t* tokens;         ///< the different tokens
+  const std::int32_t* first_segment;  ///< of each token, and the end of the last
+  std::size_t segment_count, token_count;
+};
+inline constexpr std::size_t kSegmentRows = 64;  ///< at most
+/// `partials` has room for (segment_count, C).
+template <class E>
+cudaError_t embedding_backward(const EmbeddingOrder& order, std::size_t width, const E* d_x, float* partials,
+                               float* d_table, cudaStream_t stream);
+
+/// Turns (B, T, H, D) in place, `second` too where it is not null; direction -1 turns back. cosine and sine
+/// are (context, D/2).
+template <class E>
+struct Turn {
+  std::size_t rows, length, heads, half;
+  const float* cosine;
+  const float* sine;
+  float direction;
+  E* first;
+  E* second;
+};
+template <class E>
+cudaError_t rotary(const Turn<E>& turn, cudaStream_t stream);
+
+template <class E>
+cudaError_t swiglu_forward(std::size_t count, const E* gate, const E* up, E* y, cudaStream_t stream);
+template <class E>
+cudaError_t swiglu_backward(std::size_t count, const E* gate, const E* up, const E* d_y, E* d_gate, E* d_up,
+                            cudaStream_t stream);
+template <class E>
+cudaError_t gelu_forward(std::size_t count, const E* x, E* y, cudaStream_t stream);
+template <class E>
+cudaError_t gelu_backward(std::size_t count, const E* x, const E* d_y, E* d_x, cudaStream_t stream);
+
+/// Per row: log of the sum of exponentials, and the loss in nats; then their mean, summed in fp64.
+template <class E>
+struct CrossEntropy {
+  std::size_t rows, vocabulary;
+  const std::int32_t* targets;  ///< (N)
+  E* logits;                    ///< (N, V); backward turns them into the gradient of the mean
+  float* log_sum;               ///< (N), written by forward
+  float* losses;                ///< (N), written by forward
+};
+template <class E>
+cudaError_t cross_entropy_forward(const CrossEntropy<E>& entropy, double* mean_loss, cudaStream_t stream);
+template <class E>
+cudaError_t cross_entropy_backward(const CrossEntropy<E>& entropy, cudaStream_t stream);
+
+/// Widens `count` elements, for what people and the host read.
+template <class E>
+cudaError_t widen(std::size_t count, const E* from, float* to, cudaStream_t stream);
+
+inline constexpr std::size_t kMostHeadSize = 128;
+
+/// Causal attention which never holds a (T, T) matrix: tiles of keys pass by tiles of queries, and the
+/// softmax is corrected as larger scores come. FlashAttention-2 (Dao, 2023). D is even and at most 128.
+template <class E>
+struct Attention {
+  std::size_t batch, length, heads, head_size;
+  const E* query;  ///< (B, T, H, D), rotated
+  const E* key;    ///< (B, T, H, D), rotated
+  const E* value;  ///< (B, T, H, D)
+  E* y;            ///< (B, T, H, D), written by forward
+  float* log_sum;  ///< (B, H, T), written by forward: log2 of the sum of exponentials of a row's scores
+};
+template <class E>
+cudaError_t attention_forward(const Attention<E>& attention, cudaStream_t stream);
+
+template <class E>
+struct AttentionGradients {
+  const E* d_y;  ///< (B, T, H, D)
+  E* query;      ///< (B, T, H, D), overwritten
+  E* key;        ///< likewise
+  E* value;      ///< likewise
+  float* delta;  ///< (B, H, T) of scratch
+};
+/// Keys and values get their gradients in one pass over tiles of keys, queries in another over tiles of
+/// queries.
+template <class E>
+cudaError_t attention_backward(const Attention<E>& attention, const AttentionGradients<E>& gradients,
+                               cudaStream_t stream);
+
+}  // namespace troupe::apps::gpt::cuda

@@ -1,0 +1,195 @@
+#include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/cuda/launch.hpp"
+#include "apps/gpt/cuda/reduce.cuh"
+
+namespace troupe::apps::gpt::cuda {
+namespace {
+
+// A warp has a row.
+constexpr unsigned kRowsOfBlock = 4;
+constexpr unsigned kColumnThreads = 128;
+constexpr std::size_t kRowsOfGroup = 64;
+
+__device__ inline std::size_t row_of_warp() {
+  return std::size_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / kWarp;
+}
+
+// Sum of term(c) over the columns of a row: a lane takes every 32nd pack.
+template <int W, class Term>
+__device__ inline float row_sum(std::size_t width, Term term) {
+  float sum = 0;
+  for (std::size_t c = threadIdx.x % kWarp * W; c < width; c += kWarp * W) sum += term(c);
+  return warp_sum(sum);
+}
+
+template <class E, int W, bool kLayer>
+__global__ void norm_forward_kernel(Norm<E> norm, E* y) {
+  const std::size_t row = row_of_warp();
+  if (row >= norm.rows) return;
+  const std::size_t C = norm.width;
+  const E* x = norm.x + row * C;
+  float mean = 0;
+  if (kLayer) {
+    mean = row_sum<W>(C, [=](std::size_t c) {
+      const auto pack = load<E, W>(x + c);
+      float sum = 0;
+      for (int i = 0; i < W; ++i) sum += widened(pack.at[i]);
+      return sum;
+    });
+    mean /= static_cast<float>(C);
+  }
+  const float squares = row_sum<W>(C, [=](std::size_t c) {
+    const auto pack = load<E, W>(x + c);
+    float sum = 0;
+    for (int i = 0; i < W; ++i) sum += (widened(pack.at[i]) - mean) * (widened(pack.at[i]) - mean);
+    return sum;
+  });
+  const float scale = 1.0F / sqrtf(squares / static_cast<float>(C) + norm.epsilon);
+  if (threadIdx.x % kWarp == 0) {
+    norm.scale[row] = scale;
+    if (kLayer) norm.mean[row] = mean;
+  }
+  for (std::size_t c = threadIdx.x % kWarp * W; c < C; c += kWarp * W) {
+    auto pack = load<E, W>(x + c);
+    for (int i = 0; i < W; ++i) {
+      const float normed = (widened(pack.at[i]) - mean) * scale * widened(norm.weight[c + i]);
+      pack.at[i] = narrowed<E>(kLayer ? normed + widened(norm.bias[c + i]) : normed);
+    }
+    store<E, W>(pack, y + row * C + c);
+  }
+}
+
+template <class E, int W, bool kLayer>
+__global__ void norm_backward_kernel(Norm<E> norm, NormGradients<E> gradients) {
+  const std::size_t row = row_of_warp();
+  if (row >= norm.rows) return;
+  const std::size_t C = norm.width;
+  const E* x = norm.x + row * C;
+  const E* d_y = gradients.d_y + row * C;
+  const E* weight = norm.weight;
+  const float mean = kLayer ? norm.mean[row] : 0.0F;
+  const float scale = norm.scale[row];
+  float average = 0;
+  if (kLayer) {
+    average = row_sum<W>(C, [=](std::size_t c) {
+      const auto d = load<E, W>(d_y + c);
+      float sum = 0;
+      for (int i = 0; i < W; ++i) sum += widened(d.at[i]) * widened(weight[c + i]);
+      return sum;
+    });
+    average /= static_cast<float>(C);
+  }
+  const float dot = row_sum<W>(C, [=](std::size_t c) {
+    const auto d = load<E, W>(d_y + c);
+    const auto pack = load<E, W>(x + c);
+    float sum = 0;
+    for (int i = 0; i < W; ++i) {
+      sum += widened(d.at[i]) * widened(weight[c + i]) * (widened(pack.at[i]) - mean);
+    }
+    return sum;
+  });
+  const float pull = dot * scale * scale / static_cast<float>(C);
+  for (std::size_t c = threadIdx.x % kWarp * W; c < C; c += kWarp * W) {
+    const auto d = load<E, W>(d_y + c);
+    const auto pack = load<E, W>(x + c);
+    auto d_x = load<E, W>(gradients.d_x + row * C + c);
+    for (int i = 0; i < W; ++i) {
+      const float centred = widened(pack.at[i]) - mean;
+      const float through = widened(d.at[i]) * widened(weight[c + i]) - average - centred * pull;
+      d_x.at[i] = narrowed<E>(widened(d_x.at[i]) + scale * through);
+    }
+    store<E, W>(d_x, gradients.d_x + row * C + c);
+  }
+}
+
+// The first stage of the sums over rows: a block has a group of rows, a thread a pack of its columns.
+template <class E, int W, bool kLayer>
+__global__ void norm_columns_kernel(Norm<E> norm, NormGradients<E> gradients) {
+  const std::size_t C = norm.width;
+  const std::size_t c = (std::size_t{blockIdx.x} * kColumnThreads + threadIdx.x) * W;
+  if (c >= C) return;
+  const std::size_t begin = blockIdx.y * kRowsOfGroup;
+  const std::size_t end = begin + kRowsOfGroup < norm.rows ? begin + kRowsOfGroup : norm.rows;
+  float weight[W] = {};
+  float bias[W] = {};
+  for (std::size_t row = begin; row < end; ++row) {
+    const auto d = load<E, W>(gradients.d_y + row * C + c);
+    const auto x = load<E, W>(norm.x + row * C + c);
+    const float mean = kLayer ? norm.mean[row] : 0.0F;
+    const float scale = norm.scale[row];
+    for (int i = 0; i < W; ++i) {
+      weight[i] += widened(d.at[i]) * (widened(x.at[i]) - mean) * scale;
+      if (kLayer) bias[i] += widened(d.at[i]);
+    }
+  }
+  float* partial = gradients.partials + std::size_t{blockIdx.y} * 2 * C + c;
+  for (int i = 0; i < W; ++i) {
+    partial[i] = weight[i];
+    if (kLayer) partial[C + i] = bias[i];
+  }
+}
+
+// The second stage.
+__global__ void norm_groups_kernel(std::size_t groups, std::size_t width, const float* partials,
+                                   float* d_weight, float* d_bias) {
+  const std::size_t c = std::size_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  if (c >= width) return;
+  float weight = 0;
+  float bias = 0;
+  for (std::size_t group = 0; group < groups; ++group) {
+    weight += partials[group * 2 * width + c];
+    if (d_bias != nullptr) bias += partials[group * 2 * width + width + c];
+  }
+  d_weight[c] += weight;
+  if (d_bias != nullptr) d_bias[c] += bias;
+}
+
+template <class E, int W, bool kLayer>
+cudaError_t backward(const Norm<E>& norm, const NormGradients<E>& gradients, cudaStream_t stream) {
+  const auto groups = blocks_for(norm.rows, kRowsOfGroup);
+  const LaunchShape rows{blocks_for(norm.rows, kRowsOfBlock), kRowsOfBlock * kWarp};
+  const LaunchShape columns{{blocks_for(norm.width, kColumnThreads * W), groups}, kColumnThreads};
+  const LaunchShape sums{blocks_for(norm.width, kColumnThreads), kColumnThreads};
+  cudaError_t status = launch(norm_columns_kernel<E, W, kLayer>, columns, stream, norm, gradients);
+  if (status != cudaSuccess) return status;
+  status = launch(norm_groups_kernel, sums, stream, std::size_t{groups}, norm.width, gradients.partials,
+                  gradients.d_weight, kLayer ? gradients.d_bias : nullptr);
+  if (status != cudaSuccess) return status;
+  return launch(norm_backward_kernel<E, W, kLayer>, rows, stream, norm, gradients);
+}
+
+}  // namespace
+
+std::size_t norm_partials(std::size_t rows, std::size_t width) {
+  return 2 * width * blocks_for(rows, kRowsOfGroup);
+}
+
+template <class E>
+cudaError_t norm_forward(const Norm<E>& norm, E* y, cudaStream_t stream) {
+  const LaunchShape shape{blocks_for(norm.rows, kRowsOfBlock), kRowsOfBlock * kWarp};
+  const bool is_wide = norm.width % kWide<E> == 0;
+  if (norm.bias != nullptr) {
+    return is_wide ? launch(norm_forward_kernel<E, kWide<E>, true>, shape, stream, norm, y)
+                   : launch(norm_forward_kernel<E, 1, true>, shape, stream, norm, y);
+  }
+  return is_wide ? launch(norm_forward_kernel<E, kWide<E>, false>, shape, stream, norm, y)
+                 : launch(norm_forward_kernel<E, 1, false>, shape, stream, norm, y);
+}
+
+template <class E>
+cudaError_t norm_backward(const Norm<E>& norm, const NormGradients<E>& gradients, cudaStream_t stream) {
+  const bool is_wide = norm.width % kWide<E> == 0;
+  if (gradients.d_bias != nullptr) {
+    return is_wide ? backward<E, kWide<E>, true>(norm, gradients, stream)
+                   : backward<E, 1, true>(norm, gradients, stream);
+  }
+  return is_wide ? backward<E, kWide<E>, false>(norm, gradients, stream)
+                 : backward<E, 1, false>(norm, gradients, stream);
+}
+
+template cudaError_t norm_forward<float>(const Norm<float>&, float*, cudaStream_t);
+template cudaError_t norm_forward<Bf16>(const Norm<Bf16>&, Bf16*, cudaStream_t);
+template cudaError_t norm_backward<float>(const Norm<float>&, const NormGradients<float>&, cudaStream_t);
+template cudaError_t norm_backward<Bf16>(const Norm<Bf16>&, const NormGradients<Bf16>&, cudaStream_t);
+
+}  // namespace troupe::apps::gpt::cuda

@@ -1,0 +1,81 @@
+#include "apps/gpt/cuda/token_upload.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "gpu/kernels.hpp"
+
+namespace troupe::apps::gpt {
+
+namespace {
+
+// Passes of several microbatches may be ahead.
+constexpr auto kDeadline = std::chrono::minutes(10);
+
+}  // namespace
+
+TokenUpload::TokenUpload(const ModelConfig& config, BatchShape shape, std::int32_t* words)
+    : config_(config),
+      shape_(shape),
+      words_(words),
+      place_(place_tokens(words, config, shape)),
+      first_(config.vocabulary + 1) {}
+
+core::Result<TokenUpload> TokenUpload::create(gpu::Device& device, const ModelConfig& config,
+                                              BatchShape shape, std::int32_t* words) {
+  TokenUpload upload(config, shape, words);
+  for (Slot& slot : upload.slots_) {
+    slot.memory = TRY(device.allocate_staging(token_words(config, shape) * sizeof(std::int32_t)));
+    slot.sent = TRY(device.create_event());
+  }
+  return upload;
+}
+
+core::Result<void> TokenUpload::send(std::span<const std::int32_t> tokens,
+                                     std::span<const std::int32_t> targets, gpu::StreamView stream) {
+  Slot& slot = slots_[next_++ % slots_.size()];
+  TRY(slot.sent->wait(kDeadline));
+  const auto words = slot.memory.view().as<std::int32_t>();
+  const CudaTokens to = place_tokens(words.data(), config_, shape_);
+  std::copy(tokens.begin(), tokens.end(), to.tokens);
+  std::size_t count = tokens.size();
+  if (!targets.empty()) {
+    std::copy(targets.begin(), targets.end(), to.targets);
+    sort_rows(tokens, to);
+    count = words.size();
+  }
+  const std::size_t bytes = count * sizeof(std::int32_t);
+  gpu::copy(slot.memory.view().subview(0, bytes), {reinterpret_cast<std::byte*>(words_), bytes}, stream);
+  stream->record(slot.sent.get());
+  return {};
+}
+
+void TokenUpload::sort_rows(std::span<const std::int32_t> tokens, const CudaTokens& to) {
+  std::fill(first_.begin(), first_.end(), 0);
+  for (const std::int32_t token : tokens) first_[static_cast<std::size_t>(token) + 1] += 1;
+  std::int32_t segments = 0;
+  std::int32_t kinds = 0;
+  for (std::size_t token = 0; token < config_.vocabulary; ++token) {
+    const std::int32_t rows = first_[token + 1];
+    first_[token + 1] += first_[token];
+    if (rows == 0) continue;
+    to.kinds[kinds] = static_cast<std::int32_t>(token);
+    to.first_segment[kinds++] = segments;
+    for (std::int32_t row = 0; row < rows; row += static_cast<std::int32_t>(cuda::kSegmentRows)) {
+      to.segments[segments++] = first_[token] + row;
+    }
+  }
+  to.first_segment[kinds] = segments;
+  to.segments[segments] = static_cast<std::int32_t>(tokens.size());
+  for (std::size_t row = 0; row < tokens.size(); ++row) {
+    to.order[first_[static_cast<std::size_t>(tokens[row])]++] = static_cast<std::int32_t>(row);
+  }
+  order_ = {place_.order,
+            place_.segments,
+            place_.kinds,
+            place_.first_segment,
+            static_cast<std::size_t>(segments),
+            static_cast<std::size_t>(kinds)};
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "apps/gpt/cuda/cuda_activations.hpp"
+#include "apps/gpt/cuda/kernels.hpp"
+#include "core/result.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::apps::gpt {
+
+/// Sends microbatches' tokens to the device through pinned memory, a few ahead of the passes that read them.
+class TokenUpload {
+ public:
+  /// `words` is where they come to lie, token_words() of them.
+  static core::Result<TokenUpload> create(gpu::Device& device, const ModelConfig& config, BatchShape shape,
+                                          std::int32_t* words);
+
+  /// Enqueues a microbatch, or with no targets a sequence. Waits only while too many are under way.
+  core::Result<void> send(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                          gpu::StreamView stream);
+
+  const CudaTokens& place() const { return place_; }
+  /// Of the microbatch that was sent last.
+  const cuda::EmbeddingOrder& order() const { return order_; }
+
+ private:
+  struct Slot {
+    gpu::Buffer memory;
+    gpu::Event sent;
+  };
+
+  TokenUpload(const ModelConfig& config, BatchShape shape, std::int32_t* words);
+  void sort_rows(std::span<const std::int32_t> tokens, const CudaTokens& to);
+
+  ModelConfig config_;
+  BatchShape shape_;
+  std::int32_t* words_;
+  CudaTokens place_;
+  cuda::EmbeddingOrder order_{};
+  std::vector<std::int32_t> first_;  ///< of each token of the vocabulary, in the sorted order
+  std::array<Slot, 4> slots_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace troupe::apps::gpt

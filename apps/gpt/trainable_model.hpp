@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "apps/gpt/activations.hpp"
+#include "apps/gpt/config.hpp"
+#include "apps/gpt/parameters.hpp"
+#include "apps/gpt/pass.hpp"
+#include "core/dtype.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// A model as the distributed trainer drives it, wherever its tensors lie. Passes may only be enqueued when
+/// they return; hooks are called as they are enqueued, so what a hook lets go on must follow the stream. One
+/// thread at a time.
+class TrainableModel {
+ public:
+  using Tokens = std::span<const std::int32_t>;
+  /// In table order, in the model's dtype, in the memory of its device. They must live until the losses are
+  /// taken.
+  using Parameters = std::span<const std::byte* const>;
+  /// fp32, likewise.
+  using Gradients = std::span<float* const>;
+
+  virtual ~TrainableModel() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const ParameterTable& table() const = 0;
+  virtual BatchShape shape() const = 0;
+  virtual core::DType dtype() const = 0;
+  virtual std::size_t activation_bytes() const = 0;
+
+  /// Adds the gradients of a microbatch's mean loss. tokens and targets are (B, T) and may go when it
+  /// returns; each must lie in the vocabulary.
+  virtual core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
+                                              Tokens targets, const StepHooks& hooks) = 0;
+  /// The loss alone, for evaluation.
+  virtual core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets) = 0;
+  /// The mean losses, in nats, of all passes since the last call, in order. Waits for them.
+  virtual core::Result<std::vector<double>> take_losses() = 0;
+  /// Logits (V) of the token that follows one sequence of 1..T tokens. They live until the next call.
+  virtual core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens) = 0;
+};
+
+}  // namespace troupe::apps::gpt
