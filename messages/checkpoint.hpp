@@ -23,8 +23,8 @@ struct SaveBegan {
   friend bool operator==(const SaveBegan&, const SaveBegan&) = default;
 };
 
-/// ParameterShard to CheckpointWriter: the bucket holds what is to be saved, and no update touches it before
-/// BucketStaged.
+/// ParameterShard, or the trainer for tensors of its own, to CheckpointWriter: the bucket holds what is to be
+/// saved, and no update touches it before BucketStaged.
 struct BucketHeld {
   std::uint64_t sequence = 0;
   std::uint32_t bucket = 0;
@@ -32,7 +32,7 @@ struct BucketHeld {
   friend bool operator==(const BucketHeld&, const BucketHeld&) = default;
 };
 
-/// CheckpointWriter to ParameterShard: the save needs the bucket no longer.
+/// CheckpointWriter to ParameterShard or trainer: the save needs the bucket no longer.
 struct BucketStaged {
   std::uint64_t sequence = 0;
 

@@ -48,10 +48,11 @@ struct CheckpointPlane::Save {
 };
 
 Result<std::unique_ptr<CheckpointPlane>> CheckpointPlane::create(gpu::Device& device, const DataPlane& data,
-                                                                 const RankState& state, Storage& storage,
-                                                                 Options options) {
+                                                                 const RankState& state,
+                                                                 std::span<const gpu::BufferView> memory,
+                                                                 Storage& storage, Options options) {
   std::unique_ptr<CheckpointPlane> plane(
-      new CheckpointPlane(device, data, state, storage, std::move(options)));
+      new CheckpointPlane(data, state, memory, storage, std::move(options)));
   for (std::uint32_t credit = 0; credit < plane->options_.credits; ++credit) {
     plane->staging_.push_back(TRY(
         device.allocate_staging(plane->options_.chunk_bytes + staging_slack(plane->options_.chunk_bytes))));
@@ -60,9 +61,9 @@ Result<std::unique_ptr<CheckpointPlane>> CheckpointPlane::create(gpu::Device& de
   return plane;
 }
 
-CheckpointPlane::CheckpointPlane(gpu::Device&, const DataPlane& data, const RankState& state,
-                                 Storage& storage, Options options)
-    : data_(data), state_(state), storage_(storage), options_(std::move(options)) {}
+CheckpointPlane::CheckpointPlane(const DataPlane& data, const RankState& state,
+                                 std::span<const gpu::BufferView> memory, Storage& storage, Options options)
+    : data_(data), state_(state), memory_(memory), storage_(storage), options_(std::move(options)) {}
 
 CheckpointPlane::~CheckpointPlane() {
   stream_.reset();
@@ -109,14 +110,11 @@ void CheckpointPlane::on(const StageChunk& work) {
   };
   if (!save) return done();
   const auto& chunk = save->chunks[work.chunk];
-  stream_->wait(data_.updated(chunk.bucket));
+  if (auto updated = data_.updated(chunk.bucket)) stream_->wait(updated);
   auto staging = staged_chunk(work.credit, chunk);
   for (const auto& span : chunk.spans) {
-    const auto& piece = state_.pieces[span.piece];
-    const auto dtype = state_.structure.tensors[state_.structure.pieces[span.piece].tensor].dtype;
-    const auto first = static_cast<std::size_t>(piece.first) * core::size_of(dtype) + span.offset;
-    gpu::copy(data_.state(piece.kind, piece.bucket).subview(first, span.bytes),
-              staging.subview(0, span.bytes), stream_.get());
+    gpu::copy(memory_[span.piece].subview(span.offset, span.bytes), staging.subview(0, span.bytes),
+              stream_.get());
     staging = staging.subview(span.bytes, staging.bytes - span.bytes);
   }
   stream_->notify(done);

@@ -42,10 +42,12 @@ class CheckpointPlane {
     std::function<void(const std::string& line)> log;   ///< what is not worth a failure
   };
 
-  /// Takes the staging buffers, chunk_bytes x credits, once. Everything given must outlive it.
+  /// Takes the staging buffers, chunk_bytes x credits, once. Everything given must outlive it; `memory` is
+  /// where the pieces of `state` lie.
   static core::Result<std::unique_ptr<CheckpointPlane>> create(gpu::Device& device, const DataPlane& data,
-                                                               const RankState& state, Storage& storage,
-                                                               Options options);
+                                                               const RankState& state,
+                                                               std::span<const gpu::BufferView> memory,
+                                                               Storage& storage, Options options);
   /// The staging stream drains; jobs of the I/O worker must be over.
   ~CheckpointPlane();
   CheckpointPlane(const CheckpointPlane&) = delete;
@@ -63,8 +65,8 @@ class CheckpointPlane {
   // Owned by saves_ and by the jobs that are on their way.
   using SavePointer = std::shared_ptr<Save>;
 
-  CheckpointPlane(gpu::Device& device, const DataPlane& data, const RankState& state, Storage& storage,
-                  Options options);
+  CheckpointPlane(const DataPlane& data, const RankState& state, std::span<const gpu::BufferView> memory,
+                  Storage& storage, Options options);
 
   void on(const OpenSave& work);
   void on(const StageChunk& work);
@@ -84,6 +86,7 @@ class CheckpointPlane {
 
   const DataPlane& data_;
   const RankState& state_;
+  std::span<const gpu::BufferView> memory_;
   Storage& storage_;
   Options options_;
   std::vector<gpu::Buffer> staging_;  ///< per credit

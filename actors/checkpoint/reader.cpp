@@ -10,6 +10,7 @@
 #include <string>
 
 #include "actors/checkpoint/directory.hpp"
+#include "actors/checkpoint/scatter.hpp"
 #include "actors/world/io_worker.hpp"
 #include "core/check.hpp"
 #include "core/convert.hpp"
@@ -22,38 +23,28 @@ using core::Result;
 
 namespace {
 
-/// Runs of one copy, and how far they are done.
-struct Scatter {
-  std::vector<core::CopyRun> runs;  ///< in elements, ascending
-  std::size_t next = 0;
-  core::DType dtype{};
-  std::byte* memory = nullptr;
-};
-
 class ShardReader {
  public:
   ShardReader(Storage& storage, std::string_view name, const core::Manifest& manifest,
               const ReadOptions& options)
       : storage_(storage), name_(name), manifest_(manifest), options_(options) {}
 
-  Result<void> read(const core::LoadRead& read, std::span<const core::LoadTarget> targets,
+  Result<void> read(const ShardTask& task, std::span<const core::LoadTarget> targets,
                     std::span<const std::span<std::byte>> memory) {
-    const auto& first = targets[read.copies.front().target];
-    const bool direct = read.copies.size() == 1 && first.dtype == read.tensor->dtype;
-    if (direct) {
-      const auto runs = core::copy_runs(read.shard->box, first.box, read.copies.front().region);
-      const bool whole = runs.size() == 1 && runs[0].elements == read.shard->box.elements();
-      if (whole) {
-        const auto at = static_cast<std::size_t>(runs[0].to) * core::size_of(first.dtype);
-        return read_whole(read, memory[read.copies.front().target].subspan(at, read.shard->bytes()));
-      }
+    if (!task.whole.empty()) {
+      TRY(read_whole(task.read, task.whole));
+      ShardScatter(task.read, targets, memory).take(0, task.whole);
+      return {};
     }
-    return read_parts(read, targets, memory);
+    const auto place = place_of_whole(task.read, targets, memory);
+    if (!place.empty()) return read_whole(task.read, place);
+    return read_parts(task.read, ShardScatter(task.read, targets, memory));
   }
 
   /// Only to hold it against its hash.
   Result<void> verify(const core::ManifestTensor& tensor, const core::ManifestShard& shard) {
-    return read_parts({&tensor, &shard, {}}, {}, {});
+    const core::LoadRead nowhere{&tensor, &shard, {}};
+    return read_parts(nowhere, ShardScatter(nowhere, {}, {}));
   }
 
  private:
@@ -89,14 +80,7 @@ class ShardReader {
     return check(read, hash);
   }
 
-  Result<void> read_parts(const core::LoadRead& read, std::span<const core::LoadTarget> targets,
-                          std::span<const std::span<std::byte>> memory) {
-    std::vector<Scatter> scatters;
-    for (const auto& copy : read.copies) {
-      const auto& target = targets[copy.target];
-      scatters.push_back({core::copy_runs(read.shard->box, target.box, copy.region), 0, target.dtype,
-                          memory[copy.target].data()});
-    }
+  Result<void> read_parts(const core::LoadRead& read, ShardScatter scatter) {
     const auto width = core::size_of(read.tensor->dtype);
     const auto window = std::max<std::size_t>(options_.chunk_bytes / width, 1) * width;
     buffer_.resize(std::min<std::uint64_t>(window, read.shard->bytes()));
@@ -104,41 +88,14 @@ class ShardReader {
     for (std::uint64_t done = 0; done < read.shard->bytes();) {
       const auto count = std::min<std::uint64_t>(buffer_.size(), read.shard->bytes() - done);
       const std::span<std::byte> part(buffer_.data(), count);
-      const auto begin = static_cast<std::int64_t>(done / width);
-      const auto end = static_cast<std::int64_t>((done + count) / width);
-      if (options_.verify || is_wanted(scatters, end)) {
+      if (options_.verify || scatter.wants_before(done + count)) {
         TRY(fill(read, done, part));
         if (options_.verify) hash.add(part);
-        for (auto& scatter : scatters) scatter_window(scatter, read.tensor->dtype, begin, end, part.data());
+        scatter.take(done, part);
       }
       done += count;
     }
     return check(read, hash);
-  }
-
-  static bool is_wanted(const std::vector<Scatter>& scatters, std::int64_t end) {
-    return std::any_of(scatters.begin(), scatters.end(), [end](const Scatter& scatter) {
-      return scatter.next < scatter.runs.size() && scatter.runs[scatter.next].from < end;
-    });
-  }
-
-  /// Carries out the runs inside the elements [begin, end) of the shard, which lie at `bytes`.
-  static void scatter_window(Scatter& scatter, core::DType dtype, std::int64_t begin, std::int64_t end,
-                             const std::byte* bytes) {
-    const auto from_width = core::size_of(dtype);
-    const auto to_width = core::size_of(scatter.dtype);
-    for (; scatter.next < scatter.runs.size(); ++scatter.next) {
-      const auto& run = scatter.runs[scatter.next];
-      const auto first = std::max(run.from, begin);
-      const auto last = std::min(run.from + run.elements, end);
-      if (first < last) {
-        const auto count = static_cast<std::size_t>(last - first);
-        core::convert_elements(
-            dtype, bytes + static_cast<std::size_t>(first - begin) * from_width, scatter.dtype,
-            scatter.memory + static_cast<std::size_t>(run.to + first - run.from) * to_width, count);
-      }
-      if (run.from + run.elements > end) return;
-    }
   }
 
   Storage& storage_;
@@ -159,6 +116,12 @@ Result<void> check_header(Storage& storage, std::string_view name, const core::M
   return {};
 }
 
+Result<void> check_dtypes(const core::LoadRead& read, std::span<const core::LoadTarget> targets) {
+  for (const auto& copy : read.copies)
+    TRY(core::check_convertible(read.tensor->dtype, targets[copy.target].dtype));
+  return {};
+}
+
 }  // namespace
 
 Result<void> read_tensors(Storage& storage, std::string_view name, const core::Manifest& manifest,
@@ -170,21 +133,29 @@ Result<void> read_tensors(Storage& storage, std::string_view name, const core::M
     CHECK(memory[i].size() == bytes, "a target's memory has the size of its box");
   }
   const auto plan = TRY(core::plan_load(manifest, targets));
+  std::vector<ShardTask> tasks;
+  std::set<std::uint32_t> files;
   for (const auto& read : plan.reads) {
-    for (const auto& copy : read.copies)
-      TRY(core::check_convertible(read.tensor->dtype, targets[copy.target].dtype));
-  }
-  if (options.verify) {
-    std::set<std::uint32_t> files;
-    for (const auto& read : plan.reads) files.insert(read.shard->file);
-    for (auto file : files) TRY(check_header(storage, name, manifest.files[file]));
+    tasks.push_back({read, {}});
+    files.insert(read.shard->file);
   }
   for (auto target : plan.zero) std::memset(memory[target].data(), 0, memory[target].size());
-  std::vector<Result<void>> results(plan.reads.size());
+  return read_shards(storage, name, manifest, tasks, {files.begin(), files.end()}, targets, memory, options);
+}
+
+Result<void> read_shards(Storage& storage, std::string_view name, const core::Manifest& manifest,
+                         std::span<const ShardTask> tasks, const std::vector<std::uint32_t>& files,
+                         std::span<const core::LoadTarget> targets,
+                         std::span<const std::span<std::byte>> memory, const ReadOptions& options) {
+  for (const auto& task : tasks) TRY(check_dtypes(task.read, targets));
+  if (options.verify) {
+    for (auto file : files) TRY(check_header(storage, name, manifest.files[file]));
+  }
+  std::vector<Result<void>> results(tasks.size());
   std::atomic<bool> going_on{true};
-  run_together(options.threads, plan.reads.size(), [&](std::size_t i) {
+  run_together(options.threads, tasks.size(), [&](std::size_t i) {
     if (!going_on) return;
-    results[i] = ShardReader(storage, name, manifest, options).read(plan.reads[i], targets, memory);
+    results[i] = ShardReader(storage, name, manifest, options).read(tasks[i], targets, memory);
     if (!results[i]) going_on = false;
   });
   const auto failed =

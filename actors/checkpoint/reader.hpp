@@ -34,6 +34,19 @@ core::Result<void> read_tensors(Storage& storage, std::string_view name, const c
                                 std::span<const std::span<std::byte>> memory,
                                 const ReadOptions& options = {});
 
+/// A shard to be read.
+struct ShardTask {
+  const core::LoadRead& read;
+  std::span<std::byte> whole;  ///< takes all of the shard, before its targets do; empty: not wanted
+};
+
+/// As read_tensors(), of the shards that a plan gives to this rank. The headers of `files` are held against
+/// their hashes too. Targets that no shard fills are left to the caller.
+core::Result<void> read_shards(Storage& storage, std::string_view name, const core::Manifest& manifest,
+                               std::span<const ShardTask> tasks, const std::vector<std::uint32_t>& files,
+                               std::span<const core::LoadTarget> targets,
+                               std::span<const std::span<std::byte>> memory, const ReadOptions& options);
+
 /// Reads every byte of a checkpoint and holds it against its hash. Errc::corrupt names what is damaged, all
 /// of it; Errc::io says that nothing else is known than that something can not be read.
 core::Result<void> verify_checkpoint(Storage& storage, std::string_view name, const core::Manifest& manifest,

@@ -45,7 +45,7 @@ void CheckpointWriterMachine::on(const messages::SaveBegan& begun, Outbox& outbo
   if (begun.sequence <= last_begun_) return;
   Save save;
   save.sequence = begun.sequence;
-  save.buckets.resize(config_.buckets);
+  save.buckets.resize(buckets());
   for (const auto& held : early_) {
     if (held.sequence == begun.sequence) save.buckets[held.bucket].held = true;
   }
@@ -70,7 +70,7 @@ void CheckpointWriterMachine::on(const messages::StructureWanted& wanted, Outbox
 }
 
 void CheckpointWriterMachine::on(const messages::BucketHeld& held, Outbox& outbox) {
-  if (held.bucket >= config_.buckets) return;
+  if (held.bucket >= buckets()) return;
   if (held.sequence > last_begun_) early_.push_back(held);
   Save* save = find(held.sequence);
   if (save == nullptr) return;
@@ -115,7 +115,7 @@ void CheckpointWriterMachine::advance(Outbox& outbox) {
   if (save.state == State::accepted) {
     save.state = State::staging;
     outbox.perform(OpenSave{save.sequence, save.directory, save.pieces});
-    for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) {
+    for (std::uint32_t bucket = 0; bucket < buckets(); ++bucket) {
       if (save.buckets[bucket].chunks_to_stage == 0) release(save, bucket, outbox);
     }
   }
@@ -180,7 +180,7 @@ void CheckpointWriterMachine::on(const messages::FilesDurable& durable, Outbox& 
 void CheckpointWriterMachine::fail(Save& save, messages::Failure failure, Outbox& outbox) {
   save.state = State::failed;
   outbox.perform(CloseSave{save.sequence});
-  for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) release(save, bucket, outbox);
+  for (std::uint32_t bucket = 0; bucket < buckets(); ++bucket) release(save, bucket, outbox);
   save.failure = std::move(failure);
   outbox.send(coordinator(), messages::SaveFailed{save.sequence, config_.rank, save.failure});
 }
@@ -219,14 +219,15 @@ void CheckpointWriterMachine::timer(TimerId, Outbox& outbox) {
 void CheckpointWriterMachine::release(Save& save, std::uint32_t bucket, Outbox& outbox) {
   if (save.buckets[bucket].released) return;
   save.buckets[bucket].released = true;
-  outbox.send(peer(Role::parameter_shard, bucket), messages::BucketStaged{save.sequence});
+  const auto holder = bucket < config_.buckets ? peer(Role::parameter_shard, bucket) : peer(Role::trainer);
+  outbox.send(holder, messages::BucketStaged{save.sequence});
 }
 
 void CheckpointWriterMachine::on(const messages::SaveOver& over, Outbox& outbox) {
   const auto save = std::find_if(saves_.begin(), saves_.end(),
                                  [&](const Save& candidate) { return candidate.sequence == over.sequence; });
   if (save == saves_.end()) return;
-  for (std::uint32_t bucket = 0; bucket < config_.buckets; ++bucket) release(*save, bucket, outbox);
+  for (std::uint32_t bucket = 0; bucket < buckets(); ++bucket) release(*save, bucket, outbox);
   const bool open = save->state != State::accepted && save->state != State::failed;
   if (open) outbox.perform(CloseSave{save->sequence});
   last_ = !over.failure.failed           ? State::committed

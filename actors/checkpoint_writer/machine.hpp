@@ -17,7 +17,8 @@ namespace troupe::actors {
 
 struct CheckpointWriterConfig {
   core::Rank rank{};
-  std::uint32_t buckets = 0;
+  std::uint32_t buckets = 0;             ///< each held by its ParameterShard
+  bool trainer_holds = false;            ///< one more bucket, which the trainer holds: tensors of its own
   core::SaveStructure structure;         ///< what this rank could write
   std::vector<std::uint32_t> bucket_of;  ///< per piece
   std::uint64_t chunk_bytes = 0;
@@ -89,6 +90,7 @@ class CheckpointWriterMachine final : public Machine {
   void on(const messages::SaveOver& over, Outbox& outbox);
   bool is_of_structure(std::span<const std::uint32_t> pieces) const;
   void advance(Outbox& outbox);
+  std::uint32_t buckets() const { return config_.buckets + (config_.trainer_holds ? 1 : 0); }
   /// Watches the oldest save that holds buckets.
   void watch(Outbox& outbox);
   void stage_chunks(Save& save, Outbox& outbox);

@@ -54,8 +54,10 @@ core::Result<Arena> Arena::create(gpu::Device& device, const Job& job, core::Ran
   TRY(arena.take_optimizer(device, job, rank));
   TRY(arena.take_scratch(device, job, rank));
   arena.squares_ = TRY(arena.take(device, job.buckets.size() * sizeof(core::ExactSquareSum)));
-  auto words = verdict_words(job.options.lanes, job.world);
-  arena.verdict_ = TRY(arena.take(device, words * sizeof(std::int64_t)));
+  auto verdict_bytes = verdict_words(job.options.lanes, job.world) * sizeof(std::int64_t);
+  arena.verdict_ = TRY(arena.take(device, verdict_bytes));
+  arena.own_verdict_ = TRY(device.allocate_staging(verdict_bytes));
+  arena.common_verdict_ = TRY(device.allocate_staging(verdict_bytes));
   return arena;
 }
 

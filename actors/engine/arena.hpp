@@ -39,8 +39,13 @@ class Arena {
   gpu::BufferView squares(std::uint32_t bucket) const {
     return squares_.view().subview(bucket * sizeof(core::ExactSquareSum), sizeof(core::ExactSquareSum));
   }
+  /// Of all buckets, one after the other.
+  gpu::BufferView squares() const { return squares_.view(); }
   /// The verdict's i64 words; see verdict.hpp.
   gpu::BufferView verdict() const { return verdict_.view(); }
+  /// The same words in host memory: what this rank contributes, and what all together said.
+  gpu::BufferView own_verdict() const { return own_verdict_.view(); }
+  gpu::BufferView common_verdict() const { return common_verdict_.view(); }
 
   std::size_t bytes() const { return bytes_; }
 
@@ -65,6 +70,8 @@ class Arena {
   std::array<gpu::Buffer, kScratchCredits> incoming_;
   gpu::Buffer squares_;
   gpu::Buffer verdict_;
+  gpu::Buffer own_verdict_;
+  gpu::Buffer common_verdict_;
   std::size_t bytes_ = 0;
 };
 

@@ -48,8 +48,17 @@ void DataPlane::adopt_parameters() {
   for (std::uint32_t bucket = 0; bucket < state_->job.buckets.size(); ++bucket) state_->adopt(bucket);
 }
 
+void DataPlane::adopt(std::uint32_t bucket, core::ElementRange part) {
+  const auto whole = state_range(state_->job, bucket, state_->rank());
+  state_->adopt(bucket, {whole.start + part.start, whole.start + part.end});
+}
+
 void DataPlane::gather_parameters() {
   state_->gather_loaded();
+}
+
+void DataPlane::exchange_loaded(LoadedBytes bytes) {
+  state_->exchange_loaded(std::move(bytes));
 }
 
 void DataPlane::perform(const messages::Address&, const Work& work) {
@@ -90,22 +99,24 @@ gpu::BufferView DataPlane::reduced_gradient(std::uint32_t parameter) const {
 }
 
 gpu::BufferView DataPlane::state(StateKind kind, std::uint32_t bucket) const {
-  const auto& place = state_->job.buckets[bucket];
   switch (kind) {
     case StateKind::parameter:
-      return state_->arena.parameters(place.buffer, state_range(state_->job, bucket, state_->rank()));
+      return state_->arena.parameters(state_->job.buckets[bucket].buffer,
+                                      state_range(state_->job, bucket, state_->rank()));
     case StateKind::master:
       return state_->arena.master(bucket);
     case StateKind::first_moment:
       return state_->arena.first_moment(bucket);
     case StateKind::second_moment:
       return state_->arena.second_moment(bucket);
+    case StateKind::trainer:
+      break;
   }
   return {};
 }
 
 gpu::EventView DataPlane::updated(std::uint32_t bucket) const {
-  return state_->buckets[bucket]->updated.get();
+  return bucket < state_->buckets.size() ? state_->buckets[bucket]->updated.get() : nullptr;
 }
 
 void DataPlane::restore_optimizer_steps(std::int64_t steps) {

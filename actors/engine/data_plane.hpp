@@ -27,6 +27,15 @@ struct DataPlaneGroups {
   std::unique_ptr<gpu::Group> outer;  ///< ranks that hold the same shard
 };
 
+/// What a rank gives to each rank of the job and takes from it, in rank order; counts are bytes.
+struct LoadedBytes {
+  gpu::ConstBufferView input;
+  gpu::BufferView output;
+  std::vector<std::size_t> input_counts;
+  std::vector<std::size_t> output_counts;
+  std::shared_ptr<const void> owner;  ///< of the memory; shared with who packs and unpacks it
+};
+
 /// How long the device was busy with what, since the beginning; a collective that runs counts up to now.
 struct DataPlaneTimes {
   std::chrono::nanoseconds communication{};
@@ -58,10 +67,16 @@ class DataPlane {
   void set_groups(DataPlaneGroups groups);
   /// Takes the parameters' present values as the optimizer's master copy. Once, before the first step.
   void adopt_parameters();
+  /// The same for a stretch of what this rank keeps of a bucket, as of state(). Without fp32 copies nothing.
+  void adopt(std::uint32_t bucket, core::ElementRange part);
 
   /// Brings every rank's shard of the parameters to all, of a state of which each rank has loaded its own.
   /// Before the first step, by all ranks alike. Ends in StateGathered to the trainer.
   void gather_parameters();
+
+  /// A round in which ranks exchange what they have read of a checkpoint. Before the first step, by all ranks
+  /// alike. Ends in StateGathered to the trainer.
+  void exchange_loaded(LoadedBytes bytes);
 
   /// From any thread; `from` is the machine that asks.
   void perform(const messages::Address& from, const Work& work);
@@ -80,8 +95,9 @@ class DataPlane {
   /// The reduced gradient of the parameter; only this rank's shard of it is valid when gradients are sharded.
   gpu::BufferView reduced_gradient(std::uint32_t parameter) const;
   /// What this rank keeps of a bucket: the stretch of it that the rank's optimizer steps, see StateKind.
+  /// Empty for the trainer's own.
   gpu::BufferView state(StateKind kind, std::uint32_t bucket) const;
-  /// Completes when the last enqueued update of the bucket is through.
+  /// Completes when the last enqueued update of the bucket is through; null for the trainer's own tensors.
   gpu::EventView updated(std::uint32_t bucket) const;
   /// The optimizer has taken this many steps, of a state that was loaded. Before the first step.
   void restore_optimizer_steps(std::int64_t steps);

@@ -36,6 +36,8 @@ struct DataPlane::State {
   const core::LaneRange& held() const { return job.lanes[static_cast<std::size_t>(rank().value)]; }
 
   void adopt(std::uint32_t bucket);
+  /// `part` is a range of the bucket's buffer inside of state_range().
+  void adopt(std::uint32_t bucket, core::ElementRange part);
   void prepare(const PrepareBucket& work);
   void launch(const LaunchCollective& work);
   void keep_verdict(const PrepareVerdict& work);
@@ -47,6 +49,12 @@ struct DataPlane::State {
   std::vector<Segment> segments(std::uint32_t bucket) const;
   void step_segment(std::uint32_t bucket, const Segment& segment, const StepShard& work, std::int64_t step);
 
+  // In loaded.cpp.
+  void gather_loaded();
+  void exchange_loaded(LoadedBytes bytes);
+  void tell_gathered(std::vector<std::shared_ptr<gpu::OperationStatus>> operations,
+                     std::shared_ptr<const void> owner);
+
   // In reduction.cpp. They enqueue and return the status of the collective they posted, if they posted one.
   using Posted = core::Result<std::shared_ptr<gpu::OperationStatus>>;
   Posted exchange(std::uint32_t bucket);
@@ -54,7 +62,6 @@ struct DataPlane::State {
   Posted reduce_across_instances(std::uint32_t bucket);
   Posted gather_gradients(std::uint32_t bucket);
   Posted gather_parameters(std::uint32_t bucket);
-  void gather_loaded();
   Posted reduce_verdict();
   void measure(std::uint32_t bucket);
   void pack(std::uint32_t bucket, gpu::BufferView outgoing);
@@ -86,7 +93,7 @@ struct DataPlane::State {
   PrepareVerdict verdict;                 ///< what the supervisor asked for; read when the entry is launched
   std::mutex verdict_mutex;               // guards verdict
   std::atomic<std::int64_t> operation_began_ns{0};  ///< of what "communication" carries now; 0: nothing
-  std::chrono::nanoseconds update_began{};          ///< touched on "update" only
+  std::atomic<std::int64_t> update_began_ns{0};     ///< of what "update" carries now
   std::atomic<std::int64_t> communication_ns{0};
   std::atomic<std::int64_t> optimizer_ns{0};
 };

@@ -30,6 +30,7 @@ core::Result<void> check_parameters(const std::vector<ParameterSpec>& specs) {
       return core::fail(core::Errc::invalid_argument, "parameter {} is {}; parameters are f32, bf16 or f16",
                         spec.name, core::name_of(spec.dtype));
     }
+    TRY(spec.stored_parts());
     names.push_back(spec.name);
   }
   std::sort(names.begin(), names.end());
@@ -146,6 +147,12 @@ std::string describe(const TrainingOptions& o) {
 
 std::int64_t ParameterSpec::elements() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+core::Result<std::vector<core::ShardedTensor>> ParameterSpec::stored_parts() const {
+  auto whole = TRY(core::ShardedTensor::from_rank_offsets(name, dtype, shape));
+  whole.allow_shape_mismatch = allow_shape_mismatch;
+  return core::stacked_parts(whole, stacking);
 }
 
 bool Job::optimizer_is_sharded() const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "actors/gradient_bucket/machine.hpp"
+#include "core/checkpoint/stacked_tensor.hpp"
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
 #include "core/lanes.hpp"
@@ -24,9 +25,13 @@ struct ParameterSpec {
   std::vector<std::int64_t> shape;
   core::DType dtype = core::DType::f32;  ///< f32, bf16 or f16; narrow ones get an fp32 master copy
   bool weight_decay = true;
-  bool shared_embedding = false;  ///< gets a bucket of its own
+  bool shared_embedding = false;      ///< gets a bucket of its own
+  core::StackingRule stacking;        ///< how checkpoints store it, and its optimizer state; empty: as it is
+  bool allow_shape_mismatch = false;  ///< a restore takes another shape: what is common; the rest is zero
 
   std::int64_t elements() const;
+  /// What checkpoints store of it, in the order of its rows.
+  core::Result<std::vector<core::ShardedTensor>> stored_parts() const;
 };
 
 enum class OptimizerKind : std::uint8_t { sgd, adam, adamw };

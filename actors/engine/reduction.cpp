@@ -229,54 +229,34 @@ DataPlane::State::Posted DataPlane::State::gather_parameters(std::uint32_t bucke
   return group.post(std::move(post), communication.get());
 }
 
-void DataPlane::State::gather_loaded() {
-  std::vector<std::shared_ptr<gpu::OperationStatus>> gathers;
-  for (std::uint32_t bucket = 0; job.optimizer_is_sharded() && bucket < buckets.size(); ++bucket) {
-    auto posted = gather_parameters(bucket);
-    if (!posted) {
-      say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});
-      return;
-    }
-    gathers.push_back(std::move(*posted));
-  }
-  communication->notify([this, gathers = std::move(gathers)] {
-    messages::StateGathered gathered;
-    for (const auto& gather : gathers) {
-      const auto result = gather->result();
-      if (result && !*result && !gathered.failure.failed) gathered.failure = messages::failure_of(*result);
-    }
-    operation_began_ns = 0;
-    say(messages::Role::trainer, 0, std::move(gathered));
-  });
-}
-
 void DataPlane::State::keep_verdict(const PrepareVerdict& work) {
   std::lock_guard lock(verdict_mutex);
   verdict = work;
 }
 
 DataPlane::State::Posted DataPlane::State::reduce_verdict() {
-  // Every reduction of the step was launched before, so on "update" every bucket is measured before this.
-  update->enqueue("write verdict", {}, [this] {
-    core::ExactSquareSum squares;
-    for (std::uint32_t bucket = 0; bucket < buckets.size(); ++bucket) {
-      squares.add(arena.squares(bucket).as<core::ExactSquareSum>()[0]);
-    }
+  {
+    // The verdict of the step before was read when this one's was asked for, so nothing copies these words.
     std::lock_guard lock(verdict_mutex);
-    write_verdict(squares, verdict.losses, verdict.refuse, verdict.wishes, rank(), job.options.lanes,
-                  arena.verdict().as<std::int64_t>());
-  });
+    write_verdict(verdict.losses, verdict.refuse, verdict.wishes, rank(), job.options.lanes,
+                  arena.own_verdict().as<std::int64_t>());
+  }
+  // Every reduction of the step was launched before, so on "update" every bucket is measured before this.
+  gpu::copy(arena.own_verdict(), arena.verdict(), update.get());
+  gpu::add_square_sums(arena.squares(), squares_of_verdict(arena.verdict()), update.get());
   update->record(verdict_ready.get());
   communication->wait(verdict_ready.get());
   auto post = operation(gpu::OperationKind::all_reduce, core::DType::i64);
   post.input = arena.verdict();
   post.output = arena.verdict();
   mark_begin();
-  return groups.all->post(std::move(post), communication.get());
+  auto status = TRY(groups.all->post(std::move(post), communication.get()));
+  gpu::copy(arena.verdict(), arena.common_verdict(), communication.get());
+  return status;
 }
 
 void DataPlane::State::mark_begin() {
-  communication->enqueue("begin", {}, [this] { operation_began_ns = device.now().count(); });
+  communication->notify([this] { operation_began_ns = device.now().count(); });
 }
 
 void DataPlane::State::complete(const LaunchCollective& work, std::shared_ptr<gpu::OperationStatus> status) {
@@ -292,7 +272,7 @@ void DataPlane::State::complete(const LaunchCollective& work, std::shared_ptr<gp
       trace_span("communication", core::describe(entry), began, now, flow_of(entry, work.step));
     }
     if (entry.purpose == core::PlanPurpose::verdict && !done.failure.failed) {
-      auto words = arena.verdict().as<std::int64_t>();
+      auto words = arena.common_verdict().as<std::int64_t>();
       say(messages::Role::rank_supervisor, 0,
           messages::VerdictArrived{work.step, read_verdict(words, job.options.lanes, job.world)});
     }

@@ -25,11 +25,16 @@ float DataPlane::State::scale() const {
 }
 
 void DataPlane::State::adopt(std::uint32_t bucket) {
+  adopt(bucket, state_range(job, bucket, rank()));
+}
+
+void DataPlane::State::adopt(std::uint32_t bucket, core::ElementRange part) {
   if (!arena.has_own_master(bucket)) return;
-  const auto& place = job.buckets[bucket];
-  auto range = job.optimizer_is_sharded() ? job.shard(bucket, rank()) : place.range;
-  gpu::cast({arena.parameters(place.buffer, range), job.buffers[place.buffer].dtype},
-            {arena.master(bucket), core::DType::f32}, update.get());
+  const auto buffer = job.buckets[bucket].buffer;
+  const auto first = static_cast<std::size_t>(part.start - state_range(job, bucket, rank()).start);
+  const gpu::Elements master{arena.master(bucket), core::DType::f32};
+  gpu::cast({arena.parameters(buffer, part), job.buffers[buffer].dtype},
+            master.part(first, static_cast<std::size_t>(part.size())), update.get());
 }
 
 /// A stretch of a shard that one parameter fills: the unit of optimizer settings.
@@ -91,7 +96,7 @@ void DataPlane::State::step_shard(const StepShard& work) {
   auto& state = *buckets[work.bucket];
   const auto& place = job.buckets[work.bucket];
   update->wait(state.exchanged.get());
-  update->enqueue("begin", {}, [this] { update_began = device.now(); });
+  update->notify([this] { update_began_ns = device.now().count(); });
   if (work.commit) {
     auto step = state.optimizer_steps.load() + 1;
     for (const auto& segment : segments(work.bucket)) step_segment(work.bucket, segment, work, step);
@@ -103,8 +108,9 @@ void DataPlane::State::step_shard(const StepShard& work) {
   update->record(state.updated.get());
   update->notify([this, work] {
     auto now = device.now();
-    optimizer_ns += (now - update_began).count();
-    trace_span("update", fmt::format("optimizer bucket {}", work.bucket), update_began, now,
+    const std::chrono::nanoseconds began(update_began_ns.load());
+    optimizer_ns += (now - began).count();
+    trace_span("update", fmt::format("optimizer bucket {}", work.bucket), began, now,
                bucket_flow(work.step.value, work.bucket));
     say(messages::Role::parameter_shard, work.bucket, messages::ShardStepped{work.step, work.bucket});
   });

@@ -20,12 +20,14 @@ std::size_t verdict_words(int lanes, core::WorldSize world) {
   return kLosses + static_cast<std::size_t>(lanes) + static_cast<std::size_t>(world.value);
 }
 
-void write_verdict(const core::ExactSquareSum& squares, std::span<const messages::LaneLoss> losses,
-                   bool refuse, std::uint32_t wishes, core::Rank rank, int lanes,
-                   std::span<std::int64_t> words) {
+gpu::BufferView squares_of_verdict(gpu::BufferView words) {
+  static_assert(sizeof(core::ExactSquareSum) == kLosses * sizeof(std::int64_t));
+  return words.subview(0, sizeof(core::ExactSquareSum));
+}
+
+void write_verdict(std::span<const messages::LaneLoss> losses, bool refuse, std::uint32_t wishes,
+                   core::Rank rank, int lanes, std::span<std::int64_t> words) {
   std::fill(words.begin(), words.end(), 0);
-  std::copy(squares.limbs.begin(), squares.limbs.end(), words.begin());
-  words[kNonfinite] = squares.nonfinite;
   for (const auto& loss : losses) {
     CHECK(loss.lane.value >= 0 && loss.lane.value < lanes, "a loss belongs to a lane of the job");
     words[kLosses + static_cast<std::size_t>(loss.lane.value)] = std::bit_cast<std::int64_t>(loss.loss);

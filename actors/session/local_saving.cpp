@@ -18,8 +18,7 @@ using messages::Role;
 
 core::Result<void> Session::open_local_tier() {
   if (world_.local_storage() == nullptr) return {};
-  if (state_.pieces.empty()) state_ = state_of(job_, world_.rank());
-  local_ = TRY(LocalTier::create(world_, *data_plane_, state_,
+  local_ = TRY(LocalTier::create(world_, *data_plane_, state_, memory_,
                                  static_cast<std::uint32_t>(job_.buckets.size()), options_.local));
   job_.configuration += "\n" + local_->configuration();
   return {};
@@ -60,6 +59,7 @@ core::Result<std::uint64_t> Session::save_local(const Value& common) {
   for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket)
     world_.post({writer, {world_.rank(), Role::parameter_shard, bucket}, world_.epoch(), begun});
   post(Role::local_writer, 0, begun);
+  hold_tensors(Role::local_writer, begun.sequence);
   return begun.sequence;
 }
 
@@ -101,15 +101,7 @@ core::Result<void> Session::load_local(const core::CopyName& name,
   // What counts is the rank's own copy; that a copy for others did not come is no reason to go back.
   if (!manifest) return tl::unexpected(retrieved ? manifest.error() : retrieved.error());
   std::vector<std::span<std::byte>> memory;
-  for (std::size_t i = 0; i < state_.pieces.size(); ++i) {
-    const auto& piece = state_.pieces[i];
-    const auto& stored = state_.structure.pieces[i];
-    const auto width = core::size_of(state_.structure.tensors[stored.tensor].dtype);
-    const auto view = data_plane_->state(piece.kind, piece.bucket)
-                          .subview(static_cast<std::size_t>(piece.first) * width,
-                                   static_cast<std::size_t>(stored.box.elements()) * width);
-    memory.emplace_back(view.data, view.bytes);
-  }
+  for (const auto view : memory_) memory.emplace_back(view.data, view.bytes);
   return read_copy(storage, *manifest, state_.structure, memory);
 }
 

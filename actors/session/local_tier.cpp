@@ -22,8 +22,9 @@ constexpr std::uint32_t kRounds = 2;
 }  // namespace
 
 core::Result<std::unique_ptr<LocalTier>> LocalTier::create(RankWorld& world, const DataPlane& data,
-                                                           const RankState& state, std::uint32_t buckets,
-                                                           LocalTierOptions options) {
+                                                           const RankState& state,
+                                                           std::span<const gpu::BufferView> memory,
+                                                           std::uint32_t buckets, LocalTierOptions options) {
   if (options.chunk_bytes == 0 || options.staging_bytes < options.chunk_bytes) {
     return core::fail(Errc::invalid_argument,
                       "{} bytes for staging local copies hold no chunk of {} bytes; give at least one chunk",
@@ -33,11 +34,11 @@ core::Result<std::unique_ptr<LocalTier>> LocalTier::create(RankWorld& world, con
     return core::fail(Errc::invalid_argument, "{} local saves can not be kept; keep at least 1",
                       options.keep);
   std::unique_ptr<LocalTier> tier(new LocalTier(world, state, buckets, std::move(options)));
-  TRY(tier->open(data));
+  TRY(tier->open(data, memory));
   return tier;
 }
 
-core::Result<void> LocalTier::open(const DataPlane& data) {
+core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::BufferView> memory) {
   cliques_ = options_.cliques.empty()
                  ? TRY(core::make_cliques(world_.world(), options_.jump, options_.factor))
                  : TRY(core::sorted_cliques(world_.world(), options_.cliques));
@@ -59,8 +60,8 @@ core::Result<void> LocalTier::open(const DataPlane& data) {
   copies.post = post;
   copies.run_io = run_io;
   copies.log = log;
-  copies_ =
-      TRY(CheckpointPlane::create(world_.device(), data, state_, *world_.local_storage(), std::move(copies)));
+  copies_ = TRY(CheckpointPlane::create(world_.device(), data, state_, memory, *world_.local_storage(),
+                                        std::move(copies)));
 
   ReplicaPlane::Options replicas;
   replicas.rank = world_.rank();
@@ -86,6 +87,7 @@ void LocalTier::spawn_roles() {
   CheckpointWriterConfig writer;
   writer.rank = rank;
   writer.buckets = buckets_;
+  writer.trainer_holds = state_.has_trainer_tensors();
   writer.structure = state_.structure;
   writer.bucket_of = state_.buckets();
   writer.chunk_bytes = copies_->chunk_bytes();

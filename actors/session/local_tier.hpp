@@ -38,8 +38,9 @@ class LocalTier {
  public:
   /// Errc::invalid_argument for cliques or budgets that can not be. Everything given must outlive it.
   static core::Result<std::unique_ptr<LocalTier>> create(RankWorld& world, const DataPlane& data,
-                                                         const RankState& state, std::uint32_t buckets,
-                                                         LocalTierOptions options);
+                                                         const RankState& state,
+                                                         std::span<const gpu::BufferView> memory,
+                                                         std::uint32_t buckets, LocalTierOptions options);
 
   void spawn_roles();
   /// Before the first exchange; a clique of one rank has no group.
@@ -56,7 +57,7 @@ class LocalTier {
  private:
   LocalTier(RankWorld& world, const RankState& state, std::uint32_t buckets, LocalTierOptions options)
       : world_(world), state_(state), buckets_(buckets), options_(std::move(options)) {}
-  core::Result<void> open(const DataPlane& data);
+  core::Result<void> open(const DataPlane& data, std::span<const gpu::BufferView> memory);
 
   RankWorld& world_;
   const RankState& state_;

@@ -15,38 +15,42 @@ TrainerPort::TrainerPort(std::uint32_t buckets, TrainerPatience& patience)
 
 void TrainerPort::deliver(const messages::Envelope& envelope) {
   std::lock_guard lock(mutex_);
-  dispatch(envelope.body, Overloaded{
-                              [&](const messages::Welcome&) { welcome_ = true; },
-                              [&](const messages::Farewell&) { farewell_ = true; },
-                              [&](const messages::StepDecided& decided) { decided_ = decided; },
-                              [&](const messages::StepCommitted& committed) { committed_ = committed.step; },
-                              [&](const messages::Published& published) {
-                                published_[published.bucket].store(published.step.value,
-                                                                   std::memory_order_release);
-                              },
-                              [&](const messages::LaneMerged& merged) {
-                                if (merged.step != merging_step_ || merged.lane != merging_lane_) {
-                                  merging_step_ = merged.step;
-                                  merging_lane_ = merged.lane;
-                                  merged_buckets_ = 0;
-                                }
-                                merged_buckets_ += 1;
-                              },
-                              [&](const messages::StoreValue& value) { store_values_.push_back(value); },
-                              [&](const messages::SaveOver& over) {
-                                saves_.push_back(over);
-                                saves_over_ += 1;
-                              },
-                              [&](const messages::LocalSaveOver& over) {
-                                local_saves_.push_back(over);
-                                local_saves_over_ += 1;
-                              },
-                              [&](const messages::RetrieveOver& over) { retrieved_ = over; },
-                              [&](const messages::StateGathered& gathered) { gathered_ = gathered; },
-                              [&](const messages::StepFailed& failed) {
-                                if (!failure_) failure_ = messages::error_of(failed.failure);
-                              },
-                          });
+  dispatch(envelope.body,
+           Overloaded{
+               [&](const messages::Welcome&) { welcome_ = true; },
+               [&](const messages::Farewell&) { farewell_ = true; },
+               [&](const messages::StepDecided& decided) { decided_ = decided; },
+               [&](const messages::StepCommitted& committed) { committed_ = committed.step; },
+               [&](const messages::Published& published) {
+                 published_[published.bucket].store(published.step.value, std::memory_order_release);
+               },
+               [&](const messages::LaneMerged& merged) {
+                 if (merged.step != merging_step_ || merged.lane != merging_lane_) {
+                   merging_step_ = merged.step;
+                   merging_lane_ = merged.lane;
+                   merged_buckets_ = 0;
+                 }
+                 merged_buckets_ += 1;
+               },
+               [&](const messages::StoreValue& value) { store_values_.push_back(value); },
+               [&](const messages::SaveOver& over) {
+                 saves_.push_back(over);
+                 saves_over_ += 1;
+               },
+               [&](const messages::BucketStaged& staged) {
+                 auto& last = envelope.from.role == messages::Role::local_writer ? staged_locally_ : staged_;
+                 last = std::max(last, staged.sequence);
+               },
+               [&](const messages::LocalSaveOver& over) {
+                 local_saves_.push_back(over);
+                 local_saves_over_ += 1;
+               },
+               [&](const messages::RetrieveOver& over) { retrieved_ = over; },
+               [&](const messages::StateGathered& gathered) { gathered_ = gathered; },
+               [&](const messages::StepFailed& failed) {
+                 if (!failure_) failure_ = messages::error_of(failed.failure);
+               },
+           });
   patience_.wake();
 }
 
@@ -115,6 +119,14 @@ std::vector<messages::SaveOver> TrainerPort::take_saves() {
 core::Result<void> TrainerPort::wait_local_saves(std::uint64_t over, std::chrono::nanoseconds deadline) {
   return wait(
       fmt::format("local save {} to end", over), [&] { return local_saves_over_ >= over; }, deadline);
+}
+
+core::Result<void> TrainerPort::wait_staged(messages::Role writer, std::uint64_t save,
+                                            std::chrono::nanoseconds deadline) {
+  const auto& staged = writer == messages::Role::local_writer ? staged_locally_ : staged_;
+  return wait(
+      fmt::format("save {} to copy the trainer's own tensors", save), [&] { return staged >= save; },
+      deadline);
 }
 
 std::vector<messages::LocalSaveOver> TrainerPort::take_local_saves() {

@@ -63,6 +63,9 @@ class TrainerPort {
   /// As wait_saves() and take_saves(), of local saves.
   core::Result<void> wait_local_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
   std::vector<messages::LocalSaveOver> take_local_saves();
+  /// Until a writer (checkpoint_writer or local_writer) has copied the trainer's own tensors for this save.
+  core::Result<void> wait_staged(messages::Role writer, std::uint64_t save,
+                                 std::chrono::nanoseconds deadline);
   /// Until the ReplicaKeeper has brought what it was asked for; the Error is its failure, or the wait's.
   core::Result<void> wait_retrieved(std::chrono::nanoseconds deadline);
   /// Until the parameters that all ranks have loaded are gathered.
@@ -96,6 +99,8 @@ class TrainerPort {
   std::uint64_t saves_over_ = 0;
   std::vector<messages::LocalSaveOver> local_saves_;
   std::uint64_t local_saves_over_ = 0;
+  std::uint64_t staged_ = 0;          ///< the last save whose copy of the trainer's own tensors was made
+  std::uint64_t staged_locally_ = 0;  ///< the same, of local saves
   std::optional<messages::RetrieveOver> retrieved_;
   std::optional<messages::StateGathered> gathered_;
   std::optional<core::Error> failure_;

@@ -5,11 +5,12 @@
 #include <set>
 #include <utility>
 
-#include "actors/checkpoint/reader.hpp"
 #include "actors/replica/copies.hpp"
+#include "actors/session/joint_load.hpp"
 #include "actors/session/local_search.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "actors/session/session.hpp"
+#include "actors/session/wanted.hpp"
 #include "core/checkpoint/values_text.hpp"
 
 namespace troupe::actors {
@@ -20,17 +21,8 @@ using messages::Role;
 
 namespace {
 
-/// Targets and where they are in memory.
-struct Wanted {
-  std::vector<core::LoadTarget> targets;
-  std::vector<std::span<std::byte>> memory;
-
-  void add(std::string key, core::DType dtype, const core::Shape& shape, core::Box box,
-           gpu::BufferView view) {
-    targets.push_back({std::move(key), dtype, shape, std::move(box), false});
-    memory.emplace_back(view.data, view.bytes);
-  }
-};
+/// Keys that begin so are of an optimizer's state.
+constexpr std::string_view kOptimizerState = "optimizer.state.";
 
 }  // namespace
 
@@ -43,7 +35,11 @@ struct Session::Restoring {
   LocalSearch search{{}};
   std::set<std::pair<core::CopyName, core::Rank>> damaged;  ///< of this rank's copies
   std::vector<std::string> passed_over;
-  std::vector<std::string> notes;  ///< on local saves, which nobody counts on
+  std::vector<std::string> notes;       ///< on local saves, which nobody counts on
+  std::unique_ptr<JointLoad> joint;     ///< of the checkpoint that was read last
+  std::vector<std::size_t> own_copies;  ///< pieces of fp32 copies that it lacks
+  std::int64_t optimizer_steps = 0;     ///< of it
+  core::KeySet touched;                 ///< what an attempt that failed may have written to on this rank
 };
 
 core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& options) {
@@ -70,7 +66,7 @@ core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& opt
     const auto choice = TRY(choose(key, restoring));
     restoring.notes.insert(restoring.notes.end(), choice.notes.begin(), choice.notes.end());
     if (choice.is_nothing()) break;
-    auto restored = TRY(attempt_restore(key, choice, restoring, options.optimizer));
+    auto restored = TRY(attempt_restore(key, choice, restoring, options));
     if (restored) return restored;
     copies_changed = choice.local.has_value();
   }
@@ -124,7 +120,8 @@ core::Result<RestoreChoice> Session::choose(const std::string& attempt, Restorin
 /// Nothing when a rank could not load it; `restoring` then knows why.
 core::Result<std::optional<Restored>> Session::attempt_restore(const std::string& key,
                                                                const RestoreChoice& choice,
-                                                               Restoring& restoring, bool optimizer) {
+                                                               Restoring& restoring,
+                                                               const RestoreOptions& options) {
   Restored restored;
   core::Result<void> loaded;
   if (choice.local) {
@@ -132,16 +129,31 @@ core::Result<std::optional<Restored>> Session::attempt_restore(const std::string
     loaded = load_local(*choice.local, choice.transfers);
   } else {
     restored.name = choice.checkpoint;
-    auto checkpoint = load(*restoring.storage, choice.checkpoint, optimizer);
+    restoring.joint = std::make_unique<JointLoad>(
+        JointLoad::Surroundings{world_, port_, *rendezvous_, *data_plane_, options_.checkpoint.load,
+                                options_.checkpoint.deadline},
+        key);
+    auto checkpoint = load(restoring, choice.checkpoint, options);
     if (checkpoint) {
       restored = std::move(*checkpoint);
     } else {
+      TRY(restoring.joint->withdraw());
       loaded = tl::unexpected(checkpoint.error());
     }
   }
   const auto complaint = TRY(agree_on_load(key, loaded ? "" : loaded.error().message));
   if (complaint.empty()) {
-    if (choice.local) restored = TRY(take_over(key, *choice.local));
+    if (choice.local) {
+      restored = TRY(take_over(key, *choice.local));
+    } else {
+      TRY(finish_load(restoring, restored.name));
+      for (auto i : restoring.own_copies) {
+        const auto& piece = state_.pieces[i];
+        data_plane_->adopt(piece.bucket,
+                           {piece.first, piece.first + state_.structure.pieces[i].box.elements()});
+      }
+      go_on_after(restored.step, restoring.optimizer_steps);
+    }
     restored.passed_over = restoring.passed_over;
     restored.passed_over.insert(restored.passed_over.end(), restoring.notes.begin(), restoring.notes.end());
     return std::optional(std::move(restored));
@@ -187,42 +199,81 @@ void Session::go_on_after(core::Step step, std::int64_t optimizer_steps) {
   }
 }
 
-core::Result<Restored> Session::load(Storage& storage, const std::string& name, bool optimizer) {
-  const auto manifest = TRY(check_quickly(storage, name));
+/// What this rank reads, and what it does without. Every rank comes to the same verdict.
+core::Result<Wanted> Session::want(const core::Manifest& manifest, const RestoreOptions& options,
+                                   Restoring& restoring, Restored& restored) {
+  auto wanted = wanted_of(manifest, job_, state_, memory_, *data_plane_, options_.tensors, options.optimizer);
+  core::KeySet stored;
+  for (const auto& tensor : manifest.tensors) {
+    const bool is_optimizer = tensor.key.starts_with(kOptimizerState);
+    if (options.optimizer || !is_optimizer) stored.insert(tensor.key);
+  }
+  std::vector<core::KeySet> requests(tensor_keys_.size(), requested_keys(manifest, job_, options.optimizer));
+  for (std::size_t rank = 0; rank < requests.size(); ++rank)
+    requests[rank].insert(tensor_keys_[rank].begin(), tensor_keys_[rank].end());
+  // Weights may be read from the optimizer's fp32 copy.
+  for (const auto& key : requests.front()) {
+    if (manifest.find(key) != nullptr) stored.insert(key);
+  }
+  auto verdict = core::judge_keys(options.strictness, requests, stored);
+  if (verdict.error) return tl::unexpected(*std::move(verdict.error));
+  if (verdict.warning && world_.rank().value == 0) world_.log(*verdict.warning);
+  const auto self = static_cast<std::size_t>(world_.rank().value);
+  const auto& dropped = verdict.dropped[self];
+  for (const auto& key : dropped) {
+    if (restoring.touched.contains(key)) {
+      return core::fail(Errc::mismatch,
+                        "'{}' is not in it, and its first values are lost to a checkpoint that could not be "
+                        "loaded; name the checkpoint to restore from",
+                        key);
+    }
+  }
+  restoring.own_copies.clear();
+  for (std::size_t i = 0; i < state_.pieces.size(); ++i) {
+    const auto& piece = state_.pieces[i];
+    if (piece.kind == StateKind::master && dropped.contains(key_of(manifest, job_, state_, i)))
+      restoring.own_copies.push_back(i);
+  }
+  wanted.drop(dropped);
+  if (!verdict.unexpected.empty()) restored.unexpected = std::move(verdict.unexpected[self]);
+  restored.missing = std::move(verdict.missing);
+  return wanted;
+}
+
+/// Every rank has read its part of the checkpoint.
+core::Result<void> Session::finish_load(Restoring& restoring, const std::string& name) {
+  const auto exchanged = restoring.joint->exchange();
+  restoring.joint.reset();
+  if (exchanged) return {};
+  // Nobody goes on with a part of it, and nobody waits for this rank.
+  auto reason = abandon(exchanged.error());
+  reason.message =
+      fmt::format("while the ranks exchanged what they had read of {}: {}", name, reason.message);
+  return tl::unexpected(std::move(reason));
+}
+
+core::Result<Restored> Session::load(Restoring& restoring, const std::string& name,
+                                     const RestoreOptions& options) {
+  const auto manifest = TRY(check_quickly(*restoring.storage, name));
   const auto* counters = manifest.common.as_map();
   const auto* trained = counters != nullptr ? counters->find("optimizer_steps") : nullptr;
   if (trained == nullptr || !trained->as_int()) {
     return core::fail(Errc::mismatch, "{} has no 'optimizer_steps' in its common values: no session saved it",
                       name);
   }
-  Wanted wanted;
-  for (std::uint32_t p = 0; p < job_.specs.size(); ++p) {
-    const auto& spec = job_.specs[p];
-    wanted.add(spec.name, spec.dtype, spec.shape, core::Box::whole(spec.shape), data_plane_->parameter(p));
-  }
-  const auto state = state_of(job_, world_.rank());
-  for (std::size_t i = 0; i < state.pieces.size(); ++i) {
-    const auto& piece = state.pieces[i];
-    const bool is_moment = piece.kind == StateKind::first_moment || piece.kind == StateKind::second_moment;
-    if (piece.kind == StateKind::parameter || (is_moment && !optimizer)) continue;
-    const auto& box = state.structure.pieces[i].box;
-    const auto& tensor = state.structure.tensors[state.structure.pieces[i].tensor];
-    auto key = tensor.key;
-    // A job without narrow parameters keeps no copy of its own.
-    if (piece.kind == StateKind::master && manifest.find(key) == nullptr) {
-      key = key.substr(state_key(StateKind::master, job_.options.optimizer.kind, "").size());
-    }
-    const auto view = data_plane_->state(piece.kind, piece.bucket)
-                          .subview(static_cast<std::size_t>(piece.first) * sizeof(float),
-                                   static_cast<std::size_t>(box.elements()) * sizeof(float));
-    wanted.add(std::move(key), tensor.dtype, tensor.shape, box, view);
-  }
-  ReadOptions reading;
-  reading.threads = world_.read_threads();
-  TRY(read_tensors(storage, name, manifest, wanted.targets, wanted.memory, reading));
-  go_on_after(manifest.step, optimizer ? *trained->as_int() : 0);
+  Restored restored;
+  auto wanted = TRY(want(manifest, options, restoring, restored));
+  restoring.touched.merge(wanted.keys());
+  TRY(restoring.joint->read(*restoring.storage, name, manifest,
+                            shared_targets(job_, manifest, options.optimizer), std::move(wanted.targets),
+                            std::move(wanted.memory)));
+  restored.name = name;
+  restored.step = manifest.step;
   const auto* common = counters->find("trainer");
-  return Restored{name, step_, common != nullptr ? *common : Value{}, manifest.topology, {}};
+  if (common != nullptr) restored.common = *common;
+  restored.topology = manifest.topology;
+  restoring.optimizer_steps = options.optimizer ? *trained->as_int() : 0;
+  return restored;
 }
 
 }  // namespace troupe::actors

@@ -53,7 +53,6 @@ core::Result<void> Session::open_checkpoints() {
                       "{} bytes for staging hold no chunk of {} bytes; give at least one chunk",
                       wanted.staging_bytes, wanted.chunk_bytes);
   }
-  state_ = state_of(job_, world_.rank());
   std::uint64_t bytes = 0;
   for (const auto& piece : state_.structure.pieces) bytes += state_.structure.bytes_of(piece);
   CheckpointPlane::Options plane;
@@ -68,8 +67,8 @@ core::Result<void> Session::open_checkpoints() {
   plane.post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
   plane.run_io = [this](std::function<void()> job) { world_.run_io(std::move(job)); };
   plane.log = [this](const std::string& line) { world_.log(line); };
-  checkpoint_plane_ =
-      TRY(CheckpointPlane::create(world_.device(), *data_plane_, state_, *storage, std::move(plane)));
+  checkpoint_plane_ = TRY(
+      CheckpointPlane::create(world_.device(), *data_plane_, state_, memory_, *storage, std::move(plane)));
   return {};
 }
 
@@ -77,6 +76,7 @@ void Session::spawn_checkpoint_roles() {
   CheckpointWriterConfig writer;
   writer.rank = world_.rank();
   writer.buckets = static_cast<std::uint32_t>(job_.buckets.size());
+  writer.trainer_holds = state_.has_trainer_tensors();
   writer.structure = state_.structure;
   writer.bucket_of = state_.buckets();
   writer.chunk_bytes = checkpoint_plane_->chunk_bytes();
@@ -139,6 +139,7 @@ core::Result<std::uint64_t> Session::save(const Value& common,
   for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket)
     post(Role::parameter_shard, bucket, begun);
   post(Role::checkpoint_writer, 0, begun);
+  hold_tensors(Role::checkpoint_writer, begun.sequence);
   return begun.sequence;
 }
 

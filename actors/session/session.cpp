@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "actors/coordinator/machine.hpp"
+#include "actors/engine/state_memory.hpp"
 #include "actors/session/casting.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "core/check.hpp"
@@ -52,9 +53,13 @@ core::Result<void> Session::open() {
   plane.tracer = tracer_.get();
   plane.post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
   data_plane_ = TRY(DataPlane::create(world_.device(), job_, std::move(plane)));
+  TRY(check_tensors(job_, options_.tensors));
+  state_ = state_of(job_, world_.rank(), options_.tensors);
+  memory_ = memory_of(state_, *data_plane_, options_.tensors);
   RankWorld::Ports ports;
   ports.to_trainer = [this](const messages::Envelope& envelope) { port_.deliver(envelope); };
   TRY(open_checkpoints());
+  job_.configuration += "\n" + options_.checkpoint.load.configuration();
   TRY(open_local_tier());
   ports.perform = [this](const messages::Address& from, const Work& work) {
     if (local_ && local_->perform(from, work)) return;
@@ -122,7 +127,8 @@ core::Result<void> Session::connect_groups() {
     groups.outer = TRY(make_group(*backend, fmt::format("dp-outer-{}", position), outer));
   }
   data_plane_->set_groups(std::move(groups));
-  return connect_local_tier(*backend);
+  TRY(connect_local_tier(*backend));
+  return agree_on_tensors();
 }
 
 void Session::post(Role role, std::uint32_t index, messages::Message message) {
@@ -158,6 +164,7 @@ core::Result<void> Session::exposed(const std::function<core::Result<void>()>& w
 
 core::Result<void> Session::begin_step(double learning_rate) {
   if (auto failure = port_.failure()) return tl::unexpected(*failure);
+  TRY(wait_tensors());
   adopt();
   step_began_ = world_.device().now();
   exposed_ = {};

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/checkpoint/load_exchange.hpp"
 #include "actors/checkpoint/plane.hpp"
 #include "actors/checkpoint_coordinator/machine.hpp"
 #include "actors/engine/data_plane.hpp"
@@ -17,6 +18,7 @@
 #include "actors/session/port.hpp"
 #include "actors/session/rank_world.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/strictness.hpp"
 #include "core/checkpoint/value.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
@@ -24,8 +26,9 @@
 namespace troupe::actors {
 
 struct RestoreChoice;
+struct Wanted;
 
-/// How a session saves; where is the world's business (RankWorld::storage).
+/// How a session saves and loads; where is the world's business (RankWorld::storage).
 struct CheckpointOptions {
   /// Memory for state that is copied but not written yet. A smaller budget makes the next update wait for the
   /// disk; nothing else depends on it.
@@ -33,6 +36,7 @@ struct CheckpointOptions {
   std::uint64_t chunk_bytes = std::uint64_t{8} << 20;  ///< staged and written at once
   Retention retention;
   WhenBusy when_busy = WhenBusy::queue;
+  LoadOptions load;                                              ///< who reads what in a restore
   std::chrono::nanoseconds deadline = std::chrono::minutes(30);  ///< of a phase of a save, and of a restore
 };
 
@@ -50,6 +54,9 @@ struct RestoreOptions {
   Storage* from = nullptr;  ///< null: the world's storage
   std::string name;         ///< of a checkpoint in it; empty: the newest one that is whole
   bool optimizer = true;    ///< otherwise weights only: moments and counters begin anew
+  /// About tensors that only the job or only the checkpoint has. What the checkpoint lacks and the mode
+  /// tolerates keeps its values. A local save has exactly the tensors of its job.
+  core::Strictness strictness = core::Strictness::raise_unexpected;
 };
 
 struct Restored {
@@ -60,10 +67,16 @@ struct Restored {
   std::vector<std::string>
       passed_over;        ///< newer checkpoints and local saves that could not be used, and why
   bool is_local = false;  ///< from the local tier
+  core::KeySet
+      unexpected{};        ///< keys of this rank that the checkpoint lacks, where the strictness returns them
+  core::KeySet missing{};  ///< keys that only the checkpoint has, likewise
 };
 
 struct SessionOptions {
   TrainingOptions training;
+  /// Tensors of the trainer's own, which saves and restores take along. Ranks may have different ones; all
+  /// their parts together must make up whole tensors.
+  std::vector<TrainerTensor> tensors{};
   CheckpointOptions checkpoint;
   LocalTierOptions local;
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
@@ -146,6 +159,8 @@ class Session {
     return data_plane_->gradient(index, lane_).as<T>();
   }
 
+  /// After save() and save_local() it waits until tensors of the trainer's own are copied: they may change
+  /// from here to the next save.
   core::Result<void> begin_step(double learning_rate);
   core::Result<void> begin_lane(core::Lane lane);
   void begin_microbatch(int index);
@@ -161,7 +176,8 @@ class Session {
   core::Result<StepOutcome> finish_step(std::string refusal = {}, std::uint32_t wishes = 0);
 
   /// Saves the state of after the last finished step in the background: returns at once, and the next update
-  /// of a bucket waits until the bucket is copied. Between steps, by all ranks alike. `common` is kept of
+  /// of a bucket waits until the bucket is copied; tensors of the trainer's own must not change before
+  /// begin_step(). Between steps, by all ranks alike. `common` is kept of
   /// rank 0, `objects` of every rank. Errc::unavailable without storage, Errc::invalid_argument for values
   /// that can not be stored or take more than 256 KiB.
   core::Result<std::uint64_t> save(const core::Value& common = {},
@@ -223,13 +239,19 @@ class Session {
   core::Result<messages::SaveBegan> save_message(const core::Value& common) const;
   void adopt();
   core::Value topology() const;
+  core::Result<void> agree_on_tensors();
+  void hold_tensors(messages::Role writer, std::uint64_t save);
+  core::Result<void> wait_tensors();
   struct Restoring;
   core::Result<void> share_holdings(const std::string& attempt, Restoring& restoring);
   core::Result<RestoreChoice> choose(const std::string& attempt, Restoring& restoring);
   core::Result<std::optional<Restored>> attempt_restore(const std::string& key, const RestoreChoice& choice,
-                                                        Restoring& restoring, bool optimizer);
+                                                        Restoring& restoring, const RestoreOptions& options);
   void note_damage(const core::CopyName& name, Restoring& restoring) const;
-  core::Result<Restored> load(Storage& storage, const std::string& name, bool optimizer);
+  core::Result<Wanted> want(const core::Manifest& manifest, const RestoreOptions& options,
+                            Restoring& restoring, Restored& restored);
+  core::Result<Restored> load(Restoring& restoring, const std::string& name, const RestoreOptions& options);
+  core::Result<void> finish_load(Restoring& restoring, const std::string& name);
   core::Result<void> load_local(const core::CopyName& name, const std::vector<core::CopyTransfer>& transfers);
   core::Result<Restored> take_over(const std::string& attempt, const core::CopyName& name);
   void go_on_after(core::Step step, std::int64_t optimizer_steps);
@@ -243,7 +265,9 @@ class Session {
   TrainerPort port_;
   std::unique_ptr<gpu::Rendezvous> rendezvous_;
   std::unique_ptr<DataPlane> data_plane_;
-  RankState state_;  ///< what this rank could save; empty without a place for it
+  RankState state_;                        ///< what this rank could save
+  std::vector<gpu::BufferView> memory_;    ///< of its pieces
+  std::vector<core::KeySet> tensor_keys_;  ///< of the trainer's tensors, per rank
   std::unique_ptr<CheckpointPlane> checkpoint_plane_;
   std::unique_ptr<LocalTier> local_;  ///< null without a place for local copies
   std::uint64_t saves_begun_ = 0;

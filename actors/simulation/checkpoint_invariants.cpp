@@ -59,10 +59,10 @@ void CheckpointInvariants::on(core::Rank rank, const messages::SaveBegan& begun,
 void CheckpointInvariants::on(core::Rank rank, const messages::BucketStaged& staged,
                               const messages::Address& to) {
   auto& ours = part(rank, staged.sequence);
-  ours.held.erase(to.index);
-  if (ours.released.insert(to.index).second) return;
-  violate_(fmt::format("CK-2: rank {} released bucket {} twice in save {}", rank.value, to.index,
-                       staged.sequence));
+  if (to.role == Role::parameter_shard) ours.held.erase(to.index);
+  if (ours.released.insert({to.role, to.index}).second) return;
+  violate_(fmt::format("CK-2: rank {} released {} {} twice in save {}", rank.value,
+                       messages::name_of(to.role), to.index, staged.sequence));
 }
 
 void CheckpointInvariants::on(core::Rank rank, const StepShard& work) {

@@ -32,7 +32,7 @@ class CheckpointInvariants {
   /// One rank's part in a save.
   struct Part {
     std::map<std::uint32_t, core::Step> held;  ///< buckets that no later step may touch
-    std::set<std::uint32_t> released;
+    std::set<std::pair<messages::Role, std::uint32_t>> released;
     std::uint32_t asked = 0;
     std::uint32_t written = 0;
     bool closed = false;

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "core/check.hpp"
+#include "core/checkpoint/distribution.hpp"
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/hash.hpp"
@@ -22,7 +23,7 @@ using Tensor = SaveStructure::Tensor;
 /// Distinct structures and the ranks that have them.
 struct StructureClass {
   const SaveStructure* structure = nullptr;
-  std::vector<std::uint32_t> ranks;
+  HolderSet ranks;
 };
 
 constexpr std::uint32_t kNone = UINT32_MAX;
@@ -38,7 +39,6 @@ struct Shard {
   std::uint32_t tensor = 0;  ///< index of the job's tensors
   const Box* box = nullptr;
   std::uint64_t bytes = 0;
-  std::size_t ranks = 0;
   std::uint32_t last_holder = kNone;
 };
 
@@ -91,7 +91,7 @@ class Planner {
     places_.reserve(pieces);
     for (std::uint32_t i = 0; i < classes_.size(); ++i) TRY(add(i));
     TRY(check_cover());
-    return distribute();
+    return share_out();
   }
 
  private:
@@ -119,7 +119,6 @@ class Planner {
       if (!is_new && holders_[shard.last_holder].structure == structure) continue;
       holders_.push_back({structure, piece, shard.last_holder});
       shard.last_holder = static_cast<std::uint32_t>(holders_.size() - 1);
-      shard.ranks += classes_[structure].ranks.size();
     }
     return {};
   }
@@ -161,33 +160,39 @@ class Planner {
     return places;
   }
 
-  SavePlan distribute() const {
+  /// The ranks that hold the shard, as an index of `sets`, which begin with those of the classes.
+  std::uint32_t holders_of(const Shard& shard, std::vector<HolderSet>& sets) const {
+    const auto& last = holders_[shard.last_holder];
+    if (last.before == kNone) return last.structure;
+    HolderSet all;
+    for (auto i = shard.last_holder; i != kNone; i = holders_[i].before) {
+      const auto& ranks = classes_[holders_[i].structure].ranks;
+      all.insert(all.end(), ranks.begin(), ranks.end());
+    }
+    sets.push_back(std::move(all));
+    return static_cast<std::uint32_t>(sets.size() - 1);
+  }
+
+  SavePlan share_out() const {
     const auto by_key = places_by_key();
-    std::vector<const Shard*> order;
-    order.reserve(shards_.size());
-    for (const auto& shard : shards_) order.push_back(&shard);
-    std::sort(order.begin(), order.end(), [&](const Shard* a, const Shard* b) {
-      if (a->ranks != b->ranks) return a->ranks < b->ranks;
-      if (a->bytes != b->bytes) return a->bytes > b->bytes;
-      if (a->tensor != b->tensor) return by_key[a->tensor] < by_key[b->tensor];
-      return a->box->offset < b->box->offset;
-    });
+    std::vector<HolderSet> sets;
+    std::vector<std::uint32_t> class_of(world_);
+    for (std::uint32_t i = 0; i < classes_.size(); ++i) {
+      sets.push_back(classes_[i].ranks);
+      for (auto rank : classes_[i].ranks) class_of[rank] = i;
+    }
+    std::vector<HeldShard> held;
+    held.reserve(shards_.size());
+    for (const auto& shard : shards_)
+      held.push_back({holders_of(shard, sets), by_key[shard.tensor], &shard.box->offset, shard.bytes});
+    const auto owners = distribute(DistributionPurpose::save, held, sets, world_);
     SavePlan plan;
     plan.assigned.resize(world_);
-    std::vector<std::uint64_t> load(world_);
-    for (const Shard* shard : order) {
-      std::pair<std::uint64_t, std::uint32_t> least{UINT64_MAX, kNone};
-      std::uint32_t piece = 0;
-      for (auto i = shard->last_holder; i != kNone; i = holders_[i].before) {
-        for (auto rank : classes_[holders_[i].structure].ranks) {
-          if (std::pair(load[rank], rank) >= least) continue;
-          least = {load[rank], rank};
-          piece = holders_[i].piece;
-        }
-      }
-      load[least.second] += shard->bytes;
-      plan.bytes += shard->bytes;
-      plan.assigned[least.second].push_back(piece);
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      auto holder = shards_[i].last_holder;
+      while (holders_[holder].structure != class_of[owners[i]]) holder = holders_[holder].before;
+      plan.assigned[owners[i]].push_back(holders_[holder].piece);
+      plan.bytes += shards_[i].bytes;
     }
     for (auto& pieces : plan.assigned) std::sort(pieces.begin(), pieces.end());
     return plan;

@@ -91,6 +91,10 @@ StackingRule qkv_stacking(std::int64_t heads_per_group, std::int64_t head_rows) 
 }
 
 Result<std::vector<ShardedTensor>> stacked_parts(const ShardedTensor& tensor, const StackingRule& rule) {
+  if (!rule) {
+    TRY(tensor.check());
+    return std::vector<ShardedTensor>{tensor};
+  }
   TRY(check_stackable(tensor));
   const std::size_t axis = row_axis(tensor);
   std::vector<ShardedTensor> parts;

@@ -34,8 +34,8 @@ StackingRule swiglu_stacking(bool own_keys);
 /// and its value's. Stored as "<key>_q", "<key>_k" and "<key>_v".
 StackingRule qkv_stacking(std::int64_t heads_per_group, std::int64_t head_rows);
 
-/// The stored parts of a regular tensor, in the order of its rows. Errc::invalid_argument when the tensor is
-/// irregular or its rows do not fit the rule.
+/// The stored parts of a regular tensor, in the order of its rows; without a rule the tensor itself, which
+/// may be irregular then. Errc::invalid_argument when its rows do not fit the rule.
 Result<std::vector<ShardedTensor>> stacked_parts(const ShardedTensor& tensor, const StackingRule& rule);
 
 /// Stores the tensor as its parts, each with its place in the same memory. The merge makes no copy: the parts

@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.hpp"
@@ -35,6 +37,10 @@ std::string_view name_of(OperationKind kind) noexcept;
 /// itself implements; f8 types can be moved but not reduced. `average` divides the fp32 sum before rounding
 /// and is for floating types. Integer sums wrap around; booleans have min (and) and max (or). A NaN anywhere
 /// makes min and max NaN.
+///
+/// With `nccl` the arithmetic is NCCL's: sums come in an order which depends on sizes and links, f16 and bf16
+/// may be rounded at every hop, `average` multiplies by 1/n in the element's type before the sum, min and max
+/// may lose a NaN, and 16-bit integers end in Errc::unavailable. Integers and moved bytes are exact.
 enum class ReduceOp : std::uint8_t { sum, average, min, max };
 
 /// One collective as one rank sees it. n = group size, r = this rank's index in the group. Counts are
@@ -53,7 +59,7 @@ enum class ReduceOp : std::uint8_t { sum, average, min, max };
 // clang-format on
 ///
 /// Empty counts mean even parts: the total must then divide by n. Zero-sized parts are legal everywhere.
-/// A send may last until its receive has begun: who does both at once posts them on two streams.
+/// A send may last until its receive has begun: who does both at once posts them together on two streams.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
   core::DType dtype = core::DType::f32;
@@ -71,20 +77,42 @@ struct Operation {
 /// How a posted operation stands. Shared by the poster and the stream; thread safe.
 class OperationStatus {
  public:
+  OperationStatus() = default;
+  /// For a back-end whose device runs on by itself: `look` calls finish() if the stream has passed the
+  /// operation. Asked whenever somebody wants to know.
+  explicit OperationStatus(std::function<void()> look) : look_(std::move(look)) {}
+
   /// Nothing while it runs; then success or the Error. Valid once the stream has passed the operation.
   std::optional<core::Result<void>> result() const {
+    std::function<void()> look;
+    {
+      std::lock_guard lock(mutex_);
+      if (result_ || !look_) return result_;
+      look = look_;
+    }
+    look();
     std::lock_guard lock(mutex_);
     return result_;
   }
   /// The first call counts.
   void finish(core::Result<void> result) {
+    std::function<void()> look;
     std::lock_guard lock(mutex_);
-    if (!result_) result_ = std::move(result);
+    if (result_) return;
+    result_ = std::move(result);
+    look.swap(look_);
   }
 
  private:
-  mutable std::mutex mutex_;  // guards result_
+  mutable std::mutex mutex_;  // guards result_ and look_
   std::optional<core::Result<void>> result_;
+  std::function<void()> look_;
+};
+
+/// An operation and the stream for it.
+struct Posting {
+  Operation operation;
+  StreamView stream = nullptr;
 };
 
 /// A communicator: the members of one epoch that run collectives together. All members post the same
@@ -105,6 +133,11 @@ class Group {
   /// naming the rank and the field, where the back-end can see it (simulated, shared_memory), never in a
   /// hang.
   virtual core::Result<std::shared_ptr<OperationStatus>> post(Operation operation, StreamView stream) = 0;
+
+  /// Posts messages that may need each other: a send and a receive of one member, on two streams, run at the
+  /// same time only so with every back-end. Either all are accepted, or none runs.
+  virtual core::Result<std::vector<std::shared_ptr<OperationStatus>>> post_together(
+      std::vector<Posting> postings);
 
   /// From any thread, at any moment, idempotent: running and later operations end in `reason` soon (100 ms).
   virtual void abort(core::Error reason) = 0;

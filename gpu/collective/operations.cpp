@@ -315,6 +315,27 @@ Result<Operation> prepare(Operation operation, int index, int size) {
   return operation;
 }
 
+Result<std::vector<Posting>> prepare(std::vector<Posting> postings, int index, int size) {
+  for (Posting& posting : postings) {
+    const OperationKind kind = posting.operation.kind;
+    if (kind != OperationKind::send && kind != OperationKind::receive) {
+      return core::fail(Errc::invalid_argument, "post_together: expected messages, found {}; post it alone",
+                        name_of(kind));
+    }
+    posting.operation = TRY(prepare(std::move(posting.operation), index, size));
+  }
+  return postings;
+}
+
+Result<std::vector<std::shared_ptr<OperationStatus>>> Group::post_together(std::vector<Posting> postings) {
+  postings = TRY(prepare(std::move(postings), index(), size()));
+  std::vector<std::shared_ptr<OperationStatus>> statuses;
+  for (Posting& posting : postings) {
+    statuses.push_back(TRY(post(std::move(posting.operation), posting.stream)));
+  }
+  return statuses;
+}
+
 Signature signature_of(const Operation& operation) {
   Signature signature{.kind = operation.kind,
                       .dtype = operation.dtype,

@@ -87,9 +87,9 @@ void CudaStream::expect(std::function<void()> done, std::function<void(const cor
     return;
   }
   context_.waiter.add(number_, {std::move(*event),
-                                [done = std::move(done)](PooledEvent event) {
+                                [done = std::move(done)](PooledEvent reached) {
                                   // Free for the next before anybody hears of it.
-                                  event = {};
+                                  reached = {};
                                   done();
                                 },
                                 std::move(failed)});

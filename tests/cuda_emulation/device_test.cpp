@@ -102,6 +102,37 @@ TEST_F(EmulatedCuda, EveryCallOfOpeningMayFailAndLeaksNothing) {
   }
 }
 
+TEST_F(EmulatedCuda, ADeviceForWhichThereAreNoKernelsIsRefusedWhenItIsOpened) {
+  cuda_emulation::fail_call("cudaLaunchKernel", 1, cudaErrorNoKernelImageForDevice);
+
+  const auto device = open_cuda_device({});
+
+  ASSERT_FALSE(device);
+  EXPECT_EQ(device.error().code, core::Errc::unavailable);
+  EXPECT_THAT(device.error().message, HasSubstr("expected fill on device 0"));
+  EXPECT_THAT(device.error().message, HasSubstr("-DCMAKE_CUDA_ARCHITECTURES"));
+}
+
+TEST_F(EmulatedCuda, AfterOpeningNoKernelIsLaunchedForTheFirstTime) {
+  const auto device = open();
+  const auto stream = device->create_stream({.name = "one"}).value();
+  const Buffer buffer = device->allocate(4096).value();
+  const auto asked = cuda_emulation::calls("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  const Elements a{buffer.view().subview(0, 1024), core::DType::f32};
+  const Elements b{buffer.view().subview(1024, 512), core::DType::f16};
+
+  sgd_step({}, {.gradient = b, .master = a.view, .parameter = {}}, {}, stream.get());
+  adam_step({}, 1, {.gradient = b, .master = a.view, .parameter = {}},
+            {buffer.view().subview(2048, 1024), buffer.view().subview(3072, 1024)}, stream.get());
+  accumulate(b, a, stream.get());
+  cast(a, b, stream.get());
+  unpack(a.view, {buffer.view().subview(2048, 1024)}, stream.get());
+  raise_to_largest(a, buffer.view().subview(2048, 4), stream.get());
+  ASSERT_TRUE(stream->synchronize(60s));
+
+  EXPECT_EQ(cuda_emulation::calls("cudaOccupancyMaxActiveBlocksPerMultiprocessor"), asked);
+}
+
 TEST_F(EmulatedCuda, MemoryThatIsNotThereIsSaidWithItsBytes) {
   cuda_emulation::set_memory_bytes(1 << 20);
   const auto device = open();
@@ -244,8 +275,8 @@ TEST_F(EmulatedCuda, ABrokenDeviceIsFoundByTheWaiterAndEndsOutstandingWaits) {
 }
 
 TEST_F(EmulatedCuda, EveryCallOfWorkMayFailAndTheDeviceSaysWhich) {
-  for (const char* call : {"cudaEventRecord", "cudaStreamWaitEvent", "cudaMemcpyAsync", "cudaMemsetAsync",
-                           "cudaOccupancyMaxActiveBlocksPerMultiprocessor", "cudaLaunchKernel"}) {
+  for (const char* call :
+       {"cudaEventRecord", "cudaStreamWaitEvent", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaLaunchKernel"}) {
     cuda_emulation::reset();
     failed_ = {};
     const auto device = open();

@@ -140,6 +140,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorIllegalAddress";
     case cudaErrorInvalidValue:
       return "cudaErrorInvalidValue";
+    case cudaErrorNoKernelImageForDevice:
+      return "cudaErrorNoKernelImageForDevice";
     default:
       return "cudaErrorOther";
   }

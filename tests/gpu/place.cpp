@@ -39,12 +39,7 @@ Vector::Vector(const Vector& other) : Vector(*other.place_, other.dtype_, other.
 
 void Vector::assign(std::span<const float> values) {
   ASSERT_EQ(values.size(), count_);
-  const std::size_t size = core::size_of(dtype_);
-  std::vector<std::byte> bytes(count_ * size);
-  for (std::size_t i = 0; i < count_; ++i) {
-    const std::uint32_t code = reference_narrow(dtype_, values[i]);
-    std::memcpy(&bytes[i * size], &code, size);
-  }
+  const auto bytes = codes_of(dtype_, values);
   place_->write(bytes.data(), memory_.view());
 }
 

@@ -127,6 +127,8 @@ TEST_P(TreeSums, KeepTheirSlotsAndMayWriteOverOne) {
 }
 
 TEST_P(TreeSums, RefuseAStepToASlotThatIsNotThere) {
+  // A fork would have no threads of streams.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const std::vector<core::TreeStep> steps = {{0, 1}};
   const auto only = vector(DType::f32, 4);
   const TreeSum sum{.slots = {only.view()}, .steps = steps, .output = only.elements()};

@@ -10,12 +10,14 @@
 
 namespace troupe::actors {
 
-/// Another rank's world, in which the CheckpointWriter may have another structure than its session gave it.
+/// Another rank's world, in which the CheckpointWriter may have another structure than its session gave it,
+/// and the storage may be seen otherwise.
 class AlteredWorld final : public RankWorld {
  public:
   explicit AlteredWorld(RankWorld& world) : world_(world) {}
 
   std::function<void(core::SaveStructure&)> alter_structure;
+  Storage* other_storage = nullptr;
 
   core::Rank rank() const override { return world_.rank(); }
   core::WorldSize world() const override { return world_.world(); }
@@ -39,7 +41,7 @@ class AlteredWorld final : public RankWorld {
   core::Result<void> start() override { return world_.start(); }
   void post(messages::Envelope envelope) override { world_.post(std::move(envelope)); }
   void close() override { world_.close(); }
-  Storage* storage() override { return world_.storage(); }
+  Storage* storage() override { return other_storage != nullptr ? other_storage : world_.storage(); }
   void run_io(std::function<void()> job) override { world_.run_io(std::move(job)); }
   void log(std::string_view line) override { world_.log(line); }
   std::vector<WaitReport> wait_reports() override { return world_.wait_reports(); }

@@ -9,6 +9,7 @@
 
 #include "apps/troupe/bench/checkpoint.hpp"
 #include "apps/troupe/bench/collectives.hpp"
+#include "apps/troupe/bench/load.hpp"
 #include "apps/troupe/bench/step.hpp"
 
 namespace troupe::apps {
@@ -189,6 +190,60 @@ void add_checkpoint_bench(CLI::App& bench, int& exit_code) {
   });
 }
 
+struct LoadFlags {
+  LoadBench bench;
+  std::uint64_t mib = 384;
+  bool json = false;
+};
+
+void print_json(std::span<const LoadTime> times) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const LoadTime& time : times) {
+    rows.push_back({{"ranks", time.ranks},
+                    {"strategy", core::name_of(time.strategy)},
+                    {"cached", time.cached},
+                    {"read_seconds", time.read_seconds},
+                    {"exchange_seconds", time.exchange_seconds}});
+  }
+  fmt::print("{}\n", rows.dump(1));
+}
+
+void print_table(std::span<const LoadTime> times) {
+  fmt::print("{:<7}{:<10}{:<18}{:>9}{:>13}{:>17}\n", "ranks", "strategy", "files", "read ms", "exchange ms",
+             "exchange / read");
+  for (const LoadTime& time : times) {
+    fmt::print("{:<7}{:<10}{:<18}{:>9.1f}{:>13.1f}{:>17.2f}\n", time.ranks, core::name_of(time.strategy),
+               time.cached ? "in the page cache" : "on the disk", time.read_seconds * 1e3,
+               time.exchange_seconds * 1e3, time.exchange_seconds / time.read_seconds);
+  }
+}
+
+void add_load_bench(CLI::App& bench, int& exit_code) {
+  CLI::App* const command = bench.add_subcommand(
+      "load", "Measure how ranks load a checkpoint: each for itself, and reading once and exchanging");
+  // Lives as long as the command's callbacks, which both hold it.
+  const auto flags = std::make_shared<LoadFlags>();
+  command->add_option("--mib", flags->mib, "State to load, in MiB")->capture_default_str();
+  command->add_option("--ranks", flags->bench.ranks, "Numbers of ranks, for example 2,4")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--repeats", flags->bench.repeats, "Loads to take the median of")
+      ->capture_default_str();
+  command->add_option("--directory", flags->bench.directory,
+                      "Where the checkpoint is; by default in the temporary directory");
+  command->add_flag("--json", flags->json, "Print JSON instead of a table");
+  command->callback([flags, &exit_code] {
+    flags->bench.bytes = flags->mib << 20;
+    const auto times = measure_loads(flags->bench);
+    if (!times) {
+      fmt::print(stderr, "troupe: {}\n", times.error().message);
+      exit_code = times.error().code == core::Errc::invalid_argument ? 2 : 1;
+      return;
+    }
+    flags->json ? print_json(*times) : print_table(*times);
+  });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app, int& exit_code) {
@@ -196,6 +251,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   bench->require_subcommand(1);
   add_step_bench(*bench, exit_code);
   add_checkpoint_bench(*bench, exit_code);
+  add_load_bench(*bench, exit_code);
   CLI::App* const collectives =
       bench->add_subcommand("collectives", "Measure shared_memory and gloo against each other");
   // Lives as long as the command's callbacks, which both hold it.

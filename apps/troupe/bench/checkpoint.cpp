@@ -17,6 +17,7 @@
 #include "actors/session/session.hpp"
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
+#include "apps/troupe/bench/page_cache.hpp"
 #include "gpu/host/host_device.hpp"
 
 namespace troupe::apps {
@@ -43,21 +44,6 @@ std::uint64_t memory_of_process(const std::string& what) {
     if (line.starts_with(what + ":")) return std::stoull(line.substr(what.size() + 1)) << 10;
   }
   return 0;
-}
-
-/// Out of the page cache, so that a read comes from the disk.
-void forget(const std::filesystem::path& file) {
-  const int handle = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (handle < 0) return;
-  (void)posix_fadvise(handle, 0, 0, POSIX_FADV_DONTNEED);
-  close(handle);
-}
-
-void forget_all(const std::filesystem::path& directory) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory, error)) {
-    if (entry.is_regular_file()) forget(entry.path());
-  }
 }
 
 /// The peers: a loop that does nothing but copy, write or read.

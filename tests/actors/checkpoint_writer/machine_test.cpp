@@ -416,5 +416,33 @@ TEST(CheckpointWriter, SaysWhatItWaitsFor) {
   }
 }
 
+/// Who was told that a save needs its bucket no longer.
+std::vector<messages::Address> released_to(const std::vector<Effect>& effects) {
+  std::vector<messages::Address> found;
+  for (const auto& effect : effects) {
+    const auto* send = std::get_if<Send>(&effect);
+    if (send != nullptr && std::holds_alternative<BucketStaged>(send->body)) found.push_back(send->to);
+  }
+  return found;
+}
+
+TEST(CheckpointWriter, TellsTheTrainerWhenItsOwnTensorsAreCopied) {
+  auto config = small_writer();
+  config.buckets = 1;
+  config.trainer_holds = true;
+  CheckpointWriterMachine machine(std::move(config));
+  MachineProbe probe(machine);
+  probe.say(began(1));
+  probe.say(SavePlanned{1, "d", {0, 1}});
+  probe.say(BucketHeld{1, 0});
+  probe.say(ChunkStaged{1, 0, 0});
+  EXPECT_EQ(released_to(probe.say(ChunkStaged{1, 1, 1})),
+            (std::vector{messages::Address{core::Rank{2}, messages::Role::parameter_shard, 0}}));
+  probe.say(ChunkWritten{1, 0, 0, {}});
+  probe.say(BucketHeld{1, 1});
+  EXPECT_EQ(released_to(probe.say(ChunkStaged{1, 2, 0})),
+            (std::vector{messages::Address{core::Rank{2}, messages::Role::trainer, 0}}));
+}
+
 }  // namespace
 }  // namespace troupe::actors

@@ -29,7 +29,10 @@ std::vector<std::int64_t> reduced(const std::vector<std::vector<std::int64_t>>& 
 std::vector<std::int64_t> words_of(const std::vector<float>& gradient, std::vector<messages::LaneLoss> losses,
                                    bool refuse, core::Rank rank, std::uint32_t wishes = 0) {
   std::vector<std::int64_t> words(verdict_words(kLanes, kWorld), -1);
-  write_verdict(squares_of(gradient), losses, refuse, wishes, rank, kLanes, words);
+  write_verdict(losses, refuse, wishes, rank, kLanes, words);
+  const auto squares = squares_of_verdict(gpu::view_of(std::span(words))).as<core::ExactSquareSum>();
+  EXPECT_EQ(squares[0], core::ExactSquareSum{});
+  squares[0] = squares_of(gradient);
   return words;
 }
 

@@ -1,8 +1,11 @@
 #include "tests/gpu/collective/company.hpp"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "core/check.hpp"
@@ -13,6 +16,7 @@
 #include "gpu/host/host_device.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 #include "tests/gpu/manual_timeline.hpp"
+#include "tests/nccl_emulation/emulated_member.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -53,33 +57,37 @@ class SimulatedCompany final : public Company {
   std::vector<std::unique_ptr<SimulatedDevice>> devices_;
 };
 
-using MakeBackend = std::unique_ptr<CollectiveBackend> (*)(Rendezvous&);
+/// A member's device and back-end.
+struct RealMember {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<CollectiveBackend> backend;
+};
+using MakeMember = std::function<RealMember(Rendezvous&)>;
 
-std::unique_ptr<CollectiveBackend> make_shared_memory(Rendezvous& rendezvous) {
-  return std::make_unique<SharedMemoryBackend>(rendezvous);
+RealMember make_shared_memory(Rendezvous& rendezvous) {
+  return {open_host_device().value(), std::make_unique<SharedMemoryBackend>(rendezvous)};
 }
 
-std::unique_ptr<CollectiveBackend> make_gloo(Rendezvous& rendezvous) {
-  return GlooBackend::open(rendezvous, {}).value();
+RealMember make_gloo(Rendezvous& rendezvous) {
+  return {open_host_device().value(), GlooBackend::open(rendezvous, {}).value()};
 }
 
-/// Members in real time, each with its host device.
+/// Members in real time, each with its device.
 class RealCompany final : public Company {
  public:
-  RealCompany(int size, MakeBackend make_backend) {
+  RealCompany(int size, const MakeMember& make_member) {
     static std::atomic<int> jobs = 0;
     job_ = fmt::format("test-{}-{}", getpid(), jobs++);
     for (int i = 0; i < size; ++i) {
-      devices_.push_back(open_host_device().value());
-      backends_.push_back(make_backend(rendezvous_));
+      members_.push_back(make_member(rendezvous_));
     }
   }
 
-  int size() const override { return static_cast<int>(devices_.size()); }
-  Device& device(int member) override { return *devices_[static_cast<std::size_t>(member)]; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  Device& device(int member) override { return *members_[static_cast<std::size_t>(member)].device; }
 
   Groups create_groups(const std::string& name, core::Epoch epoch) override {
-    Groups groups(devices_.size());
+    Groups groups(members_.size());
     std::vector<std::jthread> threads;
     for (int i = 0; i < size(); ++i) {
       threads.emplace_back([&, i] {
@@ -91,7 +99,7 @@ class RealCompany final : public Company {
   }
 
   core::Result<std::unique_ptr<Group>> create_group(int member, GroupOptions options) override {
-    return backends_[static_cast<std::size_t>(member)]->create_group(std::move(options));
+    return members_[static_cast<std::size_t>(member)].backend->create_group(std::move(options));
   }
 
   void settle(const std::vector<Stream>& streams) override {
@@ -102,14 +110,50 @@ class RealCompany final : public Company {
 
  private:
   MemoryRendezvous rendezvous_;
-  std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<std::unique_ptr<CollectiveBackend>> backends_;
+  std::vector<RealMember> members_;
+};
+
+/// Members with the emulated NCCL, which tells what they did wrong.
+class NcclCompany final : public Company {
+ public:
+  explicit NcclCompany(int size)
+      : members_(std::make_unique<RealCompany>(size, [this](Rendezvous& rendezvous) {
+          EmulatedNcclDevice emulated = open_emulated_nccl_device();
+          auto library = make_nccl_library(fake_.start_process(emulated.run_on_stream).api()).value();
+          auto backend = std::make_unique<NcclBackend>(std::move(library), *emulated.device,
+                                                       std::move(emulated.port), rendezvous);
+          return RealMember{std::move(emulated.device), std::move(backend)};
+        })) {
+    job_ = "nccl";
+  }
+  ~NcclCompany() override {
+    members_.reset();
+    EXPECT_EQ(fake_.live_communicators(), 0U);
+    EXPECT_THAT(fake_.violations(), ::testing::IsEmpty());
+  }
+
+  int size() const override { return members_->size(); }
+  Device& device(int member) override { return members_->device(member); }
+  Groups create_groups(const std::string& name, core::Epoch epoch) override {
+    return members_->create_groups(name, epoch);
+  }
+  core::Result<std::unique_ptr<Group>> create_group(int member, GroupOptions options) override {
+    return members_->create_group(member, std::move(options));
+  }
+  void settle(const std::vector<Stream>& streams) override { members_->settle(streams); }
+  void run_on(StreamView stream, std::function<void()> body) override {
+    run_on_emulated_stream(stream, std::move(body));
+  }
+
+ private:
+  FakeNccl fake_;
+  std::unique_ptr<RealCompany> members_;
 };
 
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, BackendKind kind) {
-  constexpr const char* kNames[] = {"simulated", "shared_memory", "gloo"};
+  constexpr const char* kNames[] = {"simulated", "shared_memory", "gloo", "nccl"};
   return out << kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -121,8 +165,32 @@ std::unique_ptr<Company> Company::form(BackendKind kind, int size) {
       return std::make_unique<RealCompany>(size, make_shared_memory);
     case BackendKind::gloo:
       return std::make_unique<RealCompany>(size, make_gloo);
+    case BackendKind::nccl:
+      return std::make_unique<NcclCompany>(size);
   }
   return nullptr;
+}
+
+BackendTraits traits_of(BackendKind kind) {
+  switch (kind) {
+    case BackendKind::simulated:
+      return {.runs_in_real_time = false};
+    case BackendKind::shared_memory:
+      return {};
+    case BackendKind::gloo:  // its messages carry no signature
+      return {.names_missing_members = false, .finds_disagreement = false};
+    case BackendKind::nccl:
+      return {.names_missing_members = false,
+              .finds_disagreement = false,
+              .has_reference_arithmetic = false,
+              .reduces_16_bit_integers = false,
+              .needs_one_order_of_groups = true};
+  }
+  return {};
+}
+
+void Company::run_on(StreamView stream, std::function<void()> body) {
+  stream->enqueue("test", {}, std::move(body));
 }
 
 std::vector<Stream> Company::create_streams() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -11,8 +12,21 @@
 
 namespace troupe::gpu {
 
-enum class BackendKind { simulated, shared_memory, gloo };
+/// `nccl` stands for the back-end with the emulated library of tests/nccl_emulation.
+enum class BackendKind { simulated, shared_memory, gloo, nccl };
 std::ostream& operator<<(std::ostream& out, BackendKind kind);
+
+/// Where back-ends differ, as group.hpp says.
+struct BackendTraits {
+  bool runs_in_real_time = true;
+  bool names_missing_members = true;  ///< when a deadline passes
+  bool finds_disagreement = true;
+  /// Sums in rank order, in fp32 for narrow types; else only up to rounding, in some order.
+  bool has_reference_arithmetic = true;
+  bool reduces_16_bit_integers = true;
+  bool needs_one_order_of_groups = false;
+};
+BackendTraits traits_of(BackendKind kind);
 
 /// The members of one job as one process, each with a device and back-end of its own. Tests post for one
 /// member after the other and then settle(): virtual time runs, or the members' streams are waited for.
@@ -30,6 +44,8 @@ class Company {
   virtual core::Result<std::unique_ptr<Group>> create_group(int member, GroupOptions options) = 0;
   /// Returns when all of `streams` are empty.
   virtual void settle(const std::vector<Stream>& streams) = 0;
+  /// As StreamQueue::enqueue(), also where the device takes no host work from Troupe.
+  virtual void run_on(StreamView stream, std::function<void()> body);
 
   /// One stream for each member.
   std::vector<Stream> create_streams();
@@ -44,9 +60,11 @@ struct Stage {
   Stage(BackendKind kind, int size)
       : company(Company::form(kind, size)),
         streams(company->create_streams()),
-        groups(company->create_groups("dp", core::Epoch{1})) {}
+        groups(company->create_groups("dp", core::Epoch{1})),
+        traits_(traits_of(kind)) {}
 
   int size() const { return company->size(); }
+  const BackendTraits& traits() const { return traits_; }
   /// Posts for one member; the post itself must be accepted.
   std::shared_ptr<OperationStatus> post(int member, Operation operation);
   void settle() { company->settle(streams); }
@@ -54,6 +72,9 @@ struct Stage {
   std::unique_ptr<Company> company;
   std::vector<Stream> streams;
   Company::Groups groups;
+
+ private:
+  BackendTraits traits_;
 };
 
 /// "ok", or the error's code, or "running".

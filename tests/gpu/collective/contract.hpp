@@ -42,6 +42,14 @@ class CollectiveContract : public ::testing::TestWithParam<std::tuple<BackendKin
     for (const auto& status : statuses) ASSERT_EQ(outcome_of(*status), "ok") << message_of(*status);
   }
 
+  /// Whether `output` is the reduction of the inputs, as exactly as the back-end promises.
+  bool is_reduction(DType dtype, ReduceOp reduce, const std::vector<Bytes>& inputs, const Bytes& output) {
+    if (!stage.traits().has_reference_arithmetic) {
+      return is_reduction_up_to_rounding(dtype, reduce, inputs, output);
+    }
+    return output == reference_reduce(dtype, reduce, inputs);
+  }
+
   Stage stage;
   const int n;
   std::mt19937_64 random{20240229};

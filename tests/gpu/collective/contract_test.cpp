@@ -1,4 +1,5 @@
-// What every back-end does, bit for bit: results are compared with reference.hpp and with plain copies.
+// What every back-end does, bit for bit: results are compared with reference.hpp and with plain copies. Where
+// the arithmetic is another's (BackendTraits), sums are compared up to rounding.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,10 +29,11 @@ const std::vector<std::pair<DType, std::vector<ReduceOp>>>& reductions() {
 
 TEST_P(CollectiveContract, AllReduceOfEveryTypeGivesTheReferencesBits) {
   for (const auto& [dtype, reduces_by] : reductions()) {
+    const bool is_16_bit_integer = dtype == DType::i16 || dtype == DType::u16;
+    if (is_16_bit_integer && !stage.traits().reduces_16_bit_integers) continue;
     for (const ReduceOp reduce : reduces_by) {
       const auto inputs = random_inputs(dtype, 1237);
-      const Bytes expected = reference_reduce(dtype, reduce, inputs);
-      auto outputs = blank(inputs.size(), expected.size());
+      auto outputs = blank(inputs.size(), inputs[0].size());
       perform([&, type = dtype](int i) {
         const auto at = static_cast<std::size_t>(i);
         return Operation{.kind = OperationKind::all_reduce,
@@ -41,7 +43,9 @@ TEST_P(CollectiveContract, AllReduceOfEveryTypeGivesTheReferencesBits) {
                          .output = out(outputs[at])};
       });
       for (const Bytes& output : outputs) {
-        ASSERT_EQ(output, expected) << core::name_of(dtype) << " " << name_of(reduce);
+        ASSERT_TRUE(is_reduction(dtype, reduce, inputs, output))
+            << core::name_of(dtype) << " " << name_of(reduce);
+        ASSERT_EQ(output, outputs[0]) << "members have the same bits";
       }
     }
   }
@@ -49,13 +53,15 @@ TEST_P(CollectiveContract, AllReduceOfEveryTypeGivesTheReferencesBits) {
 
 TEST_P(CollectiveContract, AllReduceInPlaceTakesEverySize) {
   for (const std::size_t count : {0, 1, 2, 3, 7, 8, 63, 1024, 4097, 65537, 1000003}) {
-    auto buffers = random_inputs(DType::f32, count);
-    const Bytes expected = reference_reduce(DType::f32, ReduceOp::sum, buffers);
+    const auto inputs = random_inputs(DType::f32, count);
+    auto buffers = inputs;
     perform([&](int i) {
       Bytes& buffer = buffers[static_cast<std::size_t>(i)];
       return Operation{.kind = OperationKind::all_reduce, .input = in(buffer), .output = out(buffer)};
     });
-    for (const Bytes& buffer : buffers) ASSERT_TRUE(buffer == expected) << count << " elements";
+    for (const Bytes& buffer : buffers) {
+      ASSERT_TRUE(is_reduction(DType::f32, ReduceOp::sum, inputs, buffer)) << count << " elements";
+    }
   }
 }
 
@@ -65,8 +71,8 @@ TEST_P(CollectiveContract, ReduceScatterGivesEachMemberItsPart) {
       const auto counts = uneven_counts(scale);
       const auto offsets = offsets_of(counts);
       const std::size_t width = core::size_of(dtype);
-      auto inputs = random_inputs(dtype, sum_of(counts));
-      const Bytes expected = reference_reduce(dtype, ReduceOp::sum, inputs);
+      const auto originals = random_inputs(dtype, sum_of(counts));
+      auto inputs = originals;
       for (const bool in_place : {false, true}) {
         std::vector<Bytes> outputs;
         for (const std::size_t count : counts) outputs.emplace_back(count * width);
@@ -82,8 +88,11 @@ TEST_P(CollectiveContract, ReduceScatterGivesEachMemberItsPart) {
         for (std::size_t i = 0; i < counts.size(); ++i) {
           const Bytes& whole = in_place ? inputs[i] : outputs[i];
           const std::size_t begin = in_place ? offsets[i] * width : 0;
-          ASSERT_TRUE(slice(whole, begin, counts[i] * width) ==
-                      slice(expected, offsets[i] * width, counts[i] * width))
+          std::vector<Bytes> parts;
+          for (const Bytes& input : originals) {
+            parts.push_back(slice(input, offsets[i] * width, counts[i] * width));
+          }
+          ASSERT_TRUE(is_reduction(dtype, ReduceOp::sum, parts, slice(whole, begin, counts[i] * width)))
               << "member " << i << (in_place ? " in place" : "");
         }
       }
@@ -93,8 +102,7 @@ TEST_P(CollectiveContract, ReduceScatterGivesEachMemberItsPart) {
 
 TEST_P(CollectiveContract, EvenPartsNeedNoCounts) {
   const auto inputs = random_inputs(DType::f32, 240);
-  const Bytes expected = reference_reduce(DType::f32, ReduceOp::average, inputs);
-  const std::size_t part = expected.size() / inputs.size();
+  const std::size_t part = inputs[0].size() / inputs.size();
   auto parts = blank(inputs.size(), part);
   perform([&](int i) {
     const auto at = static_cast<std::size_t>(i);
@@ -103,14 +111,15 @@ TEST_P(CollectiveContract, EvenPartsNeedNoCounts) {
                      .input = in(inputs[at]),
                      .output = out(parts[at])};
   });
-  EXPECT_EQ(concatenate(parts), expected);
+  const Bytes reduced = concatenate(parts);
+  EXPECT_TRUE(is_reduction(DType::f32, ReduceOp::average, inputs, reduced));
 
-  auto gathered = blank(inputs.size(), expected.size());
+  auto gathered = blank(inputs.size(), reduced.size());
   perform([&](int i) {
     const auto at = static_cast<std::size_t>(i);
     return Operation{.kind = OperationKind::all_gather, .input = in(parts[at]), .output = out(gathered[at])};
   });
-  for (const Bytes& whole : gathered) EXPECT_EQ(whole, expected);
+  for (const Bytes& whole : gathered) EXPECT_EQ(whole, reduced);
 }
 
 TEST_P(CollectiveContract, AllGatherPutsThePartsInRankOrder) {
@@ -207,16 +216,15 @@ TEST_P(CollectiveContract, MessagesGoAroundARingOnTwoStreams) {
     std::vector<std::shared_ptr<OperationStatus>> statuses;
     for (int i = 0; i < n; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      statuses.push_back(stage.post(
-          i,
-          {.kind = OperationKind::send, .dtype = DType::f16, .input = in(inputs[at]), .peer = (i + 1) % n}));
-      statuses.push_back(stage.groups[at]
-                             ->post({.kind = OperationKind::receive,
-                                     .dtype = DType::f16,
-                                     .output = out(outputs[at]),
-                                     .peer = (i + n - 1) % n},
-                                    second[at].get())
-                             .value());
+      const auto both = stage.groups[at]->post_together(
+          {{{.kind = OperationKind::send, .dtype = DType::f16, .input = in(inputs[at]), .peer = (i + 1) % n},
+            stage.streams[at].get()},
+           {{.kind = OperationKind::receive,
+             .dtype = DType::f16,
+             .output = out(outputs[at]),
+             .peer = (i + n - 1) % n},
+            second[at].get()}});
+      statuses.insert(statuses.end(), both.value().begin(), both.value().end());
     }
     stage.settle();
     stage.company->settle(second);
@@ -232,9 +240,9 @@ TEST_P(CollectiveContract, NobodyPassesABarrierBeforeAllHaveReachedIt) {
   std::atomic<int> passed_early = 0;
   for (int i = 0; i < n; ++i) {
     const StreamView stream = stage.streams[static_cast<std::size_t>(i)].get();
-    stream->enqueue("reach", {}, [&] { ++reached; });
+    stage.company->run_on(stream, [&] { ++reached; });
     stage.post(i, {});
-    stream->enqueue("pass", {}, [&] { passed_early += reached < n ? 1 : 0; });
+    stage.company->run_on(stream, [&] { passed_early += reached < n ? 1 : 0; });
   }
   stage.settle();
   EXPECT_EQ(passed_early, 0);
@@ -261,9 +269,9 @@ TEST_P(CollectiveContract, ManyOperationsInARowKeepTheirOrder) {
 TEST_P(CollectiveContract, GroupsOnDifferentStreamsRunAtOnce) {
   const auto second_streams = stage.company->create_streams();
   const auto second_groups = stage.company->create_groups("tp", core::Epoch{1});
-  auto first = random_inputs(DType::f32, 100003);
+  const auto first_inputs = random_inputs(DType::f32, 100003);
+  auto first = first_inputs;
   auto second = random_inputs(DType::f64, 50001);
-  const Bytes first_expected = reference_reduce(DType::f32, ReduceOp::sum, first);
   const Bytes second_expected = reference_reduce(DType::f64, ReduceOp::max, second);
   for (int i = 0; i < n; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -273,23 +281,26 @@ TEST_P(CollectiveContract, GroupsOnDifferentStreamsRunAtOnce) {
                         .reduce = ReduceOp::max,
                         .input = in(second[at]),
                         .output = out(second[at])};
-    // Members reach the groups in different orders.
-    if (i % 2 == 0) stage.post(i, one);
+    // Members reach the groups in different orders, where they may.
+    const bool begins_with_first = i % 2 == 0 || stage.traits().needs_one_order_of_groups;
+    if (begins_with_first) stage.post(i, one);
     ASSERT_TRUE(second_groups[at]->post(two, second_streams[at].get()).has_value());
-    if (i % 2 == 1) stage.post(i, one);
+    if (!begins_with_first) stage.post(i, one);
   }
   stage.settle();
   stage.company->settle(second_streams);
-  for (const Bytes& buffer : first) EXPECT_TRUE(buffer == first_expected);
+  for (const Bytes& buffer : first) {
+    EXPECT_TRUE(is_reduction(DType::f32, ReduceOp::sum, first_inputs, buffer));
+  }
   for (const Bytes& buffer : second) EXPECT_TRUE(buffer == second_expected);
 }
 
 TEST_P(CollectiveContract, OneGroupOnTwoStreamsKeepsTheOrderOfPosting) {
   const auto second = stage.company->create_streams();
-  auto small = random_inputs(DType::f32, 10);
-  auto large = random_inputs(DType::f32, 200000);
-  const Bytes small_expected = reference_reduce(DType::f32, ReduceOp::sum, small);
-  const Bytes large_expected = reference_reduce(DType::f32, ReduceOp::sum, large);
+  const auto small_inputs = random_inputs(DType::f32, 10);
+  const auto large_inputs = random_inputs(DType::f32, 200000);
+  auto small = small_inputs;
+  auto large = large_inputs;
   for (int i = 0; i < n; ++i) {
     const auto at = static_cast<std::size_t>(i);
     stage.post(i, {.kind = OperationKind::all_reduce, .input = in(large[at]), .output = out(large[at])});
@@ -301,8 +312,12 @@ TEST_P(CollectiveContract, OneGroupOnTwoStreamsKeepsTheOrderOfPosting) {
   }
   stage.settle();
   stage.company->settle(second);
-  for (const Bytes& buffer : small) EXPECT_TRUE(buffer == small_expected);
-  for (const Bytes& buffer : large) EXPECT_TRUE(buffer == large_expected);
+  for (const Bytes& buffer : small) {
+    EXPECT_TRUE(is_reduction(DType::f32, ReduceOp::sum, small_inputs, buffer));
+  }
+  for (const Bytes& buffer : large) {
+    EXPECT_TRUE(is_reduction(DType::f32, ReduceOp::sum, large_inputs, buffer));
+  }
 }
 
 TEST_P(CollectiveContract, WrongUseIsRefusedByNameAndTheGroupGoesOn) {
@@ -321,16 +336,18 @@ TEST_P(CollectiveContract, WrongUseIsRefusedByNameAndTheGroupGoesOn) {
                        .input_counts = std::vector<std::size_t>(static_cast<std::size_t>(n) + 1)}),
               ::testing::HasSubstr("input_counts"));
 
+  EXPECT_FALSE(stage.groups[0]->post_together({{{}, stage.streams[0].get()}}).has_value())
+      << "only messages go together";
+
   perform([](int) { return Operation{}; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CollectiveContract,
                          ::testing::Combine(::testing::Values(BackendKind::simulated,
-                                                              BackendKind::shared_memory, BackendKind::gloo),
+                                                              BackendKind::shared_memory, BackendKind::gloo,
+                                                              BackendKind::nccl),
                                             ::testing::Values(1, 2, 3, 4, 8)),
                          name_of_case);
-
-// Gloo's messages carry no signature.
 
 }  // namespace
 }  // namespace troupe::gpu

@@ -25,7 +25,7 @@ TEST_P(CollectiveFailure, AMemberThatDoesNotComeEndsTheOthersAtTheirDeadline) {
   }
   stage.settle();
   // With Gloo the first member that gives up looks lost to the others.
-  const bool tells_why = std::get<0>(GetParam()) != BackendKind::gloo;
+  const bool tells_why = stage.traits().names_missing_members;
   for (const auto& status : statuses) {
     EXPECT_THAT(outcome_of(*status), ::testing::AnyOf("timeout", tells_why ? "timeout" : "peer_lost"));
   }
@@ -41,7 +41,7 @@ TEST_P(CollectiveFailure, AMemberThatDoesNotComeEndsTheOthersAtTheirDeadline) {
 
 TEST_P(CollectiveFailure, AMemberThatNeverComesEndsTheSetUpAtItsDeadline) {
   if (n == 1) GTEST_SKIP() << "nobody to wait for";
-  if (std::get<0>(GetParam()) == BackendKind::simulated) GTEST_SKIP() << "nobody may wait in simulation";
+  if (!stage.traits().runs_in_real_time) GTEST_SKIP() << "nobody may wait in simulation";
   auto options = stage.company->options_of(0, "late", core::Epoch{1});
   options.deadline = std::chrono::milliseconds(30);
   const auto group = stage.company->create_group(0, options);
@@ -155,7 +155,8 @@ struct Holdings {
 };
 
 TEST(CollectiveEpochs, AHundredAbortsAtAnyMomentLeakNothing) {
-  for (const BackendKind kind : {BackendKind::simulated, BackendKind::shared_memory, BackendKind::gloo}) {
+  for (const BackendKind kind :
+       {BackendKind::simulated, BackendKind::shared_memory, BackendKind::gloo, BackendKind::nccl}) {
     std::mt19937_64 random(99);
     const auto company = Company::form(kind, 3);
     const auto streams = company->create_streams();
@@ -193,7 +194,7 @@ TEST(CollectiveEpochs, AHundredAbortsAtAnyMomentLeakNothing) {
 
 TEST(CollectiveEpochs, WhoeverIsDoneFirstLeavesWithoutHarm) {
   using Counts = std::vector<std::size_t>;
-  for (const BackendKind kind : {BackendKind::shared_memory, BackendKind::gloo}) {
+  for (const BackendKind kind : {BackendKind::shared_memory, BackendKind::gloo, BackendKind::nccl}) {
     const auto company = Company::form(kind, 3);
     const auto streams = company->create_streams();
     std::vector<Bytes> buffers(3, Bytes(32));
@@ -226,11 +227,12 @@ TEST(CollectiveEpochs, WhoeverIsDoneFirstLeavesWithoutHarm) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, CollectiveFailure,
                          ::testing::Combine(::testing::Values(BackendKind::simulated,
-                                                              BackendKind::shared_memory, BackendKind::gloo),
+                                                              BackendKind::shared_memory, BackendKind::gloo,
+                                                              BackendKind::nccl),
                                             ::testing::Values(1, 2, 3, 4, 8)),
                          name_of_case);
 
-// Gloo's messages carry no signature.
+// Those that find disagreement.
 INSTANTIATE_TEST_SUITE_P(Backends, CollectiveMismatch,
                          ::testing::Combine(::testing::Values(BackendKind::simulated,
                                                               BackendKind::shared_memory),

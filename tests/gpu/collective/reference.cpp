@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "core/check.hpp"
 
@@ -126,6 +127,56 @@ Bytes reference_reduce(DType dtype, ReduceOp reduce, const std::vector<Bytes>& i
     default:
       CHECK(false, "8-bit floating types are not reduced");
   }
+}
+
+namespace {
+
+double number_at(DType dtype, const Bytes& bytes, std::size_t i) {
+  const std::byte* const at = bytes.data() + i * core::size_of(dtype);
+  switch (dtype) {
+    case DType::f64:
+      return load<double>(at);
+    case DType::f32:
+      return load<float>(at);
+    case DType::f16:
+      return core::f16_to_float(load<std::uint16_t>(at));
+    default:
+      return core::bf16_to_float(load<std::uint16_t>(at));
+  }
+}
+
+/// Half the distance of 1 to the next number, and of 0.
+std::pair<double, double> roundings_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return {0x1p-53, 0x1p-1074};
+    case DType::f32:
+      return {0x1p-24, 0x1p-150};
+    case DType::f16:
+      return {0x1p-11, 0x1p-25};
+    default:
+      return {0x1p-8, 0x1p-134};
+  }
+}
+
+}  // namespace
+
+bool is_reduction_up_to_rounding(DType dtype, ReduceOp reduce, const std::vector<Bytes>& inputs,
+                                 const Bytes& output) {
+  const Bytes expected = reference_reduce(dtype, reduce, inputs);
+  const bool is_exact = !core::is_floating(dtype) || reduce == ReduceOp::min || reduce == ReduceOp::max;
+  if (is_exact || output.size() != expected.size()) return output == expected;
+  const auto [relative, absolute] = roundings_of(dtype);
+  const auto n = static_cast<double>(inputs.size());
+  for (std::size_t i = 0; i < output.size() / core::size_of(dtype); ++i) {
+    double magnitude = 0;
+    for (const Bytes& input : inputs) magnitude += std::abs(number_at(dtype, input, i));
+    if (reduce == ReduceOp::average) magnitude /= n;
+    // n - 1 sums, the factor, its product and the reference's own rounding.
+    const double bound = (n + 2) * (relative * magnitude * 1.01 + absolute);
+    if (!(std::abs(number_at(dtype, output, i) - number_at(dtype, expected, i)) <= bound)) return false;
+  }
+  return true;
 }
 
 Bytes slice(const Bytes& bytes, std::size_t begin, std::size_t count) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "core/dtype.hpp"
@@ -52,6 +53,17 @@ inline std::uint32_t reference_narrow(core::DType dtype, float value) {
 inline float rounded(core::DType dtype, float value) {
   const std::uint32_t code = reference_narrow(dtype, value);
   return reference_widen(dtype, reinterpret_cast<const std::byte*>(&code));
+}
+
+/// The elements as they lie in memory.
+inline std::vector<std::byte> codes_of(core::DType dtype, std::span<const float> values) {
+  const std::size_t size = core::size_of(dtype);
+  std::vector<std::byte> codes(values.size() * size);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint32_t code = reference_narrow(dtype, values[i]);
+    std::memcpy(&codes[i * size], &code, size);
+  }
+  return codes;
 }
 
 /// Equal bits, where all NaN are one.

@@ -1,0 +1,49 @@
+#include <utility>
+
+#include "actors/engine/data_plane_state.hpp"
+
+namespace troupe::actors {
+
+void DataPlane::State::gather_loaded() {
+  std::vector<std::shared_ptr<gpu::OperationStatus>> gathers;
+  for (std::uint32_t bucket = 0; job.optimizer_is_sharded() && bucket < buckets.size(); ++bucket) {
+    auto posted = gather_parameters(bucket);
+    if (!posted) {
+      say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});
+      return;
+    }
+    gathers.push_back(std::move(*posted));
+  }
+  tell_gathered(std::move(gathers), nullptr);
+}
+
+void DataPlane::State::exchange_loaded(LoadedBytes bytes) {
+  auto post = operation(gpu::OperationKind::all_to_all, core::DType::u8);
+  post.input = bytes.input;
+  post.output = bytes.output;
+  post.input_counts = std::move(bytes.input_counts);
+  post.output_counts = std::move(bytes.output_counts);
+  mark_begin();
+  auto posted = groups.all->post(std::move(post), communication.get());
+  if (!posted) {
+    say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});
+    return;
+  }
+  tell_gathered({std::move(*posted)}, std::move(bytes.owner));
+}
+
+/// When the stream has passed them all. `owner` keeps their memory until then.
+void DataPlane::State::tell_gathered(std::vector<std::shared_ptr<gpu::OperationStatus>> operations,
+                                     std::shared_ptr<const void> owner) {
+  communication->notify([this, operations = std::move(operations), owner = std::move(owner)] {
+    messages::StateGathered gathered;
+    for (const auto& operation : operations) {
+      const auto result = operation->result();
+      if (result && !*result && !gathered.failure.failed) gathered.failure = messages::failure_of(*result);
+    }
+    operation_began_ns = 0;
+    say(messages::Role::trainer, 0, std::move(gathered));
+  });
+}
+
+}  // namespace troupe::actors

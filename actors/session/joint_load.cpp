@@ -1,0 +1,129 @@
+#include "actors/session/joint_load.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "actors/checkpoint/reader.hpp"
+
+namespace troupe::actors {
+
+using core::Errc;
+using core::Result;
+
+namespace {
+
+/// Takes the targets that are in `shared` out of `all`.
+LoadExchange::Wanted take_shared(LoadExchange::Wanted& all, const core::SharedTargets& shared,
+                                 core::Rank rank) {
+  std::set<std::pair<std::string_view, core::Box>> known;
+  for (const auto& target : shared.common) known.emplace(target.key, target.box);
+  for (const auto& target : shared.own[static_cast<std::size_t>(rank.value)])
+    known.emplace(target.key, target.box);
+  LoadExchange::Wanted found;
+  LoadExchange::Wanted rest;
+  for (std::size_t i = 0; i < all.targets.size(); ++i) {
+    auto& to = known.contains({all.targets[i].key, all.targets[i].box}) ? found : rest;
+    to.targets.push_back(std::move(all.targets[i]));
+    to.memory.push_back(all.memory[i]);
+  }
+  all = std::move(rest);
+  return found;
+}
+
+std::size_t sum(const std::vector<std::size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+}  // namespace
+
+bool JointLoad::may_exchange() const {
+  return in_.options.mode != core::LoadMode::read && in_.world.world().value > 1;
+}
+
+Result<void> JointLoad::read(Storage& storage, const std::string& name, const core::Manifest& manifest,
+                             const core::SharedTargets& shared, std::vector<core::LoadTarget> targets,
+                             std::vector<std::span<std::byte>> memory) {
+  LoadExchange::Wanted alone{std::move(targets), std::move(memory)};
+  if (may_exchange()) {
+    manifest_ = manifest;
+    auto plan = core::plan_shared_load(manifest_, shared);
+    // The caller says that this rank withdraws.
+    if (!plan) return tl::unexpected(plan.error());
+    const bool exchanges =
+        core::choose_load(in_.options.mode, plan->bytes, in_.options.costs) == core::LoadMode::exchange;
+    TRY(agree(exchanges ? core::hash_of(*plan) : 0));
+    if (exchanges) TRY(prepare_exchange(std::move(*plan), shared, alone));
+  }
+  ReadOptions reading;
+  reading.threads = in_.world.read_threads();
+  if (exchange_) TRY(exchange_->read(storage, name, reading));
+  if (exchange_ && alone.targets.empty()) return {};
+  return read_tensors(storage, name, manifest, alone.targets, alone.memory, reading);
+}
+
+Result<void> JointLoad::withdraw() {
+  return may_exchange() && !agreed_ ? agree({}) : Result<void>{};
+}
+
+/// A rank that sees another checkpoint than rank 0, or was asked for other things, would wait for parts that
+/// nobody sends. `plan` is the hash of an exchange, 0 when each rank reads for itself, nothing without a
+/// plan.
+Result<void> JointLoad::agree(std::optional<std::uint64_t> plan) {
+  agreed_ = true;
+  const auto key = attempt_ + "plan";
+  const auto text = plan ? core::hex64(*plan) : "none";
+  if (in_.world.rank().value == 0) return in_.rendezvous.set(key, text);
+  // Who has no plan has a better reason to complain.
+  if (!plan) return {};
+  const auto first = TRY(in_.rendezvous.get(key, in_.deadline));
+  if (first == text) return {};
+  return core::fail(Errc::mismatch,
+                    "this rank would load in another way than rank 0 (plan {}, there {}): they see different "
+                    "checkpoints, or were given different options to restore",
+                    text, first);
+}
+
+/// Everything that may fail at one rank alone comes before all say that they are ready.
+Result<void> JointLoad::prepare_exchange(core::SharedLoadPlan plan, const core::SharedTargets& shared,
+                                         LoadExchange::Wanted& alone) {
+  auto wanted = take_shared(alone, shared, in_.world.rank());
+  exchange_ = TRY(LoadExchange::create(manifest_, std::move(plan), in_.world.rank(), in_.world.world(),
+                                       std::move(wanted), in_.options.exchange_bytes));
+  for (auto& round : rounds_) {
+    round = std::make_shared<Round>();
+    round->outgoing = TRY(in_.world.device().allocate(exchange_->round_bytes()));
+    round->incoming = TRY(in_.world.device().allocate(exchange_->round_bytes()));
+  }
+  return {};
+}
+
+/// While a round is on its way the one before it is taken, and the next one is packed.
+Result<void> JointLoad::exchange() {
+  if (!exchange_) return {};
+  const auto count = exchange_->rounds();
+  for (std::uint64_t round = 0; round <= count; ++round) {
+    const auto& memory = rounds_[round % 2];
+    LoadedBytes bytes;
+    if (round < count) {
+      bytes.input_counts = exchange_->sent(round);
+      bytes.output_counts = exchange_->received(round);
+      bytes.output = memory->incoming.view().subview(0, sum(bytes.output_counts));
+      const auto outgoing = memory->outgoing.view().subview(0, sum(bytes.input_counts));
+      bytes.input = outgoing;
+      bytes.owner = memory;
+      exchange_->pack({outgoing.data, outgoing.bytes});
+    }
+    if (round > 0) TRY(in_.port.wait_gathered(in_.deadline));
+    if (round < count) in_.data.exchange_loaded(std::move(bytes));
+    if (round == 0) continue;
+    const auto arrived = rounds_[(round - 1) % 2]->incoming.view();
+    exchange_->unpack({arrived.data, sum(exchange_->received(round - 1))});
+  }
+  return {};
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/checkpoint/load_exchange.hpp"
+#include "actors/engine/data_plane.hpp"
+#include "actors/session/port.hpp"
+#include "actors/session/rank_world.hpp"
+#include "actors/world/storage.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/shared_load.hpp"
+#include "core/result.hpp"
+#include "gpu/buffer.hpp"
+#include "gpu/collective/group.hpp"
+
+namespace troupe::actors {
+
+/// One rank's part in one attempt of all ranks to load a checkpoint: read() or withdraw(), then, when all
+/// ranks have agreed that everything was read, exchange(). Used by the trainer's thread.
+class JointLoad {
+ public:
+  /// All of it must outlive the load.
+  struct Surroundings {
+    RankWorld& world;
+    TrainerPort& port;
+    gpu::Rendezvous& rendezvous;
+    DataPlane& data;
+    const LoadOptions& options;
+    std::chrono::nanoseconds deadline;
+  };
+
+  /// `attempt` begins the keys of the job's store; no other attempt has it.
+  JointLoad(Surroundings surroundings, std::string attempt)
+      : in_(surroundings), attempt_(std::move(attempt)) {}
+  JointLoad(const JointLoad&) = delete;
+  JointLoad& operator=(const JointLoad&) = delete;
+
+  /// Reads what this rank wants, or the part of it that the ranks' plan gives to this rank. `shared` is what
+  /// all ranks want, as all of them know it; targets of this rank that are not in it are read by this rank.
+  /// As read_tensors() otherwise; Errc::mismatch also for a rank whose plan is not that of rank 0.
+  core::Result<void> read(Storage& storage, const std::string& name, const core::Manifest& manifest,
+                          const core::SharedTargets& shared, std::vector<core::LoadTarget> targets,
+                          std::vector<std::span<std::byte>> memory);
+  /// This rank has no plan, whatever the reason; others shall not wait for it. Nothing after read().
+  core::Result<void> withdraw();
+  /// Brings what other ranks have read. After an Error nobody can go on: the state is loaded in part.
+  core::Result<void> exchange();
+
+ private:
+  struct Round {
+    gpu::Buffer outgoing;
+    gpu::Buffer incoming;
+  };
+
+  bool may_exchange() const;
+  core::Result<void> agree(std::optional<std::uint64_t> plan);
+  core::Result<void> prepare_exchange(core::SharedLoadPlan plan, const core::SharedTargets& shared,
+                                      LoadExchange::Wanted& alone);
+
+  Surroundings in_;
+  std::string attempt_;
+  bool agreed_ = false;
+  core::Manifest manifest_;                       ///< what is planned points into it
+  std::optional<LoadExchange> exchange_;          ///< nothing: this rank reads all that it wants
+  std::array<std::shared_ptr<Round>, 2> rounds_;  ///< shared with the operation that uses it
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,146 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "actors/session/rendezvous.hpp"
+#include "actors/session/session.hpp"
+#include "core/checkpoint/integrity.hpp"
+#include "core/checkpoint/values_text.hpp"
+
+namespace troupe::actors {
+
+using core::Errc;
+using core::Value;
+using messages::Role;
+
+namespace {
+
+/// What travels in one message.
+constexpr std::size_t kMaxBytes = std::size_t{512} << 10;
+
+Value value_of(const core::Shape& shape) {
+  Value::List items;
+  for (auto extent : shape) items.emplace_back(extent);
+  return items;
+}
+
+core::Result<std::string> message_text(const Value& value) {
+  auto text = TRY(core::value_text(value));
+  if (text.size() <= kMaxBytes) return text;
+  return core::fail(
+      Errc::invalid_argument,
+      "the trainers' own tensors take {} bytes to describe, at most {} are allowed; save fewer, "
+      "larger ones",
+      text.size(), kMaxBytes);
+}
+
+core::Result<core::Shape> shape_of(const Value* value) {
+  core::Shape shape;
+  if (value == nullptr || value->as_list() == nullptr)
+    return core::fail(Errc::corrupt, "a rank described a tensor without one of its shapes");
+  for (const auto& item : *value->as_list()) {
+    const auto extent = item.as_int();
+    if (!extent) return core::fail(Errc::corrupt, "a rank described a shape that is not of integers");
+    shape.push_back(*extent);
+  }
+  return shape;
+}
+
+/// What check_integrity() looks at.
+Value value_of(const core::ShardedTensor& tensor) {
+  Value::Map map{{"key", tensor.key},
+                 {"dtype", std::string(core::name_of(tensor.dtype))},
+                 {"local", value_of(tensor.local_shape)},
+                 {"global", value_of(tensor.global_shape)},
+                 {"offset", value_of(tensor.global_offset)},
+                 {"replica", value_of(core::Shape(tensor.replica_id.begin(), tensor.replica_id.end()))},
+                 {"prepended", tensor.prepend_axis_num}};
+  if (tensor.axis_fragmentations) map.set("fragments", value_of(*tensor.axis_fragmentations));
+  return map;
+}
+
+core::Result<core::ShardedTensor> tensor_of(const Value& value) {
+  const auto* key = value.find("key");
+  const auto* dtype = value.find("dtype");
+  const auto* prepended = value.find("prepended");
+  const bool is_whole = key != nullptr && key->as_string() != nullptr && dtype != nullptr &&
+                        dtype->as_string() != nullptr && prepended != nullptr && prepended->as_int();
+  if (!is_whole) return core::fail(Errc::corrupt, "a rank described a tensor without key, dtype or axes");
+  core::ShardedTensor tensor;
+  tensor.key = *key->as_string();
+  tensor.dtype = TRY(core::dtype_from_name(*dtype->as_string()));
+  tensor.local_shape = TRY(shape_of(value.find("local")));
+  tensor.global_shape = TRY(shape_of(value.find("global")));
+  tensor.global_offset = TRY(shape_of(value.find("offset")));
+  const auto replica = TRY(shape_of(value.find("replica")));
+  tensor.replica_id.assign(replica.begin(), replica.end());
+  tensor.prepend_axis_num = *prepended->as_int();
+  if (const auto* fragments = value.find("fragments")) tensor.axis_fragmentations = TRY(shape_of(fragments));
+  return tensor;
+}
+
+core::Result<core::RankShards> shards_of(const std::string& text) {
+  core::RankShards shards;
+  const auto described = TRY(core::parse_value(text));
+  if (described.as_list() == nullptr)
+    return core::fail(Errc::corrupt, "a rank described its tensors as something that is no list");
+  for (const auto& tensor : *described.as_list()) shards.tensors.push_back(TRY(tensor_of(tensor)));
+  return shards;
+}
+
+}  // namespace
+
+/// All ranks learn the others' keys, and whether the parts make up whole tensors.
+core::Result<void> Session::agree_on_tensors() {
+  Value::List described;
+  for (const auto& own : options_.tensors) {
+    for (const auto& part : TRY(core::stacked_parts(own.tensor, own.stacking)))
+      described.push_back(value_of(part));
+  }
+  const auto deadline = options_.join_deadline;
+  TRY(rendezvous_->set(fmt::format("tensors/{}", world_.rank().value), TRY(message_text(described))));
+  if (world_.rank().value == 0) {
+    std::vector<core::RankShards> ranks;
+    Value::List keys;
+    for (std::int32_t rank = 0; rank < world_.world().value; ++rank) {
+      ranks.push_back(TRY(shards_of(TRY(rendezvous_->get(fmt::format("tensors/{}", rank), deadline)))));
+      Value::List own;
+      for (const auto& tensor : ranks.back().tensors) own.emplace_back(tensor.key);
+      keys.emplace_back(std::move(own));
+    }
+    const auto checked = core::check_integrity(ranks);
+    const auto verdict = checked ? Value(std::move(keys)) : Value(checked.error().message);
+    TRY(rendezvous_->set("tensors/verdict", TRY(message_text(verdict))));
+  }
+  const auto verdict = TRY(core::parse_value(TRY(rendezvous_->get("tensors/verdict", deadline))));
+  if (const auto* complaint = verdict.as_string())
+    return core::fail(Errc::mismatch, "the trainers' own tensors do not fit together: {}", *complaint);
+  if (verdict.as_list() == nullptr)
+    return core::fail(Errc::corrupt, "rank 0 told neither tensors nor what is wrong with them");
+  for (const auto& own : *verdict.as_list()) {
+    auto& keys = tensor_keys_.emplace_back();
+    if (own.as_list() == nullptr) continue;
+    for (const auto& key : *own.as_list()) {
+      if (key.as_string() != nullptr) keys.insert(*key.as_string());
+    }
+  }
+  return {};
+}
+
+/// Nobody touches the trainer's tensors between save() and begin_step().
+void Session::hold_tensors(Role writer, std::uint64_t save) {
+  if (options_.tensors.empty()) return;
+  post(writer, 0, messages::BucketHeld{save, static_cast<std::uint32_t>(job_.buckets.size())});
+}
+
+core::Result<void> Session::wait_tensors() {
+  if (options_.tensors.empty()) return {};
+  // What holds a save up for longer than a phase may last ends it, and then nothing is held.
+  if (saves_begun_ != 0)
+    TRY(port_.wait_staged(Role::checkpoint_writer, saves_begun_, 4 * options_.checkpoint.deadline));
+  if (local_saves_begun_ != 0)
+    TRY(port_.wait_staged(Role::local_writer, local_saves_begun_, 4 * options_.local.deadline));
+  return {};
+}
+
+}  // namespace troupe::actors

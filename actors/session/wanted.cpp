@@ -1,0 +1,144 @@
+#include "actors/session/wanted.hpp"
+
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "core/check.hpp"
+
+namespace troupe::actors {
+namespace {
+
+bool is_moment(StateKind kind) {
+  return kind == StateKind::first_moment || kind == StateKind::second_moment;
+}
+
+/// All parameters, whole, in the order in which their parts lie in memory.
+std::vector<core::LoadTarget> targets_of_parameter(const core::Manifest& manifest, const Job& job,
+                                                   std::uint32_t parameter) {
+  const auto& spec = job.specs[parameter];
+  const auto parts = spec.stored_parts();
+  CHECK(parts.has_value(), "what can be stored was checked before");
+  std::vector<core::LoadTarget> targets;
+  for (const auto& part : *parts) {
+    targets.push_back({key_in(manifest, job, parameter, StateKind::parameter, part.key), spec.dtype,
+                       part.global_shape, part.box(), spec.allow_shape_mismatch});
+  }
+  return targets;
+}
+
+/// Of a piece of a rank's state that is not read with the parameters; nothing for others.
+std::optional<core::LoadTarget> target_of_piece(const core::Manifest& manifest, const Job& job,
+                                                const RankState& state, std::size_t index,
+                                                std::span<const TrainerTensor> tensors, bool optimizer) {
+  const auto& piece = state.pieces[index];
+  if (piece.kind == StateKind::parameter || (is_moment(piece.kind) && !optimizer)) return {};
+  const auto& stored = state.structure.pieces[index];
+  const auto& tensor = state.structure.tensors[stored.tensor];
+  const bool any_shape = piece.kind == StateKind::trainer ? tensors[piece.tensor].tensor.allow_shape_mismatch
+                                                          : job.specs[piece.tensor].allow_shape_mismatch;
+  return core::LoadTarget{key_of(manifest, job, state, index), tensor.dtype, tensor.shape, stored.box,
+                          any_shape};
+}
+
+/// The state of a rank that the checkpoint has, beside the parameters.
+std::vector<core::LoadTarget> own_targets(const Job& job, core::Rank rank, const core::Manifest& manifest,
+                                          bool optimizer) {
+  std::vector<core::LoadTarget> targets;
+  const auto state = state_of(job, rank);
+  for (std::size_t i = 0; i < state.pieces.size(); ++i) {
+    auto target = target_of_piece(manifest, job, state, i, {}, optimizer);
+    if (target && manifest.find(target->key) != nullptr) targets.push_back(*std::move(target));
+  }
+  return targets;
+}
+
+}  // namespace
+
+core::KeySet Wanted::keys() const {
+  core::KeySet keys;
+  for (const auto& target : targets) keys.insert(target.key);
+  return keys;
+}
+
+void Wanted::drop(const core::KeySet& keys) {
+  Wanted kept;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (keys.contains(targets[i].key)) continue;
+    kept.targets.push_back(std::move(targets[i]));
+    kept.memory.push_back(memory[i]);
+  }
+  *this = std::move(kept);
+}
+
+std::string key_in(const core::Manifest& manifest, const Job& job, std::uint32_t parameter, StateKind kind,
+                   const std::string& part) {
+  const auto optimizer = job.options.optimizer.kind;
+  const auto master = state_key(StateKind::master, optimizer, part);
+  const bool is_value = kind == StateKind::parameter || kind == StateKind::master;
+  if (!is_value) return state_key(kind, optimizer, part);
+  const bool is_fp32 = kind == StateKind::master || job.specs[parameter].dtype == core::DType::f32;
+  return is_fp32 && manifest.find(master) != nullptr ? master : part;
+}
+
+std::string key_of(const core::Manifest& manifest, const Job& job, const RankState& state,
+                   std::size_t index) {
+  const auto& piece = state.pieces[index];
+  const auto& key = state.structure.tensors[state.structure.pieces[index].tensor].key;
+  if (piece.kind == StateKind::trainer) return key;
+  const auto prefix = state_key(piece.kind, job.options.optimizer.kind, "");
+  return key_in(manifest, job, piece.tensor, piece.kind, key.substr(prefix.size()));
+}
+
+core::KeySet requested_keys(const core::Manifest& manifest, const Job& job, bool optimizer) {
+  core::KeySet keys;
+  for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
+    const auto parts = job.specs[p].stored_parts();
+    CHECK(parts.has_value(), "what can be stored was checked before");
+    for (auto kind : state_kinds(job, job.parameters[p].buffer)) {
+      if (is_moment(kind) && !optimizer) continue;
+      for (const auto& part : *parts) keys.insert(key_in(manifest, job, p, kind, part.key));
+    }
+  }
+  return keys;
+}
+
+core::SharedTargets shared_targets(const Job& job, const core::Manifest& manifest, bool optimizer) {
+  core::SharedTargets targets;
+  for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
+    for (auto& target : targets_of_parameter(manifest, job, p)) {
+      if (manifest.find(target.key) != nullptr) targets.common.push_back(std::move(target));
+    }
+  }
+  targets.own.resize(static_cast<std::size_t>(job.world.value));
+  if (!job.optimizer_is_sharded()) {
+    auto alike = own_targets(job, {0}, manifest, optimizer);
+    targets.common.insert(targets.common.end(), std::make_move_iterator(alike.begin()),
+                          std::make_move_iterator(alike.end()));
+    return targets;
+  }
+  for (std::int32_t rank = 0; rank < job.world.value; ++rank)
+    targets.own[static_cast<std::size_t>(rank)] = own_targets(job, {rank}, manifest, optimizer);
+  return targets;
+}
+
+Wanted wanted_of(const core::Manifest& manifest, const Job& job, const RankState& state,
+                 std::span<const gpu::BufferView> memory, const DataPlane& data,
+                 std::span<const TrainerTensor> tensors, bool optimizer) {
+  Wanted wanted;
+  for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
+    auto rest = data.parameter(p);
+    for (auto& target : targets_of_parameter(manifest, job, p)) {
+      const auto bytes = static_cast<std::size_t>(target.box.elements()) * core::size_of(target.dtype);
+      wanted.add(std::move(target), rest.subview(0, bytes));
+      rest = rest.subview(bytes, rest.bytes - bytes);
+    }
+  }
+  for (std::size_t i = 0; i < state.pieces.size(); ++i) {
+    if (auto target = target_of_piece(manifest, job, state, i, tensors, optimizer))
+      wanted.add(*std::move(target), memory[i]);
+  }
+  return wanted;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/engine/data_plane.hpp"
+#include "actors/engine/state.hpp"
+#include "core/checkpoint/load_plan.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/shared_load.hpp"
+#include "core/checkpoint/strictness.hpp"
+#include "gpu/buffer.hpp"
+
+namespace troupe::actors {
+
+/// What a rank reads of a checkpoint, and where to: memory[i] is for targets[i].
+struct Wanted {
+  std::vector<core::LoadTarget> targets;
+  std::vector<std::span<std::byte>> memory;
+
+  void add(core::LoadTarget target, gpu::BufferView view) {
+    targets.push_back(std::move(target));
+    memory.emplace_back(view.data, view.bytes);
+  }
+  core::KeySet keys() const;
+  /// Wants these no more.
+  void drop(const core::KeySet& keys);
+};
+
+/// The key under which a checkpoint has this state of a stored part of a parameter. The exact value wins: an
+/// fp32 parameter is read from the fp32 copy that a job with narrow parameters saved, and such a job's copy
+/// from the parameter of one that had none.
+std::string key_in(const core::Manifest& manifest, const Job& job, std::uint32_t parameter, StateKind kind,
+                   const std::string& part);
+
+/// key_in() of a piece of a rank's state; the trainer's own tensors have their own keys.
+std::string key_of(const core::Manifest& manifest, const Job& job, const RankState& state, std::size_t piece);
+
+/// The keys of all parameters and their state that ranks of the job ask this checkpoint for.
+core::KeySet requested_keys(const core::Manifest& manifest, const Job& job, bool optimizer);
+
+/// What all ranks of a job want of a checkpoint: parameters, and, each of its own, their optimizer's state;
+/// with `optimizer` false only what follows from the weights. What the checkpoint lacks is left out, and the
+/// trainer's tensors are, of which ranks know no places but their own.
+core::SharedTargets shared_targets(const Job& job, const core::Manifest& manifest, bool optimizer);
+
+/// What the rank wants: all parameters, its state of them (moments only with `optimizer`), and the trainer's
+/// tensors. `memory` is of state.pieces.
+Wanted wanted_of(const core::Manifest& manifest, const Job& job, const RankState& state,
+                 std::span<const gpu::BufferView> memory, const DataPlane& data,
+                 std::span<const TrainerTensor> tensors, bool optimizer);
+
+}  // namespace troupe::actors

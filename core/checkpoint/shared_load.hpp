@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/load_plan.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// How ranks that need the same bytes of a checkpoint come by them.
+enum class LoadMode : std::uint8_t {
+  automatic,  ///< what choose_load() expects to be faster
+  read,       ///< each rank reads all that it needs
+  exchange,   ///< each shard is read by one rank and goes from it to the others
+};
+std::string_view name_of(LoadMode mode) noexcept;
+
+/// What a load is expected to meet. Assumptions, not measurements: every rank must come to the same decision.
+struct LoadCosts {
+  double rank_bytes_per_second = 1.5e9;    ///< that one rank reads and hashes, alone
+  double storage_bytes_per_second = 8e9;   ///< that all ranks together get from the storage
+  double exchange_bytes_per_second = 1e9;  ///< that one rank sends or receives, while all do
+};
+
+/// What a load of several ranks moves, in whole shards as far as reading is concerned.
+struct LoadBytes {
+  std::uint64_t needed = 0;         ///< by all ranks together; a shard counts once for every rank
+  std::uint64_t most_needed = 0;    ///< by the rank that needs most
+  std::uint64_t distinct = 0;       ///< shards that somebody needs, each once
+  std::uint64_t most_assigned = 0;  ///< to the rank that reads most when each shard is read once
+  std::uint64_t most_moved = 0;     ///< that a rank sends or receives in an exchange, the larger of both
+
+  friend bool operator==(const LoadBytes&, const LoadBytes&) = default;
+};
+
+/// Seconds that a load is expected to take:
+///   read:     max(most_needed / rank, needed / storage)
+///   exchange: max(most_assigned / rank, distinct / storage) + most_moved / exchange
+double seconds_of(LoadMode mode, const LoadBytes& bytes, const LoadCosts& costs);
+/// `wanted`, or when it is automatic the faster one; `read` of equal ones, and when nothing would be moved.
+LoadMode choose_load(LoadMode wanted, const LoadBytes& bytes, const LoadCosts& costs);
+
+/// A shard that is read once, and who takes what of it.
+struct SharedRead {
+  /// Bytes [begin, end) of the shard, all that the rank needs of it and perhaps some between.
+  struct Part {
+    std::uint32_t rank = 0;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+
+    friend bool operator==(const Part&, const Part&) = default;
+  };
+  const ManifestTensor* tensor = nullptr;
+  const ManifestShard* shard = nullptr;
+  std::uint32_t reader = 0;  ///< one of those who need it
+  bool for_all = false;      ///< every rank takes [begin, end) of the only part, whose rank means nothing
+  std::vector<Part> parts;   ///< by ascending ranks, the reader among them
+};
+
+struct SharedLoadPlan {
+  std::vector<SharedRead> reads;  ///< in the order of files and bytes; each shard once
+  LoadBytes bytes;
+};
+
+/// What the ranks of a job want: `common` all of them, `own[r]` only rank r beside it. The same shard may be
+/// in both.
+struct SharedTargets {
+  std::vector<LoadTarget> common;
+  std::vector<std::vector<LoadTarget>> own;
+};
+
+/// Who reads which shard: core::distribute() for a load. A pure function, so that ranks which plan by
+/// themselves plan the same. `manifest` must outlive the plan. Errors are those of plan_load().
+Result<SharedLoadPlan> plan_shared_load(const Manifest& manifest, const SharedTargets& targets);
+
+/// Tells plans apart, for ranks that hold theirs against each other's.
+std::uint64_t hash_of(const SharedLoadPlan& plan);
+
+}  // namespace troupe::core

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/result.hpp"
+#include "gpu/collective/nccl/calls.hpp"
+#include "gpu/collective/nccl/disposal.hpp"
+
+namespace troupe::gpu {
+
+/// When and why to stop waiting for NCCL.
+struct NcclPatience {
+  std::chrono::steady_clock::time_point give_up;
+  std::chrono::nanoseconds limit{};  ///< how long that was, for errors
+  std::function<bool()> is_over = [] { return false; };
+};
+
+/// A call and the stream that it goes on.
+struct NcclLaunch {
+  NcclCall call;
+  NativeStream stream = nullptr;
+};
+
+/// One non-blocking communicator. NCCL allows one thread at a time for all communicators of a device:
+/// launch() takes the device's mutex from its caller, and everything else keeps out of the way of launch().
+class NcclCommunicator {
+ public:
+  struct Place {
+    int index = 0;
+    int size = 0;
+  };
+
+  /// Joins the communicator of `id`, as all members do. On an error nothing is left to dispose of. The device
+  /// must be the thread's, and `launches` be the device's mutex, which is held only during calls. `disposal`
+  /// must outlive the communicator.
+  static core::Result<std::unique_ptr<NcclCommunicator>> join(
+      std::shared_ptr<const NcclLibrary> library, NcclDisposal& disposal, NcclCaller caller, Place place,
+      const NcclUniqueId& id, const NcclOptions& options, const NcclPatience& patience, std::mutex& launches);
+
+  /// Disposes of the communicator as if by abort(), unless that was done.
+  ~NcclCommunicator();
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  /// Enqueues the calls on their streams, as one group. When it returns, what is enqueued next on the streams
+  /// comes after them. Errc::invalid_argument leaves the communicator usable, all else does not. The caller
+  /// holds the device's mutex.
+  core::Result<void> launch(std::span<const NcclLaunch> launches, const NcclPatience& patience);
+
+  /// What NCCL noticed since; nothing while a launch is under way, which looks itself.
+  std::optional<core::Error> async_error();
+
+  /// Ends the communicator: later calls find it gone. Null when that was done before.
+  std::shared_ptr<NcclDisposal::Task> abort();
+  std::shared_ptr<NcclDisposal::Task> leave();
+
+  const NcclCaller& caller() const { return *caller_; }
+
+ private:
+  NcclCommunicator(std::shared_ptr<const NcclLibrary> library, NcclDisposal& disposal, NcclCaller caller)
+      : library_(std::move(library)),
+        disposal_(disposal),
+        caller_(std::make_shared<const NcclCaller>(std::move(caller))) {}
+
+  NcclStatus call(const NcclLaunch& launch, NcclComm comm) const;
+  core::Error error(NcclStatus status, std::string_view what, NcclComm comm) const;
+  core::Error gone(std::string_view what) const;
+  NcclHandle take();
+
+  // Shared by all who call NCCL.
+  const std::shared_ptr<const NcclLibrary> library_;
+  NcclDisposal& disposal_;
+  // Shared with the thread that disposes of the communicator: NCCL may keep its name.
+  const std::shared_ptr<const NcclCaller> caller_;
+  // Held during calls; shared as caller_ is, since who disposes waits for calls that began before.
+  const std::shared_ptr<std::timed_mutex> calls_ = std::make_shared<std::timed_mutex>();
+  std::atomic<NcclComm> comm_ = nullptr;  ///< null once somebody disposes of it
+};
+
+}  // namespace troupe::gpu

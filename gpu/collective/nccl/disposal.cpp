@@ -1,0 +1,175 @@
+#include "gpu/collective/nccl/disposal.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpu/collective/nccl/poll.hpp"
+
+namespace troupe::gpu {
+
+using Clock = std::chrono::steady_clock;
+
+/// What a disposing thread needs and tells. It outlives the NcclDisposal when the thread is stuck.
+class NcclDisposal::Task {
+ public:
+  Task(std::shared_ptr<const NcclLibrary> library, const NcclDevicePort& port, NcclHandle handle,
+       const NcclOptions& options, bool in_peace)
+      : library_(std::move(library)),
+        make_current_(port.make_current),
+        handle_(std::move(handle)),
+        leave_budget_(options.leave_budget),
+        in_peace_(in_peace),
+        began_(Clock::now()),
+        budget_(options.abort_budget + (in_peace ? options.leave_budget : std::chrono::nanoseconds{})) {}
+
+  void run() {
+    // A device that is out of order is no reason to keep the communicator.
+    (void)make_current_();
+    wait_for_calls();
+    if (!in_peace_ || !leave()) (void)library_->api.comm_abort(handle_.comm);
+    std::lock_guard lock(mutex_);
+    done_ = true;
+    changed_.notify_all();
+  }
+
+  bool is_done() const {
+    std::lock_guard lock(mutex_);
+    return done_;
+  }
+  bool wait() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, began_ + budget_, [this] { return done_; });
+  }
+
+  /// What to report, once.
+  std::optional<core::Error> stuck() {
+    std::lock_guard lock(mutex_);
+    if (done_ || reported_ || Clock::now() < began_ + budget_) return std::nullopt;
+    reported_ = true;
+    return core::Error{
+        core::Errc::timeout,
+        fmt::format("{}: ncclCommAbort did not return within {} ms; the device can not be used any "
+                    "more in this process: end the process and start the rank again",
+                    handle_.caller->text(),
+                    std::chrono::duration_cast<std::chrono::milliseconds>(budget_).count())};
+  }
+  bool is_reported() const {
+    std::lock_guard lock(mutex_);
+    return reported_;
+  }
+
+  std::thread thread;  ///< touched by the NcclDisposal only
+
+ private:
+  /// A thread that polls gives up soon and must not find the communicator gone. One that does not come back
+  /// is inside a call, which only the abort can end.
+  void wait_for_calls() const {
+    std::unique_lock lock(*handle_.calls, std::defer_lock);
+    (void)lock.try_lock_for(budget_ / 2);
+  }
+
+  /// False when the communicator is to be aborted instead.
+  bool leave() const {
+    const auto& api = library_->api;
+    NcclStatus status = api.comm_finalize(handle_.comm);
+    if (status == NcclStatus::in_progress || status == NcclStatus::success) {
+      status = poll_nccl(api, handle_.comm, began_ + leave_budget_, [] { return false; });
+    }
+    return status == NcclStatus::success && api.comm_destroy(handle_.comm) == NcclStatus::success;
+  }
+
+  const std::shared_ptr<const NcclLibrary> library_;
+  const std::function<core::Result<void>()> make_current_;
+  const NcclHandle handle_;
+  const std::chrono::nanoseconds leave_budget_;
+  const bool in_peace_;
+  const Clock::time_point began_;
+  const std::chrono::nanoseconds budget_;
+  mutable std::mutex mutex_;  // guards done_ and reported_
+  std::condition_variable changed_;
+  bool done_ = false;
+  bool reported_ = false;
+};
+
+NcclDisposal::NcclDisposal(std::shared_ptr<const NcclLibrary> library, NcclDevicePort port,
+                           NcclOptions options)
+    : library_(std::move(library)), port_(std::move(port)), options_(std::move(options)) {}
+
+NcclDisposal::~NcclDisposal() {
+  (void)wait_for_all();
+  for (const auto& task : tasks_) task->thread.detach();
+}
+
+std::shared_ptr<NcclDisposal::Task> NcclDisposal::abort(NcclHandle handle) {
+  return start(std::move(handle), false);
+}
+
+std::shared_ptr<NcclDisposal::Task> NcclDisposal::leave(NcclHandle handle) {
+  return start(std::move(handle), true);
+}
+
+std::shared_ptr<NcclDisposal::Task> NcclDisposal::start(NcclHandle handle, bool in_peace) {
+  auto task = std::make_shared<Task>(library_, port_, std::move(handle), options_, in_peace);
+  std::lock_guard lock(mutex_);
+  task->thread = std::thread([task] { task->run(); });
+  tasks_.push_back(task);
+  return task;
+}
+
+bool NcclDisposal::wait(const std::shared_ptr<Task>& task) {
+  const bool done = task->wait();
+  (void)look();
+  return done;
+}
+
+bool NcclDisposal::wait_for_all() {
+  std::vector<std::shared_ptr<Task>> tasks;
+  {
+    std::lock_guard lock(mutex_);
+    tasks.assign(tasks_.begin(), tasks_.end());
+  }
+  for (const auto& task : tasks) (void)task->wait();
+  (void)look();
+  std::lock_guard lock(mutex_);
+  return tasks_.empty();
+}
+
+bool NcclDisposal::look() {
+  std::vector<core::Error> stuck;
+  bool runs = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto each = tasks_.begin(); each != tasks_.end();) {
+      if ((*each)->is_done()) {
+        // Nothing but its return is left of the thread: who waits may count threads afterwards.
+        (*each)->thread.join();
+        each = tasks_.erase(each);
+        continue;
+      }
+      if (auto error = (*each)->stuck()) stuck.push_back(*std::move(error));
+      runs = runs || !(*each)->is_reported();
+      ++each;
+    }
+  }
+  for (const auto& error : stuck) {
+    if (options_.on_stuck) options_.on_stuck(error);
+  }
+  return runs;
+}
+
+std::function<void(const core::Error&)> end_process_when_stuck() {
+  return [](const core::Error& error) {
+    (void)std::fprintf(stderr, "troupe: %s\n", error.message.c_str());
+    _exit(kAbortStuckExitCode);
+  };
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+
+#include "gpu/collective/nccl/errors.hpp"
+#include "gpu/collective/nccl/library.hpp"
+#include "gpu/collective/nccl/options.hpp"
+
+namespace troupe::gpu {
+
+/// A communicator, with whom it belongs to.
+struct NcclHandle {
+  NcclComm comm = nullptr;
+  // Both shared by the communicator's user and by the thread which disposes of it, which may be left behind.
+  std::shared_ptr<const NcclCaller> caller;
+  /// Held by whoever calls NCCL with this communicator.
+  std::shared_ptr<std::timed_mutex> calls;
+};
+
+/// Gets rid of communicators. Aborting one blocks for as long as its teardown takes, so each goes in a thread
+/// of its own, and one that does not come back is reported and left behind. Thread safe.
+class NcclDisposal {
+ public:
+  class Task;
+
+  NcclDisposal(std::shared_ptr<const NcclLibrary> library, NcclDevicePort port, NcclOptions options);
+  /// Waits for what was begun, as long as the budgets allow.
+  ~NcclDisposal();
+  NcclDisposal(const NcclDisposal&) = delete;
+  NcclDisposal& operator=(const NcclDisposal&) = delete;
+
+  /// Begins to abort the communicator, which nobody may begin to use from now on. Returns at once.
+  std::shared_ptr<Task> abort(NcclHandle handle);
+  /// Begins to leave: operations end first, and peers may leave later. Aborts when that takes too long.
+  std::shared_ptr<Task> leave(NcclHandle handle);
+
+  /// Blocks until the task is done; false when its budget passed first.
+  bool wait(const std::shared_ptr<Task>& task);
+  /// Blocks until every task is done, or its budget passed; false when some are stuck.
+  bool wait_for_all();
+  /// Reports tasks that are stuck; says whether any task runs. Asked from time to time.
+  bool look();
+
+ private:
+  std::shared_ptr<Task> start(NcclHandle handle, bool in_peace);
+
+  // Shared by all who call NCCL, also by threads that were left behind.
+  const std::shared_ptr<const NcclLibrary> library_;
+  const NcclDevicePort port_;
+  const NcclOptions options_;
+  std::mutex mutex_;  // guards tasks_
+  // Each task is shared by this list, its thread and who waits for it.
+  std::list<std::shared_ptr<Task>> tasks_;
+};
+
+}  // namespace troupe::gpu

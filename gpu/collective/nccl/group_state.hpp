@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpu/collective/nccl/nccl_group.hpp"
+
+namespace troupe::gpu {
+
+/// What a group is while anybody may still look at it.
+class NcclGroup::State final : public NcclWatched, public std::enable_shared_from_this<NcclGroup::State> {
+ public:
+  State(NcclDevice& device, GroupOptions options, int index, std::unique_ptr<NcclCommunicator> communicator,
+        Buffer words);
+
+  int index() const { return index_; }
+  const GroupOptions& options() const { return options_; }
+  NcclDevice& device() const { return device_; }
+  BufferView words() const { return words_.view(); }
+
+  /// Prepared operations, launched as one.
+  core::Result<std::vector<std::shared_ptr<OperationStatus>>> post(std::vector<Posting> postings);
+
+  /// Finishes what is over, fails the group when something is late or NCCL reports an error.
+  bool look() override;
+  /// The first call counts: running and later operations end in `error`.
+  void fail(core::Error error);
+  /// The member has no more use for the group.
+  void leave();
+  /// Of a group that failed; false when NCCL is stuck.
+  bool wait_for_disposal();
+
+  NcclOrder order() const;
+  void forget_order();
+
+ private:
+  struct Running {
+    std::string what;  ///< "all_reduce 17"
+    std::chrono::nanoseconds deadline{};
+    Event started;  ///< the stream has come to the operation
+    Event done;
+    std::optional<std::chrono::steady_clock::time_point> began;  ///< when `started` was first seen complete
+    std::shared_ptr<OperationStatus> status;
+  };
+
+  core::Result<void> launch(std::vector<Posting>& postings, const std::vector<NcclPlan>& plans,
+                            std::vector<Running>& running);
+  core::Result<Running> begin(const Operation& operation);
+  void keep(const std::vector<Posting>& postings, std::vector<Running> running);
+  void count(const Operation& operation);
+  std::vector<std::shared_ptr<OperationStatus>> take_finished();
+  std::optional<core::Error> find_late();
+  void give_back(Running& running);
+  std::optional<core::Error> failure() const;
+
+  NcclDevice& device_;
+  const GroupOptions options_;
+  const int index_;
+  const Buffer words_;
+  const std::unique_ptr<NcclCommunicator> communicator_;
+  std::mutex ending_;  // guards disposal_; taken before mutex_
+  // Shared with the NcclDisposal and its thread.
+  std::shared_ptr<NcclDisposal::Task> disposal_;
+  mutable std::mutex mutex_;  // guards all below
+  std::list<Running> running_;
+  std::optional<core::Error> failure_;
+  std::uint64_t posted_ = 0;
+  NcclOrder order_;
+};
+
+}  // namespace troupe::gpu

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "core/result.hpp"
+#include "gpu/collective/group.hpp"
+#include "gpu/collective/nccl/library.hpp"
+#include "gpu/collective/nccl/nccl_device.hpp"
+#include "gpu/collective/nccl/options.hpp"
+
+namespace troupe::gpu {
+
+/// Collectives of GPUs, on one host or many, through NCCL. One for each device; at most one device a process
+/// is what NCCL's abort is made for. What differs from the other back-ends:
+///
+/// - the arithmetic is NCCL's, see ReduceOp;
+/// - members which disagree are not found out: they hang until their deadlines. NcclGroup::order() compares;
+/// - all members must post the operations of all groups of a device in one order, since their kernels wait
+/// for
+///   each other on the device. Threads that post at once are let through one by one, in no order;
+/// - messages of one group run one at a time, in the order of posting, unless they are posted together;
+/// - who is missing when a deadline passes is not known. A dead peer on another host shows as
+///   Errc::peer_lost, one on this host only by deadlines or by what else watches it;
+/// - a group of one member has no communicator and copies.
+///
+/// post() returns when the operation is on its stream, tens of microseconds later. It waits for peers, up to
+/// the operation's deadline, only where NCCL must still connect to them; create_group() connects all, with
+/// NcclOptions::warm_up. Groups are best made while nothing else runs on the device.
+class NcclBackend final : public CollectiveBackend {
+ public:
+  /// `rendezvous` and `device` must outlive the back-end, and it the groups.
+  NcclBackend(std::shared_ptr<const NcclLibrary> library, Device& device, NcclDevicePort port,
+              Rendezvous& rendezvous, NcclOptions options = {});
+
+  std::string_view name() const override { return "nccl"; }
+  /// The first member makes a unique id of its own for each group and epoch; the others find it with the
+  /// rendezvous. Errc::mismatch when members have different versions of NCCL.
+  core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) override;
+
+  const NcclCapabilities& capabilities() const { return device_.library()->capabilities; }
+  /// Waits until all communicators that were given up are gone; false when some are stuck.
+  bool wait_for_disposals();
+
+ private:
+  core::Result<NcclUniqueId> agree_on_id(const GroupOptions& options, int index);
+
+  Rendezvous& rendezvous_;
+  NcclDevice device_;
+};
+
+}  // namespace troupe::gpu

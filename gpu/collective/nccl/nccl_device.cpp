@@ -1,0 +1,49 @@
+#include "gpu/collective/nccl/nccl_device.hpp"
+
+namespace troupe::gpu {
+
+/// Has the watch notice communicators whose abort does not come back.
+class NcclDevice::Reaper final : public NcclWatched {
+ public:
+  explicit Reaper(NcclDisposal& disposal) : disposal_(disposal) {}
+  bool look() override { return disposal_.look(); }
+
+ private:
+  NcclDisposal& disposal_;
+};
+
+NcclDevice::NcclDevice(std::shared_ptr<const NcclLibrary> library, Device& device, NcclDevicePort port,
+                       NcclOptions options)
+    : library_(std::move(library)),
+      device_(device),
+      port_(std::move(port)),
+      options_(std::move(options)),
+      disposal_(std::make_unique<NcclDisposal>(library_, port_, options_)),
+      reaper_(std::make_shared<Reaper>(*disposal_)),
+      watch_(std::make_unique<NcclWatch>(options_.watch_period)) {
+  watch_->add(reaper_);
+}
+
+NcclDevice::~NcclDevice() {
+  watch_.reset();
+  disposal_.reset();
+}
+
+core::Result<Event> NcclDevice::take_event() {
+  {
+    std::lock_guard lock(events_mutex_);
+    if (!events_.empty()) {
+      Event event = std::move(events_.back());
+      events_.pop_back();
+      return event;
+    }
+  }
+  return device_.create_event();
+}
+
+void NcclDevice::return_event(Event event) {
+  std::lock_guard lock(events_mutex_);
+  events_.push_back(std::move(event));
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/result.hpp"
+#include "gpu/collective/nccl/disposal.hpp"
+#include "gpu/collective/nccl/library.hpp"
+#include "gpu/collective/nccl/options.hpp"
+#include "gpu/collective/nccl/watch.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::gpu {
+
+/// What all NCCL groups of one device share. Thread safe; must outlive the groups.
+class NcclDevice {
+ public:
+  NcclDevice(std::shared_ptr<const NcclLibrary> library, Device& device, NcclDevicePort port,
+             NcclOptions options);
+  ~NcclDevice();
+
+  const std::shared_ptr<const NcclLibrary>& library() const { return library_; }
+  Device& device() const { return device_; }
+  const NcclDevicePort& port() const { return port_; }
+  const NcclOptions& options() const { return options_; }
+  NcclDisposal& disposal() { return *disposal_; }
+  NcclWatch& watch() { return *watch_; }
+
+  /// Held by whoever launches: NCCL refuses launches on one device from two threads, and two that came in
+  /// different orders on different ranks would wait for each other.
+  std::mutex& launches() { return launches_; }
+
+  /// Events are used again and never destroyed before the device's end: that can wait for a kernel that
+  /// hangs.
+  core::Result<Event> take_event();
+  void return_event(Event event);
+
+ private:
+  class Reaper;
+
+  // Shared by all who call NCCL.
+  const std::shared_ptr<const NcclLibrary> library_;
+  Device& device_;
+  const NcclDevicePort port_;
+  const NcclOptions options_;
+  std::mutex launches_;
+  std::mutex events_mutex_;  // guards events_
+  std::vector<Event> events_;
+  std::unique_ptr<NcclDisposal> disposal_;
+  // Shared with the watch's list, which holds it weakly.
+  std::shared_ptr<Reaper> reaper_;
+  std::unique_ptr<NcclWatch> watch_;
+};
+
+}  // namespace troupe::gpu

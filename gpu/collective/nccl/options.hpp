@@ -1,0 +1,53 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "core/result.hpp"
+#include "gpu/collective/nccl/abi.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::gpu {
+
+/// What NCCL must know of the device whose tensors it moves.
+struct NcclDevicePort {
+  std::string name;  ///< "cuda:0", for errors
+  /// The native stream behind a stream of the device.
+  std::function<NativeStream(StreamView)> native;
+  /// Makes the device the calling thread's. NCCL takes it from there.
+  std::function<core::Result<void>()> make_current = [] { return core::Result<void>(); };
+};
+
+struct NcclOptions {
+  /// Blocks of threads that a group's kernels may take from computation; 0 leaves the choice to NCCL. All
+  /// members must give the same.
+  int min_ctas = 0;
+  int max_ctas = 0;
+
+  /// Run one operation of each sort, of a word, while a group is made: NCCL connects members when they first
+  /// need each other, and post() would wait for that.
+  bool warm_up = true;
+
+  /// How often running operations are looked at: for deadlines and for errors that NCCL reports later.
+  std::chrono::nanoseconds watch_period = std::chrono::milliseconds(10);
+
+  /// How long ncclCommAbort may take. It usually takes milliseconds, but has no limit of its own.
+  std::chrono::nanoseconds abort_budget = std::chrono::seconds(10);
+  /// How long a group that ends well may wait for its peers to leave too, before it is aborted.
+  std::chrono::nanoseconds leave_budget = std::chrono::seconds(10);
+
+  /// Called from a thread of the back-end, once for each abort that did not return within its budget. The
+  /// device's memory and streams can not be trusted then, so end_process_when_stuck() is the usual choice.
+  /// Empty: nothing is done but that the thread is left behind.
+  std::function<void(const core::Error&)> on_stuck;
+};
+
+/// How a process ends whose NCCL could not be aborted; the launcher starts it again.
+inline constexpr int kAbortStuckExitCode = 98;
+
+/// Writes the error to standard error and ends the process with kAbortStuckExitCode, at once: no destructor
+/// could wait for the device.
+std::function<void(const core::Error&)> end_process_when_stuck();
+
+}  // namespace troupe::gpu

@@ -1,0 +1,55 @@
+#include "gpu/collective/nccl/watch.hpp"
+
+#include <pthread.h>
+
+#include <utility>
+
+namespace troupe::gpu {
+
+NcclWatch::NcclWatch(std::chrono::nanoseconds period) : thread_([this, period] { work(period); }) {}
+
+NcclWatch::~NcclWatch() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void NcclWatch::add(std::weak_ptr<NcclWatched> watched) {
+  std::lock_guard lock(mutex_);
+  watched_.push_back(std::move(watched));
+}
+
+void NcclWatch::wake() {
+  {
+    std::lock_guard lock(mutex_);
+    if (awake_) return;
+    awake_ = true;
+  }
+  changed_.notify_one();
+}
+
+void NcclWatch::work(std::chrono::nanoseconds period) {
+  pthread_setname_np(pthread_self(), "nccl watch");
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    changed_.wait(lock, [this] { return awake_ || stopping_; });
+    changed_.wait_for(lock, period, [this] { return stopping_; });
+    if (stopping_) return;
+    // Cleared before looking: what begins meanwhile wakes the next round.
+    awake_ = false;
+    std::erase_if(watched_, [](const auto& each) { return each.expired(); });
+    const auto all = watched_;
+    lock.unlock();
+    bool runs = false;
+    for (const auto& each : all) {
+      if (const auto watched = each.lock()) runs = watched->look() || runs;
+    }
+    lock.lock();
+    awake_ = awake_ || runs;
+  }
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,25 @@
+#include <utility>
+
+#include "gpu/collective/nccl/cuda/cuda_port.hpp"
+#include "gpu/cuda/cuda_device.hpp"
+#include "gpu/cuda/cuda_stream.hpp"
+#include "tests/cuda_emulation/emulated_machine.hpp"
+#include "tests/nccl_emulation/emulated_member.hpp"
+
+namespace troupe::gpu {
+
+EmulatedNcclDevice open_emulated_nccl_device() {
+  EmulatedNcclDevice member;
+  member.device = open_cuda_device({}).value();
+  member.port = cuda_nccl_port(0);
+  member.run_on_stream = [](NativeStream native, std::function<void(Completion)> start) {
+    native->queue.enqueue_async("nccl", std::move(start));
+  };
+  return member;
+}
+
+void run_on_emulated_stream(StreamView stream, std::function<void()> body) {
+  cuda_stream(stream).native()->queue.enqueue("test", {}, std::move(body));
+}
+
+}  // namespace troupe::gpu

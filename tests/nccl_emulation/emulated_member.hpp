@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "gpu/collective/nccl/nccl_backend.hpp"
+#include "gpu/device.hpp"
+#include "tests/nccl_emulation/fake_nccl.hpp"
+
+namespace troupe::gpu {
+
+/// A device on which the emulated NCCL runs. Two sources define it: on_host.cpp with the host's device, and
+/// cuda/on_cuda.cpp with the CUDA device over its emulated runtime; a test program links one of them.
+struct EmulatedNcclDevice {
+  std::unique_ptr<Device> device;
+  NcclDevicePort port;
+  RunOnStream run_on_stream;
+};
+EmulatedNcclDevice open_emulated_nccl_device();
+
+/// What StreamQueue::enqueue() does, on any of these devices.
+void run_on_emulated_stream(StreamView stream, std::function<void()> body);
+
+}  // namespace troupe::gpu
