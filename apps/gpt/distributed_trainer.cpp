@@ -1,5 +1,6 @@
 #include "apps/gpt/distributed_trainer.hpp"
 
+#include <algorithm>
 #include <chrono>
 
 #include "actors/engine/arena.hpp"
@@ -68,7 +69,21 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
     model_ = TRY(make());
   }
   gradients_.resize(specs.size());
-  return write_initial_values(*device_);
+  TRY(write_initial_values(*device_));
+  return on_host ? Result<void>{} : warm_up();
+}
+
+// A kernel is loaded when it first runs, and loading may wait for all that the device runs: for a collective,
+// say, whose other ranks wait for this one. So every kernel runs once before the first collective.
+Result<void> DistributedTrainer::warm_up() {
+  std::size_t largest = 0;
+  for (const auto& spec : model_->table().specs) largest = std::max(largest, spec.elements());
+  const auto scratch = TRY(device_->allocate(largest * sizeof(float)));
+  const std::vector<float*> gradients(readable_.size(), scratch.view().as<float>().data());
+  batch_.fill_evenly(corpus_->evaluation(), 0, 1);
+  TRY(model_->forward_backward(readable_, gradients, batch_.tokens(), batch_.targets(), {}));
+  TRY(model_->take_losses());
+  return compute_->synchronize(kDeadline);
 }
 
 Result<void> DistributedTrainer::write_initial_values(gpu::Device& device) {

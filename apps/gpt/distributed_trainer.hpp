@@ -64,6 +64,7 @@ class DistributedTrainer {
                      const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
   core::Result<void> write_initial_values(gpu::Device& device);
+  core::Result<void> warm_up();
   core::Result<double> run_lane(core::Lane lane);
 
   DistributedTrainerOptions options_;

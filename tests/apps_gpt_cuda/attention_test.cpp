@@ -3,7 +3,7 @@
 #include "apps/gpt/cuda/kernels.hpp"
 #include "apps/gpt/layers/attention.hpp"
 #include "core/random.hpp"
-#include "tests/apps_gpt_cuda/emulated_gpu.hpp"
+#include "tests/apps_gpt_cuda/test_gpu.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -51,7 +51,7 @@ class CudaAttention : public testing::Test {
     return results;
   }
 
-  EmulatedGpu gpu_;
+  TestGpu gpu_;
 };
 
 using Types = testing::Types<float, Bf16>;

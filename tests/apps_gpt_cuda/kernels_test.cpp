@@ -10,7 +10,7 @@
 #include "apps/gpt/layers/rms_norm.hpp"
 #include "apps/gpt/layers/rotary.hpp"
 #include "core/random.hpp"
-#include "tests/apps_gpt_cuda/emulated_gpu.hpp"
+#include "tests/apps_gpt_cuda/test_gpu.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -42,7 +42,7 @@ class CudaKernels : public testing::Test {
     return made;
   }
 
-  EmulatedGpu gpu_;
+  TestGpu gpu_;
   std::uint64_t seed_ = 0;
 };
 

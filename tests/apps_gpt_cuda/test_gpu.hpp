@@ -18,7 +18,7 @@
 namespace troupe::apps::gpt {
 
 /// A GPU with one stream, and tensors on it.
-class EmulatedGpu {
+class TestGpu {
  public:
   gpu::Device& device() { return *device_; }
   gpu::StreamView stream() { return stream_.get(); }

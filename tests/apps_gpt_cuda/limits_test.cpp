@@ -1,0 +1,51 @@
+#include <gtest/gtest.h>
+
+#include "tests/apps_gpt_cuda/on_gpu.hpp"
+#include "tests/cuda_emulation/control.hpp"
+
+// What only the emulated machine tells, or has little enough of.
+
+namespace troupe::apps::gpt {
+namespace {
+
+TEST(CudaModel, WaitsForLossesOnlyWhenTheyAreTaken) {
+  Case smallest = kCases[0];
+  smallest.shape = {1, 1};
+  OnGpu gpu(smallest);
+  const auto tokens = some_tokens(gpu.model().shape(), 1);
+  const auto copies = cuda_emulation::pageable_copies();
+  for (int i = 0; i < 70; ++i) ASSERT_TRUE(gpu.model().forward_loss(gpu.parameters(), tokens, tokens));
+
+  const auto losses = gpu.model().take_losses().value();
+
+  EXPECT_EQ(losses, std::vector<double>(70, losses[0]));
+  EXPECT_EQ(cuda_emulation::pageable_copies(), copies);
+  EXPECT_TRUE(gpu.model().take_losses().value().empty());
+}
+
+TEST(CudaModel, RefusesWhatItCanNotCompute) {
+  TestGpu gpu;
+  ModelConfig wide = preset("tiny").value();
+  wide.heads = 1;
+  wide.width = 256;
+
+  const auto model = create_cuda_model(wide, {1, 4}, {}, gpu.device(), gpu.stream());
+
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code, core::Errc::invalid_argument);
+  EXPECT_NE(model.error().message.find("at most 128"), std::string::npos) << model.error().message;
+}
+
+TEST(CudaModel, SaysHowMuchMemoryItAskedFor) {
+  TestGpu gpu;
+  ModelConfig large = preset("demo").value();
+  large.layers = 64;
+
+  const auto model = create_cuda_model(large, {512, 64}, {}, gpu.device(), gpu.stream());
+
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code, core::Errc::out_of_memory);
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
