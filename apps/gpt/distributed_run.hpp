@@ -20,7 +20,7 @@ struct DistributedRunOptions {
   std::string prompt;
   std::size_t sample_bytes = 0;
   SamplingOptions sampling;
-  std::string collectives = "shared_memory";
+  std::string collectives = "automatic";
   std::int64_t trace_steps = 0;  ///< so many steps at the beginning are traced, when the session traces
   /// Directory of checkpoints; empty: none are saved.
   std::string checkpoints;

@@ -36,7 +36,7 @@ struct Options {
   std::size_t sample_bytes = 400;
   std::string prompt = "And ";
   SamplingOptions sampling;
-  std::string strategy = "zero1", numerics = "ordered", collectives = "shared_memory", output;
+  std::string strategy = "zero1", numerics = "ordered", collectives = "automatic", output;
   bool no_overlap = false, trace = false;
   std::int64_t bucket_elements = 0;
   int optimizer_instances = 1;
@@ -54,7 +54,7 @@ void add_distributed_options(CLI::App& app, Options& o) {
   app.add_option("--strategy", o.strategy, "ddp or zero1")->capture_default_str();
   app.add_option("--numerics", o.numerics, "ordered (same bits for any number of ranks) or fast")
       ->capture_default_str();
-  app.add_option("--collectives", o.collectives, "shared_memory or gloo")->capture_default_str();
+  app.add_option("--collectives", o.collectives, "automatic, shared_memory, gloo or nccl")->capture_default_str();
   app.add_flag("--no-overlap", o.no_overlap, "Communicate between forward and backward only");
   app.add_option("--bucket-elements", o.bucket_elements, "A bucket closes with this many; 0: a default")
       ->capture_default_str();
