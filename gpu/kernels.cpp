@@ -31,45 +31,69 @@ void zero(BufferView destination, StreamView stream) {
   enqueue(stream, "zero", destination.bytes, [=] { zero(destination); });
 }
 
+void pack(std::vector<ConstBufferView> ranges, BufferView flat, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->pack(ranges, flat);
+  enqueue(stream, "pack", 2 * flat.bytes, [ranges = std::move(ranges), flat] { pack(ranges, flat); });
+}
+
+void unpack(ConstBufferView flat, std::vector<BufferView> ranges, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->unpack(flat, ranges);
+  enqueue(stream, "unpack", 2 * flat.bytes, [ranges = std::move(ranges), flat] { unpack(flat, ranges); });
+}
+
 void fill(Elements destination, float value, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->fill(destination, value);
   enqueue(stream, "fill", destination.view.bytes, [=] { fill(destination, value); });
 }
 
 void cast(ConstElements source, Elements destination, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->cast(source, destination);
   enqueue(stream, "cast", source.view.bytes + destination.view.bytes, [=] { cast(source, destination); });
 }
 
 void scale(Elements values, float factor, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->scale(values, factor);
   enqueue(stream, "scale", 2 * values.view.bytes, [=] { scale(values, factor); });
 }
 
 void accumulate(ConstElements source, Elements destination, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->accumulate(source, destination);
   const std::uint64_t bytes = source.view.bytes + 2 * destination.view.bytes;
   enqueue(stream, "accumulate", bytes, [=] { accumulate(source, destination); });
 }
 
 void tree_sum(TreeSum sum, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->tree_sum(sum);
   std::uint64_t bytes = sum.output.view.bytes;
   for (const ConstBufferView slot : sum.slots) bytes += slot.bytes;
   enqueue(stream, "tree_sum", bytes, [sum = std::move(sum)] { tree_sum(sum); });
 }
 
 void add_squares(ConstElements values, BufferView sum, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->add_squares(values, sum);
   enqueue(stream, "add_squares", values.view.bytes, [=] { add_squares(values, sum); });
 }
 
+void add_square_sums(ConstBufferView parts, BufferView into, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->add_square_sums(parts, into);
+  enqueue(stream, "add_square_sums", parts.bytes + into.bytes, [=] { add_square_sums(parts, into); });
+}
+
 void raise_to_largest(ConstElements values, BufferView largest, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->raise_to_largest(values, largest);
   enqueue(stream, "raise_to_largest", values.view.bytes, [=] { raise_to_largest(values, largest); });
 }
 
 void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum,
               StreamView stream) {
+  if (auto* own = stream->kernels()) return own->sgd_step(options, parameter, momentum);
   const std::uint64_t bytes = bytes_of(parameter) + 2 * momentum.bytes;
   enqueue(stream, "sgd_step", bytes, [=] { sgd_step(options, parameter, momentum); });
 }
 
 void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
                AdamMoments moments, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->adam_step(options, step, parameter, moments);
   const std::uint64_t bytes = bytes_of(parameter) + 2 * (moments.first.bytes + moments.second.bytes);
   enqueue(stream, "adam_step", bytes, [=] { adam_step(options, step, parameter, moments); });
 }

@@ -8,12 +8,15 @@
 #include "core/lanes.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/elements.hpp"
+#include "gpu/optimizer_options.hpp"
 #include "gpu/stream.hpp"
 
 namespace troupe::gpu {
 
 /// The kernels. Each comes twice: with a StreamView it is enqueued, and everything its arguments refer to
-/// must stay alive until the stream has passed it; without one it runs at once, on memory of the host.
+/// must stay alive until the stream has passed it; without one it runs at once, on memory of the host. On the
+/// stream of a device with memory of its own the arguments are of that memory; copy() also takes memory of
+/// the host on either side, and should find it pinned (Device::allocate_staging).
 ///
 /// All arithmetic is fp32 with every operation rounded (no fused multiply-add), elements narrower than fp32
 /// are widened exactly and rounded once, to nearest even, when they are stored. So a kernel gives the same
@@ -23,6 +26,9 @@ namespace troupe::gpu {
 void copy(ConstBufferView source, BufferView destination);
 void zero(BufferView destination);
 void fill(Elements destination, float value);
+/// The ranges one after another, without gaps, in `flat`; and from there. No range overlaps another.
+void pack(std::span<const ConstBufferView> ranges, BufferView flat);
+void unpack(ConstBufferView flat, std::span<const BufferView> ranges);
 /// The ranges do not overlap, unless both dtypes are of one size and the ranges are the same.
 void cast(ConstElements source, Elements destination);
 /// values *= factor
@@ -44,6 +50,8 @@ void tree_sum(const TreeSum& sum);
 
 /// Adds to the square sum; `sum` is one core::ExactSquareSum.
 void add_squares(ConstElements values, BufferView sum);
+/// into += the sum of all parts; both are whole core::ExactSquareSum.
+void add_square_sums(ConstBufferView parts, BufferView into);
 /// Raises `largest`, one u32, to the largest magnitude as the bits of a float (which order as the numbers do;
 /// NaN is above Inf).
 void raise_to_largest(ConstElements values, BufferView largest);
@@ -57,26 +65,9 @@ struct ParameterStep {
   Elements parameter;         ///< where the new master values are copied to; empty for nowhere
 };
 
-/// torch.optim.SGD with dampening 0.
-struct SgdOptions {
-  double learning_rate = 1e-3;
-  double momentum = 0;
-  double weight_decay = 0;
-  bool nesterov = false;
-};
 /// `momentum` is the fp32 momentum buffer, which begins with zeros; empty when options.momentum is 0.
 void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum);
 
-/// torch.optim.Adam and AdamW (amsgrad off), in the order of operations of their single tensor form. Factors
-/// which are the same for all elements are computed in double and rounded once.
-struct AdamOptions {
-  double learning_rate = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0;
-  bool decoupled_weight_decay = true;  ///< true is AdamW, false is Adam
-};
 struct AdamMoments {
   BufferView first;   ///< fp32, begins with zeros
   BufferView second;  ///< fp32, begins with zeros
@@ -87,12 +78,15 @@ void adam_step(const AdamOptions& options, std::int64_t step, const ParameterSte
 
 void copy(ConstBufferView source, BufferView destination, StreamView stream);
 void zero(BufferView destination, StreamView stream);
+void pack(std::vector<ConstBufferView> ranges, BufferView flat, StreamView stream);
+void unpack(ConstBufferView flat, std::vector<BufferView> ranges, StreamView stream);
 void fill(Elements destination, float value, StreamView stream);
 void cast(ConstElements source, Elements destination, StreamView stream);
 void scale(Elements values, float factor, StreamView stream);
 void accumulate(ConstElements source, Elements destination, StreamView stream);
 void tree_sum(TreeSum sum, StreamView stream);
 void add_squares(ConstElements values, BufferView sum, StreamView stream);
+void add_square_sums(ConstBufferView parts, BufferView into, StreamView stream);
 void raise_to_largest(ConstElements values, BufferView largest, StreamView stream);
 void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum,
               StreamView stream);

@@ -10,6 +10,7 @@
 #include "gpu/cuda/cuda_stream.hpp"
 #include "gpu/cuda/memory_pool.hpp"
 #include "gpu/cuda/status.hpp"
+#include "gpu/cuda/warm_up.hpp"
 #include "gpu/host/host_stream.hpp"
 
 namespace troupe::gpu {
@@ -42,7 +43,7 @@ class CudaDevice final : public Device {
 
   core::Result<void> open() {
     memory_ = TRY(MemoryPool::create(context_));
-    return {};
+    return warm_up(context_, *memory_);
   }
 
   DeviceKind kind() const override { return DeviceKind::cuda; }

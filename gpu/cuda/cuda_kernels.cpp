@@ -4,11 +4,96 @@
 
 #include "core/check.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
+#include "gpu/cuda/kernels/launch.hpp"
+#include "gpu/kernel_checks.hpp"
 
 namespace troupe::gpu {
+namespace {
+
+formats::Format format_of(core::DType dtype) {
+  switch (dtype) {
+    case core::DType::f32:
+      return formats::Format::f32;
+    case core::DType::f16:
+      return formats::Format::f16;
+    case core::DType::bf16:
+      return formats::Format::bf16;
+    case core::DType::f8_e4m3:
+      return formats::Format::f8_e4m3;
+    case core::DType::f8_e5m2:
+      return formats::Format::f8_e5m2;
+    default:
+      CHECK(false, "kernels take floating elements of at most 32 bits");
+  }
+}
+
+DeviceArray array_of(ConstElements elements) {
+  // Which arrays a kernel writes is said where it is launched.
+  return {const_cast<std::byte*>(elements.view.data), format_of(elements.dtype)};
+}
+
+DeviceArray floats_of(BufferView view) {
+  return {view.data, formats::Format::f32};
+}
+
+OptimizerArrays arrays_of(const ParameterStep& step, BufferView first, BufferView second) {
+  OptimizerArrays arrays;
+  arrays.gradient = array_of(step.gradient);
+  arrays.gradient_factor = step.gradient_factor;
+  arrays.master = floats_of(step.master);
+  if (step.parameter.view.bytes > 0) arrays.parameter = array_of(step.parameter);
+  arrays.first = floats_of(first);
+  arrays.second = floats_of(second);
+  return arrays;
+}
+
+/// Calls copy(range, offset in the flat buffer) for each range that is not empty.
+template <class Ranges, class Copy>
+void for_each_range(const Ranges& ranges, Copy copy) {
+  std::size_t offset = 0;
+  for (const auto& range : ranges) {
+    if (range.bytes > 0) copy(range, offset);
+    offset += range.bytes;
+  }
+}
+
+/// Copies as many at a time as one launch takes.
+class Copies {
+ public:
+  explicit Copies(const LaunchTarget& target) : target_(target) {}
+
+  void add(ConstBufferView source, std::byte* destination) {
+    if (list_.count == CopyList::kCopies) flush();
+    list_.sources[list_.count] = source.data;
+    list_.destinations[list_.count] = destination;
+    list_.bytes[list_.count] = source.bytes;
+    ++list_.count;
+  }
+
+  cudaError_t flush() {
+    if (status_ == cudaSuccess) status_ = launch_copies(list_, target_);
+    list_.count = 0;
+    return status_;
+  }
+
+ private:
+  const LaunchTarget& target_;
+  CopyList list_;
+  cudaError_t status_ = cudaSuccess;
+};
+
+}  // namespace
+
+template <class Launch>
+void CudaKernels::run(std::string_view label, const Launch& launch) {
+  auto& context = stream_.context();
+  stream_.run(label, [&](cudaStream_t stream) {
+    return launch(LaunchTarget{stream, context.info.multiprocessors, &context.occupancy});
+  });
+}
 
 void CudaKernels::copy(ConstBufferView source, BufferView destination) {
-  CHECK(source.bytes == destination.bytes, "a copy has as many bytes as its source");
+  check_copy(source, destination);
   if (source.bytes == 0) return;
   stream_.run("copy", [=](cudaStream_t stream) {
     return cudaMemcpyAsync(destination.data, source.data, source.bytes, cudaMemcpyDefault, stream);
@@ -19,6 +104,113 @@ void CudaKernels::zero(BufferView destination) {
   if (destination.bytes == 0) return;
   stream_.run("zero", [=](cudaStream_t stream) {
     return cudaMemsetAsync(destination.data, 0, destination.bytes, stream);
+  });
+}
+
+void CudaKernels::pack(std::span<const ConstBufferView> ranges, BufferView flat) {
+  check_ranges(ranges, flat.bytes);
+  run("pack", [&](const LaunchTarget& target) {
+    Copies copies(target);
+    for_each_range(ranges, [&](ConstBufferView range, std::size_t at) { copies.add(range, flat.data + at); });
+    return copies.flush();
+  });
+}
+
+void CudaKernels::unpack(ConstBufferView flat, std::span<const BufferView> ranges) {
+  check_ranges(ranges, flat.bytes);
+  run("unpack", [&](const LaunchTarget& target) {
+    Copies copies(target);
+    for_each_range(ranges, [&](BufferView range, std::size_t at) {
+      copies.add(flat.subview(at, range.bytes), range.data);
+    });
+    return copies.flush();
+  });
+}
+
+void CudaKernels::fill(Elements destination, float value) {
+  run("fill", [&](const LaunchTarget& target) {
+    return launch_fill(array_of(destination), value, destination.count(), target);
+  });
+}
+
+void CudaKernels::cast(ConstElements source, Elements destination) {
+  check_cast(source, destination);
+  if (source.dtype == destination.dtype) {
+    if (source.view.data != destination.view.data) copy(source.view, destination.view);
+    return;
+  }
+  run("cast", [&](const LaunchTarget& target) {
+    return launch_cast(array_of(source), array_of(destination), source.count(), target);
+  });
+}
+
+void CudaKernels::scale(Elements values, float factor) {
+  run("scale", [&](const LaunchTarget& target) {
+    return launch_scale(array_of(values), factor, values.count(), target);
+  });
+}
+
+void CudaKernels::accumulate(ConstElements source, Elements destination) {
+  check_accumulate(source, destination);
+  run("accumulate", [&](const LaunchTarget& target) {
+    return launch_accumulate(array_of(source), array_of(destination), source.count(), target);
+  });
+}
+
+void CudaKernels::tree_sum(const TreeSum& sum) {
+  check_tree_sum(sum);
+  CHECK(sum.slots.size() <= TreeProgram::kSlots && sum.steps.size() <= TreeProgram::kSlots,
+        "a tree sum on a GPU has at most 256 slots");
+  TreeProgram program;
+  for (const ConstBufferView slot : sum.slots) program.slots[program.slot_count++] = slot.data;
+  for (const auto step : sum.steps) {
+    program.destinations[program.step_count] = static_cast<std::uint8_t>(step.destination);
+    program.sources[program.step_count++] = static_cast<std::uint8_t>(step.source);
+  }
+  program.format = format_of(sum.dtype);
+  program.factor = sum.factor;
+  program.output = array_of(sum.output);
+  run("tree_sum",
+      [&](const LaunchTarget& target) { return launch_tree_sum(program, sum.output.count(), target); });
+}
+
+void CudaKernels::add_squares(ConstElements values, BufferView sum) {
+  check_add_squares(sum);
+  run("add_squares", [&](const LaunchTarget& target) {
+    return launch_add_squares(array_of(values), values.count(), sum.as<std::int64_t>().data(), target);
+  });
+}
+
+void CudaKernels::add_square_sums(ConstBufferView parts, BufferView into) {
+  check_add_square_sums(parts, into);
+  run("add_square_sums", [&](const LaunchTarget& target) {
+    return launch_add_square_sums(parts.as<std::int64_t>().data(), parts.bytes / sizeof(core::ExactSquareSum),
+                                  into.as<std::int64_t>().data(), target);
+  });
+}
+
+void CudaKernels::raise_to_largest(ConstElements values, BufferView largest) {
+  check_raise_to_largest(largest);
+  run("raise_to_largest", [&](const LaunchTarget& target) {
+    return launch_raise_to_largest(array_of(values), values.count(), largest.as<std::uint32_t>().data(),
+                                   target);
+  });
+}
+
+void CudaKernels::sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum) {
+  check_sgd_step(options, parameter, momentum);
+  run("sgd_step", [&](const LaunchTarget& target) {
+    return launch_sgd_step(SgdFactors(options), arrays_of(parameter, momentum, {}),
+                           parameter.gradient.count(), target);
+  });
+}
+
+void CudaKernels::adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
+                            AdamMoments moments) {
+  check_adam_step(step, parameter, moments);
+  run("adam_step", [&](const LaunchTarget& target) {
+    return launch_adam_step(AdamFactors(options, step), arrays_of(parameter, moments.first, moments.second),
+                            parameter.gradient.count(), target);
   });
 }
 

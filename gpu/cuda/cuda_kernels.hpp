@@ -1,20 +1,44 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <string_view>
+
 #include "gpu/device_kernels.hpp"
 
 namespace troupe::gpu {
 
 class CudaStream;
+struct LaunchTarget;
 
-/// The kernels on one stream of CUDA.
+/// The kernels on one stream of CUDA. gpu/cuda/kernels/launch.hpp has what the kernels' compiler makes of
+/// them.
 class CudaKernels final : public DeviceKernels {
  public:
   explicit CudaKernels(CudaStream& stream) : stream_(stream) {}
 
   void copy(ConstBufferView source, BufferView destination) override;
   void zero(BufferView destination) override;
+  void pack(std::span<const ConstBufferView> ranges, BufferView flat) override;
+  void unpack(ConstBufferView flat, std::span<const BufferView> ranges) override;
+  void fill(Elements destination, float value) override;
+  void cast(ConstElements source, Elements destination) override;
+  void scale(Elements values, float factor) override;
+  void accumulate(ConstElements source, Elements destination) override;
+  /// Of at most 256 slots.
+  void tree_sum(const TreeSum& sum) override;
+  void add_squares(ConstElements values, BufferView sum) override;
+  void add_square_sums(ConstBufferView parts, BufferView into) override;
+  void raise_to_largest(ConstElements values, BufferView largest) override;
+  void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum) override;
+  void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
+                 AdamMoments moments) override;
 
  private:
+  /// Calls launch(target), which returns what CUDA said.
+  template <class Launch>
+  void run(std::string_view label, const Launch& launch);
+
   CudaStream& stream_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "core/check.hpp"
@@ -86,8 +87,13 @@ void CudaStream::expect(std::function<void()> done, std::function<void(const cor
     if (failed) failed(*context_.failure.get());
     return;
   }
-  context_.waiter.add(
-      number_, {std::move(*event), [done = std::move(done)](cudaEvent_t) { done(); }, std::move(failed)});
+  context_.waiter.add(number_, {std::move(*event),
+                                [done = std::move(done)](PooledEvent reached) {
+                                  // Free for the next before anybody hears of it.
+                                  reached = {};
+                                  done();
+                                },
+                                std::move(failed)});
 }
 
 core::Result<void> CudaStream::synchronize(std::chrono::nanoseconds deadline) {
@@ -109,8 +115,18 @@ core::Result<void> CudaStream::synchronize(std::chrono::nanoseconds deadline) {
         "stream's trace for the task that does not end",
         name_, context_.device(), std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count());
   }
-  if (outcome->error) return tl::unexpected<core::Error>(*outcome->error);
-  return {};
+  if (!outcome->error) return {};
+  // Whoever hears of the failure lets go of the memory, so what was enqueued before it must be over.
+  await_end(deadline);
+  return tl::unexpected<core::Error>(*outcome->error);
+}
+
+void CudaStream::await_end(std::chrono::nanoseconds deadline) {
+  const DeviceGuard guard(context_.device());
+  const DeviceTime begin = host_now();
+  while (cudaStreamQuery(stream_) == cudaErrorNotReady && host_now() - begin < deadline) {
+    std::this_thread::sleep_for(context_.options.poll_period);
+  }
 }
 
 DeviceKernels* CudaStream::kernels() {
@@ -139,9 +155,9 @@ void CudaStream::run_observed(std::string_view label,
 void CudaStream::report(std::string_view label, DeviceTime enqueued, PooledEvent begin, PooledEvent end) {
   // std::function wants copies, an event has none: the closure is its one owner.
   auto first = std::make_shared<PooledEvent>(std::move(begin));
-  auto done = [&context = context_, name = name_, label, enqueued, first](cudaEvent_t last) {
+  auto done = [&context = context_, name = name_, label, enqueued, first](PooledEvent last) {
     const auto began = context.clock.time_of(first->native());
-    const auto ended = context.clock.time_of(last);
+    const auto ended = context.clock.time_of(last.native());
     if (!context.check(began) || !context.check(ended)) return;
     // Two clocks never agree to the last bit; but nothing begins before it is enqueued, nor ends after it was
     // seen to be over.

@@ -74,7 +74,7 @@ void EventWaiter::poll() {
       if (failure_.is_set()) return;
       Entry entry = std::move(entries.front());
       entries.pop_front();
-      entry.done(entry.event.native());
+      entry.done(std::move(entry.event));
     }
     queue = entries.empty() ? waiting_.erase(queue) : std::next(queue);
   }

@@ -26,7 +26,7 @@ class EventWaiter {
  public:
   struct Entry {
     PooledEvent event;
-    std::function<void(cudaEvent_t)> done;
+    std::function<void(PooledEvent)> done;
     std::function<void(const core::Error&)> failed;  ///< may be empty
   };
 

@@ -15,6 +15,9 @@ core::Error cuda_error(cudaError_t status, std::string_view call, int device) {
   } else if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) {
     code = core::Errc::unavailable;
     advice = "install a driver that is new enough for this build's CUDA runtime, or train on the host device";
+  } else if (status == cudaErrorNoKernelImageForDevice) {
+    code = core::Errc::unavailable;
+    advice = "build for this GPU as well: -DCMAKE_CUDA_ARCHITECTURES takes its compute capability";
   } else if (status == cudaErrorInvalidDevice) {
     code = core::Errc::unavailable;
     advice = "look at CUDA_VISIBLE_DEVICES and at troupe doctor for the devices there are";

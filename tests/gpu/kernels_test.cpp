@@ -5,16 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
+#include <cstring>
 #include <functional>
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
-#include "gpu/host/host_device.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 #include "tests/gpu/host/kernels/numbers.hpp"
 #include "tests/gpu/manual_timeline.hpp"
+#include "tests/gpu/place.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -35,58 +36,87 @@ void in_pieces(std::size_t count, const std::function<void(std::size_t, std::siz
   }
 }
 
-void expect_same(const Vector& found, const std::vector<float>& expected) {
-  ASSERT_EQ(found.count(), expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_TRUE(same(found[i], expected[i]))
-        << "element " << i << ": " << found[i] << ", expected " << expected[i];
-  }
-}
+class Kernels : public testing::TestWithParam<PlaceUnderTest>, protected AtPlace {
+ protected:
+  void SetUp() override { open(GetParam()); }
+};
 
-void expect_same(const Vector& found, const Vector& expected) {
-  std::vector<float> values;
-  for (std::size_t i = 0; i < expected.count(); ++i) values.push_back(expected[i]);
-  expect_same(found, values);
-}
-
-TEST(Kernels, CopyAndZeroMoveBytesOfAnyCount) {
+TEST_P(Kernels, CopyAndZeroMoveBytesOfAnyCount) {
   for (const std::size_t count : kCounts) {
-    Vector source(DType::bf16, mixed_numbers(count, 1, true));
-    Vector destination(DType::bf16, count);
+    const auto source = vector(DType::bf16, mixed_numbers(count, 1, true));
+    const auto destination = vector(DType::bf16, count);
 
-    copy(source.view(), destination.view());
-    expect_same(destination, source);
+    run([&](auto... stream) { copy(source.view(), destination.view(), stream...); });
+    expect_same(destination, source.values());
 
-    zero(destination.view());
+    run([&](auto... stream) { zero(destination.view(), stream...); });
     expect_same(destination, std::vector<float>(count, 0.0F));
   }
 }
 
-TEST(Kernels, FillRoundsItsValueOnce) {
-  for (const DType dtype : kFloating) {
-    Vector destination(dtype, 1025);
+TEST_P(Kernels, PackedRangesLieOneAfterAnotherAndFindTheirWayBack) {
+  // Of lengths and at places which no word wider than a byte divides, and more than one launch takes.
+  constexpr std::size_t kRanges = 300;
+  std::mt19937 bits(3);
+  std::vector<std::size_t> lengths(kRanges);
+  for (auto& length : lengths) length = bits() % 7 == 0 ? bits() % 5000 : bits() % 40;
+  std::vector<std::byte> bytes(kRanges * 5100);
+  for (auto& byte : bytes) byte = static_cast<std::byte>(bits());
+  const Buffer source = place().allocate(bytes.size());
+  const Buffer destination = place().allocate(bytes.size());
+  place().write(bytes.data(), source.view());
+  std::vector<ConstBufferView> from;
+  std::vector<BufferView> to;
+  std::vector<std::byte> expected;
+  std::vector<std::byte> scattered(bytes.size());
+  std::size_t at = 0;
+  for (const std::size_t length : lengths) {
+    from.emplace_back(source.view().subview(at, length));
+    to.push_back(destination.view().subview(at, length));
+    expected.insert(expected.end(), bytes.begin() + at, bytes.begin() + at + length);
+    std::memcpy(&scattered[at], &bytes[at], length);
+    at += length + bits() % 3 * 16 + bits() % 3;
+  }
+  const Buffer flat = place().allocate(expected.size());
 
-    fill(destination.elements(), 0.3F);
+  run([&](auto... stream) { pack(from, flat.view(), stream...); });
+  run([&](auto... stream) { unpack(flat.view(), to, stream...); });
+
+  std::vector<std::byte> found(expected.size());
+  place().read(flat.view(), found.data());
+  EXPECT_EQ(found, expected);
+  found.resize(scattered.size());
+  place().read(destination.view(), found.data());
+  EXPECT_EQ(found, scattered) << "every range is where it was, and nothing beside it was touched";
+}
+
+TEST_P(Kernels, FillRoundsItsValueOnce) {
+  for (const DType dtype : kFloating) {
+    const auto destination = vector(dtype, 1025);
+
+    run([&](auto... stream) { fill(destination.elements(), 0.3F, stream...); });
 
     expect_same(destination, std::vector<float>(1025, rounded(dtype, 0.3F)));
   }
 }
 
-TEST(Kernels, CastRoundsOnceBetweenAllFloatingPairs) {
+TEST_P(Kernels, CastRoundsOnceBetweenAllFloatingPairs) {
   for (const DType from : kFloating) {
     for (const DType to : kFloating) {
       for (const std::size_t count : kCounts) {
-        Vector source(from, mixed_numbers(count, 2, true));
-        Vector destination(to, count);
-        Vector pieces(to, count);
+        const auto source = vector(from, mixed_numbers(count, 2, true));
+        const auto destination = vector(to, count);
+        const auto pieces = vector(to, count);
 
-        cast(source.elements(), destination.elements());
+        run([&](auto... stream) { cast(source.elements(), destination.elements(), stream...); });
         in_pieces(count, [&](std::size_t first, std::size_t length) {
-          cast(source.elements().part(first, length), pieces.elements().part(first, length));
+          run([&](auto... stream) {
+            cast(source.elements().part(first, length), pieces.elements().part(first, length), stream...);
+          });
         });
 
-        std::vector<float> expected(count);
-        for (std::size_t i = 0; i < count; ++i) expected[i] = rounded(to, source[i]);
+        std::vector<float> expected = source.values();
+        for (float& value : expected) value = rounded(to, value);
         expect_same(destination, expected);
         expect_same(pieces, expected);
       }
@@ -94,42 +124,86 @@ TEST(Kernels, CastRoundsOnceBetweenAllFloatingPairs) {
   }
 }
 
-TEST(Kernels, ScaleMultipliesInFp32AndRoundsOnce) {
+TEST_P(Kernels, CastWidensEveryCodeOfEveryFormatExactly) {
+  for (const DType from : kFloating) {
+    const std::size_t size = core::size_of(from);
+    const std::size_t codes = std::size_t{1} << std::min<std::size_t>(16, 8 * size);
+    std::vector<std::byte> bytes(codes * size);
+    std::vector<float> expected(codes);
+    for (std::uint32_t code = 0; code < codes; ++code) {
+      // fp32 has too many codes; some of every exponent will do.
+      const std::uint32_t word = size == 4 ? code << 16 | code : code;
+      std::memcpy(&bytes[code * size], &word, size);
+      expected[code] = reference_widen(from, &bytes[code * size]);
+    }
+    const Buffer source = place().allocate(bytes.size());
+    place().write(bytes.data(), source.view());
+    const auto destination = vector(DType::f32, codes);
+
+    run([&](auto... stream) { cast({source.view(), from}, destination.elements(), stream...); });
+
+    expect_same(destination, expected);
+  }
+}
+
+TEST_P(Kernels, CastRoundsEveryUpperHalfOfAFloatToNearestEven) {
+  // The lower halves around a tie of every format.
+  for (const std::uint32_t low : {0U, 1U, 0x0fffU, 0x1000U, 0x1001U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
+    std::vector<float> numbers(1 << 16);
+    for (std::uint32_t high = 0; high < numbers.size(); ++high) {
+      numbers[high] = std::bit_cast<float>(high << 16 | low);
+    }
+    const auto source = vector(DType::f32, numbers);
+    for (const DType to : kFloating) {
+      const auto destination = vector(to, numbers.size());
+
+      run([&](auto... stream) { cast(source.elements(), destination.elements(), stream...); });
+
+      std::vector<float> expected = numbers;
+      for (float& value : expected) value = rounded(to, value);
+      expect_same(destination, expected);
+    }
+  }
+}
+
+TEST_P(Kernels, ScaleMultipliesInFp32AndRoundsOnce) {
   for (const DType dtype : kFloating) {
     for (const std::size_t count : kCounts) {
-      const Vector source(dtype, mixed_numbers(count, 3, true));
-      Vector whole = source;
-      Vector pieces = source;
+      const auto whole = vector(dtype, mixed_numbers(count, 3, true));
+      const Vector pieces = whole;
+      std::vector<float> expected = whole.values();
 
-      scale(whole.elements(), 1.0F / 3);
+      run([&](auto... stream) { scale(whole.elements(), 1.0F / 3, stream...); });
       in_pieces(count, [&](std::size_t first, std::size_t length) {
-        scale(pieces.elements().part(first, length), 1.0F / 3);
+        run([&](auto... stream) { scale(pieces.elements().part(first, length), 1.0F / 3, stream...); });
       });
 
-      std::vector<float> expected(count);
-      for (std::size_t i = 0; i < count; ++i) expected[i] = rounded(dtype, source[i] * (1.0F / 3));
+      for (float& value : expected) value = rounded(dtype, value * (1.0F / 3));
       expect_same(whole, expected);
       expect_same(pieces, expected);
     }
   }
 }
 
-TEST(Kernels, AccumulateAddsInFp32AndRoundsOnce) {
+TEST_P(Kernels, AccumulateAddsInFp32AndRoundsOnce) {
   for (const DType from : kSummed) {
     for (const DType to : kSummed) {
       for (const std::size_t count : kCounts) {
-        Vector source(from, mixed_numbers(count, 4, true));
-        const Vector before(to, mixed_numbers(count, 5, true));
-        Vector whole = before;
-        Vector pieces = before;
+        const auto source = vector(from, mixed_numbers(count, 4, true));
+        const auto whole = vector(to, mixed_numbers(count, 5, true));
+        const Vector pieces = whole;
+        std::vector<float> expected = whole.values();
 
-        accumulate(source.elements(), whole.elements());
+        run([&](auto... stream) { accumulate(source.elements(), whole.elements(), stream...); });
         in_pieces(count, [&](std::size_t first, std::size_t length) {
-          accumulate(source.elements().part(first, length), pieces.elements().part(first, length));
+          run([&](auto... stream) {
+            accumulate(source.elements().part(first, length), pieces.elements().part(first, length),
+                       stream...);
+          });
         });
 
-        std::vector<float> expected(count);
-        for (std::size_t i = 0; i < count; ++i) expected[i] = rounded(to, before[i] + source[i]);
+        const auto more = source.values();
+        for (std::size_t i = 0; i < count; ++i) expected[i] = rounded(to, expected[i] + more[i]);
         expect_same(whole, expected);
         expect_same(pieces, expected);
       }
@@ -137,185 +211,63 @@ TEST(Kernels, AccumulateAddsInFp32AndRoundsOnce) {
   }
 }
 
-/// The sum of the tree over lanes [first, end), by its definition.
-float sum_of_tree(const std::vector<float>& lanes, std::size_t first, std::size_t end) {
-  std::size_t half = 1;
-  if (end - first == 1) return lanes[first];
-  while (2 * half < end - first) half *= 2;
-  return sum_of_tree(lanes, first, first + half) + sum_of_tree(lanes, first + half, end);
-}
-
-TEST(TreeSum, GivesTheBitsOfTheTreeForAnyNumberOfLanesAndAnyDtype) {
-  for (const DType dtype : kSummed) {
-    for (const DType to : kSummed) {
-      for (const int lanes : {1, 2, 3, 4, 5, 8}) {
-        constexpr std::size_t kCount = 1300;
-        const auto split = core::split_lanes(lanes, {lanes}).value();
-        const auto steps = core::finishing_program(split);
-        std::vector<Vector> slots;
-        for (int lane = 0; lane < lanes; ++lane)
-          slots.emplace_back(dtype, mixed_numbers(kCount, 10U + lane, true));
-        TreeSum sum{.slots = {}, .dtype = dtype, .steps = steps, .factor = 1.0F / 3, .output = {}};
-        for (auto& slot : slots) sum.slots.emplace_back(slot.view());
-        Vector whole(to, kCount);
-        Vector pieces(to, kCount);
-
-        sum.output = whole.elements();
-        tree_sum(sum);
-        in_pieces(kCount, [&](std::size_t first, std::size_t length) {
-          TreeSum part = sum;
-          for (std::size_t i = 0; i < slots.size(); ++i)
-            part.slots[i] = slots[i].elements().part(first, length).view;
-          part.output = pieces.elements().part(first, length);
-          tree_sum(part);
-        });
-
-        std::vector<float> expected(kCount);
-        for (std::size_t i = 0; i < kCount; ++i) {
-          std::vector<float> values;
-          for (const auto& slot : slots) values.push_back(slot[i]);
-          expected[i] = rounded(to, sum_of_tree(values, 0, values.size()) * (1.0F / 3));
-        }
-        expect_same(whole, expected);
-        expect_same(pieces, expected);
-      }
-    }
-  }
-}
-
-TEST(TreeSum, KeepsItsSlotsAndMayWriteOverOne) {
+TEST_P(Kernels, RunInTheOrderOfTheirStream) {
   const std::vector<core::TreeStep> steps = {{0, 1}};
-  for (const DType dtype : kSummed) {
-    Vector first(dtype, mixed_numbers(700, 1));
-    Vector second(dtype, mixed_numbers(700, 2));
-    const Vector second_before = second;
-    std::vector<float> expected(700);
-    for (std::size_t i = 0; i < 700; ++i) expected[i] = rounded(dtype, first[i] + second[i]);
+  const auto a = vector(DType::f32, 5000);
+  const auto b = vector(DType::bf16, 5000);
+  const auto c = vector(DType::bf16, 5000);
+  const Single<std::uint32_t> largest(place());
+  const Single<core::ExactSquareSum> squares(place());
+  const TreeSum sum{.slots = {b.view(), c.view()},
+                    .dtype = DType::bf16,
+                    .steps = steps,
+                    .factor = 0.5F,
+                    .output = a.elements()};
 
-    tree_sum(
-        {.slots = {first.view(), second.view()}, .dtype = dtype, .steps = steps, .output = first.elements()});
-
-    expect_same(first, expected);
-    expect_same(second, second_before);
-  }
-}
-
-TEST(TreeSum, RefusesAStepToASlotThatIsNotThere) {
-  const std::vector<core::TreeStep> steps = {{0, 1}};
-  Vector only(DType::f32, 4);
-  EXPECT_DEATH(tree_sum({.slots = {only.view()}, .steps = steps, .output = only.elements()}),
-               "joins two of its slots");
-}
-
-core::ExactSquareSum squares_of(const Vector& values) {
-  core::ExactSquareSum sum;
-  for (std::size_t i = 0; i < values.count(); ++i) {
-    const float value = values[i];
-    sum.accumulate({&value, 1});
-  }
-  return sum;
-}
-
-TEST(Measure, SquaresAreExactHoweverTheRangeIsCut) {
-  for (const DType dtype : kFloating) {
-    Vector values(dtype, mixed_numbers(40'000, 6, true));
-    core::ExactSquareSum whole;
-    core::ExactSquareSum pieces;
-
-    add_squares(values.elements(), view_of(std::span(&whole, 1)));
-    in_pieces(values.count(), [&](std::size_t first, std::size_t length) {
-      add_squares(values.elements().part(first, length), view_of(std::span(&pieces, 1)));
-    });
-
-    const auto expected = squares_of(values);
-    EXPECT_EQ(whole.to_double(), expected.to_double());
-    EXPECT_EQ(pieces.to_double(), expected.to_double());
-    EXPECT_EQ(whole.nonfinite, expected.nonfinite);
-    EXPECT_EQ(pieces.nonfinite, expected.nonfinite);
-    EXPECT_GT(whole.nonfinite, 0);
-  }
-}
-
-TEST(Measure, TheLargestMagnitudeIgnoresSignsAndOnlyGrows) {
-  for (const DType dtype : kSummed) {
-    for (std::size_t at = 0; at < 600; at += 37) {
-      std::vector<float> values(600, 0.25F);
-      values[at] = -2;
-      Vector vector(dtype, values);
-      std::uint32_t largest = 0;
-
-      raise_to_largest(vector.elements(), view_of(std::span(&largest, 1)));
-      EXPECT_EQ(std::bit_cast<float>(largest), 2.0F);
-
-      largest = std::bit_cast<std::uint32_t>(8.0F);
-      raise_to_largest(vector.elements(), view_of(std::span(&largest, 1)));
-      EXPECT_EQ(std::bit_cast<float>(largest), 8.0F);
-    }
-  }
-}
-
-TEST(Measure, NanIsLargerThanInfinity) {
-  std::uint32_t largest = 0;
-  Vector infinite(DType::f16, std::vector<float>{1, -INFINITY, 2});
-  raise_to_largest(infinite.elements(), view_of(std::span(&largest, 1)));
-  EXPECT_EQ(std::bit_cast<float>(largest), INFINITY);
-
-  Vector with_nan(DType::f16, std::vector<float>{1, -INFINITY, -NAN});
-  raise_to_largest(with_nan.elements(), view_of(std::span(&largest, 1)));
-  EXPECT_TRUE(std::isnan(std::bit_cast<float>(largest)));
-}
-
-TEST(Kernels, EnqueuedTheyRunInTheOrderOfTheirStream) {
-  const auto device = open_host_device().value();
-  const auto stream = device->create_stream({.name = "kernels"}).value();
-  const std::vector<core::TreeStep> steps = {{0, 1}};
-  Vector a(DType::f32, 5000);
-  Vector b(DType::bf16, 5000);
-  Vector c(DType::bf16, 5000);
-  std::uint32_t largest = 0;
-  core::ExactSquareSum squares;
-
-  fill(a.elements(), 3, stream.get());
-  cast(a.elements(), b.elements(), stream.get());
-  scale(b.elements(), 2, stream.get());
-  copy(b.view(), c.view(), stream.get());
-  accumulate(b.elements(), a.elements(), stream.get());
-  tree_sum({.slots = {b.view(), c.view()},
-            .dtype = DType::bf16,
-            .steps = steps,
-            .factor = 0.5F,
-            .output = a.elements()},
-           stream.get());
-  raise_to_largest(a.elements(), view_of(std::span(&largest, 1)), stream.get());
-  add_squares(a.elements(), view_of(std::span(&squares, 1)), stream.get());
-  zero(c.view(), stream.get());
-  ASSERT_TRUE(stream->synchronize(60s));
+  run([&](auto... stream) {
+    fill(a.elements(), 3, stream...);
+    cast(a.elements(), b.elements(), stream...);
+    scale(b.elements(), 2, stream...);
+    copy(b.view(), c.view(), stream...);
+    accumulate(b.elements(), a.elements(), stream...);
+    tree_sum(sum, stream...);
+    raise_to_largest(a.elements(), largest.view(), stream...);
+    add_squares(a.elements(), squares.view(), stream...);
+    zero(c.view(), stream...);
+  });
 
   expect_same(a, std::vector<float>(5000, 6.0F));
   expect_same(c, std::vector<float>(5000, 0.0F));
-  EXPECT_EQ(std::bit_cast<float>(largest), 6.0F);
-  EXPECT_EQ(squares.to_double(), 36.0 * 5000);
+  EXPECT_EQ(std::bit_cast<float>(largest.value()), 6.0F);
+  EXPECT_EQ(squares.value().to_double(), 36.0 * 5000);
 }
 
-TEST(Kernels, InSimulationTheyTakeTheTimeOfTheBytesTheyTouch) {
+INSTANTIATE_TEST_SUITE_P(Places, Kernels, testing::ValuesIn(places_under_test()),
+                         [](const auto& under_test) { return under_test.param.name; });
+
+TEST(SimulatedKernels, TakeTheTimeOfTheBytesTheyTouch) {
   ManualTimeline timeline;
   SimulatedDevice device(timeline, {.task_latency = 0ns, .bytes_per_second = 1e9});
   std::map<std::string, std::chrono::nanoseconds> durations;
   device.observe(
       [&](const TaskRecord& record) { durations[std::string(record.label)] = record.end - record.begin; });
   const auto stream = device.create_stream({.name = "kernels"}).value();
-  Vector a(DType::f32, 1000);
-  Vector b(DType::bf16, 1000);
+  const Buffer floats = device.allocate(4000).value();
+  const Buffer halves = device.allocate(2000).value();
+  const Elements a{floats.view(), DType::f32};
+  const Elements b{halves.view(), DType::bf16};
 
-  cast(a.elements(), b.elements(), stream.get());
-  scale(a.elements(), 2, stream.get());
-  accumulate(b.elements(), a.elements(), stream.get());
-  sgd_step({}, {.gradient = b.elements(), .master = a.view(), .parameter = {}}, {}, stream.get());
+  cast(a, b, stream.get());
+  scale(a, 2, stream.get());
+  accumulate(b, a, stream.get());
+  pack({b.view}, halves.view(), stream.get());
+  sgd_step({}, {.gradient = b, .master = a.view, .parameter = {}}, {}, stream.get());
   timeline.run_until_idle();
 
   EXPECT_EQ(durations["cast"], 6000ns);
   EXPECT_EQ(durations["scale"], 8000ns);
   EXPECT_EQ(durations["accumulate"], 10000ns);
+  EXPECT_EQ(durations["pack"], 4000ns);
   EXPECT_EQ(durations["sgd_step"], 10000ns);
 }
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "gpu/kernels.hpp"
 #include "tests/gpu/host/kernels/numbers.hpp"
+#include "tests/gpu/place.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -14,13 +16,13 @@ using core::DType;
 
 /// Parameters and optimizer state of one test, all fp32, and the rounded copy.
 struct State {
-  explicit State(std::size_t count, DType dtype = DType::bf16)
-      : master(DType::f32, mixed_numbers(count, 21)),
-        first(DType::f32, count),
-        second(DType::f32, count),
-        parameter(dtype, count) {}
+  State(Place& place, std::size_t count, DType dtype)
+      : master(place, DType::f32, mixed_numbers(count, 21)),
+        first(place, DType::f32, count),
+        second(place, DType::f32, count),
+        parameter(place, dtype, count) {}
 
-  ParameterStep step(Vector& gradient, float factor, std::size_t begin, std::size_t length) {
+  ParameterStep step(const Vector& gradient, float factor, std::size_t begin, std::size_t length) {
     return {.gradient = gradient.elements().part(begin, length),
             .gradient_factor = factor,
             .master = master.elements().part(begin, length).view,
@@ -69,45 +71,66 @@ void reference_sgd(const SgdOptions& o, Real gradient, Real& value, Real& veloci
 }
 
 void expect_state(const State& found, const std::vector<float>& values, DType dtype) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    ASSERT_TRUE(same(found.master[i], values[i]))
-        << i << ": " << found.master[i] << ", expected " << values[i];
-    ASSERT_TRUE(same(found.parameter[i], rounded(dtype, values[i]))) << i;
-  }
+  expect_same(found.master, values);
+  std::vector<float> copied = values;
+  for (float& value : copied) value = rounded(dtype, value);
+  expect_same(found.parameter, copied);
 }
 
-class Adam : public testing::TestWithParam<AdamOptions> {};
+class OptimizerStep : public testing::TestWithParam<PlaceUnderTest>, protected AtPlace {
+ protected:
+  void SetUp() override { open(GetParam()); }
+  State state(std::size_t count) { return {place(), count, DType::f32}; }
+};
+
+template <class Options>
+class Optimizer : public testing::TestWithParam<std::tuple<PlaceUnderTest, Options>>, protected AtPlace {
+ protected:
+  void SetUp() override { open(std::get<0>(this->GetParam())); }
+  const Options& options() const { return std::get<1>(this->GetParam()); }
+};
+
+template <class Suite>
+std::string place_and_index(const testing::TestParamInfo<Suite>& under_test) {
+  return std::get<0>(under_test.param).name + "_" + std::to_string(under_test.index);
+}
+
+class Adam : public Optimizer<AdamOptions> {
+ protected:
+  void step(int number, State& state, const Vector& gradient, std::size_t begin, std::size_t length) {
+    const ParameterStep parameter = state.step(gradient, 0.7F, begin, length);
+    const AdamMoments moments{state.first_part(begin, length), state.second_part(begin, length)};
+    run([&](auto... stream) { adam_step(options(), number, parameter, moments, stream...); });
+  }
+};
 
 TEST_P(Adam, GivesTheBitsOfItsFormulaForAnyCountDtypeAndCut) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const std::size_t count : {1, 7, 8, 9, 513, 1300}) {
-      State whole(count, dtype);
-      State pieces(count, dtype);
-      std::vector<float> value(count);
+      State whole(place(), count, dtype);
+      State pieces(place(), count, dtype);
+      std::vector<float> value = whole.master.values();
       std::vector<float> first(count);
       std::vector<float> second(count);
-      for (std::size_t i = 0; i < count; ++i) value[i] = whole.master[i];
 
-      for (int step = 1; step <= 3; ++step) {
-        Vector gradient(dtype, mixed_numbers(count, 100U + static_cast<std::uint32_t>(step)));
-        adam_step(GetParam(), step, whole.step(gradient, 0.7F, 0, count),
-                  {whole.first.view(), whole.second.view()});
+      for (int number = 1; number <= 3; ++number) {
+        const auto gradient = vector(dtype, mixed_numbers(count, 100U + static_cast<std::uint32_t>(number)));
+        step(number, whole, gradient, 0, count);
         for (std::size_t begin = 0; begin < count; begin += 5) {
-          const std::size_t length = std::min<std::size_t>(5, count - begin);
-          adam_step(GetParam(), step, pieces.step(gradient, 0.7F, begin, length),
-                    {pieces.first_part(begin, length), pieces.second_part(begin, length)});
+          step(number, pieces, gradient, begin, std::min<std::size_t>(5, count - begin));
         }
+        const auto gradients = gradient.values();
         for (std::size_t i = 0; i < count; ++i) {
-          reference_adam(GetParam(), step, gradient[i] * 0.7F, value[i], first[i], second[i]);
+          reference_adam(options(), number, gradients[i] * 0.7F, value[i], first[i], second[i]);
         }
       }
 
       expect_state(whole, value, dtype);
       expect_state(pieces, value, dtype);
-      for (std::size_t i = 0; i < count; ++i) {
-        ASSERT_TRUE(same(whole.first[i], first[i]) && same(whole.second[i], second[i]));
-        ASSERT_TRUE(same(pieces.first[i], first[i]) && same(pieces.second[i], second[i]));
-      }
+      expect_same(whole.first, first);
+      expect_same(whole.second, second);
+      expect_same(pieces.first, first);
+      expect_same(pieces.second, second);
     }
   }
 }
@@ -116,76 +139,90 @@ TEST_P(Adam, FollowsTheFormulaInDouble) {
   double value = 0.75;
   double first = 0;
   double second = 0;
-  State state(1, DType::f32);
-  state.master.view().as<float>()[0] = 0.75F;
+  State state(place(), 1, DType::f32);
+  state.master.assign(std::vector<float>{0.75F});
 
-  for (int step = 1; step <= 50; ++step) {
-    const float g = std::sin(static_cast<float>(step));
-    Vector gradient(DType::f32, std::vector<float>{g});
-    adam_step(GetParam(), step, state.step(gradient, 1, 0, 1), {state.first.view(), state.second.view()});
-    reference_adam(GetParam(), step, static_cast<double>(g), value, first, second);
+  for (int number = 1; number <= 50; ++number) {
+    const float g = std::sin(static_cast<float>(number));
+    const auto gradient = vector(DType::f32, std::vector<float>{g});
+    const ParameterStep parameter = state.step(gradient, 1, 0, 1);
+    run([&](auto... stream) {
+      adam_step(options(), number, parameter, {state.first.view(), state.second.view()}, stream...);
+    });
+    (void)gradient.values();  // it must outlive its step
+    reference_adam(options(), number, static_cast<double>(g), value, first, second);
   }
 
-  EXPECT_NEAR(state.master[0], value, 2e-6);
+  EXPECT_NEAR(state.master.values()[0], value, 2e-6);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Options, Adam,
-    testing::Values(AdamOptions{.learning_rate = 0.01},
-                    AdamOptions{.learning_rate = 0.01, .weight_decay = 0.1},
-                    AdamOptions{.learning_rate = 0.01, .weight_decay = 0.1, .decoupled_weight_decay = false},
-                    AdamOptions{.learning_rate = 0.02, .beta1 = 0.3, .beta2 = 0.95, .epsilon = 1e-6}));
+    testing::Combine(
+        testing::ValuesIn(places_under_test()),
+        testing::Values(
+            AdamOptions{.learning_rate = 0.01}, AdamOptions{.learning_rate = 0.01, .weight_decay = 0.1},
+            AdamOptions{.learning_rate = 0.01, .weight_decay = 0.1, .decoupled_weight_decay = false},
+            AdamOptions{.learning_rate = 0.02, .beta1 = 0.3, .beta2 = 0.95, .epsilon = 1e-6})),
+    place_and_index<Adam::ParamType>);
 
-TEST(AdamStep, MovesByTheLearningRateInTheFirstStep) {
-  State state(3, DType::f32);
-  const auto master = state.master.view().as<float>();
-  std::fill(master.begin(), master.end(), 1.0F);
-  Vector gradient(DType::f32, std::vector<float>{0.5F, -0.5F, 0.0F});
+TEST_P(OptimizerStep, AdamMovesByTheLearningRateInTheFirstStep) {
+  State three = state(3);
+  three.master.assign(std::vector<float>(3, 1.0F));
+  const auto gradient = vector(DType::f32, std::vector<float>{0.5F, -0.5F, 0.0F});
 
-  adam_step({.learning_rate = 0.125, .epsilon = 0}, 1, state.step(gradient, 1, 0, 2),
-            {state.first_part(0, 2), state.second_part(0, 2)});
+  run([&](auto... stream) {
+    adam_step({.learning_rate = 0.125, .epsilon = 0}, 1, three.step(gradient, 1, 0, 2),
+              {three.first_part(0, 2), three.second_part(0, 2)}, stream...);
+  });
 
-  EXPECT_NEAR(state.master[0], 0.875F, 1e-7);
-  EXPECT_NEAR(state.master[1], 1.125F, 1.2e-7);
-  EXPECT_EQ(state.master[2], 1.0F) << "beyond the range that was stepped";
+  const auto master = three.master.values();
+  EXPECT_NEAR(master[0], 0.875F, 1e-7);
+  EXPECT_NEAR(master[1], 1.125F, 1.2e-7);
+  EXPECT_EQ(master[2], 1.0F) << "beyond the range that was stepped";
 }
 
-TEST(AdamStep, WorksOnTheParameterItselfWhenThatIsFp32) {
-  State state(100, DType::f32);
-  State alone(100, DType::f32);
-  Vector gradient(DType::f32, mixed_numbers(100, 5));
+TEST_P(OptimizerStep, AdamWorksOnTheParameterItselfWhenThatIsFp32) {
+  State both = state(100);
+  State alone = state(100);
+  const auto gradient = vector(DType::f32, mixed_numbers(100, 5));
   ParameterStep step = alone.step(gradient, 1, 0, 100);
   step.parameter = {};
 
-  adam_step({}, 1, state.step(gradient, 1, 0, 100), {state.first.view(), state.second.view()});
-  adam_step({}, 1, step, {alone.first.view(), alone.second.view()});
+  run([&](auto... stream) {
+    adam_step({}, 1, both.step(gradient, 1, 0, 100), {both.first.view(), both.second.view()}, stream...);
+    adam_step({}, 1, step, {alone.first.view(), alone.second.view()}, stream...);
+  });
 
-  for (std::size_t i = 0; i < 100; ++i) ASSERT_TRUE(same(alone.master[i], state.parameter[i]));
+  expect_same(alone.master, both.parameter.values());
 }
 
-class Sgd : public testing::TestWithParam<SgdOptions> {};
+class Sgd : public Optimizer<SgdOptions> {
+ protected:
+  void step(State& state, const Vector& gradient, std::size_t begin, std::size_t length) {
+    const ParameterStep parameter = state.step(gradient, 0.7F, begin, length);
+    const BufferView momentum = options().momentum != 0 ? state.first_part(begin, length) : BufferView{};
+    run([&](auto... stream) { sgd_step(options(), parameter, momentum, stream...); });
+  }
+};
 
 TEST_P(Sgd, GivesTheBitsOfItsFormulaForAnyCountDtypeAndCut) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const std::size_t count : {1, 7, 8, 9, 513, 1300}) {
-      const bool has_momentum = GetParam().momentum != 0;
-      State whole(count, dtype);
-      State pieces(count, dtype);
-      std::vector<float> value(count);
+      State whole(place(), count, dtype);
+      State pieces(place(), count, dtype);
+      std::vector<float> value = whole.master.values();
       std::vector<float> velocity(count);
-      for (std::size_t i = 0; i < count; ++i) value[i] = whole.master[i];
 
-      for (std::uint32_t step = 1; step <= 3; ++step) {
-        Vector gradient(dtype, mixed_numbers(count, 200 + step));
-        sgd_step(GetParam(), whole.step(gradient, 0.7F, 0, count),
-                 has_momentum ? whole.first.view() : BufferView{});
+      for (std::uint32_t number = 1; number <= 3; ++number) {
+        const auto gradient = vector(dtype, mixed_numbers(count, 200 + number));
+        step(whole, gradient, 0, count);
         for (std::size_t begin = 0; begin < count; begin += 5) {
-          const std::size_t length = std::min<std::size_t>(5, count - begin);
-          sgd_step(GetParam(), pieces.step(gradient, 0.7F, begin, length),
-                   has_momentum ? pieces.first_part(begin, length) : BufferView{});
+          step(pieces, gradient, begin, std::min<std::size_t>(5, count - begin));
         }
+        const auto gradients = gradient.values();
         for (std::size_t i = 0; i < count; ++i) {
-          reference_sgd(GetParam(), gradient[i] * 0.7F, value[i], velocity[i]);
+          reference_sgd(options(), gradients[i] * 0.7F, value[i], velocity[i]);
         }
       }
 
@@ -197,21 +234,29 @@ TEST_P(Sgd, GivesTheBitsOfItsFormulaForAnyCountDtypeAndCut) {
 
 INSTANTIATE_TEST_SUITE_P(
     Options, Sgd,
-    testing::Values(SgdOptions{.learning_rate = 0.1}, SgdOptions{.learning_rate = 0.1, .momentum = 0.9},
-                    SgdOptions{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01},
-                    SgdOptions{.learning_rate = 0.1, .momentum = 0.9, .nesterov = true}));
+    testing::Combine(testing::ValuesIn(places_under_test()),
+                     testing::Values(SgdOptions{.learning_rate = 0.1},
+                                     SgdOptions{.learning_rate = 0.1, .momentum = 0.9},
+                                     SgdOptions{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01},
+                                     SgdOptions{.learning_rate = 0.1, .momentum = 0.9, .nesterov = true})),
+    place_and_index<Sgd::ParamType>);
 
-TEST(SgdStep, KnownValuesWithMomentum) {
-  State state(1, DType::f32);
-  state.master.view().as<float>()[0] = 1;
-  Vector gradient(DType::f32, std::vector<float>{2});
+TEST_P(OptimizerStep, SgdGivesKnownValuesWithMomentum) {
+  State one = state(1);
+  one.master.assign(std::vector<float>{1});
+  const auto gradient = vector(DType::f32, std::vector<float>{2});
   const SgdOptions options{.learning_rate = 0.25, .momentum = 0.5};
+  const auto step = [&] {
+    run([&](auto... stream) { sgd_step(options, one.step(gradient, 1, 0, 1), one.first.view(), stream...); });
+    return one.master.values()[0];
+  };
 
-  sgd_step(options, state.step(gradient, 1, 0, 1), state.first.view());
-  EXPECT_EQ(state.master[0], 0.5F);
-  sgd_step(options, state.step(gradient, 1, 0, 1), state.first.view());
-  EXPECT_EQ(state.master[0], -0.25F);
+  EXPECT_EQ(step(), 0.5F);
+  EXPECT_EQ(step(), -0.25F);
 }
+
+INSTANTIATE_TEST_SUITE_P(Places, OptimizerStep, testing::ValuesIn(places_under_test()),
+                         [](const auto& under_test) { return under_test.param.name; });
 
 }  // namespace
 }  // namespace troupe::gpu

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "gpu/devices.hpp"
+
 namespace troupe::apps {
 namespace {
 
@@ -20,6 +22,8 @@ TEST(Doctor, FindsThisMachineFitAndSaysWhatIsAbsent) {
     EXPECT_NE(find(name)->status, Finding::Status::broken) << name;
   }
   EXPECT_EQ(find("backend_nccl")->status, Finding::Status::absent);
+  ASSERT_NE(find("cuda"), findings.end());
+  EXPECT_EQ(find("cuda")->value.rfind("in this build", 0) == 0, gpu::is_built_with_cuda());
   for (const Finding& finding : findings) {
     EXPECT_FALSE(finding.value.empty()) << finding.name;
     EXPECT_EQ(finding.status == Finding::Status::ok, finding.advice.empty()) << finding.name;

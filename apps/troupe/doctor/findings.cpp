@@ -16,6 +16,7 @@
 #include "actors/kit/caf_version.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "core/version.hpp"
+#include "gpu/devices.hpp"
 
 namespace troupe::apps {
 
@@ -133,18 +134,31 @@ Finding io_uring() {
   return {"io_uring", Status::ok, "available", ""};
 }
 
+Finding cuda_devices() {
+  const auto devices = gpu::list_cuda_devices();
+  if (!devices)
+    return {"cuda", Status::absent, "in this build, but no GPU can be used", devices.error().message};
+  std::vector<std::string> names;
+  for (const auto& device : *devices) {
+    names.push_back(fmt::format("{}: {}, compute capability {}.{}, {}", device.index, device.name,
+                                device.major, device.minor, gibibytes(device.memory_bytes)));
+  }
+  return {"cuda", Status::ok, fmt::format("in this build; {}", fmt::join(names, "; ")), ""};
+}
+
 Finding cuda() {
+  if (gpu::is_built_with_cuda()) return cuda_devices();
   const int gpus = visible_gpus();
   void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver) ::dlclose(driver);
   if (!driver && gpus == 0) {
-    return {"cuda", Status::absent, "no GPU and no driver on this machine",
+    return {"cuda", Status::absent, "not in this build; no GPU and no driver on this machine",
             "training runs on the host device"};
   }
-  if (!driver)
-    return {"cuda", Status::warn, fmt::format("{} GPUs, no driver library", gpus), "install libcuda1"};
-  return {"cuda", Status::warn, fmt::format("{} GPUs and a driver", gpus),
-          "this build has no CUDA data plane"};
+  return {"cuda", Status::warn,
+          fmt::format("not in this build; {} GPUs and {} on this machine", gpus,
+                      driver ? "a driver" : "no driver library (libcuda.so.1)"),
+          "to train on them build with -DTROUPE_CUDA=ON"};
 }
 
 Finding blas() {

@@ -1,20 +1,38 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/check.hpp"
 #include "gpu/host/kernels/arithmetic.hpp"
 #include "gpu/host/kernels/blocks.hpp"
+#include "gpu/kernel_checks.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::gpu {
 
 void copy(ConstBufferView source, BufferView destination) {
-  CHECK(source.bytes == destination.bytes, "a copy has as many bytes as its source");
+  check_copy(source, destination);
   if (source.bytes > 0) std::memmove(destination.data, source.data, source.bytes);
 }
 
 void zero(BufferView destination) {
   if (destination.bytes > 0) std::memset(destination.data, 0, destination.bytes);
+}
+
+void pack(std::span<const ConstBufferView> ranges, BufferView flat) {
+  check_ranges(ranges, flat.bytes);
+  std::size_t offset = 0;
+  for (const ConstBufferView range : ranges) {
+    copy(range, flat.subview(offset, range.bytes));
+    offset += range.bytes;
+  }
+}
+
+void unpack(ConstBufferView flat, std::span<const BufferView> ranges) {
+  check_ranges(ranges, flat.bytes);
+  std::size_t offset = 0;
+  for (const BufferView range : ranges) {
+    copy(flat.subview(offset, range.bytes), range);
+    offset += range.bytes;
+  }
 }
 
 void fill(Elements destination, float value) {
@@ -28,7 +46,7 @@ void fill(Elements destination, float value) {
 }
 
 void cast(ConstElements source, Elements destination) {
-  CHECK(source.count() == destination.count(), "a cast has as many elements as its source");
+  check_cast(source, destination);
   if (source.dtype == destination.dtype) return copy(source.view, destination.view);
   const Reader reader(source);
   const auto narrow = converter_of(destination.dtype).narrow;
@@ -52,7 +70,7 @@ void scale(Elements values, float factor) {
 }
 
 void accumulate(ConstElements source, Elements destination) {
-  CHECK(source.count() == destination.count(), "both sides of an accumulation have as many elements");
+  check_accumulate(source, destination);
   const Reader addend(source);
   const Reader reader(destination);
   const Writer writer(destination);

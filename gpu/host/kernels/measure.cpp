@@ -3,15 +3,15 @@
 #include <span>
 #include <vector>
 
-#include "core/check.hpp"
 #include "gpu/host/kernels/arithmetic.hpp"
 #include "gpu/host/kernels/blocks.hpp"
+#include "gpu/kernel_checks.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::gpu {
 
 void add_squares(ConstElements values, BufferView sum) {
-  CHECK(sum.bytes == sizeof(core::ExactSquareSum), "squares are added to one exact sum");
+  check_add_squares(sum);
   auto& exact = sum.as<core::ExactSquareSum>()[0];
   if (values.dtype == core::DType::f32) return exact.accumulate(values.view.as<float>());
   // Every call of accumulate() has a price; longer blocks than the others' share it among more values.
@@ -24,8 +24,14 @@ void add_squares(ConstElements values, BufferView sum) {
   }
 }
 
+void add_square_sums(ConstBufferView parts, BufferView into) {
+  check_add_square_sums(parts, into);
+  auto& sum = into.as<core::ExactSquareSum>()[0];
+  for (const auto& part : parts.as<core::ExactSquareSum>()) sum.add(part);
+}
+
 void raise_to_largest(ConstElements values, BufferView largest) {
-  CHECK(largest.bytes == sizeof(std::uint32_t), "the largest magnitude is one word");
+  check_raise_to_largest(largest);
   auto& result = largest.as<std::uint32_t>()[0];
   const Reader reader(values);
   Block block;

@@ -2,26 +2,13 @@
 #include <span>
 #include <vector>
 
-#include "core/check.hpp"
 #include "gpu/host/kernels/arithmetic.hpp"
 #include "gpu/host/kernels/blocks.hpp"
+#include "gpu/kernel_checks.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::gpu {
 namespace {
-
-void check_arguments(const TreeSum& sum) {
-  const auto slots = static_cast<int>(sum.slots.size());
-  CHECK(slots > 0, "a tree sum has at least one slot");
-  for (const ConstBufferView slot : sum.slots) {
-    CHECK(ConstElements(slot, sum.dtype).count() == sum.output.count(),
-          "every slot of a tree sum has as many elements as the output");
-  }
-  for (const auto [destination, source] : sum.steps) {
-    CHECK(destination >= 0 && destination < slots && source >= 0 && source < slots && destination != source,
-          "a step of a tree sum joins two of its slots");
-  }
-}
 
 /// One block of every slot: as it lies in the slot, or a partial sum of the steps so far.
 class BlockOfSlots {
@@ -69,7 +56,7 @@ class BlockOfSlots {
 }  // namespace
 
 void tree_sum(const TreeSum& sum) {
-  check_arguments(sum);
+  check_tree_sum(sum);
   BlockOfSlots slots(sum);
   const Writer writer(sum.output);
   Block block;

@@ -94,12 +94,21 @@ inline long long clock64() {
   return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
+namespace troupe::cuda_emulation {
+
+template <class... Parameters, std::size_t... at>
+std::tuple<Parameters...> arguments_of(void** arguments, std::index_sequence<at...> /*all*/) {
+  return {*static_cast<Parameters*>(arguments[at])...};
+}
+
+}  // namespace troupe::cuda_emulation
+
 template <class... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
                              std::size_t shared_bytes, cudaStream_t stream) {
   // The arguments are copied now, as a launch does; they live on the caller's stack.
-  std::size_t at = 0;
-  std::tuple<Parameters...> copies{*static_cast<std::remove_reference_t<Parameters>*>(arguments[at++])...};
+  auto copies = troupe::cuda_emulation::arguments_of<Parameters...>(arguments,
+                                                                    std::index_sequence_for<Parameters...>());
   return troupe::cuda_emulation::launch(grid, block, shared_bytes, stream,
                                         [kernel, copies = std::move(copies)] { std::apply(kernel, copies); });
 }

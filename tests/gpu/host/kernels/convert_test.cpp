@@ -72,13 +72,17 @@ TEST_P(Conversion, ConvertsOddCountsAsItDoesWholeVectors) {
 
 TEST_P(Conversion, AddsTwoRangesAsIfTheyWereWidenedFirst) {
   for (const std::size_t count : kCounts) {
-    Vector a(dtype(), mixed_numbers(count, 18, true));
-    Vector b(dtype(), mixed_numbers(count, 19, true));
+    const auto a = codes_of(dtype(), mixed_numbers(count, 18, true));
+    const auto b = codes_of(dtype(), mixed_numbers(count, 19, true));
     std::vector<float> sum(count + 1, -1.0F);
 
-    converter_.add(a.view().data, b.view().data, sum.data(), count);
+    converter_.add(a.data(), b.data(), sum.data(), count);
 
-    for (std::size_t i = 0; i < count; ++i) ASSERT_TRUE(same(sum[i], a[i] + b[i])) << i << " of " << count;
+    for (std::size_t i = 0; i < count; ++i) {
+      const float expected =
+          reference_widen(dtype(), &a[i * size()]) + reference_widen(dtype(), &b[i * size()]);
+      ASSERT_TRUE(same(sum[i], expected)) << i << " of " << count;
+    }
     EXPECT_EQ(sum[count], -1.0F);
   }
 }

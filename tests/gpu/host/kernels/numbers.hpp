@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/dtype.hpp"
-#include "gpu/elements.hpp"
 
 namespace troupe::gpu {
 
@@ -56,29 +55,16 @@ inline float rounded(core::DType dtype, float value) {
   return reference_widen(dtype, reinterpret_cast<const std::byte*>(&code));
 }
 
-/// Elements that own their memory.
-class Vector {
- public:
-  Vector(core::DType dtype, std::span<const float> values)
-      : dtype_(dtype), bytes_(values.size() * core::size_of(dtype)) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const std::uint32_t code = reference_narrow(dtype, values[i]);
-      std::memcpy(&bytes_[i * core::size_of(dtype)], &code, core::size_of(dtype));
-    }
+/// The elements as they lie in memory.
+inline std::vector<std::byte> codes_of(core::DType dtype, std::span<const float> values) {
+  const std::size_t size = core::size_of(dtype);
+  std::vector<std::byte> codes(values.size() * size);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint32_t code = reference_narrow(dtype, values[i]);
+    std::memcpy(&codes[i * size], &code, size);
   }
-  Vector(core::DType dtype, std::size_t count) : dtype_(dtype), bytes_(count * core::size_of(dtype)) {}
-
-  Elements elements() { return {view(), dtype_}; }
-  BufferView view() { return {bytes_.data(), bytes_.size()}; }
-  std::size_t count() const { return bytes_.size() / core::size_of(dtype_); }
-  float operator[](std::size_t i) const {
-    return reference_widen(dtype_, &bytes_[i * core::size_of(dtype_)]);
-  }
-
- private:
-  core::DType dtype_;
-  std::vector<std::byte> bytes_;
-};
+  return codes;
+}
 
 /// Equal bits, where all NaN are one.
 inline bool same(float a, float b) {

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpu/cuda/occupancy.hpp"
+#include "gpu/float_formats.hpp"
+#include "gpu/optimizer_arithmetic.hpp"
+
+namespace troupe::gpu {
+
+/// What the kernels' own compiler sees of the rest: plain pointers and counts. Every function enqueues
+/// kernels and returns what CUDA says to that; arguments are right (gpu/kernel_checks.hpp) and lie on the
+/// device.
+
+/// Where kernels are enqueued.
+struct LaunchTarget {
+  cudaStream_t stream = nullptr;
+  int multiprocessors = 1;
+  Occupancy* occupancy = nullptr;
+};
+
+/// Elements of a floating format; the count is told beside it. Null for none.
+struct DeviceArray {
+  void* data = nullptr;
+  formats::Format format = formats::Format::f32;
+};
+
+cudaError_t launch_fill(DeviceArray destination, float value, std::size_t count, const LaunchTarget& target);
+cudaError_t launch_cast(DeviceArray source, DeviceArray destination, std::size_t count,
+                        const LaunchTarget& target);
+cudaError_t launch_scale(DeviceArray values, float factor, std::size_t count, const LaunchTarget& target);
+cudaError_t launch_accumulate(DeviceArray source, DeviceArray destination, std::size_t count,
+                              const LaunchTarget& target);
+
+struct OptimizerArrays {
+  DeviceArray gradient;
+  float gradient_factor = 1;
+  DeviceArray master;
+  DeviceArray parameter;  ///< null for none
+  DeviceArray first;      ///< momentum or first moment; null for none
+  DeviceArray second;
+};
+cudaError_t launch_sgd_step(SgdFactors factors, const OptimizerArrays& arrays, std::size_t count,
+                            const LaunchTarget& target);
+cudaError_t launch_adam_step(AdamFactors factors, const OptimizerArrays& arrays, std::size_t count,
+                             const LaunchTarget& target);
+
+/// A tree sum as a parameter of its kernel.
+struct TreeProgram {
+  static constexpr int kSlots = 256;
+
+  const void* slots[kSlots] = {};
+  std::uint8_t destinations[kSlots] = {};  ///< of the steps, which are fewer than the slots
+  std::uint8_t sources[kSlots] = {};
+  int slot_count = 0;
+  int step_count = 0;
+  formats::Format format = formats::Format::f32;
+  float factor = 1;
+  DeviceArray output;
+};
+cudaError_t launch_tree_sum(const TreeProgram& program, std::size_t count, const LaunchTarget& target);
+
+/// `sum` are the words of a core::ExactSquareSum.
+cudaError_t launch_add_squares(DeviceArray values, std::size_t count, std::int64_t* sum,
+                               const LaunchTarget& target);
+cudaError_t launch_add_square_sums(const std::int64_t* parts, std::size_t part_count, std::int64_t* into,
+                                   const LaunchTarget& target);
+cudaError_t launch_raise_to_largest(DeviceArray values, std::size_t count, std::uint32_t* largest,
+                                    const LaunchTarget& target);
+
+/// Copies of one launch.
+struct CopyList {
+  static constexpr int kCopies = 128;
+
+  const void* sources[kCopies] = {};
+  void* destinations[kCopies] = {};
+  std::size_t bytes[kCopies] = {};
+  int count = 0;
+};
+cudaError_t launch_copies(const CopyList& copies, const LaunchTarget& target);
+
+}  // namespace troupe::gpu

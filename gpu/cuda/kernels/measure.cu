@@ -1,0 +1,137 @@
+#include "core/exact_sum.hpp"
+#include "gpu/cuda/kernels/packs.cuh"
+
+namespace troupe::gpu {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffff'ffffU;
+constexpr int kLimbs = core::ExactSquareSum::kLimbs;
+constexpr int kWords = kLimbs + 1;  // the last counts what is not finite
+/// Each value adds less than 2^33 to a limb, so this many may pass between two carries.
+constexpr std::size_t kValuesBetweenCarries = std::size_t{1} << 29;
+
+using Word = unsigned long long;  // what atomicAdd() takes; signed sums wrap to the same bits
+
+/// Adds squares to the calling thread's own column of words: core/exact_sum.cpp says how. Its order does not
+/// matter, so the sum is the host's to the last bit.
+struct AddSquares {
+  DeviceArray values;
+  Word* own;
+
+  __device__ __forceinline__ void add(int word, Word value) const { own[word * kThreads] += value; }
+
+  __device__ __forceinline__ void add_square(float value) const {
+    const auto bits = formats::bits_of(value);
+    const std::uint32_t field = (bits >> 23) & 0xff;
+    if (field == 255) return add(kLimbs, 1);
+    const Word mantissa = (bits & 0x7f'ffff) | (field != 0 ? 0x80'0000U : 0U);
+    const Word square = mantissa * mantissa;
+    // Denormals (field 0) have the exponent of field 1, without the hidden bit.
+    const int position = 2 * (static_cast<int>(field != 0 ? field : 1U) - 1);
+    const int limb = position / 32;
+    const Word low = (square & 0xffff'ffffU) << (position % 32);
+    const Word high = (square >> 32) << (position % 32);
+    add(limb, low & 0xffff'ffffU);
+    add(limb + 1, (low >> 32) + (high & 0xffff'ffffU));
+    add(limb + 2, high >> 32);
+  }
+
+  template <int n>
+  __device__ __forceinline__ void run(std::size_t first) const {
+    const auto pack = load<n>(values, first);
+    for (int i = 0; i < n; ++i) add_square(pack.value[i]);
+  }
+};
+
+__global__ void add_squares(Shape shape, DeviceArray values, std::int64_t* sum) {
+  __shared__ Word words[kWords * kThreads];
+  for (int word = 0; word < kWords; ++word) words[word * kThreads + static_cast<int>(threadIdx.x)] = 0;
+  AddSquares body{values, words + threadIdx.x};
+  for_each_pack(shape, body);
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int word = static_cast<int>(threadIdx.x) / kWarp; word < kWords; word += kThreads / kWarp) {
+    Word total = 0;
+    for (int column = lane; column < kThreads; column += kWarp) total += words[word * kThreads + column];
+    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+      total += __shfl_xor_sync(kAllLanes, total, distance);
+    }
+    if (lane == 0 && total != 0) atomicAdd(reinterpret_cast<Word*>(sum) + word, total);
+  }
+}
+
+/// Makes every limb smaller than 2^32 again, but for the last.
+__global__ void carry(std::int64_t* sum) {
+  if (blockIdx.x != 0 || threadIdx.x != 0) return;
+  for (int i = 0; i + 1 < kLimbs; ++i) {
+    sum[i + 1] += sum[i] >> 32;
+    sum[i] &= 0xffff'ffff;
+  }
+}
+
+__global__ void add_square_sums(const std::int64_t* parts, std::size_t part_count, std::int64_t* into) {
+  const auto word = static_cast<int>(threadIdx.x);
+  if (blockIdx.x != 0 || word >= kWords) return;
+  std::int64_t sum = into[word];
+  for (std::size_t part = 0; part < part_count; ++part) sum += parts[part * kWords + word];
+  into[word] = sum;
+}
+
+struct Largest {
+  DeviceArray values;
+  std::uint32_t found;
+
+  template <int n>
+  __device__ __forceinline__ void run(std::size_t first) {
+    const auto pack = load<n>(values, first);
+    for (int i = 0; i < n; ++i) {
+      const std::uint32_t magnitude = formats::bits_of(pack.value[i]) & 0x7fff'ffffU;
+      if (magnitude > found) found = magnitude;
+    }
+  }
+};
+
+__global__ void raise_to_largest(Shape shape, DeviceArray values, std::uint32_t* largest) {
+  Largest body{values, 0};
+  for_each_pack(shape, body);
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    const std::uint32_t other = __shfl_xor_sync(kAllLanes, body.found, distance);
+    if (other > body.found) body.found = other;
+  }
+  if (threadIdx.x % kWarp == 0) atomicMax(largest, body.found);
+}
+
+}  // namespace
+
+cudaError_t launch_add_squares(DeviceArray values, std::size_t count, std::int64_t* sum,
+                               const LaunchTarget& target) {
+  cudaError_t status = launch<std::int64_t*>(carry, target, 1, 1, 1, 0, sum);
+  const std::size_t size = element_bytes(values.format);
+  for (std::size_t first = 0; first < count && status == cudaSuccess; first += kValuesBetweenCarries) {
+    const DeviceArray part{static_cast<char*>(values.data) + first * size, values.format};
+    const Shape shape = shape_of(std::min(kValuesBetweenCarries, count - first), {part});
+    status = launch<Shape, DeviceArray, std::int64_t*>(
+        add_squares, target, std::max(shape.packs, shape.singles()), 1, kThreads, 0, shape, part, sum);
+    if (status == cudaSuccess) status = launch<std::int64_t*>(carry, target, 1, 1, 1, 0, sum);
+  }
+  return status;
+}
+
+cudaError_t launch_add_square_sums(const std::int64_t* parts, std::size_t part_count, std::int64_t* into,
+                                   const LaunchTarget& target) {
+  return launch<const std::int64_t*, std::size_t, std::int64_t*>(add_square_sums, target, kWarp, 1, kWarp, 0,
+                                                                 parts, part_count, into);
+}
+
+cudaError_t launch_raise_to_largest(DeviceArray values, std::size_t count, std::uint32_t* largest,
+                                    const LaunchTarget& target) {
+  if (count == 0) return cudaSuccess;
+  const Shape shape = shape_of(count, {values});
+  return launch<Shape, DeviceArray, std::uint32_t*>(raise_to_largest, target,
+                                                    std::max(shape.packs, shape.singles()), 1, kThreads, 0,
+                                                    shape, values, largest);
+}
+
+}  // namespace troupe::gpu

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "gpu/cuda/kernels/launch.hpp"
+#include "gpu/float_formats.hpp"
+
+namespace troupe::gpu {
+
+/// Kernels go through arrays in packs of this many elements, which are read and written with accesses of up
+/// to 16 bytes, and one by one where the arrays do not begin or end with a whole pack.
+inline constexpr int kPackElements = 8;
+
+/// How `count` elements are cut: [0, head), then packs, then the rest.
+struct Shape {
+  std::size_t count = 0;
+  std::size_t head = 0;
+  std::size_t packs = 0;
+
+  __host__ __device__ std::size_t singles() const { return count - packs * kPackElements; }
+};
+
+inline std::size_t element_bytes(formats::Format format) {
+  switch (format) {
+    case formats::Format::f32:
+      return 4;
+    case formats::Format::f16:
+    case formats::Format::bf16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+/// Packs begin where all arrays are aligned for them; where there is no such place, there are none.
+inline Shape shape_of(std::size_t count, std::initializer_list<DeviceArray> arrays) {
+  for (std::size_t head = 0; head < kPackElements && head + kPackElements <= count; ++head) {
+    const bool fits = std::all_of(arrays.begin(), arrays.end(), [head](const DeviceArray& array) {
+      const std::size_t size = element_bytes(array.format);
+      return (reinterpret_cast<std::uintptr_t>(array.data) + head * size) %
+                 std::min<std::size_t>(16, size * kPackElements) ==
+             0;
+    });
+    if (fits) return {count, head, (count - head) / kPackElements};
+  }
+  return {count, 0, 0};
+}
+
+template <int n>
+struct Floats {
+  float value[n];
+};
+
+template <class Code, int n>
+struct alignas(sizeof(Code) * n < 16 ? sizeof(Code) * n : 16) Codes {
+  Code code[n];
+};
+
+template <class FormatOf, int n>
+__device__ __forceinline__ Floats<n> load_as(const void* data, std::size_t first) {
+  using Pack = Codes<typename FormatOf::code_type, n>;
+  const auto* place = static_cast<const typename FormatOf::code_type*>(data) + first;
+  assert(reinterpret_cast<std::uintptr_t>(place) % alignof(Pack) == 0);
+  const Pack codes = *reinterpret_cast<const Pack*>(place);
+  Floats<n> values;
+  for (int i = 0; i < n; ++i) values.value[i] = formats::float_of(FormatOf::widen(codes.code[i]));
+  return values;
+}
+
+template <class FormatOf, int n>
+__device__ __forceinline__ void store_as(void* data, std::size_t first, const Floats<n>& values) {
+  using Code = typename FormatOf::code_type;
+  using Pack = Codes<Code, n>;
+  auto* place = static_cast<Code*>(data) + first;
+  assert(reinterpret_cast<std::uintptr_t>(place) % alignof(Pack) == 0);
+  Pack codes;
+  for (int i = 0; i < n; ++i) {
+    codes.code[i] = static_cast<Code>(FormatOf::narrow(formats::bits_of(values.value[i])));
+  }
+  *reinterpret_cast<Pack*>(place) = codes;
+}
+
+/// Elements [first, first + n) in fp32. The format is the same for all threads, so the branch costs little
+/// beside the memory, and there need not be a kernel for every pair of formats.
+template <int n>
+__device__ __forceinline__ Floats<n> load(const DeviceArray& array, std::size_t first) {
+  switch (array.format) {
+    case formats::Format::f32:
+      return load_as<formats::F32, n>(array.data, first);
+    case formats::Format::f16:
+      return load_as<formats::F16, n>(array.data, first);
+    case formats::Format::bf16:
+      return load_as<formats::Bf16, n>(array.data, first);
+    case formats::Format::f8_e4m3:
+      return load_as<formats::E4m3, n>(array.data, first);
+    default:
+      return load_as<formats::E5m2, n>(array.data, first);
+  }
+}
+
+template <int n>
+__device__ __forceinline__ void store(const DeviceArray& array, std::size_t first, const Floats<n>& values) {
+  switch (array.format) {
+    case formats::Format::f32:
+      return store_as<formats::F32, n>(array.data, first, values);
+    case formats::Format::f16:
+      return store_as<formats::F16, n>(array.data, first, values);
+    case formats::Format::bf16:
+      return store_as<formats::Bf16, n>(array.data, first, values);
+    case formats::Format::f8_e4m3:
+      return store_as<formats::E4m3, n>(array.data, first, values);
+    default:
+      return store_as<formats::E5m2, n>(array.data, first, values);
+  }
+}
+
+/// Calls body.run<kPackElements>(first) and body.run<1>(first) for what falls to this thread.
+template <class Body>
+__device__ __forceinline__ void for_each_pack(const Shape& shape, Body& body) {
+  const std::size_t thread = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::size_t threads = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t pack = thread; pack < shape.packs; pack += threads) {
+    body.template run<kPackElements>(shape.head + pack * kPackElements);
+  }
+  for (std::size_t single = thread; single < shape.singles(); single += threads) {
+    body.template run<1>(single < shape.head ? single : single + shape.packs * kPackElements);
+  }
+}
+
+/// The one place where kernels are launched. The grid has a thread for each of `items`, but no more blocks
+/// than the device runs at a time: the kernel's loop strides over the rest.
+template <class... Parameters>
+cudaError_t launch(void (*kernel)(Parameters...), const LaunchTarget& target, std::size_t items,
+                   unsigned rows, int threads, std::size_t shared_bytes, Parameters... parameters) {
+  const auto* address = reinterpret_cast<const void*>(kernel);
+  int blocks = 0;
+  const cudaError_t status = target.occupancy->blocks(address, threads, shared_bytes, blocks);
+  if (status != cudaSuccess) return status;
+  const auto most = static_cast<std::size_t>(std::max(1, blocks * target.multiprocessors));
+  const auto per_block = static_cast<std::size_t>(threads);
+  const std::size_t needed = std::max<std::size_t>(1, (items + per_block - 1) / per_block);
+  void* arguments[] = {&parameters...};
+  return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(std::min(most, needed)), rows),
+                          dim3(static_cast<unsigned>(threads)), arguments, shared_bytes, target.stream);
+}
+
+}  // namespace troupe::gpu

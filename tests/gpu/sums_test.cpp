@@ -1,0 +1,235 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "gpu/kernels.hpp"
+#include "tests/gpu/host/kernels/numbers.hpp"
+#include "tests/gpu/place.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+using core::DType;
+
+constexpr std::array kFloating = {DType::f32, DType::f16, DType::bf16, DType::f8_e4m3, DType::f8_e5m2};
+constexpr std::array kSummed = {DType::f32, DType::f16, DType::bf16};
+
+class Sums : public testing::TestWithParam<PlaceUnderTest>, protected AtPlace {
+ protected:
+  void SetUp() override { open(GetParam()); }
+
+  /// Pieces of 1, 8, 64, ... elements.
+  template <class Part>
+  void in_pieces(std::size_t count, Part part) {
+    std::size_t first = 0;
+    for (std::size_t length = 1; first < count; length *= 8) {
+      const std::size_t taken = std::min(length, count - first);
+      part(first, taken);
+      first += taken;
+    }
+  }
+};
+class TreeSums : public Sums {};
+class Measure : public Sums {};
+
+/// The sum of the tree over lanes [first, end), by its definition.
+float sum_of_tree(const std::vector<float>& lanes, std::size_t first, std::size_t end) {
+  std::size_t half = 1;
+  if (end - first == 1) return lanes[first];
+  while (2 * half < end - first) half *= 2;
+  return sum_of_tree(lanes, first, first + half) + sum_of_tree(lanes, first + half, end);
+}
+
+/// Every element by its definition.
+std::vector<float> sums_of_tree(const std::vector<Vector>& slots, DType to, float factor) {
+  std::vector<std::vector<float>> lanes;
+  for (const auto& slot : slots) lanes.push_back(slot.values());
+  std::vector<float> expected(lanes[0].size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    std::vector<float> values;
+    for (const auto& lane : lanes) values.push_back(lane[i]);
+    expected[i] = rounded(to, sum_of_tree(values, 0, values.size()) * factor);
+  }
+  return expected;
+}
+
+TEST_P(TreeSums, GiveTheBitsOfTheTreeForAnyNumberOfLanesAndAnyDtype) {
+  constexpr std::size_t kCount = 1300;
+  for (const DType dtype : kSummed) {
+    for (const DType to : kSummed) {
+      for (const int lanes : {1, 2, 3, 4, 5, 8, 33, 200}) {
+        if (lanes > 8 && dtype != to) continue;
+        const auto split = core::split_lanes(lanes, {lanes}).value();
+        const auto steps = core::finishing_program(split);
+        std::vector<Vector> slots;
+        for (unsigned lane = 0; lane < static_cast<unsigned>(lanes); ++lane) {
+          slots.push_back(vector(dtype, mixed_numbers(kCount, 10U + lane, true)));
+        }
+        TreeSum sum{.slots = {}, .dtype = dtype, .steps = steps, .factor = 1.0F / 3, .output = {}};
+        for (auto& slot : slots) sum.slots.emplace_back(slot.view());
+        const auto whole = vector(to, kCount);
+        const auto pieces = vector(to, kCount);
+
+        sum.output = whole.elements();
+        run([&](auto... stream) { tree_sum(sum, stream...); });
+        in_pieces(kCount, [&](std::size_t first, std::size_t length) {
+          TreeSum part = sum;
+          for (std::size_t i = 0; i < slots.size(); ++i)
+            part.slots[i] = slots[i].elements().part(first, length).view;
+          part.output = pieces.elements().part(first, length);
+          run([&](auto... stream) { tree_sum(part, stream...); });
+        });
+
+        const auto expected = sums_of_tree(slots, to, 1.0F / 3);
+        expect_same(whole, expected);
+        expect_same(pieces, expected);
+      }
+    }
+  }
+}
+
+TEST_P(TreeSums, TakeSlotsThatAreNotAlignedAlike) {
+  const std::vector<core::TreeStep> steps = {{0, 1}};
+  const auto numbers = vector(DType::bf16, mixed_numbers(2000, 1));
+  const auto output = vector(DType::f32, 900);
+
+  const TreeSum sum{.slots = {numbers.elements().part(3, 900).view, numbers.elements().part(1000, 900).view},
+                    .dtype = DType::bf16,
+                    .steps = steps,
+                    .output = output.elements()};
+  run([&](auto... stream) { tree_sum(sum, stream...); });
+
+  const auto values = numbers.values();
+  std::vector<float> expected(900);
+  for (std::size_t i = 0; i < 900; ++i) expected[i] = values[3 + i] + values[1000 + i];
+  expect_same(output, expected);
+}
+
+TEST_P(TreeSums, KeepTheirSlotsAndMayWriteOverOne) {
+  const std::vector<core::TreeStep> steps = {{0, 1}};
+  for (const DType dtype : kSummed) {
+    const auto first = vector(dtype, mixed_numbers(700, 1));
+    const auto second = vector(dtype, mixed_numbers(700, 2));
+    const auto second_before = second.values();
+    std::vector<float> expected = first.values();
+    for (std::size_t i = 0; i < 700; ++i) expected[i] = rounded(dtype, expected[i] + second_before[i]);
+
+    const TreeSum sum{
+        .slots = {first.view(), second.view()}, .dtype = dtype, .steps = steps, .output = first.elements()};
+    run([&](auto... stream) { tree_sum(sum, stream...); });
+
+    expect_same(first, expected);
+    expect_same(second, second_before);
+  }
+}
+
+TEST_P(TreeSums, RefuseAStepToASlotThatIsNotThere) {
+  // A fork would have no threads of streams.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::vector<core::TreeStep> steps = {{0, 1}};
+  const auto only = vector(DType::f32, 4);
+  const TreeSum sum{.slots = {only.view()}, .steps = steps, .output = only.elements()};
+  EXPECT_DEATH(
+      {
+        run([&](auto... stream) { tree_sum(sum, stream...); });
+        only.values();
+      },
+      "joins two of its slots");
+}
+
+TEST_P(Measure, SquaresAreTheHostsToTheLastBitHoweverTheRangeIsCut) {
+  for (const DType dtype : kFloating) {
+    const auto values = vector(dtype, mixed_numbers(40'000, 6, true));
+    const Single<core::ExactSquareSum> whole(place());
+    const Single<core::ExactSquareSum> pieces(place());
+
+    run([&](auto... stream) { add_squares(values.elements(), whole.view(), stream...); });
+    in_pieces(values.count(), [&](std::size_t first, std::size_t length) {
+      run([&](auto... stream) {
+        add_squares(values.elements().part(first, length), pieces.view(), stream...);
+      });
+    });
+
+    core::ExactSquareSum expected;
+    for (const float value : values.values()) expected.accumulate({&value, 1});
+    EXPECT_EQ(whole.value(), expected);
+    EXPECT_EQ(pieces.value(), expected);
+    EXPECT_GT(expected.nonfinite, 0);
+  }
+}
+
+TEST_P(Measure, SquaresOfAllMagnitudesAreExact) {
+  std::vector<float> numbers;
+  for (std::uint32_t field = 0; field < 256; ++field) {
+    for (const std::uint32_t mantissa : {0U, 1U, 0x40'0000U, 0x7f'ffffU}) {
+      numbers.push_back(std::bit_cast<float>(field << 23 | mantissa));
+    }
+  }
+  const auto values = vector(DType::f32, numbers);
+  core::ExactSquareSum expected;
+  // Limbs which a collective has left large.
+  for (auto& limb : expected.limbs) limb = (std::int64_t{1} << 62) - 12345;
+  const Single<core::ExactSquareSum> sum(place(), expected);
+
+  run([&](auto... stream) { add_squares(values.elements(), sum.view(), stream...); });
+
+  expected.accumulate(numbers);
+  EXPECT_EQ(sum.value(), expected);
+}
+
+TEST_P(Measure, SquareSumsAreAddedLimbByLimb) {
+  std::array<core::ExactSquareSum, 5> parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    parts[i].accumulate(mixed_numbers(1000, static_cast<std::uint32_t>(i), true));
+  }
+  const Single<std::array<core::ExactSquareSum, 5>> there(place(), parts);
+  const Single<core::ExactSquareSum> into(place(), parts[2]);
+
+  run([&](auto... stream) { add_square_sums(there.view(), into.view(), stream...); });
+
+  core::ExactSquareSum expected = parts[2];
+  for (const auto& part : parts) expected.add(part);
+  EXPECT_EQ(into.value(), expected);
+}
+
+TEST_P(Measure, TheLargestMagnitudeIgnoresSignsAndOnlyGrows) {
+  for (const DType dtype : kSummed) {
+    for (std::size_t at = 0; at < 600; at += 37) {
+      std::vector<float> numbers(600, 0.25F);
+      numbers[at] = -2;
+      const auto values = vector(dtype, numbers);
+      const Single<std::uint32_t> small(place());
+      const Single<std::uint32_t> large(place(), std::bit_cast<std::uint32_t>(8.0F));
+
+      run([&](auto... stream) {
+        raise_to_largest(values.elements(), small.view(), stream...);
+        raise_to_largest(values.elements(), large.view(), stream...);
+      });
+
+      EXPECT_EQ(std::bit_cast<float>(small.value()), 2.0F);
+      EXPECT_EQ(std::bit_cast<float>(large.value()), 8.0F);
+    }
+  }
+}
+
+TEST_P(Measure, NanIsLargerThanInfinity) {
+  const Single<std::uint32_t> largest(place());
+  const auto infinite = vector(DType::f16, std::vector<float>{1, -INFINITY, 2});
+  run([&](auto... stream) { raise_to_largest(infinite.elements(), largest.view(), stream...); });
+  EXPECT_EQ(std::bit_cast<float>(largest.value()), INFINITY);
+
+  const auto with_nan = vector(DType::f16, std::vector<float>{1, -INFINITY, -NAN});
+  run([&](auto... stream) { raise_to_largest(with_nan.elements(), largest.view(), stream...); });
+  EXPECT_TRUE(std::isnan(std::bit_cast<float>(largest.value())));
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, TreeSums, testing::ValuesIn(places_under_test()),
+                         [](const auto& under_test) { return under_test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Places, Measure, testing::ValuesIn(places_under_test()),
+                         [](const auto& under_test) { return under_test.param.name; });
+
+}  // namespace
+}  // namespace troupe::gpu
