@@ -59,7 +59,18 @@ Result<ModelConfig> preset(std::string_view name) {
   if (name == "demo") {
     return ModelConfig{.layers = 4, .heads = 4, .width = 128, .feed_forward = 384, .context = 64};
   }
-  return fail(Errc::not_found, "no model preset \"{}\"; use tiny or demo", name);
+  ModelConfig large{.heads = 16, .width = 1024, .feed_forward = 2816, .context = 2048, .vocabulary = 50304};
+  large.layers = 24;
+  if (name == "350m") return large;
+  large.heads = 24;
+  large.width = 1536;
+  large.feed_forward = 4096;
+  if (name == "760m") return large;
+  large.layers = 48;
+  large.heads = 25;
+  large.width = 1600;
+  if (name == "1.5b") return large;
+  return fail(Errc::not_found, "no model preset \"{}\"; use tiny, demo, 350m, 760m or 1.5b", name);
 }
 
 Result<Norm> norm_from_name(std::string_view name) {

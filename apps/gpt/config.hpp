@@ -31,7 +31,9 @@ struct ModelConfig {
 /// An Error names the first field that can not be right, its value and what it must be.
 core::Result<void> validate(const ModelConfig& config);
 
-/// "tiny" (tests: a few thousand parameters) or "demo" (minutes on two cores).
+/// "tiny" (tests: a few thousand parameters), "demo" (minutes on two cores), or for GPUs "350m", "760m" and
+/// "1.5b": widths and depths of GPT-2 and GPT-3, 2,048 tokens, and GPT-2's vocabulary, of which a text of
+/// bytes uses the first 256.
 core::Result<ModelConfig> preset(std::string_view name);
 
 core::Result<Norm> norm_from_name(std::string_view name);

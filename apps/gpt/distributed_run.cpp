@@ -22,7 +22,7 @@
 #include "apps/report/progress.hpp"
 #include "apps/report/run_record.hpp"
 #include "apps/report/summary.hpp"
-#include "core/hash.hpp"
+#include "gpu/devices.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -39,6 +39,7 @@ class Narrator {
                                                   int restarts,
                                                   std::function<std::chrono::nanoseconds()> now) {
     std::unique_ptr<Narrator> narrator(new Narrator(options, std::move(now)));
+    narrator->ranks_ = ranks;
     if (options.output.empty()) return narrator;
     RunDescription description{"gpt", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))),
                                ranks, options.steps, options.configuration};
@@ -63,6 +64,9 @@ class Narrator {
     record.optimizer_seconds = seconds(outcome.times.exposed - outcome.times.exposed_communication);
     record.gradient_norm = outcome.gradient_norm;
     record.learning_rate = learning_rate;
+    if (peak_flops_ > 0) {
+      record.model_flop_utilisation = record.tokens_per_second * flops_per_token_ / (peak_flops_ * ranks_);
+    }
     record.committed = outcome.committed;
     progress_.step_done(record, now_());
     if (outcome.committed) tell_launcher(outcome.step);
@@ -124,6 +128,8 @@ class Narrator {
       : now_(std::move(now)),
         began_(now_()),
         folder_(options.output),
+        peak_flops_(options.peak_flops),
+        flops_per_token_(training_flops_per_token(options.trainer.model, options.trainer.microbatch.length)),
         progress_(stdout, progress_options_for(stdout, options.steps), began_) {}
 
   /// `troupe launch` gives up on a job that fails again and again at the same step; this is how it knows.
@@ -137,10 +143,43 @@ class Narrator {
   std::function<std::chrono::nanoseconds()> now_;
   std::chrono::nanoseconds began_;
   std::filesystem::path folder_;
+  double peak_flops_;  ///< of one device; 0: not known
+  double flops_per_token_;
+  int ranks_ = 1;
   std::optional<std::string> progress_file_ = actors::process_variables()("TROUPE_PROGRESS_FILE");
   Progress progress_;
   std::optional<RunWriter> writer_;
 };
+
+/// "cuda" is the GPU of the rank's number on its node.
+std::string device_name(const std::string& device) {
+  const auto local_rank = actors::process_variables()("LOCAL_RANK");
+  return device == "cuda" && local_rank ? "cuda:" + *local_rank : device;
+}
+
+/// What the driver says of the GPU of this name; nothing of the host.
+Result<std::optional<gpu::CudaDeviceInfo>> gpu_info(const std::string& name) {
+  if (name == "host") return std::optional<gpu::CudaDeviceInfo>{};
+  for (const auto& info : TRY(gpu::list_cuda_devices())) {
+    if (name == fmt::format("cuda:{}", info.index) || (name == "cuda" && info.index == 0)) return {info};
+  }
+  return core::fail(core::Errc::not_found, "expected the GPU {}, but this process does not see it", name);
+}
+
+/// The options with what the GPU is taken to do at its best, unless it was given.
+DistributedRunOptions with_peak(DistributedRunOptions options,
+                                const std::optional<gpu::CudaDeviceInfo>& info) {
+  if (!info) return options;
+  const bool is_given = options.peak_flops > 0;
+  if (!is_given) options.peak_flops = peak_flops(info->major, info->minor);
+  options.configuration.emplace_back("GPU", info->name);
+  options.configuration.emplace_back(
+      "peak FLOP/s", options.peak_flops > 0
+                         ? fmt::format("{:.4g} ({})", options.peak_flops,
+                                       is_given ? "given" : "assumed: dense bf16 of the compute capability")
+                         : "not known: no utilisation is shown");
+  return options;
+}
 
 Result<void> make_folder(const std::string& folder) {
   std::error_code error;
@@ -151,13 +190,7 @@ Result<void> make_folder(const std::string& folder) {
 }
 
 Result<std::string> state_text(DistributedTrainer& trainer) {
-  auto parameters = TRY(trainer.parameters());
-  const auto& specs = trainer.model().table().specs;
-  std::uint64_t hash = 0;
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    hash = core::hash64(std::as_bytes(std::span(parameters[i], specs[i].elements())), hash);
-  }
-  return fmt::format("parameters {:016x}", hash);
+  return fmt::format("parameters {:016x}", TRY(trainer.parameter_hash()));
 }
 
 Result<void> write_sample(DistributedTrainer& trainer, Narrator& narrator,
@@ -165,8 +198,11 @@ Result<void> write_sample(DistributedTrainer& trainer, Narrator& narrator,
   if (options.sample_bytes == 0) return {};
   auto parameters = TRY(trainer.parameters());
   RunSample sample{options.steps - 1, options.prompt, {}};
-  sample.text =
-      TRY(sample_text(trainer.model(), parameters, options.prompt, options.sample_bytes, options.sampling));
+  auto next = [&](std::span<const std::int32_t> tokens) {
+    return trainer.model().logits(parameters, tokens);
+  };
+  sample.text = TRY(sample_text(next, trainer.model().shape().length, options.prompt, options.sample_bytes,
+                                options.sampling));
   return narrator.sample(sample);
 }
 
@@ -306,17 +342,22 @@ class Run {
 
 }  // namespace
 
-Result<RunEnd> run_distributed(const DistributedRunOptions& options) {
+Result<RunEnd> run_distributed(const DistributedRunOptions& given) {
+  const std::string device = device_name(given.device);
+  const auto info = TRY(gpu_info(device));
+  const DistributedRunOptions options = with_peak(given, info);
   const bool saves = !options.checkpoints.empty();
   std::unique_ptr<Requests> requests;
   if (saves) requests = std::make_unique<Requests>();
   const Corpus corpus = TRY(Corpus::open(options.text, options.trainer.model.context));
   actors::ProcessWorldOptions world_options;
   world_options.collectives = options.collectives;
+  world_options.device = device;
   world_options.checkpoint_directory = options.checkpoints;
   world_options.local_checkpoint_directory = options.local_checkpoints;
   auto world = TRY(actors::ProcessWorld::create(std::move(world_options)));
-  auto trainer = TRY(DistributedTrainer::create(*world, options.trainer, corpus));
+  auto trainer = TRY(DistributedTrainer::create(*world, options.trainer, corpus,
+                                                info ? std::optional(info->memory_bytes) : std::nullopt));
   bool traced = options.trainer.session.trace && !options.output.empty();
   if (!options.output.empty()) TRY(make_folder(options.output));
   const auto restored = TRY(resume(*trainer, *world, options));

@@ -21,6 +21,11 @@ struct DistributedRunOptions {
   std::size_t sample_bytes = 0;
   SamplingOptions sampling;
   std::string collectives = "automatic";
+  /// As gpu::open_device() takes it; "cuda" is the GPU of the rank's number on its node.
+  std::string device = "host";
+  /// Operations a second that a GPU is taken to do at its best, for the utilisation; 0: by its compute
+  /// capability, where that is known.
+  double peak_flops = 0;
   std::int64_t trace_steps = 0;  ///< so many steps at the beginning are traced, when the session traces
   /// Directory of checkpoints; empty: none are saved.
   std::string checkpoints;

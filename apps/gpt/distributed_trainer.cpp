@@ -1,15 +1,39 @@
 #include "apps/gpt/distributed_trainer.hpp"
 
+#include <chrono>
+
+#include "actors/engine/arena.hpp"
+#include "core/hash.hpp"
+#include "gpu/kernels.hpp"
+
 namespace troupe::apps::gpt {
 
 using core::Result;
 
-std::vector<actors::ParameterSpec> session_parameters(const ParameterTable& table) {
+namespace {
+
+constexpr auto kDeadline = std::chrono::minutes(5);
+
+Result<void> check_fits(actors::RankWorld& world, const DistributedTrainerOptions& options,
+                        std::size_t device_bytes) {
+  const auto specs = session_parameters(parameter_table(options.model), options.arithmetic.dtype);
+  const auto job = TRY(actors::plan_job(specs, options.session.training, world.world()));
+  const MemoryShares shares{.gradient_slots = actors::gradient_slots(job, world.rank()),
+                            .optimizer_shards = job.optimizer_is_sharded() ? job.shards() : 1};
+  return check_memory(
+      memory_need(options.model, options.microbatch, options.arithmetic, world.device().kind(), shares),
+      device_bytes);
+}
+
+}  // namespace
+
+std::vector<actors::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype) {
   std::vector<actors::ParameterSpec> specs;
   for (const auto& spec : table.specs) {
     actors::ParameterSpec parameter;
     parameter.name = spec.name;
     for (std::size_t extent : spec.shape) parameter.shape.push_back(static_cast<std::int64_t>(extent));
+    parameter.dtype = dtype;
     parameter.weight_decay = spec.weight_decay;
     specs.push_back(std::move(parameter));
   }
@@ -17,23 +41,55 @@ std::vector<actors::ParameterSpec> session_parameters(const ParameterTable& tabl
 }
 
 Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
-    actors::RankWorld& world, const DistributedTrainerOptions& options, const Corpus& corpus) {
-  Model model = TRY(Model::create(options.model, options.microbatch));
-  std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(options, corpus, std::move(model)));
-  const auto& table = trainer->model_.table();
-  trainer->session_ = TRY(actors::Session::join(world, options.session, session_parameters(table)));
-  for (std::uint32_t i = 0; i < table.specs.size(); ++i) {
-    auto values = trainer->session_->parameter(i);
-    initialise(table.specs[i], options.seed, values);
-    trainer->readable_.push_back(values.data());
-  }
-  trainer->gradients_.resize(table.specs.size());
+    actors::RankWorld& world, const DistributedTrainerOptions& options, const Corpus& corpus,
+    std::optional<std::size_t> device_bytes) {
+  TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
+  if (device_bytes) TRY(check_fits(world, options, *device_bytes));
+  std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));
+  TRY(trainer->open(world));
   return trainer;
 }
 
-DistributedTrainer::DistributedTrainer(const DistributedTrainerOptions& options, const Corpus& corpus,
-                                       Model model)
-    : options_(options), corpus_(&corpus), model_(std::move(model)), batch_(options.microbatch) {}
+DistributedTrainer::DistributedTrainer(actors::RankWorld& world, const DistributedTrainerOptions& options,
+                                       const Corpus& corpus)
+    : options_(options), device_(&world.device()), corpus_(&corpus), batch_(options.microbatch) {}
+
+Result<void> DistributedTrainer::open(actors::RankWorld& world) {
+  // The host's model is made before the job is joined: what does not fit here need not hold up the others.
+  const bool on_host = device_->kind() != gpu::DeviceKind::cuda;
+  const auto make = [&] {
+    return create_model(options_.model, options_.microbatch, options_.arithmetic, *device_, compute_);
+  };
+  if (on_host) model_ = TRY(make());
+  const auto specs = session_parameters(parameter_table(options_.model), options_.arithmetic.dtype);
+  session_ = TRY(actors::Session::join(world, options_.session, specs));
+  if (!on_host) {
+    compute_ = TRY(session_->compute_stream());
+    model_ = TRY(make());
+  }
+  gradients_.resize(specs.size());
+  return write_initial_values(*device_);
+}
+
+Result<void> DistributedTrainer::write_initial_values(gpu::Device& device) {
+  for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
+    const auto& spec = model_->table().specs[i];
+    const gpu::BufferView place = gpu::view_of(session_->parameter<std::byte>(i));
+    readable_.push_back(place.data);
+    if (compute_ == nullptr) {
+      initialise(spec, options_.seed, place.as<float>());
+      continue;
+    }
+    std::vector<float> values(spec.elements());
+    initialise(spec, options_.seed, values);
+    const auto staging = TRY(device.allocate_staging(place.bytes));
+    gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32},
+              {staging.view(), options_.arithmetic.dtype});
+    gpu::copy(staging.view(), place, compute_);
+    TRY(compute_->synchronize(kDeadline));
+  }
+  return {};
+}
 
 std::int64_t DistributedTrainer::tokens_per_step() const {
   const auto& training = session_->plan().options;
@@ -48,13 +104,14 @@ Result<double> DistributedTrainer::run_lane(core::Lane lane) {
       .before_use = [this](std::size_t p) { return session_->before_use(static_cast<std::uint32_t>(p)); },
       .gradient_ready = [this](std::size_t p) { session_->gradient_ready(static_cast<std::uint32_t>(p)); }};
   const int microbatches = session_->plan().options.microbatches;
-  double loss = 0;
   for (int m = 0; m < microbatches; ++m) {
     session_->begin_microbatch(m);
     batch_.fill_at_random(corpus_->training(),
                           {options_.seed, session_->next_step(), lane, static_cast<std::uint32_t>(m)});
-    loss += TRY(model_.forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets(), hooks));
+    TRY(model_->forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets(), hooks));
   }
+  double loss = 0;
+  for (const double one : TRY(model_->take_losses())) loss += one;
   return loss / microbatches;
 }
 
@@ -95,18 +152,36 @@ Result<void> DistributedTrainer::save_local() {
   return {};
 }
 
-Result<Model::Parameters> DistributedTrainer::parameters() {
+Result<TrainableModel::Parameters> DistributedTrainer::parameters() {
   TRY(session_->publish_all());
-  return Model::Parameters(readable_);
+  return TrainableModel::Parameters(readable_);
+}
+
+Result<std::uint64_t> DistributedTrainer::parameter_hash() {
+  TRY(parameters());
+  std::uint64_t hash = 0;
+  for (std::uint32_t i = 0; i < readable_.size(); ++i) {
+    gpu::BufferView values = gpu::view_of(session_->parameter<std::byte>(i));
+    gpu::Buffer staging;
+    if (compute_ != nullptr) {
+      staging = TRY(device_->allocate_staging(values.bytes));
+      gpu::copy(values, staging.view(), compute_);
+      TRY(compute_->synchronize(kDeadline));
+      values = staging.view();
+    }
+    hash = core::hash64(values.as<const std::byte>(), hash);
+  }
+  return hash;
 }
 
 Result<double> DistributedTrainer::evaluate(std::size_t batches) {
-  Model::Parameters readable = TRY(parameters());
-  double total = 0;
+  const auto readable = TRY(parameters());
   for (std::size_t i = 0; i < batches; ++i) {
     batch_.fill_evenly(corpus_->evaluation(), i, batches);
-    total += TRY(model_.forward_loss(readable, batch_.tokens(), batch_.targets()));
+    TRY(model_->forward_loss(readable, batch_.tokens(), batch_.targets()));
   }
+  double total = 0;
+  for (const double loss : TRY(model_->take_losses())) total += loss;
   return total / static_cast<double>(batches);
 }
 

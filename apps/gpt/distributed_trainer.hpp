@@ -9,27 +9,29 @@
 
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
-#include "apps/gpt/model.hpp"
+#include "apps/gpt/models.hpp"
 #include "apps/gpt/schedule.hpp"
 
 namespace troupe::apps::gpt {
 
 struct DistributedTrainerOptions {
   ModelConfig model;
+  ModelOptions arithmetic;
   BatchShape microbatch;
   actors::SessionOptions session;  ///< its lanes and microbatches define the global batch
   Schedule schedule;
   std::uint64_t seed = 1;
 };
 
-/// The model trained by a session: one of any number of ranks. What it computes depends on the options and
-/// the corpus, not on the number of ranks.
+/// The model trained by a session: one of any number of ranks, on the world's device. What it computes
+/// depends on the options, the corpus and the kind of device, not on the number of ranks.
 class DistributedTrainer {
  public:
-  /// Joins the job of `world`. The corpus and the world must outlive the trainer.
-  static core::Result<std::unique_ptr<DistributedTrainer>> create(actors::RankWorld& world,
-                                                                  const DistributedTrainerOptions& options,
-                                                                  const Corpus& corpus);
+  /// Joins the job of `world`. The corpus and the world must outlive the trainer. `device_bytes` is the
+  /// device's memory, where it is known: what does not fit is refused before anything is allocated.
+  static core::Result<std::unique_ptr<DistributedTrainer>> create(
+      actors::RankWorld& world, const DistributedTrainerOptions& options, const Corpus& corpus,
+      std::optional<std::size_t> device_bytes = {});
 
   /// `wishes` are bits of messages::Wish.
   core::Result<actors::StepOutcome> step(std::uint32_t wishes = 0);
@@ -45,10 +47,12 @@ class DistributedTrainer {
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly. Any rank may ask alone.
   core::Result<double> evaluate(std::size_t batches);
 
-  /// All parameters, readable until the next step. Waits until they are published.
-  core::Result<Model::Parameters> parameters();
+  /// All parameters, readable on the device until the next step. Waits until they are published.
+  core::Result<TrainableModel::Parameters> parameters();
+  /// A hash of them all.
+  core::Result<std::uint64_t> parameter_hash();
 
-  Model& model() { return model_; }
+  TrainableModel& model() { return *model_; }
   actors::Session& session() { return *session_; }
   double learning_rate() const { return options_.schedule.learning_rate(session_->next_step()); }
   std::int64_t tokens_per_step() const;
@@ -56,19 +60,25 @@ class DistributedTrainer {
  private:
   /// What the run's data and learning rates hang on.
   core::Value description() const;
-  DistributedTrainer(const DistributedTrainerOptions& options, const Corpus& corpus, Model model);
+  DistributedTrainer(actors::RankWorld& world, const DistributedTrainerOptions& options,
+                     const Corpus& corpus);
+  core::Result<void> open(actors::RankWorld& world);
+  core::Result<void> write_initial_values(gpu::Device& device);
   core::Result<double> run_lane(core::Lane lane);
 
   DistributedTrainerOptions options_;
+  gpu::Device* device_;
   const Corpus* corpus_;
-  Model model_;
   Batch batch_;
   std::unique_ptr<actors::Session> session_;
-  std::vector<const float*> readable_;
+  gpu::StreamView compute_ = nullptr;  ///< of the session; null where the model computes on the host
+  std::unique_ptr<TrainableModel> model_;
+  std::vector<const std::byte*> readable_;
   std::vector<float*> gradients_;
 };
 
 /// The parameters of the model as a session registers them, in the order of forward.
-std::vector<actors::ParameterSpec> session_parameters(const ParameterTable& table);
+std::vector<actors::ParameterSpec> session_parameters(const ParameterTable& table,
+                                                      core::DType dtype = core::DType::f32);
 
 }  // namespace troupe::apps::gpt

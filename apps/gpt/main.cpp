@@ -37,6 +37,9 @@ struct Options {
   std::string prompt = "And ";
   SamplingOptions sampling;
   std::string strategy = "zero1", numerics = "ordered", collectives = "automatic", output;
+  std::string device = "host", dtype;
+  bool tf32 = false;
+  double peak_tera_flops = 0;
   bool no_overlap = false, trace = false;
   std::int64_t bucket_elements = 0;
   int optimizer_instances = 1;
@@ -54,7 +57,16 @@ void add_distributed_options(CLI::App& app, Options& o) {
   app.add_option("--strategy", o.strategy, "ddp or zero1")->capture_default_str();
   app.add_option("--numerics", o.numerics, "ordered (same bits for any number of ranks) or fast")
       ->capture_default_str();
-  app.add_option("--collectives", o.collectives, "automatic, shared_memory, gloo or nccl")->capture_default_str();
+  app.add_option("--collectives", o.collectives, "automatic, shared_memory, gloo or nccl")
+      ->capture_default_str();
+  app.add_option("--device", o.device,
+                 "host, cuda (the GPU of the rank's number on its node) or cuda:<index>")
+      ->capture_default_str();
+  app.add_option("--dtype", o.dtype, "Of parameters and activations: f32, or on GPUs bf16 (their default)");
+  app.add_flag("--tf32", o.tf32, "On GPUs, f32 products may round their factors to 10 bits");
+  app.add_option("--peak-tera-flops", o.peak_tera_flops,
+                 "What a GPU does at its best, for the utilisation; 0: by its compute capability")
+      ->capture_default_str();
   app.add_flag("--no-overlap", o.no_overlap, "Communicate between forward and backward only");
   app.add_option("--bucket-elements", o.bucket_elements, "A bucket closes with this many; 0: a default")
       ->capture_default_str();
@@ -87,7 +99,7 @@ void add_checkpoint_options(CLI::App& app, Options& o) {
 void add_options(CLI::App& app, Options& o) {
   app.add_flag("--local", o.local, "Train with a plain loop in this process, without the runtime");
   app.add_option("--text", o.text, "Text file to train on (scripts/fetch_text writes one)")->required();
-  app.add_option("--preset", o.preset, "Model: tiny or demo")->capture_default_str();
+  app.add_option("--preset", o.preset, "Model: tiny, demo, 350m, 760m or 1.5b")->capture_default_str();
   app.add_option("--layers", o.layers, "Instead of the preset's");
   app.add_option("--heads", o.heads, "Instead of the preset's");
   app.add_option("--width", o.width, "Instead of the preset's");
@@ -187,6 +199,7 @@ std::vector<std::pair<std::string, std::string>> configuration(const Options& o,
           {"lanes", std::to_string(o.lanes)},
           {"sequences a microbatch", std::to_string(o.batch)},
           {"microbatches a lane", std::to_string(o.microbatches)},
+          {"device", o.device},
           {"strategy", o.strategy},
           {"numerics", o.numerics},
           {"overlap", o.no_overlap ? "off" : "on"},
@@ -200,6 +213,11 @@ Result<RunEnd> train_distributed(const Options& o) {
   run.trainer.model = TRY(model_config(o));
   run.trainer.microbatch = {o.batch, run.trainer.model.context};
   run.trainer.schedule = schedule(o);
+  run.device = o.device;
+  run.peak_flops = o.peak_tera_flops * 1e12;
+  const auto dtype = o.dtype.empty() ? (o.device == "host" || o.tf32 ? "f32" : "bf16") : o.dtype.c_str();
+  run.trainer.arithmetic = {TRY(core::dtype_from_name(dtype == std::string_view("fp32") ? "f32" : dtype)),
+                            o.tf32};
   run.trainer.seed = o.seed;
   auto& training = run.trainer.session.training;
   training.strategy = TRY(core::strategy_from_name(o.strategy));

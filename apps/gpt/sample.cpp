@@ -29,9 +29,14 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
 
 core::Result<std::string> sample_text(Model& model, Model::Parameters parameters, std::string_view prompt,
                                       std::size_t bytes, const SamplingOptions& options) {
+  return sample_text([&](std::span<const std::int32_t> tokens) { return model.logits(parameters, tokens); },
+                     model.shape().length, prompt, bytes, options);
+}
+
+core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
+                                      std::size_t bytes, const SamplingOptions& options) {
   if (prompt.empty())
     return core::fail(core::Errc::invalid_argument, "sampling needs a prompt of one byte or more");
-  const std::size_t length = model.shape().length;
   std::vector<std::int32_t> window;
   for (const char byte : prompt) window.push_back(static_cast<unsigned char>(byte));
   if (window.size() > length)
@@ -42,7 +47,7 @@ core::Result<std::string> sample_text(Model& model, Model::Parameters parameters
     if (window.size() == length) {
       window.erase(window.begin(), window.begin() + static_cast<std::ptrdiff_t>(length + 1) / 2);
     }
-    const auto logits = TRY(model.logits(parameters, window));
+    const auto logits = TRY(next(window));
     window.push_back(sample_token(logits, options, random.uniform(index)));
     text.push_back(static_cast<char>(window.back()));
   }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,8 +20,15 @@ struct SamplingOptions {
 /// One token from logits (V), chosen by `uniform` in [0, 1).
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, double uniform);
 
-/// `bytes` bytes of text that go on from the prompt, which is not empty. The model was made for one sequence
-/// or more; when its length is full, the older half is forgotten.
+/// Logits of the token that follows a sequence.
+using NextLogits = std::function<core::Result<std::span<const float>>(std::span<const std::int32_t> tokens)>;
+
+/// `bytes` bytes of text that go on from the prompt, which is not empty. When `length` tokens are full, the
+/// older half is forgotten.
+core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
+                                      std::size_t bytes, const SamplingOptions& options);
+
+/// From a model of the host's.
 core::Result<std::string> sample_text(Model& model, Model::Parameters parameters, std::string_view prompt,
                                       std::size_t bytes, const SamplingOptions& options);
 

@@ -26,6 +26,9 @@ StepRecord step_of(const json& line) {
   step.loss = number(line, "loss");
   if (line.contains("evaluation_loss")) step.evaluation_loss = number(line, "evaluation_loss");
   step.tokens_per_second = number(line, "tokens_per_second");
+  if (line.contains("model_flop_utilisation")) {
+    step.model_flop_utilisation = number(line, "model_flop_utilisation");
+  }
   step.step_seconds = number(line, "step_seconds");
   step.compute_seconds = number(line, "compute_seconds");
   step.communication_seconds = number(line, "communication_seconds");
@@ -64,6 +67,7 @@ json to_json_line(const StepRecord& step) {
                {"gradient_norm", number(step.gradient_norm)},
                {"learning_rate", number(step.learning_rate)},
                {"committed", step.committed}};
+  if (step.model_flop_utilisation) line["model_flop_utilisation"] = number(*step.model_flop_utilisation);
   if (step.evaluation_loss) line["evaluation_loss"] = number(*step.evaluation_loss);
   return line;
 }

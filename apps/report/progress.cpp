@@ -56,6 +56,7 @@ std::string Progress::line(nanoseconds now) const {
   text += fmt::format("  loss {:.4f}", step.loss);
   if (evaluation_loss_) text += fmt::format("  eval {:.4f}", *evaluation_loss_);
   text += fmt::format("  {} tokens/s", short_number(step.tokens_per_second));
+  if (step.model_flop_utilisation) text += fmt::format("  MFU {:.1f} %", 100 * *step.model_flop_utilisation);
   const double exposed = step.step_seconds > 0 ? step.exposed_communication_seconds / step.step_seconds : 0;
   text += fmt::format("  exposed {:.1f} %", 100 * exposed);
   const std::int64_t steps_left = std::max<std::int64_t>(options_.total_steps - step.step - 1, 0);

@@ -38,6 +38,8 @@ struct StepRecord {
   double optimizer_seconds = 0;  ///< the step waited for the update, or for the runtime itself
   double gradient_norm = 0;
   double learning_rate = 0;
+  /// Operations of the model a second, as a share of what the devices are taken to do at their best.
+  std::optional<double> model_flop_utilisation;
   bool committed = true;  ///< false: the step was refused (NaN, Inf) and changed no parameter
 };
 

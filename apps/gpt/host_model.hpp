@@ -1,0 +1,36 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "apps/gpt/model.hpp"
+#include "apps/gpt/trainable_model.hpp"
+
+namespace troupe::apps::gpt {
+
+/// The plain reference, which computes at once, as the trainer drives models.
+class HostModel final : public TrainableModel {
+ public:
+  explicit HostModel(Model model) : model_(std::move(model)) {}
+
+  const ModelConfig& config() const override { return model_.config(); }
+  const ParameterTable& table() const override { return model_.table(); }
+  BatchShape shape() const override { return model_.shape(); }
+  core::DType dtype() const override { return core::DType::f32; }
+  std::size_t activation_bytes() const override { return model_.activation_bytes(); }
+
+  core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
+                                      Tokens targets, const StepHooks& hooks) override;
+  core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets) override;
+  core::Result<std::vector<double>> take_losses() override { return std::exchange(losses_, {}); }
+  core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens) override;
+
+ private:
+  Model::Parameters floats(Parameters parameters);
+
+  Model model_;
+  std::vector<const float*> parameters_;
+  std::vector<double> losses_;
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,109 @@
+#include "apps/gpt/models.hpp"
+
+#include <utility>
+
+#include "apps/gpt/host_model.hpp"
+#ifdef TROUPE_HAS_CUDA
+#include "apps/gpt/cuda/cuda_model.hpp"
+#endif
+
+namespace troupe::apps::gpt {
+
+using core::DType;
+using core::Errc;
+using core::fail;
+using core::Result;
+
+namespace {
+
+constexpr const char* kWithoutCuda =
+    "expected a build with the CUDA data plane, but this one has none; build with -DTROUPE_CUDA=ON, or train "
+    "on the host device";
+
+double gib(std::size_t bytes) {
+  return static_cast<double>(bytes) / (std::size_t{1} << 30);
+}
+
+std::size_t activation_bytes(const ModelConfig& config, BatchShape shape, ModelOptions options,
+                             gpu::DeviceKind device) {
+#ifdef TROUPE_HAS_CUDA
+  if (device == gpu::DeviceKind::cuda) return cuda_activation_bytes(config, shape, options.dtype);
+#endif
+  (void)options;
+  (void)device;
+  Carver<float> plan(nullptr);
+  carve(plan, config, shape);
+  return plan.elements() * sizeof(float);
+}
+
+}  // namespace
+
+Result<void> check_model(const ModelConfig& config, BatchShape shape, ModelOptions options,
+                         gpu::DeviceKind device) {
+  TRY(validate(config));
+  TRY(check_shape(config, shape));
+  if (device != gpu::DeviceKind::cuda && options.dtype != DType::f32) {
+    return fail(Errc::invalid_argument, "the host computes in f32, found {}; use --dtype f32, or a GPU",
+                core::name_of(options.dtype));
+  }
+  if (device != gpu::DeviceKind::cuda && options.tf32) {
+    return fail(Errc::invalid_argument, "the host has no tf32; leave --tf32 out, or use a GPU");
+  }
+#ifndef TROUPE_HAS_CUDA
+  if (device == gpu::DeviceKind::cuda) return fail(Errc::unavailable, kWithoutCuda);
+#endif
+  return {};
+}
+
+Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& config, BatchShape shape,
+                                                     ModelOptions options, gpu::Device& device,
+                                                     gpu::StreamView compute) {
+  TRY(check_model(config, shape, options, device.kind()));
+  if (device.kind() != gpu::DeviceKind::cuda) {
+    return std::make_unique<HostModel>(TRY(Model::create(config, shape)));
+  }
+#ifdef TROUPE_HAS_CUDA
+  return create_cuda_model(config, shape, {options.dtype, options.tf32}, device, compute);
+#else
+  (void)compute;
+  return fail(Errc::unavailable, kWithoutCuda);
+#endif
+}
+
+MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,
+                       gpu::DeviceKind device, MemoryShares shares) {
+  const std::size_t count = parameter_count(config);
+  const std::size_t states = options.dtype == DType::f32 ? 2 : 3;
+  return {.parameters = count * core::size_of(options.dtype),
+          .gradients = count * sizeof(float) * static_cast<std::size_t>(shares.gradient_slots),
+          .optimizer = count * sizeof(float) * states / static_cast<std::size_t>(shares.optimizer_shards),
+          .activations = activation_bytes(config, shape, options, device)};
+}
+
+Result<void> check_memory(const MemoryNeed& need, std::size_t device_bytes) {
+  if (need.total() <= device_bytes) return {};
+  return fail(
+      Errc::out_of_memory,
+      "training takes {:.1f} GiB (parameters {:.1f}, gradients {:.1f}, optimizer {:.1f}, activations "
+      "{:.1f}), the device has {:.1f}; use a smaller microbatch, fewer lanes a rank, more ranks, or a "
+      "smaller model",
+      gib(need.total()), gib(need.parameters), gib(need.gradients), gib(need.optimizer),
+      gib(need.activations), gib(device_bytes));
+}
+
+double training_flops_per_token(const ModelConfig& config, std::size_t length) {
+  const auto C = static_cast<double>(config.width), F = static_cast<double>(config.feed_forward);
+  const auto layers = static_cast<double>(config.layers);
+  const double mlp_matrices = config.activation == Activation::swiglu ? 3 : 2;
+  const double multiplied =
+      layers * (4 * C * C + mlp_matrices * C * F) + static_cast<double>(config.vocabulary) * C;
+  return 6 * multiplied + 6 * layers * static_cast<double>(length) * C;
+}
+
+double peak_flops(int major, int minor) {
+  if (major == 9 && minor == 0) return 989e12;
+  if (major == 8 && minor == 0) return 312e12;
+  return 0;
+}
+
+}  // namespace troupe::apps::gpt

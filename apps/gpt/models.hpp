@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "apps/gpt/trainable_model.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::apps::gpt {
+
+struct ModelOptions {
+  core::DType dtype = core::DType::f32;  ///< of parameters and activations; bf16 on GPUs only
+  bool tf32 = false;                     ///< GPUs only: f32 products may round their factors to 10 bits
+};
+
+/// Refuses what create_model() would refuse, before anything is allocated.
+core::Result<void> check_model(const ModelConfig& config, BatchShape shape, ModelOptions options,
+                               gpu::DeviceKind device);
+
+/// The model for a device: the host's reference, or the GPU's over `compute`, a stream of it, which the host
+/// does not use.
+core::Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& config, BatchShape shape,
+                                                           ModelOptions options, gpu::Device& device,
+                                                           gpu::StreamView compute);
+
+/// What training takes of a device.
+struct MemoryNeed {
+  std::size_t parameters = 0;   ///< in the model's dtype
+  std::size_t gradients = 0;    ///< fp32, all slots
+  std::size_t optimizer = 0;    ///< fp32 master values, where parameters are narrower, and AdamW's moments
+  std::size_t activations = 0;  ///< of one microbatch
+
+  std::size_t total() const { return parameters + gradients + optimizer + activations; }
+};
+
+struct MemoryShares {
+  int gradient_slots = 1;    ///< 1, or in `ordered` numerics the depth of the rank's stack of partial sums
+  int optimizer_shards = 1;  ///< ranks over which the optimizer is sharded
+};
+
+MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,
+                       gpu::DeviceKind device, MemoryShares shares);
+
+/// Errc::out_of_memory, with what takes how much and what to do, when it is more than a device has.
+core::Result<void> check_memory(const MemoryNeed& need, std::size_t device_bytes);
+
+/// Floating-point operations of forward and backward per token: 6 a parameter of a matrix that is multiplied
+/// by, and 6 * layers * T * C for causal attention, half of what attention to all positions takes (PaLM,
+/// Chowdhery et al. 2022, appendix B, counts the whole).
+double training_flops_per_token(const ModelConfig& config, std::size_t length);
+
+/// What NVIDIA says the tensor cores of a compute capability do with dense bf16 matrices, in operations a
+/// second; 0 where it is not known here. 9.0 is taken for an H100 SXM or H200: 989e12.
+double peak_flops(int major, int minor);
+
+}  // namespace troupe::apps::gpt
