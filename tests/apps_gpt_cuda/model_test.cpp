@@ -146,7 +146,7 @@ struct OnHost {
 class CudaModelTest : public testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(All, CudaModelTest, testing::ValuesIn(kCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST_P(CudaModelTest, HasTheHostsLossAndGradients) {
   OnGpu gpu(GetParam());
