@@ -93,15 +93,12 @@ void DataPlane::State::launch(const LaunchCollective& work) {
 void DataPlane::State::pack(std::uint32_t bucket, gpu::BufferView outgoing) {
   const auto& place = job.buckets[bucket];
   auto roots = static_cast<int>(core::subtree_roots(held(), job.options.lanes).size());
-  std::size_t offset = 0;
+  std::vector<gpu::ConstBufferView> parts;
   for (int receiver = 0; receiver < job.world.value; ++receiver) {
     auto part = job.shard(bucket, {receiver});
-    for (int root = 0; root < roots; ++root) {
-      auto source = arena.gradients(place.buffer, root, part);
-      gpu::copy(source, outgoing.subview(offset, source.bytes), communication.get());
-      offset += source.bytes;
-    }
+    for (int root = 0; root < roots; ++root) parts.push_back(arena.gradients(place.buffer, root, part));
   }
+  gpu::pack(std::move(parts), outgoing, communication.get());
 }
 
 DataPlane::State::Posted DataPlane::State::exchange(std::uint32_t bucket) {

@@ -41,7 +41,9 @@ std::size_t sum(const std::vector<std::size_t>& counts) {
 }  // namespace
 
 bool JointLoad::may_exchange() const {
-  return in_.options.mode != core::LoadMode::read && in_.world.world().value > 1;
+  // What is exchanged is packed by the host.
+  const bool is_of_host = in_.world.device().kind() != gpu::DeviceKind::cuda;
+  return is_of_host && in_.options.mode != core::LoadMode::read && in_.world.world().value > 1;
 }
 
 Result<void> JointLoad::read(Storage& storage, const std::string& name, const core::Manifest& manifest,

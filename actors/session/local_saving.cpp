@@ -18,6 +18,12 @@ using messages::Role;
 
 core::Result<void> Session::open_local_tier() {
   if (world_.local_storage() == nullptr) return {};
+  if (world_.device().kind() == gpu::DeviceKind::cuda) {
+    return core::fail(Errc::unavailable,
+                      "local copies are made of memory of the host, and this job's tensors are on {}; leave "
+                      "the directory for local copies out",
+                      world_.device().description());
+  }
   local_ = TRY(LocalTier::create(world_, *data_plane_, state_, memory_,
                                  static_cast<std::uint32_t>(job_.buckets.size()), options_.local));
   job_.configuration += "\n" + local_->configuration();

@@ -13,8 +13,7 @@
 #include "actors/world/signal_watcher.hpp"
 #include "actors/world/transport/tcp.hpp"
 #include "core/hash.hpp"
-#include "gpu/collective/gloo/gloo_backend.hpp"
-#include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+#include "gpu/collective/open.hpp"
 #include "gpu/devices.hpp"
 #include "messages/codec.hpp"
 
@@ -26,6 +25,7 @@ struct ProcessWorld::State {
   ProcessWorldOptions options;
   JobEnvironment environment;
   JobToken token{};
+  std::string device_name;
   std::unique_ptr<gpu::Device> device;
   ThreadPatience patience;
   std::unique_ptr<gpu::CollectiveBackend> backend;
@@ -70,6 +70,13 @@ core::Result<JobToken> token_of(const JobEnvironment& environment) {
   return token;
 }
 
+/// Ranks of one host share its GPUs out, round robin.
+core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment) {
+  if (name != "cuda") return name;
+  const auto gpus = TRY(gpu::list_cuda_devices());
+  return fmt::format("cuda:{}", environment.local_rank % static_cast<int>(gpus.size()));
+}
+
 std::string directory_of_rank(std::string directory, core::Rank rank) {
   constexpr std::string_view kRank = "{rank}";
   const auto number = std::to_string(rank.value);
@@ -88,17 +95,13 @@ core::Result<std::unique_ptr<ProcessWorld>> ProcessWorld::create(ProcessWorldOpt
     state->options.environment = [] { return detect_environment(process_variables()); };
   }
   if (!state->options.log) state->options.log = write_line;
-  if (state->options.collectives != "shared_memory" && state->options.collectives != "gloo") {
-    return core::fail(core::Errc::invalid_argument,
-                      "there is no back-end of collectives called {}; choose {}", state->options.collectives,
-                      "shared_memory or gloo");
-  }
+  TRY(gpu::check_collectives(state->options.collectives));
   state->environment = TRY(state->options.environment());
   state->token = TRY(token_of(state->environment));
   std::unique_ptr<ProcessWorld> world(new ProcessWorld(std::move(state)));
   world->state_->watcher =
       std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
-  world->state_->device = TRY(gpu::open_device(options.device));
+  TRY(world->open_device());
   const auto& checkpoints = world->state_->options.checkpoint_directory;
   if (!checkpoints.empty()) {
     world->state_->storage = TRY(PosixStorage::open_or_make(checkpoints));
@@ -150,14 +153,27 @@ caf::actor_system& ProcessWorld::actor_system() {
   return state_->stage->system();
 }
 
-core::Result<gpu::CollectiveBackend*> ProcessWorld::collectives(gpu::Rendezvous& rendezvous) {
-  if (state_->options.collectives == "gloo") {
-    gpu::GlooOptions options;
-    options.host = state_->options.gloo_host;
-    state_->backend = TRY(gpu::GlooBackend::open(rendezvous, options));
-  } else {
-    state_->backend = std::make_unique<gpu::SharedMemoryBackend>(rendezvous);
+core::Result<void> ProcessWorld::open_device() {
+  const auto& options = state_->options;
+  state_->device_name = options.device;
+  if (options.open_device) {
+    state_->device = TRY(options.open_device());
+    return {};
   }
+  state_->device_name = TRY(device_of_rank(options.device, environment()));
+  state_->device = TRY(gpu::open_device(state_->device_name));
+  return {};
+}
+
+core::Result<gpu::CollectiveBackend*> ProcessWorld::collectives(gpu::Rendezvous& rendezvous) {
+  if (state_->options.open_collectives) {
+    state_->backend = TRY(state_->options.open_collectives(*state_->device, rendezvous));
+    return state_->backend.get();
+  }
+  gpu::CollectiveOptions options;
+  options.gloo_host = state_->options.gloo_host;
+  state_->backend = TRY(gpu::open_collectives(state_->options.collectives, *state_->device,
+                                              state_->device_name, rendezvous, options));
   return state_->backend.get();
 }
 

@@ -15,11 +15,17 @@ namespace troupe::actors {
 struct ProcessWorldOptions {
   /// Who told the rank, the world and the addresses; by default the process's environment.
   std::function<core::Result<JobEnvironment>()> environment;
-  /// "shared_memory" (ranks of one host, the default) or "gloo" (TCP).
-  std::string collectives = "shared_memory";
+  /// As gpu::open_collectives() takes it: "automatic", "shared_memory" (ranks of one host), "gloo" (TCP) or
+  /// "nccl" (GPUs).
+  std::string collectives = "automatic";
   std::string gloo_host = "127.0.0.1";  ///< this host as the others reach it
   std::size_t actor_threads = 2;
-  std::string device = "host";  ///< as gpu::open_device() takes it
+  /// "host", "cuda:<index>", or "cuda": the GPU of the rank's place on its host, round robin.
+  std::string device = "host";
+  /// A device and collectives of the caller's own, instead of those that are named above.
+  std::function<core::Result<std::unique_ptr<gpu::Device>>()> open_device;
+  std::function<core::Result<std::unique_ptr<gpu::CollectiveBackend>>(gpu::Device&, gpu::Rendezvous&)>
+      open_collectives;
   /// Where checkpoints are; made when it is not there. Empty: none can be saved.
   std::string checkpoint_directory;
   /// Where this rank's local copies are; made when it is not there. "{rank}" stands for the rank's number;
@@ -70,6 +76,7 @@ class ProcessWorld final : public RankWorld {
  private:
   struct State;
   explicit ProcessWorld(std::unique_ptr<State> state);
+  core::Result<void> open_device();
   void on_network(NetworkEvent event);
   void send(const messages::Envelope& envelope);
   void dump_waits();

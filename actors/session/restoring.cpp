@@ -7,6 +7,7 @@
 
 #include "actors/replica/copies.hpp"
 #include "actors/session/joint_load.hpp"
+#include "actors/session/landing.hpp"
 #include "actors/session/local_search.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "actors/session/session.hpp"
@@ -37,6 +38,7 @@ struct Session::Restoring {
   std::vector<std::string> passed_over;
   std::vector<std::string> notes;       ///< on local saves, which nobody counts on
   std::unique_ptr<JointLoad> joint;     ///< of the checkpoint that was read last
+  std::optional<Landing> landing;       ///< where it comes to lie
   std::vector<std::size_t> own_copies;  ///< pieces of fp32 copies that it lacks
   std::int64_t optimizer_steps = 0;     ///< of it
   core::KeySet touched;                 ///< what an attempt that failed may have written to on this rank
@@ -242,8 +244,10 @@ core::Result<Wanted> Session::want(const core::Manifest& manifest, const Restore
 
 /// Every rank has read its part of the checkpoint.
 core::Result<void> Session::finish_load(Restoring& restoring, const std::string& name) {
-  const auto exchanged = restoring.joint->exchange();
+  auto exchanged = restoring.joint->exchange();
   restoring.joint.reset();
+  if (exchanged) exchanged = restoring.landing->deliver(options_.checkpoint.deadline);
+  restoring.landing.reset();
   if (exchanged) return {};
   // Nobody goes on with a part of it, and nobody waits for this rank.
   auto reason = abandon(exchanged.error());
@@ -264,9 +268,10 @@ core::Result<Restored> Session::load(Restoring& restoring, const std::string& na
   Restored restored;
   auto wanted = TRY(want(manifest, options, restoring, restored));
   restoring.touched.merge(wanted.keys());
+  restoring.landing = TRY(Landing::create(world_.device(), std::move(wanted.memory)));
   TRY(restoring.joint->read(*restoring.storage, name, manifest,
                             shared_targets(job_, manifest, options.optimizer), std::move(wanted.targets),
-                            std::move(wanted.memory)));
+                            restoring.landing->memory()));
   restored.name = name;
   restored.step = manifest.step;
   const auto* common = counters->find("trainer");

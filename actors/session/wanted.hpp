@@ -18,11 +18,11 @@ namespace troupe::actors {
 /// What a rank reads of a checkpoint, and where to: memory[i] is for targets[i].
 struct Wanted {
   std::vector<core::LoadTarget> targets;
-  std::vector<std::span<std::byte>> memory;
+  std::vector<gpu::BufferView> memory;
 
   void add(core::LoadTarget target, gpu::BufferView view) {
     targets.push_back(std::move(target));
-    memory.emplace_back(view.data, view.bytes);
+    memory.push_back(view);
   }
   core::KeySet keys() const;
   /// Wants these no more.

@@ -36,7 +36,7 @@ struct Options {
   std::size_t sample_bytes = 400;
   std::string prompt = "And ";
   SamplingOptions sampling;
-  std::string strategy = "zero1", numerics = "ordered", collectives = "shared_memory", output;
+  std::string strategy = "zero1", numerics = "ordered", collectives = "automatic", output;
   std::string device = "host", dtype;
   bool tf32 = false;
   double peak_tera_flops = 0;
@@ -57,7 +57,8 @@ void add_distributed_options(CLI::App& app, Options& o) {
   app.add_option("--strategy", o.strategy, "ddp or zero1")->capture_default_str();
   app.add_option("--numerics", o.numerics, "ordered (same bits for any number of ranks) or fast")
       ->capture_default_str();
-  app.add_option("--collectives", o.collectives, "shared_memory or gloo")->capture_default_str();
+  app.add_option("--collectives", o.collectives, "automatic, shared_memory, gloo or nccl")
+      ->capture_default_str();
   app.add_option("--device", o.device,
                  "host, cuda (the GPU of the rank's number on its node) or cuda:<index>")
       ->capture_default_str();

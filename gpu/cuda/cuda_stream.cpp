@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "core/check.hpp"
@@ -114,8 +115,18 @@ core::Result<void> CudaStream::synchronize(std::chrono::nanoseconds deadline) {
         "stream's trace for the task that does not end",
         name_, context_.device(), std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count());
   }
-  if (outcome->error) return tl::unexpected<core::Error>(*outcome->error);
-  return {};
+  if (!outcome->error) return {};
+  // Whoever hears of the failure lets go of the memory, so what was enqueued before it must be over.
+  await_end(deadline);
+  return tl::unexpected<core::Error>(*outcome->error);
+}
+
+void CudaStream::await_end(std::chrono::nanoseconds deadline) {
+  const DeviceGuard guard(context_.device());
+  const DeviceTime begin = host_now();
+  while (cudaStreamQuery(stream_) == cudaErrorNotReady && host_now() - begin < deadline) {
+    std::this_thread::sleep_for(context_.options.poll_period);
+  }
 }
 
 DeviceKernels* CudaStream::kernels() {

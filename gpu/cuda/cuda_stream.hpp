@@ -49,6 +49,9 @@ class CudaStream final : public StreamQueue {
   /// When everything enqueued so far is done, done() is called; or failed(), if the device fails before.
   void expect(std::function<void()> done, std::function<void(const core::Error&)> failed);
 
+  /// After a failure, when events tell nothing: until the stream is empty or broken, or the deadline.
+  void await_end(std::chrono::nanoseconds deadline);
+
   CudaContext& context_;
   const std::string name_;
   const std::uint64_t number_;

@@ -8,7 +8,7 @@ namespace {
 class CudaModelTest : public testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(All, CudaModelTest, testing::ValuesIn(kCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST_P(CudaModelTest, HasTheHostsLossAndGradients) {
   OnGpu gpu(GetParam());

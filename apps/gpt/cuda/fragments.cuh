@@ -160,7 +160,7 @@ __device__ inline void multiply_add(FragmentC& c, const FragmentA<Bf16>& a, cons
 
 // Tensor cores have no fp32, so lanes hand each other their values: for exactness, not for speed. It is not
 // inlined, because it is long and there are many of it.
-__device__ __noinline__ FragmentC multiply_added(FragmentC c, FragmentA<float> a, FragmentB<float> b) {
+static __device__ __noinline__ FragmentC multiply_added(FragmentC c, FragmentA<float> a, FragmentB<float> b) {
   const unsigned lane = threadIdx.x % kWarp;
   for (unsigned four = 0; four < 4; ++four) {  // the lane of four which holds two values of each half of k
 #pragma unroll

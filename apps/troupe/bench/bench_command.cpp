@@ -110,7 +110,8 @@ void add_step_bench(CLI::App& bench, int& exit_code) {
   const auto flags = std::make_shared<StepFlags>();
   step->add_option("--ranks", flags->bench.ranks, "Number of ranks")->capture_default_str();
   step->add_option("--strategy", flags->strategy, "ddp or zero1")->capture_default_str();
-  step->add_option("--collectives", flags->bench.collectives, "shared_memory or gloo")->capture_default_str();
+  step->add_option("--collectives", flags->bench.collectives, "automatic, shared_memory or gloo")
+      ->capture_default_str();
   step->add_option("--layers", flags->bench.layers, "Layers of the model")->capture_default_str();
   step->add_option("--layer-elements", flags->bench.layer_elements, "fp32 parameters of a layer")
       ->capture_default_str();

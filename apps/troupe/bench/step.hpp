@@ -12,7 +12,7 @@ namespace troupe::apps {
 struct StepBench {
   int ranks = 2;
   core::Strategy strategy = core::Strategy::zero1;
-  std::string collectives = "shared_memory";
+  std::string collectives = "automatic";
   int layers = 12;
   std::int64_t layer_elements = 262'144;
   std::int64_t bucket_elements = 524'288;

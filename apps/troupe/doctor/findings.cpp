@@ -16,6 +16,7 @@
 #include "actors/kit/caf_version.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "core/version.hpp"
+#include "gpu/collective/nccl/library.hpp"
 #include "gpu/devices.hpp"
 
 namespace troupe::apps {
@@ -161,6 +162,18 @@ Finding cuda() {
           "to train on them build with -DTROUPE_CUDA=ON"};
 }
 
+Finding nccl() {
+  if (!gpu::is_built_with_cuda())
+    return {"backend_nccl", Status::absent, "not in this build", "ranks use shared_memory or gloo"};
+  const auto library = gpu::open_nccl_library();
+  if (!library)
+    return {"backend_nccl", Status::absent, "built, but NCCL was not found", library.error().message};
+  const auto version = "NCCL " + gpu::nccl_version_text((*library)->capabilities.version);
+  const auto& warnings = (*library)->warnings;
+  return {"backend_nccl", warnings.empty() ? Status::ok : Status::warn, version,
+          fmt::format("{}", fmt::join(warnings, "; "))};
+}
+
 Finding blas() {
   void* library = ::dlopen("libopenblas.so.0", RTLD_LAZY | RTLD_LOCAL);
   if (!library)
@@ -190,7 +203,7 @@ std::vector<Finding> examine() {
           {"backend_simulated", Status::ok, "built", ""},
           {"backend_shared_memory", Status::ok, "built", ""},
           {"backend_gloo", Status::ok, "built", ""},
-          {"backend_nccl", Status::absent, "not built", "ranks use shared_memory or gloo"}};
+          nccl()};
 }
 
 }  // namespace troupe::apps

@@ -123,7 +123,7 @@ core::Result<void> NcclGroup::State::launch(std::vector<Posting>& postings,
 }
 
 bool NcclGroup::State::look() {
-  for (const auto& status : take_finished()) status->finish({});
+  finish_completed();
   if (auto late = find_late()) {
     fail(*std::move(late));
     return true;
@@ -138,19 +138,18 @@ bool NcclGroup::State::look() {
   return true;
 }
 
-std::vector<std::shared_ptr<OperationStatus>> NcclGroup::State::take_finished() {
-  std::vector<std::shared_ptr<OperationStatus>> finished;
+void NcclGroup::State::finish_completed() {
+  // Under the lock: who asks for a status meanwhile must find it in the list, or finished.
   std::lock_guard lock(mutex_);
   for (auto each = running_.begin(); each != running_.end();) {
     if (!each->done->is_complete()) {
       ++each;
       continue;
     }
-    finished.push_back(each->status);
+    each->status->finish({});
     give_back(*each);
     each = running_.erase(each);
   }
-  return finished;
 }
 
 std::optional<Error> NcclGroup::State::find_late() {
@@ -173,18 +172,17 @@ std::optional<Error> NcclGroup::State::find_late() {
 void NcclGroup::State::fail(Error error) {
   // Held to the end: whoever waits for the disposal finds it.
   std::lock_guard ending(ending_);
-  for (const auto& status : take_finished()) status->finish({});
-  std::list<Running> ended;
+  finish_completed();
   {
     std::lock_guard lock(mutex_);
     if (failure_) return;
     // Before the abort lets the kernels go: nobody takes their end for success.
     failure_ = error;
-    ended.swap(running_);
-  }
-  for (Running& each : ended) {
-    each.status->finish(tl::unexpected(error));
-    give_back(each);
+    for (Running& each : running_) {
+      each.status->finish(tl::unexpected(error));
+      give_back(each);
+    }
+    running_.clear();
   }
   if (!communicator_) return;
   disposal_ = communicator_->abort();

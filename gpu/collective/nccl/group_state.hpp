@@ -54,7 +54,7 @@ class NcclGroup::State final : public NcclWatched, public std::enable_shared_fro
   core::Result<Running> begin(const Operation& operation);
   void keep(const std::vector<Posting>& postings, std::vector<Running> running);
   void count(const Operation& operation);
-  std::vector<std::shared_ptr<OperationStatus>> take_finished();
+  void finish_completed();
   std::optional<core::Error> find_late();
   void give_back(Running& running);
   std::optional<core::Error> failure() const;

@@ -1,0 +1,55 @@
+#include "gpu/collective/open.hpp"
+
+#include <charconv>
+
+#include "gpu/collective/gloo/gloo_backend.hpp"
+#include "gpu/collective/nccl/open_nccl.hpp"
+#include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+/// Of "cuda:<index>"; "cuda" is the first.
+int index_of(std::string_view device_name) {
+  int index = 0;
+  const auto colon = device_name.find(':');
+  if (colon != std::string_view::npos)
+    std::from_chars(device_name.data() + colon + 1, device_name.data() + device_name.size(), index);
+  return index;
+}
+
+}  // namespace
+
+core::Result<void> check_collectives(std::string_view name) {
+  if (name == "automatic" || name == "shared_memory" || name == "gloo" || name == "nccl") return {};
+  return core::fail(core::Errc::invalid_argument,
+                    "there are no collectives called '{}'; use automatic, shared_memory, gloo or nccl", name);
+}
+
+core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_view name, Device& device,
+                                                                  std::string_view device_name,
+                                                                  Rendezvous& rendezvous,
+                                                                  const CollectiveOptions& options) {
+  TRY(check_collectives(name));
+  const bool is_gpu = device.kind() == DeviceKind::cuda;
+  if (name == "automatic") name = is_gpu ? "nccl" : "shared_memory";
+  if (is_gpu != (name == "nccl")) {
+    return core::fail(core::Errc::invalid_argument, "{} does not move the memory of '{}'; use {}", name,
+                      device.description(), is_gpu ? "nccl" : "shared_memory or gloo");
+  }
+  if (name == "shared_memory") {
+    std::unique_ptr<CollectiveBackend> backend = std::make_unique<SharedMemoryBackend>(rendezvous);
+    return backend;
+  }
+  if (name == "gloo") {
+    GlooOptions gloo;
+    gloo.host = options.gloo_host;
+    std::unique_ptr<CollectiveBackend> backend = TRY(GlooBackend::open(rendezvous, gloo));
+    return backend;
+  }
+  NcclOptions nccl;
+  nccl.on_stuck = end_process_when_stuck();
+  return open_nccl_backend(device, index_of(device_name), rendezvous, std::move(nccl));
+}
+
+}  // namespace troupe::gpu
