@@ -16,7 +16,7 @@ TEST(ModelConfig, PresetsAreValid) {
 }
 
 TEST(ModelConfig, AnUnknownPresetNamesThoseThatExist) {
-  EXPECT_THAT(preset("huge").error().message, HasSubstr("use tiny or demo"));
+  EXPECT_THAT(preset("huge").error().message, HasSubstr("use tiny, demo, 350m, 760m or 1.5b"));
 }
 
 struct Flaw {
