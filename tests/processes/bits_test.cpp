@@ -6,7 +6,6 @@
 
 #include "actors/simulation/simulation.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
-#include "core/hash.hpp"
 #include "tests/processes/gpt_job.hpp"
 
 namespace troupe {
@@ -57,12 +56,10 @@ core::Result<tests::GptRecord> train(actors::RankWorld& world, const Distributed
   auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
   tests::GptRecord record;
   for (int step = 0; step < 20; ++step) record.losses.push_back(TRY(trainer->step()).loss);
-  auto parameters = TRY(trainer->parameters());
-  const auto& specs = trainer->model().table().specs;
+  const auto parameters = TRY(trainer->parameters()).size();
   std::uint64_t hash = 0;
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    hash = core::hash64(std::as_bytes(std::span(parameters[i], specs[i].elements())), hash);
-  }
+  for (std::uint32_t i = 0; i < parameters; ++i)
+    hash = core::hash64(std::as_bytes(trainer->session().parameter(i)), hash);
   record.state = fmt::format("parameters {:016x}", hash);
   TRY(trainer->session().leave());
   return record;

@@ -71,7 +71,7 @@ class Layers(unittest.TestCase):
     def test_each_engine_stays_in_its_file(self):
         self.takes("gpu/collective/gloo.cpp", "<gloo/context.h>")
         self.refuses("gpu/collective/operations.cpp", "<gloo/context.h>", "Gloo")
-        self.takes("gpu/collective/nccl.cpp", "<nccl.h>")
+        self.takes("gpu/collective/nccl/cuda/abi_check.cpp", "<nccl.h>")
         self.refuses("actors/conductor/actor.cpp", "<nccl.h>", "NCCL")
         self.takes("gpu/cuda/stream.cpp", "<cuda_runtime.h>")
         self.refuses("gpu/stream.cpp", "<cuda_runtime.h>", "CUDA")
