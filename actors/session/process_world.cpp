@@ -13,6 +13,7 @@
 #include "actors/world/signal_watcher.hpp"
 #include "actors/world/transport/tcp.hpp"
 #include "core/hash.hpp"
+#include "gpu/collective/nccl/environment.hpp"
 #include "gpu/collective/open.hpp"
 #include "gpu/devices.hpp"
 #include "messages/codec.hpp"
@@ -70,11 +71,23 @@ core::Result<JobToken> token_of(const JobEnvironment& environment) {
   return token;
 }
 
-/// Ranks of one host share its GPUs out, round robin.
-core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment) {
+/// Ranks of one host share its GPUs out, round robin. NCCL takes several of them on one GPU for hosts of
+/// their own, when it is told so before its first call.
+core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment,
+                                         const std::function<void(std::string_view)>& log) {
   if (name != "cuda") return name;
-  const auto gpus = TRY(gpu::list_cuda_devices());
-  return fmt::format("cuda:{}", environment.local_rank % static_cast<int>(gpus.size()));
+  const auto gpus = static_cast<int>(TRY(gpu::list_cuda_devices()).size());
+  if (environment.local_world > gpus) {
+    if (environment.local_rank == 0) {
+      log(
+          fmt::format("{} ranks share {} GPUs: tensors go over the loopback interface, which is for trying "
+                      "out and tests, not for speed",
+                      environment.local_world, gpus));
+    }
+    for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value))
+      ::setenv(variable.c_str(), value.c_str(), 0);
+  }
+  return fmt::format("cuda:{}", environment.local_rank % gpus);
 }
 
 std::string directory_of_rank(std::string directory, core::Rank rank) {
@@ -125,6 +138,9 @@ ProcessWorld::~ProcessWorld() {
 const JobEnvironment& ProcessWorld::environment() const {
   return state_->environment;
 }
+const std::string& ProcessWorld::device_name() const {
+  return state_->device_name;
+}
 core::Rank ProcessWorld::rank() const {
   return state_->environment.rank;
 }
@@ -160,7 +176,7 @@ core::Result<void> ProcessWorld::open_device() {
     state_->device = TRY(options.open_device());
     return {};
   }
-  state_->device_name = TRY(device_of_rank(options.device, environment()));
+  state_->device_name = TRY(device_of_rank(options.device, environment(), options.log));
   state_->device = TRY(gpu::open_device(state_->device_name));
   return {};
 }

@@ -20,7 +20,8 @@ struct ProcessWorldOptions {
   std::string collectives = "automatic";
   std::string gloo_host = "127.0.0.1";  ///< this host as the others reach it
   std::size_t actor_threads = 2;
-  /// "host", "cuda:<index>", or "cuda": the GPU of the rank's place on its host, round robin.
+  /// "host", "cuda:<index>", or "cuda": the GPU of the rank's place on its host, round robin. Ranks that
+  /// share one work, slowly (gpu::several_ranks_on_one_gpu()).
   std::string device = "host";
   /// A device and collectives of the caller's own, instead of those that are named above.
   std::function<core::Result<std::unique_ptr<gpu::Device>>()> open_device;
@@ -46,6 +47,8 @@ class ProcessWorld final : public RankWorld {
   ~ProcessWorld() override;
 
   const JobEnvironment& environment() const;
+  /// "host" or "cuda:<index>".
+  const std::string& device_name() const;
 
   /// For a trainer's own actors; both once a session has joined.
   void subscribe(caf::actor subscriber);

@@ -151,17 +151,11 @@ class Narrator {
   std::optional<RunWriter> writer_;
 };
 
-/// "cuda" is the GPU of the rank's number on its node.
-std::string device_name(const std::string& device) {
-  const auto local_rank = actors::process_variables()("LOCAL_RANK");
-  return device == "cuda" && local_rank ? "cuda:" + *local_rank : device;
-}
-
 /// What the driver says of the GPU of this name; nothing of the host.
 Result<std::optional<gpu::CudaDeviceInfo>> gpu_info(const std::string& name) {
   if (name == "host") return std::optional<gpu::CudaDeviceInfo>{};
   for (const auto& info : TRY(gpu::list_cuda_devices())) {
-    if (name == fmt::format("cuda:{}", info.index) || (name == "cuda" && info.index == 0)) return {info};
+    if (name == fmt::format("cuda:{}", info.index)) return {info};
   }
   return core::fail(core::Errc::not_found, "expected the GPU {}, but this process does not see it", name);
 }
@@ -343,19 +337,17 @@ class Run {
 }  // namespace
 
 Result<RunEnd> run_distributed(const DistributedRunOptions& given) {
-  const std::string device = device_name(given.device);
-  const auto info = TRY(gpu_info(device));
-  const DistributedRunOptions options = with_peak(given, info);
-  const bool saves = !options.checkpoints.empty();
   std::unique_ptr<Requests> requests;
-  if (saves) requests = std::make_unique<Requests>();
-  const Corpus corpus = TRY(Corpus::open(options.text, options.trainer.model.context));
+  if (!given.checkpoints.empty()) requests = std::make_unique<Requests>();
+  const Corpus corpus = TRY(Corpus::open(given.text, given.trainer.model.context));
   actors::ProcessWorldOptions world_options;
-  world_options.collectives = options.collectives;
-  world_options.device = device;
-  world_options.checkpoint_directory = options.checkpoints;
-  world_options.local_checkpoint_directory = options.local_checkpoints;
+  world_options.collectives = given.collectives;
+  world_options.device = given.device;
+  world_options.checkpoint_directory = given.checkpoints;
+  world_options.local_checkpoint_directory = given.local_checkpoints;
   auto world = TRY(actors::ProcessWorld::create(std::move(world_options)));
+  const auto info = TRY(gpu_info(world->device_name()));
+  const DistributedRunOptions options = with_peak(given, info);
   auto trainer = TRY(DistributedTrainer::create(*world, options.trainer, corpus,
                                                 info ? std::optional(info->memory_bytes) : std::nullopt));
   bool traced = options.trainer.session.trace && !options.output.empty();

@@ -16,6 +16,7 @@ SHORTER = {
     "bin/gpt": " --preset tiny --steps 3 --batch 2 --evaluation-batches 1 --sample-bytes 20",
     "bench step": " --steps 5 --layer-milliseconds 0.2",
     "bench checkpoint": " --repeats 1",
+    "bench kernels": " --mib 1 --repeats 1",
     "bench collectives": " --bytes 4096,1048576",
     "simulate": " --json",
 }

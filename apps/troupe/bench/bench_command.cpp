@@ -9,6 +9,7 @@
 
 #include "apps/troupe/bench/checkpoint.hpp"
 #include "apps/troupe/bench/collectives.hpp"
+#include "apps/troupe/bench/kernels.hpp"
 #include "apps/troupe/bench/load.hpp"
 #include "apps/troupe/bench/step.hpp"
 
@@ -253,6 +254,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   add_step_bench(*bench, exit_code);
   add_checkpoint_bench(*bench, exit_code);
   add_load_bench(*bench, exit_code);
+  add_kernel_bench(*bench, exit_code);
   CLI::App* const collectives =
       bench->add_subcommand("collectives", "Measure shared_memory and gloo against each other");
   // Lives as long as the command's callbacks, which both hold it.
