@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -29,7 +30,11 @@ bool is_built_with_cuda() noexcept;
 /// a GPU.
 core::Result<std::vector<CudaDeviceInfo>> list_cuda_devices();
 
+/// Called once, from a thread of the device, when a device is lost: nothing more runs on it, and nobody is
+/// notified of anything.
+using DeviceFailed = std::function<void(const core::Error&)>;
+
 /// Opens "host", "cuda" (the first GPU) or "cuda:<index>". Errc::invalid_argument for another name.
-core::Result<std::unique_ptr<Device>> open_device(std::string_view name);
+core::Result<std::unique_ptr<Device>> open_device(std::string_view name, DeviceFailed on_failure = {});
 
 }  // namespace troupe::gpu

@@ -172,12 +172,17 @@ caf::actor_system& ProcessWorld::actor_system() {
 core::Result<void> ProcessWorld::open_device() {
   const auto& options = state_->options;
   state_->device_name = options.device;
+  // A rank without its device can only say so; its streams tell nobody anything any more.
+  const gpu::DeviceFailed on_failure = [this](const core::Error& error) {
+    const messages::Address self{rank(), Role::rank_supervisor, 0};
+    post({self, self, epoch(), messages::RankFailed{rank(), messages::failure_of(error)}});
+  };
   if (options.open_device) {
-    state_->device = TRY(options.open_device());
+    state_->device = TRY(options.open_device(on_failure));
     return {};
   }
   state_->device_name = TRY(device_of_rank(options.device, environment(), options.log));
-  state_->device = TRY(gpu::open_device(state_->device_name));
+  state_->device = TRY(gpu::open_device(state_->device_name, on_failure));
   return {};
 }
 

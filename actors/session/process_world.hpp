@@ -9,6 +9,7 @@
 #include "actors/session/rank_world.hpp"
 #include "actors/world/environment.hpp"
 #include "actors/world/network.hpp"
+#include "gpu/devices.hpp"
 
 namespace troupe::actors {
 
@@ -24,7 +25,7 @@ struct ProcessWorldOptions {
   /// share one work, slowly (gpu::several_ranks_on_one_gpu()).
   std::string device = "host";
   /// A device and collectives of the caller's own, instead of those that are named above.
-  std::function<core::Result<std::unique_ptr<gpu::Device>>()> open_device;
+  std::function<core::Result<std::unique_ptr<gpu::Device>>(gpu::DeviceFailed)> open_device;
   std::function<core::Result<std::unique_ptr<gpu::CollectiveBackend>>(gpu::Device&, gpu::Rendezvous&)>
       open_collectives;
   /// Where checkpoints are; made when it is not there. Empty: none can be saved.

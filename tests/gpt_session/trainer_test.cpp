@@ -100,7 +100,7 @@ class TrainerOnGpus : public testing::Test {
       environment.control_port = port;
       return Result<actors::JobEnvironment>(environment);
     };
-    world_options.open_device = [&] {
+    world_options.open_device = [&](const gpu::DeviceFailed&) {
       return Result<std::unique_ptr<gpu::Device>>(std::move(member.device));
     };
     world_options.open_collectives =

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/session/process_world.hpp"
+#include "tests/cuda_emulation/control.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
@@ -66,7 +67,7 @@ class SessionOnGpus : public testing::Test {
   core::Result<TinyTrainerResult> train_rank(int rank, int ranks, std::uint16_t port,
                                              const TinyTrainerOptions& options,
                                              const std::string& directory) {
-    auto member = gpu::open_emulated_nccl_device();
+    gpu::EmulatedNcclDevice member;
     ProcessWorldOptions world_options;
     world_options.environment = [=] {
       JobEnvironment environment;
@@ -79,7 +80,8 @@ class SessionOnGpus : public testing::Test {
       return core::Result<JobEnvironment>(environment);
     };
     world_options.checkpoint_directory = directory;
-    world_options.open_device = [&] {
+    world_options.open_device = [&](gpu::DeviceFailed on_failure) {
+      member = gpu::open_emulated_nccl_device(std::move(on_failure));
       return core::Result<std::unique_ptr<gpu::Device>>(std::move(member.device));
     };
     world_options.open_collectives =
@@ -140,6 +142,18 @@ TEST_F(SessionOnGpus, SavesAndGoesOnWithOtherRanks) {
     }
   }
   std::filesystem::remove_all(directory);
+}
+
+TEST_F(SessionOnGpus, ALostDeviceEndsTheJobOnAllRanksWithItsError) {
+  auto options = job(core::Strategy::zero1, true);
+  options.steps = 1000000;
+  cuda_emulation::fail_call("cudaLaunchKernel", 1000, cudaErrorLaunchFailure);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& result : train(2, options)) {
+    ASSERT_FALSE(result);
+    EXPECT_NE(result.error().message.find("cuda"), std::string::npos) << result.error().message;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 }  // namespace

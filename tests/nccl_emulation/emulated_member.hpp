@@ -6,6 +6,7 @@
 
 #include "gpu/collective/nccl/nccl_backend.hpp"
 #include "gpu/device.hpp"
+#include "gpu/devices.hpp"
 #include "tests/nccl_emulation/fake_nccl.hpp"
 
 namespace troupe::gpu {
@@ -17,7 +18,7 @@ struct EmulatedNcclDevice {
   NcclDevicePort port;
   RunOnStream run_on_stream;
 };
-EmulatedNcclDevice open_emulated_nccl_device();
+EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed on_failure = {});
 
 /// What StreamQueue::enqueue() does, on any of these devices.
 void run_on_emulated_stream(StreamView stream, std::function<void()> body);

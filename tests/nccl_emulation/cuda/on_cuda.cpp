@@ -8,9 +8,9 @@
 
 namespace troupe::gpu {
 
-EmulatedNcclDevice open_emulated_nccl_device() {
+EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed on_failure) {
   EmulatedNcclDevice member;
-  member.device = open_cuda_device({}).value();
+  member.device = open_cuda_device({.on_failure = std::move(on_failure)}).value();
   member.port = cuda_nccl_port(0);
   member.run_on_stream = [](NativeStream native, std::function<void(Completion)> start) {
     native->queue.enqueue_async("nccl", std::move(start));
