@@ -1,33 +1,17 @@
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "actors/session/process_world.hpp"
 #include "tests/cuda_emulation/control.hpp"
-#include "tests/nccl_emulation/emulated_member.hpp"
+#include "tests/gpu_session/company.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
 namespace troupe::actors {
 namespace {
-
-std::uint16_t free_port() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  ::close(listener);
-  return ntohs(address.sin_port);
-}
 
 /// Parameters for shards of several ranks, in several buckets.
 TinyTrainerOptions job(core::Strategy strategy, bool overlap) {
@@ -46,56 +30,17 @@ TinyTrainerOptions job(core::Strategy strategy, bool overlap) {
 
 class SessionOnGpus : public testing::Test {
  protected:
-  void TearDown() override { EXPECT_EQ(fake_.violations(), std::vector<std::string>{}); }
+  void TearDown() override { EXPECT_EQ(company_.violations(), std::vector<std::string>{}); }
 
   std::vector<core::Result<TinyTrainerResult>> train(int ranks, const TinyTrainerOptions& options,
                                                      const std::string& directory = {}) {
-    const auto port = free_port();
-    std::vector<core::Result<TinyTrainerResult>> results(static_cast<std::size_t>(ranks),
-                                                         core::fail(core::Errc::aborted, "did not run"));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        results[static_cast<std::size_t>(rank)] = train_rank(rank, ranks, port, options, directory);
-      });
-    }
-    for (auto& thread : threads) thread.join();
-    return results;
+    return company_.run<TinyTrainerResult>(
+        ranks, [&](RankWorld& world) { return train_tiny(world, options, [](std::chrono::nanoseconds) {}); },
+        directory);
   }
 
  private:
-  core::Result<TinyTrainerResult> train_rank(int rank, int ranks, std::uint16_t port,
-                                             const TinyTrainerOptions& options,
-                                             const std::string& directory) {
-    gpu::EmulatedNcclDevice member;
-    ProcessWorldOptions world_options;
-    world_options.environment = [=] {
-      JobEnvironment environment;
-      environment.rank = {rank};
-      environment.world = {ranks};
-      environment.local_rank = rank;
-      environment.local_world = ranks;
-      environment.job = "gpus";
-      environment.control_port = port;
-      return core::Result<JobEnvironment>(environment);
-    };
-    world_options.checkpoint_directory = directory;
-    world_options.open_device = [&](gpu::DeviceFailed on_failure) {
-      member = gpu::open_emulated_nccl_device(std::move(on_failure));
-      return core::Result<std::unique_ptr<gpu::Device>>(std::move(member.device));
-    };
-    world_options.open_collectives =
-        [&](gpu::Device& device,
-            gpu::Rendezvous& rendezvous) -> core::Result<std::unique_ptr<gpu::CollectiveBackend>> {
-      auto library = TRY(gpu::make_nccl_library(fake_.start_process(member.run_on_stream).api()));
-      return std::make_unique<gpu::NcclBackend>(std::move(library), device, std::move(member.port),
-                                                rendezvous);
-    };
-    auto world = TRY(ProcessWorld::create(std::move(world_options)));
-    return train_tiny(*world, options, [](std::chrono::nanoseconds) {});
-  }
-
-  gpu::FakeNccl fake_;
+  EmulatedCompany company_;
 };
 
 std::uint64_t expected_hash(const TinyTrainerOptions& options) {
