@@ -48,6 +48,8 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_vi
     return backend;
   }
   NcclOptions nccl;
+  // Collectives run beside backward: they leave most of the device to it.
+  nccl.max_ctas = 16;
   nccl.on_stuck = end_process_when_stuck();
   return open_nccl_backend(device, index_of(device_name), rendezvous, std::move(nccl));
 }
