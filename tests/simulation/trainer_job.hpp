@@ -26,6 +26,7 @@ struct Task {
   core::StackingRule stacking;  ///< of the parameter "gate"
   std::int64_t gate_rows = 8;
   bool allow_shape_mismatch = false;
+  bool plain = true;    ///< a second parameter
   bool average = true;  ///< rows of "average", shared out over the ranks
   bool clock = true;    ///< "clock", the same on all ranks
   std::int64_t steps = 0;
@@ -41,6 +42,8 @@ struct TaskResult {
   std::vector<float> restored_average;
   std::vector<float> restored_gate;
   std::vector<float> gate;
+  std::vector<float> first_plain;  ///< before the restore
+  std::vector<float> plain;
   std::vector<SaveResult> saves;
 };
 
@@ -75,6 +78,7 @@ class Trainer {
   core::Result<TaskResult> run() {
     session_ = TRY(Session::join(rank_, options(), parameters()));
     initialise();
+    result_.first_plain = plain();
     set_own(0);
     if (task_.restore) {
       RestoreOptions restore;
@@ -91,6 +95,7 @@ class Trainer {
     result_.average = average_;
     result_.clock = clock_;
     result_.gate = gate();
+    result_.plain = plain();
     TRY(session_->leave());
     return std::move(result_);
   }
@@ -100,7 +105,9 @@ class Trainer {
     ParameterSpec gate{"gate", {task_.gate_rows, 6}, task_.dtype};
     gate.stacking = task_.stacking;
     gate.allow_shape_mismatch = task_.allow_shape_mismatch;
-    return {gate, {"plain", {11}, task_.dtype}};
+    std::vector<ParameterSpec> specs{gate};
+    if (task_.plain) specs.push_back({"plain", {11}, task_.dtype});
+    return specs;
   }
 
   SessionOptions options() {
@@ -136,7 +143,7 @@ class Trainer {
   }
 
   void initialise() {
-    for (std::uint32_t p = 0; p < 2; ++p) {
+    for (std::uint32_t p = 0; p < count(); ++p) {
       core::CounterRandom random(5, session_->plan().specs[p].name);
       write(session_->parameter<std::byte>(p), [&](std::size_t i) { return random.uniform(i) - 0.5F; });
     }
@@ -152,7 +159,11 @@ class Trainer {
     }
   }
 
+  std::uint32_t count() const { return task_.plain ? 2 : 1; }
   std::vector<float> gate() { return as_floats(session_->parameter<std::byte>(0), task_.dtype); }
+  std::vector<float> plain() {
+    return task_.plain ? as_floats(session_->parameter<std::byte>(1), task_.dtype) : std::vector<float>{};
+  }
 
   void set_own(std::int64_t steps) {
     for (std::size_t i = 0; i < average_.size(); ++i)
@@ -167,9 +178,9 @@ class Trainer {
     for (core::Lane lane : session_->lanes()) {
       TRY(session_->begin_lane(lane));
       session_->begin_microbatch(0);
-      for (std::uint32_t p = 0; p < 2; ++p) TRY(session_->before_use(p));
+      for (std::uint32_t p = 0; p < count(); ++p) TRY(session_->before_use(p));
       rank_.compute(std::chrono::microseconds(30));
-      for (std::uint32_t p = 2; p-- > 0;) {
+      for (std::uint32_t p = count(); p-- > 0;) {
         core::CounterRandom noise(6, session_->plan().specs[p].name, session_->next_step(), lane);
         auto gradient = session_->gradient(p);
         for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] += noise.uniform(i) - 0.5F;

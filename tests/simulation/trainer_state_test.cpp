@@ -129,6 +129,12 @@ TEST_F(StrictnessOfRestore, RefusesByDefaultWhatTheCheckpointLacks) {
   EXPECT_NE(error.find("average"), std::string::npos) << error;
 }
 
+TEST_F(StrictnessOfRestore, ThatLooksAtNothingFailsWhereAKeyIsRead) {
+  const auto error = common_error(restore(Strictness::assume_ok_unexpected).report);
+  EXPECT_EQ(error.find("Unexpected keys"), std::string::npos) << error;
+  EXPECT_NE(error.find("average"), std::string::npos) << error;
+}
+
 TEST_F(StrictnessOfRestore, ToleratedKeysKeepTheirValues) {
   for (auto strictness : {Strictness::log_unexpected, Strictness::log_all, Strictness::ignore_all,
                           Strictness::return_unexpected, Strictness::return_all}) {
