@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/profiler.hpp"
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/stream.hpp"
@@ -48,6 +49,9 @@ class Device {
   /// Installs the observer of all tasks (called from the streams' threads, one call a task). Set it before
   /// the first task; an empty function removes it.
   virtual void observe(TaskObserver observer) = 0;
+
+  /// A profiler of the device that watches this process; null when there is none.
+  virtual core::Profiler* profiler() { return nullptr; }
 };
 
 }  // namespace troupe::gpu

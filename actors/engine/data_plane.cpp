@@ -15,7 +15,7 @@ core::Result<std::unique_ptr<DataPlane>> DataPlane::create(gpu::Device& device, 
   auto state = std::make_unique<State>(device, job, std::move(options));
   state->arena = TRY(Arena::create(device, job, state->rank()));
   state->accumulate = TRY(device.create_stream({"accumulate", 0}));
-  state->communication = TRY(device.create_stream({"communication", 0}));
+  state->communication = TRY(device.create_stream({"communication", 1}));
   state->update = TRY(device.create_stream({"update", 0}));
   state->verdict_ready = TRY(device.create_event());
   for (auto& event : state->credit_free) event = TRY(device.create_event());
@@ -81,6 +81,18 @@ core::Result<gpu::StreamView> DataPlane::compute_stream() {
 
 void DataPlane::mark_computed(std::uint32_t bucket) {
   if (state_->compute) state_->compute->record(state_->buckets[bucket]->computed.get());
+}
+
+std::shared_ptr<const ComputeWatch> DataPlane::watch_compute() {
+  if (!state_->compute) return nullptr;
+  // Owned by the caller and by the notification, which may come when nobody asks any more.
+  auto watch = std::make_shared<ComputeWatch>();
+  state_->compute->notify([this, watch] { watch->reach(moment()); });
+  return watch;
+}
+
+BusyMoment DataPlane::moment() const {
+  return {state_->device.now(), times().communication};
 }
 
 gpu::BufferView DataPlane::parameter(std::uint32_t parameter) const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/engine/exposure.hpp"
 #include "actors/engine/job.hpp"
 #include "actors/engine/state.hpp"
 #include "actors/engine/work.hpp"
@@ -87,6 +88,8 @@ class DataPlane {
   /// What "compute" has been given so far completes the lane's gradients of the bucket, as far as they go.
   /// Before the message that says so is posted.
   void mark_computed(std::uint32_t bucket);
+  /// Watches for the end of what "compute" has been given so far; null when there is no such stream.
+  std::shared_ptr<const ComputeWatch> watch_compute();
 
   /// The parameter's values; who may read them when is PS-1.
   gpu::BufferView parameter(std::uint32_t parameter) const;
@@ -107,6 +110,7 @@ class DataPlane {
   std::size_t allocated_bytes() const;
 
   DataPlaneTimes times() const;
+  BusyMoment moment() const;
   /// When the last LaunchCollective of the bucket's first entry was performed, by the device's clock; 0:
   /// never.
   std::chrono::nanoseconds last_launch(std::uint32_t bucket) const;

@@ -24,7 +24,8 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
       : caf::event_based_actor(config),
         stage_(stage),
         options_(options),
-        host_(self, options->epoch, std::move(*machine), *this, options->tracer, options->now) {}
+        host_(self, options->epoch, std::move(*machine), *this, options->tracer, options->now,
+              options->profiler) {}
 
   caf::behavior make_behavior() override {
     return {
@@ -105,7 +106,11 @@ CafStage::~CafStage() {
 void CafStage::spawn(messages::Address address, std::unique_ptr<Machine> machine) {
   CHECK(address.rank == impl_->options.rank, "a stage runs the roles of its own rank");
   auto boxed = std::make_shared<std::unique_ptr<Machine>>(std::move(machine));
-  impl_->parts[address] = impl_->system->spawn<RoleActor>(this, &impl_->options, address, boxed);
+  const auto& detached = impl_->options.detached;
+  const bool is_detached = std::find(detached.begin(), detached.end(), address.role) != detached.end();
+  impl_->parts[address] =
+      is_detached ? impl_->system->spawn<RoleActor, caf::detached>(this, &impl_->options, address, boxed)
+                  : impl_->system->spawn<RoleActor>(this, &impl_->options, address, boxed);
 }
 
 void CafStage::start() {

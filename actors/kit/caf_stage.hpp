@@ -24,7 +24,10 @@ struct CafStageOptions {
   core::Epoch epoch{};
   SchedulerPolicy policy = SchedulerPolicy::sharing;
   std::size_t workers = 2;  ///< threads of CAF's scheduler (policy "sharing": no CPU while idle)
+  /// Roles that have a thread of their own, since what they ask for is carried out there and may wait.
+  std::vector<messages::Role> detached;
   Tracer* tracer = nullptr;
+  core::Profiler* profiler = nullptr;  ///< may be null
   std::function<std::chrono::nanoseconds()> now;
   /// Messages to other ranks; called from any thread.
   std::function<void(const messages::Envelope&)> send_remote;

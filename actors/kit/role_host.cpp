@@ -5,12 +5,14 @@
 namespace troupe::actors {
 
 RoleHost::RoleHost(messages::Address self, core::Epoch epoch, std::unique_ptr<Machine> machine,
-                   EffectSink& sink, Tracer* tracer, std::function<std::chrono::nanoseconds()> now)
+                   EffectSink& sink, Tracer* tracer, std::function<std::chrono::nanoseconds()> now,
+                   core::Profiler* profiler)
     : self_(self),
       epoch_(epoch),
       machine_(std::move(machine)),
       sink_(sink),
       tracer_(tracer),
+      profiler_(profiler),
       now_(std::move(now)),
       track_(tracer ? messages::to_string(self) : std::string()),
       last_message_("nothing"),
@@ -30,6 +32,7 @@ void RoleHost::receive(const messages::Envelope& envelope) {
   auto begin = now_();
   last_message_ = messages::name_of(envelope.body);
   last_message_at_ = begin;
+  const core::ProfiledScope range(profiler_, messages::name_of(self_.role), last_message_);
   Outbox outbox;
   machine_->receive(envelope, outbox);
   carry_out(outbox);

@@ -9,6 +9,7 @@
 
 #include "actors/kit/machine.hpp"
 #include "actors/kit/tracer.hpp"
+#include "core/profiler.hpp"
 #include "messages/envelope.hpp"
 
 namespace troupe::actors {
@@ -37,9 +38,9 @@ class EffectSink {
 /// Not thread safe: one message at a time.
 class RoleHost {
  public:
-  /// `tracer` may be null; it and `sink` must outlive the host.
+  /// `tracer` and `profiler` may be null; they and `sink` must outlive the host.
   RoleHost(messages::Address self, core::Epoch epoch, std::unique_ptr<Machine> machine, EffectSink& sink,
-           Tracer* tracer, std::function<std::chrono::nanoseconds()> now);
+           Tracer* tracer, std::function<std::chrono::nanoseconds()> now, core::Profiler* profiler = nullptr);
 
   void start();
   void receive(const messages::Envelope& envelope);
@@ -58,6 +59,7 @@ class RoleHost {
   std::unique_ptr<Machine> machine_;
   EffectSink& sink_;
   Tracer* tracer_;
+  core::Profiler* profiler_;
   std::function<std::chrono::nanoseconds()> now_;
   std::string track_;
   std::unordered_map<TimerId, std::uint64_t> timer_generations_;  // as many as the machine has timers

@@ -204,7 +204,10 @@ core::Result<void> ProcessWorld::open(Ports ports) {
   options.rank = rank();
   options.epoch = epoch();
   options.workers = state_->options.actor_threads;
+  // Launches on a GPU may wait for a connection, and come from one thread.
+  if (state_->device->kind() == gpu::DeviceKind::cuda) options.detached = {Role::conductor};
   options.tracer = state_->ports.tracer;
+  options.profiler = state_->device->profiler();
   options.now = [this] { return state_->device->now(); };
   options.send_remote = [this](const messages::Envelope& envelope) { send(envelope); };
   options.to_trainer = state_->ports.to_trainer;

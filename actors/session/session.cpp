@@ -18,6 +18,8 @@ namespace {
 
 /// Between who knows why a job does not form, the Coordinator, and who only knows that it does not.
 constexpr auto kGrace = std::chrono::seconds(1);
+constexpr std::string_view kTrainer = "trainer";
+constexpr std::string_view kWaits = "waits for the runtime";
 
 }  // namespace
 
@@ -35,10 +37,17 @@ Session::Session(RankWorld& world, SessionOptions options, Job job)
       job_(std::move(job)),
       port_(static_cast<std::uint32_t>(job_.buckets.size()), world.patience()),
       last_gradient_(job_.buckets.size()) {
-  if (options_.trace) tracer_ = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });
+  if (!options_.trace) return;
+  tracer_ = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });
+  world.device().observe([tracer = tracer_.get()](const gpu::TaskRecord& task) {
+    tracer->add({core::TraceEvent::Kind::span, fmt::format("device {}", task.stream), std::string(task.label),
+                 task.begin, task.end, 0, 0});
+  });
 }
 
 Session::~Session() {
+  end_profile();
+  if (tracer_) world_.device().observe({});
   world_.close();
   if (data_plane_) {
     data_plane_->perform({}, AbortCollectives{{true, core::Errc::aborted, "the session ended"}});
@@ -151,14 +160,17 @@ std::vector<core::Lane> Session::lanes() const {
 }
 
 core::Result<void> Session::exposed(const std::function<core::Result<void>()>& wait) {
-  auto begin = world_.device().now();
-  auto busy = data_plane_->times().communication;
+  const core::ProfiledScope range(world_.device().profiler(), kTrainer, kWaits);
+  const auto watch = data_plane_->watch_compute();
+  const auto begin = data_plane_->moment();
   auto result = wait();
-  auto end = world_.device().now();
-  exposed_ += end - begin;
-  exposed_communication_ += std::min(data_plane_->times().communication - busy, end - begin);
+  const auto end = data_plane_->moment();
+  const auto cost = exposure(begin, end, watch.get());
+  exposed_ += cost.total;
+  exposed_communication_ += cost.communication;
   if (tracer_)
-    tracer_->add({core::TraceEvent::Kind::span, "trainer", "waits for the runtime", begin, end, 0, 0});
+    tracer_->add(
+        {core::TraceEvent::Kind::span, std::string(kTrainer), std::string(kWaits), begin.at, end.at, 0, 0});
   return result;
 }
 
@@ -166,6 +178,10 @@ core::Result<void> Session::begin_step(double learning_rate) {
   if (auto failure = port_.failure()) return tl::unexpected(*failure);
   TRY(wait_tensors());
   adopt();
+  if (auto* profiler = world_.device().profiler(); profiler && !is_profiled_) {
+    profiler->begin(kTrainer, fmt::format("step {}", step_.value));
+    is_profiled_ = true;
+  }
   step_began_ = world_.device().now();
   exposed_ = {};
   exposed_communication_ = {};
@@ -206,7 +222,7 @@ void Session::gradient_ready(std::uint32_t parameter) {
   last_gradient_[bucket] = world_.device().now();
   if (tracer_) {
     core::TraceEvent event;
-    event.track = "trainer";
+    event.track = kTrainer;
     event.name = job_.specs[parameter].name + " gradient";
     event.begin = event.end = last_gradient_[bucket];
     event.flow = bucket_flow(step_.value, bucket);
@@ -253,8 +269,14 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
     tracer_->add(
         {core::TraceEvent::Kind::span, "steps", fmt::format("step {}", step_.value), step_began_, now, 0, 0});
   }
+  end_profile();
   step_.value += 1;
   return outcome;
+}
+
+void Session::end_profile() {
+  if (is_profiled_) world_.device().profiler()->end(kTrainer);
+  is_profiled_ = false;
 }
 
 void Session::note_latencies() {
@@ -294,7 +316,9 @@ core::Error Session::abandon(core::Error reason) {
 }
 
 void Session::stop_tracing() {
-  if (tracer_) tracer_->stop();
+  if (!tracer_) return;
+  tracer_->stop();
+  world_.device().observe({});
 }
 
 std::vector<core::TraceEvent> Session::take_trace() {

@@ -83,6 +83,8 @@ struct SessionOptions {
   /// After this a collective counts as hung. The trainer itself waits three times as long: what it waits for
   /// has a deadline of its own, whose error says more.
   std::chrono::nanoseconds step_deadline = std::chrono::seconds(300);
+  /// Record what actors, streams and the trainer do (take_trace()). Tasks of streams are those of the whole
+  /// device: sessions that share one can not all be traced.
   bool trace = false;
 };
 
@@ -233,6 +235,7 @@ class Session {
   void post(messages::Role role, std::uint32_t index, messages::Message message);
   core::Result<void> exposed(const std::function<core::Result<void>()>& wait);
   void note_latencies();
+  void end_profile();
   core::Result<void> open_checkpoints();
   core::Result<void> open_local_tier();
   core::Result<void> connect_local_tier(gpu::CollectiveBackend& backend);
@@ -279,6 +282,7 @@ class Session {
   core::Lane lane_{-1};
   bool last_microbatch_ = true;
   bool adopted_ = false;
+  bool is_profiled_ = false;  ///< a profiler has heard of the step's beginning, not of its end
   std::vector<messages::LaneLoss> losses_;
   std::vector<std::chrono::nanoseconds> last_gradient_;  ///< per bucket
   std::chrono::nanoseconds step_began_{};

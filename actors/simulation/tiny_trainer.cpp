@@ -121,6 +121,7 @@ core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOp
   TRY(session->wait_local_saves());
   take_saves();
   TRY(session->leave());
+  result.trace = session->take_trace();
   return result;
 }
 

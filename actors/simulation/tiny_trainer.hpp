@@ -27,7 +27,8 @@ struct TinyTrainerResult {
   std::optional<Restored> restored;
   std::vector<SaveResult> saves;
   std::vector<SaveResult> local_saves;
-  std::uint64_t state_hash = 0;  ///< of all parameters at the end; the same on every rank
+  std::vector<core::TraceEvent> trace;  ///< when the session traces
+  std::uint64_t state_hash = 0;         ///< of all parameters at the end; the same on every rank
 };
 
 /// What it registers.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "gpu/cuda/nvtx_profiler.hpp"
 #include "gpu/cuda/status.hpp"
 
 namespace troupe::gpu {
@@ -9,6 +10,7 @@ namespace troupe::gpu {
 CudaContext::CudaContext(CudaOptions given, CudaDeviceInfo facts)
     : options(std::move(given)),
       info(std::move(facts)),
+      profiler(open_nvtx_profiler()),
       events(info.index, EventPool::Timing::without),
       timing_events(info.index, EventPool::Timing::with),
       clock(info.index),

@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
+#include "core/profiler.hpp"
 #include "core/result.hpp"
 #include "gpu/cuda/cuda_device.hpp"
 #include "gpu/cuda/device_clock.hpp"
@@ -38,6 +40,7 @@ class CudaContext {
 
   const CudaOptions options;
   const CudaDeviceInfo info;
+  const std::unique_ptr<core::Profiler> profiler;  ///< null when nobody profiles
   ObserverSlot observer;
   DeviceFailure failure;
   EventPool events;

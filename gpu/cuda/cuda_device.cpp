@@ -77,6 +77,8 @@ class CudaDevice final : public Device {
     context_.observer.set(std::move(observer));
   }
 
+  core::Profiler* profiler() override { return context_.profiler.get(); }
+
  private:
   CudaContext context_;
   StagingPool staging_;

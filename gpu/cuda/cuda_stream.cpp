@@ -141,6 +141,7 @@ bool CudaStream::run_native(std::string_view label, const std::function<int(void
 void CudaStream::run(std::string_view label, const std::function<cudaError_t(cudaStream_t)>& launch) {
   if (context_.failure.is_set()) return;
   const DeviceGuard guard(context_.device());
+  const core::ProfiledScope range(context_.profiler.get(), name_, label);
   if (context_.observer.is_occupied()) return run_observed(label, launch);
   context_.check(launch(stream_), label);
 }

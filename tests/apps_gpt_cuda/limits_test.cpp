@@ -36,6 +36,23 @@ TEST(CudaModel, RefusesWhatItCanNotCompute) {
   EXPECT_NE(model.error().message.find("at most 128"), std::string::npos) << model.error().message;
 }
 
+TEST(CudaModel, RefusesWidthsWhoseParametersWouldNotBeAligned) {
+  TestGpu gpu;
+  for (const auto dtype : {DType::f32, DType::bf16}) {
+    for (const std::size_t ragged : {36, 38}) {
+      ModelConfig model = preset("tiny").value();
+      model.feed_forward = ragged;
+      const auto made = create_cuda_model(model, {1, 4}, {.dtype = dtype}, gpu.device(), gpu.stream());
+
+      const bool is_aligned = dtype == DType::f32 && ragged == 36;
+      ASSERT_EQ(made.has_value(), is_aligned) << ragged;
+      if (!made) {
+        EXPECT_NE(made.error().message.find("multiples of"), std::string::npos) << made.error().message;
+      }
+    }
+  }
+}
+
 TEST(CudaModel, SaysHowMuchMemoryItAskedFor) {
   TestGpu gpu;
   ModelConfig large = preset("demo").value();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace troupe::cuda_emulation {
 
@@ -42,5 +43,12 @@ std::uint64_t pageable_copies();
 bool is_device_memory(const void* memory);
 /// The priority a stream was created with, in CUDA's numbers: less is more urgent.
 int priority_of(cudaStream_t stream);
+
+/// A tool that listens to NVTX, for devices opened from now on.
+void attach_profiler();
+/// The ranges that have ended since the last call, in that order: "troupe.conductor: BucketReady".
+std::vector<std::string> take_ranges();
+/// CHECKs that every range has ended.
+void detach_profiler();
 
 }  // namespace troupe::cuda_emulation

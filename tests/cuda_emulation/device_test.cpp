@@ -349,6 +349,32 @@ TEST_F(EmulatedCuda, TracesTellTimesOfTheHostsClock) {
   device->observe({});
 }
 
+TEST_F(EmulatedCuda, AProfilerSeesWhatIsEnqueuedOnEachStream) {
+  cuda_emulation::attach_profiler();
+  const auto device = open();
+  const auto one = device->create_stream({.name = "one"}).value();
+  const auto two = device->create_stream({.name = "two"}).value();
+  const Buffer buffer = device->allocate(400).value();
+  (void)cuda_emulation::take_ranges();
+
+  fill({buffer.view(), core::DType::f32}, 1, one.get());
+  zero(buffer.view(), two.get());
+  {
+    const core::ProfiledScope outer(device->profiler(), "trainer", "step 3");
+    const core::ProfiledScope inner(device->profiler(), "trainer", "forward");
+  }
+
+  EXPECT_THAT(cuda_emulation::take_ranges(),
+              testing::ElementsAre("troupe.one: fill", "troupe.two: zero", "troupe.trainer: forward",
+                                   "troupe.trainer: step 3"));
+  cuda_emulation::detach_profiler();
+}
+
+TEST_F(EmulatedCuda, WithoutAProfilerThereAreNoRanges) {
+  EXPECT_EQ(open()->profiler(), nullptr);
+  const core::ProfiledScope nothing(nullptr, "trainer", "step 3");
+}
+
 #ifdef __SANITIZE_ADDRESS__
 TEST_F(EmulatedCuda, CodeOfTheHostThatReachesForDeviceMemoryIsFound) {
   const auto device = open();

@@ -1,8 +1,11 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -87,6 +90,45 @@ TEST_F(SessionOnGpus, SavesAndGoesOnWithOtherRanks) {
     }
   }
   std::filesystem::remove_all(directory);
+}
+
+TEST_F(SessionOnGpus, TracesTasksOfAllStreamsByTheDevicesTimes) {
+  auto options = job(core::Strategy::zero1, true);
+  options.session.trace = true;
+  for (const auto& result : train(2, options)) {
+    ASSERT_TRUE(result) << result.error().message;
+    std::map<std::string, std::vector<core::TraceEvent>> tracks;
+    for (const auto& event : result->trace) tracks[event.track].push_back(event);
+    std::map<std::string, int> collectives;
+    for (const auto& task : tracks["device communication"]) {
+      EXPECT_LE(task.begin, task.end);
+      collectives[task.name] += 1;
+    }
+    const int buckets =
+        static_cast<int>(plan_job(tiny_parameters(options), options.session.training, {2})->buckets.size());
+    EXPECT_EQ(collectives["all_to_all"], buckets * options.steps);
+    EXPECT_EQ(collectives["all_gather"], buckets * options.steps);
+    EXPECT_EQ(collectives["all_reduce"], options.steps);
+    EXPECT_FALSE(tracks["device update"].empty());
+    EXPECT_FALSE(tracks["device accumulate"].empty());
+  }
+}
+
+TEST_F(SessionOnGpus, ShowsAProfilerEverySubsystem) {
+  cuda_emulation::attach_profiler();
+  (void)cuda_emulation::take_ranges();
+  for (const auto& result : train(2, job(core::Strategy::zero1, true))) {
+    ASSERT_TRUE(result) << result.error().message;
+  }
+  const auto ranges = cuda_emulation::take_ranges();
+  cuda_emulation::detach_profiler();
+
+  EXPECT_THAT(ranges, testing::Contains("troupe.trainer: step 3").Times(2));
+  EXPECT_THAT(ranges, testing::Contains("troupe.communication: all_to_all"));
+  EXPECT_THAT(ranges,
+              testing::Contains(testing::MatchesRegex("troupe.collectives: all_to_all [0-9]+ of dp")));
+  EXPECT_THAT(ranges, testing::Contains("troupe.gradient_bucket: GradientReady"));
+  EXPECT_THAT(ranges, testing::Contains("troupe.update: adam_step"));
 }
 
 TEST_F(SessionOnGpus, ALostDeviceEndsTheJobOnAllRanksWithItsError) {

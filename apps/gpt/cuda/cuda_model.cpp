@@ -250,6 +250,13 @@ Result<void> check(const ModelConfig& config, BatchShape shape, core::DType dtyp
     return fail(Errc::invalid_argument, "on a GPU the model computes in bf16 or f32, found {}",
                 core::name_of(dtype));
   }
+  // Parameters lie one after the other, and kernels load 16 bytes at once.
+  const std::size_t step = 16 / core::size_of(dtype);
+  if (config.width % step != 0 || config.feed_forward % step != 0) {
+    return fail(Errc::invalid_argument,
+                "on a GPU width and feed_forward must be multiples of {} in {}, found {} and {}", step,
+                core::name_of(dtype), config.width, config.feed_forward);
+  }
   return {};
 }
 

@@ -1,9 +1,11 @@
 #include "gpu/collective/nccl/group_state.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "core/hash.hpp"
+#include "core/profiler.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/kernels.hpp"
 
@@ -30,6 +32,20 @@ std::string common_text(const Operation& operation) {
 
 bool is_message(const Operation& operation) {
   return operation.kind == OperationKind::send || operation.kind == OperationKind::receive;
+}
+
+/// Calls `launch` within one task of each posting's stream, for who observes tasks. Not at all when a device
+/// has failed.
+void as_tasks(std::span<const Posting> postings, const std::function<void()>& launch) {
+  if (postings.empty()) return launch();
+  const Posting& first = postings.front();
+  const auto within = [&] { as_tasks(postings.subspan(1), launch); };
+  const bool has_native = first.stream->run_native(name_of(first.operation.kind), [&](void* /*native*/) {
+    within();
+    // What NCCL says is not the device's failure.
+    return 0;
+  });
+  if (!has_native) within();
 }
 
 }  // namespace
@@ -105,21 +121,34 @@ core::Result<void> NcclGroup::State::launch(std::vector<Posting>& postings,
       launches.push_back({call, device_.port().native(postings[i].stream)});
     }
   }
+  if (launches.empty()) return enqueue(postings, plans, running, [] { return core::Result<void>(); });
   const NcclPatience patience{
       .give_up = Clock::now() + limit, .limit = limit, .is_over = [this] { return failure().has_value(); }};
+  return enqueue(postings, plans, running, [&] {
+    auto launched = core::Result<void>(core::fail(Errc::unavailable,
+                                                  "group '{}': {} came after the failure of its device",
+                                                  options_.name, running.front().what));
+    as_tasks(postings, [&] { launched = communicator_->launch(launches, patience); });
+    return launched;
+  });
+}
+
+core::Result<void> NcclGroup::State::enqueue(std::vector<Posting>& postings,
+                                             const std::vector<NcclPlan>& plans,
+                                             std::vector<Running>& running,
+                                             const std::function<core::Result<void>()>& calls) {
   TRY(device_.port().make_current());
+  const core::ProfiledScope range(device_.device().profiler(), "collectives",
+                                  fmt::format("{} of {}", running.front().what, options_.name));
   std::lock_guard lock(device_.launches());
   if (auto error = failure()) return tl::unexpected(*std::move(error));
   for (std::size_t i = 0; i < postings.size(); ++i) {
     postings[i].stream->record(running[i].started.get());
     for (const auto& copy : plans[i].copies) gpu::copy(copy.source, copy.destination, postings[i].stream);
   }
-  core::Result<void> launched;
-  if (!launches.empty()) launched = communicator_->launch(launches, patience);
-  if (launched) {
-    for (std::size_t i = 0; i < postings.size(); ++i) postings[i].stream->record(running[i].done.get());
-  }
-  return launched;
+  TRY(calls());
+  for (std::size_t i = 0; i < postings.size(); ++i) postings[i].stream->record(running[i].done.get());
+  return {};
 }
 
 bool NcclGroup::State::look() {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -51,6 +52,9 @@ class NcclGroup::State final : public NcclWatched, public std::enable_shared_fro
 
   core::Result<void> launch(std::vector<Posting>& postings, const std::vector<NcclPlan>& plans,
                             std::vector<Running>& running);
+  /// `calls` between the events that tell when the operations began and ended.
+  core::Result<void> enqueue(std::vector<Posting>& postings, const std::vector<NcclPlan>& plans,
+                             std::vector<Running>& running, const std::function<core::Result<void>()>& calls);
   core::Result<Running> begin(const Operation& operation);
   void keep(const std::vector<Posting>& postings, std::vector<Running> running);
   void count(const Operation& operation);

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <optional>
+
+namespace troupe::actors {
+
+/// A moment by the device's clock, and how long "communication" had been busy until then.
+struct BusyMoment {
+  std::chrono::nanoseconds at{};
+  std::chrono::nanoseconds communication{};
+};
+
+/// Learns when the compute stream ran out of work. Thread safe.
+class ComputeWatch {
+ public:
+  void reach(BusyMoment moment) {
+    std::lock_guard lock(mutex_);
+    reached_ = moment;
+  }
+  std::optional<BusyMoment> reached() const {
+    std::lock_guard lock(mutex_);
+    return reached_;
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards reached_
+  std::optional<BusyMoment> reached_;
+};
+
+/// What a wait of the trainer's thread cost: the time in which nothing was computed, and the part of it in
+/// which "communication" was busy.
+struct Exposure {
+  std::chrono::nanoseconds total{};
+  std::chrono::nanoseconds communication{};
+};
+
+/// Of a wait from `begin` to `end`. A trainer that computes on a stream (`watch`, asked for at the beginning)
+/// goes on until the stream is empty; any other stands still at once (null).
+inline Exposure exposure(BusyMoment begin, BusyMoment end, const ComputeWatch* watch) {
+  if (watch) {
+    const auto idle = watch->reached();
+    if (!idle) return {};
+    if (idle->at > begin.at) begin = *idle;
+  }
+  const auto total = std::max(end.at - begin.at, std::chrono::nanoseconds::zero());
+  return {total,
+          std::clamp(end.communication - begin.communication, std::chrono::nanoseconds::zero(), total)};
+}
+
+}  // namespace troupe::actors
