@@ -1,6 +1,6 @@
 # The CUDA toolkit and NCCL's header are found here and nowhere else. The installed package reads this file too.
-# Targets: troupe_cudart, the runtime's headers and its static library, which asks for the driver only when it is
-# called; troupe_nccl, NCCL's header and the means to load its library at run time.
+# The target troupe_cudart is the runtime's headers and its static library, which asks for the driver only when it is
+# called. NCCL's library is loaded at run time; its header, where there is one, is compared with ours.
 find_program(TROUPE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH ENV CUDACXX PATHS /usr/local/cuda PATH_SUFFIXES bin)
 if(TROUPE_NVCC)
   get_filename_component(cuda_root "${TROUPE_NVCC}" REALPATH)
@@ -15,11 +15,6 @@ if(TROUPE_CUDA_INCLUDE AND TROUPE_CUDART_LIBRARY)
   add_library(troupe_cudart INTERFACE IMPORTED GLOBAL)
   target_include_directories(troupe_cudart SYSTEM INTERFACE "${TROUPE_CUDA_INCLUDE}")
   target_link_libraries(troupe_cudart INTERFACE "${TROUPE_CUDART_LIBRARY}" Threads::Threads rt ${CMAKE_DL_LIBS})
-  if(TROUPE_NCCL_INCLUDE)
-    add_library(troupe_nccl INTERFACE IMPORTED GLOBAL)
-    target_include_directories(troupe_nccl SYSTEM INTERFACE "${TROUPE_NCCL_INCLUDE}")
-    target_link_libraries(troupe_nccl INTERFACE troupe_cudart)
-  endif()
 endif()
 
 # The rest is for building Troupe itself.
@@ -29,7 +24,7 @@ endif()
 
 set(TROUPE_HAS_CUDA OFF)
 set(missing "")
-foreach(part NVCC CUDA_INCLUDE CUDART_LIBRARY NCCL_INCLUDE)
+foreach(part NVCC CUDA_INCLUDE CUDART_LIBRARY)
   if(NOT TROUPE_${part})
     list(APPEND missing TROUPE_${part})
   endif()
@@ -39,9 +34,8 @@ if(TROUPE_CUDA STREQUAL "AUTO" OR TROUPE_CUDA)
     set(TROUPE_HAS_CUDA ON)
   elseif(NOT TROUPE_CUDA STREQUAL "AUTO")
     list(JOIN missing ", " missing)
-    message(FATAL_ERROR "TROUPE_CUDA=ON needs the CUDA toolkit (nvcc, cuda_runtime_api.h, libcudart_static.a) and "
-      "NCCL's nccl.h, but there is no ${missing}. Set CUDA_HOME to the toolkit, install libnccl-dev, or build "
-      "without GPUs: -DTROUPE_CUDA=OFF")
+    message(FATAL_ERROR "TROUPE_CUDA=ON needs the CUDA toolkit (nvcc, cuda_runtime_api.h, libcudart_static.a), "
+      "but there is no ${missing}. Set CUDA_HOME to the toolkit, or build without GPUs: -DTROUPE_CUDA=OFF")
   endif()
 endif()
 if(NOT TROUPE_HAS_CUDA)
