@@ -1,0 +1,139 @@
+"""What gpu_check makes of a machine that lacks things."""
+
+import importlib.machinery
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts/gpu_check"
+loader = importlib.machinery.SourceFileLoader("gpu_check", str(SCRIPT))
+gpu_check = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
+loader.exec_module(gpu_check)
+
+TESTS = "echo '[  PASSED  ] 3 tests.'\n"
+
+
+class InAFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.checks = gpu_check.Checks(self.folder / "out", 1, "cuda")
+
+    def program(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n" + text)
+        path.chmod(0o755)
+        return str(path)
+
+    def library(self, path, source):
+        path.parent.mkdir(parents=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-xc", "-", "-o", path], input=source, text=True, check=True)
+
+    def outcomes(self):
+        return [row["outcome"] for row in self.checks.rows]
+
+
+class Libraries(InAFolder):
+    NAME = "libnccl-of-a-test.so.2"
+
+    def test_nccl_comes_from_the_wheels_where_the_loader_has_none(self):
+        wheel = self.folder / "nvidia/nccl"
+        self.library(wheel / "lib" / self.NAME, "int ncclGetVersion(int* version) { *version = 22809; return 0; }")
+        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
+        environment.pop("TROUPE_NCCL_LIBRARY", None)
+
+        found = gpu_check.find_nccl(environment, gpu_check.wheels(environment), self.NAME)
+
+        self.assertEqual(found, "NCCL 2.28.9 (PyTorch's)")
+        self.assertEqual(environment["TROUPE_NCCL_LIBRARY"], str(wheel / "lib" / self.NAME))
+
+    def test_nccl_of_the_loader_goes_first(self):
+        for place, version in (("loader", 22703), ("nvidia/nccl/lib", 22809)):
+            self.library(self.folder / place / self.NAME,
+                         "int ncclGetVersion(int* version) { *version = %d; return 0; }" % version)
+        environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(self.folder / "loader")}
+
+        found = gpu_check.find_nccl(environment, [self.folder / "nvidia/nccl"], self.NAME)
+
+        self.assertEqual(found, "NCCL 2.27.3 (the loader's)")
+        self.assertNotIn("TROUPE_NCCL_LIBRARY", environment)
+
+    def test_where_there_is_no_nccl_none_is_found(self):
+        self.assertIsNone(gpu_check.find_nccl({"PATH": os.environ["PATH"]}, [self.folder], self.NAME))
+
+    def test_cublas_of_the_wheels_is_shown_to_the_loader_where_the_toolkit_has_none(self):
+        # A number of its own, so that no library of this machine has the name.
+        self.program("cuda/bin/nvcc", "echo 'Cuda compilation tools, release 9913.0, V9913.0.88'\n")
+        wheel = self.folder / "cu9913"
+        environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/before"}
+        self.assertFalse(gpu_check.find_cublas(environment, [wheel], self.folder / "cuda"))
+        self.library(wheel / "lib/libcublas.so.9913", "")
+
+        self.assertTrue(gpu_check.find_cublas(environment, [wheel], self.folder / "cuda"))
+
+        self.assertEqual(environment["LD_LIBRARY_PATH"], f"/before:{wheel}/lib")
+
+    def test_headers_of_the_wheels_serve_only_where_the_toolkit_has_none(self):
+        header = self.folder / "wheel/include/nccl.h"
+        header.parent.mkdir(parents=True)
+        header.touch()
+        environment = {}
+        gpu_check.find_headers(environment, [self.folder / "wheel"], self.folder / "cuda")
+        self.assertEqual(environment, {"CMAKE_INCLUDE_PATH": str(header.parent)})
+
+        (self.folder / "cuda/include").mkdir(parents=True)
+        (self.folder / "cuda/include/nccl.h").touch()
+        environment = {}
+        gpu_check.find_headers(environment, [self.folder / "wheel"], self.folder / "cuda")
+        self.assertEqual(environment, {})
+
+
+class Rows(InAFolder):
+    def test_what_hangs_fails_at_its_limit_with_what_it_started(self):
+        held = self.folder / "held"
+        os.mkfifo(held)
+        reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+
+        # The child has a process group of its own, as ranks have.
+        self.checks.run("hangs", ["bash", "-c", 'set -m; sleep 1000 >"$0" & wait', str(held)], 2)
+
+        self.assertEqual(self.outcomes(), ["FAILED (longer than 2 s)"])
+        os.set_blocking(reader, True)
+        self.assertEqual(os.read(reader, 1), b"", "ends when the last writer has")
+
+    def test_what_has_no_time_left_is_said_and_is_no_success(self):
+        late = gpu_check.Checks(self.folder / "late", 0, "cuda")
+        late.run("late", ["true"], 60)
+        self.assertEqual([row["outcome"] for row in late.rows], ["no time left"])
+        self.assertEqual(late.status(), 1)
+
+    def test_without_nccl_only_what_needs_none_runs(self):
+        self.program("gpu_tests", TESTS)
+        self.program("apps_gpt_gpu_tests", TESTS)
+        self.program("troupe", 'echo \'{"kernels": []}\'\n')
+        machine = type("Machine", (gpu_check.Machine,), {"__init__": lambda self: None})()
+        machine.nccl, machine.cublas, machine.cuda = None, True, self.folder
+        self.checks.environment["PATH"] = "/usr/bin:/bin"
+
+        gpu_check.run_all(self.checks, self.folder, machine)
+
+        names = [row["check"] for row in self.checks.rows]
+        self.assertIn("kernels", names)
+        self.assertEqual([name for name in names if "NCCL" in name or "ranks" in name or "SIG" in name], [])
+
+    def test_a_folder_without_packages_is_refused(self):
+        with self.assertRaises(SystemExit) as refused:
+            gpu_check.unpack(self.folder, self.folder / "root")
+        self.assertIn("prepare_gpu_deps", str(refused.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()
