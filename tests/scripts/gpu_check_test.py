@@ -1,4 +1,4 @@
-"""What gpu_check makes of a machine that lacks things."""
+"""What gpu_check makes of a machine that lacks things, and of what compute-sanitizer says, with stand-ins for both."""
 
 import importlib.machinery
 import importlib.util
@@ -16,6 +16,8 @@ gpu_check = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu
 loader.exec_module(gpu_check)
 
 TESTS = "echo '[  PASSED  ] 3 tests.'\n"
+CLEAN = "echo '========= ERROR SUMMARY: 0 errors'\n"
+OPTIONS = "shift 8\n"
 
 
 class InAFolder(unittest.TestCase):
@@ -38,6 +40,46 @@ class InAFolder(unittest.TestCase):
 
     def outcomes(self):
         return [row["outcome"] for row in self.checks.rows]
+
+
+class Sanitizer(InAFolder):
+    SUITES = (("kernels", "*Kernels*"), ("device", "*Device*"))
+
+    def sanitize(self, sanitizer, ranks=(), suites=SUITES):
+        self.program("gpu_tests", TESTS)
+        # A launcher of as many ranks as it is told.
+        self.program("troupe", 'ranks=$4\nshift 5\nfor rank in $(seq $ranks); do "$@" || exit 1; done\n')
+        self.program("gpt", "exit 0\n")
+        gpu_check.run_sanitizer(self.checks, self.folder, sanitizer and self.program("sanitizer", sanitizer), suites,
+                                ranks)
+        return self.outcomes()
+
+    def test_no_errors_in_every_suite_and_rank_pass(self):
+        self.assertEqual(self.sanitize(OPTIONS + '"$@"\n' + CLEAN, (1, 2)), ["passed"] * 4)
+
+    def test_the_rehearsals_stand_in_is_such_a_one(self):
+        self.assertEqual(self.sanitize(gpu_check.STAND_IN, (1, 2)), ["passed"] * 4)
+
+    def test_an_error_fails_whatever_the_exit_status(self):
+        found = self.sanitize(OPTIONS + '"$@"\necho "========= ERROR SUMMARY: 12 errors"\n', (1,))
+        self.assertEqual(found, ["FAILED"] * 3)
+        self.assertIn("12 errors", self.checks.rows[0]["figure"])
+        self.assertEqual(self.checks.status(), 1)
+
+    def test_a_rank_without_a_summary_fails(self):
+        lost = '[ -e "$0.once" ] && exit 0\ntouch "$0.once"\n' + CLEAN
+        self.assertEqual(self.sanitize(lost, (2,), suites=()), ["FAILED"])
+
+    def test_tests_that_skip_fail(self):
+        self.assertEqual(self.sanitize("echo '[  SKIPPED ] A.b'\n" + TESTS + CLEAN)[0], "FAILED")
+
+    def test_a_device_that_it_does_not_support_is_said_once_and_is_no_failure(self):
+        found = self.sanitize("echo '========= Error: Device not supported. Please refer to...'\nexit 1\n", (1, 2, 4))
+        self.assertEqual(found, [gpu_check.NOT_SUPPORTED])
+        self.assertEqual(self.checks.status(), 0)
+
+    def test_none_is_said(self):
+        self.assertEqual(self.sanitize(None), [gpu_check.NOT_FOUND])
 
 
 class Libraries(InAFolder):
@@ -114,6 +156,11 @@ class Rows(InAFolder):
         late.run("late", ["true"], 60)
         self.assertEqual([row["outcome"] for row in late.rows], ["no time left"])
         self.assertEqual(late.status(), 1)
+
+    def test_a_failure_without_the_refusal_stays_one(self):
+        self.checks.run("fails", ["sh", "-c", "echo no memory; exit 3"], 10, refusal="Device not supported")
+        self.assertEqual(self.outcomes(), ["FAILED (3)"])
+        self.assertEqual(self.checks.rows[0]["figure"], "no memory")
 
     def test_without_nccl_only_what_needs_none_runs(self):
         self.program("gpu_tests", TESTS)
