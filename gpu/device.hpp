@@ -31,6 +31,9 @@ class Device {
   virtual ~Device() = default;
 
   virtual DeviceKind kind() const = 0;
+  /// Whether the host reads and writes what allocate() gives as memory of its own. Otherwise only streams
+  /// reach it, and bytes of the host come there and back through allocate_staging().
+  virtual bool is_host_memory() const = 0;
   /// One line for people: "host, 2 cores, AVX2".
   virtual std::string description() const = 0;
 

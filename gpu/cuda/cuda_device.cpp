@@ -47,6 +47,7 @@ class CudaDevice final : public Device {
   }
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
+  bool is_host_memory() const override { return false; }
 
   std::string description() const override {
     const auto& info = context_.info;

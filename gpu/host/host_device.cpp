@@ -15,6 +15,7 @@ namespace {
 class HostDevice final : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::host; }
+  bool is_host_memory() const override { return true; }
 
   std::string description() const override {
     return fmt::format("host, {} cores, {}", std::thread::hardware_concurrency(),

@@ -35,6 +35,7 @@ class SimulatedDevice final : public Device {
   void set_slowdown(double factor);
 
   DeviceKind kind() const override { return DeviceKind::simulated; }
+  bool is_host_memory() const override { return true; }
   std::string description() const override;
   core::Result<Buffer> allocate(std::size_t bytes) override;
   /// Counts as memory of the device, as everything here does.

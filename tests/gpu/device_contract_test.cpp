@@ -105,6 +105,16 @@ TEST_P(DeviceContract, StagingMemoryIsMemoryOfTheHostThatStreamsCopyFromAndTo) {
   }
 }
 
+TEST_P(DeviceContract, SaysWhetherTheHostReachesItsMemory) {
+  const Cell written = cell(1);
+  ASSERT_EQ(device().is_host_memory(), device().kind() != DeviceKind::cuda);
+  if (!device().is_host_memory()) return;
+
+  written.view().as<float>()[0] = 2;
+
+  EXPECT_EQ(written.value(), 2.0F);
+}
+
 TEST_P(DeviceContract, AllocatesNothingForZeroBytes) {
   EXPECT_EQ(device().allocate(0).value().bytes(), 0U);
 }
