@@ -1,6 +1,7 @@
 #include "actors/session/process_world.hpp"
 #include "actors/world/entropy.hpp"
 #include "actors/world/io_worker.hpp"
+#include "actors/world/own_address.hpp"
 #include "actors/world/storage/posix.hpp"
 
 #include <signal.h>
@@ -28,8 +29,10 @@ struct ProcessWorld::State {
   JobToken token{};
   std::string device_name;
   std::unique_ptr<gpu::Device> device;
+  std::unique_ptr<gpu::Device> host_device;  ///< null: `device` is one
   ThreadPatience patience;
   std::unique_ptr<gpu::CollectiveBackend> backend;
+  std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once it was asked for
   Ports ports;
   std::shared_mutex stage_mutex;  // guards stage: who uses it shares, who sets or takes it is alone
   std::unique_ptr<CafStage> stage;
@@ -54,8 +57,7 @@ void write_line(std::string_view line) {
 
 core::Result<JobToken> token_of(const JobEnvironment& environment) {
   if (!environment.token.empty()) return token_from_hex(environment.token);
-  bool loopback = environment.control_host == "localhost" || environment.control_host.starts_with("127.");
-  if (environment.world.value > 1 && !loopback) {
+  if (environment.world.value > 1 && !is_loopback(environment.control_host)) {
     return core::fail(
         core::Errc::invalid_argument,
         "the control network listens on {}, beyond this host, and TROUPE_JOB_TOKEN is not set; give all "
@@ -115,6 +117,7 @@ core::Result<std::unique_ptr<ProcessWorld>> ProcessWorld::create(ProcessWorldOpt
   world->state_->watcher =
       std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
   TRY(world->open_device());
+  if (!world->device().is_host_memory()) world->state_->host_device = TRY(gpu::open_device("host"));
   const auto& checkpoints = world->state_->options.checkpoint_directory;
   if (!checkpoints.empty()) {
     world->state_->storage = TRY(PosixStorage::open_or_make(checkpoints));
@@ -159,6 +162,9 @@ std::uint64_t ProcessWorld::unique() {
 gpu::Device& ProcessWorld::device() {
   return *state_->device;
 }
+gpu::Device& ProcessWorld::host_device() {
+  return state_->host_device ? *state_->host_device : *state_->device;
+}
 TrainerPatience& ProcessWorld::patience() {
   return state_->patience;
 }
@@ -186,16 +192,39 @@ core::Result<void> ProcessWorld::open_device() {
   return {};
 }
 
+core::Result<std::string> ProcessWorld::gloo_host() const {
+  if (!state_->options.gloo_host.empty()) return state_->options.gloo_host;
+  auto address = TRY(own_address_towards(environment().control_host, environment().control_port));
+  if (!is_loopback(address) || environment().local_world == world().value) return address;
+  return core::fail(core::Errc::invalid_argument,
+                    "ranks on several hosts reach each other over Gloo, and this host's address on the way "
+                    "to rank 0 ({}) is {}, which leads nowhere else; give ProcessWorldOptions::gloo_host",
+                    environment().control_host, address);
+}
+
 core::Result<gpu::CollectiveBackend*> ProcessWorld::collectives(gpu::Rendezvous& rendezvous) {
+  // That of an earlier session, whose rendezvous is gone.
+  state_->host_backend.reset();
   if (state_->options.open_collectives) {
     state_->backend = TRY(state_->options.open_collectives(*state_->device, rendezvous));
     return state_->backend.get();
   }
   gpu::CollectiveOptions options;
-  options.gloo_host = state_->options.gloo_host;
+  if (state_->options.collectives == "gloo") options.gloo_host = TRY(gloo_host());
   state_->backend = TRY(gpu::open_collectives(state_->options.collectives, *state_->device,
                                               state_->device_name, rendezvous, options));
   return state_->backend.get();
+}
+
+core::Result<gpu::CollectiveBackend*> ProcessWorld::host_collectives(gpu::Rendezvous& rendezvous) {
+  if (!state_->host_device) return state_->backend.get();
+  if (state_->host_backend) return state_->host_backend.get();
+  const bool is_one_host = environment().local_world == world().value;
+  gpu::CollectiveOptions options;
+  if (!is_one_host) options.gloo_host = TRY(gloo_host());
+  state_->host_backend = TRY(gpu::open_collectives(is_one_host ? "shared_memory" : "gloo",
+                                                   *state_->host_device, "host", rendezvous, options));
+  return state_->host_backend.get();
 }
 
 core::Result<void> ProcessWorld::open(Ports ports) {

@@ -19,7 +19,9 @@ struct ProcessWorldOptions {
   /// As gpu::open_collectives() takes it: "automatic", "shared_memory" (ranks of one host), "gloo" (TCP) or
   /// "nccl" (GPUs).
   std::string collectives = "automatic";
-  std::string gloo_host = "127.0.0.1";  ///< this host as the others reach it
+  /// This host as the others reach it, for "gloo", and for what ranks on GPUs of several hosts exchange
+  /// beside their collectives. Empty: its address on the way to rank 0.
+  std::string gloo_host;
   std::size_t actor_threads = 2;
   /// "host", "cuda:<index>", or "cuda": the GPU of the rank's place on its host, round robin. Ranks that
   /// share one work, slowly (gpu::several_ranks_on_one_gpu()).
@@ -61,8 +63,10 @@ class ProcessWorld final : public RankWorld {
   const std::string& job() const override;
   std::uint64_t unique() override;
   gpu::Device& device() override;
+  gpu::Device& host_device() override;
   TrainerPatience& patience() override;
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
+  core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) override;
   core::Result<void> open(Ports ports) override;
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
   core::Result<void> start() override;
@@ -81,6 +85,7 @@ class ProcessWorld final : public RankWorld {
   struct State;
   explicit ProcessWorld(std::unique_ptr<State> state);
   core::Result<void> open_device();
+  core::Result<std::string> gloo_host() const;
   void on_network(NetworkEvent event);
   void send(const messages::Envelope& envelope);
   void dump_waits();

@@ -34,9 +34,15 @@ class RankWorld {
   virtual std::uint64_t unique() = 0;
 
   virtual gpu::Device& device() = 0;
+  /// Memory of the host and streams that carry out its work: device() itself where the host reaches its
+  /// memory. For what lies in files or in another host's memory and is to take nothing from a GPU.
+  virtual gpu::Device& host_device() { return device(); }
   virtual TrainerPatience& patience() = 0;
   /// The back-end of collectives; `rendezvous` lives as long as the session.
   virtual core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) = 0;
+  /// The back-end for host_device(): that of collectives(), which is called before, where both devices are
+  /// one.
+  virtual core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) = 0;
 
   struct Ports {
     std::function<void(const messages::Envelope&)> to_trainer;

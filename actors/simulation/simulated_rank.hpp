@@ -69,6 +69,9 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   gpu::Device& device() override { return device_; }
   TrainerPatience& patience() override { return *this; }
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
+  core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous&) override {
+    return collectives_.get();
+  }
   core::Result<void> open(Ports ports) override;
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
   core::Result<void> start() override;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,16 +19,28 @@
 
 namespace troupe::actors {
 
+/// A folder for files of this process alone: tests of several checkouts may run at the same time.
+inline std::filesystem::path own_folder(const std::string& name) {
+  return std::filesystem::path(testing::TempDir()) / (name + "-" + std::to_string(::getpid()));
+}
+
 /// Ranks that are threads of this process, each with actors, network, an emulated GPU and communicators of
 /// its own.
 class EmulatedCompany {
  public:
+  /// What each rank's world is made with beside what makes it this company's.
+  std::function<void(ProcessWorldOptions&)> alter = [](ProcessWorldOptions&) {};
+  /// Each rank believes itself alone on its host.
+  bool is_on_several_hosts = false;
+
   std::vector<std::string> violations() const { return fake_.violations(); }
 
-  /// What each rank's `play` came to. Checkpoints are in `directory`, when one is given.
+  /// What each rank's `play` came to. Checkpoints are in `directory` and local copies in a folder a rank of
+  /// `local_directory`, when they are given.
   template <class Value>
   std::vector<core::Result<Value>> run(int ranks, const std::function<core::Result<Value>(RankWorld&)>& play,
-                                       const std::string& directory = {}) {
+                                       const std::string& directory = {},
+                                       const std::string& local_directory = {}) {
     const auto port = free_port();
     std::vector<core::Result<Value>> results(static_cast<std::size_t>(ranks),
                                              core::fail(core::Errc::aborted, "did not run"));
@@ -35,7 +48,11 @@ class EmulatedCompany {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         gpu::EmulatedNcclDevice member;
-        auto world = ProcessWorld::create(options_of(rank, ranks, port, directory, member));
+        auto options = options_of(rank, ranks, port, member);
+        options.checkpoint_directory = directory;
+        options.local_checkpoint_directory = local_directory;
+        alter(options);
+        auto world = ProcessWorld::create(std::move(options));
         auto& result = results[static_cast<std::size_t>(rank)];
         result = world ? play(**world) : core::Result<Value>(tl::unexpected(world.error()));
       });
@@ -57,20 +74,20 @@ class EmulatedCompany {
     return ntohs(address.sin_port);
   }
 
-  ProcessWorldOptions options_of(int rank, int ranks, std::uint16_t port, const std::string& directory,
-                                 gpu::EmulatedNcclDevice& member) {
+  ProcessWorldOptions options_of(int rank, int ranks, std::uint16_t port, gpu::EmulatedNcclDevice& member) {
     ProcessWorldOptions options;
+    const bool is_alone = is_on_several_hosts;
     options.environment = [=] {
       JobEnvironment environment;
       environment.rank = {rank};
       environment.world = {ranks};
-      environment.local_rank = rank;
-      environment.local_world = ranks;
-      environment.job = "emulated";
+      environment.local_rank = is_alone ? 0 : rank;
+      environment.local_world = is_alone ? 1 : ranks;
+      // The memory that ranks of a host share has the job's name.
+      environment.job = "emulated-" + std::to_string(::getpid());
       environment.control_port = port;
       return core::Result<JobEnvironment>(environment);
     };
-    options.checkpoint_directory = directory;
     options.open_device = [&member](gpu::DeviceFailed on_failure) {
       member = gpu::open_emulated_nccl_device(std::move(on_failure));
       return core::Result<std::unique_ptr<gpu::Device>>(std::move(member.device));

@@ -69,7 +69,7 @@ TEST_F(SessionOnGpus, EndsWithTheBitsOfOneRankOnTheHost) {
 
 TEST_F(SessionOnGpus, SavesAndGoesOnWithOtherRanks) {
   const auto expected = expected_hash(job(core::Strategy::ddp, true));
-  const auto directory = std::filesystem::path(testing::TempDir()) / "session_on_gpus";
+  const auto directory = own_folder("session_on_gpus");
   std::filesystem::remove_all(directory);
   auto saving = job(core::Strategy::zero1, true);
   saving.steps = 2;

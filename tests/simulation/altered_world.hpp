@@ -11,13 +11,15 @@
 namespace troupe::actors {
 
 /// Another rank's world, in which the CheckpointWriter may have another structure than its session gave it,
-/// and the storage may be seen otherwise.
+/// and storages and the host device may be seen otherwise.
 class AlteredWorld final : public RankWorld {
  public:
   explicit AlteredWorld(RankWorld& world) : world_(world) {}
 
   std::function<void(core::SaveStructure&)> alter_structure;
   Storage* other_storage = nullptr;
+  Storage* other_local_storage = nullptr;
+  gpu::Device* other_host_device = nullptr;
 
   core::Rank rank() const override { return world_.rank(); }
   core::WorldSize world() const override { return world_.world(); }
@@ -28,6 +30,12 @@ class AlteredWorld final : public RankWorld {
   TrainerPatience& patience() override { return world_.patience(); }
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override {
     return world_.collectives(rendezvous);
+  }
+  gpu::Device& host_device() override {
+    return other_host_device != nullptr ? *other_host_device : world_.host_device();
+  }
+  core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) override {
+    return world_.host_collectives(rendezvous);
   }
   core::Result<void> open(Ports ports) override { return world_.open(std::move(ports)); }
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override {
@@ -42,7 +50,12 @@ class AlteredWorld final : public RankWorld {
   void post(messages::Envelope envelope) override { world_.post(std::move(envelope)); }
   void close() override { world_.close(); }
   Storage* storage() override { return other_storage != nullptr ? other_storage : world_.storage(); }
+  std::size_t read_threads() const override { return world_.read_threads(); }
   void run_io(std::function<void()> job) override { world_.run_io(std::move(job)); }
+  Storage* local_storage() override {
+    return other_local_storage != nullptr ? other_local_storage : world_.local_storage();
+  }
+  void run_local_io(std::function<void()> job) override { world_.run_local_io(std::move(job)); }
   void log(std::string_view line) override { world_.log(line); }
   std::vector<WaitReport> wait_reports() override { return world_.wait_reports(); }
   std::uint64_t message_count() const override { return world_.message_count(); }

@@ -1,0 +1,56 @@
+#include "actors/world/own_address.hpp"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace troupe::actors {
+
+namespace {
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+/// A datagram socket only looks for its way when it is connected.
+std::string address_on_the_way(const addrinfo& to) {
+  const int socket = ::socket(to.ai_family, to.ai_socktype | SOCK_CLOEXEC, to.ai_protocol);
+  if (socket < 0) return {};
+  sockaddr_storage own{};
+  socklen_t size = sizeof(own);
+  char text[NI_MAXHOST];
+  const bool found = ::connect(socket, to.ai_addr, to.ai_addrlen) == 0 &&
+                     ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
+                     ::getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof(text), nullptr, 0,
+                                   NI_NUMERICHOST) == 0;
+  ::close(socket);
+  return found ? text : std::string();
+}
+
+}  // namespace
+
+core::Result<std::string> own_address_towards(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* list = nullptr;
+  // Any port leads there.
+  const auto service = std::to_string(port == 0 ? 1 : port);
+  if (const int status = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &list); status != 0) {
+    return core::fail(core::Errc::unavailable, "the host '{}' is not known here: {}", host,
+                      ::gai_strerror(status));
+  }
+  const Addresses addresses(list, &::freeaddrinfo);
+  for (const auto* to = addresses.get(); to != nullptr; to = to->ai_next) {
+    if (auto found = address_on_the_way(*to); !found.empty()) return found;
+  }
+  return core::fail(core::Errc::unavailable, "no way leads from here to '{}': {}", host,
+                    std::strerror(errno));
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// The address that this host has on its way to `host`, a name or a number: by it that one, and who is where
+/// it is, can reach this host. Sends nothing. Errc::unavailable names a host that is not known or to which no
+/// way leads.
+core::Result<std::string> own_address_towards(const std::string& host, std::uint16_t port);
+
+/// Whether the address means the host itself, wherever it is read: "localhost", 127.x.x.x or "::1".
+bool is_loopback(const std::string& host);
+
+}  // namespace troupe::actors
