@@ -31,6 +31,13 @@ bool is_shared(const core::SharedRead& read) {
 
 }  // namespace
 
+core::Result<void> LoadOptions::check() const {
+  if (staging_bytes >= UploadPool::kLeastBytes) return {};
+  return core::fail(core::Errc::invalid_argument,
+                    "{} bytes are too few for what a restore stages on its way to a device; give at least {}",
+                    staging_bytes, UploadPool::kLeastBytes);
+}
+
 std::string LoadOptions::configuration() const {
   return fmt::format("loads {} costs={:g},{:g},{:g} exchange_bytes={}", core::name_of(mode),
                      costs.rank_bytes_per_second, costs.storage_bytes_per_second,
@@ -97,7 +104,8 @@ void LoadExchange::plan_streams() {
 }
 
 core::Result<void> LoadExchange::read(Storage& storage, std::string_view name, const ReadOptions& options) {
-  for (auto target : own_.zero) std::memset(wanted_.memory[target].data(), 0, wanted_.memory[target].size());
+  uploads_ = options.uploads;
+  for (auto target : own_.zero) TRY(clear(wanted_.memory[target], uploads_));
   std::vector<ShardTask> tasks;
   std::vector<std::uint32_t> headers;
   std::set<std::uint32_t> seen;
@@ -116,7 +124,8 @@ core::Result<void> LoadExchange::read(Storage& storage, std::string_view name, c
     const auto& wanted = is_wanted ? own_.reads[own->second] : unwanted_.emplace_back(nowhere(read));
     std::span<std::byte> whole;
     if (is_shared(read)) {
-      auto place = place_of_whole(wanted, wanted_.targets, wanted_.memory);
+      auto place = uploads_ == nullptr ? place_of_whole(wanted, wanted_.targets, wanted_.memory)
+                                       : std::span<std::byte>{};
       if (place.empty()) whole = place = kept_.emplace_back(read.shard->bytes());
       sources_[i] = place;
     }
@@ -161,11 +170,16 @@ void LoadExchange::pack(std::span<std::byte> bytes) {
   });
 }
 
-void LoadExchange::unpack(std::span<const std::byte> bytes) {
+core::Result<void> LoadExchange::unpack(std::span<const std::byte> bytes) {
+  auto upload = uploads_ != nullptr ? uploads_->take() : UploadPool::Lease{};
+  core::Result<void> taken;
   walk(incoming_, bytes.size(), [&](const Piece& piece, std::uint64_t first, std::size_t at, std::size_t n) {
     const auto scatter = arriving_.find(piece.read);
-    if (scatter != arriving_.end()) scatter->second.take(first, bytes.subspan(at, n));
+    if (taken && scatter != arriving_.end())
+      taken = scatter->second.take(first, bytes.subspan(at, n), upload.get());
   });
+  TRY(std::move(taken));
+  return upload ? upload->settle() : core::Result<void>{};
 }
 
 }  // namespace troupe::actors

@@ -24,7 +24,12 @@ struct LoadOptions {
   core::LoadCosts costs;  ///< for `automatic`
   /// What a rank sends, and what it receives, at once; an exchange takes four times this.
   std::uint64_t exchange_bytes = std::uint64_t{8} << 20;
+  /// On devices whose memory the host does not reach: what a restore, also one of local copies, takes of
+  /// their staging memory, whatever the size of the state. At least UploadPool::kLeastBytes.
+  std::uint64_t staging_bytes = std::uint64_t{32} << 20;
 
+  /// Errc::invalid_argument names what can not be.
+  core::Result<void> check() const;
   /// A line of the job's configuration.
   std::string configuration() const;
 };
@@ -46,7 +51,7 @@ class LoadExchange {
                                            std::uint64_t exchange_bytes);
 
   /// Reads what the plan gives to this rank, and holds it against its hashes. Fills the targets as far as
-  /// that goes. Errors are those of read_tensors().
+  /// that goes. Errors are those of read_tensors(). `options.uploads` must outlive the exchange.
   core::Result<void> read(Storage& storage, std::string_view name, const ReadOptions& options);
 
   std::uint64_t rounds() const { return rounds_; }
@@ -58,8 +63,8 @@ class LoadExchange {
 
   /// The bytes of the next round, in the order of ranks. After read().
   void pack(std::span<std::byte> bytes);
-  /// Takes what has arrived in the next round.
-  void unpack(std::span<const std::byte> bytes);
+  /// Takes what has arrived in the next round. Fails only where the targets' memory is not the host's.
+  core::Result<void> unpack(std::span<const std::byte> bytes);
 
  private:
   /// A stretch of a shard on its way. Each begins at a multiple of kAlignment of its stream, so that no
@@ -92,6 +97,7 @@ class LoadExchange {
   std::uint32_t rank_ = 0;
   std::uint32_t world_ = 1;
   Wanted wanted_;
+  UploadPool* uploads_ = nullptr;  ///< as in ReadOptions
   core::LoadPlan own_;
   std::unordered_map<const core::ManifestShard*, std::size_t> own_reads_;  ///< index of own_.reads
   std::vector<Stream> outgoing_;                                           ///< per rank

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <set>
 #include <string>
 
@@ -31,23 +30,32 @@ class ShardReader {
 
   Result<void> read(const ShardTask& task, std::span<const core::LoadTarget> targets,
                     std::span<const std::span<std::byte>> memory) {
-    if (!task.whole.empty()) {
-      TRY(read_whole(task.read, task.whole));
-      ShardScatter(task.read, targets, memory).take(0, task.whole);
-      return {};
-    }
-    const auto place = place_of_whole(task.read, targets, memory);
-    if (!place.empty()) return read_whole(task.read, place);
-    return read_parts(task.read, ShardScatter(task.read, targets, memory));
+    if (options_.uploads == nullptr) return read(task, targets, memory, nullptr);
+    const auto upload = options_.uploads->take();
+    TRY(read(task, targets, memory, upload.get()));
+    return upload->settle();
   }
 
   /// Only to hold it against its hash.
   Result<void> verify(const core::ManifestTensor& tensor, const core::ManifestShard& shard) {
     const core::LoadRead nowhere{&tensor, &shard, {}};
-    return read_parts(nowhere, ShardScatter(nowhere, {}, {}));
+    return read_parts(nowhere, ShardScatter(nowhere, {}, {}), nullptr);
   }
 
  private:
+  Result<void> read(const ShardTask& task, std::span<const core::LoadTarget> targets,
+                    std::span<const std::span<std::byte>> memory, Upload* upload) {
+    if (!task.whole.empty()) {
+      TRY(read_whole(task.read, task.whole));
+      return ShardScatter(task.read, targets, memory).take(0, task.whole, upload);
+    }
+    if (upload == nullptr) {
+      const auto place = place_of_whole(task.read, targets, memory);
+      if (!place.empty()) return read_whole(task.read, place);
+    }
+    return read_parts(task.read, ShardScatter(task.read, targets, memory), upload);
+  }
+
   Result<void> fill(const core::LoadRead& read, std::uint64_t offset, std::span<std::byte> bytes) {
     const auto& file = manifest_.files[read.shard->file];
     const auto path = path_in(name_, file.name);
@@ -80,22 +88,31 @@ class ShardReader {
     return check(read, hash);
   }
 
-  Result<void> read_parts(const core::LoadRead& read, ShardScatter scatter) {
-    const auto width = core::size_of(read.tensor->dtype);
-    const auto window = std::max<std::size_t>(options_.chunk_bytes / width, 1) * width;
-    buffer_.resize(std::min<std::uint64_t>(window, read.shard->bytes()));
+  Result<void> read_parts(const core::LoadRead& read, ShardScatter scatter, Upload* upload) {
+    const auto window = window_for(read, upload);
     core::HashStream hash;
     for (std::uint64_t done = 0; done < read.shard->bytes();) {
-      const auto count = std::min<std::uint64_t>(buffer_.size(), read.shard->bytes() - done);
-      const std::span<std::byte> part(buffer_.data(), count);
-      if (options_.verify || scatter.wants_before(done + count)) {
+      const auto part = window.first(std::min<std::uint64_t>(window.size(), read.shard->bytes() - done));
+      if (options_.verify || scatter.wants_before(done + part.size())) {
         TRY(fill(read, done, part));
         if (options_.verify) hash.add(part);
-        scatter.take(done, part);
+        TRY(scatter.take(done, part, upload));
+        // The window is written to again.
+        if (upload != nullptr) TRY(upload->settle());
       }
-      done += count;
+      done += part.size();
     }
     return check(read, hash);
+  }
+
+  /// Memory for a stretch of the shard, of whole elements.
+  std::span<std::byte> window_for(const core::LoadRead& read, Upload* upload) {
+    const auto width = core::size_of(read.tensor->dtype);
+    const auto most = upload == nullptr ? options_.chunk_bytes : upload->window().size();
+    const auto bytes = std::max<std::size_t>(most / width, 1) * width;
+    if (upload != nullptr) return upload->window().first(bytes);
+    buffer_.resize(std::min<std::uint64_t>(bytes, read.shard->bytes()));
+    return buffer_;
   }
 
   Storage& storage_;
@@ -139,7 +156,7 @@ Result<void> read_tensors(Storage& storage, std::string_view name, const core::M
     tasks.push_back({read, {}});
     files.insert(read.shard->file);
   }
-  for (auto target : plan.zero) std::memset(memory[target].data(), 0, memory[target].size());
+  for (auto target : plan.zero) TRY(clear(memory[target], options.uploads));
   return read_shards(storage, name, manifest, tasks, {files.begin(), files.end()}, targets, memory, options);
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "actors/checkpoint/upload.hpp"
 #include "actors/world/storage.hpp"
 #include "core/checkpoint/load_plan.hpp"
 #include "core/checkpoint/manifest.hpp"
@@ -22,6 +23,9 @@ struct ReadOptions {
   /// Shards are read by so many threads. More than one needs a storage that takes several calls at once, and
   /// `progress` is then called by all of them.
   std::size_t threads = 1;
+  /// When the host does not reach the targets' memory: all bytes go there through these, and take no other
+  /// memory of the host than theirs. Null: the host reaches it.
+  UploadPool* uploads = nullptr;
   std::function<void(std::uint64_t bytes)> progress;  ///< after every chunk; may be empty
 };
 

@@ -23,15 +23,17 @@ bool ShardScatter::wants_before(std::uint64_t end) const {
   });
 }
 
-void ShardScatter::take(std::uint64_t begin, std::span<const std::byte> bytes) {
+core::Result<void> ShardScatter::take(std::uint64_t begin, std::span<const std::byte> bytes, Upload* upload) {
   const auto width = core::size_of(dtype_);
   const auto first = static_cast<std::int64_t>(begin / width);
   const auto end = static_cast<std::int64_t>((begin + bytes.size()) / width);
-  for (auto& copy : copies_) carry_out(copy, first, end, bytes.data());
+  for (auto& copy : copies_) TRY(carry_out(copy, first, end, bytes.data(), upload));
+  return {};
 }
 
 /// The runs inside the elements [begin, end) of the shard, which lie at `bytes`.
-void ShardScatter::carry_out(Copy& copy, std::int64_t begin, std::int64_t end, const std::byte* bytes) const {
+core::Result<void> ShardScatter::carry_out(Copy& copy, std::int64_t begin, std::int64_t end,
+                                           const std::byte* bytes, Upload* upload) const {
   const auto from_width = core::size_of(dtype_);
   const auto to_width = core::size_of(copy.dtype);
   for (; copy.next < copy.runs.size(); ++copy.next) {
@@ -40,12 +42,17 @@ void ShardScatter::carry_out(Copy& copy, std::int64_t begin, std::int64_t end, c
     const auto last = std::min(run.from + run.elements, end);
     if (first < last) {
       const auto count = static_cast<std::size_t>(last - first);
-      core::convert_elements(dtype_, bytes + static_cast<std::size_t>(first - begin) * from_width, copy.dtype,
-                             copy.memory + static_cast<std::size_t>(run.to + first - run.from) * to_width,
-                             count);
+      const auto* from = bytes + static_cast<std::size_t>(first - begin) * from_width;
+      auto* to = copy.memory + static_cast<std::size_t>(run.to + first - run.from) * to_width;
+      if (upload == nullptr) {
+        core::convert_elements(dtype_, from, copy.dtype, to, count);
+      } else {
+        TRY(upload->put(dtype_, from, copy.dtype, to, count));
+      }
     }
-    if (run.from + run.elements > end) return;
+    if (run.from + run.elements > end) break;
   }
+  return {};
 }
 
 std::span<std::byte> place_of_whole(const core::LoadRead& read, std::span<const core::LoadTarget> targets,

@@ -5,9 +5,11 @@
 #include <span>
 #include <vector>
 
+#include "actors/checkpoint/upload.hpp"
 #include "core/checkpoint/box.hpp"
 #include "core/checkpoint/load_plan.hpp"
 #include "core/dtype.hpp"
+#include "core/result.hpp"
 
 namespace troupe::actors {
 
@@ -21,8 +23,9 @@ class ShardScatter {
 
   /// Whether a target wants anything before byte `end` of the shard that it has not had.
   bool wants_before(std::uint64_t end) const;
-  /// Bytes from `begin` on, whole elements.
-  void take(std::uint64_t begin, std::span<const std::byte> bytes);
+  /// Bytes from `begin` on, whole elements. They go through `upload`, as Upload::put() says, unless it is
+  /// null; only then can nothing fail.
+  core::Result<void> take(std::uint64_t begin, std::span<const std::byte> bytes, Upload* upload);
 
  private:
   /// Runs of one copy, and how far they are done.
@@ -32,7 +35,8 @@ class ShardScatter {
     core::DType dtype{};
     std::byte* memory = nullptr;
   };
-  void carry_out(Copy& copy, std::int64_t begin, std::int64_t end, const std::byte* bytes) const;
+  core::Result<void> carry_out(Copy& copy, std::int64_t begin, std::int64_t end, const std::byte* bytes,
+                               Upload* upload) const;
 
   core::DType dtype_;
   std::vector<Copy> copies_;

@@ -175,8 +175,36 @@ Result<void> tidy_copies(Storage& storage, const core::CopyName& newest, int kee
   return {};
 }
 
+namespace {
+
+/// The next segment of a copy whose directory is `path`.
+Result<void> read_segment(Storage& storage, const std::string& path, std::span<std::byte> memory,
+                          Upload* upload, CopyCheck& check) {
+  while (!memory.empty()) {
+    // Hashed while the cache still has it.
+    const auto most = upload == nullptr ? kReadBytes : std::min(kReadBytes, upload->window().size());
+    const auto part = memory.first(std::min(most, memory.size()));
+    const auto window = upload == nullptr ? part : upload->window().first(part.size());
+    const auto file = path_in(path, check.file().name);
+    const auto count = TRY(storage.read_into(file, check.offset(), window));
+    if (count != window.size())
+      return core::fail(Errc::corrupt, "{} ends at byte {}", file, check.offset() + count);
+    if (auto good = check.pass(window); !good)
+      return core::fail(good.error().code, "{}: {}", path, good.error().message);
+    if (upload != nullptr) {
+      TRY(upload->put(core::DType::u8, window.data(), core::DType::u8, part.data(), part.size()));
+      TRY(upload->settle());
+    }
+    memory = memory.subspan(part.size());
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<void> read_copy(Storage& storage, const core::CopyManifest& manifest,
-                       const core::SaveStructure& structure, std::span<const std::span<std::byte>> memory) {
+                       const core::SaveStructure& structure, std::span<const std::span<std::byte>> memory,
+                       UploadPool* uploads) {
   CHECK(memory.size() == structure.pieces.size(), "every piece has its memory");
   std::vector<std::uint32_t> pieces(structure.pieces.size());
   for (std::uint32_t i = 0; i < pieces.size(); ++i) pieces[i] = i;
@@ -194,24 +222,13 @@ Result<void> read_copy(Storage& storage, const core::CopyManifest& manifest,
                       "{} is the copy of a job with other parameters, buckets or another placement of them",
                       path);
   }
+  const auto upload = uploads != nullptr ? uploads->take() : UploadPool::Lease{};
   CopyCheck check(manifest.files);
   for (const auto& file : planned) {
     std::vector<std::byte> header(file.header.size());
-    std::vector<std::span<std::byte>> parts{header};
-    for (const auto& shard : file.shards) parts.push_back(memory[shard.piece]);
-    for (auto part : parts) {
-      for (std::size_t done = 0; done < part.size();) {
-        // Hashed while the cache still has it.
-        const auto window = part.subspan(done, std::min(kReadBytes, part.size() - done));
-        const auto count = TRY(storage.read_into(path_in(path, file.name), check.offset(), window));
-        if (count != window.size())
-          return core::fail(Errc::corrupt, "{} ends at byte {}", path_in(path, file.name),
-                            check.offset() + count);
-        if (auto good = check.pass(window); !good)
-          return core::fail(good.error().code, "{}: {}", path, good.error().message);
-        done += window.size();
-      }
-    }
+    TRY(read_segment(storage, path, header, nullptr, check));
+    for (const auto& shard : file.shards)
+      TRY(read_segment(storage, path, memory[shard.piece], upload.get(), check));
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "actors/checkpoint/upload.hpp"
 #include "actors/world/storage.hpp"
 #include "core/checkpoint/copy_manifest.hpp"
 #include "core/hash.hpp"
@@ -49,10 +50,11 @@ core::Result<std::uint64_t> seal_copy(Storage& storage, const core::CopyManifest
 core::Result<void> tidy_copies(Storage& storage, const core::CopyName& newest, int keep);
 
 /// Reads the rank's own copy into memory, piece by piece: `memory[i]` has the size of the structure's piece
-/// i. Errc::corrupt names the file that does not match its hash, Errc::mismatch a copy of another structure.
+/// i. Where the host does not reach it, all goes through `uploads`, which are null elsewhere. Errc::corrupt
+/// names the file that does not match its hash, Errc::mismatch a copy of another structure.
 core::Result<void> read_copy(Storage& storage, const core::CopyManifest& manifest,
                              const core::SaveStructure& structure,
-                             std::span<const std::span<std::byte>> memory);
+                             std::span<const std::span<std::byte>> memory, UploadPool* uploads = nullptr);
 
 /// Reads a whole copy and holds it against its hashes. Errc::corrupt.
 core::Result<void> verify_copy(Storage& storage, const core::CopyName& name, core::Rank owner);

@@ -42,13 +42,13 @@ std::size_t sum(const std::vector<std::size_t>& counts) {
 
 bool JointLoad::may_exchange() const {
   // What is exchanged is packed by the host.
-  const bool is_of_host = in_.world.device().kind() != gpu::DeviceKind::cuda;
-  return is_of_host && in_.options.mode != core::LoadMode::read && in_.world.world().value > 1;
+  return in_.world.device().is_host_memory() && in_.options.mode != core::LoadMode::read &&
+         in_.world.world().value > 1;
 }
 
 Result<void> JointLoad::read(Storage& storage, const std::string& name, const core::Manifest& manifest,
                              const core::SharedTargets& shared, std::vector<core::LoadTarget> targets,
-                             std::vector<std::span<std::byte>> memory) {
+                             std::vector<std::span<std::byte>> memory, UploadPool* uploads) {
   LoadExchange::Wanted alone{std::move(targets), std::move(memory)};
   if (may_exchange()) {
     manifest_ = manifest;
@@ -62,6 +62,7 @@ Result<void> JointLoad::read(Storage& storage, const std::string& name, const co
   }
   ReadOptions reading;
   reading.threads = in_.world.read_threads();
+  reading.uploads = uploads;
   if (exchange_) TRY(exchange_->read(storage, name, reading));
   if (exchange_ && alone.targets.empty()) return {};
   return read_tensors(storage, name, manifest, alone.targets, alone.memory, reading);
@@ -123,7 +124,7 @@ Result<void> JointLoad::exchange() {
     if (round < count) in_.data.exchange_loaded(std::move(bytes));
     if (round == 0) continue;
     const auto arrived = rounds_[(round - 1) % 2]->incoming.view();
-    exchange_->unpack({arrived.data, sum(exchange_->received(round - 1))});
+    TRY(exchange_->unpack({arrived.data, sum(exchange_->received(round - 1))}));
   }
   return {};
 }

@@ -45,10 +45,11 @@ class JointLoad {
 
   /// Reads what this rank wants, or the part of it that the ranks' plan gives to this rank. `shared` is what
   /// all ranks want, as all of them know it; targets of this rank that are not in it are read by this rank.
-  /// As read_tensors() otherwise; Errc::mismatch also for a rank whose plan is not that of rank 0.
+  /// `uploads` are as in ReadOptions, until exchange() is over. As read_tensors() otherwise; Errc::mismatch
+  /// also for a rank whose plan is not that of rank 0.
   core::Result<void> read(Storage& storage, const std::string& name, const core::Manifest& manifest,
                           const core::SharedTargets& shared, std::vector<core::LoadTarget> targets,
-                          std::vector<std::span<std::byte>> memory);
+                          std::vector<std::span<std::byte>> memory, UploadPool* uploads);
   /// This rank has no plan, whatever the reason; others shall not wait for it. Nothing after read().
   core::Result<void> withdraw();
   /// Brings what other ranks have read. After an Error nobody can go on: the state is loaded in part.

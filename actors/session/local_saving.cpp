@@ -18,7 +18,7 @@ using messages::Role;
 
 core::Result<void> Session::open_local_tier() {
   if (world_.local_storage() == nullptr) return {};
-  if (world_.device().kind() == gpu::DeviceKind::cuda) {
+  if (!world_.device().is_host_memory()) {
     return core::fail(Errc::unavailable,
                       "local copies are made of memory of the host, and this job's tensors are on {}; leave "
                       "the directory for local copies out",
@@ -89,26 +89,21 @@ core::Result<void> Session::wait_local_saves() {
   return {};
 }
 
-core::Result<void> Session::load_local(const core::CopyName& name,
-                                       const std::vector<core::CopyTransfer>& transfers) {
+/// Copies that its clique has and this rank is to have, its own among them.
+core::Result<void> Session::retrieve_local(const core::CopyName& name,
+                                           const std::vector<core::CopyTransfer>& transfers) {
   const auto& clique = local_->clique();
   messages::RetrieveBegan wanted{name, {}};
   for (const auto& transfer : transfers) {
     const bool is_ours = std::find(clique.begin(), clique.end(), transfer.from) != clique.end();
     if (is_ours) wanted.transfers.push_back(transfer);
   }
-  core::Result<void> retrieved;
-  if (!wanted.transfers.empty()) {
-    post(Role::replica_keeper, 0, wanted);
-    retrieved = port_.wait_retrieved(3 * options_.local.deadline);
-  }
-  auto& storage = *world_.local_storage();
-  const auto manifest = read_copy_manifest(storage, name, world_.rank());
+  if (wanted.transfers.empty()) return {};
+  post(Role::replica_keeper, 0, wanted);
+  auto retrieved = port_.wait_retrieved(3 * options_.local.deadline);
   // What counts is the rank's own copy; that a copy for others did not come is no reason to go back.
-  if (!manifest) return tl::unexpected(retrieved ? manifest.error() : retrieved.error());
-  std::vector<std::span<std::byte>> memory;
-  for (const auto view : memory_) memory.emplace_back(view.data, view.bytes);
-  return read_copy(storage, *manifest, state_.structure, memory);
+  const bool has_own = read_copy_manifest(*world_.local_storage(), name, world_.rank()).has_value();
+  return has_own ? core::Result<void>{} : retrieved;
 }
 
 /// Every rank has loaded its own copy: the rest of the state comes from the others.

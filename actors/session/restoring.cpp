@@ -5,9 +5,9 @@
 #include <set>
 #include <utility>
 
+#include "actors/checkpoint/upload.hpp"
 #include "actors/replica/copies.hpp"
 #include "actors/session/joint_load.hpp"
-#include "actors/session/landing.hpp"
 #include "actors/session/local_search.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "actors/session/session.hpp"
@@ -25,6 +25,12 @@ namespace {
 /// Keys that begin so are of an optimizer's state.
 constexpr std::string_view kOptimizerState = "optimizer.state.";
 
+std::vector<std::span<std::byte>> spans_of(const std::vector<gpu::BufferView>& views) {
+  std::vector<std::span<std::byte>> spans;
+  for (const auto view : views) spans.emplace_back(view.data, view.bytes);
+  return spans;
+}
+
 }  // namespace
 
 /// A restore that is under way: what rank 0 may propose, and what this rank's copies are worth.
@@ -37,8 +43,8 @@ struct Session::Restoring {
   std::set<std::pair<core::CopyName, core::Rank>> damaged;  ///< of this rank's copies
   std::vector<std::string> passed_over;
   std::vector<std::string> notes;       ///< on local saves, which nobody counts on
+  std::unique_ptr<UploadPool> uploads;  ///< null: not needed, or not yet
   std::unique_ptr<JointLoad> joint;     ///< of the checkpoint that was read last
-  std::optional<Landing> landing;       ///< where it comes to lie
   std::vector<std::size_t> own_copies;  ///< pieces of fp32 copies that it lacks
   std::int64_t optimizer_steps = 0;     ///< of it
   core::KeySet touched;                 ///< what an attempt that failed may have written to on this rank
@@ -128,7 +134,7 @@ core::Result<std::optional<Restored>> Session::attempt_restore(const std::string
   core::Result<void> loaded;
   if (choice.local) {
     restored.name = directory_of(*choice.local);
-    loaded = load_local(*choice.local, choice.transfers);
+    loaded = load_local(*choice.local, choice.transfers, restoring);
   } else {
     restored.name = choice.checkpoint;
     restoring.joint = std::make_unique<JointLoad>(
@@ -163,6 +169,25 @@ core::Result<std::optional<Restored>> Session::attempt_restore(const std::string
   restoring.passed_over.push_back(fmt::format("{}: {}", restored.name, complaint));
   if (choice.local) note_damage(*choice.local, restoring);
   return std::optional<Restored>{};
+}
+
+/// Whatever is loaded goes through them, where the host does not reach the device's memory.
+core::Result<void> Session::make_uploads(Restoring& restoring) {
+  auto& device = world_.device();
+  if (device.is_host_memory() || restoring.uploads) return {};
+  restoring.uploads = TRY(UploadPool::create(device, options_.checkpoint.load.staging_bytes,
+                                             world_.read_threads(), options_.checkpoint.deadline));
+  return {};
+}
+
+core::Result<void> Session::load_local(const core::CopyName& name,
+                                       const std::vector<core::CopyTransfer>& transfers,
+                                       Restoring& restoring) {
+  TRY(retrieve_local(name, transfers));
+  TRY(make_uploads(restoring));
+  auto& storage = *world_.local_storage();
+  const auto manifest = TRY(read_copy_manifest(storage, name, world_.rank()));
+  return read_copy(storage, manifest, state_.structure, spans_of(memory_), restoring.uploads.get());
 }
 
 /// Looks at every byte of this rank's copies of a save that could not be loaded.
@@ -244,10 +269,8 @@ core::Result<Wanted> Session::want(const core::Manifest& manifest, const Restore
 
 /// Every rank has read its part of the checkpoint.
 core::Result<void> Session::finish_load(Restoring& restoring, const std::string& name) {
-  auto exchanged = restoring.joint->exchange();
+  const auto exchanged = restoring.joint->exchange();
   restoring.joint.reset();
-  if (exchanged) exchanged = restoring.landing->deliver(options_.checkpoint.deadline);
-  restoring.landing.reset();
   if (exchanged) return {};
   // Nobody goes on with a part of it, and nobody waits for this rank.
   auto reason = abandon(exchanged.error());
@@ -268,10 +291,10 @@ core::Result<Restored> Session::load(Restoring& restoring, const std::string& na
   Restored restored;
   auto wanted = TRY(want(manifest, options, restoring, restored));
   restoring.touched.merge(wanted.keys());
-  restoring.landing = TRY(Landing::create(world_.device(), std::move(wanted.memory)));
+  TRY(make_uploads(restoring));
   TRY(restoring.joint->read(*restoring.storage, name, manifest,
                             shared_targets(job_, manifest, options.optimizer), std::move(wanted.targets),
-                            restoring.landing->memory()));
+                            spans_of(wanted.memory), restoring.uploads.get()));
   restored.name = name;
   restored.step = manifest.step;
   const auto* common = counters->find("trainer");

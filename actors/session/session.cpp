@@ -63,6 +63,7 @@ core::Result<void> Session::open() {
   plane.post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
   data_plane_ = TRY(DataPlane::create(world_.device(), job_, std::move(plane)));
   TRY(check_tensors(job_, options_.tensors));
+  TRY(options_.checkpoint.load.check());
   state_ = state_of(job_, world_.rank(), options_.tensors);
   memory_ = memory_of(state_, *data_plane_, options_.tensors);
   RankWorld::Ports ports;

@@ -255,7 +255,11 @@ class Session {
                             Restoring& restoring, Restored& restored);
   core::Result<Restored> load(Restoring& restoring, const std::string& name, const RestoreOptions& options);
   core::Result<void> finish_load(Restoring& restoring, const std::string& name);
-  core::Result<void> load_local(const core::CopyName& name, const std::vector<core::CopyTransfer>& transfers);
+  core::Result<void> make_uploads(Restoring& restoring);
+  core::Result<void> load_local(const core::CopyName& name, const std::vector<core::CopyTransfer>& transfers,
+                                Restoring& restoring);
+  core::Result<void> retrieve_local(const core::CopyName& name,
+                                    const std::vector<core::CopyTransfer>& transfers);
   core::Result<Restored> take_over(const std::string& attempt, const core::CopyName& name);
   void go_on_after(core::Step step, std::int64_t optimizer_steps);
   core::Result<std::string> agree_on_load(const std::string& attempt, const std::string& complaint);

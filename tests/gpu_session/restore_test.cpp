@@ -1,0 +1,152 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cuda_emulation/control.hpp"
+#include "tests/gpu_session/company.hpp"
+#include "tests/gpu_session/tracked_storage.hpp"
+#include "tests/simulation/altered_world.hpp"
+#include "tests/simulation/simulated_job.hpp"
+
+namespace troupe::actors {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kSaved = 2;  ///< steps before the save
+constexpr std::uint64_t kBudget = 1024;
+
+/// What one rank's restore took.
+struct Taken {
+  TinyTrainerResult training;
+  std::uint64_t bytes_read = 0;
+  std::size_t landing_bytes = 0;
+  std::size_t pinned_bytes = 0;
+};
+
+std::uint64_t uninterrupted_hash(const TinyTrainerOptions& options) {
+  const auto outcome = simulate_tiny(1, 1, options);
+  EXPECT_EQ(problems_of(outcome.report), "");
+  return outcome.ranks[0].state_hash;
+}
+
+class RestoreOnGpus : public testing::Test {
+ protected:
+  RestoreOnGpus() : directory_(own_folder("restore_on_gpus")) { fs::remove_all(directory_); }
+  ~RestoreOnGpus() override { fs::remove_all(directory_); }
+  void TearDown() override { EXPECT_EQ(company_.violations(), std::vector<std::string>{}); }
+
+  /// 9,600 elements with two moments each: a hundred times the budget, and each tensor alone is more.
+  static TinyTrainerOptions job(core::Strategy strategy) {
+    TinyTrainerOptions options;
+    options.layers = 3;
+    options.width = 2400;
+    options.steps = kSaved + 1;
+    options.session.training.strategy = strategy;
+    options.session.training.lanes = 4;
+    options.session.training.bucket_elements = 1600;
+    options.session.checkpoint.load.staging_bytes = kBudget;
+    return options;
+  }
+
+  core::Result<Taken> tracked(RankWorld& world, const TinyTrainerOptions& options) {
+    AlteredWorld altered(world);
+    Taken taken;
+    std::unique_ptr<TrackedStorage> checkpoints;
+    std::unique_ptr<TrackedStorage> copies;
+    if (auto* storage = world.storage()) checkpoints = std::make_unique<TrackedStorage>(*storage);
+    if (auto* storage = world.local_storage()) copies = std::make_unique<TrackedStorage>(*storage);
+    altered.other_storage = checkpoints.get();
+    altered.other_local_storage = copies.get();
+    taken.training = TRY(train_tiny(altered, options, [](std::chrono::nanoseconds) {}));
+    for (const auto* storage : {checkpoints.get(), copies.get()}) {
+      if (storage == nullptr) continue;
+      taken.bytes_read += storage->bytes_read();
+      taken.landing_bytes += storage->landing_bytes();
+      taken.pinned_bytes = std::max(taken.pinned_bytes, storage->pinned_bytes());
+    }
+    return taken;
+  }
+
+  std::vector<core::Result<Taken>> run(int ranks, const TinyTrainerOptions& options, bool is_local) {
+    const auto directory = directory_.string();
+    return company_.run<Taken>(
+        ranks, [&](RankWorld& world) { return tracked(world, options); },
+        is_local ? std::string() : directory, is_local ? directory : std::string());
+  }
+
+  void save(int ranks, TinyTrainerOptions options, bool is_local) {
+    options.steps = kSaved;
+    (is_local ? options.local_every : options.save_every) = kSaved;
+    for (const auto& result : run(ranks, options, is_local)) {
+      ASSERT_TRUE(result) << result.error().message;
+      for (const auto& save : result->training.saves) EXPECT_TRUE(save.committed);
+      for (const auto& save : result->training.local_saves) EXPECT_TRUE(save.committed);
+    }
+  }
+
+  /// One rank restores: everything that is pinned or copied meanwhile is its own.
+  void expect_bounded(core::Strategy strategy, bool is_local) {
+    const auto expected = uninterrupted_hash(job(strategy));
+    auto options = job(strategy);
+    options.restore = true;
+    const auto pageable = cuda_emulation::pageable_copies();
+
+    const auto results = run(1, options, is_local);
+
+    ASSERT_TRUE(results[0]) << results[0].error().message;
+    const auto& taken = *results[0];
+    ASSERT_TRUE(taken.training.restored);
+    EXPECT_EQ(taken.training.restored->is_local, is_local);
+    EXPECT_EQ(taken.training.state_hash, expected);
+    EXPECT_GT(taken.bytes_read, 100 * kBudget);
+    EXPECT_GT(taken.landing_bytes, 0u);
+    EXPECT_LE(taken.landing_bytes, kBudget);
+    EXPECT_GT(taken.pinned_bytes, 0u);
+    EXPECT_LE(taken.pinned_bytes, kBudget);
+    EXPECT_EQ(cuda_emulation::pageable_copies(), pageable);
+  }
+
+  EmulatedCompany company_;
+  const fs::path directory_;
+};
+
+TEST_F(RestoreOnGpus, ACheckpointTakesNoMoreMemoryOfTheHostThanItsBudget) {
+  save(2, job(core::Strategy::zero1), false);
+
+  expect_bounded(core::Strategy::zero1, false);
+  expect_bounded(core::Strategy::ddp, false);
+}
+
+TEST_F(RestoreOnGpus, RanksWithSmallBudgetsGoOnWithTheSameBits) {
+  const auto expected = uninterrupted_hash(job(core::Strategy::ddp));
+  save(2, job(core::Strategy::zero1), false);
+  for (int ranks : {2, 4}) {
+    auto options = job(ranks == 2 ? core::Strategy::ddp : core::Strategy::zero1);
+    options.session.checkpoint.load.staging_bytes = UploadPool::kLeastBytes;
+    options.restore = true;
+
+    for (const auto& result : run(ranks, options, false)) {
+      ASSERT_TRUE(result) << result.error().message;
+      ASSERT_TRUE(result->training.restored);
+      EXPECT_EQ(result->training.state_hash, expected) << ranks << " ranks";
+    }
+  }
+}
+
+TEST_F(RestoreOnGpus, ABudgetForNothingIsRefusedWhenTheJobIsJoined) {
+  auto options = job(core::Strategy::ddp);
+  options.session.checkpoint.load.staging_bytes = UploadPool::kLeastBytes - 1;
+
+  const auto results = run(1, options, false);
+
+  ASSERT_FALSE(results[0]);
+  EXPECT_EQ(results[0].error().code, core::Errc::invalid_argument);
+}
+
+}  // namespace
+}  // namespace troupe::actors
