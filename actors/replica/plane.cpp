@@ -29,6 +29,7 @@ struct ReplicaPlane::Running {
 Result<std::unique_ptr<ReplicaPlane>> ReplicaPlane::create(gpu::Device& device,
                                                            const core::SaveStructure& structure,
                                                            Storage& storage, Options options) {
+  CHECK(device.is_host_memory(), "copies go from files to files");
   std::unique_ptr<ReplicaPlane> plane(new ReplicaPlane(structure, storage, std::move(options)));
   const auto members = plane->options_.clique.size();
   // Alone there is nobody to share with.
@@ -55,8 +56,22 @@ void ReplicaPlane::perform(const ReplicaWork& work) {
   std::visit([this](const auto& what) { on(what); }, work);
 }
 
+void ReplicaPlane::set_group(std::unique_ptr<gpu::Group> group) {
+  std::lock_guard lock(mutex_);
+  group_ = std::move(group);
+  if (aborted_) group_->abort(*aborted_);
+}
+
 void ReplicaPlane::abort(const core::Error& reason) {
+  std::lock_guard lock(mutex_);
+  if (!aborted_) aborted_ = reason;
   if (group_) group_->abort(reason);
+}
+
+gpu::Group& ReplicaPlane::group() {
+  std::lock_guard lock(mutex_);
+  CHECK(group_ != nullptr, "a clique of several ranks has a group");
+  return *group_;
 }
 
 void ReplicaPlane::say(messages::Message message) {
@@ -165,9 +180,8 @@ gpu::Operation ReplicaPlane::gather(const Exchange& plan, std::uint32_t round, g
 
 void ReplicaPlane::on(const ShareRound& work) {
   messages::RoundShared shared{work.exchange, work.round, work.credit, {}};
-  CHECK(group_ != nullptr, "a clique of several ranks has a group");
   const auto running = find(work.exchange);
-  auto posted = group_->post(gather(running->plan, work.round, buffers_[work.credit].view()), stream_.get());
+  auto posted = group().post(gather(running->plan, work.round, buffers_[work.credit].view()), stream_.get());
   if (!posted) {
     shared.failure = messages::failure_of(posted.error());
     say(std::move(shared));

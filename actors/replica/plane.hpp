@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,8 @@ class ReplicaPlane {
     std::function<void(const std::string& line)> log;              ///< what is not worth a failure
   };
 
-  /// Takes its buffers, chunk_bytes x members x credits, once. `structure` is what this rank writes;
-  /// everything given must outlive the plane.
+  /// Takes its buffers, chunk_bytes x members x credits, once. `device` is one of memory of the host, and so
+  /// is the group's; `structure` is what this rank writes; everything given must outlive the plane.
   static core::Result<std::unique_ptr<ReplicaPlane>> create(gpu::Device& device,
                                                             const core::SaveStructure& structure,
                                                             Storage& storage, Options options);
@@ -51,10 +52,11 @@ class ReplicaPlane {
   ReplicaPlane& operator=(const ReplicaPlane&) = delete;
 
   /// Before the first exchange; a clique of one rank needs none.
-  void set_group(std::unique_ptr<gpu::Group> group) { group_ = std::move(group); }
+  void set_group(std::unique_ptr<gpu::Group> group);
 
   /// From any thread.
   void perform(const ReplicaWork& work);
+  /// Ends the group's operations, also of a group that is set later.
   void abort(const core::Error& reason);
 
  private:
@@ -78,6 +80,7 @@ class ReplicaPlane {
   core::Result<void> write(Running& running, const WriteRound& work);
   core::Result<void> close(Running& running);
   RunningPointer find(std::uint64_t exchange);
+  gpu::Group& group();
   gpu::Operation gather(const Exchange& plan, std::uint32_t round, gpu::BufferView buffer) const;
   /// Where this rank's part of a round lies in its buffer.
   gpu::BufferView own_part(const Exchange& plan, std::uint32_t round, std::uint32_t credit);
@@ -86,11 +89,12 @@ class ReplicaPlane {
   const core::SaveStructure& structure_;
   Storage& storage_;
   Options options_;
-  std::size_t place_ = 0;  ///< of this rank in the clique
-  std::unique_ptr<gpu::Group> group_;
+  std::size_t place_ = 0;             ///< of this rank in the clique
   std::vector<gpu::Buffer> buffers_;  ///< per credit
   gpu::Stream stream_;
-  std::mutex mutex_;  // guards running_
+  std::mutex mutex_;                    // guards all below
+  std::unique_ptr<gpu::Group> group_;   ///< stays as it is once it is set
+  std::optional<core::Error> aborted_;  ///< the first reason
   std::map<std::uint64_t, RunningPointer> running_;
 };
 

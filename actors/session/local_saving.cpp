@@ -18,24 +18,18 @@ using messages::Role;
 
 core::Result<void> Session::open_local_tier() {
   if (world_.local_storage() == nullptr) return {};
-  if (!world_.device().is_host_memory()) {
-    return core::fail(Errc::unavailable,
-                      "local copies are made of memory of the host, and this job's tensors are on {}; leave "
-                      "the directory for local copies out",
-                      world_.device().description());
-  }
   local_ = TRY(LocalTier::create(world_, *data_plane_, state_, memory_,
                                  static_cast<std::uint32_t>(job_.buckets.size()), options_.local));
   job_.configuration += "\n" + local_->configuration();
   return {};
 }
 
-core::Result<void> Session::connect_local_tier(gpu::CollectiveBackend& backend) {
+core::Result<void> Session::connect_local_tier() {
   if (!local_) return {};
   const auto& clique = local_->clique();
   if (clique.size() > 1) {
     auto name = fmt::format("replicas-{}", clique.front().value);
-    local_->set_group(TRY(make_group(backend, std::move(name), clique)));
+    local_->set_group(TRY(make_host_group(std::move(name), clique)));
   }
   if (world_.rank().value == 0) {
     const auto seed =

@@ -76,8 +76,8 @@ core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::B
   replicas.post = post;
   replicas.run_io = run_io;
   replicas.log = log;
-  replicas_ = TRY(
-      ReplicaPlane::create(world_.device(), state_.structure, *world_.local_storage(), std::move(replicas)));
+  replicas_ = TRY(ReplicaPlane::create(world_.host_device(), state_.structure, *world_.local_storage(),
+                                       std::move(replicas)));
   return {};
 }
 
@@ -115,7 +115,7 @@ bool LocalTier::perform(const messages::Address& from, const Work& work) {
     replicas_->perform(*replica);
     return true;
   }
-  // Everybody's collectives end.
+  // Everybody's collectives end, these too.
   if (const auto* end = std::get_if<AbortCollectives>(&work))
     replicas_->abort(messages::error_of(end->reason));
   const auto* copy = std::get_if<CheckpointWork>(&work);

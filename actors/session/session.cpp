@@ -123,6 +123,12 @@ core::Result<std::unique_ptr<gpu::Group>> Session::make_group(gpu::CollectiveBac
   return backend.create_group(std::move(options));
 }
 
+core::Result<std::unique_ptr<gpu::Group>> Session::make_host_group(std::string name,
+                                                                   std::vector<core::Rank> members) {
+  auto* backend = TRY(world_.host_collectives(*rendezvous_));
+  return make_group(*backend, std::move(name), std::move(members));
+}
+
 core::Result<void> Session::connect_groups() {
   rendezvous_ = std::make_unique<ControlRendezvous>(world_, port_);
   gpu::CollectiveBackend* backend = TRY(world_.collectives(*rendezvous_));
@@ -137,7 +143,7 @@ core::Result<void> Session::connect_groups() {
     groups.outer = TRY(make_group(*backend, fmt::format("dp-outer-{}", position), outer));
   }
   data_plane_->set_groups(std::move(groups));
-  TRY(connect_local_tier(*backend));
+  TRY(connect_local_tier());
   return agree_on_tensors();
 }
 

@@ -232,13 +232,15 @@ class Session {
   core::Result<void> connect_groups();
   core::Result<std::unique_ptr<gpu::Group>> make_group(gpu::CollectiveBackend& backend, std::string name,
                                                        std::vector<core::Rank> members);
+  core::Result<std::unique_ptr<gpu::Group>> make_host_group(std::string name,
+                                                            std::vector<core::Rank> members);
   void post(messages::Role role, std::uint32_t index, messages::Message message);
   core::Result<void> exposed(const std::function<core::Result<void>()>& wait);
   void note_latencies();
   void end_profile();
   core::Result<void> open_checkpoints();
   core::Result<void> open_local_tier();
-  core::Result<void> connect_local_tier(gpu::CollectiveBackend& backend);
+  core::Result<void> connect_local_tier();
   core::Result<messages::SaveBegan> save_message(const core::Value& common) const;
   void adopt();
   core::Value topology() const;

@@ -122,6 +122,12 @@ TEST_F(RestoreOnGpus, ACheckpointTakesNoMoreMemoryOfTheHostThanItsBudget) {
   expect_bounded(core::Strategy::ddp, false);
 }
 
+TEST_F(RestoreOnGpus, ALocalCopyTakesNoMoreMemoryOfTheHostThanItsBudget) {
+  save(1, job(core::Strategy::zero1), true);
+
+  expect_bounded(core::Strategy::zero1, true);
+}
+
 TEST_F(RestoreOnGpus, RanksWithSmallBudgetsGoOnWithTheSameBits) {
   const auto expected = uninterrupted_hash(job(core::Strategy::ddp));
   save(2, job(core::Strategy::zero1), false);
