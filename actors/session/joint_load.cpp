@@ -41,9 +41,10 @@ std::size_t sum(const std::vector<std::size_t>& counts) {
 }  // namespace
 
 bool JointLoad::may_exchange() const {
-  // What is exchanged is packed by the host.
-  return in_.world.device().is_host_memory() && in_.options.mode != core::LoadMode::read &&
-         in_.world.world().value > 1;
+  const auto mode = in_.options.mode;
+  // Between hosts it takes a network that jobs on GPUs may do without, so there it must be asked for.
+  const bool may = mode == core::LoadMode::exchange || (mode == core::LoadMode::automatic && !in_.hosts);
+  return may && in_.world.world().value > 1;
 }
 
 Result<void> JointLoad::read(Storage& storage, const std::string& name, const core::Manifest& manifest,
@@ -98,15 +99,24 @@ Result<void> JointLoad::prepare_exchange(core::SharedLoadPlan plan, const core::
                                        std::move(wanted), in_.options.exchange_bytes));
   for (auto& round : rounds_) {
     round = std::make_shared<Round>();
-    round->outgoing = TRY(in_.world.device().allocate(exchange_->round_bytes()));
-    round->incoming = TRY(in_.world.device().allocate(exchange_->round_bytes()));
+    round->outgoing = TRY(in_.world.host_device().allocate(exchange_->round_bytes()));
+    round->incoming = TRY(in_.world.host_device().allocate(exchange_->round_bytes()));
   }
   return {};
+}
+
+void JointLoad::post_round(LoadedBytes bytes) {
+  if (in_.hosts != nullptr) {
+    in_.hosts->exchange(std::move(bytes));
+  } else {
+    in_.data.exchange_loaded(std::move(bytes));
+  }
 }
 
 /// While a round is on its way the one before it is taken, and the next one is packed.
 Result<void> JointLoad::exchange() {
   if (!exchange_) return {};
+  if (in_.hosts != nullptr) TRY(in_.hosts->open());
   const auto count = exchange_->rounds();
   for (std::uint64_t round = 0; round <= count; ++round) {
     const auto& memory = rounds_[round % 2];
@@ -121,7 +131,7 @@ Result<void> JointLoad::exchange() {
       exchange_->pack({outgoing.data, outgoing.bytes});
     }
     if (round > 0) TRY(in_.port.wait_gathered(in_.deadline));
-    if (round < count) in_.data.exchange_loaded(std::move(bytes));
+    if (round < count) post_round(std::move(bytes));
     if (round == 0) continue;
     const auto arrived = rounds_[(round - 1) % 2]->incoming.view();
     TRY(exchange_->unpack({arrived.data, sum(exchange_->received(round - 1))}));

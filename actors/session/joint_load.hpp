@@ -12,6 +12,7 @@
 
 #include "actors/checkpoint/load_exchange.hpp"
 #include "actors/engine/data_plane.hpp"
+#include "actors/session/host_exchange.hpp"
 #include "actors/session/port.hpp"
 #include "actors/session/rank_world.hpp"
 #include "actors/world/storage.hpp"
@@ -33,6 +34,7 @@ class JointLoad {
     TrainerPort& port;
     gpu::Rendezvous& rendezvous;
     DataPlane& data;
+    HostExchange* hosts;  ///< moves what is exchanged; null: the data plane does
     const LoadOptions& options;
     std::chrono::nanoseconds deadline;
   };
@@ -62,6 +64,7 @@ class JointLoad {
   };
 
   bool may_exchange() const;
+  void post_round(LoadedBytes bytes);
   core::Result<void> agree(std::optional<std::uint64_t> plan);
   core::Result<void> prepare_exchange(core::SharedLoadPlan plan, const core::SharedTargets& shared,
                                       LoadExchange::Wanted& alone);

@@ -138,8 +138,8 @@ core::Result<std::optional<Restored>> Session::attempt_restore(const std::string
   } else {
     restored.name = choice.checkpoint;
     restoring.joint = std::make_unique<JointLoad>(
-        JointLoad::Surroundings{world_, port_, *rendezvous_, *data_plane_, options_.checkpoint.load,
-                                options_.checkpoint.deadline},
+        JointLoad::Surroundings{world_, port_, *rendezvous_, *data_plane_, host_exchange_.get(),
+                                options_.checkpoint.load, options_.checkpoint.deadline},
         key);
     auto checkpoint = load(restoring, choice.checkpoint, options);
     if (checkpoint) {

@@ -71,7 +71,15 @@ core::Result<void> Session::open() {
   TRY(open_checkpoints());
   job_.configuration += "\n" + options_.checkpoint.load.configuration();
   TRY(open_local_tier());
+  if (!world_.device().is_host_memory()) {
+    auto make = [this] {
+      return make_host_group("loads", job_.mesh.group(core::GroupKind::dp_cp, world_.rank()));
+    };
+    host_exchange_ = std::make_unique<HostExchange>(world_, std::move(make), options_.step_deadline);
+  }
   ports.perform = [this](const messages::Address& from, const Work& work) {
+    const auto* end = std::get_if<AbortCollectives>(&work);
+    if (end != nullptr && host_exchange_) host_exchange_->abort(messages::error_of(end->reason));
     if (local_ && local_->perform(from, work)) return;
     const auto* checkpoint = std::get_if<CheckpointWork>(&work);
     if (checkpoint == nullptr) {

@@ -14,6 +14,7 @@
 #include "actors/checkpoint_coordinator/machine.hpp"
 #include "actors/engine/data_plane.hpp"
 #include "actors/engine/job.hpp"
+#include "actors/session/host_exchange.hpp"
 #include "actors/session/local_tier.hpp"
 #include "actors/session/port.hpp"
 #include "actors/session/rank_world.hpp"
@@ -278,7 +279,8 @@ class Session {
   std::vector<gpu::BufferView> memory_;    ///< of its pieces
   std::vector<core::KeySet> tensor_keys_;  ///< of the trainer's tensors, per rank
   std::unique_ptr<CheckpointPlane> checkpoint_plane_;
-  std::unique_ptr<LocalTier> local_;  ///< null without a place for local copies
+  std::unique_ptr<LocalTier> local_;             ///< null without a place for local copies
+  std::unique_ptr<HostExchange> host_exchange_;  ///< null where the data plane moves memory of the host
   std::uint64_t saves_begun_ = 0;
   std::uint64_t local_saves_begun_ = 0;
   std::uint64_t restores_ = 0;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -33,6 +34,29 @@ std::uint64_t uninterrupted_hash(const TinyTrainerOptions& options) {
   EXPECT_EQ(problems_of(outcome.report), "");
   return outcome.ranks[0].state_hash;
 }
+
+/// A device that has no more streams.
+class DeviceWithoutStreams final : public gpu::Device {
+ public:
+  explicit DeviceWithoutStreams(gpu::Device& device) : device_(device) {}
+
+  gpu::DeviceKind kind() const override { return device_.kind(); }
+  bool is_host_memory() const override { return device_.is_host_memory(); }
+  std::string description() const override { return device_.description(); }
+  core::Result<gpu::Buffer> allocate(std::size_t bytes) override { return device_.allocate(bytes); }
+  core::Result<gpu::Buffer> allocate_staging(std::size_t bytes) override {
+    return device_.allocate_staging(bytes);
+  }
+  core::Result<gpu::Stream> create_stream(gpu::StreamOptions) override {
+    return core::fail(core::Errc::unavailable, "no more streams");
+  }
+  core::Result<gpu::Event> create_event() override { return device_.create_event(); }
+  gpu::DeviceTime now() const override { return device_.now(); }
+  void observe(gpu::TaskObserver observer) override { device_.observe(std::move(observer)); }
+
+ private:
+  gpu::Device& device_;
+};
 
 class RestoreOnGpus : public testing::Test {
  protected:
@@ -142,6 +166,53 @@ TEST_F(RestoreOnGpus, RanksWithSmallBudgetsGoOnWithTheSameBits) {
       EXPECT_EQ(result->training.state_hash, expected) << ranks << " ranks";
     }
   }
+}
+
+TEST_F(RestoreOnGpus, RanksExchangeWhatEachShardsOnlyReaderRead) {
+  const auto expected = uninterrupted_hash(job(core::Strategy::ddp));
+  save(2, job(core::Strategy::zero1), false);
+  for (int ranks : {2, 4}) {
+    std::vector<std::uint64_t> bytes_read;
+    for (auto mode : {core::LoadMode::read, core::LoadMode::exchange}) {
+      auto options = job(core::Strategy::ddp);
+      options.session.checkpoint.load.mode = mode;
+      options.session.checkpoint.load.exchange_bytes = 3000;
+      options.restore = true;
+      auto& bytes = bytes_read.emplace_back();
+
+      for (const auto& result : run(ranks, options, false)) {
+        ASSERT_TRUE(result) << result.error().message;
+        ASSERT_TRUE(result->training.restored);
+        EXPECT_EQ(result->training.state_hash, expected) << ranks << " ranks " << core::name_of(mode);
+        bytes += result->bytes_read;
+      }
+    }
+    EXPECT_EQ(bytes_read[1] * static_cast<std::uint64_t>(ranks), bytes_read[0]);
+  }
+}
+
+TEST_F(RestoreOnGpus, ARankThatCanNotExchangeEndsTheRestoreOnAll) {
+  save(2, job(core::Strategy::zero1), false);
+  auto options = job(core::Strategy::ddp);
+  options.session.checkpoint.load.mode = core::LoadMode::exchange;
+  options.restore = true;
+  const auto begin = std::chrono::steady_clock::now();
+
+  const auto results = company_.run<TinyTrainerResult>(
+      2,
+      [&](RankWorld& world) {
+        AlteredWorld altered(world);
+        DeviceWithoutStreams device(world.host_device());
+        if (world.rank().value == 1) altered.other_host_device = &device;
+        return train_tiny(altered, options, [](std::chrono::nanoseconds) {});
+      },
+      directory_.string());
+
+  for (const auto& result : results) {
+    ASSERT_FALSE(result);
+    EXPECT_NE(result.error().message.find("no more streams"), std::string::npos) << result.error().message;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 TEST_F(RestoreOnGpus, ABudgetForNothingIsRefusedWhenTheJobIsJoined) {
