@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ loader.exec_module(gpu_check)
 TESTS = "echo '[  PASSED  ] 3 tests.'\n"
 CLEAN = "echo '========= ERROR SUMMARY: 0 errors'\n"
 OPTIONS = "shift 8\n"
+KERNELS = json.dumps({"kernels": [{"name": name, "bytes": 1000, "seconds": 1e-6, "ratio": ratio} for name, ratio in (
+    ("copy", 1), ("cast", 0.91), ("sum", 0.84), ("copy to staging", 1), ("copy to staging in chunks", 0.97))]})
 
 
 class InAFolder(unittest.TestCase):
@@ -137,6 +140,42 @@ class Libraries(InAFolder):
         self.assertEqual(environment, {})
 
 
+class Benchmarks(InAFolder):
+    def steps(self, seconds):
+        usual = {"type": "step", "communication_seconds": 0.5, "exposed_communication_seconds": 0.1}
+        return [{**usual, "step": step, "step_seconds": time, "tokens_per_second": 100 / time}
+                for step, time in enumerate(seconds)]
+
+    def train(self, seconds):
+        """A trainer whose steps took so long."""
+        lines = "\n".join(map(json.dumps, self.steps(seconds)))
+        self.program("troupe", 'while [ "$1" != --output ]; do shift; done\nmkdir -p "$2"\n'
+                               f"cat >\"$2/run.jsonl\" <<'END'\n{lines}\nEND\n")
+        return gpu_check.gpu_benchmarks.Training(self.checks, self.folder)
+
+    def rows(self):
+        return [(row["check"].split(", ")[-1], row["outcome"], row["figure"]) for row in self.checks.rows]
+
+    def test_a_save_costs_what_the_steps_beside_its_copies_took_longer(self):
+        seconds = [9, 9, 9, *[2] * 21]
+        seconds[8], seconds[16] = 2.02, 2.1
+        self.train(seconds).saves()
+        self.assertEqual(self.rows(), [
+            ("saving every 8 steps", "passed", "step 2000.0 ms, beside copies 2020.0, 2100.0 ms"),
+            ("what a save adds to the step beside it", "misses its goal", "3.0%, goal: at most 1%")])
+
+    def test_overlap_is_told_by_what_stays_exposed(self):
+        self.train([9, 9, 9, 2, 2, 2, 2, 2]).overlap(4)
+        self.assertEqual([row[:2] for row in self.rows()], [("with overlap", "passed"), ("without overlap", "passed")])
+        self.assertEqual(self.rows()[0][2],
+                         "step 2000.0 ms, communication 500.0 ms, exposed 100.0 ms (5.0% of the step)")
+        self.assertIn("4 ranks", self.checks.rows[0]["check"])
+
+    def test_a_run_without_steps_has_no_figure_and_fails(self):
+        self.train([]).throughput()
+        self.assertEqual(self.outcomes(), ["FAILED"])
+
+
 class Rows(InAFolder):
     def test_what_hangs_fails_at_its_limit_with_what_it_started(self):
         held = self.folder / "held"
@@ -165,7 +204,7 @@ class Rows(InAFolder):
     def test_without_nccl_only_what_needs_none_runs(self):
         self.program("gpu_tests", TESTS)
         self.program("apps_gpt_gpu_tests", TESTS)
-        self.program("troupe", 'echo \'{"kernels": []}\'\n')
+        self.program("troupe", f"echo '{KERNELS}'\n")
         machine = type("Machine", (gpu_check.Machine,), {"__init__": lambda self: None})()
         machine.nccl, machine.cublas, machine.cuda = None, True, self.folder
         self.checks.environment["PATH"] = "/usr/bin:/bin"
@@ -174,6 +213,9 @@ class Rows(InAFolder):
 
         names = [row["check"] for row in self.checks.rows]
         self.assertIn("kernels", names)
+        self.assertIn(["the slowest kernel (sum) against a copy", "misses its goal", "84.0%, goal: at least 85%"], [
+            [row["check"], row["outcome"], row["figure"]] for row in self.checks.rows])
+        self.assertEqual(self.checks.status(), 1)
         self.assertEqual([name for name in names if "NCCL" in name or "ranks" in name or "SIG" in name], [])
 
     def test_a_folder_without_packages_is_refused(self):
