@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
+#include "gpu/device.hpp"
 #include "gpu/stream.hpp"
 
 namespace troupe::gpu {
@@ -139,6 +141,16 @@ class Group {
   virtual core::Result<std::vector<std::shared_ptr<OperationStatus>>> post_together(
       std::vector<Posting> postings);
 
+  /// Says what memory later operations will read and write, so that a back-end may move it without copies of
+  /// its own. A collective of all members, each with its own memory, ordered among the operations like any
+  /// other; it blocks, for no longer than it may take to find the members. True when all memory of all
+  /// members is prepared, false when none is, which changes no result. An Error as of an operation: the group
+  /// is unusable. Only what CollectiveBackend::allocate() gave can be prepared.
+  virtual core::Result<bool> use_memory(std::span<const BufferView> memory) {
+    (void)memory;
+    return false;
+  }
+
   /// From any thread, at any moment, idempotent: running and later operations end in `reason` soon (100 ms).
   virtual void abort(core::Error reason) = 0;
 };
@@ -166,6 +178,10 @@ class CollectiveBackend {
  public:
   virtual ~CollectiveBackend() = default;
   virtual std::string_view name() const = 0;  ///< "simulated", "shared_memory", "gloo", "nccl"
+  /// Memory of `device`, as Device::allocate() gives it, for operations of this back-end's groups. Drain the
+  /// streams before it goes; groups may outlive it, and so may it the back-end. Before anything runs on the
+  /// device: it may wait for all of it.
+  virtual core::Result<Buffer> allocate(Device& device, std::size_t bytes) { return device.allocate(bytes); }
   /// Called by all members; returns when all are there.
   virtual core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) = 0;
 };

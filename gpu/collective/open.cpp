@@ -37,6 +37,11 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_vi
     return core::fail(core::Errc::invalid_argument, "{} does not move the memory of '{}'; use {}", name,
                       device.description(), is_gpu ? "nccl" : "shared_memory or gloo");
   }
+  if (options.register_memory && !is_gpu) {
+    return core::fail(core::Errc::invalid_argument,
+                      "{} has no memory to register; leave --register-memory out, or use GPUs and nccl",
+                      name);
+  }
   if (name == "shared_memory") {
     std::unique_ptr<CollectiveBackend> backend = std::make_unique<SharedMemoryBackend>(rendezvous);
     return backend;
@@ -51,6 +56,8 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_vi
   // Collectives run beside backward: they leave most of the device to it.
   nccl.max_ctas = 16;
   nccl.on_stuck = end_process_when_stuck();
+  nccl.register_memory = options.register_memory;
+  nccl.log = options.log;
   return open_nccl_backend(device, index_of(device_name), rendezvous, std::move(nccl));
 }
 

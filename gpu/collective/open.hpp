@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,6 +13,10 @@ namespace troupe::gpu {
 
 struct CollectiveOptions {
   std::string gloo_host = "127.0.0.1";  ///< this host as the others reach it
+  /// NcclOptions::register_memory. Errc::invalid_argument with back-ends of the host's memory.
+  bool register_memory = false;
+  /// A line for people, on what is not worth a failure; may be empty.
+  std::function<void(std::string_view line)> log;
 };
 
 /// Errc::invalid_argument unless it is "automatic", "shared_memory", "gloo" or "nccl".

@@ -17,6 +17,7 @@ struct EmulatedNcclDevice {
   std::unique_ptr<Device> device;
   NcclDevicePort port;
   RunOnStream run_on_stream;
+  FakeNcclMemory memory = FakeNcclMemory::of_host();
 };
 EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed on_failure = {});
 

@@ -246,6 +246,11 @@ NcclApi FakeNccl::Process::api(int version, std::set<std::string> newer) const {
                     NativeStream stream) {
     return call(p, comm, {Function::receive, nullptr, out, count, type, NcclReduction::sum, peer}, stream);
   };
+  constexpr int kOldestThatRegisters = 21900;
+  if (version >= kOldestThatRegisters) {
+    add_memory_functions(api, p);
+    newer.insert({"ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"});
+  }
   api.has = [newer = std::move(newer)](const char* name) { return newer.contains(name); };
   return api;
 }

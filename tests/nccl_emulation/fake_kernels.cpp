@@ -67,7 +67,7 @@ void arrive_at_meeting(const FakeKernelPointer& kernel, const NcclCall& call) {
   FakeClique& clique = *kernel->comm->clique;
   const std::uint64_t number = kernel->comm->collectives++;
   auto& arrivals = clique.meetings[number];
-  arrivals.emplace(kernel->comm->rank, FakeArrival{kernel, call});
+  arrivals.emplace(kernel->comm->rank, arrival_of(kernel, call));
   if (static_cast<int>(arrivals.size()) < clique.size) return;
   const NcclCall& first = arrivals.begin()->second.call;
   for (const auto& [rank, arrival] : arrivals) {
@@ -75,6 +75,9 @@ void arrive_at_meeting(const FakeKernelPointer& kernel, const NcclCall& call) {
     kernel->comm->process->world->violations.push_back("members disagree, and hang");
     return;
   }
+  std::vector<FakeArrival::Memory> memory;
+  for (const auto& [rank, arrival] : arrivals) memory.push_back(arrival.memory);
+  compare_memory(*kernel->comm->process->world, memory);
   execute(arrivals);
   const auto done = std::move(arrivals);
   clique.meetings.erase(number);
@@ -86,7 +89,7 @@ void arrive_at_channel(const FakeKernelPointer& kernel, const NcclCall& call) {
   const int rank = kernel->comm->rank;
   auto& channel =
       kernel->comm->clique->channels[sends ? std::pair(rank, call.peer) : std::pair(call.peer, rank)];
-  (sends ? channel.sends : channel.receives).push_back({kernel, call});
+  (sends ? channel.sends : channel.receives).push_back(arrival_of(kernel, call));
   if (channel.sends.empty() || channel.receives.empty()) return;
   const FakeArrival send = channel.sends.front();
   const FakeArrival receive = channel.receives.front();
@@ -96,6 +99,7 @@ void arrive_at_channel(const FakeKernelPointer& kernel, const NcclCall& call) {
   }
   channel.sends.pop_front();
   channel.receives.pop_front();
+  compare_memory(*kernel->comm->process->world, {send.memory, receive.memory});
   std::memmove(receive.call.output, send.call.input, send.call.count * size_of(send.call.type));
   finish_call(send.kernel);
   finish_call(receive.kernel);
@@ -177,6 +181,7 @@ void remove_communicator(ncclComm& comm) {
   FakeNcclWorld& world = *comm.process->world;
   const bool left_in_peace = comm.state == ncclComm::State::finalized;
   comm.state = ncclComm::State::gone;
+  comm.registrations.clear();
   --world.live;
   if (!world.options.tells_peers || left_in_peace) return;
   for (const auto& [rank, peer] : comm.clique->members) {

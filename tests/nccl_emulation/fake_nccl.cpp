@@ -18,16 +18,34 @@ FakeNccl::~FakeNccl() {
   for (const auto& comm : world_->communicators) comm->process.reset();
 }
 
-FakeNccl::Process FakeNccl::start_process(RunOnStream run_on_stream) {
+FakeNccl::Process FakeNccl::start_process(RunOnStream run_on_stream, FakeNcclMemory memory) {
   auto process = std::make_shared<FakeNcclProcess>();
   process->world = world_;
   process->run_on_stream = std::move(run_on_stream);
+  process->memory = std::move(memory);
   return Process(std::move(process));
 }
 
 std::size_t FakeNccl::live_communicators() const {
   const FakeNcclLock lock(*world_);
   return world_->live;
+}
+
+std::size_t FakeNccl::live_ranges() const {
+  const FakeNcclLock lock(*world_);
+  return world_->ranges.size();
+}
+
+std::size_t FakeNccl::live_registrations() const {
+  const FakeNcclLock lock(*world_);
+  std::size_t count = 0;
+  for (const auto& comm : world_->communicators) count += comm->registrations.size();
+  return count;
+}
+
+std::size_t FakeNccl::registered_operations() const {
+  const FakeNcclLock lock(*world_);
+  return world_->registered_operations;
 }
 
 std::vector<std::string> FakeNccl::violations() const {
@@ -45,6 +63,16 @@ void FakeNccl::Process::report(NcclStatus status) {
   for (const auto& comm : state_->world->communicators) {
     if (comm->process == state_) comm->async = status;
   }
+}
+
+void FakeNccl::Process::refuse_memory(NcclStatus status) {
+  const FakeNcclLock lock(*state_->world);
+  state_->memory_status = status;
+}
+
+void FakeNccl::Process::refuse_registrations(NcclStatus status) {
+  const FakeNcclLock lock(*state_->world);
+  state_->registration_status = status;
 }
 
 void FakeNccl::Process::never_connect() {

@@ -18,6 +18,14 @@ struct FakeNcclProcess;
 /// How a task gets on a stream of the test's device: as StreamQueue::enqueue_async().
 using RunOnStream = std::function<void(NativeStream, std::function<void(Completion)>)>;
 
+/// The memory of the test's device, not zeroed.
+struct FakeNcclMemory {
+  std::function<void*(std::size_t bytes)> take;  ///< null when there is none
+  std::function<void(void*)> give_back;
+
+  static FakeNcclMemory of_host();
+};
+
 struct FakeNcclOptions {
   /// How often a launch or a finished set-up still says ncclInProgress.
   int polls_in_progress = 2;
@@ -56,6 +64,10 @@ class FakeNccl {
     void fail_next_call(NcclStatus status);
     /// All its communicators report this from now on.
     void report(NcclStatus status);
+    /// From now on ncclMemAlloc returns this.
+    void refuse_memory(NcclStatus status);
+    /// From now on ncclCommRegister returns this; success: without a handle, as with NCCL_LOCAL_REGISTER=0.
+    void refuse_registrations(NcclStatus status);
     /// Launches stay in progress: a peer does not connect.
     void never_connect();
     /// Its communicators and what runs on them are gone, as when the process is killed.
@@ -73,8 +85,14 @@ class FakeNccl {
   /// Lets blocked aborts go on.
   ~FakeNccl();
 
-  Process start_process(RunOnStream run_on_stream);
+  Process start_process(RunOnStream run_on_stream, FakeNcclMemory memory = FakeNcclMemory::of_host());
   std::size_t live_communicators() const;
+  /// Ranges from ncclMemAlloc.
+  std::size_t live_ranges() const;
+  /// Of communicators that live.
+  std::size_t live_registrations() const;
+  /// Collectives and messages of which all memory was registered.
+  std::size_t registered_operations() const;
   std::vector<std::string> violations() const;
 
  private:

@@ -41,6 +41,8 @@ using FakeKernelPointer = std::shared_ptr<FakeKernel>;  // shared by the world a
 struct FakeArrival {
   FakeKernelPointer kernel;
   NcclCall call;
+  /// Whether all that it reads and writes is registered, or nothing of it, or some.
+  enum class Memory { registered, other, mixed } memory = Memory::other;
 };
 
 /// The communicators of one unique id.
@@ -64,10 +66,13 @@ struct FakeNcclProcess {
 
   std::shared_ptr<FakeNcclWorld> world;
   RunOnStream run_on_stream;
+  FakeNcclMemory memory;
   std::map<std::thread::id, Group> groups;
   std::optional<std::thread::id> issuer;  ///< the thread whose launch is in progress
   std::deque<FakeKernelPointer> kernels;  ///< in the order of launches
   NcclStatus next_call = NcclStatus::success;
+  NcclStatus memory_status = NcclStatus::success;
+  std::optional<NcclStatus> registration_status;  ///< what to say instead of registering
   bool connects = true;
   bool aborts_block = false;
   bool dead = false;
@@ -83,6 +88,12 @@ struct FakeNcclWorld {
   // Never freed before the world: who uses one that is gone is found out.
   std::list<std::unique_ptr<ncclComm>> communicators;
   std::size_t live = 0;
+  struct Range {
+    std::size_t bytes = 0;
+    FakeNcclProcess* process = nullptr;
+  };
+  std::map<const std::byte*, Range> ranges;  ///< what ncclMemAlloc gave
+  std::size_t registered_operations = 0;
   std::vector<std::string> violations;
   bool closed = false;                  ///< the test is over
   std::vector<Completion> to_complete;  ///< by whoever unlocks
@@ -118,6 +129,13 @@ bool has_kernels(const ncclComm& comm);
 /// The communicator is no more.
 void remove_communicator(ncclComm& comm);
 
+/// One member's side, with what it has registered.
+FakeArrival arrival_of(const FakeKernelPointer& kernel, const NcclCall& call);
+/// Members meet: all of them must have registered, or none.
+void compare_memory(FakeNcclWorld& world, const std::vector<FakeArrival::Memory>& memory);
+/// Fills the table's functions of memory.
+void add_memory_functions(NcclApi& api, const std::shared_ptr<FakeNcclProcess>& process);
+
 /// The reduction of `inputs`, one a rank, of `count` elements each.
 std::vector<std::byte> reduce_in_ring(NcclDataType type, NcclReduction reduction,
                                       const std::vector<const std::byte*>& inputs, std::size_t count);
@@ -136,4 +154,9 @@ struct ncclComm {
   troupe::gpu::FakeKernelPointer pending;
   troupe::gpu::NcclStatus async = troupe::gpu::NcclStatus::success;
   std::uint64_t collectives = 0;
+  struct Registration {
+    const std::byte* memory = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::list<Registration> registrations;  // their addresses are the handles
 };

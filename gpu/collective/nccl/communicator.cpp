@@ -103,6 +103,43 @@ core::Result<void> NcclCommunicator::launch(std::span<const NcclLaunch> launches
   return tl::unexpected(error(status, culprit, comm));
 }
 
+core::Result<void> NcclCommunicator::register_memory(std::shared_ptr<const NcclMemory> memory,
+                                                     const NcclPatience& patience) {
+  constexpr std::string_view kCall = "ncclCommRegister";
+  std::lock_guard lock(*calls_);
+  const NcclComm comm = comm_;
+  if (comm == nullptr) return tl::unexpected(gone(kCall));
+  for (const NcclRegistration& each : *registrations_) {
+    if (each.memory == memory) return {};
+  }
+  const BufferView view = memory->view();
+  NcclRegistration& made = registrations_->emplace_back(NcclRegistration{std::move(memory), nullptr});
+  const auto& api = library_->api;
+  NcclStatus status = api.comm_register(comm, view.data, view.bytes, &made.handle);
+  if (status == NcclStatus::success || status == NcclStatus::in_progress) {
+    const auto is_over = [&] { return comm_ == nullptr || patience.is_over(); };
+    status = poll_nccl(api, comm, patience.give_up, is_over);
+  }
+  // NCCL may still write the handle of a call that is in progress, so its place stays.
+  if (status == NcclStatus::in_progress) {
+    return core::fail(Errc::timeout, "{}: {} was not over within {} ms", caller_->text(), kCall,
+                      milliseconds(patience.limit));
+  }
+  if (status == NcclStatus::success && made.handle != nullptr) return {};
+  registrations_->pop_back();
+  if (status != NcclStatus::success) return tl::unexpected(error(status, kCall, comm));
+  return core::fail(Errc::unavailable,
+                    "{}: NCCL does not register its memory (NCCL_LOCAL_REGISTER=0, or GPUs that copy through "
+                    "the host)",
+                    caller_->text());
+}
+
+void NcclCommunicator::deregister_memory() {
+  std::lock_guard lock(*calls_);
+  const NcclComm comm = comm_;
+  if (comm != nullptr) deregister_all(library_->api, comm, *registrations_);
+}
+
 NcclStatus NcclCommunicator::call(const NcclLaunch& launch, NcclComm comm) const {
   const auto& api = library_->api;
   const NcclCall& c = launch.call;
@@ -137,7 +174,7 @@ std::optional<core::Error> NcclCommunicator::async_error() {
 }
 
 NcclHandle NcclCommunicator::take() {
-  return {comm_.exchange(nullptr), caller_, calls_};
+  return {comm_.exchange(nullptr), caller_, calls_, registrations_};
 }
 
 std::shared_ptr<NcclDisposal::Task> NcclCommunicator::abort() {

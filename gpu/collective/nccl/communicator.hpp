@@ -55,6 +55,13 @@ class NcclCommunicator {
   /// holds the device's mutex.
   core::Result<void> launch(std::span<const NcclLaunch> launches, const NcclPatience& patience);
 
+  /// Registers the range, unless it is already. Nothing that is posted may use it meanwhile. After an Error
+  /// the range is not registered; one that broke the communicator shows when it is used next. The device must
+  /// be the thread's, and the caller holds the device's mutex.
+  core::Result<void> register_memory(std::shared_ptr<const NcclMemory> memory, const NcclPatience& patience);
+  /// Ends all registrations, on the same conditions.
+  void deregister_memory();
+
   /// What NCCL noticed since; nothing while a launch is under way, which looks itself.
   std::optional<core::Error> async_error();
 
@@ -82,6 +89,7 @@ class NcclCommunicator {
   const std::shared_ptr<const NcclCaller> caller_;
   // Held during calls; shared as caller_ is, since who disposes waits for calls that began before.
   const std::shared_ptr<std::timed_mutex> calls_ = std::make_shared<std::timed_mutex>();
+  const std::shared_ptr<NcclRegistrations> registrations_ = std::make_shared<NcclRegistrations>();
   std::atomic<NcclComm> comm_ = nullptr;  ///< null once somebody disposes of it
 };
 

@@ -33,8 +33,9 @@ class NcclDisposal::Task {
   void run() {
     // A device that is out of order is no reason to keep the communicator.
     (void)make_current_();
-    wait_for_calls();
-    if (!in_peace_ || !leave()) (void)library_->api.comm_abort(handle_.comm);
+    const bool is_alone = wait_for_calls();
+    if (!in_peace_ || !leave(is_alone)) (void)library_->api.comm_abort(handle_.comm);
+    if (is_alone) forget_registrations();
     std::lock_guard lock(mutex_);
     done_ = true;
     changed_.notify_all();
@@ -70,15 +71,25 @@ class NcclDisposal::Task {
 
  private:
   /// A thread that polls gives up soon and must not find the communicator gone. One that does not come back
-  /// is inside a call, which only the abort can end.
-  void wait_for_calls() const {
+  /// is inside a call, which only the abort can end: false.
+  bool wait_for_calls() const {
     std::unique_lock lock(*handle_.calls, std::defer_lock);
-    (void)lock.try_lock_for(budget_ / 2);
+    return lock.try_lock_for(budget_ / 2);
+  }
+
+  /// Those of a communicator that is gone went with it; their memory may go now.
+  void forget_registrations() const {
+    std::lock_guard lock(*handle_.calls);
+    handle_.registrations->clear();
   }
 
   /// False when the communicator is to be aborted instead.
-  bool leave() const {
+  bool leave(bool is_alone) const {
     const auto& api = library_->api;
+    if (is_alone) {
+      std::lock_guard lock(*handle_.calls);
+      deregister_all(api, handle_.comm, *handle_.registrations);
+    }
     NcclStatus status = api.comm_finalize(handle_.comm);
     if (status == NcclStatus::in_progress || status == NcclStatus::success) {
       status = poll_nccl(api, handle_.comm, began_ + leave_budget_, [] { return false; });

@@ -6,6 +6,7 @@
 
 #include "gpu/collective/nccl/errors.hpp"
 #include "gpu/collective/nccl/library.hpp"
+#include "gpu/collective/nccl/memory.hpp"
 #include "gpu/collective/nccl/options.hpp"
 
 namespace troupe::gpu {
@@ -13,10 +14,12 @@ namespace troupe::gpu {
 /// A communicator, with whom it belongs to.
 struct NcclHandle {
   NcclComm comm = nullptr;
-  // Both shared by the communicator's user and by the thread which disposes of it, which may be left behind.
+  // All shared by the communicator's user and by the thread which disposes of it, which may be left behind.
   std::shared_ptr<const NcclCaller> caller;
   /// Held by whoever calls NCCL with this communicator.
   std::shared_ptr<std::timed_mutex> calls;
+  /// Touched by who holds `calls`.
+  std::shared_ptr<NcclRegistrations> registrations;
 };
 
 /// Gets rid of communicators. Aborting one blocks for as long as its teardown takes, so each goes in a thread

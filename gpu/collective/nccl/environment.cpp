@@ -21,6 +21,7 @@ constexpr Override kOverrides[] = {
     {"NCCL_MIN_CTAS", "it goes before the limits that Troupe sets"},
     {"NCCL_MAX_CTAS", "it goes before the limits that Troupe sets"},
     {"NCCL_COMM_ID", "all groups meet at one address, and several can not be made at once: unset it"},
+    {"NCCL_LEGACY_CUDA_REGISTER", "memory is registered in a way that aborts do not undo: unset it"},
     {"NCCL_LAUNCH_RACE_FATAL", "launches from two threads are no longer refused: unset it"},
 };
 

@@ -24,6 +24,8 @@ class NcclGroup::State final : public NcclWatched, public std::enable_shared_fro
   const GroupOptions& options() const { return options_; }
   NcclDevice& device() const { return device_; }
   BufferView words() const { return words_.view(); }
+  /// Null in a group of one member.
+  NcclCommunicator* communicator() const { return communicator_.get(); }
 
   /// Prepared operations, launched as one.
   core::Result<std::vector<std::shared_ptr<OperationStatus>>> post(std::vector<Posting> postings);

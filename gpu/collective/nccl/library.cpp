@@ -40,9 +40,20 @@ void for_each_function(Api& api, Visit visit) {
   visit(api.receive, "ncclRecv");
 }
 
+/// The same for those that it can do without.
+template <class Api, class Visit>
+void for_each_newer_function(Api& api, Visit visit) {
+  visit(api.mem_alloc, "ncclMemAlloc");
+  visit(api.mem_free, "ncclMemFree");
+  visit(api.comm_register, "ncclCommRegister");
+  visit(api.comm_deregister, "ncclCommDeregister");
+}
+
 NcclApi resolve_all(void* library) {
   NcclApi api;
-  for_each_function(api, [&](auto& slot, const char* name) { resolve(library, slot, name); });
+  const auto fill = [&](auto& slot, const char* name) { resolve(library, slot, name); };
+  for_each_function(api, fill);
+  for_each_newer_function(api, fill);
   api.has = [library](const char* name) { return dlsym(library, name) != nullptr; };
   return api;
 }
@@ -55,6 +66,8 @@ std::string nccl_version_text(int version) {
 
 NcclCapabilities nccl_capabilities(int version, const std::function<bool(const char*)>& has) {
   return {.version = version,
+          .registers_memory = has("ncclMemAlloc") && has("ncclMemFree") && has("ncclCommRegister") &&
+                              has("ncclCommDeregister"),
           .shrink = has("ncclCommShrink"),
           .revoke = has("ncclCommRevoke"),
           .grow = has("ncclCommGrow"),
@@ -88,6 +101,9 @@ core::Result<std::shared_ptr<const NcclLibrary>> make_nccl_library(NcclApi api) 
   auto library = std::make_shared<NcclLibrary>();
   library->capabilities = nccl_capabilities(
       version, api.has ? api.has : [](const char*) { return false; });
+  for_each_newer_function(api, [&](const auto& slot, const char*) {
+    if (!slot) library->capabilities.registers_memory = false;
+  });
   library->api = std::move(api);
   if (!library->capabilities.restarts_in_process) {
     library->warnings.push_back(fmt::format(

@@ -38,6 +38,12 @@ struct NcclApi {
   std::function<NcclStatus(const void*, std::size_t, NcclDataType, int, NcclComm, NativeStream)> send;
   std::function<NcclStatus(void*, std::size_t, NcclDataType, int, NcclComm, NativeStream)> receive;
 
+  // Since 2.19, empty in older libraries: NcclCapabilities::registers_memory.
+  std::function<NcclStatus(void**, std::size_t)> mem_alloc;
+  std::function<NcclStatus(void*)> mem_free;
+  std::function<NcclStatus(NcclComm, void*, std::size_t, void**)> comm_register;
+  std::function<NcclStatus(NcclComm, void*)> comm_deregister;
+
   /// Whether the library has a function, by its full name: what came after the versions that all have.
   std::function<bool(const char*)> has;
 };
@@ -46,6 +52,7 @@ struct NcclApi {
 /// aborted, and the next epoch makes a new one.
 struct NcclCapabilities {
   int version = 0;                     ///< 10000 major + 100 minor + patch, as 22809
+  bool registers_memory = false;       ///< ncclMemAlloc, ncclCommRegister and their opposites: 2.19
   bool shrink = false;                 ///< ncclCommShrink: 2.27.3
   bool revoke = false;                 ///< ncclCommRevoke: 2.28.7
   bool grow = false;                   ///< ncclCommGrow: 2.29.2

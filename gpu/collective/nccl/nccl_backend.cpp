@@ -40,6 +40,17 @@ NcclBackend::NcclBackend(std::shared_ptr<const NcclLibrary> library, Device& dev
                          Rendezvous& rendezvous, NcclOptions options)
     : rendezvous_(rendezvous), device_(std::move(library), device, std::move(port), std::move(options)) {}
 
+core::Result<Buffer> NcclBackend::allocate(Device& device, std::size_t bytes) {
+  if (bytes == 0 || !device_.registers_memory() || &device != &device_.device()) {
+    return device.allocate(bytes);
+  }
+  auto buffer = device_.memories().allocate(bytes);
+  if (buffer) return buffer;
+  device_.warn(fmt::format("{}; the device's own memory takes its place, and no memory is registered",
+                           buffer.error().message));
+  return device.allocate(bytes);
+}
+
 core::Result<std::unique_ptr<Group>> NcclBackend::create_group(GroupOptions options) {
   const int index = TRY(index_of_self(options));
   const int size = static_cast<int>(options.members.size());
@@ -64,7 +75,8 @@ core::Result<std::unique_ptr<Group>> NcclBackend::create_group(GroupOptions opti
 
 core::Result<NcclUniqueId> NcclBackend::agree_on_id(const GroupOptions& options, int index) {
   const std::string key = fmt::format("{}/{}/{}/nccl", options.job, options.epoch.value, options.name);
-  const std::string own = nccl_version_text(capabilities().version);
+  std::string own = nccl_version_text(capabilities().version);
+  if (device_.registers_memory()) own += " with registered memory";
   if (index == 0) {
     NcclUniqueId id;
     if (const NcclStatus status = device_.library()->api.get_unique_id(&id); status != NcclStatus::success) {
@@ -76,14 +88,16 @@ core::Result<NcclUniqueId> NcclBackend::agree_on_id(const GroupOptions& options,
     return id;
   }
   const std::string found = TRY(rendezvous_.get(key, options.deadline));
-  const std::size_t space = found.find(' ');
+  const std::size_t space = found.rfind(' ');
   const auto id =
       id_of(space == std::string::npos ? std::string_view() : std::string_view(found).substr(space + 1));
   const std::string version = found.substr(0, space);
   if (id && version != own) {
-    return core::fail(Errc::mismatch,
-                      "group '{}': rank {} has NCCL {}, but rank {} has {}; install one version on all hosts",
-                      options.name, options.self.value, own, options.members.front().value, version);
+    return core::fail(
+        Errc::mismatch,
+        "group '{}': rank {} has NCCL {}, but rank {} has {}; install one version on all hosts, and "
+        "give all ranks the same options",
+        options.name, options.self.value, own, options.members.front().value, version);
   }
   if (!id) {
     return core::fail(

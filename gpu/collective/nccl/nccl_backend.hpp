@@ -34,8 +34,10 @@ class NcclBackend final : public CollectiveBackend {
               Rendezvous& rendezvous, NcclOptions options = {});
 
   std::string_view name() const override { return "nccl"; }
+  /// From ncclMemAlloc with NcclOptions::register_memory, else the device's.
+  core::Result<Buffer> allocate(Device& device, std::size_t bytes) override;
   /// The first member makes a unique id of its own for each group and epoch; the others find it with the
-  /// rendezvous. Errc::mismatch when members have different versions of NCCL.
+  /// rendezvous. Errc::mismatch when members have different versions of NCCL, or not all register memory.
   core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) override;
 
   const NcclCapabilities& capabilities() const { return device_.library()->capabilities; }

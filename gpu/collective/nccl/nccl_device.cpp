@@ -18,15 +18,28 @@ NcclDevice::NcclDevice(std::shared_ptr<const NcclLibrary> library, Device& devic
       device_(device),
       port_(std::move(port)),
       options_(std::move(options)),
+      memories_(library_, device_, port_),
       disposal_(std::make_unique<NcclDisposal>(library_, port_, options_)),
       reaper_(std::make_shared<Reaper>(*disposal_)),
       watch_(std::make_unique<NcclWatch>(options_.watch_period)) {
   watch_->add(reaper_);
+  if (options_.register_memory && !registers_memory()) {
+    warn(fmt::format("{}: no memory is registered: NCCL {} can not; install 2.19 or newer", port_.name,
+                     nccl_version_text(library_->capabilities.version)));
+  }
 }
 
 NcclDevice::~NcclDevice() {
   watch_.reset();
   disposal_.reset();
+}
+
+bool NcclDevice::registers_memory() const {
+  return options_.register_memory && library_->capabilities.registers_memory;
+}
+
+void NcclDevice::warn(std::string_view line) const {
+  if (options_.log) options_.log(line);
 }
 
 core::Result<Event> NcclDevice::take_event() {

@@ -2,12 +2,14 @@
 
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/result.hpp"
 #include "gpu/collective/nccl/disposal.hpp"
 #include "gpu/collective/nccl/library.hpp"
+#include "gpu/collective/nccl/memory.hpp"
 #include "gpu/collective/nccl/options.hpp"
 #include "gpu/collective/nccl/watch.hpp"
 #include "gpu/device.hpp"
@@ -27,6 +29,10 @@ class NcclDevice {
   const NcclOptions& options() const { return options_; }
   NcclDisposal& disposal() { return *disposal_; }
   NcclWatch& watch() { return *watch_; }
+  NcclMemories& memories() { return memories_; }
+  /// Whether it was asked for, and the library can.
+  bool registers_memory() const;
+  void warn(std::string_view line) const;
 
   /// Held by whoever launches: NCCL refuses launches on one device from two threads, and two that came in
   /// different orders on different ranks would wait for each other.
@@ -45,6 +51,7 @@ class NcclDevice {
   Device& device_;
   const NcclDevicePort port_;
   const NcclOptions options_;
+  NcclMemories memories_;
   std::mutex launches_;
   std::mutex events_mutex_;  // guards events_
   std::vector<Event> events_;

@@ -5,14 +5,20 @@
 
 #include "gpu/collective/nccl/group_state.hpp"
 #include "gpu/collective/operations.hpp"
+#include "gpu/kernels.hpp"
 
 namespace troupe::gpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Where warm_up() works, behind the barrier's word.
+/// Where warm_up() and least_of_all() work, behind the barrier's word.
 constexpr std::size_t kWarmUpOffset = 256;
+
+/// Clocks overflow when nanoseconds::max() is added to now.
+std::chrono::nanoseconds limit_of(const GroupOptions& options) {
+  return std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::hours(24 * 365));
+}
 
 }  // namespace
 
@@ -64,6 +70,66 @@ NcclOrder NcclGroup::order() const {
   return state_->order();
 }
 
+core::Result<bool> NcclGroup::use_memory(std::span<const BufferView> memory) {
+  NcclDevice& device = state_->device();
+  if (state_->communicator() == nullptr || !device.registers_memory()) return false;
+  TRY(device.port().make_current());
+  const auto own = register_memory(memory);
+  const int first = TRY(least_of_all(own ? size() : index()));
+  if (first == size()) return true;
+  {
+    std::lock_guard lock(device.launches());
+    state_->communicator()->deregister_memory();
+  }
+  const GroupOptions& options = state_->options();
+  device.warn(fmt::format("group '{}' (epoch {}), rank {} on {}: no memory is registered: {}", name(),
+                          options.epoch.value, options.self.value, device.port().name,
+                          own ? fmt::format("rank {} has none that can be",
+                                            options.members[static_cast<std::size_t>(first)].value)
+                              : own.error().message));
+  return false;
+}
+
+core::Result<void> NcclGroup::register_memory(std::span<const BufferView> memory) {
+  NcclDevice& device = state_->device();
+  std::vector<std::shared_ptr<const NcclMemory>> ranges;
+  for (const BufferView view : memory) {
+    if (view.bytes == 0) continue;
+    ranges.push_back(device.memories().find(view));
+    if (ranges.back() == nullptr) {
+      return core::fail(core::Errc::unavailable, "{} bytes of what it uses are not from ncclMemAlloc",
+                        view.bytes);
+    }
+  }
+  const auto limit = limit_of(state_->options());
+  std::lock_guard lock(device.launches());
+  for (auto& range : ranges) {
+    TRY(state_->communicator()->register_memory(std::move(range),
+                                                {.give_up = Clock::now() + limit, .limit = limit}));
+  }
+  return {};
+}
+
+core::Result<int> NcclGroup::least_of_all(int own) {
+  const auto give_up = Clock::now() + limit_of(state_->options());
+  Device& device = state_->device().device();
+  Buffer on_host = TRY(device.allocate_staging(sizeof(std::int32_t)));
+  Stream stream = TRY(device.create_stream({.name = "nccl agreement"}));
+  const BufferView word = state_->words().subview(kWarmUpOffset, on_host.bytes());
+  on_host.view().as<std::int32_t>()[0] = own;
+  copy(on_host.view(), word, stream.get());
+  const Operation least{.kind = OperationKind::all_reduce,
+                        .dtype = core::DType::i32,
+                        .reduce = ReduceOp::min,
+                        .input = word,
+                        .output = word,
+                        .deadline = limit_of(state_->options())};
+  const auto status = TRY(post(least, stream.get()));
+  copy(word, on_host.view(), stream.get());
+  TRY(wait(stream, {status}, give_up));
+  return on_host.view().as<std::int32_t>()[0];
+}
+
 core::Result<void> NcclGroup::warm_up(Clock::time_point give_up) {
   Stream stream = TRY(state_->device().device().create_stream({.name = "nccl warm up"}));
   const auto words = static_cast<std::size_t>(size());
@@ -82,6 +148,14 @@ core::Result<void> NcclGroup::warm_up(Clock::time_point give_up) {
         std::max<std::chrono::nanoseconds>(give_up - Clock::now(), std::chrono::milliseconds(1));
     statuses.push_back(TRY(post(std::move(operation), stream.get())));
   }
+  TRY(wait(stream, statuses, give_up));
+  state_->forget_order();
+  return {};
+}
+
+core::Result<void> NcclGroup::wait(Stream& stream,
+                                   const std::vector<std::shared_ptr<OperationStatus>>& statuses,
+                                   Clock::time_point give_up) {
   const auto left = std::max<std::chrono::nanoseconds>(give_up - Clock::now(), {});
   if (!stream->synchronize(left)) {
     state_->fail({core::Errc::timeout,
@@ -96,7 +170,6 @@ core::Result<void> NcclGroup::warm_up(Clock::time_point give_up) {
     if (!state_->wait_for_disposal()) (void)stream.release();
     return *result;
   }
-  state_->forget_order();
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ class NcclGroup final : public Group {
   core::Result<std::shared_ptr<OperationStatus>> post(Operation operation, StreamView stream) override;
   core::Result<std::vector<std::shared_ptr<OperationStatus>>> post_together(
       std::vector<Posting> postings) override;
+  /// Registers the memory with NCCL when all members can, since an operation of which some members' memory is
+  /// registered and others' is not may do anything. Nothing without NcclOptions::register_memory.
+  core::Result<bool> use_memory(std::span<const BufferView> memory) override;
   void abort(core::Error reason) override;
 
   /// Bytes of device memory, all zero, that a group of `size` members works with.
@@ -50,6 +54,12 @@ class NcclGroup final : public Group {
 
  private:
   class State;
+  core::Result<void> register_memory(std::span<const BufferView> memory);
+  /// The least of what the members give.
+  core::Result<int> least_of_all(int own);
+  /// Until the operations are over; an Error fails the group, or did.
+  core::Result<void> wait(Stream& stream, const std::vector<std::shared_ptr<OperationStatus>>& statuses,
+                          std::chrono::steady_clock::time_point give_up);
   // Shared by the group and those who look: the watching thread and the statuses, which hold it weakly.
   std::shared_ptr<State> state_;
 };

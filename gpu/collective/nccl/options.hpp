@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "core/result.hpp"
 #include "gpu/collective/nccl/abi.hpp"
@@ -28,6 +29,12 @@ struct NcclOptions {
   /// Run one operation of each sort, of a word, while a group is made: NCCL connects members when they first
   /// need each other, and post() would wait for that.
   bool warm_up = true;
+
+  /// Whether allocate() gives memory that communicators can register, and Group::use_memory() registers it,
+  /// where the library can; see docs/nccl.md. All members must give the same.
+  bool register_memory = false;
+  /// A line for people, on what is not worth a failure; empty: it is not told. From the thread that calls.
+  std::function<void(std::string_view line)> log;
 
   /// How often running operations are looked at: for deadlines and for errors that NCCL reports later.
   std::chrono::nanoseconds watch_period = std::chrono::milliseconds(10);

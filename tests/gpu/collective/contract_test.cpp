@@ -342,6 +342,26 @@ TEST_P(CollectiveContract, WrongUseIsRefusedByNameAndTheGroupGoesOn) {
   perform([](int) { return Operation{}; });
 }
 
+TEST_P(CollectiveContract, SayingWhichMemoryIsUsedChangesNoResult) {
+  auto buffers = random_inputs(DType::f32, 1000);
+  const auto inputs = buffers;
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const BufferView memory = out(buffers[i]);
+      // Of memory that is not the back-end's.
+      EXPECT_FALSE(stage.groups[i]->use_memory({&memory, 1}).value());
+    });
+  }
+  threads.clear();
+  perform([&](int member) {
+    auto& buffer = buffers[static_cast<std::size_t>(member)];
+    return Operation{.kind = OperationKind::all_reduce, .input = in(buffer), .output = out(buffer)};
+  });
+
+  for (const Bytes& buffer : buffers) EXPECT_TRUE(is_reduction(DType::f32, ReduceOp::sum, inputs, buffer));
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, CollectiveContract,
                          ::testing::Combine(::testing::Values(BackendKind::simulated,
                                                               BackendKind::shared_memory, BackendKind::gloo,

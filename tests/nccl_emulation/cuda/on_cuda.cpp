@@ -15,6 +15,11 @@ EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed on_failure) {
   member.run_on_stream = [](NativeStream native, std::function<void(Completion)> start) {
     native->queue.enqueue_async("nccl", std::move(start));
   };
+  member.memory.take = [](std::size_t bytes) -> void* {
+    void* memory = nullptr;
+    return cudaMalloc(&memory, bytes) == cudaSuccess ? memory : nullptr;
+  };
+  member.memory.give_back = [](void* memory) { (void)cudaFree(memory); };
   return member;
 }
 

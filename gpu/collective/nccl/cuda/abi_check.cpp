@@ -114,6 +114,10 @@ SAME_SIGNATURE(all_gather, ncclAllGather);
 SAME_SIGNATURE(broadcast, ncclBroadcast);
 SAME_SIGNATURE(send, ncclSend);
 SAME_SIGNATURE(receive, ncclRecv);
+SAME_SIGNATURE(mem_alloc, ncclMemAlloc);
+SAME_SIGNATURE(mem_free, ncclMemFree);
+SAME_SIGNATURE(comm_register, ncclCommRegister);
+SAME_SIGNATURE(comm_deregister, ncclCommDeregister);
 #undef SAME_SIGNATURE
 
 }  // namespace

@@ -29,8 +29,11 @@ TEST(NcclEnvironment, LeavesWhatTheUserSet) {
 TEST(NcclEnvironment, TellsOfVariablesThatOverrideTroupe) {
   EXPECT_THAT(nccl_overrides(from({{"NCCL_DEBUG", "INFO"}})), ::testing::IsEmpty());
   EXPECT_THAT(
-      nccl_overrides(from({{"NCCL_COMM_BLOCKING", "1"}, {"NCCL_LAUNCH_ORDER_IMPLICIT", "0"}})),
+      nccl_overrides(from({{"NCCL_COMM_BLOCKING", "1"},
+                           {"NCCL_LEGACY_CUDA_REGISTER", "1"},
+                           {"NCCL_LAUNCH_ORDER_IMPLICIT", "0"}})),
       ::testing::ElementsAre(::testing::HasSubstr("NCCL_COMM_BLOCKING=1 is set: calls may block for ever"),
+                             ::testing::HasSubstr("NCCL_LEGACY_CUDA_REGISTER=1 is set"),
                              ::testing::HasSubstr("NCCL_LAUNCH_ORDER_IMPLICIT=0 is set")));
 }
 

@@ -57,15 +57,29 @@ TEST(NcclLibrary, HasTheCapabilitiesOfItsFunctionsAndVersion) {
   EXPECT_FALSE(plain->capabilities.abortable_symmetric);
   EXPECT_TRUE(plain->capabilities.implicit_launch_order);
   EXPECT_TRUE(plain->capabilities.restarts_in_process);
+  EXPECT_TRUE(plain->capabilities.registers_memory);
 
   const auto old = make_nccl_library(table(21800)).value();
   EXPECT_FALSE(old->capabilities.shrink) << "a table without the newer functions";
   EXPECT_FALSE(old->capabilities.implicit_launch_order);
+  EXPECT_FALSE(old->capabilities.registers_memory);
 
   const auto newer = make_nccl_library(table(23003, {"ncclCommGrow", "ncclCommQueryProperties"})).value();
   EXPECT_TRUE(newer->capabilities.grow);
   EXPECT_TRUE(newer->capabilities.query_properties);
   EXPECT_TRUE(newer->capabilities.several_ranks_on_gpu);
+}
+
+TEST(NcclLibrary, RegistersMemoryOnlyWithAllFunctionsForIt) {
+  using Forget = void (*)(NcclApi&);
+  for (const Forget forget : std::initializer_list<Forget>{
+           [](NcclApi& api) { api.mem_alloc = nullptr; }, [](NcclApi& api) { api.mem_free = nullptr; },
+           [](NcclApi& api) { api.comm_register = nullptr; },
+           [](NcclApi& api) { api.comm_deregister = nullptr; }}) {
+    NcclApi api = table(22809);
+    forget(api);
+    EXPECT_FALSE(make_nccl_library(std::move(api)).value()->capabilities.registers_memory);
+  }
 }
 
 TEST(NcclLibrary, WithAKnownDefectCarriesAWarning) {

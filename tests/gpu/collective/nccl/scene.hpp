@@ -35,7 +35,8 @@ class NcclScene : public ::testing::Test {
   }
   void add_member(const NcclOptions& options, int version = 22809) {
     Member member{open_emulated_nccl_device(), nullptr, nullptr, nullptr};
-    member.process = std::make_unique<FakeNccl::Process>(fake->start_process(member.emulated.run_on_stream));
+    member.process = std::make_unique<FakeNccl::Process>(
+        fake->start_process(member.emulated.run_on_stream, member.emulated.memory));
     member.backend =
         std::make_unique<NcclBackend>(make_nccl_library(member.process->api(version)).value(),
                                       *member.emulated.device, member.emulated.port, rendezvous, options);
@@ -100,6 +101,7 @@ class NcclScene : public ::testing::Test {
   void expect_nothing_left() {
     for (const Member& member : members) EXPECT_TRUE(member.backend->wait_for_disposals());
     EXPECT_EQ(fake->live_communicators(), 0U);
+    EXPECT_EQ(fake->live_registrations(), 0U);
     EXPECT_THAT(fake->violations(), ::testing::IsEmpty());
   }
 
