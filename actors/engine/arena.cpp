@@ -36,19 +36,30 @@ core::Result<gpu::Buffer> Arena::take(gpu::Device& device, std::size_t bytes) {
   return device.allocate(bytes);
 }
 
-core::Result<Arena> Arena::create(gpu::Device& device, const Job& job, core::Rank rank) {
+core::Result<gpu::Buffer> Arena::take_carried(gpu::Device& device, std::size_t bytes) {
+  if (collectives_ == nullptr) return take(device, bytes);
+  auto buffer = TRY(collectives_->allocate(device, bytes));
+  bytes_ += bytes;
+  carried_.push_back(buffer.view());
+  return buffer;
+}
+
+core::Result<Arena> Arena::create(gpu::Device& device, const Job& job, core::Rank rank,
+                                  gpu::CollectiveBackend* collectives) {
   Arena arena;
+  arena.collectives_ = collectives;
   arena.job_ = &job;
   arena.slots_ = gradient_slots(job, rank);
   for (const auto& buffer : job.buffers) {
     auto bytes = static_cast<std::size_t>(buffer.layout.elements) * core::size_of(buffer.dtype);
-    arena.parameters_.push_back(TRY(arena.take(device, bytes)));
+    arena.parameters_.push_back(TRY(arena.take_carried(device, bytes)));
   }
   for (int slot = 0; slot < arena.slots_; ++slot) {
     auto& buffers = arena.gradients_.emplace_back();
     for (const auto& buffer : job.buffers) {
       auto bytes = static_cast<std::size_t>(buffer.layout.elements) * core::size_of(buffer.gradient_dtype);
-      buffers.push_back(TRY(arena.take(device, bytes)));
+      // The slots above the first are merged into it, or packed, before they go anywhere.
+      buffers.push_back(TRY(slot == 0 ? arena.take_carried(device, bytes) : arena.take(device, bytes)));
     }
   }
   TRY(arena.take_optimizer(device, job, rank));
@@ -97,9 +108,9 @@ core::Result<void> Arena::take_scratch(gpu::Device& device, const Job& job, core
     outgoing =
         std::max(outgoing, own_roots * size * static_cast<std::size_t>(job.options.optimizer_instances));
   }
-  for (auto& buffer : incoming_) buffer = TRY(take(device, incoming * sizeof(float)));
+  for (auto& buffer : incoming_) buffer = TRY(take_carried(device, incoming * sizeof(float)));
   if (!exchange_is_packed(job, rank)) return {};
-  for (auto& buffer : outgoing_) buffer = TRY(take(device, outgoing * sizeof(float)));
+  for (auto& buffer : outgoing_) buffer = TRY(take_carried(device, outgoing * sizeof(float)));
   return {};
 }
 

@@ -3,11 +3,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "actors/engine/job.hpp"
 #include "core/exact_sum.hpp"
 #include "core/result.hpp"
+#include "gpu/collective/group.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::actors {
@@ -15,7 +17,9 @@ namespace troupe::actors {
 /// All device memory of one rank, taken once. Ranges are elements of their buffer, as layouts give them.
 class Arena {
  public:
-  static core::Result<Arena> create(gpu::Device& device, const Job& job, core::Rank rank);
+  /// What collectives carry is memory of theirs, when they are given.
+  static core::Result<Arena> create(gpu::Device& device, const Job& job, core::Rank rank,
+                                    gpu::CollectiveBackend* collectives = nullptr);
 
   /// Parameters in their own dtype; the same on all ranks between steps.
   gpu::BufferView parameters(std::uint32_t buffer, core::ElementRange range) const;
@@ -47,6 +51,9 @@ class Arena {
   gpu::BufferView own_verdict() const { return own_verdict_.view(); }
   gpu::BufferView common_verdict() const { return common_verdict_.view(); }
 
+  /// All that collectives read and write in a step, but for the verdict's few words.
+  std::span<const gpu::BufferView> carried() const { return carried_; }
+
   std::size_t bytes() const { return bytes_; }
 
  private:
@@ -58,10 +65,13 @@ class Arena {
   };
 
   core::Result<gpu::Buffer> take(gpu::Device& device, std::size_t bytes);
+  core::Result<gpu::Buffer> take_carried(gpu::Device& device, std::size_t bytes);
   core::Result<void> take_optimizer(gpu::Device& device, const Job& job, core::Rank rank);
   core::Result<void> take_scratch(gpu::Device& device, const Job& job, core::Rank rank);
 
   const Job* job_ = nullptr;
+  gpu::CollectiveBackend* collectives_ = nullptr;  ///< null: all is the device's
+  std::vector<gpu::BufferView> carried_;
   int slots_ = 1;
   std::vector<gpu::Buffer> parameters_;              ///< per buffer
   std::vector<std::vector<gpu::Buffer>> gradients_;  ///< per slot and buffer

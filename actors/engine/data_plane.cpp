@@ -13,7 +13,7 @@ namespace troupe::actors {
 core::Result<std::unique_ptr<DataPlane>> DataPlane::create(gpu::Device& device, const Job& job,
                                                            Options options) {
   auto state = std::make_unique<State>(device, job, std::move(options));
-  state->arena = TRY(Arena::create(device, job, state->rank()));
+  state->arena = TRY(Arena::create(device, job, state->rank(), state->options.collectives));
   state->accumulate = TRY(device.create_stream({"accumulate", 0}));
   state->communication = TRY(device.create_stream({"communication", 1}));
   state->update = TRY(device.create_stream({"update", 0}));
@@ -40,8 +40,12 @@ DataPlane::~DataPlane() {
   state_->update.reset();
 }
 
-void DataPlane::set_groups(DataPlaneGroups groups) {
+core::Result<void> DataPlane::set_groups(DataPlaneGroups groups) {
   state_->groups = std::move(groups);
+  for (auto* group : {state_->groups.all.get(), state_->groups.inner.get(), state_->groups.outer.get()}) {
+    if (group) (void)TRY(group->use_memory(state_->arena.carried()));
+  }
+  return {};
 }
 
 void DataPlane::adopt_parameters() {

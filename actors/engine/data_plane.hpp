@@ -55,7 +55,9 @@ class DataPlane {
     core::Rank rank{};
     core::Epoch epoch{};
     std::chrono::nanoseconds collective_deadline = std::chrono::seconds(60);
-    Tracer* tracer = nullptr;                      ///< may be null
+    Tracer* tracer = nullptr;  ///< may be null
+    /// Of the groups that come; what they carry is memory of theirs. Null: all is the device's.
+    gpu::CollectiveBackend* collectives = nullptr;
     std::function<void(messages::Envelope)> post;  ///< from any thread; must not wait
   };
 
@@ -64,8 +66,9 @@ class DataPlane {
                                                          Options options);
   ~DataPlane();
 
-  /// Before the first LaunchCollective.
-  void set_groups(DataPlaneGroups groups);
+  /// Before the first LaunchCollective, by all ranks alike. The groups learn what they carry, which may wait
+  /// for other ranks.
+  core::Result<void> set_groups(DataPlaneGroups groups);
   /// Takes the parameters' present values as the optimizer's master copy. Once, before the first step.
   void adopt_parameters();
   /// The same for a stretch of what this rank keeps of a bucket, as of state(). Without fp32 copies nothing.

@@ -211,6 +211,8 @@ core::Result<gpu::CollectiveBackend*> ProcessWorld::collectives(gpu::Rendezvous&
   }
   gpu::CollectiveOptions options;
   if (state_->options.collectives == "gloo") options.gloo_host = TRY(gloo_host());
+  options.register_memory = state_->options.register_memory;
+  options.log = state_->options.log;
   state_->backend = TRY(gpu::open_collectives(state_->options.collectives, *state_->device,
                                               state_->device_name, rendezvous, options));
   return state_->backend.get();

@@ -22,6 +22,9 @@ struct ProcessWorldOptions {
   /// This host as the others reach it, for "gloo", and for what ranks on GPUs of several hosts exchange
   /// beside their collectives. Empty: its address on the way to rank 0.
   std::string gloo_host;
+  /// NCCL may move what lies in gradients and parameters without copies of its own, see docs/nccl.md. By all
+  /// ranks alike; refused with other collectives.
+  bool register_memory = false;
   std::size_t actor_threads = 2;
   /// "host", "cuda:<index>", or "cuda": the GPU of the rank's place on its host, round robin. Ranks that
   /// share one work, slowly (gpu::several_ranks_on_one_gpu()).

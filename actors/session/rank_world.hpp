@@ -38,7 +38,8 @@ class RankWorld {
   /// memory. For what lies in files or in another host's memory and is to take nothing from a GPU.
   virtual gpu::Device& host_device() { return device(); }
   virtual TrainerPatience& patience() = 0;
-  /// The back-end of collectives; `rendezvous` lives as long as the session.
+  /// The back-end of collectives; `rendezvous` lives as long as the session. Before open(): nothing can be
+  /// sent yet.
   virtual core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) = 0;
   /// The back-end for host_device(): that of collectives(), which is called before, where both devices are
   /// one.

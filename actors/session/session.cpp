@@ -60,6 +60,10 @@ core::Result<void> Session::open() {
   plane.epoch = world_.epoch();
   plane.collective_deadline = options_.step_deadline;
   plane.tracer = tracer_.get();
+  // The error of collectives that there are not waits until the others can be told.
+  rendezvous_ = std::make_unique<ControlRendezvous>(world_, port_);
+  collectives_ = world_.collectives(*rendezvous_);
+  plane.collectives = collectives_.value_or(nullptr);
   plane.post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
   data_plane_ = TRY(DataPlane::create(world_.device(), job_, std::move(plane)));
   TRY(check_tensors(job_, options_.tensors));
@@ -138,8 +142,7 @@ core::Result<std::unique_ptr<gpu::Group>> Session::make_host_group(std::string n
 }
 
 core::Result<void> Session::connect_groups() {
-  rendezvous_ = std::make_unique<ControlRendezvous>(world_, port_);
-  gpu::CollectiveBackend* backend = TRY(world_.collectives(*rendezvous_));
+  gpu::CollectiveBackend* backend = TRY(collectives_);
   DataPlaneGroups groups;
   groups.all = TRY(make_group(*backend, "dp", job_.mesh.group(core::GroupKind::dp_cp, world_.rank())));
   if (job_.options.optimizer_instances > 1) {
@@ -150,7 +153,7 @@ core::Result<void> Session::connect_groups() {
     groups.inner = TRY(make_group(*backend, fmt::format("dp-inner-{}", instance), inner));
     groups.outer = TRY(make_group(*backend, fmt::format("dp-outer-{}", position), outer));
   }
-  data_plane_->set_groups(std::move(groups));
+  TRY(data_plane_->set_groups(std::move(groups)));
   TRY(connect_local_tier());
   return agree_on_tensors();
 }

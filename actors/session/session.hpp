@@ -274,6 +274,7 @@ class Session {
   std::unique_ptr<Tracer> tracer_;
   TrainerPort port_;
   std::unique_ptr<gpu::Rendezvous> rendezvous_;
+  core::Result<gpu::CollectiveBackend*> collectives_ = nullptr;  ///< the world's
   std::unique_ptr<DataPlane> data_plane_;
   RankState state_;                        ///< what this rank could save
   std::vector<gpu::BufferView> memory_;    ///< of its pieces

@@ -342,6 +342,7 @@ Result<RunEnd> run_distributed(const DistributedRunOptions& given) {
   const Corpus corpus = TRY(Corpus::open(given.text, given.trainer.model.context));
   actors::ProcessWorldOptions world_options;
   world_options.collectives = given.collectives;
+  world_options.register_memory = given.register_memory;
   world_options.device = given.device;
   world_options.checkpoint_directory = given.checkpoints;
   world_options.local_checkpoint_directory = given.local_checkpoints;

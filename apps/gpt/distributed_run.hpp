@@ -21,6 +21,7 @@ struct DistributedRunOptions {
   std::size_t sample_bytes = 0;
   SamplingOptions sampling;
   std::string collectives = "automatic";
+  bool register_memory = false;  ///< as actors::ProcessWorldOptions takes it
   /// As gpu::open_device() takes it; "cuda" is the GPU of the rank's number on its node.
   std::string device = "host";
   /// Operations a second that a GPU is taken to do at its best, for the utilisation; 0: by its compute

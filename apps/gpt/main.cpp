@@ -38,7 +38,7 @@ struct Options {
   SamplingOptions sampling;
   std::string strategy = "zero1", numerics = "ordered", collectives = "automatic", output;
   std::string device = "host", dtype;
-  bool tf32 = false;
+  bool tf32 = false, register_memory = false;
   double peak_tera_flops = 0;
   bool no_overlap = false, trace = false;
   std::int64_t bucket_elements = 0;
@@ -59,6 +59,8 @@ void add_distributed_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_option("--collectives", o.collectives, "automatic, shared_memory, gloo or nccl")
       ->capture_default_str();
+  app.add_flag("--register-memory", o.register_memory,
+               "With nccl, move gradients and parameters without copies of NCCL's own, where it can");
   app.add_option("--device", o.device,
                  "host, cuda (the GPU of the rank's number on its node) or cuda:<index>")
       ->capture_default_str();
@@ -242,6 +244,7 @@ Result<RunEnd> train_distributed(const Options& o) {
   run.sampling = o.sampling;
   run.sampling.seed = o.seed;
   run.collectives = o.collectives;
+  run.register_memory = o.register_memory;
   run.trace_steps = o.trace_steps;
   run.output = o.output;
   run.configuration = configuration(o, run.trainer.model);

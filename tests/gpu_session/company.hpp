@@ -34,6 +34,11 @@ class EmulatedCompany {
   bool is_on_several_hosts = false;
 
   std::vector<std::string> violations() const { return fake_.violations(); }
+  const gpu::FakeNccl& nccl() const { return fake_; }
+  /// Of the ranks that run() starts from now on.
+  gpu::NcclOptions nccl_options;
+  /// Called with each rank and its NCCL, before the rank plays.
+  std::function<void(int rank, gpu::FakeNccl::Process&)> prepare;
 
   /// What each rank's `play` came to. Checkpoints are in `directory` and local copies in a folder a rank of
   /// `local_directory`, when they are given.
@@ -92,11 +97,13 @@ class EmulatedCompany {
       member = gpu::open_emulated_nccl_device(std::move(on_failure));
       return core::Result<std::unique_ptr<gpu::Device>>(std::move(member.device));
     };
-    options.open_collectives = [this, &member](gpu::Device& device, gpu::Rendezvous& rendezvous)
+    options.open_collectives = [this, rank, &member](gpu::Device& device, gpu::Rendezvous& rendezvous)
         -> core::Result<std::unique_ptr<gpu::CollectiveBackend>> {
-      auto library = TRY(gpu::make_nccl_library(fake_.start_process(member.run_on_stream).api()));
+      auto process = fake_.start_process(member.run_on_stream, member.memory);
+      if (prepare) prepare(rank, process);
+      auto library = TRY(gpu::make_nccl_library(process.api()));
       return std::make_unique<gpu::NcclBackend>(std::move(library), device, std::move(member.port),
-                                                rendezvous);
+                                                rendezvous, nccl_options);
     };
     return options;
   }

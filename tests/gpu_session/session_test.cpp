@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,11 @@ TinyTrainerOptions job(core::Strategy strategy, bool overlap) {
 
 class SessionOnGpus : public testing::Test {
  protected:
-  void TearDown() override { EXPECT_EQ(company_.violations(), std::vector<std::string>{}); }
+  void TearDown() override {
+    EXPECT_EQ(company_.violations(), std::vector<std::string>{});
+    EXPECT_EQ(company_.nccl().live_ranges(), 0u);
+    EXPECT_EQ(company_.nccl().live_registrations(), 0u);
+  }
 
   std::vector<core::Result<TinyTrainerResult>> train(int ranks, const TinyTrainerOptions& options,
                                                      const std::string& directory = {}) {
@@ -42,7 +47,6 @@ class SessionOnGpus : public testing::Test {
         directory);
   }
 
- private:
   EmulatedCompany company_;
 };
 
@@ -64,6 +68,43 @@ TEST_F(SessionOnGpus, EndsWithTheBitsOfOneRankOnTheHost) {
         }
       }
     }
+  }
+}
+
+TEST_F(SessionOnGpus, EndsWithTheSameBitsWithRegisteredMemory) {
+  for (auto numerics : {core::Numerics::ordered, core::Numerics::fast}) {
+    for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+      auto options = job(strategy, true);
+      options.session.training.numerics = numerics;
+      std::optional<std::uint64_t> expected;
+      for (bool registered : {false, true}) {
+        company_.nccl_options.register_memory = registered;
+        const auto before = company_.nccl().registered_operations();
+        for (const auto& result : train(2, options)) {
+          ASSERT_TRUE(result) << result.error().message;
+          if (!expected) expected = result->state_hash;
+          EXPECT_EQ(result->state_hash, *expected) << core::name_of(strategy);
+        }
+        EXPECT_EQ(company_.nccl().registered_operations() > before, registered) << core::name_of(strategy);
+      }
+    }
+  }
+}
+
+TEST_F(SessionOnGpus, TrainsWhenOneRankCanNotRegisterItsMemory) {
+  company_.nccl_options.register_memory = true;
+  const auto expected = expected_hash(job(core::Strategy::zero1, true));
+  for (bool has_memory : {true, false}) {
+    company_.prepare = [&](int rank, gpu::FakeNccl::Process& nccl) {
+      if (rank != 1) return;
+      nccl.refuse_memory(has_memory ? gpu::NcclStatus::success : gpu::NcclStatus::unhandled_cuda_error);
+      nccl.refuse_registrations(gpu::NcclStatus::system_error);
+    };
+    for (const auto& result : train(2, job(core::Strategy::zero1, true))) {
+      ASSERT_TRUE(result) << result.error().message;
+      EXPECT_EQ(result->state_hash, expected);
+    }
+    EXPECT_EQ(company_.nccl().registered_operations(), 0u);
   }
 }
 
@@ -132,6 +173,7 @@ TEST_F(SessionOnGpus, ShowsAProfilerEverySubsystem) {
 }
 
 TEST_F(SessionOnGpus, ALostDeviceEndsTheJobOnAllRanksWithItsError) {
+  company_.nccl_options.register_memory = true;
   auto options = job(core::Strategy::zero1, true);
   options.steps = 1000000;
   cuda_emulation::fail_call("cudaLaunchKernel", 1000, cudaErrorLaunchFailure);

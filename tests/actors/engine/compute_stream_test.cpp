@@ -34,7 +34,7 @@ TEST(ComputeStream, IsAwaitedByTheReductionOfWhatItWasGiven) {
     options.post = [](const messages::Envelope&) {};
     planes.push_back(DataPlane::create(*devices.back(), job, std::move(options)).value());
     gpu::GroupOptions group{.job = "job", .epoch = {1}, .name = "dp", .members = {{0}, {1}}, .self = {rank}};
-    planes.back()->set_groups({backend->create_group(group).value(), nullptr, nullptr});
+    EXPECT_TRUE(planes.back()->set_groups({backend->create_group(group).value(), nullptr, nullptr}));
   }
 
   for (int rank = 0; rank < 2; ++rank) {

@@ -24,7 +24,7 @@ class Planes {
       planes_.push_back(DataPlane::create(*devices_.back(), job, std::move(options)).value());
       gpu::GroupOptions group{.job = "job", .epoch = {1}, .name = "dp", .self = {rank}};
       for (int member = 0; member < job.world.value; ++member) group.members.push_back({member});
-      planes_.back()->set_groups({backend_->create_group(group).value(), nullptr, nullptr});
+      EXPECT_TRUE(planes_.back()->set_groups({backend_->create_group(group).value(), nullptr, nullptr}));
     }
   }
 
