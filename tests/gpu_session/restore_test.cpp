@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -27,6 +28,7 @@ struct Taken {
   std::uint64_t bytes_read = 0;
   std::size_t landing_bytes = 0;
   std::size_t pinned_bytes = 0;
+  int rounds = 0;  ///< of an exchange between memories of hosts
 };
 
 std::uint64_t uninterrupted_hash(const TinyTrainerOptions& options) {
@@ -86,7 +88,12 @@ class RestoreOnGpus : public testing::Test {
     if (auto* storage = world.local_storage()) copies = std::make_unique<TrackedStorage>(*storage);
     altered.other_storage = checkpoints.get();
     altered.other_local_storage = copies.get();
+    const auto rounds = std::make_shared<std::atomic<int>>(0);  // shared with the device's streams
+    world.host_device().observe([rounds](const gpu::TaskRecord& task) {
+      if (task.stream == "loads" && task.label == "all_to_all") ++*rounds;
+    });
     taken.training = TRY(train_tiny(altered, options, [](std::chrono::nanoseconds) {}));
+    taken.rounds = *rounds;
     for (const auto* storage : {checkpoints.get(), copies.get()}) {
       if (storage == nullptr) continue;
       taken.bytes_read += storage->bytes_read();
@@ -184,6 +191,7 @@ TEST_F(RestoreOnGpus, RanksExchangeWhatEachShardsOnlyReaderRead) {
         ASSERT_TRUE(result) << result.error().message;
         ASSERT_TRUE(result->training.restored);
         EXPECT_EQ(result->training.state_hash, expected) << ranks << " ranks " << core::name_of(mode);
+        EXPECT_EQ(result->rounds > 0, mode == core::LoadMode::exchange);
         bytes += result->bytes_read;
       }
     }
