@@ -173,6 +173,9 @@ NcclStatus finalize(const ProcessPointer& process, NcclComm comm) {
     return violate(*process->world, NcclStatus::invalid_usage,
                    "a finalize that is not the communicator's turn");
   }
+  if (!comm->registrations.empty()) {
+    (void)violate(*process->world, NcclStatus::success, "a finalize before the end of registrations");
+  }
   comm->state = State::finalizing;
   return NcclStatus::in_progress;
 }

@@ -366,6 +366,29 @@ TEST_F(NcclMemoryScene, IsNotRegisteredByAPartOfTheMembers) {
               HasSubstr("rank 1 has NCCL 2.28.9 with registered memory, but rank 0 has 2.28.9"));
 }
 
+TEST_F(NcclMemoryScene, MayBeRegisteredWhileAnotherGroupOfTheDeviceIsPostedTo) {
+  begin(2, registering(), {.has_room_for_all = true});
+  constexpr std::size_t kRounds = 50;
+  std::vector<std::vector<Buffer>> buffers;
+  for (std::size_t i = 0; i < kRounds; ++i) buffers.push_back(allocate_for_all());
+  auto first = create("dp");
+  auto second = create("tp");
+  std::vector<std::jthread> posting;
+  for (const auto& group : first) {
+    posting.emplace_back([&, &group = *group] {
+      for (std::size_t i = 0; i < 4 * kRounds; ++i) post(group, {});
+    });
+  }
+  for (const auto& each : buffers) EXPECT_THAT(use(second, each), Each(true));
+  posting.clear();
+  settle();
+
+  EXPECT_EQ(fake->live_registrations(), 2 * kRounds);
+  first.clear();
+  second.clear();
+  expect_nothing_left();
+}
+
 TEST_F(NcclMemoryScene, EndsTheGroupWhenAMemberDiesBeforeAllAgree) {
   begin(2, registering(), {.tells_peers = true});
   {
