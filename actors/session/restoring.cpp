@@ -187,6 +187,9 @@ core::Result<void> Session::load_local(const core::CopyName& name,
   TRY(make_uploads(restoring));
   auto& storage = *world_.local_storage();
   const auto manifest = TRY(read_copy_manifest(storage, name, world_.rank()));
+  restoring.touched.merge(state_keys(job_));
+  const auto& own = tensor_keys_[static_cast<std::size_t>(world_.rank().value)];
+  restoring.touched.insert(own.begin(), own.end());
   return read_copy(storage, manifest, state_.structure, spans_of(memory_), restoring.uploads.get());
 }
 
