@@ -82,7 +82,7 @@ TEST_F(Failures, WithoutRestartsAKilledRankEndsTheJobWithItsName) {
 
 TEST_F(Failures, Usr1PrintsWhoWaitsForWhomAndTheJobGoesOn) {
   auto id = unique_id("usr1");
-  GptJob job{2, 300, {"--rdzv-id", id}, {}};
+  GptJob job{2, 2000, {"--rdzv-id", id}, {}};
 
   auto asked =
       run_and_signal(job, id, text_, folder_.path("run"), 0, std::chrono::milliseconds(400), SIGUSR1);
