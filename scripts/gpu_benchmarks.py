@@ -68,7 +68,10 @@ class Training:
                 *milliseconds, milliseconds[2] / milliseconds[0])
 
         ranks = max(2, min(gpus, 8))
-        for name, more in (("with overlap", ()), ("without overlap", ("--no-overlap",))):
+        ways = [("with overlap", ()), ("without overlap", ("--no-overlap",))]
+        if self.checks.device != "host":
+            ways.append(("with overlap and registered memory", ("--register-memory",)))
+        for name, more in ways:
             self.run(f"{ranks} ranks, {name}", ranks, 8, figure, *more)
 
     def saves(self):

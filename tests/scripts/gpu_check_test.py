@@ -166,7 +166,8 @@ class Benchmarks(InAFolder):
 
     def test_overlap_is_told_by_what_stays_exposed(self):
         self.train([9, 9, 9, 2, 2, 2, 2, 2]).overlap(4)
-        self.assertEqual([row[:2] for row in self.rows()], [("with overlap", "passed"), ("without overlap", "passed")])
+        self.assertEqual([row[:2] for row in self.rows()], [
+            ("with overlap", "passed"), ("without overlap", "passed"), ("with overlap and registered memory", "passed")])
         self.assertEqual(self.rows()[0][2],
                          "step 2000.0 ms, communication 500.0 ms, exposed 100.0 ms (5.0% of the step)")
         self.assertIn("4 ranks", self.checks.rows[0]["check"])
