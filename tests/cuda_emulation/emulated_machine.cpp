@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "core/check.hpp"
-#include "tests/cuda_emulation/block.hpp"
+#include "tests/device_bytes/device_bytes.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -126,7 +126,7 @@ cudaError_t Machine::allocate(Kind kind, std::size_t bytes, void** memory) {
   if (kind == Kind::device && bytes > memory_bytes_ - alive_.device_bytes) return cudaErrorMemoryAllocation;
   *memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   if (*memory == nullptr) return cudaErrorMemoryAllocation;
-  set_bytes(*memory, kGarbage, bytes);
+  tests::set_bytes(*memory, kGarbage, bytes);
   ranges_[reinterpret_cast<std::uintptr_t>(*memory)] = {bytes, kind};
   if (kind == Kind::pinned) {
     alive_.pinned_bytes += bytes;

@@ -8,6 +8,7 @@
 #include "core/check.hpp"
 #include "tests/cuda_emulation/block.hpp"
 #include "tests/cuda_emulation/emulated_machine.hpp"
+#include "tests/device_bytes/device_bytes.hpp"
 
 using troupe::cuda_emulation::Machine;
 
@@ -305,7 +306,7 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, std::size_t b
     return keep(cudaErrorInvalidValue);
   }
   const cudaError_t enqueued =
-      enqueue(stream, [=] { troupe::cuda_emulation::copy_bytes(destination, source, bytes); });
+      enqueue(stream, [=] { troupe::tests::copy_bytes(destination, source, bytes); });
   if (enqueued != cudaSuccess || (!machine().is_pageable(destination) && !machine().is_pageable(source))) {
     return enqueued;
   }
@@ -317,7 +318,7 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, std::size_t b
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
   BEGIN("cudaMemsetAsync");
   if (!machine().is_inside(memory, bytes)) return keep(cudaErrorInvalidValue);
-  return enqueue(stream, [=] { troupe::cuda_emulation::set_bytes(memory, value, bytes); });
+  return enqueue(stream, [=] { troupe::tests::set_bytes(memory, value, bytes); });
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int threads,

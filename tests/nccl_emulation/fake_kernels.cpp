@@ -1,9 +1,9 @@
 // How kernels begin, meet each other and end.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "core/check.hpp"
+#include "tests/device_bytes/device_bytes.hpp"
 #include "tests/nccl_emulation/fake_world.hpp"
 
 namespace troupe::gpu {
@@ -28,7 +28,12 @@ bool agree(const NcclCall& a, const NcclCall& b) {
 }
 
 void write(void* output, const std::vector<std::byte>& bytes) {
-  if (!bytes.empty()) std::memcpy(output, bytes.data(), bytes.size());
+  tests::copy_bytes(output, bytes.data(), bytes.size());
+}
+
+void append(const std::byte* input, std::size_t bytes, std::vector<std::byte>& to) {
+  to.resize(to.size() + bytes);
+  tests::copy_bytes(to.data() + to.size() - bytes, input, bytes);
 }
 
 std::byte* at(void* memory, std::size_t offset) {
@@ -43,20 +48,19 @@ void execute(const std::map<int, FakeArrival>& arrivals) {
   std::vector<std::byte> all;
   for (const auto& [rank, arrival] : arrivals) {
     inputs.push_back(static_cast<const std::byte*>(arrival.call.input));
-    if (first.function == Function::all_gather) all.insert(all.end(), inputs.back(), inputs.back() + bytes);
+    if (first.function == Function::all_gather) append(inputs.back(), bytes, all);
   }
   const std::size_t count =
       first.function == Function::reduce_scatter ? first.count * arrivals.size() : first.count;
   if (first.function == Function::broadcast) {
-    const auto* const root = inputs[static_cast<std::size_t>(first.peer)];
-    all.assign(root, root + bytes);
+    append(inputs[static_cast<std::size_t>(first.peer)], bytes, all);
   } else if (first.function != Function::all_gather) {
     all = reduce_in_ring(first.type, first.reduction, inputs, count);
   }
   for (const auto& [rank, arrival] : arrivals) {
     if (first.function == Function::reduce && rank != first.peer) continue;
     if (first.function == Function::reduce_scatter) {
-      std::memcpy(arrival.call.output, at(all.data(), static_cast<std::size_t>(rank) * bytes), bytes);
+      tests::copy_bytes(arrival.call.output, at(all.data(), static_cast<std::size_t>(rank) * bytes), bytes);
     } else {
       write(arrival.call.output, all);
     }
@@ -100,7 +104,7 @@ void arrive_at_channel(const FakeKernelPointer& kernel, const NcclCall& call) {
   channel.sends.pop_front();
   channel.receives.pop_front();
   compare_memory(*kernel->comm->process->world, {send.memory, receive.memory});
-  std::memmove(receive.call.output, send.call.input, send.call.count * size_of(send.call.type));
+  tests::copy_bytes(receive.call.output, send.call.input, send.call.count * size_of(send.call.type));
   finish_call(send.kernel);
   finish_call(receive.kernel);
 }

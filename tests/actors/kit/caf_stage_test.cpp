@@ -138,11 +138,14 @@ TEST_F(CafStageTest, DropsMessagesOfAnotherEpoch) {
 
 TEST_F(CafStageTest, TellsASubscriberEachAnnouncementOnce) {
   std::vector<std::string> heard;
-  stage->subscribe(stage->system().spawn([&heard](caf::event_based_actor*) -> caf::behavior {
-    return {[&heard](const messages::Envelope& envelope) {
-      heard.emplace_back(messages::name_of(envelope.body));
+  // With an argument: of none, CAF dereferences a null pointer, which the library's assertions do not let
+  // pass.
+  const auto listen = [](caf::event_based_actor*, std::vector<std::string>* names) -> caf::behavior {
+    return {[names](const messages::Envelope& envelope) {
+      names->emplace_back(messages::name_of(envelope.body));
     }};
-  }));
+  };
+  stage->subscribe(stage->system().spawn(listen, &heard));
   start();
 
   post(kTrainer, messages::Welcome{});
