@@ -363,6 +363,7 @@ TEST_F(EmulatedCuda, AProfilerSeesWhatIsEnqueuedOnEachStream) {
     const core::ProfiledScope outer(device->profiler(), "trainer", "step 3");
     const core::ProfiledScope inner(device->profiler(), "trainer", "forward");
   }
+  for (const auto& stream : {one.get(), two.get()}) ASSERT_TRUE(stream->synchronize(60s));
 
   EXPECT_THAT(cuda_emulation::take_ranges(),
               testing::ElementsAre("troupe.one: fill", "troupe.two: zero", "troupe.trainer: forward",
