@@ -35,6 +35,8 @@ struct LoadedBytes {
   std::vector<std::size_t> input_counts;
   std::vector<std::size_t> output_counts;
   std::shared_ptr<const void> owner;  ///< of the memory; shared with who packs and unpacks it
+
+  gpu::Operation operation(std::chrono::nanoseconds deadline) const;
 };
 
 /// How long the device was busy with what, since the beginning; a collective that runs counts up to now.

@@ -4,6 +4,18 @@
 
 namespace troupe::actors {
 
+gpu::Operation LoadedBytes::operation(std::chrono::nanoseconds deadline) const {
+  gpu::Operation operation;
+  operation.kind = gpu::OperationKind::all_to_all;
+  operation.dtype = core::DType::u8;
+  operation.input = input;
+  operation.output = output;
+  operation.input_counts = input_counts;
+  operation.output_counts = output_counts;
+  operation.deadline = deadline;
+  return operation;
+}
+
 void DataPlane::State::gather_loaded() {
   std::vector<std::shared_ptr<gpu::OperationStatus>> gathers;
   for (std::uint32_t bucket = 0; job.optimizer_is_sharded() && bucket < buckets.size(); ++bucket) {
@@ -18,13 +30,8 @@ void DataPlane::State::gather_loaded() {
 }
 
 void DataPlane::State::exchange_loaded(LoadedBytes bytes) {
-  auto post = operation(gpu::OperationKind::all_to_all, core::DType::u8);
-  post.input = bytes.input;
-  post.output = bytes.output;
-  post.input_counts = std::move(bytes.input_counts);
-  post.output_counts = std::move(bytes.output_counts);
   mark_begin();
-  auto posted = groups.all->post(std::move(post), communication.get());
+  auto posted = groups.all->post(bytes.operation(options.collective_deadline), communication.get());
   if (!posted) {
     say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});
     return;

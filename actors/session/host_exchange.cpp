@@ -24,15 +24,7 @@ core::Result<void> HostExchange::open() {
 
 void HostExchange::exchange(LoadedBytes bytes) {
   CHECK(stream_ != nullptr, "an exchange is opened before");
-  gpu::Operation operation;
-  operation.kind = gpu::OperationKind::all_to_all;
-  operation.dtype = core::DType::u8;
-  operation.input = bytes.input;
-  operation.output = bytes.output;
-  operation.input_counts = std::move(bytes.input_counts);
-  operation.output_counts = std::move(bytes.output_counts);
-  operation.deadline = deadline_;
-  auto posted = group_->post(std::move(operation), stream_.get());
+  auto posted = group_->post(bytes.operation(deadline_), stream_.get());
   if (!posted) return say(tl::unexpected(posted.error()));
   stream_->notify([this, status = std::move(*posted), owner = std::move(bytes.owner)] {
     say(status->result().value_or(core::Result<void>{}));

@@ -89,8 +89,8 @@ struct SessionOptions {
   bool trace = false;
 };
 
-/// Where a step's time went, of this rank. "Exposed" is time in which the trainer stood still for the
-/// runtime.
+/// Where a step's time went, of this rank. "Exposed" is time in which the trainer waited for the runtime and
+/// computed nothing, also not on its compute stream.
 struct StepTimes {
   std::chrono::nanoseconds total{};
   std::chrono::nanoseconds exposed{};

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <vector>
 
 #include "actors/replica/copies.hpp"
 #include "tests/simulation/trainer_job.hpp"
@@ -9,6 +10,16 @@ namespace troupe::actors {
 namespace {
 
 using core::Strictness;
+
+/// A disk of its own for local copies of each rank.
+std::vector<std::unique_ptr<SimulatedStorage>> add_nodes(SimulationOptions& simulation, int ranks) {
+  std::vector<std::unique_ptr<SimulatedStorage>> nodes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    nodes.push_back(std::make_unique<SimulatedStorage>(SimulatedStorageOptions{}));
+    simulation.local_storages.push_back(nodes.back().get());
+  }
+  return nodes;
+}
 
 TEST(TrainerState, IsSavedAsItWasAndLoadedOnAnyNumberOfRanks) {
   for (int from : {1, 2, 3, 4, 8}) {
@@ -49,11 +60,7 @@ TEST(TrainerState, EveryCheckpointHoldsTheTensorsOfItsOwnStep) {
 TEST(TrainerState, IsInLocalCopiesToo) {
   SimulatedStorage disk({});
   auto simulation = machines(disk, 4);
-  std::vector<std::unique_ptr<SimulatedStorage>> nodes;
-  for (int rank = 0; rank < 4; ++rank) {
-    nodes.push_back(std::make_unique<SimulatedStorage>(SimulatedStorageOptions{}));
-    simulation.local_storages.push_back(nodes.back().get());
-  }
+  const auto nodes = add_nodes(simulation, 4);
   Task saving;
   saving.steps = 3;
   saving.local = true;
@@ -189,11 +196,7 @@ TEST(Strictness, FirstValuesThatADamagedLocalCopyOverwroteAreNotKept) {
   without.average = false;
   save_steps(disk, 2, without, 1);
   auto simulation = machines(disk, 2);
-  std::vector<std::unique_ptr<SimulatedStorage>> nodes;
-  for (int rank = 0; rank < 2; ++rank) {
-    nodes.push_back(std::make_unique<SimulatedStorage>(SimulatedStorageOptions{}));
-    simulation.local_storages.push_back(nodes.back().get());
-  }
+  const auto nodes = add_nodes(simulation, 2);
   Task saving;
   saving.steps = 3;
   saving.local = true;
