@@ -6,7 +6,7 @@
 
 namespace troupe::messages {
 
-/// Device to ParameterShard: the optimizer has stepped this rank's shard of the bucket.
+/// Device to ParameterShard, and on to GradientBucket: the shard is stepped, its gradients are clear.
 struct ShardStepped {
   core::Step step{};
   std::uint32_t bucket = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/check.hpp"
 
@@ -15,12 +16,14 @@ GradientBucketMachine::GradientBucketMachine(GradientBucketConfig config)
     : config_(std::move(config)), counts_(config_.parameters.size(), 0) {
   CHECK(config_.parameters.size() == config_.names.size(), "every parameter of a bucket has a name");
   CHECK(!config_.lanes.empty(), "a rank plays at least one lane");
+  CHECK(!config_.entries.empty(), "some collective brings the reduced gradient");
 }
 
 void GradientBucketMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
   dispatch(envelope.body, Overloaded{[&](const messages::StepBegan& m) { on(m); },
                                      [&](const messages::GradientReady& m) { on(m, outbox); },
                                      [&](const messages::LaneEnded& m) { on(m, outbox); },
+                                     [&](const messages::ShardStepped& m) { on(m, outbox); },
                                      [&](const messages::CollectiveDone& m) { on(m, outbox); }});
 }
 
@@ -66,7 +69,6 @@ void GradientBucketMachine::on(const messages::LaneEnded& ended, Outbox& outbox)
   outstanding_ = std::accumulate(expected_->begin(), expected_->end(), 0u);
   if (lane_index_ < config_.lanes.size()) return;
   outbox.send(peer(Role::rank_supervisor), messages::BucketReady{step_, config_.bucket, refusal_});
-  if (config_.entries.empty()) announce(outbox);
 }
 
 void GradientBucketMachine::learn_or_check() {
@@ -85,21 +87,33 @@ void GradientBucketMachine::learn_or_check() {
 
 void GradientBucketMachine::complete_lane(Outbox& outbox) {
   lane_complete_ = true;
-  bool last = lane_index_ + 1 == config_.lanes.size();
-  outbox.perform(PrepareBucket{step_, config_.bucket, config_.lanes[lane_index_], last});
-  if (!last) return;
-  state_ = State::ready;
-  for (auto entry : config_.entries)
-    outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, entry});
+  due_.push_back(config_.lanes[lane_index_]);
+  prepare_due(outbox);
+}
+
+void GradientBucketMachine::on(const messages::ShardStepped& stepped, Outbox& outbox) {
+  if (stepped.step != not_cleared_) return;
+  not_cleared_.reset();
+  prepare_due(outbox);
+}
+
+void GradientBucketMachine::prepare_due(Outbox& outbox) {
+  if (not_cleared_) return;
+  for (auto lane : std::exchange(due_, {})) {
+    bool last = lane == config_.lanes.back();
+    outbox.perform(PrepareBucket{step_, config_.bucket, lane, last});
+    if (!last) continue;
+    not_cleared_ = step_;
+    state_ = State::ready;
+    for (auto entry : config_.entries)
+      outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, entry});
+  }
 }
 
 void GradientBucketMachine::on(const messages::CollectiveDone& done, Outbox& outbox) {
   if (done.step != step_ || state_ != State::ready || done.failure.failed) return;
   entries_done_ += 1;
-  if (entries_done_ == config_.entries.size()) announce(outbox);
-}
-
-void GradientBucketMachine::announce(Outbox& outbox) {
+  if (entries_done_ < config_.entries.size()) return;
   state_ = State::reduced;
   outbox.send(peer(Role::rank_supervisor), messages::BucketReduced{step_, config_.bucket});
 }
@@ -125,6 +139,7 @@ std::string_view GradientBucketMachine::state() const {
 std::string GradientBucketMachine::waiting_for() const {
   if (state_ == State::ready) return fmt::format("the reduction of step {}", step_.value);
   if (state_ != State::counting) return {};
+  if (!due_.empty()) return fmt::format("the update of step {}", not_cleared_->value);
   std::string missing;
   for (std::size_t i = 0; i < counts_.size(); ++i) {
     if (counts_[i] >= (expected_ ? (*expected_)[i] : 1)) continue;

@@ -22,14 +22,21 @@ void ParameterShardMachine::receive(const messages::Envelope& envelope, Outbox& 
 }
 
 void ParameterShardMachine::on(const messages::StepDecided& decided, Outbox& outbox) {
-  if (decided.step <= step_ || held_up_) return;
+  const auto last = decided_.empty() ? step_ : decided_.back().step;
+  if (decided.step <= last) return;
+  decided_.push_back(decided);
+  apply_next(outbox);
+}
+
+void ParameterShardMachine::apply_next(Outbox& outbox) {
+  if (decided_.empty() || state_ != State::gathered) return;
+  const auto step = decided_.front().step;
   const bool wanted =
-      std::any_of(holds_.begin(), holds_.end(), [&](const Hold& hold) { return hold.step < decided.step; });
-  if (wanted) {
-    held_up_ = decided;
-  } else {
-    apply(decided, outbox);
-  }
+      std::any_of(holds_.begin(), holds_.end(), [&](const Hold& hold) { return hold.step < step; });
+  if (wanted) return;
+  const auto decided = std::move(decided_.front());
+  decided_.pop_front();
+  apply(decided, outbox);
 }
 
 void ParameterShardMachine::on(const messages::SaveBegan& begun, Role writer, Outbox& outbox) {
@@ -40,7 +47,7 @@ void ParameterShardMachine::on(const messages::SaveBegan& begun, Role writer, Ou
 void ParameterShardMachine::on(const messages::BucketStaged& staged, Role writer, Outbox& outbox) {
   std::erase_if(holds_,
                 [&](const Hold& hold) { return hold.writer == writer && hold.sequence == staged.sequence; });
-  if (held_up_) on(*std::exchange(held_up_, std::nullopt), outbox);
+  apply_next(outbox);
 }
 
 /// The update of the step that a save wants is enqueued by now: what comes later on the device sees it.
@@ -70,6 +77,7 @@ void ParameterShardMachine::on(const messages::ShardStepped& stepped, Outbox& ou
   if (stepped.step != step_ || stepped_) return;
   stepped_ = true;
   outbox.send(peer(Role::rank_supervisor), messages::ShardUpdated{step_, config_.bucket});
+  outbox.send({config_.rank, Role::gradient_bucket, config_.bucket}, stepped);
   if (gathers_ && !collected_) {
     state_ = State::gathering;
     return;
@@ -86,6 +94,7 @@ void ParameterShardMachine::on(const messages::CollectiveDone& done, Outbox& out
 void ParameterShardMachine::publish(Outbox& outbox) {
   state_ = State::gathered;
   outbox.send(peer(Role::trainer), messages::Published{step_, config_.bucket});
+  apply_next(outbox);
 }
 
 std::string_view ParameterShardMachine::state() const {
@@ -103,7 +112,8 @@ std::string_view ParameterShardMachine::state() const {
 std::string ParameterShardMachine::waiting_for() const {
   switch (state_) {
     case State::gathered:
-      return held_up_ ? fmt::format("save {} to stage the bucket", holds_.front().sequence) : std::string();
+      if (decided_.empty()) return {};
+      return fmt::format("save {} to stage the bucket", holds_.front().sequence);
     case State::updating:
       return fmt::format("the optimizer's update of step {}", step_.value);
     case State::gathering:

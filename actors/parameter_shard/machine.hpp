@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,8 +23,9 @@ struct ParameterShardConfig {
 /// gathered.
 ///
 /// PS-1: between the optimizer's step and the end of the gather the bucket is not published: whoever asked
-/// for it waits. PS-2: each decided step is applied at most once, in order. CK-6: a save that began after
-/// step s sees the state of after s: a later step is applied only when the save has what it needs.
+/// for it waits. PS-2: each decided step is applied once, in order, after the bucket of the one before is
+/// published. CK-6: a save that began after step s sees the state of after s: a later step is applied only
+/// when the save has what it needs.
 class ParameterShardMachine final : public Machine {
  public:
   explicit ParameterShardMachine(ParameterShardConfig config);
@@ -38,6 +40,7 @@ class ParameterShardMachine final : public Machine {
   void on(const messages::StepDecided& decided, Outbox& outbox);
   void on(const messages::SaveBegan& begun, messages::Role writer, Outbox& outbox);
   void on(const messages::BucketStaged& staged, messages::Role writer, Outbox& outbox);
+  void apply_next(Outbox& outbox);
   void apply(const messages::StepDecided& decided, Outbox& outbox);
   void say_held(Outbox& outbox);
   void on(const messages::ShardStepped& stepped, Outbox& outbox);
@@ -55,7 +58,8 @@ class ParameterShardMachine final : public Machine {
     bool said = false;
   };
   std::vector<Hold> holds_;  ///< of saves that have not staged the bucket yet
-  std::optional<messages::StepDecided> held_up_;
+  /// Not applied yet. One at most, as long as the next step's reduction waits for this one's update.
+  std::deque<messages::StepDecided> decided_;
   bool gathers_ = false;    ///< this step's update is followed by a gather
   bool stepped_ = false;    ///< the optimizer is through
   bool collected_ = false;  ///< the gather is through

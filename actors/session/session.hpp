@@ -156,7 +156,7 @@ class Session {
   /// been given so far. Ask before the first step; losses are for the trainer to wait for, before end_lane().
   core::Result<gpu::StreamView> compute_stream() { return data_plane_->compute_stream(); }
 
-  /// Where the current lane's gradient is to be added. Fetch it anew in every lane.
+  /// Where the current lane's gradient is to be added, after before_use(). Fetch it anew in every lane.
   template <class T = float>
   std::span<T> gradient(std::uint32_t index) {
     return data_plane_->gradient(index, lane_).as<T>();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "actors/kit/machine.hpp"
 
 namespace troupe::actors {
@@ -23,6 +25,9 @@ void InvariantMonitor::on_message(core::Rank rank, const messages::Envelope& env
                                 if (ready_.insert({rank, {ready.step.value, ready.bucket}}).second) return;
                                 violate(fmt::format("GB-1: bucket {} of rank {} was ready twice in step {}",
                                                     ready.bucket, rank.value, ready.step.value));
+                              },
+                              [&](const messages::ShardStepped& stepped) {
+                                stepped_[{rank, stepped.bucket}] = stepped.step;
                               },
                               [&](const messages::StepCommitted& committed) {
                                 auto [last, first] =
@@ -52,6 +57,7 @@ void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
   checkpoints_.on_work(who, work);
   replicas_.on_work(who, work);
   const auto rank = who.rank;
+  if (const auto* prepare = std::get_if<PrepareBucket>(&work)) on(rank, *prepare);
   const auto* launch = std::get_if<LaunchCollective>(&work);
   if (!launch) return;
   std::size_t& place = launched_[rank];
@@ -63,6 +69,16 @@ void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
         rank.value, launch->entry, launch->step.value, expected.entry, expected.step.value));
   }
   place += 1;
+}
+
+void InvariantMonitor::on(core::Rank rank, const PrepareBucket& work) {
+  const std::pair bucket{rank, work.bucket};
+  const auto [last, first] = prepared_.try_emplace(bucket, work.step);
+  const auto before = std::exchange(last->second, work.step);
+  const auto stepped = stepped_.find(bucket);
+  if (before == work.step || (stepped != stepped_.end() && stepped->second == before)) return;
+  violate(fmt::format("GB-3: rank {} prepares bucket {} for step {} before its update of step {}", rank.value,
+                      work.bucket, work.step.value, before.value));
 }
 
 void InvariantMonitor::on_published(core::Rank rank, core::Step step, std::uint32_t bucket,

@@ -17,9 +17,9 @@ namespace troupe::actors {
 
 /// Looks at everything that ranks say and ask for, and holds it against the invariants of
 /// docs/architecture.md: CO-1 all ranks launch the same entries in the same order; GB-1 a bucket is ready
-/// once a step; RS-1 all ranks decide the same; RS-4 committed steps grow by one; PS-3 a published bucket has
-/// the same bits on every rank; CK-1 to CK-6 about saves; LT-1 to LT-4 about local
-/// saves.
+/// once a step; GB-3 a bucket is prepared after the update of the step before; RS-1 all ranks decide the
+/// same; RS-4 committed steps grow by one; PS-3 a published bucket has the same bits on every rank; CK-1 to
+/// CK-6 about saves; LT-1 to LT-4 about local saves.
 class InvariantMonitor {
  public:
   InvariantMonitor() = default;
@@ -50,6 +50,7 @@ class InvariantMonitor {
   };
 
   void on(core::Rank rank, const messages::StepDecided& decided);
+  void on(core::Rank rank, const PrepareBucket& work);
 
   std::vector<std::string> violations_;
   std::vector<Launch> launches_;                ///< the longest sequence seen of any rank
@@ -58,6 +59,8 @@ class InvariantMonitor {
   std::map<core::Rank, core::Step> committed_;
   std::set<std::pair<core::Rank, std::pair<std::int64_t, std::uint32_t>>> ready_;
   std::map<std::pair<std::int64_t, std::uint32_t>, std::pair<core::Rank, std::uint64_t>> published_;
+  std::map<std::pair<core::Rank, std::uint32_t>, core::Step> prepared_;  ///< the last step of each bucket
+  std::map<std::pair<core::Rank, std::uint32_t>, core::Step> stepped_;
   core::Step last_committed_{-1};
   CheckpointInvariants checkpoints_{[this](std::string sentence) { violate(std::move(sentence)); }};
   ReplicaInvariants replicas_{[this](std::string sentence) { violate(std::move(sentence)); }};

@@ -12,6 +12,7 @@ using core::Step;
 using messages::CollectiveReady;
 using messages::GradientReady;
 using messages::LaneEnded;
+using messages::ShardStepped;
 using messages::StepBegan;
 
 GradientBucketConfig two_parameters() {
@@ -23,12 +24,17 @@ GradientBucketConfig two_parameters() {
   return config;
 }
 
-/// Runs the first step, in which the machine learns that each parameter comes once.
-void learn(MachineProbe& probe) {
+/// Runs the first step up to its reduction; the machine learns that each parameter comes once.
+void learn_without_an_update(MachineProbe& probe) {
   probe.say(StepBegan{Step{0}});
   probe.say(GradientReady{Step{0}, Lane{0}, 4});
   probe.say(GradientReady{Step{0}, Lane{0}, 7});
   probe.say(LaneEnded{Step{0}, Lane{0}});
+}
+
+void learn(MachineProbe& probe) {
+  learn_without_an_update(probe);
+  probe.say(ShardStepped{Step{0}, 0});
 }
 
 TEST(GradientBucket, LaunchesTheFirstStepOnlyWhenBackwardIsOver) {
@@ -86,6 +92,7 @@ TEST(GradientBucket, ExpectsAParameterAsOftenAsItCameInTheFirstLane) {
   probe.say(GradientReady{Step{0}, Lane{0}, 4});
   probe.say(GradientReady{Step{0}, Lane{0}, 7});
   probe.say(LaneEnded{Step{0}, Lane{0}});
+  probe.say(ShardStepped{Step{0}, 0});
   probe.say(StepBegan{Step{1}});
 
   probe.say(GradientReady{Step{1}, Lane{0}, 7});
@@ -173,6 +180,55 @@ TEST(GradientBucket, SaysReducedOnlyAfterAllItsCollectivesAreDone) {
   EXPECT_TRUE(stale.empty());
   EXPECT_TRUE(first.empty());
   EXPECT_EQ(sent<messages::BucketReduced>(second), (std::vector<messages::BucketReduced>{{Step{0}, 0}}));
+}
+
+TEST(GradientBucket, PreparesNothingBeforeTheUpdateOfTheStepBeforeHasClearedItsGradients) {
+  auto config = two_parameters();
+  config.unused = UnusedParameters::zeros;
+  config.lanes = {Lane{0}, Lane{1}};
+  GradientBucketMachine machine(config);
+  MachineProbe probe(machine);
+  probe.say(StepBegan{Step{0}});
+  probe.say(LaneEnded{Step{0}, Lane{0}});
+  probe.say(LaneEnded{Step{0}, Lane{1}});
+  probe.say(StepBegan{Step{1}});
+
+  auto first = probe.say(LaneEnded{Step{1}, Lane{0}});
+  auto second = probe.say(LaneEnded{Step{1}, Lane{1}});
+  std::string why = machine.waiting_for();
+  auto other = probe.say(ShardStepped{Step{7}, 0});
+  auto stepped = probe.say(ShardStepped{Step{0}, 0});
+
+  EXPECT_TRUE(performed<PrepareBucket>(first).empty());
+  EXPECT_TRUE(performed<PrepareBucket>(second).empty());
+  EXPECT_TRUE(sent<CollectiveReady>(second).empty());
+  EXPECT_EQ(sent<messages::BucketReady>(second).size(), 1u) << "the trainer has given all it gives";
+  EXPECT_EQ(why, "the update of step 0");
+  EXPECT_TRUE(other.empty());
+  auto prepared = performed<PrepareBucket>(stepped);
+  ASSERT_EQ(prepared.size(), 2u);
+  EXPECT_EQ(prepared[0].lane, Lane{0});
+  EXPECT_FALSE(prepared[0].last);
+  EXPECT_EQ(prepared[1].lane, Lane{1});
+  EXPECT_TRUE(prepared[1].last);
+  EXPECT_EQ(sent<CollectiveReady>(stepped), (std::vector<CollectiveReady>{{Step{1}, 2}}));
+}
+
+TEST(GradientBucket, IsReadyWithItsLastGradientThoughTheUpdateComesLater) {
+  GradientBucketMachine machine(two_parameters());
+  MachineProbe probe(machine);
+  learn_without_an_update(probe);
+  probe.say(StepBegan{Step{1}});
+  probe.say(GradientReady{Step{1}, Lane{0}, 7});
+
+  auto last = probe.say(GradientReady{Step{1}, Lane{0}, 4});
+  auto stepped = probe.say(ShardStepped{Step{0}, 0});
+  auto end = probe.say(LaneEnded{Step{1}, Lane{0}});
+
+  EXPECT_TRUE(last.empty());
+  EXPECT_EQ(performed<PrepareBucket>(stepped).size(), 1u);
+  EXPECT_EQ(sent<CollectiveReady>(stepped).size(), 1u);
+  EXPECT_TRUE(performed<PrepareBucket>(end).empty()) << "once is enough";
 }
 
 TEST(GradientBucket, IgnoresGradientsOfAnotherStepOrLane) {

@@ -150,6 +150,46 @@ TEST(ParameterShard, ARefusedStepWaitsForTheSaveToo) {
   EXPECT_FALSE(performed<StepShard>(released)[0].commit);
 }
 
+TEST(ParameterShard, AppliesEveryDecisionThatCameWhileASaveHeldTheBucketInOrder) {
+  ParameterShardMachine machine({.rank = {}, .bucket = 1, .gather_entry = 9});
+  MachineProbe probe(machine);
+  probe.say(save_of(1, Step{-1}));
+  probe.say(save_of(2, Step{1}));
+
+  auto first = probe.say(decided(Step{0}, true));
+  auto second = probe.say(decided(Step{1}, false));
+  auto third = probe.say(decided(Step{2}, true));
+  auto released = probe.say(messages::BucketStaged{1});
+  auto stepped = probe.say(ShardStepped{Step{0}, 1});
+  auto gathered = probe.say(CollectiveDone{Step{0}, 9, 0, {}});
+  auto refused = probe.say(ShardStepped{Step{1}, 1});
+  auto staged = probe.say(messages::BucketStaged{2});
+
+  EXPECT_TRUE(first.empty() && second.empty() && third.empty());
+  ASSERT_EQ(performed<StepShard>(released).size(), 1u);
+  EXPECT_EQ(performed<StepShard>(released)[0].step, Step{0});
+  EXPECT_TRUE(performed<StepShard>(stepped).empty()) << "step 0 is not published yet";
+  EXPECT_EQ(sent<Published>(gathered), (std::vector<Published>{{Step{0}, 1}}));
+  ASSERT_EQ(performed<StepShard>(gathered).size(), 1u);
+  EXPECT_EQ(performed<StepShard>(gathered)[0].step, Step{1});
+  EXPECT_FALSE(performed<StepShard>(gathered)[0].commit);
+  EXPECT_EQ(sent<messages::BucketHeld>(gathered), (std::vector<messages::BucketHeld>{{2, 1}}));
+  EXPECT_EQ(sent<Published>(refused), (std::vector<Published>{{Step{1}, 1}}));
+  EXPECT_TRUE(performed<StepShard>(refused).empty()) << "the second save wants the state of step 1";
+  ASSERT_EQ(performed<StepShard>(staged).size(), 1u);
+  EXPECT_EQ(performed<StepShard>(staged)[0].step, Step{2});
+}
+
+TEST(ParameterShard, TellsTheBucketThatItsGradientsAreClear) {
+  ParameterShardMachine machine({.rank = {}, .bucket = 1, .gather_entry = 9});
+  MachineProbe probe(machine);
+  probe.say(decided(Step{0}, true));
+
+  auto stepped = probe.say(ShardStepped{Step{0}, 1});
+
+  EXPECT_EQ(sent<ShardStepped>(stepped), (std::vector<ShardStepped>{{Step{0}, 1}}));
+}
+
 TEST(ParameterShard, TheReleaseOfAnotherSaveReleasesNothing) {
   ParameterShardMachine machine({});
   MachineProbe probe(machine);
