@@ -78,6 +78,7 @@ void DataPlane::perform(const messages::Address&, const Work& work) {
 core::Result<gpu::StreamView> DataPlane::compute_stream() {
   if (!state_->compute) {
     for (auto& bucket : state_->buckets) bucket->computed = TRY(state_->device.create_event());
+    state_->read = TRY(state_->device.create_event());
     state_->compute = TRY(state_->device.create_stream({"compute", 0}));
   }
   return state_->compute.get();
@@ -85,6 +86,10 @@ core::Result<gpu::StreamView> DataPlane::compute_stream() {
 
 void DataPlane::mark_computed(std::uint32_t bucket) {
   if (state_->compute) state_->compute->record(state_->buckets[bucket]->computed.get());
+}
+
+void DataPlane::mark_read() {
+  if (state_->compute) state_->compute->record(state_->read.get());
 }
 
 std::shared_ptr<const ComputeWatch> DataPlane::watch_compute() {

@@ -93,6 +93,9 @@ class DataPlane {
   /// What "compute" has been given so far completes the lane's gradients of the bucket, as far as they go.
   /// Before the message that says so is posted.
   void mark_computed(std::uint32_t bucket);
+  /// What "compute" has been given so far may read parameters: no update of this step or a later one writes
+  /// them before it is through. Before the message that says that backward is over is posted.
+  void mark_read();
   /// Watches for the end of what "compute" has been given so far; null when there is no such stream.
   std::shared_ptr<const ComputeWatch> watch_compute();
 

@@ -85,6 +85,7 @@ struct DataPlane::State {
   gpu::Stream communication;
   gpu::Stream update;
   std::vector<std::unique_ptr<Bucket>> buckets;
+  gpu::Event read;      ///< on "compute": the trainer has read what it reads of the step's parameters
   std::array<gpu::Event, Arena::kScratchCredits>
       credit_free;  ///< on "update": the exchange's bytes were read
   gpu::Event verdict_ready;

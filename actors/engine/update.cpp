@@ -96,6 +96,7 @@ void DataPlane::State::step_shard(const StepShard& work) {
   auto& state = *buckets[work.bucket];
   const auto& place = job.buckets[work.bucket];
   update->wait(state.exchanged.get());
+  if (compute) update->wait(read.get());
   update->notify([this] { update_began_ns = device.now().count(); });
   if (work.commit) {
     auto step = state.optimizer_steps.load() + 1;

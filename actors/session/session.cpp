@@ -255,6 +255,7 @@ void Session::end_lane(double loss) {
   for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket) {
     post(Role::gradient_bucket, bucket, messages::LaneEnded{step_, lane_});
   }
+  data_plane_->mark_read();
 }
 
 core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_t wishes) {

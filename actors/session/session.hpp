@@ -152,8 +152,9 @@ class Session {
     return data_plane_->parameter(index).as<T>();
   }
   /// For trainers that enqueue their passes instead of computing on their own thread: a stream of the device.
-  /// After before_use() it may be given reads of the parameter, and gradient_ready() then means what it has
-  /// been given so far. Ask before the first step; losses are for the trainer to wait for, before end_lane().
+  /// After before_use() it may be given reads of the parameter, up to finish_step(), whose update comes after
+  /// them; gradient_ready() then means what it has been given so far. Ask before the first step; losses are
+  /// for the trainer to wait for, before end_lane().
   core::Result<gpu::StreamView> compute_stream() { return data_plane_->compute_stream(); }
 
   /// Where the current lane's gradient is to be added, after before_use(). Fetch it anew in every lane.
