@@ -8,6 +8,7 @@
 
 #include "actors/engine/verdict.hpp"
 #include "core/layout/buffer_layout.hpp"
+#include "core/layout/buffers.hpp"
 
 namespace troupe::actors {
 
@@ -83,6 +84,32 @@ std::optional<std::int64_t> bucket_size(const TrainingOptions& options, core::Wo
   return std::max<std::int64_t>(40'000'000, 1'000'000 * static_cast<std::int64_t>(world.value));
 }
 
+/// In the order in which backward completes them, whichever buffer they are of.
+void number_buckets(Job& job) {
+  std::vector<core::BufferLayout> layouts;
+  std::vector<std::vector<std::size_t>> members;
+  std::vector<std::vector<std::uint32_t>> numbers;  // of each buffer's buckets
+  for (const auto& buffer : job.buffers) {
+    layouts.push_back(buffer.layout);
+    members.emplace_back(buffer.parameters.begin(), buffer.parameters.end());
+    numbers.emplace_back(buffer.layout.buckets.size());
+  }
+  for (const auto& [buffer, bucket] : core::ready_order(layouts, members)) {
+    const auto& place = layouts[buffer].buckets[bucket];
+    numbers[buffer][bucket] = static_cast<std::uint32_t>(job.buckets.size());
+    job.buckets.push_back({static_cast<std::uint32_t>(buffer), {place.start, place.end}, {}});
+  }
+  for (std::uint32_t b = 0; b < job.buffers.size(); ++b) {
+    const auto& buffer = job.buffers[b];
+    for (std::size_t i = 0; i < buffer.parameters.size(); ++i) {
+      const auto& place = buffer.layout.parameters[i];
+      const auto bucket = numbers[b][static_cast<std::size_t>(place.bucket)];
+      job.parameters[buffer.parameters[i]] = {b, bucket, {place.start, place.end}};
+      job.buckets[bucket].parameters.push_back(buffer.parameters[i]);
+    }
+  }
+}
+
 core::Result<void> plan_buffers(Job& job) {
   job.parameters.resize(job.specs.size());
   for (std::uint32_t index = 0; index < job.specs.size(); ++index) {
@@ -96,8 +123,7 @@ core::Result<void> plan_buffers(Job& job) {
     }
     found->parameters.push_back(index);
   }
-  for (std::uint32_t b = 0; b < job.buffers.size(); ++b) {
-    auto& buffer = job.buffers[b];
+  for (auto& buffer : job.buffers) {
     std::vector<core::LayoutParameter> parameters;
     for (auto index : buffer.parameters) {
       parameters.push_back({job.specs[index].elements(), job.specs[index].shared_embedding});
@@ -105,15 +131,8 @@ core::Result<void> plan_buffers(Job& job) {
     core::LayoutOptions options{bucket_size(job.options, job.world), job.shards(), false};
     auto policy = job.optimizer_is_sharded() ? core::LayoutPolicy::padded : core::LayoutPolicy::plain;
     buffer.layout = TRY(core::buffer_layout(policy, parameters, options));
-    auto first = static_cast<std::uint32_t>(job.buckets.size());
-    for (const auto& place : buffer.layout.buckets) job.buckets.push_back({b, {place.start, place.end}, {}});
-    for (std::size_t i = 0; i < buffer.parameters.size(); ++i) {
-      const auto& place = buffer.layout.parameters[i];
-      auto bucket = first + static_cast<std::uint32_t>(place.bucket);
-      job.parameters[buffer.parameters[i]] = {b, bucket, {place.start, place.end}};
-      job.buckets[bucket].parameters.push_back(buffer.parameters[i]);
-    }
   }
+  number_buckets(job);
   return {};
 }
 

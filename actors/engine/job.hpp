@@ -100,7 +100,7 @@ struct Job {
   std::vector<ParameterSpec> specs;
   std::vector<JobParameter> parameters;
   std::vector<JobBuffer> buffers;
-  std::vector<JobBucket> buckets;
+  std::vector<JobBucket> buckets;      ///< in the order in which backward completes them
   std::vector<core::LaneRange> lanes;  ///< of each rank
   core::Plan plan;                     ///< of one step
   core::Mesh mesh;

@@ -110,6 +110,32 @@ TEST(Session, SaysTheSameTwiceWhenNothingIsOnItsWay) {
     }
     bool silent = rank.message_count() == before;
     TRY(session->leave());
+}
+
+TEST(Overlap, LaunchesEveryBucketUnderTheBackwardOfTheNextThoughTheirDtypesTakeTurns) {
+  const auto narrow = core::DType::bf16;
+  auto script = traced_script(true);
+  script.parameters = {{"a", {40}}, {"b", {40}, narrow}, {"c", {40}}, {"d", {40}, narrow}};
+  script.session.training.bucket_elements = 1;
+  script.session.training.lanes = 2;
+  script.backward_time = std::chrono::milliseconds(1);
+
+  for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+    script.session.training.strategy = strategy;
+    auto outcome = simulate_script(2, script);
+
+    ASSERT_EQ(problems_of(outcome.report), "");
+    for (const auto& rank : outcome.ranks) {
+      auto flows = flows_of(rank);
+      for (std::int64_t step = 1; step < kSteps; ++step) {
+        for (std::uint32_t bucket = 0; bucket + 1 < 4; ++bucket) {
+          const auto& launches = flows[bucket_flow(step, bucket)].launches;
+          ASSERT_EQ(launches.size(), 1u);
+          EXPECT_LT(launches[0], flows[bucket_flow(step, bucket + 1)].gradients[0]);
+        }
+      }
+    }
+  }
     return silent;
   });
 

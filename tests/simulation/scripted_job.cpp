@@ -30,12 +30,13 @@ std::size_t elements_of(const ParameterSpec& spec) {
   return static_cast<std::size_t>(spec.elements());
 }
 
-core::Result<void> run_lane(Session& session, const Script& script, core::Lane lane) {
+core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script& script, core::Lane lane) {
   TRY(session.begin_lane(lane));
   for (int m = 0; m < session.plan().options.microbatches; ++m) {
     session.begin_microbatch(m);
     for (auto p = static_cast<std::uint32_t>(script.parameters.size()); p-- > 0;) {
       TRY(session.before_use(p));
+      rank.compute(script.backward_time);
       GradientPlace place{session.next_step(), lane, m, p, 0};
       for (int use = script.uses(place); use > 0; --use) {
         for (place.element = 0; place.element < elements_of(script.parameters[p]); ++place.element) {
@@ -71,7 +72,7 @@ core::Result<ScriptResult> run_script(SimulatedRank& rank, const Script& script)
   ScriptResult result;
   for (std::int64_t step = 0; step < script.steps; ++step) {
     TRY(session->begin_step(script.learning_rate));
-    for (core::Lane lane : session->lanes()) TRY(run_lane(*session, script, lane));
+    for (core::Lane lane : session->lanes()) TRY(run_lane(rank, *session, script, lane));
     auto refusal = script.refusal(rank.rank(), session->next_step());
     result.outcomes.push_back(TRY(session->finish_step(refusal)));
     TRY(session->publish_all());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@ struct Script {
   std::function<float(const GradientPlace&)> gradient = [](const auto&) { return 1.0F; };
   /// How often the parameter's gradient comes in this lane and microbatch; each time a whole one.
   std::function<int(const GradientPlace&)> uses = [](const auto&) { return 1; };
+  std::chrono::nanoseconds backward_time{};  ///< of each parameter, before its gradient
   std::function<std::string(core::Rank, core::Step)> refusal = [](auto, auto) { return std::string(); };
 };
 

@@ -120,6 +120,21 @@ TEST(Job, GivesEachDtypeABufferAndEachParameterAPlaceInIt) {
   }
 }
 
+TEST(Job, NumbersBucketsInTheOrderOfBackwardThoughTheirDtypesTakeTurns) {
+  const auto narrow = core::DType::bf16;
+  TrainingOptions options;
+  options.bucket_elements = 1;
+
+  auto job = plan_job({{"a", {4}}, {"b", {4}, narrow}, {"c", {4}}, {"d", {4}, narrow}}, options, {2});
+
+  ASSERT_TRUE(job);
+  ASSERT_EQ(job->buckets.size(), 4u);
+  for (std::uint32_t bucket = 0; bucket < 4; ++bucket) {
+    EXPECT_EQ(job->buckets[bucket].parameters, std::vector<std::uint32_t>{3 - bucket});
+    EXPECT_EQ(job->parameters[3 - bucket].bucket, bucket);
+  }
+}
+
 /// Σ over ranks of what they own = all elements of all parameters, once an instance of the optimizer.
 TEST(Job, ShardsOfTheOptimizerCoverEveryElementOnceAnInstance) {
   for (int instances : {1, 2}) {
