@@ -156,9 +156,9 @@ std::size_t DataPlane::allocated_bytes() const {
 
 DataPlaneTimes DataPlane::times() const {
   auto began = state_->operation_began_ns.load();
-  auto running = began == 0 ? 0 : state_->device.now().count() - began;
-  return {std::chrono::nanoseconds(state_->communication_ns.load() + running),
-          std::chrono::nanoseconds(state_->optimizer_ns.load())};
+  const auto now = state_->device.now();
+  auto running = began == 0 ? 0 : now.count() - began;
+  return {std::chrono::nanoseconds(state_->communication_ns.load() + running), state_->updating.total(now)};
 }
 
 std::chrono::nanoseconds DataPlane::last_launch(std::uint32_t bucket) const {

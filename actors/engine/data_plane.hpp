@@ -39,7 +39,7 @@ struct LoadedBytes {
   gpu::Operation operation(std::chrono::nanoseconds deadline) const;
 };
 
-/// How long the device was busy with what, since the beginning; a collective that runs counts up to now.
+/// How long the device was busy with what, since the beginning; what runs counts up to now.
 struct DataPlaneTimes {
   std::chrono::nanoseconds communication{};
   std::chrono::nanoseconds optimizer{};

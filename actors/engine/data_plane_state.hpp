@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/engine/arena.hpp"
+#include "actors/engine/busy_time.hpp"
 #include "actors/engine/data_plane.hpp"
 
 namespace troupe::actors {
@@ -22,6 +23,7 @@ struct DataPlane::State {
     gpu::Event exchanged;  ///< on "communication": its collective has brought what it brings
     gpu::Event reduced;    ///< on "update": the reduced gradient lies in slot 0
     gpu::Event updated;    ///< on "update": the optimizer has stepped this rank's shard
+    std::chrono::nanoseconds update_began{};  ///< touched by notifications of "update" only
     std::atomic<std::int64_t> optimizer_steps{0};
     std::atomic<std::int64_t> launched_ns{0};
   };
@@ -30,6 +32,8 @@ struct DataPlane::State {
 
   core::Rank rank() const { return options.rank; }
   int slot_of(core::Lane lane) const;
+  /// Slots that hold something when a bucket is reduced, from 0.
+  int reduced_slots() const;
   bool is_ordered() const { return job.options.numerics == core::Numerics::ordered; }
   /// What multiplies a gradient once everything is summed.
   float scale() const;
@@ -81,11 +85,11 @@ struct DataPlane::State {
   Arena arena;
   DataPlaneGroups groups;
   gpu::Stream compute;  ///< null for trainers that compute on the host's thread
+  gpu::Event read;      ///< on "compute": the trainer has read what it reads of the step's parameters
   gpu::Stream accumulate;
   gpu::Stream communication;
   gpu::Stream update;
   std::vector<std::unique_ptr<Bucket>> buckets;
-  gpu::Event read;      ///< on "compute": the trainer has read what it reads of the step's parameters
   std::array<gpu::Event, Arena::kScratchCredits>
       credit_free;  ///< on "update": the exchange's bytes were read
   gpu::Event verdict_ready;
@@ -94,9 +98,8 @@ struct DataPlane::State {
   PrepareVerdict verdict;                 ///< what the supervisor asked for; read when the entry is launched
   std::mutex verdict_mutex;               // guards verdict
   std::atomic<std::int64_t> operation_began_ns{0};  ///< of what "communication" carries now; 0: nothing
-  std::atomic<std::int64_t> update_began_ns{0};     ///< of what "update" carries now
   std::atomic<std::int64_t> communication_ns{0};
-  std::atomic<std::int64_t> optimizer_ns{0};
+  BusyTime updating;
 };
 
 }  // namespace troupe::actors

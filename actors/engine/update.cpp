@@ -19,6 +19,10 @@ int DataPlane::State::slot_of(core::Lane lane) const {
   return is_ordered() ? core::lane_slot(lane, held(), job.options.lanes) : 0;
 }
 
+int DataPlane::State::reduced_slots() const {
+  return is_ordered() ? static_cast<int>(core::subtree_roots(held(), job.options.lanes).size()) : 1;
+}
+
 float DataPlane::State::scale() const {
   if (!job.options.average) return 1.0F;
   return 1.0F / static_cast<float>(job.options.lanes * job.options.microbatches);
@@ -97,21 +101,24 @@ void DataPlane::State::step_shard(const StepShard& work) {
   const auto& place = job.buckets[work.bucket];
   update->wait(state.exchanged.get());
   if (compute) update->wait(read.get());
-  update->notify([this] { update_began_ns = device.now().count(); });
+  // ParameterShards enqueue at the same time, so that the tasks of two buckets may take turns.
+  update->notify([this, &state] {
+    state.update_began = device.now();
+    updating.begin(state.update_began);
+  });
   if (work.commit) {
     auto step = state.optimizer_steps.load() + 1;
     for (const auto& segment : segments(work.bucket)) step_segment(work.bucket, segment, work, step);
     state.optimizer_steps = step;
   }
-  for (int slot = 0; slot < arena.slots(); ++slot) {
+  // Those above were cleared when they were merged.
+  for (int slot = 0; slot < reduced_slots(); ++slot)
     gpu::zero(arena.gradients(place.buffer, slot, place.range), update.get());
-  }
   update->record(state.updated.get());
-  update->notify([this, work] {
+  update->notify([this, &state, work] {
     auto now = device.now();
-    const std::chrono::nanoseconds began(update_began_ns.load());
-    optimizer_ns += (now - began).count();
-    trace_span("update", fmt::format("optimizer bucket {}", work.bucket), began, now,
+    updating.end(now);
+    trace_span("update", fmt::format("optimizer bucket {}", work.bucket), state.update_began, now,
                bucket_flow(work.step.value, work.bucket));
     say(messages::Role::parameter_shard, work.bucket, messages::ShardStepped{work.step, work.bucket});
   });
