@@ -101,7 +101,8 @@ std::shared_ptr<const ComputeWatch> DataPlane::watch_compute() {
 }
 
 BusyMoment DataPlane::moment() const {
-  return {state_->device.now(), times().communication};
+  const auto busy = times();
+  return {state_->device.now(), busy.communication, busy.optimizer};
 }
 
 gpu::BufferView DataPlane::parameter(std::uint32_t parameter) const {

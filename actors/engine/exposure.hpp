@@ -7,10 +7,11 @@
 
 namespace troupe::actors {
 
-/// A moment by the device's clock, and how long "communication" had been busy until then.
+/// A moment by the device's clock, and how long "communication" and the optimizer had been busy until then.
 struct BusyMoment {
   std::chrono::nanoseconds at{};
   std::chrono::nanoseconds communication{};
+  std::chrono::nanoseconds optimizer{};
 };
 
 /// Learns when the compute stream ran out of work. Thread safe.
@@ -30,11 +31,19 @@ class ComputeWatch {
   std::optional<BusyMoment> reached_;
 };
 
-/// What a wait of the trainer's thread cost: the time in which nothing was computed, and the part of it in
-/// which "communication" was busy.
+/// What a wait of the trainer's thread cost: the time in which nothing was computed, the part of it in which
+/// "communication" was busy, and of the rest the part in which the optimizer was.
 struct Exposure {
   std::chrono::nanoseconds total{};
   std::chrono::nanoseconds communication{};
+  std::chrono::nanoseconds optimizer{};
+
+  Exposure& operator+=(const Exposure& other) {
+    total += other.total;
+    communication += other.communication;
+    optimizer += other.optimizer;
+    return *this;
+  }
 };
 
 /// Of a wait from `begin` to `end`. A trainer that computes on a stream (`watch`, asked for at the beginning)
@@ -45,9 +54,11 @@ inline Exposure exposure(BusyMoment begin, BusyMoment end, const ComputeWatch* w
     if (!idle) return {};
     if (idle->at > begin.at) begin = *idle;
   }
-  const auto total = std::max(end.at - begin.at, std::chrono::nanoseconds::zero());
-  return {total,
-          std::clamp(end.communication - begin.communication, std::chrono::nanoseconds::zero(), total)};
+  constexpr auto kNothing = std::chrono::nanoseconds::zero();
+  const auto total = std::max(end.at - begin.at, kNothing);
+  const auto communication = std::clamp(end.communication - begin.communication, kNothing, total);
+  const auto optimizer = std::clamp(end.optimizer - begin.optimizer, kNothing, total - communication);
+  return {total, communication, optimizer};
 }
 
 }  // namespace troupe::actors

@@ -183,9 +183,7 @@ core::Result<void> Session::exposed(const std::function<core::Result<void>()>& w
   const auto begin = data_plane_->moment();
   auto result = wait();
   const auto end = data_plane_->moment();
-  const auto cost = exposure(begin, end, watch.get());
-  exposed_ += cost.total;
-  exposed_communication_ += cost.communication;
+  exposed_ += exposure(begin, end, watch.get());
   if (tracer_)
     tracer_->add(
         {core::TraceEvent::Kind::span, std::string(kTrainer), std::string(kWaits), begin.at, end.at, 0, 0});
@@ -202,7 +200,6 @@ core::Result<void> Session::begin_step(double learning_rate) {
   }
   step_began_ = world_.device().now();
   exposed_ = {};
-  exposed_communication_ = {};
   times_before_ = data_plane_->times();
   losses_.clear();
   std::fill(last_gradient_.begin(), last_gradient_.end(), std::chrono::nanoseconds{0});
@@ -255,10 +252,10 @@ void Session::end_lane(double loss) {
   for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket) {
     post(Role::gradient_bucket, bucket, messages::LaneEnded{step_, lane_});
   }
-  data_plane_->mark_read();
 }
 
 core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_t wishes) {
+  data_plane_->mark_read();
   post(Role::rank_supervisor, 0, messages::BackwardFinished{step_, losses_, std::move(refusal), wishes});
   messages::StepDecided decided;
   TRY(exposed([&]() -> core::Result<void> {
@@ -281,7 +278,10 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   outcome.clip_factor = decided.clip_factor;
   outcome.wishes = decided.verdict.wishes;
   optimizer_steps_ += decided.commit ? 1 : 0;
-  outcome.times = {now - step_began_, exposed_, exposed_communication_,
+  outcome.times = {now - step_began_,
+                   exposed_.total,
+                   exposed_.communication,
+                   exposed_.optimizer,
                    times.communication - times_before_.communication,
                    times.optimizer - times_before_.optimizer};
   if (tracer_) {

@@ -95,11 +95,14 @@ struct StepTimes {
   std::chrono::nanoseconds total{};
   std::chrono::nanoseconds exposed{};
   std::chrono::nanoseconds
-      exposed_communication{};               ///< the part of it in which the communication stream was busy
-  std::chrono::nanoseconds communication{};  ///< the communication stream was busy, hidden or not
-  std::chrono::nanoseconds optimizer{};      ///< the update stream was stepping the optimizer, hidden or not
+      exposed_communication{};  ///< the part of it in which the communication stream was busy
+  std::chrono::nanoseconds exposed_optimizer{};  ///< of the rest, the part in which the optimizer was
+  std::chrono::nanoseconds communication{};      ///< the communication stream was busy, hidden or not
+  std::chrono::nanoseconds optimizer{};  ///< the update stream was stepping the optimizer, hidden or not
 
   std::chrono::nanoseconds compute() const { return total - exposed; }
+  /// Exposed, and for nothing of the device that is measured: messages, sums over lanes, other ranks.
+  std::chrono::nanoseconds other_waits() const { return exposed - exposed_communication - exposed_optimizer; }
 };
 
 struct StepOutcome {
@@ -296,8 +299,7 @@ class Session {
   std::vector<messages::LaneLoss> losses_;
   std::vector<std::chrono::nanoseconds> last_gradient_;  ///< per bucket
   std::chrono::nanoseconds step_began_{};
-  std::chrono::nanoseconds exposed_{};
-  std::chrono::nanoseconds exposed_communication_{};
+  Exposure exposed_;  ///< of the step so far
   DataPlaneTimes times_before_;
   std::vector<double> launch_latencies_us_;
 };

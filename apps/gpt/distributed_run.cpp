@@ -61,7 +61,8 @@ class Narrator {
     record.compute_seconds = seconds(outcome.times.compute());
     record.communication_seconds = seconds(outcome.times.communication);
     record.exposed_communication_seconds = seconds(outcome.times.exposed_communication);
-    record.optimizer_seconds = seconds(outcome.times.exposed - outcome.times.exposed_communication);
+    record.optimizer_seconds = seconds(outcome.times.exposed_optimizer);
+    record.other_wait_seconds = seconds(outcome.times.other_waits());
     record.gradient_norm = outcome.gradient_norm;
     record.learning_rate = learning_rate;
     if (peak_flops_ > 0) {

@@ -34,6 +34,7 @@ StepRecord step_of(const json& line) {
   step.communication_seconds = number(line, "communication_seconds");
   step.exposed_communication_seconds = number(line, "exposed_communication_seconds");
   step.optimizer_seconds = number(line, "optimizer_seconds");
+  step.other_wait_seconds = number(line, "other_wait_seconds");
   step.gradient_norm = number(line, "gradient_norm");
   step.learning_rate = number(line, "learning_rate");
   step.committed = line.at("committed").get<bool>();
@@ -64,6 +65,7 @@ json to_json_line(const StepRecord& step) {
                {"communication_seconds", number(step.communication_seconds)},
                {"exposed_communication_seconds", number(step.exposed_communication_seconds)},
                {"optimizer_seconds", number(step.optimizer_seconds)},
+               {"other_wait_seconds", number(step.other_wait_seconds)},
                {"gradient_norm", number(step.gradient_norm)},
                {"learning_rate", number(step.learning_rate)},
                {"committed", step.committed}};

@@ -35,7 +35,8 @@ struct StepRecord {
   double compute_seconds = 0;
   double communication_seconds = 0;
   double exposed_communication_seconds = 0;
-  double optimizer_seconds = 0;  ///< the step waited for the update, or for the runtime itself
+  double optimizer_seconds = 0;   ///< the step waited while the optimizer ran, and no communication did
+  double other_wait_seconds = 0;  ///< the step waited for anything else: other ranks, the runtime itself
   double gradient_norm = 0;
   double learning_rate = 0;
   /// Operations of the model a second, as a share of what the devices are taken to do at their best.

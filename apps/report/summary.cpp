@@ -72,6 +72,7 @@ RunSummary summarize(const RunRecord& record) {
   summary.compute_share = share(total(steps, &StepRecord::compute_seconds), all);
   summary.exposed_share = share(exposed, all);
   summary.optimizer_share = share(total(steps, &StepRecord::optimizer_seconds), all);
+  summary.other_wait_share = share(total(steps, &StepRecord::other_wait_seconds), all);
   summary.hidden_share = std::max(0.0, share(communication - exposed, communication));
   return summary;
 }
@@ -88,7 +89,8 @@ std::vector<std::pair<std::string, std::string>> summary_rows(const RunSummary& 
       {"step time (p99)", milliseconds_text(summary.step_seconds_p99)},
       {"compute", percent_text(summary.compute_share)},
       {"exposed communication", percent_text(summary.exposed_share)},
-      {"optimizer", percent_text(summary.optimizer_share)},
+      {"exposed optimizer", percent_text(summary.optimizer_share)},
+      {"other waits", percent_text(summary.other_wait_share)},
       {"communication hidden", percent_text(summary.hidden_share)},
   };
   if (summary.refused_steps > 0) rows.emplace_back("refused steps", fmt::format("{}", summary.refused_steps));

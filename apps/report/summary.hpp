@@ -25,6 +25,7 @@ struct RunSummary {
   double compute_share = 0;
   double exposed_share = 0;
   double optimizer_share = 0;
+  double other_wait_share = 0;
   double hidden_share = 0;  ///< of the communication, how much ran under something else
 };
 

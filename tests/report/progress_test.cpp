@@ -127,6 +127,8 @@ TEST(Summary, JudgesTheStepsAfterTheFirst) {
   EXPECT_EQ(summary.step_seconds_p99, 0.5);
   EXPECT_NEAR(summary.hidden_share, 0.75, 1e-12);
   EXPECT_NEAR(summary.exposed_share, 5 / 50.4, 1e-12);
+  EXPECT_NEAR(summary.optimizer_share, 4 / 50.4, 1e-12);
+  EXPECT_NEAR(summary.other_wait_share, 1 / 50.4, 1e-12);
 }
 
 TEST(Summary, HasNothingToSayOfARunWithoutSteps) {

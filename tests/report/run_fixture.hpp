@@ -38,7 +38,8 @@ inline StepRecord step_at(std::int64_t step) {
           .compute_seconds = 0.4,
           .communication_seconds = 0.2,
           .exposed_communication_seconds = 0.05,
-          .optimizer_seconds = 0.05,
+          .optimizer_seconds = 0.04,
+          .other_wait_seconds = 0.01,
           .gradient_norm = 1.25,
           .learning_rate = 1e-3,
           .committed = true};

@@ -41,6 +41,8 @@ TEST(RunRecord, GivesBackWhatWasWritten) {
   EXPECT_FALSE(record->steps[0].committed);
   EXPECT_EQ(record->steps[1].loss, 2.5);
   EXPECT_EQ(record->steps[1].exposed_communication_seconds, 0.05);
+  EXPECT_EQ(record->steps[1].optimizer_seconds, 0.04);
+  EXPECT_EQ(record->steps[1].other_wait_seconds, 0.01);
   EXPECT_EQ(record->steps[1].evaluation_loss, std::nullopt);
   EXPECT_EQ(record->steps[1].model_flop_utilisation, std::nullopt);
   EXPECT_EQ(record->events.at(0).kind, "failure");

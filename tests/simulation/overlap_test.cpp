@@ -46,6 +46,21 @@ TEST(Overlap, HidesMostOfTheCommunicationAndShortensTheStep) {
   }
 }
 
+TEST(StepTimes, SayHowMuchOfTheWaitWasTheOptimizerAndNotAnythingElse) {
+  auto options = tiny_job(core::Strategy::ddp, false);
+  options.steps = kSteps;
+
+  const auto outcome = simulate_tiny(2, 1, options);
+
+  ASSERT_EQ(problems_of(outcome.report), "");
+  for (const auto& step : outcome.ranks[0].outcomes) {
+    // Nothing is communicated during the update of DDP, and without overlap the trainer waits for it.
+    EXPECT_GT(step.times.exposed_optimizer.count(), 0);
+    EXPECT_EQ(step.times.exposed_optimizer, step.times.optimizer);
+    EXPECT_GT(step.times.other_waits().count(), 0) << "messages take time, too";
+  }
+}
+
 /// Spans of collectives and instants of gradients, by the flow of their step and bucket.
 struct Flow {
   std::vector<std::chrono::nanoseconds> gradients;
@@ -97,21 +112,6 @@ TEST(Overlap, LaunchesABucketOnceAStepAndNeverBeforeItsLastGradient) {
   }
 }
 
-TEST(Session, SaysTheSameTwiceWhenNothingIsOnItsWay) {
-  SimulationOptions simulation;
-  simulation.ranks = {2};
-  auto options = tiny_job(core::Strategy::zero1);
-  auto outcome = simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {
-    auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
-    auto before = rank.message_count();
-    for (int i = 0; i < 3; ++i) {
-      TRY(session->publish_all());
-      TRY(session->before_use(0));
-    }
-    bool silent = rank.message_count() == before;
-    TRY(session->leave());
-}
-
 TEST(Overlap, LaunchesEveryBucketUnderTheBackwardOfTheNextThoughTheirDtypesTakeTurns) {
   const auto narrow = core::DType::bf16;
   auto script = traced_script(true);
@@ -136,6 +136,21 @@ TEST(Overlap, LaunchesEveryBucketUnderTheBackwardOfTheNextThoughTheirDtypesTakeT
       }
     }
   }
+}
+
+TEST(Session, SaysTheSameTwiceWhenNothingIsOnItsWay) {
+  SimulationOptions simulation;
+  simulation.ranks = {2};
+  auto options = tiny_job(core::Strategy::zero1);
+  auto outcome = simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {
+    auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
+    auto before = rank.message_count();
+    for (int i = 0; i < 3; ++i) {
+      TRY(session->publish_all());
+      TRY(session->before_use(0));
+    }
+    bool silent = rank.message_count() == before;
+    TRY(session->leave());
     return silent;
   });
 

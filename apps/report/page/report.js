@@ -68,14 +68,15 @@
     if (evaluation.some(known)) loss.push({ name: "evaluation", values: evaluation, color: "var(--orange)" });
     add({ title: "Loss", unit: "nats per token", series: loss, format: fixed(4) });
 
-    // What is in none of the three parts is left out of the plot, and told in its tooltip.
+    // What is in none of the four parts is left out of the plot, and told in its tooltip.
     add({
       title: "Step time", unit: "ms", stacked: true, zeroBased: true, format: milliseconds,
       tick: (value) => String(Number((value * 1e3).toPrecision(6))),
       series: [
         { name: "compute", values: column("compute_seconds"), color: "var(--blue)" },
         { name: "exposed communication", values: column("exposed_communication_seconds"), color: "var(--orange)" },
-        { name: "optimizer", values: column("optimizer_seconds"), color: "var(--green)" },
+        { name: "exposed optimizer", values: column("optimizer_seconds"), color: "var(--green)" },
+        { name: "other waits", values: column("other_wait_seconds"), color: "var(--violet)" },
       ],
       more: (i) => [["whole step", milliseconds(column("step_seconds")[i] || 0)],
                     ["all communication", milliseconds(column("communication_seconds")[i] || 0)]],
@@ -141,7 +142,7 @@
   // Thousands of rows are made only for whoever asks for them.
   function stepTable() {
     const names = ["loss", "evaluation_loss", "tokens_per_second", "step_seconds", "compute_seconds",
-      "communication_seconds", "exposed_communication_seconds", "optimizer_seconds", "gradient_norm", "learning_rate"];
+      "communication_seconds", "exposed_communication_seconds", "optimizer_seconds", "other_wait_seconds", "gradient_norm", "learning_rate"];
     at("all-steps").addEventListener("toggle", () => {
       if (at("all-steps").querySelector("table")) return;
       const cell = (value) => (known(value) ? String(Number(value.toPrecision(5))) : "");

@@ -11,14 +11,24 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-BusyMoment moment(int at, int communication) {
-  return {nanoseconds(at), nanoseconds(communication)};
+BusyMoment moment(int at, int communication, int optimizer = 0) {
+  return {nanoseconds(at), nanoseconds(communication), nanoseconds(optimizer)};
 }
 
 TEST(Exposure, OfATrainerOnTheHostIsTheWholeWait) {
   const auto cost = exposure(moment(100, 10), moment(160, 50), nullptr);
   EXPECT_EQ(cost.total.count(), 60);
   EXPECT_EQ(cost.communication.count(), 40);
+}
+
+TEST(Exposure, IsTheOptimizersAsFarAsItIsNotThatOfCommunication) {
+  const auto apart = exposure(moment(100, 10, 5), moment(160, 30, 20), nullptr);
+  EXPECT_EQ(apart.communication.count(), 20);
+  EXPECT_EQ(apart.optimizer.count(), 15);
+
+  const auto at_once = exposure(moment(100, 10, 5), moment(160, 60, 35), nullptr);
+  EXPECT_EQ(at_once.communication.count(), 50);
+  EXPECT_EQ(at_once.optimizer.count(), 10);
 }
 
 TEST(Exposure, BeginsWhenTheComputeStreamIsEmpty) {
