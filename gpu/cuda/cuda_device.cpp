@@ -73,7 +73,8 @@ class CudaDevice final : public Device {
   void observe(TaskObserver observer) override {
     if (observer && !context_.clock.is_set()) {
       const DeviceGuard guard(context_.device());
-      if (!context_.check(context_.clock.set(context_.timing_events, memory_->stream()))) return;
+      const auto deadline = context_.options.drain_deadline;
+      if (!context_.check(context_.clock.set(context_.timing_events, memory_->stream(), deadline))) return;
     }
     context_.observer.set(std::move(observer));
   }

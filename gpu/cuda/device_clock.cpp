@@ -1,5 +1,6 @@
 #include "gpu/cuda/device_clock.hpp"
 
+#include <thread>
 #include <utility>
 
 #include "gpu/cuda/status.hpp"
@@ -18,12 +19,25 @@ bool DeviceClock::is_set() const {
   return origin_.native() != nullptr;
 }
 
-core::Result<void> DeviceClock::set(EventPool& timing_events, cudaStream_t idle_stream) {
+core::Result<void> DeviceClock::set(EventPool& timing_events, cudaStream_t idle_stream,
+                                    std::chrono::nanoseconds deadline) {
   PooledEvent event = TRY(timing_events.take());
   TRY(cuda_result(cudaEventRecord(event.native(), idle_stream), "cudaEventRecord", device_));
-  cudaError_t status = cudaErrorNotReady;
-  while (status == cudaErrorNotReady) status = cudaEventQuery(event.native());
-  TRY(cuda_result(status, "cudaEventQuery", device_));
+  const DeviceTime begin = host_now();
+  for (;;) {
+    const cudaError_t status = cudaEventQuery(event.native());
+    if (status == cudaSuccess) break;
+    if (status != cudaErrorNotReady) return cuda_result(status, "cudaEventQuery", device_);
+    if (host_now() - begin >= deadline) {
+      return core::fail(
+          core::Errc::timeout,
+          "expected an event on an idle stream of device {} to complete within {} ms, so that "
+          "its clock can be told, but it has not; look with nvidia-smi who keeps the device busy",
+          device_, std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count());
+    }
+    // A pause would make the origin's time on the host late.
+    std::this_thread::yield();
+  }
   std::lock_guard lock(mutex_);
   origin_ = std::move(event);
   origin_time_ = host_now();

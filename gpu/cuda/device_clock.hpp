@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <mutex>
 
 #include "core/result.hpp"
@@ -16,8 +17,10 @@ class DeviceClock {
   explicit DeviceClock(int device) : device_(device) {}
 
   bool is_set() const;
-  /// Ties the two clocks together: an event is recorded on an idle stream and waited for.
-  core::Result<void> set(EventPool& timing_events, cudaStream_t idle_stream);
+  /// Ties the two clocks together: an event is recorded on an idle stream and waited for, which blocks.
+  /// Errc::timeout after `deadline`.
+  core::Result<void> set(EventPool& timing_events, cudaStream_t idle_stream,
+                         std::chrono::nanoseconds deadline);
 
   /// When a timing event was completed. Later ones may become the new origin: the driver counts milliseconds
   /// in fp32, which over hours are coarse.

@@ -11,8 +11,11 @@
 
 #include "gpu/cuda/cuda_device.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
+#include "gpu/cuda/device_clock.hpp"
+#include "gpu/cuda/event_pool.hpp"
 #include "gpu/kernels.hpp"
 #include "tests/cuda_emulation/control.hpp"
+#include "tests/gpu/cuda/spin.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -383,6 +386,30 @@ TEST_F(EmulatedCuda, CodeOfTheHostThatReachesForDeviceMemoryIsFound) {
   EXPECT_DEATH(std::memset(buffer.view().data, 0, 1), "use-after-poison");
 }
 #endif
+
+TEST_F(EmulatedCuda, AClockIsNotTiedToThatOfADeviceWhoseStreamDoesNotEnd) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
+  Spin spin;
+  ASSERT_EQ(launch_spin(&spin, stream), cudaSuccess);
+  {
+    EventPool events(0, EventPool::Timing::with);
+    DeviceClock clock(0);
+
+    const auto hung = clock.set(events, stream, 0ns);
+    const bool is_set = clock.is_set();
+    std::atomic_ref<std::uint32_t>(spin.released).store(1);
+    const auto idle = clock.set(events, stream, 60s);
+
+    ASSERT_FALSE(hung);
+    EXPECT_EQ(hung.error().code, core::Errc::timeout);
+    EXPECT_THAT(hung.error().message, HasSubstr("expected an event on an idle stream of device 0"));
+    EXPECT_FALSE(is_set);
+    EXPECT_TRUE(idle);
+    EXPECT_TRUE(clock.is_set());
+  }
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
 
 }  // namespace
 }  // namespace troupe::gpu
