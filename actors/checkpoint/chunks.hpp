@@ -36,4 +36,14 @@ std::vector<SaveChunk> chunks_of(const core::SaveStructure& structure,
                                  std::span<const core::PlannedFile> files,
                                  std::span<const std::uint32_t> bucket_of, std::uint64_t chunk_bytes);
 
+/// Bytes that a staging buffer has beyond its chunk.
+std::uint64_t staging_slack(std::uint64_t chunk_bytes);
+
+/// Sizes of the chunks that staging buffers are for, the smallest first: those of a save of everything, of
+/// which the largest stay when `staging_bytes` are not enough for all with their slack; at least one. The
+/// last holds any chunk.
+std::vector<std::uint64_t> staging_buffers(const core::SaveStructure& structure,
+                                           std::span<const std::uint32_t> bucket_of,
+                                           std::uint64_t chunk_bytes, std::uint64_t staging_bytes);
+
 }  // namespace troupe::actors

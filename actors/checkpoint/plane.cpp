@@ -21,14 +21,8 @@ namespace {
 
 constexpr std::size_t kBlock = 4096;
 constexpr std::size_t kSlack = 2 * kBlock;
-/// Below it a chunk is not worth being aligned.
-constexpr std::uint64_t kAlignedChunk = std::uint64_t{1} << 20;
 
 }  // namespace
-
-std::uint64_t staging_slack(std::uint64_t chunk_bytes) {
-  return chunk_bytes >= kAlignedChunk ? kSlack : 0;
-}
 
 /// A file that is being written.
 struct CheckpointPlane::File {
@@ -53,10 +47,8 @@ Result<std::unique_ptr<CheckpointPlane>> CheckpointPlane::create(gpu::Device& de
                                                                  Storage& storage, Options options) {
   std::unique_ptr<CheckpointPlane> plane(
       new CheckpointPlane(data, state, memory, storage, std::move(options)));
-  for (std::uint32_t credit = 0; credit < plane->options_.credits; ++credit) {
-    plane->staging_.push_back(TRY(
-        device.allocate_staging(plane->options_.chunk_bytes + staging_slack(plane->options_.chunk_bytes))));
-  }
+  for (auto bytes : plane->options_.staging)
+    plane->staging_.push_back(TRY(device.allocate_staging(bytes + staging_slack(bytes))));
   plane->stream_ = TRY(device.create_stream({"staging", -1}));
   return plane;
 }

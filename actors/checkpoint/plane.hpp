@@ -21,9 +21,6 @@
 
 namespace troupe::actors {
 
-/// Bytes that a staging buffer has beyond its chunk.
-std::uint64_t staging_slack(std::uint64_t chunk_bytes);
-
 /// Carries out what CheckpointWriter and CheckpointCoordinator ask for: copies into staging buffers on a
 /// stream of its own ("staging"), writes on an I/O worker. It decides nothing; completions come back as
 /// messages.
@@ -33,7 +30,7 @@ class CheckpointPlane {
     core::Rank rank{};
     core::Epoch epoch{};
     std::uint64_t chunk_bytes = 0;
-    std::uint32_t credits = 0;
+    std::vector<std::uint64_t> staging;                         ///< as of staging_buffers()
     messages::Role writer = messages::Role::checkpoint_writer;  ///< who asks, and is answered
     bool sync = true;  ///< files survive the loss of power, not only of the process
     Retention retention;
@@ -42,7 +39,7 @@ class CheckpointPlane {
     std::function<void(const std::string& line)> log;   ///< what is not worth a failure
   };
 
-  /// Takes the staging buffers, chunk_bytes x credits, once. Everything given must outlive it; `memory` is
+  /// Takes the staging buffers, once. Everything given must outlive it; `memory` is
   /// where the pieces of `state` lie.
   static core::Result<std::unique_ptr<CheckpointPlane>> create(gpu::Device& device, const DataPlane& data,
                                                                const RankState& state,
@@ -57,7 +54,7 @@ class CheckpointPlane {
   void perform(const CheckpointWork& work);
 
   std::uint64_t chunk_bytes() const { return options_.chunk_bytes; }
-  std::uint32_t credits() const { return options_.credits; }
+  const std::vector<std::uint64_t>& staging() const { return options_.staging; }
 
  private:
   struct File;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <utility>
 
 #include "core/hash.hpp"
@@ -23,10 +22,8 @@ constexpr std::size_t kPartBytes = std::size_t{256} << 10;
 CheckpointWriterMachine::CheckpointWriterMachine(CheckpointWriterConfig config)
     : config_(std::move(config)),
       structure_text_(core::to_text(config_.structure)),
-      structure_hash_(core::hash64(structure_text_)),
-      free_credits_(config_.credits) {
-  // The last is taken first.
-  std::iota(free_credits_.rbegin(), free_credits_.rend(), 0U);
+      structure_hash_(core::hash64(structure_text_)) {
+  for (std::uint32_t credit = 0; credit < config_.staging.size(); ++credit) free_credits_.insert(credit);
 }
 
 void CheckpointWriterMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
@@ -130,19 +127,30 @@ void CheckpointWriterMachine::advance(Outbox& outbox) {
 }
 
 void CheckpointWriterMachine::stage_chunks(Save& save, Outbox& outbox) {
-  while (save.asked < save.chunks.size() && !free_credits_.empty()) {
+  while (save.asked < save.chunks.size()) {
     // In order, so that they come to the files in order.
-    if (!save.buckets[save.chunks[save.asked].bucket].held) return;
-    outbox.perform(StageChunk{save.sequence, save.asked, free_credits_.back()});
-    free_credits_.pop_back();
+    const auto& chunk = save.chunks[save.asked];
+    if (!save.buckets[chunk.bucket].held) return;
+    const auto credit = take_credit(chunk.bytes);
+    if (!credit) return;
+    outbox.perform(StageChunk{save.sequence, save.asked, *credit});
     save.asked += 1;
   }
+}
+
+std::optional<std::uint32_t> CheckpointWriterMachine::take_credit(std::uint64_t bytes) {
+  const auto found = std::find_if(free_credits_.begin(), free_credits_.end(),
+                                  [&](std::uint32_t credit) { return config_.staging[credit] >= bytes; });
+  if (found == free_credits_.end()) return std::nullopt;
+  const auto credit = *found;
+  free_credits_.erase(found);
+  return credit;
 }
 
 void CheckpointWriterMachine::on(const messages::ChunkStaged& staged, Outbox& outbox) {
   Save* save = current(staged.sequence);
   if (save == nullptr || save->state != State::staging) {
-    free_credits_.push_back(staged.credit);
+    free_credits_.insert(staged.credit);
   } else {
     const auto bucket = save->chunks[staged.chunk].bucket;
     save->staged += 1;
@@ -154,7 +162,7 @@ void CheckpointWriterMachine::on(const messages::ChunkStaged& staged, Outbox& ou
 }
 
 void CheckpointWriterMachine::on(const messages::ChunkWritten& written, Outbox& outbox) {
-  free_credits_.push_back(written.credit);
+  free_credits_.insert(written.credit);
   Save* save = current(written.sequence);
   if (save != nullptr && (save->state == State::staging || save->state == State::staged)) {
     if (written.failure.failed) {

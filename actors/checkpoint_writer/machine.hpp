@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,7 +24,9 @@ struct CheckpointWriterConfig {
   core::SaveStructure structure;         ///< what this rank could write
   std::vector<std::uint32_t> bucket_of;  ///< per piece
   std::uint64_t chunk_bytes = 0;
-  std::uint32_t credits = 0;  ///< staging buffers of chunk_bytes each
+  /// Sizes of the chunks that staging buffers are for, the smallest first; the last holds any chunk. Each
+  /// buffer is a credit.
+  std::vector<std::uint64_t> staging;
   /// Who says what is written and where.
   messages::Address coordinator{core::Rank{0}, messages::Role::checkpoint_coordinator, 0};
   /// A save that holds up updates for longer fails, so that a disk that does not answer is no reason for the
@@ -94,6 +98,8 @@ class CheckpointWriterMachine final : public Machine {
   /// Watches the oldest save that holds buckets.
   void watch(Outbox& outbox);
   void stage_chunks(Save& save, Outbox& outbox);
+  /// The smallest free staging buffer that holds so many bytes.
+  std::optional<std::uint32_t> take_credit(std::uint64_t bytes);
   void release(Save& save, std::uint32_t bucket, Outbox& outbox);
   void fail(Save& save, messages::Failure failure, Outbox& outbox);
   /// The save that is worked on, when it has this sequence.
@@ -111,7 +117,7 @@ class CheckpointWriterMachine final : public Machine {
                             ///< hold it up
   std::uint64_t last_begun_ = 0;
   std::vector<messages::BucketHeld> early_;  ///< of a save whose SaveBegan is still on its way here
-  std::vector<std::uint32_t> free_credits_;
+  std::set<std::uint32_t> free_credits_;
   std::uint64_t watched_ = 0;  ///< the save that the timer is for; 0: none
   State last_ = State::idle;   ///< how the last save ended
 };

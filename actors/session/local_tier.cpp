@@ -42,10 +42,6 @@ core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::B
   cliques_ = options_.cliques.empty()
                  ? TRY(core::make_cliques(world_.world(), options_.jump, options_.factor))
                  : TRY(core::sorted_cliques(world_.world(), options_.cliques));
-  std::uint64_t bytes = 0;
-  for (const auto& piece : state_.structure.pieces) bytes += state_.structure.bytes_of(piece);
-  // No more than everything at once could fill, a chunk of each bucket being short.
-  const auto most = bytes / options_.chunk_bytes + 1 + buckets_;
   auto post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
   auto run_io = [this](std::function<void()> job) { world_.run_local_io(std::move(job)); };
   auto log = [this](const std::string& line) { world_.log(line); };
@@ -53,8 +49,9 @@ core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::B
   CheckpointPlane::Options copies;
   copies.rank = world_.rank();
   copies.epoch = world_.epoch();
-  copies.chunk_bytes = std::min(options_.chunk_bytes, std::max<std::uint64_t>(bytes, 1));
-  copies.credits = static_cast<std::uint32_t>(std::min(most, options_.staging_bytes / options_.chunk_bytes));
+  copies.chunk_bytes = options_.chunk_bytes;
+  copies.staging =
+      staging_buffers(state_.structure, state_.buckets(), copies.chunk_bytes, options_.staging_bytes);
   copies.writer = Role::local_writer;
   copies.sync = options_.sync;
   copies.post = post;
@@ -91,7 +88,7 @@ void LocalTier::spawn_roles() {
   writer.structure = state_.structure;
   writer.bucket_of = state_.buckets();
   writer.chunk_bytes = copies_->chunk_bytes();
-  writer.credits = copies_->credits();
+  writer.staging = copies_->staging();
   writer.coordinator = keeper_address;
   writer.tells_trainer = false;
   world_.spawn({rank, Role::local_writer, 0}, std::make_unique<CheckpointWriterMachine>(std::move(writer)));

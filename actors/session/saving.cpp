@@ -53,16 +53,12 @@ core::Result<void> Session::open_checkpoints() {
                       "{} bytes for staging hold no chunk of {} bytes; give at least one chunk",
                       wanted.staging_bytes, wanted.chunk_bytes);
   }
-  std::uint64_t bytes = 0;
-  for (const auto& piece : state_.structure.pieces) bytes += state_.structure.bytes_of(piece);
   CheckpointPlane::Options plane;
   plane.rank = world_.rank();
   plane.epoch = world_.epoch();
-  const auto chunk_bytes = wanted.chunk_bytes - staging_slack(wanted.chunk_bytes);
-  // No more than everything at once could fill, a chunk of each bucket being short.
-  const auto most = bytes / chunk_bytes + 1 + job_.buckets.size();
-  plane.chunk_bytes = std::min(chunk_bytes, std::max<std::uint64_t>(bytes, 1));
-  plane.credits = static_cast<std::uint32_t>(std::min(most, wanted.staging_bytes / wanted.chunk_bytes));
+  plane.chunk_bytes = wanted.chunk_bytes - staging_slack(wanted.chunk_bytes);
+  plane.staging =
+      staging_buffers(state_.structure, state_.buckets(), plane.chunk_bytes, wanted.staging_bytes);
   plane.retention = wanted.retention;
   plane.post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
   plane.run_io = [this](std::function<void()> job) { world_.run_io(std::move(job)); };
@@ -80,7 +76,7 @@ void Session::spawn_checkpoint_roles() {
   writer.structure = state_.structure;
   writer.bucket_of = state_.buckets();
   writer.chunk_bytes = checkpoint_plane_->chunk_bytes();
-  writer.credits = checkpoint_plane_->credits();
+  writer.staging = checkpoint_plane_->staging();
   // Before the collectives of other ranks, which wait for this one, count as hung.
   writer.hold_deadline = options_.step_deadline * 2 / 3;
   world_.spawn({world_.rank(), Role::checkpoint_writer, 0},

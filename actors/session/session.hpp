@@ -31,8 +31,8 @@ struct Wanted;
 
 /// How a session saves and loads; where is the world's business (RankWorld::storage).
 struct CheckpointOptions {
-  /// Memory for state that is copied but not written yet. A smaller budget makes the next update wait for the
-  /// disk; nothing else depends on it.
+  /// Most memory for state that is copied but not written yet; a smaller state takes less. A smaller budget
+  /// makes the next update wait for the disk; nothing else depends on it.
   std::uint64_t staging_bytes = std::uint64_t{256} << 20;
   std::uint64_t chunk_bytes = std::uint64_t{8} << 20;  ///< staged and written at once
   Retention retention;

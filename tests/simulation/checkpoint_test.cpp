@@ -96,6 +96,36 @@ TEST(Checkpoint, IsTheStateOfItsStepThoughTrainingGoesOn) {
   }
 }
 
+/// The device has room for what training takes, and for the state once more.
+TEST(Checkpoint, TakesNoMoreStagingThanThereIsState) {
+  auto options = tiny_job(core::Strategy::ddp);
+  options.layers = 20;
+  options.steps = 2;
+  SimulationOptions simulation;
+  simulation.ranks = {1};
+  std::size_t training = 0;
+  std::size_t state = 0;
+  simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {
+    auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
+    training = session->device_bytes();
+    // A parameter and its two moments.
+    for (const auto& spec : session->plan().specs)
+      state += 3 * sizeof(float) * static_cast<std::size_t>(spec.elements());
+    TRY(session->leave());
+    return true;
+  });
+  SimulatedStorage disk({});
+  simulation.storage = &disk;
+  simulation.device.memory_bytes = training + state;
+  options.save_every = 1;
+
+  const auto outcome = simulate_tiny(simulation, options);
+
+  ASSERT_EQ(problems_of(outcome.report), "");
+  ASSERT_EQ(outcome.ranks[0].saves.size(), 2u);
+  for (const auto& save : outcome.ranks[0].saves) EXPECT_TRUE(save.committed);
+}
+
 TEST(Checkpoint, FallsBackToTheNewestThatIsWholeAndSaysSo) {
   SimulatedStorage disk({});
   auto saving = saving_job(core::Strategy::zero1);

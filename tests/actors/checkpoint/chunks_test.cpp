@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace troupe::actors {
@@ -87,6 +88,41 @@ TEST(SaveChunks, CutAPieceOnlyWhenItDoesNotFitAlone) {
   EXPECT_EQ(chunks[1], (SaveChunk{0, 12, {{1, 0, 0, header + 12, 12, true}}}));
   EXPECT_EQ(chunks[2], (SaveChunk{0, 20, {{2, 0, 0, header + 24, 20, false}}}));
   EXPECT_EQ(chunks[3], (SaveChunk{0, 16, {{2, 0, 20, header + 44, 16, true}}}));
+}
+
+RC_GTEST_PROP(StagingBuffers, HoldAnyChunkOfAnySaveWithinTheirBudget, ()) {
+  const auto pieces = any_pieces();
+  const auto limit = *rc::gen::inRange<std::uint64_t>(1, 64);
+  const auto budget = *rc::gen::inRange<std::uint64_t>(limit, 256);
+
+  const auto buffers = staging_buffers(pieces.structure, pieces.bucket_of, limit, budget);
+
+  RC_ASSERT(!buffers.empty());
+  RC_ASSERT(std::is_sorted(buffers.begin(), buffers.end()));
+  RC_ASSERT(std::accumulate(buffers.begin(), buffers.end(), std::uint64_t{0}) <= budget);
+  for (const auto& chunk : chunks_of(pieces.structure, pieces.files, pieces.bucket_of, limit))
+    RC_ASSERT(chunk.bytes <= buffers.back());
+}
+
+/// A large bucket and twenty small ones, none of which fills a chunk.
+TEST(StagingBuffers, AreNoLargerThanTheState) {
+  core::SaveStructure structure;
+  std::vector<std::uint32_t> bucket_of;
+  for (std::uint32_t t = 0; t < 21; ++t) {
+    const std::int64_t elements = t == 0 ? 100 : 2;
+    structure.tensors.push_back({"t" + std::to_string(t), core::DType::f32, {elements}});
+    structure.pieces.push_back({t, core::Box::whole({elements})});
+    bucket_of.push_back(t);
+  }
+
+  const auto buffers = staging_buffers(structure, bucket_of, 256, 1 << 20);
+
+  ASSERT_EQ(buffers.size(), 22u);
+  EXPECT_TRUE(std::all_of(buffers.begin(), buffers.begin() + 20, [](auto bytes) { return bytes == 8; }));
+  EXPECT_EQ(buffers[20], 144u);
+  EXPECT_EQ(buffers[21], 256u);
+  EXPECT_EQ(staging_buffers(structure, bucket_of, 256, 450),
+            (std::vector<std::uint64_t>{8, 8, 8, 8, 8, 8, 144, 256}));
 }
 
 TEST(SaveChunks, AreNoneWithoutPieces) {

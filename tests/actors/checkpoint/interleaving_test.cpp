@@ -56,7 +56,7 @@ class Company {
     const bool sharded = draw_.below(2) == 0;
     for (int rank = 0; rank < world_; ++rank) {
       auto config = writer_of(rank, sharded);
-      config.credits = credits;
+      config.staging.assign(credits, 16);
       spawn({{rank}, Role::checkpoint_writer, 0}, std::make_unique<CheckpointWriterMachine>(config));
       for (std::uint32_t bucket = 0; bucket < kBuckets; ++bucket) {
         spawn({{rank}, Role::parameter_shard, bucket},

@@ -32,7 +32,7 @@ CheckpointWriterConfig small_writer() {
   config.structure.pieces = {{0, core::Box::whole({8})}, {1, core::Box::whole({4})}};
   config.bucket_of = {0, 1};
   config.chunk_bytes = 16;
-  config.credits = 2;
+  config.staging = {16, 16};
   return config;
 }
 
@@ -442,6 +442,52 @@ TEST(CheckpointWriter, TellsTheTrainerWhenItsOwnTensorsAreCopied) {
   probe.say(BucketHeld{1, 1});
   EXPECT_EQ(released_to(probe.say(ChunkStaged{1, 2, 0})),
             (std::vector{messages::Address{core::Rank{2}, messages::Role::trainer, 0}}));
+}
+
+/// Bucket 0 makes a chunk of 16 bytes and one of 8, bucket 1 one of 8.
+TEST(CheckpointWriter, TakesTheSmallestStagingBufferThatHoldsAChunk) {
+  auto config = small_writer();
+  config.structure.tensors = {{"a", core::DType::f32, {6}}, {"b", core::DType::f32, {2}}};
+  config.structure.pieces = {{0, core::Box::whole({6})}, {1, core::Box::whole({2})}};
+  config.staging = {8, 16};
+  CheckpointWriterMachine machine(config);
+  MachineProbe probe(machine);
+  probe.say(began(1));
+  probe.say(SavePlanned{1, "d", {0, 1}});
+
+  auto first = asked<StageChunk>(probe.say(BucketHeld{1, 0}));
+  auto other = asked<StageChunk>(probe.say(BucketHeld{1, 1}));
+  probe.say(ChunkStaged{1, 0, 1});
+  auto freed = asked<StageChunk>(probe.say(ChunkWritten{1, 0, 1, {}}));
+
+  ASSERT_EQ(first.size(), 2u);
+  EXPECT_EQ(first[0].credit, 1u);
+  EXPECT_EQ(first[1].credit, 0u);
+  EXPECT_TRUE(other.empty()) << "both are in use";
+  ASSERT_EQ(freed.size(), 1u);
+  EXPECT_EQ(freed[0].credit, 1u) << "a larger one does";
+}
+
+TEST(CheckpointWriter, WaitsForABufferThatIsLargeEnoughThoughASmallerOneIsFree) {
+  auto config = small_writer();
+  config.structure.tensors = {{"a", core::DType::f32, {8}}};
+  config.structure.pieces = {{0, core::Box::whole({8})}};
+  config.bucket_of = {0};
+  config.staging = {8, 16};
+  CheckpointWriterMachine machine(config);
+  MachineProbe probe(machine);
+  probe.say(began(1));
+  probe.say(SavePlanned{1, "d", {0}});
+
+  auto first = asked<StageChunk>(probe.say(BucketHeld{1, 0}));
+  probe.say(ChunkStaged{1, 0, 1});
+  auto second = asked<StageChunk>(probe.say(ChunkWritten{1, 0, 1, {}}));
+
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].credit, 1u);
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].chunk, 1u);
+  EXPECT_EQ(second[0].credit, 1u);
 }
 
 }  // namespace
