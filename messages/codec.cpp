@@ -8,6 +8,7 @@
 
 #include "messages/wire/decoder.hpp"
 #include "messages/wire/encoder.hpp"
+#include "messages/wire/kinds.hpp"
 
 namespace troupe::messages {
 namespace {
@@ -59,18 +60,21 @@ core::Result<void> survey(const char* data, std::size_t size) {
   return {};
 }
 
-/// The alternative of the variant whose place is `tag`.
+/// The alternative of the variant which has this tag.
 template <std::size_t I = 0>
-bool get_body(std::uint64_t tag, const msgpack::object& from, Message& out, wire::Decoder& decoder) {
-  if constexpr (I == std::variant_size_v<Message>) {
-    return decoder.stop("expected a tag below {}, found {}; a newer build may have sent it", I, tag);
+bool get_body(std::uint64_t tag, const msgpack::object& from, WireMessage& out, wire::Decoder& decoder) {
+  if constexpr (I == std::variant_size_v<WireMessage>) {
+    if (const auto name = wire::retired_name(tag); !name.empty()) {
+      return decoder.stop("{} is what a process says to itself alone; no peer may send it", name);
+    }
+    return decoder.stop("expected the tag of a message, found {}; another build may have sent it", tag);
   } else {
-    if (tag != I) return get_body<I + 1>(tag, from, out, decoder);
+    if (tag != wire::kWireKinds[I].tag) return get_body<I + 1>(tag, from, out, decoder);
     return decoder.get(from, out.emplace<I>()) || decoder.at(5);
   }
 }
 
-core::Result<Envelope> read(const msgpack::object& root) {
+core::Result<WireEnvelope> read(const msgpack::object& root) {
   if (root.type != msgpack::type::ARRAY || root.via.array.size == 0) {
     return core::fail(Errc::corrupt, "expected an envelope, found {}", wire::type_of(root));
   }
@@ -82,7 +86,7 @@ core::Result<Envelope> read(const msgpack::object& root) {
                       "expected version {} of the messages, found {}; run the same build on all ranks",
                       kProtocolVersion, version);
   }
-  Envelope envelope;
+  WireEnvelope envelope;
   std::uint64_t tag = 0;
   bool done = root.via.array.size == kEnvelopeFields
                   ? (decoder.get(part[0], version) || decoder.at(0)) &&
@@ -100,11 +104,11 @@ core::Result<Envelope> read(const msgpack::object& root) {
 
 }  // namespace
 
-std::vector<std::byte> encode(const Envelope& envelope) {
+std::vector<std::byte> encode(const WireEnvelope& envelope) {
   wire::Encoder encoder;
   encoder.array(kEnvelopeFields);
   encoder.put(kProtocolVersion);
-  encoder.put(envelope.body.index());
+  encoder.put(wire::kWireKinds[envelope.body.index()].tag);
   encoder.put(envelope.epoch);
   encoder.put(envelope.from);
   encoder.put(envelope.to);
@@ -112,7 +116,7 @@ std::vector<std::byte> encode(const Envelope& envelope) {
   return encoder.take();
 }
 
-core::Result<Envelope> decode(std::span<const std::byte> bytes) {
+core::Result<WireEnvelope> decode(std::span<const std::byte> bytes) {
   if (bytes.size() > kMaxEncodedBytes) {
     return core::fail(Errc::corrupt, "expected an envelope of at most {} bytes, found {}", kMaxEncodedBytes,
                       bytes.size());

@@ -15,11 +15,12 @@ inline constexpr unsigned kProtocolVersion = 2;
 inline constexpr std::size_t kMaxEncodedBytes = std::size_t{1} << 20;
 
 /// MessagePack: [version, tag, epoch, from, to, body]. A struct is the array of its members in order of
-/// declaration, an id or an enumerator is its number, a double is always a float 64.
-std::vector<std::byte> encode(const Envelope& envelope);
+/// declaration, an id or an enumerator is its number.
+std::vector<std::byte> encode(const WireEnvelope& envelope);
 
-/// Errc::corrupt for bytes which are no envelope (truncated, too long, a wrong type, an unknown tag, a number
-/// out of range), Errc::mismatch for another version. Needs memory of at most 64 times the bytes given.
-core::Result<Envelope> decode(std::span<const std::byte> bytes);
+/// Errc::corrupt for bytes which are no envelope (truncated, too long, a wrong type, a tag that is unknown or
+/// a completion's, a number out of range), Errc::mismatch for another version. Needs memory of at most 64
+/// times the bytes given.
+core::Result<WireEnvelope> decode(std::span<const std::byte> bytes);
 
 }  // namespace troupe::messages

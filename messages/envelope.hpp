@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include "core/ids.hpp"
@@ -16,17 +17,28 @@
 
 namespace troupe::messages {
 
-/// Everything that actors say to each other. A type's place is its tag on the wire: only append.
-using Message =
+/// What travels between processes. `messages/wire/kinds.hpp` has a line for each, in the same order: its tag,
+/// and which role says it to which.
+using WireMessage =
+    std::variant<Join, PlanWanted, PlanLines, Welcome, Refused, RankFailed, Fence, Leave, Farewell, StoreSet,
+                 StoreGet, StoreValue, SaveAnnounced, StructureWanted, StructurePart, SavePlanned,
+                 FilesDurable, SaveFailed, SaveOver, CopyReady, ExchangeBegan, CopiesHeld, LocalSaveOver>;
+
+/// What only this process may say to itself: what has come to its end here, and what a rank's own roles tell
+/// each other. It has no form on the wire, so no peer can say it.
+using Completion =
     std::variant<GradientReady, LaneEnded, BucketReduced, CollectiveReady, CollectiveDone, CollectiveFailed,
                  StepBegan, BackwardFinished, VerdictArrived, StepDecided, StepCommitted, StepFailed,
-                 ShardStepped, ShardUpdated, Published, Join, PlanWanted, PlanLines, Welcome, Refused,
-                 PeerLost, RankFailed, Fence, Leave, Farewell, StoreSet, StoreGet, StoreValue, LaneMerged,
-                 BucketReady, SaveBegan, BucketHeld, BucketStaged, SaveAnnounced, StructureWanted,
-                 StructurePart, SaveDirectoryMade, SavePlanned, ChunkStaged, ChunkWritten, FilesDurable,
-                 SaveFailed, SaveCommitDone, SaveOver, StateRestored, ReplicaSeed, CopyDirectoryMade,
-                 CopySealed, CopyReady, ExchangeBegan, RoundRead, RoundShared, RoundWritten, ExchangeClosed,
-                 CopiesHeld, LocalSaveOver, RetrieveBegan, RetrieveOver, StateGathered, CopiesTidied>;
+                 ShardStepped, ShardUpdated, Published, PeerLost, LaneMerged, BucketReady, SaveBegan,
+                 BucketHeld, BucketStaged, SaveDirectoryMade, ChunkStaged, ChunkWritten, SaveCommitDone,
+                 StateRestored, ReplicaSeed, CopyDirectoryMade, CopySealed, RoundRead, RoundShared,
+                 RoundWritten, ExchangeClosed, RetrieveBegan, RetrieveOver, StateGathered, CopiesTidied>;
+
+template <class... Left, class... Right>
+std::variant<Left..., Right...> either_of(std::variant<Left...>, std::variant<Right...>);
+
+/// Everything that actors of one process say to each other.
+using Message = decltype(either_of(std::declval<WireMessage>(), std::declval<Completion>()));
 
 /// "GradientReady", as in dumps, traces and logs.
 std::string_view name_of(const Message& message) noexcept;
@@ -40,6 +52,16 @@ struct Envelope {
   Message body;
 
   friend bool operator==(const Envelope&, const Envelope&) = default;
+};
+
+/// A message on its way from process to process.
+struct WireEnvelope {
+  Address from;
+  Address to;
+  core::Epoch epoch{};
+  WireMessage body;
+
+  friend bool operator==(const WireEnvelope&, const WireEnvelope&) = default;
 };
 
 }  // namespace troupe::messages

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "messages/envelope.hpp"
+#include "messages/wire/kinds.hpp"
 
 namespace troupe::messages {
 
@@ -41,68 +42,9 @@ std::string to_string(const Address& address) {
 }
 
 std::string_view name_of(const Message& message) noexcept {
-  static constexpr std::string_view kNames[] = {"GradientReady",
-                                                "LaneEnded",
-                                                "BucketReduced",
-                                                "CollectiveReady",
-                                                "CollectiveDone",
-                                                "CollectiveFailed",
-                                                "StepBegan",
-                                                "BackwardFinished",
-                                                "VerdictArrived",
-                                                "StepDecided",
-                                                "StepCommitted",
-                                                "StepFailed",
-                                                "ShardStepped",
-                                                "ShardUpdated",
-                                                "Published",
-                                                "Join",
-                                                "PlanWanted",
-                                                "PlanLines",
-                                                "Welcome",
-                                                "Refused",
-                                                "PeerLost",
-                                                "RankFailed",
-                                                "Fence",
-                                                "Leave",
-                                                "Farewell",
-                                                "StoreSet",
-                                                "StoreGet",
-                                                "StoreValue",
-                                                "LaneMerged",
-                                                "BucketReady",
-                                                "SaveBegan",
-                                                "BucketHeld",
-                                                "BucketStaged",
-                                                "SaveAnnounced",
-                                                "StructureWanted",
-                                                "StructurePart",
-                                                "SaveDirectoryMade",
-                                                "SavePlanned",
-                                                "ChunkStaged",
-                                                "ChunkWritten",
-                                                "FilesDurable",
-                                                "SaveFailed",
-                                                "SaveCommitDone",
-                                                "SaveOver",
-                                                "StateRestored",
-                                                "ReplicaSeed",
-                                                "CopyDirectoryMade",
-                                                "CopySealed",
-                                                "CopyReady",
-                                                "ExchangeBegan",
-                                                "RoundRead",
-                                                "RoundShared",
-                                                "RoundWritten",
-                                                "ExchangeClosed",
-                                                "CopiesHeld",
-                                                "LocalSaveOver",
-                                                "RetrieveBegan",
-                                                "RetrieveOver",
-                                                "StateGathered",
-                                                "CopiesTidied"};
-  static_assert(std::size(kNames) == std::variant_size_v<Message>);
-  return kNames[message.index()];
+  constexpr std::size_t kTravelling = std::size(wire::kWireKinds);
+  const std::size_t place = message.index();
+  return place < kTravelling ? wire::kWireKinds[place].name : wire::kCompletionNames[place - kTravelling];
 }
 
 }  // namespace troupe::messages

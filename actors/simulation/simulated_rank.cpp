@@ -4,7 +4,7 @@
 
 #include "actors/simulation/invariants.hpp"
 #include "core/check.hpp"
-#include "messages/codec.hpp"
+#include "messages/border.hpp"
 
 namespace troupe::actors {
 
@@ -126,9 +126,8 @@ void SimulatedRank::post(messages::Envelope envelope) {
     deliver(envelope);
     return;
   }
-  auto bytes = messages::encode(envelope);
   // A peer that is gone is known to the network, which says so to the roles.
-  (void)network_->send(envelope.to.rank, bytes);
+  (void)network_->send(envelope.to.rank, messages::outgoing(envelope));
 }
 
 void SimulatedRank::deliver(const messages::Envelope& envelope) {
@@ -204,9 +203,9 @@ void SimulatedRank::on_network(NetworkEvent event) {
   }
   const auto* arrived = std::get_if<MessageArrived>(&event);
   if (!arrived) return;
-  auto envelope = messages::decode(arrived->message);
+  auto envelope = messages::incoming({.peer = arrived->from, .self = rank_}, arrived->message);
   if (envelope) return deliver(*envelope);
-  surroundings_.monitor.violate("WR-1: a message between ranks does not decode: " + envelope.error().message);
+  surroundings_.monitor.violate("MS-1: a rank says what it must not: " + envelope.error().message);
 }
 
 void SimulatedRank::close() {

@@ -70,12 +70,6 @@ class Decoder {
     return true;
   }
 
-  bool get(const msgpack::object& from, double& out) {
-    if (from.type != msgpack::type::FLOAT64) return wrong_type("a float 64", from);
-    out = from.via.f64;
-    return true;
-  }
-
   bool get(const msgpack::object& from, std::string& out) {
     if (from.type != msgpack::type::BIN) return wrong_type("bytes", from);
     out.assign(from.via.bin.ptr, from.via.bin.size);

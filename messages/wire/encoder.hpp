@@ -1,6 +1,5 @@
 #pragma once
 
-#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -22,13 +21,6 @@ class Encoder {
 
   void put(bool value) { value ? packer_.pack_true() : packer_.pack_false(); }
   void put(std::integral auto value) { packer_.pack(value); }
-  /// The library would write whole numbers as integers and so forget the sign of -0.0.
-  void put(double value) {
-    char bytes[9] = {static_cast<char>(0xcb)};
-    auto bits = std::bit_cast<std::uint64_t>(value);
-    for (int i = 0; i < 8; ++i) bytes[1 + i] = static_cast<char>(bits >> (56 - 8 * i));
-    buffer_.write(bytes, sizeof bytes);
-  }
   void put(const std::string& text) {
     packer_.pack_bin(static_cast<std::uint32_t>(text.size()));
     packer_.pack_bin_body(text.data(), static_cast<std::uint32_t>(text.size()));

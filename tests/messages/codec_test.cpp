@@ -3,14 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "messages/wire/kinds.hpp"
 #include "tests/messages/samples.hpp"
 
 namespace troupe::messages {
@@ -39,9 +40,9 @@ std::string golden(std::string_view name) {
   return text;
 }
 
-/// StepCommitted of step 7, written by hand.
-std::vector<std::byte> step_committed() {
-  return bytes_of({0x96, 2, 10, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
+/// Leave of rank 7, written by hand.
+std::vector<std::byte> leave() {
+  return bytes_of({0x96, 2, 23, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
 }
 
 std::string complaint_about(const std::vector<std::byte>& bytes) {
@@ -49,71 +50,86 @@ std::string complaint_about(const std::vector<std::byte>& bytes) {
   return decoded ? "nothing" : decoded.error().message;
 }
 
-TEST(Codec, SamplesCoverEveryTypeInTagOrder) {
+std::string_view name_of_kind(const WireMessage& message) {
+  return wire::kWireKinds[message.index()].name;
+}
+
+TEST(Codec, SamplesCoverEveryTypeInTheirOrder) {
   auto samples = sample_messages();
 
-  ASSERT_EQ(samples.size(), std::variant_size_v<Message>);
-  for (std::size_t tag = 0; tag < samples.size(); ++tag) EXPECT_EQ(samples[tag].index(), tag);
+  ASSERT_EQ(samples.size(), std::variant_size_v<WireMessage>);
+  for (std::size_t place = 0; place < samples.size(); ++place) EXPECT_EQ(samples[place].index(), place);
+}
+
+TEST(Codec, NoTagStandsForTwoKinds) {
+  std::set<int> tags;
+  for (const auto& kind : wire::kWireKinds) EXPECT_TRUE(tags.insert(kind.tag).second) << kind.name;
+  for (auto tag : wire::kRetiredTags) EXPECT_TRUE(tags.insert(tag).second) << int{tag};
 }
 
 TEST(Codec, WritesTheGoldenBytesOfEveryMessage) {
-  for (const Message& message : sample_messages()) {
-    EXPECT_EQ(hex_of(encode(sample_envelope(message))), golden(name_of(message))) << name_of(message);
+  for (const WireMessage& message : sample_messages()) {
+    EXPECT_EQ(hex_of(encode(sample_envelope(message))), golden(name_of_kind(message)))
+        << name_of_kind(message);
   }
 }
 
 TEST(Codec, ReadsBackWhatItWrote) {
-  for (const Message& message : sample_messages()) {
-    Envelope envelope = sample_envelope(message);
+  for (const WireMessage& message : sample_messages()) {
+    WireEnvelope envelope = sample_envelope(message);
 
     auto decoded = decode(encode(envelope));
 
     ASSERT_TRUE(decoded) << decoded.error().message;
-    EXPECT_EQ(*decoded, envelope) << name_of(message);
+    EXPECT_EQ(*decoded, envelope) << name_of_kind(message);
   }
 }
 
 TEST(Codec, WritesWhatTheSpecificationOfMessagePackSays) {
-  EXPECT_EQ(encode(sample_envelope(StepCommitted{core::Step{7}})), step_committed());
-}
-
-TEST(Codec, KeepsTheSignOfZeroAndTheBitsOfNan) {
-  for (double value : {-0.0, 0.0, 1.0, std::nan("5"), std::numeric_limits<double>::denorm_min()}) {
-    auto decoded = decode(encode(sample_envelope(StepBegan{core::Step{1}, value})));
-
-    ASSERT_TRUE(decoded);
-    double read = std::get<StepBegan>(decoded->body).learning_rate;
-    EXPECT_EQ(std::bit_cast<std::uint64_t>(read), std::bit_cast<std::uint64_t>(value));
-  }
+  EXPECT_EQ(encode(sample_envelope(Leave{core::Rank{7}})), leave());
 }
 
 TEST(Codec, RefusesEveryTruncation) {
-  for (const Message& message : sample_messages()) {
+  for (const WireMessage& message : sample_messages()) {
     auto bytes = encode(sample_envelope(message));
     for (std::size_t size = 0; size < bytes.size(); ++size) {
       auto decoded = decode(std::span(bytes).first(size));
-      ASSERT_FALSE(decoded) << name_of(message) << " cut to " << size;
+      ASSERT_FALSE(decoded) << name_of_kind(message) << " cut to " << size;
       EXPECT_EQ(decoded.error().code, core::Errc::corrupt);
     }
   }
 }
 
 TEST(Codec, RefusesBytesAfterTheEnvelope) {
-  auto bytes = step_committed();
+  auto bytes = leave();
   bytes.push_back(std::byte{0});
 
   EXPECT_THAT(complaint_about(bytes), AllOf(HasSubstr("14 bytes"), HasSubstr("found 1 bytes after it")));
 }
 
 TEST(Codec, RefusesAnUnknownTag) {
-  auto bytes = step_committed();
+  auto bytes = leave();
   bytes[2] = std::byte{127};
 
-  EXPECT_THAT(complaint_about(bytes), AllOf(HasSubstr("expected a tag below"), HasSubstr("found 127")));
+  EXPECT_THAT(complaint_about(bytes), HasSubstr("expected the tag of a message, found 127"));
+}
+
+TEST(Codec, RefusesByNameWhatAProcessSaysToItselfAlone) {
+  auto refused_as = [](int tag) {
+    auto bytes = leave();
+    bytes[2] = static_cast<std::byte>(tag);
+    return complaint_about(bytes);
+  };
+
+  EXPECT_THAT(refused_as(8), HasSubstr("VerdictArrived is what a process says to itself alone"));
+  EXPECT_THAT(refused_as(20), HasSubstr("PeerLost is what a process says to itself alone"));
+  EXPECT_THAT(refused_as(38), HasSubstr("ChunkStaged is what a process says to itself alone"));
+  EXPECT_THAT(refused_as(59), HasSubstr("CopiesTidied is what a process says to itself alone"));
+  for (auto tag : wire::kRetiredTags) EXPECT_THAT(refused_as(tag), HasSubstr("to itself alone"));
 }
 
 TEST(Codec, RefusesAnotherVersion) {
-  auto bytes = step_committed();
+  auto bytes = leave();
   bytes[1] = std::byte{3};
 
   auto decoded = decode(bytes);
@@ -124,32 +140,32 @@ TEST(Codec, RefusesAnotherVersion) {
 }
 
 TEST(Codec, NamesThePlaceOfAWrongType) {
-  auto bytes = step_committed();
+  auto bytes = leave();
   bytes[13] = std::byte{0xc3};
 
   EXPECT_THAT(complaint_about(bytes),
-              HasSubstr("envelope[5][0] (tag 10): expected an integer, found a boolean"));
+              HasSubstr("envelope[5][0] (tag 23): expected an integer, found a boolean"));
 }
 
 TEST(Codec, RefusesAnEnumeratorOutOfRange) {
-  auto bytes = step_committed();
+  auto bytes = leave();
   bytes[6] = std::byte{11};
 
   EXPECT_THAT(complaint_about(bytes),
-              HasSubstr("envelope[3][1] (tag 10): expected a number from 0 to 10, found 11"));
+              HasSubstr("envelope[3][1] (tag 23): expected a number from 0 to 10, found 11"));
 }
 
 TEST(Codec, RefusesANumberTooLargeForItsMember) {
   auto bytes =
-      bytes_of({0x96, 2, 10, 6, 0x93, 0xcf, 0, 0, 0, 0, 0x80, 0, 0, 0, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
+      bytes_of({0x96, 2, 23, 6, 0x93, 0xcf, 0, 0, 0, 0, 0x80, 0, 0, 0, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
 
   EXPECT_THAT(complaint_about(bytes), AllOf(HasSubstr("envelope[3][0]"), HasSubstr("found 2147483648")));
 }
 
 TEST(Codec, RefusesAWrongNumberOfMembers) {
-  auto bytes = bytes_of({0x96, 2, 10, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x92, 7, 7});
+  auto bytes = bytes_of({0x96, 2, 23, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x92, 7, 7});
 
-  EXPECT_THAT(complaint_about(bytes), HasSubstr("envelope[5] (tag 10): expected 1 members, found 2"));
+  EXPECT_THAT(complaint_about(bytes), HasSubstr("envelope[5] (tag 23): expected 1 members, found 2"));
 }
 
 TEST(Codec, RefusesTypesThatMessagesDoNotUse) {
