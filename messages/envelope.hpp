@@ -19,10 +19,10 @@ namespace troupe::messages {
 
 /// What travels between processes. `messages/wire/kinds.hpp` has a line for each, in the same order: its tag,
 /// and which role says it to which.
-using WireMessage =
-    std::variant<Join, PlanWanted, PlanLines, Welcome, Refused, RankFailed, Fence, Leave, Farewell, StoreSet,
-                 StoreGet, StoreValue, SaveAnnounced, StructureWanted, StructurePart, SavePlanned,
-                 FilesDurable, SaveFailed, SaveOver, CopyReady, ExchangeBegan, CopiesHeld, LocalSaveOver>;
+using WireMessage = std::variant<Join, PlanLines, Welcome, Refused, RankFailed, Fence, Leave, Farewell,
+                                 StoreSet, StoreGet, StoreValue, SaveAnnounced, StructureWanted,
+                                 StructurePart, SavePlanned, FilesDurable, SaveFailed, SaveOver, CopyReady,
+                                 ExchangeBegan, CopiesHeld, LocalSaveOver, PlanPartWanted, PlanHashes>;
 
 /// What only this process may say to itself: what has come to its end here, and what a rank's own roles tell
 /// each other. It has no form on the wire, so no peer can say it.

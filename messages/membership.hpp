@@ -19,11 +19,22 @@ struct Join {
   friend bool operator==(const Join&, const Join&) = default;
 };
 
-/// Coordinator to a RankSupervisor whose plan differs, and the answer: the plan as text, one line an entry.
-struct PlanWanted {
-  bool wanted = true;
+/// Coordinator to a RankSupervisor whose plan differs: a part of the plan as text, one line per entry, from
+/// the line `first` on in blocks of `block` lines. The answer is the hash of each block, or the lines
+/// themselves when a block is one line; at most kPlanFanOut of them.
+struct PlanPartWanted {
+  std::uint64_t first = 0;
+  std::uint64_t block = 1;
 
-  friend bool operator==(const PlanWanted&, const PlanWanted&) = default;
+  friend bool operator==(const PlanPartWanted&, const PlanPartWanted&) = default;
+};
+struct PlanHashes {
+  core::Rank rank{};
+  std::uint64_t first = 0;
+  std::uint64_t block = 1;
+  std::vector<std::uint64_t> hashes;
+
+  friend bool operator==(const PlanHashes&, const PlanHashes&) = default;
 };
 struct PlanLines {
   core::Rank rank{};

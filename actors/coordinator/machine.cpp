@@ -11,17 +11,6 @@ using messages::Role;
 
 namespace {
 
-/// The first line in which two texts differ, as a sentence's end.
-std::string first_difference(const std::vector<std::string>& ours, const std::vector<std::string>& theirs) {
-  std::size_t common = std::min(ours.size(), theirs.size());
-  std::size_t i = 0;
-  while (i < common && ours[i] == theirs[i]) ++i;
-  auto line = [i](const std::vector<std::string>& lines) {
-    return i < lines.size() ? lines[i] : std::string("nothing more");
-  };
-  return fmt::format("entry {}: rank 0 has \"{}\", the other has \"{}\"", i, line(ours), line(theirs));
-}
-
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
@@ -50,6 +39,7 @@ void CoordinatorMachine::timer(TimerId, Outbox& outbox) {
 
 void CoordinatorMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
   dispatch(envelope.body, Overloaded{[&](const messages::Join& m) { on(m, outbox); },
+                                     [&](const messages::PlanHashes& m) { on(m, outbox); },
                                      [&](const messages::PlanLines& m) { on(m, outbox); },
                                      [&](const messages::Leave& m) { on(m, outbox); },
                                      [&](const messages::RankFailed& m) { fence(m.rank, m.failure, outbox); },
@@ -94,9 +84,8 @@ void CoordinatorMachine::compare(Outbox& outbox) {
       return;
     }
     if (join.plan_hash == first.plan_hash) continue;
-    differing_ = rank;
-    outbox.send({first.rank, Role::rank_supervisor, 0}, messages::PlanWanted{});
-    outbox.send({rank, Role::rank_supervisor, 0}, messages::PlanWanted{});
+    search_.emplace(first.rank, rank);
+    ask_for_plans(outbox);
     return;
   }
   state_ = State::running;
@@ -105,15 +94,21 @@ void CoordinatorMachine::compare(Outbox& outbox) {
   tell_all(welcome, outbox);
 }
 
-void CoordinatorMachine::on(const messages::PlanLines& plan, Outbox& outbox) {
-  if (state_ != State::forming || !differing_) return;
-  plans_[plan.rank] = plan.lines;
-  auto ours = plans_.find(joined_.begin()->first);
-  auto theirs = plans_.find(*differing_);
-  if (ours == plans_.end() || theirs == plans_.end()) return;
+void CoordinatorMachine::ask_for_plans(Outbox& outbox) const {
+  for (auto rank : search_->ranks()) outbox.send({rank, Role::rank_supervisor, 0}, search_->wanted());
+}
+
+void CoordinatorMachine::on(const messages::PlanHashes& hashes, Outbox& outbox) {
+  if (state_ == State::forming && search_ && search_->add(hashes)) ask_for_plans(outbox);
+}
+
+void CoordinatorMachine::on(const messages::PlanLines& lines, Outbox& outbox) {
+  if (state_ != State::forming || !search_) return;
+  const auto difference = search_->add(lines);
+  if (!difference) return;
   refuse(
       {core::Errc::mismatch, fmt::format("rank {} plans another step than rank 0; the first difference is {}",
-                                         differing_->value, first_difference(ours->second, theirs->second))},
+                                         search_->ranks()[1].value, *difference)},
       outbox);
 }
 

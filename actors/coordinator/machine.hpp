@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/coordinator/plan_search.hpp"
 #include "actors/kit/machine.hpp"
 #include "core/ids.hpp"
 
@@ -40,11 +41,13 @@ class CoordinatorMachine final : public Machine {
   static constexpr TimerId kJoinTimer = 0;
 
   void on(const messages::Join& join, Outbox& outbox);
-  void on(const messages::PlanLines& plan, Outbox& outbox);
+  void on(const messages::PlanHashes& hashes, Outbox& outbox);
+  void on(const messages::PlanLines& lines, Outbox& outbox);
   void on(const messages::Leave& leave, Outbox& outbox);
   void on(const messages::StoreGet& get, const messages::Address& from, Outbox& outbox);
   void on(const messages::StoreSet& set, Outbox& outbox);
   void compare(Outbox& outbox);
+  void ask_for_plans(Outbox& outbox) const;
   void refuse(core::Error error, Outbox& outbox);
   void fence(core::Rank culprit, messages::Failure failure, Outbox& outbox);
   void tell_all(const messages::Message& message, Outbox& outbox) const;
@@ -52,8 +55,7 @@ class CoordinatorMachine final : public Machine {
   CoordinatorConfig config_;
   State state_ = State::forming;
   std::map<core::Rank, messages::Join> joined_;
-  std::optional<core::Rank> differing_;  ///< the rank whose plan is compared line by line with rank 0's
-  std::map<core::Rank, std::vector<std::string>> plans_;
+  std::optional<PlanSearch> search_;  ///< once a rank has another plan than rank 0
   std::set<core::Rank> left_;
   messages::Failure failure_;  ///< why the epoch is over, once it is fenced
   std::map<std::string, std::string> store_;

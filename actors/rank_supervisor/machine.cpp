@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "actors/coordinator/plan_search.hpp"
+
 namespace troupe::actors {
 
 using messages::Role;
@@ -32,8 +34,12 @@ void RankSupervisorMachine::receive(const messages::Envelope& envelope, Outbox& 
 
 void RankSupervisorMachine::on_membership(const messages::Message& message, Outbox& outbox) {
   dispatch(message, Overloaded{
-                        [&](const messages::PlanWanted&) {
-                          outbox.send(coordinator(), messages::PlanLines{config_.rank, config_.plan_lines});
+                        [&](const messages::PlanPartWanted& wanted) {
+                          if (wanted.block == 1) {
+                            outbox.send(coordinator(), plan_lines(config_.rank, config_.plan_lines, wanted));
+                          } else {
+                            outbox.send(coordinator(), plan_hashes(config_.rank, config_.plan_lines, wanted));
+                          }
                         },
                         [&](const messages::Welcome& welcome) {
                           if (state_ != State::joining) return;

@@ -9,7 +9,7 @@
 
 namespace troupe::messages::wire {
 
-/// A kind of message that travels: only append, and never use a tag twice, kRetiredTags included.
+/// A kind of message that travels: only append, and never use a tag twice, kRetiredTags and 16 included.
 struct WireKind {
   std::string_view name;
   std::uint8_t tag = 0;
@@ -20,7 +20,6 @@ struct WireKind {
 /// In the order of WireMessage.
 inline constexpr WireKind kWireKinds[] = {
     {"Join", 15, Role::rank_supervisor, Role::coordinator},
-    {"PlanWanted", 16, Role::coordinator, Role::rank_supervisor},
     {"PlanLines", 17, Role::rank_supervisor, Role::coordinator},
     {"Welcome", 18, Role::coordinator, Role::rank_supervisor},
     {"Refused", 19, Role::coordinator, Role::rank_supervisor},
@@ -42,6 +41,8 @@ inline constexpr WireKind kWireKinds[] = {
     {"ExchangeBegan", 49, Role::replica_coordinator, Role::replica_keeper},
     {"CopiesHeld", 54, Role::replica_keeper, Role::replica_coordinator},
     {"LocalSaveOver", 55, Role::replica_coordinator, Role::replica_keeper},
+    {"PlanPartWanted", 60, Role::coordinator, Role::rank_supervisor},
+    {"PlanHashes", 61, Role::rank_supervisor, Role::coordinator},
 };
 static_assert(std::size(kWireKinds) == std::variant_size_v<WireMessage>);
 

@@ -24,6 +24,7 @@ constexpr Border kBorder{.peer = {1}, .self = {0}};
 const std::set<std::string> kMayBeSaid{
     "Join rank_supervisor coordinator",
     "PlanLines rank_supervisor coordinator",
+    "PlanHashes rank_supervisor coordinator",
     "RankFailed rank_supervisor coordinator",
     "Leave rank_supervisor coordinator",
     "StoreSet trainer coordinator",

@@ -13,7 +13,6 @@ inline std::vector<WireMessage> sample_messages() {
   Failure failure{true, core::Errc::peer_lost, "rank 2 died"};
   return {
       Join{Rank{1}, WorldSize{4}, 0xfedcba9876543210, "strategy=zero1"},
-      PlanWanted{true},
       PlanLines{Rank{1}, {"0 reduce_scatter dp", ""}},
       Welcome{{Rank{0}, Rank{1}, Rank{200}}},
       Refused{failure},
@@ -35,6 +34,8 @@ inline std::vector<WireMessage> sample_messages() {
       ExchangeBegan{5, {300, 5000000000}},
       CopiesHeld{5, Rank{1}, failure},
       LocalSaveOver{5, Step{7}, 5000000000, failure},
+      PlanPartWanted{65536, 256},
+      PlanHashes{Rank{1}, 65536, 256, {0xfedcba9876543210, 3}},
   };
 }
 

@@ -186,5 +186,23 @@ TEST(Joining, RefusesAModelWithOneParameterMore) {
   EXPECT_THAT(error.message, HasSubstr("\"parameter"));
 }
 
+TEST(Joining, NamesTheFirstDifferenceOfPlansThatNoMessageCanHold) {
+  auto ours = three_steps();
+  ours.session.training.bucket_elements = 10'000;
+  ours.parameters.clear();
+  for (int i = 0; i < 3000; ++i) {
+    ours.parameters.push_back({fmt::format("{:04}{}", i, std::string(400, '.')), {8}});
+  }
+  auto theirs = ours;
+  theirs.parameters[2345].shape = {4, 2};
+
+  auto error = refusal_of(ours, theirs);
+
+  EXPECT_EQ(error.code, core::Errc::mismatch);
+  EXPECT_THAT(error.message, HasSubstr("rank 1 plans another step than rank 0"));
+  EXPECT_THAT(error.message, HasSubstr("entry 2345: rank 0 has \"parameter 2345."));
+  EXPECT_THAT(error.message, HasSubstr(" f32 [4,2]"));
+}
+
 }  // namespace
 }  // namespace troupe::actors

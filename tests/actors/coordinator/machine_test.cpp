@@ -1,7 +1,11 @@
 #include "actors/coordinator/machine.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/rank_supervisor/machine.hpp"
+#include "messages/border.hpp"
+#include "messages/codec.hpp"
 #include "tests/actors/support/machine_probe.hpp"
 
 namespace troupe::actors {
@@ -10,6 +14,7 @@ namespace {
 using core::Rank;
 using core::WorldSize;
 using messages::Join;
+using ::testing::HasSubstr;
 
 TEST(Coordinator, WelcomesEverybodyAtOnceWhenTheLastHasJoined) {
   CoordinatorMachine machine({WorldSize{2}});
@@ -23,21 +28,108 @@ TEST(Coordinator, WelcomesEverybodyAtOnceWhenTheLastHasJoined) {
   EXPECT_EQ(sent<messages::Welcome>(second)[0].members, (std::vector<Rank>{{0}, {1}}));
 }
 
-TEST(Coordinator, NamesTheFirstEntryInWhichTwoPlansDiffer) {
+using Plan = std::vector<std::string>;
+
+/// What a job of two ranks with these plans is told; every message between them is one that can travel.
+std::string refusal_of(const Plan& ours, const Plan& theirs) {
   CoordinatorMachine machine({WorldSize{2}});
   MachineProbe probe(machine);
-  probe.say(Join{Rank{0}, WorldSize{2}, 5, "a"});
-  auto asked = probe.say(Join{Rank{1}, WorldSize{2}, 6, "a"});
+  std::vector<RankSupervisorMachine> supervisors;
+  for (int rank : {0, 1}) {
+    RankSupervisorConfig config;
+    config.rank = {rank};
+    config.world = {2};
+    config.plan_hash = static_cast<std::uint64_t>(rank);
+    config.plan_lines = rank == 0 ? ours : theirs;
+    supervisors.emplace_back(std::move(config));
+  }
+  probe.say(Join{Rank{0}, WorldSize{2}, 0, "a"});
+  auto effects = probe.say(Join{Rank{1}, WorldSize{2}, 1, "a"});
+  for (int round = 0; round < 8; ++round) {
+    if (auto refused = sent<messages::Refused>(effects); !refused.empty()) return refused[0].failure.message;
+    std::vector<Effect> answers;
+    for (const auto& effect : effects) {
+      const auto& question = std::get<Send>(effect);
+      MachineProbe supervisor(supervisors[static_cast<std::size_t>(question.to.rank.value)]);
+      for (auto& answer : supervisor.say(question.body)) answers.push_back(std::move(answer));
+    }
+    effects.clear();
+    for (auto& answer : answers) {
+      auto& body = std::get<Send>(answer).body;
+      EXPECT_LT(messages::outgoing({{}, {}, {}, body}).size(), messages::kMaxEncodedBytes);
+      for (auto& effect : probe.say(std::move(body))) effects.push_back(std::move(effect));
+    }
+  }
+  return "nothing";
+}
 
-  probe.say(messages::PlanLines{Rank{1}, {"same", "theirs"}});
-  auto refused = probe.say(messages::PlanLines{Rank{0}, {"same", "ours"}});
+Plan plan_of(int lines) {
+  Plan plan;
+  for (int i = 0; i < lines; ++i) plan.push_back(fmt::format("line {}", i));
+  return plan;
+}
 
-  EXPECT_EQ(sent<messages::PlanWanted>(asked).size(), 2u);
-  ASSERT_EQ(sent<messages::Refused>(refused).size(), 2u);
-  EXPECT_EQ(sent<messages::Refused>(refused)[0].failure.message,
+TEST(Coordinator, NamesTheFirstEntryInWhichTwoPlansDiffer) {
+  EXPECT_EQ(refusal_of({"same", "ours", "ours"}, {"same", "theirs", "theirs"}),
             "rank 1 plans another step than rank 0; the first difference is entry 1: rank 0 has \"ours\", "
-            "the other "
-            "has \"theirs\"");
+            "the other has \"theirs\"");
+}
+
+TEST(Coordinator, FindsTheFirstDifferenceOfPlansThatNoMessageCanHold) {
+  const auto ours = plan_of(200'000);
+  // At the borders of blocks and between them, with another difference behind it.
+  for (std::size_t place : {0, 1, 255, 256, 65535, 65536, 65537, 131071, 131072, 199'998}) {
+    auto theirs = ours;
+    theirs[place] = "another";
+    theirs.back() = "another";
+
+    EXPECT_THAT(
+        refusal_of(ours, theirs),
+        HasSubstr(fmt::format("entry {0}: rank 0 has \"line {0}\", the other has \"another\"", place)));
+  }
+}
+
+TEST(Coordinator, FindsWhereOnePlanEndsBeforeTheOther) {
+  const auto plan = plan_of(70'000);
+  for (std::size_t lines : {0, 1, 256, 65535, 65536, 65537, 69'999}) {
+    const Plan shorter(plan.begin(), plan.begin() + static_cast<std::ptrdiff_t>(lines));
+
+    EXPECT_THAT(
+        refusal_of(plan, shorter),
+        HasSubstr(fmt::format("entry {0}: rank 0 has \"line {0}\", the other has \"nothing more\"", lines)));
+    EXPECT_THAT(
+        refusal_of(shorter, plan),
+        HasSubstr(fmt::format("entry {0}: rank 0 has \"nothing more\", the other has \"line {0}\"", lines)));
+  }
+}
+
+TEST(Coordinator, SeesTheDifferenceBehindTheCutOfLongLines) {
+  Plan ours(300, std::string(20'000, 'x'));
+  auto theirs = ours;
+  theirs[299].back() = 'y';
+
+  const auto refusal = refusal_of(ours, theirs);
+
+  EXPECT_THAT(refusal, HasSubstr("the first difference is entry 299: rank 0 has \"xxx"));
+  EXPECT_THAT(refusal, HasSubstr("... (20000 bytes with the hash "));
+}
+
+TEST(Coordinator, TakesNoPlanFromARankThatItDidNotAsk) {
+  CoordinatorMachine machine({WorldSize{3}});
+  MachineProbe probe(machine);
+  for (int rank : {0, 1, 2}) probe.say(Join{Rank{rank}, WorldSize{3}, rank == 1 ? 6U : 5U, "a"});
+  const auto wanted = messages::PlanHashes{Rank{0}, 0, 1 << 24, {1}};
+
+  auto first = probe.say(wanted);
+  auto from_another = probe.say(messages::PlanHashes{Rank{2}, 0, 1 << 24, {2}});
+  auto of_another_part = probe.say(messages::PlanHashes{Rank{1}, 256, 1 << 16, {2}});
+  auto second = probe.say(messages::PlanHashes{Rank{1}, 0, 1 << 24, {2}});
+
+  EXPECT_TRUE(first.empty());
+  EXPECT_TRUE(from_another.empty());
+  EXPECT_TRUE(of_another_part.empty());
+  EXPECT_EQ(sent<messages::PlanPartWanted>(second),
+            (std::vector<messages::PlanPartWanted>{{0, 1 << 16}, {0, 1 << 16}}));
 }
 
 TEST(Coordinator, RefusesOtherSettings) {

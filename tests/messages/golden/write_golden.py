@@ -16,7 +16,6 @@ FAILURE = [True, PEER_LOST, b"rank 2 died"]
 NO_FAILURE = [False, 13, b""]
 MESSAGES = [
     (15, "Join", [1, 4, 0xFEDCBA9876543210, b"strategy=zero1"]),
-    (16, "PlanWanted", [True]),
     (17, "PlanLines", [1, [b"0 reduce_scatter dp", b""]]),
     (18, "Welcome", [[0, 1, 200]]),
     (19, "Refused", [FAILURE]),
@@ -38,6 +37,8 @@ MESSAGES = [
     (49, "ExchangeBegan", [5, [300, 5000000000]]),
     (54, "CopiesHeld", [5, 1, FAILURE]),
     (55, "LocalSaveOver", [5, 7, 5000000000, FAILURE]),
+    (60, "PlanPartWanted", [65536, 256]),
+    (61, "PlanHashes", [1, 65536, 256, [0xFEDCBA9876543210, 3]]),
 ]
 
 
