@@ -6,6 +6,7 @@
 
 #include "core/check.hpp"
 #include "core/convert.hpp"
+#include "core/disregard.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::actors {
@@ -82,8 +83,8 @@ UploadPool::Lease UploadPool::take() {
 }
 
 void UploadPool::give_back(Upload* upload) {
-  // Who gave up may have left copies on their way; whether they arrive is nobody's question any more.
-  (void)upload->settle();
+  core::disregard(upload->settle(),
+                  "only who gave up has left copies on their way, and asks for them no more");
   {
     std::lock_guard lock(mutex_);
     free_.push_back(upload);

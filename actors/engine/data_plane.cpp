@@ -43,7 +43,7 @@ DataPlane::~DataPlane() {
 core::Result<void> DataPlane::set_groups(DataPlaneGroups groups) {
   state_->groups = std::move(groups);
   for (auto* group : {state_->groups.all.get(), state_->groups.inner.get(), state_->groups.outer.get()}) {
-    if (group) (void)TRY(group->use_memory(state_->arena.carried()));
+    if (group) TRY(group->use_memory(state_->arena.carried()));
   }
   return {};
 }

@@ -120,7 +120,11 @@ void CafStage::start() {
 void CafStage::post(Envelope envelope) {
   impl_->posted.fetch_add(1, std::memory_order_relaxed);
   if (envelope.to.rank != impl_->options.rank) {
-    impl_->options.send_remote(envelope);
+    if (auto sent = impl_->options.send_remote(envelope); !sent) {
+      const messages::Address self{impl_->options.rank, Role::rank_supervisor, 0};
+      post({self, self, impl_->options.epoch,
+            messages::RankFailed{self.rank, messages::failure_of(sent.error())}});
+    }
     return;
   }
   if (impl_->has_subscribers.load(std::memory_order_acquire) && is_for_subscribers(envelope)) {

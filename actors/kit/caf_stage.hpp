@@ -29,8 +29,8 @@ struct CafStageOptions {
   Tracer* tracer = nullptr;
   core::Profiler* profiler = nullptr;  ///< may be null
   std::function<std::chrono::nanoseconds()> now;
-  /// Messages to other ranks; called from any thread.
-  std::function<void(const messages::Envelope&)> send_remote;
+  /// Messages to other ranks; called from any thread. What can not be sent is the failure of this rank.
+  std::function<core::Result<void>(const messages::Envelope&)> send_remote;
   /// Messages to this rank's trainer; called from any thread; must be short.
   std::function<void(const messages::Envelope&)> to_trainer;
   /// Work for the data plane; called from the actors' threads.

@@ -242,7 +242,7 @@ core::Result<void> ProcessWorld::open(Ports ports) {
   options.tracer = state_->ports.tracer;
   options.profiler = state_->device->profiler();
   options.now = [this] { return state_->device->now(); };
-  options.send_remote = [this](const messages::Envelope& envelope) { send(envelope); };
+  options.send_remote = [this](const messages::Envelope& envelope) { return send(envelope); };
   options.to_trainer = state_->ports.to_trainer;
   options.perform = state_->ports.perform;
   auto stage = TRY(CafStage::create(std::move(options)));
@@ -292,9 +292,9 @@ void ProcessWorld::tell_loss(const RankLost& loss) {
   }
 }
 
-void ProcessWorld::send(const messages::Envelope& envelope) {
-  // That a peer is gone is told by the network itself, to the roles that decide about it.
-  if (state_->network) (void)state_->network->send(envelope.to.rank, messages::outgoing(envelope));
+core::Result<void> ProcessWorld::send(const messages::Envelope& envelope) {
+  if (!state_->network) return {};
+  return check_sent(envelope, state_->network->send(envelope.to.rank, messages::outgoing(envelope)));
 }
 
 void ProcessWorld::post(messages::Envelope envelope) {
@@ -320,7 +320,9 @@ void ProcessWorld::close() {
   }
   io.reset();
   local_io.reset();
-  if (state_->network) (void)state_->network->close();
+  if (state_->network) {
+    if (auto closed = state_->network->close(); !closed) state_->options.log(closed.error().message);
+  }
   state_->network.reset();
 }
 

@@ -91,7 +91,7 @@ class ProcessWorld final : public RankWorld {
   core::Result<std::string> gloo_host() const;
   void on_network(NetworkEvent event);
   void tell_loss(const RankLost& loss);
-  void send(const messages::Envelope& envelope);
+  core::Result<void> send(const messages::Envelope& envelope);
   void dump_waits();
   std::unique_ptr<State> state_;
 };

@@ -19,6 +19,10 @@
 
 namespace troupe::actors {
 
+/// What a Network says of a message that it was given: a peer that is gone, or a network that has said
+/// farewell, is told of elsewhere; any other Error is returned, with the message's name.
+core::Result<void> check_sent(const messages::Envelope& envelope, core::Result<void> sent);
+
 /// The world in which one rank lives: real processes, or the simulator. Everything a session needs from
 /// outside.
 class RankWorld {

@@ -126,8 +126,10 @@ void SimulatedRank::post(messages::Envelope envelope) {
     deliver(envelope);
     return;
   }
-  // A peer that is gone is known to the network, which says so to the roles.
-  (void)network_->send(envelope.to.rank, messages::outgoing(envelope));
+  auto sent = check_sent(envelope, network_->send(envelope.to.rank, messages::outgoing(envelope)));
+  if (sent) return;
+  const messages::Address self{rank_, messages::Role::rank_supervisor, 0};
+  deliver({self, self, epoch(), messages::RankFailed{rank_, messages::failure_of(sent.error())}});
 }
 
 void SimulatedRank::deliver(const messages::Envelope& envelope) {
@@ -213,7 +215,8 @@ void SimulatedRank::close() {
   closed_ = true;
   io_.jobs.clear();
   local_io_.jobs.clear();
-  if (network_) (void)network_->close();
+  if (!network_) return;
+  if (auto closed = network_->close(); !closed) log(closed.error().message);
 }
 
 std::vector<WaitReport> SimulatedRank::wait_reports() {

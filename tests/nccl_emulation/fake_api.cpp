@@ -118,7 +118,7 @@ NcclStatus group_end(const ProcessPointer& process) {
   const auto ended = std::exchange(group, {});
   if (process->issuer == std::this_thread::get_id()) process->issuer.reset();
   if (ended.error != NcclStatus::success) return ended.error;
-  for (const auto& [comm, calls] : ended.calls) (void)launch(process, *comm, calls);
+  for (const auto& [comm, calls] : ended.calls) launch(process, *comm, calls);
   return ended.calls.empty() ? NcclStatus::success : NcclStatus::in_progress;
 }
 

@@ -141,6 +141,19 @@ class Style(unittest.TestCase):
         self.assertEqual(len(style.source_violations("tests/core/a_test.cpp", "std::this_thread::sleep_for(1s);\n")), 1)
         self.assertEqual(style.source_violations("tests/core/a_test.cpp", "std::thread t(f);\n"), [])
 
+    def test_results_are_not_thrown_away(self):
+        declared = ("core::Result<void> send(int to);\nResult<std::map<int, int>> Log::read_all(int at);\n"
+                    "std::function<core::Result<void>()> settle;\nvoid wake();\n")
+        results = style.names_of_results([declared])
+        for thrown in ("(void)network->send(3);", "(void)log_.read_all(at(1));", "static_cast<void>(send(1));",
+                       "std::ignore = peers[2].settle();", "if (group) (void)TRY(group->use());"):
+            found = style.source_violations("actors/a.cpp", f"void f() {{\n  {thrown}\n}}\n", results)
+            self.assertEqual(len(found), 1, thrown)
+            self.assertIn("a.cpp:2: the result of ", found[0])
+        for taken in ("TRY(send(3));", "(void)wake();", "(void)argument;", 'core::disregard(send(3), "why");',
+                      "auto sent = send(1);"):
+            self.assertEqual(style.source_violations("actors/a.cpp", f"void f() {{ {taken} }}\n", results), [], taken)
+
     def test_paths_of_one_machine_are_found_and_relative_ones_are_not(self):
         for text in ("cd /ro" "ot/x", "see /wo" "rk", '"/home' '/ann/data"'):
             self.assertEqual(len(style.path_violations("a.md", text)), 1, text)

@@ -16,6 +16,7 @@
 #include "apps/troupe/checkpoint/file_writer.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "core/checkpoint/save_plan.hpp"
+#include "core/disregard.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::apps {
@@ -193,8 +194,7 @@ Result<Written> write_checkpoint(const Source& source, const Sharding& sharding,
   };
   auto done = write();
   if (done) return result;
-  // What went wrong matters more than whether cleaning up works.
-  (void)actors::remove_tree(*storage, temporary);
+  core::disregard(actors::remove_tree(*storage, temporary), "what went wrong before matters more");
   return tl::unexpected(done.error());
 }
 

@@ -10,6 +10,7 @@
 
 #include "actors/checkpoint/directory.hpp"
 #include "actors/world/storage/posix.hpp"
+#include "core/disregard.hpp"
 
 namespace troupe::apps {
 
@@ -36,7 +37,8 @@ Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
 }
 
 StagedDirectory::~StagedDirectory() {
-  if (storage_) (void)actors::remove_tree(*storage_, temporary_);
+  if (!storage_) return;
+  core::disregard(actors::remove_tree(*storage_, temporary_), "what was not finished has its reason already");
 }
 
 Result<std::unique_ptr<actors::WritableFile>> StagedDirectory::file(std::string_view name) {

@@ -53,7 +53,7 @@ class RendezvousStore final : public gloo::rendezvous::Store {
     return {value->begin(), value->end()};
   }
   void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) (void)get(key);
+    for (const std::string& key : keys) get(key);
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
 

@@ -63,7 +63,7 @@ core::Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::join(
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (const auto task = abort()) (void)disposal_.wait(task);
+  if (const auto task = abort()) disposal_.wait(task);
 }
 
 core::Result<void> NcclCommunicator::launch(std::span<const NcclLaunch> launches,

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/disregard.hpp"
 #include "gpu/collective/nccl/poll.hpp"
 
 namespace troupe::gpu {
@@ -31,8 +32,7 @@ class NcclDisposal::Task {
         budget_(options.abort_budget + (in_peace ? options.leave_budget : std::chrono::nanoseconds{})) {}
 
   void run() {
-    // A device that is out of order is no reason to keep the communicator.
-    (void)make_current_();
+    core::disregard(make_current_(), "a device that is out of order is no reason to keep the communicator");
     const bool is_alone = wait_for_calls();
     if (!in_peace_ || !leave(is_alone)) (void)library_->api.comm_abort(handle_.comm);
     if (is_alone) forget_registrations();
@@ -147,7 +147,7 @@ bool NcclDisposal::wait_for_all() {
     std::lock_guard lock(mutex_);
     tasks.assign(tasks_.begin(), tasks_.end());
   }
-  for (const auto& task : tasks) (void)task->wait();
+  for (const auto& task : tasks) task->wait();
   (void)look();
   std::lock_guard lock(mutex_);
   return tasks_.empty();

@@ -232,7 +232,7 @@ void NcclGroup::State::leave() {
   if (failure()) {
     (void)wait_for_disposal();
   } else if (communicator_) {
-    (void)communicator_->leave();
+    communicator_->leave();
     device_.watch().wake();
   }
 }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/disregard.hpp"
 #include "gpu/collective/nccl/errors.hpp"
 #include "gpu/kernels.hpp"
 
@@ -22,8 +23,7 @@ NcclMemory::NcclMemory(std::shared_ptr<const NcclLibrary> library, NcclDevicePor
     : library_(std::move(library)), port_(std::move(port)), view_(view) {}
 
 NcclMemory::~NcclMemory() {
-  // A device that is out of order is no reason to keep the range.
-  (void)port_.make_current();
+  core::disregard(port_.make_current(), "a device that is out of order is no reason to keep the range");
   (void)library_->api.mem_free(view_.data);
 }
 

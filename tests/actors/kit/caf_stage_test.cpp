@@ -30,7 +30,10 @@ class CafStageTest : public testing::Test {
     options.epoch = {5};
     options.policy = SchedulerPolicy::testing;
     options.now = [this] { return now; };
-    options.send_remote = [this](const messages::Envelope& envelope) { note("remote", envelope); };
+    options.send_remote = [this](const messages::Envelope& envelope) {
+      note("remote", envelope);
+      return network;
+    };
     options.to_trainer = [this](const messages::Envelope& envelope) { note("trainer", envelope); };
     options.perform = [this](const Address& from, const Work&) {
       done.push_back("work of " + messages::to_string(from));
@@ -58,6 +61,7 @@ class CafStageTest : public testing::Test {
   ScriptMachine::Script conductor;
   ScriptMachine::Script supervisor;
   std::vector<std::string> done;
+  core::Result<void> network;  ///< what it says of a message to another rank
   std::chrono::nanoseconds now{};
   std::unique_ptr<CafStage> stage;
 };
@@ -96,6 +100,21 @@ TEST_F(CafStageTest, CarriesEffectsToTheirPlacesInOrder) {
                                             "trainer: Published from conductor @ rank 1"}));
   EXPECT_EQ(supervisor.heard, (std::vector<std::string>{"BucketReduced"}));
   EXPECT_EQ(stage->message_count(), 5u) << "the one that nobody plays counts too";
+}
+
+TEST_F(CafStageTest, WhatCanNotBeSentIsTheFailureOfTheRank) {
+  messages::Failure told;
+  supervisor.on_message = [&](const messages::Envelope& envelope, Outbox&) {
+    told = std::get<messages::RankFailed>(envelope.body).failure;
+  };
+  start();
+  network = core::fail(core::Errc::invalid_argument, "a control message has at most 12 bytes, found 13");
+
+  post({{0}, Role::coordinator, 0}, messages::StoreSet{});
+  scheduler().run();
+
+  EXPECT_EQ(supervisor.heard, (std::vector<std::string>{"RankFailed"}));
+  EXPECT_EQ(told, messages::failure_of(network));
 }
 
 TEST_F(CafStageTest, FiresATimerWhenItsTimeHasComeAndNotBefore) {
