@@ -156,7 +156,7 @@ std::vector<WaitReport> CafStage::wait_reports(std::chrono::milliseconds patienc
   for (const auto& [address, part] : impl_->parts) {
     auto is_of = [&who = address](const WaitReport& report) { return report.who == who; };
     if (std::any_of(reports.begin(), reports.end(), is_of)) continue;
-    reports.push_back({address, "silent", "nothing known: it did not answer in time", "unknown", {}});
+    reports.push_back({address, "silent", "nothing known: it did not answer in time", {}, {}});
   }
   std::sort(reports.begin(), reports.end(), [](const auto& a, const auto& b) { return a.who < b.who; });
   return reports;

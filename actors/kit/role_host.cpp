@@ -80,10 +80,13 @@ WaitReport RoleHost::report() const {
 std::string render(const std::vector<WaitReport>& reports, std::chrono::nanoseconds now) {
   std::string text;
   for (const auto& report : reports) {
-    double age = std::chrono::duration<double>(now - report.since).count();
-    text += fmt::format("{}: {}{}{} (last {} {:.3f} s ago)\n", messages::to_string(report.who), report.state,
-                        report.waiting_for.empty() ? "" : ", waits for ", report.waiting_for,
-                        report.last_message, age);
+    text += fmt::format("{}: {}{}{}", messages::to_string(report.who), report.state,
+                        report.waiting_for.empty() ? "" : ", waits for ", report.waiting_for);
+    if (report.since) {
+      const double age = std::chrono::duration<double>(now - *report.since).count();
+      text += fmt::format(" (last {} {:.3f} s ago)", report.last_message, age);
+    }
+    text += '\n';
   }
   return text;
 }

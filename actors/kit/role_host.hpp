@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -19,8 +20,9 @@ struct WaitReport {
   messages::Address who;
   std::string state;
   std::string waiting_for;
-  std::string last_message;          ///< the name of the last message it received
-  std::chrono::nanoseconds since{};  ///< when that was, by the device's clock
+  std::string last_message;  ///< the name of the last message it received
+  /// When that was, by the device's clock; nothing when nobody knows.
+  std::optional<std::chrono::nanoseconds> since;
 };
 
 /// What a machine's effects go to. The shell that runs the machine provides it.

@@ -187,6 +187,9 @@ TEST_F(CafStageTest, NamesActorsThatDoNotAnswerAQuestion) {
   ASSERT_EQ(reports.size(), 2u);
   EXPECT_EQ(reports[0].who, kSupervisor);
   EXPECT_EQ(reports[0].state, "silent");
+  EXPECT_EQ(render({reports[0]}, 9s),
+            "rank_supervisor @ rank 1: silent, waits for nothing known: it did not answer in time\n")
+      << "nobody knows how long it has been so";
 }
 
 TEST(CafStageWithThreads, ReportsWhatEveryActorWaitsFor) {
