@@ -14,7 +14,7 @@ namespace troupe::actors {
 /// A frame is its length (u32, of what follows), its kind (u8) and its body. Numbers are little endian. The
 /// kinds are on the wire: only append.
 enum class FrameKind : std::uint8_t {
-  hello = 1,      ///< initiator: magic, version, rank, nonce, job
+  hello = 1,      ///< initiator: magic, version, rank, nonce
   challenge = 2,  ///< acceptor: magic, version, rank, nonce, proof
   proof = 3,      ///< initiator: proof
   welcome = 4,    ///< acceptor: nothing
@@ -25,7 +25,7 @@ enum class FrameKind : std::uint8_t {
 };
 
 inline constexpr std::uint32_t kTransportMagic = 0x45505254;  // "TRPE" as bytes
-inline constexpr std::uint16_t kTransportVersion = 1;
+inline constexpr std::uint16_t kTransportVersion = 2;
 inline constexpr std::size_t kFrameHeaderBytes = 5;
 /// What a length may say: an authenticated peer's frame, and anybody's.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;

@@ -37,7 +37,6 @@ TransportMachine::TransportMachine(TransportOptions options, Time now)
   if (is_acceptor()) return;
   put(FrameKind::hello, now, [&](ByteWriter out) {
     out.number(kTransportMagic).number(kTransportVersion).number(options_.self.value).bytes(options_.nonce);
-    out.text(options_.job);
   });
 }
 
@@ -168,14 +167,7 @@ core::Result<void> TransportMachine::on_hello(ByteReader body, Time now) {
   TRY(check_greeting(body));
   core::Rank rank{body.number<std::int32_t>()};
   peer_nonce_ = body.array<Nonce>();
-  auto job = body.rest();
-  if (!body.ok()) return core::fail(Errc::corrupt, "a hello ended before its end");
-  if (!std::ranges::equal(job, std::as_bytes(std::span(options_.job)))) {
-    return core::fail(
-        Errc::mismatch,
-        "expected job \"{}\", found \"{}\"; two jobs use the same address, give one another port",
-        options_.job, printable(job, kMaxJobBytes));
-  }
+  if (!body.ok() || !body.is_empty()) return core::fail(Errc::corrupt, "a hello has the wrong length");
   peer_ = rank;
   state_ = State::expects_proof;
   put(FrameKind::challenge, now, [&](ByteWriter out) {
@@ -196,9 +188,7 @@ core::Result<void> TransportMachine::on_challenge(ByteReader body, Time now) {
                       rank.value);
   }
   if (!is_proof(proof, options_.token, transcript("acceptor"))) {
-    return core::fail(Errc::mismatch,
-                      "{} does not know this job's token; give all ranks the same TROUPE_JOB_TOKEN",
-                      peer_name());
+    return tl::unexpected(unproven());
   }
   state_ = State::expects_welcome;
   put(FrameKind::proof, now, [&](ByteWriter out) { out.bytes(proof_of("initiator")); });
@@ -208,14 +198,20 @@ core::Result<void> TransportMachine::on_challenge(ByteReader body, Time now) {
 core::Result<void> TransportMachine::on_proof(ByteReader body, Time now) {
   auto proof = body.array<Proof>();
   if (!body.ok() || !body.is_empty() || !is_proof(proof, options_.token, transcript("initiator"))) {
-    return core::fail(Errc::mismatch,
-                      "{} does not know this job's token; give all ranks the same TROUPE_JOB_TOKEN",
-                      peer_name());
+    return tl::unexpected(unproven());
   }
   if (options_.admit) TRY(options_.admit(peer_));
   put(FrameKind::welcome, now, [](ByteWriter) {});
   join(now);
   return {};
+}
+
+/// Said to whoever it is, so it does not name the job.
+core::Error TransportMachine::unproven() const {
+  return {Errc::mismatch,
+          fmt::format("{} does not prove that it belongs to this start of this job; give all ranks of a job "
+                      "the same TROUPE_JOB_TOKEN, and two jobs two ports",
+                      peer_name())};
 }
 
 /// Both names and both nonces, so that a proof is good for this handshake and this direction only.

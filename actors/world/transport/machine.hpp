@@ -26,7 +26,7 @@ struct TransportOptions {
   enum class Side : std::uint8_t { initiator, acceptor };
 
   Side side = Side::initiator;
-  std::string job;  ///< at most kMaxJobBytes; both sides must say the same
+  std::string job;  ///< at most kMaxJobBytes; both sides must have the same, and it is never on the wire
   core::Rank self{};
   core::Rank peer{};  ///< initiator: who must answer
   JobToken token{};
@@ -64,8 +64,9 @@ using TransportEvent = std::variant<Joined, Received, Left, Lost>;
 ///       farewell   <-->  farewell          left
 ///
 /// TR-1: every message sent is delivered at most once and in order, or the sender hears Left or Lost. TR-2:
-/// before a peer has proved itself it makes us hold at most kMaxHandshakeFrameBytes and one read's bytes. The
-/// bytes are authenticated at the handshake only and not encrypted: the wire between the ranks is trusted.
+/// before a peer has proved itself it makes us hold at most kMaxHandshakeFrameBytes and one read's bytes.
+/// TR-3: it learns nothing of the job but this rank's number. The bytes are authenticated at the handshake
+/// only and not encrypted: the wire between the ranks is trusted.
 class TransportMachine {
  public:
   using Time = std::chrono::nanoseconds;
@@ -119,6 +120,7 @@ class TransportMachine {
   core::Result<void> check_greeting(ByteReader& body) const;
   core::Result<void> check_length(std::size_t length) const;
 
+  core::Error unproven() const;
   Proof proof_of(std::string_view who) const;
   std::vector<std::byte> transcript(std::string_view who) const;
   void join(Time now);

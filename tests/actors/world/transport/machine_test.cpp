@@ -39,7 +39,8 @@ TEST(TransportMachine, RefusesAnInitiatorWithTheWrongTokenAndAnAcceptorToo) {
 
   // The initiator checks the acceptor's proof first, so an acceptor never proves itself to a stranger for
   // nothing: both learn only that the tokens differ.
-  EXPECT_THAT(reason_in(pair.initiator.take_events()), HasSubstr("does not know this job's token"));
+  EXPECT_THAT(reason_in(pair.initiator.take_events()),
+              HasSubstr("does not prove that it belongs to this start of this job"));
   EXPECT_EQ(story_of(pair.acceptor.take_events()), "");
 }
 
@@ -47,8 +48,8 @@ TEST(TransportMachine, RefusesAnInitiatorWithTheWrongTokenAndAnAcceptorToo) {
 TEST(TransportMachine, AnAcceptorRefusesAWrongProof) {
   TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
   std::vector<std::byte> hello;
-  ByteWriter(hello).number(std::uint32_t{46}).number(std::uint8_t{1}).number(kTransportMagic);
-  ByteWriter(hello).number(kTransportVersion).number(std::int32_t{1}).bytes(Nonce{}).text("job");
+  ByteWriter(hello).number(std::uint32_t{43}).number(std::uint8_t{1}).number(kTransportMagic);
+  ByteWriter(hello).number(kTransportVersion).number(std::int32_t{1}).bytes(Nonce{});
   std::vector<std::byte> proof;
   ByteWriter(proof).number(std::uint32_t{33}).number(std::uint8_t{3}).bytes(Proof{});
 
@@ -76,26 +77,82 @@ TEST(TransportMachine, ARecordedHandshakeIsRefusedTheNextTime) {
   EXPECT_EQ(story_of(acceptor.take_events()), "lost mismatch");
 }
 
-TEST(TransportMachine, AProofIsOfNoUseInTheOtherDirection) {
-  auto reflecting = options_of(Pair::Side::acceptor);
-  reflecting.token = token_of(8);
-  reflecting.nonce = options_of(Pair::Side::initiator).nonce;
-  Pair pair(options_of(Pair::Side::initiator), reflecting);
-
-  pair.settle();
-
-  EXPECT_EQ(story_of(pair.initiator.take_events()), "lost mismatch");
+/// A frame as it is on the wire.
+std::vector<std::byte> frame_of(FrameKind kind, std::span<const std::byte> body) {
+  std::vector<std::byte> frame;
+  ByteWriter(frame)
+      .number(static_cast<std::uint32_t>(body.size() + 1))
+      .number(static_cast<std::uint8_t>(kind));
+  ByteWriter(frame).bytes(body);
+  return frame;
 }
 
-TEST(TransportMachine, SaysWhichJobWasExpected) {
+/// The proof with which a challenge ends.
+std::vector<std::byte> proof_in(const std::vector<std::byte>& challenge) {
+  return {challenge.end() - static_cast<std::ptrdiff_t>(sizeof(Proof)), challenge.end()};
+}
+
+TEST(TransportMachine, WhoeverEchoesTheAcceptorsProofIsRefused) {
+  TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
+  auto without_token = options_of(Pair::Side::initiator);
+  without_token.token = token_of(8);
+  TransportMachine stranger(without_token, 0ns);
+
+  acceptor.receive(stranger.take_output(SIZE_MAX), 0ns);
+  acceptor.receive(frame_of(FrameKind::proof, proof_in(acceptor.take_output(SIZE_MAX))), 0ns);
+
+  EXPECT_EQ(story_of(acceptor.take_events()), "lost mismatch");
+}
+
+TEST(TransportMachine, ARecordedChallengeIsRefusedTheNextTime) {
+  Pair pair;
+  pair.acceptor.receive(pair.initiator.take_output(SIZE_MAX), 0ns);
+  const auto challenge = pair.acceptor.take_output(SIZE_MAX);
+  auto again = options_of(Pair::Side::initiator);
+  again.nonce.fill(std::byte{9});
+  TransportMachine initiator(again, 0ns);
+  initiator.take_output(SIZE_MAX);
+
+  initiator.receive(challenge, 0ns);
+
+  EXPECT_EQ(story_of(initiator.take_events()), "lost mismatch");
+  EXPECT_EQ(initiator.output_bytes(), 0U) << "it proves itself to nobody who has not";
+}
+
+TEST(TransportMachine, RefusesARankOfAnotherJobWithTheSameToken) {
   auto other = options_of(Pair::Side::initiator);
   other.job = "another";
   Pair pair(other);
 
   pair.settle();
 
-  EXPECT_THAT(reason_in(pair.acceptor.take_events()), HasSubstr("expected job \"job\", found \"another\""));
-  EXPECT_THAT(reason_in(pair.initiator.take_events()), HasSubstr("rank 0 refused: expected job"));
+  EXPECT_THAT(reason_in(pair.initiator.take_events()), HasSubstr("and two jobs two ports"));
+  EXPECT_EQ(story_of(pair.acceptor.take_events()), "");
+}
+
+TEST(TransportMachine, WhatIsOnTheWireTellsNothingOfTheJob) {
+  auto left = options_of(Pair::Side::initiator);
+  auto right = options_of(Pair::Side::acceptor);
+  left.job = right.job = "train_5f3a.12";
+  TransportMachine initiator(left, 0ns);
+  TransportMachine acceptor(right, 0ns);
+  TransportMachine suspicious(right, 0ns);
+
+  const auto hello = initiator.take_output(SIZE_MAX);
+  acceptor.receive(hello, 0ns);
+  const auto challenge = acceptor.take_output(SIZE_MAX);
+  suspicious.receive(hello, 0ns);
+  suspicious.take_output(SIZE_MAX);
+  suspicious.receive(frame_of(FrameKind::proof, std::vector<std::byte>(sizeof(Proof))), 0ns);
+  const auto refusal = suspicious.take_output(SIZE_MAX);
+
+  // A hello of magic, version, rank and nonce has no room for more.
+  EXPECT_EQ(hello.size(), kFrameHeaderBytes + 4 + 2 + 4 + sizeof(Nonce));
+  for (const auto& said : {hello, challenge, refusal}) {
+    EXPECT_THAT(text_of(said), ::testing::Not(HasSubstr("5f3a")));
+    EXPECT_THAT(text_of(said), ::testing::Not(HasSubstr("train")));
+  }
+  EXPECT_THAT(text_of(refusal), HasSubstr("rank 1 does not prove"));
 }
 
 TEST(TransportMachine, TellsAnInitiatorWhyItIsNotAdmitted) {
@@ -124,12 +181,12 @@ TEST(TransportMachine, RefusesAnotherVersion) {
   TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
   Pair pair;
   auto hello = pair.initiator.take_output(SIZE_MAX);
-  hello[kFrameHeaderBytes + 4] = std::byte{2};
+  hello[kFrameHeaderBytes + 4] = std::byte{3};
 
   acceptor.receive(hello, 0ns);
 
   EXPECT_THAT(reason_in(acceptor.take_events()),
-              HasSubstr("expected version 1 of the control transport, found 2"));
+              HasSubstr("expected version 2 of the control transport, found 3"));
 }
 
 TEST(TransportMachine, RefusesAFrameAboveTheCapAsSoonAsItIsAnnounced) {
@@ -235,6 +292,42 @@ TEST(TransportMachine, CountsWhatMayNotHaveArrived) {
   ASSERT_EQ(story_of(events), "received acknowledges two, lost peer_lost");
   EXPECT_EQ(std::get<Lost>(events.back()).unacknowledged, 1U);
   EXPECT_THAT(reason_in(events), HasSubstr("connection reset by peer"));
+}
+
+/// A frame that acknowledges so many messages: of a kind that carries nothing else, or a first message.
+std::vector<std::byte> acknowledgement(FrameKind kind, std::uint64_t count) {
+  std::vector<std::byte> body;
+  if (kind == FrameKind::message) ByteWriter(body).number(std::uint64_t{0});
+  ByteWriter(body).number(count);
+  return frame_of(kind, body);
+}
+
+TEST(TransportMachine, RefusesAcknowledgementsOfWhatWasNotSent) {
+  for (auto kind : {FrameKind::message, FrameKind::heartbeat, FrameKind::farewell}) {
+    Pair pair;
+    pair.join();
+    ASSERT_TRUE(pair.initiator.send(bytes_of("a"), pair.now));
+    ASSERT_TRUE(pair.initiator.send(bytes_of("b"), pair.now));
+
+    pair.initiator.receive(acknowledgement(kind, 3), pair.now);
+
+    auto events = pair.initiator.take_events();
+    EXPECT_EQ(story_of(events), "lost corrupt");
+    EXPECT_EQ(reason_in(events), "rank 0 acknowledged 3 messages; 0 to 2 are possible");
+  }
+}
+
+TEST(TransportMachine, RefusesAcknowledgementsThatGoBack) {
+  Pair pair;
+  pair.join();
+  ASSERT_TRUE(pair.initiator.send(bytes_of("a"), pair.now));
+  ASSERT_TRUE(pair.initiator.send(bytes_of("b"), pair.now));
+  pair.initiator.receive(acknowledgement(FrameKind::heartbeat, 2), pair.now);
+  ASSERT_EQ(story_of(pair.initiator.take_events()), "");
+
+  pair.initiator.receive(acknowledgement(FrameKind::heartbeat, 1), pair.now);
+
+  EXPECT_EQ(reason_in(pair.initiator.take_events()), "rank 0 acknowledged 1 messages; 2 to 2 are possible");
 }
 
 TEST(TransportMachine, BoundsWhatWaitsForASlowReader) {

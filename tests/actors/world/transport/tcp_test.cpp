@@ -79,7 +79,7 @@ TEST(TcpNetwork, RefusesARankWithTheWrongToken) {
   EXPECT_TRUE(job.heard(0).empty());
 }
 
-TEST(TcpNetwork, RefusesARankOfAnotherJobAndSaysSo) {
+TEST(TcpNetwork, RefusesARankOfAnotherJob) {
   TcpJob job(2);
   job.open(0);
   auto options = job.options(1);
@@ -88,7 +88,7 @@ TEST(TcpNetwork, RefusesARankOfAnotherJobAndSaysSo) {
   auto network = TcpNetwork::open(options, [](NetworkEvent) {});
 
   ASSERT_FALSE(network);
-  EXPECT_THAT(network.error().message, HasSubstr("expected job \"job\", found \"another\""));
+  EXPECT_THAT(network.error().message, HasSubstr("and two jobs two ports"));
 }
 
 TEST(TcpNetwork, RefusesASecondProcessOfARank) {
