@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <future>
+
 #include "gpu/collective/rendezvous_memory.hpp"
+#include "gpu/collective/shared_memory/arena.hpp"
 #include "gpu/collective/shared_memory/peer_watch.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
 #include "tests/gpu/collective/company.hpp"
@@ -76,6 +79,32 @@ TEST(SharedMemoryMembership, MembersWithOtherOptionsAreRefusedBeforeTheyMap) {
   EXPECT_EQ(leader.error().code, core::Errc::timeout);
   EXPECT_THAT(leader.error().message, ::testing::HasSubstr("no sign of rank 1"));
   EXPECT_EQ(other.error().code, core::Errc::mismatch);
+}
+
+TEST(SharedMemoryMembership, TheLastActOfAMemberCountsAlthoughItHasLeft) {
+  MemoryRendezvous rendezvous;
+  GroupOptions options{.job = fmt::format("test-{}", getpid()),
+                       .epoch = {1},
+                       .name = "dp",
+                       .members = {{0}, {1}},
+                       .self = {1},
+                       .deadline = 10s};
+  const SharedMemoryOptions sleeping{.spin = 0ns};
+  auto leaving =
+      std::async(std::launch::async, [&] { return Arena::establish(options, rendezvous, sleeping); });
+  auto remaining_options = options;
+  remaining_options.self = {0};
+  const auto remaining = Arena::establish(remaining_options, rendezvous, sleeping).value();
+  leaving.get().value().reset();
+  SharedWord& written = remaining->channel(1, 0).written;
+
+  // What it did before it left is seen between the first look at the word and the look at who has left.
+  const auto waited = remaining->await(written, 1, OperationDeadline("receive 0", 10s), [&](int peer) {
+    written.value.store(1);
+    return peer == 1;
+  });
+
+  EXPECT_TRUE(waited.has_value()) << waited.error().message;
 }
 
 TEST(PeerWatch, TellsAProcessFromALaterOneWithItsNumber) {
