@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,7 +20,9 @@
 #include <system_error>
 #include <utility>
 
+#include "actors/world/entropy.hpp"
 #include "actors/world/process.hpp"
+#include "actors/world/transport/authentication.hpp"
 #include "apps/troupe/host_facts.hpp"
 
 namespace troupe::apps {
@@ -239,8 +240,8 @@ Result<Job> prepare_job(LaunchOptions options) {
   TRY(resolve_signals(job));
   TRY(resolve_rendezvous(job));
   job.run_id = job.options.rdzv_id;
-  job.id = safe_name(job.run_id == "none" ? "job" : job.run_id) + "_" + random_hex(4);
-  job.token = random_hex(32);
+  job.id = safe_name(job.run_id == "none" ? "job" : job.run_id) + fmt::format("_{:016x}", actors::entropy());
+  job.token = actors::to_hex(TRY(actors::random_token()));
   TRY(make_directory(job));
   return job;
 }
@@ -324,16 +325,6 @@ Result<std::vector<int>> free_ports(int count) {
   for (int fd : sockets) ::close(fd);
   if (ports.size() == sockets.size()) return ports;
   return core::fail(Errc::io, "cannot find a free port: {}", ::strerror(reason));
-}
-
-std::string random_hex(int bytes) {
-  std::string text;
-  for (int i = 0; i < bytes; ++i) {
-    unsigned char byte = 0;
-    [[maybe_unused]] const ssize_t got = ::getrandom(&byte, 1, 0);
-    text += fmt::format("{:02x}", byte);
-  }
-  return text;
 }
 
 }  // namespace troupe::apps

@@ -43,7 +43,4 @@ core::Result<void> check_port_is_free(const std::string& address, int port);
 /// Distinct ports nobody uses at the moment.
 core::Result<std::vector<int>> free_ports(int count);
 
-/// `bytes` random bytes in hexadecimal.
-std::string random_hex(int bytes);
-
 }  // namespace troupe::apps

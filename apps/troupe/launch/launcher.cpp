@@ -18,6 +18,7 @@
 
 #include "actors/kit/machine.hpp"
 #include "actors/node_agent/machine.hpp"
+#include "actors/world/entropy.hpp"
 #include "actors/world/job_guard.hpp"
 #include "actors/world/process.hpp"
 #include "apps/troupe/launch/environment.hpp"
@@ -152,7 +153,7 @@ class Launcher {
     const auto ports = free_ports(2);
     if (!ports) return give_up_start(0, ports.error());
     const Generation generation{start.generation, job_.master_port == 0 ? ports->at(0) : job_.master_port,
-                                ports->at(1), random_hex(8)};
+                                ports->at(1), fmt::format("{:016x}", actors::entropy())};
     for (int rank = 0; rank < job_.ranks; ++rank) {
       const Result<void> started = spawn(generation, rank);
       if (!started) return give_up_start(rank, started.error());
