@@ -179,7 +179,7 @@ void NodeAgentMachine::signal_all(int signal, bool group, NodeEffects& effects) 
 }
 
 std::optional<int> NodeAgentMachine::code_that_forbids_restart() const {
-  for (int code : {kExitTemporaryFailure, kExitNoRestart, kExitNoCheckpoint}) {
+  for (int code : {kExitTemporaryFailure, kExitNoCheckpoint}) {
     for (const Ending& ending : endings_) {
       if (ending.status.signal == 0 && ending.status.code == code) return code;
     }

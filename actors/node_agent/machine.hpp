@@ -12,12 +12,6 @@
 
 namespace troupe::actors {
 
-/// Exit codes with which a rank says more than "failed"; the launcher passes them on and does not restart.
-inline constexpr int kExitTemporaryFailure = 75;  ///< the outer scheduler is asked to requeue
-inline constexpr int kExitNoRestart = 93;
-inline constexpr int kExitFenced = 96;  ///< always a consequence: the rank belonged to an older generation
-inline constexpr int kExitNoCheckpoint = 97;
-
 struct NodeAgentConfig {
   int ranks = 1;
   int max_restarts = 0;  ///< of the whole gang

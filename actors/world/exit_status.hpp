@@ -2,7 +2,30 @@
 
 #include <string>
 
+#include "core/result.hpp"
+
 namespace troupe::actors {
+
+// Exit codes with which a rank says more than "failed".
+/// The outer scheduler is asked to requeue; the launcher does not restart.
+inline constexpr int kExitTemporaryFailure = 75;
+/// The rank ended because another one did: it is never the cause.
+inline constexpr int kExitFenced = 96;
+/// The rank found no checkpoint that it can use; the launcher does not restart.
+inline constexpr int kExitNoCheckpoint = 97;
+
+/// What a rank that ends by this Error has its process return.
+inline int exit_code_of(const core::Error& error) {
+  switch (error.code) {
+    case core::Errc::invalid_argument:
+      return 2;
+    case core::Errc::peer_lost:
+    case core::Errc::stale_epoch:
+      return kExitFenced;
+    default:
+      return 1;
+  }
+}
 
 /// How a process ended: by exit(code), or by a signal when `signal` is not 0.
 struct ExitStatus {

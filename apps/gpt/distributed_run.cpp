@@ -259,6 +259,11 @@ Result<std::optional<actors::Restored>> resume(DistributedTrainer& trainer, acto
   return restored;
 }
 
+/// A restart would end the same way.
+bool is_about_checkpoints(const core::Error& error) {
+  return error.code == core::Errc::not_found || error.code == core::Errc::corrupt;
+}
+
 Result<void> tell_of_resume(Narrator& narrator, const std::optional<actors::Restored>& restored) {
   if (!restored) return {};
   const auto step = restored->step.value;
@@ -354,7 +359,12 @@ Result<RunEnd> run_distributed(const DistributedRunOptions& given) {
                                                 info ? std::optional(info->memory_bytes) : std::nullopt));
   bool traced = options.trainer.session.trace && !options.output.empty();
   if (!options.output.empty()) TRY(make_folder(options.output));
-  const auto restored = TRY(resume(*trainer, *world, options));
+  const auto resumed = resume(*trainer, *world, options);
+  if (!resumed && is_about_checkpoints(resumed.error())) {
+    world->log(fmt::format("gpt: {}", resumed.error().message));
+    return RunEnd::no_checkpoint;
+  }
+  const auto restored = TRY(resumed);
   std::unique_ptr<Narrator> narrator;
   if (world->rank().value == 0) {
     auto now = [&device = world->device()] { return device.now(); };

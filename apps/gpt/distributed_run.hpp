@@ -45,7 +45,8 @@ struct DistributedRunOptions {
 /// How a run ended.
 enum class RunEnd : std::uint8_t {
   finished,
-  preempted,  ///< asked to leave, it saved and left; to be started again later
+  preempted,      ///< asked to leave, it saved and left; to be started again later
+  no_checkpoint,  ///< there is none that it can begin from; it has said why
 };
 
 /// Trains to the end. SIGUSR2 saves after the step that runs, SIGTERM saves and leaves; with a directory of

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-#include "actors/node_agent/machine.hpp"
+#include "actors/world/exit_status.hpp"
 #include "apps/gpt/distributed_run.hpp"
 #include "apps/gpt/local_trainer.hpp"
 #include "apps/gpt/sample.hpp"
@@ -262,6 +262,18 @@ Result<RunEnd> train_distributed(const Options& o) {
   return run_distributed(run);
 }
 
+int exit_code_of(RunEnd end) {
+  switch (end) {
+    case RunEnd::finished:
+      return 0;
+    case RunEnd::preempted:
+      return actors::kExitTemporaryFailure;
+    case RunEnd::no_checkpoint:
+      return actors::kExitNoCheckpoint;
+  }
+  return 1;
+}
+
 int run(int argc, char** argv) {
   CLI::App app(
       "Trains a small language model on the bytes of a text: as one rank of a job that `troupe launch` or "
@@ -273,9 +285,9 @@ int run(int argc, char** argv) {
   add_checkpoint_options(app, options);
   CLI11_PARSE(app, argc, argv);
   const Result<RunEnd> done = options.local ? train_locally(options) : train_distributed(options);
-  if (done) return *done == RunEnd::preempted ? actors::kExitTemporaryFailure : 0;
+  if (done) return exit_code_of(*done);
   fmt::print(stderr, "gpt: {}\n", done.error().message);
-  return done.error().code == core::Errc::invalid_argument ? 2 : 1;
+  return actors::exit_code_of(done.error());
 }
 
 }  // namespace

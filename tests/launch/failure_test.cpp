@@ -163,7 +163,7 @@ TEST_P(LaunchExitCode, FollowsTheWorkers) {
 
 INSTANTIATE_TEST_SUITE_P(Codes, LaunchExitCode,
                          ::testing::Values(CodeCase{0, 0}, CodeCase{1, 1}, CodeCase{3, 1}, CodeCase{75, 75},
-                                           CodeCase{93, 93}, CodeCase{97, 97}, CodeCase{137, 1}),
+                                           CodeCase{93, 1}, CodeCase{97, 97}, CodeCase{137, 1}),
                          [](const auto& instance) { return "Code" + std::to_string(instance.param.worker); });
 
 // Says what it got and ends in good order, as a trainer that saves would.

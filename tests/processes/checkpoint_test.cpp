@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 namespace troupe {
 namespace {
 
+using testing::HasSubstr;
+using testing::Not;
 using tests::GptJob;
 
 struct Placing {
@@ -130,6 +133,34 @@ TEST_F(Checkpoints, Usr2SavesNowOnceAndTrainingGoesOn) {
     found += entry.path().filename().string().starts_with("step_") ? 1 : 0;
   }
   EXPECT_EQ(found, 2) << "the one that was asked for, and the last";
+}
+
+TEST_F(Checkpoints, AreMissedOnceAndNotAfterEveryRestart) {
+  std::filesystem::create_directory(folder_.path("empty"));
+  auto without = job({2, "ddp"}, "checkpoints");
+  without.launch_options = {"--max-restarts", "3"};
+  without.trainer_options.insert(without.trainer_options.end(), {"--resume", folder_.path("empty")});
+
+  const auto missed = run(without, "missed");
+
+  EXPECT_EQ(missed.exit_code, 97) << missed.output;
+  EXPECT_THAT(missed.output, HasSubstr("empty holds no checkpoint to resume from"));
+  EXPECT_THAT(missed.output, Not(HasSubstr("restart 1")));
+}
+
+TEST_F(Checkpoints, ThatAreAllDamagedAreNotTriedAgainAfterEveryRestart) {
+  ASSERT_EQ(run(job({2, "ddp"}, "checkpoints", 8), "saving").exit_code, 0);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path("checkpoints"))) {
+    if (entry.path().extension() == ".safetensors") std::filesystem::resize_file(entry.path(), 100);
+  }
+  auto damaged = job({2, "ddp"}, "checkpoints");
+  damaged.launch_options = {"--max-restarts", "3"};
+
+  const auto refused = run(damaged, "refused");
+
+  EXPECT_EQ(refused.exit_code, 97) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("no checkpoint could be loaded"));
+  EXPECT_THAT(refused.output, Not(HasSubstr("restart 1")));
 }
 
 TEST_F(Checkpoints, OfAnotherRunAreNotOverwrittenByARunThatBeginsAnew) {

@@ -190,7 +190,10 @@ Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::s
   IgnoredFlags ignored;
   CLI::App app("Runs a program once a rank on this node: torchrun's flags, torchrun's environment.",
                "troupe launch");
-  app.footer("After the flags: [--] program [arguments...]");
+  app.footer(
+      "After the flags: [--] program [arguments...]\n"
+      "A rank's exit code 75 (to be queued again) or 97 (no checkpoint it can use) ends the job, without a "
+      "restart.");
   add_membership_options(app, options);
   add_life_options(app, options);
   add_program_options(app, options);

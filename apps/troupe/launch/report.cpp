@@ -71,16 +71,10 @@ std::string meaning_of_code(int code) {
       return "by convention: it does not like its arguments";
     case actors::kExitTemporaryFailure:
       return "it asks to be queued again";
-    case actors::kExitNoRestart:
-      return "it asks for no restart";
-    case 94:
-      return "it saw that it hangs, and wrote what it knows";
-    case 95:
-      return "a fault of its device; this node wants a look";
     case actors::kExitFenced:
-      return "it was shut out: the others had gone on without it";
+      return "it ended because another rank did; see that one";
     case actors::kExitNoCheckpoint:
-      return "no checkpoint it can use, or its state is corrupt";
+      return "it found no checkpoint that it can use";
     case 126:
     case 127:
       return "a shell could not start the program in it";

