@@ -15,6 +15,7 @@
 
 #include "actors/checkpoint/directory.hpp"
 #include "actors/session/process_world.hpp"
+#include "actors/world/leave_signal.hpp"
 #include "actors/world/signal_watcher.hpp"
 #include "actors/world/storage/posix.hpp"
 #include "apps/report/html.hpp"
@@ -206,8 +207,10 @@ class Requests {
  public:
   Requests()
       : save_(SIGUSR2, [this] { wishes_ |= messages::kWishSave; }),
-        leave_(SIGTERM, [this] { wishes_ |= messages::kWishLeave; }) {}
+        leave_([this] { wishes_ |= messages::kWishLeave; }) {}
 
+  /// From now on there are steps to bring them.
+  void begin() { leave_.listen(); }
   std::uint32_t take() { return wishes_.exchange(0); }
   /// What another rank brought up first is not asked again.
   void drop(std::uint32_t wishes) { wishes_ &= ~wishes; }
@@ -215,7 +218,7 @@ class Requests {
  private:
   std::atomic<std::uint32_t> wishes_{0};
   actors::SignalWatcher save_;
-  actors::SignalWatcher leave_;
+  actors::LeaveSignal leave_;
 };
 
 /// Where to begin: a storage of its own for a path that is not the run's directory.
@@ -372,6 +375,7 @@ Result<RunEnd> run_distributed(const DistributedRunOptions& given) {
     narrator = TRY(Narrator::create(options, world->world().value, restarts, now));
     TRY(tell_of_resume(*narrator, restored));
   }
+  if (requests) requests->begin();
   const auto end = TRY(Run(*trainer, narrator.get(), requests.get(), options).train());
   if (traced) {
     auto folder = options.output + "/trace";

@@ -49,9 +49,9 @@ enum class RunEnd : std::uint8_t {
   no_checkpoint,  ///< there is none that it can begin from; it has said why
 };
 
-/// Trains to the end. SIGUSR2 saves after the step that runs, SIGTERM saves and leaves; with a directory of
-/// checkpoints only. Rank 0 shows progress, evaluates, writes a sample, the record (run.jsonl) and the
-/// report (report.html); with tracing every rank adds to trace.json.
+/// Trains to the end. SIGUSR2 saves after the step that runs, SIGTERM saves and leaves once there are
+/// steps; with a directory of checkpoints only. Rank 0 shows progress, evaluates, writes a sample, the record
+/// (run.jsonl) and the report (report.html); with tracing every rank adds to trace.json.
 core::Result<RunEnd> run_distributed(const DistributedRunOptions& options);
 
 }  // namespace troupe::apps::gpt

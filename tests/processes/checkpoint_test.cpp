@@ -106,8 +106,10 @@ TEST_F(Checkpoints, TermSavesAndLeavesWithTheCodeThatAsksToBeStartedAgain) {
   auto asked = job({2, "zero1"}, "checkpoints", 1000, 0);
   asked.launch_options = {"--rdzv-id", id};
 
-  const auto outcome = tests::run_and_signal(asked, id, text_, folder_.path("asked"), 1,
-                                             std::chrono::milliseconds(500), SIGTERM);
+  const auto has_begun = [&](int) { return !tests::read_record(folder_.path("asked")).losses.empty(); };
+
+  const auto outcome = tests::run_and_signal(tests::gpt_command(asked, text_, folder_.path("asked")), id, 1,
+                                             has_begun, SIGTERM);
 
   ASSERT_TRUE(outcome.hit);
   EXPECT_EQ(outcome.result.exit_code, 75) << outcome.result.output;

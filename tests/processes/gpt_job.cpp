@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "apps/report/run_record.hpp"
 #include "core/random.hpp"
@@ -49,9 +50,6 @@ std::vector<std::string> gpt_command(const GptJob& job, const std::string& text,
   return command;
 }
 
-namespace {
-
-/// The process that plays `rank` in the job with this id, once it is there.
 int process_of_rank(const std::string& id, int rank) {
   auto of_job = processes_with("TORCHELASTIC_RUN_ID=" + id);
   auto of_rank = processes_with("RANK=" + std::to_string(rank));
@@ -61,25 +59,31 @@ int process_of_rank(const std::string& id, int rank) {
   return 0;
 }
 
-}  // namespace
-
-Signalled run_and_signal(const GptJob& job, const std::string& id, const std::string& text,
-                         const std::string& output, int rank, std::chrono::microseconds delay, int signal) {
+Signalled run_and_signal(const std::vector<std::string>& command, const std::string& id, int rank,
+                         const std::function<bool(int pid)>& ready, int signal) {
   Signalled signalled;
   int pid = 0;
   std::chrono::steady_clock::time_point moment;
   auto during = [&] {
     if (signalled.hit) return;
-    if (pid == 0) {
-      pid = process_of_rank(id, rank);
-      moment = std::chrono::steady_clock::now() + delay;
-    }
-    if (pid == 0 || std::chrono::steady_clock::now() < moment) return;
+    if (pid == 0) pid = process_of_rank(id, rank);
+    if (pid == 0 || !ready(pid)) return;
+    moment = std::chrono::steady_clock::now();
     signalled.hit = kill(pid, signal) == 0;
   };
-  auto command = gpt_command(job, text, output);
   signalled.result = run_command(command, std::chrono::seconds(60), during);
+  signalled.until_end = std::chrono::steady_clock::now() - moment;
   return signalled;
+}
+
+Signalled run_and_signal(const GptJob& job, const std::string& id, const std::string& text,
+                         const std::string& output, int rank, std::chrono::microseconds delay, int signal) {
+  std::optional<std::chrono::steady_clock::time_point> moment;
+  auto ready = [&](int) {
+    if (!moment) moment = std::chrono::steady_clock::now() + delay;
+    return std::chrono::steady_clock::now() >= *moment;
+  };
+  return run_and_signal(gpt_command(job, text, output), id, rank, ready, signal);
 }
 
 GptRecord read_record(const std::string& output) {

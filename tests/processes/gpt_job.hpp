@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -44,11 +45,18 @@ GptRecord read_record(const std::string& output);
 struct Signalled {
   CommandResult result;
   bool hit = false;
+  std::chrono::steady_clock::duration until_end{};  ///< from the signal to the launcher's end
 };
 
 /// Runs the job, which has this id (--rdzv-id), and sends `signal` to one rank `delay` after its process has
 /// appeared.
 Signalled run_and_signal(const GptJob& job, const std::string& id, const std::string& text,
                          const std::string& output, int rank, std::chrono::microseconds delay, int signal);
+/// Likewise with a command of the caller's own, as soon as `ready` says so of the rank's process.
+Signalled run_and_signal(const std::vector<std::string>& command, const std::string& id, int rank,
+                         const std::function<bool(int pid)>& ready, int signal);
+
+/// The process that plays `rank` in the job with this id; 0 while there is none.
+int process_of_rank(const std::string& id, int rank);
 
 }  // namespace troupe::tests

@@ -54,6 +54,7 @@ void set_own_variables(const Job& job, const Generation& generation, int rank, V
   set("TROUPE_INSTANCE_ID", fmt::format("{}-{}-{:016x}", generation.number, rank, actors::entropy()));
   set("TROUPE_FENCE_TOKEN", generation.fence_token);
   set("TROUPE_ERROR_FILE", error_file(job, generation.number, rank).string());
+  set("TROUPE_FAILURE_FILE", failure_file(job, generation.number).string());
   set("TROUPE_PROGRESS_FILE", progress_file(job).string());
   variables.erase("TROUPE_LOG_DIR");
   if (job.directory_is_temporary) return;
@@ -77,10 +78,18 @@ void show_one_gpu(int rank, Variables& variables) {
   variables["CUDA_VISIBLE_DEVICES"] = chosen;
 }
 
+fs::path generation_directory(const Job& job, int generation) {
+  return job.directory / fmt::format("attempt_{}", generation);
+}
+
 }  // namespace
 
 fs::path rank_directory(const Job& job, int generation, int rank) {
-  return job.directory / fmt::format("attempt_{}", generation) / std::to_string(rank);
+  return generation_directory(job, generation) / std::to_string(rank);
+}
+
+fs::path failure_file(const Job& job, int generation) {
+  return generation_directory(job, generation) / "failure";
 }
 
 fs::path error_file(const Job& job, int generation, int rank) {

@@ -31,6 +31,7 @@ std::filesystem::path rank_directory(const Job& job, int generation, int rank);
 /// | TROUPE_FENCE_TOKEN | unique for each generation |
 /// | TROUPE_LOG_DIR | the rank's directory of this start; only if logs are kept |
 /// | TROUPE_ERROR_FILE | where a failing rank writes {"message": ...} as torch's tools do |
+/// | TROUPE_FAILURE_FILE | once a rank of this generation has failed, which and how |
 /// | TROUPE_PROGRESS_FILE | where the job may write its last committed step, as decimal text |
 std::vector<std::string> rank_environment(const Job& job, const Generation& generation, int rank,
                                           const std::vector<std::string>& inherited);
@@ -39,6 +40,7 @@ std::vector<std::string> rank_environment(const Job& job, const Generation& gene
 std::vector<std::string> own_environment();
 
 std::filesystem::path error_file(const Job& job, int generation, int rank);
+std::filesystem::path failure_file(const Job& job, int generation);
 std::filesystem::path progress_file(const Job& job);
 
 }  // namespace troupe::apps

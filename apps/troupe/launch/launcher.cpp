@@ -191,8 +191,10 @@ class Launcher {
     const bool first = !status.success() && machine_.state() == "watching";
     NodeEffects effects = machine_.exited(rank, status, now());
     if (first) {
-      terminal_.say(fmt::format("rank {} failed: {}{}", rank, to_string(status),
-                                job_.ranks > 1 ? "; stopping the others" : ""));
+      const std::string failure = fmt::format("rank {} failed: {}", rank, to_string(status));
+      // Before the others are asked to end: this tells them why.
+      std::ofstream(failure_file(job_, machine_.generation())) << failure;
+      terminal_.say(failure + (job_.ranks > 1 ? "; stopping the others" : ""));
     }
     perform(std::move(effects));
   }
