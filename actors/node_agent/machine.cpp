@@ -47,17 +47,18 @@ NodeAgentMachine::NodeAgentMachine(NodeAgentConfig config)
   CHECK(config_.ranks > 0, "a gang has at least one rank");
 }
 
-NodeEffects NodeAgentMachine::start() {
+NodeEffects NodeAgentMachine::start(std::chrono::nanoseconds now) {
   CHECK(state_ == State::starting, "the gang is started once");
   NodeEffects effects;
-  launch(effects);
+  launch(now, effects);
   return effects;
 }
 
-void NodeAgentMachine::launch(NodeEffects& effects) {
+void NodeAgentMachine::launch(std::chrono::nanoseconds now, NodeEffects& effects) {
   CHECK(alive_ == 0, "NA-1: the gang starts only when no process of the generation before it runs");
   state_ = State::watching;
   rung_ = Rung::none;
+  launched_ = now;
   endings_.clear();
   running_.assign(running_.size(), true);
   alive_ = config_.ranks;
@@ -136,7 +137,7 @@ NodeEffects NodeAgentMachine::signalled(int signal) {
 NodeEffects NodeAgentMachine::deadline(std::chrono::nanoseconds now) {
   NodeEffects effects;
   if (state_ == State::waiting) {
-    launch(effects);
+    launch(now, effects);
   } else if (state_ == State::stopping && rung_ == Rung::asked) {
     kill_all(effects);
   } else if (state_ == State::stopping) {
@@ -187,11 +188,20 @@ std::optional<int> NodeAgentMachine::code_that_forbids_restart() const {
   return std::nullopt;
 }
 
-bool NodeAgentMachine::makes_no_progress() {
+void NodeAgentMachine::count_failure() {
   const bool progressed = step_ && step_ != step_of_last_failure_;
-  failures_in_a_row_ = progressed ? 1 : failures_in_a_row_ + 1;
+  quick_failures_ = progressed || lived_for_a_while() ? 0 : quick_failures_ + 1;
   failures_at_step_ = progressed ? 1 : failures_at_step_ + 1;
   step_of_last_failure_ = step_;
+}
+
+bool NodeAgentMachine::lived_for_a_while() const {
+  const auto failed = [](const Ending& ending) { return ending.kind == Ending::Kind::first; };
+  const auto first = std::find_if(endings_.begin(), endings_.end(), failed);
+  return first != endings_.end() && first->at - launched_ >= config_.first_backoff;
+}
+
+bool NodeAgentMachine::makes_no_progress() const {
   return step_ && failures_at_step_ >= config_.no_progress_limit;
 }
 
@@ -201,6 +211,7 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
   const auto is_abandoned = [](const Ending& ending) { return ending.kind == Ending::Kind::abandoned; };
   const bool abandoned = std::any_of(endings_.begin(), endings_.end(), is_abandoned);
   const std::optional<int> code = code_that_forbids_restart();
+  if (cause()) count_failure();
 
   if (stop_signal_ != 0) {
     finish(code == kExitTemporaryFailure ? *code : 128 + stop_signal_,
@@ -224,8 +235,9 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
   } else {
     ++restarts_;
     ++generation_;
-    if (failures_in_a_row_ == 1) return launch(effects);
-    const int doublings = std::min(failures_in_a_row_ - 2, 16);
+    // The last rank's end is now.
+    if (quick_failures_ <= 1) return launch(endings_.back().at, effects);
+    const int doublings = std::min(quick_failures_ - 2, 16);
     state_ = State::waiting;
     effects.push_back(ArmDeadline{
         std::min(config_.first_backoff * (std::int64_t{1} << doublings), config_.longest_backoff)});

@@ -19,7 +19,9 @@ struct NodeAgentConfig {
   std::chrono::nanoseconds kill_timeout = std::chrono::seconds(10);
   /// Ranks that end by themselves this soon after the first failure count as its consequence.
   std::chrono::nanoseconds secondary_window = std::chrono::seconds(2);
-  /// The first restart is immediate; then 1, 2, 4 ... times this, until a step more is committed.
+  /// A gang that lived for at least this long before its first failure, or committed a step more than the one
+  /// before, is started again at once. So is the first that did not; then come pauses of 1, 2, 4 ... times
+  /// this.
   std::chrono::nanoseconds first_backoff = std::chrono::seconds(1);
   std::chrono::nanoseconds longest_backoff = std::chrono::seconds(60);
   /// So many failures in a row at the same committed step end the job. A job that never reports a step has
@@ -84,7 +86,7 @@ class NodeAgentMachine {
  public:
   explicit NodeAgentMachine(NodeAgentConfig config);
 
-  NodeEffects start();
+  NodeEffects start(std::chrono::nanoseconds now);
   NodeEffects exited(int rank, ExitStatus status, std::chrono::nanoseconds now);
   /// The rank could not be started. The ranks from this one on have no process; those before it have.
   NodeEffects start_failed(int rank);
@@ -107,14 +109,16 @@ class NodeAgentMachine {
 
   std::optional<std::size_t> cause() const;
   Ending::Kind classify(ExitStatus status, std::chrono::nanoseconds now) const;
-  void launch(NodeEffects& effects);
+  void launch(std::chrono::nanoseconds now, NodeEffects& effects);
   void stop(int signal, NodeEffects& effects);
   void kill_all(NodeEffects& effects);
   void signal_all(int signal, bool group, NodeEffects& effects) const;
   void gang_ended(NodeEffects& effects);
   void finish(int exit_code, std::string verdict, NodeEffects& effects);
   std::optional<int> code_that_forbids_restart() const;
-  bool makes_no_progress();
+  void count_failure();
+  bool makes_no_progress() const;
+  bool lived_for_a_while() const;
 
   NodeAgentConfig config_;
   State state_ = State::starting;
@@ -126,11 +130,12 @@ class NodeAgentMachine {
   int asked_with_ = 0;   ///< the signal that opened the ladder
   int stop_signal_ = 0;  ///< the signal that ends the job
   bool start_failed_ = false;
+  std::chrono::nanoseconds launched_{};
   std::vector<Ending> endings_;
   std::optional<std::int64_t> step_;
   std::optional<std::int64_t> step_of_last_failure_;
   int failures_at_step_ = 0;
-  int failures_in_a_row_ = 0;  ///< without a step more
+  int quick_failures_ = 0;  ///< in a row: without a step more, and soon
   std::string verdict_;
 };
 

@@ -79,7 +79,7 @@ class Launcher {
   int run() {
     announce();
     listen_to_signals();
-    perform(machine_.start());
+    perform(machine_.start(now()));
     loop_.run();
     write_report();
     terminal_.drain();

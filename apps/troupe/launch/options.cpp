@@ -44,7 +44,7 @@ void add_life_options(CLI::App& app, LaunchOptions& options) {
   app.add_option("--term-timeout", options.term_timeout_seconds, "Seconds between SIGTERM and SIGKILL")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--restart-backoff", options.restart_backoff_seconds,
-                 "Seconds before the second restart in a row; doubles up to 60")
+                 "Seconds before the second restart in a row of ranks that failed sooner; doubles up to 60")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--signals-to-handle", options.signals_to_handle, "Signals that stop the job in good order");
 }

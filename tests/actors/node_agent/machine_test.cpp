@@ -36,6 +36,22 @@ std::optional<Effect> one_of(const NodeEffects& effects) {
   return found.size() == 1 ? std::optional(found[0]) : std::nullopt;
 }
 
+/// The one effect of this kind, or one of no meaning in a test that has failed.
+template <class Effect>
+Effect only(const NodeEffects& effects) {
+  const auto found = one_of<Effect>(effects);
+  EXPECT_TRUE(found) << "expected one such effect";
+  return found.value_or(Effect{});
+}
+
+/// The ending that explains the failure.
+Ending cause_of(const NodeEffects& effects) {
+  const auto end = only<EndGeneration>(effects);
+  const bool has_cause = end.cause && *end.cause < end.endings.size();
+  EXPECT_TRUE(has_cause) << "expected a cause";
+  return has_cause ? end.endings[*end.cause] : Ending{-1};
+}
+
 std::vector<int> ranks_sent(int signal, const NodeEffects& effects) {
   std::vector<int> ranks;
   for (const SignalRank& sent : all_of<SignalRank>(effects)) {
@@ -46,21 +62,21 @@ std::vector<int> ranks_sent(int signal, const NodeEffects& effects) {
 
 NodeAgentMachine started(NodeAgentConfig config) {
   NodeAgentMachine machine(config);
-  machine.start();
+  machine.start(seconds(0));
   return machine;
 }
 
 TEST(NodeAgent, StartsTheGangAndFinishesWithZeroWhenEveryRankCompletes) {
   NodeAgentMachine machine({.ranks = 2});
 
-  const auto start = one_of<StartGang>(machine.start());
+  const auto start = only<StartGang>(machine.start(seconds(0)));
   const auto after_first = machine.exited(1, kDone, seconds(1));
   const auto after_last = machine.exited(0, kDone, seconds(2));
 
-  EXPECT_EQ(start->generation, 0);
+  EXPECT_EQ(start.generation, 0);
   EXPECT_TRUE(after_first.empty());
-  EXPECT_EQ(one_of<Finish>(after_last)->exit_code, 0);
-  EXPECT_FALSE(one_of<EndGeneration>(after_last)->cause);
+  EXPECT_EQ(only<Finish>(after_last).exit_code, 0);
+  EXPECT_FALSE(only<EndGeneration>(after_last).cause);
 }
 
 TEST(NodeAgent, AFailureAsksTheOthersToEndAndArmsTheDeadline) {
@@ -71,7 +87,7 @@ TEST(NodeAgent, AFailureAsksTheOthersToEndAndArmsTheDeadline) {
 
   EXPECT_EQ(ranks_sent(SIGTERM, effects), std::vector{2});
   EXPECT_EQ(ranks_sent(SIGCONT, effects), std::vector{2});
-  EXPECT_EQ(one_of<ArmDeadline>(effects)->after, seconds(7));
+  EXPECT_EQ(only<ArmDeadline>(effects).after, seconds(7));
   EXPECT_FALSE(one_of<Finish>(effects));
 }
 
@@ -84,11 +100,13 @@ TEST(NodeAgent, WhoIgnoresTheRequestIsKilledAndWhoSurvivesThatIsAbandoned) {
   const auto giving_up = machine.deadline(seconds(26));
 
   EXPECT_EQ(ranks_sent(SIGKILL, killing), (std::vector{1, 2}));
-  EXPECT_EQ(one_of<ArmDeadline>(killing)->after, seconds(10));
+  EXPECT_EQ(only<ArmDeadline>(killing).after, seconds(10));
   const auto end = one_of<EndGeneration>(giving_up);
+  ASSERT_TRUE(end);
+  ASSERT_EQ(end->endings.size(), 3U);
   EXPECT_EQ(end->endings[1].kind, Ending::Kind::stopped);
   EXPECT_EQ(end->endings[2].kind, Ending::Kind::abandoned);
-  EXPECT_EQ(one_of<Finish>(giving_up)->exit_code, 1) << "a node with such a process is not used again";
+  EXPECT_EQ(only<Finish>(giving_up).exit_code, 1) << "a node with such a process is not used again";
 }
 
 TEST(NodeAgent, TellsConsequencesFromWhatItDidItself) {
@@ -100,6 +118,7 @@ TEST(NodeAgent, TellsConsequencesFromWhatItDidItself) {
 
   const auto end = one_of<EndGeneration>(machine.exited(4, {7, 0}, seconds(12) + milliseconds(1)));
 
+  ASSERT_TRUE(end);
   ASSERT_EQ(end->endings.size(), 5U);
   EXPECT_EQ(end->endings[0].kind, Ending::Kind::first);
   EXPECT_EQ(end->endings[1].kind, Ending::Kind::secondary);
@@ -114,34 +133,61 @@ TEST(NodeAgent, ARankKilledFromOutsideExplainsAPeerThatWasQuickerToEnd) {
   machine.exited(0, kFailed, seconds(10));
   machine.exited(1, {0, SIGABRT}, seconds(10));
 
-  const auto end = one_of<EndGeneration>(machine.exited(2, {0, SIGKILL}, seconds(11)));
+  const auto end = machine.exited(2, {0, SIGKILL}, seconds(11));
 
-  EXPECT_EQ(end->endings[*end->cause].rank, 2);
+  EXPECT_EQ(cause_of(end).rank, 2);
 }
 
 TEST(NodeAgent, AFencedRankIsNeverTheCauseIfThereIsAnother) {
   auto machine = started({.ranks = 2});
   machine.exited(0, {kExitFenced, 0}, seconds(10));
 
-  const auto end = one_of<EndGeneration>(machine.exited(1, kFailed, seconds(10)));
+  const auto end = machine.exited(1, kFailed, seconds(10));
 
-  EXPECT_EQ(end->endings[*end->cause].rank, 1);
+  EXPECT_EQ(cause_of(end).rank, 1);
 }
 
 TEST(NodeAgent, RestartsAtOnceThenWithDoublingPausesUntilNoneIsLeft) {
   auto machine = started({.ranks = 1, .max_restarts = 4, .longest_backoff = seconds(3)});
 
-  const auto first = machine.exited(0, kFailed, seconds(1));
-  EXPECT_EQ(one_of<StartGang>(first)->generation, 1);
+  const auto first = machine.exited(0, kFailed, milliseconds(999));
+  EXPECT_EQ(only<StartGang>(first).generation, 1);
   for (const auto pause : {seconds(1), seconds(2), seconds(3)}) {
     const auto effects = machine.exited(0, kFailed, seconds(1));
-    EXPECT_EQ(one_of<ArmDeadline>(effects)->after, pause);
+    ASSERT_TRUE(one_of<ArmDeadline>(effects)) << "a pause of " << pause.count() << " s";
+    EXPECT_EQ(only<ArmDeadline>(effects).after, pause);
     EXPECT_EQ(machine.state(), "waiting");
-    EXPECT_TRUE(one_of<StartGang>(machine.deadline(seconds(9))));
+    EXPECT_TRUE(one_of<StartGang>(machine.deadline(seconds(1))));
   }
 
-  EXPECT_EQ(one_of<Finish>(machine.exited(0, kFailed, seconds(1)))->exit_code, 1);
+  EXPECT_EQ(only<Finish>(machine.exited(0, kFailed, seconds(1))).exit_code, 1);
   EXPECT_EQ(machine.generation(), 4);
+}
+
+// Scripts that report no step; torchrun would start them again at once.
+TEST(NodeAgent, AGangThatLivedForAWhileIsStartedAgainAtOnceEveryTime) {
+  auto machine = started({.ranks = 2, .max_restarts = 10, .first_backoff = seconds(1)});
+
+  for (int life = 1; life <= 10; ++life) {
+    EXPECT_FALSE(one_of<StartGang>(machine.exited(0, kFailed, seconds(20 * life - 19))));
+    // How long the others take to end is no part of its life.
+    EXPECT_TRUE(one_of<StartGang>(machine.exited(1, {0, SIGTERM}, seconds(20 * life)))) << "life " << life;
+  }
+}
+
+TEST(NodeAgent, ALongLifeEndsTheRowOfPauses) {
+  auto machine = started({.ranks = 2, .max_restarts = 10, .first_backoff = seconds(1)});
+  const auto fail = [&](nanoseconds at) {
+    machine.exited(0, kFailed, at);
+    return machine.exited(1, {0, SIGTERM}, at + seconds(5));
+  };
+  EXPECT_TRUE(one_of<StartGang>(fail(milliseconds(999))));
+  EXPECT_TRUE(one_of<ArmDeadline>(fail(milliseconds(5999 + 999))))
+      << "a life of 0.999 s, whatever its end took";
+  machine.deadline(seconds(20));
+
+  EXPECT_TRUE(one_of<StartGang>(fail(seconds(21)))) << "a life of 1 s";
+  EXPECT_TRUE(one_of<StartGang>(fail(seconds(26)))) << "the first of a new row";
 }
 
 TEST(NodeAgent, AStepMoreBetweenFailuresMakesTheNextRestartImmediate) {
@@ -164,7 +210,7 @@ TEST(NodeAgent, StopsAtTheThirdFailureInARowAfterTheSameStep) {
 
   const auto effects = machine.exited(0, kFailed, seconds(5));
 
-  EXPECT_EQ(one_of<Finish>(effects)->exit_code, 1);
+  EXPECT_EQ(only<Finish>(effects).exit_code, 1);
   EXPECT_NE(machine.verdict().find("step 42"), std::string::npos) << machine.verdict();
 }
 
@@ -175,7 +221,7 @@ TEST(NodeAgent, CodesThatForbidARestartArePassedOn) {
 
     const auto effects = machine.exited(1, {code, 0}, seconds(1));
 
-    EXPECT_EQ(one_of<Finish>(effects)->exit_code, code);
+    EXPECT_EQ(only<Finish>(effects).exit_code, code);
   }
 }
 
@@ -189,7 +235,7 @@ TEST(NodeAgent, ASignalStopsTheJobAndIsItsExitCode) {
 
   EXPECT_EQ(ranks_sent(SIGTERM, asked), (std::vector{0, 1}));
   EXPECT_TRUE(again.empty());
-  EXPECT_EQ(one_of<Finish>(ended)->exit_code, 128 + SIGTERM);
+  EXPECT_EQ(only<Finish>(ended).exit_code, 128 + SIGTERM);
 }
 
 TEST(NodeAgent, ASavedJobThatIsStoppedAsksToBeQueuedAgain) {
@@ -198,7 +244,7 @@ TEST(NodeAgent, ASavedJobThatIsStoppedAsksToBeQueuedAgain) {
 
   const auto effects = machine.exited(0, {kExitTemporaryFailure, 0}, seconds(1));
 
-  EXPECT_EQ(one_of<Finish>(effects)->exit_code, kExitTemporaryFailure);
+  EXPECT_EQ(only<Finish>(effects).exit_code, kExitTemporaryFailure);
 }
 
 TEST(NodeAgent, TheSecondInterruptKillsNow) {
@@ -213,10 +259,10 @@ TEST(NodeAgent, TheSecondInterruptKillsNow) {
 
 TEST(NodeAgent, ASignalDuringThePauseBeforeARestartEndsTheJob) {
   auto machine = started({.ranks = 1, .max_restarts = 5});
-  machine.exited(0, kFailed, seconds(1));
-  machine.exited(0, kFailed, seconds(1));
+  machine.exited(0, kFailed, milliseconds(1));
+  machine.exited(0, kFailed, milliseconds(1));
 
-  EXPECT_EQ(one_of<Finish>(machine.signalled(SIGHUP))->exit_code, 128 + SIGHUP);
+  EXPECT_EQ(only<Finish>(machine.signalled(SIGHUP)).exit_code, 128 + SIGHUP);
 }
 
 TEST(NodeAgent, UserSignalsGoToTheRanksThemselvesNotToWhatTheyStarted) {
@@ -237,7 +283,7 @@ TEST(NodeAgent, ARankThatCannotBeStartedStopsThoseThatWere) {
   const auto ended = machine.exited(0, {0, SIGTERM}, seconds(1));
 
   EXPECT_EQ(ranks_sent(SIGTERM, effects), std::vector{0});
-  EXPECT_EQ(one_of<Finish>(ended)->exit_code, 1);
+  EXPECT_EQ(only<Finish>(ended).exit_code, 1);
 }
 
 /// Processes that end when they like, obey or not, and may hang in the kernel; some never start. Everything
@@ -248,7 +294,7 @@ class RandomNode {
       : random_(seed, "node"),
         ranks_(1 + below(5)),
         machine_({.ranks = ranks_, .max_restarts = below(4), .no_progress_limit = 1 + below(3)}) {
-    perform(machine_.start());
+    perform(machine_.start(now_));
   }
 
   void run() {
