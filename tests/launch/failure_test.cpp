@@ -1,11 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "core/random.hpp"
 #include "tests/launch/running_launcher.hpp"
@@ -65,6 +69,64 @@ TEST(LaunchFailure, NothingSurvivesALauncherThatIsSigkilled) {
   EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
   EXPECT_TRUE(eventually([&] { return launcher.processes().empty(); }, seconds(5)));
   EXPECT_TRUE(launcher.segments().empty()) << launcher.segments().front();
+}
+
+/// Processes without an environment, which no mark leads to: `sleep <seconds>`, each test with seconds of its
+/// own. They are not to outlive it.
+class Unmarked {
+ public:
+  explicit Unmarked(int thousandths)
+      : seconds_(std::to_string(getpid()) + "." + std::to_string(thousandths)) {}
+  ~Unmarked() {
+    for (pid_t pid : processes()) ::kill(pid, SIGKILL);
+  }
+
+  std::string command() const { return "env -i sleep " + seconds_; }
+  std::vector<pid_t> processes() const {
+    using namespace std::string_literals;
+    std::vector<pid_t> found;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+      // That of a zombie is empty.
+      const auto words = read_file(entry.path() / "cmdline");
+      if (words == "sleep\0"s + seconds_ + "\0"s) found.push_back(std::stoi(entry.path().filename()));
+    }
+    return found;
+  }
+
+ private:
+  std::string seconds_;
+};
+
+// The guard finds what is marked; this is for what is not.
+TEST(LaunchFailure, ARankWithoutAnEnvironmentDiesWithALauncherThatIsSigkilled) {
+  const Unmarked unmarked(100);
+  RunningLauncher launcher(
+      {"--standalone", "--nproc-per-node", "2", "sh", "-c", "exec " + unmarked.command()});
+  ASSERT_TRUE(eventually([&] { return unmarked.processes().size() == 2; }));
+
+  launcher.signal(SIGKILL);
+  launcher.wait();
+
+  EXPECT_TRUE(eventually([&] { return unmarked.processes().empty(); }, seconds(5)));
+}
+
+TEST(LaunchFailure, AChildWithoutAnEnvironmentDiesWithItsRankHoweverThatEnds) {
+  for (int signal : {SIGUSR1, SIGUSR2, SIGKILL}) {
+    SCOPED_TRACE(::testing::Message() << "signal " << signal);
+    const Unmarked unmarked(200);
+    RunningLauncher launcher(
+        {"--standalone", "sh", "-c",
+         "trap 'exit 0' USR1; trap 'exit 1' USR2; " + unmarked.command() + " & echo pid $$; wait"});
+    ASSERT_TRUE(launcher.wait_for_lines(1));
+    ASSERT_TRUE(eventually([&] { return unmarked.processes().size() == 1; }));
+
+    ::kill(pids_in(launcher.out()).at(0), signal);
+    const Outcome outcome = launcher.wait();
+
+    EXPECT_EQ(outcome.exit_code, signal == SIGUSR1 ? 0 : 1);
+    EXPECT_TRUE(eventually([&] { return unmarked.processes().empty(); }, seconds(5)));
+  }
 }
 
 TEST(LaunchFailure, ARankThatIgnoresSigtermIsKilledAfterTheTermTimeout) {
