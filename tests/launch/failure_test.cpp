@@ -46,7 +46,7 @@ TEST(LaunchFailure, ASigkilledRankIsReportedFirstAndNothingIsLeftFiftyTimes) {
     ASSERT_TRUE(eventually([&] { return pids_in(launcher.out()).contains(victim); }));
     eventually([] { return false; }, milliseconds(random.below(20, 2 * round + 1)));
 
-    const pid_t pid = pids_in(launcher.out())[victim];
+    const pid_t pid = pids_in(launcher.out()).at(victim);
     ::kill(pid, SIGKILL);
     const Outcome outcome = launcher.wait();
 
@@ -144,7 +144,7 @@ TEST(LaunchFailure, AStoppedRankIsEndedToo) {
                             "echo pid $$; if [ $RANK = 0 ]; then kill -STOP $$; fi; sleep 1000"});
   ASSERT_TRUE(launcher.wait_for_lines(2));
 
-  ::kill(pids_in(launcher.out())[1], SIGKILL);
+  ::kill(pids_in(launcher.out()).at(1), SIGKILL);
 
   EXPECT_EQ(launcher.wait(seconds(5)).exit_code, 1);
 }

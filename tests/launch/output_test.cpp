@@ -120,6 +120,7 @@ TEST(LaunchOutput, RedirectsTeesAndTheFilterPutEachStreamWhereItWasAsked) {
   EXPECT_EQ(outcome.out, "[rank 1] out 1\n") << "0 is redirected, 2 is filtered";
   EXPECT_THAT(outcome.err, HasSubstr("[rank 1] err 1"));
   EXPECT_THAT(outcome.err, Not(HasSubstr("err 0")));
+  ASSERT_FALSE(std::filesystem::is_empty(logs.path()));
   const auto run = std::filesystem::directory_iterator(logs.path())->path();
   EXPECT_TRUE(run.filename().string().starts_with("night_run_")) << run;
   EXPECT_EQ(read_file(run / "attempt_0/0/stdout.log"), "out 0\n");
@@ -134,6 +135,7 @@ TEST(LaunchOutput, AKilledRankHasAnErrorFileAndTheReportNamesIt) {
   launch({"--standalone", "--nproc-per-node", "2", "--log-dir", logs.path(), "sh", "-c",
           "[ $RANK = 0 ] || kill -SEGV $$; sleep 1000"});
 
+  ASSERT_FALSE(std::filesystem::is_empty(logs.path()));
   const auto run = std::filesystem::directory_iterator(logs.path())->path();
   EXPECT_THAT(read_file(run / "attempt_0/1/error.json"), HasSubstr("SIGSEGV"));
   const std::string report = read_file(run / "job_report.json");
