@@ -12,11 +12,6 @@ namespace {
 
 using core::Errc;
 
-template <class Kind, class... Kinds>
-constexpr bool is_one_of(const std::variant<Kinds...>*) {
-  return (std::is_same_v<Kind, Kinds> || ...);
-}
-
 /// These are played in rank 0's process.
 bool is_of_the_job(Role role) {
   return role == Role::coordinator || role == Role::checkpoint_coordinator ||
@@ -60,13 +55,13 @@ std::vector<std::byte> outgoing(const Envelope& envelope) {
   std::visit(
       [&](const auto& body) {
         using Kind = std::decay_t<decltype(body)>;
-        if constexpr (is_one_of<Kind>(static_cast<WireMessage*>(nullptr))) {
+        if constexpr (kIsKindOf<Kind, WireMessage>) {
           wire.body = body;
         } else {
           CHECK(false, "a completion is said within its process only");
         }
       },
-      envelope.body);
+      static_cast<const AnyMessage&>(envelope.body));
   return encode(wire);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -36,9 +37,29 @@ using Completion =
 
 template <class... Left, class... Right>
 std::variant<Left..., Right...> either_of(std::variant<Left...>, std::variant<Right...>);
+using AnyMessage = decltype(either_of(std::declval<WireMessage>(), std::declval<Completion>()));
 
-/// Everything that actors of one process say to each other.
-using Message = decltype(either_of(std::declval<WireMessage>(), std::declval<Completion>()));
+template <class Kind, class Variant>
+inline constexpr bool kIsKindOf = false;
+template <class Kind, class... Kinds>
+inline constexpr bool kIsKindOf<Kind, std::variant<Kinds...>> = (std::is_same_v<Kind, Kinds> || ...);
+
+/// Everything that actors of one process say to each other. What copies, compares and destroys a message is
+/// compiled once, and not in every file that passes messages on.
+struct Message : AnyMessage {
+  Message() noexcept;
+  template <class Kind>
+  requires kIsKindOf<std::remove_cvref_t<Kind>, AnyMessage> Message(
+      Kind&& kind)  // NOLINT: a message is any of its kinds
+      : AnyMessage(std::in_place_type<std::remove_cvref_t<Kind>>, std::forward<Kind>(kind)) {}
+  Message(const Message& other);
+  Message(Message&& other) noexcept;
+  Message& operator=(const Message& other);
+  Message& operator=(Message&& other) noexcept;
+  ~Message();
+
+  friend bool operator==(const Message& left, const Message& right);
+};
 
 /// "GradientReady", as in dumps, traces and logs.
 std::string_view name_of(const Message& message) noexcept;
@@ -51,7 +72,7 @@ struct Envelope {
   core::Epoch epoch{};
   Message body;
 
-  friend bool operator==(const Envelope&, const Envelope&) = default;
+  friend bool operator==(const Envelope& left, const Envelope& right);
 };
 
 /// A message on its way from process to process.

@@ -40,10 +40,13 @@ using Effect = std::variant<Send, ArmTimer, CancelTimer, Perform>;
 /// Collects what a machine wants done, in order.
 class Outbox {
  public:
-  void send(messages::Address to, messages::Message body) { effects_.push_back(Send{to, std::move(body)}); }
-  void arm(TimerId id, std::chrono::nanoseconds after) { effects_.push_back(ArmTimer{id, after}); }
-  void cancel(TimerId id) { effects_.push_back(CancelTimer{id}); }
-  void perform(Work work) { effects_.push_back(Perform{std::move(work)}); }
+  Outbox();
+  ~Outbox();
+
+  void send(messages::Address to, messages::Message body);
+  void arm(TimerId id, std::chrono::nanoseconds after);
+  void cancel(TimerId id);
+  void perform(Work work);
 
   std::vector<Effect>& effects() { return effects_; }
 
@@ -69,14 +72,21 @@ class Machine {
   virtual std::string waiting_for() const = 0;
 };
 
-/// Calls the overload of `on` for the message's type; types without one are ignored.
+template <class Handler, class... Kinds>
+void dispatch_kind(const std::variant<Kinds...>& message, Handler& handler) {
+  const auto hears = [&]<class Kind>(std::in_place_type_t<Kind>) {
+    if constexpr (requires(const Kind& body) { handler(body); }) {
+      if (const auto* body = std::get_if<Kind>(&message)) return handler(*body), true;
+    }
+    return false;
+  };
+  (hears(std::in_place_type<Kinds>) || ...);
+}
+
+/// Calls the overload of `handler` for the message's kind; kinds without one are ignored.
 template <class Handler>
 void dispatch(const messages::Message& message, Handler&& handler) {
-  std::visit(
-      [&](const auto& body) {
-        if constexpr (requires { handler(body); }) handler(body);
-      },
-      message);
+  dispatch_kind(message, handler);
 }
 
 /// Builds one handler of several lambdas, for dispatch().
