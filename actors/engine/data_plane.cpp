@@ -65,14 +65,16 @@ void DataPlane::exchange_loaded(LoadedBytes bytes) {
   state_->exchange_loaded(std::move(bytes));
 }
 
-void DataPlane::perform(const messages::Address&, const Work& work) {
+void DataPlane::perform(const StepWork& work) {
   std::visit(Overloaded{[&](const PrepareBucket& w) { state_->prepare(w); },
                         [&](const LaunchCollective& w) { state_->launch(w); },
                         [&](const PrepareVerdict& w) { state_->keep_verdict(w); },
-                        [&](const StepShard& w) { state_->step_shard(w); },
-                        [&](const AbortCollectives& w) { state_->abort(messages::error_of(w.reason)); },
-                        [](const CheckpointWork&) {}, [](const ReplicaWork&) {}},
+                        [&](const StepShard& w) { state_->step_shard(w); }},
              work);
+}
+
+void DataPlane::abort(const core::Error& reason) {
+  state_->abort(reason);
 }
 
 core::Result<gpu::StreamView> DataPlane::compute_stream() {

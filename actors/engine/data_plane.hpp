@@ -84,8 +84,10 @@ class DataPlane {
   /// alike. Ends in StateGathered to the trainer.
   void exchange_loaded(LoadedBytes bytes);
 
-  /// From any thread; `from` is the machine that asks.
-  void perform(const messages::Address& from, const Work& work);
+  /// From any thread.
+  void perform(const StepWork& work);
+  /// Every running and later collective ends in this error. From any thread.
+  void abort(const core::Error& reason);
 
   /// The stream on which the trainer computes; it exists from the first call on, which comes before the first
   /// step.

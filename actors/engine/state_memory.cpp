@@ -1,7 +1,5 @@
 #include "actors/engine/state_memory.hpp"
 
-#include <cstddef>
-
 namespace troupe::actors {
 
 std::vector<gpu::BufferView> memory_of(const RankState& state, const DataPlane& data,
@@ -18,6 +16,13 @@ std::vector<gpu::BufferView> memory_of(const RankState& state, const DataPlane& 
                                    static_cast<std::size_t>(stored.box.elements()) * width));
   }
   return memory;
+}
+
+std::vector<std::span<std::byte>> spans_of(std::span<const gpu::BufferView> views) {
+  std::vector<std::span<std::byte>> spans;
+  spans.reserve(views.size());
+  for (const auto view : views) spans.emplace_back(view.data, view.bytes);
+  return spans;
 }
 
 }  // namespace troupe::actors

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -54,9 +55,33 @@ struct AbortCollectives {
   messages::Failure reason;
 };
 
-/// What machines ask of the data plane, the checkpoint planes and the replica plane. Nothing of it waits: the
-/// answer is a message.
-using Work = std::variant<PrepareBucket, LaunchCollective, PrepareVerdict, StepShard, AbortCollectives,
-                          CheckpointWork, ReplicaWork>;
+/// What machines ask of the data plane of a step.
+using StepWork = std::variant<PrepareBucket, LaunchCollective, PrepareVerdict, StepShard>;
+
+/// What machines ask of the planes; the session's WorkRouter brings each kind to the plane that owns it.
+/// Nothing of it waits: the answer is a message.
+using Work = std::variant<StepWork, AbortCollectives, CheckpointWork, ReplicaWork>;
+
+/// The work of this kind, on its own or all that goes to one plane; null when it is another.
+template <class Kind>
+const Kind* work_if(const Work& work) {
+  auto same = [](const auto& found) -> const Kind* {
+    if constexpr (std::is_same_v<std::decay_t<decltype(found)>, Kind>) {
+      return &found;
+    } else {
+      return nullptr;
+    }
+  };
+  return std::visit(
+      [&](const auto& part) -> const Kind* {
+        if (const auto* found = same(part)) return found;
+        if constexpr (requires { part.valueless_by_exception(); }) {
+          return std::visit(same, part);
+        } else {
+          return nullptr;
+        }
+      },
+      work);
+}
 
 }  // namespace troupe::actors

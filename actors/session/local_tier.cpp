@@ -107,20 +107,6 @@ void LocalTier::spawn_roles() {
                    world_.world(), cliques_, options_.deadline + options_.deadline / 2}));
 }
 
-bool LocalTier::perform(const messages::Address& from, const Work& work) {
-  if (const auto* replica = std::get_if<ReplicaWork>(&work)) {
-    replicas_->perform(*replica);
-    return true;
-  }
-  // Everybody's collectives end, these too.
-  if (const auto* end = std::get_if<AbortCollectives>(&work))
-    replicas_->abort(messages::error_of(end->reason));
-  const auto* copy = std::get_if<CheckpointWork>(&work);
-  if (copy == nullptr || from.role != Role::local_writer) return false;
-  copies_->perform(*copy);
-  return true;
-}
-
 std::string LocalTier::configuration() const {
   std::string text = "cliques";
   for (const auto& clique : cliques_) {

@@ -45,8 +45,10 @@ class LocalTier {
   void spawn_roles();
   /// Before the first exchange; a clique of one rank has no group.
   void set_group(std::unique_ptr<gpu::Group> group) { replicas_->set_group(std::move(group)); }
-  /// Whether the work was this tier's.
-  bool perform(const messages::Address& from, const Work& work);
+  /// Of the rank's own copy. From any thread, as all of these.
+  void perform(const CheckpointWork& work) { copies_->perform(work); }
+  void perform(const ReplicaWork& work) { replicas_->perform(work); }
+  void abort(const core::Error& reason) { replicas_->abort(reason); }
 
   const std::vector<core::Clique>& cliques() const { return cliques_; }
   const core::Clique& clique() const { return core::clique_of(world_.rank(), cliques_); }

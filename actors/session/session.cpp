@@ -3,12 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <utility>
 
+#include "actors/conductor/machine.hpp"
 #include "actors/coordinator/machine.hpp"
 #include "actors/engine/state_memory.hpp"
-#include "actors/session/casting.hpp"
+#include "actors/session/checkpoint_tier.hpp"
+#include "actors/session/context.hpp"
+#include "actors/session/groups.hpp"
+#include "actors/session/host_exchange.hpp"
 #include "actors/session/rendezvous.hpp"
-#include "core/check.hpp"
+#include "actors/session/restore.hpp"
+#include "actors/session/role_configs.hpp"
+#include "actors/session/saves.hpp"
+#include "actors/session/step_meter.hpp"
+#include "actors/session/trainer_tensors.hpp"
+#include "actors/session/work_router.hpp"
+#include "core/hash.hpp"
 
 namespace troupe::actors {
 
@@ -16,259 +28,295 @@ using messages::Role;
 
 namespace {
 
-/// Between who knows why a job does not form, the Coordinator, and who only knows that it does not.
+/// Between the Coordinator, which knows why a job does not form, and a rank, which only knows that it does
+/// not.
 constexpr auto kGrace = std::chrono::seconds(1);
-constexpr std::string_view kTrainer = "trainer";
-constexpr std::string_view kWaits = "waits for the runtime";
 
 }  // namespace
+
+/// What a session owns, in the order in which it is made: what is below may use what is above it.
+struct Session::State {
+  State(RankWorld& rank_world, SessionOptions wanted, Job planned);
+  ~State();
+
+  core::Result<void> open();
+  core::Result<void> open_planes();
+  RankWorld::Ports ports();
+  void spawn_roles();
+  core::Result<void> connect();
+  core::Result<void> connect_local_tier();
+  GroupMaker group_maker() { return {world, *rendezvous, options.join_deadline}; }
+  std::chrono::nanoseconds trainer_deadline() const { return 3 * options.step_deadline; }
+  void adopt();
+  core::Result<void> publish_all();
+  Saves::Progress progress() const { return {step, optimizer_steps}; }
+
+  RankWorld& world;
+  SessionOptions options;
+  Job job;
+  std::unique_ptr<Tracer> tracer;
+  TrainerPort port;
+  std::unique_ptr<gpu::Rendezvous> rendezvous;
+  core::Result<gpu::CollectiveBackend*> collectives = nullptr;  ///< the world's
+  std::unique_ptr<DataPlane> data;
+  RankState rank_state;                 ///< what this rank could save
+  std::vector<gpu::BufferView> memory;  ///< of its pieces
+  std::optional<SessionContext> context;
+  std::unique_ptr<CheckpointTier> checkpoints;  ///< null without a place for them
+  std::unique_ptr<LocalTier> local;             ///< null without a place for local copies
+  std::unique_ptr<HostExchange> hosts;          ///< null where the data plane moves memory of the host
+  std::optional<WorkRouter> router;
+  std::optional<StepMeter> meter;
+  std::optional<Saves> saves;
+  std::vector<core::KeySet> tensor_keys;  ///< of the trainers' own tensors, per rank
+
+  core::Step step{0};  ///< the step that is being computed, or comes next
+  core::Step decided{-1};
+  core::Lane lane{-1};
+  bool last_microbatch = true;
+  bool adopted = false;  ///< the optimizer has the parameters' values
+  std::int64_t optimizer_steps = 0;
+  std::uint64_t restores = 0;
+  std::vector<messages::LaneLoss> losses;
+};
 
 core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOptions options,
                                                      std::vector<ParameterSpec> parameters) {
   Job job = TRY(plan_job(std::move(parameters), options.training, world.world()));
-  std::unique_ptr<Session> session(new Session(world, std::move(options), std::move(job)));
-  TRY(session->open());
-  return session;
+  auto state = std::make_unique<State>(world, std::move(options), std::move(job));
+  TRY(state->open());
+  return std::unique_ptr<Session>(new Session(std::move(state)));
 }
 
-Session::Session(RankWorld& world, SessionOptions options, Job job)
-    : world_(world),
-      options_(std::move(options)),
-      job_(std::move(job)),
-      port_(static_cast<std::uint32_t>(job_.buckets.size()), world.patience()),
-      last_gradient_(job_.buckets.size()) {
-  if (!options_.trace) return;
-  tracer_ = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });
-  world.device().observe([tracer = tracer_.get()](const gpu::TaskRecord& task) {
-    tracer->add({core::TraceEvent::Kind::span, fmt::format("device {}", task.stream), std::string(task.label),
-                 task.begin, task.end, 0, 0});
+Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Session::~Session() = default;
+
+Session::State::State(RankWorld& rank_world, SessionOptions wanted, Job planned)
+    : world(rank_world),
+      options(std::move(wanted)),
+      job(std::move(planned)),
+      port(static_cast<std::uint32_t>(job.buckets.size()), world.patience()) {
+  if (!options.trace) return;
+  tracer = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });
+  world.device().observe([to = tracer.get()](const gpu::TaskRecord& task) {
+    to->add({core::TraceEvent::Kind::span, fmt::format("device {}", task.stream), std::string(task.label),
+             task.begin, task.end, 0, 0});
   });
 }
 
-Session::~Session() {
-  end_profile();
-  if (tracer_) world_.device().observe({});
-  world_.close();
-  if (data_plane_) {
-    data_plane_->perform({}, AbortCollectives{{true, core::Errc::aborted, "the session ended"}});
-  }
+Session::State::~State() {
+  if (tracer) world.device().observe({});
+  world.close();
+  if (data) data->abort({core::Errc::aborted, "the session ended"});
 }
 
-core::Result<void> Session::open() {
+core::Result<void> Session::State::open() {
+  TRY(open_planes());
+  TRY(world.open(ports()));
+  spawn_roles();
+  TRY(world.start());
+  TRY(port.wait_welcome(options.join_deadline + 5 * kGrace));
+  return connect();
+}
+
+/// Everything that this rank has for itself.
+core::Result<void> Session::State::open_planes() {
   DataPlane::Options plane;
-  plane.rank = world_.rank();
-  plane.epoch = world_.epoch();
-  plane.collective_deadline = options_.step_deadline;
-  plane.tracer = tracer_.get();
-  // The error of collectives that there are not waits until the others can be told.
-  rendezvous_ = std::make_unique<ControlRendezvous>(world_, port_);
-  collectives_ = world_.collectives(*rendezvous_);
-  plane.collectives = collectives_.value_or(nullptr);
-  plane.post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
-  data_plane_ = TRY(DataPlane::create(world_.device(), job_, std::move(plane)));
-  TRY(check_tensors(job_, options_.tensors));
-  TRY(options_.checkpoint.load.check());
-  state_ = state_of(job_, world_.rank(), options_.tensors);
-  memory_ = memory_of(state_, *data_plane_, options_.tensors);
-  RankWorld::Ports ports;
-  ports.to_trainer = [this](const messages::Envelope& envelope) { port_.deliver(envelope); };
-  TRY(open_checkpoints());
-  job_.configuration += "\n" + options_.checkpoint.load.configuration();
-  TRY(open_local_tier());
-  if (!world_.device().is_host_memory()) {
+  plane.rank = world.rank();
+  plane.epoch = world.epoch();
+  plane.collective_deadline = options.step_deadline;
+  plane.tracer = tracer.get();
+  // An error here waits until the other ranks can be told of it, in connect().
+  rendezvous = std::make_unique<ControlRendezvous>(world, port);
+  collectives = world.collectives(*rendezvous);
+  plane.collectives = collectives.value_or(nullptr);
+  plane.post = [this](messages::Envelope envelope) { world.post(std::move(envelope)); };
+  data = TRY(DataPlane::create(world.device(), job, std::move(plane)));
+  TRY(check_tensors(job, options.tensors));
+  TRY(options.checkpoint.load.check());
+  rank_state = state_of(job, world.rank(), options.tensors);
+  memory = memory_of(rank_state, *data, options.tensors);
+  context.emplace(SessionContext{world, options, job, port, *rendezvous, *data, rank_state, memory});
+  job.configuration += "\n" + options.checkpoint.load.configuration();
+  if (world.storage() != nullptr) checkpoints = TRY(CheckpointTier::create(*context));
+  if (world.local_storage() != nullptr) {
+    local = TRY(LocalTier::create(world, *data, rank_state, memory, context->bucket_count(), options.local));
+    job.configuration += "\n" + local->configuration();
+  }
+  if (!world.device().is_host_memory()) {
     auto make = [this] {
-      return make_host_group("loads", job_.mesh.group(core::GroupKind::dp_cp, world_.rank()));
+      return group_maker().of_hosts("loads", job.mesh.group(core::GroupKind::dp_cp, world.rank()));
     };
-    host_exchange_ = std::make_unique<HostExchange>(world_, std::move(make), options_.step_deadline);
+    hosts = std::make_unique<HostExchange>(world, std::move(make), options.step_deadline);
   }
-  ports.perform = [this](const messages::Address& from, const Work& work) {
-    const auto* end = std::get_if<AbortCollectives>(&work);
-    if (end != nullptr && host_exchange_) host_exchange_->abort(messages::error_of(end->reason));
-    if (local_ && local_->perform(from, work)) return;
-    const auto* checkpoint = std::get_if<CheckpointWork>(&work);
-    if (checkpoint == nullptr) {
-      data_plane_->perform(from, work);
-    } else {
-      checkpoint_plane_->perform(*checkpoint);
-    }
-  };
-  ports.bucket_digest = [this](std::uint32_t bucket) { return data_plane_->bucket_digest(bucket); };
-  ports.tracer = tracer_.get();
-  TRY(world_.open(std::move(ports)));
-  spawn_parts();
-  TRY(world_.start());
-  TRY(port_.wait_welcome(options_.join_deadline + 5 * kGrace));
-  return connect_groups();
+  router.emplace(
+      WorkRouter::Planes{*data, checkpoints ? &checkpoints->plane() : nullptr, local.get(), hosts.get()});
+  meter.emplace(world.device(), *data, context->bucket_count(), tracer.get());
+  saves.emplace(*context);
+  return {};
 }
 
-void Session::spawn_parts() {
-  auto rank = world_.rank();
+RankWorld::Ports Session::State::ports() {
+  RankWorld::Ports ports;
+  ports.to_trainer = [this](const messages::Envelope& envelope) { port.deliver(envelope); };
+  ports.perform = [this](const messages::Address& from, const Work& work) { router->perform(from, work); };
+  ports.bucket_digest = [this](std::uint32_t bucket) { return data->bucket_digest(bucket); };
+  ports.tracer = tracer.get();
+  return ports;
+}
+
+void Session::State::spawn_roles() {
+  const auto rank = world.rank();
   auto address = [&](Role role, std::uint32_t index = 0) { return messages::Address{rank, role, index}; };
-  if (rank.value == 0) {
-    world_.spawn(address(Role::coordinator), std::make_unique<CoordinatorMachine>(
-                                                 CoordinatorConfig{world_.world(), options_.join_deadline}));
+  if (context->is_first_rank()) {
+    world.spawn(address(Role::coordinator), std::make_unique<CoordinatorMachine>(
+                                                CoordinatorConfig{world.world(), options.join_deadline}));
   }
-  world_.spawn(address(Role::rank_supervisor), std::make_unique<RankSupervisorMachine>(supervisor_config(
-                                                   job_, rank, options_.join_deadline + kGrace)));
-  if (checkpoint_plane_) spawn_checkpoint_roles();
-  if (local_) local_->spawn_roles();
-  world_.spawn(address(Role::conductor),
-               std::make_unique<ConductorMachine>(conductor_config(job_, rank, options_.step_deadline)));
-  for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket) {
-    world_.spawn(address(Role::gradient_bucket, bucket),
-                 std::make_unique<GradientBucketMachine>(bucket_config(job_, rank, bucket)));
-    world_.spawn(address(Role::parameter_shard, bucket),
-                 std::make_unique<ParameterShardMachine>(shard_config(job_, rank, bucket)));
+  world.spawn(address(Role::rank_supervisor), std::make_unique<RankSupervisorMachine>(supervisor_config(
+                                                  job, rank, options.join_deadline + kGrace)));
+  if (checkpoints) checkpoints->spawn_roles();
+  if (local) local->spawn_roles();
+  world.spawn(address(Role::conductor),
+              std::make_unique<ConductorMachine>(conductor_config(job, rank, options.step_deadline)));
+  for (std::uint32_t bucket = 0; bucket < context->bucket_count(); ++bucket) {
+    world.spawn(address(Role::gradient_bucket, bucket),
+                std::make_unique<GradientBucketMachine>(bucket_config(job, rank, bucket)));
+    world.spawn(address(Role::parameter_shard, bucket),
+                std::make_unique<ParameterShardMachine>(shard_config(job, rank, bucket)));
   }
 }
 
-core::Result<std::unique_ptr<gpu::Group>> Session::make_group(gpu::CollectiveBackend& backend,
-                                                              std::string name,
-                                                              std::vector<core::Rank> members) {
-  gpu::GroupOptions options;
-  options.job = world_.job();
-  options.epoch = world_.epoch();
-  options.name = std::move(name);
-  options.members = std::move(members);
-  options.self = world_.rank();
-  options.deadline = options_.join_deadline;
-  return backend.create_group(std::move(options));
+/// All ranks are there: they make their groups together, and agree on what they save.
+core::Result<void> Session::State::connect() {
+  gpu::CollectiveBackend* backend = TRY(collectives);
+  TRY(data->set_groups(TRY(group_maker().of_step(*backend, job))));
+  if (local) TRY(connect_local_tier());
+  tensor_keys = TRY(agree_on_tensors(*context));
+  return {};
 }
 
-core::Result<std::unique_ptr<gpu::Group>> Session::make_host_group(std::string name,
-                                                                   std::vector<core::Rank> members) {
-  auto* backend = TRY(world_.host_collectives(*rendezvous_));
-  return make_group(*backend, std::move(name), std::move(members));
-}
-
-core::Result<void> Session::connect_groups() {
-  gpu::CollectiveBackend* backend = TRY(collectives_);
-  DataPlaneGroups groups;
-  groups.all = TRY(make_group(*backend, "dp", job_.mesh.group(core::GroupKind::dp_cp, world_.rank())));
-  if (job_.options.optimizer_instances > 1) {
-    auto inner = job_.mesh.group(core::GroupKind::intra_dp_cp, world_.rank());
-    auto outer = job_.mesh.group(core::GroupKind::inter_instance, world_.rank());
-    int instance = world_.rank().value / job_.shards();
-    int position = world_.rank().value % job_.shards();
-    groups.inner = TRY(make_group(*backend, fmt::format("dp-inner-{}", instance), inner));
-    groups.outer = TRY(make_group(*backend, fmt::format("dp-outer-{}", position), outer));
+core::Result<void> Session::State::connect_local_tier() {
+  const auto& clique = local->clique();
+  if (clique.size() > 1) {
+    auto name = fmt::format("replicas-{}", clique.front().value);
+    local->set_group(TRY(group_maker().of_hosts(std::move(name), clique)));
   }
-  TRY(data_plane_->set_groups(std::move(groups)));
-  TRY(connect_local_tier());
-  return agree_on_tensors();
+  if (context->is_first_rank()) {
+    const auto seed = core::hash64(fmt::format("{} {} {}", world.job(), world.epoch().value, world.unique()));
+    TRY(rendezvous->set("replicas/seed", std::to_string(seed)));
+  }
+  const auto text = TRY(rendezvous->get("replicas/seed", options.join_deadline));
+  messages::ReplicaSeed message;
+  std::from_chars(text.data(), text.data() + text.size(), message.seed);
+  context->post(Role::replica_keeper, 0, message);
+  return {};
 }
 
-void Session::post(Role role, std::uint32_t index, messages::Message message) {
-  world_.post(
-      {{world_.rank(), Role::trainer, 0}, {world_.rank(), role, index}, world_.epoch(), std::move(message)});
+void Session::State::adopt() {
+  if (!adopted) data->adopt_parameters();
+  adopted = true;
 }
 
 core::Rank Session::rank() const {
-  return world_.rank();
+  return state_->world.rank();
 }
+
 core::WorldSize Session::world() const {
-  return world_.world();
+  return state_->world.world();
+}
+
+const Job& Session::plan() const {
+  return state_->job;
 }
 
 std::vector<core::Lane> Session::lanes() const {
   std::vector<core::Lane> lanes;
-  const auto& held = job_.lanes[static_cast<std::size_t>(world_.rank().value)];
+  const auto& held = state_->job.lanes[static_cast<std::size_t>(rank().value)];
   for (int lane = held.first; lane < held.end(); ++lane) lanes.push_back({lane});
   return lanes;
 }
 
-core::Result<void> Session::exposed(const std::function<core::Result<void>()>& wait) {
-  const core::ProfiledScope range(world_.device().profiler(), kTrainer, kWaits);
-  const auto watch = data_plane_->watch_compute();
-  const auto begin = data_plane_->moment();
-  auto result = wait();
-  const auto end = data_plane_->moment();
-  exposed_ += exposure(begin, end, watch.get());
-  if (tracer_)
-    tracer_->add(
-        {core::TraceEvent::Kind::span, std::string(kTrainer), std::string(kWaits), begin.at, end.at, 0, 0});
-  return result;
+gpu::BufferView Session::parameter_memory(std::uint32_t index) const {
+  return state_->data->parameter(index);
+}
+
+gpu::BufferView Session::gradient_memory(std::uint32_t index) const {
+  return state_->data->gradient(index, state_->lane);
+}
+
+core::Result<gpu::StreamView> Session::compute_stream() {
+  return state_->data->compute_stream();
 }
 
 core::Result<void> Session::begin_step(double learning_rate) {
-  if (auto failure = port_.failure()) return tl::unexpected(*failure);
-  TRY(wait_tensors());
-  adopt();
-  if (auto* profiler = world_.device().profiler(); profiler && !is_profiled_) {
-    profiler->begin(kTrainer, fmt::format("step {}", step_.value));
-    is_profiled_ = true;
-  }
-  step_began_ = world_.device().now();
-  exposed_ = {};
-  times_before_ = data_plane_->times();
-  losses_.clear();
-  std::fill(last_gradient_.begin(), last_gradient_.end(), std::chrono::nanoseconds{0});
-  messages::StepBegan begun{step_, learning_rate};
-  post(Role::conductor, 0, begun);
-  post(Role::rank_supervisor, 0, begun);
-  for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket)
-    post(Role::gradient_bucket, bucket, begun);
+  auto& s = *state_;
+  if (auto failure = s.port.failure()) return tl::unexpected(*failure);
+  TRY(s.saves->wait_tensors());
+  s.adopt();
+  s.meter->begin_step(s.step);
+  s.losses.clear();
+  const messages::StepBegan begun{s.step, learning_rate};
+  s.context->post(Role::conductor, 0, begun);
+  s.context->post(Role::rank_supervisor, 0, begun);
+  for (std::uint32_t bucket = 0; bucket < s.context->bucket_count(); ++bucket)
+    s.context->post(Role::gradient_bucket, bucket, begun);
   return {};
 }
 
 core::Result<void> Session::begin_lane(core::Lane lane) {
+  auto& s = *state_;
   // The lane before may still be on its way into the partial sums, in a slot that this lane writes.
-  if (!losses_.empty() && job_.options.numerics == core::Numerics::ordered) {
-    TRY(exposed([&] { return port_.wait_merged(step_, losses_.back().lane, trainer_deadline()); }));
+  if (!s.losses.empty() && s.job.options.numerics == core::Numerics::ordered) {
+    TRY(s.meter->exposed(
+        [&] { return s.port.wait_merged(s.step, s.losses.back().lane, s.trainer_deadline()); }));
   }
-  lane_ = lane;
+  s.lane = lane;
   begin_microbatch(0);
   return {};
 }
 
 void Session::begin_microbatch(int index) {
-  last_microbatch_ = index + 1 == job_.options.microbatches;
+  state_->last_microbatch = index + 1 == state_->job.options.microbatches;
 }
 
 core::Result<void> Session::before_use(std::uint32_t parameter) {
-  auto bucket = job_.parameters[parameter].bucket;
-  if (port_.is_published(bucket, decided_)) return {};
-  return exposed([&] { return port_.wait_published(bucket, decided_, trainer_deadline()); });
+  auto& s = *state_;
+  const auto bucket = s.job.parameters[parameter].bucket;
+  if (s.port.is_published(bucket, s.decided)) return {};
+  return s.meter->exposed([&] { return s.port.wait_published(bucket, s.decided, s.trainer_deadline()); });
 }
 
 void Session::gradient_ready(std::uint32_t parameter) {
-  if (!last_microbatch_) return;
-  auto bucket = job_.parameters[parameter].bucket;
-  last_gradient_[bucket] = world_.device().now();
-  if (tracer_) {
-    core::TraceEvent event;
-    event.track = kTrainer;
-    event.name = job_.specs[parameter].name + " gradient";
-    event.begin = event.end = last_gradient_[bucket];
-    event.flow = bucket_flow(step_.value, bucket);
-    tracer_->add(std::move(event));
-  }
-  data_plane_->mark_computed(bucket);
-  post(Role::gradient_bucket, bucket, messages::GradientReady{step_, lane_, parameter});
+  auto& s = *state_;
+  if (!s.last_microbatch) return;
+  const auto bucket = s.job.parameters[parameter].bucket;
+  s.meter->gradient_ready(bucket, s.job.specs[parameter].name);
+  s.data->mark_computed(bucket);
+  s.context->post(Role::gradient_bucket, bucket, messages::GradientReady{s.step, s.lane, parameter});
 }
 
 void Session::end_lane(double loss) {
-  losses_.push_back({lane_, loss});
-  for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket) {
-    post(Role::gradient_bucket, bucket, messages::LaneEnded{step_, lane_});
-  }
+  auto& s = *state_;
+  s.losses.push_back({s.lane, loss});
+  for (std::uint32_t bucket = 0; bucket < s.context->bucket_count(); ++bucket)
+    s.context->post(Role::gradient_bucket, bucket, messages::LaneEnded{s.step, s.lane});
 }
 
 core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_t wishes) {
-  data_plane_->mark_read();
-  post(Role::rank_supervisor, 0, messages::BackwardFinished{step_, losses_, std::move(refusal), wishes});
+  auto& s = *state_;
+  s.data->mark_read();
+  s.context->post(Role::rank_supervisor, 0,
+                  messages::BackwardFinished{s.step, s.losses, std::move(refusal), wishes});
   messages::StepDecided decided;
-  TRY(exposed([&]() -> core::Result<void> {
-    decided = TRY(port_.wait_decided(step_, trainer_deadline()));
+  TRY(s.meter->exposed([&]() -> core::Result<void> {
+    decided = TRY(s.port.wait_decided(s.step, s.trainer_deadline()));
     return {};
   }));
-  decided_ = step_;
-  if (!job_.options.overlap) TRY(exposed([&] { return publish_all(); }));
-  note_latencies();
-  auto now = world_.device().now();
-  auto times = data_plane_->times();
+  s.decided = s.step;
+  if (!s.job.options.overlap) TRY(s.meter->exposed([&] { return s.publish_all(); }));
   StepOutcome outcome;
-  outcome.step = step_;
+  outcome.step = s.step;
   outcome.committed = decided.commit;
   outcome.reason = decided.reason;
   outcome.losses = decided.verdict.losses;
@@ -277,78 +325,120 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   outcome.gradient_norm = decided.verdict.gradient_norm;
   outcome.clip_factor = decided.clip_factor;
   outcome.wishes = decided.verdict.wishes;
-  optimizer_steps_ += decided.commit ? 1 : 0;
-  outcome.times = {now - step_began_,
-                   exposed_.total,
-                   exposed_.communication,
-                   exposed_.optimizer,
-                   times.communication - times_before_.communication,
-                   times.optimizer - times_before_.optimizer};
-  if (tracer_) {
-    tracer_->add(
-        {core::TraceEvent::Kind::span, "steps", fmt::format("step {}", step_.value), step_began_, now, 0, 0});
-  }
-  end_profile();
-  step_.value += 1;
+  outcome.times = s.meter->end_step();
+  s.optimizer_steps += decided.commit ? 1 : 0;
+  s.step.value += 1;
   return outcome;
 }
 
-void Session::end_profile() {
-  if (is_profiled_) world_.device().profiler()->end(kTrainer);
-  is_profiled_ = false;
+core::Result<std::uint64_t> Session::save(const core::Value& common,
+                                          const std::vector<core::ManifestObject>& objects) {
+  if (auto failure = state_->port.failure()) return tl::unexpected(*failure);
+  if (!state_->checkpoints) {
+    return core::fail(
+        core::Errc::unavailable,
+        "this job has no directory for checkpoints; give ProcessWorldOptions::checkpoint_directory");
+  }
+  state_->adopt();
+  return state_->saves->begin(state_->progress(), common, objects);
 }
 
-void Session::note_latencies() {
-  launch_latencies_us_.clear();
-  std::chrono::nanoseconds previous{};
-  for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket) {
-    auto launched = data_plane_->last_launch(bucket);
-    auto ready = last_gradient_[bucket];
-    if (ready.count() != 0 && launched >= ready && previous <= ready) {
-      launch_latencies_us_.push_back(std::chrono::duration<double, std::micro>(launched - ready).count());
-    }
-    previous = launched;
+core::Result<std::uint64_t> Session::save_local(const core::Value& common) {
+  if (auto failure = state_->port.failure()) return tl::unexpected(*failure);
+  if (!state_->local) {
+    return core::fail(
+        core::Errc::unavailable,
+        "this job has no place for local copies; give ProcessWorldOptions::local_checkpoint_directory");
   }
+  state_->adopt();
+  return state_->saves->begin_local(state_->progress(), common);
+}
+
+std::vector<SaveResult> Session::take_saves() {
+  return state_->saves->take();
+}
+
+core::Result<void> Session::wait_saves() {
+  return state_->saves->wait();
+}
+
+std::vector<SaveResult> Session::take_local_saves() {
+  return state_->saves->take_local();
+}
+
+core::Result<void> Session::wait_local_saves() {
+  return state_->saves->wait_local();
+}
+
+core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& options) {
+  auto& s = *state_;
+  if (s.step.value != 0 || s.saves->has_begun())
+    return core::fail(core::Errc::invalid_argument,
+                      "a session is restored before its first step, not after step {}", s.step.value);
+  Restore restore(*s.context, {s.local.get(), s.hosts.get(), s.tensor_keys}, options, s.restores++);
+  auto loaded = TRY(restore.run());
+  if (!loaded) return std::optional<Restored>{};
+  s.adopted = true;
+  s.step = loaded->restored.step;
+  s.optimizer_steps = loaded->optimizer_steps;
+  return std::optional(std::move(loaded->restored));
+}
+
+core::Result<void> Session::State::publish_all() {
+  for (std::uint32_t bucket = 0; bucket < context->bucket_count(); ++bucket)
+    TRY(port.wait_published(bucket, decided, trainer_deadline()));
+  return decided.value < 0 ? core::Result<void>{} : port.wait_committed(decided, trainer_deadline());
 }
 
 core::Result<void> Session::publish_all() {
-  for (std::uint32_t bucket = 0; bucket < job_.buckets.size(); ++bucket) {
-    TRY(port_.wait_published(bucket, decided_, trainer_deadline()));
-  }
-  return decided_.value < 0 ? core::Result<void>{} : port_.wait_committed(decided_, trainer_deadline());
+  return state_->publish_all();
 }
 
 core::Result<void> Session::leave() {
   TRY(publish_all());
   TRY(wait_saves());
   TRY(wait_local_saves());
-  post(Role::rank_supervisor, 0, messages::Leave{world_.rank()});
-  TRY(port_.wait_farewell(trainer_deadline()));
-  world_.close();
+  state_->context->post(Role::rank_supervisor, 0, messages::Leave{rank()});
+  TRY(state_->port.wait_farewell(state_->trainer_deadline()));
+  state_->world.close();
   return {};
 }
 
 core::Error Session::abandon(core::Error reason) {
-  post(Role::rank_supervisor, 0, messages::RankFailed{world_.rank(), messages::failure_of(reason)});
-  const auto told = port_.wait_farewell(5 * kGrace);
-  return told || told.error().code == core::Errc::timeout ? std::move(reason) : told.error();
+  return state_->context->abandon(std::move(reason));
 }
 
 void Session::stop_tracing() {
-  if (!tracer_) return;
-  tracer_->stop();
-  world_.device().observe({});
+  if (!state_->tracer) return;
+  state_->tracer->stop();
+  state_->world.device().observe({});
 }
 
 std::vector<core::TraceEvent> Session::take_trace() {
-  return tracer_ ? tracer_->take() : std::vector<core::TraceEvent>{};
+  return state_->tracer ? state_->tracer->take() : std::vector<core::TraceEvent>{};
 }
 
 std::string Session::waits() {
-  auto waiting = port_.waiting_for();
-  return fmt::format("trainer @ rank {}: {}\n", world_.rank().value,
+  const auto waiting = state_->port.waiting_for();
+  return fmt::format("trainer @ rank {}: {}\n", rank().value,
                      waiting.empty() ? "computes" : "waits for " + waiting) +
-         render(world_.wait_reports(), world_.device().now());
+         render(state_->world.wait_reports(), state_->world.device().now());
+}
+
+std::uint64_t Session::message_count() const {
+  return state_->world.message_count();
+}
+
+const std::vector<double>& Session::launch_latencies_us() const {
+  return state_->meter->launch_latencies_us();
+}
+
+std::size_t Session::device_bytes() const {
+  return state_->data->allocated_bytes();
+}
+
+core::Step Session::next_step() const {
+  return state_->step;
 }
 
 }  // namespace troupe::actors

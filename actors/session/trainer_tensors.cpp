@@ -1,9 +1,9 @@
+#include "actors/session/trainer_tensors.hpp"
+
 #include <fmt/format.h>
 
 #include <utility>
 
-#include "actors/session/rendezvous.hpp"
-#include "actors/session/session.hpp"
 #include "core/checkpoint/integrity.hpp"
 #include "core/checkpoint/values_text.hpp"
 
@@ -11,7 +11,6 @@ namespace troupe::actors {
 
 using core::Errc;
 using core::Value;
-using messages::Role;
 
 namespace {
 
@@ -90,57 +89,41 @@ core::Result<core::RankShards> shards_of(const std::string& text) {
 
 }  // namespace
 
-/// All ranks learn the others' keys, and whether the parts make up whole tensors.
-core::Result<void> Session::agree_on_tensors() {
+core::Result<std::vector<core::KeySet>> agree_on_tensors(const SessionContext& in) {
   Value::List described;
-  for (const auto& own : options_.tensors) {
+  for (const auto& own : in.options.tensors) {
     for (const auto& part : TRY(core::stacked_parts(own.tensor, own.stacking)))
       described.push_back(value_of(part));
   }
-  const auto deadline = options_.join_deadline;
-  TRY(rendezvous_->set(fmt::format("tensors/{}", world_.rank().value), TRY(message_text(described))));
-  if (world_.rank().value == 0) {
+  const auto deadline = in.options.join_deadline;
+  TRY(in.rendezvous.set(fmt::format("tensors/{}", in.rank().value), TRY(message_text(described))));
+  if (in.is_first_rank()) {
     std::vector<core::RankShards> ranks;
     Value::List keys;
-    for (std::int32_t rank = 0; rank < world_.world().value; ++rank) {
-      ranks.push_back(TRY(shards_of(TRY(rendezvous_->get(fmt::format("tensors/{}", rank), deadline)))));
+    for (std::int32_t rank = 0; rank < in.world.world().value; ++rank) {
+      ranks.push_back(TRY(shards_of(TRY(in.rendezvous.get(fmt::format("tensors/{}", rank), deadline)))));
       Value::List own;
       for (const auto& tensor : ranks.back().tensors) own.emplace_back(tensor.key);
       keys.emplace_back(std::move(own));
     }
     const auto checked = core::check_integrity(ranks);
     const auto verdict = checked ? Value(std::move(keys)) : Value(checked.error().message);
-    TRY(rendezvous_->set("tensors/verdict", TRY(message_text(verdict))));
+    TRY(in.rendezvous.set("tensors/verdict", TRY(message_text(verdict))));
   }
-  const auto verdict = TRY(core::parse_value(TRY(rendezvous_->get("tensors/verdict", deadline))));
+  const auto verdict = TRY(core::parse_value(TRY(in.rendezvous.get("tensors/verdict", deadline))));
   if (const auto* complaint = verdict.as_string())
     return core::fail(Errc::mismatch, "the trainers' own tensors do not fit together: {}", *complaint);
   if (verdict.as_list() == nullptr)
     return core::fail(Errc::corrupt, "rank 0 told neither tensors nor what is wrong with them");
+  std::vector<core::KeySet> of_ranks;
   for (const auto& own : *verdict.as_list()) {
-    auto& keys = tensor_keys_.emplace_back();
+    auto& keys = of_ranks.emplace_back();
     if (own.as_list() == nullptr) continue;
     for (const auto& key : *own.as_list()) {
       if (key.as_string() != nullptr) keys.insert(*key.as_string());
     }
   }
-  return {};
-}
-
-/// Nobody touches the trainer's tensors between save() and begin_step().
-void Session::hold_tensors(Role writer, std::uint64_t save) {
-  if (options_.tensors.empty()) return;
-  post(writer, 0, messages::BucketHeld{save, static_cast<std::uint32_t>(job_.buckets.size())});
-}
-
-core::Result<void> Session::wait_tensors() {
-  if (options_.tensors.empty()) return {};
-  // What holds a save up for longer than a phase may last ends it, and then nothing is held.
-  if (saves_begun_ != 0)
-    TRY(port_.wait_staged(Role::checkpoint_writer, saves_begun_, 4 * options_.checkpoint.deadline));
-  if (local_saves_begun_ != 0)
-    TRY(port_.wait_staged(Role::local_writer, local_saves_begun_, 4 * options_.local.deadline));
-  return {};
+  return of_ranks;
 }
 
 }  // namespace troupe::actors

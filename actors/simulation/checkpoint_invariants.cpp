@@ -39,7 +39,7 @@ void CheckpointInvariants::on_message(const messages::Envelope& envelope) {
 
 void CheckpointInvariants::on_work(const messages::Address& who, const Work& work) {
   const auto rank = who.rank;
-  if (const auto* step = std::get_if<StepShard>(&work)) on(rank, *step);
+  if (const auto* step = work_if<StepShard>(work)) on(rank, *step);
   const auto* checkpoint = std::get_if<CheckpointWork>(&work);
   if (checkpoint == nullptr || !is_ours(who.role)) return;
   auto handle = Overloaded{[&](const StageChunk& w) { on(rank, w); },

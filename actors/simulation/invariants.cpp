@@ -57,8 +57,8 @@ void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
   checkpoints_.on_work(who, work);
   replicas_.on_work(who, work);
   const auto rank = who.rank;
-  if (const auto* prepare = std::get_if<PrepareBucket>(&work)) on(rank, *prepare);
-  const auto* launch = std::get_if<LaunchCollective>(&work);
+  if (const auto* prepare = work_if<PrepareBucket>(work)) on(rank, *prepare);
+  const auto* launch = work_if<LaunchCollective>(work);
   if (!launch) return;
   std::size_t& place = launched_[rank];
   if (place == launches_.size()) launches_.push_back({launch->step, launch->entry});

@@ -179,7 +179,7 @@ class Company {
 
   void begin_work(const Address& self, const Work& work) {
     invariants_.on_work(self, work);
-    if (const auto* step = std::get_if<StepShard>(&work))
+    if (const auto* step = work_if<StepShard>(work))
       post(self, self, messages::ShardStepped{step->step, step->bucket});
     const auto* save = std::get_if<CheckpointWork>(&work);
     if (save == nullptr) return;

@@ -27,11 +27,11 @@ class LonelyRank {
   }
 
   void launch(std::uint32_t entry) {
-    plane_->perform({}, LaunchCollective{{0}, entry, entry});
+    plane_->perform(LaunchCollective{{0}, entry, entry});
     timeline_.run_until(timeline_.now() + std::chrono::milliseconds(1));
   }
   void abort(const messages::Failure& why) {
-    plane_->perform({}, AbortCollectives{why});
+    plane_->abort(messages::error_of(why));
     timeline_.run_until(timeline_.now() + std::chrono::milliseconds(1));
   }
 

@@ -45,8 +45,8 @@ TEST(ComputeStream, IsAwaitedByTheReductionOfWhatItWasGiven) {
       for (float& element : gradient) element += static_cast<float>(rank + 1);
     });
     plane.mark_computed(0);
-    plane.perform({}, PrepareBucket{{0}, 0, {rank}, true});
-    plane.perform({}, LaunchCollective{{0}, 0, 0});
+    plane.perform(PrepareBucket{{0}, 0, {rank}, true});
+    plane.perform(LaunchCollective{{0}, 0, 0});
     EXPECT_EQ(plane.compute_stream().value(), compute);
   }
   timeline.run_until_idle();

@@ -33,8 +33,8 @@ class Planes {
   /// The reduction of bucket 0, each rank playing the lane of its number.
   void reduce() {
     for (int rank = 0; rank < job.world.value; ++rank) {
-      (*this)[rank].perform({}, PrepareBucket{{0}, 0, {rank}, true});
-      (*this)[rank].perform({}, LaunchCollective{{0}, 0, 0});
+      (*this)[rank].perform(PrepareBucket{{0}, 0, {rank}, true});
+      (*this)[rank].perform(LaunchCollective{{0}, 0, 0});
     }
     timeline_.run_until_idle();
   }
@@ -150,7 +150,7 @@ TEST(GradientSync, NothingMovesBeforeItIsLaunched) {
   Planes planes(plan_job({{"w", {kElements}}}, {}, {2}).value());
   std::ranges::fill(planes[0].gradient(0, {0}).as<float>(), 1.0F);
 
-  planes[0].perform({}, PrepareBucket{{0}, 0, {0}, true});
+  planes[0].perform(PrepareBucket{{0}, 0, {0}, true});
 
   EXPECT_EQ(planes[0].reduced_gradient(0).as<float>()[0], 1.0F);
   EXPECT_TRUE(planes.said.empty());

@@ -82,9 +82,9 @@ Job two_buckets() {
 
 TEST(Update, OfTwoBucketsThatAreEnqueuedAtOnceCountsOnce) {
   Plane plane(two_buckets());
-  plane.device.between = [&] { plane.data->perform({}, StepShard{{0}, 1, true, 0.1, 1}); };
+  plane.device.between = [&] { plane.data->perform(StepShard{{0}, 1, true, 0.1, 1}); };
 
-  plane.data->perform({}, StepShard{{0}, 0, true, 0.1, 1});
+  plane.data->perform(StepShard{{0}, 0, true, 0.1, 1});
   plane.timeline.run_until_idle();
 
   EXPECT_GT(plane.timeline.now().count(), 0);
@@ -101,7 +101,7 @@ TEST(Update, ClearsOnlyTheSlotsThatTheReductionRead) {
     for (int lane = 0; lane < 8; ++lane) {
       auto gradient = plane.data->gradient(0, {lane}).as<float>();
       for (float& element : gradient) element += static_cast<float>(1 << lane);
-      plane.data->perform({}, PrepareBucket{{0}, 0, {lane}, lane == 7});
+      plane.data->perform(PrepareBucket{{0}, 0, {lane}, lane == 7});
       plane.timeline.run_until_idle();
     }
   };
@@ -109,7 +109,7 @@ TEST(Update, ClearsOnlyTheSlotsThatTheReductionRead) {
   ASSERT_EQ(plane.data->reduced_gradient(0).as<float>()[0], 255.0F);
   cleared = 0;
 
-  plane.data->perform({}, StepShard{{0}, 0, false, 0, 1});
+  plane.data->perform(StepShard{{0}, 0, false, 0, 1});
   plane.timeline.run_until_idle();
 
   EXPECT_EQ(cleared, 1) << "of four slots, three were cleared when they were merged";

@@ -51,8 +51,8 @@ std::vector<Kind> performed(const std::vector<Effect>& effects) {
   std::vector<Kind> found;
   for (const auto& effect : effects) {
     const auto* perform = std::get_if<Perform>(&effect);
-    if (perform && std::holds_alternative<Kind>(perform->work))
-      found.push_back(std::get<Kind>(perform->work));
+    const auto* work = perform ? work_if<Kind>(perform->work) : nullptr;
+    if (work) found.push_back(*work);
   }
   return found;
 }

@@ -1,4 +1,4 @@
-#include "actors/session/casting.hpp"
+#include "actors/session/role_configs.hpp"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ std::vector<Job> all_jobs() {
   return jobs;
 }
 
-TEST(Casting, EveryEntryOfThePlanHasExactlyTheOwnerThatTheConductorAnswers) {
+TEST(RoleConfigs, EveryEntryOfThePlanHasExactlyTheOwnerThatTheConductorAnswers) {
   for (const auto& job : all_jobs()) {
     auto conductor = conductor_config(job, {0}, std::chrono::seconds(1));
     ASSERT_EQ(conductor.entries.size(), job.plan.entries.size());
@@ -52,7 +52,7 @@ TEST(Casting, EveryEntryOfThePlanHasExactlyTheOwnerThatTheConductorAnswers) {
   }
 }
 
-TEST(Casting, AllRanksOfAJobJoinWithTheSamePlan) {
+TEST(RoleConfigs, AllRanksOfAJobJoinWithTheSamePlan) {
   for (const auto& job : all_jobs()) {
     auto first = supervisor_config(job, {0}, {});
     auto last = supervisor_config(job, {job.world.value - 1}, {});
@@ -63,7 +63,7 @@ TEST(Casting, AllRanksOfAJobJoinWithTheSamePlan) {
   }
 }
 
-TEST(Casting, ABucketKnowsTheLanesItsRankPlays) {
+TEST(RoleConfigs, ABucketKnowsTheLanesItsRankPlays) {
   auto job = job_of(core::Strategy::zero1, core::Numerics::ordered, 3);
 
   EXPECT_EQ(bucket_config(job, {0}, 0).lanes, (std::vector<core::Lane>{{0}, {1}, {2}}));

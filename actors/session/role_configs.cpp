@@ -1,4 +1,4 @@
-#include "actors/session/casting.hpp"
+#include "actors/session/role_configs.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,0 +1,62 @@
+#include "actors/session/checkpoint_tier.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "actors/checkpoint/reader.hpp"
+#include "actors/checkpoint_coordinator/machine.hpp"
+#include "actors/checkpoint_writer/machine.hpp"
+#include "core/hash.hpp"
+
+namespace troupe::actors {
+
+using messages::Role;
+
+core::Result<std::unique_ptr<CheckpointTier>> CheckpointTier::create(const SessionContext& in) {
+  const auto& wanted = in.options.checkpoint;
+  if (wanted.chunk_bytes == 0 || wanted.staging_bytes < wanted.chunk_bytes) {
+    return core::fail(core::Errc::invalid_argument,
+                      "{} bytes for staging hold no chunk of {} bytes; give at least one chunk",
+                      wanted.staging_bytes, wanted.chunk_bytes);
+  }
+  CheckpointPlane::Options options;
+  options.rank = in.rank();
+  options.epoch = in.world.epoch();
+  options.chunk_bytes = wanted.chunk_bytes - staging_slack(wanted.chunk_bytes);
+  options.staging =
+      staging_buffers(in.state.structure, in.state.buckets(), options.chunk_bytes, wanted.staging_bytes);
+  options.retention = wanted.retention;
+  options.post = [&world = in.world](messages::Envelope envelope) { world.post(std::move(envelope)); };
+  options.run_io = [&world = in.world](std::function<void()> job) { world.run_io(std::move(job)); };
+  options.log = [&world = in.world](const std::string& line) { world.log(line); };
+  auto plane = TRY(CheckpointPlane::create(in.world.device(), in.data, in.state, in.memory,
+                                           *in.world.storage(), std::move(options)));
+  return std::unique_ptr<CheckpointTier>(new CheckpointTier(in, std::move(plane)));
+}
+
+void CheckpointTier::spawn_roles() {
+  CheckpointWriterConfig writer;
+  writer.rank = in_.rank();
+  writer.buckets = in_.bucket_count();
+  writer.trainer_holds = in_.state.has_trainer_tensors();
+  writer.structure = in_.state.structure;
+  writer.bucket_of = in_.state.buckets();
+  writer.chunk_bytes = plane_->chunk_bytes();
+  writer.staging = plane_->staging();
+  // Before the collectives of other ranks, which wait for this one, count as hung.
+  writer.hold_deadline = in_.options.step_deadline * 2 / 3;
+  in_.world.spawn({in_.rank(), Role::checkpoint_writer, 0},
+                  std::make_unique<CheckpointWriterMachine>(std::move(writer)));
+  if (!in_.is_first_rank()) return;
+  CheckpointCoordinatorConfig coordinator;
+  coordinator.world = in_.world.world();
+  coordinator.deadline = in_.options.checkpoint.deadline;
+  coordinator.when_busy = in_.options.checkpoint.when_busy;
+  coordinator.save_seed =
+      core::hash64(fmt::format("{} {} {}", in_.world.job(), in_.world.epoch().value, in_.world.unique()));
+  in_.world.spawn({in_.rank(), Role::checkpoint_coordinator, 0},
+                  std::make_unique<CheckpointCoordinatorMachine>(coordinator));
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "actors/engine/data_plane.hpp"
+#include "actors/engine/state.hpp"
+#include "actors/session/options.hpp"
+#include "actors/session/port.hpp"
+#include "actors/session/rank_world.hpp"
+#include "gpu/buffer.hpp"
+#include "gpu/collective/group.hpp"
+
+namespace troupe::actors {
+
+/// What the parts of a session share. The session owns all of it and outlives its parts.
+struct SessionContext {
+  RankWorld& world;
+  const SessionOptions& options;
+  const Job& job;
+  TrainerPort& port;
+  gpu::Rendezvous& rendezvous;
+  DataPlane& data;
+  const RankState& state;                   ///< what this rank could save
+  std::span<const gpu::BufferView> memory;  ///< of its pieces
+
+  core::Rank rank() const { return world.rank(); }
+  bool is_first_rank() const { return world.rank().value == 0; }
+  std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(job.buckets.size()); }
+
+  /// To a role of this rank, in the trainer's name.
+  void post(messages::Role role, std::uint32_t index, messages::Message message) const {
+    world.post(
+        {{rank(), messages::Role::trainer, 0}, {rank(), role, index}, world.epoch(), std::move(message)});
+  }
+
+  /// This rank gives up, and every other rank is told why. Returns the job's first failure, which is `reason`
+  /// unless another came before it.
+  core::Error abandon(core::Error reason) const {
+    post(messages::Role::rank_supervisor, 0, messages::RankFailed{rank(), messages::failure_of(reason)});
+    const auto told = port.wait_farewell(std::chrono::seconds(5));
+    return told || told.error().code == core::Errc::timeout ? std::move(reason) : told.error();
+  }
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/engine/data_plane.hpp"
+#include "actors/engine/job.hpp"
+#include "actors/session/rank_world.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+#include "gpu/collective/group.hpp"
+
+namespace troupe::actors {
+
+/// Makes a session's process groups; all members of a group call it with the same name.
+class GroupMaker {
+ public:
+  /// `deadline` is of the meeting of a group's members. Everything given must outlive it.
+  GroupMaker(RankWorld& world, gpu::Rendezvous& rendezvous, std::chrono::nanoseconds deadline)
+      : world_(world), rendezvous_(rendezvous), deadline_(deadline) {}
+
+  /// Groups of the step's collectives.
+  core::Result<DataPlaneGroups> of_step(gpu::CollectiveBackend& backend, const Job& job) const;
+  /// A group that moves memory of the host.
+  core::Result<std::unique_ptr<gpu::Group>> of_hosts(std::string name, std::vector<core::Rank> members) const;
+
+ private:
+  core::Result<std::unique_ptr<gpu::Group>> make(gpu::CollectiveBackend& backend, std::string name,
+                                                 std::vector<core::Rank> members) const;
+
+  RankWorld& world_;
+  gpu::Rendezvous& rendezvous_;
+  std::chrono::nanoseconds deadline_;
+};
+
+}  // namespace troupe::actors

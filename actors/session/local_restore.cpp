@@ -1,0 +1,81 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/engine/state_memory.hpp"
+#include "actors/replica/copies.hpp"
+#include "actors/session/restore.hpp"
+#include "core/checkpoint/values_text.hpp"
+
+namespace troupe::actors {
+
+using core::Errc;
+using core::Value;
+using messages::Role;
+
+core::Result<void> Restore::load_local(const RestoreChoice& choice) {
+  TRY(retrieve_local(choice));
+  TRY(make_uploads());
+  auto& storage = *in_.world.local_storage();
+  const auto manifest = TRY(read_copy_manifest(storage, *choice.local, in_.rank()));
+  touched_.merge(state_keys(in_.job));
+  const auto& own = parts_.tensor_keys[static_cast<std::size_t>(in_.rank().value)];
+  touched_.insert(own.begin(), own.end());
+  return read_copy(storage, manifest, in_.state.structure, spans_of(in_.memory), uploads_.get());
+}
+
+/// Copies that its clique has and this rank is to have, its own among them.
+core::Result<void> Restore::retrieve_local(const RestoreChoice& choice) {
+  const auto& clique = parts_.local->clique();
+  messages::RetrieveBegan wanted{*choice.local, {}};
+  for (const auto& transfer : choice.transfers) {
+    const bool is_ours = std::find(clique.begin(), clique.end(), transfer.from) != clique.end();
+    if (is_ours) wanted.transfers.push_back(transfer);
+  }
+  if (wanted.transfers.empty()) return {};
+  in_.post(Role::replica_keeper, 0, wanted);
+  auto retrieved = in_.port.wait_retrieved(3 * in_.options.local.deadline);
+  // What counts is the rank's own copy; that a copy for others did not come is no reason to go back.
+  const bool has_own = read_copy_manifest(*in_.world.local_storage(), *choice.local, in_.rank()).has_value();
+  return has_own ? core::Result<void>{} : retrieved;
+}
+
+/// Every rank has loaded its own copy: the rest of the state comes from the others.
+core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, const core::CopyName& name) {
+  const auto deadline = in_.options.checkpoint.deadline;
+  if (in_.is_first_rank()) {
+    const auto manifest = TRY(read_copy_manifest(*in_.world.local_storage(), name, in_.rank()));
+    const auto common = TRY(core::parse_value(manifest.common));
+    const auto topology = TRY(core::parse_value(manifest.topology));
+    TRY(in_.rendezvous.set(attempt + "values", TRY(core::value_text(Value::List{common, topology}))));
+  }
+  const auto values = TRY(core::parse_value(TRY(in_.rendezvous.get(attempt + "values", deadline))));
+  const auto* trained = values.find("0.optimizer_steps");
+  if (trained == nullptr || !trained->as_int())
+    return core::fail(Errc::corrupt, "{} has no 'optimizer_steps' in its common values", directory_of(name));
+  in_.data.gather_parameters();
+  TRY(in_.port.wait_gathered(deadline));
+  const auto* common = values.find("0.trainer");
+  const auto* topology = values.find("1");
+  Loaded loaded;
+  loaded.restored.name = directory_of(name);
+  loaded.restored.step = name.step;
+  if (common != nullptr) loaded.restored.common = *common;
+  if (topology != nullptr) loaded.restored.topology = *topology;
+  loaded.restored.is_local = true;
+  loaded.optimizer_steps = *trained->as_int();
+  return loaded;
+}
+
+/// Looks at every byte of this rank's copies of a save that could not be loaded.
+void Restore::note_damage(const core::CopyName& name) {
+  const auto found = find_copies(*copies_, in_.world.world());
+  if (!found) return;
+  for (const auto& copy : found->held) {
+    if (copy.name == name && !verify_copy(*copies_, copy.name, copy.owner))
+      damaged_.emplace(copy.name, copy.owner);
+  }
+}
+
+}  // namespace troupe::actors

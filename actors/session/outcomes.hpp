@@ -1,0 +1,66 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/strictness.hpp"
+#include "core/checkpoint/value.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// Where a step's time went, of this rank. "Exposed" is time in which the trainer waited for the runtime and
+/// computed nothing, also not on its compute stream.
+struct StepTimes {
+  std::chrono::nanoseconds total{};
+  std::chrono::nanoseconds exposed{};
+  /// The part of it in which the communication stream was busy.
+  std::chrono::nanoseconds exposed_communication{};
+  std::chrono::nanoseconds exposed_optimizer{};  ///< of the rest, the part in which the optimizer was
+  std::chrono::nanoseconds communication{};      ///< the communication stream was busy, hidden or not
+  std::chrono::nanoseconds optimizer{};  ///< the update stream was stepping the optimizer, hidden or not
+
+  std::chrono::nanoseconds compute() const { return total - exposed; }
+  /// Exposed, and for nothing of the device that is measured: messages, sums over lanes, other ranks.
+  std::chrono::nanoseconds other_waits() const { return exposed - exposed_communication - exposed_optimizer; }
+};
+
+struct StepOutcome {
+  core::Step step{};
+  bool committed = false;
+  std::string reason;          ///< why not, when not committed; parameters are then as before the step
+  std::vector<double> losses;  ///< one per lane of the job, the same on every rank
+  double loss = 0;             ///< their mean, added in lane order
+  double gradient_norm = 0;    ///< before clipping
+  double clip_factor = 1;
+  std::uint32_t wishes = 0;  ///< of all ranks
+  StepTimes times;
+};
+
+/// The end of a save, the same on every rank.
+struct SaveResult {
+  std::uint64_t sequence = 0;    ///< as save() returned it
+  core::Step step{};             ///< steps that were committed before
+  std::string name;              ///< "step_00000200"; empty when not committed
+  std::uint64_t bytes = 0;       ///< of all tensors
+  std::string warning;           ///< something to look at, though the checkpoint is good
+  core::Result<void> committed;  ///< or why not: rank, file and reason
+};
+
+struct Restored {
+  std::string name;
+  core::Step step{};     ///< the next one
+  core::Value common;    ///< as save() was given it
+  core::Value topology;  ///< of the job that saved
+  /// Newer checkpoints and local saves that could not be used, and why.
+  std::vector<std::string> passed_over;
+  bool is_local = false;  ///< from the local tier
+  /// Keys of this rank that the checkpoint lacks, where the strictness returns them.
+  core::KeySet unexpected{};
+  core::KeySet missing{};  ///< keys that only the checkpoint has, likewise
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,256 @@
+#include "actors/session/restore.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "actors/engine/state_memory.hpp"
+#include "actors/replica/copies.hpp"
+
+namespace troupe::actors {
+
+using core::Errc;
+
+namespace {
+
+/// Keys that begin so are of an optimizer's state.
+constexpr std::string_view kOptimizerState = "optimizer.state.";
+
+}  // namespace
+
+Restore::Restore(const SessionContext& context, Parts parts, const RestoreOptions& options,
+                 std::uint64_t number)
+    : in_(context), parts_(parts), options_(options), prefix_(fmt::format("restore/{}/", number)) {
+  storage_ = options.from != nullptr ? options.from : in_.world.storage();
+  const bool anything = options.from == nullptr && options.name.empty() && options.optimizer;
+  if (parts_.local && anything) copies_ = in_.world.local_storage();
+  if (parts_.local) search_ = LocalSearch(parts_.local->cliques());
+}
+
+core::Result<std::optional<Restore::Loaded>> Restore::run() {
+  if (storage_ == nullptr && copies_ == nullptr)
+    return core::fail(Errc::unavailable, "this job has no directory to restore from");
+  if (!options_.name.empty()) {
+    checkpoints_.push_back({options_.name, {}});
+  } else if (in_.is_first_rank() && storage_ != nullptr) {
+    checkpoints_ = TRY(list_checkpoints(*storage_));
+  }
+  bool copies_changed = copies_ != nullptr;
+  for (std::size_t attempt = 0;; ++attempt) {
+    const auto key = fmt::format("{}{}/", prefix_, attempt);
+    if (copies_changed) TRY(share_holdings(key));
+    const auto choice = TRY(choose(key));
+    notes_.insert(notes_.end(), choice.notes.begin(), choice.notes.end());
+    if (choice.is_nothing()) break;
+    auto loaded = TRY(try_choice(key, choice));
+    if (loaded) return loaded;
+    copies_changed = choice.local.has_value();
+  }
+  if (!passed_over_.empty()) {
+    return tl::unexpected(in_.abandon(
+        {Errc::corrupt, fmt::format("no checkpoint could be loaded; {}", fmt::join(passed_over_, "; "))}));
+  }
+  for (const auto& note : notes_) {
+    if (in_.is_first_rank()) in_.world.log("nothing is restored; " + note);
+  }
+  return std::optional<Loaded>{};
+}
+
+/// Tells rank 0 what this rank holds of local saves.
+core::Result<void> Restore::share_holdings(const std::string& attempt) {
+  auto found = TRY(find_copies(*copies_, in_.world.world()));
+  std::erase_if(found.held, [&](const core::HeldCopy& copy) {
+    return damaged_.contains({copy.name, copy.owner});
+  });
+  TRY(in_.rendezvous.set(fmt::format("{}holds/{}", attempt, in_.rank().value), TRY(text_of(found))));
+  if (!in_.is_first_rank()) return {};
+  std::vector<FoundCopies> all;
+  for (std::int32_t rank = 0; rank < in_.world.world().value; ++rank) {
+    const auto text =
+        TRY(in_.rendezvous.get(fmt::format("{}holds/{}", attempt, rank), in_.options.checkpoint.deadline));
+    all.push_back(TRY(parse_holdings(text)));
+  }
+  search_.hear(std::move(all));
+  return {};
+}
+
+/// Rank 0's proposal: the newest there is, a local save before a checkpoint of the same step.
+core::Result<RestoreChoice> Restore::choose(const std::string& attempt) {
+  if (in_.is_first_rank()) {
+    const bool has_checkpoint = next_checkpoint_ < checkpoints_.size();
+    const auto local = search_.best();
+    RestoreChoice choice;
+    if (local && (!has_checkpoint || checkpoints_[next_checkpoint_].step <= local->step)) {
+      choice = TRY(search_.propose());
+      search_.failed();
+    } else if (has_checkpoint) {
+      choice.checkpoint = checkpoints_[next_checkpoint_++].name;
+    }
+    choice.notes = search_.take_notes();
+    TRY(in_.rendezvous.set(attempt + "choice", TRY(text_of(choice))));
+  }
+  return parse_choice(TRY(in_.rendezvous.get(attempt + "choice", in_.options.checkpoint.deadline)));
+}
+
+/// Nothing when a rank could not load it; passed_over_ then says why.
+core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::string& attempt,
+                                                                 const RestoreChoice& choice) {
+  const auto name = choice.local ? directory_of(*choice.local) : choice.checkpoint;
+  Loaded loaded;
+  core::Result<void> outcome;
+  if (choice.local) {
+    outcome = load_local(choice);
+  } else {
+    joint_ = std::make_unique<JointLoad>(
+        JointLoad::Surroundings{in_.world, in_.port, in_.rendezvous, in_.data, parts_.hosts,
+                                in_.options.checkpoint.load, in_.options.checkpoint.deadline},
+        attempt);
+    auto checkpoint = load(name);
+    if (checkpoint) {
+      loaded = std::move(*checkpoint);
+    } else {
+      TRY(joint_->withdraw());
+      outcome = tl::unexpected(checkpoint.error());
+    }
+  }
+  const auto complaint = TRY(agree(attempt, outcome ? "" : outcome.error().message));
+  if (!complaint.empty()) {
+    passed_over_.push_back(fmt::format("{}: {}", name, complaint));
+    if (choice.local) note_damage(*choice.local);
+    return std::optional<Loaded>{};
+  }
+  if (choice.local) {
+    loaded = TRY(take_over(attempt, *choice.local));
+  } else {
+    TRY(finish_load(name));
+  }
+  go_on_after(loaded);
+  auto& passed_over = loaded.restored.passed_over;
+  passed_over = std::exchange(passed_over_, {});
+  passed_over.insert(passed_over.end(), notes_.begin(), notes_.end());
+  return std::optional(std::move(loaded));
+}
+
+/// Whatever is loaded goes through them, where the host does not reach the device's memory.
+core::Result<void> Restore::make_uploads() {
+  auto& device = in_.world.device();
+  if (device.is_host_memory() || uploads_) return {};
+  const auto& options = in_.options.checkpoint;
+  uploads_ =
+      TRY(UploadPool::create(device, options.load.staging_bytes, in_.world.read_threads(), options.deadline));
+  return {};
+}
+
+/// Empty when every rank has loaded, else what the first rank that could not says; the same on all.
+core::Result<std::string> Restore::agree(const std::string& attempt, const std::string& complaint) {
+  const auto deadline = in_.options.checkpoint.deadline;
+  TRY(in_.rendezvous.set(fmt::format("{}rank/{}", attempt, in_.rank().value), complaint));
+  if (in_.is_first_rank()) {
+    std::string first;
+    for (std::int32_t rank = 0; rank < in_.world.world().value; ++rank) {
+      const auto said = TRY(in_.rendezvous.get(fmt::format("{}rank/{}", attempt, rank), deadline));
+      if (first.empty() && !said.empty()) first = fmt::format("rank {}: {}", rank, said);
+    }
+    TRY(in_.rendezvous.set(attempt + "verdict", first));
+  }
+  return in_.rendezvous.get(attempt + "verdict", deadline);
+}
+
+/// Optimizer and shards continue with the state that was loaded.
+void Restore::go_on_after(const Loaded& loaded) {
+  in_.data.restore_optimizer_steps(loaded.optimizer_steps);
+  for (std::uint32_t bucket = 0; bucket < in_.bucket_count(); ++bucket) {
+    in_.post(messages::Role::parameter_shard, bucket,
+             messages::StateRestored{core::Step{loaded.restored.step.value - 1}});
+  }
+}
+
+core::Result<Restore::Loaded> Restore::load(const std::string& name) {
+  const auto manifest = TRY(check_quickly(*storage_, name));
+  const auto* counters = manifest.common.as_map();
+  const auto* trained = counters != nullptr ? counters->find("optimizer_steps") : nullptr;
+  if (trained == nullptr || !trained->as_int()) {
+    return core::fail(Errc::mismatch, "{} has no 'optimizer_steps' in its common values: no session saved it",
+                      name);
+  }
+  Loaded loaded;
+  auto wanted = TRY(want(manifest, loaded.restored));
+  touched_.merge(wanted.keys());
+  TRY(make_uploads());
+  TRY(joint_->read(*storage_, name, manifest, shared_targets(in_.job, manifest, options_.optimizer),
+                   std::move(wanted.targets), spans_of(wanted.memory), uploads_.get()));
+  loaded.restored.name = name;
+  loaded.restored.step = manifest.step;
+  if (const auto* common = counters->find("trainer")) loaded.restored.common = *common;
+  loaded.restored.topology = manifest.topology;
+  loaded.optimizer_steps = options_.optimizer ? *trained->as_int() : 0;
+  return loaded;
+}
+
+/// What this rank reads, and what it does without. Every rank comes to the same verdict.
+core::Result<Wanted> Restore::want(const core::Manifest& manifest, Restored& restored) {
+  auto wanted =
+      wanted_of(manifest, in_.job, in_.state, in_.memory, in_.data, in_.options.tensors, options_.optimizer);
+  core::KeySet stored;
+  for (const auto& tensor : manifest.tensors) {
+    const bool is_optimizer = tensor.key.starts_with(kOptimizerState);
+    if (options_.optimizer || !is_optimizer) stored.insert(tensor.key);
+  }
+  const auto& own_keys = parts_.tensor_keys;
+  std::vector<core::KeySet> requests(own_keys.size(), requested_keys(manifest, in_.job, options_.optimizer));
+  for (std::size_t rank = 0; rank < requests.size(); ++rank)
+    requests[rank].insert(own_keys[rank].begin(), own_keys[rank].end());
+  // Weights may be read from the optimizer's fp32 copy.
+  for (const auto& key : requests.front()) {
+    if (manifest.find(key) != nullptr) stored.insert(key);
+  }
+  auto verdict = core::judge_keys(options_.strictness, requests, stored);
+  if (verdict.error) return tl::unexpected(*std::move(verdict.error));
+  if (verdict.warning && in_.is_first_rank()) in_.world.log(*verdict.warning);
+  const auto self = static_cast<std::size_t>(in_.rank().value);
+  const auto& dropped = verdict.dropped[self];
+  TRY(check_first_values(dropped));
+  own_copies_.clear();
+  for (std::size_t i = 0; i < in_.state.pieces.size(); ++i) {
+    const bool is_copy = in_.state.pieces[i].kind == StateKind::master;
+    if (is_copy && dropped.contains(key_of(manifest, in_.job, in_.state, i))) own_copies_.push_back(i);
+  }
+  wanted.drop(dropped);
+  if (!verdict.unexpected.empty()) restored.unexpected = std::move(verdict.unexpected[self]);
+  restored.missing = std::move(verdict.missing);
+  return wanted;
+}
+
+/// What a checkpoint does not bring keeps its first values, unless a damaged one wrote over them before.
+core::Result<void> Restore::check_first_values(const core::KeySet& dropped) const {
+  for (const auto& key : dropped) {
+    if (touched_.contains(key)) {
+      return core::fail(Errc::mismatch,
+                        "'{}' is not in it, and its first values are lost to a checkpoint that could not be "
+                        "loaded; name the checkpoint to restore from",
+                        key);
+    }
+  }
+  return {};
+}
+
+/// Every rank has read its part of the checkpoint.
+core::Result<void> Restore::finish_load(const std::string& name) {
+  const auto exchanged = joint_->exchange();
+  joint_.reset();
+  if (!exchanged) {
+    // Nobody goes on with a part of it, and nobody waits for this rank.
+    auto reason = in_.abandon(exchanged.error());
+    reason.message =
+        fmt::format("while the ranks exchanged what they had read of {}: {}", name, reason.message);
+    return tl::unexpected(std::move(reason));
+  }
+  for (auto i : own_copies_) {
+    const auto& piece = in_.state.pieces[i];
+    in_.data.adopt(piece.bucket, {piece.first, piece.first + in_.state.structure.pieces[i].box.elements()});
+  }
+  return {};
+}
+
+}  // namespace troupe::actors

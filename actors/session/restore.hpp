@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/checkpoint/directory.hpp"
+#include "actors/checkpoint/upload.hpp"
+#include "actors/session/context.hpp"
+#include "actors/session/host_exchange.hpp"
+#include "actors/session/joint_load.hpp"
+#include "actors/session/local_search.hpp"
+#include "actors/session/local_tier.hpp"
+#include "actors/session/outcomes.hpp"
+#include "actors/session/wanted.hpp"
+#include "core/checkpoint/cliques.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// One restore: all ranks look for the newest state that every one of them can load, and load it. Used by
+/// the trainer's thread, before the first step.
+class Restore {
+ public:
+  /// What a restore works on beside the context.
+  struct Parts {
+    LocalTier* local = nullptr;     ///< null: there are no local saves
+    HostExchange* hosts = nullptr;  ///< null: the data plane exchanges what ranks have read
+    /// Keys of the trainers' own tensors, in the order of ranks.
+    const std::vector<core::KeySet>& tensor_keys;
+  };
+  /// The state with which the session continues.
+  struct Loaded {
+    Restored restored;
+    std::int64_t optimizer_steps = 0;
+  };
+
+  /// `number` counts the restores of this session. Everything given must outlive it.
+  Restore(const SessionContext& context, Parts parts, const RestoreOptions& options, std::uint64_t number);
+
+  /// Nothing when there is nothing to restore. When there is something and none of it can be loaded, this
+  /// rank gives up and the Error says why, for each.
+  core::Result<std::optional<Loaded>> run();
+
+ private:
+  core::Result<void> share_holdings(const std::string& attempt);
+  core::Result<RestoreChoice> choose(const std::string& attempt);
+  core::Result<std::optional<Loaded>> try_choice(const std::string& attempt, const RestoreChoice& choice);
+  core::Result<std::string> agree(const std::string& attempt, const std::string& complaint);
+  core::Result<void> make_uploads();
+  void go_on_after(const Loaded& loaded);
+
+  // Of a checkpoint.
+  core::Result<Loaded> load(const std::string& name);
+  core::Result<Wanted> want(const core::Manifest& manifest, Restored& restored);
+  core::Result<void> check_first_values(const core::KeySet& dropped) const;
+  core::Result<void> finish_load(const std::string& name);
+
+  // Of a local save; in local_restore.cpp.
+  core::Result<void> load_local(const RestoreChoice& choice);
+  core::Result<void> retrieve_local(const RestoreChoice& choice);
+  core::Result<Loaded> take_over(const std::string& attempt, const core::CopyName& name);
+  void note_damage(const core::CopyName& name);
+
+  const SessionContext& in_;
+  Parts parts_;
+  const RestoreOptions& options_;
+  std::string prefix_;          ///< of this restore's keys in the job's store
+  Storage* storage_ = nullptr;  ///< of checkpoints; may be null
+  Storage* copies_ = nullptr;   ///< null: local saves are not looked at
+  std::vector<CheckpointName> checkpoints_;
+  std::size_t next_checkpoint_ = 0;
+  LocalSearch search_{{}};
+  std::set<std::pair<core::CopyName, core::Rank>> damaged_;  ///< of this rank's copies
+  std::vector<std::string> passed_over_;  ///< what was found and could not be loaded, and why
+  std::vector<std::string> notes_;        ///< on local saves, which nobody counts on
+  std::unique_ptr<UploadPool> uploads_;   ///< null: not needed, or not yet
+  std::unique_ptr<JointLoad> joint_;      ///< of the checkpoint that was read last
+  std::vector<std::size_t> own_copies_;   ///< pieces of fp32 copies that it lacks
+  core::KeySet touched_;                  ///< what an attempt that failed may have written to on this rank
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,137 @@
+#include "actors/session/saves.hpp"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/checkpoint/values_text.hpp"
+
+namespace troupe::actors {
+
+using core::Errc;
+using core::Value;
+using messages::Role;
+
+namespace {
+
+/// What travels in one message beside other things.
+constexpr std::size_t kMaxValueBytes = std::size_t{256} << 10;
+
+std::string_view name_of(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::sgd:
+      return "sgd";
+    case OptimizerKind::adam:
+      return "adam";
+    case OptimizerKind::adamw:
+      return "adamw";
+  }
+  return "adamw";
+}
+
+core::Result<void> check_size(std::string_view what, const std::string& text) {
+  if (text.size() <= kMaxValueBytes) return {};
+  return core::fail(
+      Errc::invalid_argument,
+      "{} of a save take {} bytes as JSON, at most {} are allowed; save what is large as a tensor", what,
+      text.size(), kMaxValueBytes);
+}
+
+Value topology_of(const Job& job) {
+  const auto& training = job.options;
+  return Value::Map{{"world", static_cast<std::int64_t>(job.world.value)},
+                    {"strategy", std::string(core::name_of(training.strategy))},
+                    {"numerics", training.numerics == core::Numerics::ordered ? "ordered" : "fast"},
+                    {"lanes", static_cast<std::int64_t>(training.lanes)},
+                    {"optimizer", std::string(name_of(training.optimizer.kind))},
+                    {"optimizer_instances", static_cast<std::int64_t>(training.optimizer_instances)}};
+}
+
+}  // namespace
+
+core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const Value& common) const {
+  messages::SaveBegan begun;
+  begun.step = core::Step{progress.next.value - 1};
+  begun.topology = TRY(core::value_text(topology_of(in_.job)));
+  begun.common = TRY(core::value_text(Value::Map{
+      {"step", progress.next.value}, {"optimizer_steps", progress.optimizer_steps}, {"trainer", common}}));
+  TRY(check_size("the common values", begun.common));
+  return begun;
+}
+
+/// The shards hear of it first: the writer, in whose name they are asked, releases what they hold.
+void Saves::announce(Role writer, const messages::SaveBegan& begun) {
+  const messages::Address asking{in_.rank(), writer, 0};
+  for (std::uint32_t bucket = 0; bucket < in_.bucket_count(); ++bucket)
+    in_.world.post({asking, {in_.rank(), Role::parameter_shard, bucket}, in_.world.epoch(), begun});
+  in_.post(writer, 0, begun);
+  // Nobody touches the trainer's tensors between a save and begin_step().
+  if (!in_.options.tensors.empty())
+    in_.post(writer, 0, messages::BucketHeld{begun.sequence, in_.bucket_count()});
+}
+
+core::Result<std::uint64_t> Saves::begin(const Progress& progress, const Value& common,
+                                         const std::vector<core::ManifestObject>& objects) {
+  auto begun = TRY(message(progress, common));
+  begun.objects = TRY(core::objects_text(objects));
+  TRY(check_size("the objects", begun.objects));
+  begun.sequence = ++begun_;
+  announce(Role::checkpoint_writer, begun);
+  return begun.sequence;
+}
+
+core::Result<std::uint64_t> Saves::begin_local(const Progress& progress, const Value& common) {
+  auto begun = TRY(message(progress, common));
+  begun.objects = "[]";
+  begun.sequence = ++begun_locally_;
+  announce(Role::local_writer, begun);
+  return begun.sequence;
+}
+
+std::vector<SaveResult> Saves::take() {
+  std::vector<SaveResult> results;
+  for (auto& over : in_.port.take_saves()) {
+    SaveResult result{
+        over.sequence, core::Step{over.step.value + 1}, over.directory, over.bytes, over.warning, {}};
+    if (over.failure.failed) result.committed = tl::unexpected(messages::error_of(over.failure));
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+std::vector<SaveResult> Saves::take_local() {
+  std::vector<SaveResult> results;
+  for (auto& over : in_.port.take_local_saves()) {
+    SaveResult result{over.sequence, core::Step{over.step.value + 1}, {}, over.bytes, {}, {}};
+    if (over.failure.failed) result.committed = tl::unexpected(messages::error_of(over.failure));
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+core::Result<void> Saves::wait() {
+  // One after the other: each has a deadline per phase, and a fourth is for the word about its end to come
+  // here.
+  for (std::uint64_t save = 1; save <= begun_; ++save)
+    TRY(in_.port.wait_saves(save, 4 * in_.options.checkpoint.deadline));
+  return {};
+}
+
+core::Result<void> Saves::wait_local() {
+  // One after the other: each has two phases of one and a half deadlines, and time for the word to come here.
+  for (std::uint64_t save = 1; save <= begun_locally_; ++save)
+    TRY(in_.port.wait_local_saves(save, 4 * in_.options.local.deadline));
+  return {};
+}
+
+core::Result<void> Saves::wait_tensors() {
+  if (in_.options.tensors.empty()) return {};
+  // What holds a save up for longer than a phase may last ends it, and then nothing is held.
+  if (begun_ != 0)
+    TRY(in_.port.wait_staged(Role::checkpoint_writer, begun_, 4 * in_.options.checkpoint.deadline));
+  if (begun_locally_ != 0)
+    TRY(in_.port.wait_staged(Role::local_writer, begun_locally_, 4 * in_.options.local.deadline));
+  return {};
+}
+
+}  // namespace troupe::actors

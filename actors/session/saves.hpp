@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "actors/session/context.hpp"
+#include "actors/session/outcomes.hpp"
+#include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/value.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// The saves that a trainer begins and hears the end of, of both tiers. Used by the trainer's thread.
+class Saves {
+ public:
+  /// How far the job has come.
+  struct Progress {
+    core::Step next{};  ///< steps that are over
+    std::int64_t optimizer_steps = 0;
+  };
+
+  /// `context` must outlive it.
+  explicit Saves(const SessionContext& context) : in_(context) {}
+
+  /// As Session::save() and save_local().
+  core::Result<std::uint64_t> begin(const Progress& progress, const core::Value& common,
+                                    const std::vector<core::ManifestObject>& objects);
+  core::Result<std::uint64_t> begin_local(const Progress& progress, const core::Value& common);
+  /// Ends of saves since the last call, in order.
+  std::vector<SaveResult> take();
+  std::vector<SaveResult> take_local();
+  /// Until every save that was begun is over.
+  core::Result<void> wait();
+  core::Result<void> wait_local();
+  /// Until the tensors of the trainer's own are copied, by the saves that were begun.
+  core::Result<void> wait_tensors();
+
+  bool has_begun() const { return begun_ != 0 || begun_locally_ != 0; }
+
+ private:
+  core::Result<messages::SaveBegan> message(const Progress& progress, const core::Value& common) const;
+  void announce(messages::Role writer, const messages::SaveBegan& begun);
+
+  const SessionContext& in_;
+  std::uint64_t begun_ = 0;
+  std::uint64_t begun_locally_ = 0;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,36 @@
+#pragma once
+
+#include "actors/checkpoint/plane.hpp"
+#include "actors/engine/data_plane.hpp"
+#include "actors/engine/work.hpp"
+#include "actors/session/host_exchange.hpp"
+#include "actors/session/local_tier.hpp"
+#include "messages/address.hpp"
+
+namespace troupe::actors {
+
+/// Brings the work that machines ask for to the plane that owns it. Work that no plane owns is a machine's
+/// mistake and ends the process.
+class WorkRouter {
+ public:
+  /// All of them outlive the router; null: this rank has none.
+  struct Planes {
+    DataPlane& step;
+    CheckpointPlane* checkpoint = nullptr;
+    LocalTier* local = nullptr;
+    HostExchange* hosts = nullptr;
+  };
+
+  explicit WorkRouter(Planes planes) : planes_(planes) {}
+
+  /// From any thread.
+  void perform(const messages::Address& from, const Work& work) const;
+
+ private:
+  void perform(messages::Role from, const CheckpointWork& work) const;
+  void abort(const core::Error& reason) const;
+
+  Planes planes_;
+};
+
+}  // namespace troupe::actors
