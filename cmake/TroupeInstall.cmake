@@ -1,9 +1,10 @@
-# find_package(Troupe) gives troupe::core, troupe::messages, troupe::gpu and troupe::actors.
+# find_package(Troupe) gives troupe::core, troupe::messages, troupe::gpu, one target per floor of actors/, and
+# troupe::actors for all of them.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Troupe")
-set(parts core messages gpu actors)
+set(parts core messages gpu world roles shell planes session launch simulation)
 if(TROUPE_HAS_CUDA)
   list(APPEND parts cuda)
   install(FILES "${PROJECT_SOURCE_DIR}/cmake/TroupeCuda.cmake" DESTINATION "${package_dir}" COMPONENT development)
@@ -14,6 +15,8 @@ foreach(part IN LISTS parts)
           ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development
           FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/troupe" COMPONENT development)
 endforeach()
+set_property(TARGET troupe_actors PROPERTY EXPORT_NAME actors)
+install(TARGETS troupe_actors EXPORT TroupeTargets COMPONENT development)
 install(EXPORT TroupeTargets NAMESPACE troupe:: DESTINATION "${package_dir}" COMPONENT development)
 
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/TroupeConfigVersion.cmake"

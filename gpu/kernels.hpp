@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/exact_sum.hpp"
-#include "core/lanes.hpp"
+#include "core/plan/lanes.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/elements.hpp"
 #include "gpu/optimizer_options.hpp"
@@ -36,9 +36,9 @@ void scale(Elements values, float factor);
 /// destination += source
 void accumulate(ConstElements source, Elements destination);
 
-/// Finishes a sum in the fixed order of its tree (core/lanes.hpp): runs `steps` on fp32 copies of the slots
-/// and stores slot 0, multiplied by `factor`, in `output`. The slots themselves keep their values. The output
-/// may be one of the slots, when the dtypes are the same.
+/// Finishes a sum in the fixed order of its tree (core/plan/lanes.hpp): runs `steps` on fp32 copies of the
+/// slots and stores slot 0, multiplied by `factor`, in `output`. The slots themselves keep their values. The
+/// output may be one of the slots, when the dtypes are the same.
 struct TreeSum {
   std::vector<ConstBufferView> slots;
   core::DType dtype = core::DType::f32;  ///< of the slots

@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "actors/checkpoint/reader.hpp"
-#include "actors/checkpoint_coordinator/machine.hpp"
-#include "actors/checkpoint_writer/machine.hpp"
+#include "actors/planes/checkpoint/reader.hpp"
+#include "actors/roles/checkpoint_coordinator.hpp"
+#include "actors/roles/checkpoint_writer.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::actors {

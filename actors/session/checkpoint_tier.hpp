@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "actors/checkpoint/plane.hpp"
+#include "actors/planes/checkpoint/plane.hpp"
 #include "actors/session/context.hpp"
 #include "core/result.hpp"
 

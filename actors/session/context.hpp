@@ -5,11 +5,11 @@
 #include <span>
 #include <utility>
 
-#include "actors/engine/data_plane.hpp"
-#include "actors/engine/state.hpp"
+#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/state.hpp"
 #include "actors/session/options.hpp"
-#include "actors/session/port.hpp"
-#include "actors/session/rank_world.hpp"
+#include "actors/session/trainer_inbox.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/collective/group.hpp"
 
@@ -20,7 +20,7 @@ struct SessionContext {
   RankWorld& world;
   const SessionOptions& options;
   const Job& job;
-  TrainerPort& port;
+  TrainerInbox& inbox;
   gpu::Rendezvous& rendezvous;
   DataPlane& data;
   const RankState& state;                   ///< what this rank could save
@@ -40,7 +40,7 @@ struct SessionContext {
   /// unless another came before it.
   core::Error abandon(core::Error reason) const {
     post(messages::Role::rank_supervisor, 0, messages::RankFailed{rank(), messages::failure_of(reason)});
-    const auto told = port.wait_farewell(std::chrono::seconds(5));
+    const auto told = inbox.wait_farewell(std::chrono::seconds(5));
     return told || told.error().code == core::Errc::timeout ? std::move(reason) : told.error();
   }
 };

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "actors/engine/data_plane.hpp"
-#include "actors/engine/job.hpp"
-#include "actors/session/rank_world.hpp"
+#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/job.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <optional>
 
-#include "actors/engine/data_plane.hpp"
-#include "actors/session/rank_world.hpp"
+#include "actors/planes/step/data_plane.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"
 

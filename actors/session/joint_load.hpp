@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "actors/checkpoint/load_exchange.hpp"
-#include "actors/engine/data_plane.hpp"
+#include "actors/planes/checkpoint/load_exchange.hpp"
+#include "actors/planes/step/data_plane.hpp"
 #include "actors/session/host_exchange.hpp"
-#include "actors/session/port.hpp"
-#include "actors/session/rank_world.hpp"
+#include "actors/session/trainer_inbox.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "actors/world/storage.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/shared_load.hpp"
@@ -31,7 +31,7 @@ class JointLoad {
   /// All of it must outlive the load.
   struct Surroundings {
     RankWorld& world;
-    TrainerPort& port;
+    TrainerInbox& inbox;
     gpu::Rendezvous& rendezvous;
     DataPlane& data;
     HostExchange* hosts;  ///< moves what is exchanged; null: the data plane does

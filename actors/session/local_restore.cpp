@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/engine/state_memory.hpp"
-#include "actors/replica/copies.hpp"
+#include "actors/planes/replica/copies.hpp"
+#include "actors/planes/step/state_memory.hpp"
 #include "actors/session/restore.hpp"
 #include "core/checkpoint/values_text.hpp"
 
@@ -35,7 +35,7 @@ core::Result<void> Restore::retrieve_local(const RestoreChoice& choice) {
   }
   if (wanted.transfers.empty()) return {};
   in_.post(Role::replica_keeper, 0, wanted);
-  auto retrieved = in_.port.wait_retrieved(3 * in_.options.local.deadline);
+  auto retrieved = in_.inbox.wait_retrieved(3 * in_.options.local.deadline);
   // What counts is the rank's own copy; that a copy for others did not come is no reason to go back.
   const bool has_own = read_copy_manifest(*in_.world.local_storage(), *choice.local, in_.rank()).has_value();
   return has_own ? core::Result<void>{} : retrieved;
@@ -55,7 +55,7 @@ core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, con
   if (trained == nullptr || !trained->as_int())
     return core::fail(Errc::corrupt, "{} has no 'optimizer_steps' in its common values", directory_of(name));
   in_.data.gather_parameters();
-  TRY(in_.port.wait_gathered(deadline));
+  TRY(in_.inbox.wait_gathered(deadline));
   const auto* common = values.find("0.trainer");
   const auto* topology = values.find("1");
   Loaded loaded;

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/checkpoint/manifest.hpp"
-#include "core/checkpoint/value.hpp"
 #include "core/checkpoint/values_text.hpp"
+#include "core/values/value.hpp"
 
 namespace troupe::actors {
 

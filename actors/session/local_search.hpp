@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/replica/copies.hpp"
+#include "actors/planes/replica/copies.hpp"
 #include "core/checkpoint/cliques.hpp"
 #include "core/result.hpp"
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/checkpoint_writer/machine.hpp"
-#include "actors/replica_coordinator/machine.hpp"
-#include "actors/replica_keeper/machine.hpp"
+#include "actors/roles/checkpoint_writer.hpp"
+#include "actors/roles/replica_coordinator.hpp"
+#include "actors/roles/replica_keeper.hpp"
 
 namespace troupe::actors {
 

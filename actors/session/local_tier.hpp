@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
-#include "actors/checkpoint/plane.hpp"
-#include "actors/engine/data_plane.hpp"
-#include "actors/engine/state.hpp"
-#include "actors/replica/plane.hpp"
-#include "actors/session/rank_world.hpp"
+#include "actors/planes/checkpoint/plane.hpp"
+#include "actors/planes/replica/plane.hpp"
+#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/state.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "core/checkpoint/cliques.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"

@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "actors/checkpoint/directory.hpp"
-#include "actors/checkpoint/load_exchange.hpp"
-#include "actors/checkpoint_coordinator/machine.hpp"
-#include "actors/engine/job.hpp"
-#include "actors/engine/state.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/load_exchange.hpp"
+#include "actors/planes/step/job.hpp"
+#include "actors/planes/step/state.hpp"
+#include "actors/roles/checkpoint_coordinator.hpp"
 #include "actors/session/local_tier.hpp"
 #include "actors/world/storage.hpp"
-#include "core/checkpoint/strictness.hpp"
+#include "core/state/strictness.hpp"
 
 namespace troupe::actors {
 

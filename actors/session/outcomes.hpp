@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "core/checkpoint/strictness.hpp"
-#include "core/checkpoint/value.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
+#include "core/state/strictness.hpp"
+#include "core/values/value.hpp"
 
 namespace troupe::actors {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "actors/session/port.hpp"
-#include "actors/session/rank_world.hpp"
+#include "actors/session/trainer_inbox.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "gpu/collective/group.hpp"
 #include "messages/envelope.hpp"
 
@@ -17,7 +17,7 @@ namespace troupe::actors {
 /// through it, and ranks agree on what to restore.
 class ControlRendezvous final : public gpu::Rendezvous {
  public:
-  ControlRendezvous(RankWorld& world, TrainerPort& port) : world_(world), port_(port) {}
+  ControlRendezvous(RankWorld& world, TrainerInbox& inbox) : world_(world), inbox_(inbox) {}
 
   core::Result<void> set(const std::string& key, const std::string& value) override {
     world_.post(envelope(messages::StoreSet{key, value}));
@@ -27,7 +27,7 @@ class ControlRendezvous final : public gpu::Rendezvous {
   core::Result<std::string> get(const std::string& key, std::chrono::nanoseconds deadline) override {
     auto request = next_request_++;
     world_.post(envelope(messages::StoreGet{request, key}));
-    return port_.wait_store_value(request, deadline);
+    return inbox_.wait_store_value(request, deadline);
   }
 
  private:
@@ -39,7 +39,7 @@ class ControlRendezvous final : public gpu::Rendezvous {
   }
 
   RankWorld& world_;
-  TrainerPort& port_;
+  TrainerInbox& inbox_;
   std::atomic<std::uint64_t> next_request_{1};
 };
 

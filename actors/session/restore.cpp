@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "actors/engine/state_memory.hpp"
-#include "actors/replica/copies.hpp"
+#include "actors/planes/replica/copies.hpp"
+#include "actors/planes/step/state_memory.hpp"
 
 namespace troupe::actors {
 
@@ -103,7 +103,7 @@ core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::stri
     outcome = load_local(choice);
   } else {
     joint_ = std::make_unique<JointLoad>(
-        JointLoad::Surroundings{in_.world, in_.port, in_.rendezvous, in_.data, parts_.hosts,
+        JointLoad::Surroundings{in_.world, in_.inbox, in_.rendezvous, in_.data, parts_.hosts,
                                 in_.options.checkpoint.load, in_.options.checkpoint.deadline},
         attempt);
     auto checkpoint = load(name);

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "actors/checkpoint/directory.hpp"
-#include "actors/checkpoint/upload.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/upload.hpp"
 #include "actors/session/context.hpp"
 #include "actors/session/host_exchange.hpp"
 #include "actors/session/joint_load.hpp"

@@ -2,11 +2,11 @@
 
 #include <chrono>
 
-#include "actors/conductor/machine.hpp"
-#include "actors/engine/job.hpp"
-#include "actors/gradient_bucket/machine.hpp"
-#include "actors/parameter_shard/machine.hpp"
-#include "actors/rank_supervisor/machine.hpp"
+#include "actors/planes/step/job.hpp"
+#include "actors/roles/conductor.hpp"
+#include "actors/roles/gradient_bucket.hpp"
+#include "actors/roles/parameter_shard.hpp"
+#include "actors/roles/rank_supervisor.hpp"
 
 namespace troupe::actors {
 

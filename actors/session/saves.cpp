@@ -90,7 +90,7 @@ core::Result<std::uint64_t> Saves::begin_local(const Progress& progress, const V
 
 std::vector<SaveResult> Saves::take() {
   std::vector<SaveResult> results;
-  for (auto& over : in_.port.take_saves()) {
+  for (auto& over : in_.inbox.take_saves()) {
     SaveResult result{
         over.sequence, core::Step{over.step.value + 1}, over.directory, over.bytes, over.warning, {}};
     if (over.failure.failed) result.committed = tl::unexpected(messages::error_of(over.failure));
@@ -101,7 +101,7 @@ std::vector<SaveResult> Saves::take() {
 
 std::vector<SaveResult> Saves::take_local() {
   std::vector<SaveResult> results;
-  for (auto& over : in_.port.take_local_saves()) {
+  for (auto& over : in_.inbox.take_local_saves()) {
     SaveResult result{over.sequence, core::Step{over.step.value + 1}, {}, over.bytes, {}, {}};
     if (over.failure.failed) result.committed = tl::unexpected(messages::error_of(over.failure));
     results.push_back(std::move(result));
@@ -113,14 +113,14 @@ core::Result<void> Saves::wait() {
   // One after the other: each has a deadline per phase, and a fourth is for the word about its end to come
   // here.
   for (std::uint64_t save = 1; save <= begun_; ++save)
-    TRY(in_.port.wait_saves(save, 4 * in_.options.checkpoint.deadline));
+    TRY(in_.inbox.wait_saves(save, 4 * in_.options.checkpoint.deadline));
   return {};
 }
 
 core::Result<void> Saves::wait_local() {
   // One after the other: each has two phases of one and a half deadlines, and time for the word to come here.
   for (std::uint64_t save = 1; save <= begun_locally_; ++save)
-    TRY(in_.port.wait_local_saves(save, 4 * in_.options.local.deadline));
+    TRY(in_.inbox.wait_local_saves(save, 4 * in_.options.local.deadline));
   return {};
 }
 
@@ -128,9 +128,9 @@ core::Result<void> Saves::wait_tensors() {
   if (in_.options.tensors.empty()) return {};
   // What holds a save up for longer than a phase may last ends it, and then nothing is held.
   if (begun_ != 0)
-    TRY(in_.port.wait_staged(Role::checkpoint_writer, begun_, 4 * in_.options.checkpoint.deadline));
+    TRY(in_.inbox.wait_staged(Role::checkpoint_writer, begun_, 4 * in_.options.checkpoint.deadline));
   if (begun_locally_ != 0)
-    TRY(in_.port.wait_staged(Role::local_writer, begun_locally_, 4 * in_.options.local.deadline));
+    TRY(in_.inbox.wait_staged(Role::local_writer, begun_locally_, 4 * in_.options.local.deadline));
   return {};
 }
 

@@ -6,9 +6,9 @@
 #include "actors/session/context.hpp"
 #include "actors/session/outcomes.hpp"
 #include "core/checkpoint/manifest.hpp"
-#include "core/checkpoint/value.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
+#include "core/values/value.hpp"
 
 namespace troupe::actors {
 

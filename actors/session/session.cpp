@@ -6,9 +6,9 @@
 #include <charconv>
 #include <utility>
 
-#include "actors/conductor/machine.hpp"
-#include "actors/coordinator/machine.hpp"
-#include "actors/engine/state_memory.hpp"
+#include "actors/planes/step/state_memory.hpp"
+#include "actors/roles/conductor.hpp"
+#include "actors/roles/coordinator.hpp"
 #include "actors/session/checkpoint_tier.hpp"
 #include "actors/session/context.hpp"
 #include "actors/session/groups.hpp"
@@ -41,7 +41,7 @@ struct Session::State {
 
   core::Result<void> open();
   core::Result<void> open_planes();
-  RankWorld::Ports ports();
+  RankWorld::Hooks hooks();
   void spawn_roles();
   core::Result<void> connect();
   core::Result<void> connect_local_tier();
@@ -55,7 +55,7 @@ struct Session::State {
   SessionOptions options;
   Job job;
   std::unique_ptr<Tracer> tracer;
-  TrainerPort port;
+  TrainerInbox inbox;
   std::unique_ptr<gpu::Rendezvous> rendezvous;
   core::Result<gpu::CollectiveBackend*> collectives = nullptr;  ///< the world's
   std::unique_ptr<DataPlane> data;
@@ -96,7 +96,7 @@ Session::State::State(RankWorld& rank_world, SessionOptions wanted, Job planned)
     : world(rank_world),
       options(std::move(wanted)),
       job(std::move(planned)),
-      port(static_cast<std::uint32_t>(job.buckets.size()), world.patience()) {
+      inbox(static_cast<std::uint32_t>(job.buckets.size()), world.patience()) {
   if (!options.trace) return;
   tracer = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });
   world.device().observe([to = tracer.get()](const gpu::TaskRecord& task) {
@@ -113,10 +113,10 @@ Session::State::~State() {
 
 core::Result<void> Session::State::open() {
   TRY(open_planes());
-  TRY(world.open(ports()));
+  TRY(world.open(hooks()));
   spawn_roles();
   TRY(world.start());
-  TRY(port.wait_welcome(options.join_deadline + 5 * kGrace));
+  TRY(inbox.wait_welcome(options.join_deadline + 5 * kGrace));
   return connect();
 }
 
@@ -128,7 +128,7 @@ core::Result<void> Session::State::open_planes() {
   plane.collective_deadline = options.step_deadline;
   plane.tracer = tracer.get();
   // An error here waits until the other ranks can be told of it, in connect().
-  rendezvous = std::make_unique<ControlRendezvous>(world, port);
+  rendezvous = std::make_unique<ControlRendezvous>(world, inbox);
   collectives = world.collectives(*rendezvous);
   plane.collectives = collectives.value_or(nullptr);
   plane.post = [this](messages::Envelope envelope) { world.post(std::move(envelope)); };
@@ -137,7 +137,7 @@ core::Result<void> Session::State::open_planes() {
   TRY(options.checkpoint.load.check());
   rank_state = state_of(job, world.rank(), options.tensors);
   memory = memory_of(rank_state, *data, options.tensors);
-  context.emplace(SessionContext{world, options, job, port, *rendezvous, *data, rank_state, memory});
+  context.emplace(SessionContext{world, options, job, inbox, *rendezvous, *data, rank_state, memory});
   job.configuration += "\n" + options.checkpoint.load.configuration();
   if (world.storage() != nullptr) checkpoints = TRY(CheckpointTier::create(*context));
   if (world.local_storage() != nullptr) {
@@ -157,13 +157,13 @@ core::Result<void> Session::State::open_planes() {
   return {};
 }
 
-RankWorld::Ports Session::State::ports() {
-  RankWorld::Ports ports;
-  ports.to_trainer = [this](const messages::Envelope& envelope) { port.deliver(envelope); };
-  ports.perform = [this](const messages::Address& from, const Work& work) { router->perform(from, work); };
-  ports.bucket_digest = [this](std::uint32_t bucket) { return data->bucket_digest(bucket); };
-  ports.tracer = tracer.get();
-  return ports;
+RankWorld::Hooks Session::State::hooks() {
+  RankWorld::Hooks hooks;
+  hooks.to_trainer = [this](const messages::Envelope& envelope) { inbox.deliver(envelope); };
+  hooks.perform = [this](const messages::Address& from, const Work& work) { router->perform(from, work); };
+  hooks.bucket_digest = [this](std::uint32_t bucket) { return data->bucket_digest(bucket); };
+  hooks.tracer = tracer.get();
+  return hooks;
 }
 
 void Session::State::spawn_roles() {
@@ -251,7 +251,7 @@ core::Result<gpu::StreamView> Session::compute_stream() {
 
 core::Result<void> Session::begin_step(double learning_rate) {
   auto& s = *state_;
-  if (auto failure = s.port.failure()) return tl::unexpected(*failure);
+  if (auto failure = s.inbox.failure()) return tl::unexpected(*failure);
   TRY(s.saves->wait_tensors());
   s.adopt();
   s.meter->begin_step(s.step);
@@ -269,7 +269,7 @@ core::Result<void> Session::begin_lane(core::Lane lane) {
   // The lane before may still be on its way into the partial sums, in a slot that this lane writes.
   if (!s.losses.empty() && s.job.options.numerics == core::Numerics::ordered) {
     TRY(s.meter->exposed(
-        [&] { return s.port.wait_merged(s.step, s.losses.back().lane, s.trainer_deadline()); }));
+        [&] { return s.inbox.wait_merged(s.step, s.losses.back().lane, s.trainer_deadline()); }));
   }
   s.lane = lane;
   begin_microbatch(0);
@@ -283,8 +283,8 @@ void Session::begin_microbatch(int index) {
 core::Result<void> Session::before_use(std::uint32_t parameter) {
   auto& s = *state_;
   const auto bucket = s.job.parameters[parameter].bucket;
-  if (s.port.is_published(bucket, s.decided)) return {};
-  return s.meter->exposed([&] { return s.port.wait_published(bucket, s.decided, s.trainer_deadline()); });
+  if (s.inbox.is_published(bucket, s.decided)) return {};
+  return s.meter->exposed([&] { return s.inbox.wait_published(bucket, s.decided, s.trainer_deadline()); });
 }
 
 void Session::gradient_ready(std::uint32_t parameter) {
@@ -310,7 +310,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
                   messages::BackwardFinished{s.step, s.losses, std::move(refusal), wishes});
   messages::StepDecided decided;
   TRY(s.meter->exposed([&]() -> core::Result<void> {
-    decided = TRY(s.port.wait_decided(s.step, s.trainer_deadline()));
+    decided = TRY(s.inbox.wait_decided(s.step, s.trainer_deadline()));
     return {};
   }));
   s.decided = s.step;
@@ -333,7 +333,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
 
 core::Result<std::uint64_t> Session::save(const core::Value& common,
                                           const std::vector<core::ManifestObject>& objects) {
-  if (auto failure = state_->port.failure()) return tl::unexpected(*failure);
+  if (auto failure = state_->inbox.failure()) return tl::unexpected(*failure);
   if (!state_->checkpoints) {
     return core::fail(
         core::Errc::unavailable,
@@ -344,7 +344,7 @@ core::Result<std::uint64_t> Session::save(const core::Value& common,
 }
 
 core::Result<std::uint64_t> Session::save_local(const core::Value& common) {
-  if (auto failure = state_->port.failure()) return tl::unexpected(*failure);
+  if (auto failure = state_->inbox.failure()) return tl::unexpected(*failure);
   if (!state_->local) {
     return core::fail(
         core::Errc::unavailable,
@@ -386,8 +386,8 @@ core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& opt
 
 core::Result<void> Session::State::publish_all() {
   for (std::uint32_t bucket = 0; bucket < context->bucket_count(); ++bucket)
-    TRY(port.wait_published(bucket, decided, trainer_deadline()));
-  return decided.value < 0 ? core::Result<void>{} : port.wait_committed(decided, trainer_deadline());
+    TRY(inbox.wait_published(bucket, decided, trainer_deadline()));
+  return decided.value < 0 ? core::Result<void>{} : inbox.wait_committed(decided, trainer_deadline());
 }
 
 core::Result<void> Session::publish_all() {
@@ -399,7 +399,7 @@ core::Result<void> Session::leave() {
   TRY(wait_saves());
   TRY(wait_local_saves());
   state_->context->post(Role::rank_supervisor, 0, messages::Leave{rank()});
-  TRY(state_->port.wait_farewell(state_->trainer_deadline()));
+  TRY(state_->inbox.wait_farewell(state_->trainer_deadline()));
   state_->world.close();
   return {};
 }
@@ -419,7 +419,7 @@ std::vector<core::TraceEvent> Session::take_trace() {
 }
 
 std::string Session::waits() {
-  const auto waiting = state_->port.waiting_for();
+  const auto waiting = state_->inbox.waiting_for();
   return fmt::format("trainer @ rank {}: {}\n", rank().value,
                      waiting.empty() ? "computes" : "waits for " + waiting) +
          render(state_->world.wait_reports(), state_->world.device().now());

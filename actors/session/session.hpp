@@ -9,15 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "actors/engine/job.hpp"
+#include "actors/planes/step/job.hpp"
 #include "actors/session/options.hpp"
 #include "actors/session/outcomes.hpp"
-#include "actors/session/rank_world.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "core/checkpoint/manifest.hpp"
-#include "core/checkpoint/value.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "core/trace.hpp"
+#include "core/values/value.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/stream.hpp"
 

@@ -5,9 +5,9 @@
 #include <functional>
 #include <vector>
 
-#include "actors/engine/data_plane.hpp"
-#include "actors/kit/tracer.hpp"
+#include "actors/planes/step/data_plane.hpp"
 #include "actors/session/outcomes.hpp"
+#include "actors/shell/tracer.hpp"
 #include "core/ids.hpp"
 #include "core/profiler.hpp"
 #include "core/result.hpp"

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "core/checkpoint/integrity.hpp"
+#include "core/boxes/integrity.hpp"
 #include "core/checkpoint/values_text.hpp"
 
 namespace troupe::actors {

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "actors/session/context.hpp"
-#include "core/checkpoint/strictness.hpp"
 #include "core/result.hpp"
+#include "core/state/strictness.hpp"
 
 namespace troupe::actors {
 

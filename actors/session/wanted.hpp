@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "actors/engine/data_plane.hpp"
-#include "actors/engine/state.hpp"
+#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/state.hpp"
 #include "core/checkpoint/load_plan.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/shared_load.hpp"
-#include "core/checkpoint/strictness.hpp"
+#include "core/state/strictness.hpp"
 #include "gpu/buffer.hpp"
 
 namespace troupe::actors {

@@ -2,7 +2,7 @@
 
 #include <variant>
 
-#include "actors/kit/machine.hpp"
+#include "actors/roles/machine.hpp"
 #include "core/check.hpp"
 
 namespace troupe::actors {

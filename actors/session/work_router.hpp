@@ -1,8 +1,8 @@
 #pragma once
 
-#include "actors/checkpoint/plane.hpp"
-#include "actors/engine/data_plane.hpp"
-#include "actors/engine/work.hpp"
+#include "actors/planes/checkpoint/plane.hpp"
+#include "actors/planes/step/data_plane.hpp"
+#include "actors/roles/work.hpp"
 #include "actors/session/host_exchange.hpp"
 #include "actors/session/local_tier.hpp"
 #include "messages/address.hpp"

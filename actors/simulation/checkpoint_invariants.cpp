@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "actors/kit/machine.hpp"
+#include "actors/roles/machine.hpp"
 
 namespace troupe::actors {
 

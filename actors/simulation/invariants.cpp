@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "actors/kit/machine.hpp"
+#include "actors/roles/machine.hpp"
 
 namespace troupe::actors {
 

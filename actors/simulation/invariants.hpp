@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/engine/work.hpp"
+#include "actors/roles/work.hpp"
 #include "actors/simulation/checkpoint_invariants.hpp"
 #include "actors/simulation/replica_invariants.hpp"
 #include "core/ids.hpp"

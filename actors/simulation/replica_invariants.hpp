@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/engine/work.hpp"
+#include "actors/roles/work.hpp"
 #include "core/ids.hpp"
 #include "messages/envelope.hpp"
 

@@ -12,7 +12,7 @@ namespace troupe::actors {
 struct SimulatedRank::Part final : EffectSink {
   Part(SimulatedRank& owner, messages::Address self, std::unique_ptr<Machine> machine)
       : rank(owner),
-        host(self, owner.epoch(), std::move(machine), *this, owner.ports_.tracer,
+        host(self, owner.epoch(), std::move(machine), *this, owner.hooks_.tracer,
              [&loop = owner.surroundings_.loop] { return loop.now(); }) {}
 
   void post(messages::Envelope envelope) override { rank.post(std::move(envelope)); }
@@ -25,7 +25,7 @@ struct SimulatedRank::Part final : EffectSink {
   }
   void perform(const messages::Address& self, const Work& work) override {
     rank.surroundings_.monitor.on_work(self, work);
-    rank.ports_.perform(self, work);
+    rank.hooks_.perform(self, work);
   }
 
   SimulatedRank& rank;
@@ -103,8 +103,8 @@ core::Result<gpu::CollectiveBackend*> SimulatedRank::collectives(gpu::Rendezvous
   return collectives_.get();
 }
 
-core::Result<void> SimulatedRank::open(Ports ports) {
-  ports_ = std::move(ports);
+core::Result<void> SimulatedRank::open(Hooks hooks) {
+  hooks_ = std::move(hooks);
   return {};
 }
 
@@ -136,9 +136,9 @@ void SimulatedRank::deliver(const messages::Envelope& envelope) {
   if (envelope.to.role == messages::Role::trainer) {
     if (const auto* published = std::get_if<messages::Published>(&envelope.body)) {
       surroundings_.monitor.on_published(rank_, published->step, published->bucket,
-                                         ports_.bucket_digest(published->bucket));
+                                         hooks_.bucket_digest(published->bucket));
     }
-    ports_.to_trainer(envelope);
+    hooks_.to_trainer(envelope);
     return;
   }
   auto found = parts_.find(envelope.to);

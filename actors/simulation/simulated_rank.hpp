@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/session/rank_world.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "actors/simulation/fiber.hpp"
 #include "actors/world/network.hpp"
 #include "actors/world/random.hpp"
@@ -72,7 +72,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous&) override {
     return collectives_.get();
   }
-  core::Result<void> open(Ports ports) override;
+  core::Result<void> open(Hooks hooks) override;
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
   core::Result<void> start() override;
   void post(messages::Envelope envelope) override;
@@ -116,7 +116,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   IoQueue io_;
   IoQueue local_io_;
   std::vector<std::string> log_;
-  Ports ports_;
+  Hooks hooks_;
   std::map<messages::Address, std::unique_ptr<Part>> parts_;
   std::unique_ptr<Fiber> fiber_;
   core::Result<void> result_;

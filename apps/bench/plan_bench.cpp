@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/checkpoint/box.hpp"
+#include "core/boxes/box.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/save_plan.hpp"
 #include "core/hash.hpp"

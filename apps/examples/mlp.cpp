@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstdio>
 
-#include "actors/kit/caf_seam.hpp"
-#include "actors/session/process_world.hpp"
 #include "actors/session/session.hpp"
+#include "actors/shell/caf_seam.hpp"
+#include "actors/shell/process_world.hpp"
 #include "core/random.hpp"
 
 using namespace troupe;

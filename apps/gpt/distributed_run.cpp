@@ -13,8 +13,8 @@
 #include <memory>
 #include <optional>
 
-#include "actors/checkpoint/directory.hpp"
-#include "actors/session/process_world.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
+#include "actors/shell/process_world.hpp"
 #include "actors/world/leave_signal.hpp"
 #include "actors/world/signal_watcher.hpp"
 #include "actors/world/storage/posix.hpp"

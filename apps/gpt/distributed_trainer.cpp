@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "actors/engine/arena.hpp"
+#include "actors/planes/step/arena.hpp"
 #include "core/hash.hpp"
 #include "gpu/kernels.hpp"
 

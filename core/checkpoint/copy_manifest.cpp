@@ -7,10 +7,10 @@
 
 #include "core/check.hpp"
 #include "core/checkpoint/json_cursor.hpp"
-#include "core/checkpoint/json_text.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/sealed_text.hpp"
 #include "core/hash.hpp"
+#include "core/values/json_text.hpp"
 
 namespace troupe::core {
 
@@ -148,6 +148,18 @@ Result<CopyManifest> parse_copy_manifest(std::string_view text) {
     if (__builtin_add_overflow(bytes, file.bytes(), &bytes)) return invalid("its files are too large");
   }
   return manifest;
+}
+
+std::string directory_of(const CopyName& name) {
+  return fmt::format("{}-{}", checkpoint_name(name.step), hex64(name.save));
+}
+
+std::string path_of(const CopyName& name, Rank owner) {
+  return fmt::format("{}/{}{:05}", directory_of(name), kCopyPrefix, owner.value);
+}
+
+std::string unfinished_path_of(const CopyName& name, Rank owner) {
+  return fmt::format("{}{}", path_of(name, owner), kUnfinishedCopy);
 }
 
 }  // namespace troupe::core

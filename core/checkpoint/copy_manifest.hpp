@@ -12,6 +12,15 @@
 
 namespace troupe::core {
 
+inline constexpr std::string_view kCopyPrefix = "rank_";
+inline constexpr std::string_view kUnfinishedCopy = ".tmp";
+
+/// "step_00000200-0123456789abcdef": a local save in a rank's storage, with a directory per copy.
+std::string directory_of(const CopyName& name);
+/// "step_00000200-0123456789abcdef/rank_00003", and with ".tmp" while it is not whole.
+std::string path_of(const CopyName& name, Rank owner);
+std::string unfinished_path_of(const CopyName& name, Rank owner);
+
 /// Bytes of a file that have one hash: from the end of the segment before, or from the beginning.
 struct CopySegment {
   std::uint64_t end = 0;

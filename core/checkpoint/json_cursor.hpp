@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/checkpoint/box.hpp"
+#include "core/boxes/box.hpp"
 
 namespace troupe::core {
 

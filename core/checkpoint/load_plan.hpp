@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/checkpoint/box.hpp"
+#include "core/boxes/box.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/dtype.hpp"
 #include "core/result.hpp"

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "core/check.hpp"
-#include "core/checkpoint/json_text.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/sealed_text.hpp"
+#include "core/values/json_text.hpp"
 
 namespace troupe::core {
 

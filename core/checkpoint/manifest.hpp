@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "core/checkpoint/box.hpp"
-#include "core/checkpoint/value.hpp"
+#include "core/boxes/box.hpp"
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
+#include "core/values/value.hpp"
 
 namespace troupe::core {
 

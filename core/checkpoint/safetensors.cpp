@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "core/check.hpp"
-#include "core/checkpoint/json_text.hpp"
 #include "core/layout/arithmetic.hpp"
+#include "core/values/json_text.hpp"
 
 namespace troupe::core {
 

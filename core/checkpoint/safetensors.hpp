@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/checkpoint/box.hpp"
+#include "core/boxes/box.hpp"
 #include "core/dtype.hpp"
 #include "core/result.hpp"
 

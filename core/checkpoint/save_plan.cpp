@@ -7,12 +7,12 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "core/boxes/distribution.hpp"
 #include "core/check.hpp"
-#include "core/checkpoint/distribution.hpp"
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/hash.hpp"
-#include "core/interop/utf8.hpp"
+#include "core/utf8.hpp"
 
 namespace troupe::core {
 

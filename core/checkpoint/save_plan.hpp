@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/checkpoint/box.hpp"
+#include "core/boxes/box.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/dtype.hpp"
 #include "core/ids.hpp"

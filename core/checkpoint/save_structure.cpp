@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/checkpoint/json_cursor.hpp"
-#include "core/checkpoint/json_text.hpp"
 #include "core/checkpoint/save_plan.hpp"
+#include "core/values/json_text.hpp"
 
 namespace troupe::core {
 

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/checkpoint/distribution.hpp"
+#include "core/boxes/distribution.hpp"
 #include "core/dtype.hpp"
 #include "core/hash.hpp"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/checkpoint/manifest.hpp"
-#include "core/checkpoint/value.hpp"
 #include "core/result.hpp"
+#include "core/values/value.hpp"
 
 namespace troupe::core {
 

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "core/checkpoint/box.hpp"
-#include "core/checkpoint/key_path.hpp"
+#include "core/boxes/box.hpp"
 #include "core/dtype.hpp"
 #include "core/interop/pickle.hpp"
 #include "core/result.hpp"
+#include "core/values/key_path.hpp"
 
 namespace troupe::core {
 

@@ -5,7 +5,7 @@
 #include "core/interop/dcp_metadata.hpp"
 #include "core/interop/pickle_writer.hpp"
 #include "core/interop/torch_names.hpp"
-#include "core/interop/utf8.hpp"
+#include "core/utf8.hpp"
 
 namespace troupe::core {
 namespace {

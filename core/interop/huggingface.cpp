@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/interop/utf8.hpp"
+#include "core/utf8.hpp"
 
 namespace troupe::core {
 namespace {

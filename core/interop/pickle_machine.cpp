@@ -7,7 +7,7 @@
 #include "core/interop/pickle.hpp"
 #include "core/interop/pickle_opcodes.hpp"
 #include "core/interop/pickle_parts.hpp"
-#include "core/interop/utf8.hpp"
+#include "core/utf8.hpp"
 
 namespace troupe::core {
 

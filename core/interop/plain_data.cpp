@@ -7,7 +7,7 @@
 
 #include "core/interop/pickle_writer.hpp"
 #include "core/interop/torch_archive.hpp"
-#include "core/interop/utf8.hpp"
+#include "core/utf8.hpp"
 
 namespace troupe::core {
 namespace {

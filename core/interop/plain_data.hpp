@@ -4,9 +4,9 @@
 #include <span>
 #include <vector>
 
-#include "core/checkpoint/value.hpp"
 #include "core/interop/pickle.hpp"
 #include "core/result.hpp"
+#include "core/values/value.hpp"
 
 namespace troupe::core {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/checkpoint/box.hpp"
+#include "core/boxes/box.hpp"
 #include "core/dtype.hpp"
 #include "core/interop/pickle.hpp"
 #include "core/interop/zip_archive.hpp"

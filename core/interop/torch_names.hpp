@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "core/checkpoint/box.hpp"
+#include "core/boxes/box.hpp"
 #include "core/dtype.hpp"
 #include "core/interop/pickle.hpp"
 #include "core/result.hpp"

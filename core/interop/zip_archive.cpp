@@ -5,8 +5,8 @@
 #include <unordered_set>
 
 #include "core/check.hpp"
-#include "core/interop/utf8.hpp"
 #include "core/interop/zip_format.hpp"
+#include "core/utf8.hpp"
 
 namespace troupe::core {
 namespace {

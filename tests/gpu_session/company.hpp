@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/session/process_world.hpp"
+#include "actors/shell/process_world.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
 
 namespace troupe::actors {

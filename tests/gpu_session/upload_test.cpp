@@ -1,4 +1,4 @@
-#include "actors/checkpoint/upload.hpp"
+#include "actors/planes/checkpoint/upload.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "actors/checkpoint/reader.hpp"
+#include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/simulation/storage.hpp"
 #include "gpu/kernels.hpp"
-#include "tests/actors/checkpoint/stored_checkpoint.hpp"
+#include "tests/actors/planes/checkpoint/stored_checkpoint.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
 
 namespace troupe::actors {

@@ -54,44 +54,63 @@ class Layers(unittest.TestCase):
         found = layers.violations("core/a.cpp", '#include "core/gone.hpp"\n', exists=lambda name: False)
         self.assertIn("core/gone.hpp", found[0])
 
-    def test_caf_stays_in_the_kit_and_the_shells(self):
-        self.takes("actors/kit/caf_seam.hpp", "<caf/actor.hpp>")
-        self.takes("actors/conductor/actor.cpp", "<caf/actor.hpp>")
-        self.refuses("actors/conductor/machine.cpp", "<caf/actor.hpp>", "CAF")
-        self.refuses("actors/engine/work.hpp", "<caf/actor.hpp>", "CAF")
+    def test_includes_go_down_the_floors(self):
+        self.takes("actors/session/session.cpp", '"actors/planes/step/data_plane.hpp"')
+        self.takes("actors/planes/step/data_plane.cpp", '"actors/roles/work.hpp"')
+        self.refuses("actors/planes/step/data_plane.cpp", '"actors/session/session.hpp"', "actors/planes may include")
+        self.refuses("actors/roles/conductor.cpp", '"actors/shell/tracer.hpp"', "no other floor")
+        self.refuses("actors/roles/conductor.cpp", '"gpu/device.hpp"', "core, messages")
+        self.refuses("actors/world/network.hpp", '"actors/roles/machine.hpp"', "no other floor")
+        self.refuses("actors/cellar/a.cpp", '"actors/roles/machine.hpp"', "give it a place")
+        self.takes("core/checkpoint/manifest.cpp", '"core/boxes/box.hpp"')
+        self.refuses("core/boxes/box.cpp", '"core/checkpoint/manifest.hpp"', "core/boxes may include core, layout")
+        self.refuses("core/dtype.cpp", '"core/plan/mesh.hpp"', "no other floor")
+
+    def test_the_table_of_floors_has_no_circle(self):
+        for floors in layers.FLOORS.values():
+            done = set()
+            while len(done) < len(floors):
+                free = {floor for floor, below in floors.items() if floor not in done and below <= done}
+                self.assertTrue(free, set(floors) - done)
+                done |= free
+
+    def test_caf_stays_in_the_shell(self):
+        self.takes("actors/shell/caf_seam.hpp", "<caf/actor.hpp>")
+        self.refuses("actors/roles/conductor.cpp", "<caf/actor.hpp>", "CAF")
+        self.refuses("actors/roles/work.hpp", "<caf/actor.hpp>", "CAF")
         self.refuses("apps/gpt/main.cpp", "<caf/actor.hpp>", "CAF")
-        self.refuses("actors/kit/caf_seam.hpp", "<caf/all.hpp>", "heavy")
+        self.refuses("actors/shell/caf_seam.hpp", "<caf/all.hpp>", "heavy")
 
     def test_asio_stays_in_the_world_and_the_launcher(self):
         self.takes("actors/world/transport/tcp.cpp", "<asio.hpp>")
         self.takes("apps/troupe/launch/pipes.cpp", "<asio/ip/tcp.hpp>")
         self.refuses("apps/troupe/main.cpp", "<asio.hpp>", "Asio")
-        self.refuses("actors/kit/role_host.cpp", "<asio/io_context.hpp>", "Asio")
+        self.refuses("actors/shell/role_host.cpp", "<asio/io_context.hpp>", "Asio")
 
     def test_each_engine_stays_in_its_file(self):
         self.takes("gpu/collective/gloo.cpp", "<gloo/context.h>")
         self.refuses("gpu/collective/operations.cpp", "<gloo/context.h>", "Gloo")
         self.takes("gpu/collective/nccl/cuda/abi_check.cpp", "<nccl.h>")
-        self.refuses("actors/conductor/actor.cpp", "<nccl.h>", "NCCL")
+        self.refuses("actors/shell/caf_stage.cpp", "<nccl.h>", "NCCL")
         self.takes("gpu/cuda/stream.cpp", "<cuda_runtime.h>")
         self.refuses("gpu/stream.cpp", "<cuda_runtime.h>", "CUDA")
         self.refuses("gpu/host/kernels.cpp", "<cblas.h>", "BLAS")
 
     def test_pure_files_do_no_io_and_know_no_threads(self):
-        self.refuses("core/plan.cpp", "<thread>", "pure")
+        self.refuses("core/plan/plan.cpp", "<thread>", "pure")
         self.refuses("messages/codec.cpp", "<fstream>", "pure")
-        self.refuses("actors/conductor/machine.hpp", "<mutex>", "pure")
-        self.refuses("core/plan.cpp", "<unistd.h>", "operating system")
-        self.refuses("actors/conductor/machine.cpp", "<sys/mman.h>", "operating system")
+        self.refuses("actors/roles/conductor.hpp", "<mutex>", "pure")
+        self.refuses("core/plan/plan.cpp", "<unistd.h>", "operating system")
+        self.refuses("actors/roles/conductor.cpp", "<sys/mman.h>", "operating system")
         self.takes("gpu/host/memory.cpp", "<sys/mman.h>")
-        self.takes("actors/conductor/machine.hpp", "<vector>")
+        self.takes("actors/roles/conductor.hpp", "<vector>")
 
     def test_a_library_without_a_place_is_asked_about(self):
         self.refuses("apps/gpt/main.cpp", "<boost/any.hpp>", "does not know")
 
     def test_tests_may_use_every_library(self):
         self.takes("tests/actors/a_test.cpp", "<caf/actor.hpp>")
-        self.refuses("actors/kit/caf_stage.cpp", "<gtest/gtest.h>", "GoogleTest")
+        self.refuses("actors/shell/caf_stage.cpp", "<gtest/gtest.h>", "GoogleTest")
 
     def test_the_tree_itself_is_read(self):
         self.assertIn("core/result.hpp", layers.source_files())
@@ -133,7 +152,7 @@ class Style(unittest.TestCase):
     def test_the_world_is_reached_through_seams(self):
         for use in ("auto t = std::chrono::steady_clock::now();", "std::thread t(f);", 'std::getenv("A");',
                     "std::this_thread::sleep_for(1s);", "std::random_device device;"):
-            self.assertEqual(len(style.source_violations("actors/conductor/machine.cpp", use + "\n")), 1, use)
+            self.assertEqual(len(style.source_violations("actors/roles/conductor.cpp", use + "\n")), 1, use)
             self.assertEqual(style.source_violations("actors/world/real.cpp", use + "\n"), [], use)
             self.assertEqual(style.source_violations("core/a.cpp", "// " + use + "\n"), [], use)
 
@@ -157,7 +176,7 @@ class Style(unittest.TestCase):
     def test_paths_of_one_machine_are_found_and_relative_ones_are_not(self):
         for text in ("cd /ro" "ot/x", "see /wo" "rk", '"/home' '/ann/data"'):
             self.assertEqual(len(style.path_violations("a.md", text)), 1, text)
-        for text in ("actors/engine/work.hpp", "${HOME}/work", "./work", "https://a.b/work/", "/tmp/x"):
+        for text in ("actors/roles/work.hpp", "${HOME}/work", "./work", "https://a.b/work/", "/tmp/x"):
             self.assertEqual(style.path_violations("a.md", text), [], text)
 
 

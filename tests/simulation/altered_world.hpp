@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "actors/checkpoint_writer/machine.hpp"
-#include "actors/session/rank_world.hpp"
+#include "actors/roles/checkpoint_writer.hpp"
+#include "actors/shell/rank_world.hpp"
 
 namespace troupe::actors {
 
@@ -37,7 +37,7 @@ class AlteredWorld final : public RankWorld {
   core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) override {
     return world_.host_collectives(rendezvous);
   }
-  core::Result<void> open(Ports ports) override { return world_.open(std::move(ports)); }
+  core::Result<void> open(Hooks hooks) override { return world_.open(std::move(hooks)); }
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override {
     if (alter_structure && address.role == messages::Role::checkpoint_writer) {
       auto config = static_cast<CheckpointWriterMachine&>(*machine).config();

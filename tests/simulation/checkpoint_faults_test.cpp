@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "actors/checkpoint/reader.hpp"
-#include "tests/actors/checkpoint/faulty_storage.hpp"
+#include "actors/planes/checkpoint/reader.hpp"
+#include "tests/actors/planes/checkpoint/faulty_storage.hpp"
 #include "tests/simulation/altered_world.hpp"
 #include "tests/simulation/checkpoint_job.hpp"
 

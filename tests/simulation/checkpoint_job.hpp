@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "actors/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/simulation/storage.hpp"
 #include "tests/simulation/simulated_job.hpp"
 

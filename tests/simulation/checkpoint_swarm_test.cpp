@@ -3,9 +3,9 @@
 
 #include <optional>
 
-#include "actors/checkpoint/reader.hpp"
+#include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/random.hpp"
-#include "tests/actors/checkpoint/faulty_storage.hpp"
+#include "tests/actors/planes/checkpoint/faulty_storage.hpp"
 #include "tests/simulation/checkpoint_job.hpp"
 
 namespace troupe::actors {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "actors/checkpoint/directory.hpp"
-#include "actors/checkpoint/reader.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/simulation/storage.hpp"
 #include "tests/simulation/simulated_job.hpp"
 

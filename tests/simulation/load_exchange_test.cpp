@@ -4,7 +4,7 @@
 #include <memory>
 #include <set>
 
-#include "actors/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/simulation/storage.hpp"
 #include "core/hash.hpp"
 #include "tests/simulation/altered_world.hpp"

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "actors/checkpoint/directory.hpp"
-#include "actors/replica/copies.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
+#include "actors/planes/replica/copies.hpp"
 #include "actors/world/simulation/storage.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "tests/simulation/simulated_job.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/simulation/storage.hpp"
 #include "core/random.hpp"
 #include "tests/simulation/simulated_job.hpp"

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "actors/replica/copies.hpp"
+#include "actors/planes/replica/copies.hpp"
 #include "tests/simulation/trainer_job.hpp"
 
 namespace troupe::actors {

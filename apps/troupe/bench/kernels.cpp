@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/exact_sum.hpp"
-#include "core/lanes.hpp"
+#include "core/plan/lanes.hpp"
 #include "gpu/devices.hpp"
 #include "gpu/kernels.hpp"
 

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "actors/session/process_world.hpp"
 #include "actors/session/session.hpp"
+#include "actors/shell/process_world.hpp"
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
 #include "apps/troupe/bench/page_cache.hpp"

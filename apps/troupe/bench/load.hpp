@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/placement.hpp"
+#include "core/plan/placement.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {

@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <memory>
 
-#include "actors/session/process_world.hpp"
 #include "actors/session/session.hpp"
+#include "actors/shell/process_world.hpp"
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/checkpoint/reader.hpp"
+#include "actors/planes/checkpoint/reader.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/outcome.hpp"

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "apps/troupe/checkpoint/source.hpp"
-#include "core/checkpoint/value.hpp"
 #include "core/result.hpp"
+#include "core/values/value.hpp"
 
 namespace troupe::apps {
 

@@ -11,8 +11,8 @@
 
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
-#include "core/checkpoint/value.hpp"
 #include "core/convert.hpp"
+#include "core/values/value.hpp"
 
 namespace troupe::apps {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/troupe/checkpoint/source.hpp"
-#include "core/checkpoint/box.hpp"
+#include "core/boxes/box.hpp"
 #include "core/dtype.hpp"
 #include "core/result.hpp"
 

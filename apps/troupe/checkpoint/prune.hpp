@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "actors/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/file_writer.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"

@@ -9,8 +9,8 @@
 #include <system_error>
 #include <utility>
 
-#include "actors/checkpoint/directory.hpp"
-#include "actors/checkpoint/reader.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "actors/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/storage/posix.hpp"
 #include "core/disregard.hpp"
 

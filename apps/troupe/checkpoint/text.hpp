@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/checkpoint/value.hpp"
+#include "core/values/value.hpp"
 
 namespace troupe::apps {
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <system_error>
 
-#include "actors/checkpoint/directory.hpp"
-#include "actors/checkpoint/reader.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/text.hpp"

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "actors/kit/caf_version.hpp"
+#include "actors/shell/caf_version.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "core/version.hpp"
 #include "gpu/collective/nccl/library.hpp"

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "actors/kit/machine.hpp"
-#include "actors/node_agent/machine.hpp"
+#include "actors/launch/node_agent.hpp"
+#include "actors/roles/machine.hpp"
 #include "actors/world/entropy.hpp"
 #include "actors/world/job_guard.hpp"
 #include "actors/world/process.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/node_agent/machine.hpp"
+#include "actors/launch/node_agent.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "apps/troupe/launch/job.hpp"
 

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "actors/engine/verdict.hpp"
+#include "actors/planes/step/verdict.hpp"
 #include "core/layout/buffers.hpp"
 
 namespace troupe::apps {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "apps/troupe/plan/parameters.hpp"
-#include "core/mesh.hpp"
-#include "core/plan.hpp"
+#include "core/plan/mesh.hpp"
+#include "core/plan/plan.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "actors/checkpoint_coordinator/machine.hpp"
-#include "actors/coordinator/machine.hpp"
-#include "actors/replica_coordinator/machine.hpp"
-#include "actors/session/process_world.hpp"
+#include "actors/roles/checkpoint_coordinator.hpp"
+#include "actors/roles/coordinator.hpp"
+#include "actors/roles/replica_coordinator.hpp"
+#include "actors/shell/process_world.hpp"
 #include "actors/world/transport/tcp.hpp"
 #include "messages/border.hpp"
 #include "messages/codec.hpp"

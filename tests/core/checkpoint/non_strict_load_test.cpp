@@ -3,9 +3,9 @@
 
 #include <array>
 
-#include "core/checkpoint/integrity.hpp"
-#include "core/checkpoint/state_parts.hpp"
-#include "core/checkpoint/strictness.hpp"
+#include "core/boxes/integrity.hpp"
+#include "core/state/state_parts.hpp"
+#include "core/state/strictness.hpp"
 #include "tests/core/checkpoint/state_samples.hpp"
 
 namespace troupe::core {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/checkpoint/box.hpp"
-#include "core/checkpoint/sharded_tensor.hpp"
+#include "core/boxes/box.hpp"
+#include "core/boxes/sharded_tensor.hpp"
 
 namespace troupe::core {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/checkpoint/state_dict.hpp"
+#include "core/state/state_dict.hpp"
 
 namespace troupe::core {
 

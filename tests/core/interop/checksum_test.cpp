@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/interop/crc32.hpp"
-#include "core/interop/utf8.hpp"
+#include "core/utf8.hpp"
 #include "tests/core/interop/golden.hpp"
 
 namespace troupe::core {

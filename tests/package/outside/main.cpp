@@ -1,7 +1,7 @@
 // A project which has Troupe from its package: a device, a buffer on it, and an actor's machine.
 #include <cstdio>
 
-#include "actors/conductor/machine.hpp"
+#include "actors/roles/conductor.hpp"
 #include "gpu/host/host_device.hpp"
 
 int main() {

@@ -1,0 +1,269 @@
+#include "actors/launch/node_agent.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "core/check.hpp"
+
+namespace troupe::actors {
+
+std::string_view name_of(Ending::Kind kind) noexcept {
+  switch (kind) {
+    case Ending::Kind::completed:
+      return "completed";
+    case Ending::Kind::first:
+      return "first";
+    case Ending::Kind::secondary:
+      return "secondary";
+    case Ending::Kind::late:
+      return "late";
+    case Ending::Kind::stopped:
+      return "stopped";
+    case Ending::Kind::abandoned:
+      return "abandoned";
+  }
+  return "unknown";
+}
+
+namespace {
+
+/// What nobody does to himself: such a death is not the consequence of a peer's.
+bool killed_from_outside(ExitStatus status) {
+  return status.signal == SIGKILL || status.signal == SIGSEGV || status.signal == SIGBUS ||
+         status.signal == SIGILL || status.signal == SIGFPE;
+}
+
+bool did_what_was_asked(ExitStatus status, int signal) {
+  return status.signal == signal || status.code == 128 + signal;
+}
+
+}  // namespace
+
+NodeAgentMachine::NodeAgentMachine(NodeAgentConfig config)
+    : config_(std::move(config)), running_(static_cast<std::size_t>(config_.ranks)) {
+  CHECK(config_.ranks > 0, "a gang has at least one rank");
+}
+
+NodeEffects NodeAgentMachine::start(std::chrono::nanoseconds now) {
+  CHECK(state_ == State::starting, "the gang is started once");
+  NodeEffects effects;
+  launch(now, effects);
+  return effects;
+}
+
+void NodeAgentMachine::launch(std::chrono::nanoseconds now, NodeEffects& effects) {
+  CHECK(alive_ == 0, "NA-1: the gang starts only when no process of the generation before it runs");
+  state_ = State::watching;
+  rung_ = Rung::none;
+  launched_ = now;
+  endings_.clear();
+  running_.assign(running_.size(), true);
+  alive_ = config_.ranks;
+  effects.push_back(StartGang{generation_});
+}
+
+NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::nanoseconds now) {
+  NodeEffects effects;
+  if (state_ == State::finished || !is_running(rank)) return effects;
+  running_[static_cast<std::size_t>(rank)] = false;
+  --alive_;
+  endings_.push_back({rank, generation_, classify(status, now), status, now});
+
+  if (state_ == State::watching && !status.success()) stop(SIGTERM, effects);
+  if (alive_ == 0) gang_ended(effects);
+  return effects;
+}
+
+NodeEffects NodeAgentMachine::start_failed(int rank) {
+  NodeEffects effects;
+  CHECK(state_ == State::watching || state_ == State::stopping, "only a gang that starts can fail to start");
+  start_failed_ = true;
+  for (int absent = rank; absent < config_.ranks; ++absent) {
+    alive_ -= is_running(absent) ? 1 : 0;
+    running_[static_cast<std::size_t>(absent)] = false;
+  }
+  if (state_ == State::watching) stop(SIGTERM, effects);
+  if (alive_ == 0) gang_ended(effects);
+  return effects;
+}
+
+Ending::Kind NodeAgentMachine::classify(ExitStatus status, std::chrono::nanoseconds now) const {
+  if (status.success()) return Ending::Kind::completed;
+  if (state_ == State::watching) return Ending::Kind::first;
+  if (did_what_was_asked(status, asked_with_)) return Ending::Kind::stopped;
+  if (rung_ == Rung::killed && did_what_was_asked(status, SIGKILL)) return Ending::Kind::stopped;
+  const std::optional<std::size_t> first = cause();
+  const bool soon = first && now - endings_[*first].at <= config_.secondary_window;
+  return soon ? Ending::Kind::secondary : Ending::Kind::late;
+}
+
+std::optional<std::size_t> NodeAgentMachine::cause() const {
+  std::optional<std::size_t> found;
+  for (std::size_t i = 0; i < endings_.size(); ++i) {
+    const Ending& ending = endings_[i];
+    if (ending.kind == Ending::Kind::first) found = i;
+    if (!found || ending.kind != Ending::Kind::secondary) continue;
+    const ExitStatus status = endings_[*found].status;
+    const bool stronger = killed_from_outside(ending.status) && !killed_from_outside(status);
+    const bool fenced = status.code == kExitFenced && ending.status.code != kExitFenced;
+    if (stronger || fenced) found = i;
+  }
+  return found;
+}
+
+NodeEffects NodeAgentMachine::signalled(int signal) {
+  NodeEffects effects;
+  if (state_ == State::finished) return effects;
+  if (signal == SIGUSR1 || signal == SIGUSR2) {
+    signal_all(signal, false, effects);
+    return effects;
+  }
+  const bool again = stop_signal_ != 0;
+  if (!again) stop_signal_ = signal;
+  if (again && signal == SIGINT && alive_ > 0) {
+    kill_all(effects);
+  } else if (state_ == State::watching) {
+    stop(signal == SIGINT ? SIGINT : SIGTERM, effects);
+  } else if (state_ == State::waiting || state_ == State::starting) {
+    effects.push_back(CancelDeadline{});
+    gang_ended(effects);
+  }
+  return effects;
+}
+
+NodeEffects NodeAgentMachine::deadline(std::chrono::nanoseconds now) {
+  NodeEffects effects;
+  if (state_ == State::waiting) {
+    launch(now, effects);
+  } else if (state_ == State::stopping && rung_ == Rung::asked) {
+    kill_all(effects);
+  } else if (state_ == State::stopping) {
+    for (int rank = 0; rank < config_.ranks; ++rank) {
+      if (!is_running(rank)) continue;
+      endings_.push_back({rank, generation_, Ending::Kind::abandoned, {}, now});
+      running_[static_cast<std::size_t>(rank)] = false;
+    }
+    alive_ = 0;
+    gang_ended(effects);
+  }
+  return effects;
+}
+
+void NodeAgentMachine::committed(std::int64_t step) {
+  step_ = step;
+}
+
+void NodeAgentMachine::stop(int signal, NodeEffects& effects) {
+  state_ = State::stopping;
+  rung_ = Rung::asked;
+  asked_with_ = signal;
+  if (alive_ == 0) return;
+  signal_all(signal, true, effects);
+  // A stopped process takes its SIGTERM only when it goes on.
+  signal_all(SIGCONT, true, effects);
+  effects.push_back(ArmDeadline{config_.term_timeout});
+}
+
+void NodeAgentMachine::kill_all(NodeEffects& effects) {
+  rung_ = Rung::killed;
+  signal_all(SIGKILL, true, effects);
+  effects.push_back(ArmDeadline{config_.kill_timeout});
+}
+
+void NodeAgentMachine::signal_all(int signal, bool group, NodeEffects& effects) const {
+  for (int rank = 0; rank < config_.ranks; ++rank) {
+    if (is_running(rank)) effects.push_back(SignalRank{rank, signal, group});
+  }
+}
+
+std::optional<int> NodeAgentMachine::code_that_forbids_restart() const {
+  for (int code : {kExitTemporaryFailure, kExitNoCheckpoint}) {
+    for (const Ending& ending : endings_) {
+      if (ending.status.signal == 0 && ending.status.code == code) return code;
+    }
+  }
+  return std::nullopt;
+}
+
+void NodeAgentMachine::count_failure() {
+  const bool progressed = step_ && step_ != step_of_last_failure_;
+  quick_failures_ = progressed || lived_for_a_while() ? 0 : quick_failures_ + 1;
+  failures_at_step_ = progressed ? 1 : failures_at_step_ + 1;
+  step_of_last_failure_ = step_;
+}
+
+bool NodeAgentMachine::lived_for_a_while() const {
+  const auto failed = [](const Ending& ending) { return ending.kind == Ending::Kind::first; };
+  const auto first = std::find_if(endings_.begin(), endings_.end(), failed);
+  return first != endings_.end() && first->at - launched_ >= config_.first_backoff;
+}
+
+bool NodeAgentMachine::makes_no_progress() const {
+  return step_ && failures_at_step_ >= config_.no_progress_limit;
+}
+
+void NodeAgentMachine::gang_ended(NodeEffects& effects) {
+  if (state_ == State::stopping) effects.push_back(CancelDeadline{});
+  effects.push_back(EndGeneration{generation_, endings_, cause()});
+  const auto is_abandoned = [](const Ending& ending) { return ending.kind == Ending::Kind::abandoned; };
+  const bool abandoned = std::any_of(endings_.begin(), endings_.end(), is_abandoned);
+  const std::optional<int> code = code_that_forbids_restart();
+  if (cause()) count_failure();
+
+  if (stop_signal_ != 0) {
+    finish(code == kExitTemporaryFailure ? *code : 128 + stop_signal_,
+           fmt::format("stopped by {}", signal_name(stop_signal_)), effects);
+  } else if (state_ == State::watching) {
+    finish(0, "completed", effects);
+  } else if (code) {
+    finish(*code, fmt::format("exit code {} asks for no restart", *code), effects);
+  } else if (start_failed_) {
+    finish(1, "a rank could not be started", effects);
+  } else if (abandoned) {
+    finish(1, "a process does not end even by SIGKILL; this node is not healthy", effects);
+  } else if (restarts_ == config_.max_restarts) {
+    finish(1,
+           config_.max_restarts == 0 ? "no restart was asked for (--max-restarts)"
+                                     : fmt::format("all {} restarts are used up", restarts_),
+           effects);
+  } else if (makes_no_progress()) {
+    finish(1, fmt::format("no progress: {} failures in a row after step {}", failures_at_step_, *step_),
+           effects);
+  } else {
+    ++restarts_;
+    ++generation_;
+    // The last rank's end is now.
+    if (quick_failures_ <= 1) return launch(endings_.back().at, effects);
+    const int doublings = std::min(quick_failures_ - 2, 16);
+    state_ = State::waiting;
+    effects.push_back(ArmDeadline{
+        std::min(config_.first_backoff * (std::int64_t{1} << doublings), config_.longest_backoff)});
+  }
+}
+
+void NodeAgentMachine::finish(int exit_code, std::string verdict, NodeEffects& effects) {
+  state_ = State::finished;
+  verdict_ = std::move(verdict);
+  effects.push_back(Finish{exit_code});
+}
+
+std::string_view NodeAgentMachine::state() const {
+  switch (state_) {
+    case State::starting:
+      return "starting";
+    case State::watching:
+      return "watching";
+    case State::stopping:
+      return "stopping";
+    case State::waiting:
+      return "waiting";
+    case State::finished:
+      return "finished";
+  }
+  return "unknown";
+}
+
+}  // namespace troupe::actors

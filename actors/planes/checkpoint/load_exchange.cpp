@@ -1,0 +1,185 @@
+#include "actors/planes/checkpoint/load_exchange.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/check.hpp"
+
+namespace troupe::actors {
+
+namespace {
+
+/// A multiple of every element's size.
+constexpr std::uint64_t kAlignment = 16;
+
+std::uint64_t aligned(std::uint64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+core::LoadRead nowhere(const core::SharedRead& read) {
+  return {read.tensor, read.shard, {}};
+}
+
+bool is_shared(const core::SharedRead& read) {
+  return read.for_all || read.parts.size() > 1;
+}
+
+}  // namespace
+
+core::Result<void> LoadOptions::check() const {
+  if (staging_bytes >= UploadPool::kLeastBytes) return {};
+  return core::fail(core::Errc::invalid_argument,
+                    "{} bytes are too few for what a restore stages on its way to a device; give at least {}",
+                    staging_bytes, UploadPool::kLeastBytes);
+}
+
+std::string LoadOptions::configuration() const {
+  return fmt::format("loads {} costs={:g},{:g},{:g} exchange_bytes={}", core::name_of(mode),
+                     costs.rank_bytes_per_second, costs.storage_bytes_per_second,
+                     costs.exchange_bytes_per_second, exchange_bytes);
+}
+
+core::Result<LoadExchange> LoadExchange::create(const core::Manifest& manifest, core::SharedLoadPlan plan,
+                                                core::Rank rank, core::WorldSize world, Wanted wanted,
+                                                std::uint64_t exchange_bytes) {
+  CHECK(world.value > 1, "one rank has nobody to exchange with");
+  LoadExchange exchange;
+  exchange.manifest_ = &manifest;
+  exchange.plan_ = std::move(plan);
+  exchange.rank_ = static_cast<std::uint32_t>(rank.value);
+  exchange.world_ = static_cast<std::uint32_t>(world.value);
+  exchange.wanted_ = std::move(wanted);
+  exchange.window_ = std::max(exchange_bytes / (exchange.world_ - 1) / kAlignment * kAlignment, kAlignment);
+  TRY(exchange.plan_own(manifest));
+  exchange.plan_streams();
+  return exchange;
+}
+
+core::Result<void> LoadExchange::plan_own(const core::Manifest& manifest) {
+  own_ = TRY(core::plan_load(manifest, wanted_.targets));
+  for (std::size_t i = 0; i < own_.reads.size(); ++i) own_reads_.emplace(own_.reads[i].shard, i);
+  return {};
+}
+
+void LoadExchange::Stream::add(const Piece& piece) {
+  pieces.push_back(piece);
+  bytes += aligned(piece.end - piece.begin);
+}
+
+void LoadExchange::plan_streams() {
+  outgoing_.resize(world_);
+  incoming_.resize(world_);
+  // Streams between others count too: all ranks go through as many rounds.
+  std::vector<std::uint64_t> to_all(world_);
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> to_one;
+  for (std::size_t i = 0; i < plan_.reads.size(); ++i) {
+    const auto& read = plan_.reads[i];
+    if (!is_shared(read)) continue;
+    auto give = [&](std::uint32_t to, const core::SharedRead::Part& part) {
+      if (to == read.reader) return;
+      if (read.reader == rank_) outgoing_[to].add({i, part.begin, part.end});
+      if (to == rank_) incoming_[read.reader].add({i, part.begin, part.end});
+    };
+    if (read.for_all) {
+      const auto& part = read.parts.front();
+      to_all[read.reader] += aligned(part.end - part.begin);
+      if (read.reader != rank_) give(rank_, part);
+      for (std::uint32_t to = 0; read.reader == rank_ && to < world_; ++to) give(to, part);
+      continue;
+    }
+    for (const auto& part : read.parts) {
+      if (part.rank != read.reader) to_one[{read.reader, part.rank}] += aligned(part.end - part.begin);
+      give(part.rank, part);
+    }
+  }
+  auto longest = *std::max_element(to_all.begin(), to_all.end());
+  for (const auto& [pair, bytes] : to_one) longest = std::max(longest, to_all[pair.first] + bytes);
+  window_ = std::min(window_, std::max(longest, kAlignment));
+  rounds_ = (longest + window_ - 1) / window_;
+}
+
+core::Result<void> LoadExchange::read(Storage& storage, std::string_view name, const ReadOptions& options) {
+  uploads_ = options.uploads;
+  for (auto target : own_.zero) TRY(clear(wanted_.memory[target], uploads_));
+  std::vector<ShardTask> tasks;
+  std::vector<std::uint32_t> headers;
+  std::set<std::uint32_t> seen;
+  for (std::size_t i = 0; i < plan_.reads.size(); ++i) {
+    const auto& read = plan_.reads[i];
+    const bool is_first = seen.insert(read.shard->file).second;
+    const bool is_mine = read.reader == rank_;
+    if (is_mine && is_first) headers.push_back(read.shard->file);
+    const auto own = own_reads_.find(read.shard);
+    const bool is_wanted = own != own_reads_.end();
+    if (!is_mine) {
+      if (is_wanted) arriving_.try_emplace(i, own_.reads[own->second], wanted_.targets, wanted_.memory);
+      continue;
+    }
+    // A plan may give a rank what it does without.
+    const auto& wanted = is_wanted ? own_.reads[own->second] : unwanted_.emplace_back(nowhere(read));
+    std::span<std::byte> whole;
+    if (is_shared(read)) {
+      auto place = uploads_ == nullptr ? place_of_whole(wanted, wanted_.targets, wanted_.memory)
+                                       : std::span<std::byte>{};
+      if (place.empty()) whole = place = kept_.emplace_back(read.shard->bytes());
+      sources_[i] = place;
+    }
+    tasks.push_back({wanted, whole});
+  }
+  return read_shards(storage, name, *manifest_, tasks, headers, wanted_.targets, wanted_.memory, options);
+}
+
+std::vector<std::size_t> LoadExchange::counts(const std::vector<Stream>& streams, std::uint64_t round) const {
+  std::vector<std::size_t> counts;
+  for (const auto& stream : streams) {
+    const auto begin = std::min(round * window_, stream.bytes);
+    counts.push_back(std::min(window_, stream.bytes - begin));
+  }
+  return counts;
+}
+
+template <class Visit>
+void LoadExchange::walk(std::vector<Stream>& streams, std::size_t bytes, const Visit& visit) const {
+  std::size_t place = 0;
+  for (auto& stream : streams) {
+    for (auto rest = window_; rest > 0 && stream.next < stream.pieces.size();) {
+      const auto& piece = stream.pieces[stream.next];
+      const auto size = piece.end - piece.begin;
+      const auto count = std::min(rest, aligned(size) - stream.at);
+      CHECK(count <= bytes - place, "a round has the bytes that were planned for it");
+      visit(piece, piece.begin + stream.at, place, std::min(count, size - stream.at));
+      place += count;
+      rest -= count;
+      stream.at += count;
+      if (stream.at < size) continue;
+      stream.next += 1;
+      stream.at = 0;
+    }
+  }
+  CHECK(place == bytes, "a round has the bytes that were planned for it");
+}
+
+void LoadExchange::pack(std::span<std::byte> bytes) {
+  walk(outgoing_, bytes.size(), [&](const Piece& piece, std::uint64_t first, std::size_t at, std::size_t n) {
+    std::memcpy(bytes.data() + at, sources_.at(piece.read).data() + first, n);
+  });
+}
+
+core::Result<void> LoadExchange::unpack(std::span<const std::byte> bytes) {
+  auto upload = uploads_ != nullptr ? uploads_->take() : UploadPool::Lease{};
+  core::Result<void> taken;
+  walk(incoming_, bytes.size(), [&](const Piece& piece, std::uint64_t first, std::size_t at, std::size_t n) {
+    const auto scatter = arriving_.find(piece.read);
+    if (taken && scatter != arriving_.end())
+      taken = scatter->second.take(first, bytes.subspan(at, n), upload.get());
+  });
+  TRY(std::move(taken));
+  return upload ? upload->settle() : core::Result<void>{};
+}
+
+}  // namespace troupe::actors

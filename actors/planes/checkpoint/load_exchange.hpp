@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/planes/checkpoint/reader.hpp"
+#include "actors/planes/checkpoint/scatter.hpp"
+#include "actors/world/storage.hpp"
+#include "core/checkpoint/shared_load.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// How ranks load a checkpoint; the same on all of them.
+struct LoadOptions {
+  core::LoadMode mode = core::LoadMode::automatic;
+  core::LoadCosts costs;  ///< for `automatic`
+  /// What a rank sends, and what it receives, at once; an exchange takes four times this.
+  std::uint64_t exchange_bytes = std::uint64_t{8} << 20;
+  /// On devices whose memory the host does not reach: what a restore, also one of local copies, takes of
+  /// their staging memory, whatever the size of the state. At least UploadPool::kLeastBytes.
+  std::uint64_t staging_bytes = std::uint64_t{32} << 20;
+
+  /// Errc::invalid_argument names what can not be.
+  core::Result<void> check() const;
+  /// A line of the job's configuration.
+  std::string configuration() const;
+};
+
+/// One rank's part in a load in which each shard is read by one rank: first read(), then, when every rank has
+/// read its part, rounds of an all-to-all in which all of it goes to those who want it. Has no stream and
+/// waits for nobody.
+class LoadExchange {
+ public:
+  /// What this rank wants: the plan's common targets, then its own. As for read_tensors().
+  struct Wanted {
+    std::vector<core::LoadTarget> targets;
+    std::vector<std::span<std::byte>> memory;
+  };
+
+  /// `manifest` must outlive it. The plan, the number of ranks and `exchange_bytes` are those of all ranks.
+  static core::Result<LoadExchange> create(const core::Manifest& manifest, core::SharedLoadPlan plan,
+                                           core::Rank rank, core::WorldSize world, Wanted wanted,
+                                           std::uint64_t exchange_bytes);
+
+  /// Reads what the plan gives to this rank, and holds it against its hashes. Fills the targets as far as
+  /// that goes. Errors are those of read_tensors(). `options.uploads` must outlive the exchange.
+  core::Result<void> read(Storage& storage, std::string_view name, const ReadOptions& options);
+
+  std::uint64_t rounds() const { return rounds_; }
+  /// Bytes that this rank sends to, or receives of, each rank in a round.
+  std::vector<std::size_t> sent(std::uint64_t round) const { return counts(outgoing_, round); }
+  std::vector<std::size_t> received(std::uint64_t round) const { return counts(incoming_, round); }
+  /// More than this is never sent or received in a round.
+  std::size_t round_bytes() const { return window_ * (world_ - 1); }
+
+  /// The bytes of the next round, in the order of ranks. After read().
+  void pack(std::span<std::byte> bytes);
+  /// Takes what has arrived in the next round. Fails only where the targets' memory is not the host's.
+  core::Result<void> unpack(std::span<const std::byte> bytes);
+
+ private:
+  /// A stretch of a shard on its way. Each begins at a multiple of kAlignment of its stream, so that no
+  /// element is cut by the end of a round.
+  struct Piece {
+    std::size_t read = 0;  ///< index of plan_.reads
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+  /// All that goes from one rank to another, and how far it has gone.
+  struct Stream {
+    std::vector<Piece> pieces;
+    std::uint64_t bytes = 0;
+    std::size_t next = 0;
+    std::uint64_t at = 0;  ///< in the next piece
+
+    void add(const Piece& piece);
+  };
+
+  LoadExchange() = default;
+  core::Result<void> plan_own(const core::Manifest& manifest);
+  void plan_streams();
+  std::vector<std::size_t> counts(const std::vector<Stream>& streams, std::uint64_t round) const;
+  /// Calls visit(piece, first byte of the shard, where in the round, count) for the stretches of a round.
+  template <class Visit>
+  void walk(std::vector<Stream>& streams, std::size_t bytes, const Visit& visit) const;
+
+  const core::Manifest* manifest_ = nullptr;
+  core::SharedLoadPlan plan_;
+  std::uint32_t rank_ = 0;
+  std::uint32_t world_ = 1;
+  Wanted wanted_;
+  UploadPool* uploads_ = nullptr;  ///< as in ReadOptions
+  core::LoadPlan own_;
+  std::unordered_map<const core::ManifestShard*, std::size_t> own_reads_;  ///< index of own_.reads
+  std::vector<Stream> outgoing_;                                           ///< per rank
+  std::vector<Stream> incoming_;
+  std::uint64_t rounds_ = 0;
+  std::uint64_t window_ = 0;  ///< bytes of a stream in a round
+  /// Shards that this rank reads for others: where they are, and the memory of those that no target holds.
+  std::unordered_map<std::size_t, std::span<const std::byte>> sources_;
+  std::vector<std::vector<std::byte>> kept_;
+  std::deque<core::LoadRead> unwanted_;  ///< read only for others
+  std::unordered_map<std::size_t, ShardScatter> arriving_;
+};
+
+}  // namespace troupe::actors

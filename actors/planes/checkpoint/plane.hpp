@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/planes/checkpoint/directory.hpp"
+#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/state.hpp"
+#include "actors/roles/checkpoint_work.hpp"
+#include "actors/roles/chunks.hpp"
+#include "actors/world/storage.hpp"
+#include "core/ids.hpp"
+#include "gpu/device.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors {
+
+/// Carries out what CheckpointWriter and CheckpointCoordinator ask for: copies into staging buffers on a
+/// stream of its own ("staging"), writes on an I/O worker. It decides nothing; completions come back as
+/// messages.
+class CheckpointPlane {
+ public:
+  struct Options {
+    core::Rank rank{};
+    core::Epoch epoch{};
+    std::uint64_t chunk_bytes = 0;
+    std::vector<std::uint64_t> staging;                         ///< as of staging_buffers()
+    messages::Role writer = messages::Role::checkpoint_writer;  ///< who asks, and is answered
+    bool sync = true;  ///< files survive the loss of power, not only of the process
+    Retention retention;
+    std::function<void(messages::Envelope)> post;       ///< from any thread; must not wait
+    std::function<void(std::function<void()>)> run_io;  ///< one job after the other
+    std::function<void(const std::string& line)> log;   ///< what is not worth a failure
+  };
+
+  /// Takes the staging buffers, once. Everything given must outlive it; `memory` is
+  /// where the pieces of `state` lie.
+  static core::Result<std::unique_ptr<CheckpointPlane>> create(gpu::Device& device, const DataPlane& data,
+                                                               const RankState& state,
+                                                               std::span<const gpu::BufferView> memory,
+                                                               Storage& storage, Options options);
+  /// The staging stream drains; jobs of the I/O worker must be over.
+  ~CheckpointPlane();
+  CheckpointPlane(const CheckpointPlane&) = delete;
+  CheckpointPlane& operator=(const CheckpointPlane&) = delete;
+
+  /// From any thread.
+  void perform(const CheckpointWork& work);
+
+  std::uint64_t chunk_bytes() const { return options_.chunk_bytes; }
+  const std::vector<std::uint64_t>& staging() const { return options_.staging; }
+
+ private:
+  struct File;
+  struct Save;
+  // Owned by saves_ and by the jobs that are on their way.
+  using SavePointer = std::shared_ptr<Save>;
+
+  CheckpointPlane(const DataPlane& data, const RankState& state, std::span<const gpu::BufferView> memory,
+                  Storage& storage, Options options);
+
+  void on(const OpenSave& work);
+  void on(const StageChunk& work);
+  void on(const WriteChunk& work);
+  void on(const FinishFiles& work);
+  void on(const CloseSave& work);
+  void on(const MakeSaveDirectory& work);
+  void on(const CommitSave& work);
+  void on(const DiscardSave& work);
+  gpu::BufferView staged_chunk(std::uint32_t credit, const SaveChunk& chunk) const;
+  core::Result<void> append(Save& save, std::uint32_t file, std::span<const std::byte> bytes);
+  core::Result<void> write(Save& save, std::uint32_t chunk, gpu::ConstBufferView staged);
+  core::Result<std::vector<std::uint64_t>> finish(Save& save);
+  void tidy(core::Step committed);
+  SavePointer find(std::uint64_t sequence);
+  void say(messages::Role role, messages::Message message);
+
+  const DataPlane& data_;
+  const RankState& state_;
+  std::span<const gpu::BufferView> memory_;
+  Storage& storage_;
+  Options options_;
+  std::vector<gpu::Buffer> staging_;  ///< per credit
+  gpu::Stream stream_;
+  std::mutex mutex_;  // guards saves_
+  std::map<std::uint64_t, SavePointer> saves_;
+  bool cleared_ = false;  ///< touched on the I/O worker only
+};
+
+}  // namespace troupe::actors

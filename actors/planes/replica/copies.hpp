@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/planes/checkpoint/upload.hpp"
+#include "actors/world/storage.hpp"
+#include "core/checkpoint/copy_manifest.hpp"
+#include "core/hash.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// Saves in a storage, the newest first. Files and directories of other names are none.
+core::Result<std::vector<core::CopyName>> list_saves(Storage& storage);
+
+struct FoundCopies {
+  std::vector<core::HeldCopy> held;
+  std::vector<std::string> passed_over;  ///< copies that are there and can not be used, and why
+};
+
+/// The copies in a storage whose manifest is good and whose files have their sizes, saved by a job of this
+/// many ranks. Their bytes are not read.
+core::Result<FoundCopies> find_copies(Storage& storage, core::WorldSize world);
+
+/// The manifest of a copy, which is what its place says. Errc::corrupt.
+core::Result<core::CopyManifest> read_copy_manifest(Storage& storage, const core::CopyName& name,
+                                                    core::Rank owner);
+
+/// Makes the directory of a copy empty, and the one above it.
+core::Result<void> make_copy_directory(Storage& storage, const core::CopyName& name, core::Rank owner);
+
+/// Writes the manifest into a copy whose files are there and gives the copy its name. With `sync` it is
+/// durable then. Returns the copy's bytes on its way to others.
+core::Result<std::uint64_t> seal_copy(Storage& storage, const core::CopyManifest& manifest, bool sync);
+
+/// Removes all saves but the newest `keep` of those that are not newer than `newest`.
+core::Result<void> tidy_copies(Storage& storage, const core::CopyName& newest, int keep);
+
+/// Reads the rank's own copy into memory, piece by piece: `memory[i]` has the size of the structure's piece
+/// i. Where the host does not reach it, all goes through `uploads`, which are null elsewhere. Errc::corrupt
+/// names the file that does not match its hash, Errc::mismatch a copy of another structure.
+core::Result<void> read_copy(Storage& storage, const core::CopyManifest& manifest,
+                             const core::SaveStructure& structure,
+                             std::span<const std::span<std::byte>> memory, UploadPool* uploads = nullptr);
+
+/// Reads a whole copy and holds it against its hashes. Errc::corrupt.
+core::Result<void> verify_copy(Storage& storage, const core::CopyName& name, core::Rank owner);
+
+/// Follows the segments of a copy's files as their bytes pass by, and holds each against its hash.
+class CopyCheck {
+ public:
+  /// Every segment has bytes, as parse_copy_manifest() sees to.
+  explicit CopyCheck(std::vector<core::CopyFile> files) : files_(std::move(files)) {}
+
+  bool at_end() const { return file_ == files_.size(); }
+  const core::CopyFile& file() const { return files_[file_]; }
+  std::uint64_t offset() const { return offset_; }  ///< in the file
+  /// To the end of the segment.
+  std::uint64_t rest() const { return file().segments[segment_].end - offset_; }
+  /// At most rest() bytes. Errc::corrupt names the file and the segment that do not match.
+  core::Result<void> pass(std::span<const std::byte> bytes);
+
+ private:
+  std::vector<core::CopyFile> files_;
+  std::size_t file_ = 0;
+  std::size_t segment_ = 0;
+  std::uint64_t offset_ = 0;
+  core::HashStream hash_;
+};
+
+/// A copy on its way: the length of its manifest, the manifest, then its files one after the other. Read from
+/// its beginning to its end; the bytes are held against their hashes.
+class CopySource {
+ public:
+  static core::Result<std::unique_ptr<CopySource>> open(Storage& storage, const core::CopyName& name,
+                                                        core::Rank owner);
+  core::Result<void> read(std::span<std::byte> bytes);
+
+ private:
+  CopySource(Storage& storage, std::string path, std::string head, std::vector<core::CopyFile> files)
+      : storage_(storage), path_(std::move(path)), head_(std::move(head)), check_(std::move(files)) {}
+
+  Storage& storage_;
+  std::string path_;
+  std::string head_;
+  std::size_t head_read_ = 0;
+  CopyCheck check_;
+};
+
+/// Where a copy arrives. Every segment is held against its hash; what comes after the first failure is not
+/// looked at.
+class CopySink {
+ public:
+  /// The storage must outlive it.
+  CopySink(Storage& storage, core::CopyName name, core::Rank owner, bool sync)
+      : storage_(storage), name_(name), owner_(owner), sync_(sync) {}
+
+  core::Result<void> write(std::span<const std::byte> bytes);
+  /// All bytes have come: the copy gets its name if it is whole.
+  core::Result<void> close();
+
+ private:
+  core::Result<void> take(std::span<const std::byte> bytes);
+  core::Result<void> take_head(std::span<const std::byte>& bytes);
+  core::Result<void> take_file(std::span<const std::byte>& bytes);
+  core::Result<void> end_file();
+
+  Storage& storage_;
+  core::CopyName name_;
+  core::Rank owner_;
+  bool sync_;
+  core::Result<void> failure_;
+  std::string head_;
+  core::CopyManifest manifest_;
+  std::optional<CopyCheck> check_;  ///< once the manifest is there
+  std::unique_ptr<WritableFile> file_;
+};
+
+}  // namespace troupe::actors

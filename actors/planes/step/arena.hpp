@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "actors/planes/step/job.hpp"
+#include "core/exact_sum.hpp"
+#include "core/result.hpp"
+#include "gpu/collective/group.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::actors {
+
+/// All device memory of one rank, taken once. Ranges are elements of their buffer, as layouts give them.
+class Arena {
+ public:
+  /// What collectives carry is memory of theirs, when they are given.
+  static core::Result<Arena> create(gpu::Device& device, const Job& job, core::Rank rank,
+                                    gpu::CollectiveBackend* collectives = nullptr);
+
+  /// Parameters in their own dtype; the same on all ranks between steps.
+  gpu::BufferView parameters(std::uint32_t buffer, core::ElementRange range) const;
+  /// Gradients or partial sums of lanes, slot 0 at the bottom of the stack; reduced gradients come to lie in
+  /// slot 0.
+  gpu::BufferView gradients(std::uint32_t buffer, int slot, core::ElementRange range) const;
+  int slots() const { return slots_; }
+
+  /// fp32 master values and optimizer moments of this rank's shard of a bucket.
+  gpu::BufferView master(std::uint32_t bucket) const;
+  gpu::BufferView first_moment(std::uint32_t bucket) const;
+  gpu::BufferView second_moment(std::uint32_t bucket) const;
+  bool has_own_master(std::uint32_t bucket) const { return optimizer_[bucket].master.bytes() > 0; }
+
+  /// Transient exchange buffers, a credit of two: launch k uses k % 2.
+  static constexpr int kScratchCredits = 2;
+  gpu::BufferView outgoing(int credit) const { return outgoing_[static_cast<std::size_t>(credit)].view(); }
+  gpu::BufferView incoming(int credit) const { return incoming_[static_cast<std::size_t>(credit)].view(); }
+
+  /// The core::ExactSquareSum of this rank's part of a bucket's reduced gradient.
+  gpu::BufferView squares(std::uint32_t bucket) const {
+    return squares_.view().subview(bucket * sizeof(core::ExactSquareSum), sizeof(core::ExactSquareSum));
+  }
+  /// Of all buckets, one after the other.
+  gpu::BufferView squares() const { return squares_.view(); }
+  /// The verdict's i64 words; see verdict.hpp.
+  gpu::BufferView verdict() const { return verdict_.view(); }
+  /// The same words in host memory: what this rank contributes, and what all together said.
+  gpu::BufferView own_verdict() const { return own_verdict_.view(); }
+  gpu::BufferView common_verdict() const { return common_verdict_.view(); }
+
+  /// All that collectives read and write in a step, but for the verdict's few words.
+  std::span<const gpu::BufferView> carried() const { return carried_; }
+
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct OptimizerState {
+    gpu::Buffer master;
+    gpu::Buffer first_moment;
+    gpu::Buffer second_moment;
+    gpu::BufferView master_in_parameters;
+  };
+
+  core::Result<gpu::Buffer> take(gpu::Device& device, std::size_t bytes);
+  core::Result<gpu::Buffer> take_carried(gpu::Device& device, std::size_t bytes);
+  core::Result<void> take_optimizer(gpu::Device& device, const Job& job, core::Rank rank);
+  core::Result<void> take_scratch(gpu::Device& device, const Job& job, core::Rank rank);
+
+  const Job* job_ = nullptr;
+  gpu::CollectiveBackend* collectives_ = nullptr;  ///< null: all is the device's
+  std::vector<gpu::BufferView> carried_;
+  int slots_ = 1;
+  std::vector<gpu::Buffer> parameters_;              ///< per buffer
+  std::vector<std::vector<gpu::Buffer>> gradients_;  ///< per slot and buffer
+  std::vector<OptimizerState> optimizer_;            ///< per bucket
+  std::array<gpu::Buffer, kScratchCredits> outgoing_;
+  std::array<gpu::Buffer, kScratchCredits> incoming_;
+  gpu::Buffer squares_;
+  gpu::Buffer verdict_;
+  gpu::Buffer own_verdict_;
+  gpu::Buffer common_verdict_;
+  std::size_t bytes_ = 0;
+};
+
+/// How many gradient slots the rank needs: one, or in `ordered` numerics the depth of its stack of partial
+/// sums.
+int gradient_slots(const Job& job, core::Rank rank);
+
+/// True when what the rank sends in an exchange does not lie in its gradient buffer as it is sent.
+bool exchange_is_packed(const Job& job, core::Rank rank);
+
+}  // namespace troupe::actors

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "actors/planes/step/exposure.hpp"
+#include "actors/planes/step/job.hpp"
+#include "actors/planes/step/state.hpp"
+#include "actors/roles/work.hpp"
+#include "actors/shell/tracer.hpp"
+#include "core/exact_sum.hpp"
+#include "gpu/collective/group.hpp"
+#include "gpu/device.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors {
+
+/// The process groups a rank takes part in; without optimizer instances `inner` and `outer` are empty.
+struct DataPlaneGroups {
+  std::unique_ptr<gpu::Group> all;
+  std::unique_ptr<gpu::Group> inner;  ///< ranks that share one copy of the optimizer
+  std::unique_ptr<gpu::Group> outer;  ///< ranks that hold the same shard
+};
+
+/// What a rank gives to each rank of the job and takes from it, in rank order; counts are bytes.
+struct LoadedBytes {
+  gpu::ConstBufferView input;
+  gpu::BufferView output;
+  std::vector<std::size_t> input_counts;
+  std::vector<std::size_t> output_counts;
+  std::shared_ptr<const void> owner;  ///< of the memory; shared with who packs and unpacks it
+
+  gpu::Operation operation(std::chrono::nanoseconds deadline) const;
+};
+
+/// How long the device was busy with what, since the beginning; what runs counts up to now.
+struct DataPlaneTimes {
+  std::chrono::nanoseconds communication{};
+  std::chrono::nanoseconds optimizer{};
+};
+
+/// One rank's tensors and streams, and the work that machines ask for. It decides nothing and waits for
+/// nothing: everything is enqueued, and completions come back as messages. Three streams: "accumulate" joins
+/// lanes, "communication" carries every collective, "update" sums trees, measures and steps the optimizer.
+///
+/// DP-1: a gradient range is written by the trainer only before PrepareBucket of its last lane and after the
+/// bucket's ShardStepped; by the device only between them.
+class DataPlane {
+ public:
+  struct Options {
+    core::Rank rank{};
+    core::Epoch epoch{};
+    std::chrono::nanoseconds collective_deadline = std::chrono::seconds(60);
+    Tracer* tracer = nullptr;  ///< may be null
+    /// Of the groups that come; what they carry is memory of theirs. Null: all is the device's.
+    gpu::CollectiveBackend* collectives = nullptr;
+    std::function<void(messages::Envelope)> post;  ///< from any thread; must not wait
+  };
+
+  /// Allocates everything that a step needs: nothing is allocated later. `job` and `device` must outlive it.
+  static core::Result<std::unique_ptr<DataPlane>> create(gpu::Device& device, const Job& job,
+                                                         Options options);
+  ~DataPlane();
+
+  /// Before the first LaunchCollective, by all ranks alike. The groups learn what they carry, which may wait
+  /// for other ranks.
+  core::Result<void> set_groups(DataPlaneGroups groups);
+  /// Takes the parameters' present values as the optimizer's master copy. Once, before the first step.
+  void adopt_parameters();
+  /// The same for a stretch of what this rank keeps of a bucket, as of state(). Without fp32 copies nothing.
+  void adopt(std::uint32_t bucket, core::ElementRange part);
+
+  /// Brings every rank's shard of the parameters to all, of a state of which each rank has loaded its own.
+  /// Before the first step, by all ranks alike. Ends in StateGathered to the trainer.
+  void gather_parameters();
+
+  /// A round in which ranks exchange what they have read of a checkpoint. Before the first step, by all ranks
+  /// alike. Ends in StateGathered to the trainer.
+  void exchange_loaded(LoadedBytes bytes);
+
+  /// From any thread.
+  void perform(const StepWork& work);
+  /// Every running and later collective ends in this error. From any thread.
+  void abort(const core::Error& reason);
+
+  /// The stream on which the trainer computes; it exists from the first call on, which comes before the first
+  /// step.
+  core::Result<gpu::StreamView> compute_stream();
+  /// What "compute" has been given so far completes the lane's gradients of the bucket, as far as they go.
+  /// Before the message that says so is posted.
+  void mark_computed(std::uint32_t bucket);
+  /// What "compute" has been given so far may read parameters: no update of this step or a later one writes
+  /// them before it is through. Before the message that says that backward is over is posted.
+  void mark_read();
+  /// Watches for the end of what "compute" has been given so far; null when there is no such stream.
+  std::shared_ptr<const ComputeWatch> watch_compute();
+
+  /// The parameter's values; who may read them when is PS-1.
+  gpu::BufferView parameter(std::uint32_t parameter) const;
+  /// Where `lane` accumulates the parameter's gradient (it differs from lane to lane).
+  gpu::BufferView gradient(std::uint32_t parameter, core::Lane lane) const;
+  /// The reduced gradient of the parameter; only this rank's shard of it is valid when gradients are sharded.
+  gpu::BufferView reduced_gradient(std::uint32_t parameter) const;
+  /// What this rank keeps of a bucket: the stretch of it that the rank's optimizer steps, see StateKind.
+  /// Empty for the trainer's own.
+  gpu::BufferView state(StateKind kind, std::uint32_t bucket) const;
+  /// Completes when the last enqueued update of the bucket is through; null for the trainer's own tensors.
+  gpu::EventView updated(std::uint32_t bucket) const;
+  /// The optimizer has taken this many steps, of a state that was loaded. Before the first step.
+  void restore_optimizer_steps(std::int64_t steps);
+  /// A hash of the bucket's parameters as they are now.
+  std::uint64_t bucket_digest(std::uint32_t bucket) const;
+  /// Bytes of device memory this rank took.
+  std::size_t allocated_bytes() const;
+
+  DataPlaneTimes times() const;
+  BusyMoment moment() const;
+  /// When the last LaunchCollective of the bucket's first entry was performed, by the device's clock; 0:
+  /// never.
+  std::chrono::nanoseconds last_launch(std::uint32_t bucket) const;
+  /// Optimizer steps taken so far; a step that is not committed takes none.
+  std::int64_t optimizer_steps() const;
+
+ private:
+  struct State;
+  explicit DataPlane(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace troupe::actors

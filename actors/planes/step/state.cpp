@@ -1,0 +1,152 @@
+#include "actors/planes/step/state.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "core/check.hpp"
+
+namespace troupe::actors {
+
+std::string state_key(StateKind kind, OptimizerKind optimizer, const std::string& parameter) {
+  switch (kind) {
+    case StateKind::parameter:
+      return parameter;
+    case StateKind::master:
+      return "optimizer.state.fp32_param." + parameter;
+    case StateKind::first_moment:
+      return (optimizer == OptimizerKind::sgd ? "optimizer.state.momentum_buffer."
+                                              : "optimizer.state.exp_avg.") +
+             parameter;
+    case StateKind::second_moment:
+      return "optimizer.state.exp_avg_sq." + parameter;
+    case StateKind::trainer:
+      break;
+  }
+  return parameter;
+}
+
+std::vector<StateKind> state_kinds(const Job& job, std::uint32_t buffer) {
+  std::vector<StateKind> kinds{StateKind::parameter};
+  if (job.buffers[buffer].dtype != core::DType::f32) kinds.push_back(StateKind::master);
+  const auto& optimizer = job.options.optimizer;
+  if (optimizer.kind != OptimizerKind::sgd || optimizer.momentum != 0)
+    kinds.push_back(StateKind::first_moment);
+  if (optimizer.kind != OptimizerKind::sgd) kinds.push_back(StateKind::second_moment);
+  return kinds;
+}
+
+core::ElementRange state_range(const Job& job, std::uint32_t bucket, core::Rank rank) {
+  return job.optimizer_is_sharded() ? job.shard(bucket, rank) : job.buckets[bucket].range;
+}
+
+std::vector<std::uint32_t> RankState::buckets() const {
+  std::vector<std::uint32_t> found;
+  for (const auto& piece : pieces) found.push_back(piece.bucket);
+  return found;
+}
+
+namespace {
+
+/// Adds the boxes of one stored tensor that follow each other in `parts`, and of the next ones.
+class StateBuilder {
+ public:
+  void add(const std::vector<core::FlatPart>& parts, StatePiece place) {
+    const auto first = place.first;
+    for (const auto& part : parts) {
+      const auto& tensor = part.tensor;
+      place.first = first + part.start;
+      state_.structure.pieces.push_back({index_of(tensor), tensor.box()});
+      state_.pieces.push_back(place);
+    }
+  }
+  RankState take() { return std::move(state_); }
+
+ private:
+  std::uint32_t index_of(const core::ShardedTensor& tensor) {
+    auto& tensors = state_.structure.tensors;
+    const auto [found, is_new] = indices_.try_emplace(tensor.key, static_cast<std::uint32_t>(tensors.size()));
+    if (is_new) tensors.push_back({tensor.key, tensor.dtype, tensor.global_shape});
+    return found->second;
+  }
+
+  RankState state_;
+  std::unordered_map<std::string, std::uint32_t> indices_;  ///< of keys
+};
+
+/// What is stored of elements [range.start, range.end) of the tensor that `parts` make up.
+std::vector<core::FlatPart> flat_parts(std::span<const core::ShardedTensor> parts, core::ElementRange range,
+                                       const std::string& prefix, core::DType dtype) {
+  auto flat = core::from_flat_range(parts, range, prefix, dtype, {0});
+  CHECK(flat.has_value(), "what can be stored was checked before");
+  return *std::move(flat);
+}
+
+}  // namespace
+
+RankState state_of(const Job& job, core::Rank rank, std::span<const TrainerTensor> tensors) {
+  StateBuilder builder;
+  for (std::uint32_t t = 0; t < tensors.size(); ++t) {
+    const auto parts = core::stacked_parts(tensors[t].tensor, tensors[t].stacking);
+    CHECK(parts.has_value(), "what can be stored was checked before");
+    std::vector<core::FlatPart> flat;
+    std::int64_t start = 0;
+    for (const auto& part : *parts) {
+      flat.push_back({part, start});
+      start += core::elements_of(part.local_shape);
+    }
+    builder.add(flat, {StateKind::trainer, static_cast<std::uint32_t>(job.buckets.size()), t, 0});
+  }
+  for (auto bucket = static_cast<std::uint32_t>(job.buckets.size()); bucket-- > 0;) {
+    const auto& place = job.buckets[bucket];
+    const auto held = state_range(job, bucket, rank);
+    for (auto parameter : place.parameters) {
+      const auto& whole = job.parameters[parameter].range;
+      const core::ElementRange part{std::max(whole.start, held.start), std::min(whole.end, held.end)};
+      if (part.size() <= 0) continue;
+      const auto& spec = job.specs[parameter];
+      const auto parts = spec.stored_parts();
+      const core::ElementRange range{part.start - whole.start, part.end - whole.start};
+      for (auto kind : state_kinds(job, place.buffer)) {
+        const auto dtype = kind == StateKind::parameter ? spec.dtype : core::DType::f32;
+        const auto prefix = state_key(kind, job.options.optimizer.kind, "");
+        builder.add(flat_parts(*parts, range, prefix, dtype),
+                    {kind, bucket, parameter, part.start - held.start});
+      }
+    }
+  }
+  return builder.take();
+}
+
+core::Result<void> check_tensors(const Job& job, std::span<const TrainerTensor> tensors) {
+  auto taken = state_keys(job);
+  for (const auto& own : tensors) {
+    const auto parts = TRY(core::stacked_parts(own.tensor, own.stacking));
+    if (static_cast<std::int64_t>(own.memory.bytes) != own.tensor.bytes()) {
+      return core::fail(core::Errc::invalid_argument, "{} takes {} bytes, its memory has {}",
+                        core::to_string(own.tensor), own.tensor.bytes(), own.memory.bytes);
+    }
+    core::KeySet keys;
+    for (const auto& part : parts) keys.insert(part.key);
+    for (const auto& key : keys) {
+      if (!taken.insert(key).second) {
+        return core::fail(core::Errc::invalid_argument,
+                          "two tensors would be stored as '{}'; give the trainer's own another key", key);
+      }
+    }
+  }
+  return {};
+}
+
+core::KeySet state_keys(const Job& job) {
+  core::KeySet keys;
+  for (std::size_t p = 0; p < job.specs.size(); ++p) {
+    const auto parts = job.specs[p].stored_parts();
+    for (auto kind : state_kinds(job, job.parameters[p].buffer)) {
+      for (const auto& part : *parts) keys.insert(state_key(kind, job.options.optimizer.kind, part.key));
+    }
+  }
+  return keys;
+}
+
+}  // namespace troupe::actors

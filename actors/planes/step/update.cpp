@@ -1,0 +1,127 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "actors/planes/step/data_plane_state.hpp"
+#include "actors/roles/machine.hpp"
+#include "gpu/kernels.hpp"
+
+namespace troupe::actors {
+
+DataPlane::State::State(gpu::Device& on, const Job& planned, Options given)
+    : device(on),
+      job(planned),
+      options(std::move(given)),
+      finishing(core::finishing_program(planned.lanes)) {}
+
+int DataPlane::State::slot_of(core::Lane lane) const {
+  return is_ordered() ? core::lane_slot(lane, held(), job.options.lanes) : 0;
+}
+
+int DataPlane::State::reduced_slots() const {
+  return is_ordered() ? static_cast<int>(core::subtree_roots(held(), job.options.lanes).size()) : 1;
+}
+
+float DataPlane::State::scale() const {
+  if (!job.options.average) return 1.0F;
+  return 1.0F / static_cast<float>(job.options.lanes * job.options.microbatches);
+}
+
+void DataPlane::State::adopt(std::uint32_t bucket) {
+  adopt(bucket, state_range(job, bucket, rank()));
+}
+
+void DataPlane::State::adopt(std::uint32_t bucket, core::ElementRange part) {
+  if (!arena.has_own_master(bucket)) return;
+  const auto buffer = job.buckets[bucket].buffer;
+  const auto first = static_cast<std::size_t>(part.start - state_range(job, bucket, rank()).start);
+  const gpu::Elements master{arena.master(bucket), core::DType::f32};
+  gpu::cast({arena.parameters(buffer, part), job.buffers[buffer].dtype},
+            master.part(first, static_cast<std::size_t>(part.size())), update.get());
+}
+
+/// A stretch of a shard that one parameter fills: the unit of optimizer settings.
+struct DataPlane::State::Segment {
+  core::ElementRange in_buffer;
+  std::int64_t in_shard = 0;
+  bool weight_decay = true;
+};
+
+std::vector<DataPlane::State::Segment> DataPlane::State::segments(std::uint32_t bucket) const {
+  const auto& place = job.buckets[bucket];
+  auto range = job.optimizer_is_sharded() ? job.shard(bucket, rank()) : place.range;
+  std::vector<Segment> found;
+  for (auto parameter : place.parameters) {
+    const auto& whole = job.parameters[parameter].range;
+    core::ElementRange part{std::max(whole.start, range.start), std::min(whole.end, range.end)};
+    if (part.size() <= 0) continue;
+    found.push_back({part, part.start - range.start, job.specs[parameter].weight_decay});
+  }
+  return found;
+}
+
+void DataPlane::State::step_segment(std::uint32_t bucket, const Segment& segment, const StepShard& work,
+                                    std::int64_t step) {
+  const auto& place = job.buckets[bucket];
+  const auto& buffer = job.buffers[place.buffer];
+  const auto& settings = job.options.optimizer;
+  auto part = [&](gpu::BufferView whole) {
+    return whole.bytes == 0
+               ? whole
+               : whole.subview(static_cast<std::size_t>(segment.in_shard) * sizeof(float),
+                               static_cast<std::size_t>(segment.in_buffer.size()) * sizeof(float));
+  };
+  gpu::ParameterStep parameter;
+  parameter.gradient = {arena.gradients(place.buffer, 0, segment.in_buffer), buffer.gradient_dtype};
+  parameter.gradient_factor = static_cast<float>(work.clip_factor);
+  parameter.master = part(arena.master(bucket));
+  if (arena.has_own_master(bucket)) {
+    parameter.parameter = {arena.parameters(place.buffer, segment.in_buffer), buffer.dtype};
+  }
+  double weight_decay = segment.weight_decay ? settings.weight_decay : 0;
+  auto first = part(arena.first_moment(bucket));
+  if (settings.kind == OptimizerKind::sgd) {
+    gpu::sgd_step({work.learning_rate, settings.momentum, weight_decay, false}, parameter, first,
+                  update.get());
+    return;
+  }
+  gpu::AdamOptions adam;
+  adam.learning_rate = work.learning_rate;
+  adam.beta1 = settings.beta1;
+  adam.beta2 = settings.beta2;
+  adam.epsilon = settings.epsilon;
+  adam.weight_decay = weight_decay;
+  adam.decoupled_weight_decay = settings.kind == OptimizerKind::adamw;
+  gpu::adam_step(adam, step, parameter, {first, part(arena.second_moment(bucket))}, update.get());
+}
+
+void DataPlane::State::step_shard(const StepShard& work) {
+  auto& state = *buckets[work.bucket];
+  const auto& place = job.buckets[work.bucket];
+  update->wait(state.exchanged.get());
+  if (compute) update->wait(read.get());
+  // ParameterShards enqueue at the same time, so that the tasks of two buckets may take turns.
+  update->notify([this, &state] {
+    state.update_began = device.now();
+    updating.begin(state.update_began);
+  });
+  if (work.commit) {
+    auto step = state.optimizer_steps.load() + 1;
+    for (const auto& segment : segments(work.bucket)) step_segment(work.bucket, segment, work, step);
+    state.optimizer_steps = step;
+  }
+  // Those above were cleared when they were merged.
+  for (int slot = 0; slot < reduced_slots(); ++slot)
+    gpu::zero(arena.gradients(place.buffer, slot, place.range), update.get());
+  update->record(state.updated.get());
+  update->notify([this, &state, work] {
+    auto now = device.now();
+    updating.end(now);
+    trace_span("update", fmt::format("optimizer bucket {}", work.bucket), state.update_began, now,
+               bucket_flow(work.step.value, work.bucket));
+    say(messages::Role::parameter_shard, work.bucket, messages::ShardStepped{work.step, work.bucket});
+  });
+}
+
+}  // namespace troupe::actors

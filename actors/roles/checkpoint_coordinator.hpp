@@ -1,0 +1,91 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/roles/machine.hpp"
+#include "core/checkpoint/save_plan.hpp"
+#include "messages/checkpoint.hpp"
+
+namespace troupe::actors {
+
+/// What to do with a save that begins while another one is not over.
+enum class WhenBusy : std::uint8_t { queue, refuse };
+
+struct CheckpointCoordinatorConfig {
+  core::WorldSize world{1};
+  /// Of each phase of a save: announcing, writing, committing.
+  std::chrono::nanoseconds deadline = std::chrono::minutes(30);
+  WhenBusy when_busy = WhenBusy::queue;
+  std::uint64_t save_seed = 0;  ///< names saves apart from those of other jobs in the same directory
+};
+
+/// Plans saves and commits them, in rank 0's process: idle -> gathering -> preparing -> writing -> committing
+/// -> idle. One save at a time; a save fails as a whole with the first failure of any rank.
+///
+/// CK-1: a save is committed only after every rank has said that its files are durable. CK-5: every rank is
+/// told the end of every save it announced, the same end.
+class CheckpointCoordinatorMachine final : public Machine {
+ public:
+  explicit CheckpointCoordinatorMachine(CheckpointCoordinatorConfig config);
+
+  void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  void timer(TimerId id, Outbox& outbox) override;
+  std::string_view state() const override;
+  std::string waiting_for() const override;
+
+ private:
+  enum class State : std::uint8_t { idle, gathering, preparing, writing, committing };
+  static constexpr TimerId kDeadline = 0;
+  using Structure = std::shared_ptr<const core::SaveStructure>;  // of the ranks that have it, and the plan
+
+  struct Save {
+    std::map<core::Rank, messages::SaveAnnounced> announced;
+    std::optional<messages::SaveOver> over;  ///< known before everybody has announced it
+  };
+  struct Parts {
+    std::vector<std::string> texts;
+    std::size_t missing = 0;
+  };
+
+  void on(const messages::SaveAnnounced& announced, Outbox& outbox);
+  void on(const messages::StructurePart& part, Outbox& outbox);
+  void on(const messages::SaveDirectoryMade& made, Outbox& outbox);
+  void on(const messages::FilesDurable& durable, Outbox& outbox);
+  void on(const messages::SaveCommitDone& done, Outbox& outbox);
+  void begin_next(Outbox& outbox);
+  void plan_when_ready(Outbox& outbox);
+  core::Result<void> plan();
+  void commit(Outbox& outbox);
+  core::Result<std::string> manifest() const;
+  std::string common_warning() const;
+  void finish(messages::Failure failure, Outbox& outbox);
+  /// The rank could not do its part.
+  void finish_for(core::Rank rank, messages::Failure failure, Outbox& outbox);
+  void tell(core::Rank rank, messages::Message message, Outbox& outbox) const;
+  std::vector<core::Rank> missing() const;
+  bool is_member(core::Rank rank) const { return rank.value >= 0 && rank.value < config_.world.value; }
+  const Save& active() const { return saves_.at(sequence_); }
+
+  CheckpointCoordinatorConfig config_;
+  State state_ = State::idle;
+  std::uint64_t sequence_ = 0;  ///< of the save that is worked on
+  core::Step step_{};
+  std::string directory_;
+  std::map<std::uint64_t, Save> saves_;  ///< at most one a rank beyond the one that is worked on, and refused
+                                         ///< ones that a rank has not announced yet
+  std::map<core::Rank, std::uint64_t> last_announced_;
+  std::map<std::uint64_t, Structure> structures_;  ///< by hash; those of the last plan
+  std::map<std::uint64_t, Parts> arriving_;
+  std::vector<std::uint64_t> planned_hashes_;  ///< per rank, what plan_ was made for
+  core::SavePlan plan_;
+  std::map<core::Rank, core::WrittenShards> durable_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/roles/machine.hpp"
+#include "core/ids.hpp"
+
+namespace troupe::actors {
+
+/// What the Conductor must know of an entry of the collective plan.
+struct ConductorEntry {
+  std::string name;         ///< for people: "reduce_scatter of bucket 3"
+  messages::Address owner;  ///< gets CollectiveDone
+  /// Entries that publish parameters are passed over when the step is not committed.
+  bool only_if_committed = false;
+};
+
+struct ConductorConfig {
+  core::Rank rank{};
+  std::vector<ConductorEntry> entries;  ///< of one step, in plan order
+  /// A launched collective that is not over after twice this long is called hung.
+  std::chrono::nanoseconds deadline = std::chrono::seconds(60);
+};
+
+/// The only place that launches collectives: idle | launching | waiting | aborting.
+///
+/// CO-1: launches follow the plan: entry k of a step is launched only when it is ready and everything before
+/// it, of this and of all earlier steps, was launched or passed over. Readiness may come in any order. All
+/// ranks have the same plan, so no two ranks can wait for each other's later entry.
+class ConductorMachine final : public Machine {
+ public:
+  explicit ConductorMachine(ConductorConfig config);
+
+  void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  void timer(TimerId id, Outbox& outbox) override;
+  std::string_view state() const override;
+  std::string waiting_for() const override;
+
+  /// Where the cursor stands: the step and the entry that is launched next.
+  core::Step cursor_step() const { return step_; }
+  std::uint32_t cursor_entry() const { return next_; }
+
+ private:
+  struct InFlight {
+    core::Step step;
+    std::uint32_t entry;
+    std::uint64_t sequence;
+  };
+  static constexpr TimerId kWatchdog = 0;
+
+  void on(const messages::StepBegan& begun, Outbox& outbox);
+  void on(const messages::CollectiveReady& ready, Outbox& outbox);
+  void on(const messages::CollectiveDone& done, Outbox& outbox);
+  void on(const messages::StepDecided& decided, Outbox& outbox);
+  void advance(Outbox& outbox);
+  void fail(const InFlight& culprit, messages::Failure failure, Outbox& outbox);
+
+  ConductorConfig config_;
+  std::vector<core::Step> ready_;  ///< per entry, the latest step it is ready for
+  core::Step step_{-1};
+  std::uint32_t next_ = 0;
+  std::uint64_t sequence_ = 0;
+  std::deque<InFlight> in_flight_;  // at most the entries of two steps
+  std::uint64_t watched_ = 0;       ///< the launch the watchdog saw in flight when it was armed
+  bool watching_ = false;
+  core::Step refused_step_{-1};
+  bool aborting_ = false;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,187 @@
+#include "actors/roles/coordinator.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace troupe::actors {
+
+using messages::Role;
+
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
+
+CoordinatorMachine::CoordinatorMachine(CoordinatorConfig config) : config_(config) {}
+
+void CoordinatorMachine::start(Outbox& outbox) {
+  outbox.arm(kJoinTimer, config_.join_deadline);
+}
+
+void CoordinatorMachine::timer(TimerId, Outbox& outbox) {
+  if (state_ != State::forming) return;
+  auto seconds = std::chrono::duration<double>(config_.join_deadline).count();
+  refuse(
+      {core::Errc::timeout,
+       fmt::format("the job did not form within {} s: rank 0 still waits for {}; start what is missing, or "
+                   "look into its log",
+                   seconds, waiting_for())},
+      outbox);
+}
+
+void CoordinatorMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
+  dispatch(envelope.body, Overloaded{[&](const messages::Join& m) { on(m, outbox); },
+                                     [&](const messages::PlanHashes& m) { on(m, outbox); },
+                                     [&](const messages::PlanLines& m) { on(m, outbox); },
+                                     [&](const messages::Leave& m) { on(m, outbox); },
+                                     [&](const messages::RankFailed& m) { fence(m.rank, m.failure, outbox); },
+                                     [&](const messages::PeerLost& m) {
+                                       if (!left_.contains(m.rank)) fence(m.rank, m.failure, outbox);
+                                     },
+                                     [&](const messages::StoreSet& m) { on(m, outbox); },
+                                     [&](const messages::StoreGet& m) { on(m, envelope.from, outbox); }});
+}
+
+void CoordinatorMachine::on(const messages::Join& join, Outbox& outbox) {
+  if (state_ != State::forming) {
+    messages::Failure late{true, core::Errc::stale_epoch,
+                           fmt::format("rank {} asks to join, but this epoch is {}; it can come in with the "
+                                       "next one",
+                                       join.rank.value, state())};
+    outbox.send({join.rank, Role::rank_supervisor, 0},
+                messages::Refused{failure_.failed ? failure_ : std::move(late)});
+    return;
+  }
+  joined_[join.rank] = join;
+  if (join.world != config_.world) {
+    refuse(
+        {core::Errc::mismatch,
+         fmt::format("rank {} was started for {} ranks, rank 0 for {}: start all ranks with one WORLD_SIZE",
+                     join.rank.value, join.world.value, config_.world.value)},
+        outbox);
+    return;
+  }
+  if (joined_.size() == static_cast<std::size_t>(config_.world.value)) compare(outbox);
+}
+
+void CoordinatorMachine::compare(Outbox& outbox) {
+  const auto& first = joined_.begin()->second;
+  for (const auto& [rank, join] : joined_) {
+    if (join.configuration != first.configuration) {
+      refuse(
+          {core::Errc::mismatch,
+           fmt::format("rank {} runs with other settings than rank 0; the first difference is {}", rank.value,
+                       first_difference(lines_of(first.configuration), lines_of(join.configuration)))},
+          outbox);
+      return;
+    }
+    if (join.plan_hash == first.plan_hash) continue;
+    search_.emplace(first.rank, rank);
+    ask_for_plans(outbox);
+    return;
+  }
+  state_ = State::running;
+  messages::Welcome welcome;
+  for (const auto& [rank, join] : joined_) welcome.members.push_back(rank);
+  tell_all(welcome, outbox);
+}
+
+void CoordinatorMachine::ask_for_plans(Outbox& outbox) const {
+  for (auto rank : search_->ranks()) outbox.send({rank, Role::rank_supervisor, 0}, search_->wanted());
+}
+
+void CoordinatorMachine::on(const messages::PlanHashes& hashes, Outbox& outbox) {
+  if (state_ == State::forming && search_ && search_->add(hashes)) ask_for_plans(outbox);
+}
+
+void CoordinatorMachine::on(const messages::PlanLines& lines, Outbox& outbox) {
+  if (state_ != State::forming || !search_) return;
+  const auto difference = search_->add(lines);
+  if (!difference) return;
+  refuse(
+      {core::Errc::mismatch, fmt::format("rank {} plans another step than rank 0; the first difference is {}",
+                                         search_->ranks()[1].value, *difference)},
+      outbox);
+}
+
+void CoordinatorMachine::refuse(core::Error error, Outbox& outbox) {
+  state_ = State::fenced;
+  failure_ = messages::failure_of(error);
+  tell_all(messages::Refused{failure_}, outbox);
+}
+
+void CoordinatorMachine::fence(core::Rank culprit, messages::Failure failure, Outbox& outbox) {
+  if (state_ == State::fenced || state_ == State::closed) return;
+  state_ = State::fenced;
+  failure_ = std::move(failure);
+  tell_all(messages::Fence{culprit, failure_}, outbox);
+}
+
+void CoordinatorMachine::on(const messages::Leave& leave, Outbox& outbox) {
+  left_.insert(leave.rank);
+  if (state_ != State::running || left_.size() < joined_.size()) return;
+  state_ = State::closed;
+  tell_all(messages::Farewell{static_cast<std::uint32_t>(joined_.size())}, outbox);
+}
+
+void CoordinatorMachine::on(const messages::StoreSet& set, Outbox& outbox) {
+  store_[set.key] = set.value;
+  auto answered = [&](const auto& waiting) {
+    if (waiting.second.key != set.key) return false;
+    outbox.send(waiting.first, messages::StoreValue{waiting.second.request, set.value});
+    return true;
+  };
+  waiting_gets_.erase(std::remove_if(waiting_gets_.begin(), waiting_gets_.end(), answered),
+                      waiting_gets_.end());
+}
+
+void CoordinatorMachine::on(const messages::StoreGet& get, const messages::Address& from, Outbox& outbox) {
+  auto found = store_.find(get.key);
+  if (found == store_.end()) {
+    waiting_gets_.emplace_back(from, get);
+  } else {
+    outbox.send(from, messages::StoreValue{get.request, found->second});
+  }
+}
+
+void CoordinatorMachine::tell_all(const messages::Message& message, Outbox& outbox) const {
+  // Rank 0, whose process this is, comes last: hearing of an end, it may end itself.
+  for (auto member = joined_.rbegin(); member != joined_.rend(); ++member) {
+    outbox.send({member->first, Role::rank_supervisor, 0}, message);
+  }
+}
+
+std::string_view CoordinatorMachine::state() const {
+  switch (state_) {
+    case State::forming:
+      return "forming";
+    case State::running:
+      return "running";
+    case State::fenced:
+      return "fenced";
+    case State::closed:
+      return "closed";
+  }
+  return "forming";
+}
+
+std::string CoordinatorMachine::waiting_for() const {
+  std::string missing;
+  bool forming = state_ == State::forming;
+  if (!forming && (state_ != State::running || left_.empty())) return {};
+  for (std::int32_t rank = 0; rank < config_.world.value; ++rank) {
+    bool here = forming ? joined_.contains({rank}) : left_.contains({rank});
+    if (!here) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return fmt::format("rank {} to {}", missing, forming ? "join" : "finish");
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "actors/roles/machine.hpp"
+#include "actors/roles/plan_search.hpp"
+#include "core/ids.hpp"
+
+namespace troupe::actors {
+
+struct CoordinatorConfig {
+  core::WorldSize world{1};
+  /// For all ranks to join; then the job is refused, and the ranks that are missing are named.
+  std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
+};
+
+/// Membership of the job, in rank 0's process: forming -> running -> closed, and from everywhere -> fenced.
+///
+/// CD-1: nobody is welcomed before all ranks are here with the same plan and configuration. CD-2: after a
+/// fence nobody is welcomed, and every member is told the first culprit and its reason, once.
+class CoordinatorMachine final : public Machine {
+ public:
+  explicit CoordinatorMachine(CoordinatorConfig config);
+
+  void start(Outbox& outbox) override;
+  void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  void timer(TimerId id, Outbox& outbox) override;
+  std::string_view state() const override;
+  std::string waiting_for() const override;
+
+ private:
+  enum class State : std::uint8_t { forming, running, fenced, closed };
+  static constexpr TimerId kJoinTimer = 0;
+
+  void on(const messages::Join& join, Outbox& outbox);
+  void on(const messages::PlanHashes& hashes, Outbox& outbox);
+  void on(const messages::PlanLines& lines, Outbox& outbox);
+  void on(const messages::Leave& leave, Outbox& outbox);
+  void on(const messages::StoreGet& get, const messages::Address& from, Outbox& outbox);
+  void on(const messages::StoreSet& set, Outbox& outbox);
+  void compare(Outbox& outbox);
+  void ask_for_plans(Outbox& outbox) const;
+  void refuse(core::Error error, Outbox& outbox);
+  void fence(core::Rank culprit, messages::Failure failure, Outbox& outbox);
+  void tell_all(const messages::Message& message, Outbox& outbox) const;
+
+  CoordinatorConfig config_;
+  State state_ = State::forming;
+  std::map<core::Rank, messages::Join> joined_;
+  std::optional<PlanSearch> search_;  ///< once a rank has another plan than rank 0
+  std::set<core::Rank> left_;
+  messages::Failure failure_;  ///< why the epoch is over, once it is fenced
+  std::map<std::string, std::string> store_;
+  std::vector<std::pair<messages::Address, messages::StoreGet>>
+      waiting_gets_;  // at most one a rank and group
+};
+
+}  // namespace troupe::actors

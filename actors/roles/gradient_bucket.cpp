@@ -1,0 +1,153 @@
+#include "actors/roles/gradient_bucket.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/check.hpp"
+
+namespace troupe::actors {
+
+using messages::Role;
+
+GradientBucketMachine::GradientBucketMachine(GradientBucketConfig config)
+    : config_(std::move(config)), counts_(config_.parameters.size(), 0) {
+  CHECK(config_.parameters.size() == config_.names.size(), "every parameter of a bucket has a name");
+  CHECK(!config_.lanes.empty(), "a rank plays at least one lane");
+  CHECK(!config_.entries.empty(), "some collective brings the reduced gradient");
+}
+
+void GradientBucketMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
+  dispatch(envelope.body, Overloaded{[&](const messages::StepBegan& m) { on(m); },
+                                     [&](const messages::GradientReady& m) { on(m, outbox); },
+                                     [&](const messages::LaneEnded& m) { on(m, outbox); },
+                                     [&](const messages::ShardStepped& m) { on(m, outbox); },
+                                     [&](const messages::CollectiveDone& m) { on(m, outbox); }});
+}
+
+void GradientBucketMachine::on(const messages::StepBegan& begun) {
+  if (begun.step <= step_) return;
+  step_ = begun.step;
+  state_ = State::counting;
+  lane_index_ = 0;
+  lane_complete_ = false;
+  entries_done_ = 0;
+  refusal_.clear();
+  std::fill(counts_.begin(), counts_.end(), 0);
+  if (expected_) outstanding_ = std::accumulate(expected_->begin(), expected_->end(), 0u);
+}
+
+bool GradientBucketMachine::is_current(core::Step step, core::Lane lane) const {
+  return step == step_ && lane_index_ < config_.lanes.size() && lane == config_.lanes[lane_index_];
+}
+
+void GradientBucketMachine::on(const messages::GradientReady& ready, Outbox& outbox) {
+  if (!is_current(ready.step, ready.lane)) return;
+  auto found = std::find(config_.parameters.begin(), config_.parameters.end(), ready.parameter);
+  if (found == config_.parameters.end()) return;
+  auto index = static_cast<std::size_t>(found - config_.parameters.begin());
+  counts_[index] += 1;
+  if (!expected_) return;
+  if (counts_[index] > (*expected_)[index]) {
+    refuse(fmt::format("parameter {} gave {} gradients in lane {}, in the first lane of the job it gave {}",
+                       config_.names[index], counts_[index], ready.lane.value, (*expected_)[index]));
+    return;
+  }
+  outstanding_ -= 1;
+  if (outstanding_ == 0 && config_.overlap) complete_lane(outbox);
+}
+
+void GradientBucketMachine::on(const messages::LaneEnded& ended, Outbox& outbox) {
+  if (!is_current(ended.step, ended.lane)) return;
+  learn_or_check();
+  if (!lane_complete_) complete_lane(outbox);
+  lane_complete_ = false;
+  lane_index_ += 1;
+  std::fill(counts_.begin(), counts_.end(), 0);
+  outstanding_ = std::accumulate(expected_->begin(), expected_->end(), 0u);
+  if (lane_index_ < config_.lanes.size()) return;
+  outbox.send(peer(Role::rank_supervisor), messages::BucketReady{step_, config_.bucket, refusal_});
+}
+
+void GradientBucketMachine::learn_or_check() {
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    std::uint32_t wanted = expected_ ? (*expected_)[i] : 1;
+    if (counts_[i] >= wanted || config_.unused == UnusedParameters::zeros) continue;
+    refuse(
+        fmt::format("parameter {} gave {} of {} gradients in lane {}: it was not used in this step's loss; "
+                    "declare unused parameters as zeros if that is meant",
+                    config_.names[i], counts_[i], wanted, config_.lanes[lane_index_].value));
+  }
+  if (expected_) return;
+  expected_ = counts_;
+  for (auto& count : *expected_) count = std::max(count, 1u);
+}
+
+void GradientBucketMachine::complete_lane(Outbox& outbox) {
+  lane_complete_ = true;
+  due_.push_back(config_.lanes[lane_index_]);
+  prepare_due(outbox);
+}
+
+void GradientBucketMachine::on(const messages::ShardStepped& stepped, Outbox& outbox) {
+  if (stepped.step != not_cleared_) return;
+  not_cleared_.reset();
+  prepare_due(outbox);
+}
+
+void GradientBucketMachine::prepare_due(Outbox& outbox) {
+  if (not_cleared_) return;
+  for (auto lane : std::exchange(due_, {})) {
+    bool last = lane == config_.lanes.back();
+    outbox.perform(PrepareBucket{step_, config_.bucket, lane, last});
+    if (!last) continue;
+    not_cleared_ = step_;
+    state_ = State::ready;
+    for (auto entry : config_.entries)
+      outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, entry});
+  }
+}
+
+void GradientBucketMachine::on(const messages::CollectiveDone& done, Outbox& outbox) {
+  if (done.step != step_ || state_ != State::ready || done.failure.failed) return;
+  entries_done_ += 1;
+  if (entries_done_ < config_.entries.size()) return;
+  state_ = State::reduced;
+  outbox.send(peer(Role::rank_supervisor), messages::BucketReduced{step_, config_.bucket});
+}
+
+void GradientBucketMachine::refuse(std::string reason) {
+  if (refusal_.empty()) refusal_ = std::move(reason);
+}
+
+std::string_view GradientBucketMachine::state() const {
+  switch (state_) {
+    case State::idle:
+      return "idle";
+    case State::counting:
+      return "counting";
+    case State::ready:
+      return "ready";
+    case State::reduced:
+      return "reduced";
+  }
+  return "idle";
+}
+
+std::string GradientBucketMachine::waiting_for() const {
+  if (state_ == State::ready) return fmt::format("the reduction of step {}", step_.value);
+  if (state_ != State::counting) return {};
+  if (!due_.empty()) return fmt::format("the update of step {}", not_cleared_->value);
+  std::string missing;
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    if (counts_[i] >= (expected_ ? (*expected_)[i] : 1)) continue;
+    missing += missing.empty() ? "" : ", ";
+    missing += config_.names[i];
+  }
+  return missing.empty() ? fmt::format("the end of the lane of step {}", step_.value)
+                         : fmt::format("gradients of step {}: {}", step_.value, missing);
+}
+
+}  // namespace troupe::actors

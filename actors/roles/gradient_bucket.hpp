@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/roles/machine.hpp"
+#include "core/ids.hpp"
+
+namespace troupe::actors {
+
+/// What a parameter without a gradient means.
+enum class UnusedParameters : std::uint8_t {
+  refuse,  ///< the step is not committed on any rank, and the error names the parameter
+  zeros,   ///< it counts as zeros
+};
+
+struct GradientBucketConfig {
+  core::Rank rank{};
+  std::uint32_t bucket = 0;
+  std::vector<std::uint32_t> parameters;
+  std::vector<std::string> names;  ///< of the parameters, in the same order, for messages
+  std::vector<core::Lane> lanes;   ///< that this rank plays, in order
+  /// The plan's entries that bring the reduced gradient, in plan order; at least one.
+  std::vector<std::uint32_t> entries;
+  bool overlap = true;  ///< launch from backward; otherwise when backward is over
+  UnusedParameters unused = UnusedParameters::refuse;
+};
+
+/// Counts the gradients of one bucket and says when it may be reduced: counting -> ready -> reduced.
+///
+/// How often each parameter's gradient comes in a lane is learned in the first lane; from then on the bucket
+/// is ready with the last expected one (GB-1: a bucket is launched once a step, after exactly the learned
+/// number of gradients of its last lane). GB-2: "reduced" is said only after the collective's completion.
+/// GB-3: nothing of a step is prepared before the shard was stepped in the step before, which clears the
+/// bucket's gradients. A trainer that reads none of the bucket's parameters does not wait for that.
+class GradientBucketMachine final : public Machine {
+ public:
+  explicit GradientBucketMachine(GradientBucketConfig config);
+
+  void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  std::string_view state() const override;
+  std::string waiting_for() const override;
+
+ private:
+  enum class State : std::uint8_t { idle, counting, ready, reduced };
+
+  void on(const messages::StepBegan& begun);
+  void on(const messages::GradientReady& ready, Outbox& outbox);
+  void on(const messages::LaneEnded& ended, Outbox& outbox);
+  void on(const messages::ShardStepped& stepped, Outbox& outbox);
+  void on(const messages::CollectiveDone& done, Outbox& outbox);
+
+  bool is_current(core::Step step, core::Lane lane) const;
+  void complete_lane(Outbox& outbox);
+  void prepare_due(Outbox& outbox);
+  void learn_or_check();
+  void refuse(std::string reason);
+  messages::Address peer(messages::Role role) const { return {config_.rank, role, 0}; }
+
+  GradientBucketConfig config_;
+  State state_ = State::idle;
+  core::Step step_{-1};
+  std::size_t lane_index_ = 0;
+  bool lane_complete_ = false;
+  std::vector<core::Lane> due_;            ///< complete, and to be prepared in this order
+  std::optional<core::Step> not_cleared_;  ///< whose gradients still lie where the next ones go
+  std::vector<std::uint32_t> counts_;
+  std::uint32_t outstanding_ = 0;  ///< gradients of this lane still expected; meaningful once learned
+  std::optional<std::vector<std::uint32_t>> expected_;
+  std::size_t entries_done_ = 0;
+  std::string refusal_;
+};
+
+}  // namespace troupe::actors

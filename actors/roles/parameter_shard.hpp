@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/roles/machine.hpp"
+#include "core/ids.hpp"
+
+namespace troupe::actors {
+
+struct ParameterShardConfig {
+  core::Rank rank{};
+  std::uint32_t bucket = 0;
+  /// The plan's entry that gathers the updated bucket; none when every rank updates all of it.
+  std::optional<std::uint32_t> gather_entry;
+};
+
+/// This rank's shard of a bucket's parameters and optimizer state: gathered -> updating -> gathering ->
+/// gathered.
+///
+/// PS-1: between the optimizer's step and the end of the gather the bucket is not published: whoever asked
+/// for it waits. PS-2: each decided step is applied once, in order, after the bucket of the one before is
+/// published. CK-6: a save that began after step s sees the state of after s: a later step is applied only
+/// when the save has what it needs.
+class ParameterShardMachine final : public Machine {
+ public:
+  explicit ParameterShardMachine(ParameterShardConfig config);
+
+  void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  std::string_view state() const override;
+  std::string waiting_for() const override;
+
+ private:
+  enum class State : std::uint8_t { gathered, updating, gathering };
+
+  void on(const messages::StepDecided& decided, Outbox& outbox);
+  void on(const messages::SaveBegan& begun, messages::Role writer, Outbox& outbox);
+  void on(const messages::BucketStaged& staged, messages::Role writer, Outbox& outbox);
+  void apply_next(Outbox& outbox);
+  void apply(const messages::StepDecided& decided, Outbox& outbox);
+  void say_held(Outbox& outbox);
+  void on(const messages::ShardStepped& stepped, Outbox& outbox);
+  void on(const messages::CollectiveDone& done, Outbox& outbox);
+  void publish(Outbox& outbox);
+  messages::Address peer(messages::Role role) const { return {config_.rank, role, 0}; }
+
+  ParameterShardConfig config_;
+  State state_ = State::gathered;
+  core::Step step_{-1};
+  struct Hold {
+    messages::Role writer{};  ///< who needs the bucket; each counts its own saves
+    std::uint64_t sequence = 0;
+    core::Step step{};  ///< the save wants the state of after it
+    bool said = false;
+  };
+  std::vector<Hold> holds_;  ///< of saves that have not staged the bucket yet
+  /// Not applied yet. One at most, as long as the next step's reduction waits for this one's update.
+  std::deque<messages::StepDecided> decided_;
+  bool gathers_ = false;    ///< this step's update is followed by a gather
+  bool stepped_ = false;    ///< the optimizer is through
+  bool collected_ = false;  ///< the gather is through
+};
+
+}  // namespace troupe::actors

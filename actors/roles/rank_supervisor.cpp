@@ -1,0 +1,223 @@
+#include "actors/roles/rank_supervisor.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "actors/roles/plan_search.hpp"
+
+namespace troupe::actors {
+
+using messages::Role;
+
+RankSupervisorMachine::RankSupervisorMachine(RankSupervisorConfig config) : config_(std::move(config)) {}
+
+void RankSupervisorMachine::start(Outbox& outbox) {
+  outbox.send(coordinator(),
+              messages::Join{config_.rank, config_.world, config_.plan_hash, config_.configuration});
+  outbox.arm(kJoinTimer, config_.join_deadline);
+}
+
+void RankSupervisorMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
+  if (state_ == State::left) return;
+  if (state_ == State::fenced) {
+    if (!untold_) return;
+    dispatch(envelope.body,
+             Overloaded{[&](const messages::Fence& order) { tell_trainer(order.failure, outbox); },
+                        [&](const messages::PeerLost& lost) {
+                          if (lost.rank == coordinator().rank) tell_trainer(*untold_, outbox);
+                        }});
+    return;
+  }
+  on_membership(envelope.body, outbox);
+  if (state_ == State::running) on_step(envelope.body, outbox);
+}
+
+void RankSupervisorMachine::on_membership(const messages::Message& message, Outbox& outbox) {
+  dispatch(message, Overloaded{
+                        [&](const messages::PlanPartWanted& wanted) {
+                          if (wanted.block == 1) {
+                            outbox.send(coordinator(), plan_lines(config_.rank, config_.plan_lines, wanted));
+                          } else {
+                            outbox.send(coordinator(), plan_hashes(config_.rank, config_.plan_lines, wanted));
+                          }
+                        },
+                        [&](const messages::Welcome& welcome) {
+                          if (state_ != State::joining) return;
+                          state_ = State::running;
+                          outbox.cancel(kJoinTimer);
+                          outbox.send(peer(Role::trainer), welcome);
+                        },
+                        [&](const messages::Refused& refused) { fence(refused.failure, false, outbox); },
+                        [&](const messages::Fence& order) { fence(order.failure, false, outbox); },
+                        [&](const messages::PeerLost& lost) {
+                          // Only the coordinator's connection is this rank's own business; of others the
+                          // Fence speaks.
+                          if (lost.rank == coordinator().rank) fence(lost.failure, false, outbox);
+                        },
+                        [&](const messages::CollectiveFailed& failed) {
+                          if (state_ != State::leaving) fence(failed.failure, true, outbox);
+                        },
+                        [&](const messages::RankFailed& failed) { fence(failed.failure, true, outbox); },
+                        [&](const messages::Leave&) {
+                          state_ = State::leaving;
+                          outbox.send(coordinator(), messages::Leave{config_.rank});
+                        },
+                        [&](const messages::Farewell& farewell) {
+                          state_ = State::left;
+                          outbox.send(peer(Role::trainer), farewell);
+                        },
+                    });
+}
+
+void RankSupervisorMachine::timer(TimerId id, Outbox& outbox) {
+  if (id == kFenceTimer) {
+    if (untold_) tell_trainer(*untold_, outbox);
+    return;
+  }
+  if (state_ != State::joining) return;
+  fence({true, core::Errc::timeout,
+         fmt::format("the job did not form within {} s; see rank 0's log for the ranks that are missing",
+                     std::chrono::duration_cast<std::chrono::seconds>(config_.join_deadline).count())},
+        true, outbox);
+}
+
+void RankSupervisorMachine::on_step(const messages::Message& message, Outbox& outbox) {
+  dispatch(message, Overloaded{
+                        [&](const messages::StepBegan& begun) { begin(begun); },
+                        [&](const messages::BackwardFinished& finished) {
+                          if (finished.step != step_ || backward_finished_) return;
+                          backward_finished_ = true;
+                          losses_ = finished.losses;
+                          wishes_ = finished.wishes;
+                          if (refusal_.empty()) refusal_ = finished.refusal;
+                          prepare_verdict_when_ready(outbox);
+                        },
+                        [&](const messages::BucketReady& ready) {
+                          if (ready.step != step_) return;
+                          buckets_ready_ += 1;
+                          if (refusal_.empty()) refusal_ = ready.refusal;
+                          prepare_verdict_when_ready(outbox);
+                        },
+                        [&](const messages::BucketReduced& reduced) {
+                          if (reduced.step != step_) return;
+                          buckets_reduced_ += 1;
+                          decide_when_ready(outbox);
+                        },
+                        [&](const messages::VerdictArrived& arrived) {
+                          if (arrived.step != step_ || phase_ != Phase::verdict) return;
+                          verdict_arrived_ = true;
+                          verdict_ = arrived.verdict;
+                          decide_when_ready(outbox);
+                        },
+                        [&](const messages::ShardUpdated& updated) {
+                          if (updated.step != updating_) return;
+                          shards_updated_ += 1;
+                          if (shards_updated_ < config_.buckets) return;
+                          outbox.send(peer(Role::trainer), messages::StepCommitted{updating_});
+                        },
+                    });
+}
+
+void RankSupervisorMachine::begin(const messages::StepBegan& begun) {
+  if (begun.step <= step_) return;
+  step_ = begun.step;
+  learning_rate_ = begun.learning_rate;
+  phase_ = Phase::backward;
+  buckets_ready_ = buckets_reduced_ = 0;
+  backward_finished_ = verdict_arrived_ = false;
+  refusal_.clear();
+}
+
+void RankSupervisorMachine::prepare_verdict_when_ready(Outbox& outbox) {
+  if (phase_ != Phase::backward || !backward_finished_ || buckets_ready_ < config_.buckets) return;
+  phase_ = Phase::verdict;
+  outbox.perform(PrepareVerdict{step_, losses_, !refusal_.empty(), wishes_});
+  outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, config_.verdict_entry});
+}
+
+void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
+  if (phase_ != Phase::verdict || !verdict_arrived_ || buckets_reduced_ < config_.buckets) return;
+  phase_ = Phase::idle;
+  updating_ = step_;
+  shards_updated_ = 0;
+  auto decided = decision();
+  outbox.send(peer(Role::conductor), decided);
+  // In the order of forward, which begins with the last bucket: what is read first is updated first.
+  for (std::uint32_t bucket = config_.buckets; bucket-- > 0;) {
+    outbox.send(peer(Role::parameter_shard, bucket), decided);
+  }
+  outbox.send(peer(Role::trainer), std::move(decided));
+}
+
+messages::StepDecided RankSupervisorMachine::decision() const {
+  messages::StepDecided decided{step_, true, {}, 1.0, learning_rate_, verdict_};
+  if (!verdict_.refusing_ranks.empty()) {
+    decided.commit = false;
+    decided.reason = fmt::format("refused by rank {}{}{}", fmt::join(verdict_.refusing_ranks, ", "),
+                                 refusal_.empty() ? "" : ": ", refusal_);
+  } else if (verdict_.nonfinite_gradients > 0) {
+    decided.commit = false;
+    decided.reason = fmt::format("{} gradient elements are NaN or Inf", verdict_.nonfinite_gradients);
+  }
+  if (config_.clip_norm > 0 && verdict_.gradient_norm > config_.clip_norm) {
+    decided.clip_factor = config_.clip_norm / (verdict_.gradient_norm + 1e-6);
+  }
+  return decided;
+}
+
+void RankSupervisorMachine::fence(messages::Failure reason, bool tell_coordinator, Outbox& outbox) {
+  bool was_member = state_ != State::joining;
+  state_ = State::fenced;
+  outbox.perform(AbortCollectives{reason});
+  outbox.send(peer(Role::conductor), messages::Fence{config_.rank, reason});
+  if (tell_coordinator) outbox.send(coordinator(), messages::RankFailed{config_.rank, reason});
+  untold_ = std::move(reason);
+  if (tell_coordinator && was_member) {
+    outbox.arm(kFenceTimer, std::chrono::seconds(1));
+  } else {
+    tell_trainer(*untold_, outbox);
+  }
+}
+
+void RankSupervisorMachine::tell_trainer(messages::Failure reason, Outbox& outbox) {
+  untold_.reset();
+  outbox.cancel(kFenceTimer);
+  outbox.send(peer(Role::trainer), messages::StepFailed{step_, std::move(reason)});
+}
+
+std::string_view RankSupervisorMachine::state() const {
+  switch (state_) {
+    case State::joining:
+      return "joining";
+    case State::running:
+      return "running";
+    case State::fenced:
+      return "fenced";
+    case State::leaving:
+      return "leaving";
+    case State::left:
+      return "left";
+  }
+  return "joining";
+}
+
+std::string RankSupervisorMachine::waiting_for() const {
+  if (state_ == State::joining) return "the coordinator's welcome";
+  if (untold_) return "the coordinator to say who failed first";
+  if (state_ == State::leaving) return "the other ranks to finish";
+  if (state_ != State::running) return {};
+  switch (phase_) {
+    case Phase::idle:
+      return "the trainer's next step";
+    case Phase::backward:
+      return fmt::format("backward of step {}: {} of {} buckets are ready, the trainer has {}", step_.value,
+                         buckets_ready_, config_.buckets, backward_finished_ ? "finished" : "not finished");
+    case Phase::verdict:
+      return fmt::format("the verdict of step {}: {} of {} buckets are reduced, the verdict has {}",
+                         step_.value, buckets_reduced_, config_.buckets,
+                         verdict_arrived_ ? "arrived" : "not arrived");
+  }
+  return {};
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/roles/machine.hpp"
+#include "core/ids.hpp"
+
+namespace troupe::actors {
+
+struct RankSupervisorConfig {
+  core::Rank rank{};
+  core::WorldSize world{1};
+  std::uint32_t buckets = 0;
+  std::uint32_t verdict_entry = 0;  ///< the plan's entry of the verdict's reduction
+  std::uint64_t plan_hash = 0;
+  std::vector<std::string> plan_lines;
+  std::string configuration;  ///< one line a setting that all ranks must share
+  double clip_norm = 0;       ///< 0: gradients are not clipped
+  std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
+};
+
+/// The lifecycle of one rank: joining -> running -> leaving -> left, and from everywhere -> fenced.
+///
+/// RS-1: every rank decides a step from the same reduced facts by the same formula, so all decide the same.
+/// RS-2: a step is decided only after every bucket is reduced and the verdict has arrived.
+/// RS-3: a fenced rank decides nothing, and its trainer is told why: by the Coordinator's word, or after a
+/// second without one.
+class RankSupervisorMachine final : public Machine {
+ public:
+  explicit RankSupervisorMachine(RankSupervisorConfig config);
+
+  void start(Outbox& outbox) override;
+  void receive(const messages::Envelope& envelope, Outbox& outbox) override;
+  void timer(TimerId id, Outbox& outbox) override;
+  std::string_view state() const override;
+  std::string waiting_for() const override;
+
+ private:
+  enum class State : std::uint8_t { joining, running, fenced, leaving, left };
+  enum class Phase : std::uint8_t { idle, backward, verdict };
+  static constexpr TimerId kJoinTimer = 0;
+  static constexpr TimerId kFenceTimer = 1;
+
+  void on_membership(const messages::Message& message, Outbox& outbox);
+  void on_step(const messages::Message& message, Outbox& outbox);
+  void begin(const messages::StepBegan& begun);
+  void prepare_verdict_when_ready(Outbox& outbox);
+  void decide_when_ready(Outbox& outbox);
+  void fence(messages::Failure reason, bool tell_coordinator, Outbox& outbox);
+  void tell_trainer(messages::Failure reason, Outbox& outbox);
+  messages::StepDecided decision() const;
+  messages::Address peer(messages::Role role, std::uint32_t index = 0) const {
+    return {config_.rank, role, index};
+  }
+  static messages::Address coordinator() { return {core::Rank{0}, messages::Role::coordinator, 0}; }
+
+  RankSupervisorConfig config_;
+  State state_ = State::joining;
+  Phase phase_ = Phase::idle;
+  core::Step step_{-1};
+  double learning_rate_ = 0;
+  std::uint32_t buckets_ready_ = 0;
+  std::uint32_t buckets_reduced_ = 0;
+  core::Step updating_{-1};  ///< the decided step whose shards are being updated, under the next backward
+  std::uint32_t shards_updated_ = 0;
+  bool backward_finished_ = false;
+  bool verdict_arrived_ = false;
+  std::string refusal_;  ///< of this rank
+  std::vector<messages::LaneLoss> losses_;
+  std::uint32_t wishes_ = 0;
+  messages::Verdict verdict_;
+  /// Why this rank is fenced, while the trainer is not told yet: it ends the process's part in the job, and
+  /// in rank 0 the Coordinator's, so the Coordinator has its say first, which names the job's first culprit.
+  std::optional<messages::Failure> untold_;
+};
+
+}  // namespace troupe::actors

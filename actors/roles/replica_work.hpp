@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/roles/exchange.hpp"
+#include "core/checkpoint/cliques.hpp"
+
+namespace troupe::actors {
+
+/// Make the directory into which the rank's own copy is written. Ends in CopyDirectoryMade.
+struct MakeCopyDirectory {
+  std::uint64_t sequence = 0;
+  core::CopyName name;
+};
+
+/// The files of the rank's own copy are whole: put its manifest there and give it its name. Ends in
+/// CopySealed.
+struct SealCopy {
+  std::uint64_t sequence = 0;
+  core::CopyName name;
+  std::string topology;  ///< JSON of a core::Value
+  std::string common;    ///< JSON of a core::Value
+  std::vector<std::uint64_t> hashes;
+};
+
+/// An exchange begins; before its first round.
+struct OpenExchange {
+  std::uint64_t exchange = 0;
+  core::CopyName name;
+  Exchange plan;
+};
+
+/// Bring this rank's part of the round into the buffer. Ends in RoundRead.
+struct ReadRound {
+  std::uint64_t exchange = 0;
+  std::uint32_t round = 0;
+  std::uint32_t credit = 0;
+};
+
+/// Gather the parts of all members. Ends in RoundShared.
+struct ShareRound {
+  std::uint64_t exchange = 0;
+  std::uint32_t round = 0;
+  std::uint32_t credit = 0;
+};
+
+/// Write what this rank keeps of the round. Ends in RoundWritten.
+struct WriteRound {
+  std::uint64_t exchange = 0;
+  std::uint32_t round = 0;
+  std::uint32_t credit = 0;
+};
+
+/// No round is left: give the copies that came their names if they are whole. Ends in ExchangeClosed.
+struct CloseExchange {
+  std::uint64_t exchange = 0;
+};
+
+/// The save counts: of those kept here it and a few before it stay, all others go. Ends in CopiesTidied.
+struct TidyCopies {
+  std::uint64_t sequence = 0;
+  core::CopyName name;
+};
+
+/// The save failed: what there is of it here goes. Ends in CopiesTidied.
+struct DiscardCopies {
+  std::uint64_t sequence = 0;
+  core::CopyName name;
+};
+
+/// What ReplicaKeeper asks of the replica plane.
+using ReplicaWork = std::variant<MakeCopyDirectory, SealCopy, OpenExchange, ReadRound, ShareRound, WriteRound,
+                                 CloseExchange, TidyCopies, DiscardCopies>;
+
+}  // namespace troupe::actors

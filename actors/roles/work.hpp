@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "actors/roles/checkpoint_work.hpp"
+#include "actors/roles/replica_work.hpp"
+#include "core/ids.hpp"
+#include "messages/failure.hpp"
+#include "messages/step.hpp"
+
+namespace troupe::actors {
+
+/// GradientBucket: this lane's gradients of the bucket are complete in the gradient buffer. Joins them to the
+/// partial sums the rank holds; after the rank's last lane brings them into the form that the collective
+/// reads. Ends in LaneMerged to the trainer unless `last`.
+struct PrepareBucket {
+  core::Step step{};
+  std::uint32_t bucket = 0;
+  core::Lane lane{};
+  bool last = false;
+};
+
+/// Conductor: enqueue entry `entry` of the plan. Ends in CollectiveDone to the Conductor.
+struct LaunchCollective {
+  core::Step step{};
+  std::uint32_t entry = 0;
+  std::uint64_t sequence = 0;
+};
+
+/// RankSupervisor: bring norm, NaN/Inf count, losses and refusals of this rank into the verdict's input. The
+/// facts of the verdict come as VerdictArrived once its collective is over.
+struct PrepareVerdict {
+  core::Step step{};
+  std::vector<messages::LaneLoss> losses;
+  bool refuse = false;
+  std::uint32_t wishes = 0;  ///< bits of messages::Wish
+};
+
+/// ParameterShard: step the optimizer on this rank's shard of the bucket and clear the bucket's gradients;
+/// with `commit` false only clear them. Ends in ShardStepped.
+struct StepShard {
+  core::Step step{};
+  std::uint32_t bucket = 0;
+  bool commit = false;
+  double learning_rate = 0;
+  double clip_factor = 1;
+};
+
+/// RankSupervisor: every running and later collective of this rank ends in this error.
+struct AbortCollectives {
+  messages::Failure reason;
+};
+
+/// What machines ask of the data plane of a step.
+using StepWork = std::variant<PrepareBucket, LaunchCollective, PrepareVerdict, StepShard>;
+
+/// What machines ask of the planes; the session's WorkRouter brings each kind to the plane that owns it.
+/// Nothing of it waits: the answer is a message.
+using Work = std::variant<StepWork, AbortCollectives, CheckpointWork, ReplicaWork>;
+
+/// The work of this kind, on its own or all that goes to one plane; null when it is another.
+template <class Kind>
+const Kind* work_if(const Work& work) {
+  auto same = [](const auto& found) -> const Kind* {
+    if constexpr (std::is_same_v<std::decay_t<decltype(found)>, Kind>) {
+      return &found;
+    } else {
+      return nullptr;
+    }
+  };
+  return std::visit(
+      [&](const auto& part) -> const Kind* {
+        if (const auto* found = same(part)) return found;
+        if constexpr (requires { part.valueless_by_exception(); }) {
+          return std::visit(same, part);
+        } else {
+          return nullptr;
+        }
+      },
+      work);
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,180 @@
+#include "actors/session/trainer_inbox.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "actors/roles/machine.hpp"
+
+namespace troupe::actors {
+
+TrainerInbox::TrainerInbox(std::uint32_t buckets, TrainerPatience& patience)
+    : patience_(patience), published_(buckets) {
+  for (auto& step : published_) step.store(-1, std::memory_order_relaxed);
+}
+
+void TrainerInbox::deliver(const messages::Envelope& envelope) {
+  std::lock_guard lock(mutex_);
+  dispatch(envelope.body,
+           Overloaded{
+               [&](const messages::Welcome&) { welcome_ = true; },
+               [&](const messages::Farewell&) { farewell_ = true; },
+               [&](const messages::StepDecided& decided) { decided_ = decided; },
+               [&](const messages::StepCommitted& committed) { committed_ = committed.step; },
+               [&](const messages::Published& published) {
+                 published_[published.bucket].store(published.step.value, std::memory_order_release);
+               },
+               [&](const messages::LaneMerged& merged) {
+                 if (merged.step != merging_step_ || merged.lane != merging_lane_) {
+                   merging_step_ = merged.step;
+                   merging_lane_ = merged.lane;
+                   merged_buckets_ = 0;
+                 }
+                 merged_buckets_ += 1;
+               },
+               [&](const messages::StoreValue& value) { store_values_.push_back(value); },
+               [&](const messages::SaveOver& over) {
+                 saves_.push_back(over);
+                 saves_over_ += 1;
+               },
+               [&](const messages::BucketStaged& staged) {
+                 auto& last = envelope.from.role == messages::Role::local_writer ? staged_locally_ : staged_;
+                 last = std::max(last, staged.sequence);
+               },
+               [&](const messages::LocalSaveOver& over) {
+                 local_saves_.push_back(over);
+                 local_saves_over_ += 1;
+               },
+               [&](const messages::RetrieveOver& over) { retrieved_ = over; },
+               [&](const messages::StateGathered& gathered) { gathered_ = gathered; },
+               [&](const messages::StepFailed& failed) {
+                 if (!failure_) failure_ = messages::error_of(failed.failure);
+               },
+           });
+  patience_.wake();
+}
+
+core::Result<void> TrainerInbox::wait(std::string what, const std::function<bool()>& ready,
+                                      std::chrono::nanoseconds deadline) {
+  std::unique_lock lock(mutex_);
+  waiting_for_ = std::move(what);
+  bool over = patience_.wait(
+      lock, [&] { return failure_.has_value() || ready(); }, deadline);
+  std::string waited_for = std::exchange(waiting_for_, {});
+  if (failure_) return tl::unexpected(*failure_);
+  if (over) return {};
+  return core::fail(core::Errc::timeout, "the trainer waited {} s for {}",
+                    std::chrono::duration_cast<std::chrono::seconds>(deadline).count(), waited_for);
+}
+
+core::Result<void> TrainerInbox::wait_welcome(std::chrono::nanoseconds deadline) {
+  return wait(
+      "all ranks to join", [&] { return welcome_; }, deadline);
+}
+
+core::Result<void> TrainerInbox::wait_farewell(std::chrono::nanoseconds deadline) {
+  return wait(
+      "all ranks to finish", [&] { return farewell_; }, deadline);
+}
+
+core::Result<messages::StepDecided> TrainerInbox::wait_decided(core::Step step,
+                                                               std::chrono::nanoseconds deadline) {
+  TRY(wait(
+      fmt::format("the decision of step {}", step.value), [&] { return decided_ && decided_->step == step; },
+      deadline));
+  std::lock_guard lock(mutex_);
+  return *decided_;
+}
+
+core::Result<void> TrainerInbox::wait_committed(core::Step step, std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("the update of step {}", step.value), [&] { return committed_ >= step; }, deadline);
+}
+
+core::Result<void> TrainerInbox::wait_published(std::uint32_t bucket, core::Step step,
+                                                std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("the parameters of bucket {} after step {}", bucket, step.value),
+      [&] { return is_published(bucket, step); }, deadline);
+}
+
+core::Result<void> TrainerInbox::wait_merged(core::Step step, core::Lane lane,
+                                             std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("the partial sums of lane {} of step {}", lane.value, step.value),
+      [&] { return merging_step_ == step && merging_lane_ == lane && merged_buckets_ == published_.size(); },
+      deadline);
+}
+
+core::Result<void> TrainerInbox::wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("save {} to end", over), [&] { return saves_over_ >= over; }, deadline);
+}
+
+std::vector<messages::SaveOver> TrainerInbox::take_saves() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(saves_, {});
+}
+
+core::Result<void> TrainerInbox::wait_local_saves(std::uint64_t over, std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("local save {} to end", over), [&] { return local_saves_over_ >= over; }, deadline);
+}
+
+core::Result<void> TrainerInbox::wait_staged(messages::Role writer, std::uint64_t save,
+                                             std::chrono::nanoseconds deadline) {
+  const auto& staged = writer == messages::Role::local_writer ? staged_locally_ : staged_;
+  return wait(
+      fmt::format("save {} to copy the trainer's own tensors", save), [&] { return staged >= save; },
+      deadline);
+}
+
+std::vector<messages::LocalSaveOver> TrainerInbox::take_local_saves() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(local_saves_, {});
+}
+
+core::Result<void> TrainerInbox::wait_retrieved(std::chrono::nanoseconds deadline) {
+  TRY(wait(
+      "lost copies to come from the clique", [&] { return retrieved_.has_value(); }, deadline));
+  std::lock_guard lock(mutex_);
+  const auto over = *std::exchange(retrieved_, std::nullopt);
+  if (over.failure.failed) return tl::unexpected(messages::error_of(over.failure));
+  return {};
+}
+
+core::Result<void> TrainerInbox::wait_gathered(std::chrono::nanoseconds deadline) {
+  TRY(wait(
+      "loaded parameters to be gathered", [&] { return gathered_.has_value(); }, deadline));
+  std::lock_guard lock(mutex_);
+  const auto gathered = *std::exchange(gathered_, std::nullopt);
+  if (gathered.failure.failed) return tl::unexpected(messages::error_of(gathered.failure));
+  return {};
+}
+
+core::Result<std::string> TrainerInbox::wait_store_value(std::uint64_t request,
+                                                         std::chrono::nanoseconds deadline) {
+  auto find = [&] {
+    return std::find_if(store_values_.begin(), store_values_.end(),
+                        [&](const messages::StoreValue& value) { return value.request == request; });
+  };
+  TRY(wait(
+      "a value of the job's store", [&] { return find() != store_values_.end(); }, deadline));
+  std::lock_guard lock(mutex_);
+  auto found = find();
+  std::string value = std::move(found->value);
+  store_values_.erase(found);
+  return value;
+}
+
+std::optional<core::Error> TrainerInbox::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+std::string TrainerInbox::waiting_for() const {
+  std::lock_guard lock(mutex_);
+  return waiting_for_;
+}
+
+}  // namespace troupe::actors

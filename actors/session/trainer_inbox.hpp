@@ -1,0 +1,86 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/shell/trainer_patience.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors {
+
+/// Where messages to the trainer arrive: they change a few facts, for which the trainer's thread waits.
+class TrainerInbox {
+ public:
+  TrainerInbox(std::uint32_t buckets, TrainerPatience& patience);
+
+  /// From any thread.
+  void deliver(const messages::Envelope& envelope);
+
+  /// All waits end with the failure's Error once the rank is fenced, and with Errc::timeout after `deadline`.
+  core::Result<void> wait_welcome(std::chrono::nanoseconds deadline);
+  core::Result<void> wait_farewell(std::chrono::nanoseconds deadline);
+  core::Result<messages::StepDecided> wait_decided(core::Step step, std::chrono::nanoseconds deadline);
+  core::Result<void> wait_committed(core::Step step, std::chrono::nanoseconds deadline);
+  core::Result<void> wait_published(std::uint32_t bucket, core::Step step, std::chrono::nanoseconds deadline);
+  /// Until all buckets have merged this lane.
+  core::Result<void> wait_merged(core::Step step, core::Lane lane, std::chrono::nanoseconds deadline);
+  /// Until so many saves of this session are over.
+  core::Result<void> wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
+  /// Ends of saves since the last call, in order.
+  std::vector<messages::SaveOver> take_saves();
+  /// As wait_saves() and take_saves(), of local saves.
+  core::Result<void> wait_local_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
+  std::vector<messages::LocalSaveOver> take_local_saves();
+  /// Until a writer (checkpoint_writer or local_writer) has copied the trainer's own tensors for this save.
+  core::Result<void> wait_staged(messages::Role writer, std::uint64_t save,
+                                 std::chrono::nanoseconds deadline);
+  /// Until the ReplicaKeeper has brought what it was asked for; the Error is its failure, or the wait's.
+  core::Result<void> wait_retrieved(std::chrono::nanoseconds deadline);
+  /// Until the parameters that all ranks have loaded are gathered.
+  core::Result<void> wait_gathered(std::chrono::nanoseconds deadline);
+  core::Result<std::string> wait_store_value(std::uint64_t request, std::chrono::nanoseconds deadline);
+
+  /// Without waiting: does the bucket hold the parameters of after `step`?
+  bool is_published(std::uint32_t bucket, core::Step step) const {
+    return published_[bucket].load(std::memory_order_acquire) >= step.value;
+  }
+  std::optional<core::Error> failure() const;
+  /// What the trainer's thread waits for at this moment; empty when it computes.
+  std::string waiting_for() const;
+
+ private:
+  core::Result<void> wait(std::string what, const std::function<bool()>& ready,
+                          std::chrono::nanoseconds deadline);
+
+  TrainerPatience& patience_;
+  std::vector<std::atomic<std::int64_t>> published_;  ///< per bucket, the step whose update it holds
+  mutable std::mutex mutex_;                          // guards everything below
+  bool welcome_ = false;
+  bool farewell_ = false;
+  std::optional<messages::StepDecided> decided_;
+  core::Step committed_{-1};
+  core::Step merging_step_{-1};
+  core::Lane merging_lane_{-1};
+  std::uint32_t merged_buckets_ = 0;
+  std::vector<messages::StoreValue> store_values_;  // at most one an open request
+  std::vector<messages::SaveOver> saves_;
+  std::uint64_t saves_over_ = 0;
+  std::vector<messages::LocalSaveOver> local_saves_;
+  std::uint64_t local_saves_over_ = 0;
+  std::uint64_t staged_ = 0;          ///< the last save whose copy of the trainer's own tensors was made
+  std::uint64_t staged_locally_ = 0;  ///< the same, of local saves
+  std::optional<messages::RetrieveOver> retrieved_;
+  std::optional<messages::StateGathered> gathered_;
+  std::optional<core::Error> failure_;
+  std::string waiting_for_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,114 @@
+#pragma once
+
+// Everything in which CAF 0.17.6 (Debian's) and 1.x differ and that Troupe uses. No other file asks for CAF's
+// version.
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/send.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/shell/role_host.hpp"
+#include "actors/shell/scheduler_policy.hpp"
+#include "messages/envelope.hpp"
+
+#if CAF_VERSION < 10000
+#include <caf/scheduler/test_coordinator.hpp>
+#endif
+
+namespace troupe::actors::caf_messages {
+
+struct TimerFired {
+  TimerId id = 0;
+  std::uint64_t generation = 0;
+};
+struct Start {};
+/// Where the answers to "who waits for whom" come together.
+class ReportCollector {
+ public:
+  void add(WaitReport report) {
+    std::lock_guard lock(mutex_);
+    reports_.push_back(std::move(report));
+    changed_.notify_all();
+  }
+  /// Until so many are there, or patience ends.
+  std::vector<WaitReport> wait(std::size_t count, std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, patience, [&] { return reports_.size() >= count; });
+    return reports_;
+  }
+
+ private:
+  std::mutex mutex_;  // guards reports_
+  std::condition_variable changed_;
+  std::vector<WaitReport> reports_;
+};
+
+struct ReportWanted {
+  std::shared_ptr<ReportCollector> collector;  // owned by who asks and by the messages on their way
+};
+
+}  // namespace troupe::actors::caf_messages
+
+#if CAF_VERSION < 1800
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::messages::Envelope)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
+#else
+CAF_BEGIN_TYPE_ID_BLOCK(troupe, first_custom_type_id)
+CAF_ADD_TYPE_ID(troupe, (troupe::messages::Envelope))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::TimerFired))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::Start))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::ReportWanted))
+CAF_END_TYPE_ID_BLOCK(troupe)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::messages::Envelope)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
+#endif
+
+namespace troupe::actors {
+
+/// Fills the options of an actor system. `workers` counts the scheduler's threads.
+inline void configure(caf::actor_system_config& config, SchedulerPolicy policy, std::size_t workers) {
+  const char* name = policy == SchedulerPolicy::sharing ? "sharing" : "testing";
+#if CAF_VERSION < 1800
+  config.set("scheduler.policy", caf::atom_from_string(name));
+  config.set("scheduler.max-threads", workers);
+  config.set("scheduler.max-throughput", std::size_t{32});
+#else
+  config.set("caf.scheduler.policy", std::string(name));
+  config.set("caf.scheduler.max-threads", workers);
+  config.set("caf.scheduler.max-throughput", std::size_t{32});
+#endif
+}
+
+/// Runs what waits in a system of the policy `testing`, where no thread does it.
+inline void run_pending([[maybe_unused]] caf::actor_system& system) {
+#if CAF_VERSION < 10000
+  auto* coordinator = dynamic_cast<caf::scheduler::test_coordinator*>(&system.scheduler());
+  if (coordinator != nullptr) coordinator->run();
+#endif
+}
+
+template <class Message>
+void tell(const caf::actor& to, Message message) {
+  caf::anon_send(to, std::move(message));
+}
+
+/// A message to oneself after a while.
+template <class Message>
+void tell_self_after(caf::event_based_actor* self, std::chrono::nanoseconds after, Message message) {
+  self->delayed_send(self, after, std::move(message));
+}
+
+}  // namespace troupe::actors

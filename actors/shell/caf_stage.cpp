@@ -1,0 +1,169 @@
+#include "actors/shell/caf_stage.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mutex>
+
+#include "actors/shell/caf_seam.hpp"
+#include "core/check.hpp"
+
+namespace troupe::actors {
+
+namespace {
+
+using messages::Envelope;
+using messages::Role;
+
+/// The shell of every role: one message at a time into the host.
+class RoleActor final : public caf::event_based_actor, private EffectSink {
+ public:
+  RoleActor(caf::actor_config& config, CafStage* stage, const CafStageOptions* options,
+            messages::Address self, std::shared_ptr<std::unique_ptr<Machine>> machine)
+      : caf::event_based_actor(config),
+        stage_(stage),
+        options_(options),
+        host_(self, options->epoch, std::move(*machine), *this, options->tracer, options->now,
+              options->profiler) {}
+
+  caf::behavior make_behavior() override {
+    return {
+        [this](const Envelope& envelope) { host_.receive(envelope); },
+        [this](caf_messages::TimerFired fired) { host_.timer(fired.id, fired.generation); },
+        [this](caf_messages::Start) { host_.start(); },
+        [this](const caf_messages::ReportWanted& wanted) { wanted.collector->add(host_.report()); },
+    };
+  }
+
+  const char* name() const override { return messages::name_of(host_.address().role).data(); }
+
+ private:
+  void post(Envelope envelope) override { stage_->post(std::move(envelope)); }
+  void arm(TimerId id, std::uint64_t generation, std::chrono::nanoseconds after) override {
+    tell_self_after(this, after, caf_messages::TimerFired{id, generation});
+  }
+  void perform(const messages::Address& self, const Work& work) override { options_->perform(self, work); }
+
+  CafStage* stage_;
+  const CafStageOptions* options_;
+  RoleHost host_;
+};
+
+bool is_announcement(const messages::Message& message) {
+  return std::holds_alternative<messages::BucketReduced>(message) ||
+         std::holds_alternative<messages::StepDecided>(message) ||
+         std::holds_alternative<messages::StepCommitted>(message) ||
+         std::holds_alternative<messages::StepFailed>(message) ||
+         std::holds_alternative<messages::Welcome>(message);
+}
+
+/// Subscribers hear what is said to the trainer and to the supervisor, so that each announcement comes once.
+bool is_for_subscribers(const Envelope& envelope) {
+  if (!is_announcement(envelope.body)) return false;
+  if (std::holds_alternative<messages::BucketReduced>(envelope.body)) return true;
+  return envelope.to.role == Role::trainer;
+}
+
+}  // namespace
+
+struct CafStage::Impl {
+  explicit Impl(CafStageOptions given) : options(std::move(given)) {
+    configure(config, options.policy, options.workers);
+    system = std::make_unique<caf::actor_system>(config);
+  }
+
+  CafStageOptions options;
+  caf::actor_system_config config;
+  std::unique_ptr<caf::actor_system> system;
+  std::map<messages::Address, caf::actor> parts;  // written before start(), read by all threads after
+  std::mutex subscribers_mutex;                   // guards subscribers
+  std::vector<caf::actor> subscribers;
+  std::atomic<bool> has_subscribers{false};
+  std::atomic<std::uint64_t> posted{0};
+};
+
+core::Result<std::unique_ptr<CafStage>> CafStage::create(CafStageOptions options) {
+  try {
+    return std::unique_ptr<CafStage>(new CafStage(std::make_unique<Impl>(std::move(options))));
+  } catch (const std::exception& error) {
+    return core::fail(core::Errc::internal, "the actor system did not start: {}", error.what());
+  }
+}
+
+CafStage::CafStage(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+CafStage::~CafStage() {
+  for (auto& [address, part] : impl_->parts) caf::anon_send_exit(part, caf::exit_reason::user_shutdown);
+  for (auto& subscriber : impl_->subscribers)
+    caf::anon_send_exit(subscriber, caf::exit_reason::user_shutdown);
+  impl_->subscribers.clear();
+  impl_->parts.clear();
+  run_pending(*impl_->system);
+  impl_->system.reset();
+}
+
+void CafStage::spawn(messages::Address address, std::unique_ptr<Machine> machine) {
+  CHECK(address.rank == impl_->options.rank, "a stage runs the roles of its own rank");
+  auto boxed = std::make_shared<std::unique_ptr<Machine>>(std::move(machine));
+  const auto& detached = impl_->options.detached;
+  const bool is_detached = std::find(detached.begin(), detached.end(), address.role) != detached.end();
+  impl_->parts[address] =
+      is_detached ? impl_->system->spawn<RoleActor, caf::detached>(this, &impl_->options, address, boxed)
+                  : impl_->system->spawn<RoleActor>(this, &impl_->options, address, boxed);
+}
+
+void CafStage::start() {
+  for (auto& [address, part] : impl_->parts) tell(part, caf_messages::Start{});
+}
+
+void CafStage::post(Envelope envelope) {
+  impl_->posted.fetch_add(1, std::memory_order_relaxed);
+  if (envelope.to.rank != impl_->options.rank) {
+    if (auto sent = impl_->options.send_remote(envelope); !sent) {
+      const messages::Address self{impl_->options.rank, Role::rank_supervisor, 0};
+      post({self, self, impl_->options.epoch,
+            messages::RankFailed{self.rank, messages::failure_of(sent.error())}});
+    }
+    return;
+  }
+  if (impl_->has_subscribers.load(std::memory_order_acquire) && is_for_subscribers(envelope)) {
+    std::lock_guard lock(impl_->subscribers_mutex);
+    for (auto& subscriber : impl_->subscribers) tell(subscriber, envelope);
+  }
+  if (envelope.to.role == Role::trainer) {
+    impl_->options.to_trainer(envelope);
+    return;
+  }
+  auto found = impl_->parts.find(envelope.to);
+  if (found != impl_->parts.end()) tell(found->second, std::move(envelope));
+}
+
+void CafStage::subscribe(caf::actor subscriber) {
+  std::lock_guard lock(impl_->subscribers_mutex);
+  impl_->subscribers.push_back(std::move(subscriber));
+  impl_->has_subscribers.store(true, std::memory_order_release);
+}
+
+caf::actor_system& CafStage::system() {
+  return *impl_->system;
+}
+
+std::vector<WaitReport> CafStage::wait_reports(std::chrono::milliseconds patience) {
+  auto collector = std::make_shared<caf_messages::ReportCollector>();
+  for (auto& [address, part] : impl_->parts) tell(part, caf_messages::ReportWanted{collector});
+  auto reports = collector->wait(impl_->parts.size(), patience);
+  for (const auto& [address, part] : impl_->parts) {
+    auto is_of = [&who = address](const WaitReport& report) { return report.who == who; };
+    if (std::any_of(reports.begin(), reports.end(), is_of)) continue;
+    reports.push_back({address, "silent", "nothing known: it did not answer in time", {}, {}});
+  }
+  std::sort(reports.begin(), reports.end(), [](const auto& a, const auto& b) { return a.who < b.who; });
+  return reports;
+}
+
+std::uint64_t CafStage::message_count() const {
+  return impl_->posted.load(std::memory_order_relaxed);
+}
+
+}  // namespace troupe::actors

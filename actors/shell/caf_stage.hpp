@@ -1,0 +1,75 @@
+#pragma once
+
+#include <caf/actor.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/shell/role_host.hpp"
+#include "actors/shell/scheduler_policy.hpp"
+#include "core/result.hpp"
+#include "messages/envelope.hpp"
+
+namespace caf {
+class actor_system;
+}
+
+namespace troupe::actors {
+
+struct CafStageOptions {
+  core::Rank rank{};
+  core::Epoch epoch{};
+  SchedulerPolicy policy = SchedulerPolicy::sharing;
+  std::size_t workers = 2;  ///< threads of CAF's scheduler (policy "sharing": no CPU while idle)
+  /// Roles that have a thread of their own, since what they ask for is carried out there and may wait.
+  std::vector<messages::Role> detached;
+  Tracer* tracer = nullptr;
+  core::Profiler* profiler = nullptr;  ///< may be null
+  std::function<std::chrono::nanoseconds()> now;
+  /// Messages to other ranks; called from any thread. What can not be sent is the failure of this rank.
+  std::function<core::Result<void>(const messages::Envelope&)> send_remote;
+  /// Messages to this rank's trainer; called from any thread; must be short.
+  std::function<void(const messages::Envelope&)> to_trainer;
+  /// Work for the data plane; called from the actors' threads.
+  std::function<void(const messages::Address& from, const Work&)> perform;
+};
+
+/// Runs the machines of one rank as CAF actors.
+class CafStage {
+ public:
+  static core::Result<std::unique_ptr<CafStage>> create(CafStageOptions options);
+  /// Ends every actor and joins CAF's threads.
+  ~CafStage();
+
+  /// All parts are spawned before the first message is posted.
+  void spawn(messages::Address address, std::unique_ptr<Machine> machine);
+  /// Calls Machine::start of everything spawned.
+  void start();
+
+  /// From any thread. Local roles, this rank's trainer, or another rank; epochs are the sender's business.
+  void post(messages::Envelope envelope);
+
+  /// A CAF actor of the user's: it gets the Envelope of every BucketReduced, StepDecided, StepCommitted,
+  /// StepFailed and Welcome of this rank. Subscribe before training starts.
+  void subscribe(caf::actor subscriber);
+
+  /// The system in which a user's own actors can live.
+  caf::actor_system& system();
+
+  /// Asks every actor; those which do not answer in time are named as such. Blocks; never call it from an
+  /// actor.
+  std::vector<WaitReport> wait_reports(std::chrono::milliseconds patience);
+
+  /// Messages posted so far.
+  std::uint64_t message_count() const;
+
+ private:
+  struct Impl;
+  explicit CafStage(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "actors/roles/machine.hpp"
+#include "actors/shell/role_host.hpp"
+#include "actors/shell/tracer.hpp"
+#include "actors/shell/trainer_patience.hpp"
+#include "actors/world/storage.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+#include "gpu/collective/group.hpp"
+#include "gpu/device.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors {
+
+/// What a Network says of a message that it was given: a peer that is gone, or a network that has said
+/// farewell, is told of elsewhere; any other Error is returned, with the message's name.
+core::Result<void> check_sent(const messages::Envelope& envelope, core::Result<void> sent);
+
+/// The world in which one rank lives: real processes, or the simulator. Everything a session needs from
+/// outside.
+class RankWorld {
+ public:
+  virtual ~RankWorld() = default;
+
+  virtual core::Rank rank() const = 0;
+  virtual core::WorldSize world() const = 0;
+  virtual core::Epoch epoch() const = 0;
+  virtual const std::string& job() const = 0;
+  /// A number that no other world of this job, or of another one, is likely to have. In the simulator the
+  /// seed's.
+  virtual std::uint64_t unique() = 0;
+
+  virtual gpu::Device& device() = 0;
+  /// Memory of the host and streams that carry out its work: device() itself where the host reaches its
+  /// memory. For what lies in files or in another host's memory and is to take nothing from a GPU.
+  virtual gpu::Device& host_device() { return device(); }
+  virtual TrainerPatience& patience() = 0;
+  /// The back-end of collectives; `rendezvous` lives as long as the session. Before open(): nothing can be
+  /// sent yet.
+  virtual core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) = 0;
+  /// The back-end for host_device(): that of collectives(), which is called before, where both devices are
+  /// one.
+  virtual core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) = 0;
+
+  struct Hooks {
+    std::function<void(const messages::Envelope&)> to_trainer;
+    std::function<void(const messages::Address& from, const Work&)> perform;
+    /// A hash of the bucket's parameters as they are now; for checks that all ranks hold the same bits.
+    std::function<std::uint64_t(std::uint32_t bucket)> bucket_digest;
+    Tracer* tracer = nullptr;
+  };
+  /// Once, before spawn().
+  virtual core::Result<void> open(Hooks hooks) = 0;
+  virtual void spawn(messages::Address address, std::unique_ptr<Machine> machine) = 0;
+  /// Reaches the other ranks and starts every role.
+  virtual core::Result<void> start() = 0;
+  /// From any thread.
+  virtual void post(messages::Envelope envelope) = 0;
+  /// No actor runs and no message arrives after it. Idempotent.
+  virtual void close() = 0;
+
+  /// Where checkpoints are; null without a place for them.
+  virtual Storage* storage() = 0;
+  /// How many threads may read from the storage at once.
+  virtual std::size_t read_threads() const { return 1; }
+  /// Does `job` on the I/O worker, one after the other. From any thread; nothing runs after close().
+  virtual void run_io(std::function<void()> job) = 0;
+  /// Where this rank's local copies are, of this rank alone; null without a place for them. What is lost with
+  /// the rank's node is lost with this.
+  virtual Storage* local_storage() { return nullptr; }
+  /// As run_io(), on a worker of its own, so that the storage of checkpoints does not hold up the local one.
+  virtual void run_local_io(std::function<void()> job) { run_io(std::move(job)); }
+  /// A line for people, on what is not worth a failure.
+  virtual void log(std::string_view line) = 0;
+
+  /// Who waits for whom, of this rank's actors.
+  virtual std::vector<WaitReport> wait_reports() = 0;
+  virtual std::uint64_t message_count() const = 0;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+
+namespace troupe::actors {
+
+/// How the trainer's own thread waits for messages: really, or by giving way to the simulator.
+class TrainerPatience {
+ public:
+  virtual ~TrainerPatience() = default;
+  /// Returns true once `ready()` (called with `lock` held), false when `deadline` has passed first.
+  virtual bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+                    std::chrono::nanoseconds deadline) = 0;
+  /// Something changed under the lock. From any thread, with the lock held.
+  virtual void wake() = 0;
+};
+
+/// Waits on a condition variable.
+class ThreadPatience final : public TrainerPatience {
+ public:
+  bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+            std::chrono::nanoseconds deadline) override {
+    return changed_.wait_for(lock, deadline, ready);
+  }
+  void wake() override { changed_.notify_all(); }
+
+ private:
+  std::condition_variable changed_;
+};
+
+}  // namespace troupe::actors

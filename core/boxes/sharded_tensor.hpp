@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/boxes/box.hpp"
+#include "core/dtype.hpp"
+#include "core/layout/buffer_layout.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// Which copy of a part this is. The models use (pipeline, tensor, data), but any number of components does.
+using ReplicaId = std::vector<std::int32_t>;
+
+/// All components are 0: of equal parts, this is the one that is written.
+bool is_main_replica(const ReplicaId& replica);
+
+/// Along one axis of the global tensor: piece `offset` of `fragments` equal ones.
+struct RankOffset {
+  std::int64_t axis = 0;  ///< counts the prepended axes
+  std::int64_t offset = 0;
+  std::int64_t fragments = 1;
+};
+
+/// One rank's part of a named global tensor, without the data. Prepended axes (layer, expert) exist only
+/// globally: the part has extent 1 along them, and its own shape does not mention them.
+struct ShardedTensor {
+  /// The same on all ranks that hold a part, wherever it stands in their state.
+  std::string key;
+  DType dtype = DType::f32;
+  Shape local_shape;
+  Shape global_shape;   ///< with the prepended axes
+  Shape global_offset;  ///< as many axes as global_shape
+  /// Equal pieces per global axis: the parts form a grid. Without it the part is any box, possibly empty.
+  std::optional<Shape> axis_fragmentations;
+  ReplicaId replica_id{0};
+  std::int64_t prepend_axis_num = 0;
+  /// A load may find another global shape: what is common is read, the rest is zero.
+  bool allow_shape_mismatch = false;
+
+  struct Options {
+    std::int64_t prepend_axis_num = 0;
+    ReplicaId replica_id{0};
+    bool allow_shape_mismatch = false;
+  };
+  /// A regular part: the global extent of a named axis is fragments * local extent (1 when it is prepended),
+  /// of all others the local one. Errc::invalid_argument names the offset that can not be.
+  static Result<ShardedTensor> from_rank_offsets(std::string key, DType dtype, Shape local_shape,
+                                                 std::span<const RankOffset> offsets, Options options);
+  static Result<ShardedTensor> from_rank_offsets(std::string key, DType dtype, Shape local_shape,
+                                                 std::span<const RankOffset> offsets = {});
+
+  /// Errc::invalid_argument says which of the fields contradict each other.
+  Result<void> check() const;
+
+  bool is_regular() const { return axis_fragmentations.has_value(); }
+  bool is_main_replica() const { return core::is_main_replica(replica_id); }
+  /// The place in the global tensor.
+  Box box() const;
+  /// Of a regular part: its place in the grid that axis_fragmentations spans.
+  Shape grid_cell() const;
+  std::int64_t bytes() const;
+
+  /// The part [start, start + length) along a local axis; the global tensor shrinks in the same proportion.
+  /// Errc::invalid_argument for an irregular part and a range outside of the local extent.
+  Result<ShardedTensor> narrow(std::int64_t axis, std::int64_t start, std::int64_t length) const;
+
+  friend bool operator==(const ShardedTensor&, const ShardedTensor&) = default;
+};
+
+/// "'decoder.weight', f32 [0:4, 16:32] of (8, 32), replica (0, 1)".
+std::string to_string(const ShardedTensor& tensor);
+
+/// A box of a tensor, and where it begins in the flat memory of which it is a part.
+struct FlatPart {
+  ShardedTensor tensor;
+  std::int64_t start = 0;  ///< elements from the beginning of the range
+};
+
+/// What a rank holds that has elements [range.start, range.end) of the flattened `parameter`, as a sharded
+/// optimizer has of its states: at most 2 * axes - 1 irregular parts of the parameter's global tensor, each
+/// contiguous in the flat memory. `key` and `dtype` are the state's, `replica_id` is the flat range's own.
+/// Errc::invalid_argument for a range outside of the parameter.
+Result<std::vector<FlatPart>> from_flat_range(const ShardedTensor& parameter, ElementRange range,
+                                              std::string_view key, DType dtype, const ReplicaId& replica_id);
+
+/// A value that is no tensor, at a cell of a grid: never resharded, only asked for under the same name.
+struct ShardedObject {
+  std::string key;
+  Shape global_shape{1};   ///< the grid
+  Shape global_offset{0};  ///< the cell
+  ReplicaId replica_id{0};
+
+  /// Errc::invalid_argument for a cell outside of the grid, and for a key with a '/'.
+  Result<void> check() const;
+  bool is_main_replica() const { return core::is_main_replica(replica_id); }
+  /// "<key>/shard_<cell>_<grid>", for example "rng/shard_0.3_1.8".
+  std::string unique_key() const;
+  /// The way back. Names of old checkpoints have no grid; its extents are then -1. Errc::corrupt for text
+  /// that is no such name.
+  static Result<ShardedObject> from_unique_key(std::string_view name);
+
+  friend bool operator==(const ShardedObject&, const ShardedObject&) = default;
+};
+
+}  // namespace troupe::core

@@ -1,0 +1,139 @@
+#include "core/state/strictness.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <map>
+
+namespace troupe::core {
+namespace {
+
+/// How many keys of a set a message names.
+constexpr std::size_t kNamedKeys = 100;
+
+enum class Action : std::uint8_t { ignore, log, raise, give_back };
+
+struct Rule {
+  Strictness strictness;
+  std::string_view name;
+  Action unexpected;
+  Action missing;
+};
+
+constexpr std::array<Rule, 8> kRules{{
+    {Strictness::assume_ok_unexpected, "assume_ok_unexpected", Action::ignore, Action::ignore},
+    {Strictness::log_unexpected, "log_unexpected", Action::log, Action::ignore},
+    {Strictness::log_all, "log_all", Action::log, Action::log},
+    {Strictness::raise_unexpected, "raise_unexpected", Action::raise, Action::ignore},
+    {Strictness::raise_all, "raise_all", Action::raise, Action::raise},
+    {Strictness::return_unexpected, "return_unexpected", Action::give_back, Action::ignore},
+    {Strictness::return_all, "return_all", Action::give_back, Action::give_back},
+    {Strictness::ignore_all, "ignore_all", Action::ignore, Action::ignore},
+}};
+
+const Rule& rule_of(Strictness strictness) {
+  return kRules.at(static_cast<std::size_t>(strictness));
+}
+
+KeySet without(const KeySet& keys, const KeySet& others) {
+  KeySet rest;
+  std::set_difference(keys.begin(), keys.end(), others.begin(), others.end(),
+                      std::inserter(rest, rest.end()));
+  rest.erase(std::string(kCommonStateKey));
+  return rest;
+}
+
+KeySet missing_keys(const KeySet& checkpoint, std::span<const KeySet> requests) {
+  KeySet rest = checkpoint;
+  for (const KeySet& request : requests) {
+    if (!rest.empty()) rest = without(rest, request);
+  }
+  rest.erase(std::string(kCommonStateKey));
+  return rest;
+}
+
+std::string listed(const KeySet& keys) {
+  const auto count = static_cast<std::ptrdiff_t>(std::min(keys.size(), kNamedKeys));
+  std::string text = fmt::format("{}", fmt::join(keys.begin(), std::next(keys.begin(), count), ", "));
+  if (keys.size() > kNamedKeys) text += fmt::format(" and {} more", keys.size() - kNamedKeys);
+  return text;
+}
+
+/// "0-3, 7".
+std::string ranges(const std::vector<std::size_t>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", ranks[i]);
+    if (last > i) text += fmt::format("-{}", ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+/// Empty when no rank has any. Ranks with the same keys share a line.
+std::string unexpected_text(const std::vector<KeySet>& unexpected) {
+  std::map<KeySet, std::vector<std::size_t>> ranks_by_keys;
+  for (std::size_t rank = 0; rank < unexpected.size(); ++rank) {
+    if (!unexpected[rank].empty()) ranks_by_keys[unexpected[rank]].push_back(rank);
+  }
+  std::string text;
+  for (const auto& [keys, ranks] : ranks_by_keys) {
+    text += fmt::format("{} {} on rank(s) {}", text.empty() ? "" : ";", listed(keys), ranges(ranks));
+  }
+  return text.empty() ? text : "Unexpected keys (requested, but not in the checkpoint):" + text;
+}
+
+std::string missing_text(const KeySet& missing) {
+  if (missing.empty()) return {};
+  return "Missing keys (in the checkpoint, but requested by no rank): " + listed(missing);
+}
+
+std::string joined(const std::string& unexpected, const std::string& missing) {
+  return unexpected.empty() || missing.empty() ? unexpected + missing : unexpected + ". " + missing;
+}
+
+}  // namespace
+
+std::string_view name_of(Strictness strictness) noexcept {
+  return rule_of(strictness).name;
+}
+
+Result<Strictness> strictness_from_name(std::string_view name) {
+  std::string names;
+  for (const Rule& rule : kRules) {
+    if (rule.name == name) return rule.strictness;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", rule.name);
+  }
+  return fail(Errc::invalid_argument, "unknown strictness \"{}\", expected one of {}", name, names);
+}
+
+StrictnessVerdict judge_keys(Strictness strictness, std::span<const KeySet> requests,
+                             const KeySet& checkpoint) {
+  StrictnessVerdict verdict{.dropped = std::vector<KeySet>(requests.size()),
+                            .unexpected = std::vector<KeySet>(requests.size())};
+  if (strictness == Strictness::assume_ok_unexpected) return verdict;
+  const Rule& rule = rule_of(strictness);
+  for (std::size_t rank = 0; rank < requests.size(); ++rank) {
+    verdict.dropped[rank] = without(requests[rank], checkpoint);
+  }
+  const KeySet missing = rule.missing == Action::ignore ? KeySet{} : missing_keys(checkpoint, requests);
+  const auto text_for = [&](Action action) {
+    return joined(rule.unexpected == action ? unexpected_text(verdict.dropped) : "",
+                  rule.missing == action ? missing_text(missing) : "");
+  };
+  if (auto text = text_for(Action::log); !text.empty()) verdict.warning = std::move(text);
+  if (auto text = text_for(Action::raise); !text.empty()) {
+    text += ". Choose a less strict mode to load without them";
+    verdict.error = Error{Errc::mismatch, std::move(text)};
+  }
+  if (rule.unexpected == Action::give_back) verdict.unexpected = verdict.dropped;
+  if (rule.missing == Action::give_back) verdict.missing = missing;
+  return verdict;
+}
+
+}  // namespace troupe::core

@@ -1,0 +1,141 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/result.hpp"
+#include "core/values/key_path.hpp"
+#include "core/values/tree.hpp"
+
+namespace troupe::core {
+
+/// A value of the common state of a checkpoint: what is neither a tensor nor opaque. Types survive storage:
+/// a tuple stays a tuple, 1 differs from 1.0 and from true, and every bit of a double is kept.
+class Value {
+ public:
+  enum class Kind : std::uint8_t { null, boolean, integer, real, string, bytes, list, tuple, map };
+
+  using Bytes = std::vector<std::byte>;
+  using List = std::vector<Value>;
+  struct Tuple {
+    List items;
+  };
+  struct Entry;
+  /// Entries in the order in which they were set. Their keys are unique.
+  class Map {
+   public:
+    // Out of line, because an Entry holds a Value, which is not complete here.
+    Map();
+    Map(const Map&);
+    Map(Map&&) noexcept;
+    Map& operator=(const Map&);
+    Map& operator=(Map&&) noexcept;
+    ~Map();
+    /// `Value::Map{{"step", 3}, {"names", Value::List{"a", "b"}}, {7, nullptr}}`. Of equal keys the last
+    /// wins.
+    Map(std::initializer_list<Entry> entries);
+    /// Errc::invalid_argument names a key that is there twice.
+    static Result<Map> from_entries(std::vector<Entry> entries);
+
+    /// Replaces the value of a key that is there.
+    Map& set(Key key, Value value);
+    /// Returns whether the key was there.
+    bool erase(const Key& key);
+    /// Takes time proportional to the size. Null when the key is not there.
+    const Value* find(const Key& key) const;
+    Value* find(const Key& key);
+    const std::vector<Entry>& entries() const { return entries_; }
+    std::size_t size() const;
+    bool empty() const;
+
+   private:
+    friend class Value;
+    template <class, bool>
+    friend class TreeRules;
+    std::vector<Entry> entries_;
+  };
+
+  Value() = default;
+  Value(std::nullptr_t) {}
+  template <std::same_as<bool> T>
+  Value(T value) : data_(std::in_place_type<bool>, value) {}
+  /// Integers that always fit; std::uint64_t does not.
+  template <std::integral T>
+  requires(!std::same_as<T, bool> && (std::signed_integral<T> || sizeof(T) < sizeof(std::int64_t)))
+      Value(T value)
+      : data_(std::in_place_type<std::int64_t>, value) {}
+  Value(double value) : data_(std::in_place_type<double>, value) {}
+  /// Strings are UTF-8; others can not be stored.
+  Value(const char* text) : data_(std::in_place_type<std::string>, text) {}
+  Value(std::string_view text) : data_(std::in_place_type<std::string>, text) {}
+  Value(std::string text) : data_(std::in_place_type<std::string>, std::move(text)) {}
+  Value(Bytes bytes) : data_(std::in_place_type<Bytes>, std::move(bytes)) {}
+  Value(List items) : data_(std::in_place_type<List>, std::move(items)) {}
+  Value(Tuple tuple) : data_(std::in_place_type<Tuple>, std::move(tuple)) {}
+  Value(Map map) : data_(std::in_place_type<Map>, std::move(map)) {}
+  static Value tuple(List items) { return Tuple{std::move(items)}; }
+
+  Kind kind() const { return static_cast<Kind>(data_.index()); }
+  bool is_null() const { return kind() == Kind::null; }
+  /// "null", "bool", "int", "double", "string", "bytes", "list", "tuple", "map".
+  std::string_view type_name() const noexcept;
+
+  /// Nothing, or null, when the value is of another kind: an integer is no double.
+  std::optional<bool> as_bool() const;
+  std::optional<std::int64_t> as_int() const;
+  std::optional<double> as_double() const;
+  const std::string* as_string() const { return std::get_if<std::string>(&data_); }
+  const Bytes* as_bytes() const { return std::get_if<Bytes>(&data_); }
+  const List* as_list() const { return std::get_if<List>(&data_); }
+  List* as_list() { return std::get_if<List>(&data_); }
+  /// The items of a tuple.
+  const List* as_tuple() const;
+  const Map* as_map() const { return std::get_if<Map>(&data_); }
+  Map* as_map() { return std::get_if<Map>(&data_); }
+
+  /// Follows "optimizer.groups.0.lr" through maps, lists and tuples; a number is an index or an integer key.
+  /// Null when there is nothing. A key that contains a dot is not reached this way.
+  const Value* find(std::string_view path) const;
+
+  /// Doubles are equal when their bits are, maps whatever the order of their entries.
+  friend bool operator==(const Value& a, const Value& b);
+
+ private:
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, Bytes, List, Tuple, Map> data_;
+};
+
+struct Value::Entry {
+  Key key;
+  Value value;
+};
+
+/// Nesting of lists, tuples and maps that can be stored.
+inline constexpr int kMaxValueDepth = 64;
+
+/// Plain JSON where that says it exactly: null, bool, integer, string, list, and a map whose keys are all
+/// strings that do not begin with '$' (its order becomes that of the names). All else is an object with one
+/// tag: {"$tuple": [...]}, {"$map": [[key, value], ...]}, {"$bytes": "<base64>"}, and {"$double": "<16 hex
+/// digits of the bits>"} for every double. Errc::invalid_argument for a string that is not UTF-8 and for
+/// more than kMaxValueDepth levels.
+Result<nlohmann::json> to_json(const Value& value);
+/// Errc::corrupt names the place and what is wrong there: an unknown tag, a plain number with a fraction or
+/// beyond 64 bits, a key that is there twice, too many levels.
+Result<Value> value_from_json(const nlohmann::json& json);
+
+/// Paths come in the order of the left value, those only on the right in the order of the right one.
+TreeDifference diff(const Value& left, const Value& right);
+
+/// Adds `from` to `into`: maps entry by entry, lists of the same length item by item. Errc::mismatch names
+/// the path where both have a value that is neither, or lists of different lengths; `into` is then as before.
+Result<void> merge(Value& into, Value from);
+
+}  // namespace troupe::core

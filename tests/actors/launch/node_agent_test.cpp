@@ -1,0 +1,384 @@
+#include "actors/launch/node_agent.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "core/random.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+constexpr ExitStatus kDone{};
+constexpr ExitStatus kFailed{1, 0};
+
+template <class Effect>
+std::vector<Effect> all_of(const NodeEffects& effects) {
+  std::vector<Effect> found;
+  for (const NodeEffect& effect : effects) {
+    if (const auto* match = std::get_if<Effect>(&effect)) found.push_back(*match);
+  }
+  return found;
+}
+
+template <class Effect>
+std::optional<Effect> one_of(const NodeEffects& effects) {
+  const auto found = all_of<Effect>(effects);
+  return found.size() == 1 ? std::optional(found[0]) : std::nullopt;
+}
+
+/// The one effect of this kind, or one of no meaning in a test that has failed.
+template <class Effect>
+Effect only(const NodeEffects& effects) {
+  const auto found = one_of<Effect>(effects);
+  EXPECT_TRUE(found) << "expected one such effect";
+  return found.value_or(Effect{});
+}
+
+/// The ending that explains the failure.
+Ending cause_of(const NodeEffects& effects) {
+  const auto end = only<EndGeneration>(effects);
+  const bool has_cause = end.cause && *end.cause < end.endings.size();
+  EXPECT_TRUE(has_cause) << "expected a cause";
+  return has_cause ? end.endings[*end.cause] : Ending{-1};
+}
+
+std::vector<int> ranks_sent(int signal, const NodeEffects& effects) {
+  std::vector<int> ranks;
+  for (const SignalRank& sent : all_of<SignalRank>(effects)) {
+    if (sent.signal == signal) ranks.push_back(sent.rank);
+  }
+  return ranks;
+}
+
+NodeAgentMachine started(NodeAgentConfig config) {
+  NodeAgentMachine machine(config);
+  machine.start(seconds(0));
+  return machine;
+}
+
+TEST(NodeAgent, StartsTheGangAndFinishesWithZeroWhenEveryRankCompletes) {
+  NodeAgentMachine machine({.ranks = 2});
+
+  const auto start = only<StartGang>(machine.start(seconds(0)));
+  const auto after_first = machine.exited(1, kDone, seconds(1));
+  const auto after_last = machine.exited(0, kDone, seconds(2));
+
+  EXPECT_EQ(start.generation, 0);
+  EXPECT_TRUE(after_first.empty());
+  EXPECT_EQ(only<Finish>(after_last).exit_code, 0);
+  EXPECT_FALSE(only<EndGeneration>(after_last).cause);
+}
+
+TEST(NodeAgent, AFailureAsksTheOthersToEndAndArmsTheDeadline) {
+  auto machine = started({.ranks = 3, .term_timeout = seconds(7)});
+  machine.exited(0, kDone, seconds(1));
+
+  const auto effects = machine.exited(1, kFailed, seconds(2));
+
+  EXPECT_EQ(ranks_sent(SIGTERM, effects), std::vector{2});
+  EXPECT_EQ(ranks_sent(SIGCONT, effects), std::vector{2});
+  EXPECT_EQ(only<ArmDeadline>(effects).after, seconds(7));
+  EXPECT_FALSE(one_of<Finish>(effects));
+}
+
+TEST(NodeAgent, WhoIgnoresTheRequestIsKilledAndWhoSurvivesThatIsAbandoned) {
+  auto machine = started({.ranks = 3, .max_restarts = 5, .kill_timeout = seconds(10)});
+  machine.exited(0, kFailed, seconds(1));
+
+  const auto killing = machine.deadline(seconds(16));
+  machine.exited(1, {0, SIGKILL}, seconds(16));
+  const auto giving_up = machine.deadline(seconds(26));
+
+  EXPECT_EQ(ranks_sent(SIGKILL, killing), (std::vector{1, 2}));
+  EXPECT_EQ(only<ArmDeadline>(killing).after, seconds(10));
+  const auto end = one_of<EndGeneration>(giving_up);
+  ASSERT_TRUE(end);
+  ASSERT_EQ(end->endings.size(), 3U);
+  EXPECT_EQ(end->endings[1].kind, Ending::Kind::stopped);
+  EXPECT_EQ(end->endings[2].kind, Ending::Kind::abandoned);
+  EXPECT_EQ(only<Finish>(giving_up).exit_code, 1) << "a node with such a process is not used again";
+}
+
+TEST(NodeAgent, TellsConsequencesFromWhatItDidItself) {
+  auto machine = started({.ranks = 5});
+  machine.exited(3, kFailed, seconds(10));
+  machine.exited(0, {7, 0}, seconds(12));
+  machine.exited(1, {0, SIGTERM}, seconds(12));
+  machine.exited(2, {128 + SIGTERM, 0}, seconds(12));
+
+  const auto end = one_of<EndGeneration>(machine.exited(4, {7, 0}, seconds(12) + milliseconds(1)));
+
+  ASSERT_TRUE(end);
+  ASSERT_EQ(end->endings.size(), 5U);
+  EXPECT_EQ(end->endings[0].kind, Ending::Kind::first);
+  EXPECT_EQ(end->endings[1].kind, Ending::Kind::secondary);
+  EXPECT_EQ(end->endings[2].kind, Ending::Kind::stopped);
+  EXPECT_EQ(end->endings[3].kind, Ending::Kind::stopped);
+  EXPECT_EQ(end->endings[4].kind, Ending::Kind::late);
+  EXPECT_EQ(end->cause, 0U);
+}
+
+TEST(NodeAgent, ARankKilledFromOutsideExplainsAPeerThatWasQuickerToEnd) {
+  auto machine = started({.ranks = 3});
+  machine.exited(0, kFailed, seconds(10));
+  machine.exited(1, {0, SIGABRT}, seconds(10));
+
+  const auto end = machine.exited(2, {0, SIGKILL}, seconds(11));
+
+  EXPECT_EQ(cause_of(end).rank, 2);
+}
+
+TEST(NodeAgent, AFencedRankIsNeverTheCauseIfThereIsAnother) {
+  auto machine = started({.ranks = 2});
+  machine.exited(0, {kExitFenced, 0}, seconds(10));
+
+  const auto end = machine.exited(1, kFailed, seconds(10));
+
+  EXPECT_EQ(cause_of(end).rank, 1);
+}
+
+TEST(NodeAgent, RestartsAtOnceThenWithDoublingPausesUntilNoneIsLeft) {
+  auto machine = started({.ranks = 1, .max_restarts = 4, .longest_backoff = seconds(3)});
+
+  const auto first = machine.exited(0, kFailed, milliseconds(999));
+  EXPECT_EQ(only<StartGang>(first).generation, 1);
+  for (const auto pause : {seconds(1), seconds(2), seconds(3)}) {
+    const auto effects = machine.exited(0, kFailed, seconds(1));
+    ASSERT_TRUE(one_of<ArmDeadline>(effects)) << "a pause of " << pause.count() << " s";
+    EXPECT_EQ(only<ArmDeadline>(effects).after, pause);
+    EXPECT_EQ(machine.state(), "waiting");
+    EXPECT_TRUE(one_of<StartGang>(machine.deadline(seconds(1))));
+  }
+
+  EXPECT_EQ(only<Finish>(machine.exited(0, kFailed, seconds(1))).exit_code, 1);
+  EXPECT_EQ(machine.generation(), 4);
+}
+
+// Scripts that report no step; torchrun would start them again at once.
+TEST(NodeAgent, AGangThatLivedForAWhileIsStartedAgainAtOnceEveryTime) {
+  auto machine = started({.ranks = 2, .max_restarts = 10, .first_backoff = seconds(1)});
+
+  for (int life = 1; life <= 10; ++life) {
+    EXPECT_FALSE(one_of<StartGang>(machine.exited(0, kFailed, seconds(20 * life - 19))));
+    // How long the others take to end is no part of its life.
+    EXPECT_TRUE(one_of<StartGang>(machine.exited(1, {0, SIGTERM}, seconds(20 * life)))) << "life " << life;
+  }
+}
+
+TEST(NodeAgent, ALongLifeEndsTheRowOfPauses) {
+  auto machine = started({.ranks = 2, .max_restarts = 10, .first_backoff = seconds(1)});
+  const auto fail = [&](nanoseconds at) {
+    machine.exited(0, kFailed, at);
+    return machine.exited(1, {0, SIGTERM}, at + seconds(5));
+  };
+  EXPECT_TRUE(one_of<StartGang>(fail(milliseconds(999))));
+  EXPECT_TRUE(one_of<ArmDeadline>(fail(milliseconds(5999 + 999))))
+      << "a life of 0.999 s, whatever its end took";
+  machine.deadline(seconds(20));
+
+  EXPECT_TRUE(one_of<StartGang>(fail(seconds(21)))) << "a life of 1 s";
+  EXPECT_TRUE(one_of<StartGang>(fail(seconds(26)))) << "the first of a new row";
+}
+
+TEST(NodeAgent, AStepMoreBetweenFailuresMakesTheNextRestartImmediate) {
+  auto machine = started({.ranks = 1, .max_restarts = 10});
+
+  for (std::int64_t step = 0; step < 5; ++step) {
+    machine.committed(step);
+    EXPECT_TRUE(one_of<StartGang>(machine.exited(0, kFailed, seconds(1)))) << "step " << step;
+  }
+}
+
+TEST(NodeAgent, StopsAtTheThirdFailureInARowAfterTheSameStep) {
+  auto machine = started({.ranks = 1, .max_restarts = 10});
+  machine.committed(41);
+  machine.exited(0, kFailed, seconds(1));
+  machine.committed(42);
+  machine.exited(0, kFailed, seconds(2));
+  machine.exited(0, kFailed, seconds(3));
+  machine.deadline(seconds(4));
+
+  const auto effects = machine.exited(0, kFailed, seconds(5));
+
+  EXPECT_EQ(only<Finish>(effects).exit_code, 1);
+  EXPECT_NE(machine.verdict().find("step 42"), std::string::npos) << machine.verdict();
+}
+
+TEST(NodeAgent, CodesThatForbidARestartArePassedOn) {
+  for (int code : {kExitTemporaryFailure, kExitNoCheckpoint}) {
+    auto machine = started({.ranks = 2, .max_restarts = 3});
+    machine.exited(0, kFailed, seconds(1));
+
+    const auto effects = machine.exited(1, {code, 0}, seconds(1));
+
+    EXPECT_EQ(only<Finish>(effects).exit_code, code);
+  }
+}
+
+TEST(NodeAgent, ASignalStopsTheJobAndIsItsExitCode) {
+  auto machine = started({.ranks = 2, .max_restarts = 3});
+
+  const auto asked = machine.signalled(SIGTERM);
+  const auto again = machine.signalled(SIGTERM);
+  machine.exited(0, kDone, seconds(1));
+  const auto ended = machine.exited(1, {0, SIGTERM}, seconds(1));
+
+  EXPECT_EQ(ranks_sent(SIGTERM, asked), (std::vector{0, 1}));
+  EXPECT_TRUE(again.empty());
+  EXPECT_EQ(only<Finish>(ended).exit_code, 128 + SIGTERM);
+}
+
+TEST(NodeAgent, ASavedJobThatIsStoppedAsksToBeQueuedAgain) {
+  auto machine = started({.ranks = 1});
+  machine.signalled(SIGTERM);
+
+  const auto effects = machine.exited(0, {kExitTemporaryFailure, 0}, seconds(1));
+
+  EXPECT_EQ(only<Finish>(effects).exit_code, kExitTemporaryFailure);
+}
+
+TEST(NodeAgent, TheSecondInterruptKillsNow) {
+  auto machine = started({.ranks = 2});
+
+  const auto first = machine.signalled(SIGINT);
+  const auto second = machine.signalled(SIGINT);
+
+  EXPECT_EQ(ranks_sent(SIGINT, first), (std::vector{0, 1}));
+  EXPECT_EQ(ranks_sent(SIGKILL, second), (std::vector{0, 1}));
+}
+
+TEST(NodeAgent, ASignalDuringThePauseBeforeARestartEndsTheJob) {
+  auto machine = started({.ranks = 1, .max_restarts = 5});
+  machine.exited(0, kFailed, milliseconds(1));
+  machine.exited(0, kFailed, milliseconds(1));
+
+  EXPECT_EQ(only<Finish>(machine.signalled(SIGHUP)).exit_code, 128 + SIGHUP);
+}
+
+TEST(NodeAgent, UserSignalsGoToTheRanksThemselvesNotToWhatTheyStarted) {
+  auto machine = started({.ranks = 2});
+  machine.exited(0, kDone, seconds(1));
+
+  const auto sent = all_of<SignalRank>(machine.signalled(SIGUSR1));
+
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_EQ(sent[0].rank, 1);
+  EXPECT_FALSE(sent[0].group);
+}
+
+TEST(NodeAgent, ARankThatCannotBeStartedStopsThoseThatWere) {
+  auto machine = started({.ranks = 3, .max_restarts = 5});
+
+  const auto effects = machine.start_failed(1);
+  const auto ended = machine.exited(0, {0, SIGTERM}, seconds(1));
+
+  EXPECT_EQ(ranks_sent(SIGTERM, effects), std::vector{0});
+  EXPECT_EQ(only<Finish>(ended).exit_code, 1);
+}
+
+/// Processes that end when they like, obey or not, and may hang in the kernel; some never start. Everything
+/// follows from the seed.
+class RandomNode {
+ public:
+  explicit RandomNode(std::uint64_t seed)
+      : random_(seed, "node"),
+        ranks_(1 + below(5)),
+        machine_({.ranks = ranks_, .max_restarts = below(4), .no_progress_limit = 1 + below(3)}) {
+    perform(machine_.start(now_));
+  }
+
+  void run() {
+    for (int event = 0; event < 5000 && !finished_; ++event) {
+      now_ += milliseconds(below(3000));
+      happen();
+    }
+    EXPECT_TRUE(finished_) << "NA-2: every wait has a deadline";
+    EXPECT_TRUE(machine_.exited(0, kFailed, now_).empty()) << "NA-3";
+    EXPECT_TRUE(machine_.signalled(SIGTERM).empty()) << "NA-3";
+    EXPECT_TRUE(machine_.deadline(now_).empty()) << "NA-3";
+  }
+
+ private:
+  int below(int limit) {
+    return static_cast<int>(random_.below(static_cast<std::uint32_t>(limit), draws_++));
+  }
+
+  void happen() {
+    const int dice = below(40);
+    if (dice == 0) {
+      constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+      perform(machine_.signalled(kSignals[static_cast<std::size_t>(below(4))]));
+    } else if (dice == 1) {
+      machine_.committed(step_ += below(2));
+    } else if (dice < 16 && armed_) {
+      armed_ = false;
+      perform(machine_.deadline(now_));
+    } else if (!alive_.empty()) {
+      end_one();
+    }
+  }
+
+  void end_one() {
+    constexpr std::array kStatuses{
+        kDone, kDone, kFailed, ExitStatus{97, 0}, ExitStatus{0, 9}, ExitStatus{0, 15}, ExitStatus{96, 0}};
+    const auto at = alive_.begin() + below(static_cast<int>(alive_.size()));
+    const int rank = *at;
+    alive_.erase(at);
+    perform(machine_.exited(rank, kStatuses[static_cast<std::size_t>(below(7))], now_));
+  }
+
+  void perform(const NodeEffects& effects) {
+    std::optional<int> absent;
+    for (const NodeEffect& effect : effects) {
+      EXPECT_FALSE(finished_) << "NA-3: nothing comes after Finish";
+      if (std::holds_alternative<StartGang>(effect)) {
+        EXPECT_TRUE(alive_.empty()) << "NA-1: no process of the generation before runs";
+        const int present = below(20) == 0 ? below(ranks_) : ranks_;
+        for (int rank = 0; rank < present; ++rank) alive_.push_back(rank);
+        if (present < ranks_) absent = present;
+      } else if (std::holds_alternative<ArmDeadline>(effect)) {
+        armed_ = true;
+      } else if (std::holds_alternative<CancelDeadline>(effect)) {
+        armed_ = false;
+      } else if (const auto* end = std::get_if<EndGeneration>(&effect)) {
+        EXPECT_LE(end->endings.size(), static_cast<std::size_t>(ranks_));
+        alive_.clear();
+      } else if (std::holds_alternative<Finish>(effect)) {
+        EXPECT_TRUE(alive_.empty());
+        finished_ = true;
+      }
+    }
+    if (absent) return perform(machine_.start_failed(*absent));
+    EXPECT_TRUE(armed_ || finished_ || machine_.state() == "watching") << "NA-2, " << machine_.state();
+  }
+
+  core::CounterRandom random_;
+  std::uint64_t draws_ = 0;
+  int ranks_;
+  NodeAgentMachine machine_;
+  std::vector<int> alive_;
+  std::int64_t step_ = 0;
+  bool armed_ = false;
+  bool finished_ = false;
+  nanoseconds now_{};
+};
+
+TEST(NodeAgent, KeepsItsInvariantsInThousandsOfRandomLives) {
+  for (std::uint64_t seed = 0; seed < 5000 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    RandomNode(seed).run();
+  }
+}
+
+}  // namespace
+}  // namespace troupe::actors

@@ -1,0 +1,93 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "actors/planes/step/data_plane.hpp"
+#include "gpu/collective/simulated/fabric.hpp"
+#include "gpu/simulated/simulated_device.hpp"
+#include "tests/gpu/manual_timeline.hpp"
+
+namespace troupe::actors {
+namespace {
+
+/// Rank 0 of a job of four ranks and two copies of the optimizer; nobody else ever comes to a collective.
+class LonelyRank {
+ public:
+  LonelyRank() {
+    DataPlane::Options options;
+    options.post = [this](const messages::Envelope& envelope) {
+      if (const auto* done = std::get_if<messages::CollectiveDone>(&envelope.body)) ended.push_back(*done);
+    };
+    plane_ = DataPlane::create(device_, job, std::move(options)).value();
+    DataPlaneGroups groups;
+    groups.all = group("all", core::GroupKind::dp_cp);
+    groups.inner = group("inner", core::GroupKind::intra_dp_cp);
+    groups.outer = group("outer", core::GroupKind::inter_instance);
+    EXPECT_TRUE(plane_->set_groups(std::move(groups)));
+  }
+
+  void launch(std::uint32_t entry) {
+    plane_->perform(LaunchCollective{{0}, entry, entry});
+    timeline_.run_until(timeline_.now() + std::chrono::milliseconds(1));
+  }
+  void abort(const messages::Failure& why) {
+    plane_->abort(messages::error_of(why));
+    timeline_.run_until(timeline_.now() + std::chrono::milliseconds(1));
+  }
+
+  Job job = plan();
+  std::vector<messages::CollectiveDone> ended;
+
+ private:
+  static Job plan() {
+    TrainingOptions options;
+    options.numerics = core::Numerics::fast;
+    options.optimizer_instances = 2;
+    return plan_job({{"w", {512}}}, options, {4}).value();
+  }
+  std::unique_ptr<gpu::Group> group(const char* name, core::GroupKind kind) {
+    gpu::GroupOptions options{.job = "job", .epoch = {1}, .name = name, .self = {0}};
+    options.members = job.mesh.group(kind, {0});
+    return backend_->create_group(std::move(options)).value();
+  }
+
+  gpu::ManualTimeline timeline_;
+  gpu::SimulatedFabric fabric_{timeline_};
+  std::unique_ptr<gpu::CollectiveBackend> backend_ = fabric_.backend();
+  gpu::SimulatedDevice device_{timeline_, gpu::SimulatedDeviceOptions{}};
+  std::unique_ptr<DataPlane> plane_;
+};
+
+messages::Failure reason() {
+  return {true, core::Errc::peer_lost, "rank 3 is gone"};
+}
+
+TEST(AbortCollectives, EndsWhatRunsInEveryGroupOfTheRankAtOnce) {
+  const auto entries = static_cast<std::uint32_t>(LonelyRank().job.plan.entries.size());
+  ASSERT_EQ(entries, 4u) << "a sum in the inner group, one in the outer, the verdict, a gather";
+  for (std::uint32_t entry = 0; entry < entries; ++entry) {
+    LonelyRank rank;
+    rank.launch(entry);
+    ASSERT_TRUE(rank.ended.empty());
+
+    rank.abort(reason());
+
+    const auto what = core::describe(rank.job.plan.entries[entry]);
+    ASSERT_EQ(rank.ended.size(), 1u) << what;
+    EXPECT_EQ(rank.ended[0].entry, entry);
+    EXPECT_EQ(rank.ended[0].failure, reason()) << what;
+  }
+}
+
+TEST(AbortCollectives, EndsWhatIsLaunchedLaterInAnyGroup) {
+  LonelyRank rank;
+  rank.abort(reason());
+
+  for (std::uint32_t entry = 0; entry < rank.job.plan.entries.size(); ++entry) rank.launch(entry);
+
+  ASSERT_EQ(rank.ended.size(), rank.job.plan.entries.size());
+  for (const auto& done : rank.ended) EXPECT_EQ(done.failure, reason());
+}
+
+}  // namespace
+}  // namespace troupe::actors

@@ -1,0 +1,232 @@
+#include "actors/planes/step/job.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "actors/planes/step/arena.hpp"
+#include "gpu/host/host_device.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<ParameterSpec> three_parameters() {
+  return {{"embedding", {50, 4}}, {"weight", {30, 7}}, {"bias", {30}}};
+}
+
+TrainingOptions eight_lanes() {
+  TrainingOptions options;
+  options.lanes = 8;
+  options.bucket_elements = 150;
+  return options;
+}
+
+struct Refusal {
+  const char* name;
+  std::function<void(std::vector<ParameterSpec>&, TrainingOptions&)> spoil;
+  const char* message;
+};
+
+class PlanJob : public testing::TestWithParam<Refusal> {};
+
+TEST_P(PlanJob, RefusesByName) {
+  auto parameters = three_parameters();
+  auto options = eight_lanes();
+  GetParam().spoil(parameters, options);
+
+  auto job = plan_job(parameters, options, {4});
+
+  ASSERT_FALSE(job);
+  EXPECT_EQ(job.error().code, core::Errc::invalid_argument);
+  EXPECT_THAT(job.error().message, HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Everything, PlanJob,
+    testing::Values(
+        Refusal{"NoParameters", [](auto& p, auto&) { p.clear(); }, "no parameters"},
+        Refusal{"AnEmptyShape",
+                [](auto& p, auto&) {
+                  p[1].shape = {3, 0};
+                },
+                "parameter weight has the shape [3, 0]"},
+        Refusal{"ANegativeExtent",
+                [](auto& p, auto&) {
+                  p[1].shape = {-3, -2};
+                },
+                "weight has the shape [-3, -2]"},
+        Refusal{"AnIntegerParameter", [](auto& p, auto&) { p[2].dtype = core::DType::i32; }, "bias is i32"},
+        Refusal{"ANameTwice", [](auto& p, auto&) { p[2].name = "weight"; },
+                "two parameters are called weight"},
+        Refusal{"FewerLanesThanRanks", [](auto&, auto& o) { o.lanes = 3; }, "3 lanes"},
+        Refusal{"NegativeLanes", [](auto&, auto& o) { o.lanes = -1; }, "-1 lanes"},
+        Refusal{"NoMicrobatches", [](auto&, auto& o) { o.microbatches = 0; }, "0 microbatches"},
+        Refusal{"NoInstances", [](auto&, auto& o) { o.optimizer_instances = 0; }, "0 optimizer instances"},
+        Refusal{"InstancesThatDoNotDivide", [](auto&, auto& o) { o.optimizer_instances = 3; },
+                "3 optimizer instances do not divide 4 ranks"},
+        Refusal{"InstancesOfDdp",
+                [](auto&, auto& o) {
+                  o.optimizer_instances = 2;
+                  o.strategy = core::Strategy::ddp;
+                },
+                "ddp has none"},
+        Refusal{"NarrowGradientsInOrder", [](auto&, auto& o) { o.gradients_in_parameter_dtype = true; },
+                "use fast numerics"},
+        Refusal{"AnEmptyBucket", [](auto&, auto& o) { o.bucket_elements = 0; }, "bucket"},
+        Refusal{"ANegativeClipNorm", [](auto&, auto& o) { o.clip_norm = -1; }, "clipped at the norm -1"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(PlanJobStrategies, ThatHaveNoStepYetAreRefusedByName) {
+  for (auto strategy :
+       {core::Strategy::zero2, core::Strategy::zero3, core::Strategy::hsdp, core::Strategy::hfsdp}) {
+    auto options = eight_lanes();
+    options.strategy = strategy;
+
+    auto job = plan_job(three_parameters(), options, {4});
+
+    ASSERT_FALSE(job);
+    EXPECT_EQ(job.error().code, core::Errc::unavailable);
+    EXPECT_THAT(job.error().message, HasSubstr(std::string(core::name_of(strategy))));
+  }
+}
+
+TEST(Job, HasOneLaneARankUnlessToldOtherwise) {
+  auto job = plan_job(three_parameters(), {}, {4});
+
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->options.lanes, 4);
+}
+
+TEST(Job, GivesEachDtypeABufferAndEachParameterAPlaceInIt) {
+  auto parameters = three_parameters();
+  parameters[1].dtype = core::DType::bf16;
+
+  auto job = plan_job(parameters, eight_lanes(), {4});
+
+  ASSERT_TRUE(job);
+  ASSERT_EQ(job->buffers.size(), 2u);
+  EXPECT_EQ(job->buffers[1].dtype, core::DType::bf16);
+  EXPECT_EQ(job->buffers[1].gradient_dtype, core::DType::f32);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& place = job->parameters[i];
+    EXPECT_EQ(place.range.size(), parameters[i].elements());
+    EXPECT_EQ(place.buffer, job->buckets[place.bucket].buffer);
+    EXPECT_EQ(job->buffers[place.buffer].dtype, parameters[i].dtype);
+    EXPECT_GE(place.range.start, job->buckets[place.bucket].range.start);
+    EXPECT_LE(place.range.end, job->buckets[place.bucket].range.end);
+  }
+}
+
+TEST(Job, NumbersBucketsInTheOrderOfBackwardThoughTheirDtypesTakeTurns) {
+  const auto narrow = core::DType::bf16;
+  TrainingOptions options;
+  options.bucket_elements = 1;
+
+  auto job = plan_job({{"a", {4}}, {"b", {4}, narrow}, {"c", {4}}, {"d", {4}, narrow}}, options, {2});
+
+  ASSERT_TRUE(job);
+  ASSERT_EQ(job->buckets.size(), 4u);
+  for (std::uint32_t bucket = 0; bucket < 4; ++bucket) {
+    EXPECT_EQ(job->buckets[bucket].parameters, std::vector<std::uint32_t>{3 - bucket});
+    EXPECT_EQ(job->parameters[3 - bucket].bucket, bucket);
+  }
+}
+
+/// Σ over ranks of what they own = all elements of all parameters, once an instance of the optimizer.
+TEST(Job, ShardsOfTheOptimizerCoverEveryElementOnceAnInstance) {
+  for (int instances : {1, 2}) {
+    auto options = eight_lanes();
+    options.optimizer_instances = instances;
+    auto job = plan_job(three_parameters(), options, {4}).value();
+    for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
+      const auto& whole = job.parameters[p];
+      std::vector<int> owners(static_cast<std::size_t>(whole.range.size()), 0);
+      for (int rank = 0; rank < 4; ++rank) {
+        auto shard = job.shard(whole.bucket, {rank});
+        for (auto i = std::max(shard.start, whole.range.start); i < std::min(shard.end, whole.range.end);
+             ++i) {
+          owners[static_cast<std::size_t>(i - whole.range.start)] += 1;
+        }
+      }
+      EXPECT_EQ(owners, std::vector<int>(owners.size(), instances));
+    }
+  }
+}
+
+struct Memory {
+  std::size_t elements = 0;  ///< of all buffers with their padding
+  std::size_t bytes = 0;     ///< that the rank took
+};
+
+Memory memory_of(core::Strategy strategy, OptimizerKind kind, int ranks, core::DType dtype) {
+  auto device = gpu::open_host_device().value();
+  TrainingOptions options;
+  options.strategy = strategy;
+  options.optimizer.kind = kind;
+  auto job = plan_job({{"w", {1 << 14}, dtype}}, options, {ranks}).value();
+  Memory memory{0, Arena::create(*device, job, {0}).value().bytes()};
+  for (const auto& buffer : job.buffers) memory.elements += static_cast<std::size_t>(buffer.layout.elements);
+  return memory;
+}
+
+TEST(Arena, TakesOneRanksPartOfTheOptimizerStateWhenItIsSharded) {
+  for (int ranks : {1, 2, 4, 8}) {
+    const auto n = static_cast<std::size_t>(ranks);
+    for (auto dtype : {core::DType::f32, core::DType::bf16}) {
+      // fp32 moments, and a master copy of narrow parameters.
+      const std::size_t state = dtype == core::DType::f32 ? 8 : 12;
+      const std::size_t state_of_sgd = dtype == core::DType::f32 ? 0 : 4;
+      for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+        auto adam = memory_of(strategy, OptimizerKind::adamw, ranks, dtype);
+        auto sgd = memory_of(strategy, OptimizerKind::sgd, ranks, dtype);
+        const std::size_t parts = strategy == core::Strategy::zero1 ? n : 1;
+
+        ASSERT_EQ(adam.elements, std::size_t{1} << 14) << "nothing is padded here";
+        EXPECT_EQ(adam.bytes - sgd.bytes, (state - state_of_sgd) * adam.elements / parts);
+      }
+    }
+  }
+}
+
+TEST(Arena, TakesWhatItsFormulaSays) {
+  for (int ranks : {2, 4, 8}) {
+    const auto n = static_cast<std::size_t>(ranks);
+    auto memory = memory_of(core::Strategy::zero1, OptimizerKind::adamw, ranks, core::DType::bf16);
+
+    const std::size_t whole = memory.elements;
+    const std::size_t parameters_and_gradients = (2 + 4) * whole;
+    const std::size_t optimizer = 12 * whole / n;
+    const std::size_t exchanges = 2 * 4 * whole;  // two credits of all ranks' parts of one shard
+    const std::size_t squares = 21 * 8;           // of one bucket
+    const std::size_t verdict = 8 * (21 + 2 * n);
+    EXPECT_EQ(memory.bytes, parameters_and_gradients + optimizer + exchanges + squares + verdict);
+  }
+}
+
+/// As many gradient slots as lanes of the rank are on the stack at once: log2 of them and one, at most.
+TEST(Arena, KeepsAsManyGradientSlotsAsTheDeepestLaneNeeds) {
+  for (auto [lanes, ranks, slots] :
+       {std::array{1, 1, 1}, {4, 4, 1}, {8, 4, 2}, {3, 1, 2}, {4, 1, 3}, {8, 1, 4}}) {
+    TrainingOptions options;
+    options.lanes = lanes;
+    auto job = plan_job(three_parameters(), options, {ranks}).value();
+
+    EXPECT_EQ(gradient_slots(job, {0}), slots) << lanes << " lanes on " << ranks << " ranks";
+  }
+}
+
+TEST(Arena, SaysWhatDoesNotFit) {
+  auto device = gpu::open_host_device().value();
+  auto job = plan_job({{"w", {std::int64_t{1} << 44}}}, {}, {1}).value();
+
+  auto arena = Arena::create(*device, job, {0});
+
+  ASSERT_FALSE(arena);
+  EXPECT_EQ(arena.error().code, core::Errc::out_of_memory);
+}
+
+}  // namespace
+}  // namespace troupe::actors

@@ -1,0 +1,160 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "actors/planes/step/data_plane.hpp"
+#include "core/dtype.hpp"
+#include "core/random.hpp"
+#include "gpu/collective/simulated/fabric.hpp"
+#include "gpu/simulated/simulated_device.hpp"
+#include "tests/gpu/manual_timeline.hpp"
+
+namespace troupe::actors {
+namespace {
+
+/// The data planes of all ranks of a job of one bucket, in virtual time and without any role.
+class Planes {
+ public:
+  explicit Planes(Job planned) : job(std::move(planned)) {
+    for (int rank = 0; rank < job.world.value; ++rank) {
+      devices_.push_back(std::make_unique<gpu::SimulatedDevice>(timeline_, gpu::SimulatedDeviceOptions{}));
+      DataPlane::Options options;
+      options.rank = {rank};
+      options.post = [this](messages::Envelope envelope) { said.push_back(std::move(envelope)); };
+      planes_.push_back(DataPlane::create(*devices_.back(), job, std::move(options)).value());
+      gpu::GroupOptions group{.job = "job", .epoch = {1}, .name = "dp", .self = {rank}};
+      for (int member = 0; member < job.world.value; ++member) group.members.push_back({member});
+      EXPECT_TRUE(planes_.back()->set_groups({backend_->create_group(group).value(), nullptr, nullptr}));
+    }
+  }
+
+  DataPlane& operator[](int rank) { return *planes_[static_cast<std::size_t>(rank)]; }
+
+  /// The reduction of bucket 0, each rank playing the lane of its number.
+  void reduce() {
+    for (int rank = 0; rank < job.world.value; ++rank) {
+      (*this)[rank].perform(PrepareBucket{{0}, 0, {rank}, true});
+      (*this)[rank].perform(LaunchCollective{{0}, 0, 0});
+    }
+    timeline_.run_until_idle();
+  }
+
+  Job job;
+  std::vector<messages::Envelope> said;
+
+ private:
+  gpu::ManualTimeline timeline_;
+  gpu::SimulatedFabric fabric_{timeline_};
+  std::unique_ptr<gpu::CollectiveBackend> backend_ = fabric_.backend();
+  std::vector<std::unique_ptr<gpu::SimulatedDevice>> devices_;
+  std::vector<std::unique_ptr<DataPlane>> planes_;
+};
+
+constexpr std::int64_t kElements = 1024;
+
+Job narrow_job(int ranks, core::Strategy strategy, bool average) {
+  TrainingOptions options;
+  options.strategy = strategy;
+  options.numerics = core::Numerics::fast;
+  options.gradients_in_parameter_dtype = true;
+  options.average = average;
+  return plan_job({{"w", {kElements}, core::DType::bf16}}, options, {ranks}).value();
+}
+
+float narrow(float value) {
+  return core::bf16_to_float(core::float_to_bf16(value));
+}
+
+float gradient_of(int rank, std::size_t element) {
+  return narrow(core::CounterRandom(5, "gradient", {0}, {rank}).uniform(element));
+}
+
+/// Low precision on the wire, one rounding of the sum.
+TEST(NarrowGradients, AreSummedInFp32AndRoundedOnceAndNotAfterEveryAddition) {
+  for (int ranks : {3, 4, 8}) {
+    for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+      Planes planes(narrow_job(ranks, strategy, false));
+      for (int rank = 0; rank < ranks; ++rank) {
+        auto gradient = planes[rank].gradient(0, {rank}).as<std::uint16_t>();
+        for (std::size_t i = 0; i < gradient.size(); ++i)
+          gradient[i] = core::float_to_bf16(gradient_of(rank, i));
+      }
+
+      planes.reduce();
+
+      int differ_from_chain = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        auto shard = core::even_part({0, kElements}, ranks, rank);
+        if (strategy == core::Strategy::ddp) shard = {0, kElements};
+        if (strategy == core::Strategy::zero1) shard = planes.job.shard(0, {rank});
+        auto found = planes[rank].reduced_gradient(0).as<std::uint16_t>();
+        for (auto i = shard.start; i < std::min(shard.end, kElements); ++i) {
+          const auto element = static_cast<std::size_t>(i);
+          float exact = 0;
+          float chain = 0;
+          for (int peer = 0; peer < ranks; ++peer) {
+            exact += gradient_of(peer, element);
+            chain = narrow(chain + gradient_of(peer, element));
+          }
+          ASSERT_EQ(core::bf16_to_float(found[element]), narrow(exact));
+          differ_from_chain += chain != narrow(exact) ? 1 : 0;
+        }
+      }
+      EXPECT_GT(differ_from_chain, 100) << "otherwise this test could not tell";
+    }
+  }
+}
+
+TEST(NarrowGradients, ScaledByAPowerOfTwoFirstHaveTheBitsOfTheScaledSum) {
+  for (int ranks : {2, 4, 8}) {
+    Planes planes(narrow_job(ranks, core::Strategy::ddp, true));
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto gradient = planes[rank].gradient(0, {rank}).as<std::uint16_t>();
+      for (std::size_t i = 0; i < gradient.size(); ++i)
+        gradient[i] = core::float_to_bf16(gradient_of(rank, i));
+    }
+
+    planes.reduce();
+
+    for (std::size_t i = 0; i < kElements; ++i) {
+      float sum = 0;
+      for (int rank = 0; rank < ranks; ++rank) sum += gradient_of(rank, i);
+      auto found = planes[0].reduced_gradient(0).as<std::uint16_t>()[i];
+      ASSERT_EQ(core::bf16_to_float(found), narrow(sum / static_cast<float>(ranks)));
+    }
+  }
+}
+
+/// grad_sync of Megatron-Core's matrix: ones become one where the gradient is reduced.
+TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
+  TrainingOptions options;
+  options.numerics = core::Numerics::fast;
+  for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+    options.strategy = strategy;
+    Planes planes(plan_job({{"w", {kElements}}}, options, {4}).value());
+    for (int rank = 0; rank < 4; ++rank) {
+      std::ranges::fill(planes[rank].gradient(0, {rank}).as<float>(), 1.0F);
+    }
+
+    planes.reduce();
+
+    for (int rank = 0; rank < 4; ++rank) {
+      bool owns = strategy == core::Strategy::ddp || rank == 0;
+      EXPECT_EQ(planes[rank].reduced_gradient(0).as<float>()[0], owns ? 1.0F : 0.25F) << rank;
+    }
+    EXPECT_EQ(planes.said.size(), 4u) << "each Conductor hears once that it is done";
+  }
+}
+
+TEST(GradientSync, NothingMovesBeforeItIsLaunched) {
+  Planes planes(plan_job({{"w", {kElements}}}, {}, {2}).value());
+  std::ranges::fill(planes[0].gradient(0, {0}).as<float>(), 1.0F);
+
+  planes[0].perform(PrepareBucket{{0}, 0, {0}, true});
+
+  EXPECT_EQ(planes[0].reduced_gradient(0).as<float>()[0], 1.0F);
+  EXPECT_TRUE(planes.said.empty());
+}
+
+}  // namespace
+}  // namespace troupe::actors
