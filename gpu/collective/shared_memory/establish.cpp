@@ -25,8 +25,8 @@ std::size_t staging_bytes(const SharedMemoryOptions& options, std::size_t member
   return std::clamp(kTogether / members, kLeast, kMost);
 }
 
-/// What the first member announces and the others must find equal.
-std::string announcement(const GroupOptions& group, const ArenaLayout& layout) {
+/// What the first member announces after the segment's name, and the others must find equal.
+std::string agreement(const GroupOptions& group, const ArenaLayout& layout) {
   std::string text = fmt::format("{} bytes, ranks", layout.total());
   for (const core::Rank rank : group.members) text += fmt::format(" {}", rank.value);
   return text;
@@ -34,15 +34,17 @@ std::string announcement(const GroupOptions& group, const ArenaLayout& layout) {
 
 core::Result<SharedSegment> open_announced(const GroupOptions& group, const ArenaLayout& layout,
                                            Rendezvous& rendezvous, const std::string& key) {
-  const std::string found = TRY(rendezvous.get(key, group.deadline));
-  const std::string expected = announcement(group, layout);
+  const std::string text = TRY(rendezvous.get(key, group.deadline));
+  const std::string name = text.substr(0, text.find('\n'));
+  const std::string found = text.substr(std::min(name.size() + 1, text.size()));
+  const std::string expected = agreement(group, layout);
   if (found != expected) {
     return core::fail(core::Errc::mismatch,
                       "group '{}': rank {} expected {}, but rank {} announced {}; all members must give the "
                       "same options",
                       group.name, group.self.value, expected, group.members.front().value, found);
   }
-  return SharedSegment::open(segment_name(group.job, group.epoch.value, group.name), layout.total());
+  return SharedSegment::open(name, layout.total());
 }
 
 /// Takes the name away at the end, whatever the end is.
@@ -66,7 +68,6 @@ core::Result<std::unique_ptr<Arena>> Arena::establish(const GroupOptions& group,
                            .staging_bytes = staging_bytes(options, group.members.size())};
   const bool has_own_core = static_cast<int>(group.members.size()) <= usable_cores();
   const auto spin = has_own_core ? options.spin : std::chrono::nanoseconds::zero();
-  const std::string name = segment_name(group.job, group.epoch.value, group.name);
   const std::string key = fmt::format("{}/{}/{}/shared_memory", group.job, group.epoch.value, group.name);
   if (index > 0) {
     SharedSegment segment = TRY(open_announced(group, layout, rendezvous, key));
@@ -74,12 +75,11 @@ core::Result<std::unique_ptr<Arena>> Arena::establish(const GroupOptions& group,
     TRY(arena->join());
     return arena;
   }
-  // One of that name is of an earlier life of the job.
-  SharedSegment::unlink(name);
+  const std::string name = TRY(new_segment_name(group.job, group.epoch.value, group.name));
   SharedSegment segment = TRY(SharedSegment::create(name, layout.total()));
   const NameGuard guard(name);
   std::unique_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
-  TRY(rendezvous.set(key, announcement(group, layout)));
+  TRY(rendezvous.set(key, name + '\n' + agreement(group, layout)));
   TRY(arena->join());
   return arena;
 }

@@ -5,31 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
+
+#include "gpu/collective/descriptor.hpp"
+#include "gpu/collective/secret.hpp"
 
 namespace troupe::gpu {
-namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-}  // namespace
-
 core::Result<SharedSegment> SharedSegment::create(const std::string& name, std::size_t bytes) {
   const Descriptor descriptor(shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
   if (descriptor.get() < 0) {
@@ -84,23 +66,9 @@ SharedSegment::~SharedSegment() {
   if (view_.data != nullptr) munmap(view_.data, view_.bytes);
 }
 
-std::string segment_name(std::string_view job, std::uint64_t epoch, std::string_view group) {
-  return fmt::format("/troupe-{}-{}-{}", job, epoch, group);
-}
-
-int remove_leftovers(std::string_view job) {
-  const std::string prefix = fmt::format("troupe-{}-", job);
-  int removed = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(prefix)) continue;
-    const auto rest = std::string_view(name).substr(prefix.size());
-    const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
-    if (digits == 0 || digits == rest.size() || rest[digits] != '-') continue;
-    if (shm_unlink(("/" + name).c_str()) == 0) ++removed;
-  }
-  return removed;
+core::Result<std::string> new_segment_name(std::string_view job, std::uint64_t epoch,
+                                           std::string_view group) {
+  return fmt::format("/troupe-{}-{}-{}-{}", job, epoch, group, TRY(make_secret()));
 }
 
 }  // namespace troupe::gpu

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +14,8 @@ namespace troupe::gpu {
 /// A named piece of shared memory mapped into this process. Owns the mapping, not the name. Move only.
 class SharedSegment {
  public:
-  /// Makes a new one of `bytes`, zeroed; its memory is reserved, so that no later access can fail.
+  /// Makes a new one of `bytes`, zeroed, for this user alone; its memory is reserved, so that no later access
+  /// can fail.
   static core::Result<SharedSegment> create(const std::string& name, std::size_t bytes);
   /// Maps one that exists and has this size.
   static core::Result<SharedSegment> open(const std::string& name, std::size_t bytes);
@@ -33,11 +35,8 @@ class SharedSegment {
   BufferView view_;
 };
 
-/// The name of a group's segment: "/troupe-<job>-<epoch>-<group>".
-std::string segment_name(std::string_view job, std::uint64_t epoch, std::string_view group);
-
-/// Removes what groups of a job left in /dev/shm: a job that was killed while it set a group up leaves its
-/// segment. Call it when no process of the job is alive. Returns the number removed.
-int remove_leftovers(std::string_view job);
+/// A name for a group's segment that nobody has yet and nobody can foresee: "/troupe-<job>-<epoch>-<group>-"
+/// and 32 random digits. Only who is told it finds the segment, and nobody can have taken it before.
+core::Result<std::string> new_segment_name(std::string_view job, std::uint64_t epoch, std::string_view group);
 
 }  // namespace troupe::gpu

@@ -11,7 +11,8 @@ namespace troupe::gpu {
 /// Collectives between the ranks of one host, which may be processes or threads of one process, over memory
 /// mapped by all. The ranks share /dev/shm, the user and the PID namespace. A peer's death is seen within
 /// milliseconds, also when it is killed at any instant. Reductions are exact as reduce_in_order() says, so a
-/// result does not depend on sizes, chunks or timing. An abort ends the operations of all members.
+/// result does not depend on sizes, chunks or timing. An abort ends the operations of all members. The memory
+/// is its user's alone, under a random name that members learn through the rendezvous.
 class SharedMemoryBackend final : public CollectiveBackend {
  public:
   /// `rendezvous` must outlive the back-end.

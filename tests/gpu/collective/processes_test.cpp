@@ -198,15 +198,5 @@ INSTANTIATE_TEST_SUITE_P(Backends, CollectiveProcesses,
                          ::testing::Values(BackendKind::shared_memory, BackendKind::gloo),
                          ::testing::PrintToStringParamName());
 
-TEST(SharedMemoryLeftovers, OfAJobKilledWhileItSetAGroupUpAreRemoved) {
-  const std::string job = fmt::format("leftovers-{}", getpid());
-  { const auto segment = SharedSegment::create(segment_name(job, 3, "dp"), 4096).value(); }
-  { const auto other = SharedSegment::create(segment_name(job + "x", 3, "dp"), 4096).value(); }
-
-  EXPECT_EQ(remove_leftovers(job), 1);
-  EXPECT_EQ(remove_leftovers(job), 0);
-  EXPECT_EQ(remove_leftovers(job + "x"), 1) << "another job's segment stays";
-}
-
 }  // namespace
 }  // namespace troupe::gpu
