@@ -1,28 +1,39 @@
 // The one file that includes Gloo. What the library throws is caught here.
 #include "gpu/collective/gloo/mesh.hpp"
 
-#include <gloo/context.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "gpu/collective/gloo/introduction.hpp"
 #include "gpu/collective/operations.hpp"
 
 namespace troupe::gpu {
 
+namespace tcp = gloo::transport::tcp;
+
 struct GlooDevice {
-  std::shared_ptr<gloo::transport::Device> device;  // Gloo's contexts share it
+  std::shared_ptr<tcp::Device> device;  // Gloo's contexts share it
+  SocketAddress own;                    ///< where members reach this one
 };
 
 namespace {
@@ -37,31 +48,64 @@ constexpr std::uint64_t kWatchSlot = std::uint64_t{0x82} << 56;
 // Gloo adds it to the clock, so it must not be the greatest duration there is.
 constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365 * 10);
 
-/// Gloo's view of a rendezvous. Gloo's interface knows no other way to fail than to throw.
-class RendezvousStore final : public gloo::rendezvous::Store {
- public:
-  RendezvousStore(Rendezvous& rendezvous, std::string prefix, std::chrono::nanoseconds deadline)
-      : rendezvous_(rendezvous), prefix_(std::move(prefix)), deadline_(deadline) {}
+bool is_same(const SocketAddress& one, const SocketAddress& other) {
+  // Without bytes it is no address.
+  return one.bytes > 0 && one.bytes == other.bytes &&
+         std::memcmp(&one.address, &other.address, one.bytes) == 0;
+}
 
-  void set(const std::string& key, const std::vector<char>& data) override {
-    const auto done = rendezvous_.set(prefix_ + key, {data.begin(), data.end()});
-    if (!done) throw std::runtime_error(done.error().message);
-  }
-  std::vector<char> get(const std::string& key) override {
-    const auto value = rendezvous_.get(prefix_ + key, deadline_);
-    if (!value) throw std::runtime_error(value.error().message);
-    return {value->begin(), value->end()};
-  }
-  void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) get(key);
-  }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+using NameOf = int (*)(int, sockaddr*, socklen_t*);
+SocketAddress address_of(int descriptor, NameOf name_of) {
+  SocketAddress found{.bytes = sizeof(sockaddr_storage)};
+  if (name_of(descriptor, reinterpret_cast<sockaddr*>(&found.address), &found.bytes) != 0) found.bytes = 0;
+  return found;
+}
 
- private:
-  Rendezvous& rendezvous_;
-  std::string prefix_;
-  std::chrono::nanoseconds deadline_;
-};
+/// This process's descriptor of the other end of a connection; -1 when another process has it.
+int other_end_of(const Descriptor& connection) {
+  const SocketAddress here = address_of(connection.get(), getsockname);
+  const SocketAddress there = address_of(connection.get(), getpeername);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::stoi(entry.path().filename());
+    if (is_same(address_of(descriptor, getsockname), there) &&
+        is_same(address_of(descriptor, getpeername), here)) {
+      return descriptor;
+    }
+  }
+  return -1;
+}
+
+/// Gives a pair of Gloo's a connection that is there already. Gloo's own way to come to one takes whoever is
+/// first at its port for the peer, and asks nothing. So the pair connects to this function, and the
+/// descriptor that it has then is made to mean the other connection. Throws as Gloo does.
+void hand_over(tcp::Device& device, gloo::transport::Pair& pair, Descriptor connection) {
+  const auto require = [](bool is_well, const char* what) {
+    if (!is_well) throw std::runtime_error(std::string(what) + ": " + std::strerror(errno));
+  };
+  const int without_delay = 1;
+  require(setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &without_delay, sizeof without_delay) == 0,
+          "TCP_NODELAY");
+  SocketAddress own{.bytes = sizeof(sockaddr_in)};
+  auto* const loopback = reinterpret_cast<sockaddr_in*>(&own.address);
+  loopback->sin_family = AF_INET;
+  loopback->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const Descriptor door(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  require(bind(door.get(), reinterpret_cast<sockaddr*>(loopback), own.bytes) == 0, "bind");
+  require(listen(door.get(), SOMAXCONN) == 0, "listen");
+  pair.connect(tcp::Address(address_of(door.get(), getsockname).address).bytes());
+  // It stays open until the pair has done with it, which would else see its peer leave.
+  Descriptor caller;
+  int own_end = -1;
+  while (own_end < 0) {
+    caller = Descriptor(accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    require(caller.is_open() || errno == ECONNABORTED || errno == EINTR, "accept");
+    // It may be a stranger's.
+    if (caller.is_open()) own_end = other_end_of(caller);
+  }
+  require(dup3(connection.get(), own_end, O_CLOEXEC) == own_end, "dup3");
+  // With the socket that it meant before went what Gloo had registered for it.
+  device.registerDescriptor(own_end, EPOLLIN, dynamic_cast<tcp::Handler*>(&pair));
+}
 
 std::chrono::milliseconds until(Clock::time_point give_up) {
   // Zero would mean for ever.
@@ -72,7 +116,7 @@ std::chrono::milliseconds until(Clock::time_point give_up) {
 class GlooMesh final : public Mesh {
  public:
   GlooMesh(std::shared_ptr<GlooDevice> device, GroupOptions group, int index,
-           std::shared_ptr<gloo::rendezvous::Context> context)
+           std::shared_ptr<gloo::transport::Context> context)
       : device_(std::move(device)),
         group_(std::move(group)),
         index_(index),
@@ -109,8 +153,8 @@ class GlooMesh final : public Mesh {
   const std::shared_ptr<GlooDevice> device_;  // the back-end and its other meshes hold it too
   const GroupOptions group_;
   const int index_;
-  const std::shared_ptr<gloo::rendezvous::Context> context_;  // Gloo wants it shared
-  mutable std::mutex mutex_;                                  // guards what follows but the thread
+  const std::shared_ptr<gloo::transport::Context> context_;  // Gloo wants it shared
+  mutable std::mutex mutex_;                                 // guards what follows but the thread
   std::optional<Error> failure_;
   std::set<Pending*> pending_;
   bool leaving_ = false;
@@ -209,7 +253,9 @@ core::Result<void> GlooMesh::exchange(std::span<const Transfer> receives, std::s
   const Error error = fail(error_of(deadline, peer, reason));
   // So that members which wait for this one end as well.
   try {
-    context_->closeConnections();
+    for (int i = 0; i < context_->size; ++i) {
+      if (i != index_) context_->getPair(i)->close();
+    }
   } catch (const std::exception&) {  // NOLINT: they are closed then
   }
   return tl::unexpected(error);
@@ -289,11 +335,21 @@ Error GlooMesh::error_of(const OperationDeadline& deadline, int peer, const std:
 }  // namespace
 
 core::Result<std::shared_ptr<GlooDevice>> open_gloo_device(const GlooOptions& options) {
-  gloo::transport::tcp::attr attributes;
+  tcp::attr attributes;
   attributes.hostname = options.interface.empty() ? options.host : "";
   attributes.iface = options.interface;
   try {
-    return std::make_shared<GlooDevice>(GlooDevice{gloo::transport::tcp::CreateDevice(attributes)});
+    attributes = tcp::CreateDeviceAttr(attributes);
+    const SocketAddress own{attributes.ai_addr, static_cast<socklen_t>(attributes.ai_addrlen)};
+    // Each of Gloo's pairs listens until it is given its connection: on the loopback interface's broadcast
+    // address, to which nobody can connect.
+    sockaddr_in nowhere{};
+    nowhere.sin_family = AF_INET;
+    nowhere.sin_addr.s_addr = htonl(0x7fffffff);
+    std::memcpy(&attributes.ai_addr, &nowhere, sizeof nowhere);
+    attributes.ai_addrlen = sizeof nowhere;
+    attributes.ai_family = AF_INET;
+    return std::make_shared<GlooDevice>(GlooDevice{std::make_shared<tcp::Device>(attributes), own});
   } catch (const std::exception& error) {
     return core::fail(Errc::unavailable,
                       "gloo: cannot listen on {} '{}': {}; give an address or interface of this machine",
@@ -305,20 +361,20 @@ core::Result<std::shared_ptr<GlooDevice>> open_gloo_device(const GlooOptions& op
 core::Result<std::unique_ptr<Mesh>> Mesh::connect(std::shared_ptr<GlooDevice> device,
                                                   const GroupOptions& group, Rendezvous& rendezvous) {
   const int index = TRY(index_of_self(group));
-  const auto give_up = Clock::now() + group.deadline;
-  const auto prefix = fmt::format("{}/{}/{}/gloo/", group.job, group.epoch.value, group.name);
-  RendezvousStore store(rendezvous, prefix, group.deadline);
+  std::vector<Descriptor> connections;
+  if (group.members.size() > 1) connections = TRY(introduce(group, device->own, rendezvous));
   try {
-    auto context = std::make_shared<gloo::rendezvous::Context>(index, static_cast<int>(group.members.size()));
-    context->setTimeout(until(give_up));
-    if (group.members.size() > 1) context->connectFullMesh(store, device->device);
+    auto context = device->device->createContext(index, static_cast<int>(group.members.size()));
+    context->setTimeout(std::chrono::ceil<std::chrono::milliseconds>(group.deadline));
+    for (int i = 0; i < context->size; ++i) {
+      if (i == index) continue;
+      hand_over(*device->device, *context->createPair(i),
+                std::move(connections[static_cast<std::size_t>(i)]));
+    }
     return std::make_unique<GlooMesh>(std::move(device), group, index, std::move(context));
   } catch (const std::exception& error) {
-    return core::fail(Clock::now() >= give_up ? Errc::timeout : Errc::peer_lost,
-                      "group '{}': rank {} could not connect to the other members within {} ms: {}",
-                      group.name, group.self.value,
-                      std::chrono::duration_cast<std::chrono::milliseconds>(group.deadline).count(),
-                      error.what());
+    return core::fail(Errc::io, "group '{}': Gloo refuses the connections of rank {}: {}", group.name,
+                      group.self.value, error.what());
   }
 }
 

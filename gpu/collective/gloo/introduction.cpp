@@ -1,0 +1,290 @@
+#include "gpu/collective/gloo/introduction.hpp"
+
+#include <netdb.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <utility>
+
+#include "gpu/collective/operations.hpp"
+#include "gpu/collective/secret.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+using core::Errc;
+using core::Result;
+using Clock = std::chrono::steady_clock;
+
+/// Where a member listens and what its callers must know.
+struct Doorplate {
+  std::string secret;
+  std::string host;
+  std::string port;
+
+  std::string text() const { return secret + ' ' + host + ' ' + port; }
+};
+
+// A caller says the secret of whom it calls, and its own index in the group in so many digits.
+constexpr std::size_t kSecretBytes = 32;
+constexpr std::size_t kIndexDigits = 8;
+constexpr std::size_t kGreetingBytes = kSecretBytes + kIndexDigits;
+
+std::string greeting(const std::string& secret, int index) {
+  return fmt::format("{}{:0{}}", secret, index, kIndexDigits);
+}
+
+/// How long poll() may wait.
+int milliseconds_until(Clock::time_point give_up) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(give_up - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
+}
+
+/// Waits for any of the descriptors; false when the time is up.
+bool wait_for(std::span<pollfd> descriptors, Clock::time_point give_up) {
+  while (Clock::now() < give_up) {
+    if (poll(descriptors.data(), descriptors.size(), milliseconds_until(give_up)) > 0) return true;
+  }
+  return false;
+}
+
+/// Reads until `said` has `bytes`. True when it has, nothing while more may come, false when none will.
+std::optional<bool> hear(const Descriptor& connection, std::size_t bytes, std::string& said) {
+  std::array<char, kGreetingBytes> buffer{};
+  while (said.size() < bytes) {
+    const ssize_t count = recv(connection.get(), buffer.data(), bytes - said.size(), MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
+    if (count <= 0) return false;
+    said.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  return true;
+}
+
+/// So few bytes fit into any socket.
+bool say(const Descriptor& connection, const std::string& text) {
+  return send(connection.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(text.size());
+}
+
+Result<std::pair<Descriptor, Doorplate>> open_door(const SocketAddress& own) {
+  const auto* address = reinterpret_cast<const sockaddr*>(&own.address);
+  Descriptor door(socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!door.is_open() || bind(door.get(), address, own.bytes) != 0 || listen(door.get(), SOMAXCONN) != 0) {
+    return core::fail(Errc::io, "gloo: cannot listen: {}; look at the limits of open files and ports",
+                      std::strerror(errno));
+  }
+  SocketAddress bound{.bytes = sizeof(sockaddr_storage)};
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  auto* found = reinterpret_cast<sockaddr*>(&bound.address);
+  if (getsockname(door.get(), found, &bound.bytes) != 0 ||
+      getnameinfo(found, bound.bytes, host.data(), host.size(), port.data(), port.size(),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return core::fail(Errc::io, "gloo: the address of an own socket cannot be read: {}",
+                      std::strerror(errno));
+  }
+  return std::pair(std::move(door), Doorplate{TRY(make_secret()), host.data(), port.data()});
+}
+
+/// All members as one of them meets them.
+class Introduction {
+ public:
+  Introduction(const GroupOptions& group, int self, Descriptor door, std::vector<Doorplate> doorplates)
+      : group_(group),
+        self_(self),
+        door_(std::move(door)),
+        doorplates_(std::move(doorplates)),
+        connections_(group.members.size()) {}
+
+  Result<std::vector<Descriptor>> run(Clock::time_point give_up) {
+    // Nobody waits for a member after it, so nobody waits in a circle.
+    for (int peer = 0; peer < self_; ++peer) TRY(call(peer, give_up));
+    while (missing() != 0) TRY(admit(give_up));
+    return std::move(connections_);
+  }
+
+ private:
+  /// Somebody who has not yet said enough.
+  struct Caller {
+    Descriptor connection;
+    std::string said;
+  };
+
+  int size() const { return static_cast<int>(group_.members.size()); }
+  Descriptor& connection(int peer) { return connections_[static_cast<std::size_t>(peer)]; }
+  const Doorplate& doorplate(int peer) const { return doorplates_[static_cast<std::size_t>(peer)]; }
+  core::Rank rank(int peer) const { return group_.members[static_cast<std::size_t>(peer)]; }
+
+  std::ptrdiff_t missing() const {
+    return std::count_if(connections_.begin() + self_ + 1, connections_.end(),
+                         [](const Descriptor& one) { return !one.is_open(); });
+  }
+
+  Result<void> call(int peer, Clock::time_point give_up) {
+    while (!connection(peer).is_open()) {
+      if (Clock::now() >= give_up) return late(fmt::format("rank {}", rank(peer).value));
+      Descriptor attempt = TRY(reach(peer, give_up));
+      // When it is hung up the peer had too many strangers at its door.
+      std::string said;
+      if (!say(attempt, greeting(doorplate(peer).secret, self_))) continue;
+      std::optional<bool> heard;
+      while (!(heard = hear(attempt, kSecretBytes, said))) {
+        pollfd entry{attempt.get(), POLLIN, 0};
+        if (!wait_for({&entry, 1}, give_up)) return late(fmt::format("rank {}", rank(peer).value));
+      }
+      if (!*heard) continue;
+      if (said != doorplate(self_).secret) {
+        return core::fail(Errc::peer_lost,
+                          "group '{}': who answers rank {} at {} port {} is not rank {}, which must be gone; "
+                          "look at that rank",
+                          group_.name, rank(self_).value, doorplate(peer).host, doorplate(peer).port,
+                          rank(peer).value);
+      }
+      connection(peer) = std::move(attempt);
+    }
+    return {};
+  }
+
+  /// A connection to where the peer listens.
+  Result<Descriptor> reach(int peer, Clock::time_point give_up) const {
+    const Doorplate& plate = doorplate(peer);
+    addrinfo hints{};
+    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    if (getaddrinfo(plate.host.c_str(), plate.port.c_str(), &hints, &found) != 0) {
+      return core::fail(Errc::mismatch, "group '{}': '{}' of rank {} is no address; do all run one build?",
+                        group_.name, plate.host, rank(peer).value);
+    }
+    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> address(found, &freeaddrinfo);
+    Descriptor attempt(socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    int failure = connect(attempt.get(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
+    if (failure == EINPROGRESS) {
+      pollfd entry{attempt.get(), POLLOUT, 0};
+      if (!wait_for({&entry, 1}, give_up)) return late(fmt::format("rank {}", rank(peer).value));
+      socklen_t bytes = sizeof failure;
+      if (getsockopt(attempt.get(), SOL_SOCKET, SO_ERROR, &failure, &bytes) != 0) failure = errno;
+    }
+    if (failure != 0) {
+      return core::fail(
+          Errc::peer_lost,
+          "group '{}': rank {} found nobody at {} port {}, where rank {} listened ({}); look at "
+          "that rank and at the network between them",
+          group_.name, rank(self_).value, plate.host, plate.port, rank(peer).value, std::strerror(failure));
+    }
+    return attempt;
+  }
+
+  /// One round: new callers come in, others say more, and those that are members are let in.
+  Result<void> admit(Clock::time_point give_up) {
+    std::vector<pollfd> entries{{door_.get(), POLLIN, 0}};
+    for (const Caller& caller : callers_) entries.push_back({caller.connection.get(), POLLIN, 0});
+    if (!wait_for(entries, give_up)) return late(names_of_missing());
+    std::vector<Caller> still_there;
+    for (Caller& caller : callers_) {
+      if (!listen_to(caller)) still_there.push_back(std::move(caller));
+    }
+    callers_ = std::move(still_there);
+    return entries.front().revents == 0 ? core::Result<void>() : open_to_one();
+  }
+
+  Result<void> open_to_one() {
+    Caller caller{Descriptor(accept4(door_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)), {}};
+    if (!caller.connection.is_open()) {
+      const bool is_out_of_something =
+          errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (!is_out_of_something) return {};
+      return core::fail(Errc::io, "group '{}': rank {} cannot take a connection: {}; look at its limits",
+                        group_.name, rank(self_).value, std::strerror(errno));
+    }
+    if (listen_to(caller)) return {};
+    callers_.push_back(std::move(caller));
+    // A member speaks at once, so who has been silent the longest is a stranger.
+    if (callers_.size() > kMostCallers) {
+      callers_.erase(callers_.begin());
+      ++turned_away_;
+    }
+    return {};
+  }
+
+  /// Whether the caller is done with: let in or turned away.
+  bool listen_to(Caller& caller) {
+    const auto heard = hear(caller.connection, kGreetingBytes, caller.said);
+    if (!heard) return false;
+    for (int peer = self_ + 1; *heard && peer < size(); ++peer) {
+      if (caller.said != greeting(doorplate(self_).secret, peer)) continue;
+      if (say(caller.connection, doorplate(peer).secret)) connection(peer) = std::move(caller.connection);
+      return true;
+    }
+    ++turned_away_;
+    return true;
+  }
+
+  std::string names_of_missing() const {
+    std::string names;
+    for (int peer = self_ + 1; peer < size(); ++peer) {
+      if (connections_[static_cast<std::size_t>(peer)].is_open()) continue;
+      names += fmt::format("{}rank {}", names.empty() ? "" : ", ", rank(peer).value);
+    }
+    return names;
+  }
+
+  tl::unexpected<core::Error> late(const std::string& missing) const {
+    std::string strangers;
+    if (turned_away_ > 0) {
+      strangers = fmt::format("; {} connections of strangers were turned away", turned_away_);
+    }
+    return core::fail(
+        Errc::timeout, "group '{}': the set-up did not end within {} ms: no sign of {}{}", group_.name,
+        std::chrono::duration_cast<std::chrono::milliseconds>(group_.deadline).count(), missing, strangers);
+  }
+
+  static constexpr std::size_t kMostCallers = 64;
+
+  const GroupOptions& group_;
+  const int self_;
+  const Descriptor door_;
+  const std::vector<Doorplate> doorplates_;
+  std::vector<Descriptor> connections_;
+  std::vector<Caller> callers_;  // the oldest first
+  int turned_away_ = 0;
+};
+
+}  // namespace
+
+Result<std::vector<Descriptor>> introduce(const GroupOptions& group, const SocketAddress& own,
+                                          Rendezvous& rendezvous) {
+  const auto give_up = Clock::now() + group.deadline;
+  const int self = TRY(index_of_self(group));
+  auto [door, doorplate] = TRY(open_door(own));
+  const auto key_of = [&](core::Rank rank) {
+    return fmt::format("{}/{}/{}/gloo/{}", group.job, group.epoch.value, group.name, rank.value);
+  };
+  TRY(rendezvous.set(key_of(group.self), doorplate.text()));
+  std::vector<Doorplate> doorplates;
+  for (const core::Rank rank : group.members) {
+    std::istringstream text(
+        TRY(rendezvous.get(key_of(rank), std::max<std::chrono::nanoseconds>(give_up - Clock::now(), {}))));
+    Doorplate plate;
+    text >> plate.secret >> plate.host >> plate.port;
+    if (!text || plate.secret.size() != kSecretBytes) {
+      return core::fail(Errc::mismatch,
+                        "group '{}': what rank {} announced does not read as an address; do all ranks run "
+                        "the same build?",
+                        group.name, rank.value);
+    }
+    doorplates.push_back(std::move(plate));
+  }
+  return Introduction(group, self, std::move(door), std::move(doorplates)).run(give_up);
+}
+
+}  // namespace troupe::gpu
