@@ -23,7 +23,7 @@ TEST(Devices, AGpuIsOpenedOrTheErrorSaysWhatIsAbsent) {
   const auto first = open_device("cuda");
   const auto beyond = open_device("cuda:1000");
 
-  EXPECT_EQ(first.has_value(), devices.has_value());
+  ASSERT_EQ(first.has_value(), devices.has_value());
   ASSERT_FALSE(beyond);
   if (devices) {
     EXPECT_EQ((*first)->kind(), DeviceKind::cuda);
@@ -34,6 +34,7 @@ TEST(Devices, AGpuIsOpenedOrTheErrorSaysWhatIsAbsent) {
     EXPECT_EQ(beyond.error(), devices.error());
   }
   if (!is_built_with_cuda()) {
+    ASSERT_FALSE(first);
     EXPECT_NE(first.error().message.find("-DTROUPE_CUDA=ON"), std::string::npos);
   }
 }

@@ -40,6 +40,8 @@ TEST(NcclEnvironment, TellsOfVariablesThatOverrideTroupe) {
 TEST(NcclEnvironment, OfSeveralRanksOnOneGpuDiffersInTheHostOnly) {
   auto first = several_ranks_on_one_gpu(0);
   auto second = several_ranks_on_one_gpu(1);
+  ASSERT_FALSE(first.empty());
+  ASSERT_FALSE(second.empty());
   EXPECT_EQ(first.front(), (std::pair<std::string, std::string>{"NCCL_HOSTID", "troupe-host-0"}));
   EXPECT_EQ(second.front(), (std::pair<std::string, std::string>{"NCCL_HOSTID", "troupe-host-1"}));
   first.erase(first.begin());
@@ -56,6 +58,7 @@ TEST(NcclEnvironment, OfSeveralRanksOnOneGpuDiffersInTheHostOnly) {
 TEST(NcclEnvironment, OfSeveralRanksOnOneGpuNamesTheLogOfEachRank) {
   const auto variables = several_ranks_on_one_gpu(3, "logs");
 
+  ASSERT_FALSE(variables.empty());
   EXPECT_EQ(variables.back().second, "logs/nccl.rank3.%h.%p.log");
 }
 

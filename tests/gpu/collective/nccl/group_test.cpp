@@ -135,6 +135,7 @@ TEST_F(NcclGroups, OfMembersWithDifferentVersionsAreRefused) {
   add_member({}, 22705);
   const auto made = try_to_create("dp", 2, 1, 50ms);
 
+  for (const auto& each : made) ASSERT_FALSE(each.has_value());
   EXPECT_EQ(made[0].error().code, core::Errc::timeout);
   EXPECT_EQ(made[1].error().code, core::Errc::mismatch);
   EXPECT_THAT(made[1].error().message, HasSubstr("rank 1 has NCCL 2.27.5, but rank 0 has 2.28.9"));
@@ -145,6 +146,7 @@ TEST_F(NcclGroups, TakeARendezvousThatHoldsSomethingElseForDamaged) {
   ASSERT_TRUE(rendezvous.set("scene/1/dp/nccl", "2.28.9 abc").has_value());
   const auto made = members[1].backend->create_group(options_of(1, "dp"));
 
+  ASSERT_FALSE(made.has_value());
   EXPECT_EQ(made.error().code, core::Errc::corrupt);
 }
 

@@ -360,6 +360,7 @@ TEST_F(NcclMemoryScene, IsNotRegisteredByAPartOfTheMembers) {
   add_member(registering());
   const auto made = try_to_create("dp", 2, 1, 50ms);
 
+  for (const auto& each : made) ASSERT_FALSE(each.has_value());
   EXPECT_EQ(made[0].error().code, core::Errc::timeout);
   EXPECT_EQ(made[1].error().code, core::Errc::mismatch);
   EXPECT_THAT(made[1].error().message,
