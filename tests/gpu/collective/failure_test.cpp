@@ -13,11 +13,13 @@
 #include <tuple>
 
 #include "tests/gpu/collective/contract.hpp"
+#include "tests/gpu/collective/watchdog.hpp"
 
 namespace troupe::gpu {
 namespace {
 
-class CollectiveFailure : public CollectiveContract {};
+// The watchdog first: it outlives the company, whose end waits for its streams.
+class CollectiveFailure : private Watchdog, public CollectiveContract {};
 
 TEST_P(CollectiveFailure, AMemberThatDoesNotComeEndsTheOthersAtTheirDeadline) {
   if (n == 1) GTEST_SKIP() << "nobody to wait for";

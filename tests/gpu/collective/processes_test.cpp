@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -73,18 +75,20 @@ class Processes {
   /// Blocks until `member` has done `count` more operations.
   void wait_for_operations(int member, int count) {
     while (count > 0) {
-      const Report report = read_report();
-      CHECK(!report.ended, "all goes well before the fault");
-      if (report.member == member) --count;
+      const auto report = read_report();
+      if (!report) return;
+      CHECK(!report->ended, "all goes well before the fault");
+      if (report->member == member) --count;
     }
   }
 
-  /// The last words of all members but `victim`.
+  /// The last words of all members but `victim`; of fewer when there was no end to be had.
   std::vector<Report> wait_for_ends(int victim) {
     std::vector<Report> ends;
     while (static_cast<int>(ends.size()) < scene_.size - 1) {
-      const Report report = read_report();
-      if (report.ended && report.member != victim) ends.push_back(report);
+      const auto report = read_report();
+      if (!report) return ends;
+      if (report->ended && report->member != victim) ends.push_back(*report);
     }
     return ends;
   }
@@ -137,7 +141,14 @@ class Processes {
     CHECK(write(pipe_[1], &report, sizeof report) == sizeof report, "the test listens");
   }
 
-  Report read_report() const {
+  /// None, and the test has failed, when no member says anything for half a minute.
+  std::optional<Report> read_report() const {
+    pollfd entry{pipe_[0], POLLIN, 0};
+    if (poll(&entry, 1, 30'000) != 1) {
+      ADD_FAILURE() << "no member has said anything for 30 s: neither its deadline nor the end of a peer "
+                       "ended an operation";
+      return std::nullopt;
+    }
     Report report;
     CHECK(read(pipe_[0], &report, sizeof report) == sizeof report, "members report");
     return report;
@@ -176,6 +187,7 @@ TEST_P(CollectiveProcesses, AKilledPeerEndsEverySurvivorInTime) {
         EXPECT_LT(end.time - killed, patience()) << "member " << end.member << ", " << bytes << " bytes";
       }
       EXPECT_THAT(segments_of(processes.job()), ::testing::IsEmpty());
+      if (HasFailure()) return;
     }
   }
 }

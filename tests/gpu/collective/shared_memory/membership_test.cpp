@@ -10,13 +10,19 @@
 #include "gpu/collective/shared_memory/peer_watch.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
 #include "tests/gpu/collective/company.hpp"
+#include "tests/gpu/collective/watchdog.hpp"
 
 namespace troupe::gpu {
 namespace {
 
 using namespace std::chrono_literals;
 
-TEST(SharedMemoryMembership, WhoWaitsForAMemberThatLeftLearnsItsName) {
+class SharedMemoryMembership : public ::testing::Test {
+ private:
+  Watchdog watchdog_;
+};
+
+TEST_F(SharedMemoryMembership, WhoWaitsForAMemberThatLeftLearnsItsName) {
   Stage stage(BackendKind::shared_memory, 3);
   const auto waiting = stage.post(0, {});
   stage.groups[2].reset();
@@ -27,7 +33,7 @@ TEST(SharedMemoryMembership, WhoWaitsForAMemberThatLeftLearnsItsName) {
   EXPECT_THAT(message_of(*waiting), ::testing::HasSubstr("left the group"));
 }
 
-TEST(SharedMemoryMembership, AMemberThatLeavesDoesNotDisturbMessagesBetweenTheOthers) {
+TEST_F(SharedMemoryMembership, AMemberThatLeavesDoesNotDisturbMessagesBetweenTheOthers) {
   Stage stage(BackendKind::shared_memory, 3);
   std::vector<std::byte> sent(1 << 20, std::byte{7});
   std::vector<std::byte> received(sent.size());
@@ -50,7 +56,7 @@ TEST(SharedMemoryMembership, AMemberThatLeavesDoesNotDisturbMessagesBetweenTheOt
   EXPECT_EQ(received, sent);
 }
 
-TEST(SharedMemoryMembership, AnAbortOfOneEndsAll) {
+TEST_F(SharedMemoryMembership, AnAbortOfOneEndsAll) {
   Stage stage(BackendKind::shared_memory, 3);
   const auto one = stage.post(1, {});
   const auto two = stage.post(2, {});
@@ -61,7 +67,7 @@ TEST(SharedMemoryMembership, AnAbortOfOneEndsAll) {
   EXPECT_EQ(message_of(*two), message_of(*one));
 }
 
-TEST(SharedMemoryMembership, MembersWithOtherOptionsAreRefusedBeforeTheyMap) {
+TEST_F(SharedMemoryMembership, MembersWithOtherOptionsAreRefusedBeforeTheyMap) {
   MemoryRendezvous rendezvous;
   SharedMemoryBackend first(rendezvous, {.staging_bytes = 64 << 10});
   SharedMemoryBackend second(rendezvous, {.staging_bytes = 128 << 10});
@@ -76,6 +82,8 @@ TEST(SharedMemoryMembership, MembersWithOtherOptionsAreRefusedBeforeTheyMap) {
   options.self = {1};
   const auto other = second.create_group(options);
 
+  ASSERT_FALSE(leader.has_value());
+  ASSERT_FALSE(other.has_value());
   EXPECT_EQ(leader.error().code, core::Errc::timeout);
   EXPECT_THAT(leader.error().message, ::testing::HasSubstr("no sign of rank 1"));
   EXPECT_EQ(other.error().code, core::Errc::mismatch);
