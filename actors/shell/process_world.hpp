@@ -20,7 +20,8 @@ struct ProcessWorldOptions {
   /// "nccl" (GPUs).
   std::string collectives = "automatic";
   /// This host as the others reach it, for "gloo", and for what ranks on GPUs of several hosts exchange
-  /// beside their collectives. Empty: its address on the way to rank 0.
+  /// beside their collectives. Empty: the loopback interface where all ranks are on one host, else its
+  /// address on the way to rank 0.
   std::string gloo_host;
   /// NCCL may move what lies in gradients and parameters without copies of its own, see docs/nccl.md. By all
   /// ranks alike; refused with other collectives.
