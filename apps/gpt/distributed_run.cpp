@@ -230,7 +230,8 @@ struct Beginning {
 Result<Beginning> beginning_at(const std::string& path) {
   const std::filesystem::path given = std::filesystem::path(path).lexically_normal();
   const auto folder = given.has_filename() ? given : given.parent_path();
-  if (!std::filesystem::exists(folder / core::kManifestName)) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder / core::kManifestName, ignored)) {
     return Beginning{TRY(actors::PosixStorage::open(folder.string())), ""};
   }
   const auto parent = folder.parent_path().empty() ? std::filesystem::path(".") : folder.parent_path();
@@ -359,7 +360,7 @@ Result<RunEnd> run_distributed(const DistributedRunOptions& given) {
   const auto info = TRY(gpu_info(world->device_name()));
   const DistributedRunOptions options = with_peak(given, info);
   auto trainer = TRY(DistributedTrainer::create(*world, options.trainer, corpus,
-                                                info ? std::optional(info->memory_bytes) : std::nullopt));
+                                                info ? info->memory_bytes : physical_memory_bytes()));
   bool traced = options.trainer.session.trace && !options.output.empty();
   if (!options.output.empty()) TRY(make_folder(options.output));
   const auto resumed = resume(*trainer, *world, options);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "apps/gpt/models.hpp"
+
 namespace troupe::apps::gpt {
 
 using core::Result;
@@ -14,7 +16,10 @@ Result<LocalTrainer> LocalTrainer::create(const LocalTrainerOptions& options, co
                       "lanes and microbatches must be 1 or more, found {} and {}", options.lanes,
                       options.microbatches);
   }
-  return LocalTrainer(options, corpus, TRY(Model::create(options.model, options.microbatch)));
+  auto model = TRY(Model::create(options.model, options.microbatch));
+  TRY(check_memory(memory_need(options.model, options.microbatch, {}, gpu::DeviceKind::host, {}),
+                   physical_memory_bytes()));
+  return LocalTrainer(options, corpus, std::move(model));
 }
 
 LocalTrainer::LocalTrainer(const LocalTrainerOptions& options, const Corpus& corpus, Model model)

@@ -7,129 +7,16 @@
 #include <string>
 
 #include "actors/world/exit_status.hpp"
+#include "apps/command_line/command_line.hpp"
 #include "apps/gpt/distributed_run.hpp"
 #include "apps/gpt/local_trainer.hpp"
+#include "apps/gpt/options.hpp"
 #include "apps/gpt/sample.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
 
 using core::Result;
-
-struct Options {
-  bool local = false;
-  std::string text;
-  std::string preset = "demo";
-  std::size_t layers = 0, heads = 0, width = 0, feed_forward = 0, context = 0;
-  std::string norm = "rms", activation = "swiglu";
-  bool untied = false;
-  double initial_deviation = 0;
-  std::size_t batch = 4;
-  int lanes = 8, microbatches = 1;
-  std::int64_t steps = 1000, warmup = 50;
-  double learning_rate = 3e-3, floor = 0.1;
-  AdamWOptions optimizer;
-  double clip_norm = 1;
-  std::uint64_t seed = 1;
-  std::int64_t evaluate_every = 100;
-  std::size_t evaluation_batches = 16;
-  std::size_t sample_bytes = 400;
-  std::string prompt = "And ";
-  SamplingOptions sampling;
-  std::string strategy = "zero1", numerics = "ordered", collectives = "automatic", output;
-  std::string device = "host", dtype;
-  bool tf32 = false, register_memory = false;
-  double peak_tera_flops = 0;
-  bool no_overlap = false, trace = false;
-  std::int64_t bucket_elements = 0;
-  int optimizer_instances = 1;
-  std::int64_t trace_steps = 20;
-  std::string checkpoints, resume = "auto";
-  std::int64_t save_every = 100;
-  actors::Retention retention{.keep_last = 3, .keep_every = 0};
-  std::uint64_t staging_mib = 256;
-  std::string local_checkpoints;
-  std::int64_t local_every = 10;
-  int replication_jump = 1, replication_factor = 1;
-};
-
-void add_distributed_options(CLI::App& app, Options& o) {
-  app.add_option("--strategy", o.strategy, "ddp or zero1")->capture_default_str();
-  app.add_option("--numerics", o.numerics, "ordered (same bits for any number of ranks) or fast")
-      ->capture_default_str();
-  app.add_option("--collectives", o.collectives, "automatic, shared_memory, gloo or nccl")
-      ->capture_default_str();
-  app.add_flag("--register-memory", o.register_memory,
-               "With nccl, move gradients and parameters without copies of NCCL's own, where it can");
-  app.add_option("--device", o.device,
-                 "host, cuda (the GPU of the rank's number on its node) or cuda:<index>")
-      ->capture_default_str();
-  app.add_option("--dtype", o.dtype, "Of parameters and activations: f32, or on GPUs bf16 (their default)");
-  app.add_flag("--tf32", o.tf32, "On GPUs, f32 products may round their factors to 10 bits");
-  app.add_option("--peak-tera-flops", o.peak_tera_flops,
-                 "What a GPU does at its best, for the utilisation; 0: by its compute capability")
-      ->capture_default_str();
-  app.add_flag("--no-overlap", o.no_overlap, "Communicate between forward and backward only");
-  app.add_option("--bucket-elements", o.bucket_elements, "A bucket closes with this many; 0: a default")
-      ->capture_default_str();
-  app.add_option("--optimizer-instances", o.optimizer_instances, "Replicas of the sharded optimizer")
-      ->capture_default_str();
-  app.add_option("--output", o.output, "Folder for the record, the report and the trace");
-  app.add_flag("--trace", o.trace, "Record a Perfetto trace in the output folder");
-  app.add_option("--trace-steps", o.trace_steps, "Steps to trace, from the beginning")->capture_default_str();
-}
-
-void add_checkpoint_options(CLI::App& app, Options& o) {
-  app.add_option("--checkpoints", o.checkpoints, "Directory of checkpoints; without it none are saved");
-  app.add_option("--save-every", o.save_every, "Steps; 0: at the end only")->capture_default_str();
-  app.add_option("--resume", o.resume, "auto (the newest whole checkpoint, if any), never, or a path")
-      ->capture_default_str();
-  app.add_option("--keep-last", o.retention.keep_last, "Checkpoints to keep; 0: all")->capture_default_str();
-  app.add_option("--keep-every", o.retention.keep_every, "Also keep those of every so many steps")
-      ->capture_default_str();
-  app.add_option("--staging-mib", o.staging_mib, "Memory for copies that are not on disk yet")
-      ->capture_default_str();
-  app.add_option("--local-checkpoints", o.local_checkpoints,
-                 "Directory on each node, or in memory (/dev/shm/...), for copies of each rank's state");
-  app.add_option("--local-every", o.local_every, "Steps between local copies")->capture_default_str();
-  app.add_option("--replication-factor", o.replication_factor, "Ranks that keep copies of each other's state")
-      ->capture_default_str();
-  app.add_option("--replication-jump", o.replication_jump, "How far apart they are: the ranks of a node")
-      ->capture_default_str();
-}
-
-void add_options(CLI::App& app, Options& o) {
-  app.add_flag("--local", o.local, "Train with a plain loop in this process, without the runtime");
-  app.add_option("--text", o.text, "Text file to train on (scripts/fetch_text writes one)")->required();
-  app.add_option("--preset", o.preset, "Model: tiny, demo, 350m, 760m or 1.5b")->capture_default_str();
-  app.add_option("--layers", o.layers, "Instead of the preset's");
-  app.add_option("--heads", o.heads, "Instead of the preset's");
-  app.add_option("--width", o.width, "Instead of the preset's");
-  app.add_option("--feed-forward", o.feed_forward, "Instead of the preset's");
-  app.add_option("--context", o.context, "Instead of the preset's; in tokens");
-  app.add_option("--norm", o.norm, "rms or layer")->capture_default_str();
-  app.add_option("--activation", o.activation, "swiglu or gelu")->capture_default_str();
-  app.add_flag("--untied", o.untied, "An output layer of its own, instead of the embedding table");
-  app.add_option("--initial-deviation", o.initial_deviation, "Of the weights, instead of the preset's");
-  app.add_option("--batch", o.batch, "Sequences of a microbatch")->capture_default_str();
-  app.add_option("--lanes", o.lanes, "Logical data-parallel workers")->capture_default_str();
-  app.add_option("--microbatches", o.microbatches, "Per lane and step")->capture_default_str();
-  app.add_option("--steps", o.steps, "Optimizer steps")->capture_default_str();
-  app.add_option("--warmup", o.warmup, "Steps to the full learning rate")->capture_default_str();
-  app.add_option("--learning-rate", o.learning_rate, "At its peak")->capture_default_str();
-  app.add_option("--floor", o.floor, "Learning rate at the end, as a share of the peak")
-      ->capture_default_str();
-  app.add_option("--weight-decay", o.optimizer.weight_decay, "Of matrices")->capture_default_str();
-  app.add_option("--beta2", o.optimizer.beta2, "Of AdamW")->capture_default_str();
-  app.add_option("--clip-norm", o.clip_norm, "Global gradient norm; 0: no clipping")->capture_default_str();
-  app.add_option("--seed", o.seed, "Of weights, data and samples")->capture_default_str();
-  app.add_option("--evaluate-every", o.evaluate_every, "Steps")->capture_default_str();
-  app.add_option("--evaluation-batches", o.evaluation_batches, "Microbatches")->capture_default_str();
-  app.add_option("--sample-bytes", o.sample_bytes, "Text to write at the end")->capture_default_str();
-  app.add_option("--prompt", o.prompt, "The sample's beginning")->capture_default_str();
-  app.add_option("--temperature", o.sampling.temperature, "0: the likeliest")->capture_default_str();
-  app.add_option("--top-k", o.sampling.top_k, "Choose among so many tokens")->capture_default_str();
-}
 
 Result<ModelConfig> model_config(const Options& o) {
   ModelConfig config = TRY(preset(o.preset));
@@ -178,7 +65,8 @@ Result<RunEnd> train_locally(const Options& o) {
   for (std::int64_t step = 1; step <= o.steps; ++step) {
     const StepReport report = TRY(trainer.step());
     tokens += static_cast<double>(o.batch * config.context) * o.lanes * o.microbatches;
-    if (step % o.evaluate_every != 0 && step != o.steps) continue;
+    const bool evaluates = o.evaluate_every > 0 && step % o.evaluate_every == 0;
+    if (!evaluates && step != o.steps) continue;
     const double seconds = seconds_since(start);
     const double evaluation = TRY(trainer.evaluate(o.evaluation_batches));
     fmt::print("step {:5}  loss {:.4f}  evaluation {:.4f}  norm {:.3f}  {:6.0f} tokens/s  {:5.1f} s\n", step,
@@ -278,12 +166,14 @@ int run(int argc, char** argv) {
   CLI::App app(
       "Trains a small language model on the bytes of a text: as one rank of a job that `troupe launch` or "
       "torchrun "
-      "started, or alone.");
+      "started, or alone.",
+      "gpt");
+  app.footer(
+      "Exits with 0 at the end, 75 when it was asked to leave and has saved,\n"
+      "2 for a command line that can not be right, 1 for all else.");
   Options options;
   add_options(app, options);
-  add_distributed_options(app, options);
-  add_checkpoint_options(app, options);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto end = parse_command_line(app, argc, argv)) return *end;
   const Result<RunEnd> done = options.local ? train_locally(options) : train_distributed(options);
   if (done) return exit_code_of(*done);
   fmt::print(stderr, "gpt: {}\n", done.error().message);

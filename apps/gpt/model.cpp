@@ -19,13 +19,9 @@ using core::Errc;
 using core::fail;
 using core::Result;
 
-namespace {
-
 std::size_t physical_memory_bytes() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
-
-}  // namespace
 
 template <class T>
 Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShape shape) {

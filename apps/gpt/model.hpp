@@ -63,4 +63,7 @@ class BasicModel {
 
 using Model = BasicModel<float>;
 
+/// The machine's memory, however much of it is free.
+std::size_t physical_memory_bytes();
+
 }  // namespace troupe::apps::gpt

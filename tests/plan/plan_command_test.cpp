@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
+#include <vector>
 
+#include "apps/command_line/command_line.hpp"
 #include "apps/troupe/plan/layout_report.hpp"
 #include "apps/troupe/plan/step_report.hpp"
 
@@ -22,9 +26,15 @@ Output run_plan(const std::string& arguments) {
   Output run;
   CLI::App app("Test", "troupe");
   add_plan_command(app, run.exit_code);
+  std::istringstream rest(arguments);
+  std::vector<std::string> words{"troupe", "plan"};
+  words.insert(words.end(), std::istream_iterator<std::string>(rest), {});
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
-  app.parse("plan " + arguments);
+  const auto refused = parse_command_line(app, static_cast<int>(argv.size()), argv.data());
+  run.exit_code = refused.value_or(run.exit_code);
   std::fflush(stdout);
   std::fflush(stderr);
   run.out = testing::internal::GetCapturedStdout();
@@ -102,7 +112,7 @@ TEST_P(PlanRefusal, SaysWhatToDo) {
 INSTANTIATE_TEST_SUITE_P(
     BadInput, PlanRefusal,
     testing::Values(
-        Refusal{"layout --policy dense --sizes 5", "'dense' is no layout policy"},
+        Refusal{"layout --policy dense --sizes 5", "--policy: expected plain or padded"},
         Refusal{"layout", "there are no parameters"},
         Refusal{"layout --sizes 5,6 --shapes 5", "--sizes names 2 parameters and --shapes 1"},
         Refusal{"layout --sizes 5 --shapes 2x3", "parameter 0 has 5 elements by --sizes and 6 by --shapes"},
@@ -110,14 +120,15 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"layout --shapes 5x", "'5x' is no shape"},
         Refusal{"layout --shapes 99999999999x99999999999", "parameter 0 has an extent of 99999999999"},
         Refusal{"layout --sizes 5 --shared 1", "--shared 1 names no parameter"},
-        Refusal{"layout --sizes 5 --dp 0", "not over 0"},
-        Refusal{"layout --sizes 5 --bucket-size 0", "not 0; leave it out"},
+        Refusal{"layout --sizes 5 --dp 0", "--dp: expected a whole number from 1 to 1048576, found \"0\""},
+        Refusal{"layout --sizes 5 --bucket-size 0", "--bucket-size: expected a whole number from 1"},
         Refusal{"layout --policy row_aligned --sizes 5 --bucket-size 4", "has no buckets"},
-        Refusal{"step --sizes 5 --strategy zero9", "'zero9' is no strategy"},
-        Refusal{"step --sizes 5 --strategy zero3", "choose ddp or zero1"},
+        Refusal{"step --sizes 5 --strategy zero9", "--strategy: expected ddp or zero1, found \"zero9\""},
+        Refusal{"step --sizes 5 --strategy zero3", "--strategy: expected ddp or zero1, found \"zero3\""},
         Refusal{"step --sizes 5 --dp 2 --tp 2 --ep 3", "does not divide by etp * ep = 6"},
         Refusal{"step --sizes 5 --dp 4 --numerics ordered --lanes 2", "2 lanes"},
-        Refusal{"step --sizes 5 --dp 4 --numerics ordered --lanes -2", "-2 lanes"},
+        Refusal{"step --sizes 5 --dp 4 --numerics ordered --lanes -2",
+                "--lanes: expected a whole number from 1"},
         Refusal{"step --sizes 5 --dtype float", "'float' is no dtype"},
         Refusal{"step --sizes 5 --experts 1", "--experts 1 names no parameter"}));
 

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "apps/command_line/command_line.hpp"
+#include "apps/command_line/options.hpp"
 #include "apps/troupe/bench/checkpoint.hpp"
 #include "apps/troupe/bench/collectives.hpp"
 #include "apps/troupe/bench/kernels.hpp"
@@ -15,6 +17,11 @@
 
 namespace troupe::apps {
 namespace {
+
+constexpr core::Bounds<int> kRanks{1, 256};
+constexpr core::Bounds<int> kRepeats{1, 10'000};
+constexpr core::Bounds<std::uint64_t> kMib{1, 1 << 16};
+constexpr core::Bounds<double> kMilliseconds{0, 60'000};
 
 struct BenchFlags {
   CollectiveBench bench;
@@ -97,7 +104,7 @@ int run_step_bench(StepFlags& flags) {
                         : core::Result<std::vector<StepTime>>(tl::unexpected(strategy.error()));
   if (!times) {
     fmt::print(stderr, "troupe: {}\n", times.error().message);
-    return times.error().code == core::Errc::invalid_argument ? 2 : 1;
+    return times.error().code == core::Errc::invalid_argument ? kUsageError : 1;
   }
   flags.json ? print_json(*times) : print_table(*times);
   return 0;
@@ -109,19 +116,22 @@ void add_step_bench(CLI::App& bench, int& exit_code) {
       "Measure training steps without and with overlap: exposed communication and the runtime's own cost");
   // Lives as long as the command's callbacks, which both hold it.
   const auto flags = std::make_shared<StepFlags>();
-  step->add_option("--ranks", flags->bench.ranks, "Number of ranks")->capture_default_str();
-  step->add_option("--strategy", flags->strategy, "ddp or zero1")->capture_default_str();
-  step->add_option("--collectives", flags->bench.collectives, "automatic, shared_memory or gloo")
+  add_number(*step, "--ranks", flags->bench.ranks, kRanks, "Number of ranks")->capture_default_str();
+  add_choice(*step, "--strategy", flags->strategy, {"ddp", "zero1"}, "ddp or zero1")->capture_default_str();
+  add_choice(*step, "--collectives", flags->bench.collectives, {"automatic", "shared_memory", "gloo"},
+             "automatic, shared_memory or gloo")
       ->capture_default_str();
-  step->add_option("--layers", flags->bench.layers, "Layers of the model")->capture_default_str();
-  step->add_option("--layer-elements", flags->bench.layer_elements, "fp32 parameters of a layer")
+  add_number(*step, "--layers", flags->bench.layers, {1, 4096}, "Layers of the model")->capture_default_str();
+  add_number(*step, "--layer-elements", flags->bench.layer_elements, {1, 1 << 28},
+             "fp32 parameters of a layer")
       ->capture_default_str();
-  step->add_option("--bucket-elements", flags->bench.bucket_elements, "A bucket closes with this many")
+  add_number(*step, "--bucket-elements", flags->bench.bucket_elements, {1, std::int64_t{1} << 50},
+             "A bucket closes with this many")
       ->capture_default_str();
-  step->add_option("--layer-milliseconds", flags->bench.layer_milliseconds,
-                   "Of one layer's forward; backward takes twice as long. The processor is free meanwhile")
+  add_number(*step, "--layer-milliseconds", flags->bench.layer_milliseconds, kMilliseconds,
+             "Of one layer's forward; backward takes twice as long. The processor is free meanwhile")
       ->capture_default_str();
-  step->add_option("--steps", flags->bench.steps, "Steps to measure")->capture_default_str();
+  add_number(*step, "--steps", flags->bench.steps, {1, 1'000'000}, "Steps to measure")->capture_default_str();
   step->add_flag("--json", flags->json, "Print JSON instead of a table");
   step->callback([flags, &exit_code] { exit_code = run_step_bench(*flags); });
 }
@@ -166,15 +176,14 @@ void add_checkpoint_bench(CLI::App& bench, int& exit_code) {
       "checkpoint", "Measure saves and loads against a plain loop that copies, writes, reads");
   // Lives as long as the command's callbacks, which both hold it.
   const auto flags = std::make_shared<CheckpointFlags>();
-  command->add_option("--mib", flags->mib, "State to save, in MiB")->capture_default_str();
-  command->add_option("--staging-mib", flags->staging_mib, "Memory for copies that are not on disk yet")
+  add_number(*command, "--mib", flags->mib, kMib, "State to save, in MiB")->capture_default_str();
+  add_number(*command, "--staging-mib", flags->staging_mib, kMib,
+             "Memory for copies that are not on disk yet")
       ->capture_default_str();
-  command
-      ->add_option(
-          "--layer-milliseconds", flags->bench.layer_milliseconds,
-          "Of one of 16 layers' forward; backward takes twice as long. The processor is free meanwhile")
+  add_number(*command, "--layer-milliseconds", flags->bench.layer_milliseconds, kMilliseconds,
+             "Of one of 16 layers' forward; backward takes twice as long. The processor is free meanwhile")
       ->capture_default_str();
-  command->add_option("--repeats", flags->bench.repeats, "Saves and loads to take the median of")
+  add_number(*command, "--repeats", flags->bench.repeats, kRepeats, "Saves and loads to take the median of")
       ->capture_default_str();
   command->add_option("--directory", flags->bench.directory,
                       "Where to write; by default the temporary directory");
@@ -185,7 +194,7 @@ void add_checkpoint_bench(CLI::App& bench, int& exit_code) {
     const auto time = measure_checkpoints(flags->bench);
     if (!time) {
       fmt::print(stderr, "troupe: {}\n", time.error().message);
-      exit_code = time.error().code == core::Errc::invalid_argument ? 2 : 1;
+      exit_code = time.error().code == core::Errc::invalid_argument ? kUsageError : 1;
       return;
     }
     flags->json ? print_json(*time) : print_table(*time);
@@ -225,11 +234,10 @@ void add_load_bench(CLI::App& bench, int& exit_code) {
       "load", "Measure how ranks load a checkpoint: each for itself, and reading once and exchanging");
   // Lives as long as the command's callbacks, which both hold it.
   const auto flags = std::make_shared<LoadFlags>();
-  command->add_option("--mib", flags->mib, "State to load, in MiB")->capture_default_str();
-  command->add_option("--ranks", flags->bench.ranks, "Numbers of ranks, for example 2,4")
-      ->delimiter(',')
+  add_number(*command, "--mib", flags->mib, kMib, "State to load, in MiB")->capture_default_str();
+  add_numbers(*command, "--ranks", flags->bench.ranks, kRanks, "Numbers of ranks, for example 2,4")
       ->capture_default_str();
-  command->add_option("--repeats", flags->bench.repeats, "Loads to take the median of")
+  add_number(*command, "--repeats", flags->bench.repeats, kRepeats, "Loads to take the median of")
       ->capture_default_str();
   command->add_option("--directory", flags->bench.directory,
                       "Where the checkpoint is; by default in the temporary directory");
@@ -239,7 +247,7 @@ void add_load_bench(CLI::App& bench, int& exit_code) {
     const auto times = measure_loads(flags->bench);
     if (!times) {
       fmt::print(stderr, "troupe: {}\n", times.error().message);
-      exit_code = times.error().code == core::Errc::invalid_argument ? 2 : 1;
+      exit_code = times.error().code == core::Errc::invalid_argument ? kUsageError : 1;
       return;
     }
     flags->json ? print_json(*times) : print_table(*times);
@@ -259,22 +267,19 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       bench->add_subcommand("collectives", "Measure shared_memory and gloo against each other");
   // Lives as long as the command's callbacks, which both hold it.
   const auto flags = std::make_shared<BenchFlags>();
-  collectives->add_option("--ranks", flags->bench.ranks, "Numbers of ranks, for example 2,4")
-      ->delimiter(',')
+  add_numbers(*collectives, "--ranks", flags->bench.ranks, kRanks, "Numbers of ranks, for example 2,4")
       ->capture_default_str();
-  collectives
-      ->add_option("--operations", flags->bench.operations, "Operations, for example all_reduce,barrier")
-      ->delimiter(',')
+  add_choices(*collectives, "--operations", flags->bench.operations, collective_names(),
+              "Operations, for example all_reduce,barrier")
       ->capture_default_str();
-  collectives->add_option("--bytes", flags->bench.bytes, "Sizes of the whole tensor")
-      ->delimiter(',')
+  add_numbers(*collectives, "--bytes", flags->bench.bytes, {4, 1 << 30}, "Sizes of the whole tensor")
       ->capture_default_str();
   collectives->add_flag("--json", flags->json, "Print JSON instead of a table");
   collectives->callback([flags, &exit_code] {
     const auto times = measure_collectives(flags->bench);
     if (!times) {
       fmt::print(stderr, "troupe: {}\n", times.error().message);
-      exit_code = times.error().code == core::Errc::invalid_argument ? 2 : 1;
+      exit_code = times.error().code == core::Errc::invalid_argument ? kUsageError : 1;
       return;
     }
     if (flags->json) return print_json(*times);

@@ -250,7 +250,8 @@ Result<CheckpointTime> measure_checkpoints(const CheckpointBench& bench) {
     return core::fail(Errc::invalid_argument,
                       "bench: at least {} bytes of state, 1 KiB for staging and one repeat are needed",
                       least);
-  if (!bench.directory.empty() && !std::filesystem::is_directory(bench.directory))
+  std::error_code ignored;
+  if (!bench.directory.empty() && !std::filesystem::is_directory(bench.directory, ignored))
     return core::fail(Errc::not_found, "bench: {} is no directory", bench.directory);
   const TemporaryDirectory folder(bench.directory);
   const auto without = TRY(in_child([&] { return measure_without(bench); }));

@@ -17,6 +17,9 @@ struct CollectiveTime {
   double seconds = 0;     ///< of one operation: the median of several batches, as rank 0 sees them
 };
 
+/// Of the operations that can be measured.
+std::vector<std::string> collective_names();
+
 struct CollectiveBench {
   std::vector<int> ranks{2, 4};
   std::vector<std::string> operations{"all_reduce", "reduce_scatter", "all_gather", "broadcast",

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "apps/command_line/command_line.hpp"
+#include "apps/command_line/options.hpp"
 #include "core/exact_sum.hpp"
 #include "core/plan/lanes.hpp"
 #include "gpu/devices.hpp"
@@ -173,15 +175,17 @@ void add_kernel_bench(CLI::App& bench, int& exit_code) {
   // Lives as long as the command's callbacks.
   const auto options = std::make_shared<KernelBench>();
   const auto json = std::make_shared<bool>(false);
-  command->add_option("--device", options->device, "host, cuda or cuda:<index>")->capture_default_str();
-  command->add_option("--mib", options->mib, "Of the largest array of a call")->capture_default_str();
-  command->add_option("--repeats", options->repeats, "Batches to take the median of")->capture_default_str();
+  add_device(*command, "--device", options->device, "host, cuda or cuda:<index>")->capture_default_str();
+  add_number(*command, "--mib", options->mib, {1, 1 << 16}, "Of the largest array of a call")
+      ->capture_default_str();
+  add_number(*command, "--repeats", options->repeats, {1, 10'000}, "Batches to take the median of")
+      ->capture_default_str();
   command->add_flag("--json", *json, "Print JSON instead of a table");
   command->callback([options, json, &exit_code] {
     const auto times = measure_kernels(*options);
     if (times) return print(*times, *json);
     fmt::print(stderr, "troupe: {}\n", times.error().message);
-    exit_code = times.error().code == core::Errc::invalid_argument ? 2 : 1;
+    exit_code = times.error().code == core::Errc::invalid_argument ? kUsageError : 1;
   });
 }
 

@@ -114,7 +114,8 @@ Result<std::vector<LoadTime>> measure_loads(const LoadBench& bench) {
     return core::fail(Errc::invalid_argument,
                       "bench: at least {} bytes of state, one rank and one repeat are needed",
                       kLayers * kStatesPerParameter * sizeof(float));
-  if (!bench.directory.empty() && !std::filesystem::is_directory(bench.directory))
+  std::error_code ignored;
+  if (!bench.directory.empty() && !std::filesystem::is_directory(bench.directory, ignored))
     return core::fail(Errc::not_found, "bench: {} is no directory", bench.directory);
   std::vector<LoadTime> times;
   for (int ranks : bench.ranks) {

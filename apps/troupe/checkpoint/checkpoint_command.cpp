@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "apps/command_line/options.hpp"
 #include "apps/troupe/checkpoint/conversion_commands.hpp"
 #include "apps/troupe/checkpoint/diff.hpp"
 #include "apps/troupe/checkpoint/outcome.hpp"
@@ -119,13 +120,11 @@ void add_prune(CLI::App& checkpoint, int& exit_code) {
   const auto arguments = std::make_shared<PruneArguments>();  // owned by the command's callback
   auto* command = checkpoint.add_subcommand("prune", "Remove old checkpoints");
   command->add_option("DIR", arguments->directory, "A directory of checkpoints")->required();
-  command->add_option("--keep-last", arguments->retention.keep_last, "How many of the newest stay")
-      ->required()
-      ->check(CLI::PositiveNumber);
-  command
-      ->add_option("--keep-every", arguments->retention.keep_every,
-                   "So do those whose step is a multiple of this")
-      ->check(CLI::NonNegativeNumber);
+  add_number(*command, "--keep-last", arguments->retention.keep_last, {1, 1'000'000'000},
+             "How many of the newest stay")
+      ->required();
+  add_number(*command, "--keep-every", arguments->retention.keep_every, kAnyNumber<std::int64_t>,
+             "So do those whose step is a multiple of this");
   command->add_flag("--dry-run", arguments->dry_run, "Only say what would go");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer(

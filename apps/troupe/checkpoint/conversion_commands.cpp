@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "actors/planes/checkpoint/reader.hpp"
+#include "apps/command_line/options.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/outcome.hpp"
@@ -80,12 +80,10 @@ Value topology_of(const Source& source, const Sharding& sharding, const char* to
 }
 
 void add_sharding(CLI::App& command, Sharding& sharding) {
-  command.add_option("--mesh", sharding.ranks, "Ranks that the checkpoint is cut for")
-      ->check(CLI::Range(1, kMaxRanks))
+  add_number(command, "--mesh", sharding.ranks, {1, kMaxRanks}, "Ranks that the checkpoint is cut for")
       ->capture_default_str();
-  command
-      .add_option("--strategy", sharding.strategy, "zero1: equal parts of all tensors; ddp: whole tensors")
-      ->check(CLI::IsMember({"zero1", "ddp"}))
+  add_choice(command, "--strategy", sharding.strategy, {"zero1", "ddp"},
+             "zero1: equal parts of all tensors; ddp: whole tensors")
       ->capture_default_str();
 }
 
@@ -217,8 +215,8 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
                    "A directory of torch.distributed.checkpoint or of *.safetensors, or one such file")
       ->required();
   command->add_option("OUT", arguments->to, "A directory of checkpoints, which gets another one")->required();
-  command->add_option("--step", arguments->step, "Steps that were done; by default what the files say, or 0")
-      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()));
+  add_number(*command, "--step", arguments->step, kAnyNumber<std::int64_t>,
+             "Steps that were done; by default what the files say, or 0");
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
       ->allow_extra_args(false);
   add_sharding(*command, arguments->sharding);
@@ -240,18 +238,16 @@ void add_export(CLI::App& checkpoint, int& exit_code) {
   auto* command = checkpoint.add_subcommand("export", "Write a checkpoint for PyTorch or Hugging Face");
   command->add_option("PATH", arguments->from, "A checkpoint, or a directory of them")->required();
   command->add_option("OUT", arguments->to, "A directory that is not there yet")->required();
-  command->add_option("--to", arguments->target, "dcp or huggingface")
-      ->required()
-      ->check(CLI::IsMember({"dcp", "huggingface"}));
-  command->add_option("--form", arguments->form, "Of dcp: distcp, or safetensors (without values)")
-      ->check(CLI::IsMember({"distcp", "safetensors"}))
+  add_choice(*command, "--to", arguments->target, {"dcp", "huggingface"}, "dcp or huggingface")->required();
+  add_choice(*command, "--form", arguments->form, {"distcp", "safetensors"},
+             "Of dcp: distcp, or safetensors (without values)")
       ->capture_default_str();
   auto* weights = command->add_flag("--weights-only", arguments->weights_only,
                                     "Leave out names that begin with optimizer.; huggingface always does");
   command->add_flag("--with-optimizer", arguments->with_optimizer, "Of huggingface: keep them")
       ->excludes(weights);
-  command->add_option("--max-shard-bytes", arguments->max_shard_bytes, "Of huggingface: size of a file")
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 62))
+  add_number(*command, "--max-shard-bytes", arguments->max_shard_bytes, {1, std::uint64_t{1} << 62},
+             "Of huggingface: size of a file")
       ->capture_default_str();
   command->add_option("--dtype", arguments->dtype, "Of huggingface: convert floating tensors, e.g. to bf16");
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")

@@ -109,7 +109,8 @@ Result<void> rename_tensors(core::Manifest& manifest, std::span<const std::strin
   if (rules.empty()) return {};
   for (const auto& rule : rules) {
     if (rule.find('=') == std::string::npos)
-      return core::fail(Errc::invalid_argument, "'{}' is no rule; write OLD=NEW, for example model.=", rule);
+      return core::fail(Errc::invalid_argument,
+                        "--rename '{}' is no rule; write OLD=NEW, for example model.=", rule);
   }
   std::set<std::string> names;
   for (auto& tensor : manifest.tensors) {

@@ -161,9 +161,10 @@ Result<void> resolve_program(Job& job) {
                       python.error().message, words[0]);
   }
   job.program = std::move(*python);
-  if (!job.options.module && !fs::exists(words[0])) {
+  std::error_code ignored;
+  if (!job.options.module && !fs::exists(words[0], ignored)) {
     return core::fail(Errc::not_found, "there is no script {}; look at the path (here: {})", words[0],
-                      fs::current_path().string());
+                      fs::current_path(ignored).string());
   }
   return {};
 }

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "apps/command_line/command_line.hpp"
 #include "apps/troupe/launch/job.hpp"
 #include "apps/troupe/launch/launcher.hpp"
 #include "apps/troupe/launch/options.hpp"
@@ -11,8 +12,6 @@
 namespace troupe::apps {
 
 namespace {
-
-constexpr int kUsageError = 2;
 
 int refuse(const core::Error& error, int exit_code) {
   fmt::print(stderr, "troupe launch: {}\n", error.message);

@@ -5,11 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <iostream>
 #include <numeric>
 #include <string_view>
 #include <utility>
+
+#include "apps/command_line/command_line.hpp"
+#include "apps/command_line/options.hpp"
 
 namespace troupe::apps {
 
@@ -18,34 +20,28 @@ using core::Result;
 
 namespace {
 
-/// Accepted, so that a torchrun line works, and without effect: what they ask for is always so, or not ours.
-struct IgnoredFlags {
-  std::string monitor_interval, start_method, logs_specs, event_log_handler;
-};
-
 void add_membership_options(CLI::App& app, LaunchOptions& options) {
   app.add_option("--nnodes", options.nnodes, "Nodes, N or MIN:MAX; this version launches one");
   app.add_option("--nproc-per-node", options.nproc_per_node, "Ranks: a number, or auto, gpu, cpu");
-  app.add_option("--node-rank", options.node_rank, "Index of this node");
+  add_number(app, "--node-rank", options.node_rank, {0, 1 << 20}, "Index of this node");
   app.add_option("--rdzv-backend", options.rdzv_backend, "static or c10d");
   app.add_option("--rdzv-endpoint", options.rdzv_endpoint, "host[:port] of the rendezvous");
   app.add_option("--rdzv-id", options.rdzv_id, "Name of the job");
   app.add_option("--rdzv-conf", options.rdzv_conf, "key=value,... of the rendezvous");
   app.add_flag("--standalone", options.standalone, "One node, with free ports on this host");
   app.add_option("--master-addr", options.master_addr, "Address of rank 0");
-  app.add_option("--master-port", options.master_port, "Port of rank 0")->check(CLI::Range(1, 65535));
+  add_number(app, "--master-port", options.master_port, {1, 65535}, "Port of rank 0");
   app.add_option("--local-addr", options.local_addr, "Address of this node");
   app.add_option("--role", options.role, "Name in the ROLE_ variables");
 }
 
 void add_life_options(CLI::App& app, LaunchOptions& options) {
-  app.add_option("--max-restarts", options.max_restarts, "Restarts of the whole gang")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--term-timeout", options.term_timeout_seconds, "Seconds between SIGTERM and SIGKILL")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--restart-backoff", options.restart_backoff_seconds,
-                 "Seconds before the second restart in a row of ranks that failed sooner; doubles up to 60")
-      ->check(CLI::NonNegativeNumber);
+  constexpr core::Bounds<double> kSeconds{0, 1'000'000};
+  add_number(app, "--max-restarts", options.max_restarts, {0, 1'000'000'000}, "Restarts of the whole gang");
+  add_number(app, "--term-timeout", options.term_timeout_seconds, kSeconds,
+             "Seconds between SIGTERM and SIGKILL");
+  add_number(app, "--restart-backoff", options.restart_backoff_seconds, kSeconds,
+             "Seconds before the second restart in a row of ranks that failed sooner; doubles up to 60");
   app.add_option("--signals-to-handle", options.signals_to_handle, "Signals that stop the job in good order");
 }
 
@@ -63,7 +59,7 @@ void add_program_options(CLI::App& app, LaunchOptions& options) {
   app.add_option("--numa-binding", options.numa_binding, "node: each rank on the cores of one NUMA node");
 }
 
-void add_ignored_options(CLI::App& app, IgnoredFlags& ignored) {
+void add_ignored_options(CLI::App& app, LaunchOptions::Ignored& ignored) {
   app.add_option("--monitor-interval", ignored.monitor_interval, "Ignored: events are seen at once");
   app.add_option("--start-method", ignored.start_method, "Ignored: programs are executed");
   app.add_option("--logs-specs", ignored.logs_specs, "Ignored");
@@ -149,7 +145,8 @@ Result<Split> split(const CLI::App& app, std::span<const std::string> arguments)
     }
     const CLI::Option* option = app.get_option_no_throw(name);
     if (!option) {
-      return core::fail(Errc::invalid_argument, "unknown flag {}; {}", name, suggestion(app, name));
+      return core::fail(Errc::invalid_argument, "unknown flag {}; {}", core::quoted_excerpt(name),
+                        suggestion(app, name));
     }
     result.flags.push_back(name + (is_long ? word.substr(name.size()) : ""));
     if (!is_long && has_value) result.flags.push_back(word.substr(word[2] == '=' ? 3 : 2));
@@ -175,21 +172,14 @@ void take_defaults_from_environment(CLI::App& app) {
 }
 
 Result<int> parse_number(const std::string& flag, std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
-    return core::fail(Errc::invalid_argument, "{}: expected a number, found \"{}\"", flag, text);
-  }
-  return value;
+  const auto value = core::parse_number<int>(text, {0, 1 << 20});
+  if (!value) return core::fail(Errc::invalid_argument, "{}: {}", flag, value.error().message);
+  return *value;
 }
 
 }  // namespace
 
-Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::string> arguments) {
-  LaunchOptions options;
-  IgnoredFlags ignored;
-  CLI::App app("Runs a program once a rank on this node: torchrun's flags, torchrun's environment.",
-               "troupe launch");
+void add_launch_options(CLI::App& app, LaunchOptions& options) {
   app.footer(
       "After the flags: [--] program [arguments...]\n"
       "A rank's exit code 75 (to be queued again) or 97 (no checkpoint it can use) ends the job, without a "
@@ -197,8 +187,15 @@ Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::s
   add_membership_options(app, options);
   add_life_options(app, options);
   add_program_options(app, options);
-  add_ignored_options(app, ignored);
+  add_ignored_options(app, options.ignored);
   take_defaults_from_environment(app);
+}
+
+Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::string> arguments) {
+  LaunchOptions options;
+  CLI::App app("Runs a program once a rank on this node: torchrun's flags, torchrun's environment.",
+               "troupe launch");
+  add_launch_options(app, options);
 
   Split parts = TRY(split(app, arguments));
   // CLI11 wants them last first.
@@ -209,7 +206,7 @@ Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::s
     std::cout << app.help();
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    return core::fail(Errc::invalid_argument, "{}; see `troupe launch --help`", error.what());
+    return core::fail(Errc::invalid_argument, "{}", message_of(error, "troupe launch"));
   }
   options.program = std::move(parts.program);
   options.warnings = std::move(parts.warnings);
@@ -222,8 +219,8 @@ Result<StreamChoice> parse_stream_choice(const std::string& flag, const std::str
     if (bits.size() == 1 && bits[0] >= '0' && bits[0] <= '3') return bits[0] - '0';
     return core::fail(Errc::invalid_argument,
                       "{}: expected 0 (nothing), 1 (stdout), 2 (stderr), 3 (both), or a list like 0:1,1:2, "
-                      "found \"{}\"",
-                      flag, text);
+                      "found {}",
+                      flag, core::quoted_excerpt(text));
   };
   StreamChoice choice;
   if (text.find(':') == std::string::npos) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <map>
 #include <optional>
 #include <span>
@@ -58,9 +59,18 @@ struct LaunchOptions {
   bool virtual_local_rank = false;
   std::string numa_binding;
 
+  /// Accepted, so that a torchrun line works, and without effect: what they ask for is always so, or not
+  /// ours.
+  struct Ignored {
+    std::string monitor_interval, start_method, logs_specs, event_log_handler;
+  } ignored;
+
   std::vector<std::string> program;   ///< and its arguments
   std::vector<std::string> warnings;  ///< flags that are accepted and mean nothing here
 };
+
+/// The flags, without the program that follows them. `options` outlives the app.
+void add_launch_options(CLI::App& app, LaunchOptions& options);
 
 /// Reads what follows `troupe launch`. Dashes and underscores in flags are the same; PET_<NAME> in the
 /// environment is the default of --name. Nothing when help was asked for and printed. Errc::invalid_argument

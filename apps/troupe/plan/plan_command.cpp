@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <memory>
 
+#include "apps/command_line/command_line.hpp"
+#include "apps/command_line/options.hpp"
 #include "apps/troupe/plan/layout_report.hpp"
 #include "apps/troupe/plan/step_report.hpp"
 
@@ -12,7 +14,8 @@ namespace troupe::apps {
 
 namespace {
 
-constexpr int kUsageError = 2;
+constexpr core::Bounds<int> kRanks{1, 1 << 20};
+constexpr std::int64_t kMostElements = std::int64_t{1} << 50;
 
 void print(const char* command, const core::Result<std::string>& report, int& exit_code) {
   if (report) {
@@ -24,23 +27,24 @@ void print(const char* command, const core::Result<std::string>& report, int& ex
 }
 
 void add_parameters(CLI::App& command, ParameterArguments& parameters) {
-  command.add_option("--sizes", parameters.sizes, "Elements of the parameters, in registration order")
-      ->delimiter(',');
+  add_numbers(command, "--sizes", parameters.sizes, {0, kMostElements},
+              "Elements of the parameters, in registration order");
   command.add_option("--shapes", parameters.shapes, "Shapes of the parameters, as in 5x4,2x6")
       ->delimiter(',');
-  command.add_option("--shared", parameters.shared, "Which parameters are shared embeddings, counted from 0")
-      ->delimiter(',');
+  add_numbers(command, "--shared", parameters.shared, kAnyNumber<std::size_t>,
+              "Which parameters are shared embeddings, counted from 0");
 }
 
 void add_layout(CLI::App& plan, int& exit_code) {
   auto* command = plan.add_subcommand("layout", "Where parameters and buckets lie in a buffer");
   const auto arguments = std::make_shared<LayoutArguments>();  // owned by the command's callback
-  command->add_option("--policy", arguments->policy, "plain, padded, whole_parameter or row_aligned")
+  add_choice(*command, "--policy", arguments->policy, {"plain", "padded", "whole_parameter", "row_aligned"},
+             "plain, padded, whole_parameter or row_aligned")
       ->capture_default_str();
   add_parameters(*command, arguments->parameters);
-  command->add_option("--bucket-size", arguments->options.bucket_size,
-                      "Elements after which a bucket closes");
-  command->add_option("--dp", arguments->options.shards, "Ranks that the buffer is sharded over")
+  add_number(*command, "--bucket-size", arguments->options.bucket_size, {1, kMostElements},
+             "Elements after which a bucket closes");
+  add_number(*command, "--dp", arguments->options.shards, kRanks, "Ranks that the buffer is sharded over")
       ->capture_default_str();
   command->add_flag("--high-busbw", arguments->options.pad_for_bus_bandwidth,
                     "Pad buckets to multiples of 65536 elements");
@@ -50,13 +54,13 @@ void add_layout(CLI::App& plan, int& exit_code) {
 
 void add_mesh(CLI::App& command, StepArguments& arguments) {
   auto& mesh = arguments.mesh;
-  command.add_option("--dp", mesh.dp, "Data parallel size")->capture_default_str();
-  command.add_option("--tp", mesh.tp, "Tensor parallel size")->capture_default_str();
-  command.add_option("--cp", mesh.cp, "Context parallel size")->capture_default_str();
-  command.add_option("--pp", mesh.pp, "Pipeline parallel size")->capture_default_str();
-  command.add_option("--ep", mesh.ep, "Expert parallel size")->capture_default_str();
-  command.add_option("--etp", mesh.etp, "Tensor parallel size of experts; by default that of --tp");
-  command.add_option("--instances", mesh.optimizer_instances, "Copies of the sharded optimizer")
+  add_number(command, "--dp", mesh.dp, kRanks, "Data parallel size")->capture_default_str();
+  add_number(command, "--tp", mesh.tp, kRanks, "Tensor parallel size")->capture_default_str();
+  add_number(command, "--cp", mesh.cp, kRanks, "Context parallel size")->capture_default_str();
+  add_number(command, "--pp", mesh.pp, kRanks, "Pipeline parallel size")->capture_default_str();
+  add_number(command, "--ep", mesh.ep, kRanks, "Expert parallel size")->capture_default_str();
+  add_number(command, "--etp", mesh.etp, kRanks, "Tensor parallel size of experts; by default that of --tp");
+  add_number(command, "--instances", mesh.optimizer_instances, kRanks, "Copies of the sharded optimizer")
       ->capture_default_str();
   command.add_option("--order", arguments.order, "Order of the axes, fastest first")->capture_default_str();
 }
@@ -64,18 +68,29 @@ void add_mesh(CLI::App& command, StepArguments& arguments) {
 void add_step(CLI::App& plan, int& exit_code) {
   auto* command = plan.add_subcommand("step", "The collectives of a training step, in order");
   const auto arguments = std::make_shared<StepArguments>();  // owned by the command's callback
-  command->add_option("--strategy", arguments->strategy, "ddp or zero1")->capture_default_str();
-  command->add_option("--numerics", arguments->numerics, "fast or ordered")->capture_default_str();
-  command->add_option("--lanes", arguments->lanes, "Lanes of ordered numerics; by default one a rank");
+  add_choice(*command, "--strategy", arguments->strategy, {"ddp", "zero1"}, "ddp or zero1")
+      ->capture_default_str();
+  add_choice(*command, "--numerics", arguments->numerics, {"fast", "ordered"}, "fast or ordered")
+      ->capture_default_str();
+  add_number(*command, "--lanes", arguments->lanes, {1, 1 << 20},
+             "Lanes of ordered numerics; by default one a rank");
   add_mesh(*command, *arguments);
   add_parameters(*command, arguments->parameters);
-  command->add_option("--experts", arguments->experts, "Which parameters belong to experts, counted from 0")
-      ->delimiter(',');
-  command->add_option("--bucket-size", arguments->bucket_size, "Elements after which a bucket closes");
+  add_numbers(*command, "--experts", arguments->experts, kAnyNumber<std::size_t>,
+              "Which parameters belong to experts, counted from 0");
+  add_number(*command, "--bucket-size", arguments->bucket_size, {1, kMostElements},
+             "Elements after which a bucket closes");
   command->add_flag("--high-busbw", arguments->high_bus_bandwidth,
                     "Pad buckets to multiples of 65536 elements");
-  command->add_option("--dtype", arguments->dtype, "Of the parameters")->capture_default_str();
+  const auto is_dtype = [](const std::string& name) {
+    const auto dtype = core::dtype_from_name(name);
+    return dtype ? std::string() : dtype.error().message;
+  };
+  command->add_option("--dtype", arguments->dtype, "Of the parameters")
+      ->check(is_dtype, "")
+      ->capture_default_str();
   command->add_option("--gradient-dtype", arguments->gradient_dtype, "Of the gradients")
+      ->check(is_dtype, "")
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([arguments, &exit_code] { print("step", report_step(*arguments), exit_code); });

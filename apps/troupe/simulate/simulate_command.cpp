@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -12,6 +13,8 @@
 
 #include "actors/simulation/simulation.hpp"
 #include "actors/simulation/tiny_trainer.hpp"
+#include "apps/command_line/command_line.hpp"
+#include "apps/command_line/options.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::apps {
@@ -42,16 +45,16 @@ struct Run {
 
 /// "RANK@MILLISECONDS"
 core::Result<actors::SimulatedFault> parse_kill(const std::string& text, int ranks) {
-  int rank = -1;
-  double at = -1;
-  char rest = 0;
-  if (std::sscanf(text.c_str(), "%d@%lf%c", &rank, &at, &rest) != 2 || rank < 0 || rank >= ranks || at < 0) {
+  const std::size_t sign = std::min(text.find('@'), text.size());
+  const auto rank = core::parse_number<int>(text.substr(0, sign), {0, ranks - 1});
+  const auto at = core::parse_number<double>(text.substr(std::min(sign + 1, text.size())), {0, 1e9});
+  if (!rank || !at) {
     return core::fail(core::Errc::invalid_argument,
-                      "--kill {} is not RANK@MILLISECONDS with a rank from 0 to {}, for example 1@2.5", text,
-                      ranks - 1);
+                      "--kill {} is not RANK@MILLISECONDS with a rank from 0 to {}, for example 1@2.5",
+                      core::quoted_excerpt(text), ranks - 1);
   }
-  auto moment = std::chrono::nanoseconds(static_cast<std::int64_t>(at * 1e6));
-  return actors::SimulatedFault{actors::SimulatedFault::Kind::kill, {rank}, moment, 1};
+  auto moment = std::chrono::nanoseconds(static_cast<std::int64_t>(*at * 1e6));
+  return actors::SimulatedFault{actors::SimulatedFault::Kind::kill, {*rank}, moment, 1};
 }
 
 core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
@@ -124,7 +127,7 @@ int run_command(const Options& o) {
     auto run = simulate(o, o.seed + static_cast<std::uint64_t>(i));
     if (!run) {
       fmt::print(stderr, "troupe simulate: {}\n", run.error().message);
-      return 2;
+      return kUsageError;
     }
     violated = violated || !run->report.violations.empty();
     if (o.json) all.push_back(to_json(*run));
@@ -144,20 +147,19 @@ int run_command(const Options& o) {
 void add_simulate_command(CLI::App& troupe, int& exit_code) {
   auto* command = troupe.add_subcommand("simulate", "Run a whole job in one thread under virtual time");
   auto o = std::make_shared<Options>();  // shared by the option's targets and the callback
-  command->add_option("--ranks", o->ranks, "Number of ranks")
-      ->check(CLI::Range(1, 4096))
+  add_number(*command, "--ranks", o->ranks, {1, 4096}, "Number of ranks")->capture_default_str();
+  add_number(*command, "--steps", o->steps, {1, 1'000'000}, "Optimizer steps")->capture_default_str();
+  add_choice(*command, "--strategy", o->strategy, {"ddp", "zero1"}, "ddp or zero1")->capture_default_str();
+  add_choice(*command, "--numerics", o->numerics, {"ordered", "fast"}, "ordered or fast")
       ->capture_default_str();
-  command->add_option("--steps", o->steps, "Optimizer steps")
-      ->check(CLI::Range(1, 1'000'000))
+  add_number(*command, "--lanes", o->lanes, {0, 65536}, "Logical workers; 0: one a rank")
       ->capture_default_str();
-  command->add_option("--strategy", o->strategy, "ddp or zero1")->capture_default_str();
-  command->add_option("--numerics", o->numerics, "ordered or fast")->capture_default_str();
-  command->add_option("--lanes", o->lanes, "Logical workers; 0: one a rank")->capture_default_str();
-  command->add_option("--microbatches", o->microbatches, "Per lane and step")->capture_default_str();
+  add_number(*command, "--microbatches", o->microbatches, {1, 4096}, "Per lane and step")
+      ->capture_default_str();
   command->add_flag("--no-overlap", o->no_overlap, "Communicate between forward and backward only");
-  command->add_option("--seed", o->seed, "Picks interleavings, delays and data")->capture_default_str();
-  command->add_option("--seeds", o->seeds, "Run so many seeds, one after the other")
-      ->check(CLI::Range(1, 10'000'000))
+  add_number(*command, "--seed", o->seed, kAnyNumber<std::uint64_t>, "Picks interleavings, delays and data")
+      ->capture_default_str();
+  add_number(*command, "--seeds", o->seeds, {1, 10'000'000}, "Run so many seeds, one after the other")
       ->capture_default_str();
   command->add_option("--kill", o->kills, "RANK@MILLISECONDS: the rank's process dies at that virtual time");
   command->add_flag("--json", o->json, "Print JSON");

@@ -1,0 +1,26 @@
+#include "apps/troupe/commands.hpp"
+
+#include <string>
+
+#include "apps/troupe/bench/bench_command.hpp"
+#include "apps/troupe/checkpoint/checkpoint_command.hpp"
+#include "apps/troupe/doctor/doctor_command.hpp"
+#include "apps/troupe/launch/launch_command.hpp"
+#include "apps/troupe/plan/plan_command.hpp"
+#include "apps/troupe/simulate/simulate_command.hpp"
+#include "core/version.hpp"
+
+namespace troupe::apps {
+
+void add_commands(CLI::App& troupe, int& exit_code) {
+  troupe.set_version_flag("--version", std::string("troupe ") + core::kVersion);
+  troupe.require_subcommand(1);
+  add_launch_command(troupe, exit_code);
+  add_plan_command(troupe, exit_code);
+  add_simulate_command(troupe, exit_code);
+  add_bench_command(troupe, exit_code);
+  add_doctor_command(troupe, exit_code);
+  add_checkpoint_command(troupe, exit_code);
+}
+
+}  // namespace troupe::apps
