@@ -42,11 +42,18 @@ class Narrator {
     std::unique_ptr<Narrator> narrator(new Narrator(options, std::move(now)));
     narrator->ranks_ = ranks;
     if (options.output.empty()) return narrator;
-    RunDescription description{"gpt", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))),
-                               ranks, options.steps, options.configuration};
+    const double unix_seconds = Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto started_at =
+        fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(unix_seconds)));
+    RunDescription description{"gpt", started_at, ranks, options.steps, options.configuration, unix_seconds};
+    if (restarts > 0) narrator->go_on_with_clock(unix_seconds);
     narrator->writer_ = TRY(RunWriter::open(narrator->record_path(), description, restarts > 0));
-    TRY(narrator->event(0, restarts > 0 ? "restart" : "start", fmt::format("{} ranks", ranks)));
     return narrator;
+  }
+
+  /// `step` is the one to begin with.
+  Result<void> start(std::int64_t step, bool again) {
+    return event(step, again ? "restart" : "start", fmt::format("{} rank{}", ranks_, ranks_ == 1 ? "" : "s"));
   }
 
   Result<void> step_done(const actors::StepOutcome& outcome, std::int64_t tokens, double learning_rate,
@@ -134,6 +141,14 @@ class Narrator {
         flops_per_token_(training_flops_per_token(options.trainer.model, options.trainer.microbatch.length)),
         progress_(stdout, progress_options_for(stdout, options.steps), began_) {}
 
+  /// One clock for all generations of a job: that of its record's first start.
+  void go_on_with_clock(double unix_seconds) {
+    const auto record = read_run(record_path());
+    if (!record) return;
+    const Seconds before(seconds_since_start(*record, unix_seconds));
+    began_ -= std::chrono::ceil<std::chrono::nanoseconds>(before);
+  }
+
   /// `troupe launch` gives up on a job that fails again and again at the same step; this is how it knows.
   void tell_launcher(core::Step committed) const {
     if (!progress_file_) return;
@@ -143,7 +158,7 @@ class Narrator {
   std::filesystem::path record_path() const { return folder_ / "run.jsonl"; }
 
   std::function<std::chrono::nanoseconds()> now_;
-  std::chrono::nanoseconds began_;
+  std::chrono::nanoseconds began_;  ///< the job, on this process's clock
   std::filesystem::path folder_;
   double peak_flops_;  ///< of one device; 0: not known
   double flops_per_token_;
@@ -285,6 +300,8 @@ class Run {
 
   Result<RunEnd> train() {
     auto& session = trainer_.session();
+    first_step_ = session.next_step().value;
+    if (options_.trace_steps == 0) session.stop_tracing();
     while (session.next_step().value < options_.steps) {
       const auto wishes = TRY(one_step());
       if ((wishes & messages::kWishLeave) == 0) continue;
@@ -312,7 +329,7 @@ class Run {
     const auto outcome = TRY(trainer_.step(requests_ != nullptr ? requests_->take() : 0));
     if (requests_ != nullptr) requests_->drop(outcome.wishes);
     const auto done = outcome.step.value + 1;
-    if (done == options_.trace_steps) trainer_.session().stop_tracing();
+    if (done - first_step_ == options_.trace_steps) trainer_.session().stop_tracing();
     const bool due = options_.save_every > 0 && done % options_.save_every == 0;
     if (requests_ != nullptr && (due || done == options_.steps || outcome.wishes != 0)) TRY(trainer_.save());
     const bool local_due = options_.local_every > 0 && done % options_.local_every == 0;
@@ -340,7 +357,8 @@ class Run {
 
   DistributedTrainer& trainer_;
   Narrator* narrator_;
-  Requests* requests_;  ///< null without a directory of checkpoints
+  std::int64_t first_step_ = 0;  ///< of this process
+  Requests* requests_;           ///< null without a directory of checkpoints
   const DistributedRunOptions& options_;
 };
 
@@ -374,6 +392,7 @@ Result<RunEnd> run_distributed(const DistributedRunOptions& given) {
     auto now = [&device = world->device()] { return device.now(); };
     int restarts = static_cast<int>(world->epoch().value) - 1;
     narrator = TRY(Narrator::create(options, world->world().value, restarts, now));
+    TRY(narrator->start(restored ? restored->step.value : 0, restarts > 0));
     TRY(tell_of_resume(*narrator, restored));
   }
   if (requests) requests->begin();

@@ -27,7 +27,9 @@ struct DistributedRunOptions {
   /// Operations a second that a GPU is taken to do at its best, for the utilisation; 0: by its compute
   /// capability, where that is known.
   double peak_flops = 0;
-  std::int64_t trace_steps = 0;  ///< so many steps at the beginning are traced, when the session traces
+  /// So many steps are traced, when the session traces: the first that this process takes, also after a
+  /// resume.
+  std::int64_t trace_steps = 0;
   /// Directory of checkpoints; empty: none are saved.
   std::string checkpoints;
   std::int64_t save_every = 0;  ///< steps; 0: only at the end, and when asked by a signal

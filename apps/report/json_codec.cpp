@@ -51,7 +51,8 @@ json to_json_line(const RunDescription& description) {
           {"started_at", description.started_at},
           {"ranks", description.ranks},
           {"steps", description.steps},
-          {"configuration", configuration}};
+          {"configuration", configuration},
+          {"started_unix_seconds", description.started_unix_seconds}};
 }
 
 json to_json_line(const StepRecord& step) {
@@ -94,7 +95,8 @@ void add_json_line(RunRecord& record, const json& line) {
         .started_at = line.at("started_at").get<std::string>(),
         .ranks = line.at("ranks").get<int>(),
         .steps = line.at("steps").get<std::int64_t>(),
-        .configuration = line.at("configuration").get<std::vector<std::pair<std::string, std::string>>>()};
+        .configuration = line.at("configuration").get<std::vector<std::pair<std::string, std::string>>>(),
+        .started_unix_seconds = line.value("started_unix_seconds", 0.0)};
   } else if (type == "step") {
     StepRecord step = step_of(line);
     // A run that went back repeats steps: what was recorded of them before is no longer part of it.

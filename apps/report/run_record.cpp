@@ -1,5 +1,6 @@
 #include "apps/report/run_record.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -64,6 +65,14 @@ Result<void> RunWriter::write(const RunEvent& event) {
 }
 Result<void> RunWriter::write(const RunSample& sample) {
   return write_line(text_of(to_json_line(sample)));
+}
+
+double seconds_since_start(const RunRecord& record, double unix_seconds) {
+  const double started = record.description.started_unix_seconds;
+  double seconds = started > 0 ? std::max(unix_seconds - started, 0.0) : 0;
+  for (const StepRecord& step : record.steps) seconds = std::max(seconds, step.seconds_since_start);
+  for (const RunEvent& event : record.events) seconds = std::max(seconds, event.seconds_since_start);
+  return seconds;
 }
 
 Result<RunRecord> read_run(const std::filesystem::path& path) {

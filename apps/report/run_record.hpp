@@ -21,13 +21,14 @@ struct RunDescription {
   std::int64_t steps = 0;  ///< the steps it is going to take
   /// What it was started with, in the order in which it is shown.
   std::vector<std::pair<std::string, std::string>> configuration;
+  double started_unix_seconds = 0;  ///< started_at for machines; 0: not known
 };
 
 /// One step, as rank 0 sees it. Communication is the time that collectives ran; the exposed part is what the
 /// step waited for them with nothing else to do.
 struct StepRecord {
   std::int64_t step = 0;
-  double seconds_since_start = 0;
+  double seconds_since_start = 0;  ///< of the run, however often it was started again
   double loss = 0;
   std::optional<double> evaluation_loss;  ///< on steps that evaluated
   double tokens_per_second = 0;           ///< of the whole job
@@ -67,6 +68,11 @@ struct RunRecord {
   std::vector<RunEvent> events;
   std::vector<RunSample> samples;
 };
+
+/// How long the run of this record has gone on at `unix_seconds` of the wall clock: where the clock of a
+/// process that goes on with the record begins. Never before what the record holds, whatever was done to the
+/// wall clock meanwhile.
+double seconds_since_start(const RunRecord& record, double unix_seconds);
 
 /// Writes a record while the run goes on: JSON lines, each flushed, so that what happened before a crash is
 /// there after it.

@@ -50,7 +50,8 @@ inline RunDescription description() {
           .started_at = "2026-01-02T03:04:05Z",
           .ranks = 4,
           .steps = 10,
-          .configuration = {{"strategy", "zero1"}, {"overlap", "on"}}};
+          .configuration = {{"strategy", "zero1"}, {"overlap", "on"}},
+          .started_unix_seconds = 1767323045.25};
 }
 
 inline std::string read_text(const std::filesystem::path& path) {

@@ -34,6 +34,7 @@ TEST(RunRecord, GivesBackWhatWasWritten) {
   ASSERT_TRUE(record) << record.error().message;
   EXPECT_EQ(record->description.name, "a run");
   EXPECT_EQ(record->description.ranks, 4);
+  EXPECT_EQ(record->description.started_unix_seconds, 1767323045.25);
   EXPECT_EQ(record->description.configuration, description().configuration);
   ASSERT_EQ(record->steps.size(), 2u);
   EXPECT_EQ(record->steps[0].evaluation_loss, 1.5);
@@ -128,6 +129,26 @@ TEST(RunRecord, RefusesALineThatIsNoStepAndNamesIt) {
 TEST(RunRecord, SaysWhereThereIsNone) {
   EXPECT_EQ(read_run("/nowhere/run.jsonl").error().code, core::Errc::not_found);
   EXPECT_EQ(RunWriter::open("/proc/nowhere/run.jsonl", description()).error().code, core::Errc::io);
+}
+
+TEST(RunRecord, KnowsHowLongItsRunHasGoneOn) {
+  RunRecord record{
+      .description = description(), .steps = {step_at(0), step_at(1)}, .events = {}, .samples = {}};
+  record.description.started_unix_seconds = 1000;
+
+  EXPECT_EQ(seconds_since_start(record, 1250.5), 250.5);
+}
+
+TEST(RunRecord, ItsClockDoesNotGoBackWithThatOfTheWall) {
+  RunRecord record{
+      .description = description(), .steps = {step_at(0), step_at(1)}, .events = {}, .samples = {}};
+  record.description.started_unix_seconds = 1000;
+
+  EXPECT_EQ(seconds_since_start(record, 900), 1);
+  record.events = {{.step = 2, .seconds_since_start = 7, .kind = "save", .text = ""}};
+  EXPECT_EQ(seconds_since_start(record, 1003), 7);
+  record.description.started_unix_seconds = 0;  // written before there was one
+  EXPECT_EQ(seconds_since_start(record, 1e9), 7);
 }
 
 TEST(RunRecord, TakesSampledBytesThatAreNoText) {
