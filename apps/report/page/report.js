@@ -42,7 +42,7 @@
       ["loss", "training loss", `after ${Number(rows.get("steps")).toLocaleString("en")} steps`],
       ["tokens/s (median)", "tokens/s", "median"],
       ["step time (median)", "step time", `p99 ${rows.get("step time (p99)")}`],
-      ["exposed communication", "exposed communication", `${rows.get("communication hidden")} hidden`],
+      ["exposed communication", "exposed", `communication; ${rows.get("communication hidden")} hidden`],
       ["time", "duration", happened || "no restarts"],
     ];
     for (const [key, name, note] of shown) {
