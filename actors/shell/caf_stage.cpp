@@ -95,11 +95,17 @@ CafStage::CafStage(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 CafStage::~CafStage() {
   for (auto& [address, part] : impl_->parts) caf::anon_send_exit(part, caf::exit_reason::user_shutdown);
-  for (auto& subscriber : impl_->subscribers)
-    caf::anon_send_exit(subscriber, caf::exit_reason::user_shutdown);
-  impl_->subscribers.clear();
-  impl_->parts.clear();
+  {
+    std::lock_guard lock(impl_->subscribers_mutex);
+    for (auto& subscriber : impl_->subscribers)
+      caf::anon_send_exit(subscriber, caf::exit_reason::user_shutdown);
+    // A user's actor may own others, which end only when nobody holds it any more.
+    impl_->subscribers.clear();
+  }
   run_pending(*impl_->system);
+  // Until a part has ended it may post, and so read `parts`.
+  impl_->system->await_all_actors_done();
+  impl_->parts.clear();
   impl_->system.reset();
 }
 

@@ -1,0 +1,93 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <caf/actor_system.hpp>
+#include <caf/event_based_actor.hpp>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "actors/shell/caf_seam.hpp"
+#include "actors/shell/caf_stage.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using messages::Address;
+using messages::Role;
+
+constexpr int kParts = 6;
+
+/// Gives every message on to the next of a ring and never stops.
+class Relay final : public Machine {
+ public:
+  /// `living` counts the relays there are, and outlives them.
+  Relay(Address next, std::atomic<int>* living) : next_(next), living_(*living) { ++living_; }
+  ~Relay() override { --living_; }
+
+  void start(Outbox& outbox) override {
+    for (int i = 0; i < 4; ++i) outbox.send(next_, messages::BucketReduced{});
+  }
+  void receive(const messages::Envelope& envelope, Outbox& outbox) override {
+    outbox.send(next_, envelope.body);
+  }
+  void timer(TimerId, Outbox&) override {}
+  std::string_view state() const override { return "relaying"; }
+  std::string waiting_for() const override { return ""; }
+
+ private:
+  Address next_;
+  std::atomic<int>& living_;
+};
+
+struct Load {
+  std::atomic<int> living{0};  ///< relays
+  std::atomic<int> heard{0};   ///< envelopes that came to the subscriber
+};
+
+Address part(int index) {
+  const auto number = static_cast<std::uint32_t>(index);
+  return {{0}, index == 0 ? Role::conductor : Role::gradient_bucket, number};
+}
+
+caf::behavior count_envelopes(caf::event_based_actor*, std::atomic<int>* heard) {
+  return {[heard](const messages::Envelope&) { heard->fetch_add(1); }};
+}
+
+/// A stage whose parts post to each other, and to a subscriber, as fast as they can.
+std::unique_ptr<CafStage> busy_stage(std::vector<Role> detached, Load& load) {
+  CafStageOptions options;
+  options.workers = 2;
+  options.detached = std::move(detached);
+  options.now = [] { return std::chrono::nanoseconds(0); };
+  auto stage = CafStage::create(std::move(options)).value();
+  for (int i = 0; i < kParts; ++i)
+    stage->spawn(part(i), std::make_unique<Relay>(part((i + 1) % kParts), &load.living));
+  stage->subscribe(stage->system().spawn(count_envelopes, &load.heard));
+  stage->start();
+  return stage;
+}
+
+void end_busy_stages(int times, const std::vector<Role>& detached) {
+  for (int i = 0; i < times; ++i) {
+    Load load;
+    auto stage = busy_stage(detached, load);
+    while (load.heard < 20) std::this_thread::yield();
+    ASSERT_EQ(load.living, kParts);
+
+    stage.reset();
+
+    ASSERT_EQ(load.living, 0) << "after teardown " << i;
+  }
+}
+
+TEST(CafStageTeardown, EndsAThousandTimesWhileActorsPost) {
+  end_busy_stages(1000, {});
+}
+
+TEST(CafStageTeardown, EndsWhileAnActorWithAThreadOfItsOwnPosts) {
+  end_busy_stages(100, {Role::conductor});
+}
+
+}  // namespace
+}  // namespace troupe::actors
