@@ -6,6 +6,10 @@ set(TROUPE_CUDA AUTO CACHE STRING "Build the GPU data plane (CUDA, NCCL): AUTO w
 set_property(CACHE TROUPE_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TROUPE_WERROR "Treat warnings as errors" ON)
 set(TROUPE_SANITIZE "" CACHE STRING "Sanitizers to build with, comma separated (address, undefined, thread)")
+if(TROUPE_SANITIZE MATCHES "thread" AND NOT EXISTS "${TROUPE_CAF_LIBRARY}")
+  message(FATAL_ERROR "ThreadSanitizer needs a CAF that was compiled for it, or reports races that are none, and "
+    "TROUPE_CAF_LIBRARY is \"${TROUPE_CAF_LIBRARY}\": run scripts/build_tsan_caf, then use the preset \"tsan\"")
+endif()
 option(TROUPE_FUZZ "Build the fuzzers of tests/fuzz as programs of libFuzzer (clang and its runtime)" OFF)
 
 set(CMAKE_CXX_STANDARD 20)
