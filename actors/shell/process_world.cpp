@@ -254,6 +254,8 @@ core::Result<void> ProcessWorld::open(Hooks hooks) {
 }
 
 void ProcessWorld::spawn(messages::Address address, std::unique_ptr<Machine> machine) {
+  // Who asks for the waits meanwhile reads what this writes.
+  std::lock_guard lock(state_->stage_mutex);
   state_->stage->spawn(address, std::move(machine));
 }
 
@@ -357,9 +359,10 @@ std::vector<WaitReport> ProcessWorld::wait_reports() {
 }
 
 void ProcessWorld::dump_waits() {
-  auto reports = wait_reports();
+  const auto reports = wait_reports();
+  // Without reports there may be no device yet.
   write_line("who waits for whom, rank " + std::to_string(rank().value) + ":\n" +
-             render(reports, state_->device->now()));
+             (reports.empty() ? "no actors are there" : render(reports, state_->device->now())));
 }
 
 std::uint64_t ProcessWorld::message_count() const {
