@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "core/check.hpp"
@@ -8,6 +9,9 @@
 
 namespace troupe::core {
 namespace {
+
+/// Products of elements and shards do not fit into 64 bits.
+__extension__ using Wide = __int128;
 
 /// What an orthogonalising optimizer spends on a parameter. A double has the range, and the same bits on
 /// every rank.
@@ -66,7 +70,7 @@ class WholeParameterLayout {
     layout_.shards = options.shards;
   }
 
-  BufferLayout compute() {
+  Result<BufferLayout> compute() {
     for (std::size_t i = parameters_.size(); i-- > 0;) {
       if (parameters_[i].shared_embedding) {
         emit_chunk();
@@ -77,7 +81,12 @@ class WholeParameterLayout {
       chunk_.add(i, parameters_[i].elements);
     }
     emit_chunk();
-    return std::move(layout_);
+    if (positions_ <= std::numeric_limits<std::int64_t>::max()) return std::move(layout_);
+    return fail(
+        Errc::invalid_argument,
+        "with padding {} shards would have more than 2^63 elements together; use fewer shards, or cut "
+        "the largest of the parameters, which are never split",
+        options_.shards);
   }
 
  private:
@@ -85,7 +94,8 @@ class WholeParameterLayout {
 
   bool may_close() const {
     return options_.bucket_size && !chunk_.members().empty() &&
-           chunk_.elements() >= std::max(*options_.bucket_size, options_.shards * chunk_.largest() * 9 / 10);
+           chunk_.elements() >=
+               std::max<Wide>(*options_.bucket_size, Wide{options_.shards} * chunk_.largest() * 9 / 10);
   }
 
   /// The shard that takes the parameter: the one with the least cost so far among those that stay within 1.3
@@ -94,7 +104,7 @@ class WholeParameterLayout {
     std::optional<std::size_t> chosen;
     for (std::size_t shard = 0; shard < cursors.size(); ++shard) {
       const std::int64_t end = round_up(cursors[shard], kParameterAlignment) + elements;
-      const bool fits = end * 10 * options_.shards <= chunk_.elements() * 13;
+      const bool fits = Wide{end} * 10 * options_.shards <= Wide{chunk_.elements()} * 13;
       if (fits && (!chosen || costs_[shard] < costs_[*chosen])) chosen = shard;
     }
     return chosen ? *chosen : least(cursors);
@@ -118,6 +128,7 @@ class WholeParameterLayout {
       shard_of.push_back(shard);
     }
     const std::int64_t shard_size = round_up(*std::max_element(cursors.begin(), cursors.end()), divisor_);
+    if (!has_room(shard_size)) return;
     for (std::size_t i = 0; i < order.size(); ++i) {
       ParameterPlace& place = layout_.parameters[order[i]];
       const std::int64_t shard_start = layout_.elements + static_cast<std::int64_t>(shard_of[i]) * shard_size;
@@ -127,8 +138,15 @@ class WholeParameterLayout {
     chunk_ = Chunk(shards());
   }
 
+  /// Whether positions still fit into their numbers when each shard grows by so many elements.
+  bool has_room(std::int64_t shard_size) {
+    positions_ += Wide{shard_size} * options_.shards;
+    return positions_ <= std::numeric_limits<std::int64_t>::max();
+  }
+
   void emit_shared(std::size_t parameter) {
     const std::int64_t elements = parameters_[parameter].elements;
+    if (!has_room(round_up(elements, divisor_))) return;
     layout_.parameters[parameter] = {layout_.elements, layout_.elements + elements,
                                      static_cast<int>(layout_.buckets.size())};
     close_bucket(round_up(elements, divisor_), elements);
@@ -145,6 +163,7 @@ class WholeParameterLayout {
   std::int64_t divisor_;
   Chunk chunk_;
   std::vector<double> costs_;  // of the shards, over all buckets so far
+  Wide positions_ = 0;         // that layout_.elements would have
   BufferLayout layout_;
 };
 

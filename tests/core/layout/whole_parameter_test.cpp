@@ -198,5 +198,26 @@ TEST(WholeParameterLayout, AShapeThatDoesNotMatchTheSizeIsAnError) {
   EXPECT_NE(layout.error().message.find("10 elements, which are not 3 rows of 4"), std::string::npos);
 }
 
+TEST(WholeParameterLayout, PlacesHugeParametersOverVeryManyShardsAsItPlacesSmallOnes) {
+  // Elements times shards do not fit into 64 bits. The walk goes from the last parameter to the first.
+  constexpr int kShards = 1 << 20;
+  const auto parameters = with_shared(sizes({std::int64_t{1} << 42, 10, 64}), 1);
+
+  const auto layout = layout_of(parameters, {.shards = kShards});
+
+  ASSERT_EQ(layout.buckets.size(), 3U);
+  EXPECT_EQ(shard_of(layout, 0), 0) << "no shard has it within 1.3 times the even share: the emptiest, not "
+                                       "the one with the least cost so far";
+}
+
+TEST(WholeParameterLayout, RefusesMorePositionsThanANumberHas) {
+  const auto layout = whole_parameter_layout(sizes({std::int64_t{1} << 50}), {.shards = 1 << 20});
+
+  ASSERT_FALSE(layout);
+  EXPECT_EQ(layout.error().code, Errc::invalid_argument);
+  EXPECT_NE(layout.error().message.find("1048576 shards would have more than 2^63 elements"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace troupe::core
