@@ -107,8 +107,13 @@ Result<std::vector<core::CopyName>> list_saves(Storage& storage) {
 Result<FoundCopies> find_copies(Storage& storage, core::WorldSize world) {
   FoundCopies found;
   for (const auto& name : TRY(list_saves(storage))) {
-    auto copies = storage.list(directory_of(name));
-    if (!copies) continue;  // a file of such a name
+    const auto place = directory_of(name);
+    auto copies = storage.list(place);
+    if (!copies) {
+      const bool is_file = storage.size(place).has_value();
+      if (!is_file) found.passed_over.push_back(copies.error().message);
+      continue;
+    }
     for (const auto& directory : *copies) {
       const auto owner = owner_of(name, directory);
       if (!owner) continue;

@@ -8,6 +8,7 @@
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/simulation/storage.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "tests/actors/planes/checkpoint/faulty_storage.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -208,6 +209,26 @@ TEST_F(Copies, ThatAreTornOrOfAnotherJobAreNotHeld) {
   EXPECT_THAT(find_copies(storage_, {8})->passed_over, ElementsAre(HasSubstr("has 0 bytes")));
   ASSERT_TRUE(storage_.remove(file));
   EXPECT_THAT(find_copies(storage_, {8})->held, IsEmpty());
+}
+
+TEST_F(Copies, InADirectoryThatCanNotBeListedAreNamedAndAFileOfItsNameIsNot) {
+  write_copy(storage_);
+  ASSERT_TRUE(storage_.create("step_00000009-0000000000000001"));
+  FaultyStorage faulty(storage_);
+  ASSERT_TRUE(find_copies(faulty, {8}));
+  // The saves are listed first, then the copies of the newest one.
+  faulty.fail_at(1, FaultyStorage::Fault::one_fails);
+
+  const auto failing = find_copies(faulty, {8});
+  const auto working = find_copies(storage_, {8});
+
+  ASSERT_TRUE(failing);
+  EXPECT_THAT(failing->held, IsEmpty());
+  EXPECT_THAT(failing->passed_over,
+              ElementsAre("no luck with operation 1: list step_00000012-0000000000000abc"));
+  ASSERT_TRUE(working);
+  EXPECT_EQ(working->held.size(), 1u);
+  EXPECT_THAT(working->passed_over, IsEmpty());
 }
 
 TEST_F(Copies, InTheWrongPlaceAreNotHeld) {
