@@ -1,7 +1,11 @@
 #include "actors/roles/checkpoint_coordinator.hpp"
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
 
 #include "core/checkpoint/manifest.hpp"
 #include "tests/actors/roles/coordinator_probe.hpp"
@@ -142,7 +146,7 @@ TEST_P(CheckpointCoordinatorIn, AnotherSaveWaitsForTheOneUnderWay) {
 
   const auto effects = coordinator.timer();
 
-  EXPECT_EQ(sent<SaveOver>(effects)[0].sequence, 1u);
+  EXPECT_EQ(sent<SaveOver>(effects).at(0).sequence, 1u);
   EXPECT_EQ(coordinator.machine.state(), is("gathering") ? "gathering" : "preparing");
 }
 
@@ -165,6 +169,91 @@ TEST(CheckpointCoordinator, CommitsAfterTheLastRankAndTellsAllTheSame) {
   EXPECT_EQ(sent<SaveOver>(done), (std::vector<SaveOver>{expected, expected}));
   EXPECT_EQ(coordinator.machine.state(), "idle");
   EXPECT_EQ(coordinator.machine.waiting_for(), "");
+}
+
+/// A part of "a" for each rank, and all of "b".
+core::SaveStructure part_of(int rank, int ranks) {
+  core::SaveStructure structure;
+  structure.tensors = {{"a", core::DType::f32, {4 * ranks}}, {"b", core::DType::f32, {4}}};
+  structure.pieces = {{0, {{4 * rank}, {4}}}, {1, core::Box::whole({4})}};
+  return structure;
+}
+
+/// What each rank is to write, once all have announced a save and its directory is made.
+std::vector<SavePlanned> drive_to_writing(Coordinator& coordinator, std::uint64_t sequence, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) coordinator.say(announced(rank, sequence, part_of(rank, ranks)));
+  for (int rank = 0; rank < ranks; ++rank) coordinator.say(whole(part_of(rank, ranks)));
+  return sent<SavePlanned>(coordinator.say(SaveDirectoryMade{sequence, {}}));
+}
+
+FilesDurable durable(std::uint64_t sequence, int rank, const std::vector<SavePlanned>& plans,
+                     std::uint64_t hash = 5) {
+  const auto shards = plans[static_cast<std::size_t>(rank)].pieces.size();
+  return {sequence, {rank}, std::vector<std::uint64_t>(shards, hash), {}};
+}
+
+TEST(CheckpointCoordinator, CommitsOnlyAfterEveryRankInWhateverOrderTheyEnd) {
+  for (int ranks = 1; ranks <= 4; ++ranks) {
+    std::vector<int> order(static_cast<std::size_t>(ranks));
+    std::iota(order.begin(), order.end(), 0);
+    do {
+      Coordinator coordinator(config_of(ranks));
+      const auto plans = drive_to_writing(coordinator, 1, ranks);
+      ASSERT_EQ(plans.size(), order.size());
+      for (std::size_t i = 0; i + 1 < order.size(); ++i) {
+        // Said twice, it counts once.
+        auto effects = coordinator.say(durable(1, order[i], plans));
+        effects += coordinator.say(durable(1, order[i], plans));
+        std::vector<int> rest(order.begin() + static_cast<std::ptrdiff_t>(i) + 1, order.end());
+        std::sort(rest.begin(), rest.end());
+
+        ASSERT_TRUE(effects.empty()) << i + 1 << " of " << ranks << " ranks";
+        ASSERT_EQ(coordinator.machine.state(), "writing");
+        ASSERT_EQ(coordinator.machine.waiting_for(), fmt::format("rank {} to write", fmt::join(rest, ", ")));
+      }
+
+      const auto effects = coordinator.say(durable(1, order.back(), plans));
+
+      ASSERT_EQ(asked<CommitSave>(effects).size(), 1u);
+      ASSERT_EQ(coordinator.machine.state(), "committing");
+    } while (std::next_permutation(order.begin(), order.end()));
+  }
+}
+
+TEST(CheckpointCoordinator, RanksThatWereDurableInTheSaveBeforeAreNotInTheNext) {
+  const std::vector<std::pair<std::string, std::vector<messages::Message>>> ends{
+      {"a failure", {messages::SaveFailed{1, {1}, kNoSpace}}},
+      {"a rank that is not durable", {FilesDurable{1, {1}, {}, kNoSpace}}},
+      {"a wrong number of shards", {FilesDurable{1, {1}, {1, 2, 3, 4, 5}, {}}}},
+      {"its deadline", {}},
+      {"its commit", {FilesDurable{1, {1}, {5}, {}}, messages::SaveCommitDone{1, {}}}},
+      {"a commit that fails", {FilesDurable{1, {1}, {5}, {}}, messages::SaveCommitDone{1, kNoSpace}}},
+  };
+  for (const auto& [what, messages] : ends) {
+    Coordinator coordinator;
+    const auto before = drive_to_writing(coordinator, 1, 2);
+    ASSERT_EQ(before.size(), 2u);
+    ASSERT_EQ(before[1].pieces.size(), 1u);
+    coordinator.say(durable(1, 0, before, 111));
+    for (const auto& message : messages) coordinator.say(message);
+    if (messages.empty()) coordinator.timer();
+    ASSERT_EQ(coordinator.machine.state(), "idle") << what;
+    const auto plans = drive_to_writing(coordinator, 2, 2);
+    ASSERT_EQ(plans.size(), 2u) << what;
+
+    EXPECT_EQ(coordinator.machine.waiting_for(), "rank 0, 1 to write") << what;
+    EXPECT_TRUE(coordinator.say(durable(1, 0, before, 111)).empty()) << "late, of the save before";
+    EXPECT_TRUE(coordinator.say(durable(2, 1, plans, 222)).empty()) << what;
+    EXPECT_EQ(coordinator.machine.waiting_for(), "rank 0 to write") << what;
+    const auto commits = asked<CommitSave>(coordinator.say(durable(2, 0, plans, 222)));
+
+    ASSERT_EQ(commits.size(), 1u) << what;
+    const auto manifest = core::parse_manifest(commits[0].manifest);
+    ASSERT_TRUE(manifest) << manifest.error().message;
+    for (const auto& tensor : manifest->tensors) {
+      for (const auto& shard : tensor.shards) EXPECT_EQ(shard.hash, 222u) << what;
+    }
+  }
 }
 
 TEST(CheckpointCoordinator, AFailedCommitIsAFailedSave) {
@@ -258,12 +347,12 @@ TEST(CheckpointCoordinator, ValuesThatDoNotParseFailTheSaveInsteadOfTheJob) {
     effects += coordinator.say(whole(half(1)));
     effects += coordinator.say(SaveDirectoryMade{1, {}});
     for (int rank = 0; rank < 2; ++rank) {
-      const auto count = sent<SavePlanned>(effects)[static_cast<std::size_t>(rank)].pieces.size();
+      const auto count = sent<SavePlanned>(effects).at(static_cast<std::size_t>(rank)).pieces.size();
       effects += coordinator.say(FilesDurable{1, {rank}, std::vector<std::uint64_t>(count), {}});
     }
 
     ASSERT_EQ(sent<SaveOver>(effects).size(), 2u);
-    EXPECT_EQ(sent<SaveOver>(effects)[0].failure.code, Errc::corrupt);
+    EXPECT_EQ(sent<SaveOver>(effects).at(0).failure.code, Errc::corrupt);
     EXPECT_EQ(asked<DiscardSave>(effects).size(), 1u);
   }
 }
@@ -276,7 +365,7 @@ TEST(CheckpointCoordinator, DirectoriesOfDifferentSavesAndJobsDiffer) {
     Coordinator coordinator(config);
     for (std::uint64_t sequence : {1, 2}) {
       const auto effects = coordinator.drive_to("preparing", sequence);
-      names.insert(asked<MakeSaveDirectory>(effects)[0].directory);
+      names.insert(asked<MakeSaveDirectory>(effects).at(0).directory);
       coordinator.timer();
     }
   }

@@ -129,7 +129,7 @@ TEST(CheckpointCoordinator, AConstantStructureIsAskedForOnceAndAChangedOneIsPlan
   third += coordinator.say(whole(rest));
   third += coordinator.say(SaveDirectoryMade{3, {}});
   for (const auto& plan : sent<SavePlanned>(third)) {
-    const int rank = plan == sent<SavePlanned>(third)[0] ? 0 : 1;
+    const int rank = plan == sent<SavePlanned>(third).at(0) ? 0 : 1;
     third += coordinator.say(FilesDurable{3, {rank}, std::vector<std::uint64_t>(plan.pieces.size()), {}});
   }
 
@@ -138,8 +138,9 @@ TEST(CheckpointCoordinator, AConstantStructureIsAskedForOnceAndAChangedOneIsPlan
   EXPECT_EQ(sent<SavePlanned>(second).size(), 2u);
   EXPECT_EQ(sent<StructureWanted>(third).size(), 2u);
   ASSERT_EQ(asked<CommitSave>(third).size(), 1u);
-  const auto manifest = core::parse_manifest(asked<CommitSave>(third)[0].manifest);
+  const auto manifest = core::parse_manifest(asked<CommitSave>(third).at(0).manifest);
   ASSERT_TRUE(manifest) << manifest.error().message;
+  ASSERT_NE(manifest->find("a"), nullptr);
   EXPECT_EQ(manifest->find("a")->shards[0].box, (Box{{0}, {3}}));
 }
 
@@ -156,8 +157,9 @@ TEST(CheckpointCoordinator, RanksThatChangePlacesArePlannedAnew) {
   auto committing = coordinator.say(FilesDurable{2, {0}, {1, 2}, {}});
   committing += coordinator.say(FilesDurable{2, {1}, {3}, {}});
   ASSERT_EQ(asked<CommitSave>(committing).size(), 1u) << coordinator.machine.waiting_for();
-  const auto manifest = core::parse_manifest(asked<CommitSave>(committing)[0].manifest);
+  const auto manifest = core::parse_manifest(asked<CommitSave>(committing).at(0).manifest);
   ASSERT_TRUE(manifest);
+  ASSERT_NE(manifest->find("a"), nullptr);
   for (const auto& shard : manifest->find("a")->shards) {
     const auto& file = manifest->files[shard.file].name;
     EXPECT_EQ(file, shard.box.offset[0] == 4 ? "shard_00000_0.safetensors" : "shard_00001_0.safetensors");

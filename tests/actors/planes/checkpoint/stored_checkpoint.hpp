@@ -71,9 +71,7 @@ inline bool is_whole(Storage& storage, const core::SavedJob& saved) {
 /// The names of all that are called checkpoints, the newest first.
 inline std::vector<std::int64_t> steps_in(Storage& storage) {
   std::vector<std::int64_t> steps;
-  const auto checkpoints = list_checkpoints(storage);
-  EXPECT_TRUE(checkpoints);
-  for (const auto& checkpoint : *checkpoints) steps.push_back(checkpoint.step.value);
+  for (const auto& checkpoint : list_checkpoints(storage).value()) steps.push_back(checkpoint.step.value);
   return steps;
 }
 
