@@ -26,14 +26,17 @@ Errc code_of(int error) {
       return Errc::not_found;
     case EEXIST:
       return Errc::already_exists;
+    case ELOOP:
+      return Errc::corrupt;
     default:
       return Errc::io;
   }
 }
 
 core::Error error_of(std::string_view what, std::string_view path, int error) {
-  std::string advice =
-      error == ENOSPC || error == EDQUOT ? "; free some space or choose another directory" : "";
+  const char* advice = "";
+  if (error == ENOSPC || error == EDQUOT) advice = "; free some space or choose another directory";
+  if (error == ELOOP) advice = "; it is a link, which troupe checkpoint follows with --follow-links";
   return {code_of(error),
           fmt::format("can not {} \"{}\": {}{}", what, path, std::generic_category().message(error), advice)};
 }
@@ -43,7 +46,10 @@ class Descriptor {
  public:
   explicit Descriptor(int value) : value_(value) {}
   Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
   ~Descriptor() {
     if (value_ >= 0) ::close(value_);
   }
@@ -55,11 +61,6 @@ class Descriptor {
 };
 
 constexpr std::size_t kBlock = 4096;  // what direct writes are multiples of
-
-Descriptor open_directly(int directory, const std::string& path) {
-  return Descriptor(
-      ::openat(directory, path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT, 0666));
-}
 
 /// Writes past the page cache where the file system can: what is written is not read again soon, and copying
 /// it there costs the trainer memory bandwidth. Whole blocks whose memory is aligned as their place in the
@@ -157,12 +158,23 @@ const char* name_of(const std::string& path) {
   return path.empty() ? "." : path.c_str();
 }
 
+/// As openat(); ELOOP where a directory was wanted and there is a link.
+int open_below(int directory, const std::string& name, int flags) {
+  const int opened = ::openat(directory, name.c_str(), flags | O_CLOEXEC, 0666);
+  if (opened >= 0 || errno != ENOTDIR) return opened;
+  struct stat status {};
+  const bool is_link =
+      ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
+  errno = is_link ? ELOOP : ENOTDIR;
+  return opened;
+}
+
 }  // namespace
 
-core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open(const std::string& directory) {
+core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open(const std::string& directory, Links links) {
   int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return tl::unexpected(error_of("open the directory", directory, errno));
-  return std::unique_ptr<PosixStorage>(new PosixStorage(directory, descriptor));
+  return std::unique_ptr<PosixStorage>(new PosixStorage(directory, descriptor, links));
 }
 
 core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open_or_make(const std::string& directory) {
@@ -181,24 +193,54 @@ core::Error PosixStorage::failure(std::string_view what, std::string_view path, 
 }
 
 core::Result<int> PosixStorage::open_at(std::string_view path, int flags) const {
-  TRY(split_path(path));
-  int opened = ::openat(descriptor_, name_of(std::string(path)), flags | O_CLOEXEC, 0666);
+  const auto parts = TRY(split_path(path));
+  // A pipe without its other end, and a device that is not ready, must not hold us up.
+  flags |= O_NONBLOCK;
+  if (links_ == Links::refuse) flags |= O_NOFOLLOW;
+  Descriptor directory(-1);
+  for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+    const int link_flags = links_ == Links::refuse ? O_NOFOLLOW : 0;
+    const int above = i == 0 ? descriptor_ : directory.get();
+    Descriptor next(open_below(above, parts[i], O_PATH | O_DIRECTORY | link_flags));
+    if (next.get() < 0) return tl::unexpected(failure("open", path, errno));
+    directory = std::move(next);
+  }
+  const int above = parts.size() < 2 ? descriptor_ : directory.get();
+  const int opened = open_below(above, parts.empty() ? "." : parts.back(), flags);
   if (opened < 0) return tl::unexpected(failure("open", path, errno));
   return opened;
 }
 
+core::Result<int> PosixStorage::open_regular(std::string_view path, int flags) const {
+  Descriptor file(TRY(open_at(path, flags)));
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return tl::unexpected(failure("look at", path, errno));
+  if (S_ISDIR(status.st_mode)) return tl::unexpected(failure("open", path, EISDIR));
+  if (!S_ISREG(status.st_mode)) {
+    return core::fail(Errc::corrupt, "\"{}/{}\" is a pipe, a socket or a device, no regular file; remove it",
+                      directory_, path);
+  }
+  return file.release();
+}
+
+core::Result<int> PosixStorage::open_file(std::string_view path) const {
+  return open_regular(path, O_RDONLY);
+}
+
 core::Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view path) {
-  TRY(split_path(path));
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
   auto name = fmt::format("{}/{}", directory_, path);
-  Descriptor direct = open_directly(descriptor_, std::string(path));
-  if (direct.get() >= 0) return std::make_unique<PosixFile>(std::move(name), std::move(direct), true);
-  Descriptor file(TRY(open_at(path, O_WRONLY | O_CREAT | O_TRUNC)));
+  // A file system without direct writes says so by refusing to open.
+  if (auto direct = open_regular(path, kFlags | O_DIRECT)) {
+    return std::make_unique<PosixFile>(std::move(name), Descriptor(*direct), true);
+  }
+  Descriptor file(TRY(open_regular(path, kFlags)));
   return std::make_unique<PosixFile>(std::move(name), std::move(file), false);
 }
 
 core::Result<std::vector<std::byte>> PosixStorage::read(std::string_view path, std::uint64_t offset,
                                                         std::size_t limit) {
-  Descriptor file(TRY(open_at(path, O_RDONLY)));
+  Descriptor file(TRY(open_file(path)));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return tl::unexpected(failure("read", path, errno));
   auto end = static_cast<std::uint64_t>(status.st_size);
@@ -209,7 +251,7 @@ core::Result<std::vector<std::byte>> PosixStorage::read(std::string_view path, s
 
 core::Result<std::size_t> PosixStorage::read_into(std::string_view path, std::uint64_t offset,
                                                   std::span<std::byte> bytes) {
-  Descriptor file(TRY(open_at(path, O_RDONLY)));
+  Descriptor file(TRY(open_file(path)));
   return read_from(file.get(), path, offset, bytes);
 }
 
@@ -230,12 +272,9 @@ core::Result<std::size_t> PosixStorage::read_from(int file, std::string_view pat
 }
 
 core::Result<std::uint64_t> PosixStorage::size(std::string_view path) {
-  TRY(split_path(path));
+  Descriptor file(TRY(open_file(path)));
   struct stat status {};
-  if (::fstatat(descriptor_, name_of(std::string(path)), &status, 0) != 0) {
-    return tl::unexpected(failure("look at", path, errno));
-  }
-  if (S_ISDIR(status.st_mode)) return tl::unexpected(failure("look at", path, EISDIR));
+  if (::fstat(file.get(), &status) != 0) return tl::unexpected(failure("look at", path, errno));
   return static_cast<std::uint64_t>(status.st_size);
 }
 

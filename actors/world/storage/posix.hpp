@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -7,11 +8,17 @@
 
 namespace troupe::actors {
 
-/// A directory of the file system.
+/// What to do with symbolic links below a directory.
+enum class Links : std::uint8_t { refuse, follow };
+
+/// A directory of the file system. Only regular files are read and written: a pipe, a socket or a device in
+/// the place of one is Errc::corrupt, and so is a link, which could lead out of the directory, unless links
+/// are followed. Nothing waits for the other end of a pipe.
 class PosixStorage final : public Storage {
  public:
-  /// The directory must be there; what it is called later does not matter.
-  static core::Result<std::unique_ptr<PosixStorage>> open(const std::string& directory);
+  /// The directory must be there; what it is called later does not matter, and it may be a link.
+  static core::Result<std::unique_ptr<PosixStorage>> open(const std::string& directory,
+                                                          Links links = Links::refuse);
   /// As open(), after making the directory and those above it when they are not there.
   static core::Result<std::unique_ptr<PosixStorage>> open_or_make(const std::string& directory);
   ~PosixStorage() override;
@@ -30,17 +37,23 @@ class PosixStorage final : public Storage {
   core::Result<void> remove(std::string_view path) override;
   core::Result<void> sync_directory(std::string_view path) override;
 
+  /// A descriptor of a regular file, open for reading; the caller closes it.
+  core::Result<int> open_file(std::string_view path) const;
+
  private:
-  PosixStorage(std::string directory, int descriptor)
-      : directory_(std::move(directory)), descriptor_(descriptor) {}
+  PosixStorage(std::string directory, int descriptor, Links links)
+      : directory_(std::move(directory)), descriptor_(descriptor), links_(links) {}
 
   core::Error failure(std::string_view what, std::string_view path, int error) const;
   core::Result<std::size_t> read_from(int file, std::string_view path, std::uint64_t offset,
                                       std::span<std::byte> bytes) const;
   core::Result<int> open_at(std::string_view path, int flags) const;
+  /// Also Errc::corrupt when it is no regular file.
+  core::Result<int> open_regular(std::string_view path, int flags) const;
 
   std::string directory_;  ///< for messages
   int descriptor_;
+  Links links_;
 };
 
 }  // namespace troupe::actors

@@ -1,0 +1,111 @@
+#include "actors/planes/checkpoint/plane.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <system_error>
+
+#include "actors/world/storage/posix.hpp"
+#include "gpu/host/host_device.hpp"
+#include "tests/support/fsync_log.hpp"
+
+namespace troupe::actors {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::ElementsAreArray;
+using ::testing::IsEmpty;
+using tests::Fsync;
+using tests::FsyncLog;
+
+/// One rank's plane over files on the disk, asked for one save by hand.
+class CheckpointPlaneOnDisk : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "troupe-plane-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    root_ = fs::canonical(name);
+    storage_ = PosixStorage::open(root_).value();
+    DataPlane::Options options;
+    options.post = [](const messages::Envelope&) {};
+    data_ = DataPlane::create(*device_, job_, std::move(options)).value();
+    for (const auto& piece : state_.structure.pieces) {
+      auto& bytes = values_.emplace_back(state_.structure.bytes_of(piece), std::byte{7});
+      memory_.push_back(gpu::view_of(std::span(bytes)));
+    }
+  }
+  void TearDown() override {
+    std::error_code ignored;
+    fs::remove_all(root_, ignored);
+  }
+
+  /// Writes all pieces into `directory` and returns what came back in the end.
+  messages::FilesDurable save(bool sync) {
+    const std::string directory = sync ? "synced" : "loose";
+    EXPECT_TRUE(storage_->make_directory(directory));
+    messages::FilesDurable durable;
+    std::promise<void> staged;
+    CheckpointPlane::Options options;
+    options.chunk_bytes = 1 << 16;
+    options.credits = 1;
+    options.sync = sync;
+    options.run_io = [](const std::function<void()>& job) { job(); };
+    options.log = [](const std::string&) {};
+    options.post = [&](const messages::Envelope& envelope) {
+      if (std::holds_alternative<messages::ChunkStaged>(envelope.body)) staged.set_value();
+      if (const auto* end = std::get_if<messages::FilesDurable>(&envelope.body)) durable = *end;
+    };
+    const auto plane =
+        CheckpointPlane::create(*device_, *data_, state_, memory_, *storage_, std::move(options)).value();
+    std::vector<std::uint32_t> pieces;
+    for (std::uint32_t i = 0; i < state_.structure.pieces.size(); ++i) pieces.push_back(i);
+    plane->perform(OpenSave{1, directory, pieces});
+    plane->perform(StageChunk{1, 0, 0});
+    staged.get_future().wait();
+    plane->perform(WriteChunk{1, 0, 0});
+    plane->perform(FinishFiles{1});
+    return durable;
+  }
+
+  fs::path root_;
+  std::unique_ptr<gpu::Device> device_ = gpu::open_host_device().value();
+  // One bucket, whose state fits into one chunk.
+  Job job_ = plan_job({{"w", {1000}}}, {}, {1}).value();
+  RankState state_ = state_of(job_, core::Rank{0});
+  std::unique_ptr<PosixStorage> storage_;
+  std::unique_ptr<DataPlane> data_;
+  std::vector<std::vector<std::byte>> values_;
+  std::vector<gpu::BufferView> memory_;
+};
+
+TEST_F(CheckpointPlaneOnDisk, FilesAreDurableOnlyAfterTheLastByteOfEachWasSynced) {
+  FsyncLog log;
+
+  const auto durable = save(true);
+
+  ASSERT_FALSE(durable.failure.failed) << durable.failure.message;
+  EXPECT_EQ(durable.hashes.size(), state_.structure.pieces.size());
+  std::vector<Fsync> whole;
+  for (const auto& file : fs::directory_iterator(root_ / "synced"))
+    whole.push_back({file.path(), file.file_size()});
+  std::sort(whole.begin(), whole.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  ASSERT_FALSE(whole.empty());
+  EXPECT_THAT(log.take(), ElementsAreArray(whole));
+}
+
+TEST_F(CheckpointPlaneOnDisk, FilesThatNeedNotSurviveThePowerAreNotSynced) {
+  FsyncLog log;
+
+  const auto durable = save(false);
+
+  EXPECT_FALSE(durable.failure.failed) << durable.failure.message;
+  EXPECT_THAT(log.take(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace troupe::actors
