@@ -2,6 +2,7 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
+#include "actors/planes/step/verdict.hpp"
 #include "actors/world/simulation/storage.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
@@ -107,7 +108,9 @@ TEST(Checkpoint, TakesNoMoreStagingThanThereIsState) {
   std::size_t state = 0;
   simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {
     auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
-    training = session->device_bytes();
+    // And the verdict's words, which are in staging memory twice.
+    const auto words = verdict_words(session->plan().options.lanes, rank.world());
+    training = session->device_bytes() + 2 * words * sizeof(std::int64_t);
     // A parameter and its two moments.
     for (const auto& spec : session->plan().specs)
       state += 3 * sizeof(float) * static_cast<std::size_t>(spec.elements());

@@ -83,14 +83,14 @@ Script script_of(const Case& which) {
 class UnreadBucket : public testing::TestWithParam<Case> {
  protected:
   /// By the loop over plain numbers, in which what is not used has no gradient.
-  void expect_values(const SimulationOptions& simulation, const Script& script, const Values& expected,
+  void expect_values(const SimulationOptions& simulation, const Script& job, const Values& expected,
                      bool saves) {
     const auto outcome =
-        simulate_job<Trained>(simulation, [&](SimulatedRank& rank) { return train(rank, script, saves); });
+        simulate_job<Trained>(simulation, [&](SimulatedRank& rank) { return train(rank, job, saves); });
     ASSERT_EQ(problems_of(outcome.report), "") << "seed " << simulation.seed;
     for (const auto& rank : outcome.ranks) {
       ASSERT_EQ(rank.values, expected) << "seed " << simulation.seed;
-      ASSERT_EQ(rank.saves.size(), saves ? static_cast<std::size_t>(script.steps) : 0);
+      ASSERT_EQ(rank.saves.size(), saves ? static_cast<std::size_t>(job.steps) : 0);
       for (const auto& save : rank.saves) ASSERT_TRUE(save.committed) << save.committed.error().message;
     }
   }

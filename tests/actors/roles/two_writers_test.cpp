@@ -36,6 +36,7 @@ TEST(ShardOfTwoWriters, HoldsTheBucketForEachAndUpdatesItWhenBothHaveIt) {
   ParameterShardMachine machine({kRank, 4, {}});
   MachineProbe probe(machine);
   probe.say(decided(0));
+  probe.say(messages::ShardStepped{{0}, 4});
   const messages::SaveBegan begun{1, {0}, "", "", ""};
 
   EXPECT_THAT(told(probe.say(begun, kTrainer)), testing::ElementsAre(Role::checkpoint_writer));
