@@ -8,6 +8,7 @@
 
 #include "tests/fuzz/mutation.hpp"
 #include "tests/fuzz/targets.hpp"
+#include "tests/support/folder.hpp"
 
 namespace troupe::fuzz {
 namespace {
@@ -18,7 +19,7 @@ constexpr std::size_t kLargestMutant = 4096;
 
 std::vector<std::string> corpus_of(std::string_view name) {
   std::vector<std::filesystem::path> paths;
-  const auto folder = std::filesystem::path(__FILE__).parent_path() / "corpus" / name;
+  const auto folder = tests_folder() / "fuzz" / "corpus" / name;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> corpus;

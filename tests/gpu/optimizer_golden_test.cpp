@@ -13,6 +13,7 @@
 #include "gpu/kernels.hpp"
 #include "tests/gpu/host/kernels/numbers.hpp"
 #include "tests/gpu/place.hpp"
+#include "tests/support/folder.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -25,7 +26,7 @@ std::string text_of(const json& golden, const char* key) {
 }
 
 std::vector<json> golden_cases(bool of_sgd) {
-  const auto folder = std::filesystem::path(__FILE__).parent_path().parent_path() / "golden" / "optimizers";
+  const auto folder = tests_folder() / "golden" / "optimizers";
   std::ifstream file(folder / "optimizers.json");
   const json all = json::parse(file);
   std::vector<json> cases;

@@ -13,6 +13,7 @@
 
 #include "messages/wire/kinds.hpp"
 #include "tests/messages/samples.hpp"
+#include "tests/support/folder.hpp"
 
 namespace troupe::messages {
 namespace {
@@ -33,7 +34,7 @@ std::string hex_of(const std::vector<std::byte>& bytes) {
 }
 
 std::string golden(std::string_view name) {
-  auto file = std::filesystem::path(__FILE__).parent_path() / "golden" / (std::string(name) + ".hex");
+  auto file = tests_folder() / "messages" / "golden" / (std::string(name) + ".hex");
   std::ifstream stream(file);
   std::string text;
   stream >> text;

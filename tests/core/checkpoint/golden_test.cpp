@@ -7,6 +7,7 @@
 
 #include "core/checkpoint/safetensors.hpp"
 #include "tests/core/checkpoint/saved_job.hpp"
+#include "tests/support/folder.hpp"
 
 namespace troupe::core {
 namespace {
@@ -17,8 +18,7 @@ using testing::UnorderedElementsAre;
 
 /// A file that tests/golden/checkpoint/make_golden.py wrote, which shares no code with what is tested.
 std::string golden(const std::string& name) {
-  const auto tests = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
-  std::ifstream file(tests / "golden" / "checkpoint" / name, std::ios::binary);
+  std::ifstream file(tests_folder() / "golden" / "checkpoint" / name, std::ios::binary);
   EXPECT_TRUE(file) << name;
   return {std::istreambuf_iterator<char>(file), {}};
 }

@@ -7,11 +7,12 @@
 #include <sstream>
 #include <string>
 
+#include "tests/support/folder.hpp"
+
 namespace troupe::core {
 
 std::filesystem::path golden_path(std::string_view name) {
-  const auto tests = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
-  return tests / "golden" / "interop" / name;
+  return tests_folder() / "golden" / "interop" / name;
 }
 
 std::vector<std::byte> golden_bytes(std::string_view name) {

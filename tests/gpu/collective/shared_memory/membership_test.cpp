@@ -89,7 +89,7 @@ TEST_F(SharedMemoryMembership, MembersWithOtherOptionsAreRefusedBeforeTheyMap) {
   EXPECT_EQ(other.error().code, core::Errc::mismatch);
 }
 
-TEST(SharedMemoryMembership, TheLastActOfAMemberCountsAlthoughItHasLeft) {
+TEST_F(SharedMemoryMembership, TheLastActOfAMemberCountsAlthoughItHasLeft) {
   MemoryRendezvous rendezvous;
   GroupOptions options{.job = fmt::format("test-{}", getpid()),
                        .epoch = {1},

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <filesystem>
+
+namespace troupe {
+
+/// The folder tests/ of the source tree, wherever a test is started and however its files were named to the
+/// compiler.
+std::filesystem::path tests_folder();
+
+}  // namespace troupe
