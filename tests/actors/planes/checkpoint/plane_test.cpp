@@ -52,7 +52,7 @@ class CheckpointPlaneOnDisk : public ::testing::Test {
     std::promise<void> staged;
     CheckpointPlane::Options options;
     options.chunk_bytes = 1 << 16;
-    options.credits = 1;
+    options.staging = {options.chunk_bytes};
     options.sync = sync;
     options.run_io = [](const std::function<void()>& job) { job(); };
     options.log = [](const std::string&) {};

@@ -71,7 +71,8 @@ inline bool is_whole(Storage& storage, const core::SavedJob& saved) {
 /// The names of all that are called checkpoints, the newest first.
 inline std::vector<std::int64_t> steps_in(Storage& storage) {
   std::vector<std::int64_t> steps;
-  for (const auto& checkpoint : list_checkpoints(storage).value()) steps.push_back(checkpoint.step.value);
+  const auto found = list_checkpoints(storage).value();
+  for (const auto& checkpoint : found) steps.push_back(checkpoint.step.value);
   return steps;
 }
 

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,7 +17,6 @@
 #include <mutex>
 #include <set>
 #include <sstream>
-#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,10 +31,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The sockets of this process, as /proc names them.
-std::set<std::string> own_sockets() {
+/// The sockets of a process, as /proc names them.
+std::set<std::string> sockets_of(pid_t process) {
   std::set<std::string> inodes;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+  for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", process))) {
     std::error_code gone;
     const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
     if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
@@ -40,9 +42,9 @@ std::set<std::string> own_sockets() {
   return inodes;
 }
 
-/// The TCP ports on which this process listens, as every user of the machine can read them.
-std::set<std::uint16_t> listening_ports() {
-  const auto own = own_sockets();
+/// The TCP ports on which a process listens, as every user of the machine can read them.
+std::set<std::uint16_t> listening_ports(pid_t process = getpid()) {
+  const auto own = sockets_of(process);
   std::set<std::uint16_t> ports;
   std::ifstream table("/proc/net/tcp");
   std::string line;
@@ -83,13 +85,13 @@ struct Stranger {
   }
 };
 
-/// Visits every port on which this process listens.
+/// Visits every port on which a process listens.
 class Visits {
  public:
-  explicit Visits(Stranger stranger) : stranger_(std::move(stranger)) {}
+  explicit Visits(Stranger stranger, pid_t host = getpid()) : stranger_(std::move(stranger)), host_(host) {}
 
   void operator()() {
-    for (const std::uint16_t port : listening_ports()) {
+    for (const std::uint16_t port : listening_ports(host_)) {
       for (int i = 0; i < stranger_.connections; ++i) {
         Descriptor connection = connect_and_say(port, stranger_.says);
         if (!connection.is_open()) break;
@@ -102,8 +104,29 @@ class Visits {
 
  private:
   Stranger stranger_;
+  pid_t host_;
   std::vector<Descriptor> connections_;
   int count_ = 0;
+};
+
+/// Visits this process without end, from a process of its own, until it goes.
+class TirelessStranger {
+ public:
+  explicit TirelessStranger(const Stranger& stranger) : process_(fork()) {
+    if (process_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    Visits visits(stranger, getppid());
+    while (true) visits();
+  }
+  TirelessStranger(const TirelessStranger&) = delete;
+  TirelessStranger& operator=(const TirelessStranger&) = delete;
+  ~TirelessStranger() {
+    kill(process_, SIGKILL);
+    waitpid(process_, nullptr, 0);
+  }
+
+ private:
+  pid_t process_;
 };
 
 GroupOptions options_of(int self, int size) {
@@ -166,10 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(GlooStrangers, WhoNeverTireDoNotHinderAGroupEither) {
   constexpr int kSize = 3;
-  Visits visits({.says = std::string(100, 'x'), .stays = false});
-  std::jthread stranger([&](const std::stop_token& stop) {
-    while (!stop.stop_requested()) visits();
-  });
+  const TirelessStranger stranger({.says = std::string(100, 'x'), .stays = false});
 
   for (int round = 0; round < 5; ++round) {
     MemoryRendezvous rendezvous;
