@@ -12,6 +12,7 @@
 #include "core/interop/plain_data.hpp"
 #include "core/interop/torch_archive.hpp"
 #include "core/interop/zip_archive.hpp"
+#include "core/models/model_config.hpp"
 #include "tests/fuzz/targets.hpp"
 
 namespace troupe::fuzz {
@@ -128,6 +129,18 @@ int fuzz_huggingface_index(const std::uint8_t* data, std::size_t size) {
   CHECK(encoded.has_value(), "an index that was read can be written");
   const auto again = core::parse_huggingface_index(*encoded);
   CHECK(again.has_value() && *again == *index, "an index is the same after writing and reading");
+  return 0;
+}
+
+int fuzz_model_config(const std::uint8_t* data, std::size_t size) {
+  const auto converted = core::from_huggingface({reinterpret_cast<const char*>(data), size}, {});
+  if (!converted) return 0;
+  const auto& model = converted->config;
+  const auto read = core::parse_model_config(core::to_text(model));
+  CHECK(read.has_value() && *read == model, "a model's configuration is the same after writing and reading");
+  // Not every configuration can be said in its own words again, such as dense layers at odd places.
+  const auto back = core::to_huggingface(model);
+  CHECK(!back || core::from_huggingface(*back, {}).has_value(), "a config.json that was written can be read");
   return 0;
 }
 

@@ -16,6 +16,7 @@ int fuzz_dcp_metadata(const std::uint8_t* data, std::size_t size);
 int fuzz_safetensors(const std::uint8_t* data, std::size_t size);
 int fuzz_manifest(const std::uint8_t* data, std::size_t size);
 int fuzz_huggingface_index(const std::uint8_t* data, std::size_t size);
+int fuzz_model_config(const std::uint8_t* data, std::size_t size);
 
 struct Target {
   /// Also the name of its folder in corpus/.
@@ -23,7 +24,7 @@ struct Target {
   int (*run)(const std::uint8_t* data, std::size_t size);
 };
 
-inline constexpr std::array<Target, 7> kTargets{{
+inline constexpr std::array<Target, 8> kTargets{{
     {"pickle", fuzz_pickle},
     {"zip", fuzz_zip},
     {"torch_archive", fuzz_torch_archive},
@@ -31,6 +32,7 @@ inline constexpr std::array<Target, 7> kTargets{{
     {"safetensors", fuzz_safetensors},
     {"manifest", fuzz_manifest},
     {"huggingface_index", fuzz_huggingface_index},
+    {"model_config", fuzz_model_config},
 }};
 
 }  // namespace troupe::fuzz

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace troupe::apps {
+
+/// `troupe convert config`: models of Hugging Face and Megatron. Bad input sets
+/// `exit_code` to 2.
+void add_convert_command(CLI::App& troupe, int& exit_code);
+
+}  // namespace troupe::apps

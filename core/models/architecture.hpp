@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// Models of Hugging Face by the name in `architectures` of their config.json.
+enum class Architecture : std::uint8_t {
+  llama,
+  llama_token_classification,
+  mistral,
+  qwen2,
+  mimo,
+  qwen3,
+  qwen3_token_classification,
+  qwen2_moe,
+  qwen3_moe,
+  mixtral,
+  deepseek_v3,
+  glm4_moe,
+  qwen2_5_vl,
+  qwen3_vl,
+  qwen3_vl_moe,
+  llama4,
+  gpt_oss,
+};
+inline constexpr std::size_t kArchitectures = 17;
+
+struct ArchitectureFacts {
+  Architecture architecture;
+  std::string_view name;        ///< "LlamaForCausalLM"
+  std::string_view model_type;  ///< "llama"
+  double rope_theta;            ///< where config.json has none, as transformers takes it
+  /// Why there is no conversion; empty where there is one.
+  std::string_view missing;
+};
+
+const ArchitectureFacts& facts_of(Architecture architecture) noexcept;
+/// Errc::unavailable lists all that are known.
+Result<Architecture> architecture_from_name(std::string_view name);
+
+/// With a head of one output instead of the vocabulary.
+bool is_value_model(Architecture architecture) noexcept;
+/// Attention with compressed keys and values (MLA).
+bool has_latent_attention(Architecture architecture) noexcept;
+/// With a vision tower; sizes of the language model may be under "text_config".
+bool has_vision(Architecture architecture) noexcept;
+
+}  // namespace troupe::core

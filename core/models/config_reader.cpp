@@ -1,0 +1,100 @@
+#include "core/models/config_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace troupe::core {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kMaxDepth = 16;
+
+/// For messages.
+std::string shown(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60);
+}
+
+}  // namespace
+
+Result<Json> parse_json_object(std::string_view text, std::string_view what) {
+  bool deep = false;
+  std::string twice;
+  std::vector<std::set<std::string>> open;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    deep = deep || depth > kMaxDepth;
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end) open.pop_back();
+    if (event == Json::parse_event_t::key && !open.back().insert(parsed.get_ref<const std::string&>()).second)
+      twice = parsed.get<std::string>();
+    return !deep;
+  };
+  Json json = Json::parse(text, watch, false);
+  if (deep || json.is_discarded() || !json.is_object())
+    return fail(Errc::corrupt, "{}: {} bytes are no JSON object of at most {} levels", what, text.size(),
+                kMaxDepth);
+  if (!twice.empty()) return fail(Errc::corrupt, "{}: '{}' is there twice", what, twice);
+  return json;
+}
+
+const Json* ConfigReader::find(const std::string& key) {
+  seen_.insert(key);
+  if (ignored_.contains(prefix_ + key)) return nullptr;
+  for (const Json* object : {&root_, nested_}) {
+    if (object == nullptr) continue;
+    const auto found = object->find(key);
+    if (found != object->end() && !found->is_null()) return &*found;
+  }
+  return nullptr;
+}
+
+bool ConfigReader::is_said(const std::string& key) const {
+  return root_.contains(key) || (nested_ != nullptr && nested_->contains(key)) ||
+         ignored_.contains(prefix_ + key);
+}
+
+void ConfigReader::complain(std::string what) {
+  if (complaint_.empty()) complaint_ = std::move(what);
+}
+
+void ConfigReader::complain_kind(const std::string& key, const Json& json) {
+  complain(fmt::format("key '{}{}' has the value {}, which is of a wrong kind or out of range", prefix_, key,
+                       shown(json)));
+}
+
+void ConfigReader::must_be(const std::string& key, const Json& value) {
+  const auto* json = find(key);
+  if (json == nullptr || *json == value) return;
+  complain(fmt::format("key '{}{}' is {}; only {} can be converted, another value changes the maths", prefix_,
+                       key, shown(*json), shown(value)));
+}
+
+void ConfigReader::refuse(const std::string& key, std::string_view why) {
+  complain(fmt::format("key '{}{}' changes the maths and can not be converted: {}", prefix_, key, why));
+}
+
+Result<void> ConfigReader::check_unknown(const Json& object, const std::string& prefix,
+                                         const std::set<std::string_view>& harmless,
+                                         std::map<std::string, std::string>* kept) const {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_null() || seen_.contains(key) || ignored_.contains(prefix + key)) continue;
+    if (!harmless.contains(key))
+      return fail(Errc::invalid_argument,
+                  "key '{}{}' is not known and may change the maths; when it does not, have it ignored",
+                  prefix, key);
+    if (kept != nullptr) (*kept)[prefix + key] = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  }
+  return {};
+}
+
+Result<void> ConfigReader::finish(const std::set<std::string_view>& harmless,
+                                  std::map<std::string, std::string>* kept) {
+  if (!complaint_.empty()) return fail(Errc::invalid_argument, "{}", complaint_);
+  TRY(check_unknown(root_, prefix_, harmless, kept));
+  if (nested_ != nullptr) TRY(check_unknown(*nested_, prefix_ + "text_config.", harmless, kept));
+  return {};
+}
+
+}  // namespace troupe::core

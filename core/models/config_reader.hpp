@@ -1,0 +1,76 @@
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "core/models/config_fields.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// A JSON object with names that are there once each, of few levels. Errc::corrupt calls the text `what`.
+Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view what);
+
+/// Reads the keys of config.json and remembers which were asked for, so that a key that nobody knows is
+/// found. The first thing that is wrong is kept; from then on values mean nothing, and finish() says what it
+/// was.
+class ConfigReader {
+ public:
+  /// Both objects must outlive the reader. `nested` may be null: keys that `root` lacks are looked up there.
+  ConfigReader(const nlohmann::json& root, const nlohmann::json* nested, std::string prefix,
+               const std::set<std::string>& ignored)
+      : root_(root), nested_(nested), prefix_(std::move(prefix)), ignored_(ignored) {}
+
+  /// Null when the key is missing, null or ignored.
+  const nlohmann::json* find(const std::string& key);
+  /// Whether the file has the key, even as null, or it is ignored.
+  bool is_said(const std::string& key) const;
+
+  template <class T>
+  std::optional<T> maybe(const std::string& key) {
+    const auto* json = find(key);
+    if (json == nullptr) return {};
+    T value{};
+    if (!take(*json, value)) complain_kind(key, *json);
+    return value;
+  }
+  template <class T>
+  T required(const std::string& key) {
+    auto value = maybe<T>(key);
+    if (!value) complain("key '" + prefix_ + key + "' is missing");
+    return value ? std::move(*value) : T{};
+  }
+  template <class T>
+  T value_or(const std::string& key, T fallback) {
+    return maybe<T>(key).value_or(std::move(fallback));
+  }
+  std::int64_t size(const std::string& key) { return required<std::int64_t>(key); }
+
+  /// Another value than this one, when there is one, changes the maths and has no field.
+  void must_be(const std::string& key, const nlohmann::json& value);
+  void refuse(const std::string& key, std::string_view why);
+  void complain(std::string what);
+
+  /// Errc::invalid_argument: the first complaint, or a key that was not asked for and is not in `harmless`.
+  /// Those in `harmless` go to `kept`.
+  Result<void> finish(const std::set<std::string_view>& harmless, std::map<std::string, std::string>* kept);
+
+ private:
+  void complain_kind(const std::string& key, const nlohmann::json& json);
+  Result<void> check_unknown(const nlohmann::json& object, const std::string& prefix,
+                             const std::set<std::string_view>& harmless,
+                             std::map<std::string, std::string>* kept) const;
+
+  const nlohmann::json& root_;
+  const nlohmann::json* nested_;
+  std::string prefix_;
+  const std::set<std::string>& ignored_;
+  std::set<std::string> seen_;
+  std::string complaint_;
+};
+
+}  // namespace troupe::core

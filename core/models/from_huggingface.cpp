@@ -1,0 +1,367 @@
+#include <algorithm>
+
+#include "core/models/config_reader.hpp"
+#include "core/models/huggingface_rules.hpp"
+#include "core/models/model_config.hpp"
+
+namespace troupe::core {
+
+namespace {
+
+using Json = nlohmann::json;
+using Maybe = std::optional<std::int64_t>;
+
+/// All that a conversion reads from and writes to.
+struct Conversion {
+  ConfigReader& keys;
+  const ConvertOptions& options;
+  ModelConfig& model;
+
+  TransformerConfig& config() const { return model.transformer; }
+};
+
+void convert_parallel(const Conversion& c) {
+  auto& config = c.config();
+  const auto& mesh = c.options.mesh;
+  config.tensor_model_parallel_size = mesh.tp;
+  config.pipeline_model_parallel_size = mesh.pp;
+  config.context_parallel_size = mesh.cp;
+  config.expert_model_parallel_size = mesh.ep;
+  if (mesh.etp != 0) config.expert_tensor_parallel_size = mesh.etp;
+  const int vpp = c.options.virtual_pipeline;
+  if (vpp > 0) config.virtual_pipeline_model_parallel_size = vpp;
+  config.sequence_parallel = mesh.tp > 1;
+  config.overlap_p2p_comm = vpp > 1;
+  config.batch_p2p_comm = false;
+  config.variable_seq_lengths = true;
+  config.params_dtype = c.options.dtype;
+  config.pipeline_dtype = c.options.dtype;
+  config.bf16 = c.options.dtype == DType::bf16;
+}
+
+/// What every architecture shares.
+void convert_base(const Conversion& c) {
+  auto& config = c.config();
+  auto& keys = c.keys;
+  config.num_layers = keys.size("num_hidden_layers");
+  config.hidden_size = keys.size("hidden_size");
+  config.num_attention_heads = keys.size("num_attention_heads");
+  const auto groups = keys.maybe<std::int64_t>("num_key_value_heads");
+  if (!groups && !c.options.class_defaults)
+    keys.complain("key 'num_key_value_heads' is missing; class defaults give as many as heads");
+  config.num_query_groups = groups.value_or(config.num_attention_heads);
+  config.ffn_hidden_size = keys.size("intermediate_size");
+  config.attention_dropout = keys.value_or("attention_dropout", 0.0);
+  config.hidden_dropout = keys.value_or("hidden_dropout", 0.0);
+  config.kv_channels = keys.maybe<std::int64_t>("head_dim");
+  config.layernorm_epsilon = keys.required<double>("rms_norm_eps");
+  config.init_method_std = keys.value_or("initializer_range", 0.02);
+  config.add_bias_linear = false;
+  config.activation_func = "silu";
+  config.gated_linear_unit = true;
+  config.normalization = "RMSNorm";
+  config.masked_softmax_fusion = true;
+  config.moe_token_dispatcher_type = "alltoall";
+  auto& builder = c.model.builder;
+  builder.vocab_size = keys.size("vocab_size");
+  builder.max_sequence_length = keys.size("max_position_embeddings");
+  builder.share_embeddings_and_output_weights = keys.value_or("tie_word_embeddings", false);
+  builder.value_head = is_value_model(c.model.architecture);
+}
+
+void fuse(TransformerConfig& config) {
+  config.persist_layer_norm = true;
+  config.bias_activation_fusion = true;
+  config.bias_dropout_fusion = true;
+}
+
+void convert_dense(const Conversion& c) {
+  auto& config = c.config();
+  switch (c.model.architecture) {
+    case Architecture::qwen2:
+    case Architecture::mimo:
+      config.add_qkv_bias = true;
+      c.keys.must_be("attention_bias", true);
+      break;
+    case Architecture::mistral:
+      break;
+    default:
+      config.add_qkv_bias = c.keys.value_or("attention_bias", false);
+  }
+  config.qk_layernorm = c.model.architecture == Architecture::qwen3 ||
+                        c.model.architecture == Architecture::qwen3_token_classification;
+  if (c.model.architecture != Architecture::mimo) return;
+  config.mtp_num_layers = c.keys.maybe<std::int64_t>("num_nextn_predict_layers");
+  config.mtp_loss_scaling_factor = 0.1;
+}
+
+/// What softmax routers have in common. `normalised`: the chosen weights sum to one, as transformers does
+/// unless the file says otherwise.
+void convert_softmax_router(const Conversion& c, const char* experts, bool normalised) {
+  auto& config = c.config();
+  auto count = c.keys.maybe<std::int64_t>(experts);
+  if (!count) count = c.keys.size("num_local_experts");
+  config.num_moe_experts = count;
+  config.moe_router_topk = c.keys.size("num_experts_per_tok");
+  config.moe_aux_loss_coeff = c.keys.value_or("router_aux_loss_coef", 0.001);
+  config.moe_router_load_balancing_type = "none";
+  config.moe_router_score_function = "softmax";
+  config.moe_router_pre_softmax = !normalised;
+  config.moe_router_bias_update_rate = 0.001;
+  config.moe_grouped_gemm = true;
+  fuse(config);
+}
+
+/// Layers without experts among those with.
+void convert_sparse_layers(const Conversion& c) {
+  const auto step = c.keys.value_or("decoder_sparse_step", std::int64_t{1});
+  const auto dense = c.keys.value_or("mlp_only_layers", std::vector<std::int64_t>{});
+  const auto layers = c.config().num_layers;
+  if (layers > kMaxLayers) return;
+  std::vector<std::int64_t> freq;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const bool listed = std::find(dense.begin(), dense.end(), layer) != dense.end();
+    freq.push_back(step > 0 && (layer + 1) % step == 0 && !listed ? 1 : 0);
+  }
+  if (std::find(freq.begin(), freq.end(), 0) != freq.end()) c.config().moe_layer_freq = std::move(freq);
+}
+
+void convert_qwen2_moe(const Conversion& c) {
+  auto& config = c.config();
+  config.add_qkv_bias = true;
+  c.keys.must_be("qkv_bias", true);
+  convert_softmax_router(c, "num_experts", c.keys.value_or("norm_topk_prob", false));
+  config.moe_ffn_hidden_size = c.keys.size("moe_intermediate_size");
+  config.moe_shared_expert_intermediate_size = c.keys.size("shared_expert_intermediate_size");
+  config.moe_shared_expert_overlap = true;
+  convert_sparse_layers(c);
+  c.model.builder.shared_expert_gate = true;
+  c.model.builder.freeze_moe_router = true;
+}
+
+void convert_qwen3_moe(const Conversion& c) {
+  auto& config = c.config();
+  config.qk_layernorm = true;
+  c.keys.must_be("attention_bias", false);
+  convert_softmax_router(c, "num_experts", c.keys.value_or("norm_topk_prob", false));
+  config.moe_ffn_hidden_size = c.keys.size("moe_intermediate_size");
+  convert_sparse_layers(c);
+  c.model.builder.freeze_moe_router = true;
+}
+
+void convert_mixtral(const Conversion& c) {
+  auto& config = c.config();
+  // Transformers divides the chosen weights by their sum, which is what softmax after the choice gives.
+  convert_softmax_router(c, "num_local_experts", true);
+  config.moe_ffn_hidden_size = config.ffn_hidden_size;
+  config.moe_shared_expert_overlap = false;
+  config.apply_rope_fusion = true;
+  c.keys.must_be("router_jitter_noise", 0.0);
+}
+
+/// Only experts of the best groups are chosen.
+void convert_expert_groups(const Conversion& c) {
+  auto& config = c.config();
+  const auto groups = c.keys.maybe<std::int64_t>("n_group");
+  const auto chosen = c.keys.maybe<std::int64_t>("topk_group");
+  if (!groups && !chosen) return;
+  if (!groups || !chosen || *chosen < 1 || *chosen > *groups)
+    return c.keys.refuse("topk_group", "it goes together with n_group and is at most that");
+  if (*chosen == *groups) return;
+  config.moe_router_num_groups = groups;
+  config.moe_router_group_topk = chosen;
+  // A group counts as its best two in transformers, as its best topk / topk_group in Megatron.
+  if (config.moe_router_topk != 2 * *chosen)
+    c.keys.refuse("topk_group", "it must be half of num_experts_per_tok");
+}
+
+/// Experts in groups, dense layers first: DeepSeek-V3 and GLM-4.
+void convert_sigmoid_router(const Conversion& c) {
+  auto& config = c.config();
+  auto& keys = c.keys;
+  config.num_moe_experts = keys.size("n_routed_experts");
+  config.moe_router_topk = keys.size("num_experts_per_tok");
+  config.moe_ffn_hidden_size = keys.size("moe_intermediate_size");
+  config.moe_router_topk_scaling_factor = keys.required<double>("routed_scaling_factor");
+  config.moe_router_load_balancing_type = "seq_aux_loss";
+  config.moe_router_score_function = "sigmoid";
+  config.moe_router_pre_softmax = true;
+  config.moe_router_enable_expert_bias = true;
+  config.moe_shared_expert_overlap = true;
+  config.moe_grouped_gemm = true;
+  // Megatron divides by the sum whenever there is more than one.
+  const bool divides = config.moe_router_topk > 1;
+  if (keys.value_or("norm_topk_prob", true) != divides)
+    keys.refuse("norm_topk_prob", divides ? "sigmoid scores are always divided by their sum"
+                                          : "the score of a single expert is not divided");
+  convert_expert_groups(c);
+  const auto first = keys.size("first_k_dense_replace");
+  if (config.num_layers > kMaxLayers) return;
+  config.moe_layer_freq.assign(static_cast<std::size_t>(config.num_layers), 1);
+  std::fill_n(config.moe_layer_freq.begin(), std::min(first, config.num_layers), 0);
+}
+
+void convert_latent_attention(const Conversion& c) {
+  auto& config = c.config();
+  auto& keys = c.keys;
+  config.multi_latent_attention = true;
+  config.q_lora_rank = keys.maybe<std::int64_t>("q_lora_rank");
+  config.kv_lora_rank = keys.size("kv_lora_rank");
+  config.qk_head_dim = keys.size("qk_nope_head_dim");
+  config.qk_pos_emb_head_dim = keys.size("qk_rope_head_dim");
+  config.v_head_dim = keys.size("v_head_dim");
+  keys.must_be("qk_head_dim", config.qk_head_dim + config.qk_pos_emb_head_dim);
+  keys.must_be("rope_interleave", true);
+  keys.must_be("attention_bias", false);
+  if (c.options.class_defaults && !config.kv_channels) config.kv_channels = config.qk_pos_emb_head_dim;
+}
+
+void convert_deepseek(const Conversion& c) {
+  auto& config = c.config();
+  auto& keys = c.keys;
+  config.attention_backend = "fused";
+  config.qk_layernorm = true;
+  convert_sigmoid_router(c);
+  config.moe_router_bias_update_rate = 0.001;
+  config.moe_router_dtype = "fp64";
+  config.moe_aux_loss_coeff = keys.value_or("aux_loss_alpha", 0.001);
+  const auto shared = keys.size("n_shared_experts");
+  if (shared > kMaxLayers) return keys.refuse("n_shared_experts", "there are too many");
+  config.moe_shared_expert_intermediate_size = *config.moe_ffn_hidden_size * shared;
+  config.disable_bf16_reduced_precision_matmul = true;
+  fuse(config);
+  keys.must_be("topk_method", "noaux_tc");
+  keys.must_be("scoring_func", "sigmoid");
+  keys.must_be("moe_layer_freq", 1);
+  keys.must_be("seq_aux", true);
+  if (keys.value_or("num_nextn_predict_layers", std::int64_t{0}) != 0)
+    keys.refuse("num_nextn_predict_layers", "set it to 0; layers that predict more tokens are not converted");
+  c.model.builder.freeze_moe_router = true;
+  convert_latent_attention(c);
+}
+
+void convert_glm4(const Conversion& c) {
+  auto& config = c.config();
+  auto& keys = c.keys;
+  config.add_qkv_bias = keys.value_or("attention_bias", true);
+  config.qk_layernorm = keys.value_or("use_qk_norm", false);
+  convert_sigmoid_router(c);
+  config.moe_router_bias_update_rate = 0;
+  config.moe_router_dtype = "fp32";
+  config.moe_shared_expert_intermediate_size = config.moe_ffn_hidden_size;
+  keys.must_be("n_shared_experts", 1);
+  c.model.builder.rotary_percent = keys.value_or("partial_rotary_factor", 1.0);
+  fuse(config);
+  config.mtp_num_layers = keys.maybe<std::int64_t>("num_nextn_predict_layers");
+  if (config.mtp_num_layers) config.mtp_loss_scaling_factor = 0.1;
+}
+
+void convert_qwen3_vl(const Conversion& c) {
+  auto& config = c.config();
+  c.keys.must_be("attention_bias", false);
+  config.qk_layernorm = true;
+  config.masked_softmax_fusion = false;
+  config.deallocate_pipeline_outputs = true;
+  config.cp_comm_type = "p2p";
+  if (c.model.architecture != Architecture::qwen3_vl_moe) return;
+  convert_softmax_router(c, "num_experts", c.keys.value_or("norm_topk_prob", true));
+  config.moe_ffn_hidden_size = c.keys.size("moe_intermediate_size");
+  config.moe_router_dtype = "fp32";
+  config.moe_permute_fusion = true;
+  convert_sparse_layers(c);
+}
+
+void convert_architecture(const Conversion& c) {
+  switch (c.model.architecture) {
+    case Architecture::qwen2_moe:
+      return convert_qwen2_moe(c);
+    case Architecture::qwen3_moe:
+      return convert_qwen3_moe(c);
+    case Architecture::mixtral:
+      return convert_mixtral(c);
+    case Architecture::deepseek_v3:
+      return convert_deepseek(c);
+    case Architecture::glm4_moe:
+      return convert_glm4(c);
+    case Architecture::qwen2_5_vl:
+      c.config().add_qkv_bias = true;
+      return;
+    case Architecture::qwen3_vl:
+    case Architecture::qwen3_vl_moe:
+      return convert_qwen3_vl(c);
+    default:
+      return convert_dense(c);
+  }
+}
+
+/// Unknown names are dropped with one warning, except where Megatron is constructed from them directly.
+Result<void> apply_overrides(const Conversion& c, std::vector<std::string>& warnings) {
+  std::string dropped;
+  for (const auto& [name, json] : c.options.overrides) {
+    const auto set = set_field(c.config(), name, json);
+    if (set) continue;
+    if (set.error().code != Errc::not_found || c.model.architecture == Architecture::qwen2_5_vl)
+      return fail(Errc::invalid_argument, "override: {}", set.error().message);
+    dropped += (dropped.empty() ? "" : ", ") + name;
+  }
+  if (!dropped.empty()) warnings.push_back("overrides that are no fields are dropped: " + dropped);
+  return {};
+}
+
+Result<Architecture> architecture_of(const Json& json) {
+  const auto found = json.find("architectures");
+  if (found == json.end() || !found->is_array() || found->size() != 1 || !found->front().is_string())
+    return fail(Errc::invalid_argument, "key 'architectures' must be a list of exactly one name");
+  const auto architecture = TRY(architecture_from_name(found->front().get_ref<const std::string&>()));
+  const auto& facts = facts_of(architecture);
+  if (!facts.missing.empty())
+    return fail(Errc::unavailable, "{} is known but has no conversion: {}", facts.name, facts.missing);
+  return architecture;
+}
+
+Result<void> replace_keys(Json& json, const std::map<std::string, std::string>& keys) {
+  for (const auto& [key, text] : keys) {
+    auto value = Json::parse(text, nullptr, false);
+    if (value.is_discarded())
+      return fail(Errc::invalid_argument, "the value {} of key '{}' is no JSON", text.substr(0, 60), key);
+    json[key] = std::move(value);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ConvertedModel> from_huggingface(std::string_view text, const ConvertOptions& options) {
+  auto json = TRY(parse_json_object(text, "config.json"));
+  TRY(replace_keys(json, options.keys));
+  ConvertedModel result;
+  auto& model = result.config;
+  model.architecture = TRY(architecture_of(json));
+  const Json* nested = nullptr;
+  if (has_vision(model.architecture)) {
+    const auto found = json.find("text_config");
+    if (found != json.end() && found->is_object()) nested = &*found;
+  }
+  ConfigReader keys(json, nested, "", options.ignored);
+  const Conversion conversion{keys, options, model};
+  convert_parallel(conversion);
+  convert_base(conversion);
+  convert_architecture(conversion);
+  TRY(convert_rotary(keys, options, model));
+  check_common_keys(keys, model.architecture);
+  if (has_vision(model.architecture)) TRY(convert_vision(keys, options, model));
+  TRY(keys.finish(harmless_keys(), &model.kept));
+  TRY(apply_overrides(conversion, result.warnings));
+  if (model.architecture == Architecture::deepseek_v3) {
+    model.transformer.mtp_num_layers = 0;
+    model.transformer.mtp_loss_scaling_factor = 0.1;
+  }
+  if (model.transformer.num_layers > kMaxLayers)
+    return fail(Errc::invalid_argument, "key 'num_hidden_layers' is {}; at most {} can be converted",
+                model.transformer.num_layers, kMaxLayers);
+  if (model.builder.vocab_size < 1) return fail(Errc::invalid_argument, "key 'vocab_size' must be positive");
+  for (auto& warning : TRY(complete(model.transformer))) result.warnings.push_back(std::move(warning));
+  return result;
+}
+
+}  // namespace troupe::core

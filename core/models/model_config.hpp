@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/dtype.hpp"
+#include "core/models/architecture.hpp"
+#include "core/models/transformer_config.hpp"
+#include "core/plan/mesh.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// What Megatron's model builder wants beside the transformer's configuration.
+struct BuilderConfig {
+  std::int64_t vocab_size = 0;
+  std::int64_t max_sequence_length = 0;
+  double rotary_base = 10000;
+  double rotary_percent = 1;
+  std::optional<double> seq_len_interpolation_factor;  ///< linear scaling of positions
+  bool rope_scaling = false;                           ///< Llama 3's, with rope_scaling_factor
+  double rope_scaling_factor = 8;
+  bool share_embeddings_and_output_weights = false;
+  bool value_head = false;
+  bool shared_expert_gate = false;
+  bool freeze_moe_router = false;
+
+  friend bool operator==(const BuilderConfig&, const BuilderConfig&) = default;
+};
+
+/// The vision tower and its projector.
+struct VisionConfig {
+  std::int64_t num_layers = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t ffn_hidden_size = 0;
+  std::int64_t in_channels = 3;
+  std::int64_t patch_size = 0;
+  std::int64_t temporal_patch_size = 0;
+  std::int64_t spatial_merge_size = 0;
+  std::int64_t out_hidden_size = 0;
+  std::int64_t projector_ffn_hidden_size = 0;
+  std::int64_t window_size = 0;              ///< 0: all attention is full
+  std::int64_t num_position_embeddings = 0;  ///< 0: rotary only
+  std::vector<std::int64_t> full_attention_blocks;
+  std::vector<std::int64_t> deepstack_visual_indexes;
+
+  friend bool operator==(const VisionConfig&, const VisionConfig&) = default;
+};
+
+struct ModelConfig {
+  Architecture architecture = Architecture::llama;
+  TransformerConfig transformer;
+  BuilderConfig builder;
+  std::optional<VisionConfig> vision;
+  /// Keys of config.json that change no maths, such as token ids: name to JSON. A dot leads into an object.
+  std::map<std::string, std::string> kept;
+
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+};
+
+struct ConvertOptions {
+  DType dtype = DType::bf16;
+  MeshSizes mesh;
+  int virtual_pipeline = 0;  ///< chunks of layers per pipeline stage; 0: none
+  /// Fills in what the classes of transformers do: head_dim and num_key_value_heads.
+  bool class_defaults = false;
+  /// Keys of config.json as JSON, in place of what the file says.
+  std::map<std::string, std::string> keys;
+  /// Fields of Megatron as JSON; they win over what the file says.
+  std::map<std::string, std::string> overrides;
+  /// Keys of config.json that are left out though nobody knows what they mean.
+  std::set<std::string> ignored;
+};
+
+struct ConvertedModel {
+  ModelConfig config;
+  std::vector<std::string> warnings;
+};
+
+/// Megatron's configuration of the model that `text`, a config.json, describes. Values come, from the lowest
+/// precedence to the highest, from what all models share, the architecture, its attention, the overrides, and
+/// the layers that predict more than one token. Null is the same as a missing key. Errc::corrupt for text
+/// that is no JSON object; Errc::unavailable for a model without a conversion; Errc::invalid_argument names a
+/// key that is missing, of a wrong kind, or would change the maths and has no field.
+Result<ConvertedModel> from_huggingface(std::string_view text, const ConvertOptions& options);
+
+/// config.json of a model. Errc::invalid_argument for what transformers has no key for.
+Result<std::string> to_huggingface(const ModelConfig& config);
+
+/// All of it as a JSON object.
+std::string to_text(const ModelConfig& config);
+/// Errc::corrupt names what is wrong: a field that is unknown, missing or of a wrong kind.
+Result<ModelConfig> parse_model_config(std::string_view text);
+
+}  // namespace troupe::core

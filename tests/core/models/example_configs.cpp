@@ -1,0 +1,56 @@
+#include "tests/core/models/example_configs.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace troupe::core {
+
+namespace {
+
+using Json = nlohmann::json;
+
+Json::json_pointer pointer(std::string key) {
+  for (auto& c : key) {
+    if (c == '.') c = '/';
+  }
+  return Json::json_pointer("/" + key);
+}
+
+}  // namespace
+
+std::string published(const std::string& model) {
+  const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
+  std::ifstream file(root / "golden/models" / (model + ".json"));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string with(const std::string& config, const std::string& key, const std::string& json) {
+  auto parsed = Json::parse(config);
+  parsed[pointer(key)] = Json::parse(json);
+  return parsed.dump();
+}
+
+std::string without(const std::string& config, const std::string& key) {
+  auto parsed = Json::parse(config);
+  const auto at = pointer(key);
+  parsed.at(at.parent_pointer()).erase(at.back());
+  return parsed.dump();
+}
+
+std::string plain(const std::string& model) {
+  const auto config = published(model);
+  if (model != "DeepSeek-V3") return config;
+  return with(with(config, "num_nextn_predict_layers", "0"), "quantization_config", "null");
+}
+
+ModelConfig convert(const std::string& text, const ConvertOptions& options) {
+  auto converted = from_huggingface(text, options);
+  EXPECT_TRUE(converted) << (converted ? "" : converted.error().message);
+  return converted ? converted->config : ModelConfig{};
+}
+
+}  // namespace troupe::core

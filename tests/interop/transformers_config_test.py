@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""`troupe convert config` and transformers agree on what a configuration says:  transformers_config_test.py TROUPE
+
+Classes of transformers write config.json; what comes back through Megatron's names is the same object to them.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import transformers
+
+TROUPE = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+
+
+def troupe(*arguments):
+    done = subprocess.run([TROUPE, "convert", "config", *map(str, arguments)], capture_output=True, text=True,
+                          check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"troupe convert config {arguments} exits with {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+SMALL = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+         "num_attention_heads": 8, "num_key_value_heads": 2}
+EXPERTS = {"num_experts_per_tok": 2, "router_aux_loss_coef": 0.01}
+MODELS = [
+    ("LlamaForCausalLM", "LlamaConfig", {}),
+    ("LlamaForCausalLM", "LlamaConfig",
+     {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+                          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}}),
+    ("LlamaForCausalLM", "LlamaConfig",
+     {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e5, "factor": 4.0}, "attention_bias": True,
+      "tie_word_embeddings": True}),
+    ("Qwen2ForCausalLM", "Qwen2Config", {}),
+    ("Qwen3ForCausalLM", "Qwen3Config", {"head_dim": 16}),
+    ("MistralForCausalLM", "MistralConfig", {"sliding_window": None}),
+    ("MixtralForCausalLM", "MixtralConfig", {"num_local_experts": 8, **EXPERTS}),
+    ("Qwen2MoeForCausalLM", "Qwen2MoeConfig",
+     {"num_experts": 8, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48, **EXPERTS}),
+    ("Qwen3MoeForCausalLM", "Qwen3MoeConfig",
+     {"num_experts": 8, "moe_intermediate_size": 32, "head_dim": 16, "norm_topk_prob": True, **EXPERTS}),
+    ("Qwen3MoeForCausalLM", "Qwen3MoeConfig",
+     {"num_experts": 8, "moe_intermediate_size": 32, "head_dim": 16, "mlp_only_layers": [1], **EXPERTS}),
+    ("DeepseekV3ForCausalLM", "DeepseekV3Config",
+     {"num_key_value_heads": 8, "n_routed_experts": 16, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2,
+      "moe_intermediate_size": 32, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0,
+      "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 40.0, "mscale": 1.0,
+                          "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1,
+                          "original_max_position_embeddings": 4096}}),
+]
+
+# HF attribute -> Megatron field, in every model.
+SHARED = {"num_hidden_layers": "num_layers", "hidden_size": "hidden_size", "num_attention_heads": "num_attention_heads",
+          "num_key_value_heads": "num_query_groups", "intermediate_size": "ffn_hidden_size",
+          "attention_dropout": "attention_dropout", "rms_norm_eps": "layernorm_epsilon",
+          "initializer_range": "init_method_std", "num_experts_per_tok": "moe_router_topk"}
+# What says how and by whom a file was written, and what older spellings become.
+PASSING = {"transformers_version", "_name_or_path", "dtype", "torch_dtype"}
+# What DeepSeek's own class reads, and that of transformers does not know.
+PASSING |= {"aux_loss_alpha", "scoring_func", "topk_method"}
+
+
+def meaning(config):
+    """The attributes of a configuration, numbers compared as numbers."""
+    values = {key: value for key, value in config.to_dict().items() if key not in PASSING}
+    # The older name of rope_type.
+    values["rope_parameters"] = {key: value for key, value in values["rope_parameters"].items() if key != "type"}
+    # Without windows their lengths mean nothing, and full attention everywhere is the default.
+    values.pop("max_window_layers", None)
+    values["sliding_window"] = values.get("sliding_window") or None
+    if not any("sliding" in kind for kind in values.get("layer_types") or []):
+        values.pop("layer_types", None)
+    return values
+
+
+class TransformersConfig(unittest.TestCase):
+    maxDiff = None
+
+    def test_comes_back_as_it_was(self):
+        for architecture, name, values in MODELS:
+            with self.subTest(architecture=architecture, values=values), tempfile.TemporaryDirectory() as folder:
+                cls = getattr(transformers, name)
+                first = cls(**{**SMALL, **values}, architectures=[architecture])
+                first.save_pretrained(folder)
+                megatron = troupe(folder, "--to", "megatron", "--tp", 2, "--json")
+                (Path(folder) / "megatron.json").write_text(megatron)
+                again = Path(folder) / "again"
+                again.mkdir()
+                (again / "config.json").write_text(troupe(Path(folder) / "megatron.json", "--to", "huggingface"))
+                second = cls.from_pretrained(again)
+
+                fields = json.loads(megatron)["transformer_config"]
+                for key, field in SHARED.items():
+                    if hasattr(first, key):
+                        self.assertEqual(fields[field], getattr(first, key), field)
+                self.assertEqual(meaning(second), meaning(first))
+
+
+if __name__ == "__main__":
+    unittest.main()
