@@ -1,6 +1,7 @@
 #include "apps/troupe/convert/convert_command.hpp"
 
 #include "apps/troupe/convert/config_command.hpp"
+#include "apps/troupe/convert/weights_command.hpp"
 
 namespace troupe::apps {
 
@@ -8,6 +9,7 @@ void add_convert_command(CLI::App& troupe, int& exit_code) {
   auto* convert = troupe.add_subcommand("convert", "Models from Hugging Face to Megatron and back");
   convert->require_subcommand(1);
   add_convert_config(*convert, exit_code);
+  add_convert_weights(*convert, exit_code);
 }
 
 }  // namespace troupe::apps

@@ -1,0 +1,126 @@
+#include "apps/troupe/convert/model_source.hpp"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "actors/planes/checkpoint/directory.hpp"
+#include "actors/planes/checkpoint/reader.hpp"
+#include "apps/troupe/checkpoint/safetensors_source.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+using core::Errc;
+using core::Result;
+
+constexpr std::uint64_t kMaxTextBytes = std::uint64_t{1} << 30;
+/// A value model's head, in the order in which they are looked for.
+constexpr std::array kHeads{"lm_head.weight", "reward_head.weight", "score.weight"};
+
+Result<std::string> read_text(actors::Storage& storage, std::string_view name) {
+  const auto size = TRY(storage.size(name));
+  if (size > kMaxTextBytes)
+    return core::fail(Errc::corrupt, "{} has {} bytes, which is too many", name, size);
+  const auto bytes = TRY(storage.read(name, 0, size));
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+/// What the file itself says, so that nothing is converted by mistake.
+void look_at_names(const core::Manifest& manifest, const core::ModelConfig& model,
+                   core::WeightOptions& options) {
+  if (core::has_vision(model.architecture))
+    options.nested_names = manifest.find("model.language_model.embed_tokens.weight") != nullptr;
+  if (!model.builder.value_head) return;
+  for (const char* head : kHeads) {
+    const auto* tensor = manifest.find(head);
+    if (tensor == nullptr || tensor->shape.empty() || tensor->shape[0] != 1) continue;
+    options.value_head = head;
+    return;
+  }
+}
+
+/// Buffers that are computed, and states of other libraries.
+bool is_passed_over(const std::string& name) {
+  return name.find("_extra_state") != std::string::npos || name.ends_with("rotary_emb.inv_freq");
+}
+
+Result<void> check_tensors(const core::Manifest& manifest, const core::WeightMap& map,
+                           const core::ModelConfig& model, const std::vector<std::string>& ignored) {
+  std::set<std::string_view> known;
+  for (const auto& input : map.plan.inputs) {
+    known.insert(input.name);
+    const auto* found = manifest.find(input.name);
+    if (found == nullptr)
+      return core::fail(Errc::mismatch, "no file has the tensor '{}' of shape {}", input.name,
+                        core::to_string(input.shape));
+    if (found->shape != input.shape)
+      return core::fail(Errc::mismatch, "tensor '{}' has the shape {}, by config.json it has {}", input.name,
+                        core::to_string(found->shape), core::to_string(input.shape));
+  }
+  for (const auto& [copy, original] : map.copies) known.insert(copy);
+  if (model.builder.share_embeddings_and_output_weights) known.insert("lm_head.weight");
+  for (const auto& tensor : manifest.tensors) {
+    const bool may_go = std::any_of(ignored.begin(), ignored.end(),
+                                    [&](const auto& prefix) { return tensor.key.starts_with(prefix); });
+    if (known.contains(tensor.key) || is_passed_over(tensor.key) || may_go) continue;
+    return core::fail(Errc::mismatch,
+                      "tensor '{}' has no place in {}; --ignore-tensor leaves out names that begin so",
+                      tensor.key, core::facts_of(model.architecture).name);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string key_of(ModelForm form, const core::PlannedTensor& tensor) {
+  return form == ModelForm::megatron ? tensor.file + ":" + tensor.name : tensor.name;
+}
+
+Result<ModelSource> open_huggingface_model(const std::string& path, const core::ConvertOptions& options,
+                                           core::WeightOptions weights,
+                                           const std::vector<std::string>& ignored) {
+  if (!holds_safetensors(path))
+    return core::fail(Errc::not_found, "{} has no *.safetensors; give a directory of Hugging Face", path);
+  ModelSource result{ModelForm::huggingface, TRY(open_safetensors(path)), {}, std::move(weights)};
+  auto& manifest = result.source.manifest;
+  std::sort(manifest.tensors.begin(), manifest.tensors.end(),
+            [](const auto& a, const auto& b) { return a.key < b.key; });
+  const auto text = TRY(read_text(*result.source.storage, "config.json"));
+  result.model = TRY(core::from_huggingface(text, options)).config;
+  look_at_names(manifest, result.model, result.options);
+  const auto map = TRY(core::map_weights(result.model, result.options));
+  TRY(check_tensors(manifest, map, result.model, ignored));
+  return result;
+}
+
+Result<ModelSource> open_converted_model(const std::string& path, ModelForm form) {
+  ModelSource result{form, TRY(open_checkpoint(path)), {}, {}};
+  const auto& common = result.source.manifest.common;
+  const auto* text = common.find("model");
+  const auto* kind = common.find("form");
+  const std::string wanted = form == ModelForm::megatron ? "megatron" : "troupe";
+  if (text == nullptr || text->as_string() == nullptr || kind == nullptr || kind->as_string() == nullptr ||
+      *kind->as_string() != wanted)
+    return core::fail(Errc::invalid_argument, "{} is no model as `troupe convert weights --to {}` writes it",
+                      path, wanted);
+  result.model = TRY(core::parse_model_config(*text->as_string()));
+  if (const auto* value = common.find("vocab_multiple"))
+    result.options.vocab_multiple = value->as_int().value_or(1);
+  if (const auto* value = common.find("nested_names"))
+    result.options.nested_names = value->as_bool().value_or(false);
+  return result;
+}
+
+Result<void> verify_model(const ModelSource& model) {
+  auto& storage = *model.source.storage;
+  if (model.form != ModelForm::huggingface)
+    return actors::verify_checkpoint(storage, "", model.source.manifest);
+  const auto text = read_text(storage, kHashesName);
+  if (!text && text.error().code == Errc::not_found) return {};
+  if (!text) return tl::unexpected(text.error());
+  return actors::verify_checkpoint(storage, "", TRY(core::parse_manifest(*text)));
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/troupe/checkpoint/source.hpp"
+#include "core/models/model_config.hpp"
+#include "core/models/weight_map.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+/// As what the tensors of a model lie on disk.
+enum class ModelForm : std::uint8_t {
+  huggingface,  ///< config.json, *.safetensors and their index
+  megatron,     ///< tensors of every part of a mesh, in files of their own
+  troupe,       ///< a checkpoint of whole tensors by Megatron's names
+};
+
+/// A model that can be converted.
+struct ModelSource {
+  ModelForm form = ModelForm::huggingface;
+  Source source;
+  core::ModelConfig model;
+  core::WeightOptions options;
+};
+
+/// The key of a tensor in a manifest.
+std::string key_of(ModelForm form, const core::PlannedTensor& tensor);
+
+/// A directory of Hugging Face. `ignored` are beginnings of names of tensors that may be left out.
+/// Errc::corrupt names a shard that is missing, cut or altered; Errc::mismatch a tensor that the model does
+/// not have, or has with another shape.
+core::Result<ModelSource> open_huggingface_model(const std::string& path, const core::ConvertOptions& options,
+                                                 core::WeightOptions weights,
+                                                 const std::vector<std::string>& ignored);
+
+/// What `troupe convert weights` wrote.
+core::Result<ModelSource> open_converted_model(const std::string& path, ModelForm form);
+
+/// Holds all bytes against their hashes, where there are some. Errc::corrupt names what is damaged.
+core::Result<void> verify_model(const ModelSource& model);
+
+/// Of a directory of Hugging Face that has hashes.
+inline constexpr const char* kHashesName = "troupe_manifest.json";
+
+}  // namespace troupe::apps
