@@ -1,8 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <span>
+
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/convert/weights_command.hpp"
+#include "core/checkpoint/safetensors.hpp"
 #include "tests/convert/convert_tool.hpp"
 #include "tests/convert/small_model.hpp"
 
@@ -89,6 +93,16 @@ std::map<std::string, std::string> files_in(const std::string& directory) {
   return files;
 }
 
+/// What has the name of a finished file is one.
+void expect_whole_files(const std::string& directory) {
+  if (!fs::exists(directory)) return;
+  for (const auto& [name, text] : files_in(directory)) {
+    if (!name.ends_with(".safetensors")) continue;
+    EXPECT_TRUE(core::parse_safetensors_header(std::as_bytes(std::span(text)), text.size()).has_value())
+        << name;
+  }
+}
+
 class Interrupted : public testing::TestWithParam<std::string> {
  protected:
   Interrupted() {
@@ -108,6 +122,8 @@ class Interrupted : public testing::TestWithParam<std::string> {
 TEST_P(Interrupted, FinishesWhenItIsStartedAgainAfterAnyCall) {
   ASSERT_TRUE(convert_weights(arguments, *storage, "straight").has_value());
   const auto expected = files_in(directory / "straight");
+  for (const auto& [name, text] : expected)
+    EXPECT_TRUE(name.ends_with(".safetensors") || name.ends_with(".json")) << name;
 
   bool died = true;
   for (int calls = 0; died && calls < 500; ++calls) {
@@ -116,6 +132,7 @@ TEST_P(Interrupted, FinishesWhenItIsStartedAgainAfterAnyCall) {
     died = dying.died();
     EXPECT_EQ(first.has_value(), !died);
     if (died && !fs::exists(directory / "out")) {
+      expect_whole_files(directory / "out.partial");
       DyingStorage living(*storage, kForever);
       const auto again = convert_weights(arguments, living, "out");
       ASSERT_TRUE(again.has_value()) << calls << ": " << again.error().message;
@@ -166,6 +183,23 @@ TEST_P(Interrupted, DoesNotMixTwoConversions) {
   ASSERT_FALSE(convert_weights(arguments, dying, "out").has_value());
   arguments.has_dtype = true;
   arguments.config.dtype = "f32";
+  ASSERT_TRUE(convert_weights(arguments, *storage, "straight").has_value());
+
+  const auto again = convert_weights(arguments, *storage, "out");
+
+  ASSERT_TRUE(again.has_value()) << again.error().message;
+  EXPECT_EQ(again->kept_files, 0U);
+  EXPECT_EQ(files_in(directory / "out"), files_in(directory / "straight"));
+}
+
+/// Names, dtypes and shapes are the same, elements are not.
+TEST_P(Interrupted, DoesNotMixTwoModels) {
+  DyingStorage dying(*storage, 30);
+  ASSERT_FALSE(convert_weights(arguments, dying, "out").has_value());
+  const auto config = small_config("Qwen3-30B-A3B", 2);
+  auto tensors = small_tensors(config);
+  for (auto& [name, tensor] : tensors) tensor.bytes.front() ^= std::byte{1};
+  write_model(directory / "in", config, tensors);
   ASSERT_TRUE(convert_weights(arguments, *storage, "straight").has_value());
 
   const auto again = convert_weights(arguments, *storage, "out");

@@ -31,18 +31,10 @@ struct OutputFile {
   std::vector<const Output*> outputs;
   std::vector<core::SafetensorsEntry> entries;
   std::string header;
-  std::uint64_t plan = 0;             ///< hash of all that decides its bytes but the source's elements
   std::vector<std::uint64_t> hashes;  ///< of the tensors, when it is written
 
   std::uint64_t bytes() const { return entries.empty() ? header.size() : entries.back().end; }
 };
-
-std::uint64_t hash_of(const Output& output, std::uint64_t seed) {
-  std::string text;
-  for (const auto& piece : output.pieces)
-    text += fmt::format("{} {} {};", piece.input, core::to_string(piece.from), core::to_string(piece.to));
-  return core::hash64(text, seed);
-}
 
 /// Wide elements first: then each tensor begins at a multiple of its element.
 void sort_for_file(OutputFile& file) {
@@ -125,16 +117,6 @@ class Writer {
     return core::fail(Errc::invalid_argument, "tensor '{}' has no source", name);
   }
 
-  /// Names, sizes and headers of the source's files: another source makes another plan.
-  Result<std::uint64_t> source_hash() const {
-    std::uint64_t hash = 0;
-    for (const auto& file : source_.source.manifest.files) {
-      const auto header = TRY(source_.source.storage->read(file.name, 0, file.header_bytes));
-      hash = core::hash64(fmt::format("{} {} {}", file.name, file.bytes, core::hash64(header)), hash);
-    }
-    return hash;
-  }
-
   Result<void> plan_files() {
     for (const auto& input : job_.plan.inputs) {
       const auto key = key_of(source_.form, input);
@@ -143,33 +125,31 @@ class Writer {
         return core::fail(Errc::mismatch, "the source has no tensor '{}' of shape {}", key,
                           core::to_string(input.shape));
     }
-    const auto seed = TRY(source_hash());
     std::map<std::string, std::size_t> places;
     for (const auto& output : job_.plan.outputs) {
       const auto [place, is_new] = places.try_emplace(output.tensor.file, files_.size());
-      if (is_new) files_.push_back({output.tensor.file, {}, {}, {}, seed, {}});
+      if (is_new) files_.push_back({output.tensor.file, {}, {}, {}, {}});
       files_[place->second].outputs.push_back(&output);
     }
     for (auto& file : files_) {
       for (const auto* output : file.outputs) {
         file.entries.push_back({output->tensor.name, TRY(target_dtype(*output)), output->tensor.shape, 0, 0});
-        file.plan = hash_of(*output, file.plan);
       }
       sort_for_file(file);
       file.header = core::safetensors_header(file.entries, {{"format", "pt"}});
-      file.plan = core::hash64(file.header, file.plan);
     }
     return {};
   }
 
   std::string record_of(const OutputFile& file) const {
-    std::string text = fmt::format("{{\n\"plan\":\"{}\",\n\"tensors\":[", core::hex64(file.plan));
+    std::string text = "{\n\"tensors\":[";
     for (std::size_t i = 0; i < file.hashes.size(); ++i)
       text += fmt::format("{}\"{}\"", i == 0 ? "" : ",", core::hex64(file.hashes[i]));
     return core::seal(text + "],\n");
   }
 
-  /// Whether an earlier run finished this file; its bytes are held against what that run noted.
+  /// Whether an earlier run finished this file: its bytes are what that run noted, and what this one would
+  /// write of its source, which may be another one by now.
   Result<bool> is_written(OutputFile& file) {
     const auto record = storage_.read(path(file.name + kRecordSuffix), 0, std::size_t{64} << 20);
     const auto size = storage_.size(path(file.name));
@@ -178,9 +158,7 @@ class Writer {
     const auto content = core::unseal(text, "the record");
     if (!content) return false;
     core::JsonCursor cursor(*content);
-    cursor.expect("{\n\"plan\":");
-    if (cursor.hash() != file.plan) return false;
-    cursor.expect(",\n\"tensors\":[");
+    cursor.expect("{\n\"tensors\":[");
     std::vector<std::uint64_t> hashes;
     for (std::size_t i = 0; i < file.entries.size(); ++i) {
       if (i > 0) cursor.expect(",");
@@ -190,6 +168,8 @@ class Writer {
     const auto header = TRY(storage_.read(path(file.name), 0, file.header.size()));
     if (core::hash64(header) != core::hash64(file.header)) return false;
     for (std::size_t i = 0; i < hashes.size(); ++i) {
+      const auto pass_over = [](std::span<const std::byte>) -> Result<void> { return {}; };
+      if (TRY(make_tensor(*file.outputs[i], file.entries[i].dtype, pass_over)) != hashes[i]) return false;
       if (TRY(hash_of_bytes(file, file.entries[i])) != hashes[i]) return false;
     }
     file.hashes = std::move(hashes);
@@ -214,16 +194,17 @@ class Writer {
     file.hashes.clear();
     FileWriter out(TRY(storage_.create(unfinished)));
     TRY(out.append(std::as_bytes(std::span(file.header))));
+    const auto append = [&](std::span<const std::byte> block) { return out.append(block); };
     for (std::size_t i = 0; i < file.outputs.size(); ++i)
-      file.hashes.push_back(TRY(write_tensor(out, *file.outputs[i], file.entries[i].dtype)));
+      file.hashes.push_back(TRY(make_tensor(*file.outputs[i], file.entries[i].dtype, append)));
     TRY(out.finish());
     TRY(storage_.rename(unfinished, path(file.name)));
     TRY(storage_.sync_directory(directory_));
     return write_text(file.name + kRecordSuffix, record_of(file));
   }
 
-  /// Row block after row block, each put together from the pieces that reach into it.
-  Result<std::uint64_t> write_tensor(FileWriter& out, const Output& output, core::DType dtype) {
+  /// Row block after row block, each put together from the pieces that reach into it. Returns their hash.
+  Result<std::uint64_t> make_tensor(const Output& output, core::DType dtype, const ByteSink& sink) const {
     const auto& shape = output.tensor.shape;
     const auto rows = shape.empty() ? 1 : shape[0];
     const auto row_bytes = static_cast<std::uint64_t>(core::elements_of(shape)) * core::size_of(dtype) /
@@ -241,7 +222,7 @@ class Writer {
       block.assign(static_cast<std::size_t>(part.elements()) * core::size_of(dtype), std::byte{0});
       TRY(fill(block, output, part, dtype));
       hash.add(block);
-      TRY(out.append(block));
+      TRY(sink(block));
     }
     return hash.value();
   }
@@ -303,7 +284,7 @@ class Writer {
     for (std::size_t i = 0; i < files_.size(); ++i) {
       const auto& file = files_[i];
       manifest.files.push_back({file.name, file.bytes(), file.header.size(), core::hash64(file.header)});
-      all = core::hash64(core::hex64(file.plan), all);
+      all = core::hash64(file.header, all);
       for (std::size_t k = 0; k < file.entries.size(); ++k) {
         const auto& entry = file.entries[k];
         core::ManifestTensor tensor{
@@ -311,6 +292,7 @@ class Writer {
         if (entry.bytes() > 0)
           tensor.shards.push_back({core::Box::whole(entry.shape), static_cast<std::uint32_t>(i), entry.begin,
                                    entry.end, file.hashes[k]});
+        all = core::hash64(core::hex64(file.hashes[k]), all);
         manifest.tensors.push_back(std::move(tensor));
       }
     }
