@@ -59,7 +59,7 @@ class DyingStorage final : public actors::Storage {
         : storage_(storage), below_(std::move(below)) {}
     Result<void> append(std::span<const std::byte> bytes) override {
       const auto live = storage_.live();
-      if (!live && storage_.left_ == -1) (void)below_->append(bytes.first(bytes.size() / 2));
+      if (!live && storage_.left_ == -1) TRY(below_->append(bytes.first(bytes.size() / 2)));
       TRY(storage_.live_already());
       return below_->append(bytes);
     }

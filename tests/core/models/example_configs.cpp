@@ -7,6 +7,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/folder.hpp"
+
 namespace troupe::core {
 
 namespace {
@@ -23,8 +25,7 @@ Json::json_pointer pointer(std::string key) {
 }  // namespace
 
 std::string published(const std::string& model) {
-  const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
-  std::ifstream file(root / "golden/models" / (model + ".json"));
+  std::ifstream file(tests_folder() / "golden/models" / (model + ".json"));
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
