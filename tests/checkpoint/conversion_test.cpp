@@ -48,6 +48,7 @@ TEST_P(ImportOfPyTorch, HasTheTensorsThatPyTorchSaved) {
   for (const auto& [key, tensor] : expected.items()) {
     ASSERT_TRUE(contents.contains(key)) << key;
     EXPECT_EQ(hex(contents.at(key)), tensor["bytes"]) << key;
+    ASSERT_NE(manifest.find(key), nullptr) << key;
     EXPECT_EQ(manifest.find(key)->shape, tensor["shape"].get<core::Shape>()) << key;
   }
   EXPECT_EQ(run_checkpoint({"verify", directory / "out"}).exit_code, 0);

@@ -40,6 +40,7 @@ TEST_P(CheckpointReshard, KeepsEveryBitAndValue) {
   EXPECT_EQ(after.common, before.common);
   EXPECT_EQ(after.objects, before.objects);
   EXPECT_NE(after.save, before.save);
+  ASSERT_NE(after.topology.find("world"), nullptr);
   EXPECT_EQ(after.topology.find("world")->as_int(), std::stoll(GetParam().count));
   EXPECT_EQ(run_checkpoint({"verify", out}).exit_code, 0);
   EXPECT_EQ(run_checkpoint({"diff", golden_checkpoint(), out}).exit_code, 0);
@@ -75,13 +76,17 @@ TEST(CheckpointReshardParts, AParameterAndItsMomentsAreCutAtTheSamePlaces) {
   const auto manifest = manifest_at(directory / "out/step_00000001");
   EXPECT_THAT(bytes_by_rank(manifest, 4), ElementsAre(6, 6, 6, 6));
   for (const std::string name : {"b", "w"}) {
+    ASSERT_NE(manifest.find(name), nullptr);
     const auto& parameter = manifest.find(name)->shards;
+    ASSERT_NE(manifest.find("optimizer.state.exp_avg." + name), nullptr);
     const auto& moment = manifest.find("optimizer.state.exp_avg." + name)->shards;
     ASSERT_EQ(parameter.size(), moment.size());
     for (std::size_t i = 0; i < parameter.size(); ++i) EXPECT_EQ(parameter[i].box, moment[i].box);
   }
   // Twelve elements over four ranks: b is the first, w the others.
+  ASSERT_NE(manifest.find("b"), nullptr);
   EXPECT_EQ(manifest.find("b")->shards.size(), 1U);
+  ASSERT_NE(manifest.find("w"), nullptr);
   EXPECT_EQ(manifest.find("w")->shards.size(), 3U);
 }
 

@@ -325,7 +325,7 @@ TEST(CheckpointWriter, BeginsThePlannedNextSaveWhenTheFirstIsOver) {
   const auto effects = writer.say(over(1));
 
   ASSERT_EQ(asked<OpenSave>(effects).size(), 1u);
-  EXPECT_EQ(asked<OpenSave>(effects)[0].sequence, 2u);
+  EXPECT_EQ(asked<OpenSave>(effects).at(0).sequence, 2u);
   EXPECT_EQ(asked<StageChunk>(effects).size(), 2u);
   EXPECT_EQ(writer.machine.state(), "staging");
 }
@@ -368,8 +368,8 @@ TEST(CheckpointWriter, GivesASaveUpThatHoldsBucketsForTooLong) {
 
     EXPECT_EQ(released(effects, 1), kAllBuckets);
     ASSERT_EQ(sent<messages::SaveFailed>(effects).size(), 1u);
-    EXPECT_EQ(sent<messages::SaveFailed>(effects)[0].failure.code, Errc::timeout);
-    EXPECT_THAT(sent<messages::SaveFailed>(effects)[0].failure.message,
+    EXPECT_EQ(sent<messages::SaveFailed>(effects).at(0).failure.code, Errc::timeout);
+    EXPECT_THAT(sent<messages::SaveFailed>(effects).at(0).failure.message,
                 testing::HasSubstr("held up training for 10 s"));
     EXPECT_EQ(writer.machine.state(), "failed");
   }
@@ -396,7 +396,7 @@ TEST(CheckpointWriter, SaysAgainThatASaveFailedWhenItsPlanComesLater) {
 
   EXPECT_EQ(released(given_up, 2), kAllBuckets);
   ASSERT_EQ(sent<messages::SaveFailed>(again).size(), 1u);
-  EXPECT_EQ(sent<messages::SaveFailed>(again)[0].failure.code, Errc::timeout);
+  EXPECT_EQ(sent<messages::SaveFailed>(again).at(0).failure.code, Errc::timeout);
   EXPECT_TRUE(asked<OpenSave>(again).empty());
   EXPECT_EQ(writer.machine.state(), "failed");
 }

@@ -73,7 +73,7 @@ TEST_F(ReplicaCoordinator, CallsASaveGoodOnlyWhenAllRanksHoldAll) {
   const auto effects = held(1);
 
   EXPECT_THAT(receivers<LocalSaveOver>(effects), ElementsAre(0, 1, 2));
-  EXPECT_EQ(sent<LocalSaveOver>(effects)[0], (LocalSaveOver{1, {4}, 303, {}}));
+  EXPECT_EQ(sent<LocalSaveOver>(effects).at(0), (LocalSaveOver{1, {4}, 303, {}}));
   EXPECT_EQ(machine_.state(), "idle");
 }
 
@@ -83,7 +83,7 @@ TEST_F(ReplicaCoordinator, FailsOnAllRanksWithTheFirstThatHasNoCopy) {
   const auto effects = probe_.say(CopyReady{1, Rank{2}, {4}, 0, kNoSpace});
 
   EXPECT_THAT(receivers<LocalSaveOver>(effects), ElementsAre(0, 1, 2)) << "also those not yet heard of";
-  EXPECT_EQ(sent<LocalSaveOver>(effects)[1],
+  EXPECT_EQ(sent<LocalSaveOver>(effects).at(1),
             (LocalSaveOver{1, {4}, 0, {true, Errc::io, "rank 2: no space left"}}));
   EXPECT_THAT(ready(1), IsEmpty()) << "too late";
   EXPECT_EQ(machine_.state(), "idle");
@@ -95,7 +95,7 @@ TEST_F(ReplicaCoordinator, FailsOnAllRanksWithTheFirstThatDoesNotHoldAll) {
   const auto effects = probe_.say(CopiesHeld{1, Rank{0}, kNoSpace});
 
   EXPECT_THAT(receivers<LocalSaveOver>(effects), ElementsAre(0, 1, 2));
-  EXPECT_TRUE(sent<LocalSaveOver>(effects)[0].failure.failed);
+  EXPECT_TRUE(sent<LocalSaveOver>(effects).at(0).failure.failed);
   EXPECT_THAT(held(1), IsEmpty());
 }
 

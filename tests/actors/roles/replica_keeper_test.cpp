@@ -77,7 +77,7 @@ class Keeper : public testing::Test {
 TEST_F(Keeper, HasItsWriterWriteAllPiecesAndSealsThem) {
   const auto announced = announce();
   ASSERT_THAT(asked<MakeCopyDirectory>(announced), SizeIs(1));
-  EXPECT_EQ(asked<MakeCopyDirectory>(announced)[0].name, kName);
+  EXPECT_EQ(asked<MakeCopyDirectory>(announced).at(0).name, kName);
   EXPECT_EQ(machine_.state(), "copying");
 
   const auto made = probe_.say(messages::CopyDirectoryMade{1, {}});
@@ -86,8 +86,8 @@ TEST_F(Keeper, HasItsWriterWriteAllPiecesAndSealsThem) {
 
   const auto durable = probe_.say(messages::FilesDurable{1, Rank{2}, {8, 9, 10}, {}});
   ASSERT_THAT(asked<SealCopy>(durable), SizeIs(1));
-  EXPECT_EQ(asked<SealCopy>(durable)[0].common, "[1]");
-  EXPECT_THAT(asked<SealCopy>(durable)[0].hashes, ElementsAre(8, 9, 10));
+  EXPECT_EQ(asked<SealCopy>(durable).at(0).common, "[1]");
+  EXPECT_THAT(asked<SealCopy>(durable).at(0).hashes, ElementsAre(8, 9, 10));
 
   const auto sealed = probe_.say(messages::CopySealed{1, 35, {}});
   EXPECT_THAT(sent<CopyReady>(sealed), ElementsAre(CopyReady{1, Rank{2}, {4}, 35, {}}));
@@ -119,7 +119,7 @@ TEST_F(Keeper, SharesRoundsInOrderWithNoMoreThanItsBuffers) {
   const auto begun = exchange();
 
   ASSERT_THAT(asked<OpenExchange>(begun), SizeIs(1));
-  EXPECT_EQ(asked<OpenExchange>(begun)[0].plan.rounds(), 4u);
+  EXPECT_EQ(asked<OpenExchange>(begun).at(0).plan.rounds(), 4u);
   EXPECT_THAT(asked<ReadRound>(begun), SizeIs(2));
   EXPECT_THAT(asked<ShareRound>(probe_.say(RoundRead{1, 0, 0, {}})), SizeIs(1));
   EXPECT_THAT(asked<WriteRound>(probe_.say(RoundShared{1, 0, 0, {}})), SizeIs(1));
@@ -143,7 +143,7 @@ TEST_F(Keeper, TidiesThenTellsItsTrainerWhenTheSaveCounts) {
 
   EXPECT_THAT(sent<SaveOver>(over), SizeIs(1)) << "the writer's buckets are free";
   ASSERT_THAT(asked<TidyCopies>(over), SizeIs(1));
-  EXPECT_EQ(asked<TidyCopies>(over)[0].name, kName);
+  EXPECT_EQ(asked<TidyCopies>(over).at(0).name, kName);
   EXPECT_THAT(sent<LocalSaveOver>(over), IsEmpty());
   EXPECT_THAT(sent<LocalSaveOver>(probe_.say(messages::CopiesTidied{1})), SizeIs(1));
   EXPECT_EQ(machine_.state(), "kept");

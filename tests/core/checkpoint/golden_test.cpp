@@ -100,8 +100,12 @@ TEST(GoldenCheckpoint, IsReadWithItsValues) {
   EXPECT_EQ(manifest, saved().manifest);
   EXPECT_EQ(manifest.step, Step{7});
   EXPECT_EQ(manifest.save, "0123456789abcdef");
+  ASSERT_NE(manifest.common.find("betas.1"), nullptr);
   EXPECT_EQ(manifest.common.find("betas.1")->as_double(), 0.95);
+  ASSERT_NE(manifest.common.find("groups.1"), nullptr);
   EXPECT_EQ(*manifest.common.find("groups.1")->as_string(), "no decay");
+  ASSERT_GE(manifest.objects.size(), 2U);
+  ASSERT_NE(manifest.objects[1].value.find("lanes.0"), nullptr);
   EXPECT_EQ(manifest.objects[1].value.find("lanes.0")->as_int(), 3);
 }
 

@@ -81,6 +81,7 @@ TEST(TorchArchive, FindsTensorsWithinAnObject) {
   const auto archive = TorchArchive::open(bytes).value();
   const PickleNode root = archive.object.root();
 
+  ASSERT_TRUE(root.find("a") && root.find("b"));
   ASSERT_TRUE(is_torch_tensor(*root.find("a")));
   EXPECT_EQ(torch_tensor(archive, *root.find("a")).value(),
             torch_tensor(archive, root.find("b")->item(0)).value());

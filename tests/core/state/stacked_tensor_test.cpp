@@ -97,9 +97,15 @@ TEST(StackedTensor, AFactoryPutsItsPartsIntoTheMemoryOfTheTensor) {
   const auto parts = split_for_load(state).value();
   const auto joined = join_after_load(Value(), parts.sharded, parts).value();
 
+  ASSERT_NE(parts.sharded.as_map()->find("fc1"), nullptr);
+  ASSERT_NE(parts.sharded.as_map()->find("fc1")->as_list(), nullptr);
   const auto& halves = *parts.sharded.as_map()->find("fc1")->as_list();
+  ASSERT_EQ(halves.size(), 2U);
+  for (const auto& half : halves) ASSERT_NE(half.as_tensor(), nullptr);
   EXPECT_EQ(halves[0].as_tensor()->data, source.data);
   EXPECT_EQ(halves[1].as_tensor()->data, (LocalData{.buffer = 3, .begin_bytes = 1000 + 4 * 5 * 2}));
+  ASSERT_NE(joined.as_map()->find("fc1"), nullptr);
+  ASSERT_NE(joined.as_map()->find("fc1")->as_tensor(), nullptr);
   EXPECT_EQ(*joined.as_map()->find("fc1")->as_tensor(), source);
 }
 

@@ -24,6 +24,7 @@ TEST(StateDict, MapsAndListsInAValueBecomeNodes) {
   EXPECT_EQ(state,
             StateNode(Map{{"a", List{Value(1), Map{{7, Value(2)}}}}, {"t", Value(Value::tuple({1}))}}));
   EXPECT_EQ(state.type_name(), "map");
+  ASSERT_NE(state.as_map()->find("t"), nullptr);
   EXPECT_EQ(state.as_map()->find("t")->type_name(), "tuple");
 }
 

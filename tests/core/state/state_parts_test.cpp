@@ -101,8 +101,11 @@ TEST(StateParts, TensorsAndFactoriesMixInAList) {
   const auto parts = split_for_load(Map{{"list", request}}).value();
   const auto joined = join_after_load(Value(), parts.sharded, parts).value();
 
+  ASSERT_NE(joined.as_map()->find("list"), nullptr);
+  ASSERT_NE(joined.as_map()->find("list")->as_list(), nullptr);
   const auto& list = *joined.as_map()->find("list")->as_list();
-  EXPECT_EQ(list.size(), 4U);
+  ASSERT_EQ(list.size(), 4U);
+  ASSERT_NE(list[1].as_tensor(), nullptr);
   EXPECT_EQ(list[1].as_tensor()->data.buffer, 6);
   EXPECT_EQ(memory[6], (std::vector<int>{21, 24}));
 }
