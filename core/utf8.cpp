@@ -33,4 +33,12 @@ bool is_utf8(std::string_view text) noexcept {
   return true;
 }
 
+std::string beginning_of(std::string_view text, std::size_t most_bytes) {
+  if (text.size() <= most_bytes) return std::string(text);
+  std::size_t end = most_bytes;
+  // Not within a character.
+  while (end > 0 && (static_cast<std::uint8_t>(text[end]) & 0xc0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
 }  // namespace troupe::core

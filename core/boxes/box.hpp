@@ -51,8 +51,8 @@ std::vector<Box> boxes_of_range(const Shape& shape, ElementRange range);
 
 /// Errc::invalid_argument unless the boxes lie in the tensor, do not overlap and cover all of it; empty boxes
 /// are passed over. The message starts with "Invalid access pattern" and names two boxes or the missing
-/// elements. O(m log m) for m = n * 2^k corners of n boxes that are cut along k axes; more than 10 axes
-/// or 2^25 corners are refused. `shape` is one that check_shape() takes.
+/// elements. O(m log m) for m = n * 2^k corners of n boxes that are cut along k axes; more than 10 axes,
+/// 2^25 corners or, beyond 5 axes, 2^16 are refused. `shape` is one that check_shape() takes.
 Result<void> check_exact_cover(const Shape& shape, std::span<const Box> boxes);
 Result<void> check_exact_cover(const Shape& shape, std::span<const Box* const> boxes);
 

@@ -16,9 +16,12 @@ namespace {
 /// a product of (extent + 1) is at most 2^64 times that of the extents.
 __extension__ using Corner = unsigned __int128;
 
-// The work stays in proportion to the text of a manifest, whoever wrote it.
+// The work stays in proportion to the text of a manifest, whoever wrote it: many boxes are cut along few
+// axes.
 constexpr std::size_t kMaxCutAxes = 10;
 constexpr std::size_t kMaxCorners = std::size_t{1} << 25;
+constexpr std::size_t kFewCorners = std::size_t{1} << 16;
+constexpr std::size_t kMaxCornersOfMany = 32;
 
 struct CutAxis {
   std::size_t axis = 0;
@@ -122,7 +125,10 @@ Result<void> check_exact_cover(const Shape& shape, std::span<const Box* const> b
   }
   if (wanted == 0) return {};
   const auto axes = cut_axes(shape, filled);
-  if (axes.size() > kMaxCutAxes || filled.size() + 1 > kMaxCorners >> axes.size()) {
+  const std::size_t corners_of_one = std::size_t{1} << std::min(axes.size(), kMaxCutAxes);
+  const bool are_few = filled.size() + 1 <= kFewCorners / corners_of_one;
+  if (axes.size() > kMaxCutAxes || filled.size() + 1 > kMaxCorners / corners_of_one ||
+      (corners_of_one > kMaxCornersOfMany && !are_few)) {
     return fail(
         Errc::invalid_argument,
         "a tensor of shape {} is cut along {} axes into {} boxes, which have too many corners to check; cut "

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/check.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/sealed_text.hpp"
+#include "core/checkpoint/values_text.hpp"
 #include "core/values/json_text.hpp"
 
 namespace troupe::core {
@@ -23,9 +23,9 @@ std::string quoted(const std::string& text) {
 }
 
 std::string text_of(const Value& value) {
-  auto json = to_json(value);
-  CHECK(json.has_value(), "a value that is saved was checked when it was handed over");
-  return json->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  auto text = value_text(value);
+  CHECK(text.has_value(), "a value that is saved was checked when it was handed over");
+  return *std::move(text);
 }
 
 template <class Items, class Write>

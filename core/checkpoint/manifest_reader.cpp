@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <tuple>
 #include <utility>
 
@@ -10,12 +9,11 @@
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/sealed_text.hpp"
+#include "core/checkpoint/values_text.hpp"
 
 namespace troupe::core {
 
 namespace {
-
-using Json = nlohmann::json;
 
 template <class... Args>
 tl::unexpected<Error> invalid(fmt::format_string<Args...> format, Args&&... args) {
@@ -40,12 +38,7 @@ Result<void> check_version(std::string_view text) {
 }
 
 Value read_value(JsonCursor& cursor) {
-  const auto json = Json::parse(cursor.value(), nullptr, false);
-  if (json.is_discarded()) {
-    cursor.complain("expected a value");
-    return {};
-  }
-  auto value = value_from_json(json);
+  auto value = parse_value(cursor.value());
   if (!value) cursor.complain(value.error().message);
   return value ? *std::move(value) : Value{};
 }

@@ -4,12 +4,13 @@
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <unordered_set>
 #include <utility>
 
 #include "core/check.hpp"
+#include "core/checkpoint/json_cursor.hpp"
 #include "core/layout/arithmetic.hpp"
+#include "core/values/json_check.hpp"
 #include "core/values/json_text.hpp"
 
 namespace troupe::core {
@@ -100,25 +101,15 @@ Result<void> check_no_gaps(const std::vector<SafetensorsEntry>& entries, std::ui
   return {};
 }
 
-/// Parses without exceptions and refuses members that come twice, which JSON libraries pass over.
+/// Parses without exceptions and refuses members that come twice. A header is an object of objects of short
+/// lists: of what is deeper or longer no tree is made.
 Result<Json> parse_header_json(std::string_view text) {
-  std::vector<std::set<std::string>> open;
-  std::string twice;
-  bool deep = false;
-  auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > 8) deep = true;
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end && !open.empty()) open.pop_back();
-    if (event == Json::parse_event_t::key && !open.empty()) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!open.back().insert(key).second) twice = key;
-    }
-    return !deep;
-  };
-  Json header = Json::parse(text, watch, false);
-  if (deep || header.is_discarded() || !header.is_object())
+  constexpr std::size_t kMostLevels = 3;
+  const JsonCheck check = check_json(text, kMostLevels, kMaxAxes);
+  Json header = check.fits ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
+  if (header.is_discarded() || !header.is_object())
     return fail(Errc::corrupt, "a safetensors header is no JSON object");
-  if (!twice.empty()) return fail(Errc::corrupt, "a safetensors header has '{}' twice", twice);
+  if (!check.twice.empty()) return fail(Errc::corrupt, "a safetensors header has '{}' twice", check.twice);
   return header;
 }
 

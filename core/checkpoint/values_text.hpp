@@ -6,14 +6,9 @@
 
 #include "core/checkpoint/manifest.hpp"
 #include "core/result.hpp"
-#include "core/values/value.hpp"
+#include "core/values/value_text.hpp"
 
 namespace troupe::core {
-
-/// A value as one line of JSON, for messages and files. Errc::invalid_argument as to_json().
-Result<std::string> value_text(const Value& value);
-/// Errc::corrupt.
-Result<Value> parse_value(std::string_view text);
 
 /// The objects of one rank as one line of JSON, for messages. Errc::invalid_argument for a cell outside its
 /// grid, and for keys and values that can not be stored.

@@ -43,7 +43,7 @@ Result<void> check_dcp_tensor(const DcpTensor& tensor) {
   if (!shape) return fail(Errc::corrupt, "dcp: '{}': {}", tensor.key, shape.error().message);
   auto left = static_cast<std::uint64_t>(elements_of(tensor.shape));
   if (left > kMaxElements) return fail(Errc::corrupt, "dcp: '{}' has more than 2^58 elements", tensor.key);
-  std::vector<Box> boxes;
+  std::vector<const Box*> boxes;
   boxes.reserve(tensor.chunks.size());
   for (const DcpChunk& chunk : tensor.chunks) {
     if (!chunk.box.lies_in(tensor.shape)) {
@@ -60,7 +60,7 @@ Result<void> check_dcp_tensor(const DcpTensor& tensor) {
       return fail(Errc::corrupt, "dcp: '{}': the chunk {} of {} elements does not fit into its {} bytes",
                   tensor.key, to_string(chunk.box), elements, chunk.place.bytes);
     }
-    boxes.push_back(chunk.box);
+    boxes.push_back(&chunk.box);
   }
   const Result<void> cover = check_exact_cover(tensor.shape, boxes);
   if (!cover) return fail(Errc::corrupt, "dcp: '{}': {}", tensor.key, cover.error().message);
@@ -72,10 +72,22 @@ Result<void> check_dcp_files(
     const std::function<std::optional<std::uint64_t>(const std::string& name)>& file_bytes) {
   std::vector<std::optional<std::uint64_t>> sizes;
   for (const std::string& name : metadata.files) sizes.push_back(file_bytes(name));
+  // Bytes of each file that no place has had: every reader of a checkpoint goes through each place once.
+  auto left = sizes;
+  const auto check = [&](std::string_view key, const DcpPlace& place) -> Result<void> {
+    TRY(check_place(metadata, sizes, key, place));
+    if (place.bytes > *left[place.file]) {
+      return fail(Errc::corrupt,
+                  "dcp: places in the file '{}' overlap: up to '{}' they have more than its {} bytes",
+                  metadata.files[place.file], key, *sizes[place.file]);
+    }
+    *left[place.file] -= place.bytes;
+    return {};
+  };
   for (const DcpTensor& tensor : metadata.tensors) {
-    for (const DcpChunk& chunk : tensor.chunks) TRY(check_place(metadata, sizes, tensor.key, chunk.place));
+    for (const DcpChunk& chunk : tensor.chunks) TRY(check(tensor.key, chunk.place));
   }
-  for (const DcpItem& item : metadata.items) TRY(check_place(metadata, sizes, item.key, item.place));
+  for (const DcpItem& item : metadata.items) TRY(check(item.key, item.place));
   return {};
 }
 

@@ -80,8 +80,9 @@ inline constexpr std::string_view kDcpMetadataName = ".metadata";
 /// directory.
 Result<DcpMetadata> parse_dcp_metadata(std::span<const std::byte> bytes, const PickleLimits& limits = {});
 
-/// Errc::corrupt names a file that is not there, and a place that is not within its file. `file_bytes` gives
-/// nothing for a file that does not exist.
+/// Errc::corrupt names a file that is not there, a place that is not within its file, and a file whose places
+/// overlap so much that they have more bytes than it. `file_bytes` gives nothing for a file that does not
+/// exist.
 Result<void> check_dcp_files(
     const DcpMetadata& metadata,
     const std::function<std::optional<std::uint64_t>(const std::string& name)>& file_bytes);

@@ -1,12 +1,22 @@
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/interop/dcp_checks.hpp"
 #include "core/interop/dcp_metadata.hpp"
 #include "core/interop/torch_names.hpp"
+#include "core/utf8.hpp"
+#include "core/values/value.hpp"
 
 namespace troupe::core {
 namespace {
+
+/// Of a tensor or a file. A small pickle can name the same long text very often.
+constexpr std::size_t kLongestName = 2048;
+constexpr std::size_t kMostSkipped = 10'000;
 
 /// An instance of a class of torch.distributed, whichever module a version of PyTorch keeps it in.
 bool is_a(const PickleNode& node, std::string_view name) {
@@ -15,10 +25,16 @@ bool is_a(const PickleNode& node, std::string_view name) {
          called->module().starts_with("torch.distributed.");
 }
 
+/// Lookups go through a state from its end, so a large one is none.
+std::optional<PickleNode> found_in(const PickleNode& state, std::string_view name) {
+  constexpr std::size_t kMostAttributes = 64;
+  return state.size() <= kMostAttributes ? state.find(name) : std::nullopt;
+}
+
 /// An attribute of an object whose state is a dict; None counts as nothing.
 std::optional<PickleNode> attribute(const PickleNode& node, std::string_view name) {
   const auto state = node.state();
-  const auto found = state ? state->find(name) : std::nullopt;
+  const auto found = state ? found_in(*state, name) : std::nullopt;
   return found && found->kind() != PickleKind::none ? found : std::nullopt;
 }
 
@@ -30,8 +46,9 @@ Result<PickleNode> needed_attribute(const PickleNode& node, std::string_view nam
 
 Result<std::string_view> needed_text(const PickleNode& node, std::string_view name) {
   const auto text = TRY(needed_attribute(node, name)).as_text();
-  if (!text) return fail(Errc::corrupt, "dcp: '{}' of a {} must be a text", name, class_name(node));
-  return *text;
+  if (text && text->size() <= kLongestName) return *text;
+  return fail(Errc::corrupt, "dcp: '{}' of a {} must be a text of at most {} bytes", name, class_name(node),
+              kLongestName);
 }
 
 Result<std::uint64_t> needed_count(const PickleNode& node, std::string_view name) {
@@ -44,37 +61,89 @@ Result<std::uint64_t> needed_count(const PickleNode& node, std::string_view name
   return static_cast<std::uint64_t>(*number);
 }
 
+/// How much more of something may come. A pickle can say a thing once and mean it often; PyTorch takes some
+/// 70 bytes for an entry and 100 for a chunk, so that its checkpoints stay far below these limits, and what
+/// is kept of any is a small multiple of its size.
+class Allowance {
+ public:
+  Allowance(const char* what, std::size_t pickle_bytes, std::size_t bytes_for_one)
+      : what_(what), most_(kAlways + pickle_bytes / bytes_for_one), left_(most_) {}
+
+  Result<void> take(std::size_t count) {
+    if (count > left_) {
+      return fail(Errc::corrupt,
+                  "dcp: more than {} {}, which a pickle of this size does not hold; it is damaged", most_,
+                  what_);
+    }
+    left_ -= count;
+    return {};
+  }
+
+ private:
+  static constexpr std::size_t kAlways = 4096;
+  const char* what_;
+  std::size_t most_;
+  std::size_t left_;
+};
+
 /// One entry of storage_data.
 struct Stored {
+  std::string_view key;
   std::optional<Shape> offset;  ///< nothing for what is no tensor
   DcpPlace place;
   bool transformed = false;
 };
 
-using StoredByKey = std::unordered_map<std::string_view, std::vector<Stored>>;
+bool operator<(const Stored& a, const Stored& b) {
+  return std::tie(a.key, a.offset) < std::tie(b.key, b.offset);
+}
+
+struct ByKey {
+  bool operator()(const Stored& a, std::string_view b) const { return a.key < b; }
+  bool operator()(std::string_view a, const Stored& b) const { return a < b.key; }
+};
 
 class Reader {
  public:
-  explicit Reader(const PickleDocument& document) : document_(document) {}
+  Reader(const PickleDocument& document, std::size_t bytes)
+      : document_(document),
+        entries_("entries", bytes, 16),
+        places_("places", bytes, 16),
+        paths_allowed_("paths", bytes, 16),
+        chunks_("chunks", bytes, 16),
+        axes_("axes", bytes, 2),
+        path_keys_("keys of paths", bytes, 8),
+        path_bytes_("bytes of paths", bytes, 1) {}
   Result<DcpMetadata> read();
 
  private:
+  using Path = std::pair<std::string_view, PickleNode>;
+
   Result<void> read_storage(const PickleNode& storage);
+  Result<void> read_paths(const PickleNode& planner);
   Result<std::uint32_t> file_of(std::string_view name);
   Result<void> read_entry(std::string_view key, const PickleNode& entry);
   Result<void> read_tensor(std::string_view key, const PickleNode& entry);
   Result<void> read_chunks(const PickleNode& chunks, DcpTensor& tensor, bool& transformed);
-  void read_item(std::string_view key);
-  void skip(std::string_view key, std::string reason) {
-    result_.skipped.push_back({std::string(key), std::move(reason)});
-  }
-  KeyPath path_of(std::string_view key) const;
+  Result<void> read_item(std::string_view key);
+  Result<Shape> read_shape(const PickleNode& node);
+  std::span<const Stored> stored_of(std::string_view key) const;
+  void skip(std::string_view key, std::string reason);
+  Result<KeyPath> path_of(std::string_view key);
 
   const PickleDocument& document_;
   DcpMetadata result_;
   std::unordered_map<std::string_view, std::uint32_t> files_;
-  StoredByKey stored_;
-  std::unordered_map<std::string_view, PickleNode> paths_;
+  std::vector<Stored> stored_;  ///< sorted
+  std::vector<Path> paths_;     ///< sorted by key
+  std::size_t unlisted_ = 0;
+  Allowance entries_;
+  Allowance places_;
+  Allowance paths_allowed_;
+  Allowance chunks_;
+  Allowance axes_;
+  Allowance path_keys_;
+  Allowance path_bytes_;
 };
 
 Result<DcpMetadata> Reader::read() {
@@ -89,25 +158,36 @@ Result<DcpMetadata> Reader::read() {
     return fail(Errc::corrupt, "dcp: state_dict_metadata is a {}, storage_data a {}; both must be dicts",
                 name_of(entries.kind()), name_of(storage.kind()));
   }
-  const auto planner = attribute(root, "planner_data");
-  if (planner && planner->kind() == PickleKind::dict) {
-    for (std::size_t i = 0; i < planner->size(); ++i) {
-      if (const auto key = planner->key(i).as_text()) paths_.emplace(*key, planner->value(i));
-    }
-  }
+  if (const auto planner = attribute(root, "planner_data")) TRY(read_paths(*planner));
   TRY(read_storage(storage));
-  std::unordered_map<std::string_view, bool> seen;
+  TRY(entries_.take(entries.size()));
+  std::unordered_set<std::string_view> seen;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto key = entries.key(i).as_text();
-    if (!key || !seen.emplace(*key, true).second) {
-      return fail(Errc::corrupt, "dcp: '{}' comes twice or is no name", key.value_or(""));
+    if (!key || key->size() > kLongestName || !seen.insert(*key).second) {
+      return fail(Errc::corrupt, "dcp: '{}' comes twice or is no name", beginning_of(key.value_or("")));
     }
     TRY(read_entry(*key, entries.value(i)));
   }
+  if (unlisted_ > 0) result_.skipped.push_back({"...", fmt::format("{} more are not listed", unlisted_)});
   return std::move(result_);
 }
 
+Result<void> Reader::read_paths(const PickleNode& planner) {
+  if (planner.kind() != PickleKind::dict) return {};
+  TRY(paths_allowed_.take(planner.size()));
+  for (std::size_t i = 0; i < planner.size(); ++i) {
+    const auto key = planner.key(i).as_text();
+    if (key && key->size() <= kLongestName) paths_.emplace_back(*key, planner.value(i));
+  }
+  std::stable_sort(paths_.begin(), paths_.end(),
+                   [](const Path& a, const Path& b) { return a.first < b.first; });
+  return {};
+}
+
 Result<void> Reader::read_storage(const PickleNode& storage) {
+  TRY(places_.take(storage.size()));
+  stored_.reserve(storage.size());
   for (std::size_t i = 0; i < storage.size(); ++i) {
     const PickleNode index = storage.key(i);
     const PickleNode info = storage.value(i);
@@ -116,25 +196,40 @@ Result<void> Reader::read_storage(const PickleNode& storage) {
                   class_name(index), class_name(info));
     }
     Stored stored;
-    if (const auto offset = attribute(index, "offset")) stored.offset = TRY(shape_from_pickle(*offset));
+    stored.key = TRY(needed_text(index, "fqn"));
+    if (const auto offset = attribute(index, "offset")) stored.offset = TRY(read_shape(*offset));
     stored.place.file = TRY(file_of(TRY(needed_text(info, "relative_path"))));
     stored.place.offset = TRY(needed_count(info, "offset"));
     stored.place.bytes = TRY(needed_count(info, "length"));
     const auto transforms = attribute(info, "transform_descriptors");
     stored.transformed = transforms && (transforms->kind() != PickleKind::list || transforms->size() > 0);
-    stored_[TRY(needed_text(index, "fqn"))].push_back(std::move(stored));
+    stored_.push_back(std::move(stored));
   }
-  for (auto& [key, places] : stored_) {
-    std::sort(places.begin(), places.end(),
-              [](const Stored& a, const Stored& b) { return a.offset < b.offset; });
-    const auto twice = std::adjacent_find(
-        places.begin(), places.end(), [](const Stored& a, const Stored& b) { return a.offset == b.offset; });
-    if (twice != places.end()) {
-      return fail(Errc::corrupt, "dcp: storage_data has two places for '{}' at {}", key,
-                  twice->offset ? to_string(*twice->offset) : "None");
-    }
+  std::sort(stored_.begin(), stored_.end());
+  const auto twice = std::adjacent_find(stored_.begin(), stored_.end(),
+                                        [](const Stored& a, const Stored& b) { return !(a < b); });
+  if (twice == stored_.end()) return {};
+  return fail(Errc::corrupt, "dcp: storage_data has two places for '{}' at {}", twice->key,
+              twice->offset ? to_string(*twice->offset) : "None");
+}
+
+std::span<const Stored> Reader::stored_of(std::string_view key) const {
+  const auto [first, last] = std::equal_range(stored_.begin(), stored_.end(), key, ByKey{});
+  return {first, last};
+}
+
+void Reader::skip(std::string_view key, std::string reason) {
+  if (result_.skipped.size() < kMostSkipped) {
+    result_.skipped.push_back({std::string(key), std::move(reason)});
+  } else {
+    ++unlisted_;
   }
-  return {};
+}
+
+Result<Shape> Reader::read_shape(const PickleNode& node) {
+  Shape shape = TRY(shape_from_pickle(node));
+  TRY(axes_.take(shape.size()));
+  return shape;
 }
 
 Result<std::uint32_t> Reader::file_of(std::string_view name) {
@@ -146,19 +241,24 @@ Result<std::uint32_t> Reader::file_of(std::string_view name) {
   return place->second;
 }
 
-KeyPath Reader::path_of(std::string_view key) const {
-  const auto found = paths_.find(key);
-  if (found == paths_.end()) return {};
+/// Nothing for a path that is deeper than values may be: its entry keeps its name.
+Result<KeyPath> Reader::path_of(std::string_view key) {
+  const auto found = std::lower_bound(paths_.begin(), paths_.end(), key,
+                                      [](const Path& a, std::string_view b) { return a.first < b; });
+  if (found == paths_.end() || found->first != key) return KeyPath{};
   const PickleNode& node = found->second;
+  const bool is_path = node.kind() == PickleKind::tuple || node.kind() == PickleKind::list;
+  if (!is_path || node.size() > kMaxValueDepth) return KeyPath{};
+  TRY(path_keys_.take(node.size()));
   KeyPath path;
-  if (node.kind() != PickleKind::tuple && node.kind() != PickleKind::list) return path;
   for (std::size_t i = 0; i < node.size(); ++i) {
     if (const auto text = node.item(i).as_text()) {
+      TRY(path_bytes_.take(text->size()));
       path.emplace_back(std::string(*text));
     } else if (const auto number = node.item(i).as_integer()) {
       path.emplace_back(*number);
     } else {
-      return {};
+      return KeyPath{};
     }
   }
   return path;
@@ -166,20 +266,21 @@ KeyPath Reader::path_of(std::string_view key) const {
 
 Result<void> Reader::read_entry(std::string_view key, const PickleNode& entry) {
   if (is_a(entry, "TensorStorageMetadata")) return read_tensor(key, entry);
-  if (is_a(entry, "BytesStorageMetadata")) {
-    read_item(key);
-  } else {
-    skip(key, "it is described by a " + class_name(entry));
-  }
+  if (is_a(entry, "BytesStorageMetadata")) return read_item(key);
+  skip(key, "it is described by a " + class_name(entry));
   return {};
 }
 
-void Reader::read_item(std::string_view key) {
-  const auto found = stored_.find(key);
-  if (found == stored_.end()) return skip(key, "storage_data has no place for it");
-  const Stored& stored = found->second.front();
-  if (stored.transformed) return skip(key, "its bytes are compressed or transformed");
-  result_.items.push_back({std::string(key), stored.place, path_of(key)});
+Result<void> Reader::read_item(std::string_view key) {
+  const auto places = stored_of(key);
+  if (places.empty()) {
+    skip(key, "storage_data has no place for it");
+  } else if (places.front().transformed) {
+    skip(key, "its bytes are compressed or transformed");
+  } else {
+    result_.items.push_back({std::string(key), places.front().place, TRY(path_of(key))});
+  }
+  return {};
 }
 
 /// The dtype of a TensorProperties, whose state is a tuple, in old versions a dict.
@@ -187,7 +288,7 @@ Result<PickleNode> dtype_node(std::string_view key, const PickleNode& properties
   const auto state = properties.state();
   std::optional<PickleNode> dtype;
   if (state && state->kind() == PickleKind::tuple && state->size() >= 5) dtype = state->item(0);
-  if (state && state->kind() == PickleKind::dict) dtype = state->find("dtype");
+  if (state && state->kind() == PickleKind::dict) dtype = found_in(*state, "dtype");
   if (dtype && dtype->kind() == PickleKind::global && dtype->module() == "torch") return *dtype;
   return fail(Errc::corrupt, "dcp: the properties of '{}' ({}) have no dtype", key, class_name(properties));
 }
@@ -202,7 +303,7 @@ Result<void> Reader::read_tensor(std::string_view key, const PickleNode& entry) 
   DcpTensor tensor;
   tensor.key = key;
   tensor.dtype = *dtype;
-  tensor.shape = TRY(shape_from_pickle(TRY(needed_attribute(entry, "size"))));
+  tensor.shape = TRY(read_shape(TRY(needed_attribute(entry, "size"))));
   bool transformed = false;
   TRY(read_chunks(TRY(needed_attribute(entry, "chunks")), tensor, transformed));
   if (transformed) {
@@ -210,7 +311,7 @@ Result<void> Reader::read_tensor(std::string_view key, const PickleNode& entry) 
     return {};
   }
   TRY(check_dcp_tensor(tensor));
-  tensor.path = path_of(key);
+  tensor.path = TRY(path_of(key));
   result_.tensors.push_back(std::move(tensor));
   return {};
 }
@@ -220,20 +321,21 @@ Result<void> Reader::read_chunks(const PickleNode& chunks, DcpTensor& tensor, bo
     return fail(Errc::corrupt, "dcp: the chunks of '{}' are a {}, not a list", tensor.key,
                 name_of(chunks.kind()));
   }
-  const auto found = stored_.find(tensor.key);
+  const auto places = stored_of(tensor.key);
   // PyTorch describes a scalar once for every rank that has it, and writes it once.
   const std::size_t count = tensor.shape.empty() ? std::min<std::size_t>(chunks.size(), 1) : chunks.size();
+  TRY(chunks_.take(count));
+  tensor.chunks.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const PickleNode chunk = chunks.item(i);
     DcpChunk result;
-    result.box.offset = TRY(shape_from_pickle(TRY(needed_attribute(chunk, "offsets"))));
-    result.box.extent = TRY(shape_from_pickle(TRY(needed_attribute(chunk, "sizes"))));
+    result.box.offset = TRY(read_shape(TRY(needed_attribute(chunk, "offsets"))));
+    result.box.extent = TRY(read_shape(TRY(needed_attribute(chunk, "sizes"))));
     const auto& extent = result.box.extent;
     // Ranks beyond the end of an uneven tensor have empty chunks, all at one place.
     if (std::find(extent.begin(), extent.end(), 0) != extent.end()) continue;
     const Stored* stored = nullptr;
-    if (found != stored_.end()) {
-      const auto& places = found->second;
+    if (!places.empty()) {
       const auto at =
           std::lower_bound(places.begin(), places.end(), result.box.offset,
                            [](const Stored& a, const Shape& b) { return !a.offset || *a.offset < b; });
@@ -257,7 +359,7 @@ Result<void> Reader::read_chunks(const PickleNode& chunks, DcpTensor& tensor, bo
 
 Result<DcpMetadata> parse_dcp_metadata(std::span<const std::byte> bytes, const PickleLimits& limits) {
   const PickleDocument document = TRY(PickleDocument::parse(bytes, limits));
-  return Reader(document).read();
+  return Reader(document, bytes.size()).read();
 }
 
 }  // namespace troupe::core

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/utf8.hpp"
+#include "core/values/json_check.hpp"
 
 namespace troupe::core {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kSuffix = ".safetensors";
-constexpr int kMaxDepth = 16;
+constexpr std::size_t kMaxDepth = 16;
 
 bool is_file_name(std::string_view name) {
   return name.size() > kSuffix.size() && name.ends_with(kSuffix) &&
@@ -35,20 +36,10 @@ const Json* member(const Json& parent, const char* name) {
 }  // namespace
 
 Result<HuggingFaceIndex> parse_huggingface_index(std::string_view text) {
-  bool deep = false;
-  bool twice = false;
-  std::vector<std::map<std::string, bool>> names;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    deep = deep || depth > kMaxDepth;
-    if (event == Json::parse_event_t::object_start) names.emplace_back();
-    if (event == Json::parse_event_t::object_end) names.pop_back();
-    if (event == Json::parse_event_t::key) {
-      twice = twice || !names.back().emplace(parsed.get_ref<const std::string&>(), true).second;
-    }
-    return !deep;
-  };
-  const Json json = Json::parse(text, watch, false);
-  if (deep || twice || json.is_discarded() || !json.is_object()) {
+  const JsonCheck check = check_json(text, kMaxDepth);
+  const bool fits = check.fits && check.twice.empty();
+  const Json json = fits ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
+  if (json.is_discarded() || !json.is_object()) {
     return fail(Errc::corrupt, "index: {} bytes are no JSON object with unique names and at most {} levels",
                 text.size(), kMaxDepth);
   }

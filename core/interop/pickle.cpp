@@ -8,6 +8,7 @@
 
 #include "core/check.hpp"
 #include "core/interop/pickle_parts.hpp"
+#include "core/utf8.hpp"
 
 namespace troupe::core {
 namespace {
@@ -22,33 +23,32 @@ std::string_view name_of(PickleKind kind) noexcept {
   return kKindNames[static_cast<std::size_t>(kind)];
 }
 
-std::span<const std::uint32_t> PickleDocument::children(std::uint32_t id) const {
+PickleDocument::Children PickleDocument::children(std::uint32_t id) const {
   const Slot& slot = slots_[id];
   switch (slot.kind) {
     case PickleKind::list:
     case PickleKind::set:
     case PickleKind::dict:
-      return growing_[slot.payload];
+      return {parts_, slot.payload & kBeginMask, slot.size};
     case PickleKind::tuple:
-      return std::span(parts_).subspan(slot.payload, slot.size);
     case PickleKind::object:
-      return std::span(parts_).subspan(slot.payload, kObjectParts);
     case PickleKind::persistent:
-      return std::span(parts_).subspan(slot.payload, 1);
+      return {parts_, slot.payload, slot.size};
     default:
       return {};
   }
 }
 
 Result<void> PickleDocument::check_graph(std::size_t depth_limit) const {
-  constexpr std::uint32_t kUnseen = 0;
-  constexpr std::uint32_t kOpen = ~std::uint32_t{0};
+  constexpr std::uint8_t kUnseen = 0;
+  constexpr std::uint8_t kOpen = 255;
+  CHECK(depth_limit + 1 < kOpen, "a byte counts the levels");
   // Levels of a node's subgraph once it is known.
-  std::vector<std::uint32_t> levels(slots_.size(), kUnseen);
+  std::vector<std::uint8_t> levels(slots_.size(), kUnseen);
   struct Visit {
     std::uint32_t id;
     std::uint32_t next;
-    std::uint32_t levels;
+    std::uint8_t levels;
   };
   std::vector<Visit> path{{root_, 0, 1}};
   levels[root_] = kOpen;
@@ -57,9 +57,9 @@ Result<void> PickleDocument::check_graph(std::size_t depth_limit) const {
     const auto below = children(visit.id);
     if (visit.next == below.size()) {
       levels[visit.id] = visit.levels;
-      const std::uint32_t known = visit.levels;
+      const auto known = static_cast<std::uint8_t>(visit.levels + 1);
       path.pop_back();
-      if (!path.empty()) path.back().levels = std::max(path.back().levels, known + 1);
+      if (!path.empty()) path.back().levels = std::max(path.back().levels, known);
     } else {
       const std::uint32_t child = below[visit.next++];
       if (child == kNoPickleNode) continue;
@@ -71,7 +71,7 @@ Result<void> PickleDocument::check_graph(std::size_t depth_limit) const {
         levels[child] = kOpen;
         path.push_back({child, 0, 1});
       } else {
-        visit.levels = std::max(visit.levels, levels[child] + 1);
+        visit.levels = std::max(visit.levels, static_cast<std::uint8_t>(levels[child] + 1));
       }
     }
     if (path.size() > depth_limit || (!path.empty() && path.back().levels > depth_limit)) {
@@ -149,8 +149,9 @@ std::optional<PickleNode> PickleNode::find(std::string_view name) const {
 }
 
 std::optional<PickleNode> PickleNode::part(PickleKind expected, std::size_t index) const {
-  if (kind() != expected) return std::nullopt;
-  const std::uint32_t id = document_->parts_[document_->slots_[id_].payload + index];
+  const auto& slot = document_->slots_[id_];
+  if (slot.kind != expected || index >= slot.size) return std::nullopt;
+  const std::uint32_t id = document_->parts_[slot.payload + index];
   if (id == kNoPickleNode) return std::nullopt;
   return PickleNode{document_, id};
 }
@@ -201,7 +202,7 @@ std::optional<PickleNode> PickleNode::persistent_id() const {
 std::string class_name(const PickleNode& node) {
   const PickleNode named = node.callable().value_or(node);
   if (named.kind() != PickleKind::global) return std::string(name_of(node.kind()));
-  return fmt::format("{}.{}", named.module(), named.name());
+  return fmt::format("{}.{}", beginning_of(named.module()), beginning_of(named.name()));
 }
 
 }  // namespace troupe::core

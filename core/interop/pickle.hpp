@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,12 +13,14 @@
 
 namespace troupe::core {
 
-/// What a pickle may cost its reader. What is beyond a limit is refused.
+/// What a pickle may cost its reader. What is beyond a limit is refused, and so are more nodes than one for
+/// every two bytes (and 4096): Python remembers what it writes, so that no node takes less. With that the
+/// memory of a document is at most 16 times the size of its pickle.
 struct PickleLimits {
   std::size_t bytes = std::size_t{1} << 32;
   std::size_t nodes = std::size_t{1} << 27;
   std::size_t memo = std::size_t{1} << 27;
-  /// Containers and objects within each other.
+  /// Containers and objects within each other; less than 254.
   std::size_t depth = 128;
 };
 
@@ -113,29 +116,45 @@ class PickleDocument {
   friend class PickleNode;
   friend class PickleMachine;
 
-  /// `payload` is the value itself, a place in the input, an index of parts_ or an index of growing_.
+  /// `payload` is the value itself, a place in the input or, of what has parts, where they begin in parts_.
   struct Slot {
     PickleKind kind = PickleKind::none;
     bool is_new = false;
     std::uint32_t size = 0;
     std::uint64_t payload = 0;
   };
+  /// Deques, because they grow without a second copy.
+  using Parts = std::deque<std::uint32_t>;
 
-  std::span<const std::uint32_t> children(std::uint32_t id) const;
+  /// The ids of what a node holds, of a dict key after key's value.
+  class Children {
+   public:
+    Children() = default;
+    Children(const Parts& parts, std::uint64_t begin, std::size_t size)
+        : parts_(&parts), begin_(begin), size_(size) {}
+    std::size_t size() const { return size_; }
+    std::uint32_t operator[](std::size_t index) const { return (*parts_)[begin_ + index]; }
+
+   private:
+    const Parts* parts_ = nullptr;
+    std::uint64_t begin_ = 0;
+    std::size_t size_ = 0;
+  };
+
+  Children children(std::uint32_t id) const;
   Result<void> check_graph(std::size_t depth_limit) const;
 
   std::span<const std::byte> input_;
-  std::vector<Slot> slots_;
-  std::vector<std::uint32_t> parts_;  ///< of tuples, globals, objects and persistent ids
-  /// Of lists, sets and, key after key's value, dicts: what grows after it was made.
-  std::vector<std::vector<std::uint32_t>> growing_;
+  std::deque<Slot> slots_;
+  Parts parts_;
   std::uint32_t root_ = 0;
 };
 
 /// The same graph as bytes, with what it shares still shared.
 std::vector<std::byte> encode(const PickleDocument& document, int protocol = 4);
 
-/// "module.name" of a global or of an object's callable, else the name of the kind; for error messages.
+/// "module.name" of a global or of an object's callable, else the name of the kind; for error messages, so
+/// that long names are cut.
 std::string class_name(const PickleNode& node);
 
 }  // namespace troupe::core

@@ -15,6 +15,7 @@ namespace troupe::core {
 class PickleMachine {
  public:
   PickleMachine(std::span<const std::byte> input, const PickleLimits& limits) : limits_(limits) {
+    limits_.nodes = std::min(limits_.nodes, kFewNodes + input.size() / kBytesPerNode);
     document_.input_ = input;
     document_.slots_ = {{PickleKind::none, false, 0, 0},
                         {PickleKind::boolean, false, 0, 0},
@@ -28,6 +29,8 @@ class PickleMachine {
   using Id = std::uint32_t;
   using Op = PickleOpcode;
 
+  static constexpr std::size_t kFewNodes = 4096;
+  static constexpr std::size_t kBytesPerNode = 2;
   // These are shared, because most pickles are full of them.
   static constexpr Id kNone = 0;
   static constexpr Id kFalse = 1;
@@ -57,6 +60,10 @@ class PickleMachine {
   Result<void> push_new(PickleKind kind, std::uint64_t payload, std::uint32_t size = 0);
   Result<Id> make(PickleKind kind, std::uint64_t payload, std::uint32_t size = 0);
   Result<void> growing(PickleKind kind);
+  /// The entries from `first` on become the last parts of a list, set or dict.
+  Result<void> append(Id target, std::size_t first);
+  /// Of an object, with room for items and state.
+  std::uint64_t all_parts_of(Id object);
   /// What may be popped without reaching below the innermost mark.
   std::size_t available() const { return stack_.size() - (marks_.empty() ? 0 : marks_.back()); }
   Result<void> need(std::size_t count) const;
@@ -76,9 +83,9 @@ class PickleMachine {
   PickleDocument document_;
   std::size_t at_ = 0;
   std::size_t opcode_at_ = 0;
-  std::vector<Id> stack_;
-  std::vector<std::size_t> marks_;
-  std::vector<Id> memo_;
+  std::deque<Id> stack_;
+  std::deque<Id> marks_;
+  std::deque<Id> memo_;
 };
 
 Result<PickleDocument> PickleMachine::run() {
@@ -119,7 +126,7 @@ Result<void> PickleMachine::execute(Op op) {
       stack_.push_back(kFalse);
       return {};
     case Op::mark:
-      marks_.push_back(stack_.size());
+      marks_.push_back(static_cast<Id>(stack_.size()));
       return {};
     case Op::pop:
       if (available() > 0) {
@@ -334,7 +341,9 @@ Result<PickleMachine::Id> PickleMachine::line() {
 }
 
 Result<PickleMachine::Id> PickleMachine::make(PickleKind kind, std::uint64_t payload, std::uint32_t size) {
-  if (document_.slots_.size() >= limits_.nodes) return refuse("more than {} values", limits_.nodes);
+  if (document_.slots_.size() >= limits_.nodes) {
+    return refuse("more than {} values in {} bytes", limits_.nodes, document_.input_.size());
+  }
   document_.slots_.push_back({kind, false, size, payload});
   return static_cast<Id>(document_.slots_.size() - 1);
 }
@@ -345,9 +354,7 @@ Result<void> PickleMachine::push_new(PickleKind kind, std::uint64_t payload, std
 }
 
 Result<void> PickleMachine::growing(PickleKind kind) {
-  TRY(push_new(kind, document_.growing_.size()));
-  document_.growing_.emplace_back();
-  return {};
+  return push_new(kind, document_.parts_.size());
 }
 
 Result<void> PickleMachine::need(std::size_t count) const {
@@ -382,7 +389,7 @@ Result<void> PickleMachine::extend(std::size_t first, PickleKind kind) {
   if (kind == PickleKind::dict && (stack_.size() - first) % 2 != 0) return refuse("a key has no value");
   Id target = stack_[first - 1];
   if (document_.slots_[target].kind == PickleKind::object) {
-    const std::size_t place = document_.slots_[target].payload + kItemsPart;
+    const std::size_t place = all_parts_of(target) + kItemsPart;
     if (document_.parts_[place] == kNoPickleNode) {
       TRY(growing(kind));
       document_.parts_[place] = pop();
@@ -392,10 +399,48 @@ Result<void> PickleMachine::extend(std::size_t first, PickleKind kind) {
   if (document_.slots_[target].kind != kind) {
     return refuse("it extends a {}, not a {}", name_of(kind), name_of(document_.slots_[target].kind));
   }
-  auto& items = document_.growing_[document_.slots_[target].payload];
-  items.insert(items.end(), stack_.begin() + static_cast<std::ptrdiff_t>(first), stack_.end());
+  return append(target, first);
+}
+
+Result<void> PickleMachine::append(Id target, std::size_t first) {
+  auto& slot = document_.slots_[target];
+  auto& parts = document_.parts_;
+  const std::uint64_t more = stack_.size() - first;
+  std::uint64_t begin = slot.payload & kBeginMask;
+  std::uint64_t spare = slot.payload >> kBeginBits;
+  if (more > std::numeric_limits<std::uint32_t>::max() - slot.size) return refuse("too many values in one");
+  if (slot.size == 0) begin = parts.size();
+  if (more > spare) {
+    if (begin + slot.size + spare != parts.size()) {
+      // Something else lies behind it. Room for as many again makes moves rare.
+      const std::uint64_t moved = parts.size();
+      for (std::uint64_t i = 0; i < slot.size; ++i) parts.push_back(parts[begin + i]);
+      begin = moved;
+      spare = std::min<std::uint64_t>(more + slot.size, kMostSpare);
+      parts.resize(begin + slot.size + std::max(spare, more), kNoPickleNode);
+      spare = std::max(spare, more);
+    } else {
+      parts.resize(begin + slot.size + more, kNoPickleNode);
+      spare = more;
+    }
+  }
+  for (std::uint64_t i = 0; i < more; ++i) parts[begin + slot.size + i] = stack_[first + i];
   stack_.resize(first);
+  slot.size += static_cast<std::uint32_t>(more);
+  slot.payload = begin | (spare - more) << kBeginBits;
   return {};
+}
+
+std::uint64_t PickleMachine::all_parts_of(Id object) {
+  auto& slot = document_.slots_[object];
+  auto& parts = document_.parts_;
+  if (slot.size == kObjectParts) return slot.payload;
+  const std::uint64_t moved = parts.size();
+  for (std::size_t i = 0; i < kObjectParts; ++i)
+    parts.push_back(i < slot.size ? parts[slot.payload + i] : kNoPickleNode);
+  slot.payload = moved;
+  slot.size = kObjectParts;
+  return moved;
 }
 
 Result<void> PickleMachine::object(bool is_new) {
@@ -403,8 +448,8 @@ Result<void> PickleMachine::object(bool is_new) {
   const Id arguments = pop();
   const Id callable = pop();
   if (document_.slots_[arguments].kind != PickleKind::tuple) return refuse("the arguments must be a tuple");
-  document_.parts_.insert(document_.parts_.end(), {callable, arguments, kNoPickleNode, kNoPickleNode});
-  TRY(push_new(PickleKind::object, document_.parts_.size() - kObjectParts, kObjectParts));
+  document_.parts_.insert(document_.parts_.end(), {callable, arguments});
+  TRY(push_new(PickleKind::object, document_.parts_.size() - kCalledParts, kCalledParts));
   document_.slots_.back().is_new = is_new;
   return {};
 }
@@ -416,7 +461,7 @@ Result<void> PickleMachine::build() {
   if (document_.slots_[target].kind != PickleKind::object) {
     return refuse("a {} takes no state", name_of(document_.slots_[target].kind));
   }
-  Id& place = document_.parts_[document_.slots_[target].payload + kStatePart];
+  Id& place = document_.parts_[all_parts_of(target) + kStatePart];
   if (place != kNoPickleNode) return refuse("the object has its state already");
   place = state;
   return {};

@@ -12,15 +12,31 @@
 namespace troupe::core {
 namespace {
 
-constexpr std::size_t kMaxValues = 1'000'000;
+/// What every allocation takes beyond its bytes, about.
+constexpr std::uint64_t kBlockCost = 16;
 
-/// What _codecs.encode(text, 'latin1') gives: how protocol 2 writes bytes.
-std::optional<Value::Bytes> latin_bytes(const PickleNode& node) {
+/// As JSON, where control characters take six bytes and others at most two.
+std::uint64_t text_cost(std::string_view text) {
+  std::uint64_t cost = kBlockCost;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    cost += byte < 0x20 ? 6 : c == '"' || c == '\\' ? 2 : 1;
+  }
+  return cost;
+}
+
+/// _codecs.encode(text, 'latin1'): how protocol 2 writes bytes.
+bool is_latin(const PickleNode& node) {
   const auto arguments = node.arguments();
-  if (!node.is_object_of("_codecs", "encode") || arguments->size() != 2) return std::nullopt;
-  const auto text = arguments->item(0).as_text();
-  if (!text || arguments->item(1).as_text() != "latin1") return std::nullopt;
+  return node.is_object_of("_codecs", "encode") && arguments->size() == 2 && arguments->item(0).as_text() &&
+         arguments->item(1).as_text() == "latin1";
+}
+
+/// What such a call gives; nothing when the text has a character that is no byte.
+std::optional<Value::Bytes> latin_bytes(const PickleNode& node) {
+  const auto text = node.arguments()->item(0).as_text();
   Value::Bytes bytes;
+  bytes.reserve(text->size());
   for (std::size_t i = 0; i < text->size(); ++i) {
     const auto first = static_cast<std::uint8_t>((*text)[i]);
     if (first < 0x80) {
@@ -36,19 +52,31 @@ std::optional<Value::Bytes> latin_bytes(const PickleNode& node) {
 
 class Decoder {
  public:
+  explicit Decoder(ValueBudget& budget) : budget_(budget) {}
   Result<Value> decode(const PickleNode& node, const Trail& at);
 
  private:
   Result<Value::List> decode_items(const PickleNode& node, const Trail& at);
   Result<Value> decode_map(const PickleNode& dict, const Trail& at);
   Result<Value> decode_object(const PickleNode& node, const Trail& at);
+  Result<void> spend(std::uint64_t bytes, const Trail& at);
 
-  std::size_t values_ = 0;
+  ValueBudget& budget_;  ///< a list or dict pays for all that it holds before there is memory for it
 };
 
+Result<void> Decoder::spend(std::uint64_t bytes, const Trail& at) {
+  if (bytes > budget_.bytes) {
+    budget_.bytes = 0;
+    return fail(Errc::corrupt, "plain data: {} is beyond the memory that values of such files may take",
+                to_string(at));
+  }
+  budget_.bytes -= bytes;
+  return {};
+}
+
 Result<Value> Decoder::decode(const PickleNode& node, const Trail& at) {
-  if (++values_ > kMaxValues || at.depth() > kMaxValueDepth) {
-    return fail(Errc::corrupt, "plain data: more than {} values or {} levels", kMaxValues, kMaxValueDepth);
+  if (at.depth() > kMaxValueDepth) {
+    return fail(Errc::corrupt, "plain data: more than {} levels", kMaxValueDepth);
   }
   switch (node.kind()) {
     case PickleKind::none:
@@ -60,9 +88,11 @@ Result<Value> Decoder::decode(const PickleNode& node, const Trail& at) {
     case PickleKind::real:
       return Value(*node.as_real());
     case PickleKind::text:
+      TRY(spend(text_cost(*node.as_text()), at));
       return Value(*node.as_text());
     case PickleKind::bytes: {
       const auto bytes = *node.as_bytes();
+      TRY(spend(kBlockCost + 2 * bytes.size(), at));
       return Value(Value::Bytes(bytes.begin(), bytes.end()));
     }
     case PickleKind::list:
@@ -79,7 +109,9 @@ Result<Value> Decoder::decode(const PickleNode& node, const Trail& at) {
 }
 
 Result<Value::List> Decoder::decode_items(const PickleNode& node, const Trail& at) {
+  TRY(spend(kBlockCost + sizeof(Value) * node.size(), at));
   Value::List items;
+  items.reserve(node.size());
   for (std::size_t i = 0; i < node.size(); ++i) {
     items.push_back(TRY(decode(node.item(i), Trail(at, static_cast<std::int64_t>(i)))));
   }
@@ -87,13 +119,17 @@ Result<Value::List> Decoder::decode_items(const PickleNode& node, const Trail& a
 }
 
 Result<Value> Decoder::decode_map(const PickleNode& dict, const Trail& at) {
+  // With the order that looks for keys that come twice.
+  TRY(spend(kBlockCost + (sizeof(Value::Entry) + sizeof(void*)) * dict.size(), at));
   std::vector<Value::Entry> entries;
+  entries.reserve(dict.size());
   for (std::size_t i = 0; i < dict.size(); ++i) {
     const PickleNode node = dict.key(i);
     if (!node.as_text() && !node.as_integer()) {
       return fail(Errc::unavailable, "plain data: a key of the dict at {} is a {}, not a str or int",
                   to_string(at), class_name(node));
     }
+    if (node.as_text()) TRY(spend(text_cost(*node.as_text()), at));
     Key key = node.as_text() ? Key(std::string(*node.as_text())) : Key(*node.as_integer());
     Value value = TRY(decode(dict.value(i), Trail(at, key)));
     entries.push_back({std::move(key), std::move(value)});
@@ -102,7 +138,10 @@ Result<Value> Decoder::decode_map(const PickleNode& dict, const Trail& at) {
 }
 
 Result<Value> Decoder::decode_object(const PickleNode& node, const Trail& at) {
-  if (auto bytes = latin_bytes(node)) return Value(std::move(*bytes));
+  if (is_latin(node)) {
+    TRY(spend(kBlockCost + 2 * node.arguments()->item(0).as_text()->size(), at));
+    if (auto bytes = latin_bytes(node)) return Value(std::move(*bytes));
+  }
   const bool bare = !node.state() && !node.is_new();
   const PickleNode arguments = *node.arguments();
   if (bare && node.is_object_of("collections", "OrderedDict") && arguments.size() == 0) {
@@ -211,13 +250,18 @@ Result<void> Encoder::encode_map(const Value::Map& map, const Trail& at) {
 
 }  // namespace
 
-Result<Value> value_from_pickle(const PickleNode& node) {
-  return Decoder().decode(node, Trail{});
+Result<Value> value_from_pickle(const PickleNode& node, ValueBudget& budget) {
+  return Decoder(budget).decode(node, Trail{});
+}
+
+Result<Value> parse_torch_value(std::span<const std::byte> archive, ValueBudget& budget) {
+  const TorchArchive opened = TRY(TorchArchive::open(archive));
+  return value_from_pickle(opened.object.root(), budget);
 }
 
 Result<Value> parse_torch_value(std::span<const std::byte> archive) {
-  const TorchArchive opened = TRY(TorchArchive::open(archive));
-  return value_from_pickle(opened.object.root());
+  ValueBudget budget;
+  return parse_torch_value(archive, budget);
 }
 
 Result<std::vector<std::byte>> encode_torch_value(const Value& value) {

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 
+#include "core/utf8.hpp"
+
 namespace troupe::core {
 namespace {
 
@@ -44,7 +46,7 @@ Result<DType> dtype_from_torch(std::string_view name) {
     if (kNames[i].dtype == name) return static_cast<DType>(i);
   }
   return fail(Errc::unavailable, "torch.{} is no dtype that Troupe has; convert the tensor before saving",
-              name);
+              beginning_of(name));
 }
 
 std::string_view torch_storage_class(DType dtype) noexcept {
@@ -56,7 +58,7 @@ Result<DType> dtype_from_torch_storage(std::string_view name) {
     if (!name.empty() && kNames[i].storage == name) return static_cast<DType>(i);
   }
   return fail(Errc::unavailable, "torch.{} is no storage that Troupe reads; convert the tensor before saving",
-              name);
+              beginning_of(name));
 }
 
 Result<Shape> shape_from_pickle(const PickleNode& node) {

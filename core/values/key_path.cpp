@@ -30,7 +30,14 @@ KeyPath Trail::path() const {
 }
 
 std::string to_string(const Trail& trail) {
-  return to_string(trail.path());
+  // For a message: keys are what others wrote, and 64 long ones fill no screen.
+  constexpr std::size_t kMostBytes = 60;
+  KeyPath path = trail.path();
+  for (Key& key : path) {
+    auto* name = std::get_if<std::string>(&key);
+    if (name != nullptr && name->size() > kMostBytes) name->replace(kMostBytes, std::string::npos, "...");
+  }
+  return to_string(path);
 }
 
 }  // namespace troupe::core

@@ -1,12 +1,17 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <charconv>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "core/values/json_text.hpp"
 #include "core/values/value.hpp"
+#include "core/values/value_text.hpp"
 
 namespace troupe::core {
 namespace {
@@ -56,6 +61,15 @@ std::optional<Value::Bytes> from_base64(std::string_view text) {
   return bytes;
 }
 
+/// Of 16 hexadecimal digits.
+std::optional<double> real_from(std::string_view digits) {
+  std::uint64_t bits = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits, 16);
+  if (digits.size() != 16 || error != std::errc{} || end != digits.data() + digits.size())
+    return std::nullopt;
+  return std::bit_cast<double>(bits);
+}
+
 /// The length of the character that `text` begins with, 0 when it is none.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -84,12 +98,6 @@ Result<void> check_utf8(std::string_view text, const Trail& at) {
   return {};
 }
 
-Json tagged(const char* tag, Json content) {
-  Json result = Json::object();
-  result[tag] = std::move(content);
-  return result;
-}
-
 bool is_plain(const Value::Map& map) {
   for (const auto& entry : map.entries()) {
     const auto* name = std::get_if<std::string>(&entry.key);
@@ -98,185 +106,290 @@ bool is_plain(const Value::Map& map) {
   return true;
 }
 
-Result<Json> write(const Value& value, const Trail& at);
+/// Appends text to what is written already, without a tree of it.
+Result<void> write(const Value& value, const Trail& at, std::string& json);
 
-Result<Json> write_list(const Value::List& items, const Trail& at) {
-  Json result = Json::array();
+Result<void> write_list(const Value::List& items, const Trail& at, std::string& json) {
+  json += '[';
   for (std::size_t i = 0; i < items.size(); ++i) {
-    result.push_back(TRY(write(items[i], Trail(at, static_cast<std::int64_t>(i)))));
+    if (i > 0) json += ',';
+    TRY(write(items[i], Trail(at, static_cast<std::int64_t>(i)), json));
   }
-  return result;
+  json += ']';
+  return {};
 }
 
-Result<Json> write_map(const Value::Map& map, const Trail& at) {
-  const bool plain = is_plain(map);
-  Json result = plain ? Json::object() : Json::array();
+Result<void> write_name(const std::string& name, const Trail& at, std::string& json) {
+  TRY(check_utf8(name, at));
+  append_string(json, name);
+  return {};
+}
+
+/// In the order of the names.
+Result<void> write_plain_map(const Value::Map& map, const Trail& at, std::string& json) {
+  std::vector<const Value::Entry*> entries;
+  entries.reserve(map.size());
+  for (const auto& entry : map.entries()) entries.push_back(&entry);
+  std::sort(entries.begin(), entries.end(), [](const auto* a, const auto* b) { return a->key < b->key; });
+  json += '{';
+  for (const auto* entry : entries) {
+    const Trail here(at, entry->key);
+    if (entry != entries.front()) json += ',';
+    TRY(write_name(std::get<std::string>(entry->key), here, json));
+    json += ':';
+    TRY(write(entry->value, here, json));
+  }
+  json += '}';
+  return {};
+}
+
+Result<void> write_map(const Value::Map& map, const Trail& at, std::string& json) {
+  if (is_plain(map)) return write_plain_map(map, at, json);
+  json += R"({"$map":[)";
+  const char* before = "[";
   for (const auto& [key, value] : map.entries()) {
     const Trail here(at, key);
-    const auto* name = std::get_if<std::string>(&key);
-    if (name != nullptr) TRY(check_utf8(*name, here));
-    Json content = TRY(write(value, here));
-    if (plain) {
-      result[*name] = std::move(content);
+    json += before;
+    if (const auto* name = std::get_if<std::string>(&key)) {
+      TRY(write_name(*name, here, json));
     } else {
-      Json pair = Json::array();
-      pair.push_back(name != nullptr ? Json(*name) : Json(std::get<std::int64_t>(key)));
-      pair.push_back(std::move(content));
-      result.push_back(std::move(pair));
+      json += fmt::to_string(std::get<std::int64_t>(key));
     }
+    json += ',';
+    TRY(write(value, here, json));
+    json += ']';
+    before = ",[";
   }
-  return plain ? std::move(result) : tagged("$map", std::move(result));
+  json += "]}";
+  return {};
 }
 
-Result<Json> write(const Value& value, const Trail& at) {
+Result<void> write(const Value& value, const Trail& at, std::string& json) {
   if (at.depth() > kMaxValueDepth) {
     return fail(Errc::invalid_argument, "a value has more than {} levels: {}; flatten it", kMaxValueDepth,
                 to_string(at));
   }
+  auto out = std::back_inserter(json);
   switch (value.kind()) {
     case Value::Kind::null:
-      return Json(nullptr);
+      json += "null";
+      return {};
     case Value::Kind::boolean:
-      return Json(*value.as_bool());
+      json += *value.as_bool() ? "true" : "false";
+      return {};
     case Value::Kind::integer:
-      return Json(*value.as_int());
+      json += fmt::to_string(*value.as_int());
+      return {};
     case Value::Kind::real:
-      return tagged("$double", fmt::format("{:016x}", std::bit_cast<std::uint64_t>(*value.as_double())));
+      fmt::format_to(out, R"({{"$double":"{:016x}"}})", std::bit_cast<std::uint64_t>(*value.as_double()));
+      return {};
     case Value::Kind::string:
-      TRY(check_utf8(*value.as_string(), at));
-      return Json(*value.as_string());
+      return write_name(*value.as_string(), at, json);
     case Value::Kind::bytes:
-      return tagged("$bytes", to_base64(*value.as_bytes()));
+      fmt::format_to(out, R"({{"$bytes":"{}"}})", to_base64(*value.as_bytes()));
+      return {};
     case Value::Kind::list:
-      return write_list(*value.as_list(), at);
+      return write_list(*value.as_list(), at, json);
     case Value::Kind::tuple:
-      return tagged("$tuple", TRY(write_list(*value.as_tuple(), at)));
+      json += R"({"$tuple":)";
+      TRY(write_list(*value.as_tuple(), at, json));
+      json += '}';
+      return {};
     case Value::Kind::map:
-      return write_map(*value.as_map(), at);
+      return write_map(*value.as_map(), at, json);
   }
   return fail(Errc::internal, "a value of no known kind at {}", to_string(at));
 }
 
-template <class... Args>
-tl::unexpected<Error> corrupt(const Trail& at, fmt::format_string<Args...> format, Args&&... args) {
-  return fail(Errc::corrupt, "the stored value at {} is damaged or from a newer version: {}", to_string(at),
-              fmt::format(format, std::forward<Args>(args)...));
-}
+/// Takes the events of a JSON parser and makes the value of them, without a tree of the text. What is tagged
+/// is an object first, whose one entry is then looked at.
+class ValueReader {
+ public:
+  explicit ValueReader(std::size_t most_levels) : most_levels_(most_levels) {}
 
-Result<Value> read(const Json& json, const Trail& at);
+  using number_integer_t = Json::number_integer_t;
+  using number_unsigned_t = Json::number_unsigned_t;
+  using number_float_t = Json::number_float_t;
+  using string_t = Json::string_t;
+  using binary_t = Json::binary_t;
 
-Result<Value::List> read_list(const Json& json, const Trail& at) {
-  if (!json.is_array()) return corrupt(at, "expected a list, found {}", json.type_name());
-  Value::List items;
-  items.reserve(json.size());
-  for (const Json& item : json) {
-    items.push_back(TRY(read(item, Trail(at, static_cast<std::int64_t>(items.size())))));
+  bool null() { return add({}, 0); }
+  bool boolean(bool value) { return add(value, 0); }
+  bool number_integer(number_integer_t value) { return add(value, 0); }
+  bool number_unsigned(number_unsigned_t value);
+  bool number_float(number_float_t value, const string_t&) {
+    return refuse("found the number {}, expected {{\"$double\": ...}}", value);
   }
-  return items;
+  bool string(string_t& text) { return add(std::move(text), 0); }
+  bool binary(binary_t&) { return refuse("binary is no JSON"); }
+  bool start_object(std::size_t) { return start(true); }
+  bool key(string_t& name) {
+    frames_.back().key = std::move(name);
+    return true;
+  }
+  bool end_object();
+  bool start_array(std::size_t) { return start(false); }
+  bool end_array();
+  bool parse_error(std::size_t, const std::string&, const Json::exception&) { return false; }
+
+  Result<Value> take(bool parsed);
+
+ private:
+  /// A list or an object that is not over.
+  struct Frame {
+    bool is_object = false;
+    std::size_t levels = 0;  ///< of values within each other, this one included unless it is empty
+    Value::List items;
+    std::vector<Value::Entry> entries;
+    std::string key;
+  };
+
+  bool start(bool is_object);
+  bool add(Value value, std::size_t levels);
+  bool add_tagged(Frame frame);
+  bool add_pairs(Value content, std::size_t levels);
+  std::string place() const;
+  template <class... Args>
+  bool refuse(fmt::format_string<Args...> format, Args&&... args) {
+    failure_ =
+        Result<void>(fail(Errc::corrupt, "the stored value at {} is damaged or from a newer version: {}",
+                          place(), fmt::format(format, std::forward<Args>(args)...)));
+    return false;
+  }
+
+  std::size_t most_levels_;
+  std::vector<Frame> frames_;
+  Value value_;
+  Result<void> failure_;
+};
+
+/// Where the reader stands, as Trail says it; tags are no place.
+std::string ValueReader::place() const {
+  constexpr std::size_t kMostBytes = 60;
+  KeyPath path;
+  for (const auto& frame : frames_) {
+    if (!frame.is_object) path.emplace_back(static_cast<std::int64_t>(frame.items.size()));
+    if (frame.is_object && !frame.key.starts_with('$')) path.emplace_back(frame.key.substr(0, kMostBytes));
+  }
+  return to_string(path);
 }
 
-Result<std::int64_t> read_integer(const Json& json, const Trail& at) {
+bool ValueReader::number_unsigned(number_unsigned_t value) {
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  if (json.is_number_unsigned() && json.get<std::uint64_t>() > kMax) {
-    return corrupt(at, "{} does not fit into 64 bits with a sign", json.get<std::uint64_t>());
+  if (value > kMax) return refuse("{} does not fit into 64 bits with a sign", value);
+  return add(static_cast<std::int64_t>(value), 0);
+}
+
+bool ValueReader::start(bool is_object) {
+  // A level takes three: an object with a tag, its list, and in it a pair.
+  if (frames_.size() > 3 * most_levels_) return refuse("it has more than {} levels", most_levels_);
+  frames_.push_back({is_object, 0, {}, {}, {}});
+  return true;
+}
+
+bool ValueReader::add(Value value, std::size_t levels) {
+  // The list and the pairs of a tag that is not over are no levels of their own.
+  const std::size_t most = frames_.empty() ? most_levels_ : most_levels_ + 2;
+  if (levels > most) return refuse("it has more than {} levels", most_levels_);
+  if (frames_.empty()) {
+    value_ = std::move(value);
+    return true;
   }
-  return json.get<std::int64_t>();
-}
-
-Result<Value> read_double(const Json& json, const Trail& at) {
-  const auto* text = json.get_ptr<const std::string*>();
-  std::uint64_t bits = 0;
-  if (text == nullptr || text->size() != 16) return corrupt(at, "\"$double\" takes 16 hex digits");
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), bits, 16);
-  if (error != std::errc{} || end != text->data() + text->size()) {
-    return corrupt(at, "\"$double\" takes 16 hex digits, found \"{}\"", *text);
+  auto& frame = frames_.back();
+  frame.levels = std::max(frame.levels, levels + 1);
+  if (frame.is_object) {
+    frame.entries.push_back({Key(std::move(frame.key)), std::move(value)});
+  } else {
+    frame.items.push_back(std::move(value));
   }
-  return Value(std::bit_cast<double>(bits));
+  return true;
 }
 
-Result<Value> read_bytes(const Json& json, const Trail& at) {
-  const auto* text = json.get_ptr<const std::string*>();
-  auto bytes = text != nullptr ? from_base64(*text) : std::nullopt;
-  if (!bytes) return corrupt(at, "\"$bytes\" takes base64 with padding");
-  return Value(*std::move(bytes));
+bool ValueReader::end_array() {
+  Frame frame = std::move(frames_.back());
+  frames_.pop_back();
+  return add(std::move(frame.items), frame.levels);
 }
 
-Result<Value> read_pairs(const Json& json, const Trail& at) {
-  if (!json.is_array()) return corrupt(at, "\"$map\" takes a list of pairs, found {}", json.type_name());
+bool ValueReader::end_object() {
+  Frame frame = std::move(frames_.back());
+  frames_.pop_back();
+  for (const auto& entry : frame.entries) {
+    const auto& name = std::get<std::string>(entry.key);
+    if (!name.starts_with('$')) continue;
+    if (frame.entries.size() == 1) return add_tagged(std::move(frame));
+    return refuse("the tag \"{}\" stands next to {} other names", name, frame.entries.size() - 1);
+  }
+  auto map = Value::Map::from_entries(std::move(frame.entries));
+  if (!map) return refuse("{}", map.error().message);
+  return add(*std::move(map), frame.levels);
+}
+
+bool ValueReader::add_tagged(Frame frame) {
+  const auto& tag = std::get<std::string>(frame.entries.front().key);
+  Value& content = frame.entries.front().value;
+  const std::size_t levels = frame.levels - 1;
+  if (tag == "$tuple") {
+    if (content.as_list() == nullptr) return refuse("expected a list, found {}", content.type_name());
+    return add(Value::tuple(std::move(*content.as_list())), levels);
+  }
+  if (tag == "$map") return add_pairs(std::move(content), levels);
+  if (tag == "$bytes") {
+    auto bytes = content.as_string() != nullptr ? from_base64(*content.as_string()) : std::nullopt;
+    return bytes ? add(*std::move(bytes), 0) : refuse("\"$bytes\" takes base64 with padding");
+  }
+  if (tag == "$double") {
+    const auto real = content.as_string() != nullptr ? real_from(*content.as_string()) : std::nullopt;
+    return real ? add(*real, 0) : refuse("\"$double\" takes 16 hex digits");
+  }
+  return refuse("unknown tag \"{}\"", tag);
+}
+
+bool ValueReader::add_pairs(Value content, std::size_t levels) {
+  if (content.as_list() == nullptr)
+    return refuse("\"$map\" takes a list of pairs, found {}", content.type_name());
   std::vector<Value::Entry> entries;
-  entries.reserve(json.size());
-  for (const Json& pair : json) {
-    if (!pair.is_array() || pair.size() != 2) return corrupt(at, "\"$map\" takes pairs of key and value");
-    Key key;
-    if (const auto* name = pair[0].get_ptr<const std::string*>()) {
-      key = *name;
-    } else if (pair[0].is_number_integer()) {
-      key = TRY(read_integer(pair[0], at));
-    } else {
-      return corrupt(at, "a key is a string or an integer, found {}", pair[0].type_name());
-    }
-    Value value = TRY(read(pair[1], Trail(at, key)));
-    entries.push_back({std::move(key), std::move(value)});
+  entries.reserve(content.as_list()->size());
+  for (Value& item : *content.as_list()) {
+    auto* pair = item.as_list();
+    if (pair == nullptr || pair->size() != 2) return refuse("\"$map\" takes pairs of key and value");
+    const Value& key = pair->front();
+    if (key.as_string() == nullptr && !key.as_int())
+      return refuse("a key is a string or an integer, found {}", key.type_name());
+    entries.push_back({key.as_int() ? Key(*key.as_int()) : Key(*key.as_string()), std::move(pair->back())});
   }
   auto map = Value::Map::from_entries(std::move(entries));
-  if (!map) return corrupt(at, "{}", map.error().message);
-  return Value(*std::move(map));
+  if (!map) return refuse("{}", map.error().message);
+  // The list and its pairs are one level of the map.
+  return add(*std::move(map), std::max<std::size_t>(levels, 1) - 1);
 }
 
-Result<Value> read_tagged(const std::string& tag, const Json& content, const Trail& at) {
-  if (tag == "$tuple") return Value::tuple(TRY(read_list(content, at)));
-  if (tag == "$map") return read_pairs(content, at);
-  if (tag == "$bytes") return read_bytes(content, at);
-  if (tag == "$double") return read_double(content, at);
-  return corrupt(at, "unknown tag \"{}\"", tag);
-}
-
-Result<Value> read_object(const Json& json, const Trail& at) {
-  std::vector<Value::Entry> entries;
-  entries.reserve(json.size());
-  for (const auto& [name, content] : json.items()) {
-    if (name.starts_with('$')) {
-      if (json.size() == 1) return read_tagged(name, content, at);
-      return corrupt(at, "the tag \"{}\" stands next to {} other names", name, json.size() - 1);
-    }
-    Key key(name);
-    Value value = TRY(read(content, Trail(at, key)));
-    entries.push_back({std::move(key), std::move(value)});
-  }
-  return Value(TRY(Value::Map::from_entries(std::move(entries))));
-}
-
-Result<Value> read(const Json& json, const Trail& at) {
-  if (at.depth() > kMaxValueDepth) return corrupt(at, "it has more than {} levels", kMaxValueDepth);
-  switch (json.type()) {
-    case Json::value_t::null:
-      return Value();
-    case Json::value_t::boolean:
-      return Value(json.get<bool>());
-    case Json::value_t::number_integer:
-    case Json::value_t::number_unsigned:
-      return Value(TRY(read_integer(json, at)));
-    case Json::value_t::string:
-      return Value(json.get_ref<const std::string&>());
-    case Json::value_t::array:
-      return Value(TRY(read_list(json, at)));
-    case Json::value_t::object:
-      return read_object(json, at);
-    case Json::value_t::number_float:
-      return corrupt(at, "found the number {}, expected {{\"$double\": ...}}", json.get<double>());
-    default:
-      return corrupt(at, "{} is no JSON type", json.type_name());
-  }
+Result<Value> ValueReader::take(bool parsed) {
+  TRY(std::move(failure_));
+  if (!parsed) return fail(Errc::corrupt, "values do not parse: this is no JSON");
+  return std::move(value_);
 }
 
 }  // namespace
 
+Result<std::string> value_text(const Value& value) {
+  std::string json;
+  TRY(write(value, Trail(), json));
+  return json;
+}
+
+Result<Value> parse_value(std::string_view text, std::size_t most_levels) {
+  ValueReader reader(most_levels);
+  const bool parsed = Json::sax_parse(text, &reader);
+  return reader.take(parsed);
+}
+
 Result<Json> to_json(const Value& value) {
-  return write(value, Trail());
+  return Json::parse(TRY(value_text(value)));
 }
 
 Result<Value> value_from_json(const Json& json) {
-  return read(json, Trail());
+  return parse_value(json.dump());
 }
 
 }  // namespace troupe::core

@@ -23,15 +23,15 @@ std::uint64_t resident_bytes() {
 
 }  // namespace
 
-ChildEnd run_in_child(const std::function<int()>& code, unsigned cpu_seconds) {
+ChildEnd run_in_child(const std::function<int()>& code, ChildLimits limits) {
   const auto before = resident_bytes();
   const pid_t child = ::fork();
   if (child == 0) {
-    const rlimit limit{cpu_seconds, cpu_seconds};
+    const rlimit limit{limits.cpu_seconds, limits.cpu_seconds + 1};
     ::setrlimit(RLIMIT_CPU, &limit);
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
-    ::alarm(2 * cpu_seconds);
+    ::alarm(limits.seconds);
     ::_exit(code());
   }
   int status = 0;

@@ -11,10 +11,16 @@ struct ChildEnd {
   std::uint64_t grown_bytes = 0;
 };
 
-/// Runs code in a forked child, which leaves with what the code returns. A child that computes for more than
-/// `cpu_seconds` is killed by SIGXCPU, one that waits for what never comes by SIGALRM after twice as long. No
-/// other thread of this process may be at work.
-ChildEnd run_in_child(const std::function<int()>& code, unsigned cpu_seconds = 60);
+/// What a child may take: beyond the first SIGXCPU kills it, beyond the second, as when it waits for what
+/// never comes, SIGALRM.
+struct ChildLimits {
+  unsigned cpu_seconds = 60;
+  unsigned seconds = 100;
+};
+
+/// Runs code in a forked child, which leaves with what the code returns. No other thread of this process may
+/// be at work.
+ChildEnd run_in_child(const std::function<int()>& code, ChildLimits limits = {});
 
 /// Sanitizers take memory of their own, so that there is nothing to measure.
 bool is_sanitized();

@@ -25,6 +25,7 @@ void add_show(CLI::App& checkpoint, int& exit_code) {
   struct Arguments {
     std::string path, tensor;
     bool json = false;
+    actors::Links links = actors::Links::refuse;
   };
   auto* command = checkpoint.add_subcommand("show", "What is in a checkpoint; also in one of PyTorch");
   const auto arguments = std::make_shared<Arguments>();  // owned by the command's callback
@@ -33,13 +34,14 @@ void add_show(CLI::App& checkpoint, int& exit_code) {
       ->required();
   command->add_option("--tensor", arguments->tensor, "Only this one, with a map of who holds which part");
   command->add_flag("--json", arguments->json, "Print JSON");
+  add_follow_links(*command, arguments->links);
   command->footer(
       "Examples:\n"
       "  troupe checkpoint show run/checkpoints\n"
       "  troupe checkpoint show run/checkpoints/step_00000200 --tensor blocks.0.attention.weight");
   command->callback([arguments, command, &exit_code] {
     exit_code = print_outcome("show", [&]() -> Result<Outcome> {
-      const auto source = TRY(open_source(arguments->path));
+      const auto source = TRY(open_source(arguments->path, arguments->links));
       if (command->count("--tensor") > 0)
         return Outcome{TRY(arguments->json ? show_tensor_json(source, arguments->tensor)
                                            : show_tensor_text(source, arguments->tensor))};
@@ -54,12 +56,14 @@ void add_verify(CLI::App& checkpoint, int& exit_code) {
     std::string path;
     bool quick = false;
     bool json = false;
+    actors::Links links = actors::Links::refuse;
   };
   auto* command = checkpoint.add_subcommand("verify", "Hold every byte against its hash");
   const auto arguments = std::make_shared<Arguments>();  // owned by the command's callback
   command->add_option("PATH", arguments->path, "A checkpoint, or a directory of them: then all")->required();
   command->add_flag("--quick", arguments->quick, "Only the manifest and the sizes of the files");
   command->add_flag("--json", arguments->json, "Print JSON");
+  add_follow_links(*command, arguments->links);
   command->footer(
       "Exits with 0 when all are good, 1 when one is damaged, 2 when there is none.\n"
       "Examples:\n"
@@ -67,7 +71,7 @@ void add_verify(CLI::App& checkpoint, int& exit_code) {
       "  troupe checkpoint verify --quick run/checkpoints/step_00000200");
   command->callback([arguments, &exit_code] {
     exit_code = print_outcome("verify", [&]() -> Result<Outcome> {
-      const auto verdicts = TRY(verify(arguments->path, arguments->quick));
+      const auto verdicts = TRY(verify(arguments->path, arguments->quick, arguments->links));
       bool good = true;
       for (const auto& verdict : verdicts) good = good && verdict.is_good();
       return Outcome{arguments->json ? verdicts_json(verdicts, arguments->quick)
@@ -83,6 +87,7 @@ void add_diff(CLI::App& checkpoint, int& exit_code) {
     std::vector<std::string> rename;
     bool weights_only = false;
     bool json = false;
+    actors::Links links = actors::Links::refuse;
   };
   auto* command = checkpoint.add_subcommand("diff", "What two checkpoints do not have in common");
   const auto arguments = std::make_shared<Arguments>();  // owned by the command's callback
@@ -93,6 +98,7 @@ void add_diff(CLI::App& checkpoint, int& exit_code) {
       ->allow_extra_args(false);
   command->add_flag("--weights-only", arguments->weights_only, "Leave out names that begin with optimizer.");
   command->add_flag("--json", arguments->json, "Print JSON");
+  add_follow_links(*command, arguments->links);
   command->footer(
       "Tensors are compared bit by bit, however they are sharded. Exits with 0 when the two are equal, 1 "
       "when\n"
@@ -102,8 +108,8 @@ void add_diff(CLI::App& checkpoint, int& exit_code) {
       "  troupe checkpoint diff run/checkpoints model --weights-only");
   command->callback([arguments, &exit_code] {
     exit_code = print_outcome("diff", kTrouble, [&]() -> Result<Outcome> {
-      auto left = TRY(open_source(arguments->left));
-      auto right = TRY(open_source(arguments->right));
+      auto left = TRY(open_source(arguments->left, arguments->links));
+      auto right = TRY(open_source(arguments->right, arguments->links));
       TRY(rename_tensors(right.manifest, arguments->rename));
       if (arguments->weights_only) {
         keep_weights_only(left.manifest);

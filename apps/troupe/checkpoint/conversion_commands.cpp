@@ -94,10 +94,11 @@ struct ImportArguments {
   bool has_step = false;
   std::vector<std::string> rename;
   bool json = false;
+  actors::Links links = actors::Links::refuse;
 };
 
 Result<Outcome> import_checkpoint(const ImportArguments& arguments) {
-  auto source = TRY(open_foreign(arguments.from, true));
+  auto source = TRY(open_foreign(arguments.from, true, arguments.links));
   say_left_out(source);
   TRY(rename_tensors(source.manifest, arguments.rename));
   if (source.manifest.tensors.empty())
@@ -123,6 +124,7 @@ struct ExportArguments {
   bool with_optimizer = false;
   bool skip_verify = false;
   bool json = false;
+  actors::Links links = actors::Links::refuse;
 };
 
 Result<Exported> export_as(const Source& source, const ExportArguments& arguments) {
@@ -144,7 +146,7 @@ Result<Exported> export_as(const Source& source, const ExportArguments& argument
 }
 
 Result<Outcome> export_checkpoint(const ExportArguments& arguments) {
-  auto source = TRY(open_source(arguments.from));
+  auto source = TRY(open_source(arguments.from, arguments.links));
   const bool is_model = arguments.target == "huggingface";
   if (arguments.weights_only || (is_model && !arguments.with_optimizer)) keep_weights_only(source.manifest);
   TRY(rename_tensors(source.manifest, arguments.rename));
@@ -178,6 +180,7 @@ void add_reshard(CLI::App& checkpoint, int& exit_code) {
     Sharding sharding;
     bool skip_verify = false;
     bool json = false;
+    actors::Links links = actors::Links::refuse;
   };
   const auto arguments = std::make_shared<Arguments>();  // owned by the command's callback
   auto* command = checkpoint.add_subcommand("reshard", "Write a checkpoint as another number of ranks would");
@@ -188,6 +191,7 @@ void add_reshard(CLI::App& checkpoint, int& exit_code) {
   command->add_flag("--no-verify", arguments->skip_verify,
                     "Do not hold the bytes against their hashes first");
   command->add_flag("--json", arguments->json, "Print JSON");
+  add_follow_links(*command, arguments->links);
   command->footer(
       "Training resumes on any number of ranks without this; it is for files of another size or number.\n"
       "With zero1 the tensors of each kind of state lie one after the other, by name, and every rank gets "
@@ -197,7 +201,7 @@ void add_reshard(CLI::App& checkpoint, int& exit_code) {
       "  troupe checkpoint reshard run/checkpoints/step_00000200 other/checkpoints --mesh 8");
   command->callback([arguments, &exit_code] {
     exit_code = print_outcome("reshard", [&]() -> Result<Outcome> {
-      const auto source = TRY(open_checkpoint(arguments->from));
+      const auto source = TRY(open_checkpoint(arguments->from, arguments->links));
       TRY(verify_first(source, arguments->skip_verify));
       const auto& sharding = arguments->sharding;
       const auto written =
@@ -221,6 +225,7 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
       ->allow_extra_args(false);
   add_sharding(*command, arguments->sharding);
   command->add_flag("--json", arguments->json, "Print JSON");
+  add_follow_links(*command, arguments->links);
   command->footer(
       "Pickles are read as data: nothing in them is executed. Values that are no plain data are listed and\n"
       "left out.\n"
@@ -255,6 +260,7 @@ void add_export(CLI::App& checkpoint, int& exit_code) {
   command->add_flag("--no-verify", arguments->skip_verify,
                     "Do not hold the bytes against their hashes first");
   command->add_flag("--json", arguments->json, "Print JSON");
+  add_follow_links(*command, arguments->links);
   command->footer(
       "Examples:\n"
       "  troupe checkpoint export run/checkpoints dcp_directory --to dcp\n"

@@ -4,14 +4,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <optional>
-#include <set>
+#include <span>
 #include <utility>
 
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/mapped_file.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
-#include "core/checkpoint/values_text.hpp"
+#include "apps/troupe/checkpoint/text.hpp"
 #include "core/interop/dcp_metadata.hpp"
 #include "core/interop/plain_data.hpp"
 
@@ -39,76 +41,110 @@ std::optional<core::Shape> shape_from(const Value* value) {
   return shape;
 }
 
-/// Puts a value at its path; false when something else is in the way.
-bool place(Value::Map& map, std::span<const core::Key> path, Value value) {
-  if (path.size() == 1) {
-    if (map.find(path.front()) != nullptr) return false;
-    map.set(path.front(), std::move(value));
+/// Values by their paths, in the order in which they come.
+class ValueTree {
+ public:
+  /// False when something else is in the way.
+  bool put(std::span<const core::Key> path, Value& value) {
+    const auto [place, is_new] = places_.try_emplace(path.front(), entries_.size());
+    if (is_new) {
+      entries_.push_back({path.front(), {}, {}});
+      if (path.size() > 1) entries_.back().inner = std::make_unique<ValueTree>();
+    }
+    auto& entry = entries_[place->second];
+    if (path.size() > 1) return entry.inner && entry.inner->put(path.subspan(1), value);
+    if (!is_new) return false;
+    entry.value = std::move(value);
     return true;
   }
-  if (map.find(path.front()) == nullptr) map.set(path.front(), Value::Map{});
-  auto* inner = map.find(path.front())->as_map();
-  return inner != nullptr && place(*inner, path.subspan(1), std::move(value));
-}
 
-std::optional<core::ManifestObject> object_from(const Value& value) {
-  const auto* map = value.as_map();
+  Value::Map take() {
+    std::vector<Value::Entry> entries;
+    entries.reserve(entries_.size());
+    for (auto& [key, value, inner] : entries_)
+      entries.push_back({std::move(key), inner ? Value(inner->take()) : std::move(value)});
+    return Value::Map::from_entries(std::move(entries)).value();
+  }
+
+ private:
+  struct Entry {
+    core::Key key;
+    Value value;
+    std::unique_ptr<ValueTree> inner;  ///< instead of the value
+  };
+  std::map<core::Key, std::size_t> places_;
+  std::vector<Entry> entries_;
+};
+
+std::optional<core::ManifestObject> object_from(Value& value) {
+  auto* map = value.as_map();
   if (map == nullptr) return std::nullopt;
   const auto* key = map->find("key");
-  const auto* content = map->find("value");
+  auto* content = map->find("value");
   auto grid = shape_from(map->find("grid"));
   auto cell = shape_from(map->find("cell"));
   if (key == nullptr || key->as_string() == nullptr || content == nullptr || !grid || !cell)
     return std::nullopt;
-  return core::ManifestObject{*key->as_string(), std::move(*grid), std::move(*cell), *content};
+  return core::ManifestObject{*key->as_string(), std::move(*grid), std::move(*cell), std::move(*content)};
 }
 
-/// What dcp_values_of() made.
-bool take_own_values(const Value& value, core::Manifest& manifest) {
-  const auto* map = value.as_map();
+/// What dcp_values_of() made; it is moved from when it is that.
+bool take_own_values(Value& value, core::Manifest& manifest) {
+  auto* map = value.as_map();
   const auto* step = map != nullptr ? map->find("step") : nullptr;
-  const auto* common = map != nullptr ? map->find("common") : nullptr;
-  const auto* topology = map != nullptr ? map->find("topology") : nullptr;
-  const auto* objects = map != nullptr ? map->find("objects") : nullptr;
+  auto* common = map != nullptr ? map->find("common") : nullptr;
+  auto* topology = map != nullptr ? map->find("topology") : nullptr;
+  auto* objects = map != nullptr ? map->find("objects") : nullptr;
   if (step == nullptr || !step->as_int() || *step->as_int() < 0 || common == nullptr || topology == nullptr ||
       objects == nullptr || objects->as_list() == nullptr)
     return false;
   std::vector<core::ManifestObject> cells;
-  for (const auto& item : *objects->as_list()) {
+  for (auto& item : *objects->as_list()) {
     auto object = object_from(item);
     if (!object) return false;
     cells.push_back(std::move(*object));
   }
   manifest.step = core::Step{*step->as_int()};
-  manifest.common = *common;
-  manifest.topology = *topology;
+  manifest.common = std::move(*common);
+  manifest.topology = std::move(*topology);
   manifest.objects = std::move(cells);
   return true;
 }
 
-/// Whether a manifest can hold the value, so many levels down.
-Result<void> check_storable(const Value& value, std::size_t levels) {
-  Value wrapped = value;
-  for (std::size_t i = 0; i < levels; ++i) wrapped = Value::List{std::move(wrapped)};
-  TRY(core::value_text(wrapped));
-  return {};
+/// Containers within each other, without the innermost empty one.
+std::size_t levels_of(const Value& value) {
+  std::size_t levels = 0;
+  const auto look = [&](const Value& inner) { levels = std::max(levels, 1 + levels_of(inner)); };
+  if (const auto* map = value.as_map()) {
+    for (const auto& entry : map->entries()) look(entry.value);
+  }
+  const auto* items = value.as_list() != nullptr ? value.as_list() : value.as_tuple();
+  if (items != nullptr) std::for_each(items->begin(), items->end(), look);
+  return levels;
 }
+
+/// What values may take whatever the size of the files: a million small ones.
+constexpr std::uint64_t kValueBytes = std::uint64_t{48} << 20;
+constexpr std::uint64_t kValueBytesPerByte = 4;
+constexpr std::size_t kReasonColumns = 300;
 
 class DcpReader {
  public:
-  DcpReader(Source& source, const core::DcpMetadata& metadata, bool check)
-      : source_(source), metadata_(metadata), check_(check) {}
+  DcpReader(Source& source, const actors::PosixStorage& storage, core::DcpMetadata metadata, bool check)
+      : source_(source), storage_(storage), metadata_(std::move(metadata)), check_(check) {}
 
   Result<void> read() {
     TRY(open_files());
-    for (const auto& skipped : metadata_.skipped) source_.left_out.push_back({skipped.key, skipped.reason});
+    for (auto& skipped : metadata_.skipped)
+      source_.left_out.push_back({std::move(skipped.key), std::move(skipped.reason)});
     std::uint64_t bytes = 0;
     for (const auto& tensor : metadata_.tensors) {
       for (const auto& chunk : tensor.chunks) bytes += chunk.place.bytes;
     }
     Meter meter("checking", bytes);
-    for (const auto& tensor : metadata_.tensors) TRY(add_tensor(tensor, meter));
     auto& tensors = source_.manifest.tensors;
+    tensors.reserve(metadata_.tensors.size());
+    for (auto& tensor : metadata_.tensors) TRY(add_tensor(std::exchange(tensor, {}), meter));
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
     const auto twice = std::adjacent_find(tensors.begin(), tensors.end(),
                                           [](const auto& a, const auto& b) { return a.key == b.key; });
@@ -118,13 +154,16 @@ class DcpReader {
 
  private:
   Result<void> open_files() {
-    TRY(core::check_dcp_files(metadata_, [&](const std::string& name) -> std::optional<std::uint64_t> {
-      auto size = source_.storage->size(name);
-      if (!size) return std::nullopt;
-      return *size;
-    }));
+    Result<void> refused;  // what is there and is no file
+    const auto good = core::check_dcp_files(metadata_, [&](const std::string& name) {
+      const auto size = source_.storage->size(name);
+      if (!size && size.error().code != Errc::not_found) refused = Result<void>(tl::unexpected(size.error()));
+      return size ? std::optional(*size) : std::nullopt;
+    });
+    TRY(std::move(refused));
+    TRY(Result<void>(good));
     for (const auto& name : metadata_.files) {
-      files_.push_back(TRY(MappedFile::open((std::filesystem::path(source_.path) / name).string())));
+      files_.push_back(TRY(MappedFile::open(storage_, name)));
       source_.manifest.files.push_back({name, files_.back().bytes().size(), 0, 0});
     }
     return {};
@@ -139,6 +178,7 @@ class DcpReader {
 
   Result<void> add_tensor(const core::DcpTensor& tensor, Meter& meter) {
     core::ManifestTensor described{tensor.key, tensor.dtype, tensor.shape, {}};
+    described.shards.reserve(tensor.chunks.size());
     for (const auto& chunk : tensor.chunks) {
       const auto bytes = TRY(bytes_at(chunk.place));
       auto elements = core::dcp_chunk_elements(tensor, chunk, bytes, check_);
@@ -158,25 +198,35 @@ class DcpReader {
   }
 
   Result<void> add_items() {
-    Value::Map trainer;
-    for (const auto& item : metadata_.items) {
-      auto value = core::parse_torch_value(TRY(bytes_at(item.place)));
+    core::ValueBudget budget{kValueBytes};
+    for (const auto& item : metadata_.items) budget.bytes += kValueBytesPerByte * item.place.bytes;
+    ValueTree trainer;
+    for (auto& item : metadata_.items) {
+      const auto bytes = TRY(bytes_at(item.place));
+      auto value = core::parse_torch_value(bytes, budget);
+      files_[item.place.file].release(bytes);
       if (!value) {
-        source_.left_out.push_back({item.key, value.error().message});
+        leave_out(item, value.error().message);
       } else if (item.key == kDcpValuesKey && take_own_values(*value, source_.manifest)) {
         source_.has_values = true;
-      } else if (auto good = check_storable(*value, item.path.size() + 2); !good) {
-        source_.left_out.push_back({item.key, good.error().message});
-      } else if (item.path.empty() || !place(trainer, item.path, *value)) {
-        trainer.set(item.key, std::move(*value));
+      } else if (levels_of(*value) + item.path.size() + 2 > core::kMaxValueDepth) {
+        leave_out(item, fmt::format("it has more than {} levels", core::kMaxValueDepth));
+      } else if (item.path.empty() || !trainer.put(item.path, *value)) {
+        const core::Key name = item.key;
+        if (!trainer.put({&name, 1}, *value)) leave_out(item, "another value has its name");
       }
     }
-    if (!source_.has_values) source_.manifest.common = std::move(trainer);
+    if (!source_.has_values) source_.manifest.common = trainer.take();
     return {};
   }
 
+  void leave_out(core::DcpItem& item, std::string reason) {
+    source_.left_out.push_back({std::move(item.key), shortened(std::move(reason), kReasonColumns)});
+  }
+
   Source& source_;
-  const core::DcpMetadata& metadata_;
+  const actors::PosixStorage& storage_;
+  core::DcpMetadata metadata_;
   bool check_;
   std::vector<MappedFile> files_;
 };
@@ -198,13 +248,16 @@ Value dcp_values_of(const core::Manifest& manifest) {
                     {"objects", std::move(objects)}};
 }
 
-Result<Source> open_dcp(const std::string& directory, bool check) {
-  Source source{SourceForm::dcp, directory, TRY(actors::PosixStorage::open(directory)), {}, false, {}};
+Result<Source> open_dcp(const std::string& directory, bool check, actors::Links links) {
+  auto storage = TRY(actors::PosixStorage::open(directory, links));
   const auto path = std::filesystem::path(directory) / core::kDcpMetadataName;
-  const auto file = TRY(MappedFile::open(path.string()));
+  const auto file = TRY(MappedFile::open(*storage, std::string(core::kDcpMetadataName)));
   auto metadata = core::parse_dcp_metadata(file.bytes());
   if (!metadata) return core::fail(metadata.error().code, "{}: {}", path.string(), metadata.error().message);
-  TRY(DcpReader(source, *metadata, check).read());
+  file.release(file.bytes());
+  const auto& files = *storage;
+  Source source{SourceForm::dcp, directory, std::move(storage), {}, false, {}};
+  TRY(DcpReader(source, files, std::move(*metadata), check).read());
   return source;
 }
 

@@ -9,7 +9,7 @@
 
 namespace troupe::apps {
 
-core::Result<Source> open_foreign(const std::string& path, bool check) {
+core::Result<Source> open_foreign(const std::string& path, bool check, actors::Links links) {
   namespace fs = std::filesystem;
   std::error_code error;
   const auto status = fs::status(path, error);
@@ -17,8 +17,8 @@ core::Result<Source> open_foreign(const std::string& path, bool check) {
     return open_safetensors_file(path);
   }
   if (status.type() == fs::file_type::directory) {
-    if (fs::exists(fs::path(path) / core::kDcpMetadataName, error)) return open_dcp(path, check);
-    if (holds_safetensors(path)) return open_safetensors(path);
+    if (fs::exists(fs::path(path) / core::kDcpMetadataName, error)) return open_dcp(path, check, links);
+    if (holds_safetensors(path)) return open_safetensors(path, links);
   }
   return core::fail(core::Errc::not_found,
                     "{} is no checkpoint of PyTorch or Hugging Face: expected a directory with {} or with "

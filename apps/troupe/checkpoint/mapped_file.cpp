@@ -1,6 +1,5 @@
 #include "apps/troupe/checkpoint/mapped_file.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,28 +10,16 @@
 
 namespace troupe::apps {
 
-core::Result<MappedFile> MappedFile::open(const std::string& path) {
-  auto failure = [&path](int error) {
-    return core::fail(error == ENOENT ? core::Errc::not_found : core::Errc::io, "can not read \"{}\": {}",
-                      path, std::generic_category().message(error));
-  };
-  // Opening a pipe would wait for its writer.
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return failure(errno);
+core::Result<MappedFile> MappedFile::open(const actors::PosixStorage& storage, const std::string& name) {
+  const int file = TRY(storage.open_file(name));
   struct stat status {};
-  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(file);
-    return core::fail(core::Errc::invalid_argument, "\"{}\" is no regular file; give the file itself", path);
-  }
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (size == 0) {
-    ::close(file);
-    return MappedFile(std::span<const std::byte>{});
-  }
-  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  const bool known = ::fstat(file, &status) == 0;
+  const auto size = known ? static_cast<std::size_t>(status.st_size) : 0;
+  void* memory = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0) : nullptr;
   const int error = errno;
   ::close(file);
-  if (memory == MAP_FAILED) return failure(error);
+  if (!known || memory == MAP_FAILED)
+    return core::fail(core::Errc::io, "can not map \"{}\": {}", name, std::generic_category().message(error));
   return MappedFile({static_cast<const std::byte*>(memory), size});
 }
 

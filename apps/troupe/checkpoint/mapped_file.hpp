@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/world/storage/posix.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
@@ -13,8 +14,8 @@ namespace troupe::apps {
 /// become shorter meanwhile.
 class MappedFile {
  public:
-  /// Errc::invalid_argument for what is no regular file.
-  static core::Result<MappedFile> open(const std::string& path);
+  /// Errors are those of PosixStorage::open_file().
+  static core::Result<MappedFile> open(const actors::PosixStorage& storage, const std::string& name);
   MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   MappedFile& operator=(MappedFile&&) = delete;
   ~MappedFile();

@@ -20,10 +20,17 @@ core::Result<Outcome> caught(const std::function<core::Result<Outcome>()>& run) 
 
 }  // namespace
 
+void add_follow_links(CLI::App& command, actors::Links& links) {
+  command.add_flag_callback(
+      "--follow-links", [&links] { links = actors::Links::follow; },
+      "Also read files outside of the directory that links in it point at");
+}
+
 int print_outcome(const char* command, int on_damage, const std::function<core::Result<Outcome>()>& run) {
   const auto outcome = caught(run);
   if (outcome) {
-    fmt::print("{}", outcome->text);
+    // Large texts are not copied once more.
+    std::fwrite(outcome->text.data(), 1, outcome->text.size(), stdout);
     return outcome->good ? 0 : kFoundFault;
   }
   fmt::print(stderr, "troupe checkpoint {}: {}\n", command, outcome.error().message);

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 
+#include "actors/world/storage/posix.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
@@ -12,6 +14,9 @@ struct Outcome {
   std::string text;
   bool good = true;
 };
+
+/// Adds --follow-links; without it links below the paths of a command are refused.
+void add_follow_links(CLI::App& command, actors::Links& links);
 
 inline constexpr int kFoundFault = 1;  ///< damage, or a difference
 inline constexpr int kTrouble = 2;

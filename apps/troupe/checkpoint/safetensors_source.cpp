@@ -145,8 +145,8 @@ bool is_file(const std::filesystem::path& path) {
   return std::filesystem::is_regular_file(path, error);
 }
 
-Result<Source> open_in(const std::filesystem::path& directory) {
-  auto storage = TRY(actors::PosixStorage::open(directory.empty() ? "." : directory.string()));
+Result<Source> open_in(const std::filesystem::path& directory, actors::Links links) {
+  auto storage = TRY(actors::PosixStorage::open(directory.string(), links));
   return Source{SourceForm::safetensors, directory.string(), std::move(storage), {}, false, {}};
 }
 
@@ -161,8 +161,8 @@ bool holds_safetensors(const std::string& directory) {
   return is_file(std::filesystem::path(directory) / core::kHuggingFaceIndexName);
 }
 
-Result<Source> open_safetensors(const std::string& directory) {
-  auto source = TRY(open_in(directory));
+Result<Source> open_safetensors(const std::string& directory, actors::Links links) {
+  auto source = TRY(open_in(directory, links));
   if (is_file(std::filesystem::path(directory) / core::kHuggingFaceIndexName))
     return read_indexed(std::move(source));
   Collector collector(source);
@@ -175,10 +175,13 @@ Result<Source> open_safetensors(const std::string& directory) {
 }
 
 Result<Source> open_safetensors_file(const std::string& path) {
-  auto source = TRY(open_in(std::filesystem::path(path).parent_path()));
+  std::error_code error;
+  const auto file = std::filesystem::canonical(path, error);
+  if (error) return core::fail(Errc::io, "can not read {}: {}", path, error.message());
+  auto source = TRY(open_in(file.parent_path(), actors::Links::refuse));
   source.path = path;
   Collector collector(source);
-  TRY(collector.add(std::filesystem::path(path).filename().string(), nullptr));
+  TRY(collector.add(file.filename().string(), nullptr));
   TRY(collector.finish());
   return source;
 }

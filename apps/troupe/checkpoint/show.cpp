@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "apps/troupe/checkpoint/text.hpp"
+#include "core/checkpoint/values_text.hpp"
 #include "core/interop/dcp_metadata.hpp"
 
 namespace troupe::apps {
@@ -73,18 +74,15 @@ void append_table(const core::Manifest& manifest, std::string& text) {
 }
 
 void append_values(const char* title, const core::Value& value, std::string& text) {
-  const auto leaves = value_leaves(value);
+  const auto [leaves, count] = value_leaves(value, kMostValues);
   if (leaves.empty()) return;
-  const auto shown = std::min(leaves.size(), kMostValues);
   std::size_t width = 0;
-  for (std::size_t i = 0; i < shown; ++i)
-    width = std::max(width, std::min<std::size_t>(leaves[i].first.size(), 48));
+  for (const auto& [path, shown] : leaves) width = std::max(width, std::min<std::size_t>(path.size(), 48));
   auto out = std::back_inserter(text);
   fmt::format_to(out, "\n{}\n", title);
-  for (std::size_t i = 0; i < shown; ++i)
-    fmt::format_to(out, "  {:<{}}  {}\n", leaves[i].first, width, shortened(leaves[i].second, 60));
-  if (leaves.size() > kMostValues)
-    fmt::format_to(out, "  ... and {} more; --json has all\n", leaves.size() - kMostValues);
+  for (const auto& [path, shown] : leaves) fmt::format_to(out, "  {:<{}}  {}\n", path, width, shown);
+  if (count > leaves.size())
+    fmt::format_to(out, "  ... and {} more; --json has all\n", count - leaves.size());
 }
 
 void append_objects(const core::Manifest& manifest, std::string& text) {
@@ -108,10 +106,6 @@ void append_left_out(const Source& source, std::string& text) {
     text += fmt::format("  {:<32} {}\n", printable(one.key), printable(one.reason));
 }
 
-Result<Json> value_json(const core::Value& value) {
-  return Json(TRY(core::to_json(value)));
-}
-
 Json tensor_json(const core::ManifestTensor& tensor) {
   return {{"key", tensor.key},
           {"dtype", name_of(tensor.dtype)},
@@ -122,6 +116,40 @@ Json tensor_json(const core::ManifestTensor& tensor) {
 
 std::string dumped(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+/// A JSON object that is written member by member, so that there is never a tree of all of it.
+class JsonText {
+ public:
+  void member(const char* name, const Json& json) { raw_member(name, json.dump(-1, ' ', false, kReplace)); }
+  void raw_member(const char* name, std::string_view json) {
+    fmt::format_to(std::back_inserter(text_), "{}\n  \"{}\": {}", before_, name, json);
+    before_ = ",";
+  }
+  /// One item on each line; `write` appends it.
+  template <class Items, class Write>
+  Result<void> list(const char* name, const Items& items, Write&& write) {
+    raw_member(name, "[");
+    const char* before = "\n    ";
+    for (const auto& item : items) {
+      text_ += before;
+      text_ += TRY(write(item));
+      before = ",\n    ";
+    }
+    text_ += items.empty() ? "]" : "\n  ]";
+    return {};
+  }
+  std::string take() { return std::move(text_) + "\n}\n"; }
+
+  static constexpr auto kReplace = Json::error_handler_t::replace;
+
+ private:
+  std::string text_ = "{";
+  const char* before_ = "";
+};
+
+std::string on_one_line(const Json& json) {
+  return json.dump(-1, ' ', false, JsonText::kReplace);
 }
 
 Result<const core::ManifestTensor*> tensor_named(const Source& source, const std::string& key) {
@@ -145,10 +173,10 @@ std::string show_text(const Source& source) {
   const auto written = time_of(source);
   if (!written.empty()) text += fmt::format("{}written {}", source.has_values ? "  " : "", written);
   text += "\n";
-  const auto topology = value_leaves(manifest.topology);
+  const auto topology = value_leaves(manifest.topology, kMostValues).first;
   if (!topology.empty()) text += "saved by:";
   for (std::size_t i = 0; i < topology.size(); ++i)
-    text += fmt::format("{} {} {}", i == 0 ? "" : ",", topology[i].first, shortened(topology[i].second, 60));
+    text += fmt::format("{} {} {}", i == 0 ? "" : ",", topology[i].first, topology[i].second);
   text += topology.empty() ? "\n" : "\n\n";
   append_table(manifest, text);
   append_values("common values", manifest.common, text);
@@ -159,29 +187,31 @@ std::string show_text(const Source& source) {
 
 Result<std::string> show_json(const Source& source) {
   const auto& manifest = source.manifest;
-  Json json{{"path", source.path}, {"form", describe(source.form)}};
-  json["step"] = source.has_values ? Json(manifest.step.value) : Json();
-  json["save"] = manifest.save;
-  json["written"] = time_of(source);
-  json["topology"] = TRY(value_json(manifest.topology));
-  json["common"] = TRY(value_json(manifest.common));
-  json["bytes"] = manifest.tensor_bytes();
-  json["elements"] = elements_of(manifest);
-  json["tensors"] = Json::array();
-  for (const auto& tensor : manifest.tensors) json["tensors"].push_back(tensor_json(tensor));
-  json["files"] = Json::array();
-  for (const auto& file : manifest.files)
-    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}});
-  json["objects"] = Json::array();
-  for (const auto& object : manifest.objects)
-    json["objects"].push_back({{"key", object.key},
-                               {"grid", object.grid},
-                               {"cell", object.cell},
-                               {"value", TRY(value_json(object.value))}});
-  json["left_out"] = Json::array();
-  for (const auto& one : source.left_out)
-    json["left_out"].push_back({{"key", one.key}, {"reason", one.reason}});
-  return dumped(json);
+  JsonText json;
+  json.member("path", source.path);
+  json.member("form", describe(source.form));
+  json.member("step", source.has_values ? Json(manifest.step.value) : Json());
+  json.member("save", manifest.save);
+  json.member("written", time_of(source));
+  json.raw_member("topology", TRY(core::value_text(manifest.topology)));
+  json.raw_member("common", TRY(core::value_text(manifest.common)));
+  json.member("bytes", manifest.tensor_bytes());
+  json.member("elements", elements_of(manifest));
+  using Text = Result<std::string>;
+  TRY(json.list("tensors", manifest.tensors,
+                [](const auto& tensor) -> Text { return on_one_line(tensor_json(tensor)); }));
+  TRY(json.list("files", manifest.files, [](const auto& file) -> Text {
+    return on_one_line({{"name", file.name}, {"bytes", file.bytes}});
+  }));
+  TRY(json.list("objects", manifest.objects, [](const auto& object) -> Text {
+    auto text = on_one_line({{"key", object.key}, {"grid", object.grid}, {"cell", object.cell}});
+    text.pop_back();
+    return text + ",\"value\":" + TRY(core::value_text(object.value)) + "}";
+  }));
+  TRY(json.list("left_out", source.left_out, [](const auto& one) -> Text {
+    return on_one_line({{"key", one.key}, {"reason", one.reason}});
+  }));
+  return json.take();
 }
 
 Result<std::string> show_tensor_text(const Source& source, const std::string& key) {

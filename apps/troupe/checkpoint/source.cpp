@@ -22,14 +22,14 @@ using actors::PosixStorage;
 using core::Errc;
 using core::Result;
 
-Result<Source> open_named(const std::string& path) {
-  Source source{SourceForm::troupe, path, TRY(PosixStorage::open(path)), {}, true, {}};
+Result<Source> open_named(const std::string& path, actors::Links links) {
+  Source source{SourceForm::troupe, path, TRY(PosixStorage::open(path, links)), {}, true, {}};
   source.manifest = TRY(actors::check_quickly(*source.storage, ""));
   return source;
 }
 
-Result<Source> open_newest(const std::string& path) {
-  auto storage = TRY(PosixStorage::open(path));
+Result<Source> open_newest(const std::string& path, actors::Links links) {
+  auto storage = TRY(PosixStorage::open(path, links));
   const auto listed = TRY(actors::list_checkpoints(*storage));
   if (listed.empty()) {
     return core::fail(Errc::not_found,
@@ -39,7 +39,10 @@ Result<Source> open_newest(const std::string& path) {
   }
   for (const auto& checkpoint : listed) {
     const auto inner = (std::filesystem::path(path) / checkpoint.name).string();
-    auto source = open_named(inner);
+    std::error_code error;
+    const bool leads_out = links == actors::Links::refuse && std::filesystem::is_symlink(inner, error);
+    auto source = leads_out ? core::fail(Errc::corrupt, "it is a link; --follow-links reads through it")
+                            : open_named(inner, links);
     if (source) {
       fmt::print(stderr, "{} of {} in {}: {}\n",
                  &checkpoint == &listed.front() ? "the newest" : "the newest whole one", listed.size(), path,
@@ -83,7 +86,7 @@ std::string_view describe(SourceForm form) noexcept {
   return "";
 }
 
-Result<Source> open_checkpoint(const std::string& path) {
+Result<Source> open_checkpoint(const std::string& path, actors::Links links) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found)
@@ -91,18 +94,18 @@ Result<Source> open_checkpoint(const std::string& path) {
   if (status.type() != std::filesystem::file_type::directory)
     return core::fail(Errc::not_found, "{} is not a checkpoint: expected a directory", path);
   const auto manifest = std::filesystem::status(std::filesystem::path(path) / core::kManifestName, error);
-  if (manifest.type() == std::filesystem::file_type::not_found) return open_newest(path);
-  if (manifest.type() == std::filesystem::file_type::regular) return open_named(path);
+  if (manifest.type() == std::filesystem::file_type::not_found) return open_newest(path, links);
+  if (manifest.type() == std::filesystem::file_type::regular) return open_named(path, links);
   return core::fail(Errc::not_found, "{} is not a checkpoint: its {} is no regular file", path,
                     core::kManifestName);
 }
 
-Result<Source> open_source(const std::string& path) {
+Result<Source> open_source(const std::string& path, actors::Links links) {
   if (!holds_checkpoints(path) && !is_unfinished(path)) {
-    auto foreign = open_foreign(path, false);
+    auto foreign = open_foreign(path, false, links);
     if (foreign || foreign.error().code != Errc::not_found) return foreign;
   }
-  return open_checkpoint(path);
+  return open_checkpoint(path, links);
 }
 
 Result<void> rename_tensors(core::Manifest& manifest, std::span<const std::string> rules) {

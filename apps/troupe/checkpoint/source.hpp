@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/world/storage.hpp"
+#include "actors/world/storage/posix.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/result.hpp"
 
@@ -43,15 +44,16 @@ struct Source {
 
 /// A checkpoint of Troupe, or the newest whole one of a directory of them, which is then said on stderr, as
 /// are damaged ones that are passed over. Its files have the right sizes. Errc::not_found for a path that
-/// holds no checkpoint.
-core::Result<Source> open_checkpoint(const std::string& path);
+/// holds no checkpoint. Links below the path are refused unless `links` says otherwise.
+core::Result<Source> open_checkpoint(const std::string& path, actors::Links links = actors::Links::refuse);
 
 /// A foreign checkpoint: a directory, or a single *.safetensors file. Errc::not_found when it is none.
 /// `check` compares the elements of PyTorch's archives with their CRC-32.
-core::Result<Source> open_foreign(const std::string& path, bool check);
+core::Result<Source> open_foreign(const std::string& path, bool check,
+                                  actors::Links links = actors::Links::refuse);
 
 /// Either of them.
-core::Result<Source> open_source(const std::string& path);
+core::Result<Source> open_source(const std::string& path, actors::Links links = actors::Links::refuse);
 
 /// Replaces prefixes of names: rules are "OLD=NEW", and the first that fits counts. Errc::invalid_argument
 /// for a rule without "=" and for two tensors that get one name.

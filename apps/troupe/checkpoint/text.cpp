@@ -12,29 +12,97 @@ namespace {
 
 using core::Value;
 
+constexpr std::size_t kMostPathColumns = 100;
+constexpr std::size_t kMostLeafColumns = 60;
+
 std::string key_text(const core::Key& key) {
   const auto* name = std::get_if<std::string>(&key);
   return name != nullptr ? printable(*name) : fmt::format("{}", std::get<std::int64_t>(key));
 }
 
-std::string items_text(const Value::List& items, const char* open, const char* close) {
-  std::string text = open;
-  for (std::size_t i = 0; i < items.size(); ++i) {
+/// Stops soon after the text has `most` bytes.
+void append_value(const Value& value, std::size_t most, std::string& text);
+
+void append_items(const Value::List& items, std::size_t most, std::string& text) {
+  for (std::size_t i = 0; i < items.size() && text.size() <= most; ++i) {
     if (i > 0) text += ", ";
-    text += value_line(items[i]);
+    append_value(items[i], most, text);
   }
-  return text + close;
 }
 
-void append_leaves(const std::string& path, const Value& value,
-                   std::vector<std::pair<std::string, std::string>>& leaves) {
+void append_map(const Value::Map& map, std::size_t most, std::string& text) {
+  const char* before = "";
+  for (const auto& [key, inner] : map.entries()) {
+    if (text.size() > most) return;
+    text += before;
+    text += core::to_string(key);
+    text += ": ";
+    append_value(inner, most, text);
+    before = ", ";
+  }
+}
+
+void append_value(const Value& value, std::size_t most, std::string& text) {
+  switch (value.kind()) {
+    case Value::Kind::null:
+      text += "null";
+      return;
+    case Value::Kind::boolean:
+      text += *value.as_bool() ? "true" : "false";
+      return;
+    case Value::Kind::integer:
+      text += fmt::to_string(*value.as_int());
+      return;
+    case Value::Kind::real:
+      text += fmt::format("{}", *value.as_double());
+      return;
+    case Value::Kind::string:
+      text += fmt::format("{:?}", std::string_view(*value.as_string()).substr(0, most));
+      return;
+    case Value::Kind::bytes:
+      text += fmt::format("<{} bytes>", value.as_bytes()->size());
+      return;
+    case Value::Kind::list:
+      text += "[";
+      append_items(*value.as_list(), most, text);
+      text += "]";
+      return;
+    case Value::Kind::tuple:
+      text += "(";
+      append_items(*value.as_tuple(), most, text);
+      text += ")";
+      return;
+    case Value::Kind::map:
+      text += "{";
+      append_map(*value.as_map(), most, text);
+      text += "}";
+      return;
+  }
+}
+
+/// The path of the keys that lead to a leaf.
+std::string path_of(const std::vector<const core::Key*>& keys, std::size_t most_columns) {
+  std::string path;
+  for (const auto* key : keys) {
+    if (path.size() > most_columns) break;
+    if (!path.empty()) path += ".";
+    path += shortened(key_text(*key), most_columns);
+  }
+  return shortened(std::move(path), most_columns);
+}
+
+void collect_leaves(const Value& value, std::size_t most, std::vector<const core::Key*>& keys,
+                    Leaves& leaves) {
   const auto* map = value.as_map();
-  if (map == nullptr || (map->empty() && !path.empty())) {
-    leaves.emplace_back(path, value_line(value));
+  if (map == nullptr || (map->empty() && !keys.empty())) {
+    if (leaves.count++ < most)
+      leaves.first.emplace_back(path_of(keys, kMostPathColumns), value_line(value, kMostLeafColumns));
     return;
   }
   for (const auto& [key, inner] : map->entries()) {
-    append_leaves(path.empty() ? key_text(key) : path + "." + key_text(key), inner, leaves);
+    keys.push_back(&key);
+    collect_leaves(inner, most, keys, leaves);
+    keys.pop_back();
   }
 }
 
@@ -69,38 +137,16 @@ std::string bytes_text(std::uint64_t bytes) {
   return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, unit);
 }
 
-std::string value_line(const Value& value) {
-  switch (value.kind()) {
-    case Value::Kind::null:
-      return "null";
-    case Value::Kind::boolean:
-      return *value.as_bool() ? "true" : "false";
-    case Value::Kind::integer:
-      return fmt::format("{}", *value.as_int());
-    case Value::Kind::real:
-      return fmt::format("{}", *value.as_double());
-    case Value::Kind::string:
-      return fmt::format("{:?}", *value.as_string());
-    case Value::Kind::bytes:
-      return fmt::format("<{} bytes>", value.as_bytes()->size());
-    case Value::Kind::list:
-      return items_text(*value.as_list(), "[", "]");
-    case Value::Kind::tuple:
-      return items_text(*value.as_tuple(), "(", ")");
-    case Value::Kind::map:
-      break;
-  }
-  std::string text = "{";
-  for (const auto& [key, inner] : value.as_map()->entries()) {
-    if (text.size() > 1) text += ", ";
-    text += fmt::format("{}: {}", core::to_string(key), value_line(inner));
-  }
-  return text + "}";
+std::string value_line(const Value& value, std::size_t most_columns) {
+  std::string text;
+  append_value(value, most_columns, text);
+  return shortened(std::move(text), most_columns);
 }
 
-std::vector<std::pair<std::string, std::string>> value_leaves(const Value& value) {
-  std::vector<std::pair<std::string, std::string>> leaves;
-  if (!value.is_null()) append_leaves("", value, leaves);
+Leaves value_leaves(const Value& value, std::size_t most) {
+  Leaves leaves;
+  std::vector<const core::Key*> keys;
+  if (!value.is_null()) collect_leaves(value, most, keys, leaves);
   return leaves;
 }
 

@@ -66,12 +66,12 @@ bool is_file(const std::filesystem::path& path) {
 
 }  // namespace
 
-Result<std::vector<Verdict>> verify(const std::string& path, bool quick) {
+Result<std::vector<Verdict>> verify(const std::string& path, bool quick, actors::Links links) {
   const std::filesystem::path directory(path);
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error))
     return core::fail(Errc::not_found, "{} is not a checkpoint: expected a directory", path);
-  auto storage = TRY(actors::PosixStorage::open(path));
+  auto storage = TRY(actors::PosixStorage::open(path, links));
   std::vector<Verdict> verdicts;
   if (is_file(directory / core::kManifestName)) {
     verdicts.push_back(TRY(examine(*storage, "", path, quick)));

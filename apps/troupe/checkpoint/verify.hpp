@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/world/storage/posix.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
@@ -22,7 +23,8 @@ struct Verdict {
 /// The checkpoint at `path`, or all in a directory of them, the newest first. With `quick` only manifests and
 /// the sizes of files are looked at, else every byte is held against its hash. Errc::not_found where there is
 /// none.
-core::Result<std::vector<Verdict>> verify(const std::string& path, bool quick);
+core::Result<std::vector<Verdict>> verify(const std::string& path, bool quick,
+                                          actors::Links links = actors::Links::refuse);
 
 std::string verdicts_text(const std::vector<Verdict>& verdicts, bool quick);
 std::string verdicts_json(const std::vector<Verdict>& verdicts, bool quick);

@@ -83,7 +83,7 @@ TEST_F(PosixFiles, APipeIsNotWaitedFor) {
             std::all_of(read.begin(), read.end(), [](const auto& said) { return said == "corrupt"; });
         return refused && !storage_->create("pipe") && !storage_->list("pipe") ? 0 : 1;
       },
-      10);
+      {.seconds = 20});
 
   EXPECT_EQ(end.exit_code, 0) << "142: it waited for a writer";
 }

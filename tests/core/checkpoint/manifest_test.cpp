@@ -100,6 +100,7 @@ TEST(Manifest, FindsTensorsByTheirKeys) {
   const auto manifest = sample();
 
   ASSERT_NE(manifest.find("w"), nullptr);
+  ASSERT_NE(manifest.find("w"), nullptr);
   EXPECT_EQ(manifest.find("w")->shape, (Shape{3, 2}));
   EXPECT_EQ(manifest.find("v"), nullptr);
   EXPECT_EQ(manifest.find(""), nullptr);
@@ -187,14 +188,15 @@ TEST(Manifest, SaysWhatTheTextShouldHave) {
   EXPECT_EQ(complaint_with("\"f\"", "\"\xff\""), "expected a string of UTF-8");
   EXPECT_EQ(complaint_with("[1,64,70,", "[4294967296,64,70,"), "expected a number from 0 to 4294967295");
   EXPECT_EQ(complaint_with("BF16", "F4"), "the element type 'F4' is not one that this reader knows");
-  EXPECT_EQ(complaint_with("{\"world\":2}", "{\"world\":2"), "expected a value");
+  EXPECT_EQ(complaint_with("{\"world\":2}", "{\"world\":2"), "values do not parse: this is no JSON");
   EXPECT_EQ(
       complaint_with("{\"world\":2}", "{\"world\":0.5}"),
       "the stored value at ('world',) is damaged or from a newer version: found the number 0.5, expected "
       "{\"$double\": ...}");
   EXPECT_EQ(complaint_with("{\"world\":2}", std::string(100, '[') + std::string(100, ']')).substr(0, 22),
             "the stored value at (0");
-  EXPECT_EQ(complaint_with("{\"world\":2}", std::string(100'000, '[')), "expected a value");
+  EXPECT_EQ(complaint_with("{\"world\":2}", std::string(100'000, '[')).substr(0, 22),
+            "the stored value at (0");
   EXPECT_EQ(complaint_with("],\n\"tensors\"", "],\n\"more\":[\n],\n\"tensors\""), "expected '\"tensors\":['");
   EXPECT_EQ(complaint_with("null}\n],\n", "null}\n],\n\"more\":1,\n"), "expected the end");
 }

@@ -31,7 +31,8 @@ template <class T>
 const T& named(const std::vector<T>& list, std::string_view key) {
   const auto found = std::find_if(list.begin(), list.end(), [&](const T& each) { return each.key == key; });
   EXPECT_NE(found, list.end()) << key;
-  return *found;
+  // Throws where there is none, which ends the test.
+  return list.at(static_cast<std::size_t>(found - list.begin()));
 }
 
 /// A checkpoint's files, read as its metadata says.
@@ -52,6 +53,7 @@ class Checkpoint {
     for (const DcpChunk& chunk : tensor.chunks) {
       const auto part = dcp_chunk_elements(tensor, chunk, at(chunk.place), true);
       EXPECT_TRUE(part.has_value()) << part.error().message;
+      if (!part) return {};
       for (const CopyRun& run : copy_runs(chunk.box, Box::whole(tensor.shape), chunk.box)) {
         std::memcpy(whole.data() + static_cast<std::size_t>(run.to) * element,
                     part->data() + static_cast<std::size_t>(run.from) * element,

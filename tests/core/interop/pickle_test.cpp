@@ -217,6 +217,42 @@ TEST(Pickle, HoldsItsLimits) {
   EXPECT_THAT(refusal(bytes_of("\x80\x04N."), {.bytes = 3}), HasSubstr("4 bytes, at most 3"));
 }
 
+TEST(Pickle, HasNoMoreNodesThanOneForTwoBytesAndAFew) {
+  const std::string many = std::string(20'000, ']') + ".";
+  std::string list = "\x80\x04](";
+  for (int i = 0; i < 20'000; ++i) list += "K\x01";
+
+  EXPECT_THAT(refusal(bytes_of("\x80\x04" + many)), HasSubstr("more than 14097 values in 20003 bytes"));
+  EXPECT_EQ(parsed(bytes_of(list + "e.")).root().size(), 20'000U);
+}
+
+TEST(Pickle, KeepsTheItemsOfListsThatGrowByTurns) {
+  // Lists "a" and "b" in a tuple, to which 1, 2, 3, ... and 101, 102, ... are added one after the other, and
+  // then 100 at once to "a".
+  std::string text = "\x80\x04]\x94]\x94\x86\x94";
+  for (int i = 1; i <= 100; ++i) {
+    text += std::string("h\0K", 3) + static_cast<char>(i) + "a0";
+    text += std::string("h\1K", 3) + static_cast<char>(100 + i) + "a0";
+  }
+  text += std::string("h\0(", 3);
+  for (int i = 0; i < 100; ++i) text += 'N';
+  text += "e0.";
+
+  const auto bytes = bytes_of(text);
+  const auto document = parsed(bytes);
+
+  ASSERT_EQ(document.root().size(), 2U);
+  const PickleNode a = document.root().item(0);
+  const PickleNode b = document.root().item(1);
+  ASSERT_EQ(a.size(), 200U);
+  ASSERT_EQ(b.size(), 100U);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(a.item(static_cast<std::size_t>(i)).as_integer(), i + 1);
+    EXPECT_EQ(b.item(static_cast<std::size_t>(i)).as_integer(), i + 101);
+    EXPECT_EQ(a.item(static_cast<std::size_t>(100 + i)).kind(), PickleKind::none);
+  }
+}
+
 TEST(Pickle, CountsTheLevelsOfSharedNodes) {
   // Each of 200 lists contains the one before, twice; all but the last are remembered.
   std::string shared = "\x80\x04]\x94";

@@ -78,7 +78,50 @@ TEST(PlainData, RefusesASmallPickleOfManySharedLists) {
 
   const auto value = parse_torch_value(torch_archive(pickle.finish()));
 
-  EXPECT_THAT(value.error().message, HasSubstr("more than 1000000 values"));
+  ASSERT_FALSE(value);
+  EXPECT_EQ(value.error().code, Errc::corrupt);
+  EXPECT_THAT(value.error().message, HasSubstr("beyond the memory that values of such files may take"));
+}
+
+TEST(PlainData, ChargesSharedTextsForEveryTimeTheyAreMeant) {
+  // A list of 1000 times the same text of a kilobyte: a megabyte, and six as JSON when each must be escaped.
+  const auto archive_of = [](char c) {
+    PickleWriter pickle(2);
+    pickle.empty_list();
+    pickle.mark();
+    for (int i = 0; i < 1000; ++i) pickle.text(std::string(1000, c));
+    pickle.append_all();
+    return torch_archive(pickle.finish());
+  };
+  const auto spent = [&](char c) {
+    ValueBudget budget;
+    const auto before = budget.bytes;
+    EXPECT_TRUE(parse_torch_value(archive_of(c), budget));
+    return before - budget.bytes;
+  };
+  ValueBudget small{1'000'000};
+
+  const auto refused = parse_torch_value(archive_of('x'), small);
+
+  EXPECT_EQ(spent('x'), 16 + 1000 * sizeof(Value) + 1000 * (16 + 1000));
+  EXPECT_EQ(spent('\x01'), 16 + 1000 * sizeof(Value) + 1000 * (16 + 6000));
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr(" is beyond the memory"));
+}
+
+TEST(PlainData, CutsWhatOthersNamedInItsMessages) {
+  PickleWriter pickle(4);
+  pickle.empty_dict();
+  pickle.mark();
+  pickle.text(std::string(100'000, 'k'));
+  pickle.global(std::string(100'000, 'm'), std::string(100'000, 'c'));
+  pickle.set_all();
+
+  const auto value = parse_torch_value(torch_archive(pickle.finish()));
+
+  ASSERT_FALSE(value);
+  EXPECT_EQ(value.error().message, "plain data: " + std::string(80, 'm') + "...." + std::string(80, 'c') +
+                                       "... at ('" + std::string(60, 'k') + "...',) is not plain");
 }
 
 TEST(PlainData, RefusesKeysThatAreNoNames) {

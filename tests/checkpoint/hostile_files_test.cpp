@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/checkpoint/checkpoint_tool.hpp"
+#include "tests/support/child.hpp"
+
+namespace troupe::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Commands that read a checkpoint, and what each leaves with when a file of it is no file.
+struct Reader {
+  std::vector<std::string> words;  ///< PATH and OUT are replaced
+  int exit_code = 1;
+};
+
+const std::vector<Reader> kReaders{
+    {{"show", "PATH"}, 1},
+    {{"verify", "PATH"}, 1},
+    {{"verify", "--quick", "PATH"}, 1},
+    {{"diff", "PATH", "PATH"}, 2},
+    {{"reshard", "PATH", "OUT", "--mesh", "2"}, 1},
+    {{"export", "PATH", "OUT", "--to", "dcp"}, 1},
+};
+
+void expect_refused(const Reader& reader, const std::string& path, const std::string& out, const char* word) {
+  auto words = reader.words;
+  for (auto& each : words) each = each == "PATH" ? path : each == "OUT" ? out : each;
+  const auto end = tests::run_in_child(
+      [&] {
+        const Output run = run_checkpoint(words);
+        const bool named = (run.out + run.err).find(word) != std::string::npos;
+        if (!named) fmt::print("{}{}", run.out, run.err);
+        std::fflush(stdout);
+        return named ? run.exit_code : 77;
+      },
+      {.seconds = 20});
+
+  EXPECT_EQ(end.exit_code, reader.exit_code)
+      << words[0] << ": 142 is that it waited, 77 that it said nothing";
+}
+
+TEST(HostileFiles, APipeOrDeviceInThePlaceOfAFileIsNamedAndNotWaitedFor) {
+  for (const std::string file : {"manifest.json", "shard_00001_0.safetensors"}) {
+    TemporaryDirectory directory;
+    const auto path = directory / "root/step_00000007";
+    fs::create_directories(path);
+    fs::copy(golden_checkpoint(), path, fs::copy_options::recursive);
+    fs::remove(path + "/" + file);
+    ASSERT_EQ(::mkfifo((path + "/" + file).c_str(), 0600), 0);
+
+    for (const auto& reader : kReaders) {
+      const bool is_manifest = file == "manifest.json";
+      // A directory of checkpoints; one whose own manifest is a pipe is none.
+      expect_refused(reader, is_manifest ? directory / "root" : path, directory / "out", file.c_str());
+    }
+  }
+}
+
+TEST(HostileFiles, APipeAmongTheFilesOfPyTorchOrHuggingFaceIsNotWaitedFor) {
+  for (const std::string file : {".metadata", "__0_0.distcp"}) {
+    TemporaryDirectory directory;
+    const auto path = directory / "dcp";
+    fs::copy(golden("interop/mesh"), path, fs::copy_options::recursive);
+    ASSERT_TRUE(fs::remove(path + "/" + file));
+    ASSERT_EQ(::mkfifo((path + "/" + file).c_str(), 0600), 0);
+
+    expect_refused({{"show", "PATH"}, 1}, path, "", file.c_str());
+    expect_refused({{"import", "PATH", "OUT"}, 1}, path, directory / "out", file.c_str());
+  }
+}
+
+TEST(HostileFiles, LinksLeadOutOfACheckpointOnlyWhenThatIsAskedFor) {
+  for (const std::string file : {"manifest.json", "shard_00001_0.safetensors"}) {
+    TemporaryDirectory directory;
+    const auto path = directory / "step_00000007";
+    fs::copy(golden_checkpoint(), path, fs::copy_options::recursive);
+    fs::rename(path + "/" + file, directory / "outside");
+    fs::create_symlink(directory / "outside", path + "/" + file);
+
+    for (const auto& reader : kReaders) expect_refused(reader, path, directory / "out", "--follow-links");
+    EXPECT_EQ(run_checkpoint({"show", path, "--follow-links"}).exit_code, 0) << file;
+    EXPECT_EQ(run_checkpoint({"verify", path, "--follow-links"}).exit_code, 0) << file;
+    EXPECT_EQ(run_checkpoint({"diff", path, golden_checkpoint(), "--follow-links"}).exit_code, 0) << file;
+    EXPECT_EQ(run_checkpoint({"reshard", path, directory / "out", "--mesh", "2", "--follow-links"}).exit_code,
+              0);
+    EXPECT_EQ(run_checkpoint({"export", path, directory / "dcp", "--to", "dcp", "--follow-links"}).exit_code,
+              0);
+  }
+}
+
+TEST(HostileFiles, LinksLeadOutOfFilesOfPyTorchOnlyWhenThatIsAskedFor) {
+  TemporaryDirectory directory;
+  const auto path = directory / "dcp";
+  fs::copy(golden("interop/mesh"), path, fs::copy_options::recursive);
+  fs::rename(path + "/__0_0.distcp", directory / "outside");
+  fs::create_symlink(directory / "outside", path + "/__0_0.distcp");
+
+  expect_refused({{"show", "PATH"}, 1}, path, "", "__0_0.distcp");
+  expect_refused({{"import", "PATH", "OUT"}, 1}, path, directory / "out", "__0_0.distcp");
+  EXPECT_EQ(run_checkpoint({"show", path, "--follow-links"}).exit_code, 0);
+  EXPECT_EQ(run_checkpoint({"import", path, directory / "out", "--follow-links"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace troupe::apps
