@@ -112,7 +112,7 @@ TEST(ConvertConfig, RefusesWordsThatAreNoPairs) {
       run_convert({"config", golden_model("Qwen3-8B.json"), "--to", "megatron", "--set", "novalue"});
 
   EXPECT_EQ(run.exit_code, 2);
-  EXPECT_THAT(run.err, HasSubstr("'novalue' is no NAME=VALUE"));
+  EXPECT_THAT(run.err, HasSubstr("expected NAME=VALUE, found \"novalue\""));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "actors/world/storage/posix.hpp"
 
@@ -43,12 +45,14 @@ Result<std::string> read_config(const std::string& name) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-Result<std::map<std::string, std::string>> pairs_of(const std::vector<std::string>& words) {
+/// Of what was given to `option`.
+Result<std::map<std::string, std::string>> pairs_of(std::string_view option,
+                                                    const std::vector<std::string>& words) {
   std::map<std::string, std::string> pairs;
   for (const auto& word : words) {
     const auto equals = word.find('=');
     if (equals == 0 || equals == std::string::npos)
-      return core::fail(Errc::invalid_argument, "'{}' is no NAME=VALUE", word);
+      return core::fail(Errc::invalid_argument, "{}: expected NAME=VALUE, found \"{:.80}\"", option, word);
     pairs[word.substr(0, equals)] = word.substr(equals + 1);
   }
   return pairs;
@@ -113,7 +117,7 @@ Result<void> apply_mesh(ConfigArguments& arguments) {
   const std::map<std::string, int*> sizes{{"tp", &mesh.tp},   {"pp", &mesh.pp},
                                           {"cp", &mesh.cp},   {"ep", &mesh.ep},
                                           {"etp", &mesh.etp}, {"vpp", &arguments.virtual_pipeline}};
-  for (const auto& [name, text] : TRY(pairs_of(arguments.sizes))) {
+  for (const auto& [name, text] : TRY(pairs_of("--mesh", arguments.sizes))) {
     const auto size = sizes.find(name);
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -133,8 +137,8 @@ Result<core::ConvertOptions> options_of(const ConfigArguments& arguments) {
   options.virtual_pipeline = arguments.virtual_pipeline;
   options.dtype = TRY(core::dtype_from_name(arguments.dtype));
   options.class_defaults = arguments.class_defaults;
-  options.keys = TRY(pairs_of(arguments.keys));
-  options.overrides = TRY(pairs_of(arguments.overrides));
+  options.keys = TRY(pairs_of("--key", arguments.keys));
+  options.overrides = TRY(pairs_of("--set", arguments.overrides));
   options.ignored = {arguments.ignored.begin(), arguments.ignored.end()};
   return options;
 }
