@@ -12,6 +12,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PREFIX = "build/release/bin/"
+MODEL = os.path.join(ROOT, "tests/golden/models/Qwen3-8B.json")
 SHORTER = {
     "bin/gpt": " --preset tiny --steps 3 --batch 2 --evaluation-batches 1 --sample-bytes 20",
     "bench step": " --steps 5 --layer-milliseconds 0.2",
@@ -41,7 +42,8 @@ def main(binaries):
             file.write("in the beginning was the word, and the word was with light. " * 500)
         for shown in commands:
             command = shown + next((more for key, more in SHORTER.items() if key in shown), "")
-            command = command.replace(PREFIX, binaries + "/").replace("FILE", text).replace("DIR", scratch + "/run")
+            for word, stands_for in (PREFIX, binaries + "/"), ("FILE", text), ("DIR", scratch + "/run"), ("MODEL", MODEL):
+                command = command.replace(word, stands_for)
             done = subprocess.run(command, shell=True, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                   timeout=100, check=False)
             print("ok    " if done.returncode == 0 else "FAILED", shown)
