@@ -1,6 +1,6 @@
 include(GoogleTest)
 
-# What every target of ours is compiled with. Who uses an installed Troupe compiles as they like.
+# What every target of ours is compiled with. Users of an installed Troupe compile as they like.
 add_library(troupe_flags INTERFACE)
 target_include_directories(troupe_flags INTERFACE "${PROJECT_SOURCE_DIR}")
 set(flags

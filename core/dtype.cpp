@@ -130,7 +130,7 @@ Result<DType> dtype_from_name(std::string_view name) {
     if (kFacts[i].name == name) return static_cast<DType>(i);
   }
   return fail(Errc::invalid_argument,
-              "'{}' is no dtype; choose one of f64, f32, f16, bf16, f8_e4m3, f8_e5m2, "
+              "'{}' is not a dtype; choose one of f64, f32, f16, bf16, f8_e4m3, f8_e5m2, "
               "i64, i32, i16, i8, u64, u32, u16, u8, boolean",
               name);
 }

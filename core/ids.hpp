@@ -23,7 +23,7 @@ using WorldSize = Id<struct WorldSizeTag, std::int32_t>;
 using Step = Id<struct StepTag, std::int64_t>;
 /// Generation of the membership. Grows with every change; a message of an older one is refused.
 using Epoch = Id<struct EpochTag, std::uint64_t>;
-/// A logical data-parallel worker, from 0. Data order and random numbers hang on (step, lane), never on rank.
+/// A logical data-parallel worker, from 0. Data order and random numbers depend on (step, lane), not on rank.
 using Lane = Id<struct LaneTag, std::int32_t>;
 
 }  // namespace troupe::core

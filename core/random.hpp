@@ -13,7 +13,7 @@ namespace troupe::core {
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                         std::array<std::uint32_t, 2> key) noexcept;
 
-/// Random numbers that hang on (seed, stream, step, lane, index) alone, never on ranks, order of use or the
+/// Random numbers that depend on (seed, stream, step, lane, index) alone, never on ranks, order of use or the
 /// mathematics library of the machine. A stream is a purpose, for example "data" or a parameter's name.
 class CounterRandom {
  public:

@@ -11,7 +11,7 @@ namespace troupe::core {
 
 /// Why the world refused. Codes are for decisions (retry, restart, give up); the message is for people.
 enum class Errc {
-  invalid_argument,  ///< a flag, a configuration or a call that can not be right
+  invalid_argument,  ///< a flag, a configuration or a call that cannot be right
   not_found,         ///< a file, a name, a program
   already_exists,
   unavailable,  ///< this build or this machine does not have it

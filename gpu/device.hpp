@@ -49,7 +49,7 @@ class Device {
   /// The device's clock, as in TaskRecord.
   virtual DeviceTime now() const = 0;
 
-  /// Installs the observer of all tasks (called from the streams' threads, one call a task). Set it before
+  /// Installs the observer of all tasks (called from the streams' threads, one call per task). Set it before
   /// the first task; an empty function removes it.
   virtual void observe(TaskObserver observer) = 0;
 

@@ -58,9 +58,9 @@ inline void check_raise_to_largest(BufferView largest) {
 inline void check_parameter_step(const ParameterStep& parameter) {
   const std::size_t count = parameter.gradient.count();
   CHECK(parameter.master.bytes == count * sizeof(float),
-        "an optimizer steps fp32 master values, one a gradient");
+        "an optimizer steps fp32 master values, one per gradient");
   CHECK(parameter.parameter.view.bytes == 0 || parameter.parameter.count() == count,
-        "the parameter has one element a gradient");
+        "the parameter has one element per gradient");
 }
 
 inline void check_sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum) {

@@ -10,22 +10,22 @@ namespace troupe::messages {
 
 /// The parts played in a rank, in a node and in a job. The numbers are on the wire: only append.
 enum class Role : std::uint8_t {
-  trainer = 0,                 ///< the user's own loop; one a rank
-  rank_supervisor = 1,         ///< one a rank
-  conductor = 2,               ///< one a device
-  gradient_bucket = 3,         ///< one a bucket, `index` = bucket
-  parameter_shard = 4,         ///< one a bucket, `index` = bucket
-  coordinator = 5,             ///< one a job, played in rank 0's process
-  checkpoint_writer = 6,       ///< one a rank
-  checkpoint_coordinator = 7,  ///< one a job, played in rank 0's process
-  local_writer = 8,            ///< one a rank: a CheckpointWriter that writes the rank's own copy
-  replica_keeper = 9,          ///< one a rank
-  replica_coordinator = 10,    ///< one a job, played in rank 0's process
+  trainer = 0,                 ///< the user's own loop; one per rank
+  rank_supervisor = 1,         ///< one per rank
+  conductor = 2,               ///< one per device
+  gradient_bucket = 3,         ///< one per bucket, `index` = bucket
+  parameter_shard = 4,         ///< one per bucket, `index` = bucket
+  coordinator = 5,             ///< one per job, played in rank 0's process
+  checkpoint_writer = 6,       ///< one per rank
+  checkpoint_coordinator = 7,  ///< one per job, played in rank 0's process
+  local_writer = 8,            ///< one per rank: a CheckpointWriter that writes the rank's own copy
+  replica_keeper = 9,          ///< one per rank
+  replica_coordinator = 10,    ///< one per job, played in rank 0's process
 };
 
 std::string_view name_of(Role role) noexcept;
 
-/// Who sends and who is meant.
+/// The sender, or the receiver meant.
 struct Address {
   core::Rank rank{};
   Role role = Role::trainer;

@@ -12,7 +12,7 @@ namespace troupe::messages {
 // `sequence` counts the saves of a session, from 1; it is the same on all ranks, and with the envelope's
 // epoch it names a save for ever.
 
-/// Trainer to ParameterShards and CheckpointWriter of its rank: save the state of after `step`.
+/// Trainer to ParameterShards and CheckpointWriter of its rank: save the state after `step`.
 struct SaveBegan {
   std::uint64_t sequence = 0;
   core::Step step{};     ///< the last decided one; -1 before the first
@@ -115,7 +115,7 @@ struct FilesDurable {
   friend bool operator==(const FilesDurable&, const FilesDurable&) = default;
 };
 
-/// CheckpointWriter to CheckpointCoordinator: this rank can not write its part.
+/// CheckpointWriter to CheckpointCoordinator: this rank cannot write its part.
 struct SaveFailed {
   std::uint64_t sequence = 0;
   core::Rank rank{};

@@ -18,13 +18,13 @@ using core::Errc;
 constexpr std::size_t kMaxDepth = 8;
 constexpr std::size_t kEnvelopeFields = 6;
 
-/// Looks over the bytes without keeping anything, so that what comes after can not be made to allocate more
+/// Looks over the bytes without keeping anything, so that what comes after cannot be made to allocate more
 /// than they are worth: every element of every announced array takes at least a byte.
 struct Survey : msgpack::null_visitor {
   explicit Survey(std::size_t bytes) : unannounced(bytes) {}
 
   bool start_array(std::uint32_t elements) {
-    if (elements > unannounced || depth == kMaxDepth) return refuse("an array that the message can not hold");
+    if (elements > unannounced || depth == kMaxDepth) return refuse("an array that the message cannot hold");
     unannounced -= elements;
     ++depth;
     return true;

@@ -14,7 +14,7 @@ struct Join {
   core::Rank rank{};
   core::WorldSize world{};
   std::uint64_t plan_hash = 0;  ///< of the collective plan and the layouts
-  std::string configuration;    ///< one line a setting that all ranks must share
+  std::string configuration;    ///< one line per setting that all ranks must share
 
   friend bool operator==(const Join&, const Join&) = default;
 };
@@ -65,7 +65,7 @@ struct PeerLost {
   friend bool operator==(const PeerLost&, const PeerLost&) = default;
 };
 
-/// RankSupervisor to Coordinator: this rank can not go on in this epoch.
+/// RankSupervisor to Coordinator: this rank cannot go on in this epoch.
 struct RankFailed {
   core::Rank rank{};
   Failure failure;

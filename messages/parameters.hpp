@@ -14,7 +14,7 @@ struct ShardStepped {
   friend bool operator==(const ShardStepped&, const ShardStepped&) = default;
 };
 
-/// ParameterShard to RankSupervisor: this rank's shard of the bucket holds the parameters of after `step`.
+/// ParameterShard to RankSupervisor: this rank's shard of the bucket holds the parameters after `step`.
 struct ShardUpdated {
   core::Step step{};
   std::uint32_t bucket = 0;
@@ -22,14 +22,14 @@ struct ShardUpdated {
   friend bool operator==(const ShardUpdated&, const ShardUpdated&) = default;
 };
 
-/// Trainer to ParameterShards: parameters and optimizer were loaded; they hold the state of after `step`.
+/// Trainer to ParameterShards: parameters and optimizer were loaded; they hold the state after `step`.
 struct StateRestored {
   core::Step step{};
 
   friend bool operator==(const StateRestored&, const StateRestored&) = default;
 };
 
-/// ParameterShard to Trainer: the whole bucket may be read; it holds the parameters of after `step`.
+/// ParameterShard to Trainer: the whole bucket may be read; it holds the parameters after `step`.
 struct Published {
   core::Step step{};
   std::uint32_t bucket = 0;

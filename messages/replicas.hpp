@@ -38,7 +38,7 @@ struct CopySealed {
   friend bool operator==(const CopySealed&, const CopySealed&) = default;
 };
 
-/// ReplicaKeeper to ReplicaCoordinator: the rank has its own copy of the state of after `step`, or can not
+/// ReplicaKeeper to ReplicaCoordinator: the rank has its own copy of the state after `step`, or cannot
 /// have it.
 struct CopyReady {
   std::uint64_t sequence = 0;

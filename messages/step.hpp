@@ -46,7 +46,7 @@ struct Verdict {
   double gradient_norm = 0;              ///< L2 norm over all parameters of the job, before clipping
   std::int64_t nonfinite_gradients = 0;  ///< elements that are NaN or Inf
   std::vector<std::int32_t> refusing_ranks;
-  std::vector<double> losses;  ///< one a lane, in lane order
+  std::vector<double> losses;  ///< one per lane, in lane order
   std::uint32_t wishes = 0;    ///< of all ranks together
 
   friend bool operator==(const Verdict&, const Verdict&) = default;

@@ -52,7 +52,7 @@ class Checks:
         if outcome.startswith("FAILED"):
             last = [line for line in text.splitlines() if line.strip()][-3:]
             said = said or " / ".join(last)[:160]
-        print(outcome, said, file=sys.stderr, flush=True)  # in case that something ends the whole
+        print(outcome, said, file=sys.stderr, flush=True)  # in case something ends the whole
         self.rows.append({"check": name, "outcome": outcome, "seconds": round(time.monotonic() - began, 1),
                           "figure": said})
         return outcome == "passed", text

@@ -30,7 +30,7 @@ std::string_view name_of(Ending::Kind kind) noexcept {
 
 namespace {
 
-/// What nobody does to himself: such a death is not the consequence of a peer's.
+/// No process means to end itself like this: such a death does not follow from a peer's.
 bool killed_from_outside(ExitStatus status) {
   return status.signal == SIGKILL || status.signal == SIGSEGV || status.signal == SIGBUS ||
          status.signal == SIGILL || status.signal == SIGFPE;

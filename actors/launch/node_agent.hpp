@@ -24,7 +24,7 @@ struct NodeAgentConfig {
   /// this.
   std::chrono::nanoseconds first_backoff = std::chrono::seconds(1);
   std::chrono::nanoseconds longest_backoff = std::chrono::seconds(60);
-  /// So many failures in a row at the same committed step end the job. A job that never reports a step has
+  /// This many failures in a row at the same committed step end the job. A job that never reports a step has
   /// only `max_restarts`.
   int no_progress_limit = 3;
 };

@@ -78,7 +78,7 @@ class CheckpointCoordinatorMachine final : public Machine {
   std::uint64_t sequence_ = 0;  ///< of the save that is worked on
   core::Step step_{};
   std::string directory_;
-  std::map<std::uint64_t, Save> saves_;  ///< at most one a rank beyond the one that is worked on, and refused
+  std::map<std::uint64_t, Save> saves_;  ///< at most one per rank beyond the one being worked on, and refused
                                          ///< ones that a rank has not announced yet
   std::map<core::Rank, std::uint64_t> last_announced_;
   std::map<std::uint64_t, Structure> structures_;  ///< by hash; those of the last plan

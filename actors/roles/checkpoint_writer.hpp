@@ -27,7 +27,7 @@ struct CheckpointWriterConfig {
   /// Sizes of the chunks that staging buffers are for, the smallest first; the last holds any chunk. Each
   /// buffer is a credit.
   std::vector<std::uint64_t> staging;
-  /// Who says what is written and where.
+  /// The role that says what is written and where.
   messages::Address coordinator{core::Rank{0}, messages::Role::checkpoint_coordinator, 0};
   /// A save that holds up updates for longer fails, so that a disk that does not answer is no reason for the
   /// job to end; 0: as long as it takes.
@@ -39,8 +39,8 @@ struct CheckpointWriterConfig {
 /// everywhere -> failed (here) or aborted (elsewhere). Saves are worked on one at a time, in order; others
 /// wait as accepted.
 ///
-/// CK-2: a bucket is released exactly once a save, when everything of it is staged or the save is over; until
-/// then no update touches it. CK-3: never more chunks are on their way than there are credits. CK-4: a rank
+/// CK-2: a bucket is released exactly once per save, when all of it is staged or the save is over; until then
+/// no update touches it. CK-3: never more chunks are on their way than there are credits. CK-4: a rank
 /// says that its files are durable only after every chunk is written and synced.
 class CheckpointWriterMachine final : public Machine {
  public:
@@ -98,7 +98,7 @@ class CheckpointWriterMachine final : public Machine {
   /// Watches the oldest save that holds buckets.
   void watch(Outbox& outbox);
   void stage_chunks(Save& save, Outbox& outbox);
-  /// The smallest free staging buffer that holds so many bytes.
+  /// The smallest free staging buffer that holds this many bytes.
   std::optional<std::uint32_t> take_credit(std::uint64_t bytes);
   void release(Save& save, std::uint32_t bucket, Outbox& outbox);
   void fail(Save& save, messages::Failure failure, Outbox& outbox);

@@ -60,7 +60,7 @@ class CoordinatorMachine final : public Machine {
   messages::Failure failure_;  ///< why the epoch is over, once it is fenced
   std::map<std::string, std::string> store_;
   std::vector<std::pair<messages::Address, messages::StoreGet>>
-      waiting_gets_;  // at most one a rank and group
+      waiting_gets_;  // at most one per rank and group
 };
 
 }  // namespace troupe::actors

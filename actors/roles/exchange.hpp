@@ -19,7 +19,7 @@ struct ExchangeSpan {
 
 /// How the members of a clique send copies to each other: in rounds, each an all-gather to which a member
 /// gives at most `chunk_bytes` of what it has to send, one copy after the other. Members send at the same
-/// time; who has nothing left gives nothing. The same on all members.
+/// time; one that has nothing left gives nothing. The same on all members.
 struct Exchange {
   core::Clique clique;
   std::vector<core::CopyTransfer> transfers;

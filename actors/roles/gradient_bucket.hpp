@@ -32,7 +32,7 @@ struct GradientBucketConfig {
 /// Counts the gradients of one bucket and says when it may be reduced: counting -> ready -> reduced.
 ///
 /// How often each parameter's gradient comes in a lane is learned in the first lane; from then on the bucket
-/// is ready with the last expected one (GB-1: a bucket is launched once a step, after exactly the learned
+/// is ready with the last expected one (GB-1: a bucket is launched once per step, after exactly the learned
 /// number of gradients of its last lane). GB-2: "reduced" is said only after the collective's completion.
 /// GB-3: nothing of a step is prepared before the shard was stepped in the step before, which clears the
 /// bucket's gradients. A trainer that reads none of the bucket's parameters does not wait for that.

@@ -54,7 +54,7 @@ class Outbox {
   std::vector<Effect> effects_;
 };
 
-/// Who decides: a pure state machine. It knows no thread, no clock and no CAF; the same object is run by an
+/// What decides: a pure state machine. It knows no thread, no clock and no CAF; the same object is run by an
 /// actor in production and by the simulator. Messages of a step or an epoch it does not expect are ignored,
 /// never obeyed.
 class Machine {

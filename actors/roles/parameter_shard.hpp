@@ -24,7 +24,7 @@ struct ParameterShardConfig {
 ///
 /// PS-1: between the optimizer's step and the end of the gather the bucket is not published: whoever asked
 /// for it waits. PS-2: each decided step is applied once, in order, after the bucket of the one before is
-/// published. CK-6: a save that began after step s sees the state of after s: a later step is applied only
+/// published. CK-6: a save that began after step s sees the state after s: a later step is applied only
 /// when the save has what it needs.
 class ParameterShardMachine final : public Machine {
  public:
@@ -54,7 +54,7 @@ class ParameterShardMachine final : public Machine {
   struct Hold {
     messages::Role writer{};  ///< who needs the bucket; each counts its own saves
     std::uint64_t sequence = 0;
-    core::Step step{};  ///< the save wants the state of after it
+    core::Step step{};  ///< the save wants the state after it
     bool said = false;
   };
   std::vector<Hold> holds_;  ///< of saves that have not staged the bucket yet

@@ -13,8 +13,8 @@
 
 namespace troupe::actors {
 
-/// What an answer holds at most, so that it fits into a message however long the plan is: so many hashes or
-/// lines, and of each line so many bytes.
+/// What an answer holds at most, so that it fits into a message however long the plan is: this many hashes
+/// or lines, and this many bytes of each line.
 inline constexpr std::uint64_t kPlanFanOut = 256;
 inline constexpr std::size_t kPlanLineBytes = 2000;
 

@@ -19,7 +19,7 @@ struct RankSupervisorConfig {
   std::uint32_t verdict_entry = 0;  ///< the plan's entry of the verdict's reduction
   std::uint64_t plan_hash = 0;
   std::vector<std::string> plan_lines;
-  std::string configuration;  ///< one line a setting that all ranks must share
+  std::string configuration;  ///< one line per setting that all ranks must share
   double clip_norm = 0;       ///< 0: gradients are not clipped
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
 };

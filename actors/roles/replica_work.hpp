@@ -65,7 +65,7 @@ struct TidyCopies {
   core::CopyName name;
 };
 
-/// The save failed: what there is of it here goes. Ends in CopiesTidied.
+/// The save failed: what this rank has of it is removed. Ends in CopiesTidied.
 struct DiscardCopies {
   std::uint64_t sequence = 0;
   core::CopyName name;

@@ -81,7 +81,7 @@ Result<void> JointLoad::agree(std::optional<std::uint64_t> plan) {
   const auto key = attempt_ + "plan";
   const auto text = plan ? core::hex64(*plan) : "none";
   if (in_.world.rank().value == 0) return in_.rendezvous.set(key, text);
-  // Who has no plan has a better reason to complain.
+  // A rank without a plan has a better reason to complain.
   if (!plan) return {};
   const auto first = TRY(in_.rendezvous.get(key, in_.deadline));
   if (first == text) return {};

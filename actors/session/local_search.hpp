@@ -21,7 +21,7 @@ struct RestoreChoice {
   std::string checkpoint;  ///< its name; empty: none
   std::optional<core::CopyName> local;
   std::vector<core::CopyTransfer> transfers;  ///< that bring the local save's lost copies, of all cliques
-  std::vector<std::string> notes;             ///< newer local saves that can not be used, and why
+  std::vector<std::string> notes;             ///< newer local saves that cannot be used, and why
 
   bool is_nothing() const { return checkpoint.empty() && !local; }
   friend bool operator==(const RestoreChoice&, const RestoreChoice&) = default;

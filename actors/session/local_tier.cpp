@@ -31,7 +31,7 @@ core::Result<std::unique_ptr<LocalTier>> LocalTier::create(RankWorld& world, con
                       options.staging_bytes, options.chunk_bytes);
   }
   if (options.keep < 1)
-    return core::fail(Errc::invalid_argument, "{} local saves can not be kept; keep at least 1",
+    return core::fail(Errc::invalid_argument, "{} local saves cannot be kept; keep at least one",
                       options.keep);
   std::unique_ptr<LocalTier> tier(new LocalTier(world, state, buckets, std::move(options)));
   TRY(tier->open(data, memory));

@@ -36,7 +36,7 @@ struct LocalTierOptions {
 /// The local tier of one rank: its roles and what carries out their work.
 class LocalTier {
  public:
-  /// Errc::invalid_argument for cliques or budgets that can not be. Everything given must outlive it.
+  /// Errc::invalid_argument for cliques or budgets that cannot be. Everything given must outlive it.
   static core::Result<std::unique_ptr<LocalTier>> create(RankWorld& world, const DataPlane& data,
                                                          const RankState& state,
                                                          std::span<const gpu::BufferView> memory,

@@ -77,7 +77,7 @@ class Restore {
   LocalSearch search_{{}};
   std::set<std::pair<core::CopyName, core::Rank>> damaged_;  ///< of this rank's copies
   std::vector<std::string> passed_over_;  ///< what was found and could not be loaded, and why
-  std::vector<std::string> notes_;        ///< on local saves, which nobody counts on
+  std::vector<std::string> notes_;        ///< on local saves, which nobody relies on
   std::unique_ptr<UploadPool> uploads_;   ///< null: not needed, or not yet
   std::unique_ptr<JointLoad> joint_;      ///< of the checkpoint that was read last
   std::vector<std::size_t> own_copies_;   ///< pieces of fp32 copies that it lacks

@@ -91,11 +91,11 @@ class Session {
   /// `wishes` are bits of messages::Wish, which all ranks learn of in this step's outcome.
   core::Result<StepOutcome> finish_step(std::string refusal = {}, std::uint32_t wishes = 0);
 
-  /// Saves the state of after the last finished step in the background: returns at once, and the next update
+  /// Saves the state after the last finished step in the background: returns at once, and the next update
   /// of a bucket waits until the bucket is copied; tensors of the trainer's own must not change before
   /// begin_step(). Between steps, by all ranks alike. `common` is kept of
   /// rank 0, `objects` of every rank. Errc::unavailable without storage, Errc::invalid_argument for values
-  /// that can not be stored or take more than 256 KiB.
+  /// that cannot be stored or take more than 256 KiB.
   core::Result<std::uint64_t> save(const core::Value& common = {},
                                    const std::vector<core::ManifestObject>& objects = {});
   /// Saves that have ended since the last call, in order. Never waits.

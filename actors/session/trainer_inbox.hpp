@@ -32,7 +32,7 @@ class TrainerInbox {
   core::Result<void> wait_published(std::uint32_t bucket, core::Step step, std::chrono::nanoseconds deadline);
   /// Until all buckets have merged this lane.
   core::Result<void> wait_merged(core::Step step, core::Lane lane, std::chrono::nanoseconds deadline);
-  /// Until so many saves of this session are over.
+  /// Until this many saves of this session are over.
   core::Result<void> wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
   /// Ends of saves since the last call, in order.
   std::vector<messages::SaveOver> take_saves();
@@ -48,7 +48,7 @@ class TrainerInbox {
   core::Result<void> wait_gathered(std::chrono::nanoseconds deadline);
   core::Result<std::string> wait_store_value(std::uint64_t request, std::chrono::nanoseconds deadline);
 
-  /// Without waiting: does the bucket hold the parameters of after `step`?
+  /// Without waiting: does the bucket hold the parameters after `step`?
   bool is_published(std::uint32_t bucket, core::Step step) const {
     return published_[bucket].load(std::memory_order_acquire) >= step.value;
   }
@@ -70,7 +70,7 @@ class TrainerInbox {
   core::Step merging_step_{-1};
   core::Lane merging_lane_{-1};
   std::uint32_t merged_buckets_ = 0;
-  std::vector<messages::StoreValue> store_values_;  // at most one an open request
+  std::vector<messages::StoreValue> store_values_;  // at most one per open request
   std::vector<messages::SaveOver> saves_;
   std::uint64_t saves_over_ = 0;
   std::vector<messages::LocalSaveOver> local_saves_;

@@ -82,7 +82,7 @@ core::Result<core::RankShards> shards_of(const std::string& text) {
   core::RankShards shards;
   const auto described = TRY(core::parse_value(text));
   if (described.as_list() == nullptr)
-    return core::fail(Errc::corrupt, "a rank described its tensors as something that is no list");
+    return core::fail(Errc::corrupt, "a rank described its tensors as something that is not a list");
   for (const auto& tensor : *described.as_list()) shards.tensors.push_back(TRY(tensor_of(tensor)));
   return shards;
 }

@@ -39,7 +39,7 @@ class ReportCollector {
     reports_.push_back(std::move(report));
     changed_.notify_all();
   }
-  /// Until so many are there, or patience ends.
+  /// Until this many are there, or patience ends.
   std::vector<WaitReport> wait(std::size_t count, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, patience, [&] { return reports_.size() >= count; });
@@ -53,7 +53,7 @@ class ReportCollector {
 };
 
 struct ReportWanted {
-  std::shared_ptr<ReportCollector> collector;  // owned by who asks and by the messages on their way
+  std::shared_ptr<ReportCollector> collector;  // owned by the asker and by the messages on their way
 };
 
 }  // namespace troupe::actors::caf_messages

@@ -29,7 +29,7 @@ struct CafStageOptions {
   Tracer* tracer = nullptr;
   core::Profiler* profiler = nullptr;  ///< may be null
   std::function<std::chrono::nanoseconds()> now;
-  /// Messages to other ranks; called from any thread. What can not be sent is the failure of this rank.
+  /// Messages to other ranks; called from any thread. What cannot be sent is the failure of this rank.
   std::function<core::Result<void>(const messages::Envelope&)> send_remote;
   /// Messages to this rank's trainer; called from any thread; must be short.
   std::function<void(const messages::Envelope&)> to_trainer;

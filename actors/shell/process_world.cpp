@@ -35,7 +35,7 @@ struct ProcessWorld::State {
   std::unique_ptr<gpu::CollectiveBackend> backend;
   std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once it was asked for
   Hooks hooks;
-  std::shared_mutex stage_mutex;  // guards stage: who uses it shares, who sets or takes it is alone
+  std::shared_mutex stage_mutex;  // guards stage: users share it, setting or taking it is exclusive
   std::unique_ptr<CafStage> stage;
   std::unique_ptr<Network> network;
   std::unique_ptr<SignalWatcher> watcher;
@@ -254,7 +254,7 @@ core::Result<void> ProcessWorld::open(Hooks hooks) {
 }
 
 void ProcessWorld::spawn(messages::Address address, std::unique_ptr<Machine> machine) {
-  // Who asks for the waits meanwhile reads what this writes.
+  // A thread that asks for the waits meanwhile reads what this writes.
   std::lock_guard lock(state_->stage_mutex);
   state_->stage->spawn(address, std::move(machine));
 }
@@ -282,7 +282,7 @@ void ProcessWorld::on_network(NetworkEvent event) {
   if (!arrived || state_->distrusted.contains(arrived->from)) return;
   auto envelope = messages::incoming({.peer = arrived->from, .self = rank()}, arrived->message);
   if (envelope) return post(std::move(*envelope));
-  // Who waits for what it should have said would wait in vain.
+  // Anybody waiting for what it should have said would wait in vain.
   state_->distrusted.insert(arrived->from);
   state_->options.log(envelope.error().message);
   tell_loss({arrived->from, std::move(envelope).error()});

@@ -14,7 +14,7 @@
 namespace troupe::actors {
 
 struct ProcessWorldOptions {
-  /// Who told the rank, the world and the addresses; by default the process's environment.
+  /// Where rank, world and addresses come from; by default the process's environment.
   std::function<core::Result<JobEnvironment>()> environment;
   /// As gpu::open_collectives() takes it: "automatic", "shared_memory" (ranks of one host), "gloo" (TCP) or
   /// "nccl" (GPUs).
@@ -49,7 +49,7 @@ struct ProcessWorldOptions {
 /// it, and answers it by printing who waits for whom to standard error.
 class ProcessWorld final : public RankWorld {
  public:
-  /// Errc::invalid_argument when the environment or the options can not be right.
+  /// Errc::invalid_argument when the environment or the options cannot be right.
   static core::Result<std::unique_ptr<ProcessWorld>> create(ProcessWorldOptions options = {});
   ~ProcessWorld() override;
 

@@ -71,7 +71,7 @@ class RoleHost {
   std::chrono::nanoseconds last_message_at_{};
 };
 
-/// One line a report, sorted as given: "conductor @ rank 1: waiting for ... (last CollectiveDone 1.2 s ago)".
+/// A line per report, sorted as given: "conductor @ rank 1: waiting for ... (last CollectiveDone 1.2 s ago)".
 std::string render(const std::vector<WaitReport>& reports, std::chrono::nanoseconds now);
 
 }  // namespace troupe::actors

@@ -15,8 +15,8 @@
 
 namespace troupe::actors {
 
-/// Holds the saves of one epoch against CK-1 to CK-6 of docs/architecture.md, by the messages that are posted
-/// and the work that is asked for.
+/// Checks the saves of one epoch against CK-1 to CK-6 of docs/architecture.md, by the messages that are
+/// posted and the work that is asked for.
 class CheckpointInvariants {
  public:
   /// `violate` takes a whole sentence that begins with the invariant's name.

@@ -15,9 +15,9 @@
 
 namespace troupe::actors {
 
-/// Looks at everything that ranks say and ask for, and holds it against the invariants of
+/// Looks at everything that ranks say and ask for, and checks it against the invariants of
 /// docs/architecture.md: CO-1 all ranks launch the same entries in the same order; GB-1 a bucket is ready
-/// once a step; GB-3 a bucket is prepared after the update of the step before; RS-1 all ranks decide the
+/// once per step; GB-3 a bucket is prepared after the update of the step before; RS-1 all ranks decide the
 /// same; RS-4 committed steps grow by one; PS-3 a published bucket has the same bits on every rank; CK-1 to
 /// CK-6 about saves; LT-1 to LT-4 about local saves.
 class InvariantMonitor {

@@ -15,8 +15,8 @@
 
 namespace troupe::actors {
 
-/// Holds the local saves of one epoch against LT-1 to LT-4 of docs/architecture.md, by the messages that are
-/// posted and the work that is asked for.
+/// Checks the local saves of one epoch against LT-1 to LT-4 of docs/architecture.md, by the messages that
+/// are posted and the work that is asked for.
 class ReplicaInvariants {
  public:
   /// `violate` takes a whole sentence that begins with the invariant's name.

@@ -4,7 +4,7 @@
 
 namespace troupe::actors {
 
-/// A number from the operating system's source of randomness. Only what names things apart may hang on it.
+/// A number from the operating system's source of randomness. Only names that must differ may depend on it.
 std::uint64_t entropy();
 
 }  // namespace troupe::actors

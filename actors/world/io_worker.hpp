@@ -30,7 +30,7 @@ class IoWorker {
 
   std::mutex mutex_;  // guards jobs_ and ending_
   std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;  // at most one a staging buffer, and a few of a save's beginning
+  std::deque<std::function<void()>> jobs_;  // at most one per staging buffer, and a few of a save's beginning
                                             // and end
   bool ending_ = false;
   std::thread thread_;

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A process that starts others faster than we can kill it is given up after so many looks.
+/// A process that starts others faster than we can kill it is given up after this many looks.
 constexpr int kRounds = 50;
 /// A guard that hangs in the file system is left behind.
 constexpr int kPatienceMilliseconds = 5000;

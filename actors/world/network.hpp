@@ -27,7 +27,7 @@ struct RankJoined {
 struct RankLeft {
   core::Rank rank{};
 };
-/// The rank is gone or can not be reached. Messages sent to it lately may not have arrived.
+/// The rank is gone or cannot be reached. Messages sent to it lately may not have arrived.
 struct RankLost {
   core::Rank rank{};
   core::Error why;
@@ -60,7 +60,7 @@ class Network {
   virtual core::WorldSize world() const = 0;
 
   /// From any thread; never waits. A rank that is not there yet gets the message when it joins.
-  /// Errc::invalid_argument for what can not be right, Errc::peer_lost when the rank is gone,
+  /// Errc::invalid_argument for what cannot be right, Errc::peer_lost when the rank is gone,
   /// Errc::unavailable when too much waits for it already.
   virtual core::Result<void> send(core::Rank to, std::span<const std::byte> message) = 0;
 

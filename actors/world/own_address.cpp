@@ -45,7 +45,7 @@ core::Result<std::string> own_address_towards(const std::string& host, std::uint
   for (const auto* to = addresses.get(); to != nullptr; to = to->ai_next) {
     if (auto found = address_on_the_way(*to); !found.empty()) return found;
   }
-  return core::fail(core::Errc::unavailable, "no way leads from here to '{}': {}", host,
+  return core::fail(core::Errc::unavailable, "there is no route from here to '{}': {}", host,
                     std::strerror(errno));
 }
 

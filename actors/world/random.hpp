@@ -9,7 +9,7 @@
 
 namespace troupe::actors {
 
-/// Random numbers of one component for one purpose. They hang on (seed, component, purpose) and on how many
+/// Random numbers of one component for one purpose. They depend on (seed, component, purpose) and on how many
 /// were drawn here, so that a draw more in one component changes nothing in the others.
 class RandomStream {
  public:

@@ -48,7 +48,7 @@ class Storage {
   virtual core::Result<void> make_directory(std::string_view path) = 0;
   /// The names in a directory, sorted.
   virtual core::Result<std::vector<std::string>> list(std::string_view path) = 0;
-  /// Replaces a file `to`, or an empty directory when `from` is one; atomic for those who look, durable when
+  /// Replaces a file `to`, or an empty directory when `from` is one; atomic for readers, durable when
   /// the directories of both are synced.
   virtual core::Result<void> rename(std::string_view from, std::string_view to) = 0;
   /// A file or an empty directory.

@@ -7,7 +7,7 @@
 
 namespace troupe::apps {
 
-inline constexpr int kUsageError = 2;  ///< exit code for a command line that can not be right
+inline constexpr int kUsageError = 2;  ///< exit code for a command line that cannot be right
 
 /// What CLI11 found wrong, as one sentence of a bounded length that names the option. `command` is for the
 /// hint where to read on.

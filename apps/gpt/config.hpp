@@ -28,7 +28,7 @@ struct ModelConfig {
   std::size_t head_size() const { return width / heads; }
 };
 
-/// An Error names the first field that can not be right, its value and what it must be.
+/// An Error names the first field that cannot be right, its value and what it must be.
 core::Result<void> validate(const ModelConfig& config);
 
 /// "tiny" (tests: a few thousand parameters), "demo" (minutes on two cores), or for GPUs "350m", "760m" and

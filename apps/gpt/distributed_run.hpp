@@ -24,10 +24,10 @@ struct DistributedRunOptions {
   bool register_memory = false;  ///< as actors::ProcessWorldOptions takes it
   /// As gpu::open_device() takes it; "cuda" is the GPU of the rank's number on its node.
   std::string device = "host";
-  /// Operations a second that a GPU is taken to do at its best, for the utilisation; 0: by its compute
+  /// Operations per second that a GPU is taken to do at its best, for the utilisation; 0: by its compute
   /// capability, where that is known.
   double peak_flops = 0;
-  /// So many steps are traced, when the session traces: the first that this process takes, also after a
+  /// This many steps are traced, when the session traces: the first that this process takes, also after a
   /// resume.
   std::int64_t trace_steps = 0;
   /// Directory of checkpoints; empty: none are saved.

@@ -39,7 +39,7 @@ class DistributedTrainer {
   /// Goes on from a checkpoint, when there is one. Before the first step, by all ranks alike.
   core::Result<std::optional<actors::Restored>> resume(const actors::RestoreOptions& options);
   /// Saves in the background; see actors::Session::save. The checkpoint names what the run's data and
-  /// learning rates hang on.
+  /// learning rates depend on.
   core::Result<void> save();
   /// As save(), into the local tier.
   core::Result<void> save_local();
@@ -58,7 +58,7 @@ class DistributedTrainer {
   std::int64_t tokens_per_step() const;
 
  private:
-  /// What the run's data and learning rates hang on.
+  /// What the run's data and learning rates depend on.
   core::Value description() const;
   DistributedTrainer(actors::RankWorld& world, const DistributedTrainerOptions& options,
                      const Corpus& corpus);

@@ -57,7 +57,7 @@ Result<RunEnd> train_locally(const Options& o) {
                                            .clip_norm = o.clip_norm,
                                            .seed = o.seed},
                                           corpus));
-  fmt::print("{} parameters, {} KiB of activations, {} tokens a step\n", parameter_count(config),
+  fmt::print("{} parameters, {} KiB of activations, {} tokens per step\n", parameter_count(config),
              trainer.model().activation_bytes() >> 10,
              o.batch * config.context * static_cast<std::size_t>(o.lanes * o.microbatches));
   const auto start = std::chrono::steady_clock::now();
@@ -87,8 +87,8 @@ std::vector<std::pair<std::string, std::string>> configuration(const Options& o,
           {"parameters", std::to_string(parameter_count(model))},
           {"context", std::to_string(model.context)},
           {"lanes", std::to_string(o.lanes)},
-          {"sequences a microbatch", std::to_string(o.batch)},
-          {"microbatches a lane", std::to_string(o.microbatches)},
+          {"sequences per microbatch", std::to_string(o.batch)},
+          {"microbatches per lane", std::to_string(o.microbatches)},
           {"device", o.device},
           {"strategy", o.strategy},
           {"numerics", o.numerics},
@@ -170,7 +170,7 @@ int run(int argc, char** argv) {
       "gpt");
   app.footer(
       "Exits with 0 at the end, 75 when it was asked to leave and has saved,\n"
-      "2 for a command line that can not be right, 1 for all else.");
+      "2 for a command line that cannot be right, 1 for all else.");
   Options options;
   add_options(app, options);
   if (const auto end = parse_command_line(app, argc, argv)) return *end;

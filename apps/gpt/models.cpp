@@ -85,7 +85,7 @@ Result<void> check_memory(const MemoryNeed& need, std::size_t device_bytes) {
   return fail(
       Errc::out_of_memory,
       "training takes {:.1f} GiB (parameters {:.1f}, gradients {:.1f}, optimizer {:.1f}, activations "
-      "{:.1f}), the device has {:.1f}; use a smaller microbatch, fewer lanes a rank, more ranks, or a "
+      "{:.1f}), the device has {:.1f}; use a smaller microbatch, fewer lanes per rank, more ranks, or a "
       "smaller model",
       gib(need.total()), gib(need.parameters), gib(need.gradients), gib(need.optimizer),
       gib(need.activations), gib(device_bytes));

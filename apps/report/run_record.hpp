@@ -40,7 +40,7 @@ struct StepRecord {
   double other_wait_seconds = 0;  ///< the step waited for anything else: other ranks, the runtime itself
   double gradient_norm = 0;
   double learning_rate = 0;
-  /// Operations of the model a second, as a share of what the devices are taken to do at their best.
+  /// Operations of the model per second, as a share of what the devices are taken to do at their best.
   std::optional<double> model_flop_utilisation;
   bool committed = true;  ///< false: the step was refused (NaN, Inf) and changed no parameter
 };

@@ -26,9 +26,9 @@ using HolderSet = std::vector<std::uint32_t>;
 
 constexpr std::uint32_t kNobody = UINT32_MAX;
 
-/// Who of a group of ranks that hold copies of the same shards writes (or reads) which one; kNobody for what
-/// is not saved. The greedy rule of Megatron-Core: shards with few holders first, then large ones, then by
-/// key and offset, each to the holder with the fewest bytes so far, of equal ones to the first.
+/// Which of a group of ranks that hold copies of the same shards writes (or reads) which one; kNobody for
+/// what is not saved. The greedy rule of Megatron-Core: shards with few holders first, then large ones, then
+/// by key and offset, each to the holder with the fewest bytes so far, of equal ones to the first.
 std::vector<std::uint32_t> distribute(DistributionPurpose purpose, std::span<const HeldShard> shards,
                                       std::span<const HolderSet> sets, std::size_t members);
 

@@ -25,7 +25,7 @@ Result<void> check_rank_offset(const ShardedTensor& tensor, const RankOffset& pa
                 tensor.global_shape.size(), axis);
   }
   if (fragments < 1 || offset < 0 || offset >= fragments) {
-    return fail(Errc::invalid_argument, "{} can not have piece {} of {} pieces along axis {}",
+    return fail(Errc::invalid_argument, "{} cannot have piece {} of {} pieces along axis {}",
                 to_string(tensor), offset, fragments, axis);
   }
   std::int64_t extent = 0;
@@ -53,7 +53,7 @@ Result<void> check_grid(const ShardedTensor& tensor, const Shape& fragments) {
     }
     if (extent > 0 && box.offset[axis] % extent != 0) {
       return fail(Errc::invalid_argument,
-                  "{}: the offset along axis {} is no multiple of the local extent {}; leave the "
+                  "{}: the offset along axis {} is not a multiple of the local extent {}; leave the "
                   "fragmentations out for irregular parts",
                   to_string(tensor), axis, extent);
     }

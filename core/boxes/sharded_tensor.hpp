@@ -49,7 +49,7 @@ struct ShardedTensor {
     bool allow_shape_mismatch = false;
   };
   /// A regular part: the global extent of a named axis is fragments * local extent (1 when it is prepended),
-  /// of all others the local one. Errc::invalid_argument names the offset that can not be.
+  /// of all others the local one. Errc::invalid_argument names the offset that cannot be.
   static Result<ShardedTensor> from_rank_offsets(std::string key, DType dtype, Shape local_shape,
                                                  std::span<const RankOffset> offsets, Options options);
   static Result<ShardedTensor> from_rank_offsets(std::string key, DType dtype, Shape local_shape,

@@ -87,7 +87,7 @@ Result<void> check_names(const std::vector<CopyFile>& files) {
   for (const auto& file : files) {
     const bool leaves = file.name.empty() || file.name == "." || file.name == ".." ||
                         file.name.find_first_of(std::string_view("/\0", 2)) != std::string::npos;
-    if (leaves) return invalid("'{}' is no name of a file in this directory", file.name);
+    if (leaves) return invalid("'{}' is not the name of a file in this directory", file.name);
     if (!names.insert(file.name).second) return invalid("file '{}' is listed twice", file.name);
   }
   return {};

@@ -31,7 +31,7 @@ struct CopySegment {
 
 struct CopyFile {
   std::string name;                   ///< in the copy's directory
-  std::vector<CopySegment> segments;  ///< the header, then a segment a shard
+  std::vector<CopySegment> segments;  ///< the header, then a segment per shard
 
   std::uint64_t bytes() const { return segments.empty() ? 0 : segments.back().end; }
   friend bool operator==(const CopyFile&, const CopyFile&) = default;

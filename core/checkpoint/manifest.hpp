@@ -74,7 +74,7 @@ inline constexpr const char* kManifestFormat = "troupe-checkpoint";
 inline constexpr int kManifestVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 
-/// The bytes of manifest.json: JSON, one line a tensor, file or object; the last line holds the hash of all
+/// The bytes of manifest.json: JSON, one line per tensor, file or object; the last line holds the hash of all
 /// bytes before it. Equal manifests have equal bytes. Values must be ones that to_json() takes, keys and
 /// names UTF-8, and `save` what its comment says, or the text will not parse.
 std::string to_text(const Manifest& manifest);

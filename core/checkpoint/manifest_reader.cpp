@@ -28,7 +28,7 @@ Result<void> check_version(std::string_view text) {
   const auto version = cursor.number();
   if (!cursor.is_good())
     return fail(Errc::corrupt,
-                "this is no manifest of a checkpoint: it does not begin with the format \"{}\"",
+                "this is not a checkpoint's manifest: it does not begin with the format \"{}\"",
                 kManifestFormat);
   if (version == static_cast<std::uint64_t>(kManifestVersion)) return {};
   return fail(
@@ -201,7 +201,7 @@ Result<void> check_files(const std::vector<ManifestFile>& files) {
   for (const auto& file : files) {
     const bool leaves = file.name.empty() || file.name == "." || file.name == ".." ||
                         file.name.find_first_of(std::string_view("/\0", 2)) != std::string::npos;
-    if (leaves) return invalid("'{}' is no name of a file in this directory", file.name);
+    if (leaves) return invalid("'{}' is not the name of a file in this directory", file.name);
     names.push_back(file.name);
   }
   std::sort(names.begin(), names.end());

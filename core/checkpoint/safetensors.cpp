@@ -108,7 +108,7 @@ Result<Json> parse_header_json(std::string_view text) {
   const JsonCheck check = check_json(text, kMostLevels, kMaxAxes);
   Json header = check.fits ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
   if (header.is_discarded() || !header.is_object())
-    return fail(Errc::corrupt, "a safetensors header is no JSON object");
+    return fail(Errc::corrupt, "a safetensors header is not a JSON object");
   if (!check.twice.empty()) return fail(Errc::corrupt, "a safetensors header has '{}' twice", check.twice);
   return header;
 }
@@ -217,7 +217,7 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> be
     if (!value.is_object()) return fail(Errc::corrupt, "__metadata__ of a safetensors header is no object");
     for (const auto& [key, member] : value.items()) {
       if (!member.is_string())
-        return fail(Errc::corrupt, "'{}' in __metadata__ of a safetensors header is no string", key);
+        return fail(Errc::corrupt, "'{}' in __metadata__ of a safetensors header is not a string", key);
       header.metadata[key] = member.get<std::string>();
     }
   }

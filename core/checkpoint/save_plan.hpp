@@ -68,7 +68,7 @@ struct PlannedFile {
 std::vector<PlannedFile> plan_files(const SaveStructure& structure, std::span<const std::uint32_t> assigned,
                                     Rank rank);
 
-/// Who writes what.
+/// Which rank writes what.
 struct SavePlan {
   std::vector<std::vector<std::uint32_t>> assigned;  ///< per rank, ascending pieces of its structure
   std::uint64_t bytes = 0;                           ///< of all tensors

@@ -74,11 +74,11 @@ struct SharedTargets {
   std::vector<std::vector<LoadTarget>> own;
 };
 
-/// Who reads which shard: core::distribute() for a load. A pure function, so that ranks which plan by
+/// Which rank reads which shard: core::distribute() for a load. A pure function, so that ranks which plan by
 /// themselves plan the same. `manifest` must outlive the plan. Errors are those of plan_load().
 Result<SharedLoadPlan> plan_shared_load(const Manifest& manifest, const SharedTargets& targets);
 
-/// Tells plans apart, for ranks that hold theirs against each other's.
+/// Tells plans apart, for ranks that compare theirs with each other's.
 std::uint64_t hash_of(const SharedLoadPlan& plan);
 
 }  // namespace troupe::core

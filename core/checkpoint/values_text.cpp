@@ -13,12 +13,12 @@ namespace {
 Result<Shape> shape_of(const Value& value) {
   const auto* extents = value.as_list();
   if (extents == nullptr || extents->size() > 64)
-    return fail(Errc::corrupt, "an object's place is no list of numbers");
+    return fail(Errc::corrupt, "an object's place is not a list of numbers");
   Shape shape;
   for (const auto& extent : *extents) {
     const auto number = extent.as_int();
     if (!number || *number < 0 || *number > std::int64_t{1} << 62)
-      return fail(Errc::corrupt, "an object's place is no list of numbers");
+      return fail(Errc::corrupt, "an object's place is not a list of numbers");
     shape.push_back(*number);
   }
   return shape;
@@ -46,7 +46,7 @@ Result<std::string> objects_text(const std::vector<ManifestObject>& objects) {
 Result<std::vector<ManifestObject>> parse_objects(std::string_view text) {
   // The list and an object in it are levels of their own.
   Value list = TRY(parse_value(text, kMaxValueDepth + 2));
-  if (list.as_list() == nullptr) return fail(Errc::corrupt, "objects are no list");
+  if (list.as_list() == nullptr) return fail(Errc::corrupt, "objects are not a list");
   std::vector<ManifestObject> objects;
   for (auto& item : *list.as_list()) {
     auto* parts = item.as_list();

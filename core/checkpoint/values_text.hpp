@@ -11,7 +11,7 @@
 namespace troupe::core {
 
 /// The objects of one rank as one line of JSON, for messages. Errc::invalid_argument for a cell outside its
-/// grid, and for keys and values that can not be stored.
+/// grid, and for keys and values that cannot be stored.
 Result<std::string> objects_text(const std::vector<ManifestObject>& objects);
 /// Errc::corrupt.
 Result<std::vector<ManifestObject>> parse_objects(std::string_view text);

@@ -35,7 +35,7 @@ Result<void> check_dcp_file_name(std::string_view name) {
     begin = end + 1;
   }
   if (plain) return {};
-  return fail(Errc::corrupt, "dcp: '{}' is no file name below the checkpoint's directory", name);
+  return fail(Errc::corrupt, "dcp: '{}' is not a file name below the checkpoint's directory", name);
 }
 
 Result<void> check_dcp_tensor(const DcpTensor& tensor) {

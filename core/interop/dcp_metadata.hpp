@@ -54,7 +54,7 @@ struct DcpItem {
   friend bool operator==(const DcpItem&, const DcpItem&) = default;
 };
 
-/// What the checkpoint has and this library can not read.
+/// What the checkpoint has and this library cannot read.
 struct DcpSkipped {
   std::string key;
   std::string reason;

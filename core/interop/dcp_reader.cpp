@@ -165,7 +165,7 @@ Result<DcpMetadata> Reader::read() {
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto key = entries.key(i).as_text();
     if (!key || key->size() > kLongestName || !seen.insert(*key).second) {
-      return fail(Errc::corrupt, "dcp: '{}' comes twice or is no name", beginning_of(key.value_or("")));
+      return fail(Errc::corrupt, "dcp: '{}' comes twice or is not a name", beginning_of(key.value_or("")));
     }
     TRY(read_entry(*key, entries.value(i)));
   }

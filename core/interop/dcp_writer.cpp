@@ -193,7 +193,7 @@ Result<void> check(const DcpMetadata& metadata) {
   for (const std::string& name : metadata.files) {
     const Result<void> checked = check_dcp_file_name(name);
     if (!checked || !is_utf8(name)) {
-      return fail(Errc::invalid_argument, "dcp: '{}' is no file name in UTF-8 below the directory", name);
+      return fail(Errc::invalid_argument, "dcp: '{}' is not a file name in UTF-8 below the directory", name);
     }
   }
   for (const DcpTensor& tensor : metadata.tensors) {

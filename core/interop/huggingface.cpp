@@ -23,7 +23,7 @@ bool is_file_name(std::string_view name) {
 
 Result<void> check_name(Errc code, std::string_view tensor, std::string_view file) {
   if (is_file_name(file)) return {};
-  return fail(code, "index: tensor '{}' lies in '{}', which is no *.safetensors in the directory", tensor,
+  return fail(code, "index: tensor '{}' lies in '{}', which is not a *.safetensors in the directory", tensor,
               file);
 }
 
@@ -40,7 +40,7 @@ Result<HuggingFaceIndex> parse_huggingface_index(std::string_view text) {
   const bool fits = check.fits && check.twice.empty();
   const Json json = fits ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
   if (json.is_discarded() || !json.is_object()) {
-    return fail(Errc::corrupt, "index: {} bytes are no JSON object with unique names and at most {} levels",
+    return fail(Errc::corrupt, "index: {} bytes are not a JSON object of unique names and at most {} levels",
                 text.size(), kMaxDepth);
   }
   HuggingFaceIndex index;
@@ -53,7 +53,7 @@ Result<HuggingFaceIndex> parse_huggingface_index(std::string_view text) {
     return fail(Errc::corrupt, "index: no object 'weight_map'");
   }
   for (const auto& [tensor, file] : weights->items()) {
-    if (!file.is_string()) return fail(Errc::corrupt, "index: the file of tensor '{}' is no text", tensor);
+    if (!file.is_string()) return fail(Errc::corrupt, "index: the file of tensor '{}' is not text", tensor);
     TRY(check_name(Errc::corrupt, tensor, file.get_ref<const std::string&>()));
     index.weight_map.emplace(tensor, file.get<std::string>());
   }

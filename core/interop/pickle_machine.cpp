@@ -51,7 +51,7 @@ class PickleMachine {
   Result<void> execute_memo(Op op);
   Result<void> execute_object(Op op);
 
-  /// A little-endian number of so many bytes.
+  /// A little-endian number of this many bytes.
   Result<std::uint64_t> number(std::size_t bytes);
   Result<void> text_of(PickleKind kind, std::size_t length_bytes);
   Result<Id> line();

@@ -97,7 +97,7 @@ void PickleWriter::global(std::string_view module, std::string_view name) {
   both += '\n';
   both += name;
   if (const auto known = globals_.find(both); known != globals_.end()) return recall(known->second);
-  // A line of protocol 2 can not hold every name that protocol 4 can.
+  // A line of protocol 2 cannot hold every name that protocol 4 can.
   if (protocol_ >= 4 || both.find('\n', module.size() + 1) != std::string::npos ||
       module.find('\n') != std::string_view::npos) {
     text(module);

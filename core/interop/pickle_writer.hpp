@@ -13,7 +13,7 @@
 namespace troupe::core {
 
 /// Writes a pickle opcode by opcode, of protocol 2 (inside tensor archives) or 4 (metadata of checkpoints).
-/// Who calls keeps the machine's stack in mind: containers are filled from the values above their mark. Texts
+/// Callers keep the machine's stack in mind: containers are filled from the values above their mark. Texts
 /// and globals are remembered and written once, as Python does with objects that it sees again.
 class PickleWriter {
  public:

@@ -43,7 +43,7 @@ Result<Storage> storage_of(const PickleNode& node) {
   const PickleNode type = id->item(1);
   if (type.is_global("torch.storage", "UntypedStorage")) return storage;
   if (type.kind() != PickleKind::global || type.module() != "torch") {
-    return fail(Errc::corrupt, "torch: {} is no class of storages", class_name(type));
+    return fail(Errc::corrupt, "torch: {} is not a class of storages", class_name(type));
   }
   storage.dtype = TRY(dtype_from_torch_storage(type.name()));
   return storage;
@@ -94,7 +94,7 @@ Result<DType> dtype_of(const Rebuild& rebuild, const Storage& storage) {
   }
   const PickleNode dtype = rebuild.arguments.item(6);
   if (dtype.kind() != PickleKind::global || dtype.module() != "torch") {
-    return fail(Errc::corrupt, "torch: {} is no dtype", class_name(dtype));
+    return fail(Errc::corrupt, "torch: {} is not a dtype", class_name(dtype));
   }
   return dtype_from_torch(dtype.name());
 }

@@ -45,7 +45,7 @@ Result<DType> dtype_from_torch(std::string_view name) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i].dtype == name) return static_cast<DType>(i);
   }
-  return fail(Errc::unavailable, "torch.{} is no dtype that Troupe has; convert the tensor before saving",
+  return fail(Errc::unavailable, "torch.{} is not a dtype that Troupe has; convert the tensor before saving",
               beginning_of(name));
 }
 
@@ -57,7 +57,7 @@ Result<DType> dtype_from_torch_storage(std::string_view name) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (!name.empty() && kNames[i].storage == name) return static_cast<DType>(i);
   }
-  return fail(Errc::unavailable, "torch.{} is no storage that Troupe reads; convert the tensor before saving",
+  return fail(Errc::unavailable, "torch.{} is not a storage that Troupe reads; convert the tensor beforehand",
               beginning_of(name));
 }
 

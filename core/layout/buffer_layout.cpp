@@ -67,7 +67,7 @@ Result<LayoutPolicy> layout_policy_from_name(std::string_view name) {
     if (kPolicyNames[i] == name) return static_cast<LayoutPolicy>(i);
   }
   return fail(Errc::invalid_argument,
-              "'{}' is no layout policy; choose one of plain, padded, whole_parameter, row_aligned", name);
+              "'{}' is not a layout policy; choose one of plain, padded, whole_parameter, row_aligned", name);
 }
 
 std::int64_t bucket_divisor(int shards, bool pad_for_bus_bandwidth) {

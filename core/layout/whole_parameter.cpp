@@ -138,7 +138,7 @@ class WholeParameterLayout {
     chunk_ = Chunk(shards());
   }
 
-  /// Whether positions still fit into their numbers when each shard grows by so many elements.
+  /// Whether positions still fit into their numbers when each shard grows by this many elements.
   bool has_room(std::int64_t shard_size) {
     positions_ += Wide{shard_size} * options_.shards;
     return positions_ <= std::numeric_limits<std::int64_t>::max();

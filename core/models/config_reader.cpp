@@ -33,7 +33,7 @@ Result<Json> parse_json_object(std::string_view text, std::string_view what) {
   };
   Json json = Json::parse(text, watch, false);
   if (deep || json.is_discarded() || !json.is_object())
-    return fail(Errc::corrupt, "{}: {} bytes are no JSON object of at most {} levels", what, text.size(),
+    return fail(Errc::corrupt, "{}: {} bytes are not a JSON object of at most {} levels", what, text.size(),
                 kMaxDepth);
   if (!twice.empty()) return fail(Errc::corrupt, "{}: '{}' is there twice", what, twice);
   return json;
@@ -72,7 +72,7 @@ void ConfigReader::must_be(const std::string& key, const Json& value) {
 }
 
 void ConfigReader::refuse(const std::string& key, std::string_view why) {
-  complain(fmt::format("key '{}{}' changes the maths and can not be converted: {}", prefix_, key, why));
+  complain(fmt::format("key '{}{}' changes the maths and cannot be converted: {}", prefix_, key, why));
 }
 
 Result<void> ConfigReader::check_unknown(const Json& object, const std::string& prefix,

@@ -304,7 +304,7 @@ Result<void> apply_overrides(const Conversion& c, std::vector<std::string>& warn
       return fail(Errc::invalid_argument, "override: {}", set.error().message);
     dropped += (dropped.empty() ? "" : ", ") + name;
   }
-  if (!dropped.empty()) warnings.push_back("overrides that are no fields are dropped: " + dropped);
+  if (!dropped.empty()) warnings.push_back("overrides that are not fields are dropped: " + dropped);
   return {};
 }
 
@@ -323,7 +323,7 @@ Result<void> replace_keys(Json& json, const std::map<std::string, std::string>& 
   for (const auto& [key, text] : keys) {
     auto value = Json::parse(text, nullptr, false);
     if (value.is_discarded())
-      return fail(Errc::invalid_argument, "the value {} of key '{}' is no JSON", text.substr(0, 60), key);
+      return fail(Errc::invalid_argument, "the value {} of key '{}' is not JSON", text.substr(0, 60), key);
     json[key] = std::move(value);
   }
   return {};

@@ -56,7 +56,7 @@ Result<RotaryScaling> scaling_of(ConfigReader& keys) {
   for (const char* key : {"type", "rope_type"}) {
     const auto found = values->find(key);
     if (found == values->end() || found->is_null()) continue;
-    if (!found->is_string()) return fail(Errc::invalid_argument, "key 'rope_scaling.{}' is no text", key);
+    if (!found->is_string()) return fail(Errc::invalid_argument, "key 'rope_scaling.{}' is not text", key);
     scaling.type = found->get<std::string>();
   }
   if (scaling.type.empty() && values->contains("factor")) scaling.type = "linear";
@@ -72,7 +72,7 @@ void convert_theta(ConfigReader& keys, ModelConfig& model) {
     double value = 0;
     if (found != parameters->end() && !found->is_null()) {
       if (take(*found, value)) theta = value;
-      if (!theta) keys.complain("key 'rope_parameters.rope_theta' is no number");
+      if (!theta) keys.complain("key 'rope_parameters.rope_theta' is not a number");
     }
   }
   model.builder.rotary_base = theta.value_or(facts_of(model.architecture).rope_theta);
@@ -103,7 +103,7 @@ void scale_positions(ConfigReader& values, const std::string& type, BuilderConfi
     if (!built_in)
       values.refuse("low_freq_factor", "only 1, 4 and 8192 positions are there for the type llama3");
   } else if (!type.empty()) {
-    values.refuse("type", "'" + type + "' is no scaling that is there for this model");
+    values.refuse("type", "'" + type + "' is not a scaling that this model can have");
   }
 }
 
@@ -194,7 +194,7 @@ const std::set<std::string_view>& harmless_keys() {
 void check_common_keys(ConfigReader& keys, Architecture architecture) {
   keys.must_be("hidden_act", "silu");
   keys.must_be("mlp_bias", false);
-  keys.find("attention_bias");  // who can do without a bias has read it; the others always or never have one
+  keys.find("attention_bias");  // optional biases were read before; the others are always or never there
   keys.must_be("use_mrope", false);
   keys.must_be("add_cross_attention", false);
   keys.must_be("tie_encoder_decoder", false);

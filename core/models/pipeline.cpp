@@ -61,7 +61,7 @@ Result<std::vector<std::vector<LayerChunk>>> place_layers(const TransformerConfi
 
 Result<std::vector<std::int64_t>> pipeline_shards(std::int64_t layers, std::int64_t stages) {
   if (stages < 1 || layers < stages)
-    return fail(Errc::invalid_argument, "{} layers can not be in {} pipeline stages", layers, stages);
+    return fail(Errc::invalid_argument, "{} layers cannot be in {} pipeline stages", layers, stages);
   if (stages == 1) return std::vector<std::int64_t>{layers};
   if (stages == 2) return std::vector<std::int64_t>{layers / 2, layers - layers / 2};
   std::vector<std::int64_t> best;

@@ -201,7 +201,7 @@ Result<std::vector<TensorDict>> TensorDict::split(std::int64_t parts) const {
 
 Result<TensorDict> TensorDict::repeat(std::int64_t times, Repeat order) const {
   if (times < 0 || (rows_ > 0 && times > (std::int64_t{1} << 40) / rows_))
-    return fail(Errc::invalid_argument, "a batch of {} rows can not be repeated {} times", rows_, times);
+    return fail(Errc::invalid_argument, "a batch of {} rows cannot be repeated {} times", rows_, times);
   std::vector<std::int64_t> rows;
   rows.reserve(static_cast<std::size_t>(rows_ * times));
   for (std::int64_t i = 0; i < rows_ * times; ++i)
@@ -211,7 +211,7 @@ Result<TensorDict> TensorDict::repeat(std::int64_t times, Repeat order) const {
 
 Result<std::pair<TensorDict, std::int64_t>> TensorDict::pad_to_multiple(std::int64_t multiple) const {
   if (multiple < 1 || rows_ == 0)
-    return fail(Errc::invalid_argument, "a batch of {} rows can not be padded to a multiple of {}", rows_,
+    return fail(Errc::invalid_argument, "a batch of {} rows cannot be padded to a multiple of {}", rows_,
                 multiple);
   const auto added = (multiple - rows_ % multiple) % multiple;
   std::vector<std::int64_t> rows(static_cast<std::size_t>(rows_ + added));

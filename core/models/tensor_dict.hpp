@@ -47,7 +47,7 @@ class TensorDict {
   Result<TensorDict> slice(std::int64_t first, std::int64_t count) const;
   /// As many rows in every part; Errc::invalid_argument when they do not divide (see pad_to_multiple).
   Result<std::vector<TensorDict>> split(std::int64_t parts) const;
-  /// Every row so many times: one after the other, or the whole batch again and again.
+  /// Every row this many times: one after the other, or the whole batch again and again.
   enum class Repeat : std::uint8_t { rows, batch };
   Result<TensorDict> repeat(std::int64_t times, Repeat order) const;
   /// Rows from the first one on, again and again, until the number is a multiple; and how many were added.

@@ -210,7 +210,7 @@ std::string first_difference(const Config& wanted, const Config& found, const Vi
   std::string different;
   visit_all(found, [&](const char* name, const auto& field) {
     if (different.empty() && !is_free(name) && values[name] != put(field))
-      different = fmt::format("{} is {}, which config.json of this architecture can not say: it gives {}",
+      different = fmt::format("{} is {}, which config.json of this architecture cannot say: it gives {}",
                               name, values[name].dump(), put(field).dump());
   });
   return different;

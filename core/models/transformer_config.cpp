@@ -70,14 +70,14 @@ Result<void> check_parallel(const Config& config) {
   const auto tp = config.tensor_model_parallel_size;
   const auto groups = *config.num_query_groups;
   if (config.num_attention_heads % tp != 0)
-    return refuse("num_attention_heads {} is no multiple of tensor_model_parallel_size {}",
+    return refuse("num_attention_heads {} is not a multiple of tensor_model_parallel_size {}",
                   config.num_attention_heads, tp);
   if (groups % tp != 0 && tp % groups != 0)
     return refuse("num_query_groups {} is neither a multiple nor a divisor of tensor_model_parallel_size {}",
                   groups, tp);
   if (config.num_attention_heads % groups != 0)
-    return refuse("num_attention_heads {} is no multiple of num_query_groups {}", config.num_attention_heads,
-                  groups);
+    return refuse("num_attention_heads {} is not a multiple of num_query_groups {}",
+                  config.num_attention_heads, groups);
   if (*config.kv_channels < 1)
     return refuse("kv_channels is 0: hidden_size {} is less than num_attention_heads {}", config.hidden_size,
                   config.num_attention_heads);

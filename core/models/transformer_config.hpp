@@ -109,7 +109,7 @@ struct TransformerConfig {
   }
 };
 
-/// Sets what Megatron derives from other fields and holds the configuration against Megatron's rules.
+/// Sets what Megatron derives from other fields and checks the configuration against Megatron's rules.
 /// Errc::invalid_argument names the fields that contradict each other. Returns warnings.
 Result<std::vector<std::string>> complete(TransformerConfig& config);
 

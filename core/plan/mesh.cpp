@@ -66,7 +66,7 @@ Result<std::array<Mesh::Axis, 5>> Mesh::parse_order(std::string_view order) {
   if (!valid || !rest.empty()) {
     return fail(
         Errc::invalid_argument,
-        "'{}' is no order of the axes: write each of tp, cp, ep, dp, pp once, with '-' between them, as "
+        "'{}' is not an order of the axes: write each of tp, cp, ep, dp, pp once, with '-' between them, as "
         "in {}",
         order, kDefaultOrder);
   }

@@ -47,7 +47,7 @@ Result<Strategy> strategy_from_name(std::string_view name) {
     if (kNames[i] == name) return static_cast<Strategy>(i);
   }
   return fail(Errc::invalid_argument,
-              "'{}' is no strategy; choose one of ddp, zero1, zero2, zero3, hsdp, hfsdp", name);
+              "'{}' is not a strategy; choose one of ddp, zero1, zero2, zero3, hsdp, hfsdp", name);
 }
 
 Result<StrategyPlacements> placements_of(Strategy strategy, int optimizer_instances) {
@@ -108,7 +108,7 @@ Result<ElementRange> local_range(std::int64_t elements, const Placements& placem
   for (std::size_t axis = placements.size(); axis-- > 0;) {
     const int size = sizes[axis];
     if (size < 1 || coordinates[axis] < 0 || coordinates[axis] >= size) {
-      return fail(Errc::invalid_argument, "{} is no coordinate on axis {} of size {}", coordinates[axis],
+      return fail(Errc::invalid_argument, "{} is not a coordinate on axis {} of size {}", coordinates[axis],
                   axis, size);
     }
     if (placements[axis] != F) {

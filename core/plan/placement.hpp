@@ -24,7 +24,7 @@ Result<Strategy> strategy_from_name(std::string_view name);
 using Placements = std::vector<Placement>;
 
 /// What a strategy does with the three kinds of tensors. Gradients are those between microbatches; after the
-/// last one they come to lie as the optimizer does.
+/// last one they are placed as the optimizer is.
 struct StrategyPlacements {
   Placements parameters;
   Placements gradients;

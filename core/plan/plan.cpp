@@ -36,7 +36,7 @@ std::string_view name_of(Numerics numerics) noexcept {
 Result<Numerics> numerics_from_name(std::string_view name) {
   if (name == kNumericsNames[0]) return Numerics::fast;
   if (name == kNumericsNames[1]) return Numerics::ordered;
-  return fail(Errc::invalid_argument, "'{}' is no kind of numerics; choose fast or ordered", name);
+  return fail(Errc::invalid_argument, "'{}' is not a kind of numerics; choose fast or ordered", name);
 }
 
 std::string_view name_of(CollectiveKind kind) noexcept {

@@ -14,7 +14,7 @@
 
 namespace troupe::core {
 
-/// Who decides the order in which gradients are summed.
+/// What decides the order in which gradients are summed.
 enum class Numerics : std::uint8_t {
   fast,     ///< the back-end of the collectives
   ordered,  ///< the tree over the lanes (core/plan/lanes.hpp): the same bits for any number of ranks
@@ -58,7 +58,7 @@ std::string describe(const PlanEntry& entry);
 struct Plan {
   std::vector<PlanEntry> entries;
 
-  /// The canonical text, one line an entry.
+  /// The canonical text, one line per entry.
   std::vector<std::string> lines() const;
   /// Equal on two ranks exactly when their lines are (hash64).
   std::uint64_t hash() const;

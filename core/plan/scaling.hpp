@@ -6,7 +6,7 @@
 
 namespace troupe::core {
 
-/// Who divides the summed gradient.
+/// Where the summed gradient is divided.
 enum class GradientScaling : std::uint8_t {
   before_sum,     ///< gradients are scaled, then summed
   in_collective,  ///< the collective averages

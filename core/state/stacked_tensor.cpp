@@ -15,7 +15,7 @@ Result<void> check_stackable(const ShardedTensor& tensor) {
   TRY(tensor.check());
   if (!tensor.is_regular() || tensor.local_shape.empty()) {
     return fail(Errc::invalid_argument,
-                "{} can not be cut into stacked parts; it must be regular and have rows", to_string(tensor));
+                "{} cannot be cut into stacked parts; it must be regular and have rows", to_string(tensor));
   }
   return {};
 }

@@ -18,7 +18,7 @@ namespace troupe::core {
 struct StackedPart {
   std::string suffix;  ///< of the key
   std::int64_t rows = 0;
-  std::int64_t piece = 0;   ///< of `pieces` with so many rows each
+  std::int64_t piece = 0;   ///< of `pieces` with this many rows each
   std::int64_t pieces = 1;  ///< of the stored tensor
 };
 

@@ -13,7 +13,7 @@ struct JsonCheck {
   std::string twice;  ///< a member that an object has twice, which parsers pass over; else empty
 };
 
-/// At most so many lists and objects within each other, and items of a list. Takes time in proportion to the
+/// At most this many lists and objects within each other, and items in a list. Takes time proportional to the
 /// text, and memory to the names in it.
 JsonCheck check_json(std::string_view text, std::size_t most_levels, std::size_t most_items = SIZE_MAX);
 

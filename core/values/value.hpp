@@ -74,7 +74,7 @@ class Value {
       Value(T value)
       : data_(std::in_place_type<std::int64_t>, value) {}
   Value(double value) : data_(std::in_place_type<double>, value) {}
-  /// Strings are UTF-8; others can not be stored.
+  /// Strings are UTF-8; others cannot be stored.
   Value(const char* text) : data_(std::in_place_type<std::string>, text) {}
   Value(std::string_view text) : data_(std::in_place_type<std::string>, text) {}
   Value(std::string text) : data_(std::in_place_type<std::string>, std::move(text)) {}

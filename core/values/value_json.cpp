@@ -221,7 +221,7 @@ class ValueReader {
     return refuse("found the number {}, expected {{\"$double\": ...}}", value);
   }
   bool string(string_t& text) { return add(std::move(text), 0); }
-  bool binary(binary_t&) { return refuse("binary is no JSON"); }
+  bool binary(binary_t&) { return refuse("binary is not JSON"); }
   bool start_object(std::size_t) { return start(true); }
   bool key(string_t& name) {
     frames_.back().key = std::move(name);
@@ -366,7 +366,7 @@ bool ValueReader::add_pairs(Value content, std::size_t levels) {
 
 Result<Value> ValueReader::take(bool parsed) {
   TRY(std::move(failure_));
-  if (!parsed) return fail(Errc::corrupt, "values do not parse: this is no JSON");
+  if (!parsed) return fail(Errc::corrupt, "values do not parse: this is not JSON");
   return std::move(value_);
 }
 

@@ -61,7 +61,7 @@ enum class ReduceOp : std::uint8_t { sum, average, min, max };
 // clang-format on
 ///
 /// Empty counts mean even parts: the total must then divide by n. Zero-sized parts are legal everywhere.
-/// A send may last until its receive has begun: who does both at once posts them together on two streams.
+/// A send may last until its receive has begun: to do both at once, post them together on two streams.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
   core::DType dtype = core::DType::f32;

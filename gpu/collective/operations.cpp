@@ -198,7 +198,7 @@ class Inspection {
       return {};
     }
     if (counts.size() != size_) {
-      return refuse(operation_, "{}: expected {} numbers, one a member, found {}", field, size_,
+      return refuse(operation_, "{}: expected {} numbers, one per member, found {}", field, size_,
                     counts.size());
     }
     if (total_of(counts) != elements) {

@@ -12,14 +12,14 @@
 
 namespace troupe::gpu {
 
-/// The operation with its even counts written out, or Errc::invalid_argument naming the field that can not be
+/// The operation with its even counts written out, or Errc::invalid_argument naming the field that cannot be
 /// right for member `index` of a group of `size`. What every back-end does first in post().
 core::Result<Operation> prepare(Operation operation, int index, int size);
 
 /// What every back-end does first in post_together(): messages only. As prepare() for each.
 core::Result<std::vector<Posting>> prepare(std::vector<Posting> postings, int index, int size);
 
-/// This rank's place among the members. Errc::invalid_argument when the options can not make a group: no
+/// This rank's place among the members. Errc::invalid_argument when the options cannot make a group: no
 /// members, one twice, `self` not among them, or a name with other characters than it may have.
 core::Result<int> index_of_self(const GroupOptions& options);
 

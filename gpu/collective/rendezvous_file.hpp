@@ -7,7 +7,7 @@
 
 namespace troupe::gpu {
 
-/// Rendezvous of processes that share a directory: one file a key, written under a temporary name and then
+/// Rendezvous of processes that share a directory: one file per key, written under a temporary name and then
 /// renamed, so that a reader sees the whole value or none. The caller creates the directory and removes it.
 class FileRendezvous final : public Rendezvous {
  public:

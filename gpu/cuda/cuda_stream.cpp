@@ -116,7 +116,7 @@ core::Result<void> CudaStream::synchronize(std::chrono::nanoseconds deadline) {
         name_, context_.device(), std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count());
   }
   if (!outcome->error) return {};
-  // Whoever hears of the failure lets go of the memory, so what was enqueued before it must be over.
+  // Those who hear of the failure let go of the memory, so what was enqueued before it must be over.
   await_end(deadline);
   return tl::unexpected<core::Error>(*outcome->error);
 }

@@ -17,7 +17,7 @@ class DeviceFailure {
   std::optional<core::Error> get() const;
   /// Keeps the first error; `on_set` of watch() is called for that one.
   void set(core::Error error);
-  /// Who is told, from the thread of set(). Before the first set().
+  /// The one to be told, from the thread of set(). Before the first set().
   void watch(std::function<void()> on_set) { on_set_ = std::move(on_set); }
 
  private:

@@ -55,7 +55,7 @@ core::Result<Buffer> MemoryPool::allocate(std::size_t bytes) {
     return core::fail(
         core::Errc::out_of_memory,
         "expected {} bytes on device {} ({}, {} bytes in all), but it has no room for them; use smaller "
-        "buffers, fewer ranks a device, or a device with more memory",
+        "buffers, fewer ranks per device, or a device with more memory",
         bytes, context_.device(), context_.info.name, context_.info.memory_bytes);
   }
   TRY(cuda_result(status, "cudaMallocFromPoolAsync", context_.device()));

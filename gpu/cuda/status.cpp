@@ -11,7 +11,7 @@ core::Error cuda_error(cudaError_t status, std::string_view call, int device) {
       "fault of the hardware";
   if (status == cudaErrorMemoryAllocation) {
     code = core::Errc::out_of_memory;
-    advice = "use smaller buffers, fewer ranks a device, or a device with more memory";
+    advice = "use smaller buffers, fewer ranks per device, or a device with more memory";
   } else if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) {
     code = core::Errc::unavailable;
     advice = "install a driver that is new enough for this build's CUDA runtime, or train on the host device";

@@ -56,7 +56,7 @@ void HostStream::enqueue_async(std::string_view label, std::function<void(Comple
 
 void HostStream::record(EventView event) {
   auto marker = std::make_shared<Marker>();
-  // Moved first: whoever sees the task run also sees the event recorded.
+  // Moved first: anybody that sees the task run also sees the event recorded.
   host_event(event).move_to(marker);
   // With nothing to stand behind there is no reason to wake the thread, which costs tens of microseconds on a
   // machine that sleeps.

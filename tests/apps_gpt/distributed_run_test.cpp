@@ -53,7 +53,7 @@ class RunOfAProcess : public testing::Test {
     std::ifstream file(std::filesystem::path(options_.output) / "trace.json");
     const auto trace = nlohmann::json::parse(file);
     int steps = 0;
-    // One rank plays one lane, so this gradient is ready once a step.
+    // One rank plays one lane, so this gradient is ready once per step.
     for (const auto& event : trace.at("traceEvents"))
       steps += event.at("name") == "model.norm.weight gradient" ? 1 : 0;
     return steps;

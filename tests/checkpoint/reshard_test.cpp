@@ -136,7 +136,7 @@ TEST(CheckpointReshardParts, NothingIsLeftOfWhatFails) {
   std::filesystem::copy(golden_checkpoint(), from);
   const auto out = directory / "out";
   std::filesystem::create_directory(out);
-  // A file where the tracker's temporary name would be makes no harm; one that can not be read does.
+  // A file where the tracker's temporary name would be does no harm; one that cannot be read does.
   std::filesystem::resize_file(from + "/shard_00001_1.safetensors", 200);
 
   const Output run = run_checkpoint({"reshard", from, out, "--mesh", "2", "--no-verify"});

@@ -42,8 +42,8 @@ TEST(CheckpointShow, PrintsJsonWithTypedValues) {
 TEST(CheckpointShow, DrawsWhoHoldsWhichPartOfATensor) {
   const Output run = run_checkpoint({"show", golden_checkpoint(), "--tensor", "weight"});
 
-  EXPECT_THAT(run.out, HasSubstr("across: axis 1: 4 indices, one a column\n"
-                                 "down:   axis 0: 5 indices, one a row\n"
+  EXPECT_THAT(run.out, HasSubstr("across: axis 1: 4 indices, one per column\n"
+                                 "down:   axis 0: 5 indices, one per row\n"
                                  "\n"
                                  "              0   4\n"
                                  "             +----+\n"

@@ -33,7 +33,7 @@ struct CUmemPoolHandle_st {
 
 namespace troupe::cuda_emulation {
 
-/// The emulated machine, one a process as the real one is.
+/// The emulated machine, one per process as the real one is.
 class Machine {
  public:
   static Machine& instance();

@@ -45,7 +45,7 @@ class RunningLauncher {
   pid_t pid() const { return pid_; }
   std::string out() const;
   std::string err() const;
-  /// Until stdout holds so many lines.
+  /// Until stdout holds this many lines.
   bool wait_for_lines(std::size_t count) const;
   void signal(int signal) const;
   /// Waits for the launcher's end; a launcher that takes longer than `patience` is a failure.

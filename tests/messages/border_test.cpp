@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr Border kBorder{.peer = {1}, .self = {0}};
 
-/// Who says what to whom, as docs/architecture.md has it: all that rank 1 may say to rank 0.
+/// What each role says to which, as docs/architecture.md has it: all that rank 1 may say to rank 0.
 const std::set<std::string> kMayBeSaid{
     "Join rank_supervisor coordinator",
     "PlanLines rank_supervisor coordinator",

@@ -179,13 +179,13 @@ TEST(Codec, RefusesTypesThatMessagesDoNotUse) {
 TEST(Codec, RefusesAnArrayThatTheBytesCanNotHold) {
   auto bytes = bytes_of({0xdd, 0xff, 0xff, 0xff, 0xff, 1, 2, 3});
 
-  EXPECT_THAT(complaint_about(bytes), HasSubstr("found an array that the message can not hold"));
+  EXPECT_THAT(complaint_about(bytes), HasSubstr("found an array that the message cannot hold"));
 }
 
 TEST(Codec, RefusesDeepNesting) {
   std::vector<std::byte> bytes(100000, std::byte{0x91});
 
-  EXPECT_THAT(complaint_about(bytes), HasSubstr("found an array that the message can not hold"));
+  EXPECT_THAT(complaint_about(bytes), HasSubstr("found an array that the message cannot hold"));
 }
 
 TEST(Codec, RefusesMoreThanAnEnvelopeMayHave) {

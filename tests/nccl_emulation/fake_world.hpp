@@ -85,7 +85,7 @@ struct FakeNcclWorld {
   FakeNcclOptions options;
   std::uint64_t ids = 0;
   std::map<std::string, std::shared_ptr<FakeClique>> cliques;
-  // Never freed before the world: who uses one that is gone is found out.
+  // Never freed before the world: the use of one that is gone is found out.
   std::list<std::unique_ptr<ncclComm>> communicators;
   std::size_t live = 0;
   struct Range {
@@ -136,7 +136,7 @@ void compare_memory(FakeNcclWorld& world, const std::vector<FakeArrival::Memory>
 /// Fills the table's functions of memory.
 void add_memory_functions(NcclApi& api, const std::shared_ptr<FakeNcclProcess>& process);
 
-/// The reduction of `inputs`, one a rank, of `count` elements each.
+/// The reduction of `inputs`, one per rank, of `count` elements each.
 std::vector<std::byte> reduce_in_ring(NcclDataType type, NcclReduction reduction,
                                       const std::vector<const std::byte*>& inputs, std::size_t count);
 std::size_t size_of(NcclDataType type);

@@ -116,8 +116,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"layout", "there are no parameters"},
         Refusal{"layout --sizes 5,6 --shapes 5", "--sizes names 2 parameters and --shapes 1"},
         Refusal{"layout --sizes 5 --shapes 2x3", "parameter 0 has 5 elements by --sizes and 6 by --shapes"},
-        Refusal{"layout --shapes 5y4", "'5y4' is no shape"},
-        Refusal{"layout --shapes 5x", "'5x' is no shape"},
+        Refusal{"layout --shapes 5y4", "'5y4' is not a shape"},
+        Refusal{"layout --shapes 5x", "'5x' is not a shape"},
         Refusal{"layout --shapes 99999999999x99999999999", "parameter 0 has an extent of 99999999999"},
         Refusal{"layout --sizes 5 --shared 1", "--shared 1 names no parameter"},
         Refusal{"layout --sizes 5 --dp 0", "--dp: expected a whole number from 1 to 1048576, found \"0\""},
@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"step --sizes 5 --dp 4 --numerics ordered --lanes 2", "2 lanes"},
         Refusal{"step --sizes 5 --dp 4 --numerics ordered --lanes -2",
                 "--lanes: expected a whole number from 1"},
-        Refusal{"step --sizes 5 --dtype float", "'float' is no dtype"},
+        Refusal{"step --sizes 5 --dtype float", "'float' is not a dtype"},
         Refusal{"step --sizes 5 --experts 1", "--experts 1 names no parameter"}));
 
 TEST(PlanStep, PrintsTheCollectivesInOrder) {
@@ -139,7 +139,7 @@ TEST(PlanStep, PrintsTheCollectivesInOrder) {
   const auto lines_before_hash = run.out.substr(0, run.out.find("\nplan "));
   EXPECT_EQ(
       lines_before_hash,
-      "entry collective     purpose                 group          ranks bucket dtype     bytes a rank\n"
+      "entry collective     purpose                 group          ranks bucket dtype   bytes per rank\n"
       "    0 reduce_scatter reduce_gradients        dp_cp              2      0 f32              40448\n"
       "    1 reduce_scatter reduce_gradients        dp_cp              2      1 f32              20480\n"
       "    2 all_reduce     verdict                 world              2      - i64                200\n"

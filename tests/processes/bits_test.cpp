@@ -79,7 +79,7 @@ std::vector<tests::GptRecord> simulate(int ranks, const Setting& setting, const 
   return records;
 }
 
-/// What one rank computes in the simulator: what all others are held against.
+/// What one rank computes in the simulator: what all others are compared with.
 tests::GptRecord reference(int microbatches, const Corpus& corpus) {
   return simulate(1, {core::Strategy::ddp, false, microbatches}, corpus)[0];
 }

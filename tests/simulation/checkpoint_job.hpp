@@ -35,7 +35,7 @@ inline TinyTrainerOptions saving_job(core::Strategy strategy, std::int64_t steps
   return options;
 }
 
-/// The parameters after so many steps of a run that neither saves nor fails.
+/// The parameters after this many steps of a run that neither saves nor fails.
 inline std::uint64_t undisturbed_hash(std::int64_t steps) {
   static std::map<std::int64_t, std::uint64_t> known;
   auto [found, is_new] = known.try_emplace(steps, 0);
@@ -71,7 +71,7 @@ inline std::string complaints_of(const JobOutcome<TinyTrainerResult>& outcome, s
   return text;
 }
 
-/// Goes on from the disk with so many ranks up to `steps`; the step it began with, or a complaint.
+/// Goes on from the disk with this many ranks up to `steps`; the step it began with, or a complaint.
 inline std::pair<std::int64_t, std::string> go_on(Storage& storage, int ranks, std::int64_t steps,
                                                   std::uint64_t seed) {
   auto options = saving_job(ranks % 2 == 0 ? core::Strategy::ddp : core::Strategy::zero1, steps, 0);

@@ -61,7 +61,7 @@ TEST(NarrowParameters, GoOnInFp32WithEveryBitTheyHad) {
   const bool any_exact = std::any_of(values.begin(), values.end(), [](float value) {
     return (std::bit_cast<std::uint32_t>(value) & 0xffffU) != 0;
   });
-  EXPECT_TRUE(any_exact) << "fp32 values come from the fp32 copies, which bf16 can not hold";
+  EXPECT_TRUE(any_exact) << "fp32 values come from the fp32 copies, which bf16 cannot hold";
 }
 
 TEST(NarrowParameters, AreReadFromWideOnes) {

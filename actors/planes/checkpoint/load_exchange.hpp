@@ -28,7 +28,7 @@ struct LoadOptions {
   /// their staging memory, whatever the size of the state. At least UploadPool::kLeastBytes.
   std::uint64_t staging_bytes = std::uint64_t{32} << 20;
 
-  /// Errc::invalid_argument names what can not be.
+  /// Errc::invalid_argument names what cannot be.
   core::Result<void> check() const;
   /// A line of the job's configuration.
   std::string configuration() const;
@@ -50,7 +50,7 @@ class LoadExchange {
                                            core::Rank rank, core::WorldSize world, Wanted wanted,
                                            std::uint64_t exchange_bytes);
 
-  /// Reads what the plan gives to this rank, and holds it against its hashes. Fills the targets as far as
+  /// Reads what the plan gives to this rank, and checks it against its hashes. Fills the targets as far as
   /// that goes. Errors are those of read_tensors(). `options.uploads` must outlive the exchange.
   core::Result<void> read(Storage& storage, std::string_view name, const ReadOptions& options);
 

@@ -36,7 +36,7 @@ class ShardReader {
     return upload->settle();
   }
 
-  /// Only to hold it against its hash.
+  /// Only to check it against its hash.
   Result<void> verify(const core::ManifestTensor& tensor, const core::ManifestShard& shard) {
     const core::LoadRead nowhere{&tensor, &shard, {}};
     return read_parts(nowhere, ShardScatter(nowhere, {}, {}), nullptr);
@@ -183,7 +183,7 @@ Result<void> read_shards(Storage& storage, std::string_view name, const core::Ma
 Result<void> verify_checkpoint(Storage& storage, std::string_view name, const core::Manifest& manifest,
                                const ReadOptions& options) {
   std::vector<std::string> damage;
-  // What can not be read today is not known to be damaged.
+  // What cannot be read today is not known to be damaged.
   Errc code = Errc::io;
   auto note = [&](const Result<void>& result) {
     if (result) return;

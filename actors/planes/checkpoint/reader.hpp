@@ -16,11 +16,11 @@
 namespace troupe::actors {
 
 struct ReadOptions {
-  /// Every shard that is touched is read whole and held against its hash, and so is its file's header.
+  /// Every shard that is touched is read whole and checked against its hash, and so is its file's header.
   /// Otherwise only what is wanted is read, and damage is not seen.
   bool verify = true;
   std::size_t chunk_bytes = std::size_t{4} << 20;  ///< memory for shards that do not go straight to a target
-  /// Shards are read by so many threads. More than one needs a storage that takes several calls at once, and
+  /// This many threads read shards. More than one needs a storage that takes several calls at once, and
   /// `progress` is then called by all of them.
   std::size_t threads = 1;
   /// When the host does not reach the targets' memory: all bytes go there through these, and take no other
@@ -44,15 +44,15 @@ struct ShardTask {
   std::span<std::byte> whole;  ///< takes all of the shard, before its targets do; empty: not wanted
 };
 
-/// As read_tensors(), of the shards that a plan gives to this rank. The headers of `files` are held against
-/// their hashes too. Targets that no shard fills are left to the caller.
+/// As read_tensors(), of the shards that a plan gives to this rank. The headers of `files` are checked
+/// against their hashes too. Targets that no shard fills are left to the caller.
 core::Result<void> read_shards(Storage& storage, std::string_view name, const core::Manifest& manifest,
                                std::span<const ShardTask> tasks, const std::vector<std::uint32_t>& files,
                                std::span<const core::LoadTarget> targets,
                                std::span<const std::span<std::byte>> memory, const ReadOptions& options);
 
-/// Reads every byte of a checkpoint and holds it against its hash. Errc::corrupt names what is damaged, all
-/// of it; Errc::io says that nothing else is known than that something can not be read.
+/// Reads every byte of a checkpoint and checks it against its hash. Errc::corrupt names all that is damaged;
+/// Errc::io says only that something cannot be read.
 core::Result<void> verify_checkpoint(Storage& storage, std::string_view name, const core::Manifest& manifest,
                                      const ReadOptions& options = {});
 

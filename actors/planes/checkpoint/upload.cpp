@@ -84,7 +84,7 @@ UploadPool::Lease UploadPool::take() {
 
 void UploadPool::give_back(Upload* upload) {
   core::disregard(upload->settle(),
-                  "only who gave up has left copies on their way, and asks for them no more");
+                  "only a user that gave up leaves copies on their way, and asks for them no more");
   {
     std::lock_guard lock(mutex_);
     free_.push_back(upload);

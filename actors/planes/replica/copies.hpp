@@ -22,7 +22,7 @@ core::Result<std::vector<core::CopyName>> list_saves(Storage& storage);
 
 struct FoundCopies {
   std::vector<core::HeldCopy> held;
-  std::vector<std::string> passed_over;  ///< copies that are there and can not be used, and why
+  std::vector<std::string> passed_over;  ///< copies that are there and cannot be used, and why
 };
 
 /// The copies in a storage whose manifest is good and whose files have their sizes, saved by a job of this
@@ -50,10 +50,10 @@ core::Result<void> read_copy(Storage& storage, const core::CopyManifest& manifes
                              const core::SaveStructure& structure,
                              std::span<const std::span<std::byte>> memory, UploadPool* uploads = nullptr);
 
-/// Reads a whole copy and holds it against its hashes. Errc::corrupt.
+/// Reads a whole copy and checks it against its hashes. Errc::corrupt.
 core::Result<void> verify_copy(Storage& storage, const core::CopyName& name, core::Rank owner);
 
-/// Follows the segments of a copy's files as their bytes pass by, and holds each against its hash.
+/// Follows the segments of a copy's files as their bytes pass by, and checks each against its hash.
 class CopyCheck {
  public:
   /// Every segment has bytes, as parse_copy_manifest() sees to.
@@ -76,7 +76,7 @@ class CopyCheck {
 };
 
 /// A copy on its way: the length of its manifest, the manifest, then its files one after the other. Read from
-/// its beginning to its end; the bytes are held against their hashes.
+/// its beginning to its end; the bytes are checked against their hashes.
 class CopySource {
  public:
   static core::Result<std::unique_ptr<CopySource>> open(Storage& storage, const core::CopyName& name,
@@ -94,8 +94,8 @@ class CopySource {
   CopyCheck check_;
 };
 
-/// Where a copy arrives. Every segment is held against its hash; what comes after the first failure is not
-/// looked at.
+/// Where a copy arrives. Every segment is checked against its hash; what comes after the first failure
+/// is not looked at.
 class CopySink {
  public:
   /// The storage must outlive it.

@@ -210,7 +210,7 @@ Result<void> ReplicaPlane::write(Running& running, const WriteRound& work) {
       at += span.bytes;
       const auto sink = running.sinks.find(span.transfer);
       if (sink == running.sinks.end()) continue;
-      // One copy that can not be kept is no reason to lose the others.
+      // One copy that cannot be kept is no reason to lose the others.
       auto written = sink->second.write({bytes.data, bytes.bytes});
       if (first) first = std::move(written);
     }

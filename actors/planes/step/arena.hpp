@@ -23,7 +23,7 @@ class Arena {
 
   /// Parameters in their own dtype; the same on all ranks between steps.
   gpu::BufferView parameters(std::uint32_t buffer, core::ElementRange range) const;
-  /// Gradients or partial sums of lanes, slot 0 at the bottom of the stack; reduced gradients come to lie in
+  /// Gradients or partial sums of lanes, slot 0 at the bottom of the stack; reduced gradients end up in
   /// slot 0.
   gpu::BufferView gradients(std::uint32_t buffer, int slot, core::ElementRange range) const;
   int slots() const { return slots_; }

@@ -96,7 +96,7 @@ void DataPlane::mark_read() {
 
 std::shared_ptr<const ComputeWatch> DataPlane::watch_compute() {
   if (!state_->compute) return nullptr;
-  // Owned by the caller and by the notification, which may come when nobody asks any more.
+  // Owned by the caller and by the notification, which may come when nobody waits any more.
   auto watch = std::make_shared<ComputeWatch>();
   state_->compute->notify([this, watch] { watch->reach(moment()); });
   return watch;

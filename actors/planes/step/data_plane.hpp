@@ -34,7 +34,7 @@ struct LoadedBytes {
   gpu::BufferView output;
   std::vector<std::size_t> input_counts;
   std::vector<std::size_t> output_counts;
-  std::shared_ptr<const void> owner;  ///< of the memory; shared with who packs and unpacks it
+  std::shared_ptr<const void> owner;  ///< of the memory; shared with those who pack and unpack it
 
   gpu::Operation operation(std::chrono::nanoseconds deadline) const;
 };

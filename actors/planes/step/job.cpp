@@ -47,18 +47,18 @@ core::Result<void> check_options(const TrainingOptions& options, core::WorldSize
   if (options.lanes < world.value) {
     return core::fail(
         core::Errc::invalid_argument,
-        "{} lanes can not be played by {} ranks: every rank plays at least one; use at least {} lanes or "
+        "{} lanes cannot be played by {} ranks: every rank plays at least one; use at least {} lanes or "
         "at most {} ranks",
         options.lanes, world.value, world.value, options.lanes);
   }
   if (options.microbatches < 1) {
-    return core::fail(core::Errc::invalid_argument, "{} microbatches a lane; at least 1",
+    return core::fail(core::Errc::invalid_argument, "{} microbatches per lane; at least 1",
                       options.microbatches);
   }
   if (!(options.clip_norm >= 0)) {
     return core::fail(
         core::Errc::invalid_argument,
-        "gradients can not be clipped at the norm {}; give the clip norm above 0, or 0 for none",
+        "gradients cannot be clipped at the norm {}; give a clip norm above 0, or 0 for no clipping",
         options.clip_norm);
   }
   if (options.optimizer_instances < 1 || world.value % options.optimizer_instances != 0) {

@@ -50,7 +50,7 @@ struct OptimizerOptions {
 struct TrainingOptions {
   core::Strategy strategy = core::Strategy::zero1;
   core::Numerics numerics = core::Numerics::ordered;
-  /// Logical data-parallel workers; 0 means one a rank. The result of `ordered` numerics depends on this
+  /// Logical data-parallel workers; 0 means one per rank. The result of `ordered` numerics depends on this
   /// number and not on the number of ranks.
   int lanes = 0;
   /// Microbatches that a lane accumulates in a step.
@@ -104,7 +104,7 @@ struct Job {
   std::vector<core::LaneRange> lanes;  ///< of each rank
   core::Plan plan;                     ///< of one step
   core::Mesh mesh;
-  std::string configuration;  ///< one line a setting
+  std::string configuration;  ///< one line per setting
 
   /// Ranks that share one copy of the optimizer.
   int shards() const;
@@ -114,7 +114,7 @@ struct Job {
   bool optimizer_is_sharded() const;
 };
 
-/// Errc::invalid_argument says which option or parameter can not be, and what could.
+/// Errc::invalid_argument says which option or parameter cannot be, and what could.
 core::Result<Job> plan_job(std::vector<ParameterSpec> specs, TrainingOptions options, core::WorldSize world);
 
 }  // namespace troupe::actors

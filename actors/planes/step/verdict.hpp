@@ -12,8 +12,8 @@
 namespace troupe::actors {
 
 /// The words of the step's one small reduction, an i64 sum over all ranks: the exact square sum's limbs and
-/// its count of NaN and Inf, one word a lane (the loss's bits; only the rank that plays the lane writes it,
-/// so the sum carries the bits over), one word a rank (bit 0: it refuses the step; above: its wishes).
+/// its count of NaN and Inf, one word per lane (the loss's bits; only the rank that plays the lane writes it,
+/// so the sum carries the bits over), one word per rank (bit 0: it refuses the step; above: its wishes).
 std::size_t verdict_words(int lanes, core::WorldSize world);
 
 /// Where the exact square sum stands among the words.

@@ -16,8 +16,8 @@
 namespace troupe::actors {
 
 /// Virtual time of a simulation: everything that happens in it is an action of this loop, in one thread. Time
-/// passes only when nothing is ready; among the actions that are ready the seed picks which runs next. Who
-/// needs two actions in order chains them.
+/// passes only when nothing is ready; among the actions that are ready the seed picks which runs next. To
+/// have two actions run in order, chain them.
 ///
 /// The trace hash covers the time and label of every action that ran and what was noted, in order: two runs
 /// of the same seed that differ in it have found something that depends on more than the seed.
@@ -42,7 +42,7 @@ class EventLoop final : public gpu::Timeline, public Clock {
     condition,    ///< `until` was true
     quiet,        ///< nothing is left to do
     time_limit,   ///< the next action is later than the limit, which now() has reached
-    event_limit,  ///< so many actions ran in this call
+    event_limit,  ///< as many actions ran in this call
   };
   struct Limits {
     std::chrono::nanoseconds time = std::chrono::nanoseconds::max();  ///< on the clock of now()

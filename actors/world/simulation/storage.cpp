@@ -59,7 +59,7 @@ core::Result<SimulatedStorage::NodePointer> SimulatedStorage::find(std::string_v
 
 core::Result<SimulatedStorage::Place> SimulatedStorage::locate(std::string_view path) const {
   auto parts = TRY(split_path(path));
-  if (parts.empty()) return core::fail(Errc::io, "the storage's own directory can not be changed");
+  if (parts.empty()) return core::fail(Errc::io, "the storage's own directory cannot be changed");
   std::size_t slash = path.rfind('/');
   auto directory = TRY(find(slash == std::string_view::npos ? "" : path.substr(0, slash)));
   if (!directory->is_directory) return core::fail(Errc::io, "\"{}\" is below a file", path);
@@ -134,7 +134,7 @@ core::Result<std::vector<std::byte>> SimulatedStorage::read(std::string_view pat
                                                             std::size_t limit) {
   auto node = TRY(find(path));
   if (node->is_directory) return core::fail(Errc::io, "\"{}\" is a directory", path);
-  if (random_.happens(options_.read_failure)) return core::fail(Errc::io, "can not read \"{}\"", path);
+  if (random_.happens(options_.read_failure)) return core::fail(Errc::io, "cannot read \"{}\"", path);
   std::size_t begin = std::min<std::uint64_t>(offset, node->bytes.size());
   std::size_t count = std::min(limit, node->bytes.size() - begin);
   auto first = node->bytes.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -170,11 +170,11 @@ core::Result<void> SimulatedStorage::rename(std::string_view from, std::string_v
   if (!source.node) return core::fail(Errc::not_found, "\"{}\" is not there", from);
   if (source.node == target.node) return {};
   if (target.node && target.node->is_directory != source.node->is_directory) {
-    return core::fail(Errc::io, "\"{}\" can not replace \"{}\": one is a directory", from, to);
+    return core::fail(Errc::io, "\"{}\" cannot replace \"{}\": one is a directory", from, to);
   }
   if (target.node && !target.node->names.empty()) return core::fail(Errc::io, "\"{}\" is not empty", to);
   if (std::string(to).rfind(std::string(from) + "/", 0) == 0) {
-    return core::fail(Errc::io, "\"{}\" can not go below itself", from);
+    return core::fail(Errc::io, "\"{}\" cannot go below itself", from);
   }
   if (target.node) used_bytes_ -= target.node->bytes.size();
   if (source.directory == target.directory) {

@@ -38,7 +38,7 @@ core::Error error_of(std::string_view what, std::string_view path, int error) {
   if (error == ENOSPC || error == EDQUOT) advice = "; free some space or choose another directory";
   if (error == ELOOP) advice = "; it is a link, which troupe checkpoint follows with --follow-links";
   return {code_of(error),
-          fmt::format("can not {} \"{}\": {}{}", what, path, std::generic_category().message(error), advice)};
+          fmt::format("cannot {} \"{}\": {}{}", what, path, std::generic_category().message(error), advice)};
 }
 
 /// A descriptor that is closed at the end of its scope.

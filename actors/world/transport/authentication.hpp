@@ -10,7 +10,7 @@
 
 namespace troupe::actors {
 
-/// The secret that all processes of one job share. Whoever knows it may join the job.
+/// The secret that all processes of one job share. Any process that knows it may join.
 using JobToken = std::array<std::byte, 32>;
 /// Used once, so that no recorded handshake can be played again.
 using Nonce = std::array<std::byte, 32>;

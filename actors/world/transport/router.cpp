@@ -148,7 +148,7 @@ void Router::on(const Received& received, ConnectionId id, Time now) {
     on_notice(received.message);
   } else {
     connection->machine.fail(
-        {Errc::corrupt, fmt::format("rank {} sent a packet of kind {} from rank {} to {}, which can not be",
+        {Errc::corrupt, fmt::format("rank {} sent a packet of kind {} from rank {} to {}, which cannot be",
                                     connection->rank->value, static_cast<int>(kind), from.value, to.value)});
     process(id, now);
   }
@@ -179,11 +179,11 @@ void Router::pass_on(core::Rank from, core::Rank to, std::span<const std::byte> 
     events_.emplace_back(MessageArrived{from, {message.begin(), message.end()}});
     return;
   }
-  // Who sends to one who is gone has been told so, or will be before it hears anything else.
+  // A sender to a rank that is gone has been told so, or will be before it hears anything else.
   if (peer(to).gone) return;
   auto sent = post(to, packet, now);
   if (sent) return;
-  // NW-1: what can not be queued must not vanish in silence, so the one who does not read is lost.
+  // NW-1: what cannot be queued must not vanish in silence, so the rank that does not read is lost.
   if (auto id = peer(to).connection) {
     find(*id)->machine.fail(sent.error());
     process(*id, now);

@@ -136,7 +136,7 @@ core::Result<void> TcpNetwork::Shell::bind() {
   if (!error) acceptor_.bind(endpoint, error);
   if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
   if (error) {
-    return core::fail(Errc::io, "rank 0 can not listen at {} port {}: {}; choose another port or address",
+    return core::fail(Errc::io, "rank 0 cannot listen at {} port {}: {}; choose another port or address",
                       options_.address, options_.port, error.message());
   }
   port_ = acceptor_.local_endpoint().port();
@@ -158,7 +158,7 @@ core::Result<void> TcpNetwork::Shell::reach() {
   resolve();
   auto result = opening_.get_future();
   run();
-  // The network's thread gives up by itself; the second more is for one that can not run.
+  // The network's thread gives up by itself; the extra second is for one that cannot run.
   if (result.wait_for(options_.connect_deadline + std::chrono::seconds(1)) == std::future_status::timeout) {
     return core::fail(Errc::timeout, "rank 0 at {} port {} did not welcome this rank within {:.3g} s",
                       options_.address, options_.port,
@@ -284,7 +284,7 @@ void TcpNetwork::Shell::write(Id id, const WirePointer& wire) {
     asio::async_write(wire->socket, asio::buffer(wire->output),
                       [this, wire](std::error_code error, std::size_t) {
                         wire->output.clear();
-                        // A wire that can not be written says why when it is read.
+                        // A wire that cannot be written says why when it is read.
                         if (!error) pump();
                       });
   } else if (is_over) {
@@ -370,7 +370,7 @@ void TcpNetwork::Shell::arm() {
 }
 
 core::Result<void> TcpNetwork::Shell::close() {
-  CHECK(std::this_thread::get_id() != thread_.get_id(), "the handler can not wait for its own thread");
+  CHECK(std::this_thread::get_id() != thread_.get_id(), "the handler cannot wait for its own thread");
   if (!thread_.joinable()) return {};
   bool done = false;
   {

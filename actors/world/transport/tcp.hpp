@@ -28,7 +28,7 @@ struct TcpOptions {
 class TcpNetwork final : public Network {
  public:
   /// At rank 0 returns when the port is bound; elsewhere when rank 0 has welcomed this rank. The handler may
-  /// be called before open() returns. Errc::io for an address that can not be bound, Errc::timeout when rank
+  /// be called before open() returns. Errc::io for an address that cannot be bound, Errc::timeout when rank
   /// 0 is not reached, Errc::mismatch when it is another job or build or has another token.
   static core::Result<std::unique_ptr<TcpNetwork>> open(TcpOptions options, NetworkHandler handler);
 

@@ -7,7 +7,7 @@
 
 namespace troupe::apps::gpt::cuda {
 
-/// A block of four warps has a tile of 64 rows, 16 a warp, over which tiles of kPassing other rows pass
+/// A block of four warps has a tile of 64 rows, 16 per warp, over which tiles of kPassing other rows pass
 /// through shared memory.
 inline constexpr unsigned kAttentionThreads = 128;
 inline constexpr unsigned kTileRows = 64;

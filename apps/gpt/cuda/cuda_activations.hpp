@@ -102,7 +102,7 @@ struct CudaActivations {
   CudaGradientScratch<E> gradients;
 };
 
-/// So many losses may be waiting for being taken.
+/// This many losses may be waiting to be taken.
 inline constexpr std::size_t kMostLosses = 64;
 
 /// Segments of the embedding's gradient, at most.

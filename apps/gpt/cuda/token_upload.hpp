@@ -15,7 +15,7 @@ namespace troupe::apps::gpt {
 /// Sends microbatches' tokens to the device through pinned memory, a few ahead of the passes that read them.
 class TokenUpload {
  public:
-  /// `words` is where they come to lie, token_words() of them.
+  /// `words` is where they arrive, token_words() of them.
   static core::Result<TokenUpload> create(gpu::Device& device, const ModelConfig& config, BatchShape shape,
                                           std::int32_t* words);
 

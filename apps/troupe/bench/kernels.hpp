@@ -14,7 +14,7 @@ struct KernelTime {
   std::string name;
   std::size_t bytes = 0;  ///< read and written
   double seconds = 0;     ///< of one call: the median of several batches
-  double ratio = 0;       ///< its bandwidth against what it is held against: the copy in the device's memory
+  double ratio = 0;       ///< its bandwidth to that of its yardstick: a copy in the device's memory
 };
 
 struct KernelBench {
@@ -24,7 +24,7 @@ struct KernelBench {
 };
 
 /// Measures every kernel on a stream of the device in turn, batch by batch: what else runs on the machine
-/// falls on all. Copies out of the device are held against one copy of everything into staging memory.
+/// falls on all. Copies out of the device are compared with one copy of everything into staging memory.
 core::Result<std::vector<KernelTime>> measure_kernels(const KernelBench& bench);
 
 void add_kernel_bench(CLI::App& bench, int& exit_code);

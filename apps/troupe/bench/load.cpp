@@ -116,7 +116,7 @@ Result<std::vector<LoadTime>> measure_loads(const LoadBench& bench) {
                       kLayers * kStatesPerParameter * sizeof(float));
   std::error_code ignored;
   if (!bench.directory.empty() && !std::filesystem::is_directory(bench.directory, ignored))
-    return core::fail(Errc::not_found, "bench: {} is no directory", bench.directory);
+    return core::fail(Errc::not_found, "bench: {} is not a directory", bench.directory);
   std::vector<LoadTime> times;
   for (int ranks : bench.ranks) {
     for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {

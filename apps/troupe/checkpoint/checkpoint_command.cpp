@@ -58,7 +58,7 @@ void add_verify(CLI::App& checkpoint, int& exit_code) {
     bool json = false;
     actors::Links links = actors::Links::refuse;
   };
-  auto* command = checkpoint.add_subcommand("verify", "Hold every byte against its hash");
+  auto* command = checkpoint.add_subcommand("verify", "Check every byte against its hash");
   const auto arguments = std::make_shared<Arguments>();  // owned by the command's callback
   command->add_option("PATH", arguments->path, "A checkpoint, or a directory of them: then all")->required();
   command->add_flag("--quick", arguments->quick, "Only the manifest and the sizes of the files");
@@ -102,7 +102,7 @@ void add_diff(CLI::App& checkpoint, int& exit_code) {
   command->footer(
       "Tensors are compared bit by bit, however they are sharded. Exits with 0 when the two are equal, 1 "
       "when\n"
-      "they differ, 2 when one can not be read.\n"
+      "they differ, 2 when one cannot be read.\n"
       "Examples:\n"
       "  troupe checkpoint diff run1/checkpoints/step_00000200 run2/checkpoints/step_00000200\n"
       "  troupe checkpoint diff run/checkpoints model --weights-only");

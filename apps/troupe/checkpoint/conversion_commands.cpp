@@ -189,7 +189,7 @@ void add_reshard(CLI::App& checkpoint, int& exit_code) {
   add_sharding(*command, arguments->sharding);
   command->get_option("--mesh")->required();
   command->add_flag("--no-verify", arguments->skip_verify,
-                    "Do not hold the bytes against their hashes first");
+                    "Do not check the bytes against their hashes first");
   command->add_flag("--json", arguments->json, "Print JSON");
   add_follow_links(*command, arguments->links);
   command->footer(
@@ -227,7 +227,7 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
   command->add_flag("--json", arguments->json, "Print JSON");
   add_follow_links(*command, arguments->links);
   command->footer(
-      "Pickles are read as data: nothing in them is executed. Values that are no plain data are listed and\n"
+      "Pickles are read as data: nothing in them is executed. Values that are not plain data are listed and\n"
       "left out.\n"
       "Examples:\n"
       "  troupe checkpoint import dcp_directory run/checkpoints --step 200 --rename model.=\n"
@@ -258,7 +258,7 @@ void add_export(CLI::App& checkpoint, int& exit_code) {
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
       ->allow_extra_args(false);
   command->add_flag("--no-verify", arguments->skip_verify,
-                    "Do not hold the bytes against their hashes first");
+                    "Do not check the bytes against their hashes first");
   command->add_flag("--json", arguments->json, "Print JSON");
   add_follow_links(*command, arguments->links);
   command->footer(

@@ -19,7 +19,7 @@ struct TensorDifference {
   core::DType right_dtype{};
   core::Shape left_shape;
   core::Shape right_shape;
-  /// Of the elements; nothing when they can not be compared. Those of two floating dtypes are compared as the
+  /// Of the elements; nothing when they cannot be compared. Those of two floating dtypes are compared as the
   /// wider one.
   struct Values {
     std::int64_t elements = 0;

@@ -24,7 +24,7 @@ struct Exported {
 /// .metadata and *.distcp. Values go into the item kDcpValuesKey.
 core::Result<Exported> export_dcp(const Source& source, const std::string& path);
 
-/// One *.safetensors a rank, with the parts of tensors that it holds, as PyTorch's HuggingFaceStorageReader
+/// One *.safetensors per rank, with the parts of tensors that it holds, as PyTorch's HuggingFaceStorageReader
 /// reads them. There is no place for values.
 core::Result<Exported> export_sharded_safetensors(const Source& source, const std::string& path);
 

@@ -21,7 +21,7 @@ core::Result<Source> open_foreign(const std::string& path, bool check, actors::L
     if (holds_safetensors(path)) return open_safetensors(path, links);
   }
   return core::fail(core::Errc::not_found,
-                    "{} is no checkpoint of PyTorch or Hugging Face: expected a directory with {} or with "
+                    "{} is not a checkpoint of PyTorch or Hugging Face: expected a directory with {} or with "
                     "*.safetensors, or one such file",
                     path, core::kDcpMetadataName);
 }

@@ -19,7 +19,7 @@ core::Result<MappedFile> MappedFile::open(const actors::PosixStorage& storage, c
   const int error = errno;
   ::close(file);
   if (!known || memory == MAP_FAILED)
-    return core::fail(core::Errc::io, "can not map \"{}\": {}", name, std::generic_category().message(error));
+    return core::fail(core::Errc::io, "cannot map \"{}\": {}", name, std::generic_category().message(error));
   return MappedFile({static_cast<const std::byte*>(memory), size});
 }
 

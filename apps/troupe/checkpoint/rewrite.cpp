@@ -114,7 +114,7 @@ class CheckpointFiles {
   Meter meter_;
 };
 
-/// No other save has it: it hangs on the time and the process.
+/// No other save has it: it depends on the time and the process.
 std::string new_save_id(const std::string& path) {
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   return core::hex64(core::hash64(fmt::format("{} {} {}", path, ::getpid(), now)));
@@ -152,7 +152,7 @@ Result<Place> place_of(const std::string& directory, core::Step step) {
   const auto last = path.filename().string();
   if (!last.starts_with("step_")) return Place{path.string(), name};
   if (last != name)
-    return core::fail(Errc::invalid_argument, "{} can not be the name of this checkpoint, which is {}", last,
+    return core::fail(Errc::invalid_argument, "{} cannot be the name of this checkpoint, which is {}", last,
                       name);
   const auto root = path.parent_path().string();
   return Place{root.empty() ? "." : root, name};

@@ -95,7 +95,7 @@ class Collector {
     // The whole is as large as the parts reach.
     for (std::size_t axis = 0; axis < offset.size(); ++axis) {
       if (offset[axis] < 0 || offset[axis] > (std::int64_t{1} << 62) - entry.shape[axis])
-        return core::fail(Errc::corrupt, "tensor '{}' begins at {}, which can not be", entry.name,
+        return core::fail(Errc::corrupt, "tensor '{}' begins at {}, which cannot be", entry.name,
                           core::to_string(offset));
       tensor.shape[axis] = std::max(tensor.shape[axis], offset[axis] + entry.shape[axis]);
     }
@@ -177,7 +177,7 @@ Result<Source> open_safetensors(const std::string& directory, actors::Links link
 Result<Source> open_safetensors_file(const std::string& path) {
   std::error_code error;
   const auto file = std::filesystem::canonical(path, error);
-  if (error) return core::fail(Errc::io, "can not read {}: {}", path, error.message());
+  if (error) return core::fail(Errc::io, "cannot read {}: {}", path, error.message());
   auto source = TRY(open_in(file.parent_path(), actors::Links::refuse));
   source.path = path;
   Collector collector(source);

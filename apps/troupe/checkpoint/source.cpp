@@ -96,7 +96,7 @@ Result<Source> open_checkpoint(const std::string& path, actors::Links links) {
   const auto manifest = std::filesystem::status(std::filesystem::path(path) / core::kManifestName, error);
   if (manifest.type() == std::filesystem::file_type::not_found) return open_newest(path, links);
   if (manifest.type() == std::filesystem::file_type::regular) return open_named(path, links);
-  return core::fail(Errc::not_found, "{} is not a checkpoint: its {} is no regular file", path,
+  return core::fail(Errc::not_found, "{} is not a checkpoint: its {} is not a regular file", path,
                     core::kManifestName);
 }
 
@@ -113,7 +113,7 @@ Result<void> rename_tensors(core::Manifest& manifest, std::span<const std::strin
   for (const auto& rule : rules) {
     if (rule.find('=') == std::string::npos)
       return core::fail(Errc::invalid_argument,
-                        "--rename '{}' is no rule; write OLD=NEW, for example model.=", rule);
+                        "--rename '{}' is not a rule; write OLD=NEW, for example model.=", rule);
   }
   std::set<std::string> names;
   for (auto& tensor : manifest.tensors) {

@@ -25,7 +25,7 @@ enum class SourceForm : std::uint8_t {
 /// "a checkpoint of Troupe", ...
 std::string_view describe(SourceForm form) noexcept;
 
-/// Something that a foreign checkpoint has and that can not be carried over.
+/// Something that a foreign checkpoint has and that cannot be carried over.
 struct LeftOut {
   std::string key;
   std::string reason;
@@ -66,7 +66,7 @@ void keep_weights_only(core::Manifest& manifest);
 using ByteSink = std::function<core::Result<void>(std::span<const std::byte>)>;
 
 /// The elements of a box in row-major order as `dtype`, in pieces of `chunk_bytes` at most, which is all the
-/// memory it takes, whatever the shards are. Nothing is held against hashes.
+/// memory it takes, whatever the shards are. No hashes are checked.
 core::Result<void> stream_box(const Source& source, const core::ManifestTensor& tensor, core::DType dtype,
                               const core::Box& box, std::size_t chunk_bytes, const ByteSink& sink);
 

@@ -48,7 +48,7 @@ char letter_at(const core::ManifestTensor& tensor, const core::BoxIndex& index, 
 
 std::string described(std::size_t axis, const Scale& scale, const char* what) {
   if (scale.cells == scale.extent)
-    return fmt::format("axis {}: {} indices, one a {}", axis, scale.extent, what);
+    return fmt::format("axis {}: {} indices, one per {}", axis, scale.extent, what);
   return fmt::format("axis {}: {} indices, about {:.4g} a {}", axis, scale.extent,
                      static_cast<double>(scale.extent) / static_cast<double>(scale.cells), what);
 }

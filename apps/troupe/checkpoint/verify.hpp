@@ -11,7 +11,7 @@ namespace troupe::apps {
 /// How it stands with one checkpoint.
 struct Verdict {
   std::string path;
-  std::int64_t step = -1;  ///< -1: the manifest can not be read
+  std::int64_t step = -1;  ///< -1: the manifest cannot be read
   std::uint64_t bytes = 0;
   std::size_t tensors = 0;
   double seconds = 0;
@@ -21,8 +21,8 @@ struct Verdict {
 };
 
 /// The checkpoint at `path`, or all in a directory of them, the newest first. With `quick` only manifests and
-/// the sizes of files are looked at, else every byte is held against its hash. Errc::not_found where there is
-/// none.
+/// the sizes of files are looked at, else every byte is checked against its hash. Errc::not_found where there
+/// is none.
 core::Result<std::vector<Verdict>> verify(const std::string& path, bool quick,
                                           actors::Links links = actors::Links::refuse);
 

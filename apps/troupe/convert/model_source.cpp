@@ -104,7 +104,7 @@ Result<ModelSource> open_converted_model(const std::string& path, ModelForm form
   const std::string wanted = form == ModelForm::megatron ? "megatron" : "troupe";
   if (text == nullptr || text->as_string() == nullptr || kind == nullptr || kind->as_string() == nullptr ||
       *kind->as_string() != wanted)
-    return core::fail(Errc::invalid_argument, "{} is no model as `troupe convert weights --to {}` writes it",
+    return core::fail(Errc::invalid_argument, "{} is not a model that `troupe convert weights --to {}` wrote",
                       path, wanted);
   result.model = TRY(core::parse_model_config(*text->as_string()));
   if (const auto* value = common.find("vocab_multiple"))

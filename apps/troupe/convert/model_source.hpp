@@ -38,7 +38,7 @@ core::Result<ModelSource> open_huggingface_model(const std::string& path, const 
 /// What `troupe convert weights` wrote.
 core::Result<ModelSource> open_converted_model(const std::string& path, ModelForm form);
 
-/// Holds all bytes against their hashes, where there are some. Errc::corrupt names what is damaged.
+/// Checks all bytes against their hashes, where there are some. Errc::corrupt names what is damaged.
 core::Result<void> verify_model(const ModelSource& model);
 
 /// Of a directory of Hugging Face that has hashes.

@@ -239,7 +239,7 @@ void add_convert_weights(CLI::App& convert, int& exit_code) {
                    "Leave out tensors of Hugging Face whose names begin so; repeatable")
       ->allow_extra_args(false);
   command->add_flag("--no-verify", arguments->skip_verify,
-                    "Do not hold the bytes against their hashes first");
+                    "Do not check the bytes against their hashes first");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer(
       "Interrupted and started again it goes on with the files that are whole, in OUT.partial.\n"

@@ -21,7 +21,7 @@ int refuse(const core::Error& error, int exit_code) {
 }  // namespace
 
 void add_launch_command(CLI::App& troupe, int& exit_code) {
-  troupe.add_subcommand("launch", "Run a program once a rank on this node")->callback([&exit_code] {
+  troupe.add_subcommand("launch", "Run a program once per rank on this node")->callback([&exit_code] {
     exit_code = run_launch({});
   });
 }

@@ -110,7 +110,7 @@ class Launcher {
     for (int signal : job_.stop_signals) {
       struct sigaction inherited {};
       ::sigaction(signal, nullptr, &inherited);
-      // nohup: who ignores hang-ups from the start means it.
+      // nohup: ignoring hang-ups from the start is meant so.
       if (signal != SIGHUP || inherited.sa_handler != SIG_IGN) signals_.add(signal, ignored);
     }
     wait_for_signal();

@@ -193,7 +193,7 @@ void add_launch_options(CLI::App& app, LaunchOptions& options) {
 
 Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::string> arguments) {
   LaunchOptions options;
-  CLI::App app("Runs a program once a rank on this node: torchrun's flags, torchrun's environment.",
+  CLI::App app("Runs a program once per rank on this node: torchrun's flags, torchrun's environment.",
                "troupe launch");
   add_launch_options(app, options);
 

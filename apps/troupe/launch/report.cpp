@@ -35,7 +35,7 @@ std::string meaning_of_kill(const OomKills& before, const OomKills& after) {
     return fmt::format(
         "the out-of-memory killer: oom_kill of this machine rose from {} to {} (see dmesg); use fewer ranks "
         "or "
-        "less memory a rank",
+        "less memory per rank",
         *before.on_machine, *after.on_machine);
   }
   return "somebody sent it (kill -9, or a scheduler); no out-of-memory kill was counted meanwhile";

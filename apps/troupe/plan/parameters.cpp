@@ -33,7 +33,7 @@ core::Result<Shape> parse_shape(std::string_view text) {
     const auto [next, error] = std::from_chars(at, end, extent);
     if (error != std::errc() || (next != end && *next != 'x')) {
       return core::fail(core::Errc::invalid_argument,
-                        "'{}' is no shape; write numbers with 'x' between them, as in 5x4", text);
+                        "'{}' is not a shape; write numbers with 'x' between them, as in 5x4", text);
     }
     shape.push_back(extent);
     if (next == end) return shape;

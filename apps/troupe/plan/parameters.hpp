@@ -21,7 +21,7 @@ struct ParameterArguments {
 };
 
 core::Result<Shape> parse_shape(std::string_view text);
-/// One shape a parameter; a size counts as a vector.
+/// One shape per parameter; a size counts as a vector.
 core::Result<std::vector<Shape>> parse_shapes(const ParameterArguments& arguments);
 core::Result<std::vector<core::LayoutParameter>> parse_parameters(const ParameterArguments& arguments);
 

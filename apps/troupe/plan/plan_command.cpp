@@ -73,7 +73,7 @@ void add_step(CLI::App& plan, int& exit_code) {
   add_choice(*command, "--numerics", arguments->numerics, {"fast", "ordered"}, "fast or ordered")
       ->capture_default_str();
   add_number(*command, "--lanes", arguments->lanes, {1, 1 << 20},
-             "Lanes of ordered numerics; by default one a rank");
+             "Lanes of ordered numerics; by default one per rank");
   add_mesh(*command, *arguments);
   add_parameters(*command, arguments->parameters);
   add_numbers(*command, "--experts", arguments->experts, kAnyNumber<std::size_t>,

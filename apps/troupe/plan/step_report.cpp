@@ -76,7 +76,7 @@ std::string json_of(const core::Plan& plan) {
 std::string table_of(const core::Plan& plan) {
   constexpr auto kRow = "{:>5} {:<14} {:<23} {:<14} {:>5} {:>6} {:<7} {:>14}\n";
   std::string text = fmt::format(kRow, "entry", "collective", "purpose", "group", "ranks", "bucket", "dtype",
-                                 "bytes a rank");
+                                 "bytes per rank");
   for (const auto& entry : plan.entries) {
     fmt::format_to(std::back_inserter(text), kRow, entry.index, core::name_of(entry.kind),
                    core::name_of(entry.purpose), core::name_of(entry.group), entry.elements.size(),

@@ -152,14 +152,14 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
   add_choice(*command, "--strategy", o->strategy, {"ddp", "zero1"}, "ddp or zero1")->capture_default_str();
   add_choice(*command, "--numerics", o->numerics, {"ordered", "fast"}, "ordered or fast")
       ->capture_default_str();
-  add_number(*command, "--lanes", o->lanes, {0, 65536}, "Logical workers; 0: one a rank")
+  add_number(*command, "--lanes", o->lanes, {0, 65536}, "Logical workers; 0: one per rank")
       ->capture_default_str();
   add_number(*command, "--microbatches", o->microbatches, {1, 4096}, "Per lane and step")
       ->capture_default_str();
   command->add_flag("--no-overlap", o->no_overlap, "Communicate between forward and backward only");
   add_number(*command, "--seed", o->seed, kAnyNumber<std::uint64_t>, "Picks interleavings, delays and data")
       ->capture_default_str();
-  add_number(*command, "--seeds", o->seeds, {1, 10'000'000}, "Run so many seeds, one after the other")
+  add_number(*command, "--seeds", o->seeds, {1, 10'000'000}, "Run this many seeds, one after the other")
       ->capture_default_str();
   command->add_option("--kill", o->kills, "RANK@MILLISECONDS: the rank's process dies at that virtual time");
   command->add_flag("--json", o->json, "Print JSON");

@@ -19,7 +19,7 @@ struct GlooOptions {
 /// Collectives over TCP through Gloo's connections, for ranks of several hosts without GPUs. Messages are
 /// Gloo's; the algorithms and the reductions (reduce_in_order()) are Troupe's. After a peer's death every
 /// member ends in Errc::peer_lost; a member that times out or aborts closes its connections, which its peers
-/// see as peer_lost. Disagreement between members is not looked for. One thread of Gloo's for each back-end.
+/// see as peer_lost. Disagreement between members is not looked for. One thread of Gloo's per back-end.
 /// Members are connected by introduce(): strangers at their ports do them no harm.
 class GlooBackend final : public CollectiveBackend {
  public:

@@ -33,7 +33,7 @@ struct Doorplate {
   std::string text() const { return secret + ' ' + host + ' ' + port; }
 };
 
-// A caller says the secret of whom it calls, and its own index in the group in so many digits.
+// A caller gives the secret of the one it calls, and its own index in the group in this many digits.
 constexpr std::size_t kSecretBytes = 32;
 constexpr std::size_t kIndexDigits = 8;
 constexpr std::size_t kGreetingBytes = kSecretBytes + kIndexDigits;
@@ -162,7 +162,7 @@ class Introduction {
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
     if (getaddrinfo(plate.host.c_str(), plate.port.c_str(), &hints, &found) != 0) {
-      return core::fail(Errc::mismatch, "group '{}': '{}' of rank {} is no address; do all run one build?",
+      return core::fail(Errc::mismatch, "group '{}': '{}' of rank {} is not an address; run one build on all",
                         group_.name, plate.host, rank(peer).value);
     }
     const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> address(found, &freeaddrinfo);
@@ -208,7 +208,7 @@ class Introduction {
     }
     if (listen_to(caller)) return {};
     callers_.push_back(std::move(caller));
-    // A member speaks at once, so who has been silent the longest is a stranger.
+    // A member speaks at once, so the caller that has been silent longest is a stranger.
     if (callers_.size() > kMostCallers) {
       callers_.erase(callers_.begin());
       ++turned_away_;

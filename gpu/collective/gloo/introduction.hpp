@@ -23,8 +23,8 @@ struct SocketAddress {
 ///
 /// A member listens on a port of `own`, and tells the others through the rendezvous where, together with a
 /// secret made for this group. Each member calls those before it in the group, gives the secret of whom it
-/// calls and hears its own: so both know who is there. Whoever else connects, and whatever it says or keeps
-/// to itself, is turned away. The port is closed when all are there.
+/// calls and hears its own: so both know who is there. Anybody else that connects is turned away, whatever
+/// it says or keeps to itself. The port is closed when all are there.
 ///
 /// Errc::timeout names the members of whom there was no sign, Errc::peer_lost the one that is gone.
 core::Result<std::vector<Descriptor>> introduce(const GroupOptions& group, const SocketAddress& own,

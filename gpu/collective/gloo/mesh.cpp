@@ -93,7 +93,7 @@ void hand_over(tcp::Device& device, gloo::transport::Pair& pair, Descriptor conn
   require(bind(door.get(), reinterpret_cast<sockaddr*>(loopback), own.bytes) == 0, "bind");
   require(listen(door.get(), SOMAXCONN) == 0, "listen");
   pair.connect(tcp::Address(address_of(door.get(), getsockname).address).bytes());
-  // It stays open until the pair has done with it, which would else see its peer leave.
+  // It stays open until the pair has done with it, which would otherwise see its peer leave.
   Descriptor caller;
   int own_end = -1;
   while (own_end < 0) {

@@ -18,7 +18,7 @@ NcclConfig configuration(const NcclOptions& options, const std::string& name) {
   NcclConfig config;
   // A blocking communicator waits in sockets without a limit when a peer dies.
   config.blocking = 0;
-  // Communicators that share resources can not be aborted one by one.
+  // Communicators that share resources cannot be aborted one by one.
   config.split_share = 0;
   config.shrink_share = 0;
   // Policy 2 runs collectives on copy engines, where no abort reaches them.

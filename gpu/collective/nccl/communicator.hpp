@@ -87,7 +87,7 @@ class NcclCommunicator {
   NcclDisposal& disposal_;
   // Shared with the thread that disposes of the communicator: NCCL may keep its name.
   const std::shared_ptr<const NcclCaller> caller_;
-  // Held during calls; shared as caller_ is, since who disposes waits for calls that began before.
+  // Held during calls; shared as caller_ is, since disposal waits for calls that began before.
   const std::shared_ptr<std::timed_mutex> calls_ = std::make_shared<std::timed_mutex>();
   const std::shared_ptr<NcclRegistrations> registrations_ = std::make_shared<NcclRegistrations>();
   std::atomic<NcclComm> comm_ = nullptr;  ///< null once somebody disposes of it

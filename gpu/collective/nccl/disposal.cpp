@@ -57,7 +57,7 @@ class NcclDisposal::Task {
     reported_ = true;
     return core::Error{
         core::Errc::timeout,
-        fmt::format("{}: ncclCommAbort did not return within {} ms; the device can not be used any "
+        fmt::format("{}: ncclCommAbort did not return within {} ms; the device cannot be used any "
                     "more in this process: end the process and start the rank again",
                     handle_.caller->text(),
                     std::chrono::duration_cast<std::chrono::milliseconds>(budget_).count())};
@@ -160,7 +160,7 @@ bool NcclDisposal::look() {
     std::lock_guard lock(mutex_);
     for (auto each = tasks_.begin(); each != tasks_.end();) {
       if ((*each)->is_done()) {
-        // Nothing but its return is left of the thread: who waits may count threads afterwards.
+        // Nothing but its return is left of the thread: those who wait may count threads afterwards.
         (*each)->thread.join();
         each = tasks_.erase(each);
         continue;

@@ -18,7 +18,7 @@ struct NcclHandle {
   std::shared_ptr<const NcclCaller> caller;
   /// Held by whoever calls NCCL with this communicator.
   std::shared_ptr<std::timed_mutex> calls;
-  /// Touched by who holds `calls`.
+  /// Touched by the holder of `calls`.
   std::shared_ptr<NcclRegistrations> registrations;
 };
 
@@ -54,7 +54,7 @@ class NcclDisposal {
   const NcclDevicePort port_;
   const NcclOptions options_;
   std::mutex mutex_;  // guards tasks_
-  // Each task is shared by this list, its thread and who waits for it.
+  // Each task is shared by this list, its thread and those who wait for it.
   std::list<std::shared_ptr<Task>> tasks_;
 };
 

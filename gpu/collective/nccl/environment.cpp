@@ -17,10 +17,10 @@ constexpr Override kOverrides[] = {
     {"NCCL_COMM_BLOCKING", "calls may block for ever when a peer dies: unset it"},
     {"NCCL_COMM_SPLIT_SHARE_RESOURCES", "aborting one group may take others with it: unset it"},
     {"NCCL_COMM_SHRINK_SHARE_RESOURCES", "aborting one group may take others with it: unset it"},
-    {"NCCL_CTA_POLICY", "with policy 2 collectives can not be aborted: use 0 or 1"},
+    {"NCCL_CTA_POLICY", "with policy 2 collectives cannot be aborted: use 0 or 1"},
     {"NCCL_MIN_CTAS", "it goes before the limits that Troupe sets"},
     {"NCCL_MAX_CTAS", "it goes before the limits that Troupe sets"},
-    {"NCCL_COMM_ID", "all groups meet at one address, and several can not be made at once: unset it"},
+    {"NCCL_COMM_ID", "all groups meet at one address, and several cannot be made at once: unset it"},
     {"NCCL_LEGACY_CUDA_REGISTER", "memory is registered in a way that aborts do not undo: unset it"},
     {"NCCL_LAUNCH_RACE_FATAL", "launches from two threads are no longer refused: unset it"},
 };

@@ -14,7 +14,7 @@ using LookUpVariable = std::function<std::optional<std::string>(const std::strin
 /// What Troupe sets before the first call of NCCL, unless the user did:
 ///
 /// - NCCL_LAUNCH_ORDER_IMPLICIT=1: kernels of several communicators of one device start in the order of their
-///   launches, so that members which launch alike can not wait for each other in a circle;
+///   launches, so that members which launch alike cannot wait for each other in a circle;
 /// - NCCL_SET_THREAD_NAME=1: NCCL's threads have names in dumps of stacks.
 EnvironmentVariables nccl_environment(const LookUpVariable& look_up);
 
@@ -28,7 +28,7 @@ std::vector<std::string> prepare_nccl_environment();
 /// For tests without enough GPUs: what rank `rank` of `ranks` on ONE GPU sets before its first call of NCCL.
 /// Each rank must be a process of its own. NCCL refuses two ranks on one GPU of one host, so each rank calls
 /// itself a host, and the tensors go through the loopback interface. Everything but NCCL_HOSTID is the same
-/// on all ranks and must stay so. Slow (ranks take turns on the GPU, milliseconds a turn): for results, order
+/// on all ranks and must stay so. Slow (ranks take turns on the GPU, milliseconds each): for results, order
 /// and failures, never for speed. `log_directory` gets NCCL's logs when it is not empty.
 EnvironmentVariables several_ranks_on_one_gpu(int rank, const std::string& log_directory = "");
 

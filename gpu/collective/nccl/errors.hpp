@@ -9,7 +9,7 @@
 
 namespace troupe::gpu {
 
-/// Who calls NCCL, for errors.
+/// The caller of NCCL, for errors.
 struct NcclCaller {
   std::string group;
   core::Epoch epoch{};

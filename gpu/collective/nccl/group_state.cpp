@@ -34,7 +34,7 @@ bool is_message(const Operation& operation) {
   return operation.kind == OperationKind::send || operation.kind == OperationKind::receive;
 }
 
-/// Calls `launch` within one task of each posting's stream, for who observes tasks. Not at all when a device
+/// Calls `launch` within one task of each posting's stream, for observers of tasks. Not at all when a device
 /// has failed.
 void as_tasks(std::span<const Posting> postings, const std::function<void()>& launch) {
   if (postings.empty()) return launch();
@@ -90,7 +90,7 @@ void NcclGroup::State::keep(const std::vector<Posting>& postings, std::vector<Ru
       running_.push_back(std::move(each));
       continue;
     }
-    // Whoever failed the group did not see this one.
+    // The call that failed the group did not see this one.
     each.status->finish(tl::unexpected(*failure_));
     give_back(each);
   }
@@ -168,7 +168,7 @@ bool NcclGroup::State::look() {
 }
 
 void NcclGroup::State::finish_completed() {
-  // Under the lock: who asks for a status meanwhile must find it in the list, or finished.
+  // Under the lock: a caller that asks for a status meanwhile must find it in the list, or finished.
   std::lock_guard lock(mutex_);
   for (auto each = running_.begin(); each != running_.end();) {
     if (!each->done->is_complete()) {
@@ -199,7 +199,7 @@ std::optional<Error> NcclGroup::State::find_late() {
 }
 
 void NcclGroup::State::fail(Error error) {
-  // Held to the end: whoever waits for the disposal finds it.
+  // Held to the end, so that those who wait for the disposal find it.
   std::lock_guard ending(ending_);
   finish_completed();
   {

@@ -18,7 +18,7 @@ void resolve(void* library, std::function<Returned(Args...)>& slot, const char* 
   if (found != nullptr) slot = found;
 }
 
-/// Calls visit(slot, full name) for every function that Troupe can not do without.
+/// Calls visit(slot, full name) for every function that Troupe cannot do without.
 template <class Api, class Visit>
 void for_each_function(Api& api, Visit visit) {
   visit(api.get_version, "ncclGetVersion");

@@ -11,7 +11,7 @@
 
 namespace troupe::gpu {
 
-/// Collectives of GPUs, on one host or many, through NCCL. One for each device; at most one device a process
+/// Collectives of GPUs, on one host or many, through NCCL. One per device; at most one device per process
 /// is what NCCL's abort is made for. What differs from the other back-ends:
 ///
 /// - the arithmetic is NCCL's, see ReduceOp;

@@ -24,7 +24,7 @@ NcclDevice::NcclDevice(std::shared_ptr<const NcclLibrary> library, Device& devic
       watch_(std::make_unique<NcclWatch>(options_.watch_period)) {
   watch_->add(reaper_);
   if (options_.register_memory && !registers_memory()) {
-    warn(fmt::format("{}: no memory is registered: NCCL {} can not; install 2.19 or newer", port_.name,
+    warn(fmt::format("{}: no memory is registered: NCCL {} cannot; install 2.19 or newer", port_.name,
                      nccl_version_text(library_->capabilities.version)));
   }
 }

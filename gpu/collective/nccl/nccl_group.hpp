@@ -15,7 +15,7 @@
 
 namespace troupe::gpu {
 
-/// What a member has posted so far. Members that agree have the same order; who compares them now and then
+/// What a member has posted so far. Members that agree have the same order; comparing them now and then
 /// finds the member that went astray before it makes the others hang. Messages do not count.
 struct NcclOrder {
   std::uint64_t operations = 0;

@@ -45,7 +45,7 @@ struct NcclOptions {
   std::chrono::nanoseconds leave_budget = std::chrono::seconds(10);
 
   /// Called from a thread of the back-end, once for each abort that did not return within its budget. The
-  /// device's memory and streams can not be trusted then, so end_process_when_stuck() is the usual choice.
+  /// device's memory and streams cannot be trusted then, so end_process_when_stuck() is the usual choice.
   /// Empty: nothing is done but that the thread is left behind.
   std::function<void(const core::Error&)> on_stuck;
 };

@@ -14,7 +14,7 @@ namespace {
 using core::Errc;
 using core::Error;
 
-// A sleeping member looks around this often: for the dead, who can not wake anybody.
+// A sleeping member looks around this often: for the dead, who cannot wake anybody.
 constexpr auto kLookAround = std::chrono::milliseconds(4);
 
 bool has_reached(std::uint32_t value, std::uint32_t target) {

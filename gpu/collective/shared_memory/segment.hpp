@@ -36,7 +36,7 @@ class SharedSegment {
 };
 
 /// A name for a group's segment that nobody has yet and nobody can foresee: "/troupe-<job>-<epoch>-<group>-"
-/// and 32 random digits. Only who is told it finds the segment, and nobody can have taken it before.
+/// and 32 random digits. Only those who are told it find the segment, and nobody can have taken it before.
 core::Result<std::string> new_segment_name(std::string_view job, std::uint64_t epoch, std::string_view group);
 
 }  // namespace troupe::gpu

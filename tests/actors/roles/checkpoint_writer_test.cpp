@@ -416,7 +416,7 @@ TEST(CheckpointWriter, SaysWhatItWaitsFor) {
   }
 }
 
-/// Who was told that a save needs its bucket no longer.
+/// The roles that were told that a save needs their bucket no longer.
 std::vector<messages::Address> released_to(const std::vector<Effect>& effects) {
   std::vector<messages::Address> found;
   for (const auto& effect : effects) {

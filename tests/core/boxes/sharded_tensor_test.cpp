@@ -75,7 +75,7 @@ TEST(ShardedTensor, FieldsThatContradictEachOtherAreRefused) {
   EXPECT_THAT(altered([](auto& t) { t.local_shape = Shape{3, 7, 9}; }), HasSubstr("same number of axes"));
   EXPECT_THAT(altered([](auto& t) { t.global_offset = Shape{0, 0, 21}; }), HasSubstr("same number of axes"));
   EXPECT_THAT(altered([](auto& t) { t.global_offset[2] = 20; }),
-              HasSubstr("no multiple of the local extent 7"));
+              HasSubstr("not a multiple of the local extent 7"));
   EXPECT_THAT(altered([](auto& t) { t.global_offset[2] = 42; }), HasSubstr("does not lie in"));
   EXPECT_THAT(altered([](auto& t) { t.global_offset[2] = -7; }), HasSubstr("does not lie in"));
   EXPECT_THAT(altered([](auto& t) {

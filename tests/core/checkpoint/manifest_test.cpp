@@ -149,7 +149,7 @@ TEST(Manifest, SaysWhenAFileIsNone) {
   for (const char* text : {"", "{}", "[]", "{\"format\":\"other\",\"version\":1,\n",
                            "{\"format\":\"troupe-checkpoint\",\"version\":-1,\n"})
     EXPECT_EQ(refusal(text),
-              "this is no manifest of a checkpoint: it does not begin with the format \"troupe-checkpoint\"");
+              "this is not a checkpoint's manifest: it does not begin with the format \"troupe-checkpoint\"");
 }
 
 TEST(Manifest, RefusesOtherTypesAtEveryPlace) {
@@ -188,7 +188,7 @@ TEST(Manifest, SaysWhatTheTextShouldHave) {
   EXPECT_EQ(complaint_with("\"f\"", "\"\xff\""), "expected a string of UTF-8");
   EXPECT_EQ(complaint_with("[1,64,70,", "[4294967296,64,70,"), "expected a number from 0 to 4294967295");
   EXPECT_EQ(complaint_with("BF16", "F4"), "the element type 'F4' is not one that this reader knows");
-  EXPECT_EQ(complaint_with("{\"world\":2}", "{\"world\":2"), "values do not parse: this is no JSON");
+  EXPECT_EQ(complaint_with("{\"world\":2}", "{\"world\":2"), "values do not parse: this is not JSON");
   EXPECT_EQ(
       complaint_with("{\"world\":2}", "{\"world\":0.5}"),
       "the stored value at ('world',) is damaged or from a newer version: found the number 0.5, expected "
@@ -204,7 +204,7 @@ TEST(Manifest, SaysWhatTheTextShouldHave) {
 TEST(Manifest, RefusesNamesThatLeaveTheDirectory) {
   for (const char* name : {"", ".", "..", "../f", "a/b", "/etc/passwd", "a\\u0000b"})
     EXPECT_THAT(refusal_with("\"f\"", "\"" + std::string(name) + "\""),
-                HasSubstr("is no name of a file in this directory"))
+                HasSubstr("is not the name of a file in this directory"))
         << name;
   EXPECT_EQ(refusal_with("\"f\"", "\"g\""), "file 'g' is listed twice");
   EXPECT_EQ(refusal_with("\"f\"", "\"manifest.json\""), "file 'manifest.json' is listed twice");

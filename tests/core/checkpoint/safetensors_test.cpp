@@ -159,12 +159,12 @@ TEST(SafetensorsHeader, RefusesLengthsThatTheFileDoesNotHave) {
 
 TEST(SafetensorsHeader, RefusesWhatIsNoObjectOfTensors) {
   for (const char* text : {"", "[]", "null", "3", "{", "{\"a\":1e999}", "{\"\xff\":1}", "{} x"})
-    EXPECT_EQ(refusal(text, 0), "a safetensors header is no JSON object") << text;
-  EXPECT_EQ(refusal(std::string(1'000'000, '['), 0), "a safetensors header is no JSON object");
-  EXPECT_EQ(refusal("{\"a\":" + std::string(100'000, '{'), 0), "a safetensors header is no JSON object");
+    EXPECT_EQ(refusal(text, 0), "a safetensors header is not a JSON object") << text;
+  EXPECT_EQ(refusal(std::string(1'000'000, '['), 0), "a safetensors header is not a JSON object");
+  EXPECT_EQ(refusal("{\"a\":" + std::string(100'000, '{'), 0), "a safetensors header is not a JSON object");
   EXPECT_EQ(refusal(R"({"__metadata__":[]})", 0), "__metadata__ of a safetensors header is no object");
   EXPECT_EQ(refusal(R"({"__metadata__":{"a":1}})", 0),
-            "'a' in __metadata__ of a safetensors header is no string");
+            "'a' in __metadata__ of a safetensors header is not a string");
 }
 
 TEST(SafetensorsHeader, RefusesNamesThatComeTwice) {
@@ -258,7 +258,7 @@ TEST(ShardingOffsets, RefuseMetadataThatDoesNotFitTheTensors) {
                            R"({"a":{"saved_offsets":{"0":1}}})", R"({"a":{"saved_offsets":["0",1]}})"})
     EXPECT_EQ(refused(info), "the shape of tensor 'a' is not a list of sizes") << info;
   for (const char* info : {"", "[", "[]", "\"a\""})
-    EXPECT_EQ(refused(info), "a safetensors header is no JSON object") << info;
+    EXPECT_EQ(refused(info), "a safetensors header is not a JSON object") << info;
 }
 
 }  // namespace

@@ -226,11 +226,11 @@ std::string refusal_to_write(const std::function<void(DcpMetadata&)>& change) {
 TEST(DcpMetadata, RefusesToWriteWhatItWouldNotRead) {
   EXPECT_TRUE(encode_dcp_metadata(small()).has_value());
   for (const std::string name : {"", "/etc/passwd", "../x", "a/../x", "a//b", "./a", "a/"}) {
-    EXPECT_THAT(refusal_to_write([&](DcpMetadata& m) { m.files[0] = name; }), HasSubstr("no file name"))
+    EXPECT_THAT(refusal_to_write([&](DcpMetadata& m) { m.files[0] = name; }), HasSubstr("not a file name"))
         << name;
   }
   EXPECT_THAT(refusal_to_write([](DcpMetadata& m) { m.files[0] = std::string("a\0b", 3); }),
-              HasSubstr("no file name"));
+              HasSubstr("not a file name"));
   EXPECT_THAT(refusal_to_write([](DcpMetadata& m) { m.items[0].key = "w"; }), HasSubstr("'w' comes twice"));
   EXPECT_THAT(refusal_to_write([](DcpMetadata& m) { m.items[0].key = "\xff"; }), HasSubstr("not UTF-8"));
   EXPECT_THAT(refusal_to_write([](DcpMetadata& m) { m.items[0].place.file = 1; }), HasSubstr("file 1 of 1"));
@@ -262,10 +262,10 @@ std::string refusal_after(std::string_view from, std::string_view to) {
 }
 
 TEST(DcpMetadata, RefusesMetadataThatContradictsItself) {
-  EXPECT_THAT(refusal_after("__0_0.distcp", "../../../etc"), HasSubstr("no file name below"));
-  EXPECT_THAT(refusal_after("__0_0.distcp", "/_0_0.distcp"), HasSubstr("no file name below"));
+  EXPECT_THAT(refusal_after("__0_0.distcp", "../../../etc"), HasSubstr("not a file name below"));
+  EXPECT_THAT(refusal_after("__0_0.distcp", "/_0_0.distcp"), HasSubstr("not a file name below"));
   EXPECT_THAT(refusal_after("__0_0.distcp", std::string_view("\0_0_0.distcp", 12)),
-              HasSubstr("no file name"));
+              HasSubstr("not a file name"));
   EXPECT_THAT(refusal_after("Metadata", "metadata"),
               HasSubstr("found torch.distributed.checkpoint.metadata.metadata"));
   EXPECT_THAT(refusal_after("storage_data", "storage_dat_"), HasSubstr("has no attribute 'storage_data'"));
@@ -298,7 +298,7 @@ TEST(DcpMetadata, NamesWhatItCanNotReadAndReadsTheRest) {
   EXPECT_EQ(named(complex.items, "step").place, small().items[0].place);
   ASSERT_EQ(complex.skipped.size(), 1U);
   EXPECT_EQ(complex.skipped[0].key, "w");
-  EXPECT_THAT(complex.skipped[0].reason, HasSubstr("torch.complex64 is no dtype"));
+  EXPECT_THAT(complex.skipped[0].reason, HasSubstr("torch.complex64 is not a dtype"));
   EXPECT_THAT(unknown.skipped[0].reason, HasSubstr("OtherStorageMetadata"));
 }
 

@@ -51,12 +51,12 @@ TEST(HuggingFaceIndex, RefusesWhatIsNoIndex) {
     return result ? "" : result.error().message;
   };
 
-  EXPECT_THAT(refusal(""), HasSubstr("no JSON object"));
-  EXPECT_THAT(refusal("[]"), HasSubstr("no JSON object"));
-  EXPECT_THAT(refusal("{"), HasSubstr("no JSON object"));
+  EXPECT_THAT(refusal(""), HasSubstr("not a JSON object"));
+  EXPECT_THAT(refusal("[]"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(refusal("{"), HasSubstr("not a JSON object"));
   EXPECT_THAT(refusal("{}"), HasSubstr("no object 'weight_map'"));
   EXPECT_THAT(refusal(R"({"weight_map": 3})"), HasSubstr("no object 'weight_map'"));
-  EXPECT_THAT(refusal(R"({"weight_map": {"a": 3}})"), HasSubstr("the file of tensor 'a' is no text"));
+  EXPECT_THAT(refusal(R"({"weight_map": {"a": 3}})"), HasSubstr("the file of tensor 'a' is not text"));
   EXPECT_THAT(refusal(R"({"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}})"),
               HasSubstr("unique names"));
   EXPECT_THAT(refusal(std::string(100'000, '[')), HasSubstr("at most 16 levels"));

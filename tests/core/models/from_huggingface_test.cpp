@@ -150,7 +150,7 @@ TEST(FromHuggingFace, LetsOverridesWinAndDropsThoseThatAreNoFieldsWithOneWarning
   EXPECT_TRUE(converted.config.transformer.moe_router_pre_softmax);
   EXPECT_EQ(converted.config.transformer.attention_backend, "flash");
   EXPECT_THAT(converted.warnings,
-              ElementsAre("overrides that are no fields are dropped: neither, no_such_field"));
+              ElementsAre("overrides that are not fields are dropped: neither, no_such_field"));
 }
 
 TEST(FromHuggingFace, RefusesAnOverrideThatIsNoFieldOfQwen25Vl) {

@@ -150,7 +150,7 @@ TEST(Complete, TakesWhatIsJustAllowed) {
          c.num_layers_in_first_pipeline_stage = 2, c.pipeline_dtype = DType::f32,
          c.pipeline_model_parallel_size = 3;
        }},
-      // Not held against each other here: the placement of layers does that.
+      // Not compared with each other here: the placement of layers does that.
       {dense(),
        [](auto& c) { c.num_layers = 61, c.pipeline_dtype = DType::f32, c.pipeline_model_parallel_size = 2; }},
   };

@@ -66,7 +66,7 @@ TEST(Value, TextOfAnySpellingIsReadUnlessANameComesTwice) {
 
   EXPECT_EQ(parse_value(" { \"b\" : { } , \n\"a\":[1, 2]} ").value(), value);
   for (const auto* text : {"", "{", "[1,]", "{\"a\":1}x", "nul", "[1 2]"}) {
-    EXPECT_EQ(parse_value(text).error().message, "values do not parse: this is no JSON") << text;
+    EXPECT_EQ(parse_value(text).error().message, "values do not parse: this is not JSON") << text;
   }
   EXPECT_THAT(parse_value(R"([0,{"a":1,"b":2,"a":3}])").error().message,
               HasSubstr("at (1,) is damaged or from a newer version: a map has the key 'a' twice"));

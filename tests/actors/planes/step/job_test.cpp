@@ -135,7 +135,7 @@ TEST(Job, NumbersBucketsInTheOrderOfBackwardThoughTheirDtypesTakeTurns) {
   }
 }
 
-/// Σ over ranks of what they own = all elements of all parameters, once an instance of the optimizer.
+/// Σ over ranks of what they own = all elements of all parameters, once per instance of the optimizer.
 TEST(Job, ShardsOfTheOptimizerCoverEveryElementOnceAnInstance) {
   for (int instances : {1, 2}) {
     auto options = eight_lanes();

@@ -294,7 +294,7 @@ TEST(TransportMachine, CountsWhatMayNotHaveArrived) {
   EXPECT_THAT(reason_in(events), HasSubstr("connection reset by peer"));
 }
 
-/// A frame that acknowledges so many messages: of a kind that carries nothing else, or a first message.
+/// A frame that acknowledges this many messages: of a kind that carries nothing else, or a first message.
 std::vector<std::byte> acknowledgement(FrameKind kind, std::uint64_t count) {
   std::vector<std::byte> body;
   if (kind == FrameKind::message) ByteWriter(body).number(std::uint64_t{0});

@@ -167,7 +167,7 @@ TEST_F(NcclFailure, AnAbortThatIsStuckIsReportedAndHoldsNobodyUp) {
   EXPECT_EQ(outcome_of(*status), "aborted");
   EXPECT_THAT(reported.get_future().get().message,
               HasSubstr("rank 0 on " + device() +
-                        ": ncclCommAbort did not return within 30 ms; the device can not be used"));
+                        ": ncclCommAbort did not return within 30 ms; the device cannot be used"));
   groups.clear();
   EXPECT_TRUE(members[1].backend->wait_for_disposals());
   EXPECT_FALSE(members[0].backend->wait_for_disposals());

@@ -336,7 +336,7 @@ TEST_F(NcclMemoryScene, IsNotAskedForOfAnOldLibrary) {
   begin(0);
   for (int i = 0; i < 2; ++i) add_member(registering(), 21805);
   EXPECT_THAT(lines(),
-              Each(device() + ": no memory is registered: NCCL 2.18.5 can not; install 2.19 or newer"));
+              Each(device() + ": no memory is registered: NCCL 2.18.5 cannot; install 2.19 or newer"));
   EXPECT_EQ(lines().size(), 2U);
   {
     const auto buffers = allocate_for_all();

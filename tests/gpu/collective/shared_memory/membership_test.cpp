@@ -1,4 +1,4 @@
-// Who belongs to a shared-memory group, and what the others see when that changes.
+// Which ranks belong to a shared-memory group, and what the others see when that changes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

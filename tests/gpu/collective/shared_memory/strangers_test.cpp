@@ -45,7 +45,7 @@ class TakenName {
 
 class SharedMemoryStrangers : public ::testing::Test {
  protected:
-  /// Sets the group "dp" of two members up; what there is of the job in /dev/shm meanwhile.
+  /// Sets the group "dp" of two members up; what the job has in /dev/shm meanwhile.
   std::map<std::string, fs::perms> set_up(std::uint64_t epoch) {
     std::map<std::string, fs::perms> seen;
     WatchedRendezvous rendezvous([&](const std::string&, const std::string&) { seen = segments_of(job); });
