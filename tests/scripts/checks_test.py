@@ -179,6 +179,23 @@ class Style(unittest.TestCase):
         for text in ("actors/roles/work.hpp", "${HOME}/work", "./work", "https://a.b/work/", "/tmp/x"):
             self.assertEqual(style.path_violations("a.md", text), [], text)
 
+    def test_phrases_that_read_as_translated_are_found_and_their_like_are_not(self):
+        for text in ("it can" " not be", "which hangs" " on the seed", "sent one" " a rank", "released once" " a save,",
+                     "// it is held" "\n// against its hash", "/// where they come" "\n  /// to lie",
+                     "what there" " is of it", "the state" " of after step 3", "in case" " that", "Who" " asks is told"):
+            found = style.phrase_violations("a.md", "Fine.\n" + text)
+            self.assertEqual(len(found), 1, text)
+            self.assertRegex(found[0], r"^a\.md:[23]: ")
+        for text in ("it cannot be", "a process that hangs", "one of a rank's", "once a save has begun",
+                     "who waits for whom", "Who waits for whom", "holds a lock", "proof after the hello", "Whole"):
+            self.assertEqual(style.phrase_violations("a.md", text), [], text)
+
+    def test_every_text_of_the_tree_is_searched_for_phrases(self):
+        files = [path for path in style.project_files() if style.is_prose(path)]
+        for path in ("README.md", "docs/architecture.md", "core/result.hpp", "scripts/check_layers", "CMakeLists.txt"):
+            self.assertIn(path, files)
+        self.assertFalse([path for path in files if path.startswith("tests/golden/")])
+
 
 if __name__ == "__main__":
     unittest.main()
