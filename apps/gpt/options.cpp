@@ -50,7 +50,7 @@ void add_checkpoint_options(CLI::App& app, Options& o) {
   add_number(app, "--keep-last", o.retention.keep_last, {0, 1'000'000}, "Checkpoints to keep; 0: all")
       ->capture_default_str();
   add_number(app, "--keep-every", o.retention.keep_every, {0, kMostSteps},
-             "Also keep those whose step divides by this")
+             "Also keep those whose step is a multiple of this")
       ->capture_default_str();
   add_number(app, "--staging-mib", o.staging_mib, {1, 1 << 20}, "Memory for copies that are not on disk yet")
       ->capture_default_str();
