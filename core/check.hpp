@@ -9,8 +9,8 @@ namespace troupe::core {
 }  // namespace troupe::core
 
 /// Ends the process when the program itself is wrong. The sentence says what must hold. Bad input from a user
-/// or a file is never a CHECK: it is an Error (core/result.hpp).
-#define CHECK(condition, sentence)                                            \
+/// or a file is never a check: it is an Error (core/result.hpp).
+#define TROUPE_CHECK(condition, sentence)                                     \
   do {                                                                        \
     if (!(condition)) [[unlikely]] {                                          \
       ::troupe::core::check_failed(__FILE__, __LINE__, #condition, sentence); \

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 namespace {
 

@@ -21,10 +21,20 @@ using Rank = Id<struct RankTag, std::int32_t>;
 using WorldSize = Id<struct WorldSizeTag, std::int32_t>;
 /// Optimizer step, from 0.
 using Step = Id<struct StepTag, std::int64_t>;
+/// How many optimizer steps have been committed.
+using StepCount = Id<struct StepCountTag, std::int64_t>;
 /// Generation of the membership. Grows with every change; a message of an older one is refused.
 using Epoch = Id<struct EpochTag, std::uint64_t>;
 /// A logical data-parallel worker, from 0. Data order and random numbers depend on (step, lane), not on rank.
 using Lane = Id<struct LaneTag, std::int32_t>;
+/// Place of a parameter in the list that the trainer registered, from 0.
+using ParameterIndex = Id<struct ParameterIndexTag, std::uint32_t>;
+/// Place of a bucket in the order in which backward completes them, from 0.
+using BucketIndex = Id<struct BucketIndexTag, std::uint32_t>;
+/// Place of a parameter buffer in its plan, from 0.
+using BufferIndex = Id<struct BufferIndexTag, std::uint32_t>;
+/// Place of a collective in the plan of a step, from 0.
+using PlanEntryIndex = Id<struct PlanEntryIndexTag, std::int32_t>;
 
 }  // namespace troupe::core
 

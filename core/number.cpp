@@ -1,5 +1,7 @@
 #include "core/number.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace troupe::core {

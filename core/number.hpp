@@ -5,7 +5,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "core/result.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 

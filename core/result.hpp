@@ -1,7 +1,5 @@
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string>
 #include <tl/expected.hpp>
 #include <type_traits>
@@ -44,13 +42,7 @@ class [[nodiscard]] Result : public tl::expected<T, Error> {
   using tl::expected<T, Error>::expected;
 };
 
-/// Builds the failed side of a Result: `return fail(Errc::io, "cannot open {}: {}", path, reason);`
-template <class... Args>
-tl::unexpected<Error> fail(Errc code, fmt::format_string<Args...> format, Args&&... args) {
-  return tl::unexpected<Error>(Error{code, fmt::format(format, std::forward<Args>(args)...)});
-}
-
-/// The value of a result that has one; what TRY expands to.
+/// The value of a result that has one; what TROUPE_TRY expands to.
 template <class T>
 T take_value(Result<T>&& result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
@@ -58,8 +50,9 @@ T take_value(Result<T>&& result) {
 
 }  // namespace troupe::core
 
-/// `auto x = TRY(f());` takes the value out of a Result or returns its Error from the enclosing function.
-#define TRY(expression) TROUPE_TRY_AS(expression, __COUNTER__)
+/// `auto x = TROUPE_TRY(f());` takes the value out of a Result or returns its Error from the enclosing
+/// function.
+#define TROUPE_TRY(expression) TROUPE_TRY_AS(expression, __COUNTER__)
 #define TROUPE_TRY_AS(expression, number) TROUPE_TRY_NAMED(expression, number)
 #define TROUPE_TRY_NAMED(expression, number)                                                     \
   __extension__({                                                                                \

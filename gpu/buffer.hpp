@@ -17,12 +17,13 @@ struct BufferView {
   /// The range as elements of T; `bytes` must be a multiple of sizeof(T).
   template <class T>
   std::span<T> as() const {
-    CHECK(bytes % sizeof(T) == 0, "a view holds a whole number of elements");
+    TROUPE_CHECK(bytes % sizeof(T) == 0, "a view holds a whole number of elements");
     return {reinterpret_cast<T*>(data), bytes / sizeof(T)};
   }
 
   BufferView subview(std::size_t offset_bytes, std::size_t length_bytes) const {
-    CHECK(offset_bytes <= bytes && length_bytes <= bytes - offset_bytes, "a subview lies inside its view");
+    TROUPE_CHECK(offset_bytes <= bytes && length_bytes <= bytes - offset_bytes,
+                 "a subview lies inside its view");
     return {data + offset_bytes, length_bytes};
   }
 };
@@ -38,12 +39,13 @@ struct ConstBufferView {
 
   template <class T>
   std::span<const T> as() const {
-    CHECK(bytes % sizeof(T) == 0, "a view holds a whole number of elements");
+    TROUPE_CHECK(bytes % sizeof(T) == 0, "a view holds a whole number of elements");
     return {reinterpret_cast<const T*>(data), bytes / sizeof(T)};
   }
 
   ConstBufferView subview(std::size_t offset_bytes, std::size_t length_bytes) const {
-    CHECK(offset_bytes <= bytes && length_bytes <= bytes - offset_bytes, "a subview lies inside its view");
+    TROUPE_CHECK(offset_bytes <= bytes && length_bytes <= bytes - offset_bytes,
+                 "a subview lies inside its view");
     return {data + offset_bytes, length_bytes};
   }
 };

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/host/host_device.hpp"
 
 #ifdef TROUPE_HAS_CUDA

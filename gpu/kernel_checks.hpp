@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::gpu {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <variant>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "messages/codec.hpp"
 #include "messages/wire/kinds.hpp"
 

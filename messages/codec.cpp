@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "core/errors.hpp"
 #include "messages/wire/decoder.hpp"
 #include "messages/wire/encoder.hpp"
 #include "messages/wire/kinds.hpp"

@@ -24,19 +24,13 @@ struct LaneLoss {
   friend bool operator==(const LaneLoss&, const LaneLoss&) = default;
 };
 
-/// What a rank asks of all ranks at the end of a step; all learn of it in the same one.
-enum Wish : std::uint32_t {
-  kWishSave = 1,   ///< save a checkpoint after this step
-  kWishLeave = 2,  ///< end the run after this step
-};
-
 /// Trainer to RankSupervisor: all lanes of this rank are through. A `refusal` that is not empty asks that the
 /// step is not committed anywhere.
 struct BackwardFinished {
   core::Step step{};
   std::vector<LaneLoss> losses;
   std::string refusal;
-  std::uint32_t wishes = 0;  ///< bits of Wish
+  std::uint32_t wishes = 0;  ///< bits of core::Wish
 
   friend bool operator==(const BackwardFinished&, const BackwardFinished&) = default;
 };

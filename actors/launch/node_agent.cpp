@@ -6,7 +6,7 @@
 #include <csignal>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/checkpoint/values_text.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::actors {
@@ -45,7 +46,7 @@ void CheckpointCoordinatorMachine::on(const messages::SaveAnnounced& announced, 
   auto& save = saves_[announced.sequence];
   save.announced[announced.rank] = announced;
   const bool busy = state_ != State::idle && announced.sequence != sequence_;
-  if (busy && config_.when_busy == WhenBusy::refuse && !save.over) {
+  if (busy && config_.when_busy == core::WhenBusy::refuse && !save.over) {
     messages::Failure failure{
         true, Errc::unavailable,
         fmt::format("save {} was refused: save {} is not over", announced.sequence, sequence_)};

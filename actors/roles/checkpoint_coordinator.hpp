@@ -11,18 +11,16 @@
 
 #include "actors/roles/machine.hpp"
 #include "core/checkpoint/save_plan.hpp"
+#include "core/options/options.hpp"
 #include "messages/checkpoint.hpp"
 
 namespace troupe::actors {
-
-/// What to do with a save that begins while another one is not over.
-enum class WhenBusy : std::uint8_t { queue, refuse };
 
 struct CheckpointCoordinatorConfig {
   core::WorldSize world{1};
   /// Of each phase of a save: announcing, writing, committing.
   std::chrono::nanoseconds deadline = std::chrono::minutes(30);
-  WhenBusy when_busy = WhenBusy::queue;
+  core::WhenBusy when_busy = core::WhenBusy::queue;
   std::uint64_t save_seed = 0;  ///< names saves apart from those of other jobs in the same directory
 };
 

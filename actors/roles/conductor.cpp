@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -74,7 +74,7 @@ void GradientBucketMachine::on(const messages::LaneEnded& ended, Outbox& outbox)
 void GradientBucketMachine::learn_or_check() {
   for (std::size_t i = 0; i < counts_.size(); ++i) {
     std::uint32_t wanted = expected_ ? (*expected_)[i] : 1;
-    if (counts_[i] >= wanted || config_.unused == UnusedParameters::zeros) continue;
+    if (counts_[i] >= wanted || config_.unused == core::UnusedParameters::zeros) continue;
     refuse(
         fmt::format("parameter {} gave {} of {} gradients in lane {}: it was not used in this step's loss; "
                     "declare unused parameters as zeros if that is meant",

@@ -8,14 +8,9 @@
 
 #include "actors/roles/machine.hpp"
 #include "core/ids.hpp"
+#include "core/options/options.hpp"
 
 namespace troupe::actors {
-
-/// What a parameter without a gradient means.
-enum class UnusedParameters : std::uint8_t {
-  refuse,  ///< the step is not committed on any rank, and the error names the parameter
-  zeros,   ///< it counts as zeros
-};
 
 struct GradientBucketConfig {
   core::Rank rank{};
@@ -26,7 +21,7 @@ struct GradientBucketConfig {
   /// The plan's entries that bring the reduced gradient, in plan order; at least one.
   std::vector<std::uint32_t> entries;
   bool overlap = true;  ///< launch from backward; otherwise when backward is over
-  UnusedParameters unused = UnusedParameters::refuse;
+  core::UnusedParameters unused = core::UnusedParameters::refuse;
 };
 
 /// Counts the gradients of one bucket and says when it may be reduced: counting -> ready -> reduced.

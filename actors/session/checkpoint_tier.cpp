@@ -7,6 +7,7 @@
 #include "actors/planes/checkpoint/reader.hpp"
 #include "actors/roles/checkpoint_coordinator.hpp"
 #include "actors/roles/checkpoint_writer.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::actors {
@@ -50,7 +51,7 @@ void CheckpointTier::spawn_roles() {
                   std::make_unique<CheckpointWriterMachine>(std::move(writer)));
   if (!in_.is_first_rank()) return;
   CheckpointCoordinatorConfig coordinator;
-  coordinator.world = in_.world.world();
+  coordinator.world = in_.world.world_size();
   coordinator.deadline = in_.options.checkpoint.deadline;
   coordinator.when_busy = in_.options.checkpoint.when_busy;
   coordinator.save_seed =

@@ -19,7 +19,7 @@ namespace troupe::actors {
 struct SessionContext {
   RankWorld& world;
   const SessionOptions& options;
-  const Job& job;
+  const TrainingPlan& plan;
   TrainerInbox& inbox;
   gpu::Rendezvous& rendezvous;
   DataPlane& data;
@@ -28,7 +28,7 @@ struct SessionContext {
 
   core::Rank rank() const { return world.rank(); }
   bool is_first_rank() const { return world.rank().value == 0; }
-  std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(job.buckets.size()); }
+  std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(plan.buckets.size()); }
 
   /// To a role of this rank, in the trainer's name.
   void post(messages::Role role, std::uint32_t index, messages::Message message) const {

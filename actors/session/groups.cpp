@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "core/errors.hpp"
+
 namespace troupe::actors {
 
 core::Result<std::unique_ptr<gpu::Group>> GroupMaker::make(gpu::CollectiveBackend& backend, std::string name,
@@ -24,15 +26,16 @@ core::Result<std::unique_ptr<gpu::Group>> GroupMaker::of_hosts(std::string name,
   return make(*backend, std::move(name), std::move(members));
 }
 
-core::Result<DataPlaneGroups> GroupMaker::of_step(gpu::CollectiveBackend& backend, const Job& job) const {
+core::Result<DataPlaneGroups> GroupMaker::of_step(gpu::CollectiveBackend& backend,
+                                                  const TrainingPlan& plan) const {
   const auto rank = world_.rank();
   DataPlaneGroups groups;
-  groups.all = TRY(make(backend, "dp", job.mesh.group(core::GroupKind::dp_cp, rank)));
-  if (job.options.optimizer_instances > 1) {
-    auto inner = job.mesh.group(core::GroupKind::intra_dp_cp, rank);
-    auto outer = job.mesh.group(core::GroupKind::inter_instance, rank);
-    const int instance = rank.value / job.shards();
-    const int position = rank.value % job.shards();
+  groups.all = TRY(make(backend, "dp", plan.mesh.group(core::GroupKind::dp_cp, rank)));
+  if (plan.options.optimizer_instances > 1) {
+    auto inner = plan.mesh.group(core::GroupKind::intra_dp_cp, rank);
+    auto outer = plan.mesh.group(core::GroupKind::inter_instance, rank);
+    const int instance = rank.value / plan.shards();
+    const int position = rank.value % plan.shards();
     groups.inner = TRY(make(backend, fmt::format("dp-inner-{}", instance), std::move(inner)));
     groups.outer = TRY(make(backend, fmt::format("dp-outer-{}", position), std::move(outer)));
   }

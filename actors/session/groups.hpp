@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "actors/planes/step/data_plane.hpp"
-#include "actors/planes/step/job.hpp"
+#include "actors/planes/step/training_plan.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
@@ -22,7 +22,7 @@ class GroupMaker {
       : world_(world), rendezvous_(rendezvous), deadline_(deadline) {}
 
   /// Groups of the step's collectives.
-  core::Result<DataPlaneGroups> of_step(gpu::CollectiveBackend& backend, const Job& job) const;
+  core::Result<DataPlaneGroups> of_step(gpu::CollectiveBackend& backend, const TrainingPlan& plan) const;
   /// A group that moves memory of the host.
   core::Result<std::unique_ptr<gpu::Group>> of_hosts(std::string name, std::vector<core::Rank> members) const;
 

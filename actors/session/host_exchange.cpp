@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "messages/envelope.hpp"
 
 namespace troupe::actors {

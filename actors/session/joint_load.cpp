@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "actors/planes/checkpoint/reader.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -44,7 +45,7 @@ bool JointLoad::may_exchange() const {
   const auto mode = in_.options.mode;
   // Between hosts it takes a network that jobs on GPUs may do without, so there it must be asked for.
   const bool may = mode == core::LoadMode::exchange || (mode == core::LoadMode::automatic && !in_.hosts);
-  return may && in_.world.world().value > 1;
+  return may && in_.world.world_size().value > 1;
 }
 
 Result<void> JointLoad::read(Storage& storage, const std::string& name, const core::Manifest& manifest,
@@ -95,7 +96,7 @@ Result<void> JointLoad::agree(std::optional<std::uint64_t> plan) {
 Result<void> JointLoad::prepare_exchange(core::SharedLoadPlan plan, const core::SharedTargets& shared,
                                          LoadExchange::Wanted& alone) {
   auto wanted = take_shared(alone, shared, in_.world.rank());
-  exchange_ = TRY(LoadExchange::create(manifest_, std::move(plan), in_.world.rank(), in_.world.world(),
+  exchange_ = TRY(LoadExchange::create(manifest_, std::move(plan), in_.world.rank(), in_.world.world_size(),
                                        std::move(wanted), in_.options.exchange_bytes));
   for (auto& round : rounds_) {
     round = std::make_shared<Round>();

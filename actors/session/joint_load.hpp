@@ -35,7 +35,7 @@ class JointLoad {
     gpu::Rendezvous& rendezvous;
     DataPlane& data;
     HostExchange* hosts;  ///< moves what is exchanged; null: the data plane does
-    const LoadOptions& options;
+    const core::LoadOptions& options;
     std::chrono::nanoseconds deadline;
   };
 

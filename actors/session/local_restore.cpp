@@ -7,6 +7,7 @@
 #include "actors/planes/step/state_memory.hpp"
 #include "actors/session/restore.hpp"
 #include "core/checkpoint/values_text.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -19,7 +20,7 @@ core::Result<void> Restore::load_local(const RestoreChoice& choice) {
   TRY(make_uploads());
   auto& storage = *in_.world.local_storage();
   const auto manifest = TRY(read_copy_manifest(storage, *choice.local, in_.rank()));
-  touched_.merge(state_keys(in_.job));
+  touched_.merge(state_keys(in_.plan));
   const auto& own = parts_.tensor_keys[static_cast<std::size_t>(in_.rank().value)];
   touched_.insert(own.begin(), own.end());
   return read_copy(storage, manifest, in_.state.structure, spans_of(in_.memory), uploads_.get());
@@ -70,7 +71,7 @@ core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, con
 
 /// Looks at every byte of this rank's copies of a save that could not be loaded.
 void Restore::note_damage(const core::CopyName& name) {
-  const auto found = find_copies(*copies_, in_.world.world());
+  const auto found = find_copies(*copies_, in_.world.world_size());
   if (!found) return;
   for (const auto& copy : found->held) {
     if (copy.name == name && !verify_copy(*copies_, copy.name, copy.owner))

@@ -8,6 +8,7 @@
 
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/values_text.hpp"
+#include "core/errors.hpp"
 #include "core/values/value.hpp"
 
 namespace troupe::actors {

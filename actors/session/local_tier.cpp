@@ -8,6 +8,7 @@
 #include "actors/roles/checkpoint_writer.hpp"
 #include "actors/roles/replica_coordinator.hpp"
 #include "actors/roles/replica_keeper.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -24,7 +25,8 @@ constexpr std::uint32_t kRounds = 2;
 core::Result<std::unique_ptr<LocalTier>> LocalTier::create(RankWorld& world, const DataPlane& data,
                                                            const RankState& state,
                                                            std::span<const gpu::BufferView> memory,
-                                                           std::uint32_t buckets, LocalTierOptions options) {
+                                                           std::uint32_t buckets,
+                                                           core::LocalTierOptions options) {
   if (options.chunk_bytes == 0 || options.staging_bytes < options.chunk_bytes) {
     return core::fail(Errc::invalid_argument,
                       "{} bytes for staging local copies hold no chunk of {} bytes; give at least one chunk",
@@ -40,8 +42,8 @@ core::Result<std::unique_ptr<LocalTier>> LocalTier::create(RankWorld& world, con
 
 core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::BufferView> memory) {
   cliques_ = options_.cliques.empty()
-                 ? TRY(core::make_cliques(world_.world(), options_.jump, options_.factor))
-                 : TRY(core::sorted_cliques(world_.world(), options_.cliques));
+                 ? TRY(core::make_cliques(world_.world_size(), options_.jump, options_.factor))
+                 : TRY(core::sorted_cliques(world_.world_size(), options_.cliques));
   auto post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
   auto run_io = [this](std::function<void()> job) { world_.run_local_io(std::move(job)); };
   auto log = [this](const std::string& line) { world_.log(line); };
@@ -62,7 +64,7 @@ core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::B
 
   ReplicaPlane::Options replicas;
   replicas.rank = world_.rank();
-  replicas.world = world_.world();
+  replicas.world = world_.world_size();
   replicas.epoch = world_.epoch();
   replicas.clique = clique();
   replicas.chunk_bytes = options_.chunk_bytes;
@@ -104,7 +106,7 @@ void LocalTier::spawn_roles() {
   // A keeper that gives up says so before the coordinator does, which only knows that it waits.
   world_.spawn({rank, Role::replica_coordinator, 0},
                std::make_unique<ReplicaCoordinatorMachine>(ReplicaCoordinatorConfig{
-                   world_.world(), cliques_, options_.deadline + options_.deadline / 2}));
+                   world_.world_size(), cliques_, options_.deadline + options_.deadline / 2}));
 }
 
 std::string LocalTier::configuration() const {

@@ -11,27 +11,11 @@
 #include "actors/planes/step/state.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "core/checkpoint/cliques.hpp"
+#include "core/options/options.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"
 
 namespace troupe::actors {
-
-/// Copies of every rank's state close to it, kept by the ranks of a clique for each other; where is the
-/// world's business (RankWorld::local_storage). Saves are cheap and frequent, and only the newest stay.
-struct LocalTierOptions {
-  /// Cliques of `factor` ranks, `jump` apart; see core::make_cliques.
-  int jump = 1;
-  int factor = 1;
-  std::vector<core::Clique> cliques;  ///< instead of jump and factor; a partition of the world
-  /// Memory for state that is copied but not written yet, as CheckpointOptions::staging_bytes.
-  std::uint64_t staging_bytes = std::uint64_t{64} << 20;
-  /// Staged and written at once, and what a rank gives to a round of an exchange. An exchange takes twice
-  /// this for every member of the clique.
-  std::uint64_t chunk_bytes = std::uint64_t{4} << 20;
-  int keep = 1;       ///< saves that stay, the newest included
-  bool sync = false;  ///< copies survive the loss of power; without meaning for memory
-  std::chrono::nanoseconds deadline = std::chrono::minutes(5);  ///< of a phase of a save, and of retrieval
-};
 
 /// The local tier of one rank: its roles and what carries out their work.
 class LocalTier {
@@ -40,7 +24,8 @@ class LocalTier {
   static core::Result<std::unique_ptr<LocalTier>> create(RankWorld& world, const DataPlane& data,
                                                          const RankState& state,
                                                          std::span<const gpu::BufferView> memory,
-                                                         std::uint32_t buckets, LocalTierOptions options);
+                                                         std::uint32_t buckets,
+                                                         core::LocalTierOptions options);
 
   void spawn_roles();
   /// Before the first exchange; a clique of one rank has no group.
@@ -52,19 +37,19 @@ class LocalTier {
 
   const std::vector<core::Clique>& cliques() const { return cliques_; }
   const core::Clique& clique() const { return core::clique_of(world_.rank(), cliques_); }
-  const LocalTierOptions& options() const { return options_; }
+  const core::LocalTierOptions& options() const { return options_; }
   /// A line of the job's configuration, which is the same on all ranks.
   std::string configuration() const;
 
  private:
-  LocalTier(RankWorld& world, const RankState& state, std::uint32_t buckets, LocalTierOptions options)
+  LocalTier(RankWorld& world, const RankState& state, std::uint32_t buckets, core::LocalTierOptions options)
       : world_(world), state_(state), buckets_(buckets), options_(std::move(options)) {}
   core::Result<void> open(const DataPlane& data, std::span<const gpu::BufferView> memory);
 
   RankWorld& world_;
   const RankState& state_;
   std::uint32_t buckets_;
-  LocalTierOptions options_;
+  core::LocalTierOptions options_;
   std::vector<core::Clique> cliques_;
   std::unique_ptr<CheckpointPlane> copies_;  ///< writes the rank's own copy
   std::unique_ptr<ReplicaPlane> replicas_;

@@ -9,6 +9,7 @@
 #include "core/result.hpp"
 #include "core/state/strictness.hpp"
 #include "core/values/value.hpp"
+#include "core/wish.hpp"
 
 namespace troupe::actors {
 

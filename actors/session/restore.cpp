@@ -7,6 +7,7 @@
 
 #include "actors/planes/replica/copies.hpp"
 #include "actors/planes/step/state_memory.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -59,14 +60,14 @@ core::Result<std::optional<Restore::Loaded>> Restore::run() {
 
 /// Tells rank 0 what this rank holds of local saves.
 core::Result<void> Restore::share_holdings(const std::string& attempt) {
-  auto found = TRY(find_copies(*copies_, in_.world.world()));
+  auto found = TRY(find_copies(*copies_, in_.world.world_size()));
   std::erase_if(found.held, [&](const core::HeldCopy& copy) {
     return damaged_.contains({copy.name, copy.owner});
   });
   TRY(in_.rendezvous.set(fmt::format("{}holds/{}", attempt, in_.rank().value), TRY(text_of(found))));
   if (!in_.is_first_rank()) return {};
   std::vector<FoundCopies> all;
-  for (std::int32_t rank = 0; rank < in_.world.world().value; ++rank) {
+  for (std::int32_t rank = 0; rank < in_.world.world_size().value; ++rank) {
     const auto text =
         TRY(in_.rendezvous.get(fmt::format("{}holds/{}", attempt, rank), in_.options.checkpoint.deadline));
     all.push_back(TRY(parse_holdings(text)));
@@ -148,7 +149,7 @@ core::Result<std::string> Restore::agree(const std::string& attempt, const std::
   TRY(in_.rendezvous.set(fmt::format("{}rank/{}", attempt, in_.rank().value), complaint));
   if (in_.is_first_rank()) {
     std::string first;
-    for (std::int32_t rank = 0; rank < in_.world.world().value; ++rank) {
+    for (std::int32_t rank = 0; rank < in_.world.world_size().value; ++rank) {
       const auto said = TRY(in_.rendezvous.get(fmt::format("{}rank/{}", attempt, rank), deadline));
       if (first.empty() && !said.empty()) first = fmt::format("rank {}: {}", rank, said);
     }
@@ -178,7 +179,7 @@ core::Result<Restore::Loaded> Restore::load(const std::string& name) {
   auto wanted = TRY(want(manifest, loaded.restored));
   touched_.merge(wanted.keys());
   TRY(make_uploads());
-  TRY(joint_->read(*storage_, name, manifest, shared_targets(in_.job, manifest, options_.optimizer),
+  TRY(joint_->read(*storage_, name, manifest, shared_targets(in_.plan, manifest, options_.optimizer),
                    std::move(wanted.targets), spans_of(wanted.memory), uploads_.get()));
   loaded.restored.name = name;
   loaded.restored.step = manifest.step;
@@ -191,14 +192,14 @@ core::Result<Restore::Loaded> Restore::load(const std::string& name) {
 /// What this rank reads, and what it does without. Every rank comes to the same verdict.
 core::Result<Wanted> Restore::want(const core::Manifest& manifest, Restored& restored) {
   auto wanted =
-      wanted_of(manifest, in_.job, in_.state, in_.memory, in_.data, in_.options.tensors, options_.optimizer);
+      wanted_of(manifest, in_.plan, in_.state, in_.memory, in_.data, in_.options.tensors, options_.optimizer);
   core::KeySet stored;
   for (const auto& tensor : manifest.tensors) {
     const bool is_optimizer = tensor.key.starts_with(kOptimizerState);
     if (options_.optimizer || !is_optimizer) stored.insert(tensor.key);
   }
   const auto& own_keys = parts_.tensor_keys;
-  std::vector<core::KeySet> requests(own_keys.size(), requested_keys(manifest, in_.job, options_.optimizer));
+  std::vector<core::KeySet> requests(own_keys.size(), requested_keys(manifest, in_.plan, options_.optimizer));
   for (std::size_t rank = 0; rank < requests.size(); ++rank)
     requests[rank].insert(own_keys[rank].begin(), own_keys[rank].end());
   // Weights may be read from the optimizer's fp32 copy.
@@ -214,7 +215,7 @@ core::Result<Wanted> Restore::want(const core::Manifest& manifest, Restored& res
   own_copies_.clear();
   for (std::size_t i = 0; i < in_.state.pieces.size(); ++i) {
     const bool is_copy = in_.state.pieces[i].kind == StateKind::master;
-    if (is_copy && dropped.contains(key_of(manifest, in_.job, in_.state, i))) own_copies_.push_back(i);
+    if (is_copy && dropped.contains(key_of(manifest, in_.plan, in_.state, i))) own_copies_.push_back(i);
   }
   wanted.drop(dropped);
   if (!verdict.unexpected.empty()) restored.unexpected = std::move(verdict.unexpected[self]);

@@ -28,74 +28,75 @@ messages::Address owner_of(const core::PlanEntry& entry, core::Rank rank) {
 }
 
 /// Everything that ranks must see alike: which parameter lies where, then the collectives.
-std::vector<std::string> lines_of(const Job& job) {
+std::vector<std::string> lines_of(const TrainingPlan& plan) {
   std::vector<std::string> lines;
-  for (std::size_t i = 0; i < job.specs.size(); ++i) {
-    const auto& spec = job.specs[i];
-    const auto& place = job.parameters[i];
+  for (std::size_t i = 0; i < plan.specs.size(); ++i) {
+    const auto& spec = plan.specs[i];
+    const auto& place = plan.parameters[i];
     lines.push_back(fmt::format("parameter {} {} [{}] decays={} bucket={} elements={}..{}", spec.name,
                                 core::name_of(spec.dtype), fmt::join(spec.shape, ","), spec.weight_decay,
                                 place.bucket, place.range.start, place.range.end));
   }
-  auto collectives = job.plan.lines();
+  auto collectives = plan.step.lines();
   lines.insert(lines.end(), collectives.begin(), collectives.end());
   return lines;
 }
 
 }  // namespace
 
-ConductorConfig conductor_config(const Job& job, core::Rank rank, std::chrono::nanoseconds deadline) {
+ConductorConfig conductor_config(const TrainingPlan& plan, core::Rank rank,
+                                 std::chrono::nanoseconds deadline) {
   ConductorConfig config;
   config.rank = rank;
   config.deadline = deadline;
-  for (const auto& entry : job.plan.entries) {
+  for (const auto& entry : plan.step.entries) {
     config.entries.push_back({core::describe(entry), owner_of(entry, rank),
                               entry.purpose == core::PlanPurpose::gather_parameters});
   }
   return config;
 }
 
-RankSupervisorConfig supervisor_config(const Job& job, core::Rank rank,
+RankSupervisorConfig supervisor_config(const TrainingPlan& plan, core::Rank rank,
                                        std::chrono::nanoseconds join_deadline) {
   RankSupervisorConfig config;
   config.rank = rank;
-  config.world = job.world;
-  config.buckets = static_cast<std::uint32_t>(job.buckets.size());
-  for (std::uint32_t i = 0; i < job.plan.entries.size(); ++i) {
-    if (job.plan.entries[i].purpose == core::PlanPurpose::verdict) config.verdict_entry = i;
+  config.world = plan.world;
+  config.buckets = static_cast<std::uint32_t>(plan.buckets.size());
+  for (std::uint32_t i = 0; i < plan.step.entries.size(); ++i) {
+    if (plan.step.entries[i].purpose == core::PlanPurpose::verdict) config.verdict_entry = i;
   }
-  config.plan_lines = lines_of(job);
+  config.plan_lines = lines_of(plan);
   config.plan_hash = core::hash64(fmt::format("{}", fmt::join(config.plan_lines, "\n")));
-  config.configuration = job.configuration;
-  config.clip_norm = job.options.clip_norm;
+  config.configuration = plan.configuration;
+  config.clip_norm = plan.options.clip_norm;
   config.join_deadline = join_deadline;
   return config;
 }
 
-GradientBucketConfig bucket_config(const Job& job, core::Rank rank, std::uint32_t bucket) {
+GradientBucketConfig bucket_config(const TrainingPlan& plan, core::Rank rank, std::uint32_t bucket) {
   GradientBucketConfig config;
   config.rank = rank;
   config.bucket = bucket;
-  config.parameters = job.buckets[bucket].parameters;
-  for (auto parameter : config.parameters) config.names.push_back(job.specs[parameter].name);
-  const auto& held = job.lanes[static_cast<std::size_t>(rank.value)];
+  config.parameters = plan.buckets[bucket].parameters;
+  for (auto parameter : config.parameters) config.names.push_back(plan.specs[parameter].name);
+  const auto& held = plan.lanes[static_cast<std::size_t>(rank.value)];
   for (int lane = held.first; lane < held.end(); ++lane) config.lanes.push_back({lane});
-  for (std::uint32_t i = 0; i < job.plan.entries.size(); ++i) {
-    const auto& entry = job.plan.entries[i];
+  for (std::uint32_t i = 0; i < plan.step.entries.size(); ++i) {
+    const auto& entry = plan.step.entries[i];
     bool mine = owner_of(entry, rank) == messages::Address{rank, Role::gradient_bucket, bucket};
     if (mine) config.entries.push_back(i);
   }
-  config.overlap = job.options.overlap;
-  config.unused = job.options.unused_parameters;
+  config.overlap = plan.options.overlap;
+  config.unused = plan.options.unused_parameters;
   return config;
 }
 
-ParameterShardConfig shard_config(const Job& job, core::Rank rank, std::uint32_t bucket) {
+ParameterShardConfig shard_config(const TrainingPlan& plan, core::Rank rank, std::uint32_t bucket) {
   ParameterShardConfig config;
   config.rank = rank;
   config.bucket = bucket;
-  for (std::uint32_t i = 0; i < job.plan.entries.size(); ++i) {
-    const auto& entry = job.plan.entries[i];
+  for (std::uint32_t i = 0; i < plan.step.entries.size(); ++i) {
+    const auto& entry = plan.step.entries[i];
     bool mine = entry.purpose == core::PlanPurpose::gather_parameters &&
                 entry.bucket == static_cast<std::int32_t>(bucket);
     if (mine) config.gather_entry = i;

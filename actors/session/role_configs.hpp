@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "actors/planes/step/job.hpp"
+#include "actors/planes/step/training_plan.hpp"
 #include "actors/roles/conductor.hpp"
 #include "actors/roles/gradient_bucket.hpp"
 #include "actors/roles/parameter_shard.hpp"
@@ -11,10 +11,11 @@
 namespace troupe::actors {
 
 /// What each role of one rank has to know of the job.
-ConductorConfig conductor_config(const Job& job, core::Rank rank, std::chrono::nanoseconds deadline);
-RankSupervisorConfig supervisor_config(const Job& job, core::Rank rank,
+ConductorConfig conductor_config(const TrainingPlan& plan, core::Rank rank,
+                                 std::chrono::nanoseconds deadline);
+RankSupervisorConfig supervisor_config(const TrainingPlan& plan, core::Rank rank,
                                        std::chrono::nanoseconds join_deadline);
-GradientBucketConfig bucket_config(const Job& job, core::Rank rank, std::uint32_t bucket);
-ParameterShardConfig shard_config(const Job& job, core::Rank rank, std::uint32_t bucket);
+GradientBucketConfig bucket_config(const TrainingPlan& plan, core::Rank rank, std::uint32_t bucket);
+ParameterShardConfig shard_config(const TrainingPlan& plan, core::Rank rank, std::uint32_t bucket);
 
 }  // namespace troupe::actors

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/checkpoint/values_text.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -17,13 +18,13 @@ namespace {
 /// What travels in one message beside other things.
 constexpr std::size_t kMaxValueBytes = std::size_t{256} << 10;
 
-std::string_view name_of(OptimizerKind kind) {
+std::string_view name_of(core::OptimizerKind kind) {
   switch (kind) {
-    case OptimizerKind::sgd:
+    case core::OptimizerKind::sgd:
       return "sgd";
-    case OptimizerKind::adam:
+    case core::OptimizerKind::adam:
       return "adam";
-    case OptimizerKind::adamw:
+    case core::OptimizerKind::adamw:
       return "adamw";
   }
   return "adamw";
@@ -37,9 +38,9 @@ core::Result<void> check_size(std::string_view what, const std::string& text) {
       text.size(), kMaxValueBytes);
 }
 
-Value topology_of(const Job& job) {
-  const auto& training = job.options;
-  return Value::Map{{"world", static_cast<std::int64_t>(job.world.value)},
+Value topology_of(const TrainingPlan& plan) {
+  const auto& training = plan.options;
+  return Value::Map{{"world", static_cast<std::int64_t>(plan.world.value)},
                     {"strategy", std::string(core::name_of(training.strategy))},
                     {"numerics", training.numerics == core::Numerics::ordered ? "ordered" : "fast"},
                     {"lanes", static_cast<std::int64_t>(training.lanes)},
@@ -52,7 +53,7 @@ Value topology_of(const Job& job) {
 core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const Value& common) const {
   messages::SaveBegan begun;
   begun.step = core::Step{progress.next.value - 1};
-  begun.topology = TRY(core::value_text(topology_of(in_.job)));
+  begun.topology = TRY(core::value_text(topology_of(in_.plan)));
   begun.common = TRY(core::value_text(Value::Map{
       {"step", progress.next.value}, {"optimizer_steps", progress.optimizer_steps}, {"trainer", common}}));
   TRY(check_size("the common values", begun.common));

@@ -1,19 +1,18 @@
 #pragma once
 
-#include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
-#include "actors/planes/step/job.hpp"
 #include "actors/session/options.hpp"
 #include "actors/session/outcomes.hpp"
-#include "actors/shell/rank_world.hpp"
-#include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/manifest_object.hpp"
+#include "core/dtype.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "core/trace.hpp"
@@ -23,9 +22,13 @@
 
 namespace troupe::actors {
 
+class RankWorld;
+struct TrainingPlan;
+
 /// A trainer's side of the runtime: parameters go in, backward says which gradients are ready, committed
 /// steps come out. One thread uses it. A failed session (peer lost, plans differ, deadline) answers every
-/// call with the first Error; leave it and start again.
+/// call with the first Error; leave it and start again. A call out of turn, or about a parameter that there
+/// is not, is Errc::invalid_argument, which says what should have been called, and changes nothing.
 ///
 ///     session->begin_step(learning_rate);
 ///     for (core::Lane lane : session->lanes()) {
@@ -43,52 +46,62 @@ class Session {
   /// Joins the job of `world`, which must outlive the session: all ranks call it with the same parameters and
   /// options. Returns when all ranks are there and agree; Errc::mismatch names the first difference.
   static core::Result<std::unique_ptr<Session>> join(RankWorld& world, SessionOptions options,
-                                                     std::vector<ParameterSpec> parameters);
+                                                     std::vector<core::ParameterSpec> parameters);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   core::Rank rank() const;
-  core::WorldSize world() const;
-  const Job& plan() const;
+  core::WorldSize world_size() const;
+  /// As the trainer registered them.
+  std::span<const core::ParameterSpec> parameters() const;
+  /// With what was left to Troupe filled in: the number of lanes.
+  const core::TrainingOptions& training() const;
+  /// What all ranks agreed on (actors/planes/step/training_plan.hpp).
+  const TrainingPlan& plan() const;
   /// The lanes this rank plays, in order.
   std::vector<core::Lane> lanes() const;
 
-  /// The same memory as parameter() and gradient() give, for kernels.
-  gpu::BufferView parameter_memory(std::uint32_t index) const;
-  gpu::BufferView gradient_memory(std::uint32_t index) const;
   /// The parameter's values. Written by the trainer before the first step (the same on every rank), read
-  /// after before_use().
+  /// after before_use(). T is float for f32, std::uint16_t for the bits of bf16 and f16, or std::byte for
+  /// any; another one is Errc::invalid_argument. Errc::unavailable where only the device reaches the memory.
   template <class T = float>
-  std::span<T> parameter(std::uint32_t index) {
-    return parameter_memory(index).as<T>();
+  core::Result<std::span<T>> parameter(core::ParameterIndex index) {
+    const auto memory = TROUPE_TRY(readable_parameter(index, element_of<T>()));
+    return memory.template as<T>();
   }
+  /// Where the current lane's gradient is to be added, after before_use(): in a lane only, and fetched anew
+  /// in every lane. Gradients are f32 unless TrainingOptions::gradients_in_parameter_dtype; else as
+  /// parameter().
+  template <class T = float>
+  core::Result<std::span<T>> gradient(core::ParameterIndex index) {
+    const auto memory = TROUPE_TRY(readable_gradient(index, element_of<T>()));
+    return memory.template as<T>();
+  }
+  /// The same memory for kernels, wherever it lies.
+  core::Result<gpu::BufferView> parameter_memory(core::ParameterIndex index) const;
+  core::Result<gpu::BufferView> gradient_memory(core::ParameterIndex index) const;
   /// For trainers that enqueue their passes instead of computing on their own thread: a stream of the device.
   /// After before_use() it may be given reads of the parameter, up to finish_step(), whose update comes after
   /// them; gradient_ready() then means what it has been given so far. Ask before the first step; losses are
   /// for the trainer to wait for, before end_lane().
   core::Result<gpu::StreamView> compute_stream();
 
-  /// Where the current lane's gradient is to be added, after before_use(). Fetch it anew in every lane.
-  template <class T = float>
-  std::span<T> gradient(std::uint32_t index) {
-    return gradient_memory(index).as<T>();
-  }
-
   /// After save() and save_local() it waits until tensors of the trainer's own are copied: they may change
   /// from here to the next save.
   core::Result<void> begin_step(double learning_rate);
   core::Result<void> begin_lane(core::Lane lane);
-  void begin_microbatch(int index);
+  /// From 0, in order. A lane begins with microbatch 0.
+  core::Result<void> begin_microbatch(int index);
   /// Waits until the parameter's update and gather of the step before are over. Needed before the first read
   /// in a step; cheap when there is nothing to wait for.
-  core::Result<void> before_use(std::uint32_t parameter);
+  core::Result<void> before_use(core::ParameterIndex parameter);
   /// The parameter's gradient of this microbatch is added. Only the lane's last microbatch counts. A
   /// parameter used several times says so every time.
-  void gradient_ready(std::uint32_t parameter);
-  void end_lane(double loss);
+  core::Result<void> gradient_ready(core::ParameterIndex parameter);
+  core::Result<void> end_lane(double loss);
   /// `refusal`, when not empty, asks that no rank commits the step, and why.
-  /// `wishes` are bits of messages::Wish, which all ranks learn of in this step's outcome.
+  /// `wishes` are bits of core::Wish, which all ranks learn of in this step's outcome.
   core::Result<StepOutcome> finish_step(std::string refusal = {}, std::uint32_t wishes = 0);
 
   /// Saves the state after the last finished step in the background: returns at once, and the next update
@@ -122,7 +135,7 @@ class Session {
 
   /// Waits until every parameter holds the last decided step. Before evaluation, saving, or the end.
   core::Result<void> publish_all();
-  /// Leaves in good order, when all ranks do. Nothing may be called after it but the observers below.
+  /// Leaves in good order, when all ranks do. Only the observers below may be called after it.
   core::Result<void> leave();
 
   /// What happens from now on is not traced; a long run's trace of every step would be larger than useful.
@@ -139,9 +152,21 @@ class Session {
   core::Step next_step() const;
 
  private:
-  struct State;
-  explicit Session(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  struct Parts;
+  /// What a span of T may hold.
+  enum class Element : std::uint8_t { bytes, f32, bits16, other };
+  template <class T>
+  static constexpr Element element_of() {
+    if constexpr (std::is_same_v<std::remove_cv_t<T>, std::byte>) return Element::bytes;
+    if constexpr (std::is_same_v<std::remove_cv_t<T>, float>) return Element::f32;
+    if constexpr (std::is_same_v<std::remove_cv_t<T>, std::uint16_t>) return Element::bits16;
+    return Element::other;
+  }
+  core::Result<gpu::BufferView> readable_parameter(core::ParameterIndex index, Element element) const;
+  core::Result<gpu::BufferView> readable_gradient(core::ParameterIndex index, Element element) const;
+
+  explicit Session(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace troupe::actors

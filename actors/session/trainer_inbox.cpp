@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "actors/roles/machine.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 

@@ -6,6 +6,7 @@
 
 #include "core/boxes/integrity.hpp"
 #include "core/checkpoint/values_text.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -100,7 +101,7 @@ core::Result<std::vector<core::KeySet>> agree_on_tensors(const SessionContext& i
   if (in.is_first_rank()) {
     std::vector<core::RankShards> ranks;
     Value::List keys;
-    for (std::int32_t rank = 0; rank < in.world.world().value; ++rank) {
+    for (std::int32_t rank = 0; rank < in.world.world_size().value; ++rank) {
       ranks.push_back(TRY(shards_of(TRY(in.rendezvous.get(fmt::format("tensors/{}", rank), deadline)))));
       Value::List own;
       for (const auto& tensor : ranks.back().tensors) own.emplace_back(tensor.key);

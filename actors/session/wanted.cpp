@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -14,21 +14,21 @@ bool is_moment(StateKind kind) {
 }
 
 /// All parameters, whole, in the order in which their parts lie in memory.
-std::vector<core::LoadTarget> targets_of_parameter(const core::Manifest& manifest, const Job& job,
+std::vector<core::LoadTarget> targets_of_parameter(const core::Manifest& manifest, const TrainingPlan& plan,
                                                    std::uint32_t parameter) {
-  const auto& spec = job.specs[parameter];
+  const auto& spec = plan.specs[parameter];
   const auto parts = spec.stored_parts();
   CHECK(parts.has_value(), "what can be stored was checked before");
   std::vector<core::LoadTarget> targets;
   for (const auto& part : *parts) {
-    targets.push_back({key_in(manifest, job, parameter, StateKind::parameter, part.key), spec.dtype,
+    targets.push_back({key_in(manifest, plan, parameter, StateKind::parameter, part.key), spec.dtype,
                        part.global_shape, part.box(), spec.allow_shape_mismatch});
   }
   return targets;
 }
 
 /// Of a piece of a rank's state that is not read with the parameters; nothing for others.
-std::optional<core::LoadTarget> target_of_piece(const core::Manifest& manifest, const Job& job,
+std::optional<core::LoadTarget> target_of_piece(const core::Manifest& manifest, const TrainingPlan& plan,
                                                 const RankState& state, std::size_t index,
                                                 std::span<const TrainerTensor> tensors, bool optimizer) {
   const auto& piece = state.pieces[index];
@@ -36,18 +36,18 @@ std::optional<core::LoadTarget> target_of_piece(const core::Manifest& manifest, 
   const auto& stored = state.structure.pieces[index];
   const auto& tensor = state.structure.tensors[stored.tensor];
   const bool any_shape = piece.kind == StateKind::trainer ? tensors[piece.tensor].tensor.allow_shape_mismatch
-                                                          : job.specs[piece.tensor].allow_shape_mismatch;
-  return core::LoadTarget{key_of(manifest, job, state, index), tensor.dtype, tensor.shape, stored.box,
+                                                          : plan.specs[piece.tensor].allow_shape_mismatch;
+  return core::LoadTarget{key_of(manifest, plan, state, index), tensor.dtype, tensor.shape, stored.box,
                           any_shape};
 }
 
 /// The state of a rank that the checkpoint has, beside the parameters.
-std::vector<core::LoadTarget> own_targets(const Job& job, core::Rank rank, const core::Manifest& manifest,
-                                          bool optimizer) {
+std::vector<core::LoadTarget> own_targets(const TrainingPlan& plan, core::Rank rank,
+                                          const core::Manifest& manifest, bool optimizer) {
   std::vector<core::LoadTarget> targets;
-  const auto state = state_of(job, rank);
+  const auto state = state_of(plan, rank);
   for (std::size_t i = 0; i < state.pieces.size(); ++i) {
-    auto target = target_of_piece(manifest, job, state, i, {}, optimizer);
+    auto target = target_of_piece(manifest, plan, state, i, {}, optimizer);
     if (target && manifest.find(target->key) != nullptr) targets.push_back(*std::move(target));
   }
   return targets;
@@ -71,71 +71,71 @@ void Wanted::drop(const core::KeySet& keys) {
   *this = std::move(kept);
 }
 
-std::string key_in(const core::Manifest& manifest, const Job& job, std::uint32_t parameter, StateKind kind,
-                   const std::string& part) {
-  const auto optimizer = job.options.optimizer.kind;
+std::string key_in(const core::Manifest& manifest, const TrainingPlan& plan, std::uint32_t parameter,
+                   StateKind kind, const std::string& part) {
+  const auto optimizer = plan.options.optimizer.kind;
   const auto master = state_key(StateKind::master, optimizer, part);
   const bool is_value = kind == StateKind::parameter || kind == StateKind::master;
   if (!is_value) return state_key(kind, optimizer, part);
-  const bool is_fp32 = kind == StateKind::master || job.specs[parameter].dtype == core::DType::f32;
+  const bool is_fp32 = kind == StateKind::master || plan.specs[parameter].dtype == core::DType::f32;
   return is_fp32 && manifest.find(master) != nullptr ? master : part;
 }
 
-std::string key_of(const core::Manifest& manifest, const Job& job, const RankState& state,
+std::string key_of(const core::Manifest& manifest, const TrainingPlan& plan, const RankState& state,
                    std::size_t index) {
   const auto& piece = state.pieces[index];
   const auto& key = state.structure.tensors[state.structure.pieces[index].tensor].key;
   if (piece.kind == StateKind::trainer) return key;
-  const auto prefix = state_key(piece.kind, job.options.optimizer.kind, "");
-  return key_in(manifest, job, piece.tensor, piece.kind, key.substr(prefix.size()));
+  const auto prefix = state_key(piece.kind, plan.options.optimizer.kind, "");
+  return key_in(manifest, plan, piece.tensor, piece.kind, key.substr(prefix.size()));
 }
 
-core::KeySet requested_keys(const core::Manifest& manifest, const Job& job, bool optimizer) {
+core::KeySet requested_keys(const core::Manifest& manifest, const TrainingPlan& plan, bool optimizer) {
   core::KeySet keys;
-  for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
-    const auto parts = job.specs[p].stored_parts();
+  for (std::uint32_t p = 0; p < plan.specs.size(); ++p) {
+    const auto parts = plan.specs[p].stored_parts();
     CHECK(parts.has_value(), "what can be stored was checked before");
-    for (auto kind : state_kinds(job, job.parameters[p].buffer)) {
+    for (auto kind : state_kinds(plan, plan.parameters[p].buffer)) {
       if (is_moment(kind) && !optimizer) continue;
-      for (const auto& part : *parts) keys.insert(key_in(manifest, job, p, kind, part.key));
+      for (const auto& part : *parts) keys.insert(key_in(manifest, plan, p, kind, part.key));
     }
   }
   return keys;
 }
 
-core::SharedTargets shared_targets(const Job& job, const core::Manifest& manifest, bool optimizer) {
+core::SharedTargets shared_targets(const TrainingPlan& plan, const core::Manifest& manifest, bool optimizer) {
   core::SharedTargets targets;
-  for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
-    for (auto& target : targets_of_parameter(manifest, job, p)) {
+  for (std::uint32_t p = 0; p < plan.specs.size(); ++p) {
+    for (auto& target : targets_of_parameter(manifest, plan, p)) {
       if (manifest.find(target.key) != nullptr) targets.common.push_back(std::move(target));
     }
   }
-  targets.own.resize(static_cast<std::size_t>(job.world.value));
-  if (!job.optimizer_is_sharded()) {
-    auto alike = own_targets(job, {0}, manifest, optimizer);
+  targets.own.resize(static_cast<std::size_t>(plan.world.value));
+  if (!plan.optimizer_is_sharded()) {
+    auto alike = own_targets(plan, {0}, manifest, optimizer);
     targets.common.insert(targets.common.end(), std::make_move_iterator(alike.begin()),
                           std::make_move_iterator(alike.end()));
     return targets;
   }
-  for (std::int32_t rank = 0; rank < job.world.value; ++rank)
-    targets.own[static_cast<std::size_t>(rank)] = own_targets(job, {rank}, manifest, optimizer);
+  for (std::int32_t rank = 0; rank < plan.world.value; ++rank)
+    targets.own[static_cast<std::size_t>(rank)] = own_targets(plan, {rank}, manifest, optimizer);
   return targets;
 }
 
-Wanted wanted_of(const core::Manifest& manifest, const Job& job, const RankState& state,
+Wanted wanted_of(const core::Manifest& manifest, const TrainingPlan& plan, const RankState& state,
                  std::span<const gpu::BufferView> memory, const DataPlane& data,
                  std::span<const TrainerTensor> tensors, bool optimizer) {
   Wanted wanted;
-  for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
+  for (std::uint32_t p = 0; p < plan.specs.size(); ++p) {
     auto rest = data.parameter(p);
-    for (auto& target : targets_of_parameter(manifest, job, p)) {
+    for (auto& target : targets_of_parameter(manifest, plan, p)) {
       const auto bytes = static_cast<std::size_t>(target.box.elements()) * core::size_of(target.dtype);
       wanted.add(std::move(target), rest.subview(0, bytes));
       rest = rest.subview(bytes, rest.bytes - bytes);
     }
   }
   for (std::size_t i = 0; i < state.pieces.size(); ++i) {
-    if (auto target = target_of_piece(manifest, job, state, i, tensors, optimizer))
+    if (auto target = target_of_piece(manifest, plan, state, i, tensors, optimizer))
       wanted.add(*std::move(target), memory[i]);
   }
   return wanted;

@@ -32,23 +32,24 @@ struct Wanted {
 /// The key under which a checkpoint has this state of a stored part of a parameter. The exact value wins: an
 /// fp32 parameter is read from the fp32 copy that a job with narrow parameters saved, and such a job's copy
 /// from the parameter of one that had none.
-std::string key_in(const core::Manifest& manifest, const Job& job, std::uint32_t parameter, StateKind kind,
-                   const std::string& part);
+std::string key_in(const core::Manifest& manifest, const TrainingPlan& plan, std::uint32_t parameter,
+                   StateKind kind, const std::string& part);
 
 /// key_in() of a piece of a rank's state; the trainer's own tensors have their own keys.
-std::string key_of(const core::Manifest& manifest, const Job& job, const RankState& state, std::size_t piece);
+std::string key_of(const core::Manifest& manifest, const TrainingPlan& plan, const RankState& state,
+                   std::size_t piece);
 
 /// The keys of all parameters and their state that ranks of the job ask this checkpoint for.
-core::KeySet requested_keys(const core::Manifest& manifest, const Job& job, bool optimizer);
+core::KeySet requested_keys(const core::Manifest& manifest, const TrainingPlan& plan, bool optimizer);
 
 /// What all ranks of a job want of a checkpoint: parameters, and, each of its own, their optimizer's state;
 /// with `optimizer` false only what follows from the weights. What the checkpoint lacks is left out, and the
 /// trainer's tensors are, of which ranks know no places but their own.
-core::SharedTargets shared_targets(const Job& job, const core::Manifest& manifest, bool optimizer);
+core::SharedTargets shared_targets(const TrainingPlan& plan, const core::Manifest& manifest, bool optimizer);
 
 /// What the rank wants: all parameters, its state of them (moments only with `optimizer`), and the trainer's
 /// tensors. `memory` is of state.pieces.
-Wanted wanted_of(const core::Manifest& manifest, const Job& job, const RankState& state,
+Wanted wanted_of(const core::Manifest& manifest, const TrainingPlan& plan, const RankState& state,
                  std::span<const gpu::BufferView> memory, const DataPlane& data,
                  std::span<const TrainerTensor> tensors, bool optimizer);
 

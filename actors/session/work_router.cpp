@@ -3,7 +3,7 @@
 #include <variant>
 
 #include "actors/roles/machine.hpp"
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 

@@ -5,9 +5,11 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "actors/shell/caf_seam.hpp"
-#include "core/check.hpp"
+#include "actors/shell/subscribers.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -50,19 +52,24 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
   RoleHost host_;
 };
 
-bool is_announcement(const messages::Message& message) {
-  return std::holds_alternative<messages::BucketReduced>(message) ||
-         std::holds_alternative<messages::StepDecided>(message) ||
-         std::holds_alternative<messages::StepCommitted>(message) ||
-         std::holds_alternative<messages::StepFailed>(message) ||
-         std::holds_alternative<messages::Welcome>(message);
-}
-
-/// Subscribers hear what is said to the trainer and to the supervisor, so that each announcement comes once.
-bool is_for_subscribers(const Envelope& envelope) {
-  if (!is_announcement(envelope.body)) return false;
-  if (std::holds_alternative<messages::BucketReduced>(envelope.body)) return true;
-  return envelope.to.role == Role::trainer;
+/// What subscribers hear of an envelope. What is said to several roles counts once, as said to the trainer.
+std::optional<RankEvent> event_of(const Envelope& envelope) {
+  using Kind = RankEvent::Kind;
+  if (const auto* reduced = std::get_if<messages::BucketReduced>(&envelope.body))
+    return RankEvent{.kind = Kind::bucket_reduced, .step = reduced->step, .bucket = {reduced->bucket}};
+  if (envelope.to.role != Role::trainer) return {};
+  if (std::holds_alternative<messages::Welcome>(envelope.body)) return RankEvent{.kind = Kind::joined};
+  if (const auto* decided = std::get_if<messages::StepDecided>(&envelope.body)) {
+    return RankEvent{.kind = Kind::step_decided,
+                     .step = decided->step,
+                     .committed = decided->commit,
+                     .reason = decided->reason};
+  }
+  if (const auto* committed = std::get_if<messages::StepCommitted>(&envelope.body))
+    return RankEvent{.kind = Kind::step_committed, .step = committed->step, .committed = true};
+  if (const auto* failed = std::get_if<messages::StepFailed>(&envelope.body))
+    return RankEvent{.kind = Kind::failed, .step = failed->step, .reason = failed->failure.message};
+  return {};
 }
 
 }  // namespace
@@ -133,9 +140,11 @@ void CafStage::post(Envelope envelope) {
     }
     return;
   }
-  if (impl_->has_subscribers.load(std::memory_order_acquire) && is_for_subscribers(envelope)) {
-    std::lock_guard lock(impl_->subscribers_mutex);
-    for (auto& subscriber : impl_->subscribers) tell(subscriber, envelope);
+  if (impl_->has_subscribers.load(std::memory_order_acquire)) {
+    if (const auto event = event_of(envelope)) {
+      std::lock_guard lock(impl_->subscribers_mutex);
+      for (auto& subscriber : impl_->subscribers) tell(subscriber, *event);
+    }
   }
   if (envelope.to.role == Role::trainer) {
     impl_->options.to_trainer(envelope);

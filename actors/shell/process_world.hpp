@@ -1,19 +1,31 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "actors/shell/caf_stage.hpp"
-#include "actors/shell/rank_world.hpp"
 #include "actors/world/environment.hpp"
-#include "actors/world/network.hpp"
-#include "gpu/devices.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::gpu {
+class CollectiveBackend;
+class Device;
+class Rendezvous;
+}  // namespace troupe::gpu
 
 namespace troupe::actors {
 
+class CafStage;
+class ProcessRank;
+class RankWorld;
+
 struct ProcessWorldOptions {
+  /// Called once, from any thread, when a device is lost.
+  using DeviceFailed = std::function<void(const core::Error&)>;
+
   /// Where rank, world and addresses come from; by default the process's environment.
   std::function<core::Result<JobEnvironment>()> environment;
   /// As gpu::open_collectives() takes it: "automatic", "shared_memory" (ranks of one host), "gloo" (TCP) or
@@ -31,7 +43,7 @@ struct ProcessWorldOptions {
   /// share one work, slowly (gpu::several_ranks_on_one_gpu()).
   std::string device = "host";
   /// A device and collectives of the caller's own, instead of those that are named above.
-  std::function<core::Result<std::unique_ptr<gpu::Device>>(gpu::DeviceFailed)> open_device;
+  std::function<core::Result<std::unique_ptr<gpu::Device>>(DeviceFailed)> open_device;
   std::function<core::Result<std::unique_ptr<gpu::CollectiveBackend>>(gpu::Device&, gpu::Rendezvous&)>
       open_collectives;
   /// Where checkpoints are; made when it is not there. Empty: none can be saved.
@@ -44,57 +56,31 @@ struct ProcessWorldOptions {
   std::function<void(std::string_view line)> log;
 };
 
-/// The world of one rank as a real process: CAF actors, TCP to the Coordinator, a device, collectives over
-/// shared memory or Gloo. Make it early in main(): it blocks SIGUSR1 for all threads that start after
-/// it, and answers it by printing who waits for whom to standard error.
-class ProcessWorld final : public RankWorld {
+/// This process as one rank of a job: CAF actors, TCP to the Coordinator, a device, collectives over shared
+/// memory, Gloo or NCCL. Make it early in main(): it blocks SIGUSR1 for all threads that start after it, and
+/// answers it by printing who waits for whom to standard error. It must outlive its session.
+class ProcessWorld {
  public:
-  /// Errc::invalid_argument when the environment or the options cannot be right.
+  /// Errc::invalid_argument when the environment or the options are not usable.
   static core::Result<std::unique_ptr<ProcessWorld>> create(ProcessWorldOptions options = {});
-  ~ProcessWorld() override;
+  ~ProcessWorld();
+  ProcessWorld(const ProcessWorld&) = delete;
+  ProcessWorld& operator=(const ProcessWorld&) = delete;
 
+  core::Rank rank() const;
+  core::WorldSize world_size() const;
   const JobEnvironment& environment() const;
   /// "host" or "cuda:<index>".
   const std::string& device_name() const;
 
-  /// For a trainer's own actors; both once a session has joined.
-  void subscribe(caf::actor subscriber);
-  caf::actor_system& actor_system();
-
-  core::Rank rank() const override;
-  core::WorldSize world() const override;
-  core::Epoch epoch() const override;
-  const std::string& job() const override;
-  std::uint64_t unique() override;
-  gpu::Device& device() override;
-  gpu::Device& host_device() override;
-  TrainerPatience& patience() override;
-  core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
-  core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) override;
-  core::Result<void> open(Hooks hooks) override;
-  void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
-  core::Result<void> start() override;
-  void post(messages::Envelope envelope) override;
-  void close() override;
-  Storage* storage() override;
-  std::size_t read_threads() const override { return 4; }
-  void run_io(std::function<void()> job) override;
-  Storage* local_storage() override;
-  void run_local_io(std::function<void()> job) override;
-  void log(std::string_view line) override;
-  std::vector<WaitReport> wait_reports() override;
-  std::uint64_t message_count() const override;
+  /// What Session::join() takes.
+  operator RankWorld&();  // NOLINT: a process world is a rank's world
+  /// The actors of this rank, for actors/shell/subscribers.hpp; null unless a session is open.
+  CafStage* stage();
 
  private:
-  struct State;
-  explicit ProcessWorld(std::unique_ptr<State> state);
-  core::Result<void> open_device();
-  core::Result<std::string> gloo_host() const;
-  void on_network(NetworkEvent event);
-  void tell_loss(const RankLost& loss);
-  core::Result<void> send(const messages::Envelope& envelope);
-  void dump_waits();
-  std::unique_ptr<State> state_;
+  explicit ProcessWorld(std::unique_ptr<ProcessRank> rank);
+  std::unique_ptr<ProcessRank> rank_;
 };
 
 }  // namespace troupe::actors

@@ -1,5 +1,6 @@
 #include "actors/shell/rank_world.hpp"
 
+#include "core/errors.hpp"
 #include "messages/envelope.hpp"
 
 namespace troupe::actors {

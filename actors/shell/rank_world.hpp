@@ -30,7 +30,7 @@ class RankWorld {
   virtual ~RankWorld() = default;
 
   virtual core::Rank rank() const = 0;
-  virtual core::WorldSize world() const = 0;
+  virtual core::WorldSize world_size() const = 0;
   virtual core::Epoch epoch() const = 0;
   virtual const std::string& job() const = 0;
   /// A number that no other world of this job, or of another one, is likely to have. In the simulator the

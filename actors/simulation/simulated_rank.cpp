@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "actors/simulation/invariants.hpp"
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "messages/border.hpp"
 
 namespace troupe::actors {

@@ -62,7 +62,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   gpu::SimulatedDevice& simulated_device() { return device_; }
 
   core::Rank rank() const override { return rank_; }
-  core::WorldSize world() const override { return world_; }
+  core::WorldSize world_size() const override { return world_; }
   core::Epoch epoch() const override { return core::Epoch{1}; }
   const std::string& job() const override { return job_; }
   std::uint64_t unique() override { return surroundings_.seed; }

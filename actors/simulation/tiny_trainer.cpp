@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/random.hpp"
 
 namespace troupe::actors {
 
-std::vector<ParameterSpec> tiny_parameters(const TinyTrainerOptions& options) {
-  std::vector<ParameterSpec> specs;
+std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& options) {
+  std::vector<core::ParameterSpec> specs;
   for (int layer = 0; layer < options.layers; ++layer) {
     specs.push_back({fmt::format("layer{}.weight", layer), {options.width}});
     specs.push_back({fmt::format("layer{}.bias", layer), {options.width / 3 + 1}});
@@ -25,12 +26,13 @@ class TinyTrainer {
               const std::function<void(std::chrono::nanoseconds)>& compute)
       : session_(session), options_(options), compute_(compute) {}
 
-  void initialise() {
+  core::Result<void> initialise() {
     for (std::uint32_t p = 0; p < parameters(); ++p) {
-      core::CounterRandom random(options_.seed, session_.plan().specs[p].name);
-      auto values = session_.parameter(p);
+      core::CounterRandom random(options_.seed, session_.parameters()[p].name);
+      auto values = TRY(parameter(p));
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = random.uniform(i) - 0.5F;
     }
+    return {};
   }
 
   core::Result<StepOutcome> step() {
@@ -38,12 +40,12 @@ class TinyTrainer {
     for (core::Lane lane : session_.lanes()) {
       TRY(session_.begin_lane(lane));
       double loss = 0;
-      for (int m = 0; m < session_.plan().options.microbatches; ++m) {
-        session_.begin_microbatch(m);
+      for (int m = 0; m < session_.training().microbatches; ++m) {
+        TRY(session_.begin_microbatch(m));
         loss += TRY(forward());
-        backward(lane, m);
+        TRY(backward(lane, m));
       }
-      session_.end_lane(loss);
+      TRY(session_.end_lane(loss));
     }
     return session_.finish_step();
   }
@@ -52,39 +54,48 @@ class TinyTrainer {
     TRY(session_.publish_all());
     std::uint64_t hash = 0;
     for (std::uint32_t p = 0; p < parameters(); ++p) {
-      auto values = session_.parameter(p);
+      auto values = TRY(parameter(p));
       hash = core::hash64(std::as_bytes(values), hash);
     }
     return hash;
   }
 
  private:
-  std::uint32_t parameters() const { return static_cast<std::uint32_t>(session_.plan().specs.size()); }
+  std::uint32_t parameters() const { return static_cast<std::uint32_t>(session_.parameters().size()); }
+
+  // As memory and not as a span: the emulated GPU's is the host's too, though a session does not say so.
+  core::Result<std::span<float>> parameter(std::uint32_t p) {
+    return TRY(session_.parameter_memory({p})).as<float>();
+  }
+  core::Result<std::span<float>> gradient(std::uint32_t p) {
+    return TRY(session_.gradient_memory({p})).as<float>();
+  }
 
   core::Result<double> forward() {
     double loss = 0;
     for (std::uint32_t p = 0; p < parameters(); ++p) {
-      TRY(session_.before_use(p));
-      for (float value : session_.parameter(p)) loss += static_cast<double>(value) * value;
+      TRY(session_.before_use({p}));
+      for (float value : TRY(parameter(p))) loss += static_cast<double>(value) * value;
       if (p % 2 == 1) compute_(options_.layer_time);
     }
     return loss;
   }
 
-  void backward(core::Lane lane, int microbatch) {
+  core::Result<void> backward(core::Lane lane, int microbatch) {
     for (std::uint32_t p = parameters(); p-- > 0;) {
       if (p % 2 == 1) compute_(options_.layer_time);
-      auto values = session_.parameter(p);
-      auto gradient = session_.gradient(p);
+      auto values = TRY(parameter(p));
+      auto gradients = TRY(gradient(p));
       core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch),
-                                session_.plan().specs[p].name, session_.next_step(), lane);
+                                session_.parameters()[p].name, session_.next_step(), lane);
       float mean = 0;
       for (float value : values) mean += value / static_cast<float>(values.size());
       for (std::size_t i = 0; i < values.size(); ++i) {
-        gradient[i] += 0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F;
+        gradients[i] += 0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F;
       }
-      session_.gradient_ready(p);
+      TRY(session_.gradient_ready({p}));
     }
+    return {};
   }
 
   Session& session_;
@@ -100,7 +111,7 @@ core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOp
   TinyTrainer trainer(*session, options, compute);
   TinyTrainerResult result;
   if (options.restore) result.restored = TRY(session->restore());
-  if (!result.restored) trainer.initialise();
+  if (!result.restored) TRY(trainer.initialise());
   auto take_saves = [&] {
     for (auto& save : session->take_saves()) result.saves.push_back(std::move(save));
     for (auto& save : session->take_local_saves()) result.local_saves.push_back(std::move(save));

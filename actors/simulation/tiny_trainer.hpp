@@ -32,7 +32,7 @@ struct TinyTrainerResult {
 };
 
 /// What it registers.
-std::vector<ParameterSpec> tiny_parameters(const TinyTrainerOptions& options);
+std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& options);
 
 /// Trains on one rank of any world. `compute` lets virtual time pass, or does nothing.
 core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOptions& options,

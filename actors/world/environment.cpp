@@ -3,6 +3,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "core/errors.hpp"
+
 namespace troupe::actors {
 
 namespace {

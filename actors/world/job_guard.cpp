@@ -19,6 +19,8 @@
 #include <system_error>
 #include <utility>
 
+#include "core/errors.hpp"
+
 namespace troupe::actors {
 
 namespace fs = std::filesystem;

@@ -57,7 +57,7 @@ class Network {
   virtual ~Network() = default;
 
   virtual core::Rank rank() const = 0;
-  virtual core::WorldSize world() const = 0;
+  virtual core::WorldSize world_size() const = 0;
 
   /// From any thread; never waits. A rank that is not there yet gets the message when it joins.
   /// Errc::invalid_argument for what cannot be right, Errc::peer_lost when the rank is gone,

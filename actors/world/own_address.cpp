@@ -8,6 +8,8 @@
 #include <cstring>
 #include <memory>
 
+#include "core/errors.hpp"
+
 namespace troupe::actors {
 
 namespace {

@@ -18,6 +18,8 @@
 #include <optional>
 #include <utility>
 
+#include "core/errors.hpp"
+
 namespace troupe::actors {
 
 using core::Errc;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/errors.hpp"
+
 namespace troupe::actors {
 
 core::Result<std::vector<std::string>> split_path(std::string_view path) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "gpu/host/memory.hpp"
 #include "gpu/kernels.hpp"
 

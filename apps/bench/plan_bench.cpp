@@ -15,6 +15,7 @@
 #include "core/boxes/box.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/save_plan.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/layout/buffer_layout.hpp"
 

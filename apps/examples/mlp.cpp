@@ -3,12 +3,13 @@
 //
 //   build/release/bin/mlp
 //   build/release/bin/troupe launch --standalone --nproc-per-node 2 -- build/release/bin/mlp
+#include <caf/event_based_actor.hpp>
 #include <cmath>
 #include <cstdio>
 
 #include "actors/session/session.hpp"
-#include "actors/shell/caf_seam.hpp"
 #include "actors/shell/process_world.hpp"
+#include "actors/shell/subscribers.hpp"
 #include "core/random.hpp"
 
 using namespace troupe;
@@ -47,10 +48,9 @@ class CommitCounter final : public caf::event_based_actor {
  public:
   using caf::event_based_actor::event_based_actor;
   caf::behavior make_behavior() override {
-    return {[this](const messages::Envelope& heard) {
-      if (std::holds_alternative<messages::StepCommitted>(heard.body) && ++commits_ % 100 == 0) {
+    return {[this](const actors::RankEvent& event) {
+      if (event.kind == actors::RankEvent::Kind::step_committed && ++commits_ % 100 == 0)
         std::printf("an actor counted %d committed steps\n", commits_);
-      }
     }};
   }
 
@@ -59,30 +59,35 @@ class CommitCounter final : public caf::event_based_actor {
 };
 
 core::Result<void> train() {
-  auto world = TRY(actors::ProcessWorld::create());
+  auto world = TROUPE_TRY(actors::ProcessWorld::create());
   actors::SessionOptions options;
   options.training.lanes = 4;
   options.training.optimizer.weight_decay = 0;
-  auto session = TRY(actors::Session::join(
+  auto session = TROUPE_TRY(actors::Session::join(
       *world, options, {{"w1", {kHidden}}, {"b1", {kHidden}}, {"w2", {kHidden}}, {"b2", {1}}}));
-  world->subscribe(world->actor_system().spawn<CommitCounter>());
+  caf::actor_system* const system = TROUPE_TRY(actors::actor_system(*world));
+  TROUPE_TRY(actors::subscribe(*world, system->spawn<CommitCounter>()));
   for (std::uint32_t p = 0; p < 3; ++p) {
     core::CounterRandom random(p, "initial values");
-    for (int j = 0; j < kHidden; ++j)
-      session->parameter(p)[static_cast<std::size_t>(j)] = random.normal(static_cast<std::uint64_t>(j));
+    const auto values = TROUPE_TRY(session->parameter({p}));
+    for (std::size_t j = 0; j < values.size(); ++j) values[j] = random.normal(j);
   }
   for (int step = 0; step < 300; ++step) {
-    TRY(session->begin_step(0.01));
+    TROUPE_TRY(session->begin_step(0.01));
     for (core::Lane lane : session->lanes()) {
-      TRY(session->begin_lane(lane));
-      auto w = [&](std::uint32_t p) { return session->parameter(p).data(); };
-      auto g = [&](std::uint32_t p) { return session->gradient(p).data(); };
-      for (std::uint32_t p = 0; p < 4; ++p) TRY(session->before_use(p));
-      float loss = forward_backward({step}, lane, w(0), w(1), w(2), w(3), g(0), g(1), g(2), g(3));
-      for (std::uint32_t p = 4; p-- > 0;) session->gradient_ready(p);
-      session->end_lane(loss);
+      TROUPE_TRY(session->begin_lane(lane));
+      float* w[4];
+      float* g[4];
+      for (std::uint32_t p = 0; p < 4; ++p) {
+        TROUPE_TRY(session->before_use({p}));
+        w[p] = TROUPE_TRY(session->parameter({p})).data();
+        g[p] = TROUPE_TRY(session->gradient({p})).data();
+      }
+      float loss = forward_backward({step}, lane, w[0], w[1], w[2], w[3], g[0], g[1], g[2], g[3]);
+      for (std::uint32_t p = 4; p-- > 0;) TROUPE_TRY(session->gradient_ready({p}));
+      TROUPE_TRY(session->end_lane(loss));
     }
-    auto outcome = TRY(session->finish_step());
+    auto outcome = TROUPE_TRY(session->finish_step());
     if (session->rank().value == 0 && step % 50 == 49)
       std::printf("step %d loss %.6f\n", step + 1, outcome.loss);
   }

@@ -1,5 +1,7 @@
 #include "apps/gpt/activations.hpp"
 
+#include "core/errors.hpp"
+
 namespace troupe::apps::gpt {
 
 using core::Errc;

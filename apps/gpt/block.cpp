@@ -7,6 +7,7 @@
 #include "apps/gpt/layers/layer_norm.hpp"
 #include "apps/gpt/layers/matmul.hpp"
 #include "apps/gpt/layers/rms_norm.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 

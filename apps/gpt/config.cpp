@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "core/errors.hpp"
+
 namespace troupe::apps::gpt {
 
 using core::Errc;

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/random.hpp"
 
 namespace troupe::apps::gpt {

@@ -15,6 +15,7 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/shell/process_world.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "actors/world/leave_signal.hpp"
 #include "actors/world/signal_watcher.hpp"
 #include "actors/world/storage/posix.hpp"
@@ -23,6 +24,7 @@
 #include "apps/report/progress.hpp"
 #include "apps/report/run_record.hpp"
 #include "apps/report/summary.hpp"
+#include "core/errors.hpp"
 #include "gpu/devices.hpp"
 
 namespace troupe::apps::gpt {
@@ -221,8 +223,8 @@ Result<void> write_sample(DistributedTrainer& trainer, Narrator& narrator,
 class Requests {
  public:
   Requests()
-      : save_(SIGUSR2, [this] { wishes_ |= messages::kWishSave; }),
-        leave_([this] { wishes_ |= messages::kWishLeave; }) {}
+      : save_(SIGUSR2, [this] { wishes_ |= core::kWishSave; }),
+        leave_([this] { wishes_ |= core::kWishLeave; }) {}
 
   /// From now on there are steps to bring them.
   void begin() { leave_.listen(); }
@@ -304,7 +306,7 @@ class Run {
     if (options_.trace_steps == 0) session.stop_tracing();
     while (session.next_step().value < options_.steps) {
       const auto wishes = TRY(one_step());
-      if ((wishes & messages::kWishLeave) == 0) continue;
+      if ((wishes & core::kWishLeave) == 0) continue;
       TRY(session.wait_saves());
       TRY(session.wait_local_saves());
       TRY(report_saves());
@@ -375,23 +377,24 @@ Result<RunEnd> run_distributed(const DistributedRunOptions& given) {
   world_options.checkpoint_directory = given.checkpoints;
   world_options.local_checkpoint_directory = given.local_checkpoints;
   auto world = TRY(actors::ProcessWorld::create(std::move(world_options)));
+  actors::RankWorld& rank_world = *world;
   const auto info = TRY(gpu_info(world->device_name()));
   const DistributedRunOptions options = with_peak(given, info);
-  auto trainer = TRY(DistributedTrainer::create(*world, options.trainer, corpus,
+  auto trainer = TRY(DistributedTrainer::create(rank_world, options.trainer, corpus,
                                                 info ? info->memory_bytes : physical_memory_bytes()));
   bool traced = options.trainer.session.trace && !options.output.empty();
   if (!options.output.empty()) TRY(make_folder(options.output));
-  const auto resumed = resume(*trainer, *world, options);
+  const auto resumed = resume(*trainer, rank_world, options);
   if (!resumed && is_about_checkpoints(resumed.error())) {
-    world->log(fmt::format("gpt: {}", resumed.error().message));
+    rank_world.log(fmt::format("gpt: {}", resumed.error().message));
     return RunEnd::no_checkpoint;
   }
   const auto restored = TRY(resumed);
   std::unique_ptr<Narrator> narrator;
   if (world->rank().value == 0) {
-    auto now = [&device = world->device()] { return device.now(); };
-    int restarts = static_cast<int>(world->epoch().value) - 1;
-    narrator = TRY(Narrator::create(options, world->world().value, restarts, now));
+    auto now = [&device = rank_world.device()] { return device.now(); };
+    int restarts = static_cast<int>(rank_world.epoch().value) - 1;
+    narrator = TRY(Narrator::create(options, world->world_size().value, restarts, now));
     TRY(narrator->start(restored ? restored->step.value : 0, restarts > 0));
     TRY(tell_of_resume(*narrator, restored));
   }

@@ -4,6 +4,9 @@
 #include <chrono>
 
 #include "actors/planes/step/arena.hpp"
+#include "actors/planes/step/training_plan.hpp"
+#include "actors/shell/rank_world.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "gpu/kernels.hpp"
 
@@ -18,9 +21,9 @@ constexpr auto kDeadline = std::chrono::minutes(5);
 Result<void> check_fits(actors::RankWorld& world, const DistributedTrainerOptions& options,
                         std::size_t device_bytes) {
   const auto specs = session_parameters(parameter_table(options.model), options.arithmetic.dtype);
-  const auto job = TRY(actors::plan_job(specs, options.session.training, world.world()));
-  const MemoryShares shares{.gradient_slots = actors::gradient_slots(job, world.rank()),
-                            .optimizer_shards = job.optimizer_is_sharded() ? job.shards() : 1};
+  const auto plan = TRY(actors::plan_training(specs, options.session.training, world.world_size()));
+  const MemoryShares shares{.gradient_slots = actors::gradient_slots(plan, world.rank()),
+                            .optimizer_shards = plan.optimizer_is_sharded() ? plan.shards() : 1};
   return check_memory(
       memory_need(options.model, options.microbatch, options.arithmetic, world.device().kind(), shares),
       device_bytes);
@@ -28,10 +31,10 @@ Result<void> check_fits(actors::RankWorld& world, const DistributedTrainerOption
 
 }  // namespace
 
-std::vector<actors::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype) {
-  std::vector<actors::ParameterSpec> specs;
+std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype) {
+  std::vector<core::ParameterSpec> specs;
   for (const auto& spec : table.specs) {
-    actors::ParameterSpec parameter;
+    core::ParameterSpec parameter;
     parameter.name = spec.name;
     for (std::size_t extent : spec.shape) parameter.shape.push_back(static_cast<std::int64_t>(extent));
     parameter.dtype = dtype;
@@ -89,7 +92,7 @@ Result<void> DistributedTrainer::warm_up() {
 Result<void> DistributedTrainer::write_initial_values(gpu::Device& device) {
   for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
     const auto& spec = model_->table().specs[i];
-    const gpu::BufferView place = gpu::view_of(session_->parameter<std::byte>(i));
+    const gpu::BufferView place = TRY(session_->parameter_memory({i}));
     readable_.push_back(place.data);
     if (compute_ == nullptr) {
       initialise(spec, options_.seed, place.as<float>());
@@ -107,23 +110,30 @@ Result<void> DistributedTrainer::write_initial_values(gpu::Device& device) {
 }
 
 std::int64_t DistributedTrainer::tokens_per_step() const {
-  const auto& training = session_->plan().options;
+  const auto& training = session_->training();
   return static_cast<std::int64_t>(options_.microbatch.batch * options_.microbatch.length) * training.lanes *
          training.microbatches;
 }
 
 Result<double> DistributedTrainer::run_lane(core::Lane lane) {
   TRY(session_->begin_lane(lane));
-  for (std::uint32_t i = 0; i < gradients_.size(); ++i) gradients_[i] = session_->gradient(i).data();
-  const StepHooks hooks{
-      .before_use = [this](std::size_t p) { return session_->before_use(static_cast<std::uint32_t>(p)); },
-      .gradient_ready = [this](std::size_t p) { session_->gradient_ready(static_cast<std::uint32_t>(p)); }};
-  const int microbatches = session_->plan().options.microbatches;
+  for (std::uint32_t i = 0; i < gradients_.size(); ++i)
+    gradients_[i] = TRY(session_->gradient_memory({i})).as<float>().data();
+  const auto index = [](std::size_t p) { return core::ParameterIndex{static_cast<std::uint32_t>(p)}; };
+  Result<void> ready;  // the first failure
+  const StepHooks hooks{.before_use = [&](std::size_t p) { return session_->before_use(index(p)); },
+                        .gradient_ready =
+                            [&](std::size_t p) {
+                              if (auto told = session_->gradient_ready(index(p)); !told && ready)
+                                ready = told;
+                            }};
+  const int microbatches = session_->training().microbatches;
   for (int m = 0; m < microbatches; ++m) {
-    session_->begin_microbatch(m);
+    TRY(session_->begin_microbatch(m));
     batch_.fill_at_random(corpus_->training(),
                           {options_.seed, session_->next_step(), lane, static_cast<std::uint32_t>(m)});
     TRY(model_->forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets(), hooks));
+    TRY(ready);
   }
   double loss = 0;
   for (const double one : TRY(model_->take_losses())) loss += one;
@@ -132,7 +142,7 @@ Result<double> DistributedTrainer::run_lane(core::Lane lane) {
 
 Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
   TRY(session_->begin_step(learning_rate()));
-  for (core::Lane lane : session_->lanes()) session_->end_lane(TRY(run_lane(lane)));
+  for (core::Lane lane : session_->lanes()) TRY(session_->end_lane(TRY(run_lane(lane))));
   return session_->finish_step({}, wishes);
 }
 
@@ -143,7 +153,7 @@ Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors:
 core::Value DistributedTrainer::description() const {
   using core::Value;
   const auto number = [](auto value) { return Value(static_cast<std::int64_t>(value)); };
-  const auto& training = session_->plan().options;
+  const auto& training = session_->training();
   const auto& schedule = options_.schedule;
   return Value::Map{{"program", "gpt"},
                     {"seed", number(options_.seed)},
@@ -176,7 +186,7 @@ Result<std::uint64_t> DistributedTrainer::parameter_hash() {
   TRY(parameters());
   std::uint64_t hash = 0;
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
-    gpu::BufferView values = gpu::view_of(session_->parameter<std::byte>(i));
+    gpu::BufferView values = TRY(session_->parameter_memory({i}));
     gpu::Buffer staging;
     if (compute_ != nullptr) {
       staging = TRY(device_->allocate_staging(values.bytes));

@@ -33,7 +33,7 @@ class DistributedTrainer {
       actors::RankWorld& world, const DistributedTrainerOptions& options, const Corpus& corpus,
       std::optional<std::size_t> device_bytes = {});
 
-  /// `wishes` are bits of messages::Wish.
+  /// `wishes` are bits of core::Wish.
   core::Result<actors::StepOutcome> step(std::uint32_t wishes = 0);
 
   /// Goes on from a checkpoint, when there is one. Before the first step, by all ranks alike.
@@ -79,7 +79,7 @@ class DistributedTrainer {
 };
 
 /// The parameters of the model as a session registers them, in the order of forward.
-std::vector<actors::ParameterSpec> session_parameters(const ParameterTable& table,
-                                                      core::DType dtype = core::DType::f32);
+std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table,
+                                                    core::DType dtype = core::DType::f32);
 
 }  // namespace troupe::apps::gpt

@@ -1,5 +1,7 @@
 #include "apps/gpt/host_model.hpp"
 
+#include "core/errors.hpp"
+
 namespace troupe::apps::gpt {
 
 using core::Result;

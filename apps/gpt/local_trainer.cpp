@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apps/gpt/models.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 

@@ -12,6 +12,7 @@
 #include "apps/gpt/local_trainer.hpp"
 #include "apps/gpt/options.hpp"
 #include "apps/gpt/sample.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 namespace {

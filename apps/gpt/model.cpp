@@ -9,7 +9,7 @@
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/layers/embedding.hpp"
 #include "apps/gpt/layers/matmul.hpp"
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 

@@ -5,6 +5,7 @@
 #include "apps/gpt/host_model.hpp"
 #ifdef TROUPE_HAS_CUDA
 #include "apps/gpt/cuda/cuda_model.hpp"
+#include "core/errors.hpp"
 #endif
 
 namespace troupe::apps::gpt {

@@ -41,7 +41,7 @@ struct Options {
   std::int64_t trace_steps = 20;
   std::string checkpoints, resume = "auto";
   std::int64_t save_every = 100;
-  actors::Retention retention{.keep_last = 3, .keep_every = 0};
+  core::Retention retention{.keep_last = 3, .keep_every = 0};
   std::uint64_t staging_mib = 256;
   std::string local_checkpoints;
   std::int64_t local_every = 10;

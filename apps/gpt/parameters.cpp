@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/random.hpp"
 
 namespace troupe::apps::gpt {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/random.hpp"
 
 namespace troupe::apps::gpt {

@@ -10,6 +10,7 @@
 #include "apps/report/json_codec.hpp"
 #include "apps/report/page.hpp"
 #include "apps/report/summary.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/report/json_codec.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

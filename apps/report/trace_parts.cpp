@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "apps/report/perfetto.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 

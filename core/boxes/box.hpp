@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/layout/buffer_layout.hpp"
+#include "core/element_range.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/boxes/box.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 

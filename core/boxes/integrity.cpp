@@ -9,6 +9,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 namespace {
 

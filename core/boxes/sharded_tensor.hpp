@@ -9,7 +9,7 @@
 
 #include "core/boxes/box.hpp"
 #include "core/dtype.hpp"
-#include "core/layout/buffer_layout.hpp"
+#include "core/element_range.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {

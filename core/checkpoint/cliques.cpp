@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 

@@ -8,12 +8,10 @@
 #include <vector>
 
 #include "core/ids.hpp"
+#include "core/options/options.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
-
-/// Ranks that keep copies of each other's state, ascending. Every rank of a job is in exactly one.
-using Clique = std::vector<Rank>;
 
 /// Cliques of `factor` ranks, `jump` apart: with a jump of the ranks of a node every copy is on another node.
 /// Errc::invalid_argument unless both are positive and jump x factor divides the world.

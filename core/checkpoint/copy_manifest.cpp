@@ -5,10 +5,10 @@
 #include <set>
 #include <utility>
 
-#include "core/check.hpp"
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/sealed_text.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/values/json_text.hpp"
 

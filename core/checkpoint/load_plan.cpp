@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 
 namespace {

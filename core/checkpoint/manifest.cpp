@@ -6,10 +6,10 @@
 #include <iterator>
 #include <utility>
 
-#include "core/check.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/sealed_text.hpp"
 #include "core/checkpoint/values_text.hpp"
+#include "core/errors.hpp"
 #include "core/values/json_text.hpp"
 
 namespace troupe::core {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/boxes/box.hpp"
+#include "core/checkpoint/manifest_object.hpp"
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
@@ -33,16 +34,6 @@ struct ManifestTensor {
   std::vector<ManifestShard> shards;
 
   friend bool operator==(const ManifestTensor&, const ManifestTensor&) = default;
-};
-
-/// A value at a cell of a grid, which is never resharded; see ShardedObject.
-struct ManifestObject {
-  std::string key;
-  Shape grid;
-  Shape cell;
-  Value value;
-
-  friend bool operator==(const ManifestObject&, const ManifestObject&) = default;
 };
 
 struct ManifestFile {

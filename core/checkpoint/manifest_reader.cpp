@@ -10,6 +10,7 @@
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/sealed_text.hpp"
 #include "core/checkpoint/values_text.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 

@@ -7,8 +7,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "core/check.hpp"
 #include "core/checkpoint/json_cursor.hpp"
+#include "core/errors.hpp"
 #include "core/layout/arithmetic.hpp"
 #include "core/values/json_check.hpp"
 #include "core/values/json_text.hpp"

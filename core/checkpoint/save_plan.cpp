@@ -8,9 +8,9 @@
 #include <unordered_map>
 
 #include "core/boxes/distribution.hpp"
-#include "core/check.hpp"
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/safetensors.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/utf8.hpp"
 

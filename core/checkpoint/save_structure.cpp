@@ -5,6 +5,7 @@
 
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/save_plan.hpp"
+#include "core/errors.hpp"
 #include "core/values/json_text.hpp"
 
 namespace troupe::core {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/checkpoint/manifest.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::core {

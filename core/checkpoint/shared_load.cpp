@@ -8,6 +8,7 @@
 
 #include "core/boxes/distribution.hpp"
 #include "core/dtype.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::core {
@@ -134,18 +135,6 @@ class Planner {
 };
 
 }  // namespace
-
-std::string_view name_of(LoadMode mode) noexcept {
-  switch (mode) {
-    case LoadMode::automatic:
-      return "automatic";
-    case LoadMode::read:
-      return "read";
-    case LoadMode::exchange:
-      return "exchange";
-  }
-  return "automatic";
-}
 
 double seconds_of(LoadMode mode, const LoadBytes& bytes, const LoadCosts& costs) {
   const auto over = [](std::uint64_t count, double rate) { return static_cast<double>(count) / rate; };

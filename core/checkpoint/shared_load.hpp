@@ -8,24 +8,10 @@
 
 #include "core/checkpoint/load_plan.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/options/options.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
-
-/// How ranks that need the same bytes of a checkpoint come by them.
-enum class LoadMode : std::uint8_t {
-  automatic,  ///< what choose_load() expects to be faster
-  read,       ///< each rank reads all that it needs
-  exchange,   ///< each shard is read by one rank and goes from it to the others
-};
-std::string_view name_of(LoadMode mode) noexcept;
-
-/// What a load is expected to meet. Assumptions, not measurements: every rank must come to the same decision.
-struct LoadCosts {
-  double rank_bytes_per_second = 1.5e9;    ///< that one rank reads and hashes, alone
-  double storage_bytes_per_second = 8e9;   ///< that all ranks together get from the storage
-  double exchange_bytes_per_second = 1e9;  ///< that one rank sends or receives, while all do
-};
 
 /// What a load of several ranks moves, in whole shards as far as reading is concerned.
 struct LoadBytes {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/values/json_text.hpp"
 #include "core/values/value.hpp"
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/errors.hpp"
 #include "core/interop/crc32.hpp"
 #include "core/interop/torch_archive.hpp"
 

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/errors.hpp"
 #include "core/interop/dcp_checks.hpp"
 #include "core/interop/dcp_metadata.hpp"
 #include "core/interop/torch_names.hpp"

@@ -1,6 +1,7 @@
 #include <map>
 #include <unordered_set>
 
+#include "core/errors.hpp"
 #include "core/interop/dcp_checks.hpp"
 #include "core/interop/dcp_metadata.hpp"
 #include "core/interop/pickle_writer.hpp"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/errors.hpp"
 #include "core/utf8.hpp"
 #include "core/values/json_check.hpp"
 

@@ -6,7 +6,7 @@
 #include <array>
 #include <bit>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/interop/pickle_parts.hpp"
 #include "core/utf8.hpp"
 

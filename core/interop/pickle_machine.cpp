@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 
+#include "core/errors.hpp"
 #include "core/interop/pickle.hpp"
 #include "core/interop/pickle_opcodes.hpp"
 #include "core/interop/pickle_parts.hpp"

@@ -3,7 +3,7 @@
 #include <bit>
 #include <limits>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/interop/pickle.hpp"
 #include "core/interop/pickle_parts.hpp"
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/interop/pickle_writer.hpp"
 #include "core/interop/torch_archive.hpp"
 #include "core/utf8.hpp"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/interop/pickle_writer.hpp"
 #include "core/interop/torch_names.hpp"

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 
+#include "core/errors.hpp"
 #include "core/utf8.hpp"
 
 namespace troupe::core {

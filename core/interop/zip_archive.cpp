@@ -4,7 +4,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/interop/zip_format.hpp"
 #include "core/utf8.hpp"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <numeric>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/layout/arithmetic.hpp"
 #include "core/layout/validation.hpp"
 

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/element_range.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
 
@@ -44,15 +45,6 @@ struct LayoutOptions {
   int shards = 1;
   /// Buckets end at multiples of 2^16 elements, which network switches like.
   bool pad_for_bus_bandwidth = false;
-};
-
-/// Half-open, in elements.
-struct ElementRange {
-  std::int64_t start = 0;
-  std::int64_t end = 0;
-
-  std::int64_t size() const { return end - start; }
-  friend bool operator==(const ElementRange&, const ElementRange&) = default;
 };
 
 /// One of `parts` contiguous parts that differ by one element at most; the first ones are the longer.

@@ -5,7 +5,7 @@
 #include <map>
 #include <tuple>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 

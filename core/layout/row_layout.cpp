@@ -7,7 +7,7 @@
 
 #include <fmt/ranges.h>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/layout/arithmetic.hpp"
 
 namespace troupe::core {

@@ -1,5 +1,7 @@
 #include "core/layout/validation.hpp"
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 namespace {
 

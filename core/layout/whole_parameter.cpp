@@ -2,7 +2,7 @@
 #include <limits>
 #include <numeric>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/layout/arithmetic.hpp"
 #include "core/layout/buffer_layout.hpp"
 #include "core/layout/validation.hpp"

@@ -3,6 +3,8 @@
 #include <array>
 #include <string>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 
 namespace {

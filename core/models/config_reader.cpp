@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 
 namespace {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/errors.hpp"
 #include "core/models/config_reader.hpp"
 #include "core/models/huggingface_rules.hpp"
 #include "core/models/model_config.hpp"

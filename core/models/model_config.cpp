@@ -1,5 +1,6 @@
 #include "core/models/model_config.hpp"
 
+#include "core/errors.hpp"
 #include "core/models/config_reader.hpp"
 
 namespace troupe::core {

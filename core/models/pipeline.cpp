@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 
 namespace {

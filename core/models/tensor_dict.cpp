@@ -4,6 +4,8 @@
 #include <numeric>
 #include <set>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 
 namespace {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/errors.hpp"
 #include "core/models/config_reader.hpp"
 #include "core/models/model_config.hpp"
 

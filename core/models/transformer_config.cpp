@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "core/errors.hpp"
 #include "core/models/config_fields.hpp"
 
 namespace troupe::core {

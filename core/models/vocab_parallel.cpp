@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/check.hpp"
 #include "core/convert.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 

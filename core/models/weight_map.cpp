@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/errors.hpp"
 #include "core/models/weight_builder.hpp"
 
 namespace troupe::core {

@@ -5,6 +5,8 @@
 #include <set>
 #include <string_view>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 
 namespace {

@@ -1,6 +1,7 @@
 #include <array>
 #include <tuple>
 
+#include "core/errors.hpp"
 #include "core/models/pipeline.hpp"
 #include "core/models/weight_map.hpp"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 namespace {

@@ -22,7 +22,7 @@ struct LaneRange {
   friend bool operator==(const LaneRange&, const LaneRange&) = default;
 };
 
-/// The lanes per rank hosts: contiguous, in rank order; the first `lanes % ranks` ranks have one more.
+/// The lanes a rank hosts: contiguous, in rank order; the first `lanes % ranks` ranks have one more.
 /// Errc::invalid_argument when there are more ranks than lanes.
 Result<LaneRange> lanes_of_rank(int lanes, WorldSize ranks, Rank rank);
 /// lanes_of_rank for all ranks.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 namespace {

@@ -2,7 +2,8 @@
 
 #include <array>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
+#include "core/layout/buffer_layout.hpp"
 
 namespace troupe::core {
 namespace {
@@ -10,8 +11,6 @@ namespace {
 constexpr auto R = Placement::replicated;
 constexpr auto P = Placement::partial;
 constexpr auto F = Placement::flat_shard;
-
-constexpr std::array<std::string_view, 6> kNames{"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"};
 
 StrategyPlacements table(Strategy strategy) {
   switch (strategy) {
@@ -37,18 +36,6 @@ bool grows(Redistribution what) {
 }
 
 }  // namespace
-
-std::string_view name_of(Strategy strategy) noexcept {
-  return kNames[static_cast<std::size_t>(strategy)];
-}
-
-Result<Strategy> strategy_from_name(std::string_view name) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<Strategy>(i);
-  }
-  return fail(Errc::invalid_argument,
-              "'{}' is not a strategy; choose one of ddp, zero1, zero2, zero3, hsdp, hfsdp", name);
-}
 
 Result<StrategyPlacements> placements_of(Strategy strategy, int optimizer_instances) {
   StrategyPlacements placements = table(strategy);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/layout/buffer_layout.hpp"
+#include "core/plan/strategy.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
@@ -15,10 +16,6 @@ enum class Placement : std::uint8_t {
   partial,     ///< P: everyone has a summand of all of it
   flat_shard,  ///< F: everyone has an even part of it
 };
-
-enum class Strategy : std::uint8_t { ddp, zero1, zero2, zero3, hsdp, hfsdp };
-std::string_view name_of(Strategy strategy) noexcept;
-Result<Strategy> strategy_from_name(std::string_view name);
 
 /// One placement per data-parallel axis, from the outermost (slowest) to the innermost.
 using Placements = std::vector<Placement>;

@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <array>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 2> kNumericsNames{"fast", "ordered"};
 constexpr std::array<std::string_view, 4> kKindNames{"all_reduce", "reduce_scatter", "all_gather",
                                                      "all_to_all"};
 constexpr std::array<std::string_view, 6> kPurposeNames{
@@ -28,16 +27,6 @@ std::string line_of(const PlanEntry& entry) {
 }
 
 }  // namespace
-
-std::string_view name_of(Numerics numerics) noexcept {
-  return kNumericsNames[static_cast<std::size_t>(numerics)];
-}
-
-Result<Numerics> numerics_from_name(std::string_view name) {
-  if (name == kNumericsNames[0]) return Numerics::fast;
-  if (name == kNumericsNames[1]) return Numerics::ordered;
-  return fail(Errc::invalid_argument, "'{}' is not a kind of numerics; choose fast or ordered", name);
-}
 
 std::string_view name_of(CollectiveKind kind) noexcept {
   return kKindNames[static_cast<std::size_t>(kind)];

@@ -10,17 +10,10 @@
 #include "core/dtype.hpp"
 #include "core/plan/mesh.hpp"
 #include "core/plan/placement.hpp"
+#include "core/plan/strategy.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
-
-/// What decides the order in which gradients are summed.
-enum class Numerics : std::uint8_t {
-  fast,     ///< the back-end of the collectives
-  ordered,  ///< the tree over the lanes (core/plan/lanes.hpp): the same bits for any number of ranks
-};
-std::string_view name_of(Numerics numerics) noexcept;
-Result<Numerics> numerics_from_name(std::string_view name);
 
 enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all };
 std::string_view name_of(CollectiveKind kind) noexcept;

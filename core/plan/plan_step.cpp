@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/plan/lanes.hpp"
 #include "core/plan/plan.hpp"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::core {
 namespace {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 namespace {
 

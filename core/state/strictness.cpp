@@ -8,6 +8,8 @@
 #include <iterator>
 #include <map>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 namespace {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/result.hpp"
+#include "core/errors.hpp"
 #include "core/values/key_path.hpp"
 
 namespace troupe::core {

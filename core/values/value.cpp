@@ -5,6 +5,8 @@
 #include <bit>
 #include <charconv>
 
+#include "core/errors.hpp"
+
 namespace troupe::core {
 namespace {
 

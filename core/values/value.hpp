@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,9 +13,12 @@
 
 #include "core/result.hpp"
 #include "core/values/key_path.hpp"
-#include "core/values/tree.hpp"
 
 namespace troupe::core {
+
+struct TreeDifference;
+template <class Node, bool index_maps>
+class TreeRules;
 
 /// A value of the common state of a checkpoint: what is neither a tensor nor opaque. Types survive storage:
 /// a tuple stays a tuple, 1 differs from 1.0 and from true, and every bit of a double is kept.
@@ -121,17 +123,8 @@ struct Value::Entry {
 /// Nesting of lists, tuples and maps that can be stored.
 inline constexpr int kMaxValueDepth = 64;
 
-/// Plain JSON where that says it exactly: null, bool, integer, string, list, and a map whose keys are all
-/// strings that do not begin with '$' (its order becomes that of the names). All else is an object with one
-/// tag: {"$tuple": [...]}, {"$map": [[key, value], ...]}, {"$bytes": "<base64>"}, and {"$double": "<16 hex
-/// digits of the bits>"} for every double. Errc::invalid_argument for a string that is not UTF-8 and for
-/// more than kMaxValueDepth levels.
-Result<nlohmann::json> to_json(const Value& value);
-/// Errc::corrupt names the place and what is wrong there: an unknown tag, a plain number with a fraction or
-/// beyond 64 bits, a key that is there twice, too many levels.
-Result<Value> value_from_json(const nlohmann::json& json);
-
-/// Paths come in the order of the left value, those only on the right in the order of the right one.
+/// See core/values/tree.hpp. Paths come in the order of the left value, those only on the right in the order
+/// of the right one.
 TreeDifference diff(const Value& left, const Value& right);
 
 /// Adds `from` to `into`: maps entry by entry, lists of the same length item by item. Errc::mismatch names

@@ -9,8 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/errors.hpp"
 #include "core/values/json_text.hpp"
 #include "core/values/value.hpp"
+#include "core/values/value_json.hpp"
 #include "core/values/value_text.hpp"
 
 namespace troupe::core {

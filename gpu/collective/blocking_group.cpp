@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/turnstile.hpp"
 

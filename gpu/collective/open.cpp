@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "core/errors.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/nccl/open_nccl.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"

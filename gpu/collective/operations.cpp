@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "core/errors.hpp"
+
 namespace troupe::gpu {
 namespace {
 

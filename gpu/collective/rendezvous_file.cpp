@@ -10,6 +10,8 @@
 #include <system_error>
 #include <thread>
 
+#include "core/errors.hpp"
+
 namespace troupe::gpu {
 
 std::filesystem::path FileRendezvous::file_of(const std::string& key) const {

@@ -1,5 +1,7 @@
 #include "gpu/collective/rendezvous_memory.hpp"
 
+#include "core/errors.hpp"
+
 namespace troupe::gpu {
 
 core::Result<void> MemoryRendezvous::set(const std::string& key, const std::string& value) {

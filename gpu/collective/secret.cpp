@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/errors.hpp"
+
 namespace troupe::gpu {
 
 core::Result<std::string> make_secret() {

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/cuda/cuda_context.hpp"
 #include "gpu/cuda/cuda_event.hpp"
 #include "gpu/cuda/cuda_stream.hpp"

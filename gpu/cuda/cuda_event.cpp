@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/host/host_stream.hpp"
 
 namespace troupe::gpu {

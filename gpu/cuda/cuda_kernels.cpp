@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
 #include "gpu/cuda/kernels/launch.hpp"
 #include "gpu/kernel_checks.hpp"

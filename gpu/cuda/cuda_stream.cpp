@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/cuda/cuda_event.hpp"
 #include "gpu/cuda/cuda_kernels.hpp"
 #include "gpu/cuda/status.hpp"

@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/cuda/status.hpp"
 #include "gpu/host/host_stream.hpp"
 

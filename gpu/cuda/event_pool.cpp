@@ -1,5 +1,6 @@
 #include "gpu/cuda/event_pool.hpp"
 
+#include "core/errors.hpp"
 #include "gpu/cuda/status.hpp"
 
 namespace troupe::gpu {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/errors.hpp"
 #include "gpu/cuda/cuda_event.hpp"
 #include "gpu/cuda/status.hpp"
 #include "gpu/host/memory.hpp"

@@ -1,5 +1,7 @@
 #include "gpu/cuda/status.hpp"
 
+#include <fmt/format.h>
+
 namespace troupe::gpu {
 
 core::Error cuda_error(cudaError_t status, std::string_view call, int device) {

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/exact_sum.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
 #include "gpu/kernels.hpp"

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/host/host_event.hpp"
 #include "gpu/host/host_stream.hpp"
 #include "gpu/host/memory.hpp"

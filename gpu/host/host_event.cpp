@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/errors.hpp"
+
 namespace troupe::gpu {
 
 bool HostEvent::is_complete() const {

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/host/host_event.hpp"
 
 namespace troupe::gpu {

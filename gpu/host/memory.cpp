@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "core/errors.hpp"
+
 namespace troupe::gpu {
 namespace {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/host/memory.hpp"
 #include "gpu/simulated/simulated_stream.hpp"
 

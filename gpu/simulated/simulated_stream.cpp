@@ -4,7 +4,7 @@
 #include <deque>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 
 namespace troupe::gpu {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <concepts>
 #include <cstddef>
 #include <cstdint>

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "tests/apps_gpt/tensors.hpp"
 
 namespace troupe::apps::gpt {

@@ -7,6 +7,7 @@
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/convert/weights_command.hpp"
 #include "core/checkpoint/safetensors.hpp"
+#include "core/errors.hpp"
 #include "tests/convert/convert_tool.hpp"
 #include "tests/convert/small_model.hpp"
 

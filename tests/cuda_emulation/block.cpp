@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 thread_local uint3 threadIdx;
 thread_local uint3 blockIdx;

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "tests/device_bytes/device_bytes.hpp"
 
 #ifdef __SANITIZE_ADDRESS__

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "tests/cuda_emulation/control.hpp"
 
 struct nvtxDomainRegistration_st {

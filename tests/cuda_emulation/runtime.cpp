@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "tests/cuda_emulation/block.hpp"
 #include "tests/cuda_emulation/emulated_machine.hpp"
 #include "tests/device_bytes/device_bytes.hpp"

@@ -2,10 +2,10 @@
 #include <string>
 #include <string_view>
 
-#include "core/check.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/disregard.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "tests/fuzz/targets.hpp"
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "core/check.hpp"
 #include "core/disregard.hpp"
+#include "core/errors.hpp"
 #include "core/interop/dcp_metadata.hpp"
 #include "core/interop/huggingface.hpp"
 #include "core/interop/pickle.hpp"

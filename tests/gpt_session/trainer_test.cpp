@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/gpt/distributed_trainer.hpp"
+#include "core/errors.hpp"
 #include "tests/gpu_session/company.hpp"
 
 namespace troupe::apps::gpt {

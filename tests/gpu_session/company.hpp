@@ -14,7 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "actors/shell/process_world.hpp"
+#include "actors/shell/process_rank.hpp"
+#include "core/errors.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
 
 namespace troupe::actors {
@@ -57,7 +58,7 @@ class EmulatedCompany {
         options.checkpoint_directory = directory;
         options.local_checkpoint_directory = local_directory;
         alter(options);
-        auto world = ProcessWorld::create(std::move(options));
+        auto world = ProcessRank::create(std::move(options));
         auto& result = results[static_cast<std::size_t>(rank)];
         result = world ? play(**world) : core::Result<Value>(tl::unexpected(world.error()));
       });

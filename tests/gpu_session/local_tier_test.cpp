@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "gpu/collective/rendezvous_memory.hpp"
 #include "tests/gpu_session/company.hpp"
 #include "tests/simulation/simulated_job.hpp"

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "tests/cuda_emulation/control.hpp"
 #include "tests/gpu_session/company.hpp"
 #include "tests/gpu_session/tracked_storage.hpp"
@@ -164,7 +165,7 @@ TEST_F(RestoreOnGpus, RanksWithSmallBudgetsGoOnWithTheSameBits) {
   save(2, job(core::Strategy::zero1), false);
   for (int ranks : {2, 4}) {
     auto options = job(ranks == 2 ? core::Strategy::ddp : core::Strategy::zero1);
-    options.session.checkpoint.load.staging_bytes = UploadPool::kLeastBytes;
+    options.session.checkpoint.load.staging_bytes = core::LoadOptions::kLeastStagingBytes;
     options.restore = true;
 
     for (const auto& result : run(ranks, options, false)) {
@@ -225,7 +226,7 @@ TEST_F(RestoreOnGpus, ARankThatCanNotExchangeEndsTheRestoreOnAll) {
 
 TEST_F(RestoreOnGpus, ABudgetForNothingIsRefusedWhenTheJobIsJoined) {
   auto options = job(core::Strategy::ddp);
-  options.session.checkpoint.load.staging_bytes = UploadPool::kLeastBytes - 1;
+  options.session.checkpoint.load.staging_bytes = core::LoadOptions::kLeastStagingBytes - 1;
 
   const auto results = run(1, options, false);
 

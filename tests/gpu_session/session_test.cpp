@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/planes/step/training_plan.hpp"
 #include "tests/cuda_emulation/control.hpp"
 #include "tests/gpu_session/company.hpp"
 #include "tests/simulation/simulated_job.hpp"
@@ -69,6 +70,20 @@ TEST_F(SessionOnGpus, EndsWithTheBitsOfOneRankOnTheHost) {
       }
     }
   }
+}
+
+TEST_F(SessionOnGpus, GivesNoSpanOfMemoryThatTheHostDoesNotReach) {
+  const auto results = company_.run<std::string>(1, [](RankWorld& world) -> core::Result<std::string> {
+    auto session = TRY(Session::join(world, {}, {{"w", {8}}}));
+    EXPECT_EQ(TRY(session->parameter_memory({0})).bytes, 32u);
+    auto refusal = session->parameter({0}).error().message;
+    TRY(session->leave());
+    return refusal;
+  });
+
+  ASSERT_TRUE(results[0]) << results[0].error().message;
+  EXPECT_THAT(*results[0], testing::HasSubstr("w lies in the memory of"));
+  EXPECT_THAT(*results[0], testing::HasSubstr("use parameter_memory()"));
 }
 
 TEST_F(SessionOnGpus, EndsWithTheSameBitsWithRegisteredMemory) {
@@ -142,8 +157,8 @@ TEST_F(SessionOnGpus, TracesEveryCollectiveAsATaskOfTheDevice) {
     for (const auto& event : result->trace) tracks[event.track].push_back(event);
     std::map<std::string, int> collectives;
     for (const auto& task : tracks["device communication"]) collectives[task.name] += 1;
-    const int buckets =
-        static_cast<int>(plan_job(tiny_parameters(options), options.session.training, {2})->buckets.size());
+    const int buckets = static_cast<int>(
+        plan_training(tiny_parameters(options), options.session.training, {2})->buckets.size());
     EXPECT_EQ(collectives["all_to_all"], buckets * options.steps);
     EXPECT_EQ(collectives["all_gather"], buckets * options.steps);
     EXPECT_EQ(collectives["all_reduce"], options.steps);

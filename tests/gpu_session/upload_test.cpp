@@ -8,6 +8,7 @@
 
 #include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/simulation/storage.hpp"
+#include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 #include "tests/actors/planes/checkpoint/stored_checkpoint.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"

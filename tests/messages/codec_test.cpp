@@ -1,5 +1,7 @@
 #include "messages/codec.hpp"
 
+#include <fmt/format.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

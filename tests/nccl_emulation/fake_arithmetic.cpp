@@ -5,8 +5,8 @@
 #include <cstring>
 #include <functional>
 
-#include "core/check.hpp"
 #include "core/dtype.hpp"
+#include "core/errors.hpp"
 #include "tests/nccl_emulation/fake_world.hpp"
 
 namespace troupe::gpu {

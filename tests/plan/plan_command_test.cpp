@@ -1,5 +1,7 @@
 #include "apps/troupe/plan/plan_command.hpp"
 
+#include <fmt/format.h>
+
 #include <gtest/gtest.h>
 
 #include <iterator>

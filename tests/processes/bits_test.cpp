@@ -6,6 +6,7 @@
 
 #include "actors/simulation/simulation.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
+#include "core/errors.hpp"
 #include "tests/processes/gpt_job.hpp"
 
 namespace troupe {
@@ -59,7 +60,7 @@ core::Result<tests::GptRecord> train(actors::RankWorld& world, const Distributed
   const auto parameters = TRY(trainer->parameters()).size();
   std::uint64_t hash = 0;
   for (std::uint32_t i = 0; i < parameters; ++i)
-    hash = core::hash64(std::as_bytes(trainer->session().parameter(i)), hash);
+    hash = core::hash64(std::as_bytes(TRY(trainer->session().parameter({i}))), hash);
   record.state = fmt::format("parameters {:016x}", hash);
   TRY(trainer->session().leave());
   return record;

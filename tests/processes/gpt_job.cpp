@@ -1,7 +1,6 @@
 #include "tests/processes/gpt_job.hpp"
 
 #include <signal.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,16 +11,6 @@
 #include "core/random.hpp"
 
 namespace troupe::tests {
-
-ScratchFolder::ScratchFolder() {
-  std::string pattern = std::filesystem::temp_directory_path() / "troupe-test-XXXXXX";
-  folder_ = mkdtemp(pattern.data());
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code error;
-  std::filesystem::remove_all(folder_, error);
-}
 
 std::string sample_text() {
   static const char* const kWords[] = {"in ",  "the ",  "beginning ", "was ",     "word ",

@@ -6,19 +6,9 @@
 #include <vector>
 
 #include "tests/support/command.hpp"
+#include "tests/support/scratch_folder.hpp"
 
 namespace troupe::tests {
-
-/// A folder of its own for one test, removed at the end.
-class ScratchFolder {
- public:
-  ScratchFolder();
-  ~ScratchFolder();
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-
- private:
-  std::string folder_;
-};
 
 /// A few ten thousand bytes of made-up text, the same on every call.
 std::string sample_text();

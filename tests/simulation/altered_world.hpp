@@ -22,7 +22,7 @@ class AlteredWorld final : public RankWorld {
   gpu::Device* other_host_device = nullptr;
 
   core::Rank rank() const override { return world_.rank(); }
-  core::WorldSize world() const override { return world_.world(); }
+  core::WorldSize world_size() const override { return world_.world_size(); }
   core::Epoch epoch() const override { return world_.epoch(); }
   const std::string& job() const override { return world_.job(); }
   std::uint64_t unique() override { return world_.unique(); }

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -237,7 +239,7 @@ TEST(CheckpointFaults, ADiskThatDoesNotAnswerIsNoReasonForTheJobToEnd) {
   simulation.io_delay = std::chrono::hours(2);
   simulation.time_limit = std::chrono::hours(100);
   auto options = saving_job(Strategy::zero1, kSteps);
-  options.session.checkpoint.deadline = CheckpointOptions{}.deadline;
+  options.session.checkpoint.deadline = core::CheckpointOptions{}.deadline;
 
   const auto outcome = simulate_tiny(simulation, options);
 
@@ -263,7 +265,7 @@ TEST(CheckpointFaults, AQueueOfSavesMayTakeLongerThanTheDeadlinesOfOne) {
 }
 
 TEST(CheckpointFaults, ASaveWhileAnotherIsUnderWayIsQueuedOrRefusedAlikeOnAllRanks) {
-  for (auto when_busy : {WhenBusy::queue, WhenBusy::refuse}) {
+  for (auto when_busy : {core::WhenBusy::queue, core::WhenBusy::refuse}) {
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       auto disk = disk_of(seed);
       auto simulation = machines_of(disk, 3, seed);
@@ -276,7 +278,7 @@ TEST(CheckpointFaults, ASaveWhileAnotherIsUnderWayIsQueuedOrRefusedAlikeOnAllRan
 
       ASSERT_EQ(complaints_of(outcome, kSteps), "");
       const auto committed = committed_steps(outcome.report);
-      EXPECT_EQ(committed.size() == 4, when_busy == WhenBusy::queue);
+      EXPECT_EQ(committed.size() == 4, when_busy == core::WhenBusy::queue);
       EXPECT_THAT(committed, Contains(1));
       for (const auto& rank : outcome.ranks) {
         ASSERT_EQ(rank.saves.size(), 4u);

@@ -74,7 +74,7 @@ class History {
     checkpoint.staging_bytes = checkpoint.chunk_bytes * one_of({1, 2, 50});
     checkpoint.retention.keep_last = one_of({0, 1, 2});
     checkpoint.retention.keep_every = one_of({0, 0, 3});
-    checkpoint.when_busy = one_of({WhenBusy::queue, WhenBusy::refuse});
+    checkpoint.when_busy = one_of({core::WhenBusy::queue, core::WhenBusy::refuse});
     checkpoint.load.mode = one_of({core::LoadMode::exchange, core::LoadMode::read});
     checkpoint.load.exchange_bytes = one_of({std::uint64_t{1}, std::uint64_t{200}, std::uint64_t{1} << 20});
     checkpoint.deadline = one_of({std::chrono::nanoseconds(30s), std::chrono::nanoseconds(30ms)});

@@ -4,6 +4,7 @@
 #include "actors/planes/checkpoint/reader.hpp"
 #include "actors/planes/step/verdict.hpp"
 #include "actors/world/simulation/storage.hpp"
+#include "core/errors.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
 namespace troupe::actors {
@@ -109,10 +110,10 @@ TEST(Checkpoint, TakesNoMoreStagingThanThereIsState) {
   simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {
     auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
     // And the verdict's words, which are in staging memory twice.
-    const auto words = verdict_words(session->plan().options.lanes, rank.world());
+    const auto words = verdict_words(session->training().lanes, rank.world_size());
     training = session->device_bytes() + 2 * words * sizeof(std::int64_t);
     // A parameter and its two moments.
-    for (const auto& spec : session->plan().specs)
+    for (const auto& spec : session->parameters())
       state += 3 * sizeof(float) * static_cast<std::size_t>(spec.elements());
     TRY(session->leave());
     return true;

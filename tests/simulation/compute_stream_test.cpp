@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/errors.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
 namespace troupe::actors {
@@ -20,23 +21,23 @@ core::Result<Read> train(SimulatedRank& rank, core::Strategy strategy, std::size
   SessionOptions options;
   options.training.strategy = strategy;
   options.training.average = false;
-  options.training.optimizer.kind = OptimizerKind::sgd;
+  options.training.optimizer.kind = core::OptimizerKind::sgd;
   options.training.optimizer.weight_decay = 0;
   auto session = TRY(Session::join(rank, options, {{"w", {256}}}));
   auto compute = TRY(session->compute_stream());
-  const auto values = session->parameter(0);
+  const auto values = TRY(session->parameter({0}));
   std::fill(values.begin(), values.end(), kFirst);
   Read read;
   TRY(session->begin_step(1));
   for (core::Lane lane : session->lanes()) {
     TRY(session->begin_lane(lane));
-    TRY(session->before_use(0));
-    const auto gradient = session->gradient(0);
+    TRY(session->before_use({0}));
+    const auto gradient = TRY(session->gradient({0}));
     compute->enqueue("backward", {}, [gradient] { std::fill(gradient.begin(), gradient.end(), 1.0F); });
-    session->gradient_ready(0);
+    TRY(session->gradient_ready({0}));
     const gpu::TaskCost long_time{std::uint64_t{1} << 40};
     compute->enqueue("statistics", long_time, [&] { read.after_backward = values[element]; });
-    session->end_lane(0);
+    TRY(session->end_lane(0));
   }
   TRY(session->finish_step());
   TRY(session->publish_all());

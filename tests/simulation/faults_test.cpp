@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "actors/world/random.hpp"
+#include "core/errors.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
 namespace troupe::actors {

@@ -6,6 +6,7 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/simulation/storage.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "tests/simulation/altered_world.hpp"
 #include "tests/simulation/simulated_job.hpp"
@@ -228,7 +229,7 @@ core::Result<Loaded> load(SimulatedRank& rank, const TinyTrainerOptions& options
   if (!restored) return core::fail(core::Errc::not_found, "there is no checkpoint");
   loaded.end = rank.device().now();
   for (std::uint32_t p = 0; p < specs.size(); ++p)
-    loaded.bits = core::hash64(std::as_bytes(session->parameter<std::byte>(p)), loaded.bits);
+    loaded.bits = core::hash64(std::as_bytes(TRY(session->parameter<std::byte>({p}))), loaded.bits);
   TRY(session->leave());
   return loaded;
 }

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,7 +36,7 @@ void expect_all_ranks(const JobOutcome<ScriptResult>& outcome, const Values& exp
 
 struct NamedOptimizer {
   const char* name;
-  OptimizerOptions options;
+  core::OptimizerOptions options;
 };
 
 class Optimizers : public testing::TestWithParam<NamedOptimizer> {};
@@ -56,11 +58,12 @@ TEST_P(Optimizers, TakeTheStepsOfAnIndependentComputationBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Optimizers,
-    testing::Values(
-        NamedOptimizer{"Sgd", {.kind = OptimizerKind::sgd, .weight_decay = 0}},
-        NamedOptimizer{"SgdMomentum", {.kind = OptimizerKind::sgd, .weight_decay = 0.1, .momentum = 0.9}},
-        NamedOptimizer{"Adam", {.kind = OptimizerKind::adam, .weight_decay = 0.1}},
-        NamedOptimizer{"AdamW", {.kind = OptimizerKind::adamw, .beta2 = 0.95, .weight_decay = 0.1}}),
+    testing::Values(NamedOptimizer{"Sgd", {.kind = core::OptimizerKind::sgd, .weight_decay = 0}},
+                    NamedOptimizer{"SgdMomentum",
+                                   {.kind = core::OptimizerKind::sgd, .weight_decay = 0.1, .momentum = 0.9}},
+                    NamedOptimizer{"Adam", {.kind = core::OptimizerKind::adam, .weight_decay = 0.1}},
+                    NamedOptimizer{"AdamW",
+                                   {.kind = core::OptimizerKind::adamw, .beta2 = 0.95, .weight_decay = 0.1}}),
     [](const auto& test) { return test.param.name; });
 
 TEST(OrderedNumerics, SumsMicrobatchesUsesAndLanesInTheirOrder) {
@@ -93,7 +96,7 @@ TEST(Clipping, ScalesEveryGradientByTheGlobalNorm) {
   script.session.training.lanes = 2;
   script.session.training.bucket_elements = 1;
   script.session.training.clip_norm = 1;
-  script.session.training.optimizer = {.kind = OptimizerKind::sgd, .weight_decay = 0};
+  script.session.training.optimizer = {.kind = core::OptimizerKind::sgd, .weight_decay = 0};
   script.gradient = [](const GradientPlace&) { return 2.0F; };
 
   auto outcome = simulate_script(2, script);
@@ -114,7 +117,7 @@ TEST(Clipping, LeavesASmallGradientAlone) {
   script.parameters = {{"a", {4}}};
   script.session.training.lanes = 2;
   script.session.training.clip_norm = 2;
-  script.session.training.optimizer = {.kind = OptimizerKind::sgd, .weight_decay = 0};
+  script.session.training.optimizer = {.kind = core::OptimizerKind::sgd, .weight_decay = 0};
 
   auto outcome = simulate_script(2, script);
 
@@ -129,7 +132,7 @@ TEST(FastNumerics, StaysWithinTheRoundingOfTheSumAndIsTheSameOnAllRanks) {
   script.learning_rate = 1;
   script.initial = [](auto, auto) { return 0.0F; };
   script.session.training.lanes = 8;
-  script.session.training.optimizer = {.kind = OptimizerKind::sgd, .weight_decay = 0};
+  script.session.training.optimizer = {.kind = core::OptimizerKind::sgd, .weight_decay = 0};
   const auto ordered = expected_values(script);
   script.session.training.numerics = core::Numerics::fast;
 
@@ -162,7 +165,7 @@ TEST(ReductionGroups, SumEveryRankOnceWhateverTheNumericsAndTheCopiesOfTheOptimi
   auto& training = script.session.training;
   training.average = false;
   training.bucket_elements = 128;
-  training.optimizer = {.kind = OptimizerKind::sgd, .weight_decay = 0};
+  training.optimizer = {.kind = core::OptimizerKind::sgd, .weight_decay = 0};
   script.gradient = [](const GradientPlace& place) { return std::ldexp(1.0F, place.lane.value); };
   for (auto numerics : {core::Numerics::fast, core::Numerics::ordered}) {
     for (int ranks : {1, 2, 4, 8}) {
@@ -195,7 +198,7 @@ TEST(AveragedGradients, OfOnesAreOneForAnyStrategyOverlapAndNumberOfInstances) {
   script.parameters = {{"a", {100}}, {"b", {300}}};
   auto& training = script.session.training;
   training.lanes = 4;
-  training.optimizer = {.kind = OptimizerKind::sgd, .weight_decay = 0};
+  training.optimizer = {.kind = core::OptimizerKind::sgd, .weight_decay = 0};
   for (auto numerics : {core::Numerics::fast, core::Numerics::ordered}) {
     for (int instances : {0, 1, 2}) {
       for (bool overlap : {false, true}) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/errors.hpp"
 #include "tests/simulation/scripted_job.hpp"
 
 namespace troupe::actors {
@@ -147,7 +148,7 @@ TEST(Session, SaysTheSameTwiceWhenNothingIsOnItsWay) {
     auto before = rank.message_count();
     for (int i = 0; i < 3; ++i) {
       TRY(session->publish_all());
-      TRY(session->before_use(0));
+      TRY(session->before_use({0}));
     }
     bool silent = rank.message_count() == before;
     TRY(session->leave());
@@ -174,8 +175,8 @@ TEST(Session, AnswersEveryCallWithTheErrorAfterARankDied) {
     TRY(session->begin_step(0.1));
     for (auto lane : session->lanes()) {
       TRY(session->begin_lane(lane));
-      for (std::uint32_t p = 8; p-- > 0;) session->gradient_ready(p);
-      session->end_lane(0);
+      for (std::uint32_t p = 8; p-- > 0;) TRY(session->gradient_ready({p}));
+      TRY(session->end_lane(0));
     }
     answers.push_back(session->finish_step().error());
     answers.push_back(session->begin_step(0.1).error());

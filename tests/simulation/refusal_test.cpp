@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "core/errors.hpp"
 #include "tests/simulation/scripted_job.hpp"
 
 namespace troupe::actors {
@@ -101,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, PassedOver, testing::Values(core::Strategy:
 
 TEST(UnusedParameters, ByPolicyHaveTheBitsOfExplicitZeros) {
   auto unused = three_steps();
-  unused.session.training.unused_parameters = UnusedParameters::zeros;
+  unused.session.training.unused_parameters = core::UnusedParameters::zeros;
   auto is_unused = [](const GradientPlace& place) {
     return place.parameter == 1 || (place.parameter == 0 && (place.lane.value + place.step.value) % 2 == 1);
   };

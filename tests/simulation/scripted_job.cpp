@@ -3,39 +3,43 @@
 #include <bit>
 #include <cmath>
 
+#include "actors/planes/step/training_plan.hpp"
+#include "core/errors.hpp"
+
 namespace troupe::actors {
 
 namespace {
 
 float load(Session& session, std::uint32_t p, bool gradient, std::size_t i) {
-  const auto& job = session.plan();
-  auto dtype = gradient ? job.buffers[job.parameters[p].buffer].gradient_dtype : job.specs[p].dtype;
-  if (dtype == core::DType::f32) return gradient ? session.gradient(p)[i] : session.parameter(p)[i];
-  auto bits = gradient ? session.gradient<std::uint16_t>(p)[i] : session.parameter<std::uint16_t>(p)[i];
-  return core::bf16_to_float(bits);
+  const auto& plan = session.plan();
+  auto dtype = gradient ? plan.buffers[plan.parameters[p].buffer].gradient_dtype : plan.specs[p].dtype;
+  if (dtype == core::DType::f32)
+    return (gradient ? session.gradient({p}) : session.parameter({p})).value()[i];
+  auto bits = gradient ? session.gradient<std::uint16_t>({p}) : session.parameter<std::uint16_t>({p});
+  return core::bf16_to_float(bits.value()[i]);
 }
 
 void store(Session& session, std::uint32_t p, bool gradient, std::size_t i, float value) {
-  const auto& job = session.plan();
-  auto dtype = gradient ? job.buffers[job.parameters[p].buffer].gradient_dtype : job.specs[p].dtype;
+  const auto& plan = session.plan();
+  auto dtype = gradient ? plan.buffers[plan.parameters[p].buffer].gradient_dtype : plan.specs[p].dtype;
   if (dtype == core::DType::f32) {
-    (gradient ? session.gradient(p) : session.parameter(p))[i] = value;
+    (gradient ? session.gradient({p}) : session.parameter({p})).value()[i] = value;
   } else {
-    auto place = gradient ? session.gradient<std::uint16_t>(p) : session.parameter<std::uint16_t>(p);
-    place[i] = core::float_to_bf16(value);
+    auto place = gradient ? session.gradient<std::uint16_t>({p}) : session.parameter<std::uint16_t>({p});
+    place.value()[i] = core::float_to_bf16(value);
   }
 }
 
-std::size_t elements_of(const ParameterSpec& spec) {
+std::size_t elements_of(const core::ParameterSpec& spec) {
   return static_cast<std::size_t>(spec.elements());
 }
 
 core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script& script, core::Lane lane) {
   TRY(session.begin_lane(lane));
-  for (int m = 0; m < session.plan().options.microbatches; ++m) {
-    session.begin_microbatch(m);
+  for (int m = 0; m < session.training().microbatches; ++m) {
+    TRY(session.begin_microbatch(m));
     for (auto p = static_cast<std::uint32_t>(script.parameters.size()); p-- > 0;) {
-      TRY(session.before_use(p));
+      TRY(session.before_use({p}));
       rank.compute(script.backward_time);
       GradientPlace place{session.next_step(), lane, m, p, 0};
       for (int use = script.uses(place); use > 0; --use) {
@@ -43,12 +47,11 @@ core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script&
           float sum = load(session, p, true, place.element) + script.gradient(place);
           store(session, p, true, place.element, sum);
         }
-        session.gradient_ready(p);
+        TRY(session.gradient_ready({p}));
       }
     }
   }
-  session.end_lane(static_cast<double>(lane.value));
-  return {};
+  return session.end_lane(static_cast<double>(lane.value));
 }
 
 Values read_values(Session& session, const Script& script) {
@@ -99,16 +102,16 @@ struct Moments {
 
 /// The optimizers as PyTorch's documentation gives them; factors of a whole step in double, elements in
 /// float.
-float optimized(const OptimizerOptions& o, double rate, int step, float value, float gradient, Moments& m,
-                bool decays) {
+float optimized(const core::OptimizerOptions& o, double rate, int step, float value, float gradient,
+                Moments& m, bool decays) {
   auto narrow = [](double factor) { return static_cast<float>(factor); };
   const float decay = decays ? narrow(o.weight_decay) : 0.0F;
-  if (o.kind == OptimizerKind::adamw) {
+  if (o.kind == core::OptimizerKind::adamw) {
     value = value * narrow(1 - rate * (decays ? o.weight_decay : 0.0));
   } else if (decay != 0) {
     gradient = gradient + decay * value;
   }
-  if (o.kind == OptimizerKind::sgd) {
+  if (o.kind == core::OptimizerKind::sgd) {
     if (o.momentum != 0) gradient = m.first = narrow(o.momentum) * m.first + gradient;
     return value + narrow(-rate) * gradient;
   }

@@ -20,7 +20,7 @@ struct GradientPlace {
 
 /// A job whose parameters and gradients the test writes.
 struct Script {
-  std::vector<ParameterSpec> parameters;
+  std::vector<core::ParameterSpec> parameters;
   SessionOptions session;
   std::int64_t steps = 1;
   double learning_rate = 1;

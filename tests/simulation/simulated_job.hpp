@@ -10,6 +10,7 @@
 
 #include "actors/simulation/simulation.hpp"
 #include "actors/simulation/tiny_trainer.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <gtest/gtest.h>
 
 #include "actors/world/random.hpp"
@@ -20,7 +22,7 @@ TinyTrainerOptions draw_model(RandomStream& draw) {
   training.microbatches = 1 + static_cast<int>(draw.below(3));
   training.average = draw.below(4) != 0;
   training.clip_norm = draw.below(2) == 0 ? 0 : 0.5;
-  training.optimizer.kind = static_cast<OptimizerKind>(draw.below(3));
+  training.optimizer.kind = static_cast<core::OptimizerKind>(draw.below(3));
   training.optimizer.momentum = draw.below(2) == 0 ? 0 : 0.9;
   return options;
 }
@@ -44,7 +46,8 @@ int draw_distribution(RandomStream& draw, TinyTrainerOptions& options) {
   training.strategy = draw.below(3) == 0 ? core::Strategy::ddp : core::Strategy::zero1;
   training.overlap = draw.below(4) != 0;
   training.bucket_elements = 1 + draw.below(200);
-  training.unused_parameters = draw.below(2) == 0 ? UnusedParameters::refuse : UnusedParameters::zeros;
+  training.unused_parameters =
+      draw.below(2) == 0 ? core::UnusedParameters::refuse : core::UnusedParameters::zeros;
   bool has_copies = training.strategy == core::Strategy::zero1 && ranks % 2 == 0 && draw.below(2) == 0;
   training.optimizer_instances = has_copies ? 2 : 1;
   options.layer_time = std::chrono::microseconds(draw.below(100));

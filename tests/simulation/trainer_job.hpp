@@ -11,6 +11,7 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/simulation/storage.hpp"
+#include "core/errors.hpp"
 #include "core/random.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
@@ -69,7 +70,7 @@ inline std::vector<float> as_floats(std::span<const std::byte> bytes, core::DTyp
 class Trainer {
  public:
   Trainer(SimulatedRank& rank, const Task& task) : rank_(rank), task_(task) {
-    const auto [begin, end] = rows_of(rank.rank().value, rank.world().value);
+    const auto [begin, end] = rows_of(rank.rank().value, rank.world_size().value);
     average_.resize(static_cast<std::size_t>((end - begin) * kColumns));
     first_ = begin * kColumns;
     clock_ = {0, 7};
@@ -101,11 +102,11 @@ class Trainer {
   }
 
  private:
-  std::vector<ParameterSpec> parameters() const {
-    ParameterSpec gate{"gate", {task_.gate_rows, 6}, task_.dtype};
+  std::vector<core::ParameterSpec> parameters() const {
+    core::ParameterSpec gate{"gate", {task_.gate_rows, 6}, task_.dtype};
     gate.stacking = task_.stacking;
     gate.allow_shape_mismatch = task_.allow_shape_mismatch;
-    std::vector<ParameterSpec> specs{gate};
+    std::vector<core::ParameterSpec> specs{gate};
     if (task_.plain) specs.push_back({"plain", {11}, task_.dtype});
     return specs;
   }
@@ -144,8 +145,9 @@ class Trainer {
 
   void initialise() {
     for (std::uint32_t p = 0; p < count(); ++p) {
-      core::CounterRandom random(5, session_->plan().specs[p].name);
-      write(session_->parameter<std::byte>(p), [&](std::size_t i) { return random.uniform(i) - 0.5F; });
+      core::CounterRandom random(5, session_->parameters()[p].name);
+      write(session_->parameter<std::byte>({p}).value(),
+            [&](std::size_t i) { return random.uniform(i) - 0.5F; });
     }
   }
 
@@ -160,9 +162,10 @@ class Trainer {
   }
 
   std::uint32_t count() const { return task_.plain ? 2 : 1; }
-  std::vector<float> gate() { return as_floats(session_->parameter<std::byte>(0), task_.dtype); }
+  std::vector<float> gate() { return as_floats(session_->parameter<std::byte>({0}).value(), task_.dtype); }
   std::vector<float> plain() {
-    return task_.plain ? as_floats(session_->parameter<std::byte>(1), task_.dtype) : std::vector<float>{};
+    return task_.plain ? as_floats(session_->parameter<std::byte>({1}).value(), task_.dtype)
+                       : std::vector<float>{};
   }
 
   void set_own(std::int64_t steps) {
@@ -177,16 +180,16 @@ class Trainer {
     set_own(done);
     for (core::Lane lane : session_->lanes()) {
       TRY(session_->begin_lane(lane));
-      session_->begin_microbatch(0);
-      for (std::uint32_t p = 0; p < count(); ++p) TRY(session_->before_use(p));
+      TRY(session_->begin_microbatch(0));
+      for (std::uint32_t p = 0; p < count(); ++p) TRY(session_->before_use({p}));
       rank_.compute(std::chrono::microseconds(30));
       for (std::uint32_t p = count(); p-- > 0;) {
-        core::CounterRandom noise(6, session_->plan().specs[p].name, session_->next_step(), lane);
-        auto gradient = session_->gradient(p);
+        core::CounterRandom noise(6, session_->parameters()[p].name, session_->next_step(), lane);
+        auto gradient = TRY(session_->gradient({p}));
         for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] += noise.uniform(i) - 0.5F;
-        session_->gradient_ready(p);
+        TRY(session_->gradient_ready({p}));
       }
-      session_->end_lane(0);
+      TRY(session_->end_lane(0));
     }
     TRY(session_->finish_step());
     TRY(task_.local ? session_->save_local() : session_->save());

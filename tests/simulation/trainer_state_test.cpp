@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "actors/planes/replica/copies.hpp"
+#include "core/errors.hpp"
 #include "tests/simulation/trainer_job.hpp"
 
 namespace troupe::actors {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "actors/world/simulation/storage.hpp"
+#include "core/errors.hpp"
 #include "tests/simulation/scripted_job.hpp"
 
 namespace troupe::actors {
@@ -20,13 +21,13 @@ core::Result<void> run_step(Session& session, const Script& script) {
     for (auto p = static_cast<std::uint32_t>(script.parameters.size()); p-- > 0;) {
       GradientPlace place{session.next_step(), lane, 0, p, 0};
       if (script.uses(place) == 0) continue;
-      TRY(session.before_use(p));
-      auto gradient = session.gradient(p);
+      TRY(session.before_use({p}));
+      auto gradient = TRY(session.gradient({p}));
       for (; place.element < gradient.size(); ++place.element)
         gradient[place.element] += script.gradient(place);
-      session.gradient_ready(p);
+      TRY(session.gradient_ready({p}));
     }
-    session.end_lane(0);
+    TRY(session.end_lane(0));
   }
   return {};
 }
@@ -41,7 +42,7 @@ core::Result<Trained> train(SimulatedRank& rank, const Script& script, bool save
   }
   TRY(session->publish_all());
   for (std::uint32_t p = 0; p < script.parameters.size(); ++p) {
-    const auto values = session->parameter(p);
+    const auto values = TRY(session->parameter({p}));
     trained.values.emplace_back(values.begin(), values.end());
   }
   TRY(session->wait_saves());
@@ -66,8 +67,8 @@ Script script_of(const Case& which) {
   script.session.training.numerics = which.numerics;
   script.session.training.lanes = 4;
   script.session.training.bucket_elements = 1;
-  script.session.training.unused_parameters = UnusedParameters::zeros;
-  script.session.training.optimizer.kind = OptimizerKind::sgd;
+  script.session.training.unused_parameters = core::UnusedParameters::zeros;
+  script.session.training.optimizer.kind = core::OptimizerKind::sgd;
   script.session.training.optimizer.weight_decay = 0;
   script.uses = [](const GradientPlace& place) {
     const auto step = place.step.value;

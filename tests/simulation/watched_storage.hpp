@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/world/storage.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 

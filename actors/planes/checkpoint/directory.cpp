@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "actors/planes/checkpoint/reader.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -127,8 +128,8 @@ Result<void> remove_tree(Storage& storage, std::string_view path) {
   return removed;
 }
 
-Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const Retention& retention, bool dry_run,
-                                                   std::optional<core::Step> newest) {
+Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const core::Retention& retention,
+                                                   bool dry_run, std::optional<core::Step> newest) {
   std::vector<std::string> removed;
   if (retention.keep_last <= 0) return removed;
   int good = 0;

@@ -9,6 +9,7 @@
 #include "actors/world/storage.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/ids.hpp"
+#include "core/options/options.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
@@ -34,14 +35,6 @@ core::Result<core::Manifest> check_quickly(Storage& storage, std::string_view na
 /// A path of a file in a checkpoint.
 std::string path_in(std::string_view name, std::string_view file);
 
-/// Which checkpoints stay when a new one is committed.
-struct Retention {
-  int keep_last = 0;            ///< the newest ones; 0: all
-  std::int64_t keep_every = 0;  ///< and those whose step is a multiple of this; 0: no others
-
-  friend bool operator==(const Retention&, const Retention&) = default;
-};
-
 /// Puts the manifest into `directory`, which holds all files, durable; then makes it the checkpoint `name`:
 /// manifest under a temporary name, fsync, rename, fsync of the directory, rename of the directory, fsync of
 /// the root. CK-1: the name appears only after everything below it is durable. A checkpoint of this name
@@ -56,7 +49,7 @@ core::Result<void> write_tracker(Storage& storage, core::Step step);
 /// finds good count, so the newest good one always stays; damaged ones are left for people to look at.
 /// Those after `newest`, which was just committed, are of a course of training that was left, perhaps because
 /// they are damaged: they neither count nor go.
-core::Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const Retention& retention,
+core::Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const core::Retention& retention,
                                                          bool dry_run = false,
                                                          std::optional<core::Step> newest = {});
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -30,19 +30,6 @@ bool is_shared(const core::SharedRead& read) {
 }
 
 }  // namespace
-
-core::Result<void> LoadOptions::check() const {
-  if (staging_bytes >= UploadPool::kLeastBytes) return {};
-  return core::fail(core::Errc::invalid_argument,
-                    "{} bytes are too few for what a restore stages on its way to a device; give at least {}",
-                    staging_bytes, UploadPool::kLeastBytes);
-}
-
-std::string LoadOptions::configuration() const {
-  return fmt::format("loads {} costs={:g},{:g},{:g} exchange_bytes={}", core::name_of(mode),
-                     costs.rank_bytes_per_second, costs.storage_bytes_per_second,
-                     costs.exchange_bytes_per_second, exchange_bytes);
-}
 
 core::Result<LoadExchange> LoadExchange::create(const core::Manifest& manifest, core::SharedLoadPlan plan,
                                                 core::Rank rank, core::WorldSize world, Wanted wanted,

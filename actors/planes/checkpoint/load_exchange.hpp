@@ -14,25 +14,10 @@
 #include "actors/world/storage.hpp"
 #include "core/checkpoint/shared_load.hpp"
 #include "core/ids.hpp"
+#include "core/options/options.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
-
-/// How ranks load a checkpoint; the same on all of them.
-struct LoadOptions {
-  core::LoadMode mode = core::LoadMode::automatic;
-  core::LoadCosts costs;  ///< for `automatic`
-  /// What a rank sends, and what it receives, at once; an exchange takes four times this.
-  std::uint64_t exchange_bytes = std::uint64_t{8} << 20;
-  /// On devices whose memory the host does not reach: what a restore, also one of local copies, takes of
-  /// their staging memory, whatever the size of the state. At least UploadPool::kLeastBytes.
-  std::uint64_t staging_bytes = std::uint64_t{32} << 20;
-
-  /// Errc::invalid_argument names what cannot be.
-  core::Result<void> check() const;
-  /// A line of the job's configuration.
-  std::string configuration() const;
-};
 
 /// One rank's part in a load in which each shard is read by one rank: first read(), then, when every rank has
 /// read its part, rounds of an all-to-all in which all of it goes to those who want it. Has no stream and

@@ -9,6 +9,7 @@
 
 #include "actors/roles/chunks.hpp"
 #include "actors/roles/machine.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "gpu/kernels.hpp"
 

@@ -33,7 +33,7 @@ class CheckpointPlane {
     std::vector<std::uint64_t> staging;                         ///< as of staging_buffers()
     messages::Role writer = messages::Role::checkpoint_writer;  ///< who asks, and is answered
     bool sync = true;  ///< files survive the loss of power, not only of the process
-    Retention retention;
+    core::Retention retention;
     std::function<void(messages::Envelope)> post;       ///< from any thread; must not wait
     std::function<void(std::function<void()>)> run_io;  ///< one job after the other
     std::function<void(const std::string& line)> log;   ///< what is not worth a failure

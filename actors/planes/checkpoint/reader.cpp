@@ -11,8 +11,8 @@
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/scatter.hpp"
 #include "actors/world/io_worker.hpp"
-#include "core/check.hpp"
 #include "core/convert.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::actors {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/convert.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 

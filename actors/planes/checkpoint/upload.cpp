@@ -4,9 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include "core/check.hpp"
 #include "core/convert.hpp"
 #include "core/disregard.hpp"
+#include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::actors {

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "actors/planes/checkpoint/directory.hpp"
-#include "core/check.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 

@@ -8,7 +8,7 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/replica/copies.hpp"
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::actors {

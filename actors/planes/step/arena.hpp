@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "actors/planes/step/job.hpp"
+#include "actors/planes/step/training_plan.hpp"
 #include "core/exact_sum.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"
@@ -18,7 +18,7 @@ namespace troupe::actors {
 class Arena {
  public:
   /// What collectives carry is memory of theirs, when they are given.
-  static core::Result<Arena> create(gpu::Device& device, const Job& job, core::Rank rank,
+  static core::Result<Arena> create(gpu::Device& device, const TrainingPlan& plan, core::Rank rank,
                                     gpu::CollectiveBackend* collectives = nullptr);
 
   /// Parameters in their own dtype; the same on all ranks between steps.
@@ -66,10 +66,10 @@ class Arena {
 
   core::Result<gpu::Buffer> take(gpu::Device& device, std::size_t bytes);
   core::Result<gpu::Buffer> take_carried(gpu::Device& device, std::size_t bytes);
-  core::Result<void> take_optimizer(gpu::Device& device, const Job& job, core::Rank rank);
-  core::Result<void> take_scratch(gpu::Device& device, const Job& job, core::Rank rank);
+  core::Result<void> take_optimizer(gpu::Device& device, const TrainingPlan& plan, core::Rank rank);
+  core::Result<void> take_scratch(gpu::Device& device, const TrainingPlan& plan, core::Rank rank);
 
-  const Job* job_ = nullptr;
+  const TrainingPlan* plan_ = nullptr;
   gpu::CollectiveBackend* collectives_ = nullptr;  ///< null: all is the device's
   std::vector<gpu::BufferView> carried_;
   int slots_ = 1;
@@ -87,9 +87,9 @@ class Arena {
 
 /// How many gradient slots the rank needs: one, or in `ordered` numerics the depth of its stack of partial
 /// sums.
-int gradient_slots(const Job& job, core::Rank rank);
+int gradient_slots(const TrainingPlan& plan, core::Rank rank);
 
 /// True when what the rank sends in an exchange does not lie in its gradient buffer as it is sent.
-bool exchange_is_packed(const Job& job, core::Rank rank);
+bool exchange_is_packed(const TrainingPlan& plan, core::Rank rank);
 
 }  // namespace troupe::actors

@@ -5,21 +5,22 @@
 #include <algorithm>
 
 #include "actors/planes/step/data_plane_state.hpp"
-#include "core/check.hpp"
+#include "actors/roles/machine.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::actors {
 
-core::Result<std::unique_ptr<DataPlane>> DataPlane::create(gpu::Device& device, const Job& job,
+core::Result<std::unique_ptr<DataPlane>> DataPlane::create(gpu::Device& device, const TrainingPlan& plan,
                                                            Options options) {
-  auto state = std::make_unique<State>(device, job, std::move(options));
-  state->arena = TRY(Arena::create(device, job, state->rank(), state->options.collectives));
+  auto state = std::make_unique<State>(device, plan, std::move(options));
+  state->arena = TRY(Arena::create(device, plan, state->rank(), state->options.collectives));
   state->accumulate = TRY(device.create_stream({"accumulate", 0}));
   state->communication = TRY(device.create_stream({"communication", 1}));
   state->update = TRY(device.create_stream({"update", 0}));
   state->verdict_ready = TRY(device.create_event());
   for (auto& event : state->credit_free) event = TRY(device.create_event());
-  state->buckets.resize(job.buckets.size());
+  state->buckets.resize(plan.buckets.size());
   for (auto& bucket : state->buckets) {
     bucket = std::make_unique<State::Bucket>();
     bucket->prepared = TRY(device.create_event());
@@ -49,11 +50,11 @@ core::Result<void> DataPlane::set_groups(DataPlaneGroups groups) {
 }
 
 void DataPlane::adopt_parameters() {
-  for (std::uint32_t bucket = 0; bucket < state_->job.buckets.size(); ++bucket) state_->adopt(bucket);
+  for (std::uint32_t bucket = 0; bucket < state_->plan.buckets.size(); ++bucket) state_->adopt(bucket);
 }
 
 void DataPlane::adopt(std::uint32_t bucket, core::ElementRange part) {
-  const auto whole = state_range(state_->job, bucket, state_->rank());
+  const auto whole = state_range(state_->plan, bucket, state_->rank());
   state_->adopt(bucket, {whole.start + part.start, whole.start + part.end});
 }
 
@@ -108,25 +109,25 @@ BusyMoment DataPlane::moment() const {
 }
 
 gpu::BufferView DataPlane::parameter(std::uint32_t parameter) const {
-  const auto& place = state_->job.parameters[parameter];
+  const auto& place = state_->plan.parameters[parameter];
   return state_->arena.parameters(place.buffer, place.range);
 }
 
 gpu::BufferView DataPlane::gradient(std::uint32_t parameter, core::Lane lane) const {
-  const auto& place = state_->job.parameters[parameter];
+  const auto& place = state_->plan.parameters[parameter];
   return state_->arena.gradients(place.buffer, state_->slot_of(lane), place.range);
 }
 
 gpu::BufferView DataPlane::reduced_gradient(std::uint32_t parameter) const {
-  const auto& place = state_->job.parameters[parameter];
+  const auto& place = state_->plan.parameters[parameter];
   return state_->arena.gradients(place.buffer, 0, place.range);
 }
 
 gpu::BufferView DataPlane::state(StateKind kind, std::uint32_t bucket) const {
   switch (kind) {
     case StateKind::parameter:
-      return state_->arena.parameters(state_->job.buckets[bucket].buffer,
-                                      state_range(state_->job, bucket, state_->rank()));
+      return state_->arena.parameters(state_->plan.buckets[bucket].buffer,
+                                      state_range(state_->plan, bucket, state_->rank()));
     case StateKind::master:
       return state_->arena.master(bucket);
     case StateKind::first_moment:
@@ -148,7 +149,7 @@ void DataPlane::restore_optimizer_steps(std::int64_t steps) {
 }
 
 std::uint64_t DataPlane::bucket_digest(std::uint32_t bucket) const {
-  const auto& place = state_->job.buckets[bucket];
+  const auto& place = state_->plan.buckets[bucket];
   auto view = state_->arena.parameters(place.buffer, place.range);
   return core::hash64({view.data, view.bytes});
 }

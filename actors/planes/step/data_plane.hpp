@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "actors/planes/step/exposure.hpp"
-#include "actors/planes/step/job.hpp"
 #include "actors/planes/step/state.hpp"
+#include "actors/planes/step/training_plan.hpp"
 #include "actors/roles/work.hpp"
 #include "actors/shell/tracer.hpp"
 #include "core/exact_sum.hpp"
@@ -64,7 +64,7 @@ class DataPlane {
   };
 
   /// Allocates everything that a step needs: nothing is allocated later. `job` and `device` must outlive it.
-  static core::Result<std::unique_ptr<DataPlane>> create(gpu::Device& device, const Job& job,
+  static core::Result<std::unique_ptr<DataPlane>> create(gpu::Device& device, const TrainingPlan& plan,
                                                          Options options);
   ~DataPlane();
 

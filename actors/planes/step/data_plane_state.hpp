@@ -28,16 +28,16 @@ struct DataPlane::State {
     std::atomic<std::int64_t> launched_ns{0};
   };
 
-  State(gpu::Device& device, const Job& job, Options options);
+  State(gpu::Device& device, const TrainingPlan& plan, Options options);
 
   core::Rank rank() const { return options.rank; }
   int slot_of(core::Lane lane) const;
   /// Slots that hold something when a bucket is reduced, from 0.
   int reduced_slots() const;
-  bool is_ordered() const { return job.options.numerics == core::Numerics::ordered; }
+  bool is_ordered() const { return plan.options.numerics == core::Numerics::ordered; }
   /// What multiplies a gradient once everything is summed.
   float scale() const;
-  const core::LaneRange& held() const { return job.lanes[static_cast<std::size_t>(rank().value)]; }
+  const core::LaneRange& held() const { return plan.lanes[static_cast<std::size_t>(rank().value)]; }
 
   void adopt(std::uint32_t bucket);
   /// `part` is a range of the bucket's buffer inside of state_range().
@@ -80,7 +80,7 @@ struct DataPlane::State {
   static std::uint64_t flow_of(const core::PlanEntry& entry, core::Step step);
 
   gpu::Device& device;
-  const Job& job;
+  const TrainingPlan& plan;
   Options options;
   Arena arena;
   DataPlaneGroups groups;

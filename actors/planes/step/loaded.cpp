@@ -18,7 +18,7 @@ gpu::Operation LoadedBytes::operation(std::chrono::nanoseconds deadline) const {
 
 void DataPlane::State::gather_loaded() {
   std::vector<std::shared_ptr<gpu::OperationStatus>> gathers;
-  for (std::uint32_t bucket = 0; job.optimizer_is_sharded() && bucket < buckets.size(); ++bucket) {
+  for (std::uint32_t bucket = 0; plan.optimizer_is_sharded() && bucket < buckets.size(); ++bucket) {
     auto posted = gather_parameters(bucket);
     if (!posted) {
       say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});

@@ -5,7 +5,7 @@
 #include "actors/planes/step/data_plane_state.hpp"
 #include "actors/planes/step/verdict.hpp"
 #include "actors/roles/machine.hpp"
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::actors {
@@ -28,22 +28,23 @@ gpu::Operation DataPlane::State::operation(gpu::OperationKind kind, core::DType 
 
 std::vector<std::size_t> DataPlane::State::shard_sizes(std::uint32_t bucket) const {
   std::vector<std::size_t> sizes;
-  for (int index = 0; index < job.world.value; ++index) sizes.push_back(elements(job.shard(bucket, {index})));
+  for (int index = 0; index < plan.world.value; ++index)
+    sizes.push_back(elements(plan.shard(bucket, {index})));
   return sizes;
 }
 
 void DataPlane::State::prepare(const PrepareBucket& work) {
-  const auto& bucket = job.buckets[work.bucket];
+  const auto& bucket = plan.buckets[work.bucket];
   auto slot = [&](int index) { return arena.gradients(bucket.buffer, index, bucket.range); };
   if (compute) accumulate->wait(buckets[work.bucket]->computed.get());
   if (is_ordered()) {
-    for (const auto& step : core::merge_after(work.lane, held(), job.options.lanes)) {
+    for (const auto& step : core::merge_after(work.lane, held(), plan.options.lanes)) {
       gpu::accumulate({slot(step.source), core::DType::f32}, {slot(step.destination), core::DType::f32},
                       accumulate.get());
       gpu::zero(slot(step.source), accumulate.get());
     }
   } else if (work.last && scale() != 1.0F) {
-    gpu::scale({slot(0), job.buffers[bucket.buffer].gradient_dtype}, scale(), accumulate.get());
+    gpu::scale({slot(0), plan.buffers[bucket.buffer].gradient_dtype}, scale(), accumulate.get());
   }
   if (work.last) {
     accumulate->record(buckets[work.bucket]->prepared.get());
@@ -55,7 +56,7 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
 }
 
 void DataPlane::State::launch(const LaunchCollective& work) {
-  const auto& entry = job.plan.entries[work.entry];
+  const auto& entry = plan.step.entries[work.entry];
   auto bucket = static_cast<std::uint32_t>(std::max(entry.bucket, 0));
   bool brings_gradients = entry.purpose == core::PlanPurpose::exchange_gradients ||
                           entry.purpose == core::PlanPurpose::reduce_gradients;
@@ -91,37 +92,37 @@ void DataPlane::State::launch(const LaunchCollective& work) {
 
 /// What this rank sends, in the order of the receivers: for each the part it owns of every root held here.
 void DataPlane::State::pack(std::uint32_t bucket, gpu::BufferView outgoing) {
-  const auto& place = job.buckets[bucket];
-  auto roots = static_cast<int>(core::subtree_roots(held(), job.options.lanes).size());
+  const auto& place = plan.buckets[bucket];
+  auto roots = static_cast<int>(core::subtree_roots(held(), plan.options.lanes).size());
   std::vector<gpu::ConstBufferView> parts;
-  for (int receiver = 0; receiver < job.world.value; ++receiver) {
-    auto part = job.shard(bucket, {receiver});
+  for (int receiver = 0; receiver < plan.world.value; ++receiver) {
+    auto part = plan.shard(bucket, {receiver});
     for (int root = 0; root < roots; ++root) parts.push_back(arena.gradients(place.buffer, root, part));
   }
   gpu::pack(std::move(parts), outgoing, communication.get());
 }
 
 DataPlane::State::Posted DataPlane::State::exchange(std::uint32_t bucket) {
-  const auto& place = job.buckets[bucket];
+  const auto& place = plan.buckets[bucket];
   auto& state = *buckets[bucket];
-  auto own = job.shard(bucket, rank());
+  auto own = plan.shard(bucket, rank());
   std::vector<gpu::ConstBufferView> partials;
   std::shared_ptr<gpu::OperationStatus> status;
   std::size_t credit = exchanges++ % Arena::kScratchCredits;
-  if (job.world.value == 1) {
-    auto roots = core::subtree_roots(held(), job.options.lanes).size();
+  if (plan.world.value == 1) {
+    auto roots = core::subtree_roots(held(), plan.options.lanes).size();
     for (std::size_t i = 0; i < roots; ++i)
       partials.push_back(arena.gradients(place.buffer, static_cast<int>(i), own));
     communication->wait(state.prepared.get());
   } else {
     auto input = arena.gradients(place.buffer, 0, place.range);
     auto post = operation(gpu::OperationKind::all_to_all, core::DType::f32);
-    auto own_roots = core::subtree_roots(held(), job.options.lanes).size();
+    auto own_roots = core::subtree_roots(held(), plan.options.lanes).size();
     auto sizes = shard_sizes(bucket);
     std::size_t incoming_elements = 0;
     std::size_t outgoing_elements = 0;
     for (std::size_t peer = 0; peer < sizes.size(); ++peer) {
-      auto roots = core::subtree_roots(job.lanes[peer], job.options.lanes).size();
+      auto roots = core::subtree_roots(plan.lanes[peer], plan.options.lanes).size();
       post.input_counts.push_back(own_roots * sizes[peer]);
       post.output_counts.push_back(roots * elements(own));
       outgoing_elements += own_roots * sizes[peer];
@@ -134,7 +135,7 @@ DataPlane::State::Posted DataPlane::State::exchange(std::uint32_t bucket) {
     }
     communication->wait(state.prepared.get());
     communication->wait(credit_free[credit].get());
-    if (exchange_is_packed(job, rank())) {
+    if (exchange_is_packed(plan, rank())) {
       input = arena.outgoing(static_cast<int>(credit)).subview(0, outgoing_elements * sizeof(float));
       pack(bucket, input);
     }
@@ -157,14 +158,14 @@ DataPlane::State::Posted DataPlane::State::exchange(std::uint32_t bucket) {
 }
 
 DataPlane::State::Posted DataPlane::State::reduce(std::uint32_t bucket) {
-  const auto& place = job.buckets[bucket];
+  const auto& place = plan.buckets[bucket];
   auto& state = *buckets[bucket];
-  auto post = operation(gpu::OperationKind::all_reduce, job.buffers[place.buffer].gradient_dtype);
+  auto post = operation(gpu::OperationKind::all_reduce, plan.buffers[place.buffer].gradient_dtype);
   post.input = arena.gradients(place.buffer, 0, place.range);
   post.output = arena.gradients(place.buffer, 0, place.range);
-  if (job.optimizer_is_sharded()) {
+  if (plan.optimizer_is_sharded()) {
     post.kind = gpu::OperationKind::reduce_scatter;
-    post.output = arena.gradients(place.buffer, 0, job.shard(bucket, rank()));
+    post.output = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
   }
   communication->wait(state.prepared.get());
   mark_begin();
@@ -178,11 +179,11 @@ DataPlane::State::Posted DataPlane::State::reduce(std::uint32_t bucket) {
 }
 
 DataPlane::State::Posted DataPlane::State::reduce_across_instances(std::uint32_t bucket) {
-  const auto& place = job.buckets[bucket];
+  const auto& place = plan.buckets[bucket];
   auto& state = *buckets[bucket];
-  auto post = operation(gpu::OperationKind::all_reduce, job.buffers[place.buffer].gradient_dtype);
-  post.input = arena.gradients(place.buffer, 0, job.shard(bucket, rank()));
-  post.output = arena.gradients(place.buffer, 0, job.shard(bucket, rank()));
+  auto post = operation(gpu::OperationKind::all_reduce, plan.buffers[place.buffer].gradient_dtype);
+  post.input = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
+  post.output = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
   mark_begin();
   auto status = TRY(groups.outer->post(std::move(post), communication.get()));
   communication->record(state.exchanged.get());
@@ -192,21 +193,21 @@ DataPlane::State::Posted DataPlane::State::reduce_across_instances(std::uint32_t
 }
 
 void DataPlane::State::measure(std::uint32_t bucket) {
-  const auto& place = job.buckets[bucket];
+  const auto& place = plan.buckets[bucket];
   gpu::zero(arena.squares(bucket), update.get());
   // With several instances of the optimizer each part is held several times and must count once.
-  if (rank().value < job.shards()) {
-    auto part = arena.gradients(place.buffer, 0, job.shard(bucket, rank()));
-    gpu::add_squares({part, job.buffers[place.buffer].gradient_dtype}, arena.squares(bucket), update.get());
+  if (rank().value < plan.shards()) {
+    auto part = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
+    gpu::add_squares({part, plan.buffers[place.buffer].gradient_dtype}, arena.squares(bucket), update.get());
   }
   update->record(buckets[bucket]->reduced.get());
 }
 
 DataPlane::State::Posted DataPlane::State::gather_gradients(std::uint32_t bucket) {
-  const auto& place = job.buckets[bucket];
-  auto post = operation(gpu::OperationKind::all_gather, job.buffers[place.buffer].gradient_dtype);
+  const auto& place = plan.buckets[bucket];
+  auto post = operation(gpu::OperationKind::all_gather, plan.buffers[place.buffer].gradient_dtype);
   post.input_counts = shard_sizes(bucket);
-  post.input = arena.gradients(place.buffer, 0, job.shard(bucket, rank()));
+  post.input = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
   post.output = arena.gradients(place.buffer, 0, place.range);
   communication->wait(buckets[bucket]->reduced.get());
   mark_begin();
@@ -216,9 +217,9 @@ DataPlane::State::Posted DataPlane::State::gather_gradients(std::uint32_t bucket
 }
 
 DataPlane::State::Posted DataPlane::State::gather_parameters(std::uint32_t bucket) {
-  const auto& place = job.buckets[bucket];
-  auto post = operation(gpu::OperationKind::all_gather, job.buffers[place.buffer].dtype);
-  post.input = arena.parameters(place.buffer, job.shard(bucket, rank()));
+  const auto& place = plan.buckets[bucket];
+  auto post = operation(gpu::OperationKind::all_gather, plan.buffers[place.buffer].dtype);
+  post.input = arena.parameters(place.buffer, plan.shard(bucket, rank()));
   post.output = arena.parameters(place.buffer, place.range);
   auto& group = groups.inner ? *groups.inner : *groups.all;
   communication->wait(buckets[bucket]->updated.get());
@@ -235,7 +236,7 @@ DataPlane::State::Posted DataPlane::State::reduce_verdict() {
   {
     // The verdict of the step before was read when this one's was asked for, so nothing copies these words.
     std::lock_guard lock(verdict_mutex);
-    write_verdict(verdict.losses, verdict.refuse, verdict.wishes, rank(), job.options.lanes,
+    write_verdict(verdict.losses, verdict.refuse, verdict.wishes, rank(), plan.options.lanes,
                   arena.own_verdict().as<std::int64_t>());
   }
   // Every reduction of the step was launched before, so on "update" every bucket is measured before this.
@@ -260,7 +261,7 @@ void DataPlane::State::complete(const LaunchCollective& work, std::shared_ptr<gp
   communication->notify([this, work, status = std::move(status)] {
     auto now = device.now();
     messages::CollectiveDone done{work.step, work.entry, work.sequence, {}};
-    const auto& entry = job.plan.entries[work.entry];
+    const auto& entry = plan.step.entries[work.entry];
     if (status) {
       auto result = status->result();
       if (result) done.failure = messages::failure_of(*result);
@@ -271,7 +272,7 @@ void DataPlane::State::complete(const LaunchCollective& work, std::shared_ptr<gp
     if (entry.purpose == core::PlanPurpose::verdict && !done.failure.failed) {
       auto words = arena.common_verdict().as<std::int64_t>();
       say(messages::Role::rank_supervisor, 0,
-          messages::VerdictArrived{work.step, read_verdict(words, job.options.lanes, job.world)});
+          messages::VerdictArrived{work.step, read_verdict(words, plan.options.lanes, plan.world)});
     }
     say(messages::Role::conductor, 0, std::move(done));
   });

@@ -4,19 +4,19 @@
 #include <unordered_map>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
-std::string state_key(StateKind kind, OptimizerKind optimizer, const std::string& parameter) {
+std::string state_key(StateKind kind, core::OptimizerKind optimizer, const std::string& parameter) {
   switch (kind) {
     case StateKind::parameter:
       return parameter;
     case StateKind::master:
       return "optimizer.state.fp32_param." + parameter;
     case StateKind::first_moment:
-      return (optimizer == OptimizerKind::sgd ? "optimizer.state.momentum_buffer."
-                                              : "optimizer.state.exp_avg.") +
+      return (optimizer == core::OptimizerKind::sgd ? "optimizer.state.momentum_buffer."
+                                                    : "optimizer.state.exp_avg.") +
              parameter;
     case StateKind::second_moment:
       return "optimizer.state.exp_avg_sq." + parameter;
@@ -26,18 +26,18 @@ std::string state_key(StateKind kind, OptimizerKind optimizer, const std::string
   return parameter;
 }
 
-std::vector<StateKind> state_kinds(const Job& job, std::uint32_t buffer) {
+std::vector<StateKind> state_kinds(const TrainingPlan& plan, std::uint32_t buffer) {
   std::vector<StateKind> kinds{StateKind::parameter};
-  if (job.buffers[buffer].dtype != core::DType::f32) kinds.push_back(StateKind::master);
-  const auto& optimizer = job.options.optimizer;
-  if (optimizer.kind != OptimizerKind::sgd || optimizer.momentum != 0)
+  if (plan.buffers[buffer].dtype != core::DType::f32) kinds.push_back(StateKind::master);
+  const auto& optimizer = plan.options.optimizer;
+  if (optimizer.kind != core::OptimizerKind::sgd || optimizer.momentum != 0)
     kinds.push_back(StateKind::first_moment);
-  if (optimizer.kind != OptimizerKind::sgd) kinds.push_back(StateKind::second_moment);
+  if (optimizer.kind != core::OptimizerKind::sgd) kinds.push_back(StateKind::second_moment);
   return kinds;
 }
 
-core::ElementRange state_range(const Job& job, std::uint32_t bucket, core::Rank rank) {
-  return job.optimizer_is_sharded() ? job.shard(bucket, rank) : job.buckets[bucket].range;
+core::ElementRange state_range(const TrainingPlan& plan, std::uint32_t bucket, core::Rank rank) {
+  return plan.optimizer_is_sharded() ? plan.shard(bucket, rank) : plan.buckets[bucket].range;
 }
 
 std::vector<std::uint32_t> RankState::buckets() const {
@@ -84,7 +84,7 @@ std::vector<core::FlatPart> flat_parts(std::span<const core::ShardedTensor> part
 
 }  // namespace
 
-RankState state_of(const Job& job, core::Rank rank, std::span<const TrainerTensor> tensors) {
+RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const TrainerTensor> tensors) {
   StateBuilder builder;
   for (std::uint32_t t = 0; t < tensors.size(); ++t) {
     const auto parts = core::stacked_parts(tensors[t].tensor, tensors[t].stacking);
@@ -95,21 +95,21 @@ RankState state_of(const Job& job, core::Rank rank, std::span<const TrainerTenso
       flat.push_back({part, start});
       start += core::elements_of(part.local_shape);
     }
-    builder.add(flat, {StateKind::trainer, static_cast<std::uint32_t>(job.buckets.size()), t, 0});
+    builder.add(flat, {StateKind::trainer, static_cast<std::uint32_t>(plan.buckets.size()), t, 0});
   }
-  for (auto bucket = static_cast<std::uint32_t>(job.buckets.size()); bucket-- > 0;) {
-    const auto& place = job.buckets[bucket];
-    const auto held = state_range(job, bucket, rank);
+  for (auto bucket = static_cast<std::uint32_t>(plan.buckets.size()); bucket-- > 0;) {
+    const auto& place = plan.buckets[bucket];
+    const auto held = state_range(plan, bucket, rank);
     for (auto parameter : place.parameters) {
-      const auto& whole = job.parameters[parameter].range;
+      const auto& whole = plan.parameters[parameter].range;
       const core::ElementRange part{std::max(whole.start, held.start), std::min(whole.end, held.end)};
       if (part.size() <= 0) continue;
-      const auto& spec = job.specs[parameter];
+      const auto& spec = plan.specs[parameter];
       const auto parts = spec.stored_parts();
       const core::ElementRange range{part.start - whole.start, part.end - whole.start};
-      for (auto kind : state_kinds(job, place.buffer)) {
+      for (auto kind : state_kinds(plan, place.buffer)) {
         const auto dtype = kind == StateKind::parameter ? spec.dtype : core::DType::f32;
-        const auto prefix = state_key(kind, job.options.optimizer.kind, "");
+        const auto prefix = state_key(kind, plan.options.optimizer.kind, "");
         builder.add(flat_parts(*parts, range, prefix, dtype),
                     {kind, bucket, parameter, part.start - held.start});
       }
@@ -118,8 +118,8 @@ RankState state_of(const Job& job, core::Rank rank, std::span<const TrainerTenso
   return builder.take();
 }
 
-core::Result<void> check_tensors(const Job& job, std::span<const TrainerTensor> tensors) {
-  auto taken = state_keys(job);
+core::Result<void> check_tensors(const TrainingPlan& plan, std::span<const TrainerTensor> tensors) {
+  auto taken = state_keys(plan);
   for (const auto& own : tensors) {
     const auto parts = TRY(core::stacked_parts(own.tensor, own.stacking));
     if (static_cast<std::int64_t>(own.memory.bytes) != own.tensor.bytes()) {
@@ -138,12 +138,12 @@ core::Result<void> check_tensors(const Job& job, std::span<const TrainerTensor> 
   return {};
 }
 
-core::KeySet state_keys(const Job& job) {
+core::KeySet state_keys(const TrainingPlan& plan) {
   core::KeySet keys;
-  for (std::size_t p = 0; p < job.specs.size(); ++p) {
-    const auto parts = job.specs[p].stored_parts();
-    for (auto kind : state_kinds(job, job.parameters[p].buffer)) {
-      for (const auto& part : *parts) keys.insert(state_key(kind, job.options.optimizer.kind, part.key));
+  for (std::size_t p = 0; p < plan.specs.size(); ++p) {
+    const auto parts = plan.specs[p].stored_parts();
+    for (auto kind : state_kinds(plan, plan.parameters[p].buffer)) {
+      for (const auto& part : *parts) keys.insert(state_key(kind, plan.options.optimizer.kind, part.key));
     }
   }
   return keys;

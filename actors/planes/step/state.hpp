@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "actors/planes/step/job.hpp"
+#include "actors/planes/step/trainer_tensor.hpp"
+#include "actors/planes/step/training_plan.hpp"
 #include "core/boxes/sharded_tensor.hpp"
+#include "core/boxes/stacking.hpp"
 #include "core/checkpoint/save_plan.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
-#include "core/state/stacked_tensor.hpp"
 #include "core/state/strictness.hpp"
 #include "gpu/buffer.hpp"
 
@@ -25,24 +26,16 @@ enum class StateKind : std::uint8_t {
   trainer,  ///< no parameter's: a tensor of the trainer's own
 };
 
-/// A tensor of the trainer's own that is saved and restored beside the parameters: a router's bias, an
-/// average of weights, the state of random numbers.
-struct TrainerTensor {
-  core::ShardedTensor tensor;   ///< this rank's part, and its place in the whole
-  gpu::BufferView memory;       ///< row-major; the trainer's, which keeps it as long as the session
-  core::StackingRule stacking;  ///< how it is stored; empty: as it is
-};
-
 /// The key of a stored tensor of a parameter: "<name>", "optimizer.state.fp32_param.<name>",
 /// "optimizer.state.exp_avg.<name>", "optimizer.state.exp_avg_sq.<name>",
 /// "optimizer.state.momentum_buffer.<name>".
-std::string state_key(StateKind kind, OptimizerKind optimizer, const std::string& parameter);
+std::string state_key(StateKind kind, core::OptimizerKind optimizer, const std::string& parameter);
 
 /// What the job keeps of the parameters of a buffer.
-std::vector<StateKind> state_kinds(const Job& job, std::uint32_t buffer);
+std::vector<StateKind> state_kinds(const TrainingPlan& plan, std::uint32_t buffer);
 
 /// The stretch of a bucket, as a range of its buffer, whose optimizer state this rank holds.
-core::ElementRange state_range(const Job& job, std::uint32_t bucket, core::Rank rank);
+core::ElementRange state_range(const TrainingPlan& plan, std::uint32_t bucket, core::Rank rank);
 
 /// Where a piece of a stored tensor is in a rank's memory.
 struct StatePiece {
@@ -64,14 +57,14 @@ struct RankState {
   std::vector<std::uint32_t> buckets() const;
 };
 
-/// The job is as plan_job() made it, and the tensors can be stored (check_tensors()).
-RankState state_of(const Job& job, core::Rank rank, std::span<const TrainerTensor> tensors = {});
+/// The job is as plan_training() made it, and the tensors can be stored (check_tensors()).
+RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const TrainerTensor> tensors = {});
 
 /// Errc::invalid_argument names a tensor whose memory has another size, that its rule does not fit, or whose
 /// key is that of a parameter or its optimizer's state.
-core::Result<void> check_tensors(const Job& job, std::span<const TrainerTensor> tensors);
+core::Result<void> check_tensors(const TrainingPlan& plan, std::span<const TrainerTensor> tensors);
 
 /// All keys that a save of the job's parameters and their optimizer's state has.
-core::KeySet state_keys(const Job& job);
+core::KeySet state_keys(const TrainingPlan& plan);
 
 }  // namespace troupe::actors

@@ -9,35 +9,35 @@
 
 namespace troupe::actors {
 
-DataPlane::State::State(gpu::Device& on, const Job& planned, Options given)
+DataPlane::State::State(gpu::Device& on, const TrainingPlan& planned, Options given)
     : device(on),
-      job(planned),
+      plan(planned),
       options(std::move(given)),
       finishing(core::finishing_program(planned.lanes)) {}
 
 int DataPlane::State::slot_of(core::Lane lane) const {
-  return is_ordered() ? core::lane_slot(lane, held(), job.options.lanes) : 0;
+  return is_ordered() ? core::lane_slot(lane, held(), plan.options.lanes) : 0;
 }
 
 int DataPlane::State::reduced_slots() const {
-  return is_ordered() ? static_cast<int>(core::subtree_roots(held(), job.options.lanes).size()) : 1;
+  return is_ordered() ? static_cast<int>(core::subtree_roots(held(), plan.options.lanes).size()) : 1;
 }
 
 float DataPlane::State::scale() const {
-  if (!job.options.average) return 1.0F;
-  return 1.0F / static_cast<float>(job.options.lanes * job.options.microbatches);
+  if (!plan.options.average) return 1.0F;
+  return 1.0F / static_cast<float>(plan.options.lanes * plan.options.microbatches);
 }
 
 void DataPlane::State::adopt(std::uint32_t bucket) {
-  adopt(bucket, state_range(job, bucket, rank()));
+  adopt(bucket, state_range(plan, bucket, rank()));
 }
 
 void DataPlane::State::adopt(std::uint32_t bucket, core::ElementRange part) {
   if (!arena.has_own_master(bucket)) return;
-  const auto buffer = job.buckets[bucket].buffer;
-  const auto first = static_cast<std::size_t>(part.start - state_range(job, bucket, rank()).start);
+  const auto buffer = plan.buckets[bucket].buffer;
+  const auto first = static_cast<std::size_t>(part.start - state_range(plan, bucket, rank()).start);
   const gpu::Elements master{arena.master(bucket), core::DType::f32};
-  gpu::cast({arena.parameters(buffer, part), job.buffers[buffer].dtype},
+  gpu::cast({arena.parameters(buffer, part), plan.buffers[buffer].dtype},
             master.part(first, static_cast<std::size_t>(part.size())), update.get());
 }
 
@@ -49,23 +49,23 @@ struct DataPlane::State::Segment {
 };
 
 std::vector<DataPlane::State::Segment> DataPlane::State::segments(std::uint32_t bucket) const {
-  const auto& place = job.buckets[bucket];
-  auto range = job.optimizer_is_sharded() ? job.shard(bucket, rank()) : place.range;
+  const auto& place = plan.buckets[bucket];
+  auto range = plan.optimizer_is_sharded() ? plan.shard(bucket, rank()) : place.range;
   std::vector<Segment> found;
   for (auto parameter : place.parameters) {
-    const auto& whole = job.parameters[parameter].range;
+    const auto& whole = plan.parameters[parameter].range;
     core::ElementRange part{std::max(whole.start, range.start), std::min(whole.end, range.end)};
     if (part.size() <= 0) continue;
-    found.push_back({part, part.start - range.start, job.specs[parameter].weight_decay});
+    found.push_back({part, part.start - range.start, plan.specs[parameter].weight_decay});
   }
   return found;
 }
 
 void DataPlane::State::step_segment(std::uint32_t bucket, const Segment& segment, const StepShard& work,
                                     std::int64_t step) {
-  const auto& place = job.buckets[bucket];
-  const auto& buffer = job.buffers[place.buffer];
-  const auto& settings = job.options.optimizer;
+  const auto& place = plan.buckets[bucket];
+  const auto& buffer = plan.buffers[place.buffer];
+  const auto& settings = plan.options.optimizer;
   auto part = [&](gpu::BufferView whole) {
     return whole.bytes == 0
                ? whole
@@ -81,7 +81,7 @@ void DataPlane::State::step_segment(std::uint32_t bucket, const Segment& segment
   }
   double weight_decay = segment.weight_decay ? settings.weight_decay : 0;
   auto first = part(arena.first_moment(bucket));
-  if (settings.kind == OptimizerKind::sgd) {
+  if (settings.kind == core::OptimizerKind::sgd) {
     gpu::sgd_step({work.learning_rate, settings.momentum, weight_decay, false}, parameter, first,
                   update.get());
     return;
@@ -92,13 +92,13 @@ void DataPlane::State::step_segment(std::uint32_t bucket, const Segment& segment
   adam.beta2 = settings.beta2;
   adam.epsilon = settings.epsilon;
   adam.weight_decay = weight_decay;
-  adam.decoupled_weight_decay = settings.kind == OptimizerKind::adamw;
+  adam.decoupled_weight_decay = settings.kind == core::OptimizerKind::adamw;
   gpu::adam_step(adam, step, parameter, {first, part(arena.second_moment(bucket))}, update.get());
 }
 
 void DataPlane::State::step_shard(const StepShard& work) {
   auto& state = *buckets[work.bucket];
-  const auto& place = job.buckets[work.bucket];
+  const auto& place = plan.buckets[work.bucket];
   update->wait(state.exchanged.get());
   if (compute) update->wait(read.get());
   // ParameterShards enqueue at the same time, so that the tasks of two buckets may take turns.

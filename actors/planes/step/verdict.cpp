@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::actors {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -23,7 +23,7 @@ class SimulatedWires::Handle final : public Network {
   }
 
   core::Rank rank() const override { return rank_; }
-  core::WorldSize world() const override { return wires_.options_.world; }
+  core::WorldSize world_size() const override { return wires_.options_.world; }
   core::Result<void> send(core::Rank to, std::span<const std::byte> message) override {
     // The dead may go on talking until the simulator has cleared them away.
     if (!is_alive()) return core::fail(core::Errc::aborted, "rank {} is dead", rank_.value);

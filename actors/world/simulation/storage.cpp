@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/errors.hpp"
+
 namespace troupe::actors {
 
 using core::Errc;

@@ -15,6 +15,8 @@
 #include <system_error>
 #include <utility>
 
+#include "core/errors.hpp"
+
 namespace troupe::actors {
 namespace {
 

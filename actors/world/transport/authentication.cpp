@@ -2,7 +2,7 @@
 
 #include <sodium.h>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 namespace {

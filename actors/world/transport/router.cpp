@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 namespace {

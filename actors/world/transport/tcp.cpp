@@ -20,7 +20,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -400,7 +400,7 @@ core::Result<std::unique_ptr<TcpNetwork>> TcpNetwork::open(TcpOptions options, N
 core::Rank TcpNetwork::rank() const {
   return shell_->options().router.self;
 }
-core::WorldSize TcpNetwork::world() const {
+core::WorldSize TcpNetwork::world_size() const {
   return shell_->options().router.world;
 }
 core::Result<void> TcpNetwork::send(core::Rank to, std::span<const std::byte> message) {

@@ -35,7 +35,7 @@ class TcpNetwork final : public Network {
   ~TcpNetwork() override;
 
   core::Rank rank() const override;
-  core::WorldSize world() const override;
+  core::WorldSize world_size() const override;
   core::Result<void> send(core::Rank to, std::span<const std::byte> message) override;
   /// Not from the handler.
   core::Result<void> close() override;

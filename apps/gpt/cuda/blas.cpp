@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 

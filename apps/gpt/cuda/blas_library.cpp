@@ -6,6 +6,8 @@
 #include <string>
 #include <type_traits>
 
+#include "core/errors.hpp"
+
 namespace troupe::apps::gpt {
 
 core::Result<BlasLibrary> load_blas_library() {

@@ -1,6 +1,7 @@
 #include "apps/gpt/cuda/cuda_block.hpp"
 
 #include "apps/gpt/cuda/kernels.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 

@@ -10,8 +10,8 @@
 #include "apps/gpt/cuda/kernels.hpp"
 #include "apps/gpt/cuda/token_upload.hpp"
 #include "apps/gpt/layers/rotary.hpp"
-#include "core/check.hpp"
 #include "core/disregard.hpp"
+#include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::apps::gpt {

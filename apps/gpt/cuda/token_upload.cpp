@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::apps::gpt {

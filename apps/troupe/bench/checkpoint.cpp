@@ -18,6 +18,7 @@
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
 #include "apps/troupe/bench/page_cache.hpp"
+#include "core/errors.hpp"
 #include "gpu/host/host_device.hpp"
 
 namespace troupe::apps {
@@ -125,7 +126,7 @@ struct Job {
     options.checkpoint.staging_bytes = bench.staging_bytes;
     options.checkpoint.chunk_bytes = std::min(options.checkpoint.chunk_bytes, bench.staging_bytes);
     options.checkpoint.retention.keep_last = 1;
-    std::vector<actors::ParameterSpec> parameters;
+    std::vector<core::ParameterSpec> parameters;
     for (int layer = 0; layer < kLayers; ++layer)
       parameters.push_back({fmt::format("layer{}", layer), {elements}});
     Job job;

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-#include "core/result.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "apps/troupe/bench/children.hpp"
+#include "core/errors.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/rendezvous_file.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"

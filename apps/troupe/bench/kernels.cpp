@@ -11,6 +11,7 @@
 
 #include "apps/command_line/command_line.hpp"
 #include "apps/command_line/options.hpp"
+#include "core/errors.hpp"
 #include "core/exact_sum.hpp"
 #include "core/plan/lanes.hpp"
 #include "gpu/devices.hpp"

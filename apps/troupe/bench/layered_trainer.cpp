@@ -8,6 +8,8 @@
 #include <chrono>
 #include <thread>
 
+#include "core/errors.hpp"
+
 namespace troupe::apps {
 
 using core::Result;
@@ -17,15 +19,15 @@ Result<actors::StepOutcome> LayeredTrainer::step() {
   TRY(session_.begin_lane(session_.lanes()[0]));
   auto layers = static_cast<std::uint32_t>(layers_);
   for (std::uint32_t layer = 0; layer < layers; ++layer) {
-    TRY(session_.before_use(layer));
+    TRY(session_.before_use({layer}));
     compute(1);
   }
   for (std::uint32_t layer = layers; layer-- > 0;) {
     compute(2);
-    session_.gradient(layer)[0] += 1;
-    session_.gradient_ready(layer);
+    TRY(session_.gradient({layer}))[0] += 1;
+    TRY(session_.gradient_ready({layer}));
   }
-  session_.end_lane(0);
+  TRY(session_.end_lane(0));
   return session_.finish_step();
 }
 

@@ -14,6 +14,7 @@
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
 #include "apps/troupe/bench/page_cache.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 
@@ -44,7 +45,7 @@ Result<double> run_rank(const Job& job, const actors::JobEnvironment& environmen
   options.training.strategy = job.strategy;
   options.training.bucket_elements = job.layer_elements;
   options.checkpoint.load.mode = job.mode;
-  std::vector<actors::ParameterSpec> parameters;
+  std::vector<core::ParameterSpec> parameters;
   for (int layer = 0; layer < kLayers; ++layer)
     parameters.push_back({fmt::format("layer{}", layer), {job.layer_elements}});
   auto session = TRY(actors::Session::join(*world, options, std::move(parameters)));

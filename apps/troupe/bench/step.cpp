@@ -13,6 +13,7 @@
 #include "actors/shell/process_world.hpp"
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 
@@ -39,7 +40,7 @@ Result<StepTime> run_rank(const StepBench& bench, bool overlap, actors::JobEnvir
   options.training.strategy = bench.strategy;
   options.training.overlap = overlap;
   options.training.bucket_elements = bench.bucket_elements;
-  std::vector<actors::ParameterSpec> parameters;
+  std::vector<core::ParameterSpec> parameters;
   for (int layer = 0; layer < bench.layers; ++layer) {
     parameters.push_back({fmt::format("layer{}", layer), {bench.layer_elements}});
   }

@@ -14,6 +14,7 @@
 #include "apps/troupe/checkpoint/show.hpp"
 #include "apps/troupe/checkpoint/source.hpp"
 #include "apps/troupe/checkpoint/verify.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -16,6 +16,7 @@
 #include "apps/troupe/checkpoint/rewrite.hpp"
 #include "apps/troupe/checkpoint/source.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

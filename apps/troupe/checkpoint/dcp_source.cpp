@@ -14,6 +14,7 @@
 #include "apps/troupe/checkpoint/mapped_file.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
+#include "core/errors.hpp"
 #include "core/interop/dcp_metadata.hpp"
 #include "core/interop/plain_data.hpp"
 

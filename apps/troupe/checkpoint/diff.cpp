@@ -12,6 +12,8 @@
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/convert.hpp"
+#include "core/errors.hpp"
+#include "core/values/tree.hpp"
 #include "core/values/value.hpp"
 
 namespace troupe::apps {

@@ -8,6 +8,7 @@
 #include "apps/troupe/checkpoint/file_writer.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/staged_directory.hpp"
+#include "core/errors.hpp"
 #include "core/interop/crc32.hpp"
 #include "core/interop/dcp_metadata.hpp"
 #include "core/interop/plain_data.hpp"

@@ -9,6 +9,7 @@
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/staged_directory.hpp"
 #include "core/checkpoint/safetensors.hpp"
+#include "core/errors.hpp"
 #include "core/interop/huggingface.hpp"
 
 namespace troupe::apps {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -5,6 +5,7 @@
 #include "apps/troupe/checkpoint/dcp_source.hpp"
 #include "apps/troupe/checkpoint/safetensors_source.hpp"
 #include "apps/troupe/checkpoint/source.hpp"
+#include "core/errors.hpp"
 #include "core/interop/dcp_metadata.hpp"
 
 namespace troupe::apps {

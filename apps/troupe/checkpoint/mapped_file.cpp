@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "core/errors.hpp"
+
 namespace troupe::apps {
 
 core::Result<MappedFile> MappedFile::open(const actors::PosixStorage& storage, const std::string& name) {

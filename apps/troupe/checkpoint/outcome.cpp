@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <exception>
 
+#include "core/errors.hpp"
+
 namespace troupe::apps {
 
 namespace {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/world/storage/posix.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

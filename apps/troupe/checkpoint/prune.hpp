@@ -9,7 +9,7 @@ namespace troupe::apps {
 
 struct PruneArguments {
   std::string directory;
-  actors::Retention retention;
+  core::Retention retention;
   bool dry_run = false;
   bool json = false;
 };

@@ -17,7 +17,9 @@
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "core/checkpoint/save_plan.hpp"
 #include "core/disregard.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/layout/buffer_layout.hpp"
 
 namespace troupe::apps {
 

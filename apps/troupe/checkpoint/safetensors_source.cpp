@@ -9,6 +9,7 @@
 
 #include "actors/world/storage/posix.hpp"
 #include "core/checkpoint/safetensors.hpp"
+#include "core/errors.hpp"
 #include "core/interop/huggingface.hpp"
 
 namespace troupe::apps {

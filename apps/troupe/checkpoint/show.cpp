@@ -12,6 +12,7 @@
 
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/checkpoint/values_text.hpp"
+#include "core/errors.hpp"
 #include "core/interop/dcp_metadata.hpp"
 
 namespace troupe::apps {

@@ -11,6 +11,7 @@
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/storage/posix.hpp"
 #include "core/disregard.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -13,6 +13,7 @@
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "actors/world/storage/posix.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -7,6 +7,7 @@
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
 #include "apps/troupe/checkpoint/safetensors_source.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -11,6 +11,7 @@
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/sealed_text.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/values/json_text.hpp"
 

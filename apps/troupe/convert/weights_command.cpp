@@ -11,6 +11,7 @@
 
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
+#include "core/errors.hpp"
 #include "core/interop/huggingface.hpp"
 #include "core/models/weight_map.hpp"
 

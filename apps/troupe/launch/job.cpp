@@ -24,6 +24,7 @@
 #include "actors/world/process.hpp"
 #include "actors/world/transport/authentication.hpp"
 #include "apps/troupe/host_facts.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

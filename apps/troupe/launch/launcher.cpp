@@ -25,6 +25,7 @@
 #include "apps/troupe/launch/rank_log.hpp"
 #include "apps/troupe/launch/report.hpp"
 #include "apps/troupe/launch/terminal.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -12,6 +12,7 @@
 
 #include "apps/command_line/command_line.hpp"
 #include "apps/command_line/options.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "core/errors.hpp"
 #include "core/layout/row_layout.hpp"
 
 namespace troupe::apps {

@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "core/errors.hpp"
+
 namespace troupe::apps {
 
 namespace {

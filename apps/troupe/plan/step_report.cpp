@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/planes/step/verdict.hpp"
+#include "core/errors.hpp"
 #include "core/layout/buffers.hpp"
 
 namespace troupe::apps {

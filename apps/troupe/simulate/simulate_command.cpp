@@ -15,6 +15,7 @@
 #include "actors/simulation/tiny_trainer.hpp"
 #include "apps/command_line/command_line.hpp"
 #include "apps/command_line/options.hpp"
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::apps {

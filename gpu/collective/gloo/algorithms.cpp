@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/reduce.hpp"
 

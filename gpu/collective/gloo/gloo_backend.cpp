@@ -3,6 +3,7 @@
 #include <csignal>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/collective/blocking_group.hpp"
 #include "gpu/collective/gloo/algorithms.hpp"
 #include "gpu/collective/gloo/mesh.hpp"

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/secret.hpp"
 

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "gpu/collective/gloo/introduction.hpp"
 #include "gpu/collective/operations.hpp"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/errors.hpp"
 #include "gpu/collective/operations.hpp"
 
 namespace troupe::gpu {

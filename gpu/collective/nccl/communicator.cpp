@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/collective/nccl/poll.hpp"
 
 namespace troupe::gpu {

@@ -1,5 +1,7 @@
 #include "gpu/collective/nccl/disposal.hpp"
 
+#include <fmt/format.h>
+
 #include <unistd.h>
 
 #include <chrono>

@@ -1,5 +1,7 @@
 #include "gpu/collective/nccl/errors.hpp"
 
+#include <fmt/format.h>
+
 namespace troupe::gpu {
 namespace {
 

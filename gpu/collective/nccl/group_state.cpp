@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/profiler.hpp"
 #include "gpu/collective/operations.hpp"

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/collective/nccl/environment.hpp"
 
 namespace troupe::gpu {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/disregard.hpp"
+#include "core/errors.hpp"
 #include "gpu/collective/nccl/errors.hpp"
 #include "gpu/kernels.hpp"
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/collective/nccl/communicator.hpp"
 #include "gpu/collective/nccl/nccl_group.hpp"
 #include "gpu/collective/operations.hpp"

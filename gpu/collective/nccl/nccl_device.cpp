@@ -1,5 +1,7 @@
 #include "gpu/collective/nccl/nccl_device.hpp"
 
+#include <fmt/format.h>
+
 namespace troupe::gpu {
 
 /// Has the watch notice communicators whose abort does not come back.

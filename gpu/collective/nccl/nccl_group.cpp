@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/collective/nccl/group_state.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/kernels.hpp"

@@ -3,6 +3,7 @@
 #include <utility>
 
 #ifdef TROUPE_HAS_CUDA
+#include "core/errors.hpp"
 #include "gpu/collective/nccl/cuda/cuda_port.hpp"
 #include "gpu/collective/nccl/nccl_backend.hpp"
 #endif

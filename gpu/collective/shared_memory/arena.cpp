@@ -1,5 +1,7 @@
 #include "gpu/collective/shared_memory/arena.hpp"
 
+#include <fmt/format.h>
+
 #include <unistd.h>
 
 #include <algorithm>

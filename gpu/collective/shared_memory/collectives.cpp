@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "gpu/collective/reduce.hpp"
 #include "gpu/collective/shared_memory/signature.hpp"
 

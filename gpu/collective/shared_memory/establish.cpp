@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/shared_memory/arena.hpp"
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/errors.hpp"
 #include "gpu/collective/shared_memory/collectives.hpp"
 #include "gpu/collective/shared_memory/signature.hpp"
 

@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "core/errors.hpp"
+
 namespace troupe::gpu {
 
 core::Result<ProcessIdentity> identify(std::int64_t pid) {

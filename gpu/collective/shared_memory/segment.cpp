@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/errors.hpp"
 #include "gpu/collective/descriptor.hpp"
 #include "gpu/collective/secret.hpp"
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/errors.hpp"
 #include "gpu/collective/blocking_group.hpp"
 #include "gpu/collective/shared_memory/collectives.hpp"
 

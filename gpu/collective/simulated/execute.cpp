@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/reduce.hpp"
 

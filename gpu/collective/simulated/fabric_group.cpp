@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/simulated/execute.hpp"
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/float_formats.hpp"
 #include "gpu/host/kernels/arithmetic.hpp"
 

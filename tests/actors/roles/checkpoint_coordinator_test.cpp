@@ -121,7 +121,7 @@ TEST(CheckpointCoordinator, ARankThatComesTooLateHearsTheSameEnd) {
 }
 
 TEST_P(CheckpointCoordinatorIn, AnotherSaveIsRefusedWhileOneIsUnderWay) {
-  Coordinator refusing(config_of(2, WhenBusy::refuse));
+  Coordinator refusing(config_of(2, core::WhenBusy::refuse));
   refusing.drive_to(GetParam());
 
   auto first = refusing.say(announced(1, 2, half(1)));

@@ -40,7 +40,7 @@ inline messages::StructurePart whole(const core::SaveStructure& structure) {
   return {hash_of(structure), 0, 1, core::to_text(structure)};
 }
 
-inline CheckpointCoordinatorConfig config_of(int ranks, WhenBusy when_busy = WhenBusy::queue) {
+inline CheckpointCoordinatorConfig config_of(int ranks, core::WhenBusy when_busy = core::WhenBusy::queue) {
   return {{ranks}, std::chrono::seconds(90), when_busy, 17};
 }
 

@@ -120,7 +120,7 @@ TEST(GradientBucket, NamesAParameterThatGaveNoGradient) {
 
 TEST(GradientBucket, TakesAMissingGradientForZerosWhenThatIsDeclared) {
   auto config = two_parameters();
-  config.unused = UnusedParameters::zeros;
+  config.unused = core::UnusedParameters::zeros;
   GradientBucketMachine machine(config);
   MachineProbe probe(machine);
   learn(probe);
@@ -184,7 +184,7 @@ TEST(GradientBucket, SaysReducedOnlyAfterAllItsCollectivesAreDone) {
 
 TEST(GradientBucket, PreparesNothingBeforeTheUpdateOfTheStepBeforeHasClearedItsGradients) {
   auto config = two_parameters();
-  config.unused = UnusedParameters::zeros;
+  config.unused = core::UnusedParameters::zeros;
   config.lanes = {Lane{0}, Lane{1}};
   GradientBucketMachine machine(config);
   MachineProbe probe(machine);

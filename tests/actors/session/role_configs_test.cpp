@@ -7,18 +7,18 @@
 namespace troupe::actors {
 namespace {
 
-Job job_of(core::Strategy strategy, core::Numerics numerics, int ranks, int instances = 1) {
-  TrainingOptions options;
+TrainingPlan job_of(core::Strategy strategy, core::Numerics numerics, int ranks, int instances = 1) {
+  core::TrainingOptions options;
   options.strategy = strategy;
   options.numerics = numerics;
   options.lanes = 8;
   options.optimizer_instances = instances;
   options.bucket_elements = 100;
-  return plan_job({{"a", {90}}, {"b", {90}}, {"c", {90}}}, options, {ranks}).value();
+  return plan_training({{"a", {90}}, {"b", {90}}, {"c", {90}}}, options, {ranks}).value();
 }
 
-std::vector<Job> all_jobs() {
-  std::vector<Job> jobs;
+std::vector<TrainingPlan> all_jobs() {
+  std::vector<TrainingPlan> jobs;
   for (auto numerics : {core::Numerics::fast, core::Numerics::ordered}) {
     for (int ranks : {1, 3, 4}) {
       jobs.push_back(job_of(core::Strategy::ddp, numerics, ranks));
@@ -30,32 +30,32 @@ std::vector<Job> all_jobs() {
 }
 
 TEST(RoleConfigs, EveryEntryOfThePlanHasExactlyTheOwnerThatTheConductorAnswers) {
-  for (const auto& job : all_jobs()) {
-    auto conductor = conductor_config(job, {0}, std::chrono::seconds(1));
-    ASSERT_EQ(conductor.entries.size(), job.plan.entries.size());
-    std::set<std::uint32_t> owned = {supervisor_config(job, {0}, {}).verdict_entry};
-    for (std::uint32_t bucket = 0; bucket < job.buckets.size(); ++bucket) {
-      for (auto entry : bucket_config(job, {0}, bucket).entries) {
+  for (const auto& plan : all_jobs()) {
+    auto conductor = conductor_config(plan, {0}, std::chrono::seconds(1));
+    ASSERT_EQ(conductor.entries.size(), plan.step.entries.size());
+    std::set<std::uint32_t> owned = {supervisor_config(plan, {0}, {}).verdict_entry};
+    for (std::uint32_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      for (auto entry : bucket_config(plan, {0}, bucket).entries) {
         EXPECT_TRUE(owned.insert(entry).second);
         EXPECT_EQ(conductor.entries[entry].owner,
                   (messages::Address{{0}, messages::Role::gradient_bucket, bucket}));
         EXPECT_FALSE(conductor.entries[entry].only_if_committed);
       }
-      if (auto gather = shard_config(job, {0}, bucket).gather_entry) {
+      if (auto gather = shard_config(plan, {0}, bucket).gather_entry) {
         EXPECT_TRUE(owned.insert(*gather).second);
         EXPECT_EQ(conductor.entries[*gather].owner,
                   (messages::Address{{0}, messages::Role::parameter_shard, bucket}));
         EXPECT_TRUE(conductor.entries[*gather].only_if_committed);
       }
     }
-    EXPECT_EQ(owned.size(), job.plan.entries.size()) << "somebody declares each entry ready";
+    EXPECT_EQ(owned.size(), plan.step.entries.size()) << "somebody declares each entry ready";
   }
 }
 
 TEST(RoleConfigs, AllRanksOfAJobJoinWithTheSamePlan) {
-  for (const auto& job : all_jobs()) {
-    auto first = supervisor_config(job, {0}, {});
-    auto last = supervisor_config(job, {job.world.value - 1}, {});
+  for (const auto& plan : all_jobs()) {
+    auto first = supervisor_config(plan, {0}, {});
+    auto last = supervisor_config(plan, {plan.world.value - 1}, {});
 
     EXPECT_EQ(first.plan_hash, last.plan_hash);
     EXPECT_EQ(first.plan_lines, last.plan_lines);
@@ -64,10 +64,10 @@ TEST(RoleConfigs, AllRanksOfAJobJoinWithTheSamePlan) {
 }
 
 TEST(RoleConfigs, ABucketKnowsTheLanesItsRankPlays) {
-  auto job = job_of(core::Strategy::zero1, core::Numerics::ordered, 3);
+  auto plan = job_of(core::Strategy::zero1, core::Numerics::ordered, 3);
 
-  EXPECT_EQ(bucket_config(job, {0}, 0).lanes, (std::vector<core::Lane>{{0}, {1}, {2}}));
-  EXPECT_EQ(bucket_config(job, {2}, 0).lanes, (std::vector<core::Lane>{{6}, {7}}));
+  EXPECT_EQ(bucket_config(plan, {0}, 0).lanes, (std::vector<core::Lane>{{0}, {1}, {2}}));
+  EXPECT_EQ(bucket_config(plan, {2}, 0).lanes, (std::vector<core::Lane>{{6}, {7}}));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "actors/shell/caf_seam.hpp"
 #include "actors/shell/caf_stage.hpp"
+#include "actors/shell/subscribers.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -42,7 +43,7 @@ class Relay final : public Machine {
 
 struct Load {
   std::atomic<int> living{0};  ///< relays
-  std::atomic<int> heard{0};   ///< envelopes that came to the subscriber
+  std::atomic<int> heard{0};   ///< events that came to the subscriber
 };
 
 Address part(int index) {
@@ -51,7 +52,7 @@ Address part(int index) {
 }
 
 caf::behavior count_envelopes(caf::event_based_actor*, std::atomic<int>* heard) {
-  return {[heard](const messages::Envelope&) { heard->fetch_add(1); }};
+  return {[heard](const RankEvent&) { heard->fetch_add(1); }};
 }
 
 /// A stage whose parts post to each other, and to a subscriber, as fast as they can.

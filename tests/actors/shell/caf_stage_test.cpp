@@ -7,6 +7,8 @@
 #include <caf/scheduler/test_coordinator.hpp>
 
 #include "actors/shell/caf_seam.hpp"
+#include "actors/shell/subscribers.hpp"
+#include "core/errors.hpp"
 #include "tests/actors/shell/script_machine.hpp"
 
 namespace troupe::actors {
@@ -155,28 +157,36 @@ TEST_F(CafStageTest, DropsMessagesOfAnotherEpoch) {
   EXPECT_EQ(conductor.heard, (std::vector<std::string>{"StepDecided"}));
 }
 
-TEST_F(CafStageTest, TellsASubscriberEachAnnouncementOnce) {
-  std::vector<std::string> heard;
+TEST_F(CafStageTest, TellsASubscriberEachEventOnce) {
+  std::vector<RankEvent> heard;
   // With an argument: of none, CAF dereferences a null pointer, which the library's assertions do not let
   // pass.
-  const auto listen = [](caf::event_based_actor*, std::vector<std::string>* names) -> caf::behavior {
-    return {[names](const messages::Envelope& envelope) {
-      names->emplace_back(messages::name_of(envelope.body));
-    }};
+  const auto listen = [](caf::event_based_actor*, std::vector<RankEvent>* events) -> caf::behavior {
+    return {[events](const RankEvent& event) { events->push_back(event); }};
   };
   stage->subscribe(stage->system().spawn(listen, &heard));
   start();
 
   post(kTrainer, messages::Welcome{});
-  post(kSupervisor, messages::BucketReduced{});
-  for (auto to : {kConductor, kTrainer}) post(to, messages::StepDecided{});
-  post(kTrainer, messages::StepCommitted{});
+  post(kSupervisor, messages::BucketReduced{.step = {4}, .bucket = 7});
+  for (auto to : {kConductor, kTrainer}) post(to, messages::StepDecided{.step = {4}, .reason = "NaN"});
+  post(kTrainer, messages::StepCommitted{.step = {5}});
   post(kTrainer, messages::Published{});
-  post(kTrainer, messages::StepFailed{});
+  post(kTrainer, messages::StepFailed{.step = {6}, .failure = {true, core::Errc::timeout, "rank 3 is late"}});
   scheduler().run();
 
-  EXPECT_EQ(heard, (std::vector<std::string>{"Welcome", "BucketReduced", "StepDecided", "StepCommitted",
-                                             "StepFailed"}));
+  using Kind = RankEvent::Kind;
+  ASSERT_EQ(heard.size(), 5u);
+  EXPECT_EQ(heard[0].kind, Kind::joined);
+  EXPECT_EQ(heard[1].kind, Kind::bucket_reduced);
+  EXPECT_EQ(heard[1].bucket, core::BucketIndex{7});
+  EXPECT_EQ(heard[2].kind, Kind::step_decided);
+  EXPECT_FALSE(heard[2].committed);
+  EXPECT_EQ(heard[2].reason, "NaN");
+  EXPECT_EQ(heard[3].kind, Kind::step_committed);
+  EXPECT_EQ(heard[3].step, core::Step{5});
+  EXPECT_EQ(heard[4].kind, Kind::failed);
+  EXPECT_EQ(heard[4].reason, "rank 3 is late");
 }
 
 TEST_F(CafStageTest, NamesActorsThatDoNotAnswerAQuestion) {

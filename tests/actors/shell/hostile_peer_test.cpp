@@ -13,7 +13,7 @@
 #include "actors/roles/checkpoint_coordinator.hpp"
 #include "actors/roles/coordinator.hpp"
 #include "actors/roles/replica_coordinator.hpp"
-#include "actors/shell/process_world.hpp"
+#include "actors/shell/process_rank.hpp"
 #include "actors/world/transport/tcp.hpp"
 #include "messages/border.hpp"
 #include "messages/codec.hpp"
@@ -89,7 +89,7 @@ class HostilePeer : public ::testing::Test {
       return environment;
     };
     options.log = [this](std::string_view line) { note(line); };
-    world_ = *ProcessWorld::create(std::move(options));
+    world_ = *ProcessRank::create(std::move(options));
     ASSERT_TRUE(world_->open({.to_trainer = [this](const auto& e) { ears_.hear(Role::trainer, e.body); },
                               .perform = [](const auto&, const Work&) {},
                               .bucket_digest = [](std::uint32_t) { return std::uint64_t{0}; }}));
@@ -135,7 +135,7 @@ class HostilePeer : public ::testing::Test {
 
   Ears ears_;
   std::uint16_t port_ = 0;
-  std::unique_ptr<ProcessWorld> world_;
+  std::unique_ptr<ProcessRank> world_;
   std::unique_ptr<TcpNetwork> peer_;
 };
 

@@ -1,4 +1,4 @@
-#include "actors/shell/process_world.hpp"
+#include "actors/shell/process_rank.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(ProcessWorld, RanksOfOneHostMeetOverGlooWhereNobodyOutsideReachesThem) {
     environment.token = std::string(64, '0');
     return core::Result<JobEnvironment>(environment);
   };
-  const auto world = ProcessWorld::create(options);
+  const auto world = ProcessRank::create(options);
   ASSERT_TRUE(world.has_value()) << world.error().message;
   gpu::MemoryRendezvous rendezvous;
   const auto backend = (*world)->collectives(rendezvous);

@@ -10,7 +10,8 @@
 #include <string>
 #include <thread>
 
-#include "actors/shell/process_world.hpp"
+#include "actors/shell/process_rank.hpp"
+#include "gpu/devices.hpp"
 #include "tests/actors/shell/script_machine.hpp"
 
 namespace troupe::actors {
@@ -53,7 +54,7 @@ TEST(ProcessWorldWaits, ASignalBeforeThereIsADeviceIsAnswered) {
     return gpu::open_device("host", std::move(on_failure));
   };
 
-  auto world = ProcessWorld::create(std::move(options));
+  auto world = ProcessRank::create(std::move(options));
 
   ASSERT_TRUE(world) << world.error().message;
   EXPECT_EQ(answer, "who waits for whom, rank 0:\nno actors are there\n");
@@ -62,7 +63,7 @@ TEST(ProcessWorldWaits, ASignalBeforeThereIsADeviceIsAnswered) {
 TEST(ProcessWorldWaits, AQuestionWhileActorsAreSpawnedIsAnswered) {
   ProcessWorldOptions options;
   options.environment = [] { return core::Result<JobEnvironment>(JobEnvironment()); };
-  auto world = ProcessWorld::create(std::move(options)).value();
+  auto world = ProcessRank::create(std::move(options)).value();
   ASSERT_TRUE(world->open({}));
   ScriptMachine::Script script;
   std::atomic<bool> is_over{false};

@@ -1,5 +1,7 @@
 #include "actors/shell/role_host.hpp"
 
+#include <fmt/format.h>
+
 #include <gtest/gtest.h>
 
 #include "tests/actors/shell/script_machine.hpp"

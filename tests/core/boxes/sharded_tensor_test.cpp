@@ -1,4 +1,5 @@
 #include "core/boxes/sharded_tensor.hpp"
+#include "core/layout/buffer_layout.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

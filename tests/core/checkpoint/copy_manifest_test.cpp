@@ -1,5 +1,7 @@
 #include "core/checkpoint/copy_manifest.hpp"
 
+#include <fmt/format.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/state/state_dict.hpp"
 
 namespace troupe::core {

@@ -1,4 +1,5 @@
 #include "core/state/stacked_tensor.hpp"
+#include "core/layout/buffer_layout.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

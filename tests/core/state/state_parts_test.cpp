@@ -1,4 +1,5 @@
 #include "core/state/state_parts.hpp"
+#include "core/errors.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

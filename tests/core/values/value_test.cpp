@@ -1,4 +1,5 @@
 #include "core/values/value.hpp"
+#include "core/values/tree.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/checkpoint/values_text.hpp"
+#include "core/values/value_json.hpp"
 
 namespace troupe::core {
 namespace {

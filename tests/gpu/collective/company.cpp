@@ -8,7 +8,7 @@
 #include <functional>
 #include <thread>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/rendezvous_memory.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/collective/nccl/environment.hpp"
 #include "gpu/collective/nccl/open_nccl.hpp"
 #include "gpu/collective/rendezvous_file.hpp"

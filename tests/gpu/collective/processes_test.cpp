@@ -15,7 +15,7 @@
 #include <random>
 #include <vector>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/rendezvous_file.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::gpu {
 namespace {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "gpu/cuda/cuda_device.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
 #include "gpu/kernels.hpp"

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "core/errors.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
 
 namespace troupe::gpu {

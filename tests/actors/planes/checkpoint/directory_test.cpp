@@ -8,6 +8,7 @@
 
 #include "actors/world/simulation/storage.hpp"
 #include "actors/world/storage/posix.hpp"
+#include "core/errors.hpp"
 #include "tests/actors/planes/checkpoint/faulty_storage.hpp"
 #include "tests/actors/planes/checkpoint/stored_checkpoint.hpp"
 

@@ -11,6 +11,7 @@
 
 #include "actors/world/storage.hpp"
 #include "core/disregard.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 

@@ -50,7 +50,7 @@ class Company {
     spawn(coordinator_address(), std::make_unique<CheckpointCoordinatorMachine>(CheckpointCoordinatorConfig{
                                      {world_},
                                      std::chrono::seconds(1),
-                                     draw_.below(2) == 0 ? WhenBusy::queue : WhenBusy::refuse,
+                                     draw_.below(2) == 0 ? core::WhenBusy::queue : core::WhenBusy::refuse,
                                      seed}));
     const auto credits = 1 + draw_.below(3);
     const bool sharded = draw_.below(2) == 0;

@@ -33,7 +33,7 @@ class CheckpointPlaneOnDisk : public ::testing::Test {
     storage_ = PosixStorage::open(root_).value();
     DataPlane::Options options;
     options.post = [](const messages::Envelope&) {};
-    data_ = DataPlane::create(*device_, job_, std::move(options)).value();
+    data_ = DataPlane::create(*device_, plan_, std::move(options)).value();
     for (const auto& piece : state_.structure.pieces) {
       auto& bytes = values_.emplace_back(state_.structure.bytes_of(piece), std::byte{7});
       memory_.push_back(gpu::view_of(std::span(bytes)));
@@ -75,8 +75,8 @@ class CheckpointPlaneOnDisk : public ::testing::Test {
   fs::path root_;
   std::unique_ptr<gpu::Device> device_ = gpu::open_host_device().value();
   // One bucket, whose state fits into one chunk.
-  Job job_ = plan_job({{"w", {1000}}}, {}, {1}).value();
-  RankState state_ = state_of(job_, core::Rank{0});
+  TrainingPlan plan_ = plan_training({{"w", {1000}}}, {}, {1}).value();
+  RankState state_ = state_of(plan_, core::Rank{0});
   std::unique_ptr<PosixStorage> storage_;
   std::unique_ptr<DataPlane> data_;
   std::vector<std::vector<std::byte>> values_;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "actors/world/simulation/storage.hpp"
+#include "core/errors.hpp"
 #include "tests/actors/planes/checkpoint/faulty_storage.hpp"
 #include "tests/actors/planes/checkpoint/stored_checkpoint.hpp"
 

@@ -9,6 +9,7 @@
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/storage.hpp"
+#include "core/errors.hpp"
 #include "tests/core/checkpoint/saved_job.hpp"
 
 namespace troupe::actors {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/world/simulation/storage.hpp"
+#include "core/errors.hpp"
 #include "gpu/host/host_device.hpp"
 
 namespace troupe::actors {

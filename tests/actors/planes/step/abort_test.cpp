@@ -18,7 +18,7 @@ class LonelyRank {
     options.post = [this](const messages::Envelope& envelope) {
       if (const auto* done = std::get_if<messages::CollectiveDone>(&envelope.body)) ended.push_back(*done);
     };
-    plane_ = DataPlane::create(device_, job, std::move(options)).value();
+    plane_ = DataPlane::create(device_, plan, std::move(options)).value();
     DataPlaneGroups groups;
     groups.all = group("all", core::GroupKind::dp_cp);
     groups.inner = group("inner", core::GroupKind::intra_dp_cp);
@@ -35,19 +35,19 @@ class LonelyRank {
     timeline_.run_until(timeline_.now() + std::chrono::milliseconds(1));
   }
 
-  Job job = plan();
+  TrainingPlan plan = planned();
   std::vector<messages::CollectiveDone> ended;
 
  private:
-  static Job plan() {
-    TrainingOptions options;
+  static TrainingPlan planned() {
+    core::TrainingOptions options;
     options.numerics = core::Numerics::fast;
     options.optimizer_instances = 2;
-    return plan_job({{"w", {512}}}, options, {4}).value();
+    return plan_training({{"w", {512}}}, options, {4}).value();
   }
   std::unique_ptr<gpu::Group> group(const char* name, core::GroupKind kind) {
     gpu::GroupOptions options{.job = "job", .epoch = {1}, .name = name, .self = {0}};
-    options.members = job.mesh.group(kind, {0});
+    options.members = plan.mesh.group(kind, {0});
     return backend_->create_group(std::move(options)).value();
   }
 
@@ -63,7 +63,7 @@ messages::Failure reason() {
 }
 
 TEST(AbortCollectives, EndsWhatRunsInEveryGroupOfTheRankAtOnce) {
-  const auto entries = static_cast<std::uint32_t>(LonelyRank().job.plan.entries.size());
+  const auto entries = static_cast<std::uint32_t>(LonelyRank().plan.step.entries.size());
   ASSERT_EQ(entries, 4u) << "a sum in the inner group, one in the outer, the verdict, a gather";
   for (std::uint32_t entry = 0; entry < entries; ++entry) {
     LonelyRank rank;
@@ -72,7 +72,7 @@ TEST(AbortCollectives, EndsWhatRunsInEveryGroupOfTheRankAtOnce) {
 
     rank.abort(reason());
 
-    const auto what = core::describe(rank.job.plan.entries[entry]);
+    const auto what = core::describe(rank.plan.step.entries[entry]);
     ASSERT_EQ(rank.ended.size(), 1u) << what;
     EXPECT_EQ(rank.ended[0].entry, entry);
     EXPECT_EQ(rank.ended[0].failure, reason()) << what;
@@ -83,9 +83,9 @@ TEST(AbortCollectives, EndsWhatIsLaunchedLaterInAnyGroup) {
   LonelyRank rank;
   rank.abort(reason());
 
-  for (std::uint32_t entry = 0; entry < rank.job.plan.entries.size(); ++entry) rank.launch(entry);
+  for (std::uint32_t entry = 0; entry < rank.plan.step.entries.size(); ++entry) rank.launch(entry);
 
-  ASSERT_EQ(rank.ended.size(), rank.job.plan.entries.size());
+  ASSERT_EQ(rank.ended.size(), rank.plan.step.entries.size());
   for (const auto& done : rank.ended) EXPECT_EQ(done.failure, reason());
 }
 

@@ -10,18 +10,18 @@
 namespace troupe::actors {
 namespace {
 
-Job job_of_two_ranks() {
-  TrainingOptions options;
+TrainingPlan job_of_two_ranks() {
+  core::TrainingOptions options;
   options.strategy = core::Strategy::ddp;
   options.numerics = core::Numerics::fast;
   options.average = false;
-  return plan_job({{"w", {64}}}, options, {2}).value();
+  return plan_training({{"w", {64}}}, options, {2}).value();
 }
 
 // Backward is only enqueued when its gradients are said to be ready; in virtual time it takes far longer than
 // what follows it.
 TEST(ComputeStream, IsAwaitedByTheReductionOfWhatItWasGiven) {
-  const Job job = job_of_two_ranks();
+  const TrainingPlan plan = job_of_two_ranks();
   gpu::ManualTimeline timeline;
   gpu::SimulatedFabric fabric(timeline);
   const auto backend = fabric.backend();
@@ -32,7 +32,7 @@ TEST(ComputeStream, IsAwaitedByTheReductionOfWhatItWasGiven) {
     DataPlane::Options options;
     options.rank = {rank};
     options.post = [](const messages::Envelope&) {};
-    planes.push_back(DataPlane::create(*devices.back(), job, std::move(options)).value());
+    planes.push_back(DataPlane::create(*devices.back(), plan, std::move(options)).value());
     gpu::GroupOptions group{.job = "job", .epoch = {1}, .name = "dp", .members = {{0}, {1}}, .self = {rank}};
     EXPECT_TRUE(planes.back()->set_groups({backend->create_group(group).value(), nullptr, nullptr}));
   }

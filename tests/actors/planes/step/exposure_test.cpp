@@ -55,12 +55,12 @@ TEST(Exposure, DoesNotCountWhatCameBeforeTheWait) {
 }
 
 TEST(Exposure, WatchesTheComputeStreamInVirtualTime) {
-  const Job job = plan_job({{"w", {64}}}, {}, {1}).value();
+  const TrainingPlan plan = plan_training({{"w", {64}}}, {}, {1}).value();
   gpu::ManualTimeline timeline;
   gpu::SimulatedDevice device(timeline, gpu::SimulatedDeviceOptions{});
   DataPlane::Options options;
   options.post = [](const messages::Envelope&) {};
-  const auto plane = DataPlane::create(device, job, std::move(options)).value();
+  const auto plane = DataPlane::create(device, plan, std::move(options)).value();
   EXPECT_EQ(plane->watch_compute(), nullptr);
 
   nanoseconds ended{};

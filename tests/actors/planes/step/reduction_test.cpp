@@ -15,15 +15,15 @@ namespace {
 /// The data planes of all ranks of a job of one bucket, in virtual time and without any role.
 class Planes {
  public:
-  explicit Planes(Job planned) : job(std::move(planned)) {
-    for (int rank = 0; rank < job.world.value; ++rank) {
+  explicit Planes(TrainingPlan planned) : plan(std::move(planned)) {
+    for (int rank = 0; rank < plan.world.value; ++rank) {
       devices_.push_back(std::make_unique<gpu::SimulatedDevice>(timeline_, gpu::SimulatedDeviceOptions{}));
       DataPlane::Options options;
       options.rank = {rank};
       options.post = [this](messages::Envelope envelope) { said.push_back(std::move(envelope)); };
-      planes_.push_back(DataPlane::create(*devices_.back(), job, std::move(options)).value());
+      planes_.push_back(DataPlane::create(*devices_.back(), plan, std::move(options)).value());
       gpu::GroupOptions group{.job = "job", .epoch = {1}, .name = "dp", .self = {rank}};
-      for (int member = 0; member < job.world.value; ++member) group.members.push_back({member});
+      for (int member = 0; member < plan.world.value; ++member) group.members.push_back({member});
       EXPECT_TRUE(planes_.back()->set_groups({backend_->create_group(group).value(), nullptr, nullptr}));
     }
   }
@@ -32,14 +32,14 @@ class Planes {
 
   /// The reduction of bucket 0, each rank playing the lane of its number.
   void reduce() {
-    for (int rank = 0; rank < job.world.value; ++rank) {
+    for (int rank = 0; rank < plan.world.value; ++rank) {
       (*this)[rank].perform(PrepareBucket{{0}, 0, {rank}, true});
       (*this)[rank].perform(LaunchCollective{{0}, 0, 0});
     }
     timeline_.run_until_idle();
   }
 
-  Job job;
+  TrainingPlan plan;
   std::vector<messages::Envelope> said;
 
  private:
@@ -52,13 +52,13 @@ class Planes {
 
 constexpr std::int64_t kElements = 1024;
 
-Job narrow_job(int ranks, core::Strategy strategy, bool average) {
-  TrainingOptions options;
+TrainingPlan narrow_job(int ranks, core::Strategy strategy, bool average) {
+  core::TrainingOptions options;
   options.strategy = strategy;
   options.numerics = core::Numerics::fast;
   options.gradients_in_parameter_dtype = true;
   options.average = average;
-  return plan_job({{"w", {kElements}, core::DType::bf16}}, options, {ranks}).value();
+  return plan_training({{"w", {kElements}, core::DType::bf16}}, options, {ranks}).value();
 }
 
 float narrow(float value) {
@@ -86,7 +86,7 @@ TEST(NarrowGradients, AreSummedInFp32AndRoundedOnceAndNotAfterEveryAddition) {
       for (int rank = 0; rank < ranks; ++rank) {
         auto shard = core::even_part({0, kElements}, ranks, rank);
         if (strategy == core::Strategy::ddp) shard = {0, kElements};
-        if (strategy == core::Strategy::zero1) shard = planes.job.shard(0, {rank});
+        if (strategy == core::Strategy::zero1) shard = planes.plan.shard(0, {rank});
         auto found = planes[rank].reduced_gradient(0).as<std::uint16_t>();
         for (auto i = shard.start; i < std::min(shard.end, kElements); ++i) {
           const auto element = static_cast<std::size_t>(i);
@@ -127,11 +127,11 @@ TEST(NarrowGradients, ScaledByAPowerOfTwoFirstHaveTheBitsOfTheScaledSum) {
 
 /// grad_sync of Megatron-Core's matrix: ones become one where the gradient is reduced.
 TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
-  TrainingOptions options;
+  core::TrainingOptions options;
   options.numerics = core::Numerics::fast;
   for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
     options.strategy = strategy;
-    Planes planes(plan_job({{"w", {kElements}}}, options, {4}).value());
+    Planes planes(plan_training({{"w", {kElements}}}, options, {4}).value());
     for (int rank = 0; rank < 4; ++rank) {
       std::ranges::fill(planes[rank].gradient(0, {rank}).as<float>(), 1.0F);
     }
@@ -147,7 +147,7 @@ TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
 }
 
 TEST(GradientSync, NothingMovesBeforeItIsLaunched) {
-  Planes planes(plan_job({{"w", {kElements}}}, {}, {2}).value());
+  Planes planes(plan_training({{"w", {kElements}}}, {}, {2}).value());
   std::ranges::fill(planes[0].gradient(0, {0}).as<float>(), 1.0F);
 
   planes[0].perform(PrepareBucket{{0}, 0, {0}, true});

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/planes/step/data_plane.hpp"
+#include "core/errors.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 #include "tests/gpu/manual_timeline.hpp"
 
@@ -61,23 +62,23 @@ class InterruptedDevice final : public gpu::Device {
 };
 
 struct Plane {
-  explicit Plane(Job planned) : job(std::move(planned)) {
+  explicit Plane(TrainingPlan planned) : plan(std::move(planned)) {
     DataPlane::Options options;
     options.post = [](const messages::Envelope&) {};
-    data = DataPlane::create(device, job, std::move(options)).value();
+    data = DataPlane::create(device, plan, std::move(options)).value();
   }
 
   gpu::ManualTimeline timeline;
   InterruptedDevice device{timeline};
-  Job job;
+  TrainingPlan plan;
   std::unique_ptr<DataPlane> data;
 };
 
-Job two_buckets() {
-  TrainingOptions options;
+TrainingPlan two_buckets() {
+  core::TrainingOptions options;
   options.strategy = core::Strategy::ddp;
   options.bucket_elements = 1;
-  return plan_job({{"a", {1000}}, {"b", {3000}}}, options, {1}).value();
+  return plan_training({{"a", {1000}}, {"b", {3000}}}, options, {1}).value();
 }
 
 TEST(Update, OfTwoBucketsThatAreEnqueuedAtOnceCountsOnce) {
@@ -92,9 +93,9 @@ TEST(Update, OfTwoBucketsThatAreEnqueuedAtOnceCountsOnce) {
 }
 
 TEST(Update, ClearsOnlyTheSlotsThatTheReductionRead) {
-  TrainingOptions options;
+  core::TrainingOptions options;
   options.lanes = 8;
-  Plane plane(plan_job({{"w", {100}}}, options, {1}).value());
+  Plane plane(plan_training({{"w", {100}}}, options, {1}).value());
   int cleared = 0;
   plane.device.observe([&](const gpu::TaskRecord& task) { cleared += task.label == "zero" ? 1 : 0; });
   const auto lanes = [&] {

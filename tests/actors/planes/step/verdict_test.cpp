@@ -1,4 +1,5 @@
 #include "actors/planes/step/verdict.hpp"
+#include "core/wish.hpp"
 
 #include <gtest/gtest.h>
 
@@ -51,12 +52,12 @@ TEST(Verdict, CarriesNormLossesAndRefusalsOverTheSum) {
 }
 
 TEST(Verdict, TellsEveryRankWhatAnyRankWishes) {
-  auto words = reduced({words_of({1}, {}, false, {0}, messages::kWishSave),
-                        words_of({1}, {}, true, {1}, messages::kWishLeave)});
+  auto words = reduced(
+      {words_of({1}, {}, false, {0}, core::kWishSave), words_of({1}, {}, true, {1}, core::kWishLeave)});
 
   auto verdict = read_verdict(words, kLanes, kWorld);
 
-  EXPECT_EQ(verdict.wishes, messages::kWishSave | messages::kWishLeave);
+  EXPECT_EQ(verdict.wishes, core::kWishSave | core::kWishLeave);
   EXPECT_EQ(verdict.refusing_ranks, (std::vector<std::int32_t>{1}));
 }
 

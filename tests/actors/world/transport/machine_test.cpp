@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/errors.hpp"
 #include "tests/actors/world/transport/pair.hpp"
 
 namespace troupe::actors {

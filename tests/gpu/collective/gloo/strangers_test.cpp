@@ -1,4 +1,6 @@
 // Others who reach the ports of a group while it is set up.
+#include <fmt/format.h>
+
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,6 +3,7 @@
 #include <future>
 #include <mutex>
 
+#include "core/errors.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/kernels.hpp"
 #include "tests/gpu/collective/nccl/scene.hpp"

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "gpu/collective/nccl/nccl_group.hpp"
 #include "gpu/collective/rendezvous_memory.hpp"
 #include "tests/gpu/collective/company.hpp"

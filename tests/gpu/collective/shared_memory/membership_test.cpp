@@ -1,4 +1,6 @@
 // Which ranks belong to a shared-memory group, and what the others see when that changes.
+#include <fmt/format.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

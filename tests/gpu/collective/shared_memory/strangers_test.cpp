@@ -1,4 +1,6 @@
 // Other users of the machine: they see what is in /dev/shm and may make files there.
+#include <fmt/format.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

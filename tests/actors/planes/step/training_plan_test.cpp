@@ -1,4 +1,4 @@
-#include "actors/planes/step/job.hpp"
+#include "actors/planes/step/training_plan.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,12 +13,12 @@ namespace {
 
 using testing::HasSubstr;
 
-std::vector<ParameterSpec> three_parameters() {
+std::vector<core::ParameterSpec> three_parameters() {
   return {{"embedding", {50, 4}}, {"weight", {30, 7}}, {"bias", {30}}};
 }
 
-TrainingOptions eight_lanes() {
-  TrainingOptions options;
+core::TrainingOptions eight_lanes() {
+  core::TrainingOptions options;
   options.lanes = 8;
   options.bucket_elements = 150;
   return options;
@@ -26,7 +26,7 @@ TrainingOptions eight_lanes() {
 
 struct Refusal {
   const char* name;
-  std::function<void(std::vector<ParameterSpec>&, TrainingOptions&)> spoil;
+  std::function<void(std::vector<core::ParameterSpec>&, core::TrainingOptions&)> spoil;
   const char* message;
 };
 
@@ -37,11 +37,11 @@ TEST_P(PlanJob, RefusesByName) {
   auto options = eight_lanes();
   GetParam().spoil(parameters, options);
 
-  auto job = plan_job(parameters, options, {4});
+  auto plan = plan_training(parameters, options, {4});
 
-  ASSERT_FALSE(job);
-  EXPECT_EQ(job.error().code, core::Errc::invalid_argument);
-  EXPECT_THAT(job.error().message, HasSubstr(GetParam().message));
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, core::Errc::invalid_argument);
+  EXPECT_THAT(plan.error().message, HasSubstr(GetParam().message));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -85,67 +85,67 @@ TEST(PlanJobStrategies, ThatHaveNoStepYetAreRefusedByName) {
     auto options = eight_lanes();
     options.strategy = strategy;
 
-    auto job = plan_job(three_parameters(), options, {4});
+    auto plan = plan_training(three_parameters(), options, {4});
 
-    ASSERT_FALSE(job);
-    EXPECT_EQ(job.error().code, core::Errc::unavailable);
-    EXPECT_THAT(job.error().message, HasSubstr(std::string(core::name_of(strategy))));
+    ASSERT_FALSE(plan);
+    EXPECT_EQ(plan.error().code, core::Errc::unavailable);
+    EXPECT_THAT(plan.error().message, HasSubstr(std::string(core::name_of(strategy))));
   }
 }
 
-TEST(Job, HasOneLaneARankUnlessToldOtherwise) {
-  auto job = plan_job(three_parameters(), {}, {4});
+TEST(TrainingPlan, HasOneLaneARankUnlessToldOtherwise) {
+  auto plan = plan_training(three_parameters(), {}, {4});
 
-  ASSERT_TRUE(job);
-  EXPECT_EQ(job->options.lanes, 4);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->options.lanes, 4);
 }
 
-TEST(Job, GivesEachDtypeABufferAndEachParameterAPlaceInIt) {
+TEST(TrainingPlan, GivesEachDtypeABufferAndEachParameterAPlaceInIt) {
   auto parameters = three_parameters();
   parameters[1].dtype = core::DType::bf16;
 
-  auto job = plan_job(parameters, eight_lanes(), {4});
+  auto plan = plan_training(parameters, eight_lanes(), {4});
 
-  ASSERT_TRUE(job);
-  ASSERT_EQ(job->buffers.size(), 2u);
-  EXPECT_EQ(job->buffers[1].dtype, core::DType::bf16);
-  EXPECT_EQ(job->buffers[1].gradient_dtype, core::DType::f32);
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(plan->buffers.size(), 2u);
+  EXPECT_EQ(plan->buffers[1].dtype, core::DType::bf16);
+  EXPECT_EQ(plan->buffers[1].gradient_dtype, core::DType::f32);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto& place = job->parameters[i];
+    const auto& place = plan->parameters[i];
     EXPECT_EQ(place.range.size(), parameters[i].elements());
-    EXPECT_EQ(place.buffer, job->buckets[place.bucket].buffer);
-    EXPECT_EQ(job->buffers[place.buffer].dtype, parameters[i].dtype);
-    EXPECT_GE(place.range.start, job->buckets[place.bucket].range.start);
-    EXPECT_LE(place.range.end, job->buckets[place.bucket].range.end);
+    EXPECT_EQ(place.buffer, plan->buckets[place.bucket].buffer);
+    EXPECT_EQ(plan->buffers[place.buffer].dtype, parameters[i].dtype);
+    EXPECT_GE(place.range.start, plan->buckets[place.bucket].range.start);
+    EXPECT_LE(place.range.end, plan->buckets[place.bucket].range.end);
   }
 }
 
-TEST(Job, NumbersBucketsInTheOrderOfBackwardThoughTheirDtypesTakeTurns) {
+TEST(TrainingPlan, NumbersBucketsInTheOrderOfBackwardThoughTheirDtypesTakeTurns) {
   const auto narrow = core::DType::bf16;
-  TrainingOptions options;
+  core::TrainingOptions options;
   options.bucket_elements = 1;
 
-  auto job = plan_job({{"a", {4}}, {"b", {4}, narrow}, {"c", {4}}, {"d", {4}, narrow}}, options, {2});
+  auto plan = plan_training({{"a", {4}}, {"b", {4}, narrow}, {"c", {4}}, {"d", {4}, narrow}}, options, {2});
 
-  ASSERT_TRUE(job);
-  ASSERT_EQ(job->buckets.size(), 4u);
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(plan->buckets.size(), 4u);
   for (std::uint32_t bucket = 0; bucket < 4; ++bucket) {
-    EXPECT_EQ(job->buckets[bucket].parameters, std::vector<std::uint32_t>{3 - bucket});
-    EXPECT_EQ(job->parameters[3 - bucket].bucket, bucket);
+    EXPECT_EQ(plan->buckets[bucket].parameters, std::vector<std::uint32_t>{3 - bucket});
+    EXPECT_EQ(plan->parameters[3 - bucket].bucket, bucket);
   }
 }
 
 /// Σ over ranks of what they own = all elements of all parameters, once per instance of the optimizer.
-TEST(Job, ShardsOfTheOptimizerCoverEveryElementOnceAnInstance) {
+TEST(TrainingPlan, ShardsOfTheOptimizerCoverEveryElementOnceAnInstance) {
   for (int instances : {1, 2}) {
     auto options = eight_lanes();
     options.optimizer_instances = instances;
-    auto job = plan_job(three_parameters(), options, {4}).value();
-    for (std::uint32_t p = 0; p < job.specs.size(); ++p) {
-      const auto& whole = job.parameters[p];
+    auto plan = plan_training(three_parameters(), options, {4}).value();
+    for (std::uint32_t p = 0; p < plan.specs.size(); ++p) {
+      const auto& whole = plan.parameters[p];
       std::vector<int> owners(static_cast<std::size_t>(whole.range.size()), 0);
       for (int rank = 0; rank < 4; ++rank) {
-        auto shard = job.shard(whole.bucket, {rank});
+        auto shard = plan.shard(whole.bucket, {rank});
         for (auto i = std::max(shard.start, whole.range.start); i < std::min(shard.end, whole.range.end);
              ++i) {
           owners[static_cast<std::size_t>(i - whole.range.start)] += 1;
@@ -161,14 +161,14 @@ struct Memory {
   std::size_t bytes = 0;     ///< that the rank took
 };
 
-Memory memory_of(core::Strategy strategy, OptimizerKind kind, int ranks, core::DType dtype) {
+Memory memory_of(core::Strategy strategy, core::OptimizerKind kind, int ranks, core::DType dtype) {
   auto device = gpu::open_host_device().value();
-  TrainingOptions options;
+  core::TrainingOptions options;
   options.strategy = strategy;
   options.optimizer.kind = kind;
-  auto job = plan_job({{"w", {1 << 14}, dtype}}, options, {ranks}).value();
-  Memory memory{0, Arena::create(*device, job, {0}).value().bytes()};
-  for (const auto& buffer : job.buffers) memory.elements += static_cast<std::size_t>(buffer.layout.elements);
+  auto plan = plan_training({{"w", {1 << 14}, dtype}}, options, {ranks}).value();
+  Memory memory{0, Arena::create(*device, plan, {0}).value().bytes()};
+  for (const auto& buffer : plan.buffers) memory.elements += static_cast<std::size_t>(buffer.layout.elements);
   return memory;
 }
 
@@ -180,8 +180,8 @@ TEST(Arena, TakesOneRanksPartOfTheOptimizerStateWhenItIsSharded) {
       const std::size_t state = dtype == core::DType::f32 ? 8 : 12;
       const std::size_t state_of_sgd = dtype == core::DType::f32 ? 0 : 4;
       for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
-        auto adam = memory_of(strategy, OptimizerKind::adamw, ranks, dtype);
-        auto sgd = memory_of(strategy, OptimizerKind::sgd, ranks, dtype);
+        auto adam = memory_of(strategy, core::OptimizerKind::adamw, ranks, dtype);
+        auto sgd = memory_of(strategy, core::OptimizerKind::sgd, ranks, dtype);
         const std::size_t parts = strategy == core::Strategy::zero1 ? n : 1;
 
         ASSERT_EQ(adam.elements, std::size_t{1} << 14) << "nothing is padded here";
@@ -194,7 +194,7 @@ TEST(Arena, TakesOneRanksPartOfTheOptimizerStateWhenItIsSharded) {
 TEST(Arena, TakesWhatItsFormulaSays) {
   for (int ranks : {2, 4, 8}) {
     const auto n = static_cast<std::size_t>(ranks);
-    auto memory = memory_of(core::Strategy::zero1, OptimizerKind::adamw, ranks, core::DType::bf16);
+    auto memory = memory_of(core::Strategy::zero1, core::OptimizerKind::adamw, ranks, core::DType::bf16);
 
     const std::size_t whole = memory.elements;
     const std::size_t parameters_and_gradients = (2 + 4) * whole;
@@ -210,19 +210,19 @@ TEST(Arena, TakesWhatItsFormulaSays) {
 TEST(Arena, KeepsAsManyGradientSlotsAsTheDeepestLaneNeeds) {
   for (auto [lanes, ranks, slots] :
        {std::array{1, 1, 1}, {4, 4, 1}, {8, 4, 2}, {3, 1, 2}, {4, 1, 3}, {8, 1, 4}}) {
-    TrainingOptions options;
+    core::TrainingOptions options;
     options.lanes = lanes;
-    auto job = plan_job(three_parameters(), options, {ranks}).value();
+    auto plan = plan_training(three_parameters(), options, {ranks}).value();
 
-    EXPECT_EQ(gradient_slots(job, {0}), slots) << lanes << " lanes on " << ranks << " ranks";
+    EXPECT_EQ(gradient_slots(plan, {0}), slots) << lanes << " lanes on " << ranks << " ranks";
   }
 }
 
 TEST(Arena, SaysWhatDoesNotFit) {
   auto device = gpu::open_host_device().value();
-  auto job = plan_job({{"w", {std::int64_t{1} << 44}}}, {}, {1}).value();
+  auto plan = plan_training({{"w", {std::int64_t{1} << 44}}}, {}, {1}).value();
 
-  auto arena = Arena::create(*device, job, {0});
+  auto arena = Arena::create(*device, plan, {0});
 
   ASSERT_FALSE(arena);
   EXPECT_EQ(arena.error().code, core::Errc::out_of_memory);

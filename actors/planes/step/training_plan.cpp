@@ -1,4 +1,4 @@
-#include "actors/planes/step/job.hpp"
+#include "actors/planes/step/training_plan.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "actors/planes/step/verdict.hpp"
+#include "core/errors.hpp"
 #include "core/layout/buffer_layout.hpp"
 #include "core/layout/buffers.hpp"
 
@@ -14,7 +15,7 @@ namespace troupe::actors {
 
 namespace {
 
-core::Result<void> check_parameters(const std::vector<ParameterSpec>& specs) {
+core::Result<void> check_parameters(const std::vector<core::ParameterSpec>& specs) {
   if (specs.empty()) {
     return core::fail(core::Errc::invalid_argument, "a job has no parameters; register at least one");
   }
@@ -43,7 +44,7 @@ core::Result<void> check_parameters(const std::vector<ParameterSpec>& specs) {
   return {};
 }
 
-core::Result<void> check_options(const TrainingOptions& options, core::WorldSize world) {
+core::Result<void> check_options(const core::TrainingOptions& options, core::WorldSize world) {
   if (options.lanes < world.value) {
     return core::fail(
         core::Errc::invalid_argument,
@@ -78,79 +79,79 @@ core::Result<void> check_options(const TrainingOptions& options, core::WorldSize
   return {};
 }
 
-std::optional<std::int64_t> bucket_size(const TrainingOptions& options, core::WorldSize world) {
+std::optional<std::int64_t> bucket_size(const core::TrainingOptions& options, core::WorldSize world) {
   if (!options.overlap) return std::nullopt;
   if (options.bucket_elements) return options.bucket_elements;
   return std::max<std::int64_t>(40'000'000, 1'000'000 * static_cast<std::int64_t>(world.value));
 }
 
 /// In the order in which backward completes them, whichever buffer they are of.
-void number_buckets(Job& job) {
+void number_buckets(TrainingPlan& plan) {
   std::vector<core::BufferLayout> layouts;
   std::vector<std::vector<std::size_t>> members;
   std::vector<std::vector<std::uint32_t>> numbers;  // of each buffer's buckets
-  for (const auto& buffer : job.buffers) {
+  for (const auto& buffer : plan.buffers) {
     layouts.push_back(buffer.layout);
     members.emplace_back(buffer.parameters.begin(), buffer.parameters.end());
     numbers.emplace_back(buffer.layout.buckets.size());
   }
   for (const auto& [buffer, bucket] : core::ready_order(layouts, members)) {
     const auto& place = layouts[buffer].buckets[bucket];
-    numbers[buffer][bucket] = static_cast<std::uint32_t>(job.buckets.size());
-    job.buckets.push_back({static_cast<std::uint32_t>(buffer), {place.start, place.end}, {}});
+    numbers[buffer][bucket] = static_cast<std::uint32_t>(plan.buckets.size());
+    plan.buckets.push_back({static_cast<std::uint32_t>(buffer), {place.start, place.end}, {}});
   }
-  for (std::uint32_t b = 0; b < job.buffers.size(); ++b) {
-    const auto& buffer = job.buffers[b];
+  for (std::uint32_t b = 0; b < plan.buffers.size(); ++b) {
+    const auto& buffer = plan.buffers[b];
     for (std::size_t i = 0; i < buffer.parameters.size(); ++i) {
       const auto& place = buffer.layout.parameters[i];
       const auto bucket = numbers[b][static_cast<std::size_t>(place.bucket)];
-      job.parameters[buffer.parameters[i]] = {b, bucket, {place.start, place.end}};
-      job.buckets[bucket].parameters.push_back(buffer.parameters[i]);
+      plan.parameters[buffer.parameters[i]] = {b, bucket, {place.start, place.end}};
+      plan.buckets[bucket].parameters.push_back(buffer.parameters[i]);
     }
   }
 }
 
-core::Result<void> plan_buffers(Job& job) {
-  job.parameters.resize(job.specs.size());
-  for (std::uint32_t index = 0; index < job.specs.size(); ++index) {
-    auto dtype = job.specs[index].dtype;
-    auto found =
-        std::find_if(job.buffers.begin(), job.buffers.end(), [&](const auto& b) { return b.dtype == dtype; });
-    if (found == job.buffers.end()) {
-      auto gradient = job.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
-      job.buffers.push_back({dtype, gradient, {}, {}});
-      found = job.buffers.end() - 1;
+core::Result<void> plan_buffers(TrainingPlan& plan) {
+  plan.parameters.resize(plan.specs.size());
+  for (std::uint32_t index = 0; index < plan.specs.size(); ++index) {
+    auto dtype = plan.specs[index].dtype;
+    auto found = std::find_if(plan.buffers.begin(), plan.buffers.end(),
+                              [&](const auto& b) { return b.dtype == dtype; });
+    if (found == plan.buffers.end()) {
+      auto gradient = plan.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
+      plan.buffers.push_back({dtype, gradient, {}, {}});
+      found = plan.buffers.end() - 1;
     }
     found->parameters.push_back(index);
   }
-  for (auto& buffer : job.buffers) {
+  for (auto& buffer : plan.buffers) {
     std::vector<core::LayoutParameter> parameters;
     for (auto index : buffer.parameters) {
-      parameters.push_back({job.specs[index].elements(), job.specs[index].shared_embedding});
+      parameters.push_back({plan.specs[index].elements(), plan.specs[index].shared_embedding});
     }
-    core::LayoutOptions options{bucket_size(job.options, job.world), job.shards(), false};
-    auto policy = job.optimizer_is_sharded() ? core::LayoutPolicy::padded : core::LayoutPolicy::plain;
+    core::LayoutOptions options{bucket_size(plan.options, plan.world), plan.shards(), false};
+    auto policy = plan.optimizer_is_sharded() ? core::LayoutPolicy::padded : core::LayoutPolicy::plain;
     buffer.layout = TRY(core::buffer_layout(policy, parameters, options));
   }
-  number_buckets(job);
+  number_buckets(plan);
   return {};
 }
 
-core::Result<void> plan_collectives(Job& job) {
+core::Result<void> plan_collectives(TrainingPlan& plan) {
   core::StepDescription step;
-  step.strategy = job.options.strategy;
-  step.numerics = job.options.numerics;
-  step.lanes = job.options.lanes;
-  for (const auto& bucket : job.buckets) {
-    const auto& buffer = job.buffers[bucket.buffer];
+  step.strategy = plan.options.strategy;
+  step.numerics = plan.options.numerics;
+  step.lanes = plan.options.lanes;
+  for (const auto& bucket : plan.buckets) {
+    const auto& buffer = plan.buffers[bucket.buffer];
     step.buckets.push_back({bucket.range.size(), buffer.gradient_dtype, buffer.dtype, false});
   }
-  step.verdict_elements = static_cast<std::int64_t>(verdict_words(job.options.lanes, job.world));
-  job.plan = TRY(core::plan_step(step, job.mesh));
+  step.verdict_elements = static_cast<std::int64_t>(verdict_words(plan.options.lanes, plan.world));
+  plan.step = TRY(core::plan_step(step, plan.mesh));
   return {};
 }
 
-std::string describe(const TrainingOptions& o) {
+std::string describe(const core::TrainingOptions& o) {
   return fmt::format(
       "strategy {}\nnumerics {}\nlanes {}\nmicrobatches {}\noverlap {}\nbucket elements {}\naverage {}\n"
       "gradients in parameter dtype {}\noptimizer instances {}\nunused parameters {}\nclip norm {}\n"
@@ -164,45 +165,36 @@ std::string describe(const TrainingOptions& o) {
 
 }  // namespace
 
-std::int64_t ParameterSpec::elements() const {
-  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-}
-
-core::Result<std::vector<core::ShardedTensor>> ParameterSpec::stored_parts() const {
-  auto whole = TRY(core::ShardedTensor::from_rank_offsets(name, dtype, shape));
-  whole.allow_shape_mismatch = allow_shape_mismatch;
-  return core::stacked_parts(whole, stacking);
-}
-
-bool Job::optimizer_is_sharded() const {
+bool TrainingPlan::optimizer_is_sharded() const {
   return options.strategy == core::Strategy::zero1;
 }
 
-int Job::shards() const {
+int TrainingPlan::shards() const {
   return world.value / options.optimizer_instances;
 }
 
-core::ElementRange Job::shard(std::uint32_t bucket, core::Rank rank) const {
+core::ElementRange TrainingPlan::shard(std::uint32_t bucket, core::Rank rank) const {
   return core::even_part(buckets[bucket].range, shards(), rank.value % shards());
 }
 
-core::Result<Job> plan_job(std::vector<ParameterSpec> specs, TrainingOptions options, core::WorldSize world) {
-  Job job;
-  job.specs = std::move(specs);
-  job.options = std::move(options);
-  job.world = world;
-  if (job.options.lanes == 0) job.options.lanes = world.value;
-  TRY(check_parameters(job.specs));
-  TRY(check_options(job.options, world));
+core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
+                                         core::TrainingOptions options, core::WorldSize world) {
+  TrainingPlan plan;
+  plan.specs = std::move(specs);
+  plan.options = std::move(options);
+  plan.world = world;
+  if (plan.options.lanes == 0) plan.options.lanes = world.value;
+  TRY(check_parameters(plan.specs));
+  TRY(check_options(plan.options, world));
   core::MeshSizes sizes;
   sizes.dp = world.value;
-  sizes.optimizer_instances = job.options.optimizer_instances;
-  job.mesh = TRY(core::Mesh::create(sizes));
-  job.lanes = TRY(core::split_lanes(job.options.lanes, world));
-  TRY(plan_buffers(job));
-  TRY(plan_collectives(job));
-  job.configuration = describe(job.options);
-  return job;
+  sizes.optimizer_instances = plan.options.optimizer_instances;
+  plan.mesh = TRY(core::Mesh::create(sizes));
+  plan.lanes = TRY(core::split_lanes(plan.options.lanes, world));
+  TRY(plan_buffers(plan));
+  TRY(plan_collectives(plan));
+  plan.configuration = describe(plan.options);
+  return plan;
 }
 
 }  // namespace troupe::actors

@@ -1,0 +1,200 @@
+/* Troupe for trainers in C and, through it, in other languages: the session of <troupe/session.hpp> with opaque
+   handles and without exceptions.
+
+   Every function that can fail returns TROUPE_OK (0) or another troupe_status, and then fills `error` unless it is
+   NULL; nothing else is changed. Pointers that a function takes need not outlive the call. A session belongs to one
+   thread. Strings are UTF-8 and end with a zero byte.
+
+     troupe_options* options = troupe_options_new();
+     troupe_options_set(options, "lanes", "4", &error);
+     troupe_options_add_parameter(options, "weight", shape, 2, TROUPE_F32, 0, &error);
+     troupe_session_join(options, &session, &error);
+     for (;;) {
+       troupe_begin_step(session, learning_rate, &error);
+       for (int i = 0; i < troupe_lane_count(session); ++i) {
+         troupe_begin_lane(session, troupe_lane(session, i), &error);
+         ... forward: troupe_before_use(p), then read troupe_parameter(p); backward: add to troupe_gradient(p), then
+         troupe_gradient_ready(p)
+         troupe_end_lane(session, loss, &error);
+       }
+       troupe_finish_step(session, NULL, 0, &outcome, &error);
+     }
+     troupe_leave(session, &error);
+     troupe_session_free(session);
+*/
+#ifndef TROUPE_TROUPE_H
+#define TROUPE_TROUPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Grows with every change that a caller could notice. */
+#define TROUPE_C_VERSION 1
+/* The version that the library was built with. */
+int troupe_c_version(void);
+
+typedef enum troupe_status {
+  TROUPE_OK = 0,
+  TROUPE_INVALID_ARGUMENT = 1, /* a call out of turn, a wrong name, a value that cannot be */
+  TROUPE_NOT_FOUND = 2,
+  TROUPE_ALREADY_EXISTS = 3,
+  TROUPE_UNAVAILABLE = 4, /* this build or this machine does not have it */
+  TROUPE_IO = 5,
+  TROUPE_CORRUPT = 6,
+  TROUPE_MISMATCH = 7, /* ranks disagree */
+  TROUPE_TIMEOUT = 8,
+  TROUPE_PEER_LOST = 9,
+  TROUPE_ABORTED = 10,
+  TROUPE_STALE_EPOCH = 11,
+  TROUPE_OUT_OF_MEMORY = 12,
+  TROUPE_NUMERIC = 13,
+  TROUPE_INTERNAL = 14
+} troupe_status;
+
+/* The message says what was expected, what was found and what to do next; a long one is cut. */
+typedef struct troupe_error {
+  troupe_status status;
+  char message[1020];
+} troupe_error;
+
+typedef enum troupe_dtype { TROUPE_F32 = 1, TROUPE_F16 = 2, TROUPE_BF16 = 3 } troupe_dtype;
+
+typedef struct troupe_options troupe_options;
+typedef struct troupe_session troupe_session;
+
+/* ---- Options: what all ranks of a job have in common, and where this rank keeps things. ---- */
+
+troupe_options* troupe_options_new(void);
+void troupe_options_free(troupe_options* options);
+
+/* Sets an option by its name; troupe_option_names() lists them. TROUPE_INVALID_ARGUMENT says what the value may be. */
+troupe_status troupe_options_set(troupe_options* options, const char* name, const char* value, troupe_error* error);
+/* One line per option, "name: what it is", for people. */
+const char* troupe_option_names(void);
+
+enum {
+  TROUPE_NO_WEIGHT_DECAY = 1,
+  TROUPE_SHARED_EMBEDDING = 2 /* gets a bucket of its own */
+};
+/* All ranks add the same parameters in the same order, which should be that of forward. They are numbered from 0.
+   `shape` has `axes` extents; `flags` are bits of the above. */
+troupe_status troupe_options_add_parameter(troupe_options* options, const char* name, const int64_t* shape, size_t axes,
+                                           troupe_dtype dtype, uint32_t flags, troupe_error* error);
+
+/* ---- A session. ---- */
+
+/* Joins the job that the process's environment names (troupe launch, torchrun, Open MPI, Slurm; otherwise one rank
+   alone). Returns when all ranks are there and agree. Call it early in main(): it blocks SIGUSR1 for the threads that
+   start after it. */
+troupe_status troupe_session_join(const troupe_options* options, troupe_session** session, troupe_error* error);
+/* Ends it in any state; NULL is allowed. */
+void troupe_session_free(troupe_session* session);
+
+/* -1, or 0 for counts, where the session is NULL. */
+int32_t troupe_rank(const troupe_session* session);
+int32_t troupe_world_size(const troupe_session* session);
+/* The lanes that this rank plays, in order. */
+int32_t troupe_lane_count(const troupe_session* session);
+/* -1 where there is no such lane. */
+int32_t troupe_lane(const troupe_session* session, int32_t index);
+/* The step that is being computed, or comes next. */
+int64_t troupe_next_step(const troupe_session* session);
+uint32_t troupe_parameter_count(const troupe_session* session);
+
+/* ---- A step. ---- */
+
+troupe_status troupe_begin_step(troupe_session* session, double learning_rate, troupe_error* error);
+troupe_status troupe_begin_lane(troupe_session* session, int32_t lane, troupe_error* error);
+/* From 0, in order; a lane begins with microbatch 0. */
+troupe_status troupe_begin_microbatch(troupe_session* session, int32_t index, troupe_error* error);
+/* Waits until the parameter holds the last step; needed before its first read in a step. */
+troupe_status troupe_before_use(troupe_session* session, uint32_t parameter, troupe_error* error);
+/* The parameter's values in memory of the host: written before the first step (the same on every rank), read after
+   troupe_before_use(). TROUPE_UNAVAILABLE on devices whose memory the host does not reach. */
+troupe_status troupe_parameter(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
+                               troupe_error* error);
+/* Where the current lane's gradient is added, in f32; ask anew in every lane. */
+troupe_status troupe_gradient(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
+                              troupe_error* error);
+/* The same memory wherever it lies, for kernels. */
+troupe_status troupe_parameter_memory(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
+                                      troupe_error* error);
+troupe_status troupe_gradient_memory(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
+                                     troupe_error* error);
+/* For trainers that enqueue their passes: calls `launch` once, now, with the stream (a cudaStream_t) that the session
+   orders its updates after, and the device current; it returns a status (a cudaError_t), 0 for success. First before
+   the first step. TROUPE_UNAVAILABLE on devices without streams of their own. */
+troupe_status troupe_on_compute_stream(troupe_session* session, int (*launch)(void* stream, void* context),
+                                       void* context, troupe_error* error);
+/* The parameter's gradient of this microbatch is added. */
+troupe_status troupe_gradient_ready(troupe_session* session, uint32_t parameter, troupe_error* error);
+troupe_status troupe_end_lane(troupe_session* session, double loss, troupe_error* error);
+
+enum { TROUPE_WISH_SAVE = 1, TROUPE_WISH_LEAVE = 2 };
+
+typedef struct troupe_step_outcome {
+  int64_t step;
+  int32_t committed;     /* 0: parameters are as before the step, `reason` says why */
+  uint32_t wishes;       /* of all ranks */
+  double loss;           /* the mean over all lanes of the job */
+  double gradient_norm;  /* before clipping */
+  double clip_factor;
+  double seconds;        /* of the step, on this rank */
+  double waited_seconds; /* of these, in which the trainer waited for Troupe */
+  char reason[256];
+} troupe_step_outcome;
+
+/* `refusal`, when it is neither NULL nor empty, asks that no rank commits the step. `outcome` may be NULL. */
+troupe_status troupe_finish_step(troupe_session* session, const char* refusal, uint32_t wishes,
+                                 troupe_step_outcome* outcome, troupe_error* error);
+/* Waits until every parameter holds the last step: before evaluation, or the end. */
+troupe_status troupe_publish_all(troupe_session* session, troupe_error* error);
+
+/* ---- Checkpoints, in the directory of the option "checkpoints"; by all ranks alike. ---- */
+
+/* Saves the state after the last step in the background. `common`, which may be NULL, is JSON that comes back with a
+   restore; its numbers are whole, so write fractions as strings. `sequence`, which may be NULL, tells the save's result apart. */
+troupe_status troupe_save(troupe_session* session, const char* common, uint64_t* sequence, troupe_error* error);
+
+typedef struct troupe_save_result {
+  uint64_t sequence;
+  int64_t step; /* steps that were committed before */
+  uint64_t bytes;
+  int32_t committed; /* 0: `message` says why not; otherwise it is a warning, or empty */
+  char name[64];
+  char message[1020];
+} troupe_save_result;
+
+/* The next save that has ended, if there is one: `found` is 0 or 1. Never waits. */
+troupe_status troupe_take_save(troupe_session* session, int32_t* found, troupe_save_result* result, troupe_error* error);
+/* Waits until every save that was begun is over. */
+troupe_status troupe_wait_saves(troupe_session* session, troupe_error* error);
+
+typedef struct troupe_restored {
+  int32_t found; /* 0: there is no checkpoint */
+  int64_t step;  /* the next one */
+  char name[64];
+} troupe_restored;
+
+/* Before the first step. `name` of a checkpoint, or NULL for the newest that is whole. */
+troupe_status troupe_restore(troupe_session* session, const char* name, troupe_restored* restored, troupe_error* error);
+/* What troupe_save() was given, of the restored checkpoint: copies at most `capacity` bytes with the zero byte into
+   `text`, and returns the bytes that all of it takes with the zero byte. */
+size_t troupe_restored_common(const troupe_session* session, char* text, size_t capacity);
+
+/* ---- The end. ---- */
+
+/* Leaves in good order, when all ranks do. */
+troupe_status troupe_leave(troupe_session* session, troupe_error* error);
+/* This rank gives up, and every other rank is told why. `error` gets the job's first failure. */
+void troupe_abandon(troupe_session* session, const char* reason, troupe_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,118 @@
+#include "actors/session/call_order.hpp"
+
+#include <utility>
+
+#include "core/errors.hpp"
+
+namespace troupe::actors {
+
+using core::Errc;
+using core::fail;
+using core::Result;
+
+CallOrder::CallOrder(std::vector<core::Lane> lanes, int microbatches, std::uint32_t parameters)
+    : lanes_(std::move(lanes)), microbatches_(microbatches), parameters_(parameters) {}
+
+std::string CallOrder::here() const {
+  switch (place_) {
+    case Place::between_steps:
+      return "no step has begun; call begin_step() first";
+    case Place::between_lanes:
+      if (played_ == lanes_.size()) return "all lanes of the step have ended; call finish_step()";
+      return fmt::format("the step has begun and no lane has; call begin_lane({})", lanes_[played_].value);
+    case Place::in_lane:
+      return fmt::format("lane {} has begun; call end_lane() first", lanes_[played_].value);
+    case Place::left:
+      return "the session was left; join again";
+  }
+  return {};
+}
+
+Result<void> CallOrder::expect(Place place, std::string_view call) const {
+  if (place_ == place) return {};
+  return fail(Errc::invalid_argument, "{} was called out of turn: {}", call, here());
+}
+
+Result<void> CallOrder::between_steps(std::string_view call) const {
+  if (place_ == Place::between_lanes && played_ < lanes_.size()) {
+    return fail(Errc::invalid_argument,
+                "{} was called out of turn: it is for between two steps; play the step's lanes and call "
+                "finish_step() first",
+                call);
+  }
+  return expect(Place::between_steps, call);
+}
+
+Result<void> CallOrder::in_lane(std::string_view call) const {
+  return expect(Place::in_lane, call);
+}
+
+Result<void> CallOrder::has_parameter(core::ParameterIndex index) const {
+  if (place_ == Place::left) return fail(Errc::invalid_argument, "a parameter was asked for, but {}", here());
+  if (index.value < parameters_) return {};
+  return fail(Errc::invalid_argument, "there is no parameter {}: the session has {}, numbered from 0",
+              index.value, parameters_);
+}
+
+Result<void> CallOrder::begin_step() {
+  TRY(between_steps("begin_step()"));
+  place_ = Place::between_lanes;
+  played_ = 0;
+  return {};
+}
+
+Result<void> CallOrder::begin_lane(core::Lane lane) {
+  TRY(expect(Place::between_lanes, "begin_lane()"));
+  if (played_ == lanes_.size() || lanes_[played_] != lane) {
+    return fail(Errc::invalid_argument, "begin_lane({}) was called out of turn: {}", lane.value, here());
+  }
+  place_ = Place::in_lane;
+  microbatch_ = 0;
+  return {};
+}
+
+Result<void> CallOrder::begin_microbatch(int index) {
+  TRY(in_lane("begin_microbatch()"));
+  const bool again = index == 0 && microbatch_ == 0;
+  if (!again && (index != microbatch_ + 1 || index >= microbatches_)) {
+    return fail(
+        Errc::invalid_argument,
+        "begin_microbatch({}) was called out of turn: a lane has the microbatches 0 to {}, and {} has "
+        "begun; {}",
+        index, microbatches_ - 1, microbatch_,
+        is_last_microbatch() ? std::string("call end_lane()")
+                             : fmt::format("call begin_microbatch({})", microbatch_ + 1));
+  }
+  microbatch_ = index;
+  return {};
+}
+
+Result<void> CallOrder::end_lane() {
+  TRY(in_lane("end_lane()"));
+  if (!is_last_microbatch()) {
+    return fail(Errc::invalid_argument,
+                "end_lane() was called after microbatch {} of {}; call begin_microbatch({}) first",
+                microbatch_, microbatches_, microbatch_ + 1);
+  }
+  place_ = Place::between_lanes;
+  ++played_;
+  return {};
+}
+
+Result<void> CallOrder::finish_step() {
+  TRY(expect(Place::between_lanes, "finish_step()"));
+  if (played_ < lanes_.size()) {
+    return fail(Errc::invalid_argument, "finish_step() was called out of turn: {} of {} lanes have ended; {}",
+                played_, lanes_.size(), here());
+  }
+  place_ = Place::between_steps;
+  return {};
+}
+
+Result<void> CallOrder::leave() {
+  TRY(between_steps("leave()"));
+  place_ = Place::left;
+  return {};
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,190 @@
+#include "actors/session/session_parts.hpp"
+
+#include <charconv>
+#include <utility>
+
+#include "actors/planes/step/state_memory.hpp"
+#include "actors/roles/conductor.hpp"
+#include "actors/roles/coordinator.hpp"
+#include "actors/session/rendezvous.hpp"
+#include "actors/session/role_configs.hpp"
+#include "actors/session/trainer_tensors.hpp"
+#include "core/errors.hpp"
+#include "core/hash.hpp"
+
+namespace troupe::actors {
+
+using messages::Role;
+
+namespace {
+
+/// Between the Coordinator, which knows why a job does not form, and a rank, which only knows that it does
+/// not.
+constexpr auto kGrace = std::chrono::seconds(1);
+
+}  // namespace
+
+Session::Parts::Parts(RankWorld& rank_world, SessionOptions wanted, TrainingPlan planned)
+    : world(rank_world),
+      options(std::move(wanted)),
+      plan(std::move(planned)),
+      inbox(static_cast<std::uint32_t>(plan.buckets.size()), world.patience()) {
+  if (!options.trace) return;
+  tracer = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });
+  world.device().observe([to = tracer.get()](const gpu::TaskRecord& task) {
+    to->add({core::TraceEvent::Kind::span, fmt::format("device {}", task.stream), std::string(task.label),
+             task.begin, task.end, 0, 0});
+  });
+}
+
+Session::Parts::~Parts() {
+  if (tracer) world.device().observe({});
+  world.close();
+  if (data) data->abort({core::Errc::aborted, "the session ended"});
+}
+
+core::Result<void> Session::Parts::open() {
+  TRY(open_planes());
+  TRY(world.open(hooks()));
+  spawn_roles();
+  TRY(world.start());
+  TRY(inbox.wait_welcome(options.join_deadline + 5 * kGrace));
+  return connect();
+}
+
+/// Everything that this rank has for itself.
+core::Result<void> Session::Parts::open_planes() {
+  DataPlane::Options plane;
+  plane.rank = world.rank();
+  plane.epoch = world.epoch();
+  plane.collective_deadline = options.step_deadline;
+  plane.tracer = tracer.get();
+  // An error here waits until the other ranks can be told of it, in connect().
+  rendezvous = std::make_unique<ControlRendezvous>(world, inbox);
+  collectives = world.collectives(*rendezvous);
+  plane.collectives = collectives.value_or(nullptr);
+  plane.post = [this](messages::Envelope envelope) { world.post(std::move(envelope)); };
+  data = TRY(DataPlane::create(world.device(), plan, std::move(plane)));
+  TRY(check_tensors(plan, options.tensors));
+  TRY(options.checkpoint.load.check());
+  rank_state = state_of(plan, world.rank(), options.tensors);
+  memory = memory_of(rank_state, *data, options.tensors);
+  context.emplace(SessionContext{world, options, plan, inbox, *rendezvous, *data, rank_state, memory});
+  plan.configuration += "\n" + options.checkpoint.load.configuration();
+  if (world.storage() != nullptr) checkpoints = TRY(CheckpointTier::create(*context));
+  if (world.local_storage() != nullptr) {
+    local = TRY(LocalTier::create(world, *data, rank_state, memory, context->bucket_count(), options.local));
+    plan.configuration += "\n" + local->configuration();
+  }
+  if (!world.device().is_host_memory()) {
+    auto make = [this] {
+      return group_maker().of_hosts("loads", plan.mesh.group(core::GroupKind::dp_cp, world.rank()));
+    };
+    hosts = std::make_unique<HostExchange>(world, std::move(make), options.step_deadline);
+  }
+  router.emplace(
+      WorkRouter::Planes{*data, checkpoints ? &checkpoints->plane() : nullptr, local.get(), hosts.get()});
+  meter.emplace(world.device(), *data, context->bucket_count(), tracer.get());
+  saves.emplace(*context);
+  order.emplace(own_lanes(), plan.options.microbatches, static_cast<std::uint32_t>(plan.specs.size()));
+  return {};
+}
+
+RankWorld::Hooks Session::Parts::hooks() {
+  RankWorld::Hooks hooks;
+  hooks.to_trainer = [this](const messages::Envelope& envelope) { inbox.deliver(envelope); };
+  hooks.perform = [this](const messages::Address& from, const Work& work) { router->perform(from, work); };
+  hooks.bucket_digest = [this](std::uint32_t bucket) { return data->bucket_digest(bucket); };
+  hooks.tracer = tracer.get();
+  return hooks;
+}
+
+void Session::Parts::spawn_roles() {
+  const auto rank = world.rank();
+  auto address = [&](Role role, std::uint32_t index = 0) { return messages::Address{rank, role, index}; };
+  if (context->is_first_rank()) {
+    world.spawn(address(Role::coordinator), std::make_unique<CoordinatorMachine>(CoordinatorConfig{
+                                                world.world_size(), options.join_deadline}));
+  }
+  world.spawn(address(Role::rank_supervisor), std::make_unique<RankSupervisorMachine>(supervisor_config(
+                                                  plan, rank, options.join_deadline + kGrace)));
+  if (checkpoints) checkpoints->spawn_roles();
+  if (local) local->spawn_roles();
+  world.spawn(address(Role::conductor),
+              std::make_unique<ConductorMachine>(conductor_config(plan, rank, options.step_deadline)));
+  for (std::uint32_t bucket = 0; bucket < context->bucket_count(); ++bucket) {
+    world.spawn(address(Role::gradient_bucket, bucket),
+                std::make_unique<GradientBucketMachine>(bucket_config(plan, rank, bucket)));
+    world.spawn(address(Role::parameter_shard, bucket),
+                std::make_unique<ParameterShardMachine>(shard_config(plan, rank, bucket)));
+  }
+}
+
+/// All ranks are there: they make their groups together, and agree on what they save.
+core::Result<void> Session::Parts::connect() {
+  gpu::CollectiveBackend* backend = TRY(collectives);
+  TRY(data->set_groups(TRY(group_maker().of_step(*backend, plan))));
+  if (local) TRY(connect_local_tier());
+  tensor_keys = TRY(agree_on_tensors(*context));
+  return {};
+}
+
+core::Result<void> Session::Parts::connect_local_tier() {
+  const auto& clique = local->clique();
+  if (clique.size() > 1) {
+    auto name = fmt::format("replicas-{}", clique.front().value);
+    local->set_group(TRY(group_maker().of_hosts(std::move(name), clique)));
+  }
+  if (context->is_first_rank()) {
+    const auto seed = core::hash64(fmt::format("{} {} {}", world.job(), world.epoch().value, world.unique()));
+    TRY(rendezvous->set("replicas/seed", std::to_string(seed)));
+  }
+  const auto text = TRY(rendezvous->get("replicas/seed", options.join_deadline));
+  messages::ReplicaSeed message;
+  std::from_chars(text.data(), text.data() + text.size(), message.seed);
+  context->post(Role::replica_keeper, 0, message);
+  return {};
+}
+
+void Session::Parts::adopt() {
+  if (!adopted) data->adopt_parameters();
+  adopted = true;
+}
+
+std::vector<core::Lane> Session::Parts::own_lanes() const {
+  std::vector<core::Lane> lanes;
+  const auto& held = plan.lanes[static_cast<std::size_t>(world.rank().value)];
+  for (int number = held.first; number < held.end(); ++number) lanes.push_back({number});
+  return lanes;
+}
+
+core::Result<void> Session::Parts::in_turn(core::Result<void> called) const {
+  if (called) return called;
+  auto failure = inbox.failure();
+  return failure ? tl::unexpected(*std::move(failure)) : called;
+}
+
+core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, core::DType dtype,
+                                                  Element element) const {
+  if (!world.device().is_host_memory()) {
+    return core::fail(
+        core::Errc::unavailable,
+        "{} lies in the memory of {}, which the host does not reach; use parameter_memory() and "
+        "gradient_memory() with kernels or copies on compute_stream()",
+        plan.specs[index.value].name, world.device().description());
+  }
+  const bool fits = element == Element::bytes || (element == Element::f32 && dtype == core::DType::f32) ||
+                    (element == Element::bits16 && core::size_of(dtype) == 2);
+  if (fits) return {};
+  return core::fail(core::Errc::invalid_argument, "{} has elements of {}; read them as {}, or as std::byte",
+                    plan.specs[index.value].name, core::name_of(dtype),
+                    dtype == core::DType::f32 ? "float" : "std::uint16_t");
+}
+
+core::Result<void> Session::Parts::publish_all() {
+  for (std::uint32_t bucket = 0; bucket < context->bucket_count(); ++bucket)
+    TRY(inbox.wait_published(bucket, decided, trainer_deadline()));
+  return decided.value < 0 ? core::Result<void>{} : inbox.wait_committed(decided, trainer_deadline());
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/state.hpp"
+#include "actors/planes/step/training_plan.hpp"
+#include "actors/session/call_order.hpp"
+#include "actors/session/checkpoint_tier.hpp"
+#include "actors/session/context.hpp"
+#include "actors/session/groups.hpp"
+#include "actors/session/host_exchange.hpp"
+#include "actors/session/local_tier.hpp"
+#include "actors/session/saves.hpp"
+#include "actors/session/session.hpp"
+#include "actors/session/step_meter.hpp"
+#include "actors/session/trainer_inbox.hpp"
+#include "actors/session/work_router.hpp"
+#include "actors/shell/rank_world.hpp"
+#include "actors/shell/tracer.hpp"
+
+namespace troupe::actors {
+
+/// What a session owns, in the order in which it is made: what is below may use what is above it.
+struct Session::Parts {
+  Parts(RankWorld& rank_world, SessionOptions wanted, TrainingPlan planned);
+  ~Parts();
+
+  core::Result<void> open();
+  core::Result<void> open_planes();
+  RankWorld::Hooks hooks();
+  void spawn_roles();
+  core::Result<void> connect();
+  core::Result<void> connect_local_tier();
+  GroupMaker group_maker() { return {world, *rendezvous, options.join_deadline}; }
+  std::chrono::nanoseconds trainer_deadline() const { return 3 * options.step_deadline; }
+  void adopt();
+  std::vector<core::Lane> own_lanes() const;
+  /// A call out of turn; once the session has failed, that failure comes before it.
+  core::Result<void> in_turn(core::Result<void> called) const;
+  core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
+  core::Result<void> publish_all();
+  Saves::Progress progress() const { return {step, optimizer_steps}; }
+
+  RankWorld& world;
+  SessionOptions options;
+  TrainingPlan plan;
+  std::unique_ptr<Tracer> tracer;
+  TrainerInbox inbox;
+  std::unique_ptr<gpu::Rendezvous> rendezvous;
+  core::Result<gpu::CollectiveBackend*> collectives = nullptr;  ///< the world's
+  std::unique_ptr<DataPlane> data;
+  RankState rank_state;                 ///< what this rank could save
+  std::vector<gpu::BufferView> memory;  ///< of its pieces
+  std::optional<SessionContext> context;
+  std::unique_ptr<CheckpointTier> checkpoints;  ///< null without a place for them
+  std::unique_ptr<LocalTier> local;             ///< null without a place for local copies
+  std::unique_ptr<HostExchange> hosts;          ///< null where the data plane moves memory of the host
+  std::optional<WorkRouter> router;
+  std::optional<StepMeter> meter;
+  std::optional<Saves> saves;
+  std::optional<CallOrder> order;
+  std::vector<core::KeySet> tensor_keys;  ///< of the trainers' own tensors, per rank
+
+  core::Step step{0};  ///< the step that is being computed, or comes next
+  core::Step decided{-1};
+  core::Lane lane{-1};
+  bool adopted = false;  ///< the optimizer has the parameters' values
+  std::int64_t optimizer_steps = 0;
+  std::uint64_t restores = 0;
+  std::vector<messages::LaneLoss> losses;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,371 @@
+#include "actors/shell/process_rank.hpp"
+#include "actors/world/entropy.hpp"
+#include "actors/world/io_worker.hpp"
+#include "actors/world/own_address.hpp"
+#include "actors/world/storage/posix.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+
+#include "actors/world/signal_watcher.hpp"
+#include "actors/world/transport/tcp.hpp"
+#include "core/errors.hpp"
+#include "core/hash.hpp"
+#include "gpu/collective/nccl/environment.hpp"
+#include "gpu/collective/open.hpp"
+#include "gpu/devices.hpp"
+#include "messages/border.hpp"
+
+namespace troupe::actors {
+
+using messages::Role;
+
+struct ProcessRank::State {
+  ProcessWorldOptions options;
+  JobEnvironment environment;
+  JobToken token{};
+  std::string device_name;
+  std::unique_ptr<gpu::Device> device;
+  std::unique_ptr<gpu::Device> host_device;  ///< null: `device` is one
+  ThreadPatience patience;
+  std::unique_ptr<gpu::CollectiveBackend> backend;
+  std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once it was asked for
+  Hooks hooks;
+  std::shared_mutex stage_mutex;  // guards stage: users share it, setting or taking it is exclusive
+  std::unique_ptr<CafStage> stage;
+  std::unique_ptr<Network> network;
+  std::unique_ptr<SignalWatcher> watcher;
+  std::unique_ptr<Storage> storage;
+  std::unique_ptr<Storage> local_storage;
+  std::mutex io_mutex;  // guards io and local_io
+  std::unique_ptr<IoWorker> io;
+  std::unique_ptr<IoWorker> local_io;
+  std::uint64_t messages_before_close = 0;
+  std::set<core::Rank> distrusted;  ///< said what they must not; the network's thread alone looks here
+};
+
+namespace {
+
+void write_line(std::string_view line) {
+  std::string text(line);
+  if (text.empty() || text.back() != '\n') text += '\n';
+  // One write, so that lines of several threads stay whole.
+  [[maybe_unused]] auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+core::Result<JobToken> token_of(const JobEnvironment& environment) {
+  if (!environment.token.empty()) return token_from_hex(environment.token);
+  if (environment.world.value > 1 && !is_loopback(environment.control_host)) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "the control network listens on {}, beyond this host, and TROUPE_JOB_TOKEN is not set; give all "
+        "ranks the same 64 hexadecimal digits in it, for example from `openssl rand -hex 32`",
+        environment.control_host);
+  }
+  // On one host without a token the job's name has to do; it keeps jobs apart, it is no secret.
+  JobToken token{};
+  for (std::size_t i = 0; i < token.size(); i += 8) {
+    std::uint64_t word = core::hash64(environment.job, i);
+    for (std::size_t byte = 0; byte < 8; ++byte) token[i + byte] = static_cast<std::byte>(word >> (8 * byte));
+  }
+  return token;
+}
+
+/// Ranks of one host share its GPUs out, round robin. NCCL takes several of them on one GPU for hosts of
+/// their own, when it is told so before its first call.
+core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment,
+                                         const std::function<void(std::string_view)>& log) {
+  if (name != "cuda") return name;
+  const auto gpus = static_cast<int>(TRY(gpu::list_cuda_devices()).size());
+  if (environment.local_world > gpus) {
+    if (environment.local_rank == 0) {
+      log(
+          fmt::format("{} ranks share {} GPUs: tensors go over the loopback interface, which is for trying "
+                      "out and tests, not for speed",
+                      environment.local_world, gpus));
+    }
+    for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value))
+      ::setenv(variable.c_str(), value.c_str(), 0);
+  }
+  return fmt::format("cuda:{}", environment.local_rank % gpus);
+}
+
+std::string directory_of_rank(std::string directory, core::Rank rank) {
+  constexpr std::string_view kRank = "{rank}";
+  const auto number = std::to_string(rank.value);
+  if (directory.find(kRank) == std::string::npos) return directory + "/" + number;
+  for (auto at = directory.find(kRank); at != std::string::npos; at = directory.find(kRank))
+    directory.replace(at, kRank.size(), number);
+  return directory;
+}
+
+}  // namespace
+
+core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptions options) {
+  auto state = std::make_unique<State>();
+  state->options = std::move(options);
+  if (!state->options.environment) {
+    state->options.environment = [] { return detect_environment(process_variables()); };
+  }
+  if (!state->options.log) state->options.log = write_line;
+  TRY(gpu::check_collectives(state->options.collectives));
+  state->environment = TRY(state->options.environment());
+  state->token = TRY(token_of(state->environment));
+  std::unique_ptr<ProcessRank> world(new ProcessRank(std::move(state)));
+  world->state_->watcher =
+      std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
+  TRY(world->open_device());
+  if (!world->device().is_host_memory()) world->state_->host_device = TRY(gpu::open_device("host"));
+  const auto& checkpoints = world->state_->options.checkpoint_directory;
+  if (!checkpoints.empty()) {
+    world->state_->storage = TRY(PosixStorage::open_or_make(checkpoints));
+    world->state_->io = std::make_unique<IoWorker>();
+  }
+  const auto& local = world->state_->options.local_checkpoint_directory;
+  if (!local.empty()) {
+    world->state_->local_storage = TRY(PosixStorage::open_or_make(directory_of_rank(local, world->rank())));
+    world->state_->local_io = std::make_unique<IoWorker>();
+  }
+  return world;
+}
+
+ProcessRank::ProcessRank(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+ProcessRank::~ProcessRank() {
+  state_->watcher.reset();
+  close();
+}
+
+const JobEnvironment& ProcessRank::environment() const {
+  return state_->environment;
+}
+const std::string& ProcessRank::device_name() const {
+  return state_->device_name;
+}
+core::Rank ProcessRank::rank() const {
+  return state_->environment.rank;
+}
+core::WorldSize ProcessRank::world_size() const {
+  return state_->environment.world;
+}
+core::Epoch ProcessRank::epoch() const {
+  return state_->environment.epoch;
+}
+const std::string& ProcessRank::job() const {
+  return state_->environment.job;
+}
+std::uint64_t ProcessRank::unique() {
+  return entropy();
+}
+gpu::Device& ProcessRank::device() {
+  return *state_->device;
+}
+gpu::Device& ProcessRank::host_device() {
+  return state_->host_device ? *state_->host_device : *state_->device;
+}
+TrainerPatience& ProcessRank::patience() {
+  return state_->patience;
+}
+CafStage* ProcessRank::stage() {
+  return state_->stage.get();
+}
+
+core::Result<void> ProcessRank::open_device() {
+  const auto& options = state_->options;
+  state_->device_name = options.device;
+  // A rank without its device can only say so; its streams tell nobody anything any more.
+  const gpu::DeviceFailed on_failure = [this](const core::Error& error) {
+    const messages::Address self{rank(), Role::rank_supervisor, 0};
+    post({self, self, epoch(), messages::RankFailed{rank(), messages::failure_of(error)}});
+  };
+  if (options.open_device) {
+    state_->device = TRY(options.open_device(on_failure));
+    return {};
+  }
+  state_->device_name = TRY(device_of_rank(options.device, environment(), options.log));
+  state_->device = TRY(gpu::open_device(state_->device_name, on_failure));
+  return {};
+}
+
+core::Result<std::string> ProcessRank::gloo_host() const {
+  if (!state_->options.gloo_host.empty()) return state_->options.gloo_host;
+  // Where nobody from outside reaches them.
+  if (environment().local_world == world_size().value) return "127.0.0.1";
+  auto address = TRY(own_address_towards(environment().control_host, environment().control_port));
+  if (!is_loopback(address)) return address;
+  return core::fail(core::Errc::invalid_argument,
+                    "ranks on several hosts reach each other over Gloo, and this host's address on the way "
+                    "to rank 0 ({}) is {}, which leads nowhere else; give ProcessWorldOptions::gloo_host",
+                    environment().control_host, address);
+}
+
+core::Result<gpu::CollectiveBackend*> ProcessRank::collectives(gpu::Rendezvous& rendezvous) {
+  // That of an earlier session, whose rendezvous is gone.
+  state_->host_backend.reset();
+  if (state_->options.open_collectives) {
+    state_->backend = TRY(state_->options.open_collectives(*state_->device, rendezvous));
+    return state_->backend.get();
+  }
+  gpu::CollectiveOptions options;
+  if (state_->options.collectives == "gloo") options.gloo_host = TRY(gloo_host());
+  options.register_memory = state_->options.register_memory;
+  options.log = state_->options.log;
+  state_->backend = TRY(gpu::open_collectives(state_->options.collectives, *state_->device,
+                                              state_->device_name, rendezvous, options));
+  return state_->backend.get();
+}
+
+core::Result<gpu::CollectiveBackend*> ProcessRank::host_collectives(gpu::Rendezvous& rendezvous) {
+  if (!state_->host_device) return state_->backend.get();
+  if (state_->host_backend) return state_->host_backend.get();
+  const bool is_one_host = environment().local_world == world_size().value;
+  gpu::CollectiveOptions options;
+  if (!is_one_host) options.gloo_host = TRY(gloo_host());
+  state_->host_backend = TRY(gpu::open_collectives(is_one_host ? "shared_memory" : "gloo",
+                                                   *state_->host_device, "host", rendezvous, options));
+  return state_->host_backend.get();
+}
+
+core::Result<void> ProcessRank::open(Hooks hooks) {
+  state_->hooks = std::move(hooks);
+  CafStageOptions options;
+  options.rank = rank();
+  options.epoch = epoch();
+  options.workers = state_->options.actor_threads;
+  // Launches on a GPU may wait for a connection, and come from one thread.
+  if (state_->device->kind() == gpu::DeviceKind::cuda) options.detached = {Role::conductor};
+  options.tracer = state_->hooks.tracer;
+  options.profiler = state_->device->profiler();
+  options.now = [this] { return state_->device->now(); };
+  options.send_remote = [this](const messages::Envelope& envelope) { return send(envelope); };
+  options.to_trainer = state_->hooks.to_trainer;
+  options.perform = state_->hooks.perform;
+  auto stage = TRY(CafStage::create(std::move(options)));
+  std::lock_guard lock(state_->stage_mutex);
+  state_->stage = std::move(stage);
+  return {};
+}
+
+void ProcessRank::spawn(messages::Address address, std::unique_ptr<Machine> machine) {
+  // A thread that asks for the waits meanwhile reads what this writes.
+  std::lock_guard lock(state_->stage_mutex);
+  state_->stage->spawn(address, std::move(machine));
+}
+
+core::Result<void> ProcessRank::start() {
+  if (world_size().value > 1) {
+    TcpOptions options;
+    options.router.job = state_->environment.job + "." + std::to_string(epoch().value);
+    options.router.self = rank();
+    options.router.world = world_size();
+    options.router.token = state_->token;
+    options.address = state_->environment.control_host;
+    options.port = state_->environment.control_port;
+    options.log = state_->options.log;
+    state_->network = TRY(
+        TcpNetwork::open(std::move(options), [this](NetworkEvent event) { on_network(std::move(event)); }));
+  }
+  state_->stage->start();
+  return {};
+}
+
+void ProcessRank::on_network(NetworkEvent event) {
+  if (auto loss = end_of_rank(event)) tell_loss(*loss);
+  const auto* arrived = std::get_if<MessageArrived>(&event);
+  if (!arrived || state_->distrusted.contains(arrived->from)) return;
+  auto envelope = messages::incoming({.peer = arrived->from, .self = rank()}, arrived->message);
+  if (envelope) return post(std::move(*envelope));
+  // Anybody waiting for what it should have said would wait in vain.
+  state_->distrusted.insert(arrived->from);
+  state_->options.log(envelope.error().message);
+  tell_loss({arrived->from, std::move(envelope).error()});
+}
+
+void ProcessRank::tell_loss(const RankLost& loss) {
+  const messages::PeerLost message{loss.rank, messages::failure_of(loss.why)};
+  for (auto role : {Role::rank_supervisor, Role::coordinator}) {
+    const messages::Address to{rank(), role, 0};
+    post({to, to, epoch(), message});
+  }
+}
+
+core::Result<void> ProcessRank::send(const messages::Envelope& envelope) {
+  if (!state_->network) return {};
+  return check_sent(envelope, state_->network->send(envelope.to.rank, messages::outgoing(envelope)));
+}
+
+void ProcessRank::post(messages::Envelope envelope) {
+  std::shared_lock lock(state_->stage_mutex);
+  if (state_->stage) state_->stage->post(std::move(envelope));
+}
+
+void ProcessRank::close() {
+  std::unique_ptr<CafStage> stage;
+  {
+    std::lock_guard lock(state_->stage_mutex);
+    stage = std::move(state_->stage);
+  }
+  // Outside the lock: actors that are still at work may post, into nothing.
+  if (stage) state_->messages_before_close = stage->message_count();
+  stage.reset();
+  std::unique_ptr<IoWorker> io;
+  std::unique_ptr<IoWorker> local_io;
+  {
+    std::lock_guard lock(state_->io_mutex);
+    io = std::move(state_->io);
+    local_io = std::move(state_->local_io);
+  }
+  io.reset();
+  local_io.reset();
+  if (state_->network) {
+    if (auto closed = state_->network->close(); !closed) state_->options.log(closed.error().message);
+  }
+  state_->network.reset();
+}
+
+Storage* ProcessRank::storage() {
+  return state_->storage.get();
+}
+
+void ProcessRank::run_io(std::function<void()> job) {
+  std::lock_guard lock(state_->io_mutex);
+  if (state_->io) state_->io->run(std::move(job));
+}
+
+Storage* ProcessRank::local_storage() {
+  return state_->local_storage.get();
+}
+
+void ProcessRank::run_local_io(std::function<void()> job) {
+  std::lock_guard lock(state_->io_mutex);
+  if (state_->local_io) state_->local_io->run(std::move(job));
+}
+
+void ProcessRank::log(std::string_view line) {
+  state_->options.log(line);
+}
+
+std::vector<WaitReport> ProcessRank::wait_reports() {
+  std::shared_lock lock(state_->stage_mutex);
+  return state_->stage ? state_->stage->wait_reports(std::chrono::milliseconds(500))
+                       : std::vector<WaitReport>{};
+}
+
+void ProcessRank::dump_waits() {
+  const auto reports = wait_reports();
+  // Without reports there may be no device yet.
+  write_line("who waits for whom, rank " + std::to_string(rank().value) + ":\n" +
+             (reports.empty() ? "no actors are there" : render(reports, state_->device->now())));
+}
+
+std::uint64_t ProcessRank::message_count() const {
+  std::shared_lock lock(state_->stage_mutex);
+  return state_->stage ? state_->stage->message_count() : state_->messages_before_close;
+}
+
+}  // namespace troupe::actors

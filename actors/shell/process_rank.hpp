@@ -1,0 +1,66 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "actors/shell/caf_stage.hpp"
+#include "actors/shell/process_world.hpp"
+#include "actors/shell/rank_world.hpp"
+#include "actors/world/network.hpp"
+
+namespace troupe::actors {
+
+/// The world of one rank as a real process: CAF actors, TCP to the Coordinator, a device, collectives over
+/// shared memory or Gloo. ProcessWorld owns it.
+class ProcessRank final : public RankWorld {
+ public:
+  /// Errc::invalid_argument when the environment or the options cannot be right.
+  static core::Result<std::unique_ptr<ProcessRank>> create(ProcessWorldOptions options = {});
+  ~ProcessRank() override;
+
+  const JobEnvironment& environment() const;
+  /// "host" or "cuda:<index>".
+  const std::string& device_name() const;
+
+  /// The actors of this rank; null unless a session has joined and is open.
+  CafStage* stage();
+
+  core::Rank rank() const override;
+  core::WorldSize world_size() const override;
+  core::Epoch epoch() const override;
+  const std::string& job() const override;
+  std::uint64_t unique() override;
+  gpu::Device& device() override;
+  gpu::Device& host_device() override;
+  TrainerPatience& patience() override;
+  core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
+  core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) override;
+  core::Result<void> open(Hooks hooks) override;
+  void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
+  core::Result<void> start() override;
+  void post(messages::Envelope envelope) override;
+  void close() override;
+  Storage* storage() override;
+  std::size_t read_threads() const override { return 4; }
+  void run_io(std::function<void()> job) override;
+  Storage* local_storage() override;
+  void run_local_io(std::function<void()> job) override;
+  void log(std::string_view line) override;
+  std::vector<WaitReport> wait_reports() override;
+  std::uint64_t message_count() const override;
+
+ private:
+  struct State;
+  explicit ProcessRank(std::unique_ptr<State> state);
+  core::Result<void> open_device();
+  core::Result<std::string> gloo_host() const;
+  void on_network(NetworkEvent event);
+  void tell_loss(const RankLost& loss);
+  core::Result<void> send(const messages::Envelope& envelope);
+  void dump_waits();
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace troupe::actors

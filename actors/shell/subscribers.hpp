@@ -1,0 +1,45 @@
+#pragma once
+
+// For trainers with CAF actors of their own: they run in the actor system of the rank and hear what it
+// decides.
+
+#include <caf/actor.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
+#include <cstdint>
+#include <string>
+
+#include "actors/shell/process_world.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// What subscribers are told, each event once, as a CAF message of this type.
+struct RankEvent {
+  enum class Kind : std::uint8_t {
+    joined,          ///< all ranks are there and agree
+    bucket_reduced,  ///< the gradients of `bucket` are summed over the ranks
+    step_decided,    ///< `committed` says whether the update is applied
+    step_committed,  ///< every shard of this rank is updated
+    failed,          ///< no further step of this epoch will be decided; `reason` says why
+  };
+  Kind kind = Kind::joined;
+  core::Step step{};
+  core::BucketIndex bucket{};
+  bool committed = false;
+  std::string reason;
+};
+
+/// The subscriber ends with the session. Errc::invalid_argument before a session has joined.
+core::Result<void> subscribe(ProcessWorld& world, caf::actor subscriber);
+core::Result<caf::actor_system*> actor_system(ProcessWorld& world);
+
+}  // namespace troupe::actors
+
+#if CAF_VERSION >= 1800
+CAF_BEGIN_TYPE_ID_BLOCK(troupe_events, first_custom_type_id + 1000)
+CAF_ADD_TYPE_ID(troupe_events, (troupe::actors::RankEvent))
+CAF_END_TYPE_ID_BLOCK(troupe_events)
+#endif
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::RankEvent)

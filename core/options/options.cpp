@@ -1,0 +1,45 @@
+#include "core/options/options.hpp"
+
+#include <functional>
+#include <numeric>
+
+#include "core/errors.hpp"
+
+namespace troupe::core {
+
+std::int64_t ParameterSpec::elements() const {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+Result<std::vector<ShardedTensor>> ParameterSpec::stored_parts() const {
+  auto whole = TRY(ShardedTensor::from_rank_offsets(name, dtype, shape));
+  whole.allow_shape_mismatch = allow_shape_mismatch;
+  return stacked_parts(whole, stacking);
+}
+
+std::string_view name_of(LoadMode mode) noexcept {
+  switch (mode) {
+    case LoadMode::automatic:
+      return "automatic";
+    case LoadMode::read:
+      return "read";
+    case LoadMode::exchange:
+      return "exchange";
+  }
+  return "automatic";
+}
+
+Result<void> LoadOptions::check() const {
+  if (staging_bytes >= kLeastStagingBytes) return {};
+  return fail(Errc::invalid_argument,
+              "{} bytes are too few for what a restore stages on its way to a device; give at least {}",
+              staging_bytes, kLeastStagingBytes);
+}
+
+std::string LoadOptions::configuration() const {
+  return fmt::format("loads {} costs={:g},{:g},{:g} exchange_bytes={}", name_of(mode),
+                     costs.rank_bytes_per_second, costs.storage_bytes_per_second,
+                     costs.exchange_bytes_per_second, exchange_bytes);
+}
+
+}  // namespace troupe::core

@@ -1,0 +1,154 @@
+#pragma once
+
+// What a user may choose: the parameters that are trained, how they are trained, saved and loaded.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/boxes/stacking.hpp"
+#include "core/dtype.hpp"
+#include "core/ids.hpp"
+#include "core/plan/strategy.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// One trainable tensor, as the trainer registers it. All ranks register the same ones in the same order,
+/// which should be the order of forward.
+struct ParameterSpec {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  DType dtype = DType::f32;  ///< f32, bf16 or f16; narrow ones get an fp32 master copy
+  bool weight_decay = true;
+  bool shared_embedding = false;      ///< gets a bucket of its own
+  StackingRule stacking;              ///< how checkpoints store it, and its optimizer state; empty: as it is
+  bool allow_shape_mismatch = false;  ///< a restore takes another shape: what is common; the rest is zero
+
+  std::int64_t elements() const;
+  /// What checkpoints store of it, in the order of its rows.
+  Result<std::vector<ShardedTensor>> stored_parts() const;
+};
+
+enum class OptimizerKind : std::uint8_t { sgd, adam, adamw };
+
+/// PyTorch's formulas and defaults.
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::adamw;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+  double momentum = 0;  ///< of sgd
+};
+
+/// What a parameter without a gradient means.
+enum class UnusedParameters : std::uint8_t {
+  refuse,  ///< the step is not committed on any rank, and the error names the parameter
+  zeros,   ///< it counts as zeros
+};
+
+/// What all ranks of a job must have in common.
+struct TrainingOptions {
+  Strategy strategy = Strategy::zero1;
+  Numerics numerics = Numerics::ordered;
+  /// Logical data-parallel workers; 0 means one per rank. The result of `ordered` numerics depends on this
+  /// number and not on the number of ranks.
+  int lanes = 0;
+  /// Microbatches that a lane accumulates in a step.
+  int microbatches = 1;
+  /// Reductions run under backward and gathers under the next forward; otherwise between them.
+  bool overlap = true;
+  /// Elements after which a bucket closes; none: max(40,000,000, 1,000,000 x ranks) with overlap, else one
+  /// bucket.
+  std::optional<std::int64_t> bucket_elements;
+  /// Average over lanes and microbatches; otherwise sum.
+  bool average = true;
+  /// `fast` numerics only: gradients kept and sent in the parameters' dtype instead of f32.
+  bool gradients_in_parameter_dtype = false;
+  /// Replicas of the sharded optimizer; must divide the number of ranks.
+  int optimizer_instances = 1;
+  UnusedParameters unused_parameters = UnusedParameters::refuse;
+  double clip_norm = 0;  ///< global L2 norm to clip at; 0: no clipping
+  OptimizerOptions optimizer;
+};
+
+/// How ranks that need the same bytes of a checkpoint come by them.
+enum class LoadMode : std::uint8_t {
+  automatic,  ///< what choose_load() expects to be faster
+  read,       ///< each rank reads all that it needs
+  exchange,   ///< each shard is read by one rank and goes from it to the others
+};
+std::string_view name_of(LoadMode mode) noexcept;
+
+/// What a load is expected to meet. Assumptions, not measurements: every rank must come to the same decision.
+struct LoadCosts {
+  double rank_bytes_per_second = 1.5e9;    ///< that one rank reads and hashes, alone
+  double storage_bytes_per_second = 8e9;   ///< that all ranks together get from the storage
+  double exchange_bytes_per_second = 1e9;  ///< that one rank sends or receives, while all do
+};
+
+/// How ranks load a checkpoint; the same on all of them.
+struct LoadOptions {
+  LoadMode mode = LoadMode::automatic;
+  LoadCosts costs;  ///< for `automatic`
+  /// What a rank sends, and what it receives, at once; an exchange takes four times this.
+  std::uint64_t exchange_bytes = std::uint64_t{8} << 20;
+  static constexpr std::uint64_t kLeastStagingBytes = 512;
+  /// On devices whose memory the host does not reach: what a restore, also one of local copies, takes of
+  /// their staging memory, whatever the size of the state. At least kLeastStagingBytes.
+  std::uint64_t staging_bytes = std::uint64_t{32} << 20;
+
+  /// Errc::invalid_argument names what cannot be.
+  Result<void> check() const;
+  /// A line of the job's configuration.
+  std::string configuration() const;
+};
+
+/// Which checkpoints stay when a new one is committed.
+struct Retention {
+  int keep_last = 0;            ///< the newest ones; 0: all
+  std::int64_t keep_every = 0;  ///< and those whose step is a multiple of this; 0: no others
+
+  friend bool operator==(const Retention&, const Retention&) = default;
+};
+
+/// What to do with a save that begins while another one is not over.
+enum class WhenBusy : std::uint8_t { queue, refuse };
+
+/// How a session saves and loads; where is the world's business (RankWorld::storage).
+struct CheckpointOptions {
+  /// Most memory for state that is copied but not written yet; a smaller state takes less. A smaller budget
+  /// makes the next update wait for the disk; nothing else depends on it.
+  std::uint64_t staging_bytes = std::uint64_t{256} << 20;
+  std::uint64_t chunk_bytes = std::uint64_t{8} << 20;  ///< staged and written at once
+  Retention retention;
+  WhenBusy when_busy = WhenBusy::queue;
+  LoadOptions load;                                              ///< who reads what in a restore
+  std::chrono::nanoseconds deadline = std::chrono::minutes(30);  ///< of a phase of a save, and of a restore
+};
+
+/// Ranks that keep copies of each other's state, ascending. Every rank of a job is in exactly one.
+using Clique = std::vector<Rank>;
+
+/// Copies of every rank's state close to it, kept by the ranks of a clique for each other; where is the
+/// world's business (RankWorld::local_storage). Saves are cheap and frequent, and only the newest stay.
+struct LocalTierOptions {
+  /// Cliques of `factor` ranks, `jump` apart; see make_cliques.
+  int jump = 1;
+  int factor = 1;
+  std::vector<Clique> cliques;  ///< instead of jump and factor; a partition of the world
+  /// Memory for state that is copied but not written yet, as CheckpointOptions::staging_bytes.
+  std::uint64_t staging_bytes = std::uint64_t{64} << 20;
+  /// Staged and written at once, and what a rank gives to a round of an exchange. An exchange takes twice
+  /// this for every member of the clique.
+  std::uint64_t chunk_bytes = std::uint64_t{4} << 20;
+  int keep = 1;       ///< saves that stay, the newest included
+  bool sync = false;  ///< copies survive the loss of power; without meaning for memory
+  std::chrono::nanoseconds deadline = std::chrono::minutes(5);  ///< of a phase of a save, and of retrieval
+};
+
+}  // namespace troupe::core

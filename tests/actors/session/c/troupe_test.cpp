@@ -1,0 +1,217 @@
+#include "actors/session/c/troupe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/support/scratch_folder.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A session of one rank with a matrix in f32 and a vector in bf16.
+class CInterface : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options_ = troupe_options_new();
+    add("weight", {2, 3}, TROUPE_F32);
+    add("bias", {5}, TROUPE_BF16);
+  }
+  void TearDown() override {
+    troupe_session_free(session_);
+    troupe_options_free(options_);
+  }
+
+  void add(const char* name, std::vector<std::int64_t> shape, troupe_dtype dtype) {
+    ASSERT_EQ(troupe_options_add_parameter(options_, name, shape.data(), shape.size(), dtype, 0, &error_),
+              TROUPE_OK)
+        << error_.message;
+  }
+  void join() { ASSERT_EQ(troupe_session_join(options_, &session_, &error_), TROUPE_OK) << error_.message; }
+  /// A step whose gradients are 1, and its loss 2.
+  void step(troupe_step_outcome* outcome = nullptr) {
+    ASSERT_EQ(troupe_begin_step(session_, 0.5, &error_), TROUPE_OK) << error_.message;
+    ASSERT_EQ(troupe_begin_lane(session_, troupe_lane(session_, 0), &error_), TROUPE_OK) << error_.message;
+    for (std::uint32_t p = troupe_parameter_count(session_); p-- > 0;) {
+      void* data = nullptr;
+      std::size_t bytes = 0;
+      ASSERT_EQ(troupe_before_use(session_, p, &error_), TROUPE_OK) << error_.message;
+      ASSERT_EQ(troupe_gradient(session_, p, &data, &bytes, &error_), TROUPE_OK) << error_.message;
+      for (std::size_t i = 0; i < bytes / sizeof(float); ++i) static_cast<float*>(data)[i] += 1;
+      ASSERT_EQ(troupe_gradient_ready(session_, p, &error_), TROUPE_OK) << error_.message;
+    }
+    ASSERT_EQ(troupe_end_lane(session_, 2, &error_), TROUPE_OK) << error_.message;
+    ASSERT_EQ(troupe_finish_step(session_, nullptr, 0, outcome, &error_), TROUPE_OK) << error_.message;
+  }
+  void set(const char* name, const std::string& value) {
+    ASSERT_EQ(troupe_options_set(options_, name, value.c_str(), &error_), TROUPE_OK) << error_.message;
+  }
+
+  troupe_options* options_ = nullptr;
+  troupe_session* session_ = nullptr;
+  troupe_error error_{};
+};
+
+TEST_F(CInterface, TrainsAndLeaves) {
+  set("optimizer", "sgd");
+  set("weight-decay", "0");
+  join();
+  EXPECT_EQ(troupe_rank(session_), 0);
+  EXPECT_EQ(troupe_world_size(session_), 1);
+  ASSERT_EQ(troupe_lane_count(session_), 1);
+  EXPECT_EQ(troupe_lane(session_, 1), -1);
+  EXPECT_EQ(troupe_parameter_count(session_), 2u);
+
+  troupe_step_outcome outcome;
+  ASSERT_NO_FATAL_FAILURE(step(&outcome));
+
+  EXPECT_EQ(outcome.step, 0);
+  EXPECT_EQ(outcome.committed, 1);
+  EXPECT_EQ(outcome.loss, 2);
+  EXPECT_FLOAT_EQ(static_cast<float>(outcome.gradient_norm), std::sqrt(11.0F));
+  EXPECT_EQ(troupe_next_step(session_), 1);
+  ASSERT_EQ(troupe_publish_all(session_, &error_), TROUPE_OK);
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  ASSERT_EQ(troupe_parameter(session_, 0, &data, &bytes, &error_), TROUPE_OK);
+  ASSERT_EQ(bytes, 6 * sizeof(float));
+  EXPECT_EQ(static_cast<float*>(data)[5], -0.5F) << "0 - 0.5 x 1";
+  ASSERT_EQ(troupe_parameter(session_, 1, &data, &bytes, &error_), TROUPE_OK);
+  EXPECT_EQ(bytes, 10u);
+  EXPECT_EQ(troupe_leave(session_, &error_), TROUPE_OK) << error_.message;
+}
+
+TEST_F(CInterface, SavesAndRestoresWithWhatTheTrainerAdds) {
+  tests::ScratchFolder folder;
+  set("checkpoints", folder.path());
+  join();
+  step();
+  std::uint64_t sequence = 77;
+  ASSERT_EQ(troupe_save(session_, R"({"epoch":3,"note":"0.25"})", &sequence, &error_), TROUPE_OK)
+      << error_.message;
+  ASSERT_EQ(troupe_wait_saves(session_, &error_), TROUPE_OK) << error_.message;
+  std::int32_t found = 0;
+  troupe_save_result save;
+  ASSERT_EQ(troupe_take_save(session_, &found, &save, &error_), TROUPE_OK);
+  ASSERT_EQ(found, 1);
+  EXPECT_EQ(save.committed, 1) << save.message;
+  EXPECT_EQ(save.sequence, sequence);
+  EXPECT_STREQ(save.name, "step_00000001");
+  ASSERT_EQ(troupe_take_save(session_, &found, &save, &error_), TROUPE_OK);
+  EXPECT_EQ(found, 0);
+  ASSERT_EQ(troupe_leave(session_, &error_), TROUPE_OK) << error_.message;
+  troupe_session_free(session_);
+  session_ = nullptr;
+
+  join();
+  troupe_restored restored;
+  ASSERT_EQ(troupe_restore(session_, nullptr, &restored, &error_), TROUPE_OK) << error_.message;
+  EXPECT_EQ(restored.found, 1);
+  EXPECT_EQ(restored.step, 1);
+  EXPECT_STREQ(restored.name, "step_00000001");
+  char text[8];
+  const std::string common = R"({"epoch":3,"note":"0.25"})";
+  EXPECT_EQ(troupe_restored_common(session_, text, sizeof text), common.size() + 1);
+  EXPECT_EQ(text, common.substr(0, 7)) << "cut, and ended";
+  ASSERT_EQ(troupe_leave(session_, &error_), TROUPE_OK);
+}
+
+TEST_F(CInterface, SaysWhatIsWrongWithAnOption) {
+  struct Wrong {
+    const char* name;
+    const char* value;
+    const char* says;
+  };
+  for (const auto& [name, value, says] : {
+           Wrong{"lane", "2", "there is no option 'lane'"},
+           Wrong{"lanes", "-1", "lanes: expected a whole number from 0"},
+           Wrong{"lanes", "2x", "found '2x'"},
+           Wrong{"strategy", "zero9", "zero9"},
+           Wrong{"overlap", "yes", "overlap: expected true or false, found 'yes'"},
+           Wrong{"optimizer", "lion", "expected one of adamw, adam, sgd, found 'lion'"},
+           Wrong{"clip-norm", "nan", "clip-norm: expected a number"},
+           Wrong{"staging-mebibytes", "0", "staging-mebibytes: expected a whole number from 1"},
+       }) {
+    EXPECT_EQ(troupe_options_set(options_, name, value, &error_), TROUPE_INVALID_ARGUMENT) << name;
+    EXPECT_EQ(error_.status, TROUPE_INVALID_ARGUMENT);
+    EXPECT_THAT(error_.message, HasSubstr(says));
+  }
+}
+
+TEST_F(CInterface, TakesEveryOptionThatItNames) {
+  std::string names = troupe_option_names();
+  std::size_t count = 0;
+  for (std::size_t begin = 0; begin < names.size(); begin = names.find('\n', begin) + 1, ++count) {
+    const auto name = names.substr(begin, names.find(':', begin) - begin);
+    EXPECT_EQ(troupe_options_set(options_, name.c_str(), "no such value \x01", nullptr) == TROUPE_OK,
+              name == "checkpoints" || name == "device" || name == "collectives")
+        << name << ": names are taken as they are, all else is checked";
+  }
+  EXPECT_EQ(count, 24u);
+}
+
+TEST_F(CInterface, TakesNothingForNull) {
+  const std::int64_t shape = 1;
+  EXPECT_EQ(troupe_options_set(nullptr, "lanes", "1", &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_options_set(options_, nullptr, "1", &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_options_set(options_, "lanes", nullptr, nullptr), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_options_add_parameter(options_, nullptr, &shape, 1, TROUPE_F32, 0, &error_),
+            TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_options_add_parameter(options_, "w", nullptr, 1, TROUPE_F32, 0, &error_),
+            TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_options_add_parameter(options_, "w", &shape, 1, static_cast<troupe_dtype>(9), 0, &error_),
+            TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("9 is not a dtype"));
+  EXPECT_EQ(troupe_options_add_parameter(options_, "w", &shape, 1, TROUPE_F32, 64, &error_),
+            TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_session_join(nullptr, &session_, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_session_join(options_, nullptr, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_begin_step(nullptr, 0.1, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("troupe_session_join() makes one"));
+  EXPECT_EQ(troupe_rank(nullptr), -1);
+  EXPECT_EQ(troupe_lane(nullptr, 0), -1);
+  EXPECT_EQ(troupe_restored_common(nullptr, nullptr, 0), 1u);
+  troupe_session_free(nullptr);
+  troupe_options_free(nullptr);
+}
+
+TEST_F(CInterface, AnswersCallsOutOfTurn) {
+  join();
+  void* data = nullptr;
+  EXPECT_EQ(troupe_gradient(session_, 0, &data, nullptr, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("call begin_step() first"));
+  EXPECT_EQ(troupe_parameter(session_, 9, &data, nullptr, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("there is no parameter 9"));
+  EXPECT_EQ(troupe_parameter(session_, 0, nullptr, nullptr, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_save(session_, nullptr, nullptr, &error_), TROUPE_UNAVAILABLE);
+  EXPECT_THAT(error_.message, HasSubstr("no directory for checkpoints"));
+  EXPECT_EQ(troupe_on_compute_stream(session_, nullptr, nullptr, &error_), TROUPE_INVALID_ARGUMENT);
+  ASSERT_EQ(troupe_leave(session_, &error_), TROUPE_OK) << error_.message;
+  EXPECT_EQ(troupe_begin_step(session_, 0.1, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("the session was left"));
+}
+
+TEST_F(CInterface, GivesUpWithTheReason) {
+  join();
+  troupe_abandon(session_, "the data ended early", &error_);
+  EXPECT_EQ(error_.status, TROUPE_ABORTED);
+  EXPECT_STREQ(error_.message, "the data ended early");
+}
+
+TEST_F(CInterface, CutsALongMessage) {
+  const std::string name(5000, 'x');
+  EXPECT_EQ(troupe_options_set(options_, "device", name.c_str(), &error_), TROUPE_OK);
+  EXPECT_NE(troupe_session_join(options_, &session_, &error_), TROUPE_OK);
+  EXPECT_LT(std::strlen(error_.message), sizeof error_.message);
+  EXPECT_EQ(session_, nullptr);
+}
+
+}  // namespace
+}  // namespace troupe::actors
