@@ -190,6 +190,15 @@ class Style(unittest.TestCase):
                      "who waits for whom", "Who waits for whom", "holds a lock", "proof after the hello", "Whole"):
             self.assertEqual(style.phrase_violations("a.md", text), [], text)
 
+    def test_documents_have_one_width_but_for_tables_and_code(self):
+        wide = "x " * 56
+        for text in (wide, f"- {wide}", f"```sh\ncode\n```\n{wide}"):
+            found = list(style.width_violations("a.md", f"Fine.\n{text}\n"))
+            self.assertEqual(len(found), 1, text)
+        self.assertTrue(found[0].startswith("a.md:5: 112 columns"), found[0])
+        for text in ("x" * 110, f"| {wide} |", f"```\n{wide}\n```", f"[x](https://{'y' * 110})"):
+            self.assertEqual(list(style.width_violations("a.md", f"Fine.\n{text}\n")), [], text)
+
     def test_every_text_of_the_tree_is_searched_for_phrases(self):
         files = [path for path in style.project_files() if style.is_prose(path)]
         for path in ("README.md", "docs/architecture.md", "core/result.hpp", "scripts/check_layers", "CMakeLists.txt"):
