@@ -63,7 +63,7 @@ class Layers(unittest.TestCase):
         self.refuses("actors/world/network.hpp", '"actors/roles/machine.hpp"', "no other floor")
         self.refuses("actors/cellar/a.cpp", '"actors/roles/machine.hpp"', "give it a place")
         self.takes("core/checkpoint/manifest.cpp", '"core/boxes/box.hpp"')
-        self.refuses("core/boxes/box.cpp", '"core/checkpoint/manifest.hpp"', "core/boxes may include core, layout")
+        self.refuses("core/boxes/box.cpp", '"core/checkpoint/manifest.hpp"', "core/boxes may include core, not")
         self.refuses("core/dtype.cpp", '"core/plan/mesh.hpp"', "no other floor")
 
     def test_the_table_of_floors_has_no_circle(self):

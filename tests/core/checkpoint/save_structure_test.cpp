@@ -98,7 +98,7 @@ TEST(SaveStructure, RefusesOtherTypesAtEveryPlace) {
 
 TEST(SaveStructure, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(refusal(R"({"tensors":[["w","f33",[4]]],"pieces":[]})").substr(0, 70),
-            "the structure of a save does not parse: 'f33' is not a dtype; choose one ");
+            "the structure of a save does not parse: 'f33' is not a dtype; choose o");
   EXPECT_EQ(refusal(R"({"tensors":[["w","f32",[4]]],"pieces":[[1,[0],[4]]]})"),
             "the structure of a save does not parse: a piece belongs to no tensor (before byte 50)");
   EXPECT_EQ(refusal(R"({"tensors":[["w","f32",[4]]],"pieces":[[0,[2],[4]]]})"),

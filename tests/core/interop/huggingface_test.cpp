@@ -63,13 +63,13 @@ TEST(HuggingFaceIndex, RefusesWhatIsNoIndex) {
   for (const std::string_view file :
        {"../x.safetensors", "/x.safetensors", "x.bin", ".safetensors", "a/x.safetensors"}) {
     EXPECT_THAT(refusal(R"({"weight_map": {"a": ")" + std::string(file) + R"("}})"),
-                HasSubstr("no *.safetensors"));
+                HasSubstr("not a *.safetensors"));
   }
 }
 
 TEST(HuggingFaceIndex, RefusesToWriteWhatItWouldNotRead) {
   EXPECT_THAT(encode_huggingface_index({0, {{"a", "../x.safetensors"}}}).error().message,
-              HasSubstr("no *.safetensors"));
+              HasSubstr("not a *.safetensors"));
   EXPECT_THAT(encode_huggingface_index({0, {{"\xff", "x.safetensors"}}}).error().message,
               HasSubstr("not UTF-8"));
 }
