@@ -11,7 +11,7 @@ find_library(TROUPE_CUDART_LIBRARY cudart_static HINTS "${cuda_root}/lib64" "${c
 find_path(TROUPE_NCCL_INCLUDE nccl.h HINTS "${cuda_root}/include")
 mark_as_advanced(TROUPE_NVCC TROUPE_CUDA_INCLUDE TROUPE_CUDART_LIBRARY TROUPE_NCCL_INCLUDE)
 
-if(TROUPE_CUDA_INCLUDE AND TROUPE_CUDART_LIBRARY)
+if(TROUPE_CUDA_INCLUDE AND TROUPE_CUDART_LIBRARY AND NOT TARGET troupe_cudart)
   add_library(troupe_cudart INTERFACE IMPORTED GLOBAL)
   target_include_directories(troupe_cudart SYSTEM INTERFACE "${TROUPE_CUDA_INCLUDE}")
   target_link_libraries(troupe_cudart INTERFACE "${TROUPE_CUDART_LIBRARY}" Threads::Threads rt ${CMAKE_DL_LIBS})

@@ -1,29 +1,50 @@
-# Everything here comes from Debian's packages; packages.txt lists them. The installed package reads this file
-# too, so all targets are imported ones.
+# Everything here comes from Debian's packages; packages.txt lists them. Programs of another project that has Troupe
+# in a subfolder link these libraries too, so their targets are seen everywhere.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
+include(TroupeLibraries)
 
-# troupe_find_library(NAME HEADER [LIBRARY]): a library without a CMake package becomes the target troupe_NAME.
-function(troupe_find_library name header)
-  string(TOUPPER ${name} upper)
-  # Debian has OpenBLAS in folders of their own, one for each way to run threads.
-  find_path(TROUPE_${upper}_INCLUDE ${header} PATH_SUFFIXES openblas-pthread REQUIRED)
-  add_library(troupe_${name} INTERFACE IMPORTED GLOBAL)
-  target_include_directories(troupe_${name} SYSTEM INTERFACE "${TROUPE_${upper}_INCLUDE}")
-  target_link_libraries(troupe_${name} INTERFACE Threads::Threads)
-  if(ARGC GREATER 2)
-    find_library(TROUPE_${upper}_LIBRARY ${ARGV2} PATH_SUFFIXES openblas-pthread REQUIRED)
-    target_link_libraries(troupe_${name} INTERFACE "${TROUPE_${upper}_LIBRARY}")
+# troupe_find_header(NAME HEADER): where the headers of troupe_NAME are; makes the target when it has no more than
+# them.
+function(troupe_find_header name header)
+  string(TOUPPER "TROUPE_${name}_INCLUDE" variable)
+  find_path(${variable} ${header} PATH_SUFFIXES openblas-pthread REQUIRED)
+  mark_as_advanced(${variable})
+  if(NOT TARGET troupe_${name})
+    add_library(troupe_${name} INTERFACE IMPORTED GLOBAL)
+    target_link_libraries(troupe_${name} INTERFACE Threads::Threads)
   endif()
+  target_include_directories(troupe_${name} SYSTEM INTERFACE "${${variable}}")
 endfunction()
 
-troupe_find_library(xxhash xxhash.h xxhash)
-troupe_find_library(sodium sodium.h sodium)
-troupe_find_library(caf caf/actor_system.hpp caf_core)
-troupe_find_library(gloo gloo/context.h gloo)
-troupe_find_library(asio asio.hpp)
+troupe_find_header(xxhash xxhash.h)
+troupe_find_header(sodium sodium.h)
+troupe_find_header(caf caf/actor_system.hpp)
+troupe_find_header(gloo gloo/context.h)
+troupe_find_header(asio asio.hpp)
 target_compile_definitions(troupe_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
-troupe_find_library(msgpack msgpack.hpp)
+troupe_find_header(msgpack msgpack.hpp)
 target_compile_definitions(troupe_msgpack INTERFACE MSGPACK_NO_BOOST)
+
+# What only the programs, the tests and the benchmarks need.
+if(TROUPE_BUILD_APPS)
+  find_package(CLI11 REQUIRED)
+  troupe_find_library(openblas openblas)
+  troupe_find_header(openblas cblas.h)
+endif()
+if(TROUPE_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  find_package(rapidcheck REQUIRED)
+endif()
+if(TROUPE_BUILD_BENCHMARKS)
+  find_package(benchmark REQUIRED)
+endif()
+
+if(TROUPE_MISSING_LIBRARIES)
+  list(JOIN TROUPE_MISSING_LIBRARIES ", " missing)
+  message(FATAL_ERROR "Troupe needs libraries that are not here: ${missing}. Run scripts/setup, or name the folder "
+    "they are in: -DCMAKE_PREFIX_PATH=FOLDER")
+endif()

@@ -1,33 +1,61 @@
-# find_package(Troupe) gives troupe::core, troupe::messages, troupe::gpu, one target per floor of actors/, and
-# troupe::actors for all of them.
+# Two components: `programs`, and `development`: the public headers, the archives, find_package(Troupe) and
+# pkg-config's files.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Troupe")
-set(parts core messages gpu world roles shell planes session launch simulation)
+# As a linker wants them: whoever calls stands before what is called.
+set(parts simulation launch session planes shell roles world messages gpu core)
 if(TROUPE_HAS_CUDA)
   list(APPEND parts cuda)
   install(FILES "${PROJECT_SOURCE_DIR}/cmake/TroupeCuda.cmake" DESTINATION "${package_dir}" COMPONENT development)
 endif()
 foreach(part IN LISTS parts)
-  set_property(TARGET troupe_${part} PROPERTY EXPORT_NAME ${part})
+  set_property(TARGET troupe_${part} PROPERTY EXPORT_NAME part_${part})
   install(TARGETS troupe_${part} EXPORT TroupeTargets
-          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development
-          FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/troupe" COMPONENT development)
+          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development)
 endforeach()
-set_property(TARGET troupe_actors PROPERTY EXPORT_NAME actors)
-install(TARGETS troupe_actors EXPORT TroupeTargets COMPONENT development)
-install(EXPORT TroupeTargets NAMESPACE troupe:: DESTINATION "${package_dir}" COMPONENT development)
+install(TARGETS troupe_public_core troupe_public_runtime EXPORT TroupeTargets
+        INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(EXPORT TroupeTargets NAMESPACE Troupe:: DESTINATION "${package_dir}" COMPONENT development)
+install(DIRECTORY "${PROJECT_BINARY_DIR}/include/troupe" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+        COMPONENT development)
 
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/TroupeConfigVersion.cmake"
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/TroupeConfig.cmake"
-              "${PROJECT_SOURCE_DIR}/cmake/TroupeDependencies.cmake"
+              "${PROJECT_SOURCE_DIR}/cmake/TroupeLibraries.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/TroupeConfigVersion.cmake"
         DESTINATION "${package_dir}" COMPONENT development)
+
+# troupe_pkg_config(FILE NAME DESCRIPTION libraries...): FILE.pc, which finds the rest from where it lies itself.
+function(troupe_pkg_config file pc_name pc_description)
+  list(JOIN ARGN " " pc_libraries)
+  file(RELATIVE_PATH up "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+  string(REGEX REPLACE "/$" "" up "${up}")
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/troupe.pc.in" "${PROJECT_BINARY_DIR}/${file}.pc" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/${file}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
+          COMPONENT development)
+endfunction()
+
+set(of_core -lfmt -lxxhash -lstdc++ -lm)
+set(archives ${parts})
+list(TRANSFORM archives PREPEND -ltroupe_)
+if(TROUPE_HAS_CUDA)
+  # The GPU's archives call each other. One word, because pkg-config leaves out a library that comes again.
+  list(REMOVE_ITEM archives -ltroupe_gpu -ltroupe_cuda -ltroupe_core)
+  list(APPEND archives "-Wl,--start-group,-ltroupe_gpu,-ltroupe_cuda,--end-group" -ltroupe_core
+       "${TROUPE_CUDART_LIBRARY}" -lrt)
+endif()
+troupe_pkg_config(troupe-core "Troupe (core)" "Formats and maths of distributed training" -ltroupe_core ${of_core})
+troupe_pkg_config(troupe "Troupe" "${PROJECT_DESCRIPTION}"
+  ${archives} -lcaf_core -lgloo -lsodium -lspdlog ${of_core} -ldl -pthread)
 
 foreach(program troupe gpt)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
   endif()
 endforeach()
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION share/doc/troupe RENAME copyright COMPONENT programs)
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION share/doc/libtroupe-dev RENAME copyright
+        COMPONENT development)

@@ -1,10 +1,17 @@
-option(TROUPE_BUILD_TESTS "Build the tests" ON)
-option(TROUPE_BUILD_BENCHMARKS "Build the benchmarks" ON)
+# A project that has Troupe in a subfolder wants the libraries, and its own settings left as they are.
+option(TROUPE_BUILD_APPS "Build the programs" ${PROJECT_IS_TOP_LEVEL})
+option(TROUPE_BUILD_TESTS "Build the tests (with the programs)" ${PROJECT_IS_TOP_LEVEL})
+option(TROUPE_BUILD_BENCHMARKS "Build the benchmarks (with the programs)" ${PROJECT_IS_TOP_LEVEL})
+option(TROUPE_INSTALL "Make the rules of an installation" ${PROJECT_IS_TOP_LEVEL})
+if((TROUPE_BUILD_TESTS OR TROUPE_BUILD_BENCHMARKS) AND NOT TROUPE_BUILD_APPS)
+  message(FATAL_ERROR "TROUPE_BUILD_APPS is OFF, and the tests and benchmarks need the programs: set it ON, or "
+    "TROUPE_BUILD_TESTS and TROUPE_BUILD_BENCHMARKS OFF")
+endif()
 # AUTO is right for CI too: wherever there is nvcc the data plane is compiled and linked, and a program with it runs
 # where there is no GPU and no driver.
 set(TROUPE_CUDA AUTO CACHE STRING "Build the GPU data plane (CUDA, NCCL): AUTO where its tools are, ON, OFF")
 set_property(CACHE TROUPE_CUDA PROPERTY STRINGS AUTO ON OFF)
-option(TROUPE_WERROR "Treat warnings as errors" ON)
+option(TROUPE_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 set(TROUPE_SANITIZE "" CACHE STRING "Sanitizers to build with, comma separated (address, undefined, thread)")
 if(TROUPE_SANITIZE MATCHES "thread" AND NOT EXISTS "${TROUPE_CAF_LIBRARY}")
   message(FATAL_ERROR "ThreadSanitizer needs a CAF that was compiled for it, or reports races that are none, and "
@@ -16,9 +23,9 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 
-if(NOT CMAKE_BUILD_TYPE)
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 

@@ -1,6 +1,6 @@
 include(GoogleTest)
 
-# What every target of ours is compiled with. Users of an installed Troupe compile as they like.
+# What every target of ours is compiled with. Projects that use Troupe compile as they like.
 add_library(troupe_flags INTERFACE)
 target_include_directories(troupe_flags INTERFACE "${PROJECT_SOURCE_DIR}")
 set(flags
@@ -42,9 +42,10 @@ if(TROUPE_FUZZ)
   target_compile_options(troupe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-# troupe_library(NAME [LINK libs...] [EXCLUDE regex]): every .cpp below the current folder makes one static library.
+# troupe_library(NAME [LINK libs...] [HEADERS libs...] [EXCLUDE regex]): every .cpp below the current folder makes one
+# static library. HEADERS are libraries that are headers alone: an installed archive needs them no more.
 function(troupe_library name)
-  cmake_parse_arguments(ARG "" "EXCLUDE" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "EXCLUDE" "LINK;HEADERS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "*.cpp")
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS "*.hpp")
   list(FILTER sources EXCLUDE REGEX "_bench\\.cpp$")
@@ -54,6 +55,9 @@ function(troupe_library name)
   endif()
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:troupe_flags> ${ARG_LINK})
+  foreach(library IN LISTS ARG_HEADERS)
+    target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:${library}>)
+  endforeach()
   set_property(TARGET ${name} PROPERTY TROUPE_HEADERS "${headers}")
 endfunction()
 
@@ -79,19 +83,28 @@ function(troupe_tests folder)
   gtest_discover_tests(${folder}_tests DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
 endfunction()
 
-# Gives the headers of every target with TROUPE_HEADERS to CMake, which installs them and, for the target
-# check_headers, compiles each alone.
-function(troupe_header_sets folder)
+# The target check_headers compiles every header of the targets with TROUPE_HEADERS alone.
+function(troupe_check_headers folder)
   get_property(targets DIRECTORY "${folder}" PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
     get_property(headers TARGET ${target} PROPERTY TROUPE_HEADERS)
-    if(headers)
-      target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${headers})
-      set_property(TARGET ${target} PROPERTY VERIFY_INTERFACE_HEADER_SETS TRUE)
+    set(sources "")
+    foreach(header IN LISTS headers)
+      file(RELATIVE_PATH name "${PROJECT_SOURCE_DIR}" "${header}")
+      set(source "${PROJECT_BINARY_DIR}/headers/${name}.cpp")
+      if(NOT EXISTS "${source}")
+        file(WRITE "${source}" "#include \"${name}\"\n")
+      endif()
+      list(APPEND sources "${source}")
+    endforeach()
+    if(sources)
+      add_library(check_headers_${target} OBJECT EXCLUDE_FROM_ALL ${sources})
+      target_link_libraries(check_headers_${target} PRIVATE ${target})
+      add_dependencies(check_headers check_headers_${target})
     endif()
   endforeach()
   get_property(below DIRECTORY "${folder}" PROPERTY SUBDIRECTORIES)
   foreach(subfolder IN LISTS below)
-    troupe_header_sets("${subfolder}")
+    troupe_check_headers("${subfolder}")
   endforeach()
 endfunction()
