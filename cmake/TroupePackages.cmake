@@ -1,0 +1,29 @@
+# Debian packages, made by cpack -G DEB: `troupe`, the programs, and `libtroupe-dev`, what others build with. The
+# workflow preset "package" does all of it.
+set(CPACK_PACKAGE_NAME troupe)
+set(CPACK_PACKAGE_VENDOR Troupe)
+set(CPACK_PACKAGE_CONTACT "The authors of Troupe <troupe@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
+set(CPACK_PACKAGE_DIRECTORY "${PROJECT_BINARY_DIR}/packages")
+set(CPACK_GENERATOR DEB)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_COMPONENTS_ALL programs development)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME troupe)
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SHLIBDEPS ON)
+set(CPACK_COMPONENT_PROGRAMS_DESCRIPTION
+  "The command troupe (launcher, checkpoints, conversion, simulation) and the trainer gpt.")
+
+# What a link with the archives, and a compilation with the public headers, asks for.
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libtroupe-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
+  "libcaf-dev, libexpected-dev, libfmt-dev, libgloo-dev, libsodium-dev, libspdlog-dev, libxxhash-dev")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
+  "Headers, static libraries, and files for CMake (find_package) and pkg-config, to embed Troupe in a trainer.")
+include(CPack)
