@@ -1,10 +1,28 @@
 # What others may include, 25 headers at most: a file of the tree, and its name below include/troupe/.
 set(TROUPE_PUBLIC_HEADERS
-  core/boxes/box.hpp               core/boxes/box.hpp
-  core/dtype.hpp                   core/dtype.hpp
-  core/ids.hpp                     core/ids.hpp
-  core/layout/buffer_layout.hpp    core/layout/buffer_layout.hpp
-  core/result.hpp                  core/result.hpp
-  core/version.hpp                 core/version.hpp
-  actors/shell/caf_version.hpp     caf_version.hpp
+  actors/session/session.hpp             session.hpp
+  actors/session/options.hpp             options.hpp
+  actors/session/outcomes.hpp            outcomes.hpp
+  actors/session/c/troupe.h              troupe.h
+  actors/planes/step/trainer_tensor.hpp  trainer_tensor.hpp
+  actors/shell/process_world.hpp         process_world.hpp
+  actors/shell/subscribers.hpp           subscribers.hpp
+  actors/world/environment.hpp           environment.hpp
+  core/options/options.hpp               core/options.hpp
+  core/boxes/box.hpp                     core/box.hpp
+  core/boxes/sharded_tensor.hpp          core/sharded_tensor.hpp
+  core/boxes/stacking.hpp                core/stacking.hpp
+  core/check.hpp                         core/check.hpp
+  core/checkpoint/manifest_object.hpp    core/manifest_object.hpp
+  core/dtype.hpp                         core/dtype.hpp
+  core/ids.hpp                           core/ids.hpp
+  core/plan/strategy.hpp                 core/strategy.hpp
+  core/random.hpp                        core/random.hpp
+  core/result.hpp                        core/result.hpp
+  core/state/strictness.hpp              core/strictness.hpp
+  core/trace.hpp                         core/trace.hpp
+  core/values/key_path.hpp               core/key_path.hpp
+  core/values/value.hpp                  core/value.hpp
+  gpu/buffer.hpp                         gpu/buffer.hpp
+  gpu/stream.hpp                         gpu/stream.hpp
 )

@@ -30,7 +30,7 @@ struct BackwardFinished {
   core::Step step{};
   std::vector<LaneLoss> losses;
   std::string refusal;
-  std::uint32_t wishes = 0;  ///< bits of core::Wish
+  std::uint32_t wishes = 0;  ///< bits of Wish
 
   friend bool operator==(const BackwardFinished&, const BackwardFinished&) = default;
 };

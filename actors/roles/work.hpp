@@ -37,7 +37,7 @@ struct PrepareVerdict {
   core::Step step{};
   std::vector<messages::LaneLoss> losses;
   bool refuse = false;
-  std::uint32_t wishes = 0;  ///< bits of core::Wish
+  std::uint32_t wishes = 0;  ///< bits of Wish
 };
 
 /// ParameterShard: step the optimizer on this rank's shard of the bucket and clear the bucket's gradients;

@@ -9,9 +9,14 @@
 #include "core/result.hpp"
 #include "core/state/strictness.hpp"
 #include "core/values/value.hpp"
-#include "core/wish.hpp"
 
 namespace troupe::actors {
+
+/// What a rank asks of all ranks at the end of a step; all learn of it in the same one.
+enum Wish : std::uint32_t {
+  kWishSave = 1,   ///< save a checkpoint after this step
+  kWishLeave = 2,  ///< end the run after this step
+};
 
 /// Where a step's time went, of this rank. "Exposed" is time in which the trainer waited for the runtime and
 /// computed nothing, also not on its compute stream.

@@ -101,7 +101,7 @@ class Session {
   core::Result<void> gradient_ready(core::ParameterIndex parameter);
   core::Result<void> end_lane(double loss);
   /// `refusal`, when not empty, asks that no rank commits the step, and why.
-  /// `wishes` are bits of core::Wish, which all ranks learn of in this step's outcome.
+  /// `wishes` are bits of Wish, which all ranks learn of in this step's outcome.
   core::Result<StepOutcome> finish_step(std::string refusal = {}, std::uint32_t wishes = 0);
 
   /// Saves the state after the last finished step in the background: returns at once, and the next update

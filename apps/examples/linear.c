@@ -5,8 +5,7 @@
      build/release/bin/troupe launch --standalone --nproc-per-node 2 -- build/release/bin/linear */
 #include <stdio.h>
 #include <string.h>
-
-#include "actors/session/c/troupe.h"
+#include <troupe/troupe.h>
 
 enum { kBatch = 16, kSteps = 200, kLanes = 4 };
 

@@ -6,11 +6,10 @@
 #include <caf/event_based_actor.hpp>
 #include <cmath>
 #include <cstdio>
-
-#include "actors/session/session.hpp"
-#include "actors/shell/process_world.hpp"
-#include "actors/shell/subscribers.hpp"
-#include "core/random.hpp"
+#include <troupe/core/random.hpp>
+#include <troupe/process_world.hpp>
+#include <troupe/session.hpp>
+#include <troupe/subscribers.hpp>
 
 using namespace troupe;
 

@@ -223,8 +223,8 @@ Result<void> write_sample(DistributedTrainer& trainer, Narrator& narrator,
 class Requests {
  public:
   Requests()
-      : save_(SIGUSR2, [this] { wishes_ |= core::kWishSave; }),
-        leave_([this] { wishes_ |= core::kWishLeave; }) {}
+      : save_(SIGUSR2, [this] { wishes_ |= actors::kWishSave; }),
+        leave_([this] { wishes_ |= actors::kWishLeave; }) {}
 
   /// From now on there are steps to bring them.
   void begin() { leave_.listen(); }
@@ -306,7 +306,7 @@ class Run {
     if (options_.trace_steps == 0) session.stop_tracing();
     while (session.next_step().value < options_.steps) {
       const auto wishes = TRY(one_step());
-      if ((wishes & core::kWishLeave) == 0) continue;
+      if ((wishes & actors::kWishLeave) == 0) continue;
       TRY(session.wait_saves());
       TRY(session.wait_local_saves());
       TRY(report_saves());

@@ -33,7 +33,7 @@ class DistributedTrainer {
       actors::RankWorld& world, const DistributedTrainerOptions& options, const Corpus& corpus,
       std::optional<std::size_t> device_bytes = {});
 
-  /// `wishes` are bits of core::Wish.
+  /// `wishes` are bits of Wish.
   core::Result<actors::StepOutcome> step(std::uint32_t wishes = 0);
 
   /// Goes on from a checkpoint, when there is one. Before the first step, by all ranks alike.

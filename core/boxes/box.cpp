@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/element_range.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::core {

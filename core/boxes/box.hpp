@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "core/element_range.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
+
+struct ElementRange;  // core/element_range.hpp
 
 /// Extents of a tensor, outermost axis first. Empty: a scalar, which has one element.
 using Shape = std::vector<std::int64_t>;

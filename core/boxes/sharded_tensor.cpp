@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/element_range.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::core {

@@ -9,7 +9,6 @@
 
 #include "core/boxes/box.hpp"
 #include "core/dtype.hpp"
-#include "core/element_range.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/element_range.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::core {

@@ -20,12 +20,12 @@ namespace troupe::core {
 /// One trainable tensor, as the trainer registers it. All ranks register the same ones in the same order,
 /// which should be the order of forward.
 struct ParameterSpec {
-  std::string name;
-  std::vector<std::int64_t> shape;
+  std::string name{};
+  std::vector<std::int64_t> shape{};
   DType dtype = DType::f32;  ///< f32, bf16 or f16; narrow ones get an fp32 master copy
   bool weight_decay = true;
   bool shared_embedding = false;      ///< gets a bucket of its own
-  StackingRule stacking;              ///< how checkpoints store it, and its optimizer state; empty: as it is
+  StackingRule stacking{};            ///< how checkpoints store it, and its optimizer state; empty: as it is
   bool allow_shape_mismatch = false;  ///< a restore takes another shape: what is common; the rest is zero
 
   std::int64_t elements() const;

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""headers_test.py COMPILER INCLUDE: each installed header includes at most 25 of ours and no heavy library."""
+"""headers_test.py COMPILER INCLUDE: each installed header includes at most 25 of ours and no heavy library,
+but for CAF in the one that is for actors."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 MOST = 25
-HEAVY = ("/caf/", "/nlohmann/", "/spdlog/", "/asio/", "/msgpack/", "/gloo/")
+HEAVY = ("/caf/", "/fmt/", "/nlohmann/", "/spdlog/", "/asio/", "/msgpack/", "/gloo/")
 
 
 def closure(compiler, include, header):
@@ -28,7 +29,8 @@ def main():
         largest = max(largest, (count, header))
         if count > MOST:
             complaints.append(f"{header} includes {count} of our headers, at most {MOST}")
-        complaints += [f"{header} includes {file}" for file in files if any(word in file for word in HEAVY)]
+        heavy = [word for word in HEAVY if not (word == "/caf/" and header == "troupe/subscribers.hpp")]
+        complaints += [f"{header} includes {file}" for file in files if any(word in file for word in heavy)]
     print(f"{len(ours)} headers; the largest closure is {largest[1]}'s, {largest[0]} of ours")
     print("\n".join(complaints))
     return 1 if complaints else 0

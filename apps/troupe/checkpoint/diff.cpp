@@ -12,6 +12,7 @@
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/convert.hpp"
+#include "core/element_range.hpp"
 #include "core/errors.hpp"
 #include "core/values/tree.hpp"
 #include "core/values/value.hpp"

@@ -13,6 +13,7 @@
 #include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
+#include "core/element_range.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps {

@@ -1,4 +1,5 @@
 #include "core/boxes/box.hpp"
+#include "core/element_range.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

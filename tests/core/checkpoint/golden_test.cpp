@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/checkpoint/safetensors.hpp"
+#include "core/element_range.hpp"
 #include "tests/core/checkpoint/saved_job.hpp"
 #include "tests/support/folder.hpp"
 

@@ -12,6 +12,7 @@
 #include "core/checkpoint/load_plan.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/save_plan.hpp"
+#include "core/element_range.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::core {

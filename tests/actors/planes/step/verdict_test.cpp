@@ -1,5 +1,5 @@
 #include "actors/planes/step/verdict.hpp"
-#include "core/wish.hpp"
+#include "actors/session/outcomes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -52,12 +52,11 @@ TEST(Verdict, CarriesNormLossesAndRefusalsOverTheSum) {
 }
 
 TEST(Verdict, TellsEveryRankWhatAnyRankWishes) {
-  auto words = reduced(
-      {words_of({1}, {}, false, {0}, core::kWishSave), words_of({1}, {}, true, {1}, core::kWishLeave)});
+  auto words = reduced({words_of({1}, {}, false, {0}, kWishSave), words_of({1}, {}, true, {1}, kWishLeave)});
 
   auto verdict = read_verdict(words, kLanes, kWorld);
 
-  EXPECT_EQ(verdict.wishes, core::kWishSave | core::kWishLeave);
+  EXPECT_EQ(verdict.wishes, kWishSave | kWishLeave);
   EXPECT_EQ(verdict.refusing_ranks, (std::vector<std::int32_t>{1}));
 }
 
