@@ -38,7 +38,7 @@ struct ProcessRank::State {
   Hooks hooks;
   std::shared_mutex stage_mutex;  // guards stage: users share it, setting or taking it is exclusive
   std::unique_ptr<CafStage> stage;
-  std::unique_ptr<Network> network;
+  std::unique_ptr<TcpNetwork> network;  ///< null in a world of one; set before there are actors
   std::unique_ptr<SignalWatcher> watcher;
   std::unique_ptr<Storage> storage;
   std::unique_ptr<Storage> local_storage;
@@ -47,6 +47,18 @@ struct ProcessRank::State {
   std::unique_ptr<IoWorker> local_io;
   std::uint64_t messages_before_close = 0;
   std::set<core::Rank> distrusted;  ///< said what they must not; the network's thread alone looks here
+
+  TcpOptions network_options() const {
+    TcpOptions chosen;
+    chosen.router.job = environment.job + "." + std::to_string(environment.epoch.value);
+    chosen.router.self = environment.rank;
+    chosen.router.world = environment.world;
+    chosen.router.token = token;
+    chosen.address = environment.control_host;
+    chosen.port = environment.control_port;
+    chosen.log = options.log;
+    return chosen;
+  }
 };
 
 namespace {
@@ -233,6 +245,10 @@ core::Result<gpu::CollectiveBackend*> ProcessRank::host_collectives(gpu::Rendezv
 
 core::Result<void> ProcessRank::open(Hooks hooks) {
   state_->hooks = std::move(hooks);
+  if (world_size().value > 1) {
+    state_->network = std::make_unique<TcpNetwork>(
+        state_->network_options(), [this](NetworkEvent event) { on_network(std::move(event)); });
+  }
   CafStageOptions options;
   options.rank = rank();
   options.epoch = epoch();
@@ -258,18 +274,7 @@ void ProcessRank::spawn(messages::Address address, std::unique_ptr<Machine> mach
 }
 
 core::Result<void> ProcessRank::start() {
-  if (world_size().value > 1) {
-    TcpOptions options;
-    options.router.job = state_->environment.job + "." + std::to_string(epoch().value);
-    options.router.self = rank();
-    options.router.world = world_size();
-    options.router.token = state_->token;
-    options.address = state_->environment.control_host;
-    options.port = state_->environment.control_port;
-    options.log = state_->options.log;
-    state_->network = TRY(
-        TcpNetwork::open(std::move(options), [this](NetworkEvent event) { on_network(std::move(event)); }));
-  }
+  if (state_->network) TRY(state_->network->start());
   state_->stage->start();
   return {};
 }

@@ -53,8 +53,7 @@ class TcpNetwork::Shell {
       : options_(std::move(options)), handler_(std::move(handler)), router_(options_.router) {}
   ~Shell() { stop(); }
 
-  core::Result<void> listen();
-  core::Result<void> reach();
+  core::Result<void> start();
   core::Result<void> send(core::Rank to, std::span<const std::byte> message);
   core::Result<void> close();
   const TcpOptions& options() const { return options_; }
@@ -74,6 +73,8 @@ class TcpNetwork::Shell {
   // Owned by the table and by the operations on the socket that have not ended.
   using WirePointer = std::shared_ptr<Wire>;
 
+  core::Result<void> listen();
+  core::Result<void> reach();
   core::Result<void> bind();
   void run();
   void stop();
@@ -143,6 +144,12 @@ core::Result<void> TcpNetwork::Shell::bind() {
   log(fmt::format("the control network listens at {} port {}{}", options_.address, port_,
                   address.is_loopback() ? "" : ", which other hosts can reach; it is not encrypted"));
   return {};
+}
+
+core::Result<void> TcpNetwork::Shell::start() {
+  auto started = options_.router.self == Router::kHub ? listen() : reach();
+  if (!started) stop();
+  return started;
 }
 
 core::Result<void> TcpNetwork::Shell::listen() {
@@ -387,16 +394,19 @@ core::Result<void> TcpNetwork::Shell::close() {
                     std::chrono::duration<double>(options_.close_deadline).count());
 }
 
-TcpNetwork::TcpNetwork(std::unique_ptr<Shell> shell) : shell_(std::move(shell)) {}
+TcpNetwork::TcpNetwork(TcpOptions options, NetworkHandler handler)
+    : shell_(std::make_unique<Shell>(std::move(options), std::move(handler))) {}
 TcpNetwork::~TcpNetwork() = default;
 
 core::Result<std::unique_ptr<TcpNetwork>> TcpNetwork::open(TcpOptions options, NetworkHandler handler) {
-  bool is_hub = options.router.self == Router::kHub;
-  auto shell = std::make_unique<Shell>(std::move(options), std::move(handler));
-  TRY(is_hub ? shell->listen() : shell->reach());
-  return std::unique_ptr<TcpNetwork>(new TcpNetwork(std::move(shell)));
+  auto network = std::make_unique<TcpNetwork>(std::move(options), std::move(handler));
+  TRY(network->start());
+  return network;
 }
 
+core::Result<void> TcpNetwork::start() {
+  return shell_->start();
+}
 core::Rank TcpNetwork::rank() const {
   return shell_->options().router.self;
 }

@@ -27,12 +27,18 @@ struct TcpOptions {
 /// The control network over TCP: one thread, "troupe-network", which runs the sockets and calls the handler.
 class TcpNetwork final : public Network {
  public:
-  /// At rank 0 returns when the port is bound; elsewhere when rank 0 has welcomed this rank. The handler may
-  /// be called before open() returns. Errc::io for an address that cannot be bound, Errc::timeout when rank
-  /// 0 is not reached, Errc::mismatch when it is another job or build or has another token.
-  static core::Result<std::unique_ptr<TcpNetwork>> open(TcpOptions options, NetworkHandler handler);
-
+  /// Has no thread yet, so that what answers its messages can be made after it; what is sent waits
+  /// for start().
+  TcpNetwork(TcpOptions options, NetworkHandler handler);
   ~TcpNetwork() override;
+
+  /// Once. At rank 0 returns when the port is bound; elsewhere when rank 0 has welcomed this rank. The
+  /// handler may be called before it returns, and is not called after it failed. Errc::io for an address that
+  /// cannot be bound, Errc::timeout when rank 0 is not reached, Errc::mismatch when it is another job or
+  /// build or has another token.
+  core::Result<void> start();
+  /// One that has started.
+  static core::Result<std::unique_ptr<TcpNetwork>> open(TcpOptions options, NetworkHandler handler);
 
   core::Rank rank() const override;
   core::WorldSize world_size() const override;
@@ -45,8 +51,6 @@ class TcpNetwork final : public Network {
 
  private:
   class Shell;
-  explicit TcpNetwork(std::unique_ptr<Shell> shell);
-
   std::unique_ptr<Shell> shell_;
 };
 

@@ -3,7 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+#include <string>
+#include <vector>
+
+#include "actors/world/transport/tcp.hpp"
 #include "gpu/collective/rendezvous_memory.hpp"
+#include "messages/border.hpp"
+#include "tests/actors/world/transport/pair.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -38,6 +45,55 @@ TEST(ProcessWorld, RanksOfOneHostMeetOverGlooWhereNobodyOutsideReachesThem) {
   const auto doorplate = rendezvous.get("job/1/dp/gloo/0", {});
   ASSERT_TRUE(doorplate.has_value());
   EXPECT_THAT(*doorplate, ::testing::HasSubstr(" 127.0.0.1 "));
+}
+
+TEST(ProcessWorld, WhatIsSaidBeforeAndWhileTheNetworkOpensArrives) {
+  ProcessWorldOptions options;
+  options.environment = [] {
+    JobEnvironment environment;
+    environment.world = core::WorldSize{2};
+    environment.job = "early";
+    environment.epoch = {6};
+    environment.token = to_hex(token_of(7));
+    return environment;
+  };
+  std::unique_ptr<ProcessRank> world;
+  auto say = [&world](std::string what) {
+    const messages::Address from{{0}, messages::Role::coordinator, 0};
+    const messages::Address to{{1}, messages::Role::rank_supervisor, 0};
+    world->post({from, to, {6}, messages::Fence{{0}, {.message = std::move(what)}}});
+  };
+  std::uint16_t port = 0;
+  options.log = [&](std::string_view line) {
+    // From the middle of start().
+    const auto at = line.find(" port ");
+    ASSERT_NE(at, line.npos) << line;
+    port = static_cast<std::uint16_t>(std::stoi(std::string(line.substr(at + 6))));
+    say("while");
+  };
+  world = *ProcessRank::create(std::move(options));
+  ASSERT_TRUE(world->open({}));
+
+  say("before");
+  ASSERT_TRUE(world->start());
+  say("after");
+
+  std::vector<std::string> heard;
+  std::promise<void> last;
+  auto note = [&](const NetworkEvent& event) {
+    const auto* arrived = std::get_if<MessageArrived>(&event);
+    if (!arrived) return;
+    const auto envelope = messages::incoming({.peer = {0}, .self = {1}}, arrived->message);
+    ASSERT_TRUE(envelope) << envelope.error().message;
+    heard.push_back(std::get<messages::Fence>(envelope->body).failure.message);
+    if (heard.back() == "after") last.set_value();
+  };
+  auto peer = TcpNetwork::open(
+      {.router = {.job = "early.6", .self = {1}, .world = {2}, .token = token_of(7)}, .port = port}, note);
+  ASSERT_TRUE(peer) << peer.error().message;
+  EXPECT_EQ(last.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  peer->reset();
+  EXPECT_THAT(heard, ::testing::ElementsAre("before", "while", "after"));
 }
 
 }  // namespace
