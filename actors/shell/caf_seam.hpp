@@ -16,12 +16,18 @@
 #include <utility>
 #include <vector>
 
+#include "actors/shell/caf_release.hpp"
 #include "actors/shell/role_host.hpp"
 #include "actors/shell/scheduler_policy.hpp"
 #include "messages/envelope.hpp"
 
-#if CAF_VERSION < 10000
+#if TROUPE_CAF_VERSION < 10000
 #include <caf/scheduler/test_coordinator.hpp>
+#else
+#include <caf/anon_mail.hpp>
+#endif
+#if TROUPE_CAF_VERSION >= 1800
+#include <caf/init_global_meta_objects.hpp>
 #endif
 
 namespace troupe::actors::caf_messages {
@@ -58,7 +64,7 @@ struct ReportWanted {
 
 }  // namespace troupe::actors::caf_messages
 
-#if CAF_VERSION < 1800
+#if TROUPE_CAF_VERSION < 1800
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::messages::Envelope)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
@@ -81,11 +87,17 @@ namespace troupe::actors {
 /// Fills the options of an actor system. `workers` counts the scheduler's threads.
 inline void configure(caf::actor_system_config& config, SchedulerPolicy policy, std::size_t workers) {
   const char* name = policy == SchedulerPolicy::sharing ? "sharing" : "testing";
-#if CAF_VERSION < 1800
+#if TROUPE_CAF_VERSION < 1800
   config.set("scheduler.policy", caf::atom_from_string(name));
   config.set("scheduler.max-threads", workers);
   config.set("scheduler.max-throughput", std::size_t{32});
 #else
+  // Once for all systems, because the table of types belongs to the process.
+  [[maybe_unused]] static const bool types_are_known = [] {
+    caf::init_global_meta_objects<caf::id_block::troupe>();
+    caf::core::init_global_meta_objects();
+    return true;
+  }();
   config.set("caf.scheduler.policy", std::string(name));
   config.set("caf.scheduler.max-threads", workers);
   config.set("caf.scheduler.max-throughput", std::size_t{32});
@@ -94,7 +106,7 @@ inline void configure(caf::actor_system_config& config, SchedulerPolicy policy, 
 
 /// Runs what waits in a system of the policy `testing`, where no thread does it.
 inline void run_pending([[maybe_unused]] caf::actor_system& system) {
-#if CAF_VERSION < 10000
+#if TROUPE_CAF_VERSION < 10000
   auto* coordinator = dynamic_cast<caf::scheduler::test_coordinator*>(&system.scheduler());
   if (coordinator != nullptr) coordinator->run();
 #endif
@@ -102,13 +114,21 @@ inline void run_pending([[maybe_unused]] caf::actor_system& system) {
 
 template <class Message>
 void tell(const caf::actor& to, Message message) {
+#if TROUPE_CAF_VERSION < 10000
   caf::anon_send(to, std::move(message));
+#else
+  caf::anon_mail(std::move(message)).send(to);
+#endif
 }
 
 /// A message to oneself after a while.
 template <class Message>
 void tell_self_after(caf::event_based_actor* self, std::chrono::nanoseconds after, Message message) {
+#if TROUPE_CAF_VERSION < 10000
   self->delayed_send(self, after, std::move(message));
+#else
+  self->mail(std::move(message)).delay(after).send(self);
+#endif
 }
 
 }  // namespace troupe::actors

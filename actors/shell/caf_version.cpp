@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <caf/config.hpp>
+#include "actors/shell/caf_release.hpp"
 
 namespace troupe::actors {
 
 std::string caf_version() {
-  return fmt::format("{}.{}.{}", CAF_VERSION / 10000, CAF_VERSION / 100 % 100, CAF_VERSION % 100);
+  constexpr int kVersion = TROUPE_CAF_VERSION;
+  return fmt::format("{}.{}.{}", kVersion / 10000, kVersion / 100 % 100, kVersion % 100);
 }
 
 }  // namespace troupe::actors

@@ -4,7 +4,6 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/event_based_actor.hpp>
-#include <caf/scheduler/test_coordinator.hpp>
 
 #include "actors/shell/caf_seam.hpp"
 #include "actors/shell/subscribers.hpp"
@@ -23,6 +22,8 @@ constexpr Address kConductor{{1}, Role::conductor, 0};
 constexpr Address kSupervisor{{1}, Role::rank_supervisor, 0};
 constexpr Address kTrainer{{1}, Role::trainer, 0};
 
+// From CAF 1.0 on no scheduler of its own can be driven message by message.
+#if TROUPE_CAF_VERSION < 10000
 /// Two machines on a stage whose scheduler the test drives message by message, in virtual time.
 class CafStageTest : public testing::Test {
  protected:
@@ -201,6 +202,8 @@ TEST_F(CafStageTest, NamesActorsThatDoNotAnswerAQuestion) {
             "rank_supervisor @ rank 1: silent, waits for nothing known: it did not answer in time\n")
       << "nobody knows how long it has been so";
 }
+
+#endif
 
 TEST(CafStageWithThreads, ReportsWhatEveryActorWaitsFor) {
   ScriptMachine::Script script;
