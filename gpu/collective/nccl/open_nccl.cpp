@@ -2,8 +2,9 @@
 
 #include <utility>
 
-#ifdef TROUPE_HAS_CUDA
 #include "core/errors.hpp"
+
+#ifdef TROUPE_HAS_CUDA
 #include "gpu/collective/nccl/cuda/cuda_port.hpp"
 #include "gpu/collective/nccl/nccl_backend.hpp"
 #endif
