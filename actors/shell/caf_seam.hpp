@@ -19,6 +19,7 @@
 #include "actors/shell/caf_release.hpp"
 #include "actors/shell/role_host.hpp"
 #include "actors/shell/scheduler_policy.hpp"
+#include "actors/shell/subscribers.hpp"
 #include "messages/envelope.hpp"
 
 #if TROUPE_CAF_VERSION < 10000
@@ -94,7 +95,7 @@ inline void configure(caf::actor_system_config& config, SchedulerPolicy policy, 
 #else
   // Once for all systems, because the table of types belongs to the process.
   [[maybe_unused]] static const bool types_are_known = [] {
-    caf::init_global_meta_objects<caf::id_block::troupe>();
+    caf::init_global_meta_objects<caf::id_block::troupe, caf::id_block::troupe_events>();
     caf::core::init_global_meta_objects();
     return true;
   }();

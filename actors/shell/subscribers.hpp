@@ -6,6 +6,7 @@
 #include <caf/actor.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/allowed_unsafe_message_type.hpp>
+#include <caf/behavior.hpp>
 #include <cstdint>
 #include <string>
 
@@ -37,7 +38,7 @@ core::Result<caf::actor_system*> actor_system(ProcessWorld& world);
 
 }  // namespace troupe::actors
 
-#if CAF_VERSION >= 1800
+#ifdef CAF_BEGIN_TYPE_ID_BLOCK  // from CAF 0.18 on
 CAF_BEGIN_TYPE_ID_BLOCK(troupe_events, first_custom_type_id + 1000)
 CAF_ADD_TYPE_ID(troupe_events, (troupe::actors::RankEvent))
 CAF_END_TYPE_ID_BLOCK(troupe_events)
