@@ -17,6 +17,7 @@ if(TROUPE_SANITIZE MATCHES "thread" AND NOT EXISTS "${TROUPE_CAF_LIBRARY}")
   message(FATAL_ERROR "ThreadSanitizer needs a CAF that was compiled for it, or reports races that are none, and "
     "TROUPE_CAF_LIBRARY is \"${TROUPE_CAF_LIBRARY}\": run scripts/build_tsan_caf, then use the preset \"tsan\"")
 endif()
+set(TROUPE_TEST_PATIENCE 1 CACHE STRING "How many times as long tests may take, for builds that are slow by intention")
 option(TROUPE_FUZZ "Build the fuzzers of tests/fuzz as programs of libFuzzer (clang and its runtime)" OFF)
 
 set(CMAKE_CXX_STANDARD 20)

@@ -47,6 +47,10 @@ class Checkpoints : public testing::Test {
     return tests::read_record(folder_.path("reference")).state;
   }
 
+  bool has_begun(const std::string& output) const {
+    return !tests::read_record(folder_.path(output)).losses.empty();
+  }
+
   /// The text of the run's first event of this kind.
   std::string event(const std::string& output, const std::string& kind) {
     const auto record = apps::read_run(std::filesystem::path(folder_.path(output)) / "run.jsonl");
@@ -92,8 +96,9 @@ TEST_F(Checkpoints, AKilledJobGoesOnFromItsNewestCheckpoint) {
   auto killed = job({3, "zero1"}, "checkpoints", 400);
   killed.launch_options = {"--max-restarts", "1", "--rdzv-id", id};
 
-  const auto outcome = tests::run_and_signal(killed, id, text_, folder_.path("killed"), 1,
-                                             std::chrono::milliseconds(500), SIGKILL);
+  const auto outcome = tests::run_and_signal(
+      tests::gpt_command(killed, text_, folder_.path("killed")), id, 1,
+      [&](int) { return tests::count_checkpoints(folder_.path("checkpoints")) > 0; }, SIGKILL);
 
   ASSERT_TRUE(outcome.hit);
   ASSERT_EQ(outcome.result.exit_code, 0) << outcome.result.output;
@@ -106,10 +111,9 @@ TEST_F(Checkpoints, TermSavesAndLeavesWithTheCodeThatAsksToBeStartedAgain) {
   auto asked = job({2, "zero1"}, "checkpoints", 1000, 0);
   asked.launch_options = {"--rdzv-id", id};
 
-  const auto has_begun = [&](int) { return !tests::read_record(folder_.path("asked")).losses.empty(); };
-
-  const auto outcome = tests::run_and_signal(tests::gpt_command(asked, text_, folder_.path("asked")), id, 1,
-                                             has_begun, SIGTERM);
+  const auto outcome = tests::run_and_signal(
+      tests::gpt_command(asked, text_, folder_.path("asked")), id, 1, [&](int) { return has_begun("asked"); },
+      SIGTERM);
 
   ASSERT_TRUE(outcome.hit);
   EXPECT_EQ(outcome.result.exit_code, 75) << outcome.result.output;
@@ -125,16 +129,14 @@ TEST_F(Checkpoints, Usr2SavesNowOnceAndTrainingGoesOn) {
   auto asked = job({2, "ddp"}, "checkpoints", 1000, 0);
   asked.launch_options = {"--rdzv-id", id};
 
-  const auto outcome = tests::run_and_signal(asked, id, text_, folder_.path("asked"), 1,
-                                             std::chrono::milliseconds(500), SIGUSR2);
+  const auto outcome = tests::run_and_signal(
+      tests::gpt_command(asked, text_, folder_.path("asked")), id, 1, [&](int) { return has_begun("asked"); },
+      SIGUSR2);
 
   ASSERT_TRUE(outcome.hit);
   ASSERT_EQ(outcome.result.exit_code, 0) << outcome.result.output;
-  int found = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_.path("checkpoints"))) {
-    found += entry.path().filename().string().starts_with("step_") ? 1 : 0;
-  }
-  EXPECT_EQ(found, 2) << "the one that was asked for, and the last";
+  EXPECT_EQ(tests::count_checkpoints(folder_.path("checkpoints")), 2)
+      << "the one that was asked for, and the last";
 }
 
 TEST_F(Checkpoints, AreMissedOnceAndNotAfterEveryRestart) {

@@ -86,4 +86,15 @@ GptRecord read_record(const std::string& output) {
   return found;
 }
 
+int count_checkpoints(const std::string& folder) {
+  int found = 0;
+  std::error_code not_there;
+  std::filesystem::directory_iterator entry(folder, not_there);
+  for (; !not_there && entry != std::filesystem::directory_iterator(); entry.increment(not_there)) {
+    const auto name = entry->path().filename().string();
+    found += name.starts_with("step_") && name.find('.') == std::string::npos ? 1 : 0;
+  }
+  return found;
+}
+
 }  // namespace troupe::tests

@@ -32,6 +32,9 @@ struct GptRecord {
 };
 GptRecord read_record(const std::string& output);
 
+/// How many complete checkpoints the folder holds; none while it is not there.
+int count_checkpoints(const std::string& folder);
+
 struct Signalled {
   CommandResult result;
   bool hit = false;

@@ -94,8 +94,11 @@ TEST_F(LocalCheckpoints, OutliveAKilledRankOfAJobThatStartsAgain) {
   auto killed = job(400);
   killed.launch_options = {"--max-restarts", "1", "--rdzv-id", id};
 
-  const auto outcome = tests::run_and_signal(killed, id, text_, folder_.path("killed"), 1,
-                                             std::chrono::milliseconds(700), SIGKILL);
+  // A copy is kept after every step.
+  const auto is_kept = [&](int) { return tests::read_record(folder_.path("killed")).losses.size() > 20; };
+
+  const auto outcome = tests::run_and_signal(tests::gpt_command(killed, text_, folder_.path("killed")), id, 1,
+                                             is_kept, SIGKILL);
 
   ASSERT_TRUE(outcome.hit);
   ASSERT_EQ(outcome.result.exit_code, 0) << outcome.result.output;

@@ -12,6 +12,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "actors/world/environment.hpp"
+
 namespace troupe::tests {
 
 namespace {
@@ -38,6 +40,12 @@ bool drain(int from, std::string& into) {
   return true;
 }
 
+/// How many times as long programs may take, where they are built to be slow.
+int patience_factor() {
+  const auto text = actors::process_variables()("TROUPE_TEST_PATIENCE");
+  return text ? std::stoi(*text) : 1;
+}
+
 }  // namespace
 
 CommandResult run_command(const std::vector<std::string>& arguments, std::chrono::seconds patience,
@@ -48,7 +56,7 @@ CommandResult run_command(const std::vector<std::string>& arguments, std::chrono
   if (child == 0) become(arguments, ends[1]);
   close(ends[1]);
   CommandResult result;
-  auto give_up = std::chrono::steady_clock::now() + patience;
+  auto give_up = std::chrono::steady_clock::now() + patience * patience_factor();
   bool late = false;
   while (drain(ends[0], result.output)) {
     if (during) during();

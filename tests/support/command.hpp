@@ -12,8 +12,9 @@ struct CommandResult {
   std::string output;  ///< standard output and error, as they came
 };
 
-/// Runs a program in a process group of its own until it ends; after `patience` the group is killed and
-/// exit_code is 124. `during` is called about every millisecond meanwhile.
+/// Runs a program in a process group of its own until it ends; after `patience`, times TROUPE_TEST_PATIENCE
+/// where the environment has it, the group is killed and exit_code is 124. `during` is called about every
+/// millisecond meanwhile.
 CommandResult run_command(const std::vector<std::string>& arguments, std::chrono::seconds patience,
                           const std::function<void()>& during = {});
 
