@@ -1,3 +1,5 @@
+#include "core/values/value_json.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +14,6 @@
 #include "core/errors.hpp"
 #include "core/values/json_text.hpp"
 #include "core/values/value.hpp"
-#include "core/values/value_json.hpp"
 #include "core/values/value_text.hpp"
 
 namespace troupe::core {

@@ -173,6 +173,14 @@ class Style(unittest.TestCase):
                       "auto sent = send(1);"):
             self.assertEqual(style.source_violations("actors/a.cpp", f"void f() {{ {taken} }}\n", results), [], taken)
 
+    def test_a_source_includes_its_own_header_first(self):
+        paths = {"core/a.hpp", "core/a.cpp"}
+        own, other = '#include "core/a.hpp"\n', '#include "core/b.hpp"\n'
+        self.assertEqual(style.own_header_violations("core/a.cpp", "// why\n" + own + other, paths), [])
+        self.assertEqual(style.own_header_violations("core/main.cpp", other, paths), [])
+        for text in (other + own, "#include <vector>\n" + own, "int a;\n"):
+            self.assertEqual(len(style.own_header_violations("core/a.cpp", text, paths)), 1, text)
+
     def test_paths_of_one_machine_are_found_and_relative_ones_are_not(self):
         for text in ("cd /ro" "ot/x", "see /wo" "rk", '"/home' '/ann/data"'):
             self.assertEqual(len(style.path_violations("a.md", text)), 1, text)
