@@ -19,6 +19,7 @@ def load(name):
 
 layers = load("check_layers")
 style = load("check_style")
+run_tests = load("run_tests")
 
 
 class Layers(unittest.TestCase):
@@ -114,6 +115,27 @@ class Layers(unittest.TestCase):
 
     def test_the_tree_itself_is_read(self):
         self.assertIn("core/result.hpp", layers.source_files())
+
+
+class Summary(unittest.TestCase):
+    LOG = ("a_test.cpp:7: Skipped\nno GPU\n\nb_test.cpp:9: Skipped\nno AVX2\n\na_test.cpp:7: Skipped\nno GPU\n"
+           "c_test.cpp:1: Failure\n")
+
+    def test_what_was_skipped_is_one_line_and_the_result_comes_last(self):
+        lines = ["75% tests passed, 1 tests failed out of 4", "", "Total Test time (real) =   2.00 sec", "",
+                 "The following tests did not run:", "\t  1 - A.b (Skipped)", "\t  2 - A.c (Skipped)",
+                 "\t  3 - B.d (Skipped)", "", "The following tests FAILED:", "\t  4 - C.e (Failed)",
+                 "Errors while running CTest"]
+        self.assertEqual(run_tests.summary(lines, self.LOG),
+                         ["The following tests FAILED:", "\t  4 - C.e (Failed)", "Errors while running CTest",
+                          "3 skipped: 2 no GPU; 1 no AVX2", "75% tests passed, 1 tests failed out of 4",
+                          "Total Test time (real) =   2.00 sec"])
+
+    def test_what_did_not_run_for_another_reason_is_still_listed(self):
+        lines = ["100% tests passed, 0 tests failed out of 1", "The following tests did not run:",
+                 "\t  1 - A.b (Disabled)"]
+        self.assertEqual(run_tests.summary(lines, ""),
+                         ["\t  1 - A.b (Disabled)", "100% tests passed, 0 tests failed out of 1"])
 
 
 class Style(unittest.TestCase):
