@@ -1,7 +1,6 @@
 #pragma once
 
-#include <sys/types.h>
-
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,10 +9,6 @@
 
 #include "actors/world/exit_status.hpp"
 #include "core/result.hpp"
-
-namespace asio {
-class io_context;
-}
 
 namespace troupe::actors {
 
@@ -26,38 +21,38 @@ struct ProcessSpec {
 
 enum class OutputStream { out, err };
 
-/// Called from the event loop, never from inside spawn().
+/// Called from the event loop, never from inside spawn(), and not once the Process is destroyed. A handler
+/// may destroy its own Process.
 struct ProcessHandlers {
   std::function<void(OutputStream, std::string_view bytes)> output;
   /// All holders of the stream have closed it.
   std::function<void(OutputStream)> closed;
-  /// The process ended, and everything it wrote was given to `output`. What it started and left in its group
-  /// is killed by then.
+  /// The process ended, and everything it wrote was given to `output`. Said once.
   std::function<void(ExitStatus)> exited;
 };
 
-/// A child in a process group of its own, with stdin from /dev/null and its two outputs piped to us. It dies
-/// with us (PR_SET_PDEATHSIG), so spawn only from the main thread: the kernel means the thread that forked.
-/// The destructor kills the group of a child that still runs, and does not wait for it.
+/// A child, and what it starts: its group. The destructor kills the group of a child that still runs, and
+/// does not wait for it.
 class Process {
  public:
-  /// Errc::not_found or Errc::io when the program cannot be executed.
-  static core::Result<std::unique_ptr<Process>> spawn(asio::io_context& loop, const ProcessSpec& spec,
-                                                      ProcessHandlers handlers);
-  ~Process();
+  virtual ~Process() = default;
 
-  pid_t pid() const;
-  bool running() const;
+  virtual std::int64_t pid() const = 0;
   /// To the child alone; nothing happens once it ended.
-  void signal(int signal);
-  void signal_group(int signal);
-  /// Stops watching: no handler is called any more.
-  void abandon();
+  virtual void signal(int signal) = 0;
+  virtual void signal_group(int signal) = 0;
+};
 
- private:
-  struct State;
-  explicit Process(std::shared_ptr<State> state);
-  std::shared_ptr<State> state_;  // owned by this and by the handlers waiting in the loop
+/// Starts processes: real ones (process/posix.hpp), or those of a simulation (simulation/processes.hpp).
+class Processes {
+ public:
+  virtual ~Processes() = default;
+
+  /// Errc::not_found or Errc::io when the program cannot be executed.
+  virtual core::Result<std::unique_ptr<Process>> spawn(const ProcessSpec& spec, ProcessHandlers handlers) = 0;
+  /// Kills all processes with TROUPE_JOB_ID=<job> in their environment, whichever group they are in, and
+  /// removes the job's shared memory. Returns how many it killed.
+  virtual int clear_away(const std::string& job) = 0;
 };
 
 }  // namespace troupe::actors

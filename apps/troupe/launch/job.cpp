@@ -21,7 +21,7 @@
 #include <utility>
 
 #include "actors/world/entropy.hpp"
-#include "actors/world/process.hpp"
+#include "actors/world/exit_status.hpp"
 #include "actors/world/transport/authentication.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "core/errors.hpp"

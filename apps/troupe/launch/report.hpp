@@ -1,8 +1,7 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +15,7 @@ namespace troupe::apps {
 /// What the launcher knows of one rank whose process ended.
 struct RankReport {
   actors::Ending ending;
-  pid_t pid = 0;
+  std::int64_t pid = 0;
   std::vector<std::string> last_error_lines;
   std::string error_message;  ///< from the rank's error file; empty if it wrote none
 };

@@ -1,7 +1,6 @@
-#include "actors/world/process.hpp"
+#include "actors/world/process/posix.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <linux/close_range.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,25 +14,15 @@
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <cerrno>
-#include <optional>
 #include <utility>
 
+#include "actors/world/job_guard.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::actors {
 
 using core::Errc;
 using core::Result;
-
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
-}
-
-std::string to_string(ExitStatus status) {
-  if (status.signal != 0) return fmt::format("{} (signal {})", signal_name(status.signal), status.signal);
-  return fmt::format("exit code {}", status.code);
-}
 
 namespace {
 
@@ -157,9 +146,8 @@ constexpr std::size_t kReadBytes = 64 * 1024;
 /// A dead child's pipe holds at most this much, unless somebody else still writes.
 constexpr int kDrainReads = 32;
 
-}  // namespace
-
-struct Process::State : std::enable_shared_from_this<Process::State> {
+/// Shared by the process and by the handlers waiting in the loop.
+struct State : std::enable_shared_from_this<State> {
   State(asio::io_context& loop, pid_t child, int pidfd, int out, int err, ProcessHandlers given)
       : pid(child),
         handle(loop, pidfd),
@@ -245,8 +233,32 @@ struct Process::State : std::enable_shared_from_this<Process::State> {
   bool watched = true;
 };
 
-Result<std::unique_ptr<Process>> Process::spawn(asio::io_context& loop, const ProcessSpec& spec,
-                                                ProcessHandlers handlers) {
+class PosixProcess final : public Process {
+ public:
+  explicit PosixProcess(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  ~PosixProcess() override {
+    signal_group(SIGKILL);
+    state_->forget();
+  }
+  PosixProcess(const PosixProcess&) = delete;
+  PosixProcess& operator=(const PosixProcess&) = delete;
+
+  std::int64_t pid() const override { return state_->pid; }
+  void signal(int signal) override {
+    if (!state_->running) return;
+    ::syscall(SYS_pidfd_send_signal, state_->handle.native_handle(), signal, nullptr, 0);
+  }
+  void signal_group(int signal) override {
+    if (state_->running) ::kill(-state_->pid, signal);
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Process>> PosixProcesses::spawn(const ProcessSpec& spec, ProcessHandlers handlers) {
   Pipe out = TRY(open_pipe());
   Pipe err = TRY(open_pipe());
   const pid_t pid = TRY(fork_and_exec(spec, out.write.get(), err.write.get()));
@@ -260,37 +272,15 @@ Result<std::unique_ptr<Process>> Process::spawn(asio::io_context& loop, const Pr
   }
   for (const Pipe* pipe : {&out, &err}) ::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK);
   auto state =
-      std::make_shared<State>(loop, pid, pidfd, out.read.release(), err.read.release(), std::move(handlers));
+      std::make_shared<State>(loop_, pid, pidfd, out.read.release(), err.read.release(), std::move(handlers));
   state->watch();
-  return std::unique_ptr<Process>(new Process(std::move(state)));
+  return std::make_unique<PosixProcess>(std::move(state));
 }
 
-Process::Process(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
-Process::~Process() {
-  signal_group(SIGKILL);
-  state_->forget();
-}
-
-pid_t Process::pid() const {
-  return state_->pid;
-}
-bool Process::running() const {
-  return state_->running;
-}
-
-void Process::signal(int signal) {
-  if (state_->running && state_->watched) {
-    ::syscall(SYS_pidfd_send_signal, state_->handle.native_handle(), signal, nullptr, 0);
-  }
-}
-
-void Process::signal_group(int signal) {
-  if (state_->running && state_->watched) ::kill(-state_->pid, signal);
-}
-
-void Process::abandon() {
-  state_->forget();
+int PosixProcesses::clear_away(const std::string& job) {
+  const int killed = kill_processes_marked("TROUPE_JOB_ID=" + job);
+  remove_job_segments(job);
+  return killed;
 }
 
 }  // namespace troupe::actors

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/launch/node_agent.hpp"
+#include "actors/world/clock.hpp"
+#include "actors/world/process.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// What a NodeAgentShell starts, and who hears how it goes. All calls come on the thread of the shell's
+/// inputs and must not call it back.
+class Gang {
+ public:
+  virtual ~Gang() = default;
+
+  /// Before the first process of a generation. An Error: none of them can be started.
+  virtual core::Result<void> begin(int generation) = 0;
+  /// What to run as this rank of the generation that began.
+  virtual core::Result<ProcessSpec> prepare(int rank) = 0;
+  virtual void started(int rank, std::int64_t pid) = 0;
+  /// Neither this rank nor those after it run.
+  virtual void not_started(int rank, const core::Error& error) = 0;
+
+  virtual void output(int rank, OutputStream stream, std::string_view bytes) = 0;
+  virtual void closed(int rank, OutputStream stream) = 0;
+  /// The last step the job has committed, if it says. Asked when a rank has failed.
+  virtual std::optional<std::int64_t> committed_step() = 0;
+  /// The generation's first failure, said before the other ranks are asked to end.
+  virtual void failed(int rank, ExitStatus status) = 0;
+  /// No process of the generation is left. `cleared`: how many were killed that its ranks had left behind.
+  virtual void ended(const EndGeneration& end, int cleared) = 0;
+  /// NA-3: said once, and nothing after it.
+  virtual void finished(int exit_code) = 0;
+};
+
+/// The shell of the NodeAgent: performs what the machine decides, and tells it what happens. It has one
+/// thread, that of its inputs, of the clock's alarms and of the processes' handlers.
+class NodeAgentShell {
+ public:
+  /// `job` is what the ranks' processes have as TROUPE_JOB_ID. The clock, the processes and the gang outlive
+  /// this.
+  NodeAgentShell(const NodeAgentConfig& config, std::string job, Clock& clock, Processes& processes,
+                 Gang& gang);
+  /// Processes that still run are killed.
+  ~NodeAgentShell();
+  NodeAgentShell(const NodeAgentShell&) = delete;
+  NodeAgentShell& operator=(const NodeAgentShell&) = delete;
+
+  /// Once.
+  void start();
+  /// A signal to the launcher.
+  void signalled(int signal);
+
+  const NodeAgentMachine& machine() const { return machine_; }
+
+ private:
+  void perform(NodeEffects effects);
+  void on(const StartGang& effect);
+  void on(const SignalRank& effect);
+  void on(const ArmDeadline& effect);
+  void on(const CancelDeadline& effect);
+  void on(const EndGeneration& effect);
+  void on(const Finish& effect);
+  core::Result<void> spawn(int rank);
+  void give_up_start(int rank, const core::Error& error);
+  void exited(int rank, ExitStatus status);
+
+  NodeAgentMachine machine_;
+  int ranks_;
+  std::string job_;
+  Clock& clock_;
+  Processes& world_;
+  Gang& gang_;
+  std::vector<std::unique_ptr<Process>> processes_;  ///< by rank; none for one that was not started
+  std::deque<NodeEffect> queue_;
+  bool performing_ = false;
+  AlarmId deadline_ = 0;
+};
+
+}  // namespace troupe::actors

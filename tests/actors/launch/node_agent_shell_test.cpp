@@ -1,0 +1,309 @@
+#include "actors/launch/node_agent_shell.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/world/random.hpp"
+#include "actors/world/simulation/event_loop.hpp"
+#include "actors/world/simulation/processes.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+constexpr nanoseconds kAnHour = std::chrono::hours(1);
+constexpr SimulatedProgram kCompletes{.lifetime = seconds(10)};
+constexpr SimulatedProgram kTrains{};
+
+SimulatedProgram fails_after(nanoseconds lifetime, ExitStatus ending = {1, 0}) {
+  return {.lifetime = lifetime, .ending = ending};
+}
+
+/// What rank `rank` does in generation `generation`.
+using Programs = std::function<core::Result<SimulatedProgram>(int generation, int rank)>;
+
+/// A gang of simulated processes that writes down what its shell says.
+class Node final : public Gang {
+ public:
+  Node(NodeAgentConfig config, Programs programs, std::uint64_t seed = 1)
+      : ranks_(config.ranks),
+        programs_(std::move(programs)),
+        loop_(seed),
+        processes_(loop_, [this](const ProcessSpec&, int) { return programs_(generation_, prepared_); }),
+        shell_(config, "job-7", loop_, processes_, *this) {}
+
+  /// Until the agent has finished.
+  void run() {
+    shell_.start();
+    loop_.run_until([this] { return exit_code_.has_value(); }, {.time = kAnHour, .events = 100'000});
+    EXPECT_TRUE(exit_code_) << "NA-2: every wait has a deadline";
+  }
+
+  /// When run() has come to this time, the launcher gets the signal.
+  void signal_at(nanoseconds time, int signal) {
+    loop_.after(time, [this, signal] { shell_.signalled(signal); });
+  }
+
+  core::Result<void> begin(int generation) override {
+    EXPECT_EQ(processes_.running() - abandoned_, 0)
+        << "NA-1: the gang starts only when no process of the generation before it runs";
+    generation_ = generation;
+    began_.push_back(loop_.now());
+    return cannot_begin_ ? core::fail(core::Errc::io, "no port is free") : core::Result<void>{};
+  }
+  core::Result<ProcessSpec> prepare(int rank) override {
+    prepared_ = rank;
+    return ProcessSpec{"trainer", {"trainer"}, {"TROUPE_JOB_ID=job-7"}, {}};
+  }
+  void started(int rank, std::int64_t pid) override { pids_[rank] = pid; }
+  void not_started(int rank, const core::Error& error) override {
+    says("rank " + std::to_string(rank) + " not started: " + error.message);
+  }
+  void output(int rank, OutputStream stream, std::string_view bytes) override {
+    EXPECT_EQ(stream, OutputStream::err);
+    says("rank " + std::to_string(rank) + " writes " + std::string(bytes));
+  }
+  void closed(int, OutputStream) override { ++closed_; }
+  std::optional<std::int64_t> committed_step() override { return step_; }
+  void failed(int rank, ExitStatus status) override {
+    says("rank " + std::to_string(rank) + " failed first: " + to_string(status) + ", " +
+         std::to_string(processes_.signals()) + " signals sent");
+  }
+  void ended(const EndGeneration& end, int cleared) override {
+    EXPECT_FALSE(exit_code_) << "NA-3";
+    for (const Ending& each : end.endings) abandoned_ += each.kind == Ending::Kind::abandoned ? 1 : 0;
+    endings_ = end.endings;
+    cleared_ += cleared;
+  }
+  void finished(int exit_code) override {
+    EXPECT_FALSE(exit_code_) << "NA-3: the verdict comes once";
+    exit_code_ = exit_code;
+  }
+
+  std::vector<Ending::Kind> kinds() const {
+    std::vector<Ending::Kind> found(static_cast<std::size_t>(ranks_), Ending::Kind::completed);
+    for (const Ending& each : endings_) found[static_cast<std::size_t>(each.rank)] = each.kind;
+    return found;
+  }
+
+  std::vector<nanoseconds> began_;  ///< when each generation began
+  std::vector<std::string> said_;
+  std::vector<Ending> endings_;  ///< of the last generation
+  std::map<int, std::int64_t> pids_;
+  std::optional<std::int64_t> step_;
+  std::optional<int> exit_code_;
+  int closed_ = 0;
+  int cleared_ = 0;
+  int abandoned_ = 0;
+  bool cannot_begin_ = false;
+
+  nanoseconds now() const { return loop_.now(); }
+  bool is_quiet() const { return loop_.is_quiet(); }
+  int running() const { return processes_.running(); }
+  int starts() const { return processes_.started(); }
+  const NodeAgentMachine& agent() const { return shell_.machine(); }
+
+ private:
+  void says(std::string what) { said_.push_back(std::move(what)); }
+
+  int ranks_;
+  Programs programs_;
+  int generation_ = 0;
+  int prepared_ = 0;  ///< the rank whose start was asked for last
+  EventLoop loop_;
+  SimulatedProcesses processes_;
+  NodeAgentShell shell_;
+};
+
+TEST(NodeAgentShell, RunsEveryRankToItsEndAndFinishesWithZero) {
+  Node node({.ranks = 3}, [](int, int rank) {
+    return SimulatedProgram{.lifetime = seconds(10 + rank), .errors = rank == 1 ? "hello" : ""};
+  });
+
+  node.run();
+
+  EXPECT_EQ(node.exit_code_, 0);
+  EXPECT_EQ(node.now(), seconds(12));
+  EXPECT_EQ(node.starts(), 3);
+  EXPECT_EQ(node.closed_, 6) << "both streams of every rank";
+  EXPECT_EQ(node.pids_, (std::map<int, std::int64_t>{{0, 1}, {1, 2}, {2, 3}}));
+  EXPECT_THAT(node.said_, testing::ElementsAre("rank 1 writes hello"));
+}
+
+TEST(NodeAgentShell, SaysTheFirstFailureBeforeItAsksTheOthersToEnd) {
+  Node node({.ranks = 3}, [](int, int rank) {
+    return rank == 1 ? fails_after(seconds(5), {7, 0}) : kTrains;
+  });
+
+  node.run();
+
+  EXPECT_THAT(node.said_, testing::ElementsAre("rank 1 failed first: exit code 7, 0 signals sent"));
+  EXPECT_EQ(node.exit_code_, 1);
+  EXPECT_EQ(node.now(), seconds(5));
+  EXPECT_THAT(node.kinds(),
+              testing::ElementsAre(Ending::Kind::stopped, Ending::Kind::first, Ending::Kind::stopped));
+  EXPECT_TRUE(node.is_quiet()) << "no deadline is armed any more";
+}
+
+TEST(NodeAgentShell, KillsARankThatIgnoresTheRequestWhenItsTimeIsUp) {
+  SimulatedProgram deaf;
+  deaf.obeys_after = std::nullopt;
+  Node node({.ranks = 2, .term_timeout = seconds(15)},
+            [&](int, int rank) { return rank == 0 ? fails_after(seconds(5)) : deaf; });
+
+  node.run();
+
+  EXPECT_EQ(node.now(), seconds(20));
+  ASSERT_EQ(node.endings_.size(), 2U);
+  EXPECT_EQ(node.endings_[1].status, (ExitStatus{0, SIGKILL}));
+}
+
+TEST(NodeAgentShell, AbandonsARankThatNotEvenAKillEndsAndStartsNoMore) {
+  SimulatedProgram stuck;
+  stuck.is_stuck = true;
+  stuck.obeys_after = std::nullopt;
+  Node node({.ranks = 2, .max_restarts = 5, .term_timeout = seconds(15), .kill_timeout = seconds(10)},
+            [&](int, int rank) { return rank == 0 ? fails_after(seconds(5)) : stuck; });
+
+  node.run();
+
+  EXPECT_EQ(node.now(), seconds(30));
+  EXPECT_THAT(node.kinds(), testing::ElementsAre(Ending::Kind::first, Ending::Kind::abandoned));
+  EXPECT_EQ(node.exit_code_, 1);
+  EXPECT_EQ(node.starts(), 2);
+}
+
+TEST(NodeAgentShell, StartsAgainAtOnceThenAfterPausesThatDouble) {
+  Node node({.ranks = 1, .max_restarts = 4, .longest_backoff = seconds(3)},
+            [](int generation, int) { return generation < 4 ? fails_after(milliseconds(100)) : kCompletes; });
+
+  node.run();
+
+  EXPECT_EQ(node.exit_code_, 0);
+  EXPECT_THAT(node.began_, testing::ElementsAre(milliseconds(0), milliseconds(100), milliseconds(1200),
+                                                milliseconds(3300), milliseconds(6400)));
+}
+
+TEST(NodeAgentShell, CommittedStepsAreAskedForBeforeAFailureIsJudged) {
+  Node node({.ranks = 1, .max_restarts = 10, .no_progress_limit = 3},
+            [](int, int) { return fails_after(milliseconds(100)); });
+  node.step_ = 42;
+
+  node.run();
+
+  EXPECT_EQ(node.starts(), 3);
+  EXPECT_EQ(node.agent().verdict(), "no progress: 3 failures in a row after step 42");
+}
+
+TEST(NodeAgentShell, ARankThatCannotBeStartedEndsThoseThatWere) {
+  Node node({.ranks = 3, .max_restarts = 5}, [](int, int rank) -> core::Result<SimulatedProgram> {
+    if (rank == 1) return core::fail(core::Errc::not_found, "cannot execute trainer");
+    return kTrains;
+  });
+
+  node.run();
+
+  EXPECT_THAT(node.said_, testing::ElementsAre("rank 1 not started: cannot execute trainer"));
+  EXPECT_EQ(node.exit_code_, 1);
+  EXPECT_EQ(node.starts(), 1);
+  EXPECT_EQ(node.running(), 0);
+}
+
+TEST(NodeAgentShell, AGenerationThatCannotBeginStartsNothing) {
+  Node node({.ranks = 3}, [](int, int) { return kTrains; });
+  node.cannot_begin_ = true;
+
+  node.run();
+
+  EXPECT_THAT(node.said_, testing::ElementsAre("rank 0 not started: no port is free"));
+  EXPECT_EQ(node.exit_code_, 1);
+  EXPECT_EQ(node.starts(), 0);
+}
+
+TEST(NodeAgentShell, ASignalToTheLauncherStopsTheRanksAndIsItsExitCode) {
+  SimulatedProgram slow;
+  slow.obeys_after = seconds(4);
+  Node node({.ranks = 2, .max_restarts = 5, .term_timeout = seconds(15)}, [&](int, int) { return slow; });
+  node.signal_at(seconds(60), SIGTERM);
+
+  node.run();
+
+  EXPECT_EQ(node.exit_code_, 128 + SIGTERM);
+  EXPECT_EQ(node.now(), seconds(64));
+}
+
+TEST(NodeAgentShell, ASignalDuringThePauseBeforeARestartEndsTheJobThere) {
+  Node node({.ranks = 1, .max_restarts = 5}, [](int, int) { return fails_after(milliseconds(100)); });
+  node.signal_at(milliseconds(700), SIGINT);
+
+  node.run();
+
+  EXPECT_EQ(node.exit_code_, 128 + SIGINT);
+  EXPECT_EQ(node.now(), milliseconds(700));
+  EXPECT_EQ(node.starts(), 2);
+}
+
+TEST(NodeAgentShell, ClearsAwayWhatTheRanksOfAGenerationLeftBehind) {
+  SimulatedProgram daemon = fails_after(seconds(2));
+  daemon.leaves_behind = 3;
+  Node node({.ranks = 1, .max_restarts = 1}, [&](int, int) { return daemon; });
+
+  node.run();
+
+  EXPECT_EQ(node.cleared_, 6);
+  EXPECT_EQ(node.running(), 0);
+}
+
+/// Processes that end when they like, obey or not, hang in the kernel, leave others behind or never start,
+/// and signals at any time.
+void run_random_node(std::uint64_t seed) {
+  RandomStream random(seed, "node agent shell", "processes");
+  const auto below = [&](std::uint32_t bound) { return static_cast<int>(random.below(bound)); };
+  const int ranks = 1 + below(5);
+  Node node(
+      {.ranks = ranks, .max_restarts = below(4), .no_progress_limit = 1 + below(3)},
+      [&](int, int) -> core::Result<SimulatedProgram> {
+        if (below(40) == 0) return core::fail(core::Errc::not_found, "cannot execute trainer");
+        SimulatedProgram program = fails_after(milliseconds(below(5000)), {below(3), 0});
+        if (below(4) == 0) program.ending = {0, below(2) == 0 ? SIGKILL : SIGSEGV};
+        program.obeys_after = milliseconds(below(20'000));
+        if (below(5) == 0) program.lifetime.reset();
+        if (below(5) == 0) program.obeys_after.reset();
+        program.is_stuck = below(20) == 0;
+        program.leaves_behind = below(3);
+        return program;
+      },
+      seed);
+  const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+  // A rank that never ends by itself needs one; some come long before.
+  node.signal_at(seconds(300), SIGTERM);
+  for (int i = below(3); i > 0; --i) node.signal_at(milliseconds(below(60'000)), signals[below(4)]);
+
+  node.run();
+
+  EXPECT_LE(node.now(), seconds(300 + 15 + 10));
+  EXPECT_EQ(node.running(), node.abandoned_);
+  EXPECT_EQ(node.agent().state(), "finished");
+}
+
+TEST(NodeAgentShell, EndsInTimeAndLeavesNothingWhateverTheProcessesDo) {
+  for (std::uint64_t seed = 1; seed <= 2000 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    run_random_node(seed);
+  }
+}
+
+}  // namespace
+}  // namespace troupe::actors
