@@ -1,9 +1,10 @@
 #include "gpu/devices.hpp"
 
-#include <charconv>
+#include <limits>
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/number.hpp"
 #include "gpu/host/host_device.hpp"
 
 #ifdef TROUPE_HAS_CUDA
@@ -47,17 +48,18 @@ core::Result<std::vector<CudaDeviceInfo>> list_cuda_devices() {
 
 core::Result<std::unique_ptr<Device>> open_device(std::string_view name, DeviceFailed on_failure) {
   if (name == "host") return open_host_device();
-  if (name == "cuda") return open_cuda(0, std::move(on_failure));
-  constexpr std::string_view kPrefix = "cuda:";
-  if (name.substr(0, kPrefix.size()) == kPrefix) {
-    int index = 0;
-    const char* end = name.data() + name.size();
-    const auto parsed = std::from_chars(name.data() + kPrefix.size(), end, index);
-    if (parsed.ec == std::errc{} && parsed.ptr == end && index >= 0)
-      return open_cuda(index, std::move(on_failure));
-  }
+  if (const auto index = cuda_index_of(name)) return open_cuda(*index, std::move(on_failure));
   return core::fail(core::Errc::invalid_argument,
                     "expected a device named host, cuda or cuda:<index>, but found '{}'", name);
+}
+
+std::optional<int> cuda_index_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (name == "cuda") return 0;
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const auto index =
+      core::parse_number<int>(name.substr(kPrefix.size()), {0, std::numeric_limits<int>::max()});
+  return index ? std::optional(*index) : std::nullopt;
 }
 
 }  // namespace troupe::gpu

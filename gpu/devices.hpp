@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,5 +37,8 @@ using DeviceFailed = std::function<void(const core::Error&)>;
 
 /// Opens "host", "cuda" (the first GPU) or "cuda:<index>". Errc::invalid_argument for another name.
 core::Result<std::unique_ptr<Device>> open_device(std::string_view name, DeviceFailed on_failure = {});
+
+/// Which GPU a device's name means: 0 for "cuda", else that of "cuda:<index>"; nothing for another name.
+std::optional<int> cuda_index_of(std::string_view name);
 
 }  // namespace troupe::gpu

@@ -1,6 +1,6 @@
 #include "actors/session/session_parts.hpp"
 
-#include <charconv>
+#include <limits>
 #include <utility>
 
 #include "actors/planes/step/state_memory.hpp"
@@ -11,6 +11,7 @@
 #include "actors/session/trainer_tensors.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/number.hpp"
 
 namespace troupe::actors {
 
@@ -141,7 +142,7 @@ core::Result<void> Session::Parts::connect_local_tier() {
   }
   const auto text = TRY(rendezvous->get("replicas/seed", options.join_deadline));
   messages::ReplicaSeed message;
-  std::from_chars(text.data(), text.data() + text.size(), message.seed);
+  message.seed = TRY(core::parse_number<std::uint64_t>(text, {0, std::numeric_limits<std::uint64_t>::max()}));
   context->post(Role::replica_keeper, 0, message);
   return {};
 }

@@ -1,9 +1,9 @@
 #include "actors/world/environment.hpp"
 
-#include <charconv>
 #include <cstdlib>
 
 #include "core/errors.hpp"
+#include "core/number.hpp"
 
 namespace troupe::actors {
 
@@ -30,13 +30,9 @@ core::Result<std::int64_t> number(const Variables& variables, const char* name, 
                                   std::int64_t least, std::int64_t most) {
   auto text = variables(name);
   if (!text || text->empty()) return fallback;
-  std::int64_t value = 0;
-  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc{} || end != text->data() + text->size() || value < least || value > most) {
-    return core::fail(core::Errc::invalid_argument, "{}={} is not a number from {} to {}", name, *text, least,
-                      most);
-  }
-  return value;
+  const auto value = core::parse_number<std::int64_t>(*text, {least, most});
+  if (!value) return core::fail(value.error().code, "{}: {}", name, value.error().message);
+  return *value;
 }
 
 std::string safe_name(const std::string& text) {

@@ -1,25 +1,12 @@
 #include "gpu/collective/open.hpp"
 
-#include <charconv>
-
 #include "core/errors.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/nccl/open_nccl.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+#include "gpu/devices.hpp"
 
 namespace troupe::gpu {
-namespace {
-
-/// Of "cuda:<index>"; "cuda" is the first.
-int index_of(std::string_view device_name) {
-  int index = 0;
-  const auto colon = device_name.find(':');
-  if (colon != std::string_view::npos)
-    std::from_chars(device_name.data() + colon + 1, device_name.data() + device_name.size(), index);
-  return index;
-}
-
-}  // namespace
 
 core::Result<void> check_collectives(std::string_view name) {
   if (name == "automatic" || name == "shared_memory" || name == "gloo" || name == "nccl") return {};
@@ -59,7 +46,7 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_vi
   nccl.on_stuck = end_process_when_stuck();
   nccl.register_memory = options.register_memory;
   nccl.log = options.log;
-  return open_nccl_backend(device, index_of(device_name), rendezvous, std::move(nccl));
+  return open_nccl_backend(device, cuda_index_of(device_name).value_or(0), rendezvous, std::move(nccl));
 }
 
 }  // namespace troupe::gpu

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -12,6 +11,7 @@
 
 #include "actors/world/storage/posix.hpp"
 #include "core/errors.hpp"
+#include "core/number.hpp"
 
 namespace troupe::apps {
 
@@ -120,14 +120,12 @@ Result<void> apply_mesh(ConfigArguments& arguments) {
                                           {"etp", &mesh.etp}, {"vpp", &arguments.virtual_pipeline}};
   for (const auto& [name, text] : TRY(pairs_of("--mesh", arguments.sizes))) {
     const auto size = sizes.find(name);
-    int value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (size == sizes.end() || error != std::errc{} || end != text.data() + text.size() || value < 1 ||
-        value > kMaxMeshSize)
+    const auto value = core::parse_number<int>(text, {1, kMaxMeshSize});
+    if (size == sizes.end() || !value)
       return core::fail(Errc::invalid_argument,
                         "--mesh: '{}={}' is none of tp, pp, cp, ep, etp, vpp with a size of 1 to {}", name,
                         text, kMaxMeshSize);
-    *size->second = value;
+    *size->second = *value;
   }
   return {};
 }

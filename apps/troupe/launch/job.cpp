@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -25,6 +25,7 @@
 #include "actors/world/transport/authentication.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "core/errors.hpp"
+#include "core/number.hpp"
 
 namespace troupe::apps {
 
@@ -37,20 +38,18 @@ namespace {
 /// Less than any real trainer needs; only an absurd number of ranks fails on it.
 constexpr std::uint64_t kLeastBytesPerRank = std::uint64_t{64} << 20;
 
-std::optional<int> to_int(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
+constexpr core::Bounds<int> kCount{1, std::numeric_limits<int>::max()};
 
 Result<void> check_nodes(const LaunchOptions& options) {
   const std::string& text = options.nnodes;
   const std::size_t colon = text.find(':');
-  const auto least = to_int(std::string_view(text).substr(0, colon));
-  const auto most = colon == std::string::npos ? least : to_int(std::string_view(text).substr(colon + 1));
-  if (!least || !most || *least < 1 || *most < *least) {
-    return core::fail(Errc::invalid_argument, "--nnodes: expected N or MIN:MAX, found \"{}\"", text);
+  const auto least = core::parse_number<int>(std::string_view(text).substr(0, colon), kCount);
+  const auto most = colon == std::string::npos
+                        ? least
+                        : core::parse_number<int>(std::string_view(text).substr(colon + 1), kCount);
+  if (!least || !most || *most < *least) {
+    return core::fail(Errc::invalid_argument, "--nnodes: expected N or MIN:MAX, found {}",
+                      core::quoted_excerpt(text));
   }
   if (*most > 1) {
     return core::fail(Errc::unavailable,
@@ -73,10 +72,11 @@ Result<int> count_ranks(const std::string& text) {
     return core::fail(Errc::unavailable,
                       "--nproc-per-node gpu: this machine shows no GPU; give a number, or cpu");
   }
-  const auto count = to_int(text);
-  if (!count || *count < 1) {
+  const auto count = core::parse_number<int>(text, kCount);
+  if (!count) {
     return core::fail(Errc::invalid_argument,
-                      "--nproc-per-node: expected a number from 1, or auto, gpu, cpu; found \"{}\"", text);
+                      "--nproc-per-node: expected a number from 1, or auto, gpu, cpu; found {}",
+                      core::quoted_excerpt(text));
   }
   return *count;
 }
@@ -101,11 +101,12 @@ struct Endpoint {
 Result<Endpoint> parse_endpoint(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos) return Endpoint{text, std::nullopt};
-  const auto port = to_int(std::string_view(text).substr(colon + 1));
-  if (colon == 0 || !port || *port < 0 || *port > 65535) {
-    return core::fail(Errc::invalid_argument, "--rdzv-endpoint: expected host[:port], found \"{}\"", text);
+  const auto port = core::parse_number<int>(std::string_view(text).substr(colon + 1), {0, 65535});
+  if (colon == 0 || !port) {
+    return core::fail(Errc::invalid_argument, "--rdzv-endpoint: expected host[:port], found {}",
+                      core::quoted_excerpt(text));
   }
-  return Endpoint{text.substr(0, colon), port};
+  return Endpoint{text.substr(0, colon), *port};
 }
 
 Result<void> resolve_rendezvous(Job& job) {

@@ -75,7 +75,7 @@ TEST(JobEnvironment, NamesTheVariableThatIsWrong) {
   auto port = detect_environment(variables({{"RANK", "0"}, {"WORLD_SIZE", "2"}}));
 
   ASSERT_FALSE(rank);
-  EXPECT_EQ(rank.error().message, "RANK=4 is not a number from 0 to 3");
+  EXPECT_EQ(rank.error().message, "RANK: expected a whole number from 0 to 3, found \"4\"");
   ASSERT_FALSE(world);
   EXPECT_NE(world.error().message.find("WORLD_SIZE is not"), std::string::npos);
   ASSERT_FALSE(port);
