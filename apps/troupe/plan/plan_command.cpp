@@ -7,7 +7,9 @@
 
 #include "apps/command_line/command_line.hpp"
 #include "apps/command_line/options.hpp"
+#include "apps/troupe/plan/capacity_report.hpp"
 #include "apps/troupe/plan/layout_report.hpp"
+#include "apps/troupe/plan/program_report.hpp"
 #include "apps/troupe/plan/step_report.hpp"
 
 namespace troupe::apps {
@@ -65,6 +67,14 @@ void add_mesh(CLI::App& command, StepArguments& arguments) {
   command.add_option("--order", arguments.order, "Order of the axes, fastest first")->capture_default_str();
 }
 
+void add_dtype(CLI::App& command, const std::string& name, std::string& target, const std::string& help) {
+  const auto is_dtype = [](const std::string& text) {
+    const auto dtype = core::dtype_from_name(text);
+    return dtype ? std::string() : dtype.error().message;
+  };
+  command.add_option(name, target, help)->check(is_dtype, "")->capture_default_str();
+}
+
 void add_step(CLI::App& plan, int& exit_code) {
   auto* command = plan.add_subcommand("step", "The collectives of a training step, in order");
   const auto arguments = std::make_shared<StepArguments>();  // owned by the command's callback
@@ -82,18 +92,81 @@ void add_step(CLI::App& plan, int& exit_code) {
              "Elements after which a bucket closes");
   command->add_flag("--high-busbw", arguments->high_bus_bandwidth,
                     "Pad buckets to multiples of 65536 elements");
-  const auto is_dtype = [](const std::string& name) {
-    const auto dtype = core::dtype_from_name(name);
-    return dtype ? std::string() : dtype.error().message;
-  };
-  command->add_option("--dtype", arguments->dtype, "Of the parameters")
-      ->check(is_dtype, "")
-      ->capture_default_str();
-  command->add_option("--gradient-dtype", arguments->gradient_dtype, "Of the gradients")
-      ->check(is_dtype, "")
-      ->capture_default_str();
+  add_dtype(*command, "--dtype", arguments->dtype, "Of the parameters");
+  add_dtype(*command, "--gradient-dtype", arguments->gradient_dtype, "Of the gradients");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([arguments, &exit_code] { print("step", report_step(*arguments), exit_code); });
+}
+
+constexpr int kMostUnits = 10'000;
+constexpr std::int64_t kMostUnitElements = std::int64_t{1} << 40;
+
+/// The job whose program is planned.
+void add_job(CLI::App& command, ProgramArguments& job) {
+  add_choice(command, "--numerics", job.numerics, {"fast", "ordered"}, "fast or ordered")
+      ->capture_default_str();
+  add_number(command, "--ranks", job.ranks, kRanks, "Data-parallel ranks")->capture_default_str();
+  add_number(command, "--outer", job.outer, kRanks,
+             "Length of the outer data-parallel axis, which must divide the ranks")
+      ->capture_default_str();
+  add_number(command, "--rounds", job.rounds, {1, 1024}, "Microbatches of each rank")->capture_default_str();
+  add_number(command, "--units", job.units, {0, kMostUnits}, "Units that are gathered on demand")
+      ->capture_default_str();
+  add_number(command, "--unit-elements", job.unit_elements, {0, kMostUnitElements}, "Parameters of each unit")
+      ->capture_default_str();
+  add_number(command, "--resident-elements", job.resident_elements, {0, kMostUnitElements},
+             "Parameters outside of units")
+      ->capture_default_str();
+  add_dtype(command, "--dtype", job.dtype, "Of the parameters that the model reads");
+  add_dtype(command, "--gradient-dtype", job.gradient_dtype, "Of accumulated gradients");
+  add_dtype(command, "--wire-dtype", job.wire_dtype, "Of gradients on their way");
+  add_dtype(command, "--main-dtype", job.main_dtype, "Of the values that the optimizer steps");
+  add_choice(command, "--optimizer", job.optimizer, {"sgd", "momentum", "adam", "adamw"},
+             "sgd, momentum, adam or adamw")
+      ->capture_default_str();
+  add_number(command, "--parameter-credits", job.parameter_credits, {1, 64}, "Units gathered at once")
+      ->capture_default_str();
+  add_number(command, "--gradient-credits", job.gradient_credits, {1, 64}, "Full gradients at once")
+      ->capture_default_str();
+  add_number(command, "--staging-elements", job.staging_elements, {0, kMostElements},
+             "Elements that a rank receives at once in an exchange; 0 for all")
+      ->capture_default_str();
+  command.add_flag("--no-overlap", job.no_overlap, "Communication between forward and backward");
+  command.add_flag("--json", job.json, "Print JSON");
+}
+
+void add_strategy(CLI::App& command, std::string& strategy) {
+  add_choice(command, "--strategy", strategy, {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"},
+             "ddp, zero1, zero2, zero3, hsdp or hfsdp")
+      ->capture_default_str();
+}
+
+void add_program(CLI::App& plan, int& exit_code) {
+  auto* command = plan.add_subcommand("program", "What a rank does in a step, entry by entry");
+  const auto arguments = std::make_shared<ProgramArguments>();  // owned by the command's callback
+  add_strategy(*command, arguments->strategy);
+  add_job(*command, *arguments);
+  command->callback([arguments, &exit_code] { print("program", report_program(*arguments), exit_code); });
+}
+
+void add_check(CLI::App& plan, int& exit_code) {
+  auto* command = plan.add_subcommand("check", "Run the programs of all ranks against each other");
+  const auto arguments = std::make_shared<ProgramArguments>();  // owned by the command's callback
+  add_strategy(*command, arguments->strategy);
+  add_job(*command, *arguments);
+  command->callback([arguments, &exit_code] { print("check", report_check(*arguments), exit_code); });
+}
+
+void add_capacity(CLI::App& plan, int& exit_code) {
+  auto* command = plan.add_subcommand("capacity", "Memory and traffic of a rank, by strategy");
+  const auto arguments = std::make_shared<CapacityArguments>();  // owned by the command's callback
+  add_choices(*command, "--strategy", arguments->strategies,
+              {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"},
+              "Strategies, with commas between them; by default all that fit the axes");
+  add_job(*command, arguments->program);
+  add_number(*command, "--memory-gib", arguments->memory_gib, {0.0, 1e9}, "Memory of one rank")
+      ->capture_default_str();
+  command->callback([arguments, &exit_code] { print("capacity", report_capacity(*arguments), exit_code); });
 }
 
 }  // namespace
@@ -103,6 +176,9 @@ void add_plan_command(CLI::App& troupe, int& exit_code) {
   plan->require_subcommand(1);
   add_layout(*plan, exit_code);
   add_step(*plan, exit_code);
+  add_program(*plan, exit_code);
+  add_check(*plan, exit_code);
+  add_capacity(*plan, exit_code);
 }
 
 }  // namespace troupe::apps

@@ -4,8 +4,8 @@
 
 namespace troupe::apps {
 
-/// `troupe plan layout` and `troupe plan step`: what every rank of a job computes for itself. Bad input sets
-/// `exit_code` to 2.
+/// `troupe plan layout`, `step`, `program`, `check` and `capacity`: what every rank of a job computes for
+/// itself. Bad input sets `exit_code` to 2.
 void add_plan_command(CLI::App& troupe, int& exit_code);
 
 }  // namespace troupe::apps

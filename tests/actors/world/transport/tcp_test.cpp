@@ -1,5 +1,7 @@
 #include "actors/world/transport/tcp.hpp"
 
+#include <fmt/format.h>
+
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

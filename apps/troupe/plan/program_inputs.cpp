@@ -1,0 +1,58 @@
+#include "apps/troupe/plan/program_inputs.hpp"
+
+#include <algorithm>
+
+#include "core/errors.hpp"
+#include "core/layout/arithmetic.hpp"
+#include "core/program/shard_map.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+core::Result<core::OptimizerNeeds> optimizer_needs(const std::string& name) {
+  using core::DType;
+  if (name == "sgd") return core::OptimizerNeeds{name, {}};
+  if (name == "momentum") return core::OptimizerNeeds{name, {DType::f32}};
+  if (name == "adam" || name == "adamw") return core::OptimizerNeeds{name, {DType::f32, DType::f32}};
+  return core::fail(core::Errc::invalid_argument, "'{}' is no optimizer; choose sgd, momentum, adam or adamw",
+                    name);
+}
+
+}  // namespace
+
+core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments) {
+  const auto strategy = TRY(core::strategy_from_name(arguments.strategy));
+  const auto mesh = TRY(core::Mesh::create({.dp = arguments.ranks, .optimizer_instances = arguments.outer}));
+  auto inputs = TRY(core::inputs_of(strategy, mesh));
+  inputs.numerics = TRY(core::numerics_from_name(arguments.numerics));
+  inputs.lanes = arguments.ranks * arguments.rounds;
+  inputs.overlap = !arguments.no_overlap;
+  inputs.parameter_credits = arguments.parameter_credits;
+  inputs.gradient_credits = arguments.gradient_credits;
+  inputs.staging_elements = arguments.staging_elements;
+  inputs.classes = {{.storage = TRY(core::dtype_from_name(arguments.dtype)),
+                     .gradient = TRY(core::dtype_from_name(arguments.gradient_dtype)),
+                     .wire = TRY(core::dtype_from_name(arguments.wire_dtype)),
+                     .main = TRY(core::dtype_from_name(arguments.main_dtype)),
+                     .optimizer = TRY(optimizer_needs(arguments.optimizer))}};
+  std::int64_t shards = 1;
+  for (const core::Placements* role :
+       {&inputs.placements.parameters, &inputs.placements.gradients, &inputs.placements.optimizer}) {
+    shards = std::max(shards, core::shard_count(*role, inputs.domains[0].sizes));
+  }
+  const std::int64_t multiple = shards == 1 ? 1 : core::bucket_divisor(static_cast<int>(shards), false);
+  const auto unit = [&](core::Residency residency, std::int64_t elements) {
+    core::Unit made{.residency = residency};
+    if (elements > 0) made.tensors = {{.elements = core::round_up(elements, multiple)}};
+    return made;
+  };
+  if (arguments.resident_elements > 0) {
+    inputs.units.push_back(unit(core::Residency::resident, arguments.resident_elements));
+  }
+  inputs.units.insert(inputs.units.end(), static_cast<std::size_t>(arguments.units),
+                      unit(core::Residency::on_demand, arguments.unit_elements));
+  return inputs;
+}
+
+}  // namespace troupe::apps

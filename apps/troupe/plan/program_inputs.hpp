@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/program/plan_program.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+/// A job as a command line describes it: units of equal size, and what lies outside of them.
+struct ProgramArguments {
+  std::string strategy = "zero3";
+  std::string numerics = "ordered";
+  int ranks = 8;
+  int outer = 1;   ///< length of the outer data-parallel axis
+  int rounds = 1;  ///< microbatches of each rank
+  int units = 12;
+  std::int64_t unit_elements = std::int64_t{1} << 20;
+  std::int64_t resident_elements = 0;
+  std::string dtype = "bf16";
+  std::string gradient_dtype = "f32";
+  std::string wire_dtype = "f32";
+  std::string main_dtype = "f32";
+  std::string optimizer = "adamw";
+  int parameter_credits = 2;
+  int gradient_credits = 2;
+  std::int64_t staging_elements = std::int64_t{1} << 24;
+  bool no_overlap = false;
+  bool json = false;
+};
+
+/// Units are padded to what their strategy's shards need. Errc::invalid_argument names what cannot be.
+core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments);
+
+}  // namespace troupe::apps

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/plan/mesh.hpp"
+#include "core/program/program.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// A rank of a check. Ranks may share a program.
+struct CheckedRank {
+  std::string name;  ///< for people: "rank 3"
+  const Program* program = nullptr;
+};
+
+/// A process group of a check; every rank is in at most one of each kind.
+struct CheckedGroup {
+  GroupKind kind = GroupKind::world;
+  std::vector<int> members;  ///< indices of ranks, in group order
+  /// Of the real group, of which `members` may be representatives; the entries' counts must be for it.
+  std::int64_t size = 0;
+};
+
+struct CheckedJob {
+  std::vector<CheckedRank> ranks;
+  std::vector<CheckedGroup> groups;
+};
+
+/// Runs the programs of all ranks against each other for one step: each rank's trainer passes its points in
+/// order, waiting for the entries and credits that a point needs; each stream takes its entries in order; an
+/// entry runs when its point has passed, its input is there, it has its credit, and all members have come to
+/// it.
+///
+/// PR-1: every entry of every rank comes to its end. Otherwise Errc::aborted names the circle of those that
+/// wait for each other, by rank, entry, group and point, or the rank which never launches what others wait
+/// for.
+/// PR-2: members of a group meet with the same operation, tensor, placements, dtype, counts and chunk.
+/// Otherwise Errc::mismatch names the two entries, the group and what differs, and says so when two entries
+/// have changed places.
+/// PR-3: no pool has more users than slots, and every slot comes back. Otherwise Errc::internal names the
+/// entry.
+Result<void> check_programs(const CheckedJob& job);
+
+/// The whole job on a mesh: programs[r] is that of global rank r.
+CheckedJob checked_job(const Mesh& mesh, const std::vector<const Program*>& programs);
+
+}  // namespace troupe::core

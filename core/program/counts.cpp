@@ -1,0 +1,73 @@
+#include "core/program/counts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/errors.hpp"
+
+namespace troupe::core {
+namespace {
+
+constexpr std::array<std::string_view, 3> kKindNames{"even", "table", "bounded"};
+
+}  // namespace
+
+std::string_view name_of(CountKind kind) noexcept {
+  return kKindNames[static_cast<std::size_t>(kind)];
+}
+
+Counts Counts::even(std::int64_t elements, std::int64_t members) {
+  return {.kind = CountKind::even, .runs = {{elements, members}}};
+}
+
+Counts Counts::bounded(std::int64_t most, std::int64_t members) {
+  return {.kind = CountKind::bounded, .runs = {{most, members}}};
+}
+
+Counts Counts::table(const std::vector<std::int64_t>& elements) {
+  Counts counts;
+  for (const std::int64_t count : elements) {
+    if (counts.runs.empty() || counts.runs.back().elements != count) counts.runs.push_back({count, 0});
+    ++counts.runs.back().members;
+  }
+  counts.kind = counts.runs.size() == 1 ? CountKind::even : CountKind::table;
+  return counts;
+}
+
+std::int64_t Counts::members() const {
+  std::int64_t members = 0;
+  for (const CountRun& run : runs) members += run.members;
+  return members;
+}
+
+std::int64_t Counts::total() const {
+  std::int64_t total = 0;
+  for (const CountRun& run : runs) total += run.elements * run.members;
+  return total;
+}
+
+std::int64_t Counts::most() const {
+  std::int64_t most = 0;
+  for (const CountRun& run : runs) most = std::max(most, run.elements);
+  return most;
+}
+
+std::int64_t Counts::of(std::int64_t member) const {
+  for (const CountRun& run : runs) {
+    if (member < run.members) return run.elements;
+    member -= run.members;
+  }
+  CHECK(false, "a member is one of the group's");
+}
+
+std::string Counts::text() const {
+  std::string text = kind == CountKind::bounded ? "at most " : "";
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    text += fmt::format("{}{}x{}", i == 0 ? "" : ",", runs[i].members, runs[i].elements);
+  }
+  return text;
+}
+
+}  // namespace troupe::core

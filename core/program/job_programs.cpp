@@ -1,0 +1,136 @@
+#include "core/program/job_programs.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <set>
+
+#include "core/errors.hpp"
+#include "core/program/launch_cursor.hpp"
+#include "core/program/program_text.hpp"
+
+namespace troupe::core {
+namespace {
+
+/// How many lanes a block has, and in `ordered` numerics how it lies in the tree: its roots follow from that.
+struct BlockShape {
+  int count = 0;
+  int offset = 0;
+  bool is_last = false;
+
+  friend auto operator<=>(const BlockShape&, const BlockShape&) = default;
+};
+
+BlockShape shape_of(LaneRange block, const ProgramInputs& inputs) {
+  BlockShape shape{.count = block.count};
+  if (inputs.numerics == Numerics::fast) return shape;
+  // Nodes within the block are no wider than it.
+  shape.offset = block.first % static_cast<int>(std::bit_floor(static_cast<unsigned>(block.count)));
+  shape.is_last = block.end() == inputs.lanes;
+  return shape;
+}
+
+std::vector<int> coordinates_at(std::int64_t place, const std::vector<int>& sizes) {
+  std::vector<int> coordinates(sizes.size());
+  for (std::size_t axis = sizes.size(); axis-- > 0;) {
+    coordinates[axis] = static_cast<int>(place % sizes[axis]);
+    place /= sizes[axis];
+  }
+  return coordinates;
+}
+
+/// The first coordinate of every kind of slice across `axis`.
+std::vector<int> kinds_of_slices(const JobPrograms& job, std::size_t axis) {
+  std::vector<std::vector<int>> slices(static_cast<std::size_t>(job.sizes[axis]));
+  for (std::size_t place = 0; place < job.of_place.size(); ++place) {
+    const auto at = coordinates_at(static_cast<std::int64_t>(place), job.sizes)[axis];
+    slices[static_cast<std::size_t>(at)].push_back(job.of_place[place]);
+  }
+  std::set<std::vector<int>> seen;
+  std::vector<int> firsts;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    if (seen.insert(slices[i]).second) firsts.push_back(static_cast<int>(i));
+  }
+  return firsts;
+}
+
+/// The axes that the groups of a kind run along.
+std::vector<std::size_t> axes_of(GroupKind kind, const Program& program) {
+  for (const Domain& domain : program.domains) {
+    for (std::size_t axis = 0; axis < domain.axes.size(); ++axis) {
+      if (domain.axes[axis] == kind) return {axis};
+    }
+  }
+  std::vector<std::size_t> all(program.coordinates.size());
+  for (std::size_t axis = 0; axis < all.size(); ++axis) all[axis] = axis;
+  return all;
+}
+
+}  // namespace
+
+Result<JobPrograms> plan_all(const ProgramInputs& inputs) {
+  JobPrograms job;
+  if (inputs.domains.empty()) return fail(Errc::invalid_argument, "a program has at least one domain");
+  job.sizes = inputs.domains[0].sizes;
+  const auto deal = TRY(LaneDeal::create(inputs.lanes, inputs.placements.gradients, job.sizes));
+  std::int64_t ranks = 1;
+  for (const int size : job.sizes) ranks *= size;
+  std::map<std::vector<BlockShape>, int> known;
+  for (std::int64_t place = 0; place < ranks; ++place) {
+    const auto coordinates = coordinates_at(place, job.sizes);
+    std::vector<BlockShape> shapes;
+    for (std::size_t axes = 1; axes <= deal.partial_axes(); ++axes) {
+      shapes.push_back(shape_of(deal.block(coordinates, axes), inputs));
+    }
+    const auto [found, is_new] = known.try_emplace(std::move(shapes), static_cast<int>(job.programs.size()));
+    if (is_new) job.programs.push_back(TRY(plan_program(inputs, coordinates)));
+    job.of_place.push_back(found->second);
+  }
+  return job;
+}
+
+CheckedJob representatives(const JobPrograms& job) {
+  std::vector<std::vector<int>> chosen;
+  std::vector<int> sizes;
+  for (std::size_t axis = 0; axis < job.sizes.size(); ++axis) {
+    chosen.push_back(kinds_of_slices(job, axis));
+    sizes.push_back(static_cast<int>(chosen.back().size()));
+  }
+  CheckedJob checked;
+  std::int64_t ranks = 1;
+  for (const int size : sizes) ranks *= size;
+  std::map<GroupKind, std::int64_t> kinds;
+  for (const Program& program : job.programs) {
+    for_each_launch(program, [&](const Launch& launch) {
+      kinds.emplace(launch.entry->group, launch.entry->counts.members());
+    });
+  }
+  std::map<std::pair<GroupKind, std::vector<int>>, CheckedGroup> groups;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const auto at = coordinates_at(rank, sizes);
+    std::vector<int> real;
+    std::int64_t place = 0;
+    for (std::size_t axis = 0; axis < at.size(); ++axis) {
+      real.push_back(chosen[axis][static_cast<std::size_t>(at[axis])]);
+      place = place * job.sizes[axis] + real.back();
+    }
+    const Program& program =
+        job.programs[static_cast<std::size_t>(job.of_place[static_cast<std::size_t>(place)])];
+    checked.ranks.push_back({fmt::format("the rank at ({})", fmt::join(real, ", ")), &program});
+    for (const auto& [kind, size] : kinds) {
+      auto key = at;
+      for (const std::size_t axis : axes_of(kind, program)) key[axis] = 0;
+      auto& group = groups[{kind, key}];
+      group.kind = kind;
+      group.size = size;
+      group.members.push_back(static_cast<int>(rank));
+    }
+  }
+  for (auto& [key, group] : groups) checked.groups.push_back(std::move(group));
+  return checked;
+}
+
+}  // namespace troupe::core

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+
+#include "core/program/program.hpp"
+
+namespace troupe::core {
+
+/// An entry as it is launched.
+struct Launch {
+  const ProgramEntry* entry = nullptr;  ///< the cursor's, until it goes on
+  int round = 0;                        ///< the last one for entries of the epilogue
+  /// Of the pool that holds the full tensor of the entry's unit, where one does.
+  int slot = -1;
+};
+
+/// Goes through the launches of one step in order, without unfolding the program.
+class LaunchCursor {
+ public:
+  /// The program must outlive the cursor.
+  explicit LaunchCursor(const Program& program);
+
+  bool at_end() const { return segment_ == 3; }
+  /// Not at the end.
+  Launch current() const { return {.entry = &entry_, .round = round_, .slot = slot_}; }
+  void advance();
+
+ private:
+  /// The units of a pool that had a slot in this sweep over the units.
+  struct Sweep {
+    int round = -1;
+    Phase phase = Phase::forward;
+    int ordinal = -1;
+    int unit = -1;
+  };
+
+  const ProgramSegment& segment() const;
+  /// Goes on to the next place that has an entry, from one that may have none.
+  void settle();
+  int slot_of(const ProgramEntry& entry);
+
+  const Program* program_;
+  int segment_ = 0;  // body, last round, epilogue, end
+  int time_ = 0;     // of the segment
+  std::size_t run_ = 0;
+  int repetition_ = 0;  // of the run
+  std::size_t place_ = 0;
+  std::array<Sweep, kPools> sweeps_;
+  ProgramEntry entry_;
+  int round_ = 0;
+  int slot_ = -1;
+};
+
+/// Calls `visit` for every launch of a step, in order.
+void for_each_launch(const Program& program, const std::function<void(const Launch&)>& visit);
+
+}  // namespace troupe::core

@@ -1,0 +1,175 @@
+#include "core/program/memory.hpp"
+
+#include <algorithm>
+
+#include "core/errors.hpp"
+#include "core/exact_sum.hpp"
+#include "core/program/launch_cursor.hpp"
+#include "core/program/shard_map.hpp"
+
+namespace troupe::core {
+namespace {
+
+/// Scratch for an exchange and for the one before it, whose bytes are still summed.
+constexpr std::int64_t kStagingSlots = 2;
+
+std::int64_t bytes(std::int64_t elements, DType dtype) {
+  return elements * static_cast<std::int64_t>(size_of(dtype));
+}
+
+std::int64_t longest_part(std::int64_t elements, std::int64_t parts) {
+  return (elements + parts - 1) / parts;
+}
+
+class MemoryCount {
+ public:
+  explicit MemoryCount(const Program& program) : program_(program) {}
+
+  ProgramMemory count() {
+    for (const UnitRun& run : program_.units) add(run);
+    memory_.parameter_pool = program_.credits[static_cast<std::size_t>(Pool::parameters)] * largest_gathered_;
+    memory_.gradient_pool = program_.credits[static_cast<std::size_t>(Pool::gradients)] * largest_reduced_;
+    for (const ProgramSegment* segment : {&program_.body, &program_.last_round}) {
+      if (segment->times == 0) continue;
+      for (const ProgramRun& run : segment->runs) {
+        for (const ProgramEntry& entry : run.entries) stage(entry);
+      }
+    }
+    memory_.staging = kStagingSlots * (incoming_ + outgoing_);
+    memory_.checks += bytes(program_.verdict_elements, DType::i64);
+    return memory_;
+  }
+
+ private:
+  /// Copies of a resting gradient that are needed at once.
+  std::int64_t gradient_slots() const {
+    if (program_.numerics == Numerics::fast) return 1;
+    const auto deal =
+        LaneDeal::create(program_.lanes, program_.placements.gradients, program_.domains[0].sizes);
+    CHECK(deal.has_value(), "a planned program's lanes can be dealt");
+    const LaneRange held = deal->block(program_.coordinates, deal->partial_axes());
+    const bool partial = deal->partial_axes() == program_.coordinates.size();
+    return partial ? accumulation_slots(held, program_.lanes) : partial_slots(held, program_.lanes);
+  }
+
+  void add(const UnitRun& run) {
+    const auto placements = placements_in(program_, run.unit);
+    const bool gathered = run.unit.residency == Residency::on_demand && run.unit.use != UnitUse::none;
+    std::int64_t full = 0;
+    std::int64_t full_gradients = 0;
+    if (gradient_slots_ == 0) gradient_slots_ = gradient_slots();
+    for (const FlatTensor& tensor : run.unit.tensors) {
+      const TensorClass& c = program_.classes[tensor.tensor_class];
+      const auto& sizes = program_.domains[c.domain].sizes;
+      const auto part = [&](const Placements& role) { return tensor.elements / shard_count(role, sizes); };
+      memory_.parameters += run.count * bytes(part(placements.parameters), c.storage);
+      full += bytes(tensor.elements, c.storage);
+      if (!tensor.trainable) continue;
+      memory_.gradients += run.count * gradient_slots_ * bytes(part(placements.gradients), c.gradient);
+      if (c.main != c.storage) memory_.main += run.count * bytes(part(placements.optimizer), c.main);
+      memory_.optimizer += run.count * part(placements.optimizer) * c.optimizer.state_bytes();
+      memory_.checks += run.count * static_cast<std::int64_t>(sizeof(ExactSquareSum));
+      full_gradients += bytes(tensor.elements, c.gradient);
+    }
+    if (gathered) largest_gathered_ = std::max(largest_gathered_, full);
+    if (run.unit.use == UnitUse::forward_and_backward) {
+      largest_reduced_ = std::max(largest_reduced_, full_gradients);
+    }
+  }
+
+  std::int64_t place_in_group(const ProgramEntry& entry) const {
+    const Domain& domain = program_.domains[0];
+    for (std::size_t axis = 0; axis < domain.axes.size(); ++axis) {
+      if (domain.axes[axis] == entry.group) return program_.coordinates[axis];
+    }
+    return 0;
+  }
+
+  /// What a collective of gradients needs beside where they lie.
+  void stage(const ProgramEntry& entry) {
+    if (entry.tensor.kind != TensorKind::gradients) return;
+    const std::int64_t members = entry.counts.members();
+    const Unit& unit = program_.unit(entry.tensor.unit);
+    const TensorClass& c =
+        program_.classes[unit.tensors[static_cast<std::size_t>(entry.tensor.tensor)].tensor_class];
+    std::int64_t in = 0;
+    std::int64_t out = 0;
+    if (entry.operation == CollectiveKind::all_to_all && members > 1) {
+      const std::int64_t part = longest_part(entry.elements, members);
+      const std::int64_t moved = entry.chunk > 0 ? std::min(entry.chunk, part) : part;
+      const std::int64_t roots = entry.elements > 0 ? entry.counts.total() / entry.elements : 0;
+      const std::int64_t own =
+          entry.elements > 0 ? entry.counts.of(place_in_group(entry)) / entry.elements : 0;
+      in = roots * moved;
+      // Parts of several roots, of a chunk, or of another dtype do not lie as they are sent.
+      if (own > 1 || moved < part || entry.wire != c.gradient) {
+        out = moved < part ? own * members * moved : own * entry.elements;
+      }
+    } else if (entry.operation == CollectiveKind::reduce_scatter) {
+      // The sum of a microbatch comes beside that of the microbatches before it.
+      const bool adds = program_.rounds > 1 && entry.ready.phase == Phase::backward &&
+                        program_.credits[static_cast<std::size_t>(Pool::gradients)] > 0;
+      if (adds || entry.wire != c.gradient) in = longest_part(entry.elements, members);
+      if (entry.wire != c.gradient) out = entry.elements;
+    } else if (entry.operation == CollectiveKind::all_reduce && entry.wire != c.gradient) {
+      out = entry.elements;
+    }
+    incoming_ = std::max(incoming_, bytes(in, entry.wire));
+    outgoing_ = std::max(outgoing_, bytes(out, entry.wire));
+  }
+
+  const Program& program_;
+  ProgramMemory memory_;
+  std::int64_t gradient_slots_ = 0;
+  std::int64_t largest_gathered_ = 0;
+  std::int64_t largest_reduced_ = 0;
+  std::int64_t incoming_ = 0;
+  std::int64_t outgoing_ = 0;
+};
+
+}  // namespace
+
+ProgramMemory memory_of(const Program& program) {
+  return MemoryCount(program).count();
+}
+
+std::int64_t bytes_sent(const ProgramEntry& entry, std::int64_t place) {
+  const std::int64_t members = entry.counts.members();
+  const std::int64_t own =
+      even_part({0, entry.elements}, static_cast<int>(members), static_cast<int>(place)).size();
+  const std::int64_t others = entry.elements - own;
+  switch (entry.operation) {
+    case CollectiveKind::all_gather:
+      return bytes(entry.counts.of(place) * (members - 1), entry.wire);
+    case CollectiveKind::reduce_scatter:
+      return bytes(others, entry.wire);
+    case CollectiveKind::all_reduce:
+      return bytes(others + own * (members - 1), entry.wire);
+    case CollectiveKind::all_to_all:
+      return entry.elements == 0 ? 0 : bytes(entry.counts.of(place) / entry.elements * others, entry.wire);
+  }
+  CHECK(false, "every operation is handled");
+}
+
+std::vector<Traffic> traffic_of(const Program& program) {
+  std::vector<Traffic> traffic;
+  const auto place_on = [&](const ProgramEntry& entry) -> std::int64_t {
+    for (const Domain& domain : program.domains) {
+      for (std::size_t axis = 0; axis < domain.axes.size(); ++axis) {
+        if (domain.axes[axis] == entry.group) return program.coordinates[axis] % domain.sizes[axis];
+      }
+    }
+    return 0;
+  };
+  for_each_launch(program, [&](const Launch& launch) {
+    const auto communicator = communicator_of(*launch.entry);
+    auto found = std::find_if(traffic.begin(), traffic.end(),
+                              [&](const Traffic& t) { return t.communicator == communicator; });
+    if (found == traffic.end()) found = traffic.insert(found, {.communicator = communicator});
+    ++found->launches;
+    found->bytes += bytes_sent(*launch.entry, place_on(*launch.entry));
+  });
+  return traffic;
+}
+
+}  // namespace troupe::core

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/program/program.hpp"
+#include "core/program/program_text.hpp"
+
+namespace troupe::core {
+
+/// Bytes of device memory that the program of a rank takes, all of it before the first step.
+struct ProgramMemory {
+  std::int64_t parameters = 0;  ///< as they rest, in the dtype the model reads
+  std::int64_t gradients = 0;   ///< as they rest between microbatches; in `ordered` the stack of partial sums
+  std::int64_t main = 0;        ///< values the optimizer steps, where they are not the parameters themselves
+  std::int64_t optimizer = 0;   ///< its other states
+  std::int64_t parameter_pool = 0;
+  std::int64_t gradient_pool = 0;
+  std::int64_t staging = 0;  ///< what exchanges bring and pack, and wires of another dtype, two of each
+  std::int64_t checks = 0;   ///< square sums and the verdict
+
+  /// What is sharded and never moves.
+  std::int64_t at_rest() const { return parameters + gradients + main + optimizer; }
+  std::int64_t total() const { return at_rest() + parameter_pool + gradient_pool + staging + checks; }
+
+  friend bool operator==(const ProgramMemory&, const ProgramMemory&) = default;
+};
+
+ProgramMemory memory_of(const Program& program);
+
+/// What one communicator carries in a step.
+struct Traffic {
+  Communicator communicator;
+  std::int64_t launches = 0;
+  std::int64_t bytes = 0;  ///< that the rank sends
+
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+
+/// Bytes that the rank at `place` of its group must send for an entry, whatever the back-end: its part to all
+/// others of an all_gather, all parts but its own of a reduce_scatter or an exchange, and both of these for
+/// an all_reduce.
+std::int64_t bytes_sent(const ProgramEntry& entry, std::int64_t place);
+
+/// By communicator, in the order in which a step first launches on them.
+std::vector<Traffic> traffic_of(const Program& program);
+
+}  // namespace troupe::core

@@ -1,0 +1,55 @@
+#include "core/program/overlap.hpp"
+#include "core/program/launch_cursor.hpp"
+
+#include <vector>
+
+namespace troupe::core {
+namespace {
+
+/// How many forwards and backwards lie before each point of a step.
+std::vector<std::int64_t> work_before(const Program& program) {
+  const StepClock clock = program.clock();
+  std::vector<std::int64_t> before;
+  std::vector<UnitUse> uses;
+  for (int unit = 0; unit < program.unit_count(); ++unit) uses.push_back(program.unit(unit).use);
+  std::int64_t count = 0;
+  for (std::int64_t at = 0; at < clock.points(); ++at) {
+    before.push_back(count);
+    const TrainerPoint point = clock.point(at);
+    const bool forward = point.phase == Phase::forward || point.phase == Phase::next_forward;
+    if (!forward && point.phase != Phase::backward) continue;
+    const UnitUse use = uses[static_cast<std::size_t>(point.unit)];
+    const bool computes = forward ? use != UnitUse::none : use == UnitUse::forward_and_backward;
+    count += computes ? 1 : 0;
+  }
+  return before;
+}
+
+}  // namespace
+
+OverlapCounts overlap_of(const Program& program) {
+  const StepClock clock = program.clock();
+  const auto before = work_before(program);
+  OverlapCounts counts;
+  for_each_launch(program, [&](const Launch& launch) {
+    const ProgramEntry& entry = *launch.entry;
+    if (entry.tensor.kind == TensorKind::verdict) return;
+    const auto ready = static_cast<std::size_t>(clock.at(entry.ready, launch.round));
+    const auto needed = static_cast<std::size_t>(clock.at(entry.needed, launch.round));
+    const std::int64_t hidden = needed > ready + 1 && before[needed] > before[ready + 1] ? 1 : 0;
+    if (entry.tensor.kind == TensorKind::parameters) {
+      ++counts.gathers;
+      counts.hidden_gathers += hidden;
+    } else if (entry.operation == CollectiveKind::reduce_scatter ||
+               entry.operation == CollectiveKind::all_to_all) {
+      ++counts.reductions;
+      counts.hidden_reductions += hidden;
+    } else {
+      ++counts.all_reduces;
+      counts.hidden_all_reduces += hidden;
+    }
+  });
+  return counts;
+}
+
+}  // namespace troupe::core

@@ -1,0 +1,309 @@
+#include "core/program/plan_program.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/errors.hpp"
+#include "core/program/fold.hpp"
+#include "core/program/reductions.hpp"
+#include "core/program/shard_map.hpp"
+
+namespace troupe::core {
+namespace {
+
+constexpr auto F = Placement::flat_shard;
+constexpr auto R = Placement::replicated;
+
+bool has(const Placements& placements, Placement placement) {
+  return std::find(placements.begin(), placements.end(), placement) != placements.end();
+}
+
+class ProgramPlanner {
+ public:
+  static Result<Program> plan(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
+    TRY(check(inputs, coordinates));
+    const auto deal =
+        TRY(LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes));
+    ProgramPlanner planner(inputs, coordinates, TRY(Reductions::create(inputs, deal, coordinates)));
+    planner.describe_it(deal);
+    planner.program_.last_round.runs = fold(TRY(planner.round(true)));
+    planner.program_.body.runs = fold(TRY(planner.round(false)));
+    planner.program_.epilogue.runs = fold(TRY(planner.epilogue()));
+    return std::move(planner.program_);
+  }
+
+ private:
+  ProgramPlanner(const ProgramInputs& inputs, const std::vector<int>& coordinates, Reductions reductions)
+      : inputs_(inputs), reductions_(std::move(reductions)) {
+    program_.coordinates = coordinates;
+  }
+
+  static Result<void> check(const ProgramInputs& inputs, const std::vector<int>& coordinates);
+  static Result<void> check_domains(const ProgramInputs& inputs, const std::vector<int>& coordinates);
+  static Result<void> check_unit(const ProgramInputs& inputs, std::size_t index);
+
+  bool is_gathered(const Unit& unit) const {
+    return unit.residency == Residency::on_demand && unit.use != UnitUse::none && !unit.tensors.empty() &&
+           has(inputs_.placements.parameters, F);
+  }
+  bool is_reduced(const Unit& unit) const {
+    return unit.use == UnitUse::forward_and_backward &&
+           std::any_of(unit.tensors.begin(), unit.tensors.end(),
+                       [](const FlatTensor& t) { return t.trainable; });
+  }
+  const std::vector<int>& sizes_of(const FlatTensor& tensor) const {
+    return inputs_.domains[inputs_.classes[tensor.tensor_class].domain].sizes;
+  }
+
+  void describe_it(const LaneDeal& deal) {
+    program_.numerics = inputs_.numerics;
+    program_.placements = inputs_.placements;
+    program_.domains = inputs_.domains;
+    program_.classes = inputs_.classes;
+    program_.units = fold(inputs_.units);
+    program_.lanes = inputs_.lanes;
+    program_.verdict_elements = inputs_.verdict_elements;
+    program_.streams = inputs_.separate_streams ? 2 : 1;
+    // Ranks that gather or reduce together in every round go through as many rounds.
+    auto longest = program_.coordinates;
+    for (std::size_t axis = 0; axis < longest.size(); ++axis) {
+      if (inputs_.placements.parameters[axis] == F || inputs_.placements.gradients[axis] == F) {
+        longest[axis] = 0;
+      }
+    }
+    program_.rounds = deal.dealt(longest).count;
+    program_.body.times = program_.rounds - 1;
+    int gathered = 0;
+    int reduced = 0;
+    for (const Unit& unit : inputs_.units) {
+      gathered += is_gathered(unit) ? 1 : 0;
+      reduced += is_reduced(unit) ? 1 : 0;
+    }
+    const auto slots = [&](int wanted, int users) { return std::min(inputs_.overlap ? wanted : 1, users); };
+    program_.credits = {slots(inputs_.parameter_credits, gathered),
+                        has(inputs_.placements.gradients, F) ? slots(inputs_.gradient_credits, reduced) : 0};
+  }
+
+  Result<std::vector<ProgramEntry>> round(bool last) {
+    std::vector<ProgramEntry> entries;
+    TRY(add_gathers(Phase::forward, entries));
+    TRY(add_gathers(Phase::backward, entries));
+    TRY(add_reductions(last, entries));
+    const StepClock clock(static_cast<int>(inputs_.units.size()), 1);
+    std::stable_sort(entries.begin(), entries.end(), [&](const ProgramEntry& a, const ProgramEntry& b) {
+      return clock.at(a.ready, 0) < clock.at(b.ready, 0);
+    });
+    return entries;
+  }
+
+  /// Units in the order of a sweep.
+  template <class Wanted>
+  std::vector<int> sweep(Phase phase, Wanted wanted) const {
+    std::vector<int> order;
+    for (std::size_t i = 0; i < inputs_.units.size(); ++i) {
+      if (wanted(inputs_.units[i])) order.push_back(static_cast<int>(i));
+    }
+    if (phase == Phase::backward) std::reverse(order.begin(), order.end());
+    return order;
+  }
+
+  /// F -> R for each use of a unit on demand, as early as its slot is free.
+  Result<void> add_gathers(Phase phase, std::vector<ProgramEntry>& entries) {
+    const auto users = sweep(phase, [&](const Unit& unit) {
+      return is_gathered(unit) && (phase == Phase::forward || unit.use == UnitUse::forward_and_backward);
+    });
+    const TrainerPoint start = phase == Phase::forward
+                                   ? TrainerPoint{Phase::round_begin, 0}
+                                   : TrainerPoint{Phase::forward, static_cast<int>(inputs_.units.size()) - 1};
+    const auto slots = static_cast<std::size_t>(program_.credits[static_cast<std::size_t>(Pool::parameters)]);
+    const Placements all(inputs_.placements.parameters.size(), R);
+    const auto moves = TRY(redistributions(inputs_.placements.parameters, all));
+    for (std::size_t i = 0; i < users.size(); ++i) {
+      ProgramEntry entry;
+      entry.ready = i < slots ? start : TrainerPoint{phase, users[i - slots]};
+      entry.needed = {phase, users[i]};
+      entry.takes = Credit{Pool::parameters, {phase, users[i]}};
+      add_growing(users[i], inputs_.placements.parameters, moves, false, entry, entries);
+    }
+    return {};
+  }
+
+  /// all_gathers of a unit's tensors, one for each move; `model` has the points, and its credit is taken by
+  /// the first of them.
+  void add_growing(int unit, const Placements& from, const std::vector<AxisRedistribution>& moves,
+                   bool trained_only, ProgramEntry model, std::vector<ProgramEntry>& entries) {
+    const auto& tensors = inputs_.units[static_cast<std::size_t>(unit)].tensors;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if (trained_only && !tensors[t].trainable) continue;
+      const TensorClass& tensor_class = inputs_.classes[tensors[t].tensor_class];
+      const Domain& domain = inputs_.domains[tensor_class.domain];
+      Placements now = from;
+      for (const auto& [axis, what] : moves) {
+        ProgramEntry entry = model;
+        entry.operation = CollectiveKind::all_gather;
+        entry.group = domain.axes[axis];
+        entry.tensor = {TensorKind::parameters, unit, static_cast<int>(t)};
+        entry.from = now;
+        now[axis] = R;
+        entry.to = now;
+        entry.wire = tensor_class.storage;
+        entry.elements = tensors[t].elements / shard_count(now, domain.sizes);
+        entry.counts = Counts::even(entry.elements / domain.sizes[axis], domain.sizes[axis]);
+        entry.stream = program_.streams - 1;
+        entries.push_back(std::move(entry));
+        model.takes.reset();
+      }
+    }
+  }
+
+  Result<void> add_reductions(bool last, std::vector<ProgramEntry>& entries) {
+    const auto users = sweep(Phase::backward, [&](const Unit& unit) { return is_reduced(unit); });
+    const auto slots = static_cast<std::size_t>(program_.credits[static_cast<std::size_t>(Pool::gradients)]);
+    for (std::size_t i = 0; i < users.size(); ++i) {
+      Reductions::Unit unit;
+      unit.index = users[i];
+      unit.ready = inputs_.overlap || slots > 0 ? TrainerPoint{Phase::backward, users[i]}
+                                                : TrainerPoint{Phase::round_end, 0};
+      // Each round's gradients leave their slot for the unit that has it next.
+      unit.reused = i + slots < users.size() ? TrainerPoint{Phase::backward, users[i + slots]}
+                                             : TrainerPoint{Phase::round_end, 0};
+      TRY(reductions_.add(unit, last, entries));
+    }
+    return {};
+  }
+
+  Result<std::vector<ProgramEntry>> epilogue() {
+    std::vector<ProgramEntry> entries;
+    ProgramEntry verdict;
+    verdict.wire = DType::i64;
+    verdict.elements = inputs_.verdict_elements;
+    verdict.counts = Counts::even(inputs_.verdict_elements, inputs_.world.value);
+    verdict.ready = {Phase::finish, 0};
+    verdict.needed = {Phase::commit, 0};
+    entries.push_back(std::move(verdict));
+    for (const int unit : sweep(Phase::forward, [&](const Unit& u) { return is_reduced(u); })) {
+      const auto placements = placements_in(program_, inputs_.units[static_cast<std::size_t>(unit)]);
+      const auto moves = TRY(redistributions(placements.optimizer, placements.parameters));
+      if (std::any_of(moves.begin(), moves.end(),
+                      [](const auto& move) { return move.what != Redistribution::all_gather; })) {
+        return fail(Errc::invalid_argument,
+                    "parameters are sharded along an axis that the optimizer is not sharded along; shard the "
+                    "optimizer wherever parameters are");
+      }
+      ProgramEntry entry;
+      entry.ready = {Phase::update, unit};
+      entry.needed =
+          inputs_.overlap ? TrainerPoint{Phase::next_forward, unit} : TrainerPoint{Phase::step_end, 0};
+      add_growing(unit, placements.optimizer, moves, true, entry, entries);
+    }
+    return entries;
+  }
+
+  const ProgramInputs& inputs_;
+  Reductions reductions_;
+  Program program_;
+};
+
+Result<void> ProgramPlanner::check_domains(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
+  const auto axes = inputs.placements.parameters.size();
+  if (inputs.domains.empty()) return fail(Errc::invalid_argument, "a program has at least one domain");
+  for (const Domain& domain : inputs.domains) {
+    if (domain.axes.size() != axes || domain.sizes.size() != axes) {
+      return fail(Errc::invalid_argument, "placements are over {} axes, but a domain has {}", axes,
+                  domain.axes.size());
+    }
+    const auto& at = &domain == &inputs.domains[0] ? coordinates : std::vector<int>(axes, 0);
+    for (const Placements* role :
+         {&inputs.placements.parameters, &inputs.placements.gradients, &inputs.placements.optimizer}) {
+      TRY(local_range(0, *role, domain.sizes, at));
+    }
+  }
+  if (has(inputs.placements.parameters, Placement::partial) ||
+      has(inputs.placements.optimizer, Placement::partial) || has(inputs.placements.gradients, R)) {
+    return fail(Errc::invalid_argument,
+                "parameters and optimizer are replicated or sharded, gradients are partial or sharded");
+  }
+  return {};
+}
+
+Result<void> ProgramPlanner::check_unit(const ProgramInputs& inputs, std::size_t index) {
+  const Unit& unit = inputs.units[index];
+  for (const FlatTensor& tensor : unit.tensors) {
+    if (tensor.tensor_class >= inputs.classes.size()) {
+      return fail(Errc::invalid_argument, "unit {} has a tensor of class {}, but there are {} classes", index,
+                  tensor.tensor_class, inputs.classes.size());
+    }
+    const TensorClass& tensor_class = inputs.classes[tensor.tensor_class];
+    if (tensor_class.domain >= inputs.domains.size()) {
+      return fail(Errc::invalid_argument, "class {} is of domain {}, but there are {} domains",
+                  tensor.tensor_class, tensor_class.domain, inputs.domains.size());
+    }
+    const auto& sizes = inputs.domains[tensor_class.domain].sizes;
+    std::int64_t shards = 1;
+    for (const Placements* role :
+         {&inputs.placements.parameters, &inputs.placements.gradients, &inputs.placements.optimizer}) {
+      shards = std::max(shards, shard_count(*role, sizes));
+    }
+    if (tensor.elements < 0 || tensor.elements % shards != 0) {
+      return fail(Errc::invalid_argument,
+                  "unit {} has a tensor of {} elements, which do not divide by its {} shards; lay it out "
+                  "with padding for {} shards",
+                  index, tensor.elements, shards, shards);
+    }
+    if (unit.use == UnitUse::forward && tensor.trainable) {
+      return fail(Errc::invalid_argument,
+                  "unit {} has trainable parameters, but no backward; freeze them or let backward pass",
+                  index);
+    }
+    if (inputs.numerics == Numerics::fast || !tensor.trainable) continue;
+    if (tensor_class.gradient != DType::f32) {
+      return fail(Errc::invalid_argument,
+                  "ordered numerics sum in f32, but gradients of unit {} are {}; keep them in f32 or choose "
+                  "fast numerics",
+                  index, name_of(tensor_class.gradient));
+    }
+    if (inputs.domains[tensor_class.domain].scale == ScaleRule::expert) {
+      return fail(Errc::unavailable,
+                  "unit {} holds expert parameters, whose gradients mix lanes; choose fast numerics", index);
+    }
+  }
+  return {};
+}
+
+Result<void> ProgramPlanner::check(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
+  TRY(check_domains(inputs, coordinates));
+  for (std::size_t i = 0; i < inputs.units.size(); ++i) TRY(check_unit(inputs, i));
+  if (inputs.parameter_credits < 1 || inputs.gradient_credits < 1) {
+    return fail(Errc::invalid_argument, "pools have at least 1 slot, not {} and {}", inputs.parameter_credits,
+                inputs.gradient_credits);
+  }
+  if (inputs.verdict_elements < 1 || inputs.staging_elements < 0) {
+    return fail(Errc::invalid_argument,
+                "a verdict has at least 1 element and staging 0 or more, not {} and {}",
+                inputs.verdict_elements, inputs.staging_elements);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh) {
+  ProgramInputs inputs;
+  // A strategy of two axes has the copies of the mesh as its outer one.
+  const auto table = TRY(placements_of(strategy));
+  const int copies = table.optimizer.size() > 1 ? 1 : mesh.sizes().optimizer_instances;
+  inputs.placements = TRY(placements_of(strategy, copies));
+  const auto axes = inputs.placements.parameters.size();
+  inputs.domains = {TRY(domain_of(mesh, ScaleRule::dense, axes)),
+                    TRY(domain_of(mesh, ScaleRule::expert, axes))};
+  inputs.world = mesh.world();
+  inputs.lanes = static_cast<int>(std::accumulate(inputs.domains[0].sizes.begin(),
+                                                  inputs.domains[0].sizes.end(), 1, std::multiplies<>()));
+  return inputs;
+}
+
+Result<Program> plan_program(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
+  return ProgramPlanner::plan(inputs, coordinates);
+}
+
+}  // namespace troupe::core

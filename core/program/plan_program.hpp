@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/plan/mesh.hpp"
+#include "core/program/program.hpp"
+
+namespace troupe::core {
+
+/// What the program of a step follows from: the same on all ranks of a pipeline stage.
+struct ProgramInputs {
+  StrategyPlacements placements;
+  std::vector<Domain> domains;  ///< the first one deals the lanes
+  std::vector<TensorClass> classes;
+  std::vector<Unit> units;  ///< in the order of forward
+  WorldSize world{1};       ///< ranks of the job, which the verdict is of
+  Numerics numerics = Numerics::ordered;
+  int lanes = 0;              ///< of the job
+  bool overlap = true;        ///< communication runs beside forward and backward; otherwise between them
+  int parameter_credits = 2;  ///< units on demand that may be gathered at once; 1 without overlap
+  int gradient_credits = 2;   ///< full gradients that may exist where each round reduces them; as above
+  /// Elements that a rank may receive at once in an exchange, from all others together; it goes in as many
+  /// chunks as that takes. 0: all at once.
+  std::int64_t staging_elements = 0;
+  std::int64_t verdict_elements = 1;  ///< i64 words
+  bool separate_streams = true;       ///< gathers have one of their own
+};
+
+/// The inputs of a strategy on a mesh: its placements, and the dense domain with that of experts after it,
+/// each over as many axes as the placements. The outer axis is as long as
+/// mesh.sizes().optimizer_instances says, which must be 1 for strategies of one axis that cannot have copies.
+Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh);
+
+/// The program of the rank at `coordinates` of domain 0. What moves follows from placements alone:
+///
+/// - in each round, parameters of units on demand from where they rest to R before forward and before
+///   backward, and gradients from P to where they lie between microbatches, after backward;
+/// - in the last round, gradients from there to where the optimizer steps them;
+/// - the verdict;
+/// - updated parameters from where the optimizer steps them to where they rest, in the order of forward.
+///
+/// `ordered` numerics turn P->F into an exchange of the roots of the tree over lanes, which the receiver
+/// adds, and P->R into an exchange and an all_gather. Gradients are f32 then. A class whose wire is narrower
+/// rounds each lane's gradient to it once, when its backward ends, on any number of ranks; entries that carry
+/// single lanes use it, and entries that carry sums of lanes are f32. So bits do not depend on the mesh. In
+/// `fast` numerics the wire dtype is that of the collective, whose inputs are rounded to it; bits depend on
+/// the mesh.
+///
+/// Errc::invalid_argument for what does not fit together, Errc::unavailable for experts with `ordered`
+/// numerics, whose gradients mix lanes.
+Result<Program> plan_program(const ProgramInputs& inputs, const std::vector<int>& coordinates);
+
+}  // namespace troupe::core

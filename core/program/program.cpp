@@ -1,0 +1,95 @@
+#include "core/program/program.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/errors.hpp"
+
+namespace troupe::core {
+namespace {
+
+constexpr std::array<std::string_view, 3> kTensorNames{"parameters", "gradients", "verdict"};
+constexpr std::array<std::string_view, kPools> kPoolNames{"parameters", "gradients"};
+
+std::int64_t bytes_of(const ProgramEntry& entry) {
+  return static_cast<std::int64_t>(sizeof(ProgramEntry) + entry.from.capacity() + entry.to.capacity() +
+                                   entry.counts.runs.capacity() * sizeof(CountRun));
+}
+
+template <class Visit>
+void for_each_stored(const Program& program, Visit visit) {
+  for (const ProgramSegment* segment : {&program.body, &program.last_round, &program.epilogue}) {
+    for (const ProgramRun& run : segment->runs) {
+      for (const ProgramEntry& entry : run.entries) visit(entry);
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(TensorKind kind) noexcept {
+  return kTensorNames[static_cast<std::size_t>(kind)];
+}
+
+std::string_view name_of(Pool pool) noexcept {
+  return kPoolNames[static_cast<std::size_t>(pool)];
+}
+
+std::string describe(const TensorReference& tensor) {
+  if (tensor.kind == TensorKind::verdict) return "verdict";
+  return fmt::format("{} {}.{}", name_of(tensor.kind), tensor.unit, tensor.tensor);
+}
+
+std::string describe(const ProgramEntry& entry) {
+  return fmt::format("{} of {}", name_of(entry.operation), describe(entry.tensor));
+}
+
+ProgramEntry shifted(ProgramEntry entry, int units) {
+  if (entry.tensor.kind != TensorKind::verdict) entry.tensor.unit += units;
+  entry.ready = shifted(entry.ready, units);
+  entry.needed = shifted(entry.needed, units);
+  if (entry.takes) entry.takes->point = shifted(entry.takes->point, units);
+  if (entry.gives) entry.gives->point = shifted(entry.gives->point, units);
+  return entry;
+}
+
+int Program::unit_count() const {
+  int count = 0;
+  for (const UnitRun& run : units) count += run.count;
+  return count;
+}
+
+const Unit& Program::unit(int index) const {
+  for (const UnitRun& run : units) {
+    if (index < run.count) return run.unit;
+    index -= run.count;
+  }
+  CHECK(false, "a unit is one of the program's");
+}
+
+std::int64_t stored_entries(const Program& program) {
+  std::int64_t count = 0;
+  for_each_stored(program, [&](const ProgramEntry&) { ++count; });
+  return count;
+}
+
+std::int64_t stored_bytes(const Program& program) {
+  std::int64_t bytes = sizeof(Program);
+  for_each_stored(program, [&](const ProgramEntry& entry) { bytes += bytes_of(entry); });
+  for (const UnitRun& run : program.units) {
+    bytes += static_cast<std::int64_t>(sizeof(UnitRun) + run.unit.tensors.capacity() * sizeof(FlatTensor));
+  }
+  return bytes;
+}
+
+StrategyPlacements placements_in(const Program& program, const Unit& unit) {
+  StrategyPlacements placements = program.placements;
+  if (unit.residency == Residency::resident) {
+    placements.parameters.assign(placements.parameters.size(), Placement::replicated);
+  }
+  return placements;
+}
+
+}  // namespace troupe::core

@@ -1,0 +1,141 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/plan/placement.hpp"
+#include "core/plan/plan.hpp"
+#include "core/program/counts.hpp"
+#include "core/program/lane_deal.hpp"
+#include "core/program/tensor_class.hpp"
+#include "core/program/trainer_point.hpp"
+#include "core/program/unit.hpp"
+
+namespace troupe::core {
+
+enum class TensorKind : std::uint8_t { parameters, gradients, verdict };
+std::string_view name_of(TensorKind kind) noexcept;
+
+/// A flat tensor of a unit; of the verdict there is one, with unit 0 and tensor 0.
+struct TensorReference {
+  TensorKind kind = TensorKind::verdict;
+  int unit = 0;
+  int tensor = 0;
+
+  friend bool operator==(const TensorReference&, const TensorReference&) = default;
+};
+std::string describe(const TensorReference& tensor);
+
+/// Memory of a fixed number of slots, each as large as the largest unit needs.
+enum class Pool : std::uint8_t {
+  parameters,  ///< full parameters of units on demand
+  gradients,   ///< full gradients that are reduced in every round
+};
+inline constexpr std::size_t kPools = 2;
+std::string_view name_of(Pool pool) noexcept;
+
+/// A slot of a pool that is taken when one thing begins and given back when another is over. An entry that
+/// takes one gives it back at the end of `point`; one that gives back what the trainer took, at the begin of
+/// `point`, does so when the entry is over.
+struct Credit {
+  Pool pool = Pool::parameters;
+  TrainerPoint point;
+
+  friend bool operator==(const Credit&, const Credit&) = default;
+};
+
+/// One collective. It brings a flat tensor from one list of placements to another along one axis of its
+/// domain; the ranges on each rank are ShardMap::part() of the two lists.
+struct ProgramEntry {
+  CollectiveKind operation = CollectiveKind::all_reduce;
+  GroupKind group = GroupKind::world;
+  TensorReference tensor;
+  Placements from;  ///< empty for the verdict
+  Placements to;
+  DType wire = DType::f32;
+  /// Of the tensor where it is larger: what an all_gather brings, what the others start from. In an exchange
+  /// (all_to_all) those of one subtree root.
+  std::int64_t elements = 0;
+  /// In an exchange of gradients a member puts in `elements` for each root it holds.
+  Counts counts;
+  /// In an exchange: it goes in parts of at most so many elements of each receiver's part; 0: in one.
+  std::int64_t chunk = 0;
+  TrainerPoint ready;   ///< at its end the last input is complete
+  TrainerPoint needed;  ///< it does not begin before the entry is over
+  int stream = 0;
+  std::optional<Credit> takes;  ///< at launch
+  std::optional<Credit> gives;  ///< when it is over
+
+  friend bool operator==(const ProgramEntry&, const ProgramEntry&) = default;
+};
+
+/// For people: "all_gather of parameters 3.0".
+std::string describe(const ProgramEntry& entry);
+/// The same entry for a unit further on.
+ProgramEntry shifted(ProgramEntry entry, int units);
+
+/// `entries`, then the same for the unit `unit_step` further on, `times` times in all.
+struct ProgramRun {
+  std::vector<ProgramEntry> entries;
+  int times = 1;
+  int unit_step = 0;
+
+  friend bool operator==(const ProgramRun&, const ProgramRun&) = default;
+};
+
+/// Entries in launch order, all of them `times` times.
+struct ProgramSegment {
+  int times = 1;
+  std::vector<ProgramRun> runs;
+
+  friend bool operator==(const ProgramSegment&, const ProgramSegment&) = default;
+};
+
+/// `count` units that follow each other and are alike.
+struct UnitRun {
+  Unit unit;
+  int count = 1;
+
+  friend bool operator==(const UnitRun&, const UnitRun&) = default;
+};
+
+/// What one rank does in a step, for itself and with others: what is planned, printed, hashed, checked,
+/// simulated and launched. A pure function of its inputs (plan_program.hpp).
+struct Program {
+  // What it is about.
+  Numerics numerics = Numerics::fast;
+  StrategyPlacements placements;
+  std::vector<Domain> domains;
+  std::vector<TensorClass> classes;
+  std::vector<UnitRun> units;    ///< in the order of forward
+  std::vector<int> coordinates;  ///< of the rank, in domain 0
+  int lanes = 0;                 ///< of the job
+  int rounds = 0;                ///< of the rank: lanes it passes through
+  std::vector<int> credits;      ///< slots of each pool
+  std::int64_t verdict_elements = 0;
+  int streams = 1;
+
+  // What it does: `body.times` rounds that are alike, the last round, and what follows it.
+  ProgramSegment body;
+  ProgramSegment last_round;
+  ProgramSegment epilogue;
+
+  int unit_count() const;
+  const Unit& unit(int index) const;
+  StepClock clock() const { return {unit_count(), rounds}; }
+
+  friend bool operator==(const Program&, const Program&) = default;
+};
+
+/// Entries as they are stored, runs counted once; and the memory that a program takes.
+std::int64_t stored_entries(const Program& program);
+std::int64_t stored_bytes(const Program& program);
+
+/// The placements of a unit's tensors: those of the program, but for the parameters of resident units.
+StrategyPlacements placements_in(const Program& program, const Unit& unit);
+
+}  // namespace troupe::core

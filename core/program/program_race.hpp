@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/program/check_programs.hpp"
+#include "core/program/program_text.hpp"
+
+namespace troupe::core {
+
+/// A launch of a program with its points numbered.
+struct CheckedLaunch {
+  ProgramEntry entry;
+  std::int64_t ready = 0;
+  std::int64_t needed = 0;
+  std::int64_t returned = -1;  ///< point at whose end the credit it took comes back
+  std::int64_t borrowed = -1;  ///< point at whose begin the trainer took the credit it gives back
+  int input = -1;              ///< the launch that writes what it reads
+  std::size_t on_stream = 0;   ///< its place among the launches of its stream
+  std::size_t on_group = 0;    ///< its place among the launches of its communicator
+};
+
+/// All launches of one step of a program.
+struct CheckedProgram {
+  explicit CheckedProgram(const Program& program);
+
+  const Program* program;
+  std::vector<CheckedLaunch> launches;
+  std::vector<std::vector<int>> streams;            ///< the launches of each
+  std::map<Communicator, std::vector<int>> groups;  ///< the launches of each
+  // By point: what must be over before it begins, what takes a credit there and what gives one back after it.
+  std::vector<std::vector<int>> needed_at;
+  std::vector<std::vector<int>> borrowed_at;
+  std::vector<std::vector<int>> returned_at;
+};
+
+/// One step of a job, run without time. What check_programs() looks at.
+class ProgramRace {
+ public:
+  struct RankState {
+    const CheckedProgram* program = nullptr;
+    std::int64_t at = 0;             ///< the point which the trainer wants to begin; all before it are over
+    std::vector<std::size_t> heads;  ///< of each stream: launches that are over
+    std::vector<bool> launched;
+    std::vector<bool> over;
+    std::vector<int> free;  ///< slots of each pool
+  };
+
+  explicit ProgramRace(const CheckedJob& job);
+
+  /// Until nothing can go on. An Error is of PR-2 or PR-3.
+  Result<void> run();
+  bool is_over() const;
+
+  const CheckedJob& job() const { return *job_; }
+  const RankState& rank(int index) const { return ranks_[static_cast<std::size_t>(index)]; }
+  /// The group of a kind that a rank is in.
+  const CheckedGroup* group_of(int rank, GroupKind kind) const;
+  /// What a trainer that wants to begin a point waits for: a launch.
+  std::optional<int> trainer_waits_for(int rank) const;
+  /// Of a launch at the head of its stream which was not launched.
+  bool lacks_credit(int rank, int launch) const;
+
+ private:
+  /// A collective that some members have come to.
+  struct Meeting {
+    int first_rank = 0;
+    std::size_t arrived = 0;
+  };
+
+  Result<bool> advance_trainer(int rank);
+  Result<bool> advance_stream(int rank, std::size_t stream);
+  Result<void> arrive(int rank, int launch);
+  Result<void> compare(int rank, int launch, int other) const;
+  void finish(const CheckedGroup& group, const Communicator& communicator, std::size_t place);
+
+  const CheckedJob* job_;
+  std::map<const Program*, CheckedProgram> programs_;
+  std::vector<RankState> ranks_;
+  std::vector<std::map<GroupKind, int>> groups_;                            // of each rank, by kind
+  std::map<std::pair<int, int>, std::map<std::size_t, Meeting>> meetings_;  // by group and stream, by place
+};
+
+/// "rank 3's entry 7, all_gather of parameters 3.0 on dp_cp on stream 1"
+std::string name_launch(const ProgramRace& race, int rank, int launch);
+
+/// Why a race that is not over cannot go on.
+Error explain_standstill(const ProgramRace& race);
+
+}  // namespace troupe::core

@@ -1,0 +1,122 @@
+#include "core/program/program_text.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/hash.hpp"
+#include "core/program/fold.hpp"
+
+namespace troupe::core {
+namespace {
+
+std::string letters(const Placements& placements) {
+  std::string text;
+  for (const Placement placement : placements) text += "RPF"[static_cast<std::size_t>(placement)];
+  return text;
+}
+
+/// What all members of the group must have in common.
+std::string common_text(const ProgramEntry& entry) {
+  std::string text = describe(entry);
+  if (!entry.from.empty()) text += fmt::format(" {}->{}", letters(entry.from), letters(entry.to));
+  text +=
+      fmt::format(" group={} stream={} dtype={} elements={} counts={} {}", name_of(entry.group), entry.stream,
+                  name_of(entry.wire), entry.elements, name_of(entry.counts.kind), entry.counts.text());
+  if (entry.chunk > 0) text += fmt::format(" chunk={}", entry.chunk);
+  return text;
+}
+
+std::string own_text(const ProgramEntry& entry) {
+  std::string text = fmt::format(" after '{}' before '{}'", describe(entry.ready), describe(entry.needed));
+  if (entry.takes) {
+    text += fmt::format(" takes {} until '{}'", name_of(entry.takes->pool), describe(entry.takes->point));
+  }
+  if (entry.gives) {
+    text += fmt::format(" gives {} of '{}'", name_of(entry.gives->pool), describe(entry.gives->point));
+  }
+  return text;
+}
+
+template <class Text>
+void add_lines(const std::string& name, int times, const std::vector<ProgramRun>& runs, Text text,
+               std::vector<std::string>& lines) {
+  if (times == 0 || runs.empty()) return;
+  lines.push_back(times == 1 ? name + ":" : fmt::format("{} x{}:", name, times));
+  for (const ProgramRun& run : runs) {
+    if (run.times > 1) lines.push_back(fmt::format(" x{} unit{:+}:", run.times, run.unit_step));
+    for (const ProgramEntry& entry : run.entries) lines.push_back("  " + text(entry));
+  }
+}
+
+std::vector<ProgramEntry> entries_on(const ProgramSegment& segment, const Communicator& communicator) {
+  std::vector<ProgramEntry> found;
+  for (const ProgramRun& run : segment.runs) {
+    for (int i = 0; i < run.times; ++i) {
+      for (const ProgramEntry& entry : run.entries) {
+        if (communicator_of(entry) == communicator) found.push_back(shifted(entry, i * run.unit_step));
+      }
+    }
+  }
+  return found;
+}
+
+/// Only what members have in common, so that they fold alike.
+std::vector<ProgramRun> common_runs(const ProgramSegment& segment, const Communicator& communicator) {
+  auto entries = entries_on(segment, communicator);
+  for (ProgramEntry& entry : entries) {
+    entry.ready = entry.needed = {};
+    entry.takes = entry.gives = std::nullopt;
+  }
+  return fold(entries);
+}
+
+}  // namespace
+
+std::string describe(const Communicator& communicator) {
+  return fmt::format("{} on stream {}", name_of(communicator.group), communicator.stream);
+}
+
+Communicator communicator_of(const ProgramEntry& entry) {
+  return {entry.group, entry.stream};
+}
+
+std::vector<Communicator> communicators(const Program& program) {
+  std::vector<Communicator> found;
+  const auto add = [&](const ProgramSegment& segment) {
+    for (const ProgramRun& run : segment.runs) {
+      for (const ProgramEntry& entry : run.entries) {
+        const auto communicator = communicator_of(entry);
+        if (std::find(found.begin(), found.end(), communicator) == found.end()) found.push_back(communicator);
+      }
+    }
+  };
+  if (program.body.times > 0) add(program.body);
+  add(program.last_round);
+  add(program.epilogue);
+  return found;
+}
+
+std::vector<std::string> lines(const Program& program) {
+  const auto text = [](const ProgramEntry& entry) { return common_text(entry) + own_text(entry); };
+  std::vector<std::string> found;
+  add_lines("round", program.body.times, program.body.runs, text, found);
+  add_lines("last round", 1, program.last_round.runs, text, found);
+  add_lines("end", 1, program.epilogue.runs, text, found);
+  return found;
+}
+
+std::vector<std::string> lines(const Program& program, const Communicator& communicator) {
+  std::vector<std::string> found;
+  add_lines("round", program.body.times, common_runs(program.body, communicator), common_text, found);
+  add_lines("last round", 1, common_runs(program.last_round, communicator), common_text, found);
+  add_lines("end", 1, common_runs(program.epilogue, communicator), common_text, found);
+  return found;
+}
+
+std::uint64_t hash(const Program& program, const Communicator& communicator) {
+  return hash64(fmt::format("{}\n", fmt::join(lines(program, communicator), "\n")));
+}
+
+}  // namespace troupe::core

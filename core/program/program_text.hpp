@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/program/program.hpp"
+
+namespace troupe::core {
+
+/// A communicator: a process group on one stream. Groups of two streams are two communicators, so that
+/// neither waits for the other's launches.
+struct Communicator {
+  GroupKind group = GroupKind::world;
+  int stream = 0;
+
+  friend auto operator<=>(const Communicator&, const Communicator&) = default;
+};
+std::string describe(const Communicator& communicator);
+Communicator communicator_of(const ProgramEntry& entry);
+
+/// In the order in which a step first launches on them.
+std::vector<Communicator> communicators(const Program& program);
+
+/// The whole program, one line an entry, with "x8 unit-1:" before entries that repeat.
+std::vector<std::string> lines(const Program& program);
+
+/// What the members of a communicator must agree on: its entries in order, without what each rank decides for
+/// itself (points and credits). Equal programs have equal lines, however they are folded.
+std::vector<std::string> lines(const Program& program, const Communicator& communicator);
+/// Equal on two members exactly when their lines are (hash64). first_difference() of plan.hpp says where two
+/// lists of lines differ.
+std::uint64_t hash(const Program& program, const Communicator& communicator);
+
+}  // namespace troupe::core

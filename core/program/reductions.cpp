@@ -1,0 +1,154 @@
+#include "core/program/reductions.hpp"
+
+#include <algorithm>
+
+#include "core/errors.hpp"
+#include "core/program/shard_map.hpp"
+
+namespace troupe::core {
+namespace {
+
+/// Part sizes of `elements` over `parts` members, as even_part() cuts them.
+Counts even_parts(std::int64_t elements, int parts) {
+  const std::int64_t longer = elements % parts;
+  if (longer == 0) return Counts::even(elements / parts, parts);
+  return {.kind = CountKind::table,
+          .runs = {{elements / parts + 1, longer}, {elements / parts, parts - longer}}};
+}
+
+Counts multiplied(Counts counts, std::int64_t factor) {
+  for (CountRun& run : counts.runs) run.elements *= factor;
+  return counts;
+}
+
+}  // namespace
+
+Result<Reductions> Reductions::create(const ProgramInputs& inputs, const LaneDeal& deal,
+                                      const std::vector<int>& coordinates) {
+  Reductions reductions(inputs, deal, coordinates);
+  if (inputs.numerics == Numerics::ordered) TRY(reductions.find_held());
+  return reductions;
+}
+
+Reductions::Held Reductions::held_in_round(std::size_t axis, int round) const {
+  Held held;
+  std::vector<std::int64_t> roots;
+  auto member = coordinates_;
+  for (int i = 0; i < inputs_->domains[0].sizes[axis]; ++i) {
+    member[axis] = i;
+    const LaneRange lanes = axis < deal_.partial_axes() ? deal_.block(member, axis + 1)
+                                                        : deal_.round_lanes(member, axis + 1, round);
+    roots.push_back(static_cast<std::int64_t>(subtree_roots(lanes, deal_.lanes()).size()));
+    held.single_lanes = held.single_lanes && lanes.count <= 1;
+  }
+  held.roots = Counts::table(roots);
+  return held;
+}
+
+Result<void> Reductions::find_held() {
+  auto first = coordinates_;
+  for (std::size_t axis = deal_.partial_axes(); axis < first.size(); ++axis) first[axis] = 0;
+  const int rounds = deal_.dealt(first).count;
+  for (std::size_t axis = 0; axis < coordinates_.size(); ++axis) {
+    held_.push_back(held_in_round(axis, 0));
+    held_last_.push_back(axis < deal_.partial_axes() ? held_.back() : held_in_round(axis, rounds - 1));
+    // Only sums over an inner axis can have other roots in other rounds.
+    if (axis < deal_.partial_axes() || axis + 1 == coordinates_.size()) continue;
+    for (int round = 1; round + 1 < rounds; ++round) {
+      if (held_in_round(axis, round).roots == held_.back().roots) continue;
+      return fail(Errc::unavailable,
+                  "the {} ranks of axis {} hold other subtrees in round {} than in round 0; use ordered "
+                  "numerics with inner axes whose size is a power of two, or fast numerics",
+                  inputs_->domains[0].sizes[axis], axis, round);
+    }
+  }
+  return {};
+}
+
+ProgramEntry Reductions::exchange(const Travel& travel, std::size_t axis, const Held& held) const {
+  ProgramEntry entry;
+  entry.operation = CollectiveKind::all_to_all;
+  entry.wire = held.single_lanes ? travel.tensor_class->wire : DType::f32;
+  entry.elements = travel.elements / shard_count(travel.at, travel.domain->sizes);
+  entry.counts = multiplied(held.roots, entry.elements);
+  const int members = travel.domain->sizes[axis];
+  const std::int64_t part = (entry.elements + members - 1) / members;
+  // Every root of every member arrives, a chunk of this rank's part of it at a time.
+  const std::int64_t chunk = inputs_->staging_elements / std::max<std::int64_t>(held.roots.total(), 1);
+  if (inputs_->staging_elements > 0 && part > chunk) entry.chunk = std::max<std::int64_t>(chunk, 1);
+  return entry;
+}
+
+/// One redistribution along one axis.
+void Reductions::redistribute(Travel& travel, AxisRedistribution to, const std::vector<Held>& held,
+                              const ProgramEntry& model, std::vector<ProgramEntry>& entries) const {
+  const auto [axis, what] = to;
+  const int members = travel.domain->sizes[axis];
+  const auto push = [&](ProgramEntry entry, Placement placement) {
+    entry.group = travel.domain->axes[axis];
+    entry.tensor = travel.tensor;
+    entry.from = travel.at;
+    travel.at[axis] = placement;
+    entry.to = travel.at;
+    entry.ready = model.ready;
+    entry.needed = model.needed;
+    entries.push_back(std::move(entry));
+  };
+  const std::int64_t elements = travel.elements / shard_count(travel.at, travel.domain->sizes);
+  if (inputs_->numerics == Numerics::fast) {
+    ProgramEntry entry;
+    entry.operation =
+        what == Redistribution::all_reduce ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
+    entry.wire = travel.tensor_class->wire;
+    entry.elements = elements;
+    entry.counts = Counts::even(elements, members);
+    push(std::move(entry),
+         what == Redistribution::all_reduce ? Placement::replicated : Placement::flat_shard);
+    return;
+  }
+  push(exchange(travel, axis, held[axis]), Placement::flat_shard);
+  if (what != Redistribution::all_reduce) return;
+  ProgramEntry gather;
+  gather.operation = CollectiveKind::all_gather;
+  gather.wire = travel.tensor_class->gradient;
+  gather.elements = elements;
+  gather.counts = even_parts(elements, members);
+  push(std::move(gather), Placement::replicated);
+}
+
+Result<void> Reductions::add(const Unit& unit, bool last_round, std::vector<ProgramEntry>& entries) const {
+  const auto& tensors = inputs_->units[static_cast<std::size_t>(unit.index)].tensors;
+  const Placements produced(inputs_->placements.gradients.size(), Placement::partial);
+  const auto in_round = TRY(redistributions(produced, inputs_->placements.gradients));
+  const auto after = TRY(redistributions(inputs_->placements.gradients, inputs_->placements.optimizer));
+  for (const auto& [axis, what] : after) {
+    if (what == Redistribution::all_reduce || what == Redistribution::reduce_scatter) continue;
+    return fail(Errc::invalid_argument,
+                "gradients are sharded along axis {}, but the optimizer is replicated along it; shard both",
+                axis);
+  }
+  const std::size_t first = entries.size();
+  std::vector<ProgramEntry> later;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (!tensors[t].trainable) continue;
+    Travel travel{.tensor = {TensorKind::gradients, unit.index, static_cast<int>(t)},
+                  .tensor_class = &inputs_->classes[tensors[t].tensor_class],
+                  .domain = nullptr,
+                  .elements = tensors[t].elements,
+                  .at = produced};
+    travel.domain = &inputs_->domains[travel.tensor_class->domain];
+    ProgramEntry model;
+    model.ready = unit.ready;
+    model.needed = unit.reused;
+    for (const auto& step : in_round)
+      redistribute(travel, step, last_round ? held_last_ : held_, model, entries);
+    if (!last_round) continue;
+    if (inputs_->overlap || in_round.empty()) model.needed = {Phase::finish, 0};
+    for (const auto& step : after) redistribute(travel, step, held_last_, model, later);
+  }
+  if (entries.size() > first) entries.back().gives = Credit{Pool::gradients, unit.ready};
+  entries.insert(entries.end(), later.begin(), later.end());
+  return {};
+}
+
+}  // namespace troupe::core

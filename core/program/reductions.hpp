@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/program/plan_program.hpp"
+
+namespace troupe::core {
+
+/// Plans how gradients come from the backward of each rank, a partial sum over all axes, to where the
+/// optimizer steps them. Part of plan_program().
+class Reductions {
+ public:
+  /// A unit in a sweep.
+  struct Unit {
+    int index = 0;
+    TrainerPoint ready;   ///< its gradients are complete
+    TrainerPoint reused;  ///< their slot is another's, where there are slots
+  };
+
+  static Result<Reductions> create(const ProgramInputs& inputs, const LaneDeal& deal,
+                                   const std::vector<int>& coordinates);
+
+  /// Appends the entries of one unit in a round.
+  Result<void> add(const Unit& unit, bool last_round, std::vector<ProgramEntry>& entries) const;
+
+ private:
+  /// The subtree roots that each member of an axis holds, and whether each of them is a single lane.
+  struct Held {
+    Counts roots;
+    bool single_lanes = true;
+  };
+  /// A flat tensor on its way.
+  struct Travel {
+    TensorReference tensor;
+    const TensorClass* tensor_class = nullptr;
+    const Domain* domain = nullptr;
+    std::int64_t elements = 0;  ///< of the whole tensor
+    Placements at;
+  };
+
+  Reductions(const ProgramInputs& inputs, const LaneDeal& deal, std::vector<int> coordinates)
+      : inputs_(&inputs), deal_(deal), coordinates_(std::move(coordinates)) {}
+
+  Held held_in_round(std::size_t axis, int round) const;
+  Result<void> find_held();
+  void redistribute(Travel& travel, AxisRedistribution to, const std::vector<Held>& held,
+                    const ProgramEntry& model, std::vector<ProgramEntry>& entries) const;
+  ProgramEntry exchange(const Travel& travel, std::size_t axis, const Held& held) const;
+
+  const ProgramInputs* inputs_;
+  LaneDeal deal_;
+  std::vector<int> coordinates_;
+  // Per axis. Of partial axes: after all rounds; of sharded axes: in every round, and in the last.
+  std::vector<Held> held_;
+  std::vector<Held> held_last_;
+};
+
+}  // namespace troupe::core

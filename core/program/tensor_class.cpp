@@ -1,0 +1,62 @@
+#include "core/program/tensor_class.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "core/errors.hpp"
+
+namespace troupe::core {
+namespace {
+
+constexpr std::array<std::string_view, 2> kScaleNames{"dense", "expert"};
+
+}  // namespace
+
+std::string_view name_of(ScaleRule rule) noexcept {
+  return kScaleNames[static_cast<std::size_t>(rule)];
+}
+
+Result<Domain> domain_of(const Mesh& mesh, ScaleRule scale, std::size_t axes) {
+  const bool expert = scale == ScaleRule::expert;
+  const int copies = mesh.sizes().optimizer_instances;
+  if (axes < 1 || axes > 2) {
+    return fail(Errc::invalid_argument, "a domain has one or two data-parallel axes, not {}", axes);
+  }
+  if (axes == 1 && copies > 1) {
+    return fail(Errc::invalid_argument,
+                "one data-parallel axis has no room for {} copies of the optimizer; use placements over two "
+                "axes, or 1 copy",
+                copies);
+  }
+  Domain domain{.axes = {}, .sizes = {}, .scale = scale};
+  if (axes == 1) {
+    domain.axes = {expert ? GroupKind::edp : GroupKind::dp_cp};
+    domain.sizes = {mesh.group_size(domain.axes[0])};
+    return domain;
+  }
+  domain.axes = {GroupKind::inter_instance, expert ? GroupKind::intra_edp : GroupKind::intra_dp_cp};
+  domain.sizes = {copies, mesh.group_size(expert ? GroupKind::edp : GroupKind::dp_cp) / copies};
+  return domain;
+}
+
+std::vector<int> coordinates_in(const Domain& domain, const Mesh& mesh, Rank rank) {
+  const bool expert = domain.scale == ScaleRule::expert;
+  const auto all = mesh.group(expert ? GroupKind::edp : GroupKind::dp_cp, rank);
+  const auto found = std::lower_bound(all.begin(), all.end(), rank);
+  CHECK(found != all.end() && *found == rank, "a rank is in its own group");
+  auto place = static_cast<int>(found - all.begin());
+  std::vector<int> coordinates(domain.sizes.size());
+  for (std::size_t axis = domain.sizes.size(); axis-- > 0;) {
+    coordinates[axis] = place % domain.sizes[axis];
+    place /= domain.sizes[axis];
+  }
+  return coordinates;
+}
+
+std::int64_t OptimizerNeeds::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const DType state : states) bytes += static_cast<std::int64_t>(size_of(state));
+  return bytes;
+}
+
+}  // namespace troupe::core

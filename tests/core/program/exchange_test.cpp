@@ -1,0 +1,71 @@
+#include "core/program/exchange.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace troupe::core {
+namespace {
+
+ProgramEntry exchange_of(std::int64_t elements, const std::vector<std::int64_t>& roots, std::int64_t chunk) {
+  ProgramEntry entry;
+  entry.operation = CollectiveKind::all_to_all;
+  entry.elements = elements;
+  std::vector<std::int64_t> counts;
+  for (const auto held : roots) counts.push_back(held * elements);
+  entry.counts = Counts::table(counts);
+  entry.chunk = chunk;
+  return entry;
+}
+
+TEST(Exchange, InOnePieceSendsEachReceiverItsPartOfEveryRoot) {
+  const auto entry = exchange_of(10, {2, 1, 0}, 0);
+
+  EXPECT_EQ(chunks_of(entry), 1);
+  const auto first = exchange_chunk(entry, 0, 0);
+  EXPECT_EQ(first.ranges, (std::vector<ElementRange>{{0, 4}, {4, 7}, {7, 10}}));
+  EXPECT_EQ(first.input_counts, (std::vector<std::int64_t>{8, 6, 6}));
+  EXPECT_EQ(first.output_counts, (std::vector<std::int64_t>{8, 4, 0}));
+  const auto idle = exchange_chunk(entry, 2, 0);
+  EXPECT_EQ(idle.input_counts, (std::vector<std::int64_t>{0, 0, 0})) << "a rank without a lane takes part";
+  EXPECT_EQ(idle.output_counts, (std::vector<std::int64_t>{6, 3, 0}));
+}
+
+TEST(Exchange, ShortPartsEndBeforeLongOnes) {
+  const auto entry = exchange_of(10, {1, 1, 1}, 3);
+
+  EXPECT_EQ(chunks_of(entry), 2);
+  EXPECT_EQ(exchange_chunk(entry, 0, 0).ranges, (std::vector<ElementRange>{{0, 3}, {4, 7}, {7, 10}}));
+  EXPECT_EQ(exchange_chunk(entry, 0, 1).ranges, (std::vector<ElementRange>{{3, 4}, {7, 7}, {10, 10}}));
+}
+
+RC_GTEST_PROP(Exchange, EveryElementOfEveryRootArrivesOnceAndMembersAgree, ()) {
+  const int members = *rc::gen::inRange(1, 6);
+  const auto roots = *rc::gen::container<std::vector<std::int64_t>>(static_cast<std::size_t>(members),
+                                                                    rc::gen::inRange(0, 4));
+  const auto entry = exchange_of(*rc::gen::inRange(0, 60), roots, *rc::gen::inRange(0, 9));
+  std::vector<int> sent(static_cast<std::size_t>(entry.elements));
+  std::int64_t moved = 0;
+
+  for (std::int64_t k = 0; k < chunks_of(entry); ++k) {
+    std::vector<ExchangeChunk> of;
+    for (int m = 0; m < members; ++m) of.push_back(exchange_chunk(entry, m, k));
+    for (const auto& range : of[0].ranges) {
+      RC_ASSERT(entry.chunk == 0 || range.size() <= entry.chunk);
+      for (auto e = range.start; e < range.end; ++e) ++sent.at(static_cast<std::size_t>(e));
+    }
+    for (std::size_t a = 0; a < of.size(); ++a) {
+      RC_ASSERT(of[a].ranges == of[0].ranges);
+      for (std::size_t b = 0; b < of.size(); ++b) RC_ASSERT(of[a].input_counts[b] == of[b].output_counts[a]);
+      moved += std::accumulate(of[a].input_counts.begin(), of[a].input_counts.end(), std::int64_t{0});
+    }
+  }
+
+  RC_ASSERT(std::count(sent.begin(), sent.end(), 1) == entry.elements);
+  RC_ASSERT(moved == entry.counts.total());
+}
+
+}  // namespace
+}  // namespace troupe::core

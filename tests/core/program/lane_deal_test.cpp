@@ -1,0 +1,138 @@
+#include "core/program/lane_deal.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace troupe::core {
+namespace {
+
+constexpr auto F = Placement::flat_shard;
+constexpr auto P = Placement::partial;
+
+TEST(LaneDeal, PartialAxesDealContiguouslyAsSplitLanesDoes) {
+  const auto deal = LaneDeal::create(11, {P}, {4}).value();
+  const auto split = split_lanes(11, {4}).value();
+
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto& expected = split[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(deal.dealt({rank}), (DealtLanes{expected.first, 1, expected.count}));
+    EXPECT_EQ(deal.block({rank}, 1), expected);
+  }
+}
+
+/// lane = outer * L / O + round * I + inner
+TEST(LaneDeal, ShardedAxesDealRoundByRound) {
+  const auto deal = LaneDeal::create(24, {P, F}, {2, 4}).value();
+
+  for (int outer = 0; outer < 2; ++outer) {
+    for (int inner = 0; inner < 4; ++inner) {
+      EXPECT_EQ(deal.dealt({outer, inner}), (DealtLanes{outer * 24 / 2 + inner, 4, 3}));
+      for (int round = 0; round < 3; ++round) {
+        EXPECT_EQ(deal.round_lanes({outer, inner}, 2, round),
+                  (LaneRange{outer * 24 / 2 + round * 4 + inner, 1}));
+      }
+    }
+  }
+}
+
+TEST(LaneDeal, SomeRanksHaveNoLaneInTheLastRound) {
+  const auto deal = LaneDeal::create(5, {F}, {3}).value();
+
+  EXPECT_EQ(deal.dealt({0}), (DealtLanes{0, 3, 2}));
+  EXPECT_EQ(deal.dealt({2}), (DealtLanes{2, 3, 1}));
+  EXPECT_EQ(deal.round_lanes({2}, 1, 1), (LaneRange{5, 0}));
+}
+
+TEST(LaneDeal, RefusesFewerLanesThanRanksAndShardingOutsideOfPartialAxes) {
+  EXPECT_EQ(
+      LaneDeal::create(5, {P, F}, {2, 3}).error().message,
+      "5 lanes cannot be spread over 6 data-parallel ranks: every rank needs at least one lane; start at "
+      "most 5 ranks or raise the number of lanes");
+  EXPECT_EQ(LaneDeal::create(6, {F, P}, {2, 3}).error().message,
+            "gradients are sharded along axis 0 and not along the axis inside it: shard the last axes");
+}
+
+RC_GTEST_PROP(LaneDeal, EveryLaneIsComputedOnce, ()) {
+  const Placements gradients = *rc::gen::element(Placements{P, P}, Placements{P, F}, Placements{F, F});
+  const int outer = *rc::gen::inRange(1, 5);
+  const int inner = *rc::gen::inRange(1, 5);
+  const int lanes = outer * inner + *rc::gen::inRange(0, 20);
+  const auto deal = LaneDeal::create(lanes, gradients, {outer, inner}).value();
+  std::vector<int> computed(static_cast<std::size_t>(lanes));
+
+  for (int place = 0; place < outer * inner; ++place) {
+    const auto dealt = deal.dealt({place / inner, place % inner});
+    for (int i = 0; i < dealt.count; ++i) {
+      ++computed.at(static_cast<std::size_t>(dealt.first + i * dealt.stride));
+    }
+  }
+
+  RC_ASSERT(std::count(computed.begin(), computed.end(), 1) == lanes);
+}
+
+/// The sum of a node of the tree, as an expression.
+std::string node(int first, int width, int lanes) {
+  if (width == 1) return std::to_string(first);
+  const int half = width / 2;
+  const std::string left = node(first, half, lanes);
+  return first + half >= lanes ? left : "(" + left + "+" + node(first + half, half, lanes) + ")";
+}
+
+std::string sum_of(LaneRange root, int lanes) {
+  int width = 1;
+  while (width < root.count) width *= 2;
+  return node(root.first, width, lanes);
+}
+
+RC_GTEST_PROP(MergeRoots, MakesTheRootsOfTheUnionWithTheAdditionsOfTheTree, ()) {
+  const int lanes = *rc::gen::inRange(1, 40);
+  const int first = *rc::gen::inRange(0, lanes);
+  std::vector<LaneRange> pieces;
+  for (int at = first; at < lanes && pieces.size() < 6;) {
+    const int count = std::min(*rc::gen::inRange(0, 9), lanes - at);
+    pieces.push_back({at, count});
+    at += count;
+  }
+  std::vector<std::string> slots;
+  for (const auto& piece : pieces) {
+    for (const auto& root : subtree_roots(piece, lanes)) slots.push_back(sum_of(root, lanes));
+  }
+
+  const auto merge = merge_roots(pieces, lanes);
+  for (const auto& step : merge.steps) {
+    auto& destination = slots.at(static_cast<std::size_t>(step.destination));
+    destination = "(" + destination + "+" + slots.at(static_cast<std::size_t>(step.source)) + ")";
+  }
+
+  const LaneRange all{first, pieces.empty() ? 0 : pieces.back().end() - first};
+  std::vector<std::string> expected;
+  for (const auto& root : subtree_roots(all, lanes)) expected.push_back(sum_of(root, lanes));
+  std::vector<std::string> found;
+  for (const int root : merge.roots) found.push_back(slots.at(static_cast<std::size_t>(root)));
+  RC_ASSERT(found == expected);
+}
+
+RC_GTEST_PROP(MergeRoots, OfAllRanksIsTheFinishingProgram, ()) {
+  const int ranks = *rc::gen::inRange(1, 9);
+  const int lanes = ranks + *rc::gen::inRange(0, 20);
+  const auto split = split_lanes(lanes, {ranks}).value();
+
+  const auto merge = merge_roots(split, lanes);
+
+  RC_ASSERT(merge.steps == finishing_program(split));
+  RC_ASSERT(merge.roots == std::vector<int>{0});
+}
+
+TEST(AccumulationSlots, AreTheDepthOfTheStackWithTheLaneInWork) {
+  // One buffer with one lane, two with two or three, three with four to seven: docs/decisions/0004.
+  const std::vector<int> expected{1, 2, 2, 3, 3, 3, 3, 4};
+  for (int count = 1; count <= 8; ++count) {
+    EXPECT_EQ(accumulation_slots({0, count}, 16), expected[static_cast<std::size_t>(count - 1)]) << count;
+  }
+}
+
+}  // namespace
+}  // namespace troupe::core
