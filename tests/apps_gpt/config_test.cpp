@@ -1,4 +1,5 @@
 #include "apps/gpt/config.hpp"
+#include "tests/support/words.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +51,8 @@ INSTANTIATE_TEST_SUITE_P(
         Flaw{[](ModelConfig& c) { c.heads = 16; }, "must be even"},
         Flaw{[](ModelConfig& c) { c.rope_base = 0.5; }, "rope_base must be at least 1, found 0.5"},
         Flaw{[](ModelConfig& c) { c.norm_epsilon = 0; }, "norm_epsilon must be above 0, found 0"},
-        Flaw{[](ModelConfig& c) { c.initial_deviation = std::nan(""); }, "found nan"}));
+        Flaw{[](ModelConfig& c) { c.initial_deviation = std::nan(""); }, "found nan"}),
+    [](const auto& test) { return tests::words_of(test.param.message); });
 
 TEST(ModelConfig, NamesOfNormsAndActivationsAreRead) {
   EXPECT_EQ(norm_from_name("rms").value(), Norm::rms);

@@ -38,7 +38,8 @@ class ModelTest : public testing::TestWithParam<bool> {
   Tensors<float> gradients_{specs()};
 };
 
-INSTANTIATE_TEST_SUITE_P(TiedAndUntied, ModelTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(TiedAndUntied, ModelTest, testing::Bool(),
+                         [](const auto& test) { return std::string(test.param ? "tied" : "untied"); });
 
 TEST_P(ModelTest, StartsAtTheLossOfGuessing) {
   const float loss = model_.forward_loss(values_.constant(), kTokens, kTargets).value();

@@ -210,7 +210,8 @@ TEST_P(Interrupted, DoesNotMixTwoModels) {
   EXPECT_EQ(files_in(directory / "out"), files_in(directory / "straight"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Interrupted, testing::Values("megatron", "huggingface", "troupe"));
+INSTANTIATE_TEST_SUITE_P(Forms, Interrupted, testing::Values("megatron", "huggingface", "troupe"),
+                         [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace troupe::apps

@@ -13,6 +13,7 @@
 #include "apps/command_line/command_line.hpp"
 #include "apps/troupe/plan/layout_report.hpp"
 #include "apps/troupe/plan/step_report.hpp"
+#include "tests/support/words.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -132,7 +133,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"step --sizes 5 --dp 4 --numerics ordered --lanes -2",
                 "--lanes: expected a whole number from 1"},
         Refusal{"step --sizes 5 --dtype float", "'float' is not a dtype"},
-        Refusal{"step --sizes 5 --experts 1", "--experts 1 names no parameter"}));
+        Refusal{"step --sizes 5 --experts 1", "--experts 1 names no parameter"}),
+    [](const auto& test) { return tests::words_of(test.param.arguments); });
 
 TEST(PlanStep, PrintsTheCollectivesInOrder) {
   const Output run = run_plan("step --strategy zero1 --sizes 5000,5000,5000 --bucket-size 8000 --dp 2");

@@ -6,6 +6,7 @@
 
 #include "core/boxes/box.hpp"
 #include "core/boxes/sharded_tensor.hpp"
+#include "tests/support/words.hpp"
 
 namespace troupe::core {
 namespace {
@@ -107,6 +108,12 @@ TEST_P(UnevenSharding, EveryRankReceivesItsOwnNumber) {
 const std::vector<std::int64_t> kMixed{1, 5, 7, 3, 6, 2, 5, 4};
 const Split kSeveral{{4}, {7, 8}, {1, 1, 1, 1, 1}, {3, 3}};
 
+/// The lengths of all parts before and after, as the name of a test.
+std::string lengths_of(const testing::TestParamInfo<Reshard>& test) {
+  return tests::words_of(testing::PrintToString(test.param.source) + " to " +
+                         testing::PrintToString(test.param.destination));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     OnePartARank, UnevenSharding,
     testing::Values(Reshard{one_each({3, 3, 3, 3, 3, 3, 3, 3}), one_each({3, 3, 3, 3, 3, 3, 3, 3})},
@@ -117,7 +124,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Reshard{one_each({3, 3, 3, 3, 3, 3, 3, 3}), one_each({1, 1, 1, 1, 1, 1, 2, 16})},
                     Reshard{one_each(kMixed), one_each({14, 3, 6, 3, 1, 1, 2, 3})},
                     Reshard{one_each({5, 5, 5, 5, 5, 5, 0, 0}), one_each({5, 0, 5, 0, 5, 5, 3, 7})},
-                    Reshard{one_each({15, 0, 0, 0, 0, 0, 0, 0}), one_each({0, 0, 0, 3, 3, 3, 3, 3})}));
+                    Reshard{one_each({15, 0, 0, 0, 0, 0, 0, 0}), one_each({0, 0, 0, 3, 3, 3, 3, 3})}),
+    lengths_of);
 
 INSTANTIATE_TEST_SUITE_P(
     SeveralPartsARank, UnevenSharding,
@@ -127,7 +135,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Reshard{one_each({2, 2, 2, 2, 2, 10, 10, 10}), one_each({10, 10, 10, 2, 2, 2, 2, 2})},
                     Reshard{kSeveral, {{2, 4}, {}, {5}, {}, {5, 9}, {}, {1, 1, 1, 1, 1}, {}}},
                     Reshard{one_each({3, 3, 3, 3, 3, 3, 3, 3}),
-                            {{2, 4}, {2, 4}, {2, 4}, {2, 4}, {}, {}, {}, {}}}));
+                            {{2, 4}, {2, 4}, {2, 4}, {2, 4}, {}, {}, {}, {}}}),
+    lengths_of);
 
 /// A stored tensor (2, 32) that counts up, and readers of four pieces of its columns.
 std::vector<std::int64_t> column_piece(std::int64_t columns, std::int64_t piece) {

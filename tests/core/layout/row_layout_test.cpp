@@ -1,4 +1,5 @@
 #include "core/layout/row_layout.hpp"
+#include "tests/support/words.hpp"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -30,12 +31,19 @@ TEST_P(ReferenceRowLayout, HasTheseOffsetsAndThisSize) {
   EXPECT_EQ(layout.elements, test.elements);
 }
 
+/// The shapes and shards, as the name of a test.
+std::string shapes_of(const testing::TestParamInfo<Reference>& test) {
+  return tests::words_of(testing::PrintToString(test.param.shapes)) + "_on_" +
+         std::to_string(test.param.shards);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, ReferenceRowLayout,
                          testing::Values(Reference{{{5, 4}, {2, 6}, {3}}, 2, {0, 24, 20}, 48},
                                          Reference{{{4, 4}, {1, 6}}, 2, {0, 18}, 24},
                                          Reference{{{16, 8}, {16}}, 2, {0, 128}, 144},
                                          Reference{{{4, 16}, {4}}, 2, {0, 64}, 96},
-                                         Reference{{{8, 4}}, 8, {0}, 32}));
+                                         Reference{{{8, 4}}, 8, {0}, 32}),
+                         shapes_of);
 
 TEST(RowLayout, AWeightAndItsBiasAreCutBetweenRows) {
   const auto layout = row_aligned_layout({{16, 8}, {16}}, 2).value();
