@@ -134,7 +134,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "--lanes: expected a whole number from 1"},
         Refusal{"step --sizes 5 --dtype float", "'float' is not a dtype"},
         Refusal{"step --sizes 5 --experts 1", "--experts 1 names no parameter"}),
-    [](const auto& test) { return tests::words_of(test.param.arguments); });
+    [](const auto& test) {
+      return tests::words_of(test.param.arguments) + "_" + std::to_string(test.index);
+    });
 
 TEST(PlanStep, PrintsTheCollectivesInOrder) {
   const Output run = run_plan("step --strategy zero1 --sizes 5000,5000,5000 --bucket-size 8000 --dp 2");
