@@ -63,12 +63,12 @@ core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const
 /// The shards hear of it first: the writer, in whose name they are asked, releases what they hold.
 void Saves::announce(Role writer, const messages::SaveBegan& begun) {
   const messages::Address asking{in_.rank(), writer, 0};
-  for (std::uint32_t bucket = 0; bucket < in_.bucket_count(); ++bucket)
-    in_.world.post({asking, {in_.rank(), Role::parameter_shard, bucket}, in_.world.epoch(), begun});
+  for (const auto bucket : in_.buckets())
+    in_.world.post({asking, {in_.rank(), Role::parameter_shard, bucket.value}, in_.world.epoch(), begun});
   in_.post(writer, 0, begun);
   // Nobody touches the trainer's tensors between a save and begin_step().
   if (!in_.options.tensors.empty())
-    in_.post(writer, 0, messages::BucketHeld{begun.sequence, in_.bucket_count()});
+    in_.post(writer, 0, messages::BucketHeld{begun.sequence, {in_.bucket_count()}});
 }
 
 core::Result<std::uint64_t> Saves::begin(const Progress& progress, const Value& common,
