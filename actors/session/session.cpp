@@ -159,7 +159,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   outcome.clip_factor = decided.clip_factor;
   outcome.wishes = decided.verdict.wishes;
   outcome.times = s.meter->end_step();
-  s.optimizer_steps += decided.commit ? 1 : 0;
+  s.optimizer_steps.value += decided.commit ? 1 : 0;
   s.step.value += 1;
   return outcome;
 }

@@ -146,8 +146,8 @@ gpu::EventView DataPlane::updated(core::BucketIndex bucket) const {
   return bucket.value < state_->buckets.size() ? state_->buckets[bucket.value]->updated.get() : nullptr;
 }
 
-void DataPlane::restore_optimizer_steps(std::int64_t steps) {
-  for (auto& bucket : state_->buckets) bucket->optimizer_steps = steps;
+void DataPlane::restore_optimizer_steps(core::StepCount steps) {
+  for (auto& bucket : state_->buckets) bucket->optimizer_steps = steps.value;
 }
 
 std::uint64_t DataPlane::bucket_digest(core::BucketIndex bucket) const {
@@ -171,8 +171,8 @@ std::chrono::nanoseconds DataPlane::last_launch(core::BucketIndex bucket) const 
   return std::chrono::nanoseconds(state_->buckets[bucket.value]->launched_ns.load());
 }
 
-std::int64_t DataPlane::optimizer_steps() const {
-  return state_->buckets[0]->optimizer_steps.load();
+core::StepCount DataPlane::optimizer_steps() const {
+  return {state_->buckets[0]->optimizer_steps.load()};
 }
 
 }  // namespace troupe::actors

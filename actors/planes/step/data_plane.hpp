@@ -113,7 +113,7 @@ class DataPlane {
   /// Completes when the last enqueued update of the bucket is through; null for the trainer's own tensors.
   gpu::EventView updated(core::BucketIndex bucket) const;
   /// The optimizer has taken this many steps, of a state that was loaded. Before the first step.
-  void restore_optimizer_steps(std::int64_t steps);
+  void restore_optimizer_steps(core::StepCount steps);
   /// A hash of the bucket's parameters as they are now.
   std::uint64_t bucket_digest(core::BucketIndex bucket) const;
   /// Bytes of device memory this rank took.
@@ -125,7 +125,7 @@ class DataPlane {
   /// never.
   std::chrono::nanoseconds last_launch(core::BucketIndex bucket) const;
   /// Optimizer steps taken so far; a step that is not committed takes none.
-  std::int64_t optimizer_steps() const;
+  core::StepCount optimizer_steps() const;
 
  private:
   struct State;
