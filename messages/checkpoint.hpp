@@ -27,7 +27,7 @@ struct SaveBegan {
 /// saved, and no update touches it before BucketStaged.
 struct BucketHeld {
   std::uint64_t sequence = 0;
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
 
   friend bool operator==(const BucketHeld&, const BucketHeld&) = default;
 };

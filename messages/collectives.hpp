@@ -11,7 +11,7 @@ namespace troupe::messages {
 /// its turn comes.
 struct CollectiveReady {
   core::Step step{};
-  std::uint32_t entry = 0;
+  core::PlanEntryIndex entry{};
 
   friend bool operator==(const CollectiveReady&, const CollectiveReady&) = default;
 };
@@ -19,7 +19,7 @@ struct CollectiveReady {
 /// Device to Conductor, and Conductor to the one who asked: the device has passed the entry.
 struct CollectiveDone {
   core::Step step{};
-  std::uint32_t entry = 0;
+  core::PlanEntryIndex entry{};
   std::uint64_t sequence = 0;  ///< counts the launches of this device in this epoch, from 0
   Failure failure;
 
@@ -29,7 +29,7 @@ struct CollectiveDone {
 /// Conductor to RankSupervisor: a collective failed or passed its deadline; nothing more will be launched.
 struct CollectiveFailed {
   core::Step step{};
-  std::uint32_t entry = 0;
+  core::PlanEntryIndex entry{};
   std::uint64_t sequence = 0;
   Failure failure;
 

@@ -11,7 +11,7 @@ namespace troupe::messages {
 struct GradientReady {
   core::Step step{};
   core::Lane lane{};
-  std::uint32_t parameter = 0;
+  core::ParameterIndex parameter{};
 
   friend bool operator==(const GradientReady&, const GradientReady&) = default;
 };
@@ -29,7 +29,7 @@ struct LaneEnded {
 struct LaneMerged {
   core::Step step{};
   core::Lane lane{};
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
 
   friend bool operator==(const LaneMerged&, const LaneMerged&) = default;
 };
@@ -39,7 +39,7 @@ struct LaneMerged {
 /// must not commit.
 struct BucketReady {
   core::Step step{};
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
   std::string refusal;
 
   friend bool operator==(const BucketReady&, const BucketReady&) = default;
@@ -48,7 +48,7 @@ struct BucketReady {
 /// GradientBucket to RankSupervisor and subscribers: the reduced gradient lies in the buffer.
 struct BucketReduced {
   core::Step step{};
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
 
   friend bool operator==(const BucketReduced&, const BucketReduced&) = default;
 };

@@ -9,7 +9,7 @@ namespace troupe::messages {
 /// Device to ParameterShard, and on to GradientBucket: the shard is stepped, its gradients are clear.
 struct ShardStepped {
   core::Step step{};
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
 
   friend bool operator==(const ShardStepped&, const ShardStepped&) = default;
 };
@@ -17,7 +17,7 @@ struct ShardStepped {
 /// ParameterShard to RankSupervisor: this rank's shard of the bucket holds the parameters after `step`.
 struct ShardUpdated {
   core::Step step{};
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
 
   friend bool operator==(const ShardUpdated&, const ShardUpdated&) = default;
 };
@@ -32,7 +32,7 @@ struct StateRestored {
 /// ParameterShard to Trainer: the whole bucket may be read; it holds the parameters after `step`.
 struct Published {
   core::Step step{};
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
 
   friend bool operator==(const Published&, const Published&) = default;
 };

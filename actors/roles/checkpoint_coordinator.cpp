@@ -8,6 +8,7 @@
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/step_count.hpp"
 
 namespace troupe::actors {
 
@@ -106,7 +107,7 @@ void CheckpointCoordinatorMachine::plan_when_ready(Outbox& outbox) {
   }
   state_ = State::preparing;
   const auto id = core::hash64(fmt::format("{} {}", sequence_, step_.value), config_.save_seed);
-  directory_ = fmt::format("{}.tmp-{}", core::checkpoint_name({step_.value + 1}), core::hex64(id));
+  directory_ = fmt::format("{}.tmp-{}", core::checkpoint_name(core::steps_through(step_)), core::hex64(id));
   outbox.perform(MakeSaveDirectory{sequence_, directory_});
 }
 
@@ -200,7 +201,7 @@ core::Result<std::string> CheckpointCoordinatorMachine::manifest() const {
     written.push_back(durable_.at(rank));
   }
   auto manifest = core::manifest_of(structures, plan_, written);
-  manifest.step = core::Step{step_.value + 1};
+  manifest.step = core::steps_through(step_);
   manifest.save = directory_.substr(directory_.rfind('-') + 1);
   for (const auto& [rank, announced] : active().announced) {
     for (auto& object : TRY(core::parse_objects(announced.objects)))
@@ -220,7 +221,7 @@ void CheckpointCoordinatorMachine::commit(Outbox& outbox) {
   }
   state_ = State::committing;
   outbox.arm(kDeadline, config_.deadline);
-  outbox.perform(CommitSave{sequence_, directory_, core::Step{step_.value + 1}, std::move(*text)});
+  outbox.perform(CommitSave{sequence_, directory_, core::steps_through(step_), std::move(*text)});
 }
 
 void CheckpointCoordinatorMachine::on(const messages::SaveCommitDone& done, Outbox& outbox) {
@@ -247,7 +248,7 @@ void CheckpointCoordinatorMachine::finish(messages::Failure failure, Outbox& out
   const bool committed = !failure.failed;
   messages::SaveOver over{sequence_, step_, {}, 0, {}, std::move(failure)};
   if (committed) {
-    over.directory = core::checkpoint_name({step_.value + 1});
+    over.directory = core::checkpoint_name(core::steps_through(step_));
     over.bytes = plan_.bytes;
     over.warning = common_warning();
   }

@@ -54,7 +54,7 @@ struct MakeSaveDirectory {
 struct CommitSave {
   std::uint64_t sequence = 0;
   std::string directory;
-  core::Step step{};  ///< steps that were committed before; names the checkpoint
+  core::StepCount step{};  ///< steps that were over; names the checkpoint
   std::string manifest;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/hash.hpp"
+#include "core/indices.hpp"
 
 namespace troupe::actors {
 
@@ -44,7 +45,7 @@ void CheckpointWriterMachine::on(const messages::SaveBegan& begun, Outbox& outbo
   save.sequence = begun.sequence;
   save.buckets.resize(buckets());
   for (const auto& held : early_) {
-    if (held.sequence == begun.sequence) save.buckets[held.bucket].held = true;
+    if (held.sequence == begun.sequence) save.buckets[held.bucket.value].held = true;
   }
   std::erase_if(early_, [&](const auto& held) { return held.sequence <= begun.sequence; });
   last_begun_ = begun.sequence;
@@ -67,11 +68,11 @@ void CheckpointWriterMachine::on(const messages::StructureWanted& wanted, Outbox
 }
 
 void CheckpointWriterMachine::on(const messages::BucketHeld& held, Outbox& outbox) {
-  if (held.bucket >= buckets()) return;
+  if (held.bucket.value >= buckets()) return;
   if (held.sequence > last_begun_) early_.push_back(held);
   Save* save = find(held.sequence);
   if (save == nullptr) return;
-  save->buckets[held.bucket].held = true;
+  save->buckets[held.bucket.value].held = true;
   advance(outbox);
 }
 
@@ -96,7 +97,7 @@ void CheckpointWriterMachine::on(const messages::SavePlanned& planned, Outbox& o
   save->pieces = planned.pieces;
   const auto files = core::plan_files(config_.structure, save->pieces, config_.rank);
   save->chunks = chunks_of(config_.structure, files, config_.bucket_of, config_.chunk_bytes);
-  for (const auto& chunk : save->chunks) save->buckets[chunk.bucket].chunks_to_stage += 1;
+  for (const auto& chunk : save->chunks) save->buckets[chunk.bucket.value].chunks_to_stage += 1;
   advance(outbox);
 }
 
@@ -112,8 +113,8 @@ void CheckpointWriterMachine::advance(Outbox& outbox) {
   if (save.state == State::accepted) {
     save.state = State::staging;
     outbox.perform(OpenSave{save.sequence, save.directory, save.pieces});
-    for (std::uint32_t bucket = 0; bucket < buckets(); ++bucket) {
-      if (save.buckets[bucket].chunks_to_stage == 0) release(save, bucket, outbox);
+    for (const auto bucket : core::indices<core::BucketIndex>(buckets())) {
+      if (save.buckets[bucket.value].chunks_to_stage == 0) release(save, bucket, outbox);
     }
   }
   if (save.state == State::staging) {
@@ -130,7 +131,7 @@ void CheckpointWriterMachine::stage_chunks(Save& save, Outbox& outbox) {
   while (save.asked < save.chunks.size()) {
     // In order, so that they come to the files in order.
     const auto& chunk = save.chunks[save.asked];
-    if (!save.buckets[chunk.bucket].held) return;
+    if (!save.buckets[chunk.bucket.value].held) return;
     const auto credit = take_credit(chunk.bytes);
     if (!credit) return;
     outbox.perform(StageChunk{save.sequence, save.asked, *credit});
@@ -154,8 +155,8 @@ void CheckpointWriterMachine::on(const messages::ChunkStaged& staged, Outbox& ou
   } else {
     const auto bucket = save->chunks[staged.chunk].bucket;
     save->staged += 1;
-    save->buckets[bucket].chunks_to_stage -= 1;
-    if (save->buckets[bucket].chunks_to_stage == 0) release(*save, bucket, outbox);
+    save->buckets[bucket.value].chunks_to_stage -= 1;
+    if (save->buckets[bucket.value].chunks_to_stage == 0) release(*save, bucket, outbox);
     outbox.perform(WriteChunk{staged.sequence, staged.chunk, staged.credit});
   }
   advance(outbox);
@@ -188,7 +189,7 @@ void CheckpointWriterMachine::on(const messages::FilesDurable& durable, Outbox& 
 void CheckpointWriterMachine::fail(Save& save, messages::Failure failure, Outbox& outbox) {
   save.state = State::failed;
   outbox.perform(CloseSave{save.sequence});
-  for (std::uint32_t bucket = 0; bucket < buckets(); ++bucket) release(save, bucket, outbox);
+  for (const auto bucket : core::indices<core::BucketIndex>(buckets())) release(save, bucket, outbox);
   save.failure = std::move(failure);
   outbox.send(coordinator(), messages::SaveFailed{save.sequence, config_.rank, save.failure});
 }
@@ -224,10 +225,11 @@ void CheckpointWriterMachine::timer(TimerId, Outbox& outbox) {
   watch(outbox);
 }
 
-void CheckpointWriterMachine::release(Save& save, std::uint32_t bucket, Outbox& outbox) {
-  if (save.buckets[bucket].released) return;
-  save.buckets[bucket].released = true;
-  const auto holder = bucket < config_.buckets ? peer(Role::parameter_shard, bucket) : peer(Role::trainer);
+void CheckpointWriterMachine::release(Save& save, core::BucketIndex bucket, Outbox& outbox) {
+  if (save.buckets[bucket.value].released) return;
+  save.buckets[bucket.value].released = true;
+  const auto holder =
+      bucket.value < config_.buckets ? peer(Role::parameter_shard, bucket.value) : peer(Role::trainer);
   outbox.send(holder, messages::BucketStaged{save.sequence});
 }
 
@@ -235,7 +237,7 @@ void CheckpointWriterMachine::on(const messages::SaveOver& over, Outbox& outbox)
   const auto save = std::find_if(saves_.begin(), saves_.end(),
                                  [&](const Save& candidate) { return candidate.sequence == over.sequence; });
   if (save == saves_.end()) return;
-  for (std::uint32_t bucket = 0; bucket < buckets(); ++bucket) release(*save, bucket, outbox);
+  for (const auto bucket : core::indices<core::BucketIndex>(buckets())) release(*save, bucket, outbox);
   const bool open = save->state != State::accepted && save->state != State::failed;
   if (open) outbox.perform(CloseSave{save->sequence});
   last_ = !over.failure.failed           ? State::committed

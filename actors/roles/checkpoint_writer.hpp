@@ -19,10 +19,10 @@ namespace troupe::actors {
 
 struct CheckpointWriterConfig {
   core::Rank rank{};
-  std::uint32_t buckets = 0;             ///< each held by its ParameterShard
-  bool trainer_holds = false;            ///< one more bucket, which the trainer holds: tensors of its own
-  core::SaveStructure structure;         ///< what this rank could write
-  std::vector<std::uint32_t> bucket_of;  ///< per piece
+  std::uint32_t buckets = 0;                 ///< each held by its ParameterShard
+  bool trainer_holds = false;                ///< one more bucket, which the trainer holds: tensors of its own
+  core::SaveStructure structure;             ///< what this rank could write
+  std::vector<core::BucketIndex> bucket_of;  ///< per piece
   std::uint64_t chunk_bytes = 0;
   /// Sizes of the chunks that staging buffers are for, the smallest first; the last holds any chunk. Each
   /// buffer is a credit.
@@ -100,7 +100,7 @@ class CheckpointWriterMachine final : public Machine {
   void stage_chunks(Save& save, Outbox& outbox);
   /// The smallest free staging buffer that holds this many bytes.
   std::optional<std::uint32_t> take_credit(std::uint64_t bytes);
-  void release(Save& save, std::uint32_t bucket, Outbox& outbox);
+  void release(Save& save, core::BucketIndex bucket, Outbox& outbox);
   void fail(Save& save, messages::Failure failure, Outbox& outbox);
   /// The save that is worked on, when it has this sequence.
   Save* current(std::uint64_t sequence);

@@ -23,7 +23,7 @@ std::uint64_t staging_slack(std::uint64_t chunk_bytes) {
 
 std::vector<SaveChunk> chunks_of(const core::SaveStructure& structure,
                                  std::span<const core::PlannedFile> files,
-                                 std::span<const std::uint32_t> bucket_of, std::uint64_t chunk_bytes) {
+                                 std::span<const core::BucketIndex> bucket_of, std::uint64_t chunk_bytes) {
   std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>> pieces;
   for (std::uint32_t file = 0; file < files.size(); ++file) {
     for (const auto& shard : files[file].shards) pieces.emplace_back(shard.piece, file, shard.begin);
@@ -48,12 +48,12 @@ std::vector<SaveChunk> chunks_of(const core::SaveStructure& structure,
 }
 
 std::vector<std::uint64_t> staging_buffers(const core::SaveStructure& structure,
-                                           std::span<const std::uint32_t> bucket_of,
+                                           std::span<const core::BucketIndex> bucket_of,
                                            std::uint64_t chunk_bytes, std::uint64_t staging_bytes) {
   std::vector<std::uint32_t> all(structure.pieces.size());
   std::iota(all.begin(), all.end(), 0U);
   std::vector<std::uint64_t> sizes;
-  std::map<std::uint32_t, std::uint64_t> buckets;
+  std::map<core::BucketIndex, std::uint64_t> buckets;
   const auto files = core::plan_files(structure, all, core::Rank{0});
   for (const auto& chunk : chunks_of(structure, files, bucket_of, chunk_bytes)) {
     sizes.push_back(chunk.bytes);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/checkpoint/save_plan.hpp"
+#include "core/ids.hpp"
 
 namespace troupe::actors {
 
@@ -23,7 +24,7 @@ struct ChunkSpan {
 /// What is staged and written at once: stretches of pieces of one bucket, one after the other in a staging
 /// buffer.
 struct SaveChunk {
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
   std::uint64_t bytes = 0;
   std::vector<ChunkSpan> spans;
 
@@ -34,7 +35,7 @@ struct SaveChunk {
 /// is larger than `chunk_bytes`; pieces are cut only when they must be. `bucket_of` is per piece.
 std::vector<SaveChunk> chunks_of(const core::SaveStructure& structure,
                                  std::span<const core::PlannedFile> files,
-                                 std::span<const std::uint32_t> bucket_of, std::uint64_t chunk_bytes);
+                                 std::span<const core::BucketIndex> bucket_of, std::uint64_t chunk_bytes);
 
 /// Bytes that a staging buffer has beyond its chunk.
 std::uint64_t staging_slack(std::uint64_t chunk_bytes);
@@ -43,7 +44,7 @@ std::uint64_t staging_slack(std::uint64_t chunk_bytes);
 /// which the largest stay when `staging_bytes` are not enough for all with their slack; at least one. The
 /// last holds any chunk.
 std::vector<std::uint64_t> staging_buffers(const core::SaveStructure& structure,
-                                           std::span<const std::uint32_t> bucket_of,
+                                           std::span<const core::BucketIndex> bucket_of,
                                            std::uint64_t chunk_bytes, std::uint64_t staging_bytes);
 
 }  // namespace troupe::actors

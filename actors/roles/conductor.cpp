@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/errors.hpp"
+#include "core/indices.hpp"
 
 namespace troupe::actors {
 
@@ -30,9 +31,9 @@ void ConductorMachine::on(const messages::StepBegan& begun, Outbox& outbox) {
 }
 
 void ConductorMachine::on(const messages::CollectiveReady& ready, Outbox& outbox) {
-  CHECK(ready.entry < config_.entries.size(), "readiness is said of an entry of the plan");
-  if (ready.step <= ready_[ready.entry]) return;
-  ready_[ready.entry] = ready.step;
+  CHECK(core::place_of(ready.entry) < config_.entries.size(), "readiness is said of an entry of the plan");
+  if (ready.step <= ready_[core::place_of(ready.entry)]) return;
+  ready_[core::place_of(ready.entry)] = ready.step;
   advance(outbox);
 }
 
@@ -44,17 +45,17 @@ void ConductorMachine::on(const messages::StepDecided& decided, Outbox& outbox) 
 
 void ConductorMachine::advance(Outbox& outbox) {
   while (step_.value >= 0 && !config_.entries.empty()) {
-    const auto& entry = config_.entries[next_];
+    const auto& entry = config_.entries[core::place_of(next_)];
     bool skipped = entry.only_if_committed && refused_step_ == step_;
     if (!skipped) {
-      if (ready_[next_] != step_) break;
+      if (ready_[core::place_of(next_)] != step_) break;
       outbox.perform(LaunchCollective{step_, next_, sequence_});
       in_flight_.push_back({step_, next_, sequence_});
       sequence_ += 1;
     }
-    next_ += 1;
-    if (next_ == config_.entries.size()) {
-      next_ = 0;
+    next_.value += 1;
+    if (core::place_of(next_) == config_.entries.size()) {
+      next_.value = 0;
       step_.value += 1;
     }
   }
@@ -75,7 +76,7 @@ void ConductorMachine::on(const messages::CollectiveDone& done, Outbox& outbox) 
     fail(flight, done.failure, outbox);
     return;
   }
-  outbox.send(config_.entries[flight.entry].owner, done);
+  outbox.send(config_.entries[core::place_of(flight.entry)].owner, done);
 }
 
 void ConductorMachine::timer(TimerId, Outbox& outbox) {
@@ -91,8 +92,9 @@ void ConductorMachine::timer(TimerId, Outbox& outbox) {
 
 void ConductorMachine::fail(const InFlight& culprit, messages::Failure failure, Outbox& outbox) {
   aborting_ = true;
-  failure.message = fmt::format("{} of step {} (launch {}): {}", config_.entries[culprit.entry].name,
-                                culprit.step.value, culprit.sequence, failure.message);
+  failure.message =
+      fmt::format("{} of step {} (launch {}): {}", config_.entries[core::place_of(culprit.entry)].name,
+                  culprit.step.value, culprit.sequence, failure.message);
   outbox.send({config_.rank, Role::rank_supervisor, 0},
               messages::CollectiveFailed{culprit.step, culprit.entry, culprit.sequence, failure});
 }
@@ -105,12 +107,13 @@ std::string_view ConductorMachine::state() const {
 
 std::string ConductorMachine::waiting_for() const {
   if (aborting_ || step_.value < 0 || config_.entries.empty()) return {};
-  std::string text = fmt::format("{} of step {} to be ready", config_.entries[next_].name, step_.value);
+  std::string text =
+      fmt::format("{} of step {} to be ready", config_.entries[core::place_of(next_)].name, step_.value);
   if (!in_flight_.empty()) {
     const auto& oldest = in_flight_.front();
     text +=
         fmt::format("; {} launched and not over, the oldest is {} of step {} (launch {})", in_flight_.size(),
-                    config_.entries[oldest.entry].name, oldest.step.value, oldest.sequence);
+                    config_.entries[core::place_of(oldest.entry)].name, oldest.step.value, oldest.sequence);
   }
   return text;
 }

@@ -43,12 +43,12 @@ class ConductorMachine final : public Machine {
 
   /// Where the cursor stands: the step and the entry that is launched next.
   core::Step cursor_step() const { return step_; }
-  std::uint32_t cursor_entry() const { return next_; }
+  core::PlanEntryIndex cursor_entry() const { return next_; }
 
  private:
   struct InFlight {
     core::Step step;
-    std::uint32_t entry;
+    core::PlanEntryIndex entry;
     std::uint64_t sequence;
   };
   static constexpr TimerId kWatchdog = 0;
@@ -63,7 +63,7 @@ class ConductorMachine final : public Machine {
   ConductorConfig config_;
   std::vector<core::Step> ready_;  ///< per entry, the latest step it is ready for
   core::Step step_{-1};
-  std::uint32_t next_ = 0;
+  core::PlanEntryIndex next_{};
   std::uint64_t sequence_ = 0;
   std::deque<InFlight> in_flight_;  // at most the entries of two steps
   std::uint64_t watched_ = 0;       ///< the launch the watchdog saw in flight when it was armed

@@ -14,12 +14,12 @@ namespace troupe::actors {
 
 struct GradientBucketConfig {
   core::Rank rank{};
-  std::uint32_t bucket = 0;
-  std::vector<std::uint32_t> parameters;
+  core::BucketIndex bucket{};
+  std::vector<core::ParameterIndex> parameters;
   std::vector<std::string> names;  ///< of the parameters, in the same order, for messages
   std::vector<core::Lane> lanes;   ///< that this rank plays, in order
   /// The plan's entries that bring the reduced gradient, in plan order; at least one.
-  std::vector<std::uint32_t> entries;
+  std::vector<core::PlanEntryIndex> entries;
   bool overlap = true;  ///< launch from backward; otherwise when backward is over
   core::UnusedParameters unused = core::UnusedParameters::refuse;
 };

@@ -77,7 +77,7 @@ void ParameterShardMachine::on(const messages::ShardStepped& stepped, Outbox& ou
   if (stepped.step != step_ || stepped_) return;
   stepped_ = true;
   outbox.send(peer(Role::rank_supervisor), messages::ShardUpdated{step_, config_.bucket});
-  outbox.send({config_.rank, Role::gradient_bucket, config_.bucket}, stepped);
+  outbox.send({config_.rank, Role::gradient_bucket, config_.bucket.value}, stepped);
   if (gathers_ && !collected_) {
     state_ = State::gathering;
     return;

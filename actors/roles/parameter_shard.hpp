@@ -14,9 +14,9 @@ namespace troupe::actors {
 
 struct ParameterShardConfig {
   core::Rank rank{};
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
   /// The plan's entry that gathers the updated bucket; none when every rank updates all of it.
-  std::optional<std::uint32_t> gather_entry;
+  std::optional<core::PlanEntryIndex> gather_entry;
 };
 
 /// This rank's shard of a bucket's parameters and optimizer state: gathered -> updating -> gathering ->

@@ -16,7 +16,7 @@ struct RankSupervisorConfig {
   core::Rank rank{};
   core::WorldSize world{1};
   std::uint32_t buckets = 0;
-  std::uint32_t verdict_entry = 0;  ///< the plan's entry of the verdict's reduction
+  core::PlanEntryIndex verdict_entry{};  ///< the plan's entry of the verdict's reduction
   std::uint64_t plan_hash = 0;
   std::vector<std::string> plan_lines;
   std::string configuration;  ///< one line per setting that all ranks must share

@@ -8,6 +8,7 @@
 
 #include "core/checkpoint/copy_manifest.hpp"
 #include "core/hash.hpp"
+#include "core/step_count.hpp"
 
 namespace troupe::actors {
 
@@ -59,7 +60,7 @@ void ReplicaKeeperMachine::begin_next(Outbox& outbox) {
     auto announced = std::move(waiting_.front());
     waiting_.pop_front();
     const auto sequence = last_sequence_ = announced.sequence;
-    const core::Step step{announced.step.value + 1};
+    const auto step = core::steps_through(announced.step);
     const auto early = early_ends_.extract(sequence);
     early_ends_.erase(early_ends_.begin(), early_ends_.upper_bound(sequence));
     if (early) {

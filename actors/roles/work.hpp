@@ -19,7 +19,7 @@ namespace troupe::actors {
 /// reads. Ends in LaneMerged to the trainer unless `last`.
 struct PrepareBucket {
   core::Step step{};
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
   core::Lane lane{};
   bool last = false;
 };
@@ -27,7 +27,7 @@ struct PrepareBucket {
 /// Conductor: enqueue entry `entry` of the plan. Ends in CollectiveDone to the Conductor.
 struct LaunchCollective {
   core::Step step{};
-  std::uint32_t entry = 0;
+  core::PlanEntryIndex entry{};
   std::uint64_t sequence = 0;
 };
 
@@ -44,7 +44,7 @@ struct PrepareVerdict {
 /// with `commit` false only clear them. Ends in ShardStepped.
 struct StepShard {
   core::Step step{};
-  std::uint32_t bucket = 0;
+  core::BucketIndex bucket{};
   bool commit = false;
   double learning_rate = 0;
   double clip_factor = 1;

@@ -10,6 +10,7 @@
 #include "actors/session/options.hpp"
 #include "actors/session/trainer_inbox.hpp"
 #include "actors/shell/rank_world.hpp"
+#include "core/indices.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/collective/group.hpp"
 
@@ -29,6 +30,9 @@ struct SessionContext {
   core::Rank rank() const { return world.rank(); }
   bool is_first_rank() const { return world.rank().value == 0; }
   std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(plan.buckets.size()); }
+  core::IndexRange<core::BucketIndex> buckets() const {
+    return core::indices<core::BucketIndex>(plan.buckets.size());
+  }
 
   /// To a role of this rank, in the trainer's name.
   void post(messages::Role role, std::uint32_t index, messages::Message message) const {

@@ -8,6 +8,7 @@
 #include "actors/session/restore.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
+#include "core/step_count.hpp"
 
 namespace troupe::actors {
 
@@ -61,11 +62,11 @@ core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, con
   const auto* topology = values.find("1");
   Loaded loaded;
   loaded.restored.name = directory_of(name);
-  loaded.restored.step = name.step;
+  loaded.restored.step = core::next_step(name.step);
   if (common != nullptr) loaded.restored.common = *common;
   if (topology != nullptr) loaded.restored.topology = *topology;
   loaded.restored.is_local = true;
-  loaded.optimizer_steps = *trained->as_int();
+  loaded.optimizer_steps = {*trained->as_int()};
   return loaded;
 }
 

@@ -70,7 +70,7 @@ class Items {
     return value;
   }
   core::CopyName name() {
-    const core::Step step{integer()};
+    const core::StepCount step{integer()};
     return {step, number()};
   }
   void expect(bool good) { is_good_ = is_good_ && good; }

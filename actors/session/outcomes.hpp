@@ -49,7 +49,7 @@ struct StepOutcome {
 /// The end of a save, the same on every rank.
 struct SaveResult {
   std::uint64_t sequence = 0;    ///< as save() returned it
-  core::Step step{};             ///< steps that were committed before
+  core::StepCount step{};        ///< steps that were over
   std::string name;              ///< "step_00000200"; empty when not committed
   std::uint64_t bytes = 0;       ///< of all tensors
   std::string warning;           ///< something to look at, though the checkpoint is good

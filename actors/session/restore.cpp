@@ -8,6 +8,7 @@
 #include "actors/planes/replica/copies.hpp"
 #include "actors/planes/step/state_memory.hpp"
 #include "core/errors.hpp"
+#include "core/step_count.hpp"
 
 namespace troupe::actors {
 
@@ -161,9 +162,9 @@ core::Result<std::string> Restore::agree(const std::string& attempt, const std::
 /// Optimizer and shards continue with the state that was loaded.
 void Restore::go_on_after(const Loaded& loaded) {
   in_.data.restore_optimizer_steps(loaded.optimizer_steps);
-  for (std::uint32_t bucket = 0; bucket < in_.bucket_count(); ++bucket) {
-    in_.post(messages::Role::parameter_shard, bucket,
-             messages::StateRestored{core::Step{loaded.restored.step.value - 1}});
+  for (const auto bucket : in_.buckets()) {
+    in_.post(messages::Role::parameter_shard, bucket.value,
+             messages::StateRestored{core::last_step(core::steps_before(loaded.restored.step))});
   }
 }
 
@@ -182,10 +183,10 @@ core::Result<Restore::Loaded> Restore::load(const std::string& name) {
   TRY(joint_->read(*storage_, name, manifest, shared_targets(in_.plan, manifest, options_.optimizer),
                    std::move(wanted.targets), spans_of(wanted.memory), uploads_.get()));
   loaded.restored.name = name;
-  loaded.restored.step = manifest.step;
+  loaded.restored.step = core::next_step(manifest.step);
   if (const auto* common = counters->find("trainer")) loaded.restored.common = *common;
   loaded.restored.topology = manifest.topology;
-  loaded.optimizer_steps = options_.optimizer ? *trained->as_int() : 0;
+  if (options_.optimizer) loaded.optimizer_steps = {*trained->as_int()};
   return loaded;
 }
 

@@ -36,7 +36,7 @@ class Restore {
   /// The state with which the session continues.
   struct Loaded {
     Restored restored;
-    std::int64_t optimizer_steps = 0;
+    core::StepCount optimizer_steps{};
   };
 
   /// `number` counts the restores of this session. Everything given must outlive it.

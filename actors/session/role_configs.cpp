@@ -12,15 +12,15 @@ using messages::Role;
 namespace {
 
 messages::Address owner_of(const core::PlanEntry& entry, core::Rank rank) {
-  auto bucket = static_cast<std::uint32_t>(entry.bucket);
+  const auto bucket = entry.bucket.value_or(core::BucketIndex{});
   switch (entry.purpose) {
     case core::PlanPurpose::exchange_gradients:
     case core::PlanPurpose::reduce_gradients:
     case core::PlanPurpose::reduce_across_instances:
     case core::PlanPurpose::gather_gradients:
-      return {rank, Role::gradient_bucket, bucket};
+      return {rank, Role::gradient_bucket, bucket.value};
     case core::PlanPurpose::gather_parameters:
-      return {rank, Role::parameter_shard, bucket};
+      return {rank, Role::parameter_shard, bucket.value};
     case core::PlanPurpose::verdict:
       break;
   }
@@ -35,7 +35,7 @@ std::vector<std::string> lines_of(const TrainingPlan& plan) {
     const auto& place = plan.parameters[i];
     lines.push_back(fmt::format("parameter {} {} [{}] decays={} bucket={} elements={}..{}", spec.name,
                                 core::name_of(spec.dtype), fmt::join(spec.shape, ","), spec.weight_decay,
-                                place.bucket, place.range.start, place.range.end));
+                                place.bucket.value, place.range.start, place.range.end));
   }
   auto collectives = plan.step.lines();
   lines.insert(lines.end(), collectives.begin(), collectives.end());
@@ -62,8 +62,8 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, core::Rank rank
   config.rank = rank;
   config.world = plan.world;
   config.buckets = static_cast<std::uint32_t>(plan.buckets.size());
-  for (std::uint32_t i = 0; i < plan.step.entries.size(); ++i) {
-    if (plan.step.entries[i].purpose == core::PlanPurpose::verdict) config.verdict_entry = i;
+  for (const auto& entry : plan.step.entries) {
+    if (entry.purpose == core::PlanPurpose::verdict) config.verdict_entry = entry.index;
   }
   config.plan_lines = lines_of(plan);
   config.plan_hash = core::hash64(fmt::format("{}", fmt::join(config.plan_lines, "\n")));
@@ -73,33 +73,30 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, core::Rank rank
   return config;
 }
 
-GradientBucketConfig bucket_config(const TrainingPlan& plan, core::Rank rank, std::uint32_t bucket) {
+GradientBucketConfig bucket_config(const TrainingPlan& plan, core::Rank rank, core::BucketIndex bucket) {
   GradientBucketConfig config;
   config.rank = rank;
   config.bucket = bucket;
-  config.parameters = plan.buckets[bucket].parameters;
-  for (auto parameter : config.parameters) config.names.push_back(plan.specs[parameter].name);
+  config.parameters = plan.buckets[bucket.value].parameters;
+  for (auto parameter : config.parameters) config.names.push_back(plan.specs[parameter.value].name);
   const auto& held = plan.lanes[static_cast<std::size_t>(rank.value)];
   for (int lane = held.first; lane < held.end(); ++lane) config.lanes.push_back({lane});
-  for (std::uint32_t i = 0; i < plan.step.entries.size(); ++i) {
-    const auto& entry = plan.step.entries[i];
-    bool mine = owner_of(entry, rank) == messages::Address{rank, Role::gradient_bucket, bucket};
-    if (mine) config.entries.push_back(i);
+  for (const auto& entry : plan.step.entries) {
+    bool mine = owner_of(entry, rank) == messages::Address{rank, Role::gradient_bucket, bucket.value};
+    if (mine) config.entries.push_back(entry.index);
   }
   config.overlap = plan.options.overlap;
   config.unused = plan.options.unused_parameters;
   return config;
 }
 
-ParameterShardConfig shard_config(const TrainingPlan& plan, core::Rank rank, std::uint32_t bucket) {
+ParameterShardConfig shard_config(const TrainingPlan& plan, core::Rank rank, core::BucketIndex bucket) {
   ParameterShardConfig config;
   config.rank = rank;
   config.bucket = bucket;
-  for (std::uint32_t i = 0; i < plan.step.entries.size(); ++i) {
-    const auto& entry = plan.step.entries[i];
-    bool mine = entry.purpose == core::PlanPurpose::gather_parameters &&
-                entry.bucket == static_cast<std::int32_t>(bucket);
-    if (mine) config.gather_entry = i;
+  for (const auto& entry : plan.step.entries) {
+    bool mine = entry.purpose == core::PlanPurpose::gather_parameters && entry.bucket == bucket;
+    if (mine) config.gather_entry = entry.index;
   }
   return config;
 }

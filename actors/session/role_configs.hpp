@@ -15,7 +15,7 @@ ConductorConfig conductor_config(const TrainingPlan& plan, core::Rank rank,
                                  std::chrono::nanoseconds deadline);
 RankSupervisorConfig supervisor_config(const TrainingPlan& plan, core::Rank rank,
                                        std::chrono::nanoseconds join_deadline);
-GradientBucketConfig bucket_config(const TrainingPlan& plan, core::Rank rank, std::uint32_t bucket);
-ParameterShardConfig shard_config(const TrainingPlan& plan, core::Rank rank, std::uint32_t bucket);
+GradientBucketConfig bucket_config(const TrainingPlan& plan, core::Rank rank, core::BucketIndex bucket);
+ParameterShardConfig shard_config(const TrainingPlan& plan, core::Rank rank, core::BucketIndex bucket);
 
 }  // namespace troupe::actors

@@ -6,6 +6,7 @@
 
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
+#include "core/step_count.hpp"
 
 namespace troupe::actors {
 
@@ -52,10 +53,11 @@ Value topology_of(const TrainingPlan& plan) {
 
 core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const Value& common) const {
   messages::SaveBegan begun;
-  begun.step = core::Step{progress.next.value - 1};
+  begun.step = core::last_step(progress.over);
   begun.topology = TRY(core::value_text(topology_of(in_.plan)));
-  begun.common = TRY(core::value_text(Value::Map{
-      {"step", progress.next.value}, {"optimizer_steps", progress.optimizer_steps}, {"trainer", common}}));
+  begun.common = TRY(core::value_text(Value::Map{{"step", progress.over.value},
+                                                 {"optimizer_steps", progress.optimizer_steps.value},
+                                                 {"trainer", common}}));
   TRY(check_size("the common values", begun.common));
   return begun;
 }
@@ -63,12 +65,12 @@ core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const
 /// The shards hear of it first: the writer, in whose name they are asked, releases what they hold.
 void Saves::announce(Role writer, const messages::SaveBegan& begun) {
   const messages::Address asking{in_.rank(), writer, 0};
-  for (std::uint32_t bucket = 0; bucket < in_.bucket_count(); ++bucket)
-    in_.world.post({asking, {in_.rank(), Role::parameter_shard, bucket}, in_.world.epoch(), begun});
+  for (const auto bucket : in_.buckets())
+    in_.world.post({asking, {in_.rank(), Role::parameter_shard, bucket.value}, in_.world.epoch(), begun});
   in_.post(writer, 0, begun);
   // Nobody touches the trainer's tensors between a save and begin_step().
   if (!in_.options.tensors.empty())
-    in_.post(writer, 0, messages::BucketHeld{begun.sequence, in_.bucket_count()});
+    in_.post(writer, 0, messages::BucketHeld{begun.sequence, {in_.bucket_count()}});
 }
 
 core::Result<std::uint64_t> Saves::begin(const Progress& progress, const Value& common,
@@ -93,7 +95,7 @@ std::vector<SaveResult> Saves::take() {
   std::vector<SaveResult> results;
   for (auto& over : in_.inbox.take_saves()) {
     SaveResult result{
-        over.sequence, core::Step{over.step.value + 1}, over.directory, over.bytes, over.warning, {}};
+        over.sequence, core::steps_through(over.step), over.directory, over.bytes, over.warning, {}};
     if (over.failure.failed) result.committed = tl::unexpected(messages::error_of(over.failure));
     results.push_back(std::move(result));
   }
@@ -103,7 +105,7 @@ std::vector<SaveResult> Saves::take() {
 std::vector<SaveResult> Saves::take_local() {
   std::vector<SaveResult> results;
   for (auto& over : in_.inbox.take_local_saves()) {
-    SaveResult result{over.sequence, core::Step{over.step.value + 1}, {}, over.bytes, {}, {}};
+    SaveResult result{over.sequence, core::steps_through(over.step), {}, over.bytes, {}, {}};
     if (over.failure.failed) result.committed = tl::unexpected(messages::error_of(over.failure));
     results.push_back(std::move(result));
   }

@@ -17,8 +17,8 @@ class Saves {
  public:
   /// How far the job has come.
   struct Progress {
-    core::Step next{};  ///< steps that are over
-    std::int64_t optimizer_steps = 0;
+    core::StepCount over{};
+    core::StepCount optimizer_steps{};  ///< without those that were not committed
   };
 
   /// `context` must outlive it.

@@ -48,13 +48,13 @@ std::vector<core::Lane> Session::lanes() const {
 
 core::Result<gpu::BufferView> Session::parameter_memory(core::ParameterIndex index) const {
   TRY(parts_->in_turn(parts_->order->has_parameter(index)));
-  return parts_->data->parameter(index.value);
+  return parts_->data->parameter(index);
 }
 
 core::Result<gpu::BufferView> Session::gradient_memory(core::ParameterIndex index) const {
   TRY(parts_->in_turn(parts_->order->has_parameter(index)));
   TRY(parts_->in_turn(parts_->order->in_lane("gradient()")));
-  return parts_->data->gradient(index.value, parts_->lane);
+  return parts_->data->gradient(index, parts_->lane);
 }
 
 core::Result<gpu::BufferView> Session::readable_parameter(core::ParameterIndex index, Element element) const {
@@ -65,7 +65,7 @@ core::Result<gpu::BufferView> Session::readable_parameter(core::ParameterIndex i
 
 core::Result<gpu::BufferView> Session::readable_gradient(core::ParameterIndex index, Element element) const {
   const auto memory = TRY(gradient_memory(index));
-  const auto& buffer = parts_->plan.buffers[parts_->plan.parameters[index.value].buffer];
+  const auto& buffer = parts_->plan.buffers[parts_->plan.parameters[index.value].buffer.value];
   TRY(parts_->check_readable(index, buffer.gradient_dtype, element));
   return memory;
 }
@@ -86,8 +86,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   const messages::StepBegan begun{s.step, learning_rate};
   s.context->post(Role::conductor, 0, begun);
   s.context->post(Role::rank_supervisor, 0, begun);
-  for (std::uint32_t bucket = 0; bucket < s.context->bucket_count(); ++bucket)
-    s.context->post(Role::gradient_bucket, bucket, begun);
+  for (const auto bucket : s.context->buckets()) s.context->post(Role::gradient_bucket, bucket.value, begun);
   return {};
 }
 
@@ -123,7 +122,7 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
   const auto bucket = s.plan.parameters[parameter.value].bucket;
   s.meter->gradient_ready(bucket, s.plan.specs[parameter.value].name);
   s.data->mark_computed(bucket);
-  s.context->post(Role::gradient_bucket, bucket, messages::GradientReady{s.step, s.lane, parameter.value});
+  s.context->post(Role::gradient_bucket, bucket.value, messages::GradientReady{s.step, s.lane, parameter});
   return {};
 }
 
@@ -131,8 +130,8 @@ core::Result<void> Session::end_lane(double loss) {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->end_lane()));
   s.losses.push_back({s.lane, loss});
-  for (std::uint32_t bucket = 0; bucket < s.context->bucket_count(); ++bucket)
-    s.context->post(Role::gradient_bucket, bucket, messages::LaneEnded{s.step, s.lane});
+  for (const auto bucket : s.context->buckets())
+    s.context->post(Role::gradient_bucket, bucket.value, messages::LaneEnded{s.step, s.lane});
   return {};
 }
 
@@ -160,7 +159,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   outcome.clip_factor = decided.clip_factor;
   outcome.wishes = decided.verdict.wishes;
   outcome.times = s.meter->end_step();
-  s.optimizer_steps += decided.commit ? 1 : 0;
+  s.optimizer_steps.value += decided.commit ? 1 : 0;
   s.step.value += 1;
   return outcome;
 }

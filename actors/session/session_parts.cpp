@@ -95,7 +95,7 @@ RankWorld::Hooks Session::Parts::hooks() {
   RankWorld::Hooks hooks;
   hooks.to_trainer = [this](const messages::Envelope& envelope) { inbox.deliver(envelope); };
   hooks.perform = [this](const messages::Address& from, const Work& work) { router->perform(from, work); };
-  hooks.bucket_digest = [this](std::uint32_t bucket) { return data->bucket_digest(bucket); };
+  hooks.bucket_digest = [this](core::BucketIndex bucket) { return data->bucket_digest(bucket); };
   hooks.tracer = tracer.get();
   return hooks;
 }
@@ -113,10 +113,10 @@ void Session::Parts::spawn_roles() {
   if (local) local->spawn_roles();
   world.spawn(address(Role::conductor),
               std::make_unique<ConductorMachine>(conductor_config(plan, rank, options.step_deadline)));
-  for (std::uint32_t bucket = 0; bucket < context->bucket_count(); ++bucket) {
-    world.spawn(address(Role::gradient_bucket, bucket),
+  for (const auto bucket : context->buckets()) {
+    world.spawn(address(Role::gradient_bucket, bucket.value),
                 std::make_unique<GradientBucketMachine>(bucket_config(plan, rank, bucket)));
-    world.spawn(address(Role::parameter_shard, bucket),
+    world.spawn(address(Role::parameter_shard, bucket.value),
                 std::make_unique<ParameterShardMachine>(shard_config(plan, rank, bucket)));
   }
 }
@@ -183,8 +183,7 @@ core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, co
 }
 
 core::Result<void> Session::Parts::publish_all() {
-  for (std::uint32_t bucket = 0; bucket < context->bucket_count(); ++bucket)
-    TRY(inbox.wait_published(bucket, decided, trainer_deadline()));
+  for (const auto bucket : context->buckets()) TRY(inbox.wait_published(bucket, decided, trainer_deadline()));
   return decided.value < 0 ? core::Result<void>{} : inbox.wait_committed(decided, trainer_deadline());
 }
 

@@ -22,6 +22,7 @@
 #include "actors/session/work_router.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/shell/tracer.hpp"
+#include "core/step_count.hpp"
 
 namespace troupe::actors {
 
@@ -44,7 +45,7 @@ struct Session::Parts {
   core::Result<void> in_turn(core::Result<void> called) const;
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
   core::Result<void> publish_all();
-  Saves::Progress progress() const { return {step, optimizer_steps}; }
+  Saves::Progress progress() const { return {core::steps_before(step), optimizer_steps}; }
 
   RankWorld& world;
   SessionOptions options;
@@ -70,7 +71,7 @@ struct Session::Parts {
   core::Step decided{-1};
   core::Lane lane{-1};
   bool adopted = false;  ///< the optimizer has the parameters' values
-  std::int64_t optimizer_steps = 0;
+  core::StepCount optimizer_steps{};
   std::uint64_t restores = 0;
   std::vector<messages::LaneLoss> losses;
 };

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/indices.hpp"
+
 namespace troupe::actors {
 
 namespace {
@@ -47,14 +49,14 @@ core::Result<void> StepMeter::exposed(const std::function<core::Result<void>()>&
   return result;
 }
 
-void StepMeter::gradient_ready(std::uint32_t bucket, const std::string& parameter) {
-  last_gradient_[bucket] = device_.now();
+void StepMeter::gradient_ready(core::BucketIndex bucket, const std::string& parameter) {
+  last_gradient_[bucket.value] = device_.now();
   if (!tracer_) return;
   core::TraceEvent event;
   event.track = kTrainer;
   event.name = parameter + " gradient";
-  event.begin = event.end = last_gradient_[bucket];
-  event.flow = bucket_flow(step_.value, bucket);
+  event.begin = event.end = last_gradient_[bucket.value];
+  event.flow = bucket_flow(step_, bucket);
   tracer_->add(std::move(event));
 }
 
@@ -78,9 +80,9 @@ StepTimes StepMeter::end_step() {
 void StepMeter::note_latencies() {
   launch_latencies_us_.clear();
   std::chrono::nanoseconds previous{};
-  for (std::uint32_t bucket = 0; bucket < last_gradient_.size(); ++bucket) {
+  for (const auto bucket : core::indices<core::BucketIndex>(last_gradient_.size())) {
     const auto launched = data_.last_launch(bucket);
-    const auto ready = last_gradient_[bucket];
+    const auto ready = last_gradient_[bucket.value];
     if (ready.count() != 0 && launched >= ready && previous <= ready)
       launch_latencies_us_.push_back(std::chrono::duration<double, std::micro>(launched - ready).count());
     previous = launched;

@@ -29,7 +29,7 @@ class StepMeter {
   /// What the trainer waits for in `wait` is exposed, as far as it computes nothing meanwhile.
   core::Result<void> exposed(const std::function<core::Result<void>()>& wait);
   /// The trainer has said that a gradient of the bucket is ready.
-  void gradient_ready(std::uint32_t bucket, const std::string& parameter);
+  void gradient_ready(core::BucketIndex bucket, const std::string& parameter);
   StepTimes end_step();
 
   /// Microseconds from the last gradient of a bucket to its launch, of the last step's buckets that no

@@ -23,7 +23,7 @@ void TrainerInbox::deliver(const messages::Envelope& envelope) {
                [&](const messages::StepDecided& decided) { decided_ = decided; },
                [&](const messages::StepCommitted& committed) { committed_ = committed.step; },
                [&](const messages::Published& published) {
-                 published_[published.bucket].store(published.step.value, std::memory_order_release);
+                 published_[published.bucket.value].store(published.step.value, std::memory_order_release);
                },
                [&](const messages::LaneMerged& merged) {
                  if (merged.step != merging_step_ || merged.lane != merging_lane_) {
@@ -92,10 +92,10 @@ core::Result<void> TrainerInbox::wait_committed(core::Step step, std::chrono::na
       fmt::format("the update of step {}", step.value), [&] { return committed_ >= step; }, deadline);
 }
 
-core::Result<void> TrainerInbox::wait_published(std::uint32_t bucket, core::Step step,
+core::Result<void> TrainerInbox::wait_published(core::BucketIndex bucket, core::Step step,
                                                 std::chrono::nanoseconds deadline) {
   return wait(
-      fmt::format("the parameters of bucket {} after step {}", bucket, step.value),
+      fmt::format("the parameters of bucket {} after step {}", bucket.value, step.value),
       [&] { return is_published(bucket, step); }, deadline);
 }
 

@@ -29,7 +29,8 @@ class TrainerInbox {
   core::Result<void> wait_farewell(std::chrono::nanoseconds deadline);
   core::Result<messages::StepDecided> wait_decided(core::Step step, std::chrono::nanoseconds deadline);
   core::Result<void> wait_committed(core::Step step, std::chrono::nanoseconds deadline);
-  core::Result<void> wait_published(std::uint32_t bucket, core::Step step, std::chrono::nanoseconds deadline);
+  core::Result<void> wait_published(core::BucketIndex bucket, core::Step step,
+                                    std::chrono::nanoseconds deadline);
   /// Until all buckets have merged this lane.
   core::Result<void> wait_merged(core::Step step, core::Lane lane, std::chrono::nanoseconds deadline);
   /// Until this many saves of this session are over.
@@ -49,8 +50,8 @@ class TrainerInbox {
   core::Result<std::string> wait_store_value(std::uint64_t request, std::chrono::nanoseconds deadline);
 
   /// Without waiting: does the bucket hold the parameters after `step`?
-  bool is_published(std::uint32_t bucket, core::Step step) const {
-    return published_[bucket].load(std::memory_order_acquire) >= step.value;
+  bool is_published(core::BucketIndex bucket, core::Step step) const {
+    return published_[bucket.value].load(std::memory_order_acquire) >= step.value;
   }
   std::optional<core::Error> failure() const;
   /// What the trainer's thread waits for at this moment; empty when it computes.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/indices.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -15,8 +16,8 @@ bool is_moment(StateKind kind) {
 
 /// All parameters, whole, in the order in which their parts lie in memory.
 std::vector<core::LoadTarget> targets_of_parameter(const core::Manifest& manifest, const TrainingPlan& plan,
-                                                   std::uint32_t parameter) {
-  const auto& spec = plan.specs[parameter];
+                                                   core::ParameterIndex parameter) {
+  const auto& spec = plan.specs[parameter.value];
   const auto parts = spec.stored_parts();
   CHECK(parts.has_value(), "what can be stored was checked before");
   std::vector<core::LoadTarget> targets;
@@ -71,13 +72,13 @@ void Wanted::drop(const core::KeySet& keys) {
   *this = std::move(kept);
 }
 
-std::string key_in(const core::Manifest& manifest, const TrainingPlan& plan, std::uint32_t parameter,
+std::string key_in(const core::Manifest& manifest, const TrainingPlan& plan, core::ParameterIndex parameter,
                    StateKind kind, const std::string& part) {
   const auto optimizer = plan.options.optimizer.kind;
   const auto master = state_key(StateKind::master, optimizer, part);
   const bool is_value = kind == StateKind::parameter || kind == StateKind::master;
   if (!is_value) return state_key(kind, optimizer, part);
-  const bool is_fp32 = kind == StateKind::master || plan.specs[parameter].dtype == core::DType::f32;
+  const bool is_fp32 = kind == StateKind::master || plan.specs[parameter.value].dtype == core::DType::f32;
   return is_fp32 && manifest.find(master) != nullptr ? master : part;
 }
 
@@ -87,15 +88,15 @@ std::string key_of(const core::Manifest& manifest, const TrainingPlan& plan, con
   const auto& key = state.structure.tensors[state.structure.pieces[index].tensor].key;
   if (piece.kind == StateKind::trainer) return key;
   const auto prefix = state_key(piece.kind, plan.options.optimizer.kind, "");
-  return key_in(manifest, plan, piece.tensor, piece.kind, key.substr(prefix.size()));
+  return key_in(manifest, plan, {piece.tensor}, piece.kind, key.substr(prefix.size()));
 }
 
 core::KeySet requested_keys(const core::Manifest& manifest, const TrainingPlan& plan, bool optimizer) {
   core::KeySet keys;
-  for (std::uint32_t p = 0; p < plan.specs.size(); ++p) {
-    const auto parts = plan.specs[p].stored_parts();
+  for (const auto p : core::indices<core::ParameterIndex>(plan.specs.size())) {
+    const auto parts = plan.specs[p.value].stored_parts();
     CHECK(parts.has_value(), "what can be stored was checked before");
-    for (auto kind : state_kinds(plan, plan.parameters[p].buffer)) {
+    for (auto kind : state_kinds(plan, plan.parameters[p.value].buffer)) {
       if (is_moment(kind) && !optimizer) continue;
       for (const auto& part : *parts) keys.insert(key_in(manifest, plan, p, kind, part.key));
     }
@@ -105,7 +106,7 @@ core::KeySet requested_keys(const core::Manifest& manifest, const TrainingPlan& 
 
 core::SharedTargets shared_targets(const TrainingPlan& plan, const core::Manifest& manifest, bool optimizer) {
   core::SharedTargets targets;
-  for (std::uint32_t p = 0; p < plan.specs.size(); ++p) {
+  for (const auto p : core::indices<core::ParameterIndex>(plan.specs.size())) {
     for (auto& target : targets_of_parameter(manifest, plan, p)) {
       if (manifest.find(target.key) != nullptr) targets.common.push_back(std::move(target));
     }
@@ -126,7 +127,7 @@ Wanted wanted_of(const core::Manifest& manifest, const TrainingPlan& plan, const
                  std::span<const gpu::BufferView> memory, const DataPlane& data,
                  std::span<const TrainerTensor> tensors, bool optimizer) {
   Wanted wanted;
-  for (std::uint32_t p = 0; p < plan.specs.size(); ++p) {
+  for (const auto p : core::indices<core::ParameterIndex>(plan.specs.size())) {
     auto rest = data.parameter(p);
     for (auto& target : targets_of_parameter(manifest, plan, p)) {
       const auto bytes = static_cast<std::size_t>(target.box.elements()) * core::size_of(target.dtype);

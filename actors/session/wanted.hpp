@@ -32,7 +32,7 @@ struct Wanted {
 /// The key under which a checkpoint has this state of a stored part of a parameter. The exact value wins: an
 /// fp32 parameter is read from the fp32 copy that a job with narrow parameters saved, and such a job's copy
 /// from the parameter of one that had none.
-std::string key_in(const core::Manifest& manifest, const TrainingPlan& plan, std::uint32_t parameter,
+std::string key_in(const core::Manifest& manifest, const TrainingPlan& plan, core::ParameterIndex parameter,
                    StateKind kind, const std::string& part);
 
 /// key_in() of a piece of a rank's state; the trainer's own tensors have their own keys.

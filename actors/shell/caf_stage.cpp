@@ -56,7 +56,7 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
 std::optional<RankEvent> event_of(const Envelope& envelope) {
   using Kind = RankEvent::Kind;
   if (const auto* reduced = std::get_if<messages::BucketReduced>(&envelope.body))
-    return RankEvent{.kind = Kind::bucket_reduced, .step = reduced->step, .bucket = {reduced->bucket}};
+    return RankEvent{.kind = Kind::bucket_reduced, .step = reduced->step, .bucket = reduced->bucket};
   if (envelope.to.role != Role::trainer) return {};
   if (std::holds_alternative<messages::Welcome>(envelope.body)) return RankEvent{.kind = Kind::joined};
   if (const auto* decided = std::get_if<messages::StepDecided>(&envelope.body)) {

@@ -53,7 +53,7 @@ class RankWorld {
     std::function<void(const messages::Envelope&)> to_trainer;
     std::function<void(const messages::Address& from, const Work&)> perform;
     /// A hash of the bucket's parameters as they are now; for checks that all ranks hold the same bits.
-    std::function<std::uint64_t(std::uint32_t bucket)> bucket_digest;
+    std::function<std::uint64_t(core::BucketIndex bucket)> bucket_digest;
     Tracer* tracer = nullptr;
   };
   /// Once, before spawn().

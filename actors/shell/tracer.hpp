@@ -56,8 +56,8 @@ class Tracer {
 
 /// The flow that joins a bucket's gradient, launch, optimizer step and gather of one step across tracks.
 /// Never 0.
-inline std::uint64_t bucket_flow(std::int64_t step, std::uint32_t bucket) {
-  return (static_cast<std::uint64_t>(step) << 20 | bucket) + 1;
+inline std::uint64_t bucket_flow(core::Step step, core::BucketIndex bucket) {
+  return (static_cast<std::uint64_t>(step.value) << 20 | bucket.value) + 1;
 }
 
 }  // namespace troupe::actors

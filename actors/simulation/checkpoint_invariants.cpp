@@ -53,13 +53,13 @@ void CheckpointInvariants::on_work(const messages::Address& who, const Work& wor
 
 void CheckpointInvariants::on(core::Rank rank, const messages::SaveBegan& begun,
                               const messages::Address& to) {
-  if (to.role == Role::parameter_shard) part(rank, begun.sequence).held[to.index] = begun.step;
+  if (to.role == Role::parameter_shard) part(rank, begun.sequence).held[{to.index}] = begun.step;
 }
 
 void CheckpointInvariants::on(core::Rank rank, const messages::BucketStaged& staged,
                               const messages::Address& to) {
   auto& ours = part(rank, staged.sequence);
-  if (to.role == Role::parameter_shard) ours.held.erase(to.index);
+  if (to.role == Role::parameter_shard) ours.held.erase({to.index});
   if (ours.released.insert({to.role, to.index}).second) return;
   violate_(fmt::format("CK-2: rank {} released {} {} twice in save {}", rank.value,
                        messages::name_of(to.role), to.index, staged.sequence));
@@ -72,7 +72,7 @@ void CheckpointInvariants::on(core::Rank rank, const StepShard& work) {
     const auto held = ours->second.held.find(work.bucket);
     if (held == ours->second.held.end() || held->second >= work.step) continue;
     violate_(fmt::format("CK-6: rank {} applies step {} to bucket {}, of which save {} wants the state of {}",
-                         rank.value, work.step.value, work.bucket, sequence, held->second.value));
+                         rank.value, work.step.value, work.bucket.value, sequence, held->second.value));
   }
 }
 

@@ -31,7 +31,7 @@ class CheckpointInvariants {
  private:
   /// One rank's part in a save.
   struct Part {
-    std::map<std::uint32_t, core::Step> held;  ///< buckets that no later step may touch
+    std::map<core::BucketIndex, core::Step> held;  ///< buckets that no later step may touch
     std::set<std::pair<messages::Role, std::uint32_t>> released;
     std::uint32_t asked = 0;
     std::uint32_t written = 0;

@@ -22,9 +22,9 @@ void InvariantMonitor::on_message(core::Rank rank, const messages::Envelope& env
                                 if (envelope.to.role == Role::trainer) on(rank, decided);
                               },
                               [&](const messages::BucketReady& ready) {
-                                if (ready_.insert({rank, {ready.step.value, ready.bucket}}).second) return;
+                                if (ready_.insert({rank, ready.step, ready.bucket}).second) return;
                                 violate(fmt::format("GB-1: bucket {} of rank {} was ready twice in step {}",
-                                                    ready.bucket, rank.value, ready.step.value));
+                                                    ready.bucket.value, rank.value, ready.step.value));
                               },
                               [&](const messages::ShardStepped& stepped) {
                                 stepped_[{rank, stepped.bucket}] = stepped.step;
@@ -66,7 +66,7 @@ void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
   if (expected.step != launch->step || expected.entry != launch->entry) {
     violate(fmt::format(
         "CO-1: launch {} of rank {} is entry {} of step {}, another rank's was entry {} of step {}", place,
-        rank.value, launch->entry, launch->step.value, expected.entry, expected.step.value));
+        rank.value, launch->entry.value, launch->step.value, expected.entry.value, expected.step.value));
   }
   place += 1;
 }
@@ -78,15 +78,15 @@ void InvariantMonitor::on(core::Rank rank, const PrepareBucket& work) {
   const auto stepped = stepped_.find(bucket);
   if (before == work.step || (stepped != stepped_.end() && stepped->second == before)) return;
   violate(fmt::format("GB-3: rank {} prepares bucket {} for step {} before its update of step {}", rank.value,
-                      work.bucket, work.step.value, before.value));
+                      work.bucket.value, work.step.value, before.value));
 }
 
-void InvariantMonitor::on_published(core::Rank rank, core::Step step, std::uint32_t bucket,
+void InvariantMonitor::on_published(core::Rank rank, core::Step step, core::BucketIndex bucket,
                                     std::uint64_t digest) {
-  auto [found, first] = published_.try_emplace({step.value, bucket}, std::pair{rank, digest});
+  auto [found, first] = published_.try_emplace({step, bucket}, std::pair{rank, digest});
   if (first || found->second.second == digest) return;
   violate(fmt::format("PS-3: after step {} bucket {} has other bits on rank {} than on rank {}", step.value,
-                      bucket, rank.value, found->second.first.value));
+                      bucket.value, rank.value, found->second.first.value));
 }
 
 }  // namespace troupe::actors

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,7 @@ class InvariantMonitor {
   void on_message(core::Rank rank, const messages::Envelope& envelope);
   void on_work(const messages::Address& who, const Work& work);
   /// The rank publishes the bucket with these bits.
-  void on_published(core::Rank rank, core::Step step, std::uint32_t bucket, std::uint64_t digest);
+  void on_published(core::Rank rank, core::Step step, core::BucketIndex bucket, std::uint64_t digest);
 
   /// Whole sentences, each beginning with the invariant's name. At most a hundred are kept.
   const std::vector<std::string>& violations() const { return violations_; }
@@ -42,7 +43,7 @@ class InvariantMonitor {
  private:
   struct Launch {
     core::Step step;
-    std::uint32_t entry;
+    core::PlanEntryIndex entry;
   };
   struct Decision {
     core::Rank rank;
@@ -57,10 +58,10 @@ class InvariantMonitor {
   std::map<core::Rank, std::size_t> launched_;  ///< how far each rank is in it
   std::map<core::Step, Decision> decisions_;
   std::map<core::Rank, core::Step> committed_;
-  std::set<std::pair<core::Rank, std::pair<std::int64_t, std::uint32_t>>> ready_;
-  std::map<std::pair<std::int64_t, std::uint32_t>, std::pair<core::Rank, std::uint64_t>> published_;
-  std::map<std::pair<core::Rank, std::uint32_t>, core::Step> prepared_;  ///< the last step of each bucket
-  std::map<std::pair<core::Rank, std::uint32_t>, core::Step> stepped_;
+  std::set<std::tuple<core::Rank, core::Step, core::BucketIndex>> ready_;
+  std::map<std::pair<core::Step, core::BucketIndex>, std::pair<core::Rank, std::uint64_t>> published_;
+  std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> prepared_;  ///< the last step of each bucket
+  std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> stepped_;
   core::Step last_committed_{-1};
   CheckpointInvariants checkpoints_{[this](std::string sentence) { violate(std::move(sentence)); }};
   ReplicaInvariants replicas_{[this](std::string sentence) { violate(std::move(sentence)); }};

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/step_count.hpp"
+
 namespace troupe::actors {
 
 namespace {
@@ -80,7 +82,7 @@ SimulationReport Simulation::run(const Trainer& trainer) {
   SimulationReport report;
   report.trace_hash = loop_.trace_hash();
   report.virtual_time = loop_.now();
-  report.steps_committed = monitor_.last_committed().value + 1;
+  report.steps_committed = core::steps_through(monitor_.last_committed()).value;
   report.events = loop_.events();
   report.violations = monitor_.violations();
   report.saves = monitor_.saves();

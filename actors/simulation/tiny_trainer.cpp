@@ -4,6 +4,7 @@
 
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/indices.hpp"
 #include "core/random.hpp"
 
 namespace troupe::actors {
@@ -27,8 +28,8 @@ class TinyTrainer {
       : session_(session), options_(options), compute_(compute) {}
 
   core::Result<void> initialise() {
-    for (std::uint32_t p = 0; p < parameters(); ++p) {
-      core::CounterRandom random(options_.seed, session_.parameters()[p].name);
+    for (const auto p : parameters()) {
+      core::CounterRandom random(options_.seed, session_.parameters()[p.value].name);
       auto values = TRY(parameter(p));
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = random.uniform(i) - 0.5F;
     }
@@ -53,7 +54,7 @@ class TinyTrainer {
   core::Result<std::uint64_t> state_hash() {
     TRY(session_.publish_all());
     std::uint64_t hash = 0;
-    for (std::uint32_t p = 0; p < parameters(); ++p) {
+    for (const auto p : parameters()) {
       auto values = TRY(parameter(p));
       hash = core::hash64(std::as_bytes(values), hash);
     }
@@ -61,39 +62,42 @@ class TinyTrainer {
   }
 
  private:
-  std::uint32_t parameters() const { return static_cast<std::uint32_t>(session_.parameters().size()); }
+  core::IndexRange<core::ParameterIndex> parameters() const {
+    return core::indices<core::ParameterIndex>(session_.parameters().size());
+  }
 
   // As memory and not as a span: the emulated GPU's is the host's too, though a session does not say so.
-  core::Result<std::span<float>> parameter(std::uint32_t p) {
-    return TRY(session_.parameter_memory({p})).as<float>();
+  core::Result<std::span<float>> parameter(core::ParameterIndex p) {
+    return TRY(session_.parameter_memory(p)).as<float>();
   }
-  core::Result<std::span<float>> gradient(std::uint32_t p) {
-    return TRY(session_.gradient_memory({p})).as<float>();
+  core::Result<std::span<float>> gradient(core::ParameterIndex p) {
+    return TRY(session_.gradient_memory(p)).as<float>();
   }
 
   core::Result<double> forward() {
     double loss = 0;
-    for (std::uint32_t p = 0; p < parameters(); ++p) {
-      TRY(session_.before_use({p}));
+    for (const auto p : parameters()) {
+      TRY(session_.before_use(p));
       for (float value : TRY(parameter(p))) loss += static_cast<double>(value) * value;
-      if (p % 2 == 1) compute_(options_.layer_time);
+      if (p.value % 2 == 1) compute_(options_.layer_time);
     }
     return loss;
   }
 
   core::Result<void> backward(core::Lane lane, int microbatch) {
-    for (std::uint32_t p = parameters(); p-- > 0;) {
-      if (p % 2 == 1) compute_(options_.layer_time);
+    for (std::size_t place = session_.parameters().size(); place-- > 0;) {
+      const auto p = core::index_at<core::ParameterIndex>(place);
+      if (p.value % 2 == 1) compute_(options_.layer_time);
       auto values = TRY(parameter(p));
       auto gradients = TRY(gradient(p));
       core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch),
-                                session_.parameters()[p].name, session_.next_step(), lane);
+                                session_.parameters()[p.value].name, session_.next_step(), lane);
       float mean = 0;
       for (float value : values) mean += value / static_cast<float>(values.size());
       for (std::size_t i = 0; i < values.size(); ++i) {
         gradients[i] += 0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F;
       }
-      TRY(session_.gradient_ready({p}));
+      TRY(session_.gradient_ready(p));
     }
     return {};
   }

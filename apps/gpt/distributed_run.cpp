@@ -25,6 +25,7 @@
 #include "apps/report/run_record.hpp"
 #include "apps/report/summary.hpp"
 #include "core/errors.hpp"
+#include "core/step_count.hpp"
 #include "gpu/devices.hpp"
 
 namespace troupe::apps::gpt {
@@ -154,7 +155,7 @@ class Narrator {
   /// `troupe launch` gives up on a job that fails again and again at the same step; this is how it knows.
   void tell_launcher(core::Step committed) const {
     if (!progress_file_) return;
-    std::ofstream(*progress_file_, std::ios::trunc) << committed.value + 1 << '\n';
+    std::ofstream(*progress_file_, std::ios::trunc) << core::steps_through(committed).value << '\n';
   }
 
   std::filesystem::path record_path() const { return folder_ / "run.jsonl"; }
@@ -330,7 +331,7 @@ class Run {
     const double learning_rate = trainer_.learning_rate();
     const auto outcome = TRY(trainer_.step(requests_ != nullptr ? requests_->take() : 0));
     if (requests_ != nullptr) requests_->drop(outcome.wishes);
-    const auto done = outcome.step.value + 1;
+    const auto done = core::steps_through(outcome.step).value;
     if (done - first_step_ == options_.trace_steps) trainer_.session().stop_tracing();
     const bool due = options_.save_every > 0 && done % options_.save_every == 0;
     if (requests_ != nullptr && (due || done == options_.steps || outcome.wishes != 0)) TRY(trainer_.save());

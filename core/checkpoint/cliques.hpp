@@ -27,7 +27,7 @@ const Clique& clique_of(Rank rank, std::span<const Clique> cliques);
 /// One save of the local tier. The step alone does not name it: a job that lost its newest copies trains the
 /// same step again.
 struct CopyName {
-  Step step{};  ///< steps that were committed before
+  StepCount step{};  ///< steps that were over
   std::uint64_t save = 0;
 
   friend auto operator<=>(const CopyName&, const CopyName&) = default;

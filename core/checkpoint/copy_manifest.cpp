@@ -57,7 +57,7 @@ CopyManifest read_manifest(JsonCursor& cursor) {
   CopyManifest manifest;
   cursor.expect(fmt::format("{}{},", kBegin, kCopyVersion));
   cursor.expect("\n\"step\":");
-  manifest.name.step = Step{static_cast<std::int64_t>(cursor.number(INT64_MAX))};
+  manifest.name.step = StepCount{static_cast<std::int64_t>(cursor.number(INT64_MAX))};
   cursor.expect(",\"save\":");
   manifest.name.save = cursor.hash();
   cursor.expect(",\"owner\":");

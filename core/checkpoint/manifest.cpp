@@ -68,7 +68,7 @@ void write_tensor(std::string& text, const ManifestTensor& tensor) {
 
 }  // namespace
 
-std::string checkpoint_name(Step step) {
+std::string checkpoint_name(StepCount step) {
   return fmt::format("step_{:08}", step.value);
 }
 

@@ -47,7 +47,7 @@ struct ManifestFile {
 
 /// All that is known about a checkpoint, and the only thing that makes its files one.
 struct Manifest {
-  Step step{};       ///< steps that were committed before
+  StepCount step{};  ///< steps that were over
   std::string save;  ///< 16 hexadecimal digits that no other save has
   Value topology;    ///< how it was saved: world size, strategy, ...; for people and for conversions
   Value common;      ///< the values that all ranks share
@@ -77,7 +77,7 @@ std::string to_text(const Manifest& manifest);
 Result<Manifest> parse_manifest(std::string_view text);
 
 /// The name of a checkpoint's directory: "step_00000200".
-std::string checkpoint_name(Step step);
+std::string checkpoint_name(StepCount step);
 
 /// 16 hexadecimal digits, as hashes and save ids are written.
 std::string hex64(std::uint64_t value);

@@ -131,7 +131,7 @@ Manifest read_manifest(JsonCursor& cursor) {
   cursor.expect(fmt::format("{{\"format\":\"{}\",\"version\":{},", kManifestFormat, kManifestVersion));
   cursor.expect("\n");
   cursor.expect("\"step\":");
-  manifest.step = Step{static_cast<std::int64_t>(cursor.number(INT64_MAX))};
+  manifest.step = StepCount{static_cast<std::int64_t>(cursor.number(INT64_MAX))};
   cursor.expect(",\"save\":");
   manifest.save = hex64(cursor.hash());
   cursor.expect(",\n");

@@ -20,9 +20,10 @@ constexpr std::array<std::string_view, 6> kPurposeNames{
 std::string line_of(const PlanEntry& entry) {
   const auto& parts = entry.elements;
   const bool even = std::equal(parts.begin() + 1, parts.end(), parts.begin());
+  const auto bucket = entry.bucket ? fmt::format("{}", entry.bucket->value) : "-1";
   return fmt::format(
-      "{} {} {} group={} bucket={} dtype={} bytes={} elements={}", entry.index, name_of(entry.kind),
-      name_of(entry.purpose), name_of(entry.group), entry.bucket, name_of(entry.dtype), entry.bytes,
+      "{} {} {} group={} bucket={} dtype={} bytes={} elements={}", entry.index.value, name_of(entry.kind),
+      name_of(entry.purpose), name_of(entry.group), bucket, name_of(entry.dtype), entry.bytes,
       even ? fmt::format("{}x{}", parts.size(), parts.front()) : fmt::format("{}", fmt::join(parts, ",")));
 }
 
@@ -37,8 +38,8 @@ std::string_view name_of(PlanPurpose purpose) noexcept {
 }
 
 std::string describe(const PlanEntry& entry) {
-  if (entry.bucket < 0) return fmt::format("{} of the {}", name_of(entry.kind), name_of(entry.purpose));
-  return fmt::format("{} of bucket {}", name_of(entry.kind), entry.bucket);
+  if (!entry.bucket) return fmt::format("{} of the {}", name_of(entry.kind), name_of(entry.purpose));
+  return fmt::format("{} of bucket {}", name_of(entry.kind), entry.bucket->value);
 }
 
 std::vector<std::string> Plan::lines() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "core/ids.hpp"
 #include "core/plan/mesh.hpp"
 #include "core/plan/placement.hpp"
 #include "core/plan/strategy.hpp"
@@ -30,11 +31,11 @@ std::string_view name_of(PlanPurpose purpose) noexcept;
 
 /// One collective of a step.
 struct PlanEntry {
-  int index = 0;
+  PlanEntryIndex index{};
   CollectiveKind kind = CollectiveKind::all_reduce;
   PlanPurpose purpose = PlanPurpose::verdict;
   GroupKind group = GroupKind::world;
-  int bucket = -1;  ///< -1: none
+  std::optional<BucketIndex> bucket;
   DType dtype = DType::f32;
   /// What each member of the group puts in, in group order. In an exchange that is its subtree roots of the
   /// parts of all receivers.

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "core/errors.hpp"
+#include "core/indices.hpp"
 #include "core/plan/lanes.hpp"
 #include "core/plan/plan.hpp"
 
@@ -21,18 +22,17 @@ class StepPlanner {
   static Result<Plan> plan(const StepDescription& step, const Mesh& mesh) {
     StepPlanner planner(step, mesh);
     TRY(planner.prepare());
-    for (int bucket = 0; bucket < planner.bucket_count(); ++bucket) TRY(planner.add_reductions(bucket));
-    planner.add(CollectiveKind::all_reduce, PlanPurpose::verdict, GroupKind::world, -1, DType::i64,
+    for (const auto bucket : indices<BucketIndex>(step.buckets.size())) TRY(planner.add_reductions(bucket));
+    planner.add(CollectiveKind::all_reduce, PlanPurpose::verdict, GroupKind::world, {}, DType::i64,
                 Parts(static_cast<std::size_t>(mesh.world().value), step.verdict_elements));
-    for (int bucket = planner.bucket_count(); bucket-- > 0;) TRY(planner.add_gathers(bucket));
+    for (std::size_t b = step.buckets.size(); b-- > 0;) TRY(planner.add_gathers(index_at<BucketIndex>(b)));
     return std::move(planner.plan_);
   }
 
  private:
   StepPlanner(const StepDescription& step, const Mesh& mesh) : step_(step), mesh_(mesh) {}
 
-  int bucket_count() const { return static_cast<int>(step_.buckets.size()); }
-  const PlannedBucket& bucket_at(int bucket) const { return step_.buckets[static_cast<std::size_t>(bucket)]; }
+  const PlannedBucket& bucket_at(BucketIndex bucket) const { return step_.buckets[bucket.value]; }
 
   Result<void> prepare() {
     if (step_.strategy != Strategy::ddp && step_.strategy != Strategy::zero1) {
@@ -89,7 +89,7 @@ class StepPlanner {
             axis(bucket.expert ? GroupKind::intra_edp : GroupKind::intra_dp_cp)};
   }
 
-  Result<void> add_reductions(int bucket) {
+  Result<void> add_reductions(BucketIndex bucket) {
     if (step_.numerics == Numerics::ordered) {
       add_ordered_reduction(bucket);
       return {};
@@ -115,7 +115,7 @@ class StepPlanner {
 
   /// Each rank sends its subtree roots of a part to the part's owner, who finishes the tree. With copies of
   /// the optimizer every one of them finishes its own.
-  void add_ordered_reduction(int bucket) {
+  void add_ordered_reduction(BucketIndex bucket) {
     const PlannedBucket& planned = bucket_at(bucket);
     const bool sharded = placements_.optimizer.back() == Placement::flat_shard;
     const int copies = mesh_.sizes().optimizer_instances;
@@ -135,7 +135,7 @@ class StepPlanner {
   }
 
   /// Parameters come from where the optimizer holds them to where the model reads them: F -> R.
-  Result<void> add_gathers(int bucket) {
+  Result<void> add_gathers(BucketIndex bucket) {
     const PlannedBucket& planned = bucket_at(bucket);
     const auto axes = axes_of(planned);
     const auto moves = TRY(redistributions(placements_.optimizer, placements_.parameters));
@@ -148,10 +148,10 @@ class StepPlanner {
     return {};
   }
 
-  void add(CollectiveKind kind, PlanPurpose purpose, GroupKind group, int bucket, DType dtype,
-           Parts elements) {
+  void add(CollectiveKind kind, PlanPurpose purpose, GroupKind group, std::optional<BucketIndex> bucket,
+           DType dtype, Parts elements) {
     const std::int64_t most = *std::max_element(elements.begin(), elements.end());
-    plan_.entries.push_back({.index = static_cast<int>(plan_.entries.size()),
+    plan_.entries.push_back({.index = index_at<PlanEntryIndex>(plan_.entries.size()),
                              .kind = kind,
                              .purpose = purpose,
                              .group = group,

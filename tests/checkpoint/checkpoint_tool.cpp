@@ -114,7 +114,7 @@ std::string make_checkpoint(const std::string& root, std::int64_t step,
   }
   const core::SaveStructure* ranks[] = {&structure};
   const auto plan = core::plan_save(ranks).value();
-  const auto path = root + "/" + core::checkpoint_name(core::Step{step});
+  const auto path = root + "/" + core::checkpoint_name(core::StepCount{step});
   fs::create_directories(path);
   for (const auto& file : core::plan_files(structure, plan.assigned[0], core::Rank{0})) {
     auto bytes = file.header;
@@ -123,7 +123,7 @@ std::string make_checkpoint(const std::string& root, std::int64_t step,
   }
   const core::WrittenShards all[] = {written};
   auto manifest = core::manifest_of(ranks, plan, all);
-  manifest.step = core::Step{step};
+  manifest.step = core::StepCount{step};
   manifest.save = "00000000000000aa";
   manifest.common = common;
   write_file(path + "/" + core::kManifestName, core::to_text(manifest));

@@ -10,6 +10,7 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/simulation/storage.hpp"
+#include "core/step_count.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
 namespace troupe::actors {
@@ -49,7 +50,7 @@ inline std::uint64_t undisturbed_hash(std::int64_t steps) {
 inline std::vector<std::int64_t> committed_steps(const SimulationReport& report) {
   std::vector<std::int64_t> steps;
   for (const auto& save : report.saves) {
-    if (!save.failure.failed) steps.push_back(save.step.value + 1);
+    if (!save.failure.failed) steps.push_back(core::steps_through(save.step).value);
   }
   return steps;
 }

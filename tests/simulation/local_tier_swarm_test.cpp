@@ -6,6 +6,7 @@
 
 #include "actors/world/random.hpp"
 #include "actors/world/simulation/storage.hpp"
+#include "core/step_count.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
 namespace troupe::actors {
@@ -66,7 +67,7 @@ class LocalHistory {
     if (!before.report.violations.empty()) return violations_of(before.report);
     for (const auto& save : before.report.local_saves) {
       (save.failure.failed ? marks_.failed : marks_.committed) += 1;
-      if (!save.failure.failed) promised_ = save.step.value + 1;
+      if (!save.failure.failed) promised_ = core::steps_through(save.step).value;
     }
     for (int i = 0; i < world_; ++i) node(static_cast<std::uint32_t>(i))->set_options(storage_options(0));
     marks_.killed += broken.faults.empty() ? 0 : 1;

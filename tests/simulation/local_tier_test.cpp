@@ -113,7 +113,7 @@ class LocalTierJobs : public testing::Test {
   /// Steps and owners, such as "3: 0 1".
   std::string text_of_held(int rank) {
     std::string text;
-    core::Step step{-1};
+    core::StepCount step{-1};
     for (const auto& copy : held(rank)) {
       if (copy.name.step != step)
         text += fmt::format("{}{}:", text.empty() ? "" : ", ", copy.name.step.value);

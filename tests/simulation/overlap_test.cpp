@@ -130,9 +130,9 @@ TEST(Overlap, LaunchesEveryBucketUnderTheBackwardOfTheNextThoughTheirDtypesTakeT
       auto flows = flows_of(rank);
       for (std::int64_t step = 1; step < kSteps; ++step) {
         for (std::uint32_t bucket = 0; bucket + 1 < 4; ++bucket) {
-          const auto& launches = flows[bucket_flow(step, bucket)].launches;
+          const auto& launches = flows[bucket_flow({step}, {bucket})].launches;
           ASSERT_EQ(launches.size(), 1u);
-          EXPECT_LT(launches[0], flows[bucket_flow(step, bucket + 1)].gradients[0]);
+          EXPECT_LT(launches[0], flows[bucket_flow({step}, {bucket + 1})].gradients[0]);
         }
       }
     }

@@ -12,7 +12,7 @@ namespace {
 
 float load(Session& session, std::uint32_t p, bool gradient, std::size_t i) {
   const auto& plan = session.plan();
-  auto dtype = gradient ? plan.buffers[plan.parameters[p].buffer].gradient_dtype : plan.specs[p].dtype;
+  auto dtype = gradient ? plan.buffers[plan.parameters[p].buffer.value].gradient_dtype : plan.specs[p].dtype;
   if (dtype == core::DType::f32)
     return (gradient ? session.gradient({p}) : session.parameter({p})).value()[i];
   auto bits = gradient ? session.gradient<std::uint16_t>({p}) : session.parameter<std::uint16_t>({p});
@@ -21,7 +21,7 @@ float load(Session& session, std::uint32_t p, bool gradient, std::size_t i) {
 
 void store(Session& session, std::uint32_t p, bool gradient, std::size_t i, float value) {
   const auto& plan = session.plan();
-  auto dtype = gradient ? plan.buffers[plan.parameters[p].buffer].gradient_dtype : plan.specs[p].dtype;
+  auto dtype = gradient ? plan.buffers[plan.parameters[p].buffer.value].gradient_dtype : plan.specs[p].dtype;
   if (dtype == core::DType::f32) {
     (gradient ? session.gradient({p}) : session.parameter({p})).value()[i] = value;
   } else {

@@ -20,13 +20,13 @@ constexpr std::string_view kPrefix = "step_";
 constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 30;
 
-std::optional<core::Step> step_of(std::string_view name) {
+std::optional<core::StepCount> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const auto digits = name.substr(kPrefix.size());
   std::int64_t step = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
   if (error != std::errc{} || end != digits.data() + digits.size() || step < 0) return std::nullopt;
-  return core::Step{step};
+  return core::StepCount{step};
 }
 
 Result<void> write_file(Storage& storage, const std::string& path, std::string_view text) {
@@ -111,7 +111,7 @@ Result<void> commit_checkpoint(Storage& storage, std::string_view directory, std
   return storage.sync_directory("");
 }
 
-Result<void> write_tracker(Storage& storage, core::Step step) {
+Result<void> write_tracker(Storage& storage, core::StepCount step) {
   const auto temporary = fmt::format("{}.tmp", kTracker);
   TRY(write_file(storage, temporary, fmt::format("{}\n", step.value)));
   TRY(storage.rename(temporary, kTracker));
@@ -129,7 +129,7 @@ Result<void> remove_tree(Storage& storage, std::string_view path) {
 }
 
 Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const core::Retention& retention,
-                                                   bool dry_run, std::optional<core::Step> newest) {
+                                                   bool dry_run, std::optional<core::StepCount> newest) {
   std::vector<std::string> removed;
   if (retention.keep_last <= 0) return removed;
   int good = 0;

@@ -17,7 +17,7 @@ namespace troupe::actors {
 /// A checkpoint in a directory of checkpoints, by its name only: "step_00000200".
 struct CheckpointName {
   std::string name;
-  core::Step step{};  ///< steps that were committed before
+  core::StepCount step{};  ///< steps that were over
 
   friend bool operator==(const CheckpointName&, const CheckpointName&) = default;
 };
@@ -43,7 +43,7 @@ core::Result<void> commit_checkpoint(Storage& storage, std::string_view director
                                      std::string_view manifest);
 
 /// Writes the tracker file, which is only a hint: one integer.
-core::Result<void> write_tracker(Storage& storage, core::Step step);
+core::Result<void> write_tracker(Storage& storage, core::StepCount step);
 
 /// Removes what `retention` does not keep, and returns the names. Only checkpoints that check_quickly()
 /// finds good count, so the newest good one always stays; damaged ones are left for people to look at.
@@ -51,7 +51,7 @@ core::Result<void> write_tracker(Storage& storage, core::Step step);
 /// they are damaged: they neither count nor go.
 core::Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const core::Retention& retention,
                                                          bool dry_run = false,
-                                                         std::optional<core::Step> newest = {});
+                                                         std::optional<core::StepCount> newest = {});
 
 /// Removes what saves and removals left unfinished. No save may be under way in this directory.
 core::Result<void> clear_unfinished(Storage& storage);

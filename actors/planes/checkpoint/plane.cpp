@@ -209,7 +209,7 @@ void CheckpointPlane::on(const CommitSave& work) {
   });
 }
 
-void CheckpointPlane::tidy(core::Step committed) {
+void CheckpointPlane::tidy(core::StepCount committed) {
   if (auto written = write_tracker(storage_, committed); !written)
     options_.log("the tracker file was not written: " + written.error().message);
   if (auto pruned = prune_checkpoints(storage_, options_.retention, false, committed); !pruned)

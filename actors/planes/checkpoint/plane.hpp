@@ -77,7 +77,7 @@ class CheckpointPlane {
   core::Result<void> append(Save& save, std::uint32_t file, std::span<const std::byte> bytes);
   core::Result<void> write(Save& save, std::uint32_t chunk, gpu::ConstBufferView staged);
   core::Result<std::vector<std::uint64_t>> finish(Save& save);
-  void tidy(core::Step committed);
+  void tidy(core::StepCount committed);
   SavePointer find(std::uint64_t sequence);
   void say(messages::Role role, messages::Message message);
 

@@ -4,6 +4,7 @@
 
 #include "actors/planes/step/verdict.hpp"
 #include "core/errors.hpp"
+#include "core/indices.hpp"
 
 namespace troupe::actors {
 
@@ -76,15 +77,15 @@ core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan
   const auto& options = plan.options.optimizer;
   bool first = options.kind != core::OptimizerKind::sgd || options.momentum != 0;
   bool second = options.kind != core::OptimizerKind::sgd;
-  for (std::uint32_t index = 0; index < plan.buckets.size(); ++index) {
-    auto buffer = plan.buckets[index].buffer;
-    auto range = plan.optimizer_is_sharded() ? plan.shard(index, rank) : plan.buckets[index].range;
+  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
+    const auto& place = plan.buckets[bucket.value];
+    auto range = plan.optimizer_is_sharded() ? plan.shard(bucket, rank) : place.range;
     auto bytes = static_cast<std::size_t>(range.size()) * sizeof(float);
     OptimizerState state;
     if (first) state.first_moment = TRY(take(device, bytes));
     if (second) state.second_moment = TRY(take(device, bytes));
-    if (plan.buffers[buffer].dtype == core::DType::f32) {
-      state.master_in_parameters = parameters(buffer, range);
+    if (plan.buffers[place.buffer.value].dtype == core::DType::f32) {
+      state.master_in_parameters = parameters(place.buffer, range);
     } else {
       state.master = TRY(take(device, bytes));
     }
@@ -101,8 +102,8 @@ core::Result<void> Arena::take_scratch(gpu::Device& device, const TrainingPlan& 
       core::subtree_roots(plan.lanes[static_cast<std::size_t>(rank.value)], plan.options.lanes).size();
   std::size_t incoming = 0;
   std::size_t outgoing = 0;
-  for (std::uint32_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
-    auto size = static_cast<std::size_t>(plan.buckets[bucket].range.size());
+  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
+    auto size = static_cast<std::size_t>(plan.buckets[bucket.value].range.size());
     auto shard = static_cast<std::size_t>(plan.shard(bucket, rank).size());
     incoming = std::max(incoming, roots * shard);
     outgoing =
@@ -114,27 +115,27 @@ core::Result<void> Arena::take_scratch(gpu::Device& device, const TrainingPlan& 
   return {};
 }
 
-gpu::BufferView Arena::parameters(std::uint32_t buffer, core::ElementRange range) const {
-  return elements_of(parameters_[buffer], range, core::size_of(plan_->buffers[buffer].dtype));
+gpu::BufferView Arena::parameters(core::BufferIndex buffer, core::ElementRange range) const {
+  return elements_of(parameters_[buffer.value], range, core::size_of(plan_->buffers[buffer.value].dtype));
 }
 
-gpu::BufferView Arena::gradients(std::uint32_t buffer, int slot, core::ElementRange range) const {
+gpu::BufferView Arena::gradients(core::BufferIndex buffer, int slot, core::ElementRange range) const {
   CHECK(slot >= 0 && slot < slots_, "a gradient slot exists");
-  return elements_of(gradients_[static_cast<std::size_t>(slot)][buffer], range,
-                     core::size_of(plan_->buffers[buffer].gradient_dtype));
+  return elements_of(gradients_[static_cast<std::size_t>(slot)][buffer.value], range,
+                     core::size_of(plan_->buffers[buffer.value].gradient_dtype));
 }
 
-gpu::BufferView Arena::master(std::uint32_t bucket) const {
-  const auto& state = optimizer_[bucket];
+gpu::BufferView Arena::master(core::BucketIndex bucket) const {
+  const auto& state = optimizer_[bucket.value];
   return state.master.bytes() > 0 ? state.master.view() : state.master_in_parameters;
 }
 
-gpu::BufferView Arena::first_moment(std::uint32_t bucket) const {
-  return optimizer_[bucket].first_moment.view();
+gpu::BufferView Arena::first_moment(core::BucketIndex bucket) const {
+  return optimizer_[bucket.value].first_moment.view();
 }
 
-gpu::BufferView Arena::second_moment(std::uint32_t bucket) const {
-  return optimizer_[bucket].second_moment.view();
+gpu::BufferView Arena::second_moment(core::BucketIndex bucket) const {
+  return optimizer_[bucket.value].second_moment.view();
 }
 
 }  // namespace troupe::actors

@@ -22,17 +22,17 @@ class Arena {
                                     gpu::CollectiveBackend* collectives = nullptr);
 
   /// Parameters in their own dtype; the same on all ranks between steps.
-  gpu::BufferView parameters(std::uint32_t buffer, core::ElementRange range) const;
+  gpu::BufferView parameters(core::BufferIndex buffer, core::ElementRange range) const;
   /// Gradients or partial sums of lanes, slot 0 at the bottom of the stack; reduced gradients end up in
   /// slot 0.
-  gpu::BufferView gradients(std::uint32_t buffer, int slot, core::ElementRange range) const;
+  gpu::BufferView gradients(core::BufferIndex buffer, int slot, core::ElementRange range) const;
   int slots() const { return slots_; }
 
   /// fp32 master values and optimizer moments of this rank's shard of a bucket.
-  gpu::BufferView master(std::uint32_t bucket) const;
-  gpu::BufferView first_moment(std::uint32_t bucket) const;
-  gpu::BufferView second_moment(std::uint32_t bucket) const;
-  bool has_own_master(std::uint32_t bucket) const { return optimizer_[bucket].master.bytes() > 0; }
+  gpu::BufferView master(core::BucketIndex bucket) const;
+  gpu::BufferView first_moment(core::BucketIndex bucket) const;
+  gpu::BufferView second_moment(core::BucketIndex bucket) const;
+  bool has_own_master(core::BucketIndex bucket) const { return optimizer_[bucket.value].master.bytes() > 0; }
 
   /// Transient exchange buffers, a credit of two: launch k uses k % 2.
   static constexpr int kScratchCredits = 2;
@@ -40,8 +40,8 @@ class Arena {
   gpu::BufferView incoming(int credit) const { return incoming_[static_cast<std::size_t>(credit)].view(); }
 
   /// The core::ExactSquareSum of this rank's part of a bucket's reduced gradient.
-  gpu::BufferView squares(std::uint32_t bucket) const {
-    return squares_.view().subview(bucket * sizeof(core::ExactSquareSum), sizeof(core::ExactSquareSum));
+  gpu::BufferView squares(core::BucketIndex bucket) const {
+    return squares_.view().subview(bucket.value * sizeof(core::ExactSquareSum), sizeof(core::ExactSquareSum));
   }
   /// Of all buckets, one after the other.
   gpu::BufferView squares() const { return squares_.view(); }

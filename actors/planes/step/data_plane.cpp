@@ -8,6 +8,7 @@
 #include "actors/roles/machine.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/indices.hpp"
 
 namespace troupe::actors {
 
@@ -50,10 +51,11 @@ core::Result<void> DataPlane::set_groups(DataPlaneGroups groups) {
 }
 
 void DataPlane::adopt_parameters() {
-  for (std::uint32_t bucket = 0; bucket < state_->plan.buckets.size(); ++bucket) state_->adopt(bucket);
+  for (const auto bucket : core::indices<core::BucketIndex>(state_->plan.buckets.size()))
+    state_->adopt(bucket);
 }
 
-void DataPlane::adopt(std::uint32_t bucket, core::ElementRange part) {
+void DataPlane::adopt(core::BucketIndex bucket, core::ElementRange part) {
   const auto whole = state_range(state_->plan, bucket, state_->rank());
   state_->adopt(bucket, {whole.start + part.start, whole.start + part.end});
 }
@@ -87,8 +89,8 @@ core::Result<gpu::StreamView> DataPlane::compute_stream() {
   return state_->compute.get();
 }
 
-void DataPlane::mark_computed(std::uint32_t bucket) {
-  if (state_->compute) state_->compute->record(state_->buckets[bucket]->computed.get());
+void DataPlane::mark_computed(core::BucketIndex bucket) {
+  if (state_->compute) state_->compute->record(state_->buckets[bucket.value]->computed.get());
 }
 
 void DataPlane::mark_read() {
@@ -108,25 +110,25 @@ BusyMoment DataPlane::moment() const {
   return {state_->device.now(), busy.communication, busy.optimizer};
 }
 
-gpu::BufferView DataPlane::parameter(std::uint32_t parameter) const {
-  const auto& place = state_->plan.parameters[parameter];
+gpu::BufferView DataPlane::parameter(core::ParameterIndex parameter) const {
+  const auto& place = state_->plan.parameters[parameter.value];
   return state_->arena.parameters(place.buffer, place.range);
 }
 
-gpu::BufferView DataPlane::gradient(std::uint32_t parameter, core::Lane lane) const {
-  const auto& place = state_->plan.parameters[parameter];
+gpu::BufferView DataPlane::gradient(core::ParameterIndex parameter, core::Lane lane) const {
+  const auto& place = state_->plan.parameters[parameter.value];
   return state_->arena.gradients(place.buffer, state_->slot_of(lane), place.range);
 }
 
-gpu::BufferView DataPlane::reduced_gradient(std::uint32_t parameter) const {
-  const auto& place = state_->plan.parameters[parameter];
+gpu::BufferView DataPlane::reduced_gradient(core::ParameterIndex parameter) const {
+  const auto& place = state_->plan.parameters[parameter.value];
   return state_->arena.gradients(place.buffer, 0, place.range);
 }
 
-gpu::BufferView DataPlane::state(StateKind kind, std::uint32_t bucket) const {
+gpu::BufferView DataPlane::state(StateKind kind, core::BucketIndex bucket) const {
   switch (kind) {
     case StateKind::parameter:
-      return state_->arena.parameters(state_->plan.buckets[bucket].buffer,
+      return state_->arena.parameters(state_->plan.buckets[bucket.value].buffer,
                                       state_range(state_->plan, bucket, state_->rank()));
     case StateKind::master:
       return state_->arena.master(bucket);
@@ -140,16 +142,16 @@ gpu::BufferView DataPlane::state(StateKind kind, std::uint32_t bucket) const {
   return {};
 }
 
-gpu::EventView DataPlane::updated(std::uint32_t bucket) const {
-  return bucket < state_->buckets.size() ? state_->buckets[bucket]->updated.get() : nullptr;
+gpu::EventView DataPlane::updated(core::BucketIndex bucket) const {
+  return bucket.value < state_->buckets.size() ? state_->buckets[bucket.value]->updated.get() : nullptr;
 }
 
-void DataPlane::restore_optimizer_steps(std::int64_t steps) {
-  for (auto& bucket : state_->buckets) bucket->optimizer_steps = steps;
+void DataPlane::restore_optimizer_steps(core::StepCount steps) {
+  for (auto& bucket : state_->buckets) bucket->optimizer_steps = steps.value;
 }
 
-std::uint64_t DataPlane::bucket_digest(std::uint32_t bucket) const {
-  const auto& place = state_->plan.buckets[bucket];
+std::uint64_t DataPlane::bucket_digest(core::BucketIndex bucket) const {
+  const auto& place = state_->plan.buckets[bucket.value];
   auto view = state_->arena.parameters(place.buffer, place.range);
   return core::hash64({view.data, view.bytes});
 }
@@ -165,12 +167,12 @@ DataPlaneTimes DataPlane::times() const {
   return {std::chrono::nanoseconds(state_->communication_ns.load() + running), state_->updating.total(now)};
 }
 
-std::chrono::nanoseconds DataPlane::last_launch(std::uint32_t bucket) const {
-  return std::chrono::nanoseconds(state_->buckets[bucket]->launched_ns.load());
+std::chrono::nanoseconds DataPlane::last_launch(core::BucketIndex bucket) const {
+  return std::chrono::nanoseconds(state_->buckets[bucket.value]->launched_ns.load());
 }
 
-std::int64_t DataPlane::optimizer_steps() const {
-  return state_->buckets[0]->optimizer_steps.load();
+core::StepCount DataPlane::optimizer_steps() const {
+  return {state_->buckets[0]->optimizer_steps.load()};
 }
 
 }  // namespace troupe::actors

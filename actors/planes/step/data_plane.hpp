@@ -74,7 +74,7 @@ class DataPlane {
   /// Takes the parameters' present values as the optimizer's master copy. Once, before the first step.
   void adopt_parameters();
   /// The same for a stretch of what this rank keeps of a bucket, as of state(). Without fp32 copies nothing.
-  void adopt(std::uint32_t bucket, core::ElementRange part);
+  void adopt(core::BucketIndex bucket, core::ElementRange part);
 
   /// Brings every rank's shard of the parameters to all, of a state of which each rank has loaded its own.
   /// Before the first step, by all ranks alike. Ends in StateGathered to the trainer.
@@ -94,7 +94,7 @@ class DataPlane {
   core::Result<gpu::StreamView> compute_stream();
   /// What "compute" has been given so far completes the lane's gradients of the bucket, as far as they go.
   /// Before the message that says so is posted.
-  void mark_computed(std::uint32_t bucket);
+  void mark_computed(core::BucketIndex bucket);
   /// What "compute" has been given so far may read parameters: no update of this step or a later one writes
   /// them before it is through. Before the message that says that backward is over is posted.
   void mark_read();
@@ -102,20 +102,20 @@ class DataPlane {
   std::shared_ptr<const ComputeWatch> watch_compute();
 
   /// The parameter's values; who may read them when is PS-1.
-  gpu::BufferView parameter(std::uint32_t parameter) const;
+  gpu::BufferView parameter(core::ParameterIndex parameter) const;
   /// Where `lane` accumulates the parameter's gradient (it differs from lane to lane).
-  gpu::BufferView gradient(std::uint32_t parameter, core::Lane lane) const;
+  gpu::BufferView gradient(core::ParameterIndex parameter, core::Lane lane) const;
   /// The reduced gradient of the parameter; only this rank's shard of it is valid when gradients are sharded.
-  gpu::BufferView reduced_gradient(std::uint32_t parameter) const;
+  gpu::BufferView reduced_gradient(core::ParameterIndex parameter) const;
   /// What this rank keeps of a bucket: the stretch of it that the rank's optimizer steps, see StateKind.
   /// Empty for the trainer's own.
-  gpu::BufferView state(StateKind kind, std::uint32_t bucket) const;
+  gpu::BufferView state(StateKind kind, core::BucketIndex bucket) const;
   /// Completes when the last enqueued update of the bucket is through; null for the trainer's own tensors.
-  gpu::EventView updated(std::uint32_t bucket) const;
+  gpu::EventView updated(core::BucketIndex bucket) const;
   /// The optimizer has taken this many steps, of a state that was loaded. Before the first step.
-  void restore_optimizer_steps(std::int64_t steps);
+  void restore_optimizer_steps(core::StepCount steps);
   /// A hash of the bucket's parameters as they are now.
-  std::uint64_t bucket_digest(std::uint32_t bucket) const;
+  std::uint64_t bucket_digest(core::BucketIndex bucket) const;
   /// Bytes of device memory this rank took.
   std::size_t allocated_bytes() const;
 
@@ -123,9 +123,9 @@ class DataPlane {
   BusyMoment moment() const;
   /// When the last LaunchCollective of the bucket's first entry was performed, by the device's clock; 0:
   /// never.
-  std::chrono::nanoseconds last_launch(std::uint32_t bucket) const;
+  std::chrono::nanoseconds last_launch(core::BucketIndex bucket) const;
   /// Optimizer steps taken so far; a step that is not committed takes none.
-  std::int64_t optimizer_steps() const;
+  core::StepCount optimizer_steps() const;
 
  private:
   struct State;

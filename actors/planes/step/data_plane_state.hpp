@@ -39,9 +39,9 @@ struct DataPlane::State {
   float scale() const;
   const core::LaneRange& held() const { return plan.lanes[static_cast<std::size_t>(rank().value)]; }
 
-  void adopt(std::uint32_t bucket);
+  void adopt(core::BucketIndex bucket);
   /// `part` is a range of the bucket's buffer inside of state_range().
-  void adopt(std::uint32_t bucket, core::ElementRange part);
+  void adopt(core::BucketIndex bucket, core::ElementRange part);
   void prepare(const PrepareBucket& work);
   void launch(const LaunchCollective& work);
   void keep_verdict(const PrepareVerdict& work);
@@ -50,8 +50,9 @@ struct DataPlane::State {
 
   // In update.cpp.
   struct Segment;
-  std::vector<Segment> segments(std::uint32_t bucket) const;
-  void step_segment(std::uint32_t bucket, const Segment& segment, const StepShard& work, std::int64_t step);
+  std::vector<Segment> segments(core::BucketIndex bucket) const;
+  void step_segment(core::BucketIndex bucket, const Segment& segment, const StepShard& work,
+                    std::int64_t step);
 
   // In loaded.cpp.
   void gather_loaded();
@@ -61,17 +62,17 @@ struct DataPlane::State {
 
   // In reduction.cpp. They enqueue and return the status of the collective they posted, if they posted one.
   using Posted = core::Result<std::shared_ptr<gpu::OperationStatus>>;
-  Posted exchange(std::uint32_t bucket);
-  Posted reduce(std::uint32_t bucket);
-  Posted reduce_across_instances(std::uint32_t bucket);
-  Posted gather_gradients(std::uint32_t bucket);
-  Posted gather_parameters(std::uint32_t bucket);
+  Posted exchange(core::BucketIndex bucket);
+  Posted reduce(core::BucketIndex bucket);
+  Posted reduce_across_instances(core::BucketIndex bucket);
+  Posted gather_gradients(core::BucketIndex bucket);
+  Posted gather_parameters(core::BucketIndex bucket);
   Posted reduce_verdict();
-  void measure(std::uint32_t bucket);
-  void pack(std::uint32_t bucket, gpu::BufferView outgoing);
+  void measure(core::BucketIndex bucket);
+  void pack(core::BucketIndex bucket, gpu::BufferView outgoing);
   gpu::Operation operation(gpu::OperationKind kind, core::DType dtype) const;
   /// Sizes in elements of the parts of a bucket that the ranks own, in rank order.
-  std::vector<std::size_t> shard_sizes(std::uint32_t bucket) const;
+  std::vector<std::size_t> shard_sizes(core::BucketIndex bucket) const;
   void mark_begin();
   void complete(const LaunchCollective& work, std::shared_ptr<gpu::OperationStatus> status);
   void say(messages::Role role, std::uint32_t index, messages::Message message);

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "actors/planes/step/data_plane_state.hpp"
+#include "core/indices.hpp"
 
 namespace troupe::actors {
 
@@ -18,7 +19,8 @@ gpu::Operation LoadedBytes::operation(std::chrono::nanoseconds deadline) const {
 
 void DataPlane::State::gather_loaded() {
   std::vector<std::shared_ptr<gpu::OperationStatus>> gathers;
-  for (std::uint32_t bucket = 0; plan.optimizer_is_sharded() && bucket < buckets.size(); ++bucket) {
+  const auto gathered = plan.optimizer_is_sharded() ? buckets.size() : 0;
+  for (const auto bucket : core::indices<core::BucketIndex>(gathered)) {
     auto posted = gather_parameters(bucket);
     if (!posted) {
       say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});

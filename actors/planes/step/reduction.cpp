@@ -6,6 +6,7 @@
 #include "actors/planes/step/verdict.hpp"
 #include "actors/roles/machine.hpp"
 #include "core/errors.hpp"
+#include "core/indices.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::actors {
@@ -26,7 +27,7 @@ gpu::Operation DataPlane::State::operation(gpu::OperationKind kind, core::DType 
   return operation;
 }
 
-std::vector<std::size_t> DataPlane::State::shard_sizes(std::uint32_t bucket) const {
+std::vector<std::size_t> DataPlane::State::shard_sizes(core::BucketIndex bucket) const {
   std::vector<std::size_t> sizes;
   for (int index = 0; index < plan.world.value; ++index)
     sizes.push_back(elements(plan.shard(bucket, {index})));
@@ -34,9 +35,9 @@ std::vector<std::size_t> DataPlane::State::shard_sizes(std::uint32_t bucket) con
 }
 
 void DataPlane::State::prepare(const PrepareBucket& work) {
-  const auto& bucket = plan.buckets[work.bucket];
+  const auto& bucket = plan.buckets[work.bucket.value];
   auto slot = [&](int index) { return arena.gradients(bucket.buffer, index, bucket.range); };
-  if (compute) accumulate->wait(buckets[work.bucket]->computed.get());
+  if (compute) accumulate->wait(buckets[work.bucket.value]->computed.get());
   if (is_ordered()) {
     for (const auto& step : core::merge_after(work.lane, held(), plan.options.lanes)) {
       gpu::accumulate({slot(step.source), core::DType::f32}, {slot(step.destination), core::DType::f32},
@@ -44,10 +45,10 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
       gpu::zero(slot(step.source), accumulate.get());
     }
   } else if (work.last && scale() != 1.0F) {
-    gpu::scale({slot(0), plan.buffers[bucket.buffer].gradient_dtype}, scale(), accumulate.get());
+    gpu::scale({slot(0), plan.buffers[bucket.buffer.value].gradient_dtype}, scale(), accumulate.get());
   }
   if (work.last) {
-    accumulate->record(buckets[work.bucket]->prepared.get());
+    accumulate->record(buckets[work.bucket.value]->prepared.get());
     return;
   }
   accumulate->notify([this, work] {
@@ -56,11 +57,11 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
 }
 
 void DataPlane::State::launch(const LaunchCollective& work) {
-  const auto& entry = plan.step.entries[work.entry];
-  auto bucket = static_cast<std::uint32_t>(std::max(entry.bucket, 0));
+  const auto& entry = plan.step.entries[core::place_of(work.entry)];
+  const auto bucket = entry.bucket.value_or(core::BucketIndex{});
   bool brings_gradients = entry.purpose == core::PlanPurpose::exchange_gradients ||
                           entry.purpose == core::PlanPurpose::reduce_gradients;
-  if (brings_gradients) buckets[bucket]->launched_ns = device.now().count();
+  if (brings_gradients) buckets[bucket.value]->launched_ns = device.now().count();
   Posted posted = std::shared_ptr<gpu::OperationStatus>();
   switch (entry.purpose) {
     case core::PlanPurpose::exchange_gradients:
@@ -91,8 +92,8 @@ void DataPlane::State::launch(const LaunchCollective& work) {
 }
 
 /// What this rank sends, in the order of the receivers: for each the part it owns of every root held here.
-void DataPlane::State::pack(std::uint32_t bucket, gpu::BufferView outgoing) {
-  const auto& place = plan.buckets[bucket];
+void DataPlane::State::pack(core::BucketIndex bucket, gpu::BufferView outgoing) {
+  const auto& place = plan.buckets[bucket.value];
   auto roots = static_cast<int>(core::subtree_roots(held(), plan.options.lanes).size());
   std::vector<gpu::ConstBufferView> parts;
   for (int receiver = 0; receiver < plan.world.value; ++receiver) {
@@ -102,9 +103,9 @@ void DataPlane::State::pack(std::uint32_t bucket, gpu::BufferView outgoing) {
   gpu::pack(std::move(parts), outgoing, communication.get());
 }
 
-DataPlane::State::Posted DataPlane::State::exchange(std::uint32_t bucket) {
-  const auto& place = plan.buckets[bucket];
-  auto& state = *buckets[bucket];
+DataPlane::State::Posted DataPlane::State::exchange(core::BucketIndex bucket) {
+  const auto& place = plan.buckets[bucket.value];
+  auto& state = *buckets[bucket.value];
   auto own = plan.shard(bucket, rank());
   std::vector<gpu::ConstBufferView> partials;
   std::shared_ptr<gpu::OperationStatus> status;
@@ -157,10 +158,10 @@ DataPlane::State::Posted DataPlane::State::exchange(std::uint32_t bucket) {
   return status;
 }
 
-DataPlane::State::Posted DataPlane::State::reduce(std::uint32_t bucket) {
-  const auto& place = plan.buckets[bucket];
-  auto& state = *buckets[bucket];
-  auto post = operation(gpu::OperationKind::all_reduce, plan.buffers[place.buffer].gradient_dtype);
+DataPlane::State::Posted DataPlane::State::reduce(core::BucketIndex bucket) {
+  const auto& place = plan.buckets[bucket.value];
+  auto& state = *buckets[bucket.value];
+  auto post = operation(gpu::OperationKind::all_reduce, plan.buffers[place.buffer.value].gradient_dtype);
   post.input = arena.gradients(place.buffer, 0, place.range);
   post.output = arena.gradients(place.buffer, 0, place.range);
   if (plan.optimizer_is_sharded()) {
@@ -178,10 +179,10 @@ DataPlane::State::Posted DataPlane::State::reduce(std::uint32_t bucket) {
   return status;
 }
 
-DataPlane::State::Posted DataPlane::State::reduce_across_instances(std::uint32_t bucket) {
-  const auto& place = plan.buckets[bucket];
-  auto& state = *buckets[bucket];
-  auto post = operation(gpu::OperationKind::all_reduce, plan.buffers[place.buffer].gradient_dtype);
+DataPlane::State::Posted DataPlane::State::reduce_across_instances(core::BucketIndex bucket) {
+  const auto& place = plan.buckets[bucket.value];
+  auto& state = *buckets[bucket.value];
+  auto post = operation(gpu::OperationKind::all_reduce, plan.buffers[place.buffer.value].gradient_dtype);
   post.input = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
   post.output = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
   mark_begin();
@@ -192,37 +193,38 @@ DataPlane::State::Posted DataPlane::State::reduce_across_instances(std::uint32_t
   return status;
 }
 
-void DataPlane::State::measure(std::uint32_t bucket) {
-  const auto& place = plan.buckets[bucket];
+void DataPlane::State::measure(core::BucketIndex bucket) {
+  const auto& place = plan.buckets[bucket.value];
   gpu::zero(arena.squares(bucket), update.get());
   // With several instances of the optimizer each part is held several times and must count once.
   if (rank().value < plan.shards()) {
     auto part = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
-    gpu::add_squares({part, plan.buffers[place.buffer].gradient_dtype}, arena.squares(bucket), update.get());
+    gpu::add_squares({part, plan.buffers[place.buffer.value].gradient_dtype}, arena.squares(bucket),
+                     update.get());
   }
-  update->record(buckets[bucket]->reduced.get());
+  update->record(buckets[bucket.value]->reduced.get());
 }
 
-DataPlane::State::Posted DataPlane::State::gather_gradients(std::uint32_t bucket) {
-  const auto& place = plan.buckets[bucket];
-  auto post = operation(gpu::OperationKind::all_gather, plan.buffers[place.buffer].gradient_dtype);
+DataPlane::State::Posted DataPlane::State::gather_gradients(core::BucketIndex bucket) {
+  const auto& place = plan.buckets[bucket.value];
+  auto post = operation(gpu::OperationKind::all_gather, plan.buffers[place.buffer.value].gradient_dtype);
   post.input_counts = shard_sizes(bucket);
   post.input = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
   post.output = arena.gradients(place.buffer, 0, place.range);
-  communication->wait(buckets[bucket]->reduced.get());
+  communication->wait(buckets[bucket.value]->reduced.get());
   mark_begin();
   auto status = TRY(groups.all->post(std::move(post), communication.get()));
-  communication->record(buckets[bucket]->exchanged.get());
+  communication->record(buckets[bucket.value]->exchanged.get());
   return status;
 }
 
-DataPlane::State::Posted DataPlane::State::gather_parameters(std::uint32_t bucket) {
-  const auto& place = plan.buckets[bucket];
-  auto post = operation(gpu::OperationKind::all_gather, plan.buffers[place.buffer].dtype);
+DataPlane::State::Posted DataPlane::State::gather_parameters(core::BucketIndex bucket) {
+  const auto& place = plan.buckets[bucket.value];
+  auto post = operation(gpu::OperationKind::all_gather, plan.buffers[place.buffer.value].dtype);
   post.input = arena.parameters(place.buffer, plan.shard(bucket, rank()));
   post.output = arena.parameters(place.buffer, place.range);
   auto& group = groups.inner ? *groups.inner : *groups.all;
-  communication->wait(buckets[bucket]->updated.get());
+  communication->wait(buckets[bucket.value]->updated.get());
   mark_begin();
   return group.post(std::move(post), communication.get());
 }
@@ -261,7 +263,7 @@ void DataPlane::State::complete(const LaunchCollective& work, std::shared_ptr<gp
   communication->notify([this, work, status = std::move(status)] {
     auto now = device.now();
     messages::CollectiveDone done{work.step, work.entry, work.sequence, {}};
-    const auto& entry = plan.step.entries[work.entry];
+    const auto& entry = plan.step.entries[core::place_of(work.entry)];
     if (status) {
       auto result = status->result();
       if (result) done.failure = messages::failure_of(*result);
@@ -285,7 +287,7 @@ void DataPlane::State::abort(const core::Error& reason) {
 }
 
 std::uint64_t DataPlane::State::flow_of(const core::PlanEntry& entry, core::Step step) {
-  return entry.bucket < 0 ? 0 : bucket_flow(step.value, static_cast<std::uint32_t>(entry.bucket));
+  return entry.bucket ? bucket_flow(step, *entry.bucket) : 0;
 }
 
 void DataPlane::State::say(messages::Role role, std::uint32_t index, messages::Message message) {

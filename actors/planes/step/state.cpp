@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/indices.hpp"
 
 namespace troupe::actors {
 
@@ -26,9 +27,9 @@ std::string state_key(StateKind kind, core::OptimizerKind optimizer, const std::
   return parameter;
 }
 
-std::vector<StateKind> state_kinds(const TrainingPlan& plan, std::uint32_t buffer) {
+std::vector<StateKind> state_kinds(const TrainingPlan& plan, core::BufferIndex buffer) {
   std::vector<StateKind> kinds{StateKind::parameter};
-  if (plan.buffers[buffer].dtype != core::DType::f32) kinds.push_back(StateKind::master);
+  if (plan.buffers[buffer.value].dtype != core::DType::f32) kinds.push_back(StateKind::master);
   const auto& optimizer = plan.options.optimizer;
   if (optimizer.kind != core::OptimizerKind::sgd || optimizer.momentum != 0)
     kinds.push_back(StateKind::first_moment);
@@ -36,12 +37,12 @@ std::vector<StateKind> state_kinds(const TrainingPlan& plan, std::uint32_t buffe
   return kinds;
 }
 
-core::ElementRange state_range(const TrainingPlan& plan, std::uint32_t bucket, core::Rank rank) {
-  return plan.optimizer_is_sharded() ? plan.shard(bucket, rank) : plan.buckets[bucket].range;
+core::ElementRange state_range(const TrainingPlan& plan, core::BucketIndex bucket, core::Rank rank) {
+  return plan.optimizer_is_sharded() ? plan.shard(bucket, rank) : plan.buckets[bucket.value].range;
 }
 
-std::vector<std::uint32_t> RankState::buckets() const {
-  std::vector<std::uint32_t> found;
+std::vector<core::BucketIndex> RankState::buckets() const {
+  std::vector<core::BucketIndex> found;
   for (const auto& piece : pieces) found.push_back(piece.bucket);
   return found;
 }
@@ -95,23 +96,24 @@ RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const Tr
       flat.push_back({part, start});
       start += core::elements_of(part.local_shape);
     }
-    builder.add(flat, {StateKind::trainer, static_cast<std::uint32_t>(plan.buckets.size()), t, 0});
+    builder.add(flat, {StateKind::trainer, core::index_at<core::BucketIndex>(plan.buckets.size()), t, 0});
   }
-  for (auto bucket = static_cast<std::uint32_t>(plan.buckets.size()); bucket-- > 0;) {
-    const auto& place = plan.buckets[bucket];
+  for (std::size_t b = plan.buckets.size(); b-- > 0;) {
+    const auto bucket = core::index_at<core::BucketIndex>(b);
+    const auto& place = plan.buckets[b];
     const auto held = state_range(plan, bucket, rank);
     for (auto parameter : place.parameters) {
-      const auto& whole = plan.parameters[parameter].range;
+      const auto& whole = plan.parameters[parameter.value].range;
       const core::ElementRange part{std::max(whole.start, held.start), std::min(whole.end, held.end)};
       if (part.size() <= 0) continue;
-      const auto& spec = plan.specs[parameter];
+      const auto& spec = plan.specs[parameter.value];
       const auto parts = spec.stored_parts();
       const core::ElementRange range{part.start - whole.start, part.end - whole.start};
       for (auto kind : state_kinds(plan, place.buffer)) {
         const auto dtype = kind == StateKind::parameter ? spec.dtype : core::DType::f32;
         const auto prefix = state_key(kind, plan.options.optimizer.kind, "");
         builder.add(flat_parts(*parts, range, prefix, dtype),
-                    {kind, bucket, parameter, part.start - held.start});
+                    {kind, bucket, parameter.value, part.start - held.start});
       }
     }
   }

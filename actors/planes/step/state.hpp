@@ -32,18 +32,18 @@ enum class StateKind : std::uint8_t {
 std::string state_key(StateKind kind, core::OptimizerKind optimizer, const std::string& parameter);
 
 /// What the job keeps of the parameters of a buffer.
-std::vector<StateKind> state_kinds(const TrainingPlan& plan, std::uint32_t buffer);
+std::vector<StateKind> state_kinds(const TrainingPlan& plan, core::BufferIndex buffer);
 
 /// The stretch of a bucket, as a range of its buffer, whose optimizer state this rank holds.
-core::ElementRange state_range(const TrainingPlan& plan, std::uint32_t bucket, core::Rank rank);
+core::ElementRange state_range(const TrainingPlan& plan, core::BucketIndex bucket, core::Rank rank);
 
 /// Where a piece of a stored tensor is in a rank's memory.
 struct StatePiece {
   StateKind kind = StateKind::parameter;
-  std::uint32_t bucket = 0;  ///< of StateKind::trainer: one more than the job has
-  std::uint32_t tensor = 0;  ///< index of the job's parameters, or of the trainer's tensors
-  std::int64_t first = 0;    ///< elements from the beginning of DataPlane::state(kind, bucket), or of the
-                             ///< trainer's tensor
+  core::BucketIndex bucket{};  ///< of StateKind::trainer: one more than the job has
+  std::uint32_t tensor = 0;    ///< index of the job's parameters, or of the trainer's tensors
+  std::int64_t first = 0;      ///< elements from the beginning of DataPlane::state(kind, bucket), or of the
+                               ///< trainer's tensor
 };
 
 /// All that a rank could save, and where it is. First come the trainer's tensors, then buckets in the order
@@ -54,7 +54,7 @@ struct RankState {
 
   bool has_trainer_tensors() const { return !pieces.empty() && pieces.front().kind == StateKind::trainer; }
   /// The bucket of every piece.
-  std::vector<std::uint32_t> buckets() const;
+  std::vector<core::BucketIndex> buckets() const;
 };
 
 /// The job is as plan_training() made it, and the tensors can be stored (check_tensors()).

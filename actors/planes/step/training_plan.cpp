@@ -8,6 +8,7 @@
 
 #include "actors/planes/step/verdict.hpp"
 #include "core/errors.hpp"
+#include "core/indices.hpp"
 #include "core/layout/buffer_layout.hpp"
 #include "core/layout/buffers.hpp"
 
@@ -89,32 +90,33 @@ std::optional<std::int64_t> bucket_size(const core::TrainingOptions& options, co
 void number_buckets(TrainingPlan& plan) {
   std::vector<core::BufferLayout> layouts;
   std::vector<std::vector<std::size_t>> members;
-  std::vector<std::vector<std::uint32_t>> numbers;  // of each buffer's buckets
+  std::vector<std::vector<core::BucketIndex>> numbers;  // of each buffer's buckets
   for (const auto& buffer : plan.buffers) {
     layouts.push_back(buffer.layout);
-    members.emplace_back(buffer.parameters.begin(), buffer.parameters.end());
+    auto& own = members.emplace_back();
+    for (const auto parameter : buffer.parameters) own.push_back(parameter.value);
     numbers.emplace_back(buffer.layout.buckets.size());
   }
   for (const auto& [buffer, bucket] : core::ready_order(layouts, members)) {
     const auto& place = layouts[buffer].buckets[bucket];
-    numbers[buffer][bucket] = static_cast<std::uint32_t>(plan.buckets.size());
-    plan.buckets.push_back({static_cast<std::uint32_t>(buffer), {place.start, place.end}, {}});
+    numbers[buffer][bucket] = core::index_at<core::BucketIndex>(plan.buckets.size());
+    plan.buckets.push_back({core::index_at<core::BufferIndex>(buffer), {place.start, place.end}, {}});
   }
-  for (std::uint32_t b = 0; b < plan.buffers.size(); ++b) {
-    const auto& buffer = plan.buffers[b];
+  for (const auto b : core::indices<core::BufferIndex>(plan.buffers.size())) {
+    const auto& buffer = plan.buffers[b.value];
     for (std::size_t i = 0; i < buffer.parameters.size(); ++i) {
       const auto& place = buffer.layout.parameters[i];
-      const auto bucket = numbers[b][static_cast<std::size_t>(place.bucket)];
-      plan.parameters[buffer.parameters[i]] = {b, bucket, {place.start, place.end}};
-      plan.buckets[bucket].parameters.push_back(buffer.parameters[i]);
+      const auto bucket = numbers[b.value][static_cast<std::size_t>(place.bucket)];
+      plan.parameters[buffer.parameters[i].value] = {b, bucket, {place.start, place.end}};
+      plan.buckets[bucket.value].parameters.push_back(buffer.parameters[i]);
     }
   }
 }
 
 core::Result<void> plan_buffers(TrainingPlan& plan) {
   plan.parameters.resize(plan.specs.size());
-  for (std::uint32_t index = 0; index < plan.specs.size(); ++index) {
-    auto dtype = plan.specs[index].dtype;
+  for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
+    auto dtype = plan.specs[index.value].dtype;
     auto found = std::find_if(plan.buffers.begin(), plan.buffers.end(),
                               [&](const auto& b) { return b.dtype == dtype; });
     if (found == plan.buffers.end()) {
@@ -127,7 +129,8 @@ core::Result<void> plan_buffers(TrainingPlan& plan) {
   for (auto& buffer : plan.buffers) {
     std::vector<core::LayoutParameter> parameters;
     for (auto index : buffer.parameters) {
-      parameters.push_back({plan.specs[index].elements(), plan.specs[index].shared_embedding});
+      const auto& spec = plan.specs[index.value];
+      parameters.push_back({spec.elements(), spec.shared_embedding});
     }
     core::LayoutOptions options{bucket_size(plan.options, plan.world), plan.shards(), false};
     auto policy = plan.optimizer_is_sharded() ? core::LayoutPolicy::padded : core::LayoutPolicy::plain;
@@ -143,7 +146,7 @@ core::Result<void> plan_collectives(TrainingPlan& plan) {
   step.numerics = plan.options.numerics;
   step.lanes = plan.options.lanes;
   for (const auto& bucket : plan.buckets) {
-    const auto& buffer = plan.buffers[bucket.buffer];
+    const auto& buffer = plan.buffers[bucket.buffer.value];
     step.buckets.push_back({bucket.range.size(), buffer.gradient_dtype, buffer.dtype, false});
   }
   step.verdict_elements = static_cast<std::int64_t>(verdict_words(plan.options.lanes, plan.world));
@@ -173,8 +176,8 @@ int TrainingPlan::shards() const {
   return world.value / options.optimizer_instances;
 }
 
-core::ElementRange TrainingPlan::shard(std::uint32_t bucket, core::Rank rank) const {
-  return core::even_part(buckets[bucket].range, shards(), rank.value % shards());
+core::ElementRange TrainingPlan::shard(core::BucketIndex bucket, core::Rank rank) const {
+  return core::even_part(buckets[bucket.value].range, shards(), rank.value % shards());
 }
 
 core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,

@@ -21,22 +21,22 @@ namespace troupe::actors {
 struct TrainingBuffer {
   core::DType dtype = core::DType::f32;
   core::DType gradient_dtype = core::DType::f32;
-  std::vector<std::uint32_t>
+  std::vector<core::ParameterIndex>
       parameters;  ///< in registration order; the layout's parameters in the same order
   core::BufferLayout layout;
 };
 
 /// Where a parameter lies.
 struct TrainingParameter {
-  std::uint32_t buffer = 0;
-  std::uint32_t bucket = 0;  ///< of the job
-  core::ElementRange range;  ///< of the buffer
+  core::BufferIndex buffer{};
+  core::BucketIndex bucket{};  ///< of the job
+  core::ElementRange range;    ///< of the buffer
 };
 
 struct TrainingBucket {
-  std::uint32_t buffer = 0;
+  core::BufferIndex buffer{};
   core::ElementRange range;  ///< of the buffer
-  std::vector<std::uint32_t> parameters;
+  std::vector<core::ParameterIndex> parameters;
 };
 
 /// Everything that follows from the parameters, the options and the number of ranks: the same on all ranks.
@@ -56,7 +56,7 @@ struct TrainingPlan {
   int shards() const;
   /// The part of a bucket, as a range of its buffer, that the rank with this index reduces, steps and
   /// gathers.
-  core::ElementRange shard(std::uint32_t bucket, core::Rank rank) const;
+  core::ElementRange shard(core::BucketIndex bucket, core::Rank rank) const;
   bool optimizer_is_sharded() const;
 };
 

@@ -28,16 +28,16 @@ float DataPlane::State::scale() const {
   return 1.0F / static_cast<float>(plan.options.lanes * plan.options.microbatches);
 }
 
-void DataPlane::State::adopt(std::uint32_t bucket) {
+void DataPlane::State::adopt(core::BucketIndex bucket) {
   adopt(bucket, state_range(plan, bucket, rank()));
 }
 
-void DataPlane::State::adopt(std::uint32_t bucket, core::ElementRange part) {
+void DataPlane::State::adopt(core::BucketIndex bucket, core::ElementRange part) {
   if (!arena.has_own_master(bucket)) return;
-  const auto buffer = plan.buckets[bucket].buffer;
+  const auto buffer = plan.buckets[bucket.value].buffer;
   const auto first = static_cast<std::size_t>(part.start - state_range(plan, bucket, rank()).start);
   const gpu::Elements master{arena.master(bucket), core::DType::f32};
-  gpu::cast({arena.parameters(buffer, part), plan.buffers[buffer].dtype},
+  gpu::cast({arena.parameters(buffer, part), plan.buffers[buffer.value].dtype},
             master.part(first, static_cast<std::size_t>(part.size())), update.get());
 }
 
@@ -48,23 +48,23 @@ struct DataPlane::State::Segment {
   bool weight_decay = true;
 };
 
-std::vector<DataPlane::State::Segment> DataPlane::State::segments(std::uint32_t bucket) const {
-  const auto& place = plan.buckets[bucket];
+std::vector<DataPlane::State::Segment> DataPlane::State::segments(core::BucketIndex bucket) const {
+  const auto& place = plan.buckets[bucket.value];
   auto range = plan.optimizer_is_sharded() ? plan.shard(bucket, rank()) : place.range;
   std::vector<Segment> found;
   for (auto parameter : place.parameters) {
-    const auto& whole = plan.parameters[parameter].range;
+    const auto& whole = plan.parameters[parameter.value].range;
     core::ElementRange part{std::max(whole.start, range.start), std::min(whole.end, range.end)};
     if (part.size() <= 0) continue;
-    found.push_back({part, part.start - range.start, plan.specs[parameter].weight_decay});
+    found.push_back({part, part.start - range.start, plan.specs[parameter.value].weight_decay});
   }
   return found;
 }
 
-void DataPlane::State::step_segment(std::uint32_t bucket, const Segment& segment, const StepShard& work,
+void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& segment, const StepShard& work,
                                     std::int64_t step) {
-  const auto& place = plan.buckets[bucket];
-  const auto& buffer = plan.buffers[place.buffer];
+  const auto& place = plan.buckets[bucket.value];
+  const auto& buffer = plan.buffers[place.buffer.value];
   const auto& settings = plan.options.optimizer;
   auto part = [&](gpu::BufferView whole) {
     return whole.bytes == 0
@@ -97,8 +97,8 @@ void DataPlane::State::step_segment(std::uint32_t bucket, const Segment& segment
 }
 
 void DataPlane::State::step_shard(const StepShard& work) {
-  auto& state = *buckets[work.bucket];
-  const auto& place = plan.buckets[work.bucket];
+  auto& state = *buckets[work.bucket.value];
+  const auto& place = plan.buckets[work.bucket.value];
   update->wait(state.exchanged.get());
   if (compute) update->wait(read.get());
   // ParameterShards enqueue at the same time, so that the tasks of two buckets may take turns.
@@ -118,9 +118,9 @@ void DataPlane::State::step_shard(const StepShard& work) {
   update->notify([this, &state, work] {
     auto now = device.now();
     updating.end(now);
-    trace_span("update", fmt::format("optimizer bucket {}", work.bucket), state.update_began, now,
-               bucket_flow(work.step.value, work.bucket));
-    say(messages::Role::parameter_shard, work.bucket, messages::ShardStepped{work.step, work.bucket});
+    trace_span("update", fmt::format("optimizer bucket {}", work.bucket.value), state.update_began, now,
+               bucket_flow(work.step, work.bucket));
+    say(messages::Role::parameter_shard, work.bucket.value, messages::ShardStepped{work.step, work.bucket});
   });
 }
 

@@ -162,7 +162,7 @@ troupe_status troupe_save(troupe_session* session, const char* common, uint64_t*
 
 typedef struct troupe_save_result {
   uint64_t sequence;
-  int64_t step; /* steps that were committed before */
+  int64_t step; /* steps that were over, committed or not */
   uint64_t bytes;
   int32_t committed; /* 0: `message` says why not; otherwise it is a warning, or empty */
   char name[64];

@@ -104,7 +104,7 @@ Result<Outcome> import_checkpoint(const ImportArguments& arguments) {
   TRY(rename_tensors(source.manifest, arguments.rename));
   if (source.manifest.tensors.empty())
     return core::fail(Errc::invalid_argument, "{} has no tensor that can be imported", arguments.from);
-  if (arguments.has_step) source.manifest.step = core::Step{arguments.step};
+  if (arguments.has_step) source.manifest.step = core::StepCount{arguments.step};
   if (!source.has_values) {
     // What a session looks for; moments are taken to be as old as the step.
     auto trainer = std::move(source.manifest.common);

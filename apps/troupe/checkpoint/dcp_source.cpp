@@ -105,7 +105,7 @@ bool take_own_values(Value& value, core::Manifest& manifest) {
     if (!object) return false;
     cells.push_back(std::move(*object));
   }
-  manifest.step = core::Step{*step->as_int()};
+  manifest.step = core::StepCount{*step->as_int()};
   manifest.common = std::move(*common);
   manifest.topology = std::move(*topology);
   manifest.objects = std::move(cells);

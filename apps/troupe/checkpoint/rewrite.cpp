@@ -147,7 +147,7 @@ struct Place {
 };
 
 /// The directory of checkpoints and the checkpoint's name in it.
-Result<Place> place_of(const std::string& directory, core::Step step) {
+Result<Place> place_of(const std::string& directory, core::StepCount step) {
   auto path = std::filesystem::path(directory).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   const auto name = core::checkpoint_name(step);

@@ -190,7 +190,7 @@ Result<WeightsWritten> run(WeightsArguments arguments) {
   TRY(apply_mesh(arguments.config));
   auto path = std::filesystem::path(arguments.to_path).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
-  if (arguments.to == "troupe") path /= core::checkpoint_name(core::Step{0});
+  if (arguments.to == "troupe") path /= core::checkpoint_name(core::StepCount{0});
   const auto name = path.filename().string();
   if (name.empty() || name == "." || name == "..")
     return core::fail(Errc::invalid_argument, "'{}' names no new directory", arguments.to_path);

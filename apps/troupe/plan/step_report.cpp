@@ -62,11 +62,11 @@ std::string json_of(const core::Plan& plan) {
   nlohmann::ordered_json json{{"hash", fmt::format("{:016x}", plan.hash())},
                               {"entries", nlohmann::ordered_json::array()}};
   for (const auto& entry : plan.entries) {
-    json["entries"].push_back({{"index", entry.index},
+    json["entries"].push_back({{"index", entry.index.value},
                                {"kind", core::name_of(entry.kind)},
                                {"purpose", core::name_of(entry.purpose)},
                                {"group", core::name_of(entry.group)},
-                               {"bucket", entry.bucket},
+                               {"bucket", entry.bucket ? static_cast<std::int64_t>(entry.bucket->value) : -1},
                                {"dtype", core::name_of(entry.dtype)},
                                {"elements", entry.elements},
                                {"bytes", entry.bytes}});
@@ -79,9 +79,9 @@ std::string table_of(const core::Plan& plan) {
   std::string text = fmt::format(kRow, "entry", "collective", "purpose", "group", "ranks", "bucket", "dtype",
                                  "bytes per rank");
   for (const auto& entry : plan.entries) {
-    fmt::format_to(std::back_inserter(text), kRow, entry.index, core::name_of(entry.kind),
+    fmt::format_to(std::back_inserter(text), kRow, entry.index.value, core::name_of(entry.kind),
                    core::name_of(entry.purpose), core::name_of(entry.group), entry.elements.size(),
-                   entry.bucket < 0 ? "-" : fmt::format("{}", entry.bucket), core::name_of(entry.dtype),
+                   entry.bucket ? fmt::format("{}", entry.bucket->value) : "-", core::name_of(entry.dtype),
                    entry.bytes);
   }
   return text + fmt::format("\nplan {:016x}\n", plan.hash());

@@ -158,10 +158,10 @@ TEST(CheckpointCoordinator, CommitsAfterTheLastRankAndTellsAllTheSame) {
 
   const auto commits = asked<CommitSave>(effects);
   ASSERT_EQ(commits.size(), 1u);
-  EXPECT_EQ(commits[0].step, core::Step{5});
+  EXPECT_EQ(commits[0].step, core::StepCount{5});
   const auto manifest = core::parse_manifest(commits[0].manifest);
   ASSERT_TRUE(manifest) << manifest.error().message;
-  EXPECT_EQ(manifest->step, core::Step{5});
+  EXPECT_EQ(manifest->step, core::StepCount{5});
   EXPECT_EQ(manifest->tensors.size(), 2u);
   EXPECT_EQ(commits[0].directory, "step_00000005.tmp-" + manifest->save);
   EXPECT_EQ(manifest->common, (core::Value{core::Value::Map{{"step", std::int64_t{5}}}}));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/hash.hpp"
+#include "core/indices.hpp"
 #include "tests/actors/planes/checkpoint/checkpoint_work.hpp"
 #include "tests/actors/support/machine_probe.hpp"
 
@@ -30,7 +31,7 @@ CheckpointWriterConfig small_writer() {
   config.buckets = kBuckets;
   config.structure.tensors = {{"a", core::DType::f32, {8}}, {"b", core::DType::f32, {4}}};
   config.structure.pieces = {{0, core::Box::whole({8})}, {1, core::Box::whole({4})}};
-  config.bucket_of = {0, 1};
+  config.bucket_of = {{0}, {1}};
   config.chunk_bytes = 16;
   config.staging = {16, 16};
   return config;
@@ -59,14 +60,14 @@ struct Writer {
   void begin(std::uint64_t sequence) {
     say(began(sequence));
     say(SavePlanned{sequence, "d", {0, 1}});
-    for (std::uint32_t bucket = 0; bucket < kBuckets; ++bucket) say(BucketHeld{sequence, bucket});
+    for (const auto bucket : core::indices<core::BucketIndex>(kBuckets)) say(BucketHeld{sequence, bucket});
   }
   /// Brings save 1 into a state by the shortest way.
   void drive_to(std::string_view state) {
     say(began(1));
     if (state == "accepted") return;
     say(SavePlanned{1, "d", {0, 1}});
-    for (std::uint32_t bucket = 0; bucket < kBuckets; ++bucket) say(BucketHeld{1, bucket});
+    for (const auto bucket : core::indices<core::BucketIndex>(kBuckets)) say(BucketHeld{1, bucket});
     if (state == "failed") say(ChunkWritten{1, 0, 0, kNoSpace});
     if (state == "staging" || state == "failed") return;
     say(ChunkStaged{1, 0, 0});
@@ -472,7 +473,7 @@ TEST(CheckpointWriter, WaitsForABufferThatIsLargeEnoughThoughASmallerOneIsFree) 
   auto config = small_writer();
   config.structure.tensors = {{"a", core::DType::f32, {8}}};
   config.structure.pieces = {{0, core::Box::whole({8})}};
-  config.bucket_of = {0};
+  config.bucket_of = {{0}};
   config.staging = {8, 16};
   CheckpointWriterMachine machine(config);
   MachineProbe probe(machine);

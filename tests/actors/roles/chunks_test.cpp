@@ -13,7 +13,7 @@ namespace {
 struct Pieces {
   core::SaveStructure structure;
   std::vector<std::uint32_t> assigned;
-  std::vector<std::uint32_t> bucket_of;
+  std::vector<core::BucketIndex> bucket_of;
   std::vector<core::PlannedFile> files;
 };
 
@@ -30,7 +30,7 @@ Pieces any_pieces() {
     for (int part = 0; part < (in_two ? 2 : 1); ++part) {
       const auto piece = static_cast<std::uint32_t>(pieces.structure.pieces.size());
       pieces.structure.pieces.push_back({tensor, {{part * elements}, {elements}}});
-      pieces.bucket_of.push_back(bucket);
+      pieces.bucket_of.push_back({bucket});
       if (*rc::gen::inRange(0, 4) != 0) pieces.assigned.push_back(piece);
     }
     bucket += *rc::gen::inRange(0, 2);
@@ -80,7 +80,7 @@ TEST(SaveChunks, CutAPieceOnlyWhenItDoesNotFitAlone) {
   structure.pieces = {{0, core::Box::whole({3})}, {1, core::Box::whole({3})}, {2, core::Box::whole({9})}};
   const auto files = core::plan_files(structure, std::vector<std::uint32_t>{0, 1, 2}, core::Rank{0});
 
-  const auto chunks = chunks_of(structure, files, std::vector<std::uint32_t>{0, 0, 0}, 20);
+  const auto chunks = chunks_of(structure, files, std::vector<core::BucketIndex>(3), 20);
 
   ASSERT_EQ(chunks.size(), 4u);
   const auto header = files[0].header.size();
@@ -107,12 +107,12 @@ RC_GTEST_PROP(StagingBuffers, HoldAnyChunkOfAnySaveWithinTheirBudget, ()) {
 /// A large bucket and twenty small ones, none of which fills a chunk.
 TEST(StagingBuffers, AreNoLargerThanTheState) {
   core::SaveStructure structure;
-  std::vector<std::uint32_t> bucket_of;
+  std::vector<core::BucketIndex> bucket_of;
   for (std::uint32_t t = 0; t < 21; ++t) {
     const std::int64_t elements = t == 0 ? 100 : 2;
     structure.tensors.push_back({"t" + std::to_string(t), core::DType::f32, {elements}});
     structure.pieces.push_back({t, core::Box::whole({elements})});
-    bucket_of.push_back(t);
+    bucket_of.push_back({t});
   }
 
   const auto buffers = staging_buffers(structure, bucket_of, 256, 1 << 20);

@@ -26,9 +26,9 @@ ConductorConfig five_entries() {
   return config;
 }
 
-std::vector<std::uint32_t> launched(const std::vector<Effect>& effects) {
-  std::vector<std::uint32_t> entries;
-  for (const auto& launch : performed<LaunchCollective>(effects)) entries.push_back(launch.entry);
+std::vector<std::int32_t> launched(const std::vector<Effect>& effects) {
+  std::vector<std::int32_t> entries;
+  for (const auto& launch : performed<LaunchCollective>(effects)) entries.push_back(launch.entry.value);
   return entries;
 }
 
@@ -41,7 +41,7 @@ TEST(Conductor, HoldsBackWhatIsReadyOutOfTurn) {
   auto first = probe.say(CollectiveReady{Step{0}, 0});
 
   EXPECT_TRUE(second.empty());
-  EXPECT_EQ(launched(first), (std::vector<std::uint32_t>{0, 1}));
+  EXPECT_EQ(launched(first), (std::vector<std::int32_t>{0, 1}));
 }
 
 TEST(Conductor, AcceptsReadinessThatComesBeforeItKnowsTheFirstStep) {
@@ -52,21 +52,21 @@ TEST(Conductor, AcceptsReadinessThatComesBeforeItKnowsTheFirstStep) {
   auto begun = probe.say(StepBegan{Step{5}});
 
   EXPECT_TRUE(early.empty());
-  EXPECT_EQ(launched(begun), (std::vector<std::uint32_t>{0}));
+  EXPECT_EQ(launched(begun), (std::vector<std::int32_t>{0}));
 }
 
 TEST(Conductor, PassesOverGathersOfAStepThatIsNotCommitted) {
   ConductorMachine machine(five_entries());
   MachineProbe probe(machine);
   probe.say(StepBegan{Step{0}});
-  for (std::uint32_t i = 0; i < 3; ++i) probe.say(CollectiveReady{Step{0}, i});
+  for (std::int32_t i = 0; i < 3; ++i) probe.say(CollectiveReady{Step{0}, {i}});
 
   messages::StepDecided refused;
   refused.step = Step{0};
   probe.say(refused);
   auto next = probe.say(CollectiveReady{Step{1}, 0});
 
-  EXPECT_EQ(launched(next), (std::vector<std::uint32_t>{0}));
+  EXPECT_EQ(launched(next), (std::vector<std::int32_t>{0}));
   EXPECT_EQ(machine.cursor_step(), Step{1});
 }
 
@@ -119,19 +119,19 @@ RC_GTEST_PROP(Conductor, LaunchesInPlanOrderWhateverTheOrderOfReadiness, ()) {
   ConductorMachine machine(five_entries());
   MachineProbe probe(machine);
   probe.say(StepBegan{Step{0}});
-  std::vector<std::uint32_t> order(5);
-  std::iota(order.begin(), order.end(), 0u);
-  std::vector<std::uint32_t> all;
+  std::vector<std::int32_t> order(5);
+  std::iota(order.begin(), order.end(), 0);
+  std::vector<std::int32_t> all;
 
   for (int step = 0; step < 3; ++step) {
     for (std::size_t i = order.size(); i > 1; --i)
       std::swap(order[i - 1], order[*rc::gen::inRange<std::size_t>(0, i)]);
     for (auto entry : order) {
-      for (auto launch : launched(probe.say(CollectiveReady{Step{step}, entry}))) all.push_back(launch);
+      for (auto launch : launched(probe.say(CollectiveReady{Step{step}, {entry}}))) all.push_back(launch);
     }
   }
 
-  RC_ASSERT(all == (std::vector<std::uint32_t>{0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4}));
+  RC_ASSERT(all == (std::vector<std::int32_t>{0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4}));
 }
 
 }  // namespace

@@ -17,10 +17,10 @@ using messages::StepBegan;
 
 GradientBucketConfig two_parameters() {
   GradientBucketConfig config;
-  config.parameters = {4, 7};
+  config.parameters = {{4}, {7}};
   config.names = {"weight", "bias"};
   config.lanes = {Lane{0}};
-  config.entries = {2};
+  config.entries = {{2}};
   return config;
 }
 
@@ -168,7 +168,7 @@ TEST(GradientBucket, MergesEveryLaneAndLaunchesAfterTheLast) {
 
 TEST(GradientBucket, SaysReducedOnlyAfterAllItsCollectivesAreDone) {
   auto config = two_parameters();
-  config.entries = {2, 3};
+  config.entries = {{2}, {3}};
   GradientBucketMachine machine(config);
   MachineProbe probe(machine);
   learn(probe);

@@ -16,7 +16,7 @@ RankSupervisorConfig two_buckets() {
   config.rank = Rank{1};
   config.world = core::WorldSize{2};
   config.buckets = 2;
-  config.verdict_entry = 2;
+  config.verdict_entry = {2};
   return config;
 }
 

@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "core/indices.hpp"
+
 namespace troupe::actors {
 namespace {
 
@@ -33,19 +35,19 @@ TEST(RoleConfigs, EveryEntryOfThePlanHasExactlyTheOwnerThatTheConductorAnswers) 
   for (const auto& plan : all_jobs()) {
     auto conductor = conductor_config(plan, {0}, std::chrono::seconds(1));
     ASSERT_EQ(conductor.entries.size(), plan.step.entries.size());
-    std::set<std::uint32_t> owned = {supervisor_config(plan, {0}, {}).verdict_entry};
-    for (std::uint32_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+    std::set<core::PlanEntryIndex> owned = {supervisor_config(plan, {0}, {}).verdict_entry};
+    for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
       for (auto entry : bucket_config(plan, {0}, bucket).entries) {
         EXPECT_TRUE(owned.insert(entry).second);
-        EXPECT_EQ(conductor.entries[entry].owner,
-                  (messages::Address{{0}, messages::Role::gradient_bucket, bucket}));
-        EXPECT_FALSE(conductor.entries[entry].only_if_committed);
+        EXPECT_EQ(conductor.entries[core::place_of(entry)].owner,
+                  (messages::Address{{0}, messages::Role::gradient_bucket, bucket.value}));
+        EXPECT_FALSE(conductor.entries[core::place_of(entry)].only_if_committed);
       }
       if (auto gather = shard_config(plan, {0}, bucket).gather_entry) {
         EXPECT_TRUE(owned.insert(*gather).second);
-        EXPECT_EQ(conductor.entries[*gather].owner,
-                  (messages::Address{{0}, messages::Role::parameter_shard, bucket}));
-        EXPECT_TRUE(conductor.entries[*gather].only_if_committed);
+        EXPECT_EQ(conductor.entries[core::place_of(*gather)].owner,
+                  (messages::Address{{0}, messages::Role::parameter_shard, bucket.value}));
+        EXPECT_TRUE(conductor.entries[core::place_of(*gather)].only_if_committed);
       }
     }
     EXPECT_EQ(owned.size(), plan.step.entries.size()) << "somebody declares each entry ready";
@@ -66,8 +68,8 @@ TEST(RoleConfigs, AllRanksOfAJobJoinWithTheSamePlan) {
 TEST(RoleConfigs, ABucketKnowsTheLanesItsRankPlays) {
   auto plan = job_of(core::Strategy::zero1, core::Numerics::ordered, 3);
 
-  EXPECT_EQ(bucket_config(plan, {0}, 0).lanes, (std::vector<core::Lane>{{0}, {1}, {2}}));
-  EXPECT_EQ(bucket_config(plan, {2}, 0).lanes, (std::vector<core::Lane>{{6}, {7}}));
+  EXPECT_EQ(bucket_config(plan, {0}, {0}).lanes, (std::vector<core::Lane>{{0}, {1}, {2}}));
+  EXPECT_EQ(bucket_config(plan, {2}, {0}).lanes, (std::vector<core::Lane>{{6}, {7}}));
 }
 
 }  // namespace

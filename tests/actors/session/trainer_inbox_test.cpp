@@ -33,26 +33,26 @@ class TrainerInboxTest : public testing::Test {
 };
 
 TEST_F(TrainerInboxTest, AParameterMayBeReadOnceItsBucketIsPublishedForTheStep) {
-  EXPECT_TRUE(inbox.is_published(1, Step{-1})) << "before the first step everything may be read";
-  EXPECT_FALSE(inbox.is_published(1, Step{0}));
+  EXPECT_TRUE(inbox.is_published({1}, Step{-1})) << "before the first step everything may be read";
+  EXPECT_FALSE(inbox.is_published({1}, Step{0}));
 
   hear(messages::Published{Step{0}, 1});
 
-  EXPECT_TRUE(inbox.is_published(1, Step{0}));
-  EXPECT_FALSE(inbox.is_published(1, Step{1}));
-  EXPECT_FALSE(inbox.is_published(0, Step{0})) << "another bucket";
-  EXPECT_TRUE(inbox.wait_published(1, Step{0}, 1s));
+  EXPECT_TRUE(inbox.is_published({1}, Step{0}));
+  EXPECT_FALSE(inbox.is_published({1}, Step{1}));
+  EXPECT_FALSE(inbox.is_published({0}, Step{0})) << "another bucket";
+  EXPECT_TRUE(inbox.wait_published({1}, Step{0}, 1s));
 }
 
 TEST_F(TrainerInboxTest, ATimeoutSaysWhatWasWaitedForAndLeavesThePortUsable) {
-  auto late = inbox.wait_published(1, Step{3}, 2s);
+  auto late = inbox.wait_published({1}, Step{3}, 2s);
 
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().code, Errc::timeout);
   EXPECT_EQ(late.error().message, "the trainer waited 2 s for the parameters of bucket 1 after step 3");
   EXPECT_EQ(inbox.waiting_for(), "");
   hear(messages::Published{Step{3}, 1});
-  EXPECT_TRUE(inbox.wait_published(1, Step{3}, 2s));
+  EXPECT_TRUE(inbox.wait_published({1}, Step{3}, 2s));
 }
 
 TEST_F(TrainerInboxTest, TheFirstFailureAnswersEveryWaitFromThenOn) {
@@ -63,7 +63,7 @@ TEST_F(TrainerInboxTest, TheFirstFailureAnswersEveryWaitFromThenOn) {
 
   EXPECT_EQ(inbox.failure(), (core::Error{Errc::peer_lost, "rank 3 died"}));
   EXPECT_EQ(inbox.wait_welcome(1s).error().message, "rank 3 died");
-  EXPECT_EQ(inbox.wait_published(0, Step{0}, 1s).error().message, "rank 3 died");
+  EXPECT_EQ(inbox.wait_published({0}, Step{0}, 1s).error().message, "rank 3 died");
   EXPECT_EQ(inbox.wait_decided(Step{0}, 1s).error().message, "rank 3 died");
 }
 

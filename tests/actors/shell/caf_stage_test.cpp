@@ -169,7 +169,7 @@ TEST_F(CafStageTest, TellsASubscriberEachEventOnce) {
   start();
 
   post(kTrainer, messages::Welcome{});
-  post(kSupervisor, messages::BucketReduced{.step = {4}, .bucket = 7});
+  post(kSupervisor, messages::BucketReduced{.step = {4}, .bucket = {7}});
   for (auto to : {kConductor, kTrainer}) post(to, messages::StepDecided{.step = {4}, .reason = "NaN"});
   post(kTrainer, messages::StepCommitted{.step = {5}});
   post(kTrainer, messages::Published{});

@@ -92,7 +92,7 @@ class HostilePeer : public ::testing::Test {
     world_ = *ProcessRank::create(std::move(options));
     ASSERT_TRUE(world_->open({.to_trainer = [this](const auto& e) { ears_.hear(Role::trainer, e.body); },
                               .perform = [](const auto&, const Work&) {},
-                              .bucket_digest = [](std::uint32_t) { return std::uint64_t{0}; }}));
+                              .bucket_digest = [](core::BucketIndex) { return std::uint64_t{0}; }}));
     for (auto role : {Role::coordinator, Role::rank_supervisor, Role::checkpoint_writer}) {
       world_->spawn({{0}, role, 0}, std::make_unique<Ears::Machine>(ears_, role));
     }

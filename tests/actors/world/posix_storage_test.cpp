@@ -170,7 +170,7 @@ TEST_F(PosixDurability, ACommitSyncsManifestThenItsDirectoryThenTheRoot) {
   EXPECT_THAT(log.take(), ElementsAre(Fsync{at("step_00000005.tmp-1/manifest.json.tmp"), 4},
                                       Fsync{at("step_00000005.tmp-1"), 0}, Fsync{at(""), 0}));
 
-  ASSERT_TRUE(write_tracker(*storage_, core::Step{5}));
+  ASSERT_TRUE(write_tracker(*storage_, core::StepCount{5}));
   EXPECT_THAT(log.take(),
               ElementsAre(Fsync{at("latest_checkpointed_iteration.txt.tmp"), 2}, Fsync{at(""), 0}));
 }

@@ -14,8 +14,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr CopyName kOld{Step{1}, 11};
-constexpr CopyName kNew{Step{2}, 22};
+constexpr CopyName kOld{StepCount{1}, 11};
+constexpr CopyName kNew{StepCount{2}, 22};
 
 Clique ranks(std::initializer_list<std::int32_t> numbers) {
   Clique clique;
@@ -139,7 +139,7 @@ TEST_F(Latest, IsJudgedByThePresentCliques) {
 }
 
 TEST_F(Latest, DoesNotMixSavesOfTheSameStep) {
-  const CopyName again{Step{2}, 23};
+  const CopyName again{StepCount{2}, 23};
   for (auto holder : {0, 2}) lose(holder, kNew, 2);
   holdings_[0].push_back({again, Rank{2}, 100});
 

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 CopyManifest sample() {
   CopyManifest manifest;
-  manifest.name = {Step{200}, 0x0123456789abcdef};
+  manifest.name = {StepCount{200}, 0x0123456789abcdef};
   manifest.owner = Rank{3};
   manifest.world = WorldSize{8};
   manifest.structure_hash = 0xfedcba9876543210;

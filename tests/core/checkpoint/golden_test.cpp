@@ -99,7 +99,7 @@ TEST(GoldenCheckpoint, IsReadWithItsValues) {
   const auto manifest = parse_manifest(in_step(kManifestName)).value();
 
   EXPECT_EQ(manifest, saved().manifest);
-  EXPECT_EQ(manifest.step, Step{7});
+  EXPECT_EQ(manifest.step, StepCount{7});
   EXPECT_EQ(manifest.save, "0123456789abcdef");
   ASSERT_NE(manifest.common.find("betas.1"), nullptr);
   EXPECT_EQ(manifest.common.find("betas.1")->as_double(), 0.95);

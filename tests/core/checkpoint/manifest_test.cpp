@@ -35,7 +35,7 @@ const char* const kText =
 
 Manifest sample() {
   Manifest manifest;
-  manifest.step = Step{7};
+  manifest.step = StepCount{7};
   manifest.save = "0123456789abcdef";
   manifest.topology = Value::Map{{"world", 2}};
   manifest.common = Value::Map{{"names", Value::List{"a,b", "]}"}}};

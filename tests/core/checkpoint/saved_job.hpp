@@ -84,7 +84,7 @@ inline SavedJob save(const std::vector<SaveStructure>& structures, const SavePla
     }
   }
   saved.manifest = manifest_of(views_of(structures), plan, written);
-  saved.manifest.step = Step{7};
+  saved.manifest.step = StepCount{7};
   saved.manifest.save = hex64(0x0123456789abcdef);
   return saved;
 }

@@ -16,7 +16,7 @@ namespace troupe::actors {
 namespace {
 
 using core::Errc;
-using core::Step;
+using core::StepCount;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Fault = FaultyStorage::Fault;
@@ -191,7 +191,7 @@ TEST(CheckpointDirectory, ClearingTouchesNoCheckpointWhateverFails) {
 
 TEST(CheckpointDirectory, TheTrackerIsOnlyAHint) {
   at_every_operation([&](Storage& disk) { ASSERT_TRUE(store(disk, small_checkpoint(3))); },
-                     [&](Storage& disk) { return write_tracker(disk, Step{3}); },
+                     [&](Storage& disk) { return write_tracker(disk, StepCount{3}); },
                      [&](SimulatedStorage& disk, bool succeeded) {
                        EXPECT_THAT(steps_in(disk), ElementsAre(3));
                        EXPECT_TRUE(!succeeded || bytes_at(disk, kTracker).size() == 2);
@@ -240,7 +240,7 @@ TEST(CheckpointDirectory, WhatWasJustCommittedStaysThoughNewerOnesOfAnotherRunAr
   ASSERT_TRUE(disk.rot("step_00000005/shard_00000_0.safetensors"));
   ASSERT_TRUE(disk.rot("step_00000006/shard_00001_0.safetensors"));
 
-  const auto removed = prune_checkpoints(disk, {1, 0}, false, Step{4});
+  const auto removed = prune_checkpoints(disk, {1, 0}, false, StepCount{4});
 
   ASSERT_TRUE(removed);
   EXPECT_THAT(*removed, ElementsAre("step_00000003"));
@@ -306,7 +306,7 @@ TEST(CheckpointDirectory, DoesTheSameInTheFileSystem) {
   const auto again = store(*storage, small_checkpoint(3));
   const auto cleared = clear_unfinished(*storage);
   const auto removed = prune_checkpoints(*storage, {1, 0});
-  const auto tracked = write_tracker(*storage, Step{3});
+  const auto tracked = write_tracker(*storage, StepCount{3});
   const bool whole = is_whole(*storage, small_checkpoint(3));
   std::filesystem::resize_file(directory + "/step_00000003/shard_00000_0.safetensors", 7);
   const auto damaged = check_quickly(*storage, "step_00000003");

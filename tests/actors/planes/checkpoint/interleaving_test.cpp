@@ -17,6 +17,7 @@
 #include "actors/simulation/checkpoint_invariants.hpp"
 #include "actors/world/random.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/indices.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -58,8 +59,8 @@ class Company {
       auto config = writer_of(rank, sharded);
       config.staging.assign(credits, 16);
       spawn({{rank}, Role::checkpoint_writer, 0}, std::make_unique<CheckpointWriterMachine>(config));
-      for (std::uint32_t bucket = 0; bucket < kBuckets; ++bucket) {
-        spawn({{rank}, Role::parameter_shard, bucket},
+      for (const auto bucket : core::indices<core::BucketIndex>(kBuckets)) {
+        spawn({{rank}, Role::parameter_shard, bucket.value},
               std::make_unique<ParameterShardMachine>(ParameterShardConfig{{rank}, bucket, {}}));
       }
     }
@@ -132,7 +133,7 @@ class Company {
       const core::Box mine{{rank * 12 / world_}, {(rank + 1) * 12 / world_ - rank * 12 / world_}};
       config.structure.tensors.push_back({fmt::format("t{}", t), core::DType::f32, {12}});
       config.structure.pieces.push_back({t, sharded ? mine : core::Box::whole({12})});
-      config.bucket_of.push_back(t % (kBuckets - 1));  // one bucket has nothing to save
+      config.bucket_of.push_back({t % (kBuckets - 1)});  // one bucket has nothing to save
     }
     return config;
   }
@@ -227,8 +228,8 @@ class Company {
     const Address self{{rank}, Role::trainer, 0};
     if (std::exchange(trainer.may_save, false) && trainer.step > 0) {
       messages::SaveBegan begun{++trainer.saves, {trainer.step - 1}, "{}", "null", "[]"};
-      for (std::uint32_t bucket = 0; bucket < kBuckets; ++bucket)
-        post(self, {{rank}, Role::parameter_shard, bucket}, begun);
+      for (const auto bucket : core::indices<core::BucketIndex>(kBuckets))
+        post(self, {{rank}, Role::parameter_shard, bucket.value}, begun);
       post(self, {{rank}, Role::checkpoint_writer, 0}, begun);
       return;
     }
@@ -237,8 +238,8 @@ class Company {
     messages::StepDecided decided;
     decided.step = core::Step{trainer.step++};
     decided.commit = true;
-    for (std::uint32_t bucket = 0; bucket < kBuckets; ++bucket)
-      post(self, {{rank}, Role::parameter_shard, bucket}, decided);
+    for (const auto bucket : core::indices<core::BucketIndex>(kBuckets))
+      post(self, {{rank}, Role::parameter_shard, bucket.value}, decided);
   }
 
   void to_trainer(const Envelope& envelope) {

@@ -28,7 +28,7 @@ inline core::SavedJob small_checkpoint(std::int64_t step) {
     for (auto& byte : bytes) byte ^= static_cast<std::byte>(step * 37);
     return bytes;
   });
-  saved.manifest.step = core::Step{step};
+  saved.manifest.step = core::StepCount{step};
   saved.manifest.save = core::hex64(static_cast<std::uint64_t>(step) * 1000);
   return saved;
 }

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "actors/planes/step/data_plane.hpp"
+#include "core/indices.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 #include "tests/gpu/manual_timeline.hpp"
@@ -26,8 +27,8 @@ class LonelyRank {
     EXPECT_TRUE(plane_->set_groups(std::move(groups)));
   }
 
-  void launch(std::uint32_t entry) {
-    plane_->perform(LaunchCollective{{0}, entry, entry});
+  void launch(core::PlanEntryIndex entry) {
+    plane_->perform(LaunchCollective{{0}, entry, core::place_of(entry)});
     timeline_.run_until(timeline_.now() + std::chrono::milliseconds(1));
   }
   void abort(const messages::Failure& why) {
@@ -63,16 +64,16 @@ messages::Failure reason() {
 }
 
 TEST(AbortCollectives, EndsWhatRunsInEveryGroupOfTheRankAtOnce) {
-  const auto entries = static_cast<std::uint32_t>(LonelyRank().plan.step.entries.size());
+  const auto entries = LonelyRank().plan.step.entries.size();
   ASSERT_EQ(entries, 4u) << "a sum in the inner group, one in the outer, the verdict, a gather";
-  for (std::uint32_t entry = 0; entry < entries; ++entry) {
+  for (const auto entry : core::indices<core::PlanEntryIndex>(entries)) {
     LonelyRank rank;
     rank.launch(entry);
     ASSERT_TRUE(rank.ended.empty());
 
     rank.abort(reason());
 
-    const auto what = core::describe(rank.plan.step.entries[entry]);
+    const auto what = core::describe(rank.plan.step.entries[core::place_of(entry)]);
     ASSERT_EQ(rank.ended.size(), 1u) << what;
     EXPECT_EQ(rank.ended[0].entry, entry);
     EXPECT_EQ(rank.ended[0].failure, reason()) << what;
@@ -83,7 +84,7 @@ TEST(AbortCollectives, EndsWhatIsLaunchedLaterInAnyGroup) {
   LonelyRank rank;
   rank.abort(reason());
 
-  for (std::uint32_t entry = 0; entry < rank.plan.step.entries.size(); ++entry) rank.launch(entry);
+  for (const auto& entry : rank.plan.step.entries) rank.launch(entry.index);
 
   ASSERT_EQ(rank.ended.size(), rank.plan.step.entries.size());
   for (const auto& done : rank.ended) EXPECT_EQ(done.failure, reason());

@@ -33,8 +33,8 @@ class Planes {
   /// The reduction of bucket 0, each rank playing the lane of its number.
   void reduce() {
     for (int rank = 0; rank < plan.world.value; ++rank) {
-      (*this)[rank].perform(PrepareBucket{{0}, 0, {rank}, true});
-      (*this)[rank].perform(LaunchCollective{{0}, 0, 0});
+      (*this)[rank].perform(PrepareBucket{{0}, {0}, {rank}, true});
+      (*this)[rank].perform(LaunchCollective{{0}, {0}, 0});
     }
     timeline_.run_until_idle();
   }
@@ -75,7 +75,7 @@ TEST(NarrowGradients, AreSummedInFp32AndRoundedOnceAndNotAfterEveryAddition) {
     for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
       Planes planes(narrow_job(ranks, strategy, false));
       for (int rank = 0; rank < ranks; ++rank) {
-        auto gradient = planes[rank].gradient(0, {rank}).as<std::uint16_t>();
+        auto gradient = planes[rank].gradient({0}, {rank}).as<std::uint16_t>();
         for (std::size_t i = 0; i < gradient.size(); ++i)
           gradient[i] = core::float_to_bf16(gradient_of(rank, i));
       }
@@ -86,8 +86,8 @@ TEST(NarrowGradients, AreSummedInFp32AndRoundedOnceAndNotAfterEveryAddition) {
       for (int rank = 0; rank < ranks; ++rank) {
         auto shard = core::even_part({0, kElements}, ranks, rank);
         if (strategy == core::Strategy::ddp) shard = {0, kElements};
-        if (strategy == core::Strategy::zero1) shard = planes.plan.shard(0, {rank});
-        auto found = planes[rank].reduced_gradient(0).as<std::uint16_t>();
+        if (strategy == core::Strategy::zero1) shard = planes.plan.shard({0}, {rank});
+        auto found = planes[rank].reduced_gradient({0}).as<std::uint16_t>();
         for (auto i = shard.start; i < std::min(shard.end, kElements); ++i) {
           const auto element = static_cast<std::size_t>(i);
           float exact = 0;
@@ -109,7 +109,7 @@ TEST(NarrowGradients, ScaledByAPowerOfTwoFirstHaveTheBitsOfTheScaledSum) {
   for (int ranks : {2, 4, 8}) {
     Planes planes(narrow_job(ranks, core::Strategy::ddp, true));
     for (int rank = 0; rank < ranks; ++rank) {
-      auto gradient = planes[rank].gradient(0, {rank}).as<std::uint16_t>();
+      auto gradient = planes[rank].gradient({0}, {rank}).as<std::uint16_t>();
       for (std::size_t i = 0; i < gradient.size(); ++i)
         gradient[i] = core::float_to_bf16(gradient_of(rank, i));
     }
@@ -119,7 +119,7 @@ TEST(NarrowGradients, ScaledByAPowerOfTwoFirstHaveTheBitsOfTheScaledSum) {
     for (std::size_t i = 0; i < kElements; ++i) {
       float sum = 0;
       for (int rank = 0; rank < ranks; ++rank) sum += gradient_of(rank, i);
-      auto found = planes[0].reduced_gradient(0).as<std::uint16_t>()[i];
+      auto found = planes[0].reduced_gradient({0}).as<std::uint16_t>()[i];
       ASSERT_EQ(core::bf16_to_float(found), narrow(sum / static_cast<float>(ranks)));
     }
   }
@@ -133,14 +133,14 @@ TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
     options.strategy = strategy;
     Planes planes(plan_training({{"w", {kElements}}}, options, {4}).value());
     for (int rank = 0; rank < 4; ++rank) {
-      std::ranges::fill(planes[rank].gradient(0, {rank}).as<float>(), 1.0F);
+      std::ranges::fill(planes[rank].gradient({0}, {rank}).as<float>(), 1.0F);
     }
 
     planes.reduce();
 
     for (int rank = 0; rank < 4; ++rank) {
       bool owns = strategy == core::Strategy::ddp || rank == 0;
-      EXPECT_EQ(planes[rank].reduced_gradient(0).as<float>()[0], owns ? 1.0F : 0.25F) << rank;
+      EXPECT_EQ(planes[rank].reduced_gradient({0}).as<float>()[0], owns ? 1.0F : 0.25F) << rank;
     }
     EXPECT_EQ(planes.said.size(), 4u) << "each Conductor hears once that it is done";
   }
@@ -148,11 +148,11 @@ TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
 
 TEST(GradientSync, NothingMovesBeforeItIsLaunched) {
   Planes planes(plan_training({{"w", {kElements}}}, {}, {2}).value());
-  std::ranges::fill(planes[0].gradient(0, {0}).as<float>(), 1.0F);
+  std::ranges::fill(planes[0].gradient({0}, {0}).as<float>(), 1.0F);
 
-  planes[0].perform(PrepareBucket{{0}, 0, {0}, true});
+  planes[0].perform(PrepareBucket{{0}, {0}, {0}, true});
 
-  EXPECT_EQ(planes[0].reduced_gradient(0).as<float>()[0], 1.0F);
+  EXPECT_EQ(planes[0].reduced_gradient({0}).as<float>()[0], 1.0F);
   EXPECT_TRUE(planes.said.empty());
 }
 

@@ -113,10 +113,10 @@ TEST(TrainingPlan, GivesEachDtypeABufferAndEachParameterAPlaceInIt) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto& place = plan->parameters[i];
     EXPECT_EQ(place.range.size(), parameters[i].elements());
-    EXPECT_EQ(place.buffer, plan->buckets[place.bucket].buffer);
-    EXPECT_EQ(plan->buffers[place.buffer].dtype, parameters[i].dtype);
-    EXPECT_GE(place.range.start, plan->buckets[place.bucket].range.start);
-    EXPECT_LE(place.range.end, plan->buckets[place.bucket].range.end);
+    EXPECT_EQ(place.buffer, plan->buckets[place.bucket.value].buffer);
+    EXPECT_EQ(plan->buffers[place.buffer.value].dtype, parameters[i].dtype);
+    EXPECT_GE(place.range.start, plan->buckets[place.bucket.value].range.start);
+    EXPECT_LE(place.range.end, plan->buckets[place.bucket.value].range.end);
   }
 }
 
@@ -130,8 +130,8 @@ TEST(TrainingPlan, NumbersBucketsInTheOrderOfBackwardThoughTheirDtypesTakeTurns)
   ASSERT_TRUE(plan);
   ASSERT_EQ(plan->buckets.size(), 4u);
   for (std::uint32_t bucket = 0; bucket < 4; ++bucket) {
-    EXPECT_EQ(plan->buckets[bucket].parameters, std::vector<std::uint32_t>{3 - bucket});
-    EXPECT_EQ(plan->parameters[3 - bucket].bucket, bucket);
+    EXPECT_EQ(plan->buckets[bucket].parameters, std::vector<core::ParameterIndex>{{3 - bucket}});
+    EXPECT_EQ(plan->parameters[3 - bucket].bucket, core::BucketIndex{bucket});
   }
 }
 

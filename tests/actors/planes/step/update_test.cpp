@@ -83,9 +83,9 @@ TrainingPlan two_buckets() {
 
 TEST(Update, OfTwoBucketsThatAreEnqueuedAtOnceCountsOnce) {
   Plane plane(two_buckets());
-  plane.device.between = [&] { plane.data->perform(StepShard{{0}, 1, true, 0.1, 1}); };
+  plane.device.between = [&] { plane.data->perform(StepShard{{0}, {1}, true, 0.1, 1}); };
 
-  plane.data->perform(StepShard{{0}, 0, true, 0.1, 1});
+  plane.data->perform(StepShard{{0}, {0}, true, 0.1, 1});
   plane.timeline.run_until_idle();
 
   EXPECT_GT(plane.timeline.now().count(), 0);
@@ -100,22 +100,22 @@ TEST(Update, ClearsOnlyTheSlotsThatTheReductionRead) {
   plane.device.observe([&](const gpu::TaskRecord& task) { cleared += task.label == "zero" ? 1 : 0; });
   const auto lanes = [&] {
     for (int lane = 0; lane < 8; ++lane) {
-      auto gradient = plane.data->gradient(0, {lane}).as<float>();
+      auto gradient = plane.data->gradient({0}, {lane}).as<float>();
       for (float& element : gradient) element += static_cast<float>(1 << lane);
-      plane.data->perform(PrepareBucket{{0}, 0, {lane}, lane == 7});
+      plane.data->perform(PrepareBucket{{0}, {0}, {lane}, lane == 7});
       plane.timeline.run_until_idle();
     }
   };
   lanes();
-  ASSERT_EQ(plane.data->reduced_gradient(0).as<float>()[0], 255.0F);
+  ASSERT_EQ(plane.data->reduced_gradient({0}).as<float>()[0], 255.0F);
   cleared = 0;
 
-  plane.data->perform(StepShard{{0}, 0, false, 0, 1});
+  plane.data->perform(StepShard{{0}, {0}, false, 0, 1});
   plane.timeline.run_until_idle();
 
   EXPECT_EQ(cleared, 1) << "of four slots, three were cleared when they were merged";
   lanes();
-  EXPECT_EQ(plane.data->reduced_gradient(0).as<float>()[0], 255.0F) << "nothing is left of the first time";
+  EXPECT_EQ(plane.data->reduced_gradient({0}).as<float>()[0], 255.0F) << "nothing is left of the first time";
 }
 
 }  // namespace

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+
+#include "core/ids.hpp"
+
+namespace troupe::core {
+
+/// The index of this place in a list.
+template <class Index>
+constexpr Index index_at(std::size_t place) {
+  return {static_cast<decltype(Index::value)>(place)};
+}
+
+/// The place in a list that has this index.
+template <class Tag, class Integer>
+constexpr std::size_t place_of(Id<Tag, Integer> index) {
+  return static_cast<std::size_t>(index.value);
+}
+
+/// What indices() returns.
+template <class Index>
+class IndexRange {
+ public:
+  constexpr explicit IndexRange(std::size_t count) : count_(count) {}
+
+  struct Iterator {
+    std::size_t place = 0;
+
+    constexpr Index operator*() const { return index_at<Index>(place); }
+    constexpr Iterator& operator++() {
+      ++place;
+      return *this;
+    }
+    friend constexpr bool operator==(const Iterator&, const Iterator&) = default;
+  };
+  constexpr Iterator begin() const { return {}; }
+  constexpr Iterator end() const { return {count_}; }
+
+ private:
+  std::size_t count_;
+};
+
+/// All indices of a list: `for (const auto bucket : indices<BucketIndex>(buckets.size()))`.
+template <class Index>
+constexpr IndexRange<Index> indices(std::size_t count) {
+  return IndexRange<Index>(count);
+}
+
+}  // namespace troupe::core
