@@ -25,7 +25,7 @@ struct Seen {
 std::vector<Seen> seen_in(const Plan& plan, int units) {
   std::vector<Seen> seen;
   for (const PlanEntry& entry : plan.entries) {
-    const int unit = entry.bucket < 0 ? 0 : units - 1 - entry.bucket;
+    const int unit = entry.bucket ? units - 1 - static_cast<int>(entry.bucket->value) : 0;
     seen.push_back({entry.kind, entry.group, unit, entry.dtype, entry.elements});
   }
   return seen;
