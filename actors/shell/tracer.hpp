@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/ids.hpp"
 #include "core/trace.hpp"
 
 namespace troupe::actors {
