@@ -31,6 +31,8 @@ using Lane = Id<struct LaneTag, std::int32_t>;
 using ParameterIndex = Id<struct ParameterIndexTag, std::uint32_t>;
 /// Place of a bucket in the order in which backward completes them, from 0.
 using BucketIndex = Id<struct BucketIndexTag, std::uint32_t>;
+/// Place of a unit in the order of forward, from 0: parameters that are gathered and reduced together.
+using UnitIndex = Id<struct UnitIndexTag, std::uint32_t>;
 /// Place of a parameter buffer in its plan, from 0.
 using BufferIndex = Id<struct BufferIndexTag, std::uint32_t>;
 /// Place of a collective in the plan of a step, from 0.

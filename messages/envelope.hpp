@@ -33,7 +33,8 @@ using Completion =
                  ShardStepped, ShardUpdated, Published, PeerLost, LaneMerged, BucketReady, SaveBegan,
                  BucketHeld, BucketStaged, SaveDirectoryMade, ChunkStaged, ChunkWritten, SaveCommitDone,
                  StateRestored, ReplicaSeed, CopyDirectoryMade, CopySealed, RoundRead, RoundShared,
-                 RoundWritten, ExchangeClosed, RetrieveBegan, RetrieveOver, StateGathered, CopiesTidied>;
+                 RoundWritten, ExchangeClosed, RetrieveBegan, RetrieveOver, StateGathered, CopiesTidied,
+                 UnitWanted, UnitGathered, LoadedShared>;
 
 template <class... Left, class... Right>
 std::variant<Left..., Right...> either_of(std::variant<Left...>, std::variant<Right...>);

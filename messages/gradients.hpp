@@ -17,6 +17,7 @@ struct GradientReady {
 };
 
 /// Trainer to GradientBucket: the backward of this lane is over; what was not ready by now will not come.
+/// Lane -1: a round in which the rank has no lane, and only takes part in what the others do.
 struct LaneEnded {
   core::Step step{};
   core::Lane lane{};
@@ -24,8 +25,8 @@ struct LaneEnded {
   friend bool operator==(const LaneEnded&, const LaneEnded&) = default;
 };
 
-/// Device to Trainer: this lane's gradients of the bucket are added to the rank's partial sums; the next lane
-/// may write its own.
+/// Device to Trainer: this lane's gradients of the bucket are added to the partial sums, here or where they
+/// are reduced to; the next lane may write its own.
 struct LaneMerged {
   core::Step step{};
   core::Lane lane{};

@@ -29,7 +29,26 @@ struct StateRestored {
   friend bool operator==(const StateRestored&, const StateRestored&) = default;
 };
 
-/// ParameterShard to Trainer: the whole bucket may be read; it holds the parameters after `step`.
+/// Trainer to ParameterShard: entry `entry` of the program may bring the full parameters of a unit; nothing
+/// reads its slot any more.
+struct UnitWanted {
+  core::Step step{};
+  core::PlanEntryIndex entry{};
+
+  friend bool operator==(const UnitWanted&, const UnitWanted&) = default;
+};
+
+/// ParameterShard to Trainer: it has brought them; they may be read.
+struct UnitGathered {
+  core::Step step{};
+  core::PlanEntryIndex entry{};
+  core::BucketIndex bucket{};
+
+  friend bool operator==(const UnitGathered&, const UnitGathered&) = default;
+};
+
+/// ParameterShard to Trainer: what the rank keeps of the bucket holds the parameters after `step`, and may be
+/// read.
 struct Published {
   core::Step step{};
   core::BucketIndex bucket{};

@@ -139,6 +139,13 @@ struct StateGathered {
   friend bool operator==(const StateGathered&, const StateGathered&) = default;
 };
 
+/// Device or host to Trainer: a round in which ranks share what they have read of a checkpoint is over.
+struct LoadedShared {
+  Failure failure;
+
+  friend bool operator==(const LoadedShared&, const LoadedShared&) = default;
+};
+
 /// I/O worker to ReplicaKeeper: what the save's end made useless is gone.
 struct CopiesTidied {
   std::uint64_t sequence = 0;

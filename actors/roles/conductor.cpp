@@ -12,7 +12,14 @@ namespace troupe::actors {
 using messages::Role;
 
 ConductorMachine::ConductorMachine(ConductorConfig config)
-    : config_(std::move(config)), ready_(config_.entries.size(), core::Step{-1}) {}
+    : config_(std::move(config)), ready_(config_.entries.size(), core::Step{-1}) {
+  for (const auto entry : core::indices<core::PlanEntryIndex>(config_.entries.size())) {
+    const auto stream = static_cast<std::size_t>(config_.entries[core::place_of(entry)].stream);
+    if (cursors_.size() <= stream) cursors_.resize(stream + 1);
+    cursors_[stream].entries.push_back(entry);
+  }
+  std::erase_if(cursors_, [](const Cursor& cursor) { return cursor.entries.empty(); });
+}
 
 void ConductorMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
   if (aborting_) return;
@@ -24,9 +31,10 @@ void ConductorMachine::receive(const messages::Envelope& envelope, Outbox& outbo
 }
 
 void ConductorMachine::on(const messages::StepBegan& begun, Outbox& outbox) {
-  // The first step fixes where the cursor starts; later ones are reached by the cursor itself.
-  if (step_.value >= 0) return;
-  step_ = begun.step;
+  // The first step fixes where the cursors start; later ones are reached by the cursors themselves.
+  if (begun_) return;
+  begun_ = true;
+  for (auto& cursor : cursors_) cursor.step = begun.step;
   advance(outbox);
 }
 
@@ -44,25 +52,31 @@ void ConductorMachine::on(const messages::StepDecided& decided, Outbox& outbox) 
 }
 
 void ConductorMachine::advance(Outbox& outbox) {
-  while (step_.value >= 0 && !config_.entries.empty()) {
-    const auto& entry = config_.entries[core::place_of(next_)];
-    bool skipped = entry.only_if_committed && refused_step_ == step_;
-    if (!skipped) {
-      if (ready_[core::place_of(next_)] != step_) break;
-      outbox.perform(LaunchCollective{step_, next_, sequence_});
-      in_flight_.push_back({step_, next_, sequence_});
-      sequence_ += 1;
-    }
-    next_.value += 1;
-    if (core::place_of(next_) == config_.entries.size()) {
-      next_.value = 0;
-      step_.value += 1;
-    }
-  }
+  if (!begun_) return;
+  for (auto& cursor : cursors_) advance(cursor, outbox);
   if (!watching_ && !in_flight_.empty()) {
     watching_ = true;
     watched_ = in_flight_.front().sequence;
     outbox.arm(kWatchdog, config_.deadline);
+  }
+}
+
+void ConductorMachine::advance(Cursor& cursor, Outbox& outbox) {
+  while (true) {
+    const auto next = cursor.next();
+    const auto& entry = config_.entries[core::place_of(next)];
+    const bool skipped = entry.only_if_committed && refused_step_ == cursor.step;
+    if (!skipped) {
+      if (ready_[core::place_of(next)] != cursor.step) return;
+      outbox.perform(LaunchCollective{cursor.step, next, sequence_, entry.communicator, entry.alike});
+      in_flight_.push_back({cursor.step, next, sequence_});
+      sequence_ += 1;
+    }
+    cursor.place += 1;
+    if (cursor.place == cursor.entries.size()) {
+      cursor.place = 0;
+      cursor.step.value += 1;
+    }
   }
 }
 
@@ -102,13 +116,17 @@ void ConductorMachine::fail(const InFlight& culprit, messages::Failure failure, 
 std::string_view ConductorMachine::state() const {
   if (aborting_) return "aborting";
   if (!in_flight_.empty()) return "launching";
-  return step_.value < 0 ? "idle" : "waiting";
+  return begun_ ? "waiting" : "idle";
 }
 
 std::string ConductorMachine::waiting_for() const {
-  if (aborting_ || step_.value < 0 || config_.entries.empty()) return {};
-  std::string text =
-      fmt::format("{} of step {} to be ready", config_.entries[core::place_of(next_)].name, step_.value);
+  if (aborting_ || !begun_ || config_.entries.empty()) return {};
+  std::string text;
+  for (const auto& cursor : cursors_) {
+    text += fmt::format("{}{} of step {}", text.empty() ? "" : " and ",
+                        config_.entries[core::place_of(cursor.next())].name, cursor.step.value);
+  }
+  text += " to be ready";
   if (!in_flight_.empty()) {
     const auto& oldest = in_flight_.front();
     text +=

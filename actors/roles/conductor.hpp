@@ -18,20 +18,24 @@ struct ConductorEntry {
   messages::Address owner;  ///< gets CollectiveDone
   /// Entries that publish parameters are passed over when the step is not committed.
   bool only_if_committed = false;
+  int stream = 0;                  ///< that carries it; streams do not wait for each other
+  std::uint64_t communicator = 0;  ///< see LaunchCollective
+  std::uint64_t alike = 0;
 };
 
 struct ConductorConfig {
   core::Rank rank{};
-  std::vector<ConductorEntry> entries;  ///< of one step, in plan order
+  std::vector<ConductorEntry> entries;  ///< of one step, in the order of the program
   /// A launched collective that is not over after twice this long is called hung.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };
 
 /// The only place that launches collectives: idle | launching | waiting | aborting.
 ///
-/// CO-1: launches follow the plan: entry k of a step is launched only when it is ready and everything before
-/// it, of this and of all earlier steps, was launched or passed over. Readiness may come in any order. All
-/// ranks have the same plan, so no two ranks can wait for each other's later entry.
+/// CO-1: launches follow the program: an entry of a step is launched only when it is ready and everything
+/// before it on its stream, of this and of all earlier steps, was launched or passed over. Readiness may come
+/// in any order. Members of a group have the same entries in the same order, and streams are such that no two
+/// ranks can wait for each other's later entry (docs/decisions/0009).
 class ConductorMachine final : public Machine {
  public:
   explicit ConductorMachine(ConductorConfig config);
@@ -41,15 +45,18 @@ class ConductorMachine final : public Machine {
   std::string_view state() const override;
   std::string waiting_for() const override;
 
-  /// Where the cursor stands: the step and the entry that is launched next.
-  core::Step cursor_step() const { return step_; }
-  core::PlanEntryIndex cursor_entry() const { return next_; }
-
  private:
   struct InFlight {
     core::Step step;
     core::PlanEntryIndex entry;
     std::uint64_t sequence;
+  };
+  /// What a stream launches next.
+  struct Cursor {
+    std::vector<core::PlanEntryIndex> entries;  ///< of the stream
+    core::Step step{-1};
+    std::size_t place = 0;
+    core::PlanEntryIndex next() const { return entries[place]; }
   };
   static constexpr TimerId kWatchdog = 0;
 
@@ -58,12 +65,13 @@ class ConductorMachine final : public Machine {
   void on(const messages::CollectiveDone& done, Outbox& outbox);
   void on(const messages::StepDecided& decided, Outbox& outbox);
   void advance(Outbox& outbox);
+  void advance(Cursor& cursor, Outbox& outbox);
   void fail(const InFlight& culprit, messages::Failure failure, Outbox& outbox);
 
   ConductorConfig config_;
   std::vector<core::Step> ready_;  ///< per entry, the latest step it is ready for
-  core::Step step_{-1};
-  core::PlanEntryIndex next_{};
+  std::vector<Cursor> cursors_;    ///< by stream
+  bool begun_ = false;
   std::uint64_t sequence_ = 0;
   std::deque<InFlight> in_flight_;  // at most the entries of two steps
   std::uint64_t watched_ = 0;       ///< the launch the watchdog saw in flight when it was armed

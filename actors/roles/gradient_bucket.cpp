@@ -15,8 +15,9 @@ using messages::Role;
 GradientBucketMachine::GradientBucketMachine(GradientBucketConfig config)
     : config_(std::move(config)), counts_(config_.parameters.size(), 0) {
   CHECK(config_.parameters.size() == config_.names.size(), "every parameter of a bucket has a name");
-  CHECK(!config_.lanes.empty(), "a rank plays at least one lane");
-  CHECK(!config_.entries.empty(), "some collective brings the reduced gradient");
+  CHECK(!config_.rounds.empty(), "a rank plays at least one lane");
+  CHECK(!config_.rounds.back().entries.empty(), "some collective brings the reduced gradient");
+  for (const auto& round : config_.rounds) entries_ += round.entries.size();
 }
 
 void GradientBucketMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
@@ -31,7 +32,7 @@ void GradientBucketMachine::on(const messages::StepBegan& begun) {
   if (begun.step <= step_) return;
   step_ = begun.step;
   state_ = State::counting;
-  lane_index_ = 0;
+  round_ = 0;
   lane_complete_ = false;
   entries_done_ = 0;
   refusal_.clear();
@@ -40,7 +41,7 @@ void GradientBucketMachine::on(const messages::StepBegan& begun) {
 }
 
 bool GradientBucketMachine::is_current(core::Step step, core::Lane lane) const {
-  return step == step_ && lane_index_ < config_.lanes.size() && lane == config_.lanes[lane_index_];
+  return step == step_ && round_ < config_.rounds.size() && lane == config_.rounds[round_].lane;
 }
 
 void GradientBucketMachine::on(const messages::GradientReady& ready, Outbox& outbox) {
@@ -61,13 +62,13 @@ void GradientBucketMachine::on(const messages::GradientReady& ready, Outbox& out
 
 void GradientBucketMachine::on(const messages::LaneEnded& ended, Outbox& outbox) {
   if (!is_current(ended.step, ended.lane)) return;
-  learn_or_check();
+  if (ended.lane.value >= 0) learn_or_check();
   if (!lane_complete_) complete_lane(outbox);
   lane_complete_ = false;
-  lane_index_ += 1;
+  round_ += 1;
   std::fill(counts_.begin(), counts_.end(), 0);
-  outstanding_ = std::accumulate(expected_->begin(), expected_->end(), 0u);
-  if (lane_index_ < config_.lanes.size()) return;
+  if (expected_) outstanding_ = std::accumulate(expected_->begin(), expected_->end(), 0u);
+  if (round_ < config_.rounds.size()) return;
   outbox.send(peer(Role::rank_supervisor), messages::BucketReady{step_, config_.bucket, refusal_});
 }
 
@@ -78,7 +79,7 @@ void GradientBucketMachine::learn_or_check() {
     refuse(
         fmt::format("parameter {} gave {} of {} gradients in lane {}: it was not used in this step's loss; "
                     "declare unused parameters as zeros if that is meant",
-                    config_.names[i], counts_[i], wanted, config_.lanes[lane_index_].value));
+                    config_.names[i], counts_[i], wanted, config_.rounds[round_].lane.value));
   }
   if (expected_) return;
   expected_ = counts_;
@@ -87,7 +88,7 @@ void GradientBucketMachine::learn_or_check() {
 
 void GradientBucketMachine::complete_lane(Outbox& outbox) {
   lane_complete_ = true;
-  due_.push_back(config_.lanes[lane_index_]);
+  due_.push_back(round_);
   prepare_due(outbox);
 }
 
@@ -99,21 +100,22 @@ void GradientBucketMachine::on(const messages::ShardStepped& stepped, Outbox& ou
 
 void GradientBucketMachine::prepare_due(Outbox& outbox) {
   if (not_cleared_) return;
-  for (auto lane : std::exchange(due_, {})) {
-    bool last = lane == config_.lanes.back();
-    outbox.perform(PrepareBucket{step_, config_.bucket, lane, last});
+  for (const auto number : std::exchange(due_, {})) {
+    const auto& round = config_.rounds[number];
+    const bool last = number + 1 == config_.rounds.size();
+    outbox.perform(PrepareBucket{step_, config_.bucket, round.lane, last});
+    for (auto entry : round.entries)
+      outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, entry});
     if (!last) continue;
     not_cleared_ = step_;
     state_ = State::ready;
-    for (auto entry : config_.entries)
-      outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, entry});
   }
 }
 
 void GradientBucketMachine::on(const messages::CollectiveDone& done, Outbox& outbox) {
-  if (done.step != step_ || state_ != State::ready || done.failure.failed) return;
+  if (done.step != step_ || state_ == State::reduced || done.failure.failed) return;
   entries_done_ += 1;
-  if (entries_done_ < config_.entries.size()) return;
+  if (entries_done_ < entries_) return;
   state_ = State::reduced;
   outbox.send(peer(Role::rank_supervisor), messages::BucketReduced{step_, config_.bucket});
 }

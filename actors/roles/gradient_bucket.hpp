@@ -17,10 +17,14 @@ struct GradientBucketConfig {
   core::BucketIndex bucket{};
   std::vector<core::ParameterIndex> parameters;
   std::vector<std::string> names;  ///< of the parameters, in the same order, for messages
-  std::vector<core::Lane> lanes;   ///< that this rank plays, in order
-  /// The plan's entries that bring the reduced gradient, in plan order; at least one.
-  std::vector<core::PlanEntryIndex> entries;
-  bool overlap = true;  ///< launch from backward; otherwise when backward is over
+  /// A round that the rank passes through.
+  struct Round {
+    core::Lane lane{-1};  ///< that it plays; -1: none
+    /// The program's entries that reduce the bucket's gradients in this round, in order.
+    std::vector<core::PlanEntryIndex> entries;
+  };
+  std::vector<Round> rounds;  ///< the last one has entries; so has every other, or none
+  bool overlap = true;        ///< launch from backward; otherwise when backward is over
   core::UnusedParameters unused = core::UnusedParameters::refuse;
 };
 
@@ -28,9 +32,10 @@ struct GradientBucketConfig {
 ///
 /// How often each parameter's gradient comes in a lane is learned in the first lane; from then on the bucket
 /// is ready with the last expected one (GB-1: a bucket is launched once per step, after exactly the learned
-/// number of gradients of its last lane). GB-2: "reduced" is said only after the collective's completion.
-/// GB-3: nothing of a step is prepared before the shard was stepped in the step before, which clears the
-/// bucket's gradients. A trainer that reads none of the bucket's parameters does not wait for that.
+/// number of gradients of its last lane; where each round reduces, after every lane). GB-2: "reduced" is said
+/// only after the collective's completion. GB-3: nothing of a step is prepared before the shard was stepped
+/// in the step before, which clears the bucket's gradients. A trainer that reads none of the bucket's
+/// parameters does not wait for that.
 class GradientBucketMachine final : public Machine {
  public:
   explicit GradientBucketMachine(GradientBucketConfig config);
@@ -58,14 +63,15 @@ class GradientBucketMachine final : public Machine {
   GradientBucketConfig config_;
   State state_ = State::idle;
   core::Step step_{-1};
-  std::size_t lane_index_ = 0;
+  std::size_t round_ = 0;
   bool lane_complete_ = false;
-  std::vector<core::Lane> due_;            ///< complete, and to be prepared in this order
+  std::vector<std::size_t> due_;           ///< rounds that are complete, and to be prepared in this order
   std::optional<core::Step> not_cleared_;  ///< whose gradients still lie where the next ones go
   std::vector<std::uint32_t> counts_;
   std::uint32_t outstanding_ = 0;  ///< gradients of this lane still expected; meaningful once learned
   std::optional<std::vector<std::uint32_t>> expected_;
   std::size_t entries_done_ = 0;
+  std::size_t entries_ = 0;  ///< of a step
   std::string refusal_;
 };
 

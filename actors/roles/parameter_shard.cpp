@@ -17,6 +17,7 @@ void ParameterShardMachine::receive(const messages::Envelope& envelope, Outbox& 
                                      [&](const messages::SaveBegan& m) { on(m, writer, outbox); },
                                      [&](const messages::BucketStaged& m) { on(m, writer, outbox); },
                                      [&](const messages::StateRestored& m) { step_ = m.step; },
+                                     [&](const messages::UnitWanted& m) { on(m, outbox); },
                                      [&](const messages::ShardStepped& m) { on(m, outbox); },
                                      [&](const messages::CollectiveDone& m) { on(m, outbox); }});
 }
@@ -63,14 +64,17 @@ void ParameterShardMachine::apply(const messages::StepDecided& decided, Outbox& 
   step_ = decided.step;
   state_ = State::updating;
   stepped_ = false;
-  collected_ = false;
-  gathers_ = decided.commit && config_.gather_entry.has_value();
+  collected_ = 0;
+  gathers_ = decided.commit && !config_.gather_entries.empty();
   outbox.perform(
       StepShard{step_, config_.bucket, decided.commit, decided.learning_rate, decided.clip_factor});
   // The gather's stream waits for the optimizer's event, so the entry is ready as soon as the update is
   // enqueued.
-  if (gathers_) outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, *config_.gather_entry});
+  for (const auto entry : config_.gather_entries) {
+    if (gathers_) outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, entry});
+  }
   say_held(outbox);
+  gather_wanted(outbox);
 }
 
 void ParameterShardMachine::on(const messages::ShardStepped& stepped, Outbox& outbox) {
@@ -78,17 +82,36 @@ void ParameterShardMachine::on(const messages::ShardStepped& stepped, Outbox& ou
   stepped_ = true;
   outbox.send(peer(Role::rank_supervisor), messages::ShardUpdated{step_, config_.bucket});
   outbox.send({config_.rank, Role::gradient_bucket, config_.bucket.value}, stepped);
-  if (gathers_ && !collected_) {
+  if (gathers_ && collected_ < config_.gather_entries.size()) {
     state_ = State::gathering;
     return;
   }
   publish(outbox);
 }
 
+void ParameterShardMachine::on(const messages::UnitWanted& wanted, Outbox& outbox) {
+  wanted_.push_back(wanted);
+  gather_wanted(outbox);
+}
+
+void ParameterShardMachine::gather_wanted(Outbox& outbox) {
+  while (!wanted_.empty() && wanted_.front().step.value <= step_.value + 1) {
+    outbox.send(peer(Role::conductor),
+                messages::CollectiveReady{wanted_.front().step, wanted_.front().entry});
+    wanted_.pop_front();
+  }
+}
+
 void ParameterShardMachine::on(const messages::CollectiveDone& done, Outbox& outbox) {
-  if (done.step != step_ || done.failure.failed || collected_) return;
-  collected_ = true;
-  if (stepped_) publish(outbox);
+  if (done.failure.failed) return;
+  const auto& gather = config_.gather_entries;
+  if (std::find(gather.begin(), gather.end(), done.entry) == gather.end()) {
+    outbox.send(peer(Role::trainer), messages::UnitGathered{done.step, done.entry, config_.bucket});
+    return;
+  }
+  if (done.step != step_ || collected_ == gather.size()) return;
+  collected_ += 1;
+  if (stepped_ && collected_ == gather.size()) publish(outbox);
 }
 
 void ParameterShardMachine::publish(Outbox& outbox) {

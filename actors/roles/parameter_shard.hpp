@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,8 +14,9 @@ namespace troupe::actors {
 struct ParameterShardConfig {
   core::Rank rank{};
   core::BucketIndex bucket{};
-  /// The plan's entry that gathers the updated bucket; none when every rank updates all of it.
-  std::optional<core::PlanEntryIndex> gather_entry;
+  /// The program's entries that bring the updated parameters to where they rest, in order; none when they are
+  /// updated there.
+  std::vector<core::PlanEntryIndex> gather_entries;
 };
 
 /// This rank's shard of a bucket's parameters and optimizer state: gathered -> updating -> gathering ->
@@ -25,7 +25,8 @@ struct ParameterShardConfig {
 /// PS-1: between the optimizer's step and the end of the gather the bucket is not published: whoever asked
 /// for it waits. PS-2: each decided step is applied once, in order, after the bucket of the one before is
 /// published. CK-6: a save that began after step s sees the state after s: a later step is applied only
-/// when the save has what it needs.
+/// when the save has what it needs. PS-4: full parameters that are wanted for a step are gathered only when
+/// the update of the step before is enqueued.
 class ParameterShardMachine final : public Machine {
  public:
   explicit ParameterShardMachine(ParameterShardConfig config);
@@ -45,6 +46,8 @@ class ParameterShardMachine final : public Machine {
   void say_held(Outbox& outbox);
   void on(const messages::ShardStepped& stepped, Outbox& outbox);
   void on(const messages::CollectiveDone& done, Outbox& outbox);
+  void on(const messages::UnitWanted& wanted, Outbox& outbox);
+  void gather_wanted(Outbox& outbox);
   void publish(Outbox& outbox);
   messages::Address peer(messages::Role role) const { return {config_.rank, role, 0}; }
 
@@ -60,9 +63,10 @@ class ParameterShardMachine final : public Machine {
   std::vector<Hold> holds_;  ///< of saves that have not staged the bucket yet
   /// Not applied yet. One at most, as long as the next step's reduction waits for this one's update.
   std::deque<messages::StepDecided> decided_;
-  bool gathers_ = false;    ///< this step's update is followed by a gather
-  bool stepped_ = false;    ///< the optimizer is through
-  bool collected_ = false;  ///< the gather is through
+  bool gathers_ = false;                     ///< this step's update is followed by a gather
+  bool stepped_ = false;                     ///< the optimizer is through
+  std::size_t collected_ = 0;                ///< entries of the gather that are through
+  std::deque<messages::UnitWanted> wanted_;  ///< too early: of the step after the next update
 };
 
 }  // namespace troupe::actors

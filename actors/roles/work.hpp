@@ -14,9 +14,10 @@
 
 namespace troupe::actors {
 
-/// GradientBucket: this lane's gradients of the bucket are complete in the gradient buffer. Joins them to the
-/// partial sums the rank holds; after the rank's last lane brings them into the form that the collective
-/// reads. Ends in LaneMerged to the trainer unless `last`.
+/// GradientBucket: this lane's gradients of the bucket are complete. Joins them to the partial sums the rank
+/// holds, and after its last lane brings them into the form that the collective reads; ends in LaneMerged to
+/// the trainer unless `last`. Where each round reduces gradients every lane is its own, and LaneMerged
+/// follows its reduction. Lane -1: there is none in this round.
 struct PrepareBucket {
   core::Step step{};
   core::BucketIndex bucket{};
@@ -24,11 +25,14 @@ struct PrepareBucket {
   bool last = false;
 };
 
-/// Conductor: enqueue entry `entry` of the plan. Ends in CollectiveDone to the Conductor.
+/// Conductor: enqueue entry `entry` of the program. Ends in CollectiveDone to the Conductor.
 struct LaunchCollective {
   core::Step step{};
   core::PlanEntryIndex entry{};
   std::uint64_t sequence = 0;
+  /// For those who compare ranks: which communicator it is of, and what its members must see alike.
+  std::uint64_t communicator = 0;
+  std::uint64_t alike = 0;
 };
 
 /// RankSupervisor: bring norm, NaN/Inf count, losses and refusals of this rank into the verdict's input. The

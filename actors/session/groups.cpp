@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "core/errors.hpp"
+#include "core/program/program_text.hpp"
 
 namespace troupe::actors {
 
@@ -26,18 +30,23 @@ core::Result<std::unique_ptr<gpu::Group>> GroupMaker::of_hosts(std::string name,
   return make(*backend, std::move(name), std::move(members));
 }
 
-core::Result<DataPlaneGroups> GroupMaker::of_step(gpu::CollectiveBackend& backend,
-                                                  const TrainingPlan& plan) const {
-  const auto rank = world_.rank();
+core::Result<DataPlaneGroups> GroupMaker::of_step(gpu::CollectiveBackend& backend, const TrainingPlan& plan,
+                                                  const RankProgram& program) const {
+  // All members make their groups in the same order.
+  std::set<core::Communicator> communicators{{core::GroupKind::world, 0}};
+  for (const auto& communicator : core::communicators(program.program())) communicators.insert(communicator);
   DataPlaneGroups groups;
-  groups.all = TRY(make(backend, "dp", plan.mesh.group(core::GroupKind::dp_cp, rank)));
-  if (plan.options.optimizer_instances > 1) {
-    auto inner = plan.mesh.group(core::GroupKind::intra_dp_cp, rank);
-    auto outer = plan.mesh.group(core::GroupKind::inter_instance, rank);
-    const int instance = rank.value / plan.shards();
-    const int position = rank.value % plan.shards();
-    groups.inner = TRY(make(backend, fmt::format("dp-inner-{}", instance), std::move(inner)));
-    groups.outer = TRY(make(backend, fmt::format("dp-outer-{}", position), std::move(outer)));
+  std::map<std::pair<int, std::vector<core::Rank>>, gpu::Group*> made;  // by stream and members
+  for (const auto& communicator : communicators) {
+    auto members = plan.mesh.group(communicator.group, world_.rank());
+    auto& group = made[{communicator.stream, members}];
+    if (group == nullptr) {
+      auto name = fmt::format("{}-{}-{}", core::name_of(communicator.group), communicator.stream,
+                              members.front().value);
+      groups.owned.push_back(TRY(make(backend, std::move(name), std::move(members))));
+      group = groups.owned.back().get();
+    }
+    groups.of[communicator] = group;
   }
   return groups;
 }

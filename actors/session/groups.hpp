@@ -22,7 +22,8 @@ class GroupMaker {
       : world_(world), rendezvous_(rendezvous), deadline_(deadline) {}
 
   /// Groups of the step's collectives.
-  core::Result<DataPlaneGroups> of_step(gpu::CollectiveBackend& backend, const TrainingPlan& plan) const;
+  core::Result<DataPlaneGroups> of_step(gpu::CollectiveBackend& backend, const TrainingPlan& plan,
+                                        const RankProgram& program) const;
   /// A group that moves memory of the host.
   core::Result<std::unique_ptr<gpu::Group>> of_hosts(std::string name, std::vector<core::Rank> members) const;
 

@@ -33,7 +33,7 @@ void HostExchange::exchange(LoadedBytes bytes) {
 
 void HostExchange::say(core::Result<void> result) {
   const messages::Address trainer{world_.rank(), messages::Role::trainer, 0};
-  world_.post({trainer, trainer, world_.epoch(), messages::StateGathered{messages::failure_of(result)}});
+  world_.post({trainer, trainer, world_.epoch(), messages::LoadedShared{messages::failure_of(result)}});
 }
 
 void HostExchange::abort(const core::Error& reason) {

@@ -131,7 +131,7 @@ Result<void> JointLoad::exchange() {
       bytes.owner = memory;
       exchange_->pack({outgoing.data, outgoing.bytes});
     }
-    if (round > 0) TRY(in_.inbox.wait_gathered(in_.deadline));
+    if (round > 0) TRY(in_.inbox.wait_shared(in_.deadline));
     if (round < count) post_round(std::move(bytes));
     if (round == 0) continue;
     const auto arrived = rounds_[(round - 1) % 2]->incoming.view();

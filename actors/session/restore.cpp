@@ -252,7 +252,14 @@ core::Result<void> Restore::finish_load(const std::string& name) {
     const auto& piece = in_.state.pieces[i];
     in_.data.adopt(piece.bucket, {piece.first, piece.first + in_.state.structure.pieces[i].box.elements()});
   }
-  return {};
+  // Of parameters that are not read whole each rank has read what its optimizer steps.
+  const auto& launches = in_.data.program().launches();
+  const bool some_rest_elsewhere = std::any_of(launches.begin(), launches.end(), [&](const auto& launch) {
+    return !launch.is_verdict() && launch.publishes() && in_.plan.has_sharded_parameters(*launch.bucket);
+  });
+  if (!some_rest_elsewhere) return {};
+  in_.data.gather_parameters();
+  return in_.inbox.wait_gathered(in_.options.checkpoint.deadline);
 }
 
 }  // namespace troupe::actors

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include "core/hash.hpp"
+#include "core/indices.hpp"
+#include "core/program/program_text.hpp"
 
 namespace troupe::actors {
 
@@ -11,20 +13,10 @@ using messages::Role;
 
 namespace {
 
-messages::Address owner_of(const core::PlanEntry& entry, core::Rank rank) {
-  const auto bucket = entry.bucket.value_or(core::BucketIndex{});
-  switch (entry.purpose) {
-    case core::PlanPurpose::exchange_gradients:
-    case core::PlanPurpose::reduce_gradients:
-    case core::PlanPurpose::reduce_across_instances:
-    case core::PlanPurpose::gather_gradients:
-      return {rank, Role::gradient_bucket, bucket.value};
-    case core::PlanPurpose::gather_parameters:
-      return {rank, Role::parameter_shard, bucket.value};
-    case core::PlanPurpose::verdict:
-      break;
-  }
-  return {rank, Role::rank_supervisor, 0};
+messages::Address owner_of(const PlannedLaunch& launch, core::Rank rank) {
+  if (launch.is_verdict()) return {rank, Role::rank_supervisor, 0};
+  const auto role = launch.moves_gradients() ? Role::gradient_bucket : Role::parameter_shard;
+  return {rank, role, launch.bucket->value};
 }
 
 /// Everything that ranks must see alike: which parameter lies where, then the collectives.
@@ -37,33 +29,51 @@ std::vector<std::string> lines_of(const TrainingPlan& plan) {
                                 core::name_of(spec.dtype), fmt::join(spec.shape, ","), spec.weight_decay,
                                 place.bucket.value, place.range.start, place.range.end));
   }
-  auto collectives = plan.step.lines();
+  // Programs follow from the same inputs on all ranks; where ranks have unlike ones, that of rank 0 stands
+  // for the inputs.
+  auto collectives = RankProgram(plan, {0}).lines();
   lines.insert(lines.end(), collectives.begin(), collectives.end());
   return lines;
 }
 
+template <class Wanted>
+std::vector<core::PlanEntryIndex> entries_of(const RankProgram& program, core::BucketIndex bucket,
+                                             Wanted wanted) {
+  std::vector<core::PlanEntryIndex> found;
+  for (const auto entry : core::indices<core::PlanEntryIndex>(program.launches().size())) {
+    const auto& launch = program.launch(entry);
+    if (launch.bucket == bucket && wanted(launch)) found.push_back(entry);
+  }
+  return found;
+}
+
 }  // namespace
 
-ConductorConfig conductor_config(const TrainingPlan& plan, core::Rank rank,
+ConductorConfig conductor_config(const TrainingPlan& plan, const RankProgram& program,
                                  std::chrono::nanoseconds deadline) {
   ConductorConfig config;
-  config.rank = rank;
+  config.rank = program.rank();
   config.deadline = deadline;
-  for (const auto& entry : plan.step.entries) {
-    config.entries.push_back({core::describe(entry), owner_of(entry, rank),
-                              entry.purpose == core::PlanPurpose::gather_parameters});
+  for (const auto& launch : program.launches()) {
+    const auto communicator = core::communicator_of(launch.entry);
+    const auto members = plan.mesh.group(launch.entry.group, program.rank());
+    config.entries.push_back(
+        {describe(launch), owner_of(launch, program.rank()), !launch.is_verdict() && launch.publishes(),
+         launch.entry.stream,
+         core::hash64(fmt::format("{} of rank {}", core::describe(communicator), members.front().value)),
+         core::hash64(core::common_text(launch.entry))});
   }
   return config;
 }
 
-RankSupervisorConfig supervisor_config(const TrainingPlan& plan, core::Rank rank,
+RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgram& program,
                                        std::chrono::nanoseconds join_deadline) {
   RankSupervisorConfig config;
-  config.rank = rank;
+  config.rank = program.rank();
   config.world = plan.world;
   config.buckets = static_cast<std::uint32_t>(plan.buckets.size());
-  for (const auto& entry : plan.step.entries) {
-    if (entry.purpose == core::PlanPurpose::verdict) config.verdict_entry = entry.index;
+  for (const auto entry : core::indices<core::PlanEntryIndex>(program.launches().size())) {
+    if (program.launch(entry).is_verdict()) config.verdict_entry = entry;
   }
   config.plan_lines = lines_of(plan);
   config.plan_hash = core::hash64(fmt::format("{}", fmt::join(config.plan_lines, "\n")));
@@ -73,31 +83,30 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, core::Rank rank
   return config;
 }
 
-GradientBucketConfig bucket_config(const TrainingPlan& plan, core::Rank rank, core::BucketIndex bucket) {
+GradientBucketConfig bucket_config(const TrainingPlan& plan, const RankProgram& program,
+                                   core::BucketIndex bucket) {
   GradientBucketConfig config;
-  config.rank = rank;
+  config.rank = program.rank();
   config.bucket = bucket;
   config.parameters = plan.buckets[bucket.value].parameters;
   for (auto parameter : config.parameters) config.names.push_back(plan.specs[parameter.value].name);
-  const auto& held = plan.lanes[static_cast<std::size_t>(rank.value)];
-  for (int lane = held.first; lane < held.end(); ++lane) config.lanes.push_back({lane});
-  for (const auto& entry : plan.step.entries) {
-    bool mine = owner_of(entry, rank) == messages::Address{rank, Role::gradient_bucket, bucket.value};
-    if (mine) config.entries.push_back(entry.index);
+  for (const auto& lane : program.rounds()) config.rounds.push_back({lane.value_or(core::Lane{-1}), {}});
+  for (const auto entry :
+       entries_of(program, bucket, [](const PlannedLaunch& launch) { return launch.moves_gradients(); })) {
+    config.rounds[static_cast<std::size_t>(program.launch(entry).round)].entries.push_back(entry);
   }
   config.overlap = plan.options.overlap;
   config.unused = plan.options.unused_parameters;
   return config;
 }
 
-ParameterShardConfig shard_config(const TrainingPlan& plan, core::Rank rank, core::BucketIndex bucket) {
+ParameterShardConfig shard_config(const RankProgram& program, core::BucketIndex bucket) {
   ParameterShardConfig config;
-  config.rank = rank;
+  config.rank = program.rank();
   config.bucket = bucket;
-  for (const auto& entry : plan.step.entries) {
-    bool mine = entry.purpose == core::PlanPurpose::gather_parameters && entry.bucket == bucket;
-    if (mine) config.gather_entry = entry.index;
-  }
+  config.gather_entries = entries_of(program, bucket, [](const PlannedLaunch& launch) {
+    return !launch.moves_gradients() && launch.publishes();
+  });
   return config;
 }
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/roles/conductor.hpp"
 #include "actors/roles/gradient_bucket.hpp"
@@ -11,11 +12,12 @@
 namespace troupe::actors {
 
 /// What each role of one rank has to know of the job.
-ConductorConfig conductor_config(const TrainingPlan& plan, core::Rank rank,
+ConductorConfig conductor_config(const TrainingPlan& plan, const RankProgram& program,
                                  std::chrono::nanoseconds deadline);
-RankSupervisorConfig supervisor_config(const TrainingPlan& plan, core::Rank rank,
+RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgram& program,
                                        std::chrono::nanoseconds join_deadline);
-GradientBucketConfig bucket_config(const TrainingPlan& plan, core::Rank rank, core::BucketIndex bucket);
-ParameterShardConfig shard_config(const TrainingPlan& plan, core::Rank rank, core::BucketIndex bucket);
+GradientBucketConfig bucket_config(const TrainingPlan& plan, const RankProgram& program,
+                                   core::BucketIndex bucket);
+ParameterShardConfig shard_config(const RankProgram& program, core::BucketIndex bucket);
 
 }  // namespace troupe::actors

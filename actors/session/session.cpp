@@ -48,7 +48,20 @@ std::vector<core::Lane> Session::lanes() const {
 
 core::Result<gpu::BufferView> Session::parameter_memory(core::ParameterIndex index) const {
   TRY(parts_->in_turn(parts_->order->has_parameter(index)));
-  return parts_->data->parameter(index);
+  const auto slot = parts_->gate->slot_of(index);
+  if (!slot) TRY(parts_->in_turn(tl::unexpected(slot.error())));
+  return parts_->data->parameter(index, *slot);
+}
+
+std::uint32_t Session::units() const {
+  return parts_->gate->units();
+}
+
+core::Result<void> Session::write_parameter(core::ParameterIndex index,
+                                            const std::function<void(std::int64_t, std::span<float>)>& fill) {
+  TRY(parts_->in_turn(parts_->order->has_parameter(index)));
+  TRY(parts_->in_turn(parts_->order->between_steps("write_parameter()")));
+  return parts_->write_parameter(index, fill);
 }
 
 core::Result<gpu::BufferView> Session::gradient_memory(core::ParameterIndex index) const {
@@ -82,6 +95,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   TRY(s.order->begin_step());
   s.adopt();
   s.meter->begin_step(s.step);
+  s.gate->begin_step(s.step, s.decided);
   s.losses.clear();
   const messages::StepBegan begun{s.step, learning_rate};
   s.context->post(Role::conductor, 0, begun);
@@ -94,11 +108,42 @@ core::Result<void> Session::begin_lane(core::Lane lane) {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->begin_lane(lane)));
   // The lane before may still be on its way into the partial sums, in a slot that this lane writes.
-  if (!s.losses.empty() && s.plan.options.numerics == core::Numerics::ordered) {
-    TRY(s.meter->exposed(
-        [&] { return s.inbox.wait_merged(s.step, s.losses.back().lane, s.trainer_deadline()); }));
+  if (!s.losses.empty()) {
+    TRY(s.wait_merged(s.losses.back().lane));
   }
   s.lane = lane;
+  s.gate->begin_round();
+  return {};
+}
+
+core::Result<void> Session::acquire(core::UnitIndex unit) {
+  auto& s = *parts_;
+  if (!s.gate->is_evaluating()) TRY(s.in_turn(s.order->in_lane("acquire()")));
+  return s.in_turn(s.gate->acquire(unit));
+}
+
+core::Result<void> Session::release(core::UnitIndex unit) {
+  auto& s = *parts_;
+  if (!s.gate->is_evaluating()) TRY(s.in_turn(s.order->in_lane("release()")));
+  return s.in_turn(s.gate->release(unit));
+}
+
+core::Result<void> Session::begin_backward() {
+  auto& s = *parts_;
+  TRY(s.in_turn(s.order->in_lane("begin_backward()")));
+  return s.gate->has_units() ? s.gate->begin_backward() : core::Result<void>{};
+}
+
+core::Result<void> Session::begin_evaluation() {
+  auto& s = *parts_;
+  TRY(s.in_turn(s.order->between_steps("begin_evaluation()")));
+  TRY(s.publish_all());
+  s.gate->begin_evaluation(s.decided);
+  return {};
+}
+
+core::Result<void> Session::end_evaluation() {
+  parts_->gate->end_evaluation();
   return {};
 }
 
@@ -109,6 +154,10 @@ core::Result<void> Session::begin_microbatch(int index) {
 core::Result<void> Session::before_use(core::ParameterIndex parameter) {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->has_parameter(parameter)));
+  if (const auto unit = s.gate->unit_of(parameter); unit && s.gate->has_units()) {
+    if (!s.gate->is_evaluating()) TRY(s.in_turn(s.order->in_lane("before_use()")));
+    return s.in_turn(s.gate->acquire(*unit));
+  }
   const auto bucket = s.plan.parameters[parameter.value].bucket;
   if (s.inbox.is_published(bucket, s.decided)) return {};
   return s.meter->exposed([&] { return s.inbox.wait_published(bucket, s.decided, s.trainer_deadline()); });
@@ -130,14 +179,14 @@ core::Result<void> Session::end_lane(double loss) {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->end_lane()));
   s.losses.push_back({s.lane, loss});
-  for (const auto bucket : s.context->buckets())
-    s.context->post(Role::gradient_bucket, bucket.value, messages::LaneEnded{s.step, s.lane});
+  s.gate->end_round();
   return {};
 }
 
 core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_t wishes) {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->finish_step()));
+  s.gate->pass_rest();
   s.data->mark_read();
   s.context->post(Role::rank_supervisor, 0,
                   messages::BackwardFinished{s.step, s.losses, std::move(refusal), wishes});

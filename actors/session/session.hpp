@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -62,9 +63,19 @@ class Session {
   /// The lanes this rank plays, in order.
   std::vector<core::Lane> lanes() const;
 
-  /// The parameter's values. Written by the trainer before the first step (the same on every rank), read
-  /// after before_use(). T is float for f32, std::uint16_t for the bits of bf16 and f16, or std::byte for
-  /// any; another one is Errc::invalid_argument. Errc::unavailable where only the device reaches the memory.
+  /// Units that the parameters name, where the strategy shards parameters or gradients; otherwise 0.
+  std::uint32_t units() const;
+  /// Gives a parameter its first values, before the first step: calls `fill` with the first element of the
+  /// stretch of it that this rank keeps, and where the stretch's values go, in f32. An element has the same
+  /// value on every rank that is asked for it; not called where this rank keeps none.
+  core::Result<void> write_parameter(
+      core::ParameterIndex index,
+      const std::function<void(std::int64_t first, std::span<float> values)>& fill);
+
+  /// The parameter's values. Written by the trainer before the first step (the same on every rank; sharded
+  /// ones by write_parameter()), read after before_use(), or while its unit is acquired. T is float for f32,
+  /// std::uint16_t for the bits of bf16 and f16, or std::byte for any; another one is Errc::invalid_argument.
+  /// Errc::unavailable where only the device reaches the memory.
   template <class T = float>
   core::Result<std::span<T>> parameter(core::ParameterIndex index) {
     const auto memory = TROUPE_TRY(readable_parameter(index, element_of<T>()));
@@ -93,8 +104,17 @@ class Session {
   core::Result<void> begin_lane(core::Lane lane);
   /// From 0, in order. A lane begins with microbatch 0.
   core::Result<void> begin_microbatch(int index);
+  /// Waits until the unit's parameters may be read and, after begin_backward(), its gradients written; fetch
+  /// their memory anew then. Units come in the order of forward, then in the opposite order; the one before
+  /// is released. Only where there are units().
+  core::Result<void> acquire(core::UnitIndex unit);
+  /// The unit is not read any more, and its gradients of this lane are complete.
+  core::Result<void> release(core::UnitIndex unit);
+  /// Forward of the lane is over. Needed where there are units(), allowed anywhere.
+  core::Result<void> begin_backward();
   /// Waits until the parameter's update and gather of the step before are over. Needed before the first read
-  /// in a step; cheap when there is nothing to wait for.
+  /// in a step; cheap when there is nothing to wait for. Acquires its unit, where it has one: then it is
+  /// needed before the first read in forward and in backward.
   core::Result<void> before_use(core::ParameterIndex parameter);
   /// The parameter's gradient of this microbatch is added. Only the lane's last microbatch counts. A
   /// parameter used several times says so every time.
@@ -133,8 +153,12 @@ class Session {
   /// unless another came before it.
   core::Error abandon(core::Error reason);
 
-  /// Waits until every parameter holds the last decided step. Before evaluation, saving, or the end.
+  /// Waits until every parameter that is kept holds the last decided step. Before saving, or the end.
   core::Result<void> publish_all();
+  /// Between steps: until end_evaluation() parameters may be read by before_use() and acquire(), in the order
+  /// of forward and as often as wanted. Where parameters are sharded all ranks do it alike, unit by unit.
+  core::Result<void> begin_evaluation();
+  core::Result<void> end_evaluation();
   /// Leaves in good order, when all ranks do. Only the observers below may be called after it.
   core::Result<void> leave();
 

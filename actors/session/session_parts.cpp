@@ -12,6 +12,7 @@
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/number.hpp"
+#include "gpu/kernels.hpp"
 
 namespace troupe::actors {
 
@@ -87,6 +88,7 @@ core::Result<void> Session::Parts::open_planes() {
       WorkRouter::Planes{*data, checkpoints ? &checkpoints->plane() : nullptr, local.get(), hosts.get()});
   meter.emplace(world.device(), *data, context->bucket_count(), tracer.get());
   saves.emplace(*context);
+  gate.emplace(*context, trainer_deadline(), [this](const auto& wait) { return meter->exposed(wait); });
   order.emplace(own_lanes(), plan.options.microbatches, static_cast<std::uint32_t>(plan.specs.size()));
   return {};
 }
@@ -95,7 +97,10 @@ RankWorld::Hooks Session::Parts::hooks() {
   RankWorld::Hooks hooks;
   hooks.to_trainer = [this](const messages::Envelope& envelope) { inbox.deliver(envelope); };
   hooks.perform = [this](const messages::Address& from, const Work& work) { router->perform(from, work); };
-  hooks.bucket_digest = [this](core::BucketIndex bucket) { return data->bucket_digest(bucket); };
+  hooks.published_bits = [this](core::BucketIndex bucket) {
+    const auto digest = data->bucket_digest(bucket);
+    return RankWorld::PublishedBits{digest.range, digest.hash};
+  };
   hooks.tracer = tracer.get();
   return hooks;
 }
@@ -108,23 +113,23 @@ void Session::Parts::spawn_roles() {
                                                 world.world_size(), options.join_deadline}));
   }
   world.spawn(address(Role::rank_supervisor), std::make_unique<RankSupervisorMachine>(supervisor_config(
-                                                  plan, rank, options.join_deadline + kGrace)));
+                                                  plan, data->program(), options.join_deadline + kGrace)));
   if (checkpoints) checkpoints->spawn_roles();
   if (local) local->spawn_roles();
-  world.spawn(address(Role::conductor),
-              std::make_unique<ConductorMachine>(conductor_config(plan, rank, options.step_deadline)));
+  world.spawn(address(Role::conductor), std::make_unique<ConductorMachine>(
+                                            conductor_config(plan, data->program(), options.step_deadline)));
   for (const auto bucket : context->buckets()) {
     world.spawn(address(Role::gradient_bucket, bucket.value),
-                std::make_unique<GradientBucketMachine>(bucket_config(plan, rank, bucket)));
+                std::make_unique<GradientBucketMachine>(bucket_config(plan, data->program(), bucket)));
     world.spawn(address(Role::parameter_shard, bucket.value),
-                std::make_unique<ParameterShardMachine>(shard_config(plan, rank, bucket)));
+                std::make_unique<ParameterShardMachine>(shard_config(data->program(), bucket)));
   }
 }
 
 /// All ranks are there: they make their groups together, and agree on what they save.
 core::Result<void> Session::Parts::connect() {
   gpu::CollectiveBackend* backend = TRY(collectives);
-  TRY(data->set_groups(TRY(group_maker().of_step(*backend, plan))));
+  TRY(data->set_groups(TRY(group_maker().of_step(*backend, plan, data->program()))));
   if (local) TRY(connect_local_tier());
   tensor_keys = TRY(agree_on_tensors(*context));
   return {};
@@ -154,8 +159,9 @@ void Session::Parts::adopt() {
 
 std::vector<core::Lane> Session::Parts::own_lanes() const {
   std::vector<core::Lane> lanes;
-  const auto& held = plan.lanes[static_cast<std::size_t>(world.rank().value)];
-  for (int number = held.first; number < held.end(); ++number) lanes.push_back({number});
+  for (const auto& played : data->program().rounds()) {
+    if (played) lanes.push_back(*played);
+  }
   return lanes;
 }
 
@@ -185,6 +191,38 @@ core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, co
 core::Result<void> Session::Parts::publish_all() {
   for (const auto bucket : context->buckets()) TRY(inbox.wait_published(bucket, decided, trainer_deadline()));
   return decided.value < 0 ? core::Result<void>{} : inbox.wait_committed(decided, trainer_deadline());
+}
+
+core::Result<void> Session::Parts::wait_merged(core::Lane played) {
+  const auto& program = data->program();
+  const bool is_ordered = plan.options.numerics == core::Numerics::ordered;
+  if (!is_ordered && !program.reduces_each_round()) return {};
+  return meter->exposed([&]() -> core::Result<void> {
+    for (const auto bucket : context->buckets()) {
+      if (program.gradient_slot(bucket) >= 0) continue;
+      TRY(inbox.wait_merged(bucket, step, played, trainer_deadline()));
+    }
+    return {};
+  });
+}
+
+core::Result<void> Session::Parts::write_parameter(
+    core::ParameterIndex index, const std::function<void(std::int64_t, std::span<float>)>& fill) {
+  const auto resting = data->resting_parameter(index);
+  if (resting.range.size() == 0) return {};
+  const auto dtype = plan.specs[index.value].dtype;
+  auto& device = world.device();
+  if (device.is_host_memory() && dtype == core::DType::f32) {
+    fill(resting.range.start, resting.memory.as<float>());
+    return {};
+  }
+  std::vector<float> values(static_cast<std::size_t>(resting.range.size()));
+  fill(resting.range.start, values);
+  const auto staging = TRY(device.allocate_staging(resting.memory.bytes));
+  gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32}, {staging.view(), dtype});
+  const auto stream = TRY(device.create_stream({"first values", 0}));
+  gpu::copy(staging.view(), resting.memory, stream.get());
+  return stream->synchronize(trainer_deadline());
 }
 
 }  // namespace troupe::actors

@@ -19,6 +19,7 @@
 #include "actors/session/session.hpp"
 #include "actors/session/step_meter.hpp"
 #include "actors/session/trainer_inbox.hpp"
+#include "actors/session/unit_gate.hpp"
 #include "actors/session/work_router.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/shell/tracer.hpp"
@@ -45,6 +46,11 @@ struct Session::Parts {
   core::Result<void> in_turn(core::Result<void> called) const;
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
   core::Result<void> publish_all();
+  /// Until the lane's gradients are out of memory that the next lane writes; those of units in a pool are
+  /// waited for when their slot is used again.
+  core::Result<void> wait_merged(core::Lane played);
+  core::Result<void> write_parameter(core::ParameterIndex index,
+                                     const std::function<void(std::int64_t, std::span<float>)>& fill);
   Saves::Progress progress() const { return {core::steps_before(step), optimizer_steps}; }
 
   RankWorld& world;
@@ -65,6 +71,7 @@ struct Session::Parts {
   std::optional<StepMeter> meter;
   std::optional<Saves> saves;
   std::optional<CallOrder> order;
+  std::optional<UnitGate> gate;
   std::vector<core::KeySet> tensor_keys;  ///< of the trainers' own tensors, per rank
 
   core::Step step{0};  ///< the step that is being computed, or comes next

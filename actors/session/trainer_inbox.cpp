@@ -10,7 +10,10 @@
 namespace troupe::actors {
 
 TrainerInbox::TrainerInbox(std::uint32_t buckets, TrainerPatience& patience)
-    : patience_(patience), published_(buckets) {
+    : patience_(patience),
+      published_(buckets),
+      merged_(buckets, {core::Step{-1}, core::Lane{-1}}),
+      units_(buckets, {core::Step{-1}, core::PlanEntryIndex{-1}}) {
   for (auto& step : published_) step.store(-1, std::memory_order_relaxed);
 }
 
@@ -26,12 +29,10 @@ void TrainerInbox::deliver(const messages::Envelope& envelope) {
                  published_[published.bucket.value].store(published.step.value, std::memory_order_release);
                },
                [&](const messages::LaneMerged& merged) {
-                 if (merged.step != merging_step_ || merged.lane != merging_lane_) {
-                   merging_step_ = merged.step;
-                   merging_lane_ = merged.lane;
-                   merged_buckets_ = 0;
-                 }
-                 merged_buckets_ += 1;
+                 merged_[merged.bucket.value] = {merged.step, merged.lane};
+               },
+               [&](const messages::UnitGathered& unit) {
+                 units_[unit.bucket.value] = {unit.step, unit.entry};
                },
                [&](const messages::StoreValue& value) { store_values_.push_back(value); },
                [&](const messages::SaveOver& over) {
@@ -48,6 +49,7 @@ void TrainerInbox::deliver(const messages::Envelope& envelope) {
                },
                [&](const messages::RetrieveOver& over) { retrieved_ = over; },
                [&](const messages::StateGathered& gathered) { gathered_ = gathered; },
+               [&](const messages::LoadedShared& shared) { shared_ = shared; },
                [&](const messages::StepFailed& failed) {
                  if (!failure_) failure_ = messages::error_of(failed.failure);
                },
@@ -99,12 +101,19 @@ core::Result<void> TrainerInbox::wait_published(core::BucketIndex bucket, core::
       [&] { return is_published(bucket, step); }, deadline);
 }
 
-core::Result<void> TrainerInbox::wait_merged(core::Step step, core::Lane lane,
+core::Result<void> TrainerInbox::wait_merged(core::BucketIndex bucket, core::Step step, core::Lane lane,
                                              std::chrono::nanoseconds deadline) {
   return wait(
-      fmt::format("the partial sums of lane {} of step {}", lane.value, step.value),
-      [&] { return merging_step_ == step && merging_lane_ == lane && merged_buckets_ == published_.size(); },
-      deadline);
+      fmt::format("the partial sums of bucket {} of lane {} of step {}", bucket.value, lane.value,
+                  step.value),
+      [&] { return merged_[bucket.value] >= std::pair(step, lane); }, deadline);
+}
+
+core::Result<void> TrainerInbox::wait_unit(core::BucketIndex bucket, core::Step step,
+                                           core::PlanEntryIndex entry, std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("the parameters of bucket {} to be gathered in step {}", bucket.value, step.value),
+      [&] { return units_[bucket.value] >= std::pair(step, entry); }, deadline);
 }
 
 core::Result<void> TrainerInbox::wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline) {
@@ -150,6 +159,15 @@ core::Result<void> TrainerInbox::wait_gathered(std::chrono::nanoseconds deadline
   std::lock_guard lock(mutex_);
   const auto gathered = *std::exchange(gathered_, std::nullopt);
   if (gathered.failure.failed) return tl::unexpected(messages::error_of(gathered.failure));
+  return {};
+}
+
+core::Result<void> TrainerInbox::wait_shared(std::chrono::nanoseconds deadline) {
+  TRY(wait(
+      "ranks to share what they have read", [&] { return shared_.has_value(); }, deadline));
+  std::lock_guard lock(mutex_);
+  const auto shared = *std::exchange(shared_, std::nullopt);
+  if (shared.failure.failed) return tl::unexpected(messages::error_of(shared.failure));
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/shell/trainer_patience.hpp"
@@ -31,8 +32,9 @@ class TrainerInbox {
   core::Result<void> wait_committed(core::Step step, std::chrono::nanoseconds deadline);
   core::Result<void> wait_published(core::BucketIndex bucket, core::Step step,
                                     std::chrono::nanoseconds deadline);
-  /// Until all buckets have merged this lane.
-  core::Result<void> wait_merged(core::Step step, core::Lane lane, std::chrono::nanoseconds deadline);
+  /// Until the bucket has merged this lane, or a later one.
+  core::Result<void> wait_merged(core::BucketIndex bucket, core::Step step, core::Lane lane,
+                                 std::chrono::nanoseconds deadline);
   /// Until this many saves of this session are over.
   core::Result<void> wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
   /// Ends of saves since the last call, in order.
@@ -47,6 +49,11 @@ class TrainerInbox {
   core::Result<void> wait_retrieved(std::chrono::nanoseconds deadline);
   /// Until the parameters that all ranks have loaded are gathered.
   core::Result<void> wait_gathered(std::chrono::nanoseconds deadline);
+  /// Until a round in which ranks share what they have read is over.
+  core::Result<void> wait_shared(std::chrono::nanoseconds deadline);
+  /// Until entry `entry` of `step`'s program, or a later one, has brought the bucket's full parameters.
+  core::Result<void> wait_unit(core::BucketIndex bucket, core::Step step, core::PlanEntryIndex entry,
+                               std::chrono::nanoseconds deadline);
   core::Result<std::string> wait_store_value(std::uint64_t request, std::chrono::nanoseconds deadline);
 
   /// Without waiting: does the bucket hold the parameters after `step`?
@@ -68,10 +75,9 @@ class TrainerInbox {
   bool farewell_ = false;
   std::optional<messages::StepDecided> decided_;
   core::Step committed_{-1};
-  core::Step merging_step_{-1};
-  core::Lane merging_lane_{-1};
-  std::uint32_t merged_buckets_ = 0;
-  std::vector<messages::StoreValue> store_values_;  // at most one per open request
+  std::vector<std::pair<core::Step, core::Lane>> merged_;           ///< per bucket, the last one
+  std::vector<std::pair<core::Step, core::PlanEntryIndex>> units_;  ///< per bucket, what brought it last
+  std::vector<messages::StoreValue> store_values_;                  // at most one per open request
   std::vector<messages::SaveOver> saves_;
   std::uint64_t saves_over_ = 0;
   std::vector<messages::LocalSaveOver> local_saves_;
@@ -80,6 +86,7 @@ class TrainerInbox {
   std::uint64_t staged_locally_ = 0;  ///< the same, of local saves
   std::optional<messages::RetrieveOver> retrieved_;
   std::optional<messages::StateGathered> gathered_;
+  std::optional<messages::LoadedShared> shared_;
   std::optional<core::Error> failure_;
   std::string waiting_for_;
 };

@@ -14,7 +14,7 @@ bool is_moment(StateKind kind) {
   return kind == StateKind::first_moment || kind == StateKind::second_moment;
 }
 
-/// All parameters, whole, in the order in which their parts lie in memory.
+/// A parameter that every rank keeps, whole, in the order in which their parts lie in memory.
 std::vector<core::LoadTarget> targets_of_parameter(const core::Manifest& manifest, const TrainingPlan& plan,
                                                    core::ParameterIndex parameter) {
   const auto& spec = plan.specs[parameter.value];
@@ -33,7 +33,8 @@ std::optional<core::LoadTarget> target_of_piece(const core::Manifest& manifest, 
                                                 const RankState& state, std::size_t index,
                                                 std::span<const TrainerTensor> tensors, bool optimizer) {
   const auto& piece = state.pieces[index];
-  if (piece.kind == StateKind::parameter || (is_moment(piece.kind) && !optimizer)) return {};
+  const bool is_read_whole = piece.kind == StateKind::parameter && !plan.has_sharded_parameters(piece.bucket);
+  if (is_read_whole || (is_moment(piece.kind) && !optimizer)) return {};
   const auto& stored = state.structure.pieces[index];
   const auto& tensor = state.structure.tensors[stored.tensor];
   const bool any_shape = piece.kind == StateKind::trainer ? tensors[piece.tensor].tensor.allow_shape_mismatch
@@ -107,12 +108,13 @@ core::KeySet requested_keys(const core::Manifest& manifest, const TrainingPlan& 
 core::SharedTargets shared_targets(const TrainingPlan& plan, const core::Manifest& manifest, bool optimizer) {
   core::SharedTargets targets;
   for (const auto p : core::indices<core::ParameterIndex>(plan.specs.size())) {
+    if (plan.has_sharded_parameters(plan.parameters[p.value].bucket)) continue;
     for (auto& target : targets_of_parameter(manifest, plan, p)) {
       if (manifest.find(target.key) != nullptr) targets.common.push_back(std::move(target));
     }
   }
   targets.own.resize(static_cast<std::size_t>(plan.world.value));
-  if (!plan.optimizer_is_sharded()) {
+  if (plan.optimizer_is_replicated()) {
     auto alike = own_targets(plan, {0}, manifest, optimizer);
     targets.common.insert(targets.common.end(), std::make_move_iterator(alike.begin()),
                           std::make_move_iterator(alike.end()));
@@ -128,6 +130,7 @@ Wanted wanted_of(const core::Manifest& manifest, const TrainingPlan& plan, const
                  std::span<const TrainerTensor> tensors, bool optimizer) {
   Wanted wanted;
   for (const auto p : core::indices<core::ParameterIndex>(plan.specs.size())) {
+    if (plan.has_sharded_parameters(plan.parameters[p.value].bucket)) continue;
     auto rest = data.parameter(p);
     for (auto& target : targets_of_parameter(manifest, plan, p)) {
       const auto bytes = static_cast<std::size_t>(target.box.elements()) * core::size_of(target.dtype);

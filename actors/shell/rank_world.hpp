@@ -11,6 +11,7 @@
 #include "actors/shell/tracer.hpp"
 #include "actors/shell/trainer_patience.hpp"
 #include "actors/world/storage.hpp"
+#include "core/element_range.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"
@@ -49,11 +50,17 @@ class RankWorld {
   /// one.
   virtual core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) = 0;
 
+  /// What a rank keeps of a bucket.
+  struct PublishedBits {
+    core::ElementRange range;
+    std::uint64_t hash = 0;
+  };
   struct Hooks {
     std::function<void(const messages::Envelope&)> to_trainer;
     std::function<void(const messages::Address& from, const Work&)> perform;
-    /// A hash of the bucket's parameters as they are now; for checks that all ranks hold the same bits.
-    std::function<std::uint64_t(core::BucketIndex bucket)> bucket_digest;
+    /// Of the bucket's parameters as they are now; for checks that all ranks that keep a part hold the same
+    /// bits.
+    std::function<PublishedBits(core::BucketIndex bucket)> published_bits;
     Tracer* tracer = nullptr;
   };
   /// Once, before spawn().

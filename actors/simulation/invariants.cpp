@@ -60,13 +60,17 @@ void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
   if (const auto* prepare = work_if<PrepareBucket>(work)) on(rank, *prepare);
   const auto* launch = work_if<LaunchCollective>(work);
   if (!launch) return;
-  std::size_t& place = launched_[rank];
-  if (place == launches_.size()) launches_.push_back({launch->step, launch->entry});
-  const auto& expected = launches_[place];
-  if (expected.step != launch->step || expected.entry != launch->entry) {
-    violate(fmt::format(
-        "CO-1: launch {} of rank {} is entry {} of step {}, another rank's was entry {} of step {}", place,
-        rank.value, launch->entry.value, launch->step.value, expected.entry.value, expected.step.value));
+  std::size_t& place = launched_[{launch->communicator, rank}];
+  auto& launches = launches_[launch->communicator];
+  if (place == launches.size()) launches.push_back({launch->step, launch->alike, rank});
+  const auto& expected = launches[place];
+  if (expected.step != launch->step || expected.alike != launch->alike) {
+    violate(
+        fmt::format("CO-1: launch {} of rank {} on a communicator is its entry {} of step {}, that of rank "
+                    "{} was another "
+                    "one, of step {}",
+                    place, rank.value, launch->entry.value, launch->step.value, expected.rank.value,
+                    expected.step.value));
   }
   place += 1;
 }
@@ -82,9 +86,10 @@ void InvariantMonitor::on(core::Rank rank, const PrepareBucket& work) {
 }
 
 void InvariantMonitor::on_published(core::Rank rank, core::Step step, core::BucketIndex bucket,
-                                    std::uint64_t digest) {
-  auto [found, first] = published_.try_emplace({step, bucket}, std::pair{rank, digest});
-  if (first || found->second.second == digest) return;
+                                    RankWorld::PublishedBits bits) {
+  auto [found, first] =
+      published_.try_emplace({step, bucket, bits.range.start, bits.range.end}, std::pair{rank, bits.hash});
+  if (first || found->second.second == bits.hash) return;
   violate(fmt::format("PS-3: after step {} bucket {} has other bits on rank {} than on rank {}", step.value,
                       bucket.value, rank.value, found->second.first.value));
 }

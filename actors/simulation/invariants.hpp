@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/roles/work.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "actors/simulation/checkpoint_invariants.hpp"
 #include "actors/simulation/replica_invariants.hpp"
 #include "core/ids.hpp"
@@ -17,10 +18,10 @@
 namespace troupe::actors {
 
 /// Looks at everything that ranks say and ask for, and checks it against the invariants of
-/// docs/architecture.md: CO-1 all ranks launch the same entries in the same order; GB-1 a bucket is ready
-/// once per step; GB-3 a bucket is prepared after the update of the step before; RS-1 all ranks decide the
-/// same; RS-4 committed steps grow by one; PS-3 a published bucket has the same bits on every rank; CK-1 to
-/// CK-6 about saves; LT-1 to LT-4 about local saves.
+/// docs/architecture.md: CO-1 the members of a communicator launch the same in the same order; GB-1 a bucket
+/// is ready once per step; GB-3 a bucket is prepared after the update of the step before; RS-1 all ranks
+/// decide the same; RS-4 committed steps grow by one; PS-3 a published bucket has the same bits on all ranks
+/// that keep the same of it; CK-1 to CK-6 about saves; LT-1 to LT-4 about local saves.
 class InvariantMonitor {
  public:
   InvariantMonitor() = default;
@@ -30,7 +31,8 @@ class InvariantMonitor {
   void on_message(core::Rank rank, const messages::Envelope& envelope);
   void on_work(const messages::Address& who, const Work& work);
   /// The rank publishes the bucket with these bits.
-  void on_published(core::Rank rank, core::Step step, core::BucketIndex bucket, std::uint64_t digest);
+  void on_published(core::Rank rank, core::Step step, core::BucketIndex bucket,
+                    RankWorld::PublishedBits bits);
 
   /// Whole sentences, each beginning with the invariant's name. At most a hundred are kept.
   const std::vector<std::string>& violations() const { return violations_; }
@@ -43,7 +45,8 @@ class InvariantMonitor {
  private:
   struct Launch {
     core::Step step;
-    core::PlanEntryIndex entry;
+    std::uint64_t alike;
+    core::Rank rank;  ///< that launched it first
   };
   struct Decision {
     core::Rank rank;
@@ -54,12 +57,14 @@ class InvariantMonitor {
   void on(core::Rank rank, const PrepareBucket& work);
 
   std::vector<std::string> violations_;
-  std::vector<Launch> launches_;                ///< the longest sequence seen of any rank
-  std::map<core::Rank, std::size_t> launched_;  ///< how far each rank is in it
+  std::map<std::uint64_t, std::vector<Launch>> launches_;  ///< of each communicator, the longest seen
+  std::map<std::pair<std::uint64_t, core::Rank>, std::size_t> launched_;  ///< how far each member is in it
   std::map<core::Step, Decision> decisions_;
   std::map<core::Rank, core::Step> committed_;
   std::set<std::tuple<core::Rank, core::Step, core::BucketIndex>> ready_;
-  std::map<std::pair<core::Step, core::BucketIndex>, std::pair<core::Rank, std::uint64_t>> published_;
+  std::map<std::tuple<core::Step, core::BucketIndex, std::int64_t, std::int64_t>,
+           std::pair<core::Rank, std::uint64_t>>
+      published_;                                                            ///< by what is kept
   std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> prepared_;  ///< the last step of each bucket
   std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> stepped_;
   core::Step last_committed_{-1};

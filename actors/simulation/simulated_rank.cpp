@@ -136,7 +136,7 @@ void SimulatedRank::deliver(const messages::Envelope& envelope) {
   if (envelope.to.role == messages::Role::trainer) {
     if (const auto* published = std::get_if<messages::Published>(&envelope.body)) {
       surroundings_.monitor.on_published(rank_, published->step, published->bucket,
-                                         hooks_.bucket_digest(published->bucket));
+                                         hooks_.published_bits(published->bucket));
     }
     hooks_.to_trainer(envelope);
     return;

@@ -13,7 +13,9 @@ std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& optio
   std::vector<core::ParameterSpec> specs;
   for (int layer = 0; layer < options.layers; ++layer) {
     specs.push_back({fmt::format("layer{}.weight", layer), {options.width}});
+    specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
     specs.push_back({fmt::format("layer{}.bias", layer), {options.width / 3 + 1}});
+    specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
     specs.back().weight_decay = false;
   }
   return specs;
@@ -30,8 +32,11 @@ class TinyTrainer {
   core::Result<void> initialise() {
     for (const auto p : parameters()) {
       core::CounterRandom random(options_.seed, session_.parameters()[p.value].name);
-      auto values = TRY(parameter(p));
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = random.uniform(i) - 0.5F;
+      TRY(session_.write_parameter(p, [&](std::int64_t first, std::span<float> values) {
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          values[i] = random.uniform(static_cast<std::size_t>(first) + i) - 0.5F;
+        }
+      }));
     }
     return {};
   }
@@ -52,12 +57,14 @@ class TinyTrainer {
   }
 
   core::Result<std::uint64_t> state_hash() {
-    TRY(session_.publish_all());
+    TRY(session_.begin_evaluation());
     std::uint64_t hash = 0;
     for (const auto p : parameters()) {
+      TRY(session_.before_use(p));
       auto values = TRY(parameter(p));
       hash = core::hash64(std::as_bytes(values), hash);
     }
+    TRY(session_.end_evaluation());
     return hash;
   }
 
@@ -85,8 +92,10 @@ class TinyTrainer {
   }
 
   core::Result<void> backward(core::Lane lane, int microbatch) {
+    TRY(session_.begin_backward());
     for (std::size_t place = session_.parameters().size(); place-- > 0;) {
       const auto p = core::index_at<core::ParameterIndex>(place);
+      TRY(session_.before_use(p));
       if (p.value % 2 == 1) compute_(options_.layer_time);
       auto values = TRY(parameter(p));
       auto gradients = TRY(gradient(p));

@@ -39,9 +39,10 @@ Result<void> project(const Pass<T>& pass, LinearShape shape, std::size_t weight,
 template <class T>
 Result<void> project_backward(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x,
                               const T* d_y, T* d_x, Write write) {
+  const T* values = TRY(pass.use(weight));
   linear_backward_weight(shape, d_y, x, pass.gradient(weight));
   pass.ready(weight);
-  linear_backward_input(shape, d_y, TRY(pass.use(weight)), d_x, write);
+  linear_backward_input(shape, d_y, values, d_x, write);
   return {};
 }
 

@@ -207,17 +207,14 @@ Result<std::string> state_text(DistributedTrainer& trainer) {
   return fmt::format("parameters {:016x}", TRY(trainer.parameter_hash()));
 }
 
-Result<void> write_sample(DistributedTrainer& trainer, Narrator& narrator,
+Result<void> write_sample(DistributedTrainer& trainer, Narrator* narrator,
                           const DistributedRunOptions& options) {
   if (options.sample_bytes == 0) return {};
-  auto parameters = TRY(trainer.parameters());
   RunSample sample{options.steps - 1, options.prompt, {}};
-  auto next = [&](std::span<const std::int32_t> tokens) {
-    return trainer.model().logits(parameters, tokens);
-  };
+  auto next = [&](std::span<const std::int32_t> tokens) { return trainer.logits(tokens); };
   sample.text = TRY(sample_text(next, trainer.model().shape().length, options.prompt, options.sample_bytes,
                                 options.sampling));
-  return narrator.sample(sample);
+  return narrator ? narrator->sample(sample) : Result<void>{};
 }
 
 /// What signals ask for; the steps bring it to all ranks.
@@ -319,9 +316,10 @@ class Run {
     TRY(session.wait_saves());
     TRY(session.wait_local_saves());
     TRY(report_saves());
-    if (!narrator_) return RunEnd::finished;
-    TRY(write_sample(trainer_, *narrator_, options_));
-    TRY(narrator_->event(options_.steps, "end", TRY(state_text(trainer_))));
+    if (!takes_part()) return RunEnd::finished;
+    TRY(write_sample(trainer_, narrator_, options_));
+    const auto text = TRY(state_text(trainer_));
+    if (narrator_) TRY(narrator_->event(options_.steps, "end", text));
     return RunEnd::finished;
   }
 
@@ -338,15 +336,18 @@ class Run {
     const bool local_due = options_.local_every > 0 && done % options_.local_every == 0;
     if (!options_.local_checkpoints.empty() && local_due) TRY(trainer_.save_local());
     TRY(report_saves());
+    std::optional<double> evaluation;
+    const bool evaluates = options_.evaluate_every > 0 && done % options_.evaluate_every == 0;
+    if (takes_part() && (evaluates || done == options_.steps))
+      evaluation = TRY(trainer_.evaluate(options_.evaluation_batches));
     if (narrator_) {
-      std::optional<double> evaluation;
-      const bool evaluates = options_.evaluate_every > 0 && done % options_.evaluate_every == 0;
-      if (evaluates || done == options_.steps)
-        evaluation = TRY(trainer_.evaluate(options_.evaluation_batches));
       TRY(narrator_->step_done(outcome, trainer_.tokens_per_step(), learning_rate, evaluation));
     }
     return outcome.wishes;
   }
+
+  /// In what is computed between steps: the one who tells of it, or all who keep a part of the parameters.
+  bool takes_part() const { return narrator_ != nullptr || trainer_.has_sharded_parameters(); }
 
   Result<void> report_saves() {
     for (const auto& save : trainer_.session().take_saves()) {

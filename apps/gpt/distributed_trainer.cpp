@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <chrono>
 
-#include "actors/planes/step/arena.hpp"
+#include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/program/memory.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::apps::gpt {
@@ -22,11 +23,13 @@ Result<void> check_fits(actors::RankWorld& world, const DistributedTrainerOption
                         std::size_t device_bytes) {
   const auto specs = session_parameters(parameter_table(options.model), options.arithmetic.dtype);
   const auto plan = TRY(actors::plan_training(specs, options.session.training, world.world_size()));
-  const MemoryShares shares{.gradient_slots = actors::gradient_slots(plan, world.rank()),
-                            .optimizer_shards = plan.optimizer_is_sharded() ? plan.shards() : 1};
-  return check_memory(
-      memory_need(options.model, options.microbatch, options.arithmetic, world.device().kind(), shares),
-      device_bytes);
+  const auto memory = core::memory_of(actors::RankProgram(plan, world.rank()).program());
+  const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
+  auto need = memory_need(options.model, options.microbatch, options.arithmetic, world.device().kind());
+  need.parameters = bytes(memory.parameters + memory.parameter_pool);
+  need.gradients = bytes(memory.gradients + memory.gradient_pool + memory.staging);
+  need.optimizer = bytes(memory.main + memory.optimizer);
+  return check_memory(need, device_bytes);
 }
 
 }  // namespace
@@ -39,6 +42,7 @@ std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table,
     for (std::size_t extent : spec.shape) parameter.shape.push_back(static_cast<std::int64_t>(extent));
     parameter.dtype = dtype;
     parameter.weight_decay = spec.weight_decay;
+    if (spec.unit) parameter.unit = core::UnitIndex{static_cast<std::uint32_t>(*spec.unit)};
     specs.push_back(std::move(parameter));
   }
   return specs;
@@ -72,7 +76,7 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
     model_ = TRY(make());
   }
   gradients_.resize(specs.size());
-  TRY(write_initial_values(*device_));
+  TRY(write_initial_values());
   return on_host ? Result<void>{} : warm_up();
 }
 
@@ -83,29 +87,22 @@ Result<void> DistributedTrainer::warm_up() {
   for (const auto& spec : model_->table().specs) largest = std::max(largest, spec.elements());
   const auto scratch = TRY(device_->allocate(largest * sizeof(float)));
   const std::vector<float*> gradients(readable_.size(), scratch.view().as<float>().data());
+  // Their values do not matter, and where they are sharded they are not here yet.
+  const std::vector<const std::byte*> parameters(readable_.size(), scratch.view().data);
   batch_.fill_evenly(corpus_->evaluation(), 0, 1);
-  TRY(model_->forward_backward(readable_, gradients, batch_.tokens(), batch_.targets(), {}));
+  TRY(model_->forward_backward(parameters, gradients, batch_.tokens(), batch_.targets(), {}));
   TRY(model_->take_losses());
   return compute_->synchronize(kDeadline);
 }
 
-Result<void> DistributedTrainer::write_initial_values(gpu::Device& device) {
+Result<void> DistributedTrainer::write_initial_values() {
   for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
     const auto& spec = model_->table().specs[i];
-    const gpu::BufferView place = TRY(session_->parameter_memory({i}));
-    readable_.push_back(place.data);
-    if (compute_ == nullptr) {
-      initialise(spec, options_.seed, place.as<float>());
-      continue;
-    }
-    std::vector<float> values(spec.elements());
-    initialise(spec, options_.seed, values);
-    const auto staging = TRY(device.allocate_staging(place.bytes));
-    gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32},
-              {staging.view(), options_.arithmetic.dtype});
-    gpu::copy(staging.view(), place, compute_);
-    TRY(compute_->synchronize(kDeadline));
+    TRY(session_->write_parameter({i}, [&](std::int64_t first, std::span<float> values) {
+      initialise(spec, options_.seed, first, values);
+    }));
   }
+  readable_.resize(gradients_.size());
   return {};
 }
 
@@ -115,13 +112,26 @@ std::int64_t DistributedTrainer::tokens_per_step() const {
          training.microbatches;
 }
 
+Result<void> DistributedTrainer::before_use(core::ParameterIndex parameter) {
+  TRY(session_->before_use(parameter));
+  readable_[parameter.value] = TRY(session_->parameter_memory(parameter)).data;
+  return {};
+}
+
+StepHooks DistributedTrainer::reading() {
+  StepHooks hooks;
+  hooks.before_use = [this](std::size_t p) { return before_use({static_cast<std::uint32_t>(p)}); };
+  return hooks;
+}
+
 Result<double> DistributedTrainer::run_lane(core::Lane lane) {
   TRY(session_->begin_lane(lane));
   for (std::uint32_t i = 0; i < gradients_.size(); ++i)
     gradients_[i] = TRY(session_->gradient_memory({i})).as<float>().data();
   const auto index = [](std::size_t p) { return core::ParameterIndex{static_cast<std::uint32_t>(p)}; };
   Result<void> ready;  // the first failure
-  const StepHooks hooks{.before_use = [&](std::size_t p) { return session_->before_use(index(p)); },
+  const StepHooks hooks{.before_use = [&](std::size_t p) { return before_use(index(p)); },
+                        .begin_backward = [&] { return session_->begin_backward(); },
                         .gradient_ready =
                             [&](std::size_t p) {
                               if (auto told = session_->gradient_ready(index(p)); !told && ready)
@@ -177,15 +187,11 @@ Result<void> DistributedTrainer::save_local() {
   return {};
 }
 
-Result<TrainableModel::Parameters> DistributedTrainer::parameters() {
-  TRY(session_->publish_all());
-  return TrainableModel::Parameters(readable_);
-}
-
 Result<std::uint64_t> DistributedTrainer::parameter_hash() {
-  TRY(parameters());
+  TRY(session_->begin_evaluation());
   std::uint64_t hash = 0;
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
+    TRY(session_->before_use({i}));
     gpu::BufferView values = TRY(session_->parameter_memory({i}));
     gpu::Buffer staging;
     if (compute_ != nullptr) {
@@ -196,18 +202,27 @@ Result<std::uint64_t> DistributedTrainer::parameter_hash() {
     }
     hash = core::hash64(values.as<const std::byte>(), hash);
   }
+  TRY(session_->end_evaluation());
   return hash;
 }
 
 Result<double> DistributedTrainer::evaluate(std::size_t batches) {
-  const auto readable = TRY(parameters());
+  TRY(session_->begin_evaluation());
   for (std::size_t i = 0; i < batches; ++i) {
     batch_.fill_evenly(corpus_->evaluation(), i, batches);
-    TRY(model_->forward_loss(readable, batch_.tokens(), batch_.targets()));
+    TRY(model_->forward_loss(readable_, batch_.tokens(), batch_.targets(), reading()));
   }
+  TRY(session_->end_evaluation());
   double total = 0;
   for (const double loss : TRY(model_->take_losses())) total += loss;
   return total / static_cast<double>(batches);
+}
+
+Result<std::span<const float>> DistributedTrainer::logits(TrainableModel::Tokens tokens) {
+  TRY(session_->begin_evaluation());
+  const auto found = TRY(model_->logits(readable_, tokens, reading()));
+  TRY(session_->end_evaluation());
+  return found;
 }
 
 }  // namespace troupe::apps::gpt

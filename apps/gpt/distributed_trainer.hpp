@@ -44,12 +44,14 @@ class DistributedTrainer {
   /// As save(), into the local tier.
   core::Result<void> save_local();
 
-  /// Mean loss over `batches` microbatches which cover the evaluation text evenly. Any rank may ask alone.
+  /// No rank keeps all parameters: evaluate(), logits() and parameter_hash() are then for all ranks together;
+  /// otherwise any rank may ask alone.
+  bool has_sharded_parameters() const { return session_->units() > 0; }
+  /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
-
-  /// All parameters, readable on the device until the next step. Waits until they are published.
-  core::Result<TrainableModel::Parameters> parameters();
-  /// A hash of them all.
+  /// As TrainableModel::logits().
+  core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens);
+  /// A hash of all parameters.
   core::Result<std::uint64_t> parameter_hash();
 
   TrainableModel& model() { return *model_; }
@@ -63,9 +65,13 @@ class DistributedTrainer {
   DistributedTrainer(actors::RankWorld& world, const DistributedTrainerOptions& options,
                      const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
-  core::Result<void> write_initial_values(gpu::Device& device);
+  core::Result<void> write_initial_values();
   core::Result<void> warm_up();
   core::Result<double> run_lane(core::Lane lane);
+  /// Waits until a parameter may be read, and notes where it lies.
+  core::Result<void> before_use(core::ParameterIndex parameter);
+  /// For a pass between steps.
+  StepHooks reading();
 
   DistributedTrainerOptions options_;
   gpu::Device* device_;
@@ -74,7 +80,7 @@ class DistributedTrainer {
   std::unique_ptr<actors::Session> session_;
   gpu::StreamView compute_ = nullptr;  ///< of the session; null where the model computes on the host
   std::unique_ptr<TrainableModel> model_;
-  std::vector<const std::byte*> readable_;
+  std::vector<const std::byte*> readable_;  ///< of units that are not gathered: where they were last
   std::vector<float*> gradients_;
 };
 

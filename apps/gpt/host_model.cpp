@@ -14,19 +14,34 @@ Model::Parameters HostModel::floats(Parameters parameters) {
   return parameters_;
 }
 
+StepHooks HostModel::following(Parameters parameters, const StepHooks& hooks) {
+  StepHooks own = hooks;
+  if (!hooks.before_use) return own;
+  own.before_use = [this, parameters, &hooks](std::size_t parameter) -> Result<void> {
+    TRY(hooks.before_use(parameter));
+    parameters_[parameter] = reinterpret_cast<const float*>(parameters[parameter]);
+    return {};
+  };
+  return own;
+}
+
 Result<void> HostModel::forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
                                          Tokens targets, const StepHooks& hooks) {
-  losses_.push_back(TRY(model_.forward_backward(floats(parameters), gradients, tokens, targets, hooks)));
+  losses_.push_back(TRY(
+      model_.forward_backward(floats(parameters), gradients, tokens, targets, following(parameters, hooks))));
   return {};
 }
 
-Result<void> HostModel::forward_loss(Parameters parameters, Tokens tokens, Tokens targets) {
-  losses_.push_back(TRY(model_.forward_loss(floats(parameters), tokens, targets)));
+Result<void> HostModel::forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                                     const StepHooks& hooks) {
+  losses_.push_back(
+      TRY(model_.forward_loss(floats(parameters), tokens, targets, following(parameters, hooks))));
   return {};
 }
 
-Result<std::span<const float>> HostModel::logits(Parameters parameters, Tokens tokens) {
-  return model_.logits(floats(parameters), tokens);
+Result<std::span<const float>> HostModel::logits(Parameters parameters, Tokens tokens,
+                                                 const StepHooks& hooks) {
+  return model_.logits(floats(parameters), tokens, following(parameters, hooks));
 }
 
 }  // namespace troupe::apps::gpt

@@ -21,12 +21,16 @@ class HostModel final : public TrainableModel {
 
   core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
                                       Tokens targets, const StepHooks& hooks) override;
-  core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets) override;
+  core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                                  const StepHooks& hooks) override;
   core::Result<std::vector<double>> take_losses() override { return std::exchange(losses_, {}); }
-  core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens) override;
+  core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
+                                              const StepHooks& hooks) override;
 
  private:
   Model::Parameters floats(Parameters parameters);
+  /// The same, for which a hook that moves parameters moves them here too.
+  StepHooks following(Parameters parameters, const StepHooks& hooks);
 
   Model model_;
   std::vector<const float*> parameters_;

@@ -18,7 +18,7 @@ Result<LocalTrainer> LocalTrainer::create(const LocalTrainerOptions& options, co
                       options.microbatches);
   }
   auto model = TRY(Model::create(options.model, options.microbatch));
-  TRY(check_memory(memory_need(options.model, options.microbatch, {}, gpu::DeviceKind::host, {}),
+  TRY(check_memory(memory_need(options.model, options.microbatch, {}, gpu::DeviceKind::host),
                    physical_memory_bytes()));
   return LocalTrainer(options, corpus, std::move(model));
 }

@@ -118,6 +118,7 @@ Result<RunEnd> train_distributed(const Options& o) {
   training.overlap = !o.no_overlap;
   if (o.bucket_elements > 0) training.bucket_elements = o.bucket_elements;
   training.optimizer_instances = o.optimizer_instances;
+  training.gathered_units = o.gathered_units;
   training.clip_norm = o.clip_norm;
   training.optimizer.beta1 = o.optimizer.beta1;
   training.optimizer.beta2 = o.optimizer.beta2;

@@ -115,16 +115,19 @@ Result<void> BasicModel<T>::backward(const Pass<T>& pass, Tokens tokens, Tokens 
   Activations<T>& a = activations_;
   const GradientScratch<T>& d = a.gradients;
 
+  if (pass.hooks.begin_backward) TRY(pass.hooks.begin_backward());
   cross_entropy_backward(targets, V, a.logits);
+  const T* head = TRY(pass.use(table_.head));
   linear_backward_weight({N, C, V}, a.logits, a.final_norm.output, pass.gradient(table_.head));
   if (!config_.tied_embeddings) pass.ready(table_.head);
-  linear_backward_input({N, C, V}, a.logits, TRY(pass.use(table_.head)), d.normed);
+  linear_backward_input({N, C, V}, a.logits, head, d.normed);
 
   std::fill_n(d.residual, N * C, T{0});
   TRY(norm_backward(context(shape_), table_.final_norm, a.output, a.final_norm, pass, d.normed, d.residual));
   for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
     TRY(block_backward(context(shape_), table_.blocks[layer], a.blocks[layer], d, pass));
   }
+  TRY(pass.use(table_.embedding));
   embedding_backward(tokens, C, d.residual, pass.gradient(table_.embedding));
   pass.ready(table_.embedding);
   return {};

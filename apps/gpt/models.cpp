@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "apps/gpt/host_model.hpp"
+#include "core/errors.hpp"
 #ifdef TROUPE_HAS_CUDA
 #include "apps/gpt/cuda/cuda_model.hpp"
-#include "core/errors.hpp"
 #endif
 
 namespace troupe::apps::gpt {
@@ -72,12 +72,12 @@ Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& config, 
 }
 
 MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,
-                       gpu::DeviceKind device, MemoryShares shares) {
+                       gpu::DeviceKind device) {
   const std::size_t count = parameter_count(config);
   const std::size_t states = options.dtype == DType::f32 ? 2 : 3;
   return {.parameters = count * core::size_of(options.dtype),
-          .gradients = count * sizeof(float) * static_cast<std::size_t>(shares.gradient_slots),
-          .optimizer = count * sizeof(float) * states / static_cast<std::size_t>(shares.optimizer_shards),
+          .gradients = count * sizeof(float),
+          .optimizer = count * sizeof(float) * states,
           .activations = activation_bytes(config, shape, options, device)};
 }
 

@@ -27,20 +27,16 @@ core::Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& co
 /// What training takes of a device.
 struct MemoryNeed {
   std::size_t parameters = 0;   ///< in the model's dtype
-  std::size_t gradients = 0;    ///< fp32, all slots
+  std::size_t gradients = 0;    ///< fp32
   std::size_t optimizer = 0;    ///< fp32 master values, where parameters are narrower, and AdamW's moments
   std::size_t activations = 0;  ///< of one microbatch
 
   std::size_t total() const { return parameters + gradients + optimizer + activations; }
 };
 
-struct MemoryShares {
-  int gradient_slots = 1;    ///< 1, or in `ordered` numerics the depth of the rank's stack of partial sums
-  int optimizer_shards = 1;  ///< ranks over which the optimizer is sharded
-};
-
+/// Of one rank alone; of a rank of a session core::memory_of() its program says how much of the first three.
 MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,
-                       gpu::DeviceKind device, MemoryShares shares);
+                       gpu::DeviceKind device);
 
 /// Errc::out_of_memory, with what takes how much and what to do, when it is more than a device has.
 core::Result<void> check_memory(const MemoryNeed& need, std::size_t device_bytes);

@@ -9,7 +9,10 @@ namespace {
 constexpr std::int64_t kMostSteps = 1'000'000'000;
 
 void add_distributed_options(CLI::App& app, Options& o) {
-  add_choice(app, "--strategy", o.strategy, {"ddp", "zero1"}, "ddp or zero1")->capture_default_str();
+  add_choice(app, "--strategy", o.strategy, {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"},
+             "What is sharded: ddp nothing, zero1 the optimizer, zero2 gradients too, zero3 parameters too; "
+             "hsdp and hfsdp within each of --optimizer-instances")
+      ->capture_default_str();
   add_choice(app, "--numerics", o.numerics, {"ordered", "fast"},
              "ordered (same bits for any number of ranks) or fast")
       ->capture_default_str();
@@ -32,7 +35,10 @@ void add_distributed_options(CLI::App& app, Options& o) {
              "A bucket closes with this many; 0: a default")
       ->capture_default_str();
   add_number(app, "--optimizer-instances", o.optimizer_instances, {1, 65536},
-             "Replicas of the sharded optimizer")
+             "Replicas of the sharded optimizer; of hsdp and hfsdp the ranks of the outer axis")
+      ->capture_default_str();
+  add_number(app, "--gathered-units", o.gathered_units, {1, 1024},
+             "Layers whose full parameters may be there at once where they are sharded")
       ->capture_default_str();
   app.add_option("--output", o.output, "Folder for the record, the report and the trace");
   app.add_flag("--trace", o.trace, "Record a Perfetto trace in the output folder");

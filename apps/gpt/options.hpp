@@ -37,7 +37,7 @@ struct Options {
   double peak_tera_flops = 0;
   bool no_overlap = false, trace = false;
   std::int64_t bucket_elements = 0;
-  int optimizer_instances = 1;
+  int optimizer_instances = 1, gathered_units = 2;
   std::int64_t trace_steps = 20;
   std::string checkpoints, resume = "auto";
   std::int64_t save_every = 100;

@@ -20,10 +20,14 @@ class TableBuilder {
 
   ParameterTable build() {
     const std::size_t C = config_.width, V = config_.vocabulary;
+    const bool tied = config_.tied_embeddings;
+    if (!tied) unit_ = 0;
     table_.embedding = matrix("model.embed_tokens.weight", V, C);
     for (std::size_t layer = 0; layer < config_.layers; ++layer) {
+      unit_ = layer + (tied ? 0 : 1);
       table_.blocks.push_back(block(fmt::format("model.layers.{}.", layer)));
     }
+    unit_ = tied ? std::nullopt : std::optional(config_.layers + 1);
     table_.final_norm = norm("model.norm");
     table_.head = config_.tied_embeddings ? table_.embedding : matrix("lm_head.weight", V, C);
     return std::move(table_);
@@ -69,12 +73,14 @@ class TableBuilder {
   }
 
   std::size_t add(ParameterSpec spec) {
+    spec.unit = unit_;
     table_.specs.push_back(std::move(spec));
     return table_.specs.size() - 1;
   }
 
   const ModelConfig& config_;
   ParameterTable table_;
+  std::optional<std::size_t> unit_;  // of what is added
 };
 
 }  // namespace
@@ -101,13 +107,18 @@ std::size_t parameter_count(const ModelConfig& config) {
 
 void initialise(const ParameterSpec& spec, std::uint64_t seed, std::span<float> values) {
   CHECK(values.size() == spec.elements(), "initialise() needs room for exactly the parameter's elements");
+  initialise(spec, seed, 0, values);
+}
+
+void initialise(const ParameterSpec& spec, std::uint64_t seed, std::int64_t first, std::span<float> values) {
   if (spec.initialisation.kind == Initialisation::Kind::constant) {
     std::fill(values.begin(), values.end(), static_cast<float>(spec.initialisation.value));
     return;
   }
   const core::CounterRandom random(seed, spec.name);
   const float deviation = static_cast<float>(spec.initialisation.value);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = deviation * random.normal(i);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = deviation * random.normal(static_cast<std::size_t>(first) + i);
 }
 
 }  // namespace troupe::apps::gpt

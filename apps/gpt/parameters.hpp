@@ -23,6 +23,9 @@ struct ParameterSpec {
   std::vector<std::size_t> shape;
   Initialisation initialisation;
   bool weight_decay = false;  ///< matrices decay, norms do not
+  /// Of forward, from 0: the embedding, each block, the last norm with the output layer. None: with tied
+  /// embeddings both ends read the embedding, and the last norm is too small to be gathered alone.
+  std::optional<std::size_t> unit;
 
   std::size_t elements() const;
 };
@@ -58,5 +61,7 @@ std::size_t parameter_count(const ModelConfig& config);
 /// Writes the first values of a parameter. They depend on the seed and the parameter's name alone, so every
 /// rank that makes them makes the same bits.
 void initialise(const ParameterSpec& spec, std::uint64_t seed, std::span<float> values);
+/// Of the elements from `first` on.
+void initialise(const ParameterSpec& spec, std::uint64_t seed, std::int64_t first, std::span<float> values);
 
 }  // namespace troupe::apps::gpt

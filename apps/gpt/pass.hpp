@@ -10,9 +10,12 @@ namespace troupe::apps::gpt {
 
 /// How a runtime takes part in a pass. Both may be empty. Indices are places in the parameter table.
 struct StepHooks {
-  /// Called before forward first reads a parameter, and again before backward first reads it. It returns when
-  /// the values may be read; an Error ends the pass.
+  /// Called before forward first reads a parameter, and again before backward first reads it or adds to its
+  /// gradient. It returns when that may be done, and may first set where the values and the gradient are; an
+  /// Error ends the pass.
   std::function<core::Result<void>(std::size_t parameter)> before_use;
+  /// Called when forward is over and backward begins, before before_use of what backward reads first.
+  std::function<core::Result<void>()> begin_backward{};
   /// Called when this microbatch has added all it will add to the parameter's gradient: in backward order, at
   /// the earliest moment. A tied embedding is last.
   std::function<void(std::size_t parameter)> gradient_ready;

@@ -39,11 +39,13 @@ class TrainableModel {
   virtual core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
                                               Tokens targets, const StepHooks& hooks) = 0;
   /// The loss alone, for evaluation.
-  virtual core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets) = 0;
+  virtual core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                                          const StepHooks& hooks) = 0;
   /// The mean losses, in nats, of all passes since the last call, in order. Waits for them.
   virtual core::Result<std::vector<double>> take_losses() = 0;
   /// Logits (V) of the token that follows one sequence of 1..T tokens. They live until the next call.
-  virtual core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens) = 0;
+  virtual core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
+                                                      const StepHooks& hooks) = 0;
 };
 
 }  // namespace troupe::apps::gpt

@@ -24,8 +24,12 @@ struct ParameterSpec {
   std::vector<std::int64_t> shape{};
   DType dtype = DType::f32;  ///< f32, bf16 or f16; narrow ones get an fp32 master copy
   bool weight_decay = true;
-  bool shared_embedding = false;      ///< gets a bucket of its own
-  StackingRule stacking{};            ///< how checkpoints store it, and its optimizer state; empty: as it is
+  bool shared_embedding = false;  ///< gets a bucket of its own
+  StackingRule stacking{};        ///< how checkpoints store it, and its optimizer state; empty: as it is
+  /// The unit of forward that reads it, from 0 and without gaps: where strategies shard parameters or
+  /// gradients they come and go unit by unit. None: it stays, and may be read at any moment; so for one that
+  /// several units read.
+  std::optional<UnitIndex> unit{};
   bool allow_shape_mismatch = false;  ///< a restore takes another shape: what is common; the rest is zero
 
   std::int64_t elements() const;
@@ -69,8 +73,14 @@ struct TrainingOptions {
   bool average = true;
   /// `fast` numerics only: gradients kept and sent in the parameters' dtype instead of f32.
   bool gradients_in_parameter_dtype = false;
-  /// Replicas of the sharded optimizer; must divide the number of ranks.
+  /// Replicas of the sharded optimizer; must divide the number of ranks. Of hsdp and hfsdp the outer axis.
   int optimizer_instances = 1;
+  /// Units whose full parameters, and whose full gradients, may exist at once where they are sharded: 1 for
+  /// the least memory, 2 to gather the next unit while one computes.
+  int gathered_units = 2;
+  /// Elements that a rank may receive at once when gradients are exchanged (`ordered` numerics); larger
+  /// exchanges go in parts. 0: all at once.
+  std::int64_t staging_elements = 0;
   UnusedParameters unused_parameters = UnusedParameters::refuse;
   double clip_norm = 0;  ///< global L2 norm to clip at; 0: no clipping
   OptimizerOptions optimizer;

@@ -50,6 +50,7 @@ int LaunchCursor::slot_of(const ProgramEntry& entry) {
   const Phase sweep = gathers ? entry.needed.phase : entry.ready.phase;
   const auto pool = static_cast<std::size_t>(gathers ? Pool::parameters : Pool::gradients);
   if (program_->credits[pool] == 0 || (sweep != Phase::forward && sweep != Phase::backward)) return -1;
+  if (program_->unit(entry.tensor.unit).residency == Residency::resident) return -1;
   Sweep& now = sweeps_[pool];
   if (now.round != round_ || now.phase != sweep) now = {.round = round_, .phase = sweep};
   if (now.unit != entry.tensor.unit) {

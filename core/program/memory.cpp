@@ -23,7 +23,10 @@ std::int64_t longest_part(std::int64_t elements, std::int64_t parts) {
 
 class MemoryCount {
  public:
-  explicit MemoryCount(const Program& program) : program_(program) {}
+  explicit MemoryCount(const Program& program)
+      : program_(program),
+        sharded_gradients_(std::find(program.placements.gradients.begin(), program.placements.gradients.end(),
+                                     Placement::flat_shard) != program.placements.gradients.end()) {}
 
   ProgramMemory count() {
     for (const UnitRun& run : program_.units) add(run);
@@ -35,7 +38,7 @@ class MemoryCount {
         for (const ProgramEntry& entry : run.entries) stage(entry);
       }
     }
-    memory_.staging = kStagingSlots * (incoming_ + outgoing_);
+    memory_.staging = kStagingSlots * (memory_.incoming + memory_.outgoing + memory_.carry);
     memory_.checks += bytes(program_.verdict_elements, DType::i64);
     return memory_;
   }
@@ -72,7 +75,10 @@ class MemoryCount {
       full_gradients += bytes(tensor.elements, c.gradient);
     }
     if (gathered) largest_gathered_ = std::max(largest_gathered_, full);
-    if (run.unit.use == UnitUse::forward_and_backward) {
+    if (!sharded_gradients_ || run.unit.use != UnitUse::forward_and_backward) return;
+    if (run.unit.residency == Residency::resident) {
+      memory_.gradients += run.count * full_gradients;
+    } else {
       largest_reduced_ = std::max(largest_reduced_, full_gradients);
     }
   }
@@ -83,6 +89,20 @@ class MemoryCount {
       if (domain.axes[axis] == entry.group) return program_.coordinates[axis];
     }
     return 0;
+  }
+
+  /// An exchange along an inner axis leaves the subtree roots of its members' lanes to that of the next axis;
+  /// the first of them lies where the sum will, the others beside it.
+  std::int64_t carried(const ProgramEntry& entry) const {
+    if (entry.operation != CollectiveKind::all_to_all || entry.elements == 0) return 0;
+    std::size_t axis = 0;
+    while (axis < entry.to.size() && entry.to[axis] == entry.from[axis]) ++axis;
+    const bool rests = entry.to == program_.placements.gradients;
+    if (axis == 0 || rests || entry.from[axis - 1] != Placement::partial) return 0;
+    const auto deal =
+        LaneDeal::create(program_.lanes, program_.placements.gradients, program_.domains[0].sizes);
+    const auto roots = subtree_roots(deal->block(program_.coordinates, axis), program_.lanes).size();
+    return static_cast<std::int64_t>(roots - 1) * longest_part(entry.elements, entry.counts.members());
   }
 
   /// What a collective of gradients needs beside where they lie.
@@ -107,24 +127,24 @@ class MemoryCount {
       }
     } else if (entry.operation == CollectiveKind::reduce_scatter) {
       // The sum of a microbatch comes beside that of the microbatches before it.
-      const bool adds = program_.rounds > 1 && entry.ready.phase == Phase::backward &&
-                        program_.credits[static_cast<std::size_t>(Pool::gradients)] > 0;
+      const bool adds =
+          program_.rounds > 1 && sharded_gradients_ && entry.to == program_.placements.gradients;
       if (adds || entry.wire != c.gradient) in = longest_part(entry.elements, members);
       if (entry.wire != c.gradient) out = entry.elements;
     } else if (entry.operation == CollectiveKind::all_reduce && entry.wire != c.gradient) {
       out = entry.elements;
     }
-    incoming_ = std::max(incoming_, bytes(in, entry.wire));
-    outgoing_ = std::max(outgoing_, bytes(out, entry.wire));
+    memory_.incoming = std::max(memory_.incoming, bytes(in, entry.wire));
+    memory_.outgoing = std::max(memory_.outgoing, bytes(out, entry.wire));
+    memory_.carry = std::max(memory_.carry, bytes(carried(entry), DType::f32));
   }
 
   const Program& program_;
+  bool sharded_gradients_;
   ProgramMemory memory_;
   std::int64_t gradient_slots_ = 0;
   std::int64_t largest_gathered_ = 0;
   std::int64_t largest_reduced_ = 0;
-  std::int64_t incoming_ = 0;
-  std::int64_t outgoing_ = 0;
 };
 
 }  // namespace

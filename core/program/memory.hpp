@@ -11,13 +11,19 @@ namespace troupe::core {
 /// Bytes of device memory that the program of a rank takes, all of it before the first step.
 struct ProgramMemory {
   std::int64_t parameters = 0;  ///< as they rest, in the dtype the model reads
-  std::int64_t gradients = 0;   ///< as they rest between microbatches; in `ordered` the stack of partial sums
-  std::int64_t main = 0;        ///< values the optimizer steps, where they are not the parameters themselves
-  std::int64_t optimizer = 0;   ///< its other states
+  /// As they rest between rounds, in `ordered` the stack of partial sums; and full ones of resident units
+  /// where gradients are sharded.
+  std::int64_t gradients = 0;
+  std::int64_t main = 0;       ///< values the optimizer steps, where they are not the parameters themselves
+  std::int64_t optimizer = 0;  ///< its other states
   std::int64_t parameter_pool = 0;
   std::int64_t gradient_pool = 0;
-  std::int64_t staging = 0;  ///< what exchanges bring and pack, and wires of another dtype, two of each
-  std::int64_t checks = 0;   ///< square sums and the verdict
+  std::int64_t incoming =
+      0;  ///< of one exchange: what it brings, where that does not go to its place at once
+  std::int64_t outgoing = 0;  ///< of one exchange: what does not lie as it is sent
+  std::int64_t carry = 0;     ///< sums on their way from one axis to the next
+  std::int64_t staging = 0;   ///< all of these, two of each
+  std::int64_t checks = 0;    ///< square sums and the verdict
 
   /// What is sharded and never moves.
   std::int64_t at_rest() const { return parameters + gradients + main + optimizer; }

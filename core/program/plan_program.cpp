@@ -51,8 +51,9 @@ class ProgramPlanner {
            std::any_of(unit.tensors.begin(), unit.tensors.end(),
                        [](const FlatTensor& t) { return t.trainable; });
   }
-  const std::vector<int>& sizes_of(const FlatTensor& tensor) const {
-    return inputs_.domains[inputs_.classes[tensor.tensor_class].domain].sizes;
+  /// Those of a resident unit may come from any unit's backward, so they have memory of their own.
+  bool has_pooled_gradients(const Unit& unit) const {
+    return is_reduced(unit) && unit.residency == Residency::on_demand && has(inputs_.placements.gradients, F);
   }
 
   void describe_it(const LaneDeal& deal) {
@@ -74,14 +75,13 @@ class ProgramPlanner {
     program_.rounds = deal.dealt(longest).count;
     program_.body.times = program_.rounds - 1;
     int gathered = 0;
-    int reduced = 0;
+    int pooled = 0;
     for (const Unit& unit : inputs_.units) {
       gathered += is_gathered(unit) ? 1 : 0;
-      reduced += is_reduced(unit) ? 1 : 0;
+      pooled += has_pooled_gradients(unit) ? 1 : 0;
     }
     const auto slots = [&](int wanted, int users) { return std::min(inputs_.overlap ? wanted : 1, users); };
-    program_.credits = {slots(inputs_.parameter_credits, gathered),
-                        has(inputs_.placements.gradients, F) ? slots(inputs_.gradient_credits, reduced) : 0};
+    program_.credits = {slots(inputs_.parameter_credits, gathered), slots(inputs_.gradient_credits, pooled)};
   }
 
   Result<std::vector<ProgramEntry>> round(bool last) {
@@ -158,15 +158,22 @@ class ProgramPlanner {
 
   Result<void> add_reductions(bool last, std::vector<ProgramEntry>& entries) {
     const auto users = sweep(Phase::backward, [&](const Unit& unit) { return is_reduced(unit); });
+    const auto pooled = sweep(Phase::backward, [&](const Unit& unit) { return has_pooled_gradients(unit); });
     const auto slots = static_cast<std::size_t>(program_.credits[static_cast<std::size_t>(Pool::gradients)]);
-    for (std::size_t i = 0; i < users.size(); ++i) {
+    const bool each_round = has(inputs_.placements.gradients, F);
+    std::size_t next_pooled = 0;
+    for (const int user : users) {
       Reductions::Unit unit;
-      unit.index = users[i];
-      unit.ready = inputs_.overlap || slots > 0 ? TrainerPoint{Phase::backward, users[i]}
-                                                : TrainerPoint{Phase::round_end, 0};
-      // Each round's gradients leave their slot for the unit that has it next.
-      unit.reused = i + slots < users.size() ? TrainerPoint{Phase::backward, users[i + slots]}
-                                             : TrainerPoint{Phase::round_end, 0};
+      unit.index = user;
+      unit.pooled = has_pooled_gradients(inputs_.units[static_cast<std::size_t>(user)]);
+      unit.ready = inputs_.overlap || each_round ? TrainerPoint{Phase::backward, user}
+                                                 : TrainerPoint{Phase::round_end, 0};
+      unit.reused = {Phase::round_end, 0};
+      if (unit.pooled) {
+        // Each round's gradients leave their slot for the unit that has it next.
+        const std::size_t reuse = next_pooled++ + slots;
+        if (reuse < pooled.size()) unit.reused = {Phase::backward, pooled[reuse]};
+      }
       TRY(reductions_.add(unit, last, entries));
     }
     return {};

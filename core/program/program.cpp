@@ -85,7 +85,11 @@ std::int64_t stored_bytes(const Program& program) {
 }
 
 StrategyPlacements placements_in(const Program& program, const Unit& unit) {
-  StrategyPlacements placements = program.placements;
+  return placements_in(program.placements, unit);
+}
+
+StrategyPlacements placements_in(const StrategyPlacements& table, const Unit& unit) {
+  StrategyPlacements placements = table;
   if (unit.residency == Residency::resident) {
     placements.parameters.assign(placements.parameters.size(), Placement::replicated);
   }

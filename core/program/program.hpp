@@ -136,6 +136,7 @@ std::int64_t stored_entries(const Program& program);
 std::int64_t stored_bytes(const Program& program);
 
 /// The placements of a unit's tensors: those of the program, but for the parameters of resident units.
+StrategyPlacements placements_in(const StrategyPlacements& table, const Unit& unit);
 StrategyPlacements placements_in(const Program& program, const Unit& unit);
 
 }  // namespace troupe::core

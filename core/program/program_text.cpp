@@ -17,17 +17,6 @@ std::string letters(const Placements& placements) {
   return text;
 }
 
-/// What all members of the group must have in common.
-std::string common_text(const ProgramEntry& entry) {
-  std::string text = describe(entry);
-  if (!entry.from.empty()) text += fmt::format(" {}->{}", letters(entry.from), letters(entry.to));
-  text +=
-      fmt::format(" group={} stream={} dtype={} elements={} counts={} {}", name_of(entry.group), entry.stream,
-                  name_of(entry.wire), entry.elements, name_of(entry.counts.kind), entry.counts.text());
-  if (entry.chunk > 0) text += fmt::format(" chunk={}", entry.chunk);
-  return text;
-}
-
 std::string own_text(const ProgramEntry& entry) {
   std::string text = fmt::format(" after '{}' before '{}'", describe(entry.ready), describe(entry.needed));
   if (entry.takes) {
@@ -73,6 +62,16 @@ std::vector<ProgramRun> common_runs(const ProgramSegment& segment, const Communi
 }
 
 }  // namespace
+
+std::string common_text(const ProgramEntry& entry) {
+  std::string text = describe(entry);
+  if (!entry.from.empty()) text += fmt::format(" {}->{}", letters(entry.from), letters(entry.to));
+  text +=
+      fmt::format(" group={} stream={} dtype={} elements={} counts={} {}", name_of(entry.group), entry.stream,
+                  name_of(entry.wire), entry.elements, name_of(entry.counts.kind), entry.counts.text());
+  if (entry.chunk > 0) text += fmt::format(" chunk={}", entry.chunk);
+  return text;
+}
 
 std::string describe(const Communicator& communicator) {
   return fmt::format("{} on stream {}", name_of(communicator.group), communicator.stream);

@@ -22,6 +22,9 @@ Communicator communicator_of(const ProgramEntry& entry);
 /// In the order in which a step first launches on them.
 std::vector<Communicator> communicators(const Program& program);
 
+/// What all members of its group must see alike in an entry.
+std::string common_text(const ProgramEntry& entry);
+
 /// The whole program, one line an entry, with "x8 unit-1:" before entries that repeat.
 std::vector<std::string> lines(const Program& program);
 

@@ -146,7 +146,7 @@ Result<void> Reductions::add(const Unit& unit, bool last_round, std::vector<Prog
     if (inputs_->overlap || in_round.empty()) model.needed = {Phase::finish, 0};
     for (const auto& step : after) redistribute(travel, step, held_last_, model, later);
   }
-  if (entries.size() > first) entries.back().gives = Credit{Pool::gradients, unit.ready};
+  if (unit.pooled && entries.size() > first) entries.back().gives = Credit{Pool::gradients, unit.ready};
   entries.insert(entries.end(), later.begin(), later.end());
   return {};
 }

@@ -15,7 +15,8 @@ class Reductions {
   struct Unit {
     int index = 0;
     TrainerPoint ready;   ///< its gradients are complete
-    TrainerPoint reused;  ///< their slot is another's, where there are slots
+    bool pooled = false;  ///< they lie in a slot of the pool
+    TrainerPoint reused;  ///< their slot is another's, or the next round's gradients come
   };
 
   static Result<Reductions> create(const ProgramInputs& inputs, const LaneDeal& deal,

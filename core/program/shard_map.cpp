@@ -22,6 +22,14 @@ std::int64_t shard_count(const Placements& placements, const std::vector<int>& s
   return count;
 }
 
+ElementRange part_of(ElementRange range, const Placements& placements, const std::vector<int>& sizes,
+                     const std::vector<int>& coordinates) {
+  for (std::size_t axis = placements.size(); axis-- > 0;) {
+    if (placements[axis] == Placement::flat_shard) range = even_part(range, sizes[axis], coordinates[axis]);
+  }
+  return range;
+}
+
 Result<ShardMap> ShardMap::create(std::vector<ElementRange> flats, StrategyPlacements placements,
                                   std::vector<int> sizes, std::vector<int> coordinates) {
   for (const Placements* role : {&placements.parameters, &placements.gradients, &placements.optimizer}) {
@@ -59,13 +67,7 @@ ElementRange ShardMap::part(const Placements& placements, std::size_t flat,
                             const std::vector<int>& coordinates) const {
   CHECK(placements.size() == sizes_.size() && coordinates.size() == sizes_.size(),
         "placements and coordinates are those of the map's axes");
-  ElementRange range = flats_[flat];
-  for (std::size_t axis = placements.size(); axis-- > 0;) {
-    if (placements[axis] == Placement::flat_shard) {
-      range = even_part(range, sizes_[axis], coordinates[axis]);
-    }
-  }
-  return range;
+  return part_of(flats_[flat], placements, sizes_, coordinates);
 }
 
 bool ShardMap::answers(TensorRole role) const {

@@ -21,6 +21,11 @@ std::vector<ElementRange> flat_tensors(const RowLayout& layout);
 /// The product of the sizes of the axes along which a tensor is sharded.
 std::int64_t shard_count(const Placements& placements, const std::vector<int>& sizes);
 
+/// What a rank holds of a range that lies by `placements`, whose flat axes are the last ones. Parts differ by
+/// one element where they do not divide; the first ones are the longer.
+ElementRange part_of(ElementRange range, const Placements& placements, const std::vector<int>& sizes,
+                     const std::vector<int>& coordinates);
+
 /// Which elements of which flat tensor a rank holds. All ranges are of the buffer the flat tensors lie in.
 class ShardMap {
  public:

@@ -55,7 +55,7 @@ inline constexpr std::string_view kCompletionNames[] = {
     "BucketStaged",     "SaveDirectoryMade", "ChunkStaged",       "ChunkWritten",    "SaveCommitDone",
     "StateRestored",    "ReplicaSeed",       "CopyDirectoryMade", "CopySealed",      "RoundRead",
     "RoundShared",      "RoundWritten",      "ExchangeClosed",    "RetrieveBegan",   "RetrieveOver",
-    "StateGathered",    "CopiesTidied",
+    "StateGathered",    "CopiesTidied",      "UnitWanted",        "UnitGathered",    "LoadedShared",
 };
 static_assert(std::size(kCompletionNames) == std::variant_size_v<Completion>);
 

@@ -14,7 +14,7 @@ TEST(CudaModel, WaitsForLossesOnlyWhenTheyAreTaken) {
   OnGpu gpu(smallest);
   const auto tokens = some_tokens(gpu.model().shape(), 1);
   const auto copies = cuda_emulation::pageable_copies();
-  for (int i = 0; i < 70; ++i) ASSERT_TRUE(gpu.model().forward_loss(gpu.parameters(), tokens, tokens));
+  for (int i = 0; i < 70; ++i) ASSERT_TRUE(gpu.model().forward_loss(gpu.parameters(), tokens, tokens, {}));
 
   const auto losses = gpu.model().take_losses().value();
 

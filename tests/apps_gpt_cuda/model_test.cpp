@@ -73,7 +73,7 @@ TEST_P(CudaModelTest, PredictsWhatTheHostPredicts) {
   auto sequence = some_tokens(gpu.model().shape(), 5);
   sequence.resize(gpu.model().shape().length - 1);
 
-  const auto found = gpu.model().logits(gpu.parameters(), sequence).value();
+  const auto found = gpu.model().logits(gpu.parameters(), sequence, {}).value();
   const auto expected = host.model.logits(host.values.constant(), sequence).value();
 
   EXPECT_LT(difference(std::vector<float>(found.begin(), found.end()),

@@ -85,7 +85,7 @@ class OnGpu {
   double loss(std::uint64_t seed) {
     const auto tokens = some_tokens(model_->shape(), seed),
                targets = some_tokens(model_->shape(), seed + 100);
-    EXPECT_TRUE(model_->forward_loss(parameters_, tokens, targets));
+    EXPECT_TRUE(model_->forward_loss(parameters_, tokens, targets, {}));
     return model_->take_losses().value().at(0);
   }
 

@@ -10,27 +10,40 @@ namespace troupe::actors {
 
 namespace {
 
-gpu::BufferView elements_of(const gpu::Buffer& buffer, core::ElementRange range, std::size_t element_bytes) {
-  return buffer.view().subview(static_cast<std::size_t>(range.start) * element_bytes,
-                               static_cast<std::size_t>(range.size()) * element_bytes);
+constexpr std::size_t kAlignment = 256;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::size_t size_of(core::ElementRange range, std::size_t width) {
+  return static_cast<std::size_t>(range.size()) * width;
+}
+
+/// `range` of memory that holds `whole`.
+gpu::BufferView part(gpu::BufferView memory, core::ElementRange whole, core::ElementRange range,
+                     std::size_t width) {
+  return memory.subview(static_cast<std::size_t>(range.start - whole.start) * width, size_of(range, width));
 }
 
 }  // namespace
 
-int gradient_slots(const TrainingPlan& plan, core::Rank rank) {
-  if (plan.options.numerics == core::Numerics::fast) return 1;
-  const auto& held = plan.lanes[static_cast<std::size_t>(rank.value)];
-  int slots = 1;
-  for (int lane = held.first; lane < held.end(); ++lane) {
-    slots = std::max(slots, core::lane_slot({lane}, held, plan.options.lanes) + 1);
+/// Regions are asked for, then the memory of all is taken at once, then they are given out in the same order.
+class Arena::Cutter {
+ public:
+  void want(std::size_t bytes) { wanted_ += aligned(bytes); }
+  std::size_t wanted() const { return wanted_; }
+  void use(gpu::BufferView memory) { rest_ = memory; }
+  gpu::BufferView next(std::size_t bytes) {
+    const auto region = rest_.subview(0, bytes);
+    rest_ = rest_.subview(aligned(bytes), rest_.bytes - aligned(bytes));
+    return region;
   }
-  return slots;
-}
 
-bool exchange_is_packed(const TrainingPlan& plan, core::Rank rank) {
-  const auto& held = plan.lanes[static_cast<std::size_t>(rank.value)];
-  return core::subtree_roots(held, plan.options.lanes).size() > 1 || plan.options.optimizer_instances > 1;
-}
+ private:
+  std::size_t wanted_ = 0;
+  gpu::BufferView rest_;
+};
 
 core::Result<gpu::Buffer> Arena::take(gpu::Device& device, std::size_t bytes) {
   bytes_ += bytes;
@@ -38,33 +51,26 @@ core::Result<gpu::Buffer> Arena::take(gpu::Device& device, std::size_t bytes) {
 }
 
 core::Result<gpu::Buffer> Arena::take_carried(gpu::Device& device, std::size_t bytes) {
-  if (collectives_ == nullptr) return take(device, bytes);
+  if (collectives_ == nullptr || bytes == 0) return take(device, bytes);
   auto buffer = TRY(collectives_->allocate(device, bytes));
   bytes_ += bytes;
   carried_.push_back(buffer.view());
   return buffer;
 }
 
-core::Result<Arena> Arena::create(gpu::Device& device, const TrainingPlan& plan, core::Rank rank,
+core::Result<Arena> Arena::create(gpu::Device& device, const TrainingPlan& plan, const RankProgram& program,
                                   gpu::CollectiveBackend* collectives) {
   Arena arena;
   arena.collectives_ = collectives;
-  arena.plan_ = &plan;
-  arena.slots_ = gradient_slots(plan, rank);
-  for (const auto& buffer : plan.buffers) {
-    auto bytes = static_cast<std::size_t>(buffer.layout.elements) * core::size_of(buffer.dtype);
-    arena.parameters_.push_back(TRY(arena.take_carried(device, bytes)));
+  const auto held = program.held();
+  if (plan.options.numerics == core::Numerics::ordered) {
+    arena.slots_ = program.reduces_each_round() ? core::partial_slots(held, plan.options.lanes)
+                                                : core::accumulation_slots(held, plan.options.lanes);
   }
-  for (int slot = 0; slot < arena.slots_; ++slot) {
-    auto& buffers = arena.gradients_.emplace_back();
-    for (const auto& buffer : plan.buffers) {
-      auto bytes = static_cast<std::size_t>(buffer.layout.elements) * core::size_of(buffer.gradient_dtype);
-      // The slots above the first are merged into it, or packed, before they go anywhere.
-      buffers.push_back(TRY(slot == 0 ? arena.take_carried(device, bytes) : arena.take(device, bytes)));
-    }
-  }
-  TRY(arena.take_optimizer(device, plan, rank));
-  TRY(arena.take_scratch(device, plan, rank));
+  arena.place(plan, program);
+  TRY(arena.take_resting(device, plan, program));
+  TRY(arena.take_optimizer(device, plan, program));
+  TRY(arena.take_pools(device, program));
   arena.squares_ = TRY(arena.take(device, plan.buckets.size() * sizeof(core::ExactSquareSum)));
   auto verdict_bytes = verdict_words(plan.options.lanes, plan.world) * sizeof(std::int64_t);
   arena.verdict_ = TRY(arena.take(device, verdict_bytes));
@@ -73,69 +79,151 @@ core::Result<Arena> Arena::create(gpu::Device& device, const TrainingPlan& plan,
   return arena;
 }
 
-core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan& plan, core::Rank rank) {
-  const auto& options = plan.options.optimizer;
-  bool first = options.kind != core::OptimizerKind::sgd || options.momentum != 0;
-  bool second = options.kind != core::OptimizerKind::sgd;
+/// Which ranges rest here, and where a bucket lies in a slot of its unit.
+void Arena::place(const TrainingPlan& plan, const RankProgram& program) {
+  std::vector<std::size_t> in_pool(plan.inputs.units.size());
+  std::vector<std::size_t> in_gradient_pool(plan.inputs.units.size());
   for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
-    const auto& place = plan.buckets[bucket.value];
-    auto range = plan.optimizer_is_sharded() ? plan.shard(bucket, rank) : place.range;
-    auto bytes = static_cast<std::size_t>(range.size()) * sizeof(float);
-    OptimizerState state;
-    if (first) state.first_moment = TRY(take(device, bytes));
-    if (second) state.second_moment = TRY(take(device, bytes));
-    if (plan.buffers[place.buffer.value].dtype == core::DType::f32) {
-      state.master_in_parameters = parameters(place.buffer, range);
-    } else {
-      state.master = TRY(take(device, bytes));
+    const auto& planned = plan.buckets[bucket.value];
+    const auto& buffer = plan.buffers[planned.buffer.value];
+    const auto placements = plan.placements_of(bucket);
+    auto& place = places_.emplace_back();
+    place.whole = planned.range;
+    place.parameters = program.held(placements.parameters, bucket);
+    place.gradients = program.held(placements.gradients, bucket);
+    place.width = core::size_of(buffer.dtype);
+    place.gradient_width = core::size_of(buffer.gradient_dtype);
+    const auto unit = static_cast<std::size_t>(planned.unit);
+    place.pool_offset = in_pool[unit];
+    place.gradient_pool_offset = in_gradient_pool[unit];
+    in_pool[unit] += size_of(planned.range, place.width);
+    in_gradient_pool[unit] += size_of(planned.range, place.gradient_width);
+  }
+}
+
+/// Parameters and gradients between rounds.
+core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& plan,
+                                       const RankProgram& program) {
+  const bool reduces_each_round = program.reduces_each_round();
+  const auto has_own_full = [&](core::BucketIndex bucket) {
+    return reduces_each_round && plan.unit_of(bucket).residency == core::Residency::resident;
+  };
+  Cutter parameters;
+  Cutter full;
+  std::vector<Cutter> partials(static_cast<std::size_t>(slots_));
+  const auto buckets = core::indices<core::BucketIndex>(places_.size());
+  for (const auto bucket : buckets) {
+    const auto& place = at(bucket);
+    parameters.want(size_of(place.parameters, place.width));
+    for (auto& slot : partials) slot.want(size_of(place.gradients, place.gradient_width));
+    if (has_own_full(bucket)) full.want(size_of(plan.buckets[bucket.value].range, place.gradient_width));
+  }
+  resting_.push_back(TRY(take_carried(device, parameters.wanted())));
+  parameters.use(resting_.back().view());
+  for (std::size_t slot = 0; slot < partials.size(); ++slot) {
+    // The slots above the first are merged into it, or packed, before they go anywhere.
+    resting_.push_back(TRY(slot == 0 ? take_carried(device, partials[slot].wanted())
+                                     : take(device, partials[slot].wanted())));
+    partials[slot].use(resting_.back().view());
+  }
+  resting_.push_back(TRY(take_carried(device, full.wanted())));
+  full.use(resting_.back().view());
+  for (const auto bucket : buckets) {
+    auto& place = places_[bucket.value];
+    place.resting = parameters.next(size_of(place.parameters, place.width));
+    for (auto& slot : partials) {
+      place.partials.push_back(slot.next(size_of(place.gradients, place.gradient_width)));
     }
-    optimizer_.push_back(std::move(state));
+    if (has_own_full(bucket)) {
+      place.full = full.next(size_of(plan.buckets[bucket.value].range, place.gradient_width));
+    }
   }
   return {};
 }
 
-core::Result<void> Arena::take_scratch(gpu::Device& device, const TrainingPlan& plan, core::Rank rank) {
-  if (plan.options.numerics == core::Numerics::fast || plan.world.value == 1) return {};
-  std::size_t roots = 0;
-  for (const auto& held : plan.lanes) roots += core::subtree_roots(held, plan.options.lanes).size();
-  auto own_roots =
-      core::subtree_roots(plan.lanes[static_cast<std::size_t>(rank.value)], plan.options.lanes).size();
-  std::size_t incoming = 0;
-  std::size_t outgoing = 0;
+core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan& plan,
+                                         const RankProgram& program) {
+  const auto& options = plan.options.optimizer;
+  const bool first = options.kind != core::OptimizerKind::sgd || options.momentum != 0;
+  const bool second = options.kind != core::OptimizerKind::sgd;
   for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
-    auto size = static_cast<std::size_t>(plan.buckets[bucket.value].range.size());
-    auto shard = static_cast<std::size_t>(plan.shard(bucket, rank).size());
-    incoming = std::max(incoming, roots * shard);
-    outgoing =
-        std::max(outgoing, own_roots * size * static_cast<std::size_t>(plan.options.optimizer_instances));
+    auto& place = places_[bucket.value];
+    const auto range = program.held(plan.placements_of(bucket).optimizer, bucket);
+    const auto bytes = size_of(range, sizeof(float));
+    const auto state = [&](gpu::BufferView& view) -> core::Result<void> {
+      resting_.push_back(TRY(take(device, bytes)));
+      view = resting_.back().view();
+      return {};
+    };
+    if (first) TRY(state(place.first_moment));
+    if (second) TRY(state(place.second_moment));
+    if (plan.buffers[plan.buckets[bucket.value].buffer.value].dtype == core::DType::f32) {
+      place.master_in_parameters = parameters(bucket, range);
+    } else {
+      TRY(state(place.master));
+    }
   }
-  for (auto& buffer : incoming_) buffer = TRY(take_carried(device, incoming * sizeof(float)));
-  if (!exchange_is_packed(plan, rank)) return {};
-  for (auto& buffer : outgoing_) buffer = TRY(take_carried(device, outgoing * sizeof(float)));
   return {};
 }
 
-gpu::BufferView Arena::parameters(core::BufferIndex buffer, core::ElementRange range) const {
-  return elements_of(parameters_[buffer.value], range, core::size_of(plan_->buffers[buffer.value].dtype));
+core::Result<void> Arena::take_pools(gpu::Device& device, const RankProgram& program) {
+  const auto memory = core::memory_of(program.program());
+  const auto pool = [&](core::Pool which, std::int64_t bytes,
+                        std::vector<gpu::Buffer>& slots) -> core::Result<void> {
+    const int count = program.program().credits[static_cast<std::size_t>(which)];
+    for (int slot = 0; slot < count; ++slot) {
+      slots.push_back(TRY(take_carried(device, static_cast<std::size_t>(bytes / count))));
+    }
+    return {};
+  };
+  TRY(pool(core::Pool::parameters, memory.parameter_pool, parameter_pool_));
+  TRY(pool(core::Pool::gradients, memory.gradient_pool, gradient_pool_));
+  for (auto& buffer : incoming_) {
+    buffer = TRY(take_carried(device, static_cast<std::size_t>(memory.incoming)));
+  }
+  for (auto& buffer : outgoing_) {
+    buffer = TRY(take_carried(device, static_cast<std::size_t>(memory.outgoing)));
+  }
+  for (auto& buffer : carry_) buffer = TRY(take(device, static_cast<std::size_t>(memory.carry)));
+  return {};
 }
 
-gpu::BufferView Arena::gradients(core::BufferIndex buffer, int slot, core::ElementRange range) const {
+gpu::BufferView Arena::parameters(core::BucketIndex bucket, core::ElementRange range) const {
+  return part(at(bucket).resting, at(bucket).parameters, range, at(bucket).width);
+}
+
+gpu::BufferView Arena::gathered(core::BucketIndex bucket, int slot, core::ElementRange range) const {
+  const auto& place = at(bucket);
+  const auto memory = parameter_pool_[static_cast<std::size_t>(slot)].view();
+  return part(memory.subview(place.pool_offset, size_of(place.whole, place.width)), place.whole, range,
+              place.width);
+}
+
+gpu::BufferView Arena::gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const {
   CHECK(slot >= 0 && slot < slots_, "a gradient slot exists");
-  return elements_of(gradients_[static_cast<std::size_t>(slot)][buffer.value], range,
-                     core::size_of(plan_->buffers[buffer.value].gradient_dtype));
+  const auto& place = at(bucket);
+  return part(place.partials[static_cast<std::size_t>(slot)], place.gradients, range, place.gradient_width);
+}
+
+gpu::BufferView Arena::full_gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const {
+  const auto& place = at(bucket);
+  if (slot < 0) return part(place.full, place.whole, range, place.gradient_width);
+  const auto memory = gradient_pool_[static_cast<std::size_t>(slot)].view();
+  return part(memory.subview(place.gradient_pool_offset, size_of(place.whole, place.gradient_width)),
+              place.whole, range, place.gradient_width);
 }
 
 gpu::BufferView Arena::master(core::BucketIndex bucket) const {
-  const auto& state = optimizer_[bucket.value];
-  return state.master.bytes() > 0 ? state.master.view() : state.master_in_parameters;
+  const auto& place = at(bucket);
+  return place.master.bytes > 0 ? place.master : place.master_in_parameters;
 }
 
 gpu::BufferView Arena::first_moment(core::BucketIndex bucket) const {
-  return optimizer_[bucket.value].first_moment.view();
+  return at(bucket).first_moment;
 }
 
 gpu::BufferView Arena::second_moment(core::BucketIndex bucket) const {
-  return optimizer_[bucket.value].second_moment.view();
+  return at(bucket).second_moment;
 }
 
 }  // namespace troupe::actors

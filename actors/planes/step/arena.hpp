@@ -6,38 +6,49 @@
 #include <span>
 #include <vector>
 
+#include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "core/exact_sum.hpp"
+#include "core/program/memory.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::actors {
 
-/// All device memory of one rank, taken once. Ranges are elements of their buffer, as layouts give them.
+/// All device memory of one rank, taken once: what core::memory_of() counts of its program. Ranges are
+/// elements of the bucket's buffer.
 class Arena {
  public:
-  /// What collectives carry is memory of theirs, when they are given.
-  static core::Result<Arena> create(gpu::Device& device, const TrainingPlan& plan, core::Rank rank,
+  /// What collectives carry is memory of theirs, when they are given. Everything given must outlive it.
+  static core::Result<Arena> create(gpu::Device& device, const TrainingPlan& plan, const RankProgram& program,
                                     gpu::CollectiveBackend* collectives = nullptr);
 
-  /// Parameters in their own dtype; the same on all ranks between steps.
-  gpu::BufferView parameters(core::BufferIndex buffer, core::ElementRange range) const;
-  /// Gradients or partial sums of lanes, slot 0 at the bottom of the stack; reduced gradients end up in
-  /// slot 0.
-  gpu::BufferView gradients(core::BufferIndex buffer, int slot, core::ElementRange range) const;
+  /// Parameters as they rest, in their own dtype: the rank's part of them, or all.
+  gpu::BufferView parameters(core::BucketIndex bucket, core::ElementRange range) const;
+  /// Full parameters of a unit on demand, in a slot of the pool.
+  gpu::BufferView gathered(core::BucketIndex bucket, int slot, core::ElementRange range) const;
+
+  /// Gradients as they rest between rounds, slot 0 at the bottom of the stack of partial sums; reduced
+  /// gradients end up in slot 0.
+  gpu::BufferView gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const;
   int slots() const { return slots_; }
+  /// Full gradients of a round, where each round reduces them: a slot of the pool, or memory of the bucket's
+  /// own for -1.
+  gpu::BufferView full_gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const;
 
   /// fp32 master values and optimizer moments of this rank's shard of a bucket.
   gpu::BufferView master(core::BucketIndex bucket) const;
   gpu::BufferView first_moment(core::BucketIndex bucket) const;
   gpu::BufferView second_moment(core::BucketIndex bucket) const;
-  bool has_own_master(core::BucketIndex bucket) const { return optimizer_[bucket.value].master.bytes() > 0; }
+  bool has_own_master(core::BucketIndex bucket) const { return at(bucket).master.bytes > 0; }
 
-  /// Transient exchange buffers, a credit of two: launch k uses k % 2.
+  /// Transient buffers of exchanges, a credit of two: exchange k uses k % 2.
   static constexpr int kScratchCredits = 2;
-  gpu::BufferView outgoing(int credit) const { return outgoing_[static_cast<std::size_t>(credit)].view(); }
-  gpu::BufferView incoming(int credit) const { return incoming_[static_cast<std::size_t>(credit)].view(); }
+  gpu::BufferView outgoing(std::size_t credit) const { return outgoing_[credit].view(); }
+  gpu::BufferView incoming(std::size_t credit) const { return incoming_[credit].view(); }
+  /// Partial sums on their way from one axis to the next: all roots but the first, one after the other.
+  gpu::BufferView carry(std::size_t credit) const { return carry_[credit].view(); }
 
   /// The core::ExactSquareSum of this rank's part of a bucket's reduced gradient.
   gpu::BufferView squares(core::BucketIndex bucket) const {
@@ -57,39 +68,50 @@ class Arena {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  struct OptimizerState {
-    gpu::Buffer master;
-    gpu::Buffer first_moment;
-    gpu::Buffer second_moment;
+  /// Where a bucket's memory is.
+  struct Place {
+    core::ElementRange whole;
+    core::ElementRange parameters;  ///< that rest here
+    core::ElementRange gradients;
+    std::size_t width = 0;           ///< bytes of a parameter's element
+    std::size_t gradient_width = 0;  ///< and of a gradient's
+    std::size_t pool_offset = 0;     ///< in a slot of the pool of parameters
+    std::size_t gradient_pool_offset = 0;
+    gpu::BufferView resting;
+    std::vector<gpu::BufferView> partials;  ///< by slot
+    gpu::BufferView full;                   ///< gradients, where they are not in the pool
+    gpu::BufferView master;                 ///< empty: in the parameters themselves
     gpu::BufferView master_in_parameters;
+    gpu::BufferView first_moment;
+    gpu::BufferView second_moment;
   };
+  /// One allocation that is cut up.
+  class Cutter;
 
+  const Place& at(core::BucketIndex bucket) const { return places_[bucket.value]; }
   core::Result<gpu::Buffer> take(gpu::Device& device, std::size_t bytes);
   core::Result<gpu::Buffer> take_carried(gpu::Device& device, std::size_t bytes);
-  core::Result<void> take_optimizer(gpu::Device& device, const TrainingPlan& plan, core::Rank rank);
-  core::Result<void> take_scratch(gpu::Device& device, const TrainingPlan& plan, core::Rank rank);
+  void place(const TrainingPlan& plan, const RankProgram& program);
+  core::Result<void> take_resting(gpu::Device& device, const TrainingPlan& plan, const RankProgram& program);
+  core::Result<void> take_optimizer(gpu::Device& device, const TrainingPlan& plan,
+                                    const RankProgram& program);
+  core::Result<void> take_pools(gpu::Device& device, const RankProgram& program);
 
-  const TrainingPlan* plan_ = nullptr;
   gpu::CollectiveBackend* collectives_ = nullptr;  ///< null: all is the device's
   std::vector<gpu::BufferView> carried_;
   int slots_ = 1;
-  std::vector<gpu::Buffer> parameters_;              ///< per buffer
-  std::vector<std::vector<gpu::Buffer>> gradients_;  ///< per slot and buffer
-  std::vector<OptimizerState> optimizer_;            ///< per bucket
+  std::vector<Place> places_;  ///< per bucket
+  std::vector<gpu::Buffer> resting_;
+  std::vector<gpu::Buffer> parameter_pool_;
+  std::vector<gpu::Buffer> gradient_pool_;
   std::array<gpu::Buffer, kScratchCredits> outgoing_;
   std::array<gpu::Buffer, kScratchCredits> incoming_;
+  std::array<gpu::Buffer, kScratchCredits> carry_;
   gpu::Buffer squares_;
   gpu::Buffer verdict_;
   gpu::Buffer own_verdict_;
   gpu::Buffer common_verdict_;
   std::size_t bytes_ = 0;
 };
-
-/// How many gradient slots the rank needs: one, or in `ordered` numerics the depth of its stack of partial
-/// sums.
-int gradient_slots(const TrainingPlan& plan, core::Rank rank);
-
-/// True when what the rank sends in an exchange does not lie in its gradient buffer as it is sent.
-bool exchange_is_packed(const TrainingPlan& plan, core::Rank rank);
 
 }  // namespace troupe::actors

@@ -12,23 +12,19 @@
 
 namespace troupe::actors {
 
+namespace {
+
+core::ElementRange overlap(core::ElementRange a, core::ElementRange b) {
+  const auto start = std::max(a.start, b.start);
+  return {start, std::max(start, std::min(a.end, b.end))};
+}
+
+}  // namespace
+
 core::Result<std::unique_ptr<DataPlane>> DataPlane::create(gpu::Device& device, const TrainingPlan& plan,
                                                            Options options) {
   auto state = std::make_unique<State>(device, plan, std::move(options));
-  state->arena = TRY(Arena::create(device, plan, state->rank(), state->options.collectives));
-  state->accumulate = TRY(device.create_stream({"accumulate", 0}));
-  state->communication = TRY(device.create_stream({"communication", 1}));
-  state->update = TRY(device.create_stream({"update", 0}));
-  state->verdict_ready = TRY(device.create_event());
-  for (auto& event : state->credit_free) event = TRY(device.create_event());
-  state->buckets.resize(plan.buckets.size());
-  for (auto& bucket : state->buckets) {
-    bucket = std::make_unique<State::Bucket>();
-    bucket->prepared = TRY(device.create_event());
-    bucket->exchanged = TRY(device.create_event());
-    bucket->reduced = TRY(device.create_event());
-    bucket->updated = TRY(device.create_event());
-  }
+  TRY(state->open());
   return std::unique_ptr<DataPlane>(new DataPlane(std::move(state)));
 }
 
@@ -38,16 +34,18 @@ DataPlane::DataPlane(std::unique_ptr<State> state) : state_(std::move(state)) {}
 DataPlane::~DataPlane() {
   state_->compute.reset();
   state_->accumulate.reset();
-  state_->communication.reset();
+  state_->communication.clear();
   state_->update.reset();
 }
 
 core::Result<void> DataPlane::set_groups(DataPlaneGroups groups) {
   state_->groups = std::move(groups);
-  for (auto* group : {state_->groups.all.get(), state_->groups.inner.get(), state_->groups.outer.get()}) {
-    if (group) TRY(group->use_memory(state_->arena.carried()));
-  }
+  for (const auto& group : state_->groups.owned) TRY(group->use_memory(state_->arena.carried()));
   return {};
+}
+
+const RankProgram& DataPlane::program() const {
+  return state_->program;
 }
 
 void DataPlane::adopt_parameters() {
@@ -56,12 +54,16 @@ void DataPlane::adopt_parameters() {
 }
 
 void DataPlane::adopt(core::BucketIndex bucket, core::ElementRange part) {
-  const auto whole = state_range(state_->plan, bucket, state_->rank());
+  const auto whole = state_->optimizer_range(bucket);
   state_->adopt(bucket, {whole.start + part.start, whole.start + part.end});
 }
 
 void DataPlane::gather_parameters() {
   state_->gather_loaded();
+}
+
+int DataPlane::gather_unit(const std::vector<core::BucketIndex>& buckets) {
+  return state_->gather_unit(buckets);
 }
 
 void DataPlane::exchange_loaded(LoadedBytes bytes) {
@@ -84,6 +86,8 @@ core::Result<gpu::StreamView> DataPlane::compute_stream() {
   if (!state_->compute) {
     for (auto& bucket : state_->buckets) bucket->computed = TRY(state_->device.create_event());
     state_->read = TRY(state_->device.create_event());
+    const auto slots = state_->program.program().credits[static_cast<std::size_t>(core::Pool::parameters)];
+    for (int slot = 0; slot < slots; ++slot) state_->released.push_back(TRY(state_->device.create_event()));
     state_->compute = TRY(state_->device.create_stream({"compute", 0}));
   }
   return state_->compute.get();
@@ -95,6 +99,10 @@ void DataPlane::mark_computed(core::BucketIndex bucket) {
 
 void DataPlane::mark_read() {
   if (state_->compute) state_->compute->record(state_->read.get());
+}
+
+void DataPlane::mark_released(int slot) {
+  if (state_->compute) state_->compute->record(state_->released[static_cast<std::size_t>(slot)].get());
 }
 
 std::shared_ptr<const ComputeWatch> DataPlane::watch_compute() {
@@ -110,26 +118,43 @@ BusyMoment DataPlane::moment() const {
   return {state_->device.now(), busy.communication, busy.optimizer};
 }
 
-gpu::BufferView DataPlane::parameter(core::ParameterIndex parameter) const {
+gpu::BufferView DataPlane::parameter(core::ParameterIndex parameter, int slot) const {
   const auto& place = state_->plan.parameters[parameter.value];
-  return state_->arena.parameters(place.buffer, place.range);
+  if (slot >= 0) return state_->arena.gathered(place.bucket, slot, place.range);
+  return state_->arena.parameters(place.bucket, place.range);
 }
 
 gpu::BufferView DataPlane::gradient(core::ParameterIndex parameter, core::Lane lane) const {
   const auto& place = state_->plan.parameters[parameter.value];
-  return state_->arena.gradients(place.buffer, state_->slot_of(lane), place.range);
+  const auto& program = state_->program;
+  if (program.reduces_each_round()) {
+    return state_->arena.full_gradients(place.bucket, program.gradient_slot(place.bucket), place.range);
+  }
+  return state_->arena.gradients(place.bucket, state_->slot_of(lane), place.range);
 }
 
-gpu::BufferView DataPlane::reduced_gradient(core::ParameterIndex parameter) const {
+DataPlane::Resting DataPlane::resting_parameter(core::ParameterIndex parameter) const {
   const auto& place = state_->plan.parameters[parameter.value];
-  return state_->arena.gradients(place.buffer, 0, place.range);
+  const auto held = state_->program.held(state_->plan.placements_of(place.bucket).parameters, place.bucket);
+  const auto range = overlap(place.range, held);
+  if (range.size() == 0) return {};
+  return {{range.start - place.range.start, range.end - place.range.start},
+          state_->arena.parameters(place.bucket, range)};
+}
+
+DataPlane::Resting DataPlane::reduced_gradient(core::ParameterIndex parameter) const {
+  const auto& place = state_->plan.parameters[parameter.value];
+  const auto held = state_->program.held(state_->plan.placements_of(place.bucket).gradients, place.bucket);
+  const auto range = overlap(place.range, held);
+  if (range.size() == 0) return {};
+  return {{range.start - place.range.start, range.end - place.range.start},
+          state_->arena.gradients(place.bucket, 0, range)};
 }
 
 gpu::BufferView DataPlane::state(StateKind kind, core::BucketIndex bucket) const {
   switch (kind) {
     case StateKind::parameter:
-      return state_->arena.parameters(state_->plan.buckets[bucket.value].buffer,
-                                      state_range(state_->plan, bucket, state_->rank()));
+      return state_->arena.parameters(bucket, state_->optimizer_range(bucket));
     case StateKind::master:
       return state_->arena.master(bucket);
     case StateKind::first_moment:
@@ -150,10 +175,10 @@ void DataPlane::restore_optimizer_steps(core::StepCount steps) {
   for (auto& bucket : state_->buckets) bucket->optimizer_steps = steps.value;
 }
 
-std::uint64_t DataPlane::bucket_digest(core::BucketIndex bucket) const {
-  const auto& place = state_->plan.buckets[bucket.value];
-  auto view = state_->arena.parameters(place.buffer, place.range);
-  return core::hash64({view.data, view.bytes});
+BucketDigest DataPlane::bucket_digest(core::BucketIndex bucket) const {
+  const auto held = state_->program.held(state_->plan.placements_of(bucket).parameters, bucket);
+  const auto view = state_->arena.parameters(bucket, held);
+  return {held, core::hash64({view.data, view.bytes})};
 }
 
 std::size_t DataPlane::allocated_bytes() const {
@@ -161,10 +186,8 @@ std::size_t DataPlane::allocated_bytes() const {
 }
 
 DataPlaneTimes DataPlane::times() const {
-  auto began = state_->operation_began_ns.load();
   const auto now = state_->device.now();
-  auto running = began == 0 ? 0 : now.count() - began;
-  return {std::chrono::nanoseconds(state_->communication_ns.load() + running), state_->updating.total(now)};
+  return {state_->communicating.total(now), state_->updating.total(now)};
 }
 
 std::chrono::nanoseconds DataPlane::last_launch(core::BucketIndex bucket) const {

@@ -4,12 +4,14 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "actors/planes/step/exposure.hpp"
+#include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/state.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/roles/work.hpp"
@@ -21,11 +23,16 @@
 
 namespace troupe::actors {
 
-/// The process groups a rank takes part in; without optimizer instances `inner` and `outer` are empty.
+/// The process groups a rank takes part in. Communicators of the same ranks on one stream may share a group.
 struct DataPlaneGroups {
-  std::unique_ptr<gpu::Group> all;
-  std::unique_ptr<gpu::Group> inner;  ///< ranks that share one copy of the optimizer
-  std::unique_ptr<gpu::Group> outer;  ///< ranks that hold the same shard
+  std::vector<std::unique_ptr<gpu::Group>> owned;
+  std::map<core::Communicator, gpu::Group*> of;
+};
+
+/// The parameters of a bucket as this rank keeps them from step to step.
+struct BucketDigest {
+  core::ElementRange range;  ///< of the bucket's buffer
+  std::uint64_t hash = 0;
 };
 
 /// What a rank gives to each rank of the job and takes from it, in rank order; counts are bytes.
@@ -45,12 +52,15 @@ struct DataPlaneTimes {
   std::chrono::nanoseconds optimizer{};
 };
 
-/// One rank's tensors and streams, and the work that machines ask for. It decides nothing and waits for
-/// nothing: everything is enqueued, and completions come back as messages. Three streams: "accumulate" joins
-/// lanes, "communication" carries every collective, "update" sums trees, measures and steps the optimizer.
+/// One rank's tensors and streams, and the work that machines ask for. It executes the rank's program
+/// (core/program): every launch follows from its entry, and no strategy has code of its own. It decides
+/// nothing and waits for nothing: everything is enqueued, and completions come back as messages. "accumulate"
+/// joins lanes, "communication" carries collectives ("gather" those of parameters, where the program gives
+/// them a stream of their own), "update" sums trees, measures and steps the optimizer.
 ///
-/// DP-1: a gradient range is written by the trainer only before PrepareBucket of its last lane and after the
-/// bucket's ShardStepped; by the device only between them.
+/// DP-1: a gradient range is written by the trainer only before PrepareBucket of its last lane (of each lane,
+/// where each round reduces gradients) and after the bucket's ShardStepped (after LaneMerged); by the device
+/// only between them.
 class DataPlane {
  public:
   struct Options {
@@ -68,6 +78,7 @@ class DataPlane {
                                                          Options options);
   ~DataPlane();
 
+  const RankProgram& program() const;
   /// Before the first LaunchCollective, by all ranks alike. The groups learn what they carry, which may wait
   /// for other ranks.
   core::Result<void> set_groups(DataPlaneGroups groups);
@@ -76,12 +87,16 @@ class DataPlane {
   /// The same for a stretch of what this rank keeps of a bucket, as of state(). Without fp32 copies nothing.
   void adopt(core::BucketIndex bucket, core::ElementRange part);
 
-  /// Brings every rank's shard of the parameters to all, of a state of which each rank has loaded its own.
+  /// Brings what each rank has loaded of the parameters to all ranks that keep it.
   /// Before the first step, by all ranks alike. Ends in StateGathered to the trainer.
   void gather_parameters();
 
+  /// Brings the full parameters of some buckets of one unit to this rank, between steps, by all ranks alike.
+  /// Ends in StateGathered to the trainer. Returns the slot they come to.
+  int gather_unit(const std::vector<core::BucketIndex>& buckets);
+
   /// A round in which ranks exchange what they have read of a checkpoint. Before the first step, by all ranks
-  /// alike. Ends in StateGathered to the trainer.
+  /// alike. Ends in LoadedShared to the trainer.
   void exchange_loaded(LoadedBytes bytes);
 
   /// From any thread.
@@ -101,12 +116,23 @@ class DataPlane {
   /// Watches for the end of what "compute" has been given so far; null when there is no such stream.
   std::shared_ptr<const ComputeWatch> watch_compute();
 
-  /// The parameter's values; who may read them when is PS-1.
-  gpu::BufferView parameter(core::ParameterIndex parameter) const;
+  /// What "compute" has been given so far may read the slot's full parameters; the next unit comes after it.
+  /// Before the message that asks for that unit is posted.
+  void mark_released(int slot);
+
+  /// The parameter's values; who may read them when is PS-1. Of a unit on demand in the slot it was gathered
+  /// into.
+  gpu::BufferView parameter(core::ParameterIndex parameter, int slot = -1) const;
   /// Where `lane` accumulates the parameter's gradient (it differs from lane to lane).
   gpu::BufferView gradient(core::ParameterIndex parameter, core::Lane lane) const;
-  /// The reduced gradient of the parameter; only this rank's shard of it is valid when gradients are sharded.
-  gpu::BufferView reduced_gradient(core::ParameterIndex parameter) const;
+  /// The part of the parameter that rests here, and where it lies.
+  struct Resting {
+    core::ElementRange range;  ///< of the parameter; may be empty
+    gpu::BufferView memory;
+  };
+  Resting resting_parameter(core::ParameterIndex parameter) const;
+  /// The same of the reduced gradient; only what the rank's optimizer steps of it is valid.
+  Resting reduced_gradient(core::ParameterIndex parameter) const;
   /// What this rank keeps of a bucket: the stretch of it that the rank's optimizer steps, see StateKind.
   /// Empty for the trainer's own.
   gpu::BufferView state(StateKind kind, core::BucketIndex bucket) const;
@@ -114,15 +140,15 @@ class DataPlane {
   gpu::EventView updated(core::BucketIndex bucket) const;
   /// The optimizer has taken this many steps, of a state that was loaded. Before the first step.
   void restore_optimizer_steps(core::StepCount steps);
-  /// A hash of the bucket's parameters as they are now.
-  std::uint64_t bucket_digest(core::BucketIndex bucket) const;
+  /// Of the bucket's parameters as they are now.
+  BucketDigest bucket_digest(core::BucketIndex bucket) const;
   /// Bytes of device memory this rank took.
   std::size_t allocated_bytes() const;
 
   DataPlaneTimes times() const;
   BusyMoment moment() const;
-  /// When the last LaunchCollective of the bucket's first entry was performed, by the device's clock; 0:
-  /// never.
+  /// When the last LaunchCollective that reduces the bucket's gradients was performed, by the device's clock;
+  /// 0: never.
   std::chrono::nanoseconds last_launch(core::BucketIndex bucket) const;
   /// Optimizer steps taken so far; a step that is not committed takes none.
   core::StepCount optimizer_steps() const;

@@ -11,6 +11,7 @@
 #include "actors/planes/step/arena.hpp"
 #include "actors/planes/step/busy_time.hpp"
 #include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/rank_program.hpp"
 
 namespace troupe::actors {
 
@@ -18,29 +19,53 @@ namespace troupe::actors {
 /// safe.
 struct DataPlane::State {
   struct Bucket {
-    gpu::Event computed;   ///< on "compute": backward has added all it adds to the lane's gradients
-    gpu::Event prepared;   ///< on "accumulate": the rank's partial sums are complete
-    gpu::Event exchanged;  ///< on "communication": its collective has brought what it brings
-    gpu::Event reduced;    ///< on "update": the reduced gradient lies in slot 0
-    gpu::Event updated;    ///< on "update": the optimizer has stepped this rank's shard
+    gpu::Event computed;    ///< on "compute": backward has added all it adds to the lane's gradients
+    gpu::Event prepared;    ///< on "accumulate": the rank's sums are as the collective reads them
+    gpu::Event exchanged;   ///< on its stream: the last collective of gradients has brought what it brings
+    gpu::Event reduced;     ///< on "update": the sums that it brought are made
+    gpu::Event gathered;    ///< on its stream: the last full parameters of a unit on demand are there
+    gpu::Event updated;     ///< on "update": the optimizer has stepped this rank's shard
+    std::size_t carry = 0;  ///< credit of the sums that go on to the next axis
     std::chrono::nanoseconds update_began{};  ///< touched by notifications of "update" only
     std::atomic<std::int64_t> optimizer_steps{0};
     std::atomic<std::int64_t> launched_ns{0};
   };
 
+  /// One of the sums that an exchange leaves: of neighbouring slots, which are what rested here before and
+  /// then what arrived.
+  struct RootSum {
+    std::size_t first = 0;
+    std::size_t count = 0;
+    std::vector<core::TreeStep> steps;  ///< slots relative to `first`
+  };
+
+  /// What a launch has enqueued.
+  struct Flight {
+    std::vector<std::shared_ptr<gpu::OperationStatus>> operations;
+    std::shared_ptr<std::atomic<std::int64_t>> began_ns;  ///< null: nothing was posted
+  };
+  using Posted = core::Result<void>;
+
   State(gpu::Device& device, const TrainingPlan& plan, Options options);
+  core::Result<void> open();
 
   core::Rank rank() const { return options.rank; }
   int slot_of(core::Lane lane) const;
-  /// Slots that hold something when a bucket is reduced, from 0.
+  /// Slots that hold something when a bucket is reduced after the last round, from 0.
   int reduced_slots() const;
   bool is_ordered() const { return plan.options.numerics == core::Numerics::ordered; }
   /// What multiplies a gradient once everything is summed.
   float scale() const;
-  const core::LaneRange& held() const { return plan.lanes[static_cast<std::size_t>(rank().value)]; }
+  const core::Placements& resting_gradients() const { return plan.inputs.placements.gradients; }
+  core::ElementRange optimizer_range(core::BucketIndex bucket) const {
+    return program.held(plan.placements_of(bucket).optimizer, bucket);
+  }
+  core::DType gradient_dtype(core::BucketIndex bucket) const {
+    return plan.buffers[plan.buckets[bucket.value].buffer.value].gradient_dtype;
+  }
 
   void adopt(core::BucketIndex bucket);
-  /// `part` is a range of the bucket's buffer inside of state_range().
+  /// `part` is a range of the bucket's buffer inside of optimizer_range().
   void adopt(core::BucketIndex bucket, core::ElementRange part);
   void prepare(const PrepareBucket& work);
   void launch(const LaunchCollective& work);
@@ -48,7 +73,6 @@ struct DataPlane::State {
   void step_shard(const StepShard& work);
   void abort(const core::Error& reason);
 
-  // In update.cpp.
   struct Segment;
   std::vector<Segment> segments(core::BucketIndex bucket) const;
   void step_segment(core::BucketIndex bucket, const Segment& segment, const StepShard& work,
@@ -56,50 +80,65 @@ struct DataPlane::State {
 
   // In loaded.cpp.
   void gather_loaded();
+  int gather_unit(const std::vector<core::BucketIndex>& wanted);
   void exchange_loaded(LoadedBytes bytes);
-  void tell_gathered(std::vector<std::shared_ptr<gpu::OperationStatus>> operations,
-                     std::shared_ptr<const void> owner);
+  template <class Over>
+  void tell_over(Flight flight, gpu::Stream& stream, std::shared_ptr<const void> owner);
 
-  // In reduction.cpp. They enqueue and return the status of the collective they posted, if they posted one.
-  using Posted = core::Result<std::shared_ptr<gpu::OperationStatus>>;
-  Posted exchange(core::BucketIndex bucket);
-  Posted reduce(core::BucketIndex bucket);
-  Posted reduce_across_instances(core::BucketIndex bucket);
-  Posted gather_gradients(core::BucketIndex bucket);
-  Posted gather_parameters(core::BucketIndex bucket);
-  Posted reduce_verdict();
+  // In reduction.cpp: they enqueue, and add to the flight what they posted.
+  Posted exchange(core::PlanEntryIndex index, Flight& flight);
+  Posted exchange_chunk(core::PlanEntryIndex index, const std::vector<gpu::BufferView>& roots,
+                        std::int64_t chunk, Flight& flight);
+  Posted reduce(const PlannedLaunch& launch, Flight& flight);
+  Posted gather_gradients(const PlannedLaunch& launch, Flight& flight);
+  /// What the launch starts from: sums of this rank, each over the part of the bucket it holds.
+  std::vector<gpu::BufferView> roots_of(const PlannedLaunch& launch);
+  bool is_first_of_round(const PlannedLaunch& launch) const;
+  /// The launch leaves sums that wait for those of later rounds.
+  bool rests(const PlannedLaunch& launch) const;
+  void add_roots(core::PlanEntryIndex index, core::ElementRange range,
+                 std::vector<gpu::ConstBufferView> arrived);
+  gpu::BufferView destination_of(const PlannedLaunch& launch, std::size_t root, core::ElementRange range);
+  void end_reduction(const PlannedLaunch& launch, core::Step step);
   void measure(core::BucketIndex bucket);
-  void pack(core::BucketIndex bucket, gpu::BufferView outgoing);
+  void plan_sums();
+
+  // In launch.cpp.
+  Posted gather_parameters(const PlannedLaunch& launch, Flight& flight);
+  Posted reduce_verdict(const PlannedLaunch& launch, Flight& flight);
   gpu::Operation operation(gpu::OperationKind kind, core::DType dtype) const;
-  /// Sizes in elements of the parts of a bucket that the ranks own, in rank order.
-  std::vector<std::size_t> shard_sizes(core::BucketIndex bucket) const;
-  void mark_begin();
-  void complete(const LaunchCollective& work, std::shared_ptr<gpu::OperationStatus> status);
+  Posted post(const PlannedLaunch& launch, gpu::Operation operation, Flight& flight);
+  gpu::Stream& stream_of(const PlannedLaunch& launch) {
+    return communication[static_cast<std::size_t>(launch.entry.stream)];
+  }
+  void complete(const LaunchCollective& work, Flight flight);
   void say(messages::Role role, std::uint32_t index, messages::Message message);
   void trace_span(const char* track, std::string name, std::chrono::nanoseconds begin,
                   std::chrono::nanoseconds end, std::uint64_t flow);
-  static std::uint64_t flow_of(const core::PlanEntry& entry, core::Step step);
 
   gpu::Device& device;
   const TrainingPlan& plan;
   Options options;
+  RankProgram program;
   Arena arena;
   DataPlaneGroups groups;
   gpu::Stream compute;  ///< null for trainers that compute on the host's thread
   gpu::Event read;      ///< on "compute": the trainer has read what it reads of the step's parameters
+  std::vector<gpu::Event> released;  ///< on "compute", by slot: its full parameters were read
   gpu::Stream accumulate;
-  gpu::Stream communication;
+  std::vector<gpu::Stream> communication;  ///< by the program's streams
   gpu::Stream update;
   std::vector<std::unique_ptr<Bucket>> buckets;
   std::array<gpu::Event, Arena::kScratchCredits>
-      credit_free;  ///< on "update": the exchange's bytes were read
+      credit_free;                                            ///< on "update": the exchange's bytes were read
+  std::array<gpu::Event, Arena::kScratchCredits> carry_free;  ///< on its stream: the sums have gone on
   gpu::Event verdict_ready;
-  std::size_t exchanges = 0;              ///< launched so far; only the Conductor launches
-  std::vector<core::TreeStep> finishing;  ///< over the roots of all ranks
-  PrepareVerdict verdict;                 ///< what the supervisor asked for; read when the entry is launched
-  std::mutex verdict_mutex;               // guards verdict
-  std::atomic<std::int64_t> operation_began_ns{0};  ///< of what "communication" carries now; 0: nothing
-  std::atomic<std::int64_t> communication_ns{0};
+  std::size_t exchanges = 0;               ///< launched so far; only the Conductor launches
+  std::size_t carries = 0;                 ///< likewise
+  std::vector<std::vector<RootSum>> sums;  ///< of each launch that is an exchange
+  PrepareVerdict verdict;                  ///< what the supervisor asked for; read when the entry is launched
+  std::mutex verdict_mutex;                // guards verdict
+  BusyTime communicating;
   BusyTime updating;
 };
 

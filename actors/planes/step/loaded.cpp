@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "actors/planes/step/data_plane_state.hpp"
@@ -17,42 +18,68 @@ gpu::Operation LoadedBytes::operation(std::chrono::nanoseconds deadline) const {
   return operation;
 }
 
+/// When the stream has passed them all. `owner` keeps their memory until then.
+template <class Over>
+void DataPlane::State::tell_over(Flight flight, gpu::Stream& stream, std::shared_ptr<const void> owner) {
+  stream->notify([this, flight = std::move(flight), owner = std::move(owner)] {
+    Over over;
+    for (const auto& operation : flight.operations) {
+      const auto result = operation->result();
+      if (result && !*result && !over.failure.failed) over.failure = messages::failure_of(*result);
+    }
+    if (flight.began_ns) communicating.end(device.now());
+    say(messages::Role::trainer, 0, std::move(over));
+  });
+}
+
 void DataPlane::State::gather_loaded() {
-  std::vector<std::shared_ptr<gpu::OperationStatus>> gathers;
-  const auto gathered = plan.optimizer_is_sharded() ? buckets.size() : 0;
-  for (const auto bucket : core::indices<core::BucketIndex>(gathered)) {
-    auto posted = gather_parameters(bucket);
+  // By stream: what it carries is over when it has passed it all.
+  std::vector<Flight> flights(communication.size());
+  for (const auto& launch : program.launches()) {
+    if (launch.is_verdict() || !launch.publishes()) continue;
+    auto posted = gather_parameters(launch, flights[static_cast<std::size_t>(launch.entry.stream)]);
     if (!posted) {
       say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});
       return;
     }
-    gathers.push_back(std::move(*posted));
   }
-  tell_gathered(std::move(gathers), nullptr);
+  // Parameters have one stream.
+  tell_over<messages::StateGathered>(std::move(flights.back()), communication.back(), nullptr);
+}
+
+int DataPlane::State::gather_unit(const std::vector<core::BucketIndex>& wanted) {
+  Flight flight;
+  int slot = -1;
+  for (const auto& launch : program.launches()) {
+    const bool is_wanted = !launch.is_verdict() && !launch.moves_gradients() && !launch.publishes() &&
+                           launch.round == 0 && launch.entry.needed.phase == core::Phase::forward &&
+                           std::find(wanted.begin(), wanted.end(), *launch.bucket) != wanted.end();
+    if (!is_wanted) continue;
+    slot = launch.slot;
+    if (auto posted = gather_parameters(launch, flight); !posted) {
+      if (flight.began_ns) communication.back()->notify([this] { communicating.end(device.now()); });
+      say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});
+      return slot;
+    }
+  }
+  tell_over<messages::StateGathered>(std::move(flight), communication.back(), nullptr);
+  return slot;
 }
 
 void DataPlane::State::exchange_loaded(LoadedBytes bytes) {
-  mark_begin();
-  auto posted = groups.all->post(bytes.operation(options.collective_deadline), communication.get());
+  auto& stream = communication.front();
+  Flight flight;
+  flight.began_ns = std::make_shared<std::atomic<std::int64_t>>(0);
+  stream->notify([this] { communicating.begin(device.now()); });
+  const core::Communicator world{core::GroupKind::world, 0};
+  auto posted = groups.of.at(world)->post(bytes.operation(options.collective_deadline), stream.get());
   if (!posted) {
-    say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});
+    stream->notify([this] { communicating.end(device.now()); });
+    say(messages::Role::trainer, 0, messages::LoadedShared{messages::failure_of(posted.error())});
     return;
   }
-  tell_gathered({std::move(*posted)}, std::move(bytes.owner));
-}
-
-/// When the stream has passed them all. `owner` keeps their memory until then.
-void DataPlane::State::tell_gathered(std::vector<std::shared_ptr<gpu::OperationStatus>> operations,
-                                     std::shared_ptr<const void> owner) {
-  communication->notify([this, operations = std::move(operations), owner = std::move(owner)] {
-    messages::StateGathered gathered;
-    for (const auto& operation : operations) {
-      const auto result = operation->result();
-      if (result && !*result && !gathered.failure.failed) gathered.failure = messages::failure_of(*result);
-    }
-    operation_began_ns = 0;
-    say(messages::Role::trainer, 0, std::move(gathered));
-  });
+  flight.operations.push_back(std::move(*posted));
+  tell_over<messages::LoadedShared>(std::move(flight), stream, std::move(bytes.owner));
 }
 
 }  // namespace troupe::actors

@@ -1,12 +1,8 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "actors/planes/step/data_plane_state.hpp"
-#include "actors/planes/step/verdict.hpp"
-#include "actors/roles/machine.hpp"
 #include "core/errors.hpp"
-#include "core/indices.hpp"
+#include "core/program/exchange.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::actors {
@@ -17,38 +13,48 @@ std::size_t elements(core::ElementRange range) {
   return static_cast<std::size_t>(range.size());
 }
 
+core::ElementRange moved(core::ElementRange range, std::int64_t by) {
+  return {range.start + by, range.end + by};
+}
+
+std::vector<std::size_t> sizes(const std::vector<std::int64_t>& counts) {
+  return {counts.begin(), counts.end()};
+}
+
+std::size_t total(const std::vector<std::int64_t>& counts) {
+  std::size_t sum = 0;
+  for (const auto count : counts) sum += static_cast<std::size_t>(count);
+  return sum;
+}
+
 }  // namespace
 
-gpu::Operation DataPlane::State::operation(gpu::OperationKind kind, core::DType dtype) const {
-  gpu::Operation operation;
-  operation.kind = kind;
-  operation.dtype = dtype;
-  operation.deadline = options.collective_deadline;
-  return operation;
-}
-
-std::vector<std::size_t> DataPlane::State::shard_sizes(core::BucketIndex bucket) const {
-  std::vector<std::size_t> sizes;
-  for (int index = 0; index < plan.world.value; ++index)
-    sizes.push_back(elements(plan.shard(bucket, {index})));
-  return sizes;
-}
-
 void DataPlane::State::prepare(const PrepareBucket& work) {
-  const auto& bucket = plan.buckets[work.bucket.value];
-  auto slot = [&](int index) { return arena.gradients(bucket.buffer, index, bucket.range); };
-  if (compute) accumulate->wait(buckets[work.bucket.value]->computed.get());
+  auto& state = *buckets[work.bucket.value];
+  const auto whole = plan.buckets[work.bucket.value].range;
+  const bool has_lane = work.lane.value >= 0;
+  if (compute && has_lane) accumulate->wait(state.computed.get());
+  const auto scaled = [&](gpu::BufferView gradients) {
+    if (is_ordered() || scale() == 1.0F) return;
+    gpu::scale({gradients, gradient_dtype(work.bucket)}, scale(), accumulate.get());
+  };
+  if (program.reduces_each_round()) {
+    if (has_lane) scaled(arena.full_gradients(work.bucket, program.gradient_slot(work.bucket), whole));
+    accumulate->record(state.prepared.get());
+    return;
+  }
+  auto slot = [&](int index) { return arena.gradients(work.bucket, index, whole); };
   if (is_ordered()) {
-    for (const auto& step : core::merge_after(work.lane, held(), plan.options.lanes)) {
+    for (const auto& step : core::merge_after(work.lane, program.held(), plan.options.lanes)) {
       gpu::accumulate({slot(step.source), core::DType::f32}, {slot(step.destination), core::DType::f32},
                       accumulate.get());
       gpu::zero(slot(step.source), accumulate.get());
     }
-  } else if (work.last && scale() != 1.0F) {
-    gpu::scale({slot(0), plan.buffers[bucket.buffer.value].gradient_dtype}, scale(), accumulate.get());
+  } else if (work.last) {
+    scaled(slot(0));
   }
   if (work.last) {
-    accumulate->record(buckets[work.bucket.value]->prepared.get());
+    accumulate->record(state.prepared.get());
     return;
   }
   accumulate->notify([this, work] {
@@ -56,250 +62,243 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
   });
 }
 
-void DataPlane::State::launch(const LaunchCollective& work) {
-  const auto& entry = plan.step.entries[core::place_of(work.entry)];
-  const auto bucket = entry.bucket.value_or(core::BucketIndex{});
-  bool brings_gradients = entry.purpose == core::PlanPurpose::exchange_gradients ||
-                          entry.purpose == core::PlanPurpose::reduce_gradients;
-  if (brings_gradients) buckets[bucket.value]->launched_ns = device.now().count();
-  Posted posted = std::shared_ptr<gpu::OperationStatus>();
-  switch (entry.purpose) {
-    case core::PlanPurpose::exchange_gradients:
-      posted = exchange(bucket);
-      break;
-    case core::PlanPurpose::reduce_gradients:
-      posted = reduce(bucket);
-      break;
-    case core::PlanPurpose::reduce_across_instances:
-      posted = reduce_across_instances(bucket);
-      break;
-    case core::PlanPurpose::gather_gradients:
-      posted = gather_gradients(bucket);
-      break;
-    case core::PlanPurpose::verdict:
-      posted = reduce_verdict();
-      break;
-    case core::PlanPurpose::gather_parameters:
-      posted = gather_parameters(bucket);
-      break;
-  }
-  if (!posted) {
-    say(messages::Role::conductor, 0,
-        messages::CollectiveDone{work.step, work.entry, work.sequence, messages::failure_of(posted.error())});
-    return;
-  }
-  complete(work, std::move(*posted));
+bool DataPlane::State::is_first_of_round(const PlannedLaunch& launch) const {
+  return std::all_of(launch.entry.from.begin(), launch.entry.from.end(),
+                     [](core::Placement p) { return p == core::Placement::partial; });
 }
 
-/// What this rank sends, in the order of the receivers: for each the part it owns of every root held here.
-void DataPlane::State::pack(core::BucketIndex bucket, gpu::BufferView outgoing) {
-  const auto& place = plan.buckets[bucket.value];
-  auto roots = static_cast<int>(core::subtree_roots(held(), plan.options.lanes).size());
-  std::vector<gpu::ConstBufferView> parts;
-  for (int receiver = 0; receiver < plan.world.value; ++receiver) {
-    auto part = plan.shard(bucket, {receiver});
-    for (int root = 0; root < roots; ++root) parts.push_back(arena.gradients(place.buffer, root, part));
-  }
-  gpu::pack(std::move(parts), outgoing, communication.get());
+bool DataPlane::State::rests(const PlannedLaunch& launch) const {
+  return program.reduces_each_round() && launch.entry.from != resting_gradients() &&
+         launch.entry.to == resting_gradients();
 }
 
-DataPlane::State::Posted DataPlane::State::exchange(core::BucketIndex bucket) {
-  const auto& place = plan.buckets[bucket.value];
-  auto& state = *buckets[bucket.value];
-  auto own = plan.shard(bucket, rank());
-  std::vector<gpu::ConstBufferView> partials;
-  std::shared_ptr<gpu::OperationStatus> status;
-  std::size_t credit = exchanges++ % Arena::kScratchCredits;
-  if (plan.world.value == 1) {
-    auto roots = core::subtree_roots(held(), plan.options.lanes).size();
-    for (std::size_t i = 0; i < roots; ++i)
-      partials.push_back(arena.gradients(place.buffer, static_cast<int>(i), own));
-    communication->wait(state.prepared.get());
-  } else {
-    auto input = arena.gradients(place.buffer, 0, place.range);
-    auto post = operation(gpu::OperationKind::all_to_all, core::DType::f32);
-    auto own_roots = core::subtree_roots(held(), plan.options.lanes).size();
-    auto sizes = shard_sizes(bucket);
-    std::size_t incoming_elements = 0;
-    std::size_t outgoing_elements = 0;
-    for (std::size_t peer = 0; peer < sizes.size(); ++peer) {
-      auto roots = core::subtree_roots(plan.lanes[peer], plan.options.lanes).size();
-      post.input_counts.push_back(own_roots * sizes[peer]);
-      post.output_counts.push_back(roots * elements(own));
-      outgoing_elements += own_roots * sizes[peer];
-      for (std::size_t root = 0; root < roots; ++root) {
-        auto slice = arena.incoming(static_cast<int>(credit))
-                         .subview(incoming_elements * sizeof(float), elements(own) * sizeof(float));
-        partials.push_back(slice);
-        incoming_elements += elements(own);
+/// The merges of every exchange, as sums that each leave one root.
+void DataPlane::State::plan_sums() {
+  sums.resize(program.launches().size());
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const auto& launch = program.launches()[i];
+    if (launch.entry.operation != core::CollectiveKind::all_to_all) continue;
+    auto pieces = program.pieces(launch);
+    if (rests(launch)) pieces.insert(pieces.begin(), program.before(launch.round));
+    std::size_t slots = 0;
+    for (const auto& piece : pieces) slots += core::subtree_roots(piece, plan.options.lanes).size();
+    const auto merge = core::merge_roots(pieces, plan.options.lanes);
+    for (std::size_t root = 0; root < merge.roots.size(); ++root) {
+      RootSum sum;
+      sum.first = static_cast<std::size_t>(merge.roots[root]);
+      const auto end =
+          root + 1 < merge.roots.size() ? static_cast<std::size_t>(merge.roots[root + 1]) : slots;
+      sum.count = end - sum.first;
+      for (const auto& step : merge.steps) {
+        const auto place = static_cast<std::size_t>(step.destination);
+        if (place < sum.first || place >= end) continue;
+        sum.steps.push_back({step.destination - merge.roots[root], step.source - merge.roots[root]});
       }
+      sums[i].push_back(std::move(sum));
     }
-    communication->wait(state.prepared.get());
-    communication->wait(credit_free[credit].get());
-    if (exchange_is_packed(plan, rank())) {
-      input = arena.outgoing(static_cast<int>(credit)).subview(0, outgoing_elements * sizeof(float));
-      pack(bucket, input);
-    }
-    post.input = input;
-    post.output = arena.incoming(static_cast<int>(credit)).subview(0, incoming_elements * sizeof(float));
-    mark_begin();
-    status = TRY(groups.all->post(std::move(post), communication.get()));
+    CHECK(!launch.last_reduction || sums[i].size() == 1, "the last exchange leaves the sum over all lanes");
   }
-  communication->record(state.exchanged.get());
+}
+
+std::vector<gpu::BufferView> DataPlane::State::roots_of(const PlannedLaunch& launch) {
+  const auto& entry = launch.entry;
+  const auto bucket = *launch.bucket;
+  const auto from = program.held(entry.from, bucket);
+  const auto place = static_cast<std::size_t>(launch.place);
+  const auto count = core::subtree_roots(program.pieces(launch)[place], plan.options.lanes).size();
+  std::vector<gpu::BufferView> roots;
+  if (is_first_of_round(launch) && program.reduces_each_round()) {
+    if (count > 0) roots.push_back(arena.full_gradients(bucket, launch.slot, from));
+    return roots;
+  }
+  if (is_first_of_round(launch) || entry.from == resting_gradients()) {
+    for (std::size_t i = 0; i < count; ++i)
+      roots.push_back(arena.gradients(bucket, static_cast<int>(i), from));
+    return roots;
+  }
+  const auto carried = arena.carry(buckets[bucket.value]->carry);
+  const auto bytes = elements(from) * sizeof(float);
+  for (std::size_t i = 0; i < count; ++i) {
+    roots.push_back(i == 0 ? arena.gradients(bucket, 0, from) : carried.subview((i - 1) * bytes, bytes));
+  }
+  return roots;
+}
+
+DataPlane::State::Posted DataPlane::State::exchange(core::PlanEntryIndex index, Flight& flight) {
+  const auto& launch = program.launch(index);
+  auto& state = *buckets[launch.bucket->value];
+  auto& stream = stream_of(launch);
+  const bool is_first = is_first_of_round(launch);
+  const bool takes_carried = !is_first && launch.entry.from != resting_gradients();
+  const auto roots = roots_of(launch);
+  stream->wait(is_first ? state.prepared.get() : state.reduced.get());
+  const auto carried_before = state.carry;
+  if (!launch.last_reduction && !rests(launch)) {
+    state.carry = carries++ % Arena::kScratchCredits;
+    update->wait(carry_free[state.carry].get());
+  }
+  for (std::int64_t chunk = 0; chunk < core::chunks_of(launch.entry); ++chunk) {
+    TRY(exchange_chunk(index, roots, chunk, flight));
+  }
+  if (takes_carried) stream->record(carry_free[carried_before].get());
+  return {};
+}
+
+DataPlane::State::Posted DataPlane::State::exchange_chunk(core::PlanEntryIndex index,
+                                                          const std::vector<gpu::BufferView>& roots,
+                                                          std::int64_t number, Flight& flight) {
+  const auto& launch = program.launch(index);
+  const auto chunk = core::exchange_chunk(launch.entry, launch.place, number);
+  const auto own = chunk.ranges[static_cast<std::size_t>(launch.place)];
+  auto& stream = stream_of(launch);
+  auto& state = *buckets[launch.bucket->value];
+  const auto part = [](gpu::BufferView root, core::ElementRange range) {
+    return root.subview(static_cast<std::size_t>(range.start) * sizeof(float),
+                        elements(range) * sizeof(float));
+  };
+  std::vector<gpu::ConstBufferView> arrived;
+  const std::size_t credit = exchanges++ % Arena::kScratchCredits;
+  if (chunk.ranges.size() == 1) {
+    for (const auto& root : roots) arrived.push_back(part(root, own));
+  } else {
+    stream->wait(credit_free[credit].get());
+    auto post_it = operation(gpu::OperationKind::all_to_all, core::DType::f32);
+    post_it.input_counts = sizes(chunk.input_counts);
+    post_it.output_counts = sizes(chunk.output_counts);
+    if (roots.size() == 1 && core::chunks_of(launch.entry) == 1) {
+      post_it.input = roots.front();
+    } else if (!roots.empty()) {
+      // What this rank sends, in the order of the receivers: of each root the part that is theirs.
+      std::vector<gpu::ConstBufferView> sent;
+      for (const auto& range : chunk.ranges) {
+        for (const auto& root : roots) sent.push_back(part(root, range));
+      }
+      const auto packed = arena.outgoing(credit).subview(0, total(chunk.input_counts) * sizeof(float));
+      gpu::pack(std::move(sent), packed, stream.get());
+      post_it.input = packed;
+    }
+    post_it.output = arena.incoming(credit).subview(0, total(chunk.output_counts) * sizeof(float));
+    const auto bytes = elements(own) * sizeof(float);
+    for (std::size_t at = 0; at + bytes <= post_it.output.bytes && bytes > 0; at += bytes) {
+      arrived.push_back(post_it.output.subview(at, bytes));
+    }
+    TRY(post(launch, std::move(post_it), flight));
+  }
+  stream->record(state.exchanged.get());
   update->wait(state.exchanged.get());
-  gpu::TreeSum sum;
-  sum.slots = std::move(partials);
-  sum.steps = finishing;
-  sum.factor = scale();
-  sum.output = {arena.gradients(place.buffer, 0, own), core::DType::f32};
-  gpu::tree_sum(std::move(sum), update.get());
+  const auto from = program.held(launch.entry.from, *launch.bucket);
+  if (own.size() > 0) add_roots(index, moved(own, from.start), std::move(arrived));
   update->record(credit_free[credit].get());
-  measure(bucket);
-  return status;
+  return {};
 }
 
-DataPlane::State::Posted DataPlane::State::reduce(core::BucketIndex bucket) {
-  const auto& place = plan.buckets[bucket.value];
-  auto& state = *buckets[bucket.value];
-  auto post = operation(gpu::OperationKind::all_reduce, plan.buffers[place.buffer.value].gradient_dtype);
-  post.input = arena.gradients(place.buffer, 0, place.range);
-  post.output = arena.gradients(place.buffer, 0, place.range);
-  if (plan.optimizer_is_sharded()) {
-    post.kind = gpu::OperationKind::reduce_scatter;
-    post.output = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
+/// `range` is of the bucket's buffer, and lies in the part that this rank holds when the exchange is over.
+gpu::BufferView DataPlane::State::destination_of(const PlannedLaunch& launch, std::size_t root,
+                                                 core::ElementRange range) {
+  if (root == 0 || rests(launch)) return arena.gradients(*launch.bucket, static_cast<int>(root), range);
+  const auto part = program.held(launch.entry.to, *launch.bucket);
+  const auto first = (root - 1) * elements(part) + static_cast<std::size_t>(range.start - part.start);
+  return arena.carry(buckets[launch.bucket->value]->carry)
+      .subview(first * sizeof(float), elements(range) * sizeof(float));
+}
+
+void DataPlane::State::add_roots(core::PlanEntryIndex index, core::ElementRange range,
+                                 std::vector<gpu::ConstBufferView> arrived) {
+  const auto& launch = program.launch(index);
+  std::vector<gpu::ConstBufferView> slots;
+  if (rests(launch)) {
+    const auto resting = core::subtree_roots(program.before(launch.round), plan.options.lanes).size();
+    for (std::size_t i = 0; i < resting; ++i)
+      slots.push_back(arena.gradients(*launch.bucket, static_cast<int>(i), range));
   }
-  communication->wait(state.prepared.get());
-  mark_begin();
-  auto& group = groups.inner ? *groups.inner : *groups.all;
-  auto status = TRY(group.post(std::move(post), communication.get()));
-  communication->record(state.exchanged.get());
-  if (groups.outer) return status;
-  update->wait(state.exchanged.get());
-  measure(bucket);
-  return status;
-}
-
-DataPlane::State::Posted DataPlane::State::reduce_across_instances(core::BucketIndex bucket) {
-  const auto& place = plan.buckets[bucket.value];
-  auto& state = *buckets[bucket.value];
-  auto post = operation(gpu::OperationKind::all_reduce, plan.buffers[place.buffer.value].gradient_dtype);
-  post.input = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
-  post.output = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
-  mark_begin();
-  auto status = TRY(groups.outer->post(std::move(post), communication.get()));
-  communication->record(state.exchanged.get());
-  update->wait(state.exchanged.get());
-  measure(bucket);
-  return status;
-}
-
-void DataPlane::State::measure(core::BucketIndex bucket) {
-  const auto& place = plan.buckets[bucket.value];
-  gpu::zero(arena.squares(bucket), update.get());
-  // With several instances of the optimizer each part is held several times and must count once.
-  if (rank().value < plan.shards()) {
-    auto part = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
-    gpu::add_squares({part, plan.buffers[place.buffer.value].gradient_dtype}, arena.squares(bucket),
-                     update.get());
+  slots.insert(slots.end(), arrived.begin(), arrived.end());
+  const auto& roots = sums[static_cast<std::size_t>(index.value)];
+  // Root k never takes what lies below slot k, so what it overwrites was added before.
+  for (std::size_t root = 0; root < roots.size(); ++root) {
+    const auto begin = slots.begin() + static_cast<std::ptrdiff_t>(roots[root].first);
+    gpu::TreeSum sum;
+    sum.slots.assign(begin, begin + static_cast<std::ptrdiff_t>(roots[root].count));
+    sum.steps = roots[root].steps;
+    sum.factor = launch.last_reduction ? scale() : 1.0F;
+    sum.output = {destination_of(launch, root, range), core::DType::f32};
+    gpu::tree_sum(std::move(sum), update.get());
   }
+}
+
+DataPlane::State::Posted DataPlane::State::reduce(const PlannedLaunch& launch, Flight& flight) {
+  const auto& entry = launch.entry;
+  const auto bucket = *launch.bucket;
+  auto& state = *buckets[bucket.value];
+  auto& stream = stream_of(launch);
+  const auto from = program.held(entry.from, bucket);
+  const auto to = program.held(entry.to, bucket);
+  const bool is_first = is_first_of_round(launch);
+  const bool is_full = program.reduces_each_round() && entry.from != resting_gradients();
+  const bool adds = rests(launch) && launch.round > 0;
+  const auto memory = [&](core::ElementRange range) {
+    return is_full ? arena.full_gradients(bucket, launch.slot, range) : arena.gradients(bucket, 0, range);
+  };
+  const bool sums_all = entry.operation == core::CollectiveKind::all_reduce;
+  auto post_it =
+      operation(sums_all ? gpu::OperationKind::all_reduce : gpu::OperationKind::reduce_scatter, entry.wire);
+  post_it.input = memory(from);
+  const std::size_t credit = adds ? exchanges++ % Arena::kScratchCredits : 0;
+  if (adds) {
+    post_it.output = arena.incoming(credit).subview(0, memory(to).bytes);
+    stream->wait(credit_free[credit].get());
+  } else {
+    post_it.output = rests(launch) ? arena.gradients(bucket, 0, to) : memory(to);
+  }
+  stream->wait(is_first ? state.prepared.get() : state.reduced.get());
+  const gpu::ConstElements arrived{post_it.output, entry.wire};
+  TRY(post(launch, std::move(post_it), flight));
+  stream->record(state.exchanged.get());
+  update->wait(state.exchanged.get());
+  if (adds) {
+    gpu::accumulate(arrived, {arena.gradients(bucket, 0, to), entry.wire}, update.get());
+    update->record(credit_free[credit].get());
+  }
+  return {};
+}
+
+/// What follows on "update" when a launch has brought gradients: it comes after the sums.
+void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step step) {
+  const auto bucket = *launch.bucket;
+  if (launch.last_reduction) measure(bucket);
   update->record(buckets[bucket.value]->reduced.get());
-}
-
-DataPlane::State::Posted DataPlane::State::gather_gradients(core::BucketIndex bucket) {
-  const auto& place = plan.buckets[bucket.value];
-  auto post = operation(gpu::OperationKind::all_gather, plan.buffers[place.buffer.value].gradient_dtype);
-  post.input_counts = shard_sizes(bucket);
-  post.input = arena.gradients(place.buffer, 0, plan.shard(bucket, rank()));
-  post.output = arena.gradients(place.buffer, 0, place.range);
-  communication->wait(buckets[bucket.value]->reduced.get());
-  mark_begin();
-  auto status = TRY(groups.all->post(std::move(post), communication.get()));
-  communication->record(buckets[bucket.value]->exchanged.get());
-  return status;
-}
-
-DataPlane::State::Posted DataPlane::State::gather_parameters(core::BucketIndex bucket) {
-  const auto& place = plan.buckets[bucket.value];
-  auto post = operation(gpu::OperationKind::all_gather, plan.buffers[place.buffer.value].dtype);
-  post.input = arena.parameters(place.buffer, plan.shard(bucket, rank()));
-  post.output = arena.parameters(place.buffer, place.range);
-  auto& group = groups.inner ? *groups.inner : *groups.all;
-  communication->wait(buckets[bucket.value]->updated.get());
-  mark_begin();
-  return group.post(std::move(post), communication.get());
-}
-
-void DataPlane::State::keep_verdict(const PrepareVerdict& work) {
-  std::lock_guard lock(verdict_mutex);
-  verdict = work;
-}
-
-DataPlane::State::Posted DataPlane::State::reduce_verdict() {
-  {
-    // The verdict of the step before was read when this one's was asked for, so nothing copies these words.
-    std::lock_guard lock(verdict_mutex);
-    write_verdict(verdict.losses, verdict.refuse, verdict.wishes, rank(), plan.options.lanes,
-                  arena.own_verdict().as<std::int64_t>());
-  }
-  // Every reduction of the step was launched before, so on "update" every bucket is measured before this.
-  gpu::copy(arena.own_verdict(), arena.verdict(), update.get());
-  gpu::add_square_sums(arena.squares(), squares_of_verdict(arena.verdict()), update.get());
-  update->record(verdict_ready.get());
-  communication->wait(verdict_ready.get());
-  auto post = operation(gpu::OperationKind::all_reduce, core::DType::i64);
-  post.input = arena.verdict();
-  post.output = arena.verdict();
-  mark_begin();
-  auto status = TRY(groups.all->post(std::move(post), communication.get()));
-  gpu::copy(arena.verdict(), arena.common_verdict(), communication.get());
-  return status;
-}
-
-void DataPlane::State::mark_begin() {
-  communication->notify([this] { operation_began_ns = device.now().count(); });
-}
-
-void DataPlane::State::complete(const LaunchCollective& work, std::shared_ptr<gpu::OperationStatus> status) {
-  communication->notify([this, work, status = std::move(status)] {
-    auto now = device.now();
-    messages::CollectiveDone done{work.step, work.entry, work.sequence, {}};
-    const auto& entry = plan.step.entries[core::place_of(work.entry)];
-    if (status) {
-      auto result = status->result();
-      if (result) done.failure = messages::failure_of(*result);
-      std::chrono::nanoseconds began(operation_began_ns.exchange(0));
-      communication_ns += (now - began).count();
-      trace_span("communication", core::describe(entry), began, now, flow_of(entry, work.step));
-    }
-    if (entry.purpose == core::PlanPurpose::verdict && !done.failure.failed) {
-      auto words = arena.common_verdict().as<std::int64_t>();
-      say(messages::Role::rank_supervisor, 0,
-          messages::VerdictArrived{work.step, read_verdict(words, plan.options.lanes, plan.world)});
-    }
-    say(messages::Role::conductor, 0, std::move(done));
+  if (!rests(launch)) return;
+  const auto lane = program.rounds()[static_cast<std::size_t>(launch.round)];
+  if (!lane) return;
+  // The next lane adds to zeros.
+  gpu::zero(arena.full_gradients(bucket, launch.slot, plan.buckets[bucket.value].range), update.get());
+  update->notify([this, step, lane = *lane, bucket] {
+    say(messages::Role::trainer, 0, messages::LaneMerged{step, lane, bucket});
   });
 }
 
-void DataPlane::State::abort(const core::Error& reason) {
-  for (auto* group : {groups.all.get(), groups.inner.get(), groups.outer.get()}) {
-    if (group) group->abort(reason);
+/// Ranks that hold the same sums each measure their part, so that everything counts once.
+void DataPlane::State::measure(core::BucketIndex bucket) {
+  const core::Placements all_axes(plan.domain().sizes.size(), core::Placement::flat_shard);
+  const auto part = program.held(all_axes, bucket);
+  gpu::zero(arena.squares(bucket), update.get());
+  gpu::add_squares({arena.gradients(bucket, 0, part), gradient_dtype(bucket)}, arena.squares(bucket),
+                   update.get());
+}
+
+DataPlane::State::Posted DataPlane::State::gather_gradients(const PlannedLaunch& launch, Flight& flight) {
+  const auto& entry = launch.entry;
+  const auto bucket = *launch.bucket;
+  auto post_it = operation(gpu::OperationKind::all_gather, gradient_dtype(bucket));
+  for (std::int64_t member = 0; member < entry.counts.members(); ++member) {
+    post_it.input_counts.push_back(static_cast<std::size_t>(entry.counts.of(member)));
   }
-}
-
-std::uint64_t DataPlane::State::flow_of(const core::PlanEntry& entry, core::Step step) {
-  return entry.bucket ? bucket_flow(step, *entry.bucket) : 0;
-}
-
-void DataPlane::State::say(messages::Role role, std::uint32_t index, messages::Message message) {
-  // The device speaks for whoever asked it: from and to are roles of this rank.
-  messages::Address to{rank(), role, index};
-  options.post({to, to, options.epoch, std::move(message)});
-}
-
-void DataPlane::State::trace_span(const char* track, std::string name, std::chrono::nanoseconds begin,
-                                  std::chrono::nanoseconds end, std::uint64_t flow) {
-  if (!options.tracer) return;
-  options.tracer->add({core::TraceEvent::Kind::span, track, std::move(name), begin, end, 0, flow});
+  post_it.input = arena.gradients(bucket, 0, program.held(entry.from, bucket));
+  post_it.output = arena.gradients(bucket, 0, program.held(entry.to, bucket));
+  auto& stream = stream_of(launch);
+  stream->wait(buckets[bucket.value]->reduced.get());
+  TRY(post(launch, std::move(post_it), flight));
+  stream->record(buckets[bucket.value]->exchanged.get());
+  return {};
 }
 
 }  // namespace troupe::actors

@@ -37,10 +37,6 @@ std::vector<StateKind> state_kinds(const TrainingPlan& plan, core::BufferIndex b
   return kinds;
 }
 
-core::ElementRange state_range(const TrainingPlan& plan, core::BucketIndex bucket, core::Rank rank) {
-  return plan.optimizer_is_sharded() ? plan.shard(bucket, rank) : plan.buckets[bucket.value].range;
-}
-
 std::vector<core::BucketIndex> RankState::buckets() const {
   std::vector<core::BucketIndex> found;
   for (const auto& piece : pieces) found.push_back(piece.bucket);
@@ -101,7 +97,7 @@ RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const Tr
   for (std::size_t b = plan.buckets.size(); b-- > 0;) {
     const auto bucket = core::index_at<core::BucketIndex>(b);
     const auto& place = plan.buckets[b];
-    const auto held = state_range(plan, bucket, rank);
+    const auto held = plan.held(core::TensorRole::optimizer, bucket, rank);
     for (auto parameter : place.parameters) {
       const auto& whole = plan.parameters[parameter.value].range;
       const core::ElementRange part{std::max(whole.start, held.start), std::min(whole.end, held.end)};

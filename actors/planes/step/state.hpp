@@ -34,9 +34,6 @@ std::string state_key(StateKind kind, core::OptimizerKind optimizer, const std::
 /// What the job keeps of the parameters of a buffer.
 std::vector<StateKind> state_kinds(const TrainingPlan& plan, core::BufferIndex buffer);
 
-/// The stretch of a bucket, as a range of its buffer, whose optimizer state this rank holds.
-core::ElementRange state_range(const TrainingPlan& plan, core::BucketIndex bucket, core::Rank rank);
-
 /// Where a piece of a stored tensor is in a rank's memory.
 struct StatePiece {
   StateKind kind = StateKind::parameter;

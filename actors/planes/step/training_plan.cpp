@@ -53,6 +53,11 @@ core::Result<void> check_options(const core::TrainingOptions& options, core::Wor
         "at most {} ranks",
         options.lanes, world.value, world.value, options.lanes);
   }
+  if (options.gathered_units < 1 || options.staging_elements < 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "{} gathered units and {} staging elements; at least 1 unit, and 0 elements or more",
+                      options.gathered_units, options.staging_elements);
+  }
   if (options.microbatches < 1) {
     return core::fail(core::Errc::invalid_argument, "{} microbatches per lane; at least 1",
                       options.microbatches);
@@ -86,98 +91,270 @@ std::optional<std::int64_t> bucket_size(const core::TrainingOptions& options, co
   return std::max<std::int64_t>(40'000'000, 1'000'000 * static_cast<std::int64_t>(world.value));
 }
 
-/// In the order in which backward completes them, whichever buffer they are of.
-void number_buckets(TrainingPlan& plan) {
-  std::vector<core::BufferLayout> layouts;
-  std::vector<std::vector<std::size_t>> members;
-  std::vector<std::vector<core::BucketIndex>> numbers;  // of each buffer's buckets
-  for (const auto& buffer : plan.buffers) {
-    layouts.push_back(buffer.layout);
-    auto& own = members.emplace_back();
-    for (const auto parameter : buffer.parameters) own.push_back(parameter.value);
-    numbers.emplace_back(buffer.layout.buckets.size());
-  }
-  for (const auto& [buffer, bucket] : core::ready_order(layouts, members)) {
-    const auto& place = layouts[buffer].buckets[bucket];
-    numbers[buffer][bucket] = core::index_at<core::BucketIndex>(plan.buckets.size());
-    plan.buckets.push_back({core::index_at<core::BufferIndex>(buffer), {place.start, place.end}, {}});
-  }
-  for (const auto b : core::indices<core::BufferIndex>(plan.buffers.size())) {
-    const auto& buffer = plan.buffers[b.value];
-    for (std::size_t i = 0; i < buffer.parameters.size(); ++i) {
-      const auto& place = buffer.layout.parameters[i];
-      const auto bucket = numbers[b.value][static_cast<std::size_t>(place.bucket)];
-      plan.parameters[buffer.parameters[i].value] = {b, bucket, {place.start, place.end}};
-      plan.buckets[bucket.value].parameters.push_back(buffer.parameters[i]);
-    }
-  }
+bool has_shards(const core::Placements& placements) {
+  return std::find(placements.begin(), placements.end(), core::Placement::flat_shard) != placements.end();
 }
 
-core::Result<void> plan_buffers(TrainingPlan& plan) {
-  plan.parameters.resize(plan.specs.size());
-  for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
-    auto dtype = plan.specs[index.value].dtype;
-    auto found = std::find_if(plan.buffers.begin(), plan.buffers.end(),
-                              [&](const auto& b) { return b.dtype == dtype; });
-    if (found == plan.buffers.end()) {
-      auto gradient = plan.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
-      plan.buffers.push_back({dtype, gradient, {}, {}});
-      found = plan.buffers.end() - 1;
-    }
-    found->parameters.push_back(index);
+/// Cuts the parameters into buckets, and buckets into the units of a program.
+class BucketPlanner {
+ public:
+  explicit BucketPlanner(TrainingPlan& plan) : plan_(plan) {}
+
+  core::Result<void> run() {
+    assign_buffers();
+    const auto& table = plan_.inputs.placements;
+    const bool declared = has_shards(table.parameters) || has_shards(table.gradients);
+    const bool some = std::any_of(plan_.specs.begin(), plan_.specs.end(),
+                                  [](const core::ParameterSpec& spec) { return spec.unit.has_value(); });
+    if (!declared) return by_size();
+    if (some) return as_declared();
+    return core::fail(
+        core::Errc::invalid_argument,
+        "{} gathers parameters and reduces gradients unit by unit, but no parameter has a unit; "
+        "set ParameterSpec::unit, or use zero1",
+        core::name_of(plan_.options.strategy));
   }
-  for (auto& buffer : plan.buffers) {
+
+ private:
+  void assign_buffers() {
+    plan_.parameters.resize(plan_.specs.size());
+    for (const auto index : core::indices<core::ParameterIndex>(plan_.specs.size())) {
+      const auto dtype = plan_.specs[index.value].dtype;
+      auto found = std::find_if(plan_.buffers.begin(), plan_.buffers.end(),
+                                [&](const auto& b) { return b.dtype == dtype; });
+      if (found == plan_.buffers.end()) {
+        const auto gradient = plan_.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
+        plan_.buffers.push_back({dtype, gradient, {}, 0});
+        found = plan_.buffers.end() - 1;
+      }
+      found->parameters.push_back(index);
+    }
+  }
+
+  core::Result<core::BufferLayout> lay_out(const std::vector<core::ParameterIndex>& members,
+                                           std::optional<std::int64_t> size) const {
     std::vector<core::LayoutParameter> parameters;
-    for (auto index : buffer.parameters) {
-      const auto& spec = plan.specs[index.value];
+    for (const auto index : members) {
+      const auto& spec = plan_.specs[index.value];
       parameters.push_back({spec.elements(), spec.shared_embedding});
     }
-    core::LayoutOptions options{bucket_size(plan.options, plan.world), plan.shards(), false};
-    auto policy = plan.optimizer_is_sharded() ? core::LayoutPolicy::padded : core::LayoutPolicy::plain;
-    buffer.layout = TRY(core::buffer_layout(policy, parameters, options));
+    const auto shards =
+        static_cast<int>(core::shard_count(plan_.inputs.placements.optimizer, plan_.domain().sizes));
+    const auto policy = has_shards(plan_.inputs.placements.optimizer) ? core::LayoutPolicy::padded
+                                                                      : core::LayoutPolicy::plain;
+    return core::buffer_layout(policy, parameters, {size, shards, false});
   }
-  number_buckets(plan);
-  return {};
+
+  /// Appends the buckets of some parameters of a buffer to it.
+  core::Result<core::BufferLayout> append(core::BufferIndex index,
+                                          const std::vector<core::ParameterIndex>& members,
+                                          std::optional<std::int64_t> size) {
+    auto& buffer = plan_.buffers[index.value];
+    auto layout = TRY(lay_out(members, size));
+    for (auto& place : layout.parameters) {
+      place.start += buffer.elements;
+      place.end += buffer.elements;
+    }
+    for (auto& place : layout.buckets) {
+      place.start += buffer.elements;
+      place.end += buffer.elements;
+    }
+    buffer.elements += layout.elements;
+    return layout;
+  }
+
+  /// The unit's parameters of a dtype are a bucket.
+  core::Result<void> as_declared() {
+    std::uint32_t units = 0;
+    for (const auto& spec : plan_.specs) units = std::max(units, spec.unit ? spec.unit->value + 1 : 0);
+    std::vector<std::vector<core::ParameterIndex>> members(units + 1);  // those without a unit come first
+    for (const auto index : core::indices<core::ParameterIndex>(plan_.specs.size())) {
+      const auto& unit = plan_.specs[index.value].unit;
+      members[unit ? unit->value + 1 : 0].push_back(index);
+    }
+    plan_.resident_units = members[0].empty() ? 0 : 1;
+    if (members[0].empty()) members.erase(members.begin());
+    for (std::size_t unit = 0; unit < members.size(); ++unit) {
+      if (members[unit].empty()) {
+        return core::fail(core::Errc::invalid_argument,
+                          "unit {} has no parameters, though there are {} units; number units from 0 without "
+                          "a gap, in the order of forward",
+                          unit - static_cast<std::size_t>(plan_.resident_units), units);
+      }
+    }
+    const auto resident = static_cast<std::size_t>(plan_.resident_units);
+    plan_.inputs.units.resize(members.size());
+    for (std::size_t unit = 0; unit < resident; ++unit) {
+      plan_.inputs.units[unit].residency = core::Residency::resident;
+    }
+    // Backward comes to the last unit first.
+    for (std::size_t unit = members.size(); unit-- > 0;) TRY(add_unit(unit, members[unit]));
+    return {};
+  }
+
+  core::Result<void> add_unit(std::size_t unit, const std::vector<core::ParameterIndex>& members) {
+    for (const auto buffer : core::indices<core::BufferIndex>(plan_.buffers.size())) {
+      std::vector<core::ParameterIndex> own;
+      for (const auto p : members) {
+        if (plan_.specs[p.value].dtype == plan_.buffers[buffer.value].dtype) own.push_back(p);
+      }
+      if (own.empty()) continue;
+      const auto layout = TRY(append(buffer, own, std::nullopt));
+      const auto first = plan_.buckets.size();
+      for (const auto& place : layout.buckets) add_bucket(buffer, {place.start, place.end}, unit);
+      assign(buffer, own, layout, [&](int bucket) {
+        return core::index_at<core::BucketIndex>(first + static_cast<std::size_t>(bucket));
+      });
+    }
+    return {};
+  }
+
+  void add_bucket(core::BufferIndex buffer, core::ElementRange range, std::size_t unit) {
+    auto& tensors = plan_.inputs.units[unit].tensors;
+    plan_.buckets.push_back({buffer, range, {}, static_cast<int>(unit), static_cast<int>(tensors.size())});
+    tensors.push_back({.tensor_class = buffer.value, .elements = range.size()});
+  }
+
+  template <class NumberOf>
+  void assign(core::BufferIndex buffer, const std::vector<core::ParameterIndex>& members,
+              const core::BufferLayout& layout, NumberOf number_of) {
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const auto& place = layout.parameters[i];
+      const core::BucketIndex bucket = number_of(place.bucket);
+      plan_.parameters[members[i].value] = {buffer, bucket, {place.start, place.end}};
+      plan_.buckets[bucket.value].parameters.push_back(members[i]);
+    }
+  }
+
+  /// A bucket closes when it is large enough; each is a resident unit. In the order in which backward
+  /// completes them, whichever buffer they are of.
+  core::Result<void> by_size() {
+    std::vector<core::BufferLayout> layouts;
+    std::vector<std::vector<std::size_t>> members;
+    std::vector<std::vector<core::BucketIndex>> numbers;  // of each buffer's buckets
+    for (const auto b : core::indices<core::BufferIndex>(plan_.buffers.size())) {
+      const auto own_parameters = plan_.buffers[b.value].parameters;
+      layouts.push_back(TRY(append(b, own_parameters, bucket_size(plan_.options, plan_.world))));
+      auto& own = members.emplace_back();
+      for (const auto parameter : own_parameters) own.push_back(parameter.value);
+      numbers.emplace_back(layouts.back().buckets.size());
+    }
+    const auto order = core::ready_order(layouts, members);
+    plan_.inputs.units.resize(order.size());
+    plan_.resident_units = static_cast<int>(order.size());
+    for (auto& unit : plan_.inputs.units) unit.residency = core::Residency::resident;
+    for (const auto& [buffer, bucket] : order) {
+      const auto& place = layouts[buffer].buckets[bucket];
+      numbers[buffer][bucket] = core::index_at<core::BucketIndex>(plan_.buckets.size());
+      const std::size_t unit = order.size() - 1 - plan_.buckets.size();
+      add_bucket(core::index_at<core::BufferIndex>(buffer), {place.start, place.end}, unit);
+    }
+    for (const auto b : core::indices<core::BufferIndex>(plan_.buffers.size())) {
+      assign(b, plan_.buffers[b.value].parameters, layouts[b.value],
+             [&](int bucket) { return numbers[b.value][static_cast<std::size_t>(bucket)]; });
+    }
+    return {};
+  }
+
+  TrainingPlan& plan_;
+};
+
+core::OptimizerNeeds needs_of(const core::OptimizerOptions& options) {
+  core::OptimizerNeeds needs{.name = "sgd"};
+  if (options.kind != core::OptimizerKind::sgd) {
+    needs = {options.kind == core::OptimizerKind::adam ? "adam" : "adamw",
+             {core::DType::f32, core::DType::f32}};
+  } else if (options.momentum != 0) {
+    needs.states = {core::DType::f32};
+  }
+  return needs;
 }
 
-core::Result<void> plan_collectives(TrainingPlan& plan) {
-  core::StepDescription step;
-  step.strategy = plan.options.strategy;
-  step.numerics = plan.options.numerics;
-  step.lanes = plan.options.lanes;
-  for (const auto& bucket : plan.buckets) {
-    const auto& buffer = plan.buffers[bucket.buffer.value];
-    step.buckets.push_back({bucket.range.size(), buffer.gradient_dtype, buffer.dtype, false});
+core::Result<void> plan_inputs(TrainingPlan& plan) {
+  auto& inputs = plan.inputs;
+  inputs = TRY(core::inputs_of(plan.options.strategy, plan.mesh));
+  inputs.numerics = plan.options.numerics;
+  inputs.lanes = plan.options.lanes;
+  inputs.overlap = plan.options.overlap;
+  inputs.verdict_elements = static_cast<std::int64_t>(verdict_words(plan.options.lanes, plan.world));
+  inputs.parameter_credits = plan.options.gathered_units;
+  inputs.gradient_credits = plan.options.gathered_units;
+  inputs.staging_elements = plan.options.staging_elements;
+  inputs.separate_streams = has_shards(inputs.placements.parameters);
+  if ((has_shards(inputs.placements.parameters) || has_shards(inputs.placements.gradients)) &&
+      plan.options.microbatches > 1) {
+    return core::fail(core::Errc::invalid_argument,
+                      "{} reduces gradients in every round, so that a lane is one microbatch; use {} lanes "
+                      "instead of {} lanes of {} microbatches",
+                      core::name_of(plan.options.strategy), plan.options.lanes * plan.options.microbatches,
+                      plan.options.lanes, plan.options.microbatches);
   }
-  step.verdict_elements = static_cast<std::int64_t>(verdict_words(plan.options.lanes, plan.world));
-  plan.step = TRY(core::plan_step(step, plan.mesh));
+  TRY(BucketPlanner(plan).run());
+  for (const auto& buffer : plan.buffers) {
+    inputs.classes.push_back({.storage = buffer.dtype,
+                              .gradient = buffer.gradient_dtype,
+                              .wire = buffer.gradient_dtype,
+                              .main = core::DType::f32,
+                              .optimizer = needs_of(plan.options.optimizer)});
+  }
+  // What cannot be planned is refused here, not when a session begins.
+  TRY(core::plan_program(inputs, plan.coordinates({0})));
   return {};
 }
 
 std::string describe(const core::TrainingOptions& o) {
   return fmt::format(
       "strategy {}\nnumerics {}\nlanes {}\nmicrobatches {}\noverlap {}\nbucket elements {}\naverage {}\n"
-      "gradients in parameter dtype {}\noptimizer instances {}\nunused parameters {}\nclip norm {}\n"
+      "gradients in parameter dtype {}\noptimizer instances {}\ngathered units {}\nstaging elements "
+      "{}\nunused parameters {}\nclip norm {}\n"
       "optimizer {} {} {} {} {} {}",
       core::name_of(o.strategy), core::name_of(o.numerics), o.lanes, o.microbatches, o.overlap,
       o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.optimizer_instances,
-      static_cast<int>(o.unused_parameters), o.clip_norm, static_cast<int>(o.optimizer.kind),
-      o.optimizer.beta1, o.optimizer.beta2, o.optimizer.epsilon, o.optimizer.weight_decay,
-      o.optimizer.momentum);
+      o.gathered_units, o.staging_elements, static_cast<int>(o.unused_parameters), o.clip_norm,
+      static_cast<int>(o.optimizer.kind), o.optimizer.beta1, o.optimizer.beta2, o.optimizer.epsilon,
+      o.optimizer.weight_decay, o.optimizer.momentum);
 }
 
 }  // namespace
 
-bool TrainingPlan::optimizer_is_sharded() const {
-  return options.strategy == core::Strategy::zero1;
+std::vector<int> TrainingPlan::coordinates(core::Rank rank) const {
+  return core::coordinates_in(domain(), mesh, rank);
 }
 
-int TrainingPlan::shards() const {
-  return world.value / options.optimizer_instances;
+const core::Unit& TrainingPlan::unit_of(core::BucketIndex bucket) const {
+  return inputs.units[static_cast<std::size_t>(buckets[bucket.value].unit)];
 }
 
-core::ElementRange TrainingPlan::shard(core::BucketIndex bucket, core::Rank rank) const {
-  return core::even_part(buckets[bucket.value].range, shards(), rank.value % shards());
+core::StrategyPlacements TrainingPlan::placements_of(core::BucketIndex bucket) const {
+  return core::placements_in(inputs.placements, unit_of(bucket));
+}
+
+core::ElementRange TrainingPlan::held(core::TensorRole role, core::BucketIndex bucket,
+                                      core::Rank rank) const {
+  const auto placements = placements_of(bucket);
+  const auto at = coordinates(rank);
+  switch (role) {
+    case core::TensorRole::parameter:
+      return held(placements.parameters, bucket, at);
+    case core::TensorRole::gradient:
+      return held(placements.gradients, bucket, at);
+    case core::TensorRole::optimizer:
+      break;
+  }
+  return held(placements.optimizer, bucket, at);
+}
+
+core::ElementRange TrainingPlan::held(const core::Placements& placements, core::BucketIndex bucket,
+                                      const std::vector<int>& coordinates) const {
+  return core::part_of(buckets[bucket.value].range, placements, domain().sizes, coordinates);
+}
+
+bool TrainingPlan::has_sharded_parameters(core::BucketIndex bucket) const {
+  return has_shards(placements_of(bucket).parameters);
+}
+
+bool TrainingPlan::optimizer_is_replicated() const {
+  return !has_shards(inputs.placements.optimizer);
 }
 
 core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
@@ -193,9 +370,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   sizes.dp = world.value;
   sizes.optimizer_instances = plan.options.optimizer_instances;
   plan.mesh = TRY(core::Mesh::create(sizes));
-  plan.lanes = TRY(core::split_lanes(plan.options.lanes, world));
-  TRY(plan_buffers(plan));
-  TRY(plan_collectives(plan));
+  TRY(plan_inputs(plan));
   plan.configuration = describe(plan.options);
   return plan;
 }

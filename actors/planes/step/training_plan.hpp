@@ -7,23 +7,20 @@
 
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
-#include "core/layout/buffer_layout.hpp"
 #include "core/options/options.hpp"
-#include "core/plan/lanes.hpp"
 #include "core/plan/mesh.hpp"
-#include "core/plan/placement.hpp"
-#include "core/plan/plan.hpp"
+#include "core/program/plan_program.hpp"
+#include "core/program/shard_map.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
 
-/// One contiguous parameter and gradient buffer: all parameters of one dtype.
+/// All parameters of one dtype, end to end. Ranges of parameters and buckets are elements of their buffer.
 struct TrainingBuffer {
   core::DType dtype = core::DType::f32;
   core::DType gradient_dtype = core::DType::f32;
-  std::vector<core::ParameterIndex>
-      parameters;  ///< in registration order; the layout's parameters in the same order
-  core::BufferLayout layout;
+  std::vector<core::ParameterIndex> parameters;  ///< in registration order
+  std::int64_t elements = 0;                     ///< with padding
 };
 
 /// Where a parameter lies.
@@ -33,10 +30,13 @@ struct TrainingParameter {
   core::ElementRange range;    ///< of the buffer
 };
 
+/// What is gathered, reduced and stepped together: a flat tensor of a unit of the program.
 struct TrainingBucket {
   core::BufferIndex buffer{};
   core::ElementRange range;  ///< of the buffer
   std::vector<core::ParameterIndex> parameters;
+  int unit = 0;    ///< of the program
+  int tensor = 0;  ///< of the unit
 };
 
 /// Everything that follows from the parameters, the options and the number of ranks: the same on all ranks.
@@ -47,17 +47,26 @@ struct TrainingPlan {
   std::vector<TrainingParameter> parameters;
   std::vector<TrainingBuffer> buffers;
   std::vector<TrainingBucket> buckets;  ///< in the order in which backward completes them
-  std::vector<core::LaneRange> lanes;   ///< of each rank
-  core::Plan step;                      ///< of one step
   core::Mesh mesh;
+  core::ProgramInputs inputs;  ///< of every rank's program
+  /// Units of the program that are resident and come before those that the trainer declared; without declared
+  /// units, and where nothing but the optimizer is sharded, all are resident and stand for a bucket each.
+  int resident_units = 0;
   std::string configuration;  ///< one line per setting
 
-  /// Ranks that share one copy of the optimizer.
-  int shards() const;
-  /// The part of a bucket, as a range of its buffer, that the rank with this index reduces, steps and
-  /// gathers.
-  core::ElementRange shard(core::BucketIndex bucket, core::Rank rank) const;
-  bool optimizer_is_sharded() const;
+  const core::Domain& domain() const { return inputs.domains[0]; }
+  std::vector<int> coordinates(core::Rank rank) const;
+  const core::Unit& unit_of(core::BucketIndex bucket) const;
+  /// Those of the bucket's unit: as the table has them, but for parameters of resident units.
+  core::StrategyPlacements placements_of(core::BucketIndex bucket) const;
+  /// The stretch of a bucket, as a range of its buffer, that a rank holds in a role, or by `placements`.
+  core::ElementRange held(core::TensorRole role, core::BucketIndex bucket, core::Rank rank) const;
+  core::ElementRange held(const core::Placements& placements, core::BucketIndex bucket,
+                          const std::vector<int>& coordinates) const;
+  /// No rank keeps all values of the bucket's parameters from step to step.
+  bool has_sharded_parameters(core::BucketIndex bucket) const;
+  /// All ranks keep the same of the optimizer.
+  bool optimizer_is_replicated() const;
 };
 
 /// Errc::invalid_argument says which option or parameter cannot be, and what could.

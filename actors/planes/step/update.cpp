@@ -5,22 +5,41 @@
 
 #include "actors/planes/step/data_plane_state.hpp"
 #include "actors/roles/machine.hpp"
+#include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::actors {
 
 DataPlane::State::State(gpu::Device& on, const TrainingPlan& planned, Options given)
-    : device(on),
-      plan(planned),
-      options(std::move(given)),
-      finishing(core::finishing_program(planned.lanes)) {}
+    : device(on), plan(planned), options(std::move(given)), program(planned, options.rank) {}
+
+core::Result<void> DataPlane::State::open() {
+  arena = TRY(Arena::create(device, plan, program, options.collectives));
+  accumulate = TRY(device.create_stream({"accumulate", 0}));
+  communication.push_back(TRY(device.create_stream({"communication", 1})));
+  if (program.program().streams > 1) communication.push_back(TRY(device.create_stream({"gather", 1})));
+  update = TRY(device.create_stream({"update", 0}));
+  verdict_ready = TRY(device.create_event());
+  for (auto& event : credit_free) event = TRY(device.create_event());
+  for (auto& event : carry_free) event = TRY(device.create_event());
+  buckets.resize(plan.buckets.size());
+  for (auto& bucket : buckets) {
+    bucket = std::make_unique<Bucket>();
+    for (auto* event :
+         {&bucket->prepared, &bucket->exchanged, &bucket->reduced, &bucket->gathered, &bucket->updated}) {
+      *event = TRY(device.create_event());
+    }
+  }
+  if (is_ordered()) plan_sums();
+  return {};
+}
 
 int DataPlane::State::slot_of(core::Lane lane) const {
-  return is_ordered() ? core::lane_slot(lane, held(), plan.options.lanes) : 0;
+  return is_ordered() ? core::lane_slot(lane, program.held(), plan.options.lanes) : 0;
 }
 
 int DataPlane::State::reduced_slots() const {
-  return is_ordered() ? static_cast<int>(core::subtree_roots(held(), plan.options.lanes).size()) : 1;
+  return is_ordered() ? static_cast<int>(core::subtree_roots(program.held(), plan.options.lanes).size()) : 1;
 }
 
 float DataPlane::State::scale() const {
@@ -29,15 +48,15 @@ float DataPlane::State::scale() const {
 }
 
 void DataPlane::State::adopt(core::BucketIndex bucket) {
-  adopt(bucket, state_range(plan, bucket, rank()));
+  adopt(bucket, optimizer_range(bucket));
 }
 
 void DataPlane::State::adopt(core::BucketIndex bucket, core::ElementRange part) {
   if (!arena.has_own_master(bucket)) return;
-  const auto buffer = plan.buckets[bucket.value].buffer;
-  const auto first = static_cast<std::size_t>(part.start - state_range(plan, bucket, rank()).start);
+  const auto first = static_cast<std::size_t>(part.start - optimizer_range(bucket).start);
   const gpu::Elements master{arena.master(bucket), core::DType::f32};
-  gpu::cast({arena.parameters(buffer, part), plan.buffers[buffer.value].dtype},
+  const auto dtype = plan.buffers[plan.buckets[bucket.value].buffer.value].dtype;
+  gpu::cast({arena.parameters(bucket, part), dtype},
             master.part(first, static_cast<std::size_t>(part.size())), update.get());
 }
 
@@ -50,7 +69,7 @@ struct DataPlane::State::Segment {
 
 std::vector<DataPlane::State::Segment> DataPlane::State::segments(core::BucketIndex bucket) const {
   const auto& place = plan.buckets[bucket.value];
-  auto range = plan.optimizer_is_sharded() ? plan.shard(bucket, rank()) : place.range;
+  const auto range = optimizer_range(bucket);
   std::vector<Segment> found;
   for (auto parameter : place.parameters) {
     const auto& whole = plan.parameters[parameter.value].range;
@@ -73,11 +92,11 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
                                static_cast<std::size_t>(segment.in_buffer.size()) * sizeof(float));
   };
   gpu::ParameterStep parameter;
-  parameter.gradient = {arena.gradients(place.buffer, 0, segment.in_buffer), buffer.gradient_dtype};
+  parameter.gradient = {arena.gradients(bucket, 0, segment.in_buffer), buffer.gradient_dtype};
   parameter.gradient_factor = static_cast<float>(work.clip_factor);
   parameter.master = part(arena.master(bucket));
   if (arena.has_own_master(bucket)) {
-    parameter.parameter = {arena.parameters(place.buffer, segment.in_buffer), buffer.dtype};
+    parameter.parameter = {arena.parameters(bucket, segment.in_buffer), buffer.dtype};
   }
   double weight_decay = segment.weight_decay ? settings.weight_decay : 0;
   auto first = part(arena.first_moment(bucket));
@@ -98,8 +117,8 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
 
 void DataPlane::State::step_shard(const StepShard& work) {
   auto& state = *buckets[work.bucket.value];
-  const auto& place = plan.buckets[work.bucket.value];
   update->wait(state.exchanged.get());
+  update->wait(state.gathered.get());
   if (compute) update->wait(read.get());
   // ParameterShards enqueue at the same time, so that the tasks of two buckets may take turns.
   update->notify([this, &state] {
@@ -111,9 +130,10 @@ void DataPlane::State::step_shard(const StepShard& work) {
     for (const auto& segment : segments(work.bucket)) step_segment(work.bucket, segment, work, step);
     state.optimizer_steps = step;
   }
-  // Those above were cleared when they were merged.
-  for (int slot = 0; slot < reduced_slots(); ++slot)
-    gpu::zero(arena.gradients(place.buffer, slot, place.range), update.get());
+  // Those above were cleared when they were merged. What each round reduces is written over, not added to.
+  const auto whole = plan.buckets[work.bucket.value].range;
+  for (int slot = 0; slot < reduced_slots() && !program.reduces_each_round(); ++slot)
+    gpu::zero(arena.gradients(work.bucket, slot, whole), update.get());
   update->record(state.updated.get());
   update->notify([this, &state, work] {
     auto now = device.now();

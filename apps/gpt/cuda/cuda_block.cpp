@@ -21,9 +21,10 @@ Result<void> project(const CudaContext& context, const CudaPass<E>& pass, Linear
 template <class E>
 Result<void> project_backward(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
                               std::size_t weight, const E* x, const E* d_y, E* d_x, Write write) {
+  const E* values = TRY(pass.use(weight));
   context.blas.linear_backward_weight(shape, d_y, x, pass.gradient(weight));
   pass.ready(weight);
-  context.blas.linear_backward_input(shape, d_y, TRY(pass.use(weight)), d_x, write);
+  context.blas.linear_backward_input(shape, d_y, values, d_x, write);
   return {};
 }
 

@@ -52,9 +52,11 @@ class CudaModel final : public TrainableModel {
 
   Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens, Tokens targets,
                                 const StepHooks& hooks) override;
-  Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets) override;
+  Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                            const StepHooks& hooks) override;
   Result<std::vector<double>> take_losses() override;
-  Result<std::span<const float>> logits(Parameters parameters, Tokens tokens) override;
+  Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
+                                        const StepHooks& hooks) override;
 
  private:
   CudaContext context(BatchShape shape) const {
@@ -123,8 +125,9 @@ Result<void> CudaModel<E>::forward_backward(Parameters parameters, Gradients gra
 }
 
 template <class E>
-Result<void> CudaModel<E>::forward_loss(Parameters parameters, Tokens tokens, Tokens targets) {
-  return loss({parameters, {}, {}}, tokens, targets);
+Result<void> CudaModel<E>::forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                                        const StepHooks& hooks) {
+  return loss({parameters, {}, hooks}, tokens, targets);
 }
 
 template <class E>
@@ -152,12 +155,12 @@ Result<void> CudaModel<E>::wait_for_copy() {
 }
 
 template <class E>
-Result<std::span<const float>> CudaModel<E>::logits(Parameters parameters, Tokens tokens) {
+Result<std::span<const float>> CudaModel<E>::logits(Parameters parameters, Tokens tokens,
+                                                    const StepHooks& hooks) {
   CHECK(!tokens.empty() && tokens.size() <= shape_.length, "logits() takes one sequence of 1..T tokens");
   TRY(check_tokens(tokens, config_.vocabulary));
   TRY(upload_->send(tokens, {}, stream_));
-  const StepHooks no_hooks;
-  const CudaPass<E> pass{parameters, {}, no_hooks};
+  const CudaPass<E> pass{parameters, {}, hooks};
   TRY(trunk_forward({1, tokens.size()}, pass));
   const std::size_t C = config_.width, V = config_.vocabulary;
   const E* last = activations_.final_norm.output + (tokens.size() - 1) * C;
@@ -215,17 +218,20 @@ Result<void> CudaModel<E>::backward(const CudaPass<E>& pass) {
   const auto& d = a.gradients;
   const CudaContext with = context(shape_);
 
+  if (pass.hooks.begin_backward) TRY(pass.hooks.begin_backward());
   with.run("cross entropy backward",
            [&](cudaStream_t stream) { return cuda::cross_entropy_backward(entropy(), stream); });
+  const E* head = TRY(pass.use(table_.head));
   blas_->linear_backward_weight({N, C, V}, a.logits, a.final_norm.output, pass.gradient(table_.head));
   if (!config_.tied_embeddings) pass.ready(table_.head);
-  blas_->linear_backward_input({N, C, V}, a.logits, TRY(pass.use(table_.head)), d.normed);
+  blas_->linear_backward_input({N, C, V}, a.logits, head, d.normed);
 
   gpu::zero({reinterpret_cast<std::byte*>(d.residual), N * C * sizeof(E)}, stream_);
   TRY(norm_backward(with, table_.final_norm, a.output, a.final_norm, d, pass));
   for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
     TRY(block_backward(with, table_.blocks[layer], a.blocks[layer], d, pass));
   }
+  TRY(pass.use(table_.embedding));
   with.run("embedding backward", [&](cudaStream_t stream) {
     return cuda::embedding_backward(upload_->order(), C, d.residual, d.partials,
                                     pass.gradient(table_.embedding), stream);

@@ -168,7 +168,9 @@ core::Result<void> NcclGroup::wait(Stream& stream,
     const auto result = status->result();
     if (!result || *result) continue;
     // A stream waits for what is on it; what could not be aborted never ends.
-    if (!state_->wait_for_disposal()) (void)stream.release();
+    if (!state_->wait_for_disposal()) {
+      [[maybe_unused]] auto* const never_freed = stream.release();
+    }
     return *result;
   }
   return {};

@@ -67,7 +67,7 @@ TEST(Conductor, PassesOverGathersOfAStepThatIsNotCommitted) {
   auto next = probe.say(CollectiveReady{Step{1}, 0});
 
   EXPECT_EQ(launched(next), (std::vector<std::int32_t>{0}));
-  EXPECT_EQ(machine.cursor_step(), Step{1});
+  EXPECT_NE(machine.waiting_for().find("entry 1 of step 1"), std::string::npos) << machine.waiting_for();
 }
 
 TEST(Conductor, TellsTheOwnerWhenTheDeviceIsThrough) {

@@ -19,8 +19,7 @@ GradientBucketConfig two_parameters() {
   GradientBucketConfig config;
   config.parameters = {{4}, {7}};
   config.names = {"weight", "bias"};
-  config.lanes = {Lane{0}};
-  config.entries = {{2}};
+  config.rounds = {{Lane{0}, {{2}}}};
   return config;
 }
 
@@ -148,7 +147,7 @@ TEST(GradientBucket, RefusesAGradientMoreThanLearned) {
 
 TEST(GradientBucket, MergesEveryLaneAndLaunchesAfterTheLast) {
   auto config = two_parameters();
-  config.lanes = {Lane{2}, Lane{3}};
+  config.rounds = {{Lane{2}, {}}, {Lane{3}, {{2}}}};
   GradientBucketMachine machine(config);
   MachineProbe probe(machine);
   probe.say(StepBegan{Step{0}});
@@ -168,7 +167,7 @@ TEST(GradientBucket, MergesEveryLaneAndLaunchesAfterTheLast) {
 
 TEST(GradientBucket, SaysReducedOnlyAfterAllItsCollectivesAreDone) {
   auto config = two_parameters();
-  config.entries = {{2}, {3}};
+  config.rounds.back().entries = {{2}, {3}};
   GradientBucketMachine machine(config);
   MachineProbe probe(machine);
   learn(probe);
@@ -185,7 +184,7 @@ TEST(GradientBucket, SaysReducedOnlyAfterAllItsCollectivesAreDone) {
 TEST(GradientBucket, PreparesNothingBeforeTheUpdateOfTheStepBeforeHasClearedItsGradients) {
   auto config = two_parameters();
   config.unused = core::UnusedParameters::zeros;
-  config.lanes = {Lane{0}, Lane{1}};
+  config.rounds = {{Lane{0}, {}}, {Lane{1}, {{2}}}};
   GradientBucketMachine machine(config);
   MachineProbe probe(machine);
   probe.say(StepBegan{Step{0}});

@@ -20,7 +20,7 @@ messages::StepDecided decided(Step step, bool commit) {
 }
 
 TEST(ParameterShard, PublishesOnlyAfterTheUpdateAndTheGather) {
-  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entry = {{9}}});
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
 
   auto update = probe.say(decided(Step{0}, true));
@@ -36,7 +36,7 @@ TEST(ParameterShard, PublishesOnlyAfterTheUpdateAndTheGather) {
 }
 
 TEST(ParameterShard, PublishesOnceWhenTheGatherIsToldBeforeTheUpdate) {
-  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entry = {{9}}});
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
   probe.say(decided(Step{0}, true));
 
@@ -59,7 +59,7 @@ TEST(ParameterShard, WithoutAGatherPublishesAfterTheUpdate) {
 }
 
 TEST(ParameterShard, GathersNothingWhenTheStepIsNotCommitted) {
-  ParameterShardMachine machine({.rank = {}, .bucket = {0}, .gather_entry = {{9}}});
+  ParameterShardMachine machine({.rank = {}, .bucket = {0}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
 
   auto update = probe.say(decided(Step{0}, false));
@@ -88,7 +88,7 @@ messages::SaveBegan save_of(std::uint64_t sequence, Step step) {
 }
 
 TEST(ParameterShard, HoldsTheBucketForASaveAndAppliesTheNextStepWhenItIsStaged) {
-  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entry = {{9}}});
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
   probe.say(decided(Step{0}, true));
   probe.say(ShardStepped{Step{0}, 1});
@@ -151,7 +151,7 @@ TEST(ParameterShard, ARefusedStepWaitsForTheSaveToo) {
 }
 
 TEST(ParameterShard, AppliesEveryDecisionThatCameWhileASaveHeldTheBucketInOrder) {
-  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entry = {{9}}});
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
   probe.say(save_of(1, Step{-1}));
   probe.say(save_of(2, Step{1}));
@@ -181,7 +181,7 @@ TEST(ParameterShard, AppliesEveryDecisionThatCameWhileASaveHeldTheBucketInOrder)
 }
 
 TEST(ParameterShard, TellsTheBucketThatItsGradientsAreClear) {
-  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entry = {{9}}});
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
   probe.say(decided(Step{0}, true));
 

@@ -33,31 +33,33 @@ std::vector<TrainingPlan> all_jobs() {
 
 TEST(RoleConfigs, EveryEntryOfThePlanHasExactlyTheOwnerThatTheConductorAnswers) {
   for (const auto& plan : all_jobs()) {
-    auto conductor = conductor_config(plan, {0}, std::chrono::seconds(1));
-    ASSERT_EQ(conductor.entries.size(), plan.step.entries.size());
-    std::set<core::PlanEntryIndex> owned = {supervisor_config(plan, {0}, {}).verdict_entry};
+    const RankProgram program(plan, {0});
+    auto conductor = conductor_config(plan, program, std::chrono::seconds(1));
+    ASSERT_EQ(conductor.entries.size(), program.launches().size());
+    std::set<core::PlanEntryIndex> owned = {supervisor_config(plan, program, {}).verdict_entry};
     for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
-      for (auto entry : bucket_config(plan, {0}, bucket).entries) {
+      const auto reductions = bucket_config(plan, program, bucket).rounds.back().entries;
+      for (const auto entry : reductions) {
         EXPECT_TRUE(owned.insert(entry).second);
         EXPECT_EQ(conductor.entries[core::place_of(entry)].owner,
                   (messages::Address{{0}, messages::Role::gradient_bucket, bucket.value}));
         EXPECT_FALSE(conductor.entries[core::place_of(entry)].only_if_committed);
       }
-      if (auto gather = shard_config(plan, {0}, bucket).gather_entry) {
-        EXPECT_TRUE(owned.insert(*gather).second);
-        EXPECT_EQ(conductor.entries[core::place_of(*gather)].owner,
+      for (const auto gather : shard_config(program, bucket).gather_entries) {
+        EXPECT_TRUE(owned.insert(gather).second);
+        EXPECT_EQ(conductor.entries[core::place_of(gather)].owner,
                   (messages::Address{{0}, messages::Role::parameter_shard, bucket.value}));
-        EXPECT_TRUE(conductor.entries[core::place_of(*gather)].only_if_committed);
+        EXPECT_TRUE(conductor.entries[core::place_of(gather)].only_if_committed);
       }
     }
-    EXPECT_EQ(owned.size(), plan.step.entries.size()) << "somebody declares each entry ready";
+    EXPECT_EQ(owned.size(), program.launches().size()) << "somebody declares each entry ready";
   }
 }
 
 TEST(RoleConfigs, AllRanksOfAJobJoinWithTheSamePlan) {
   for (const auto& plan : all_jobs()) {
-    auto first = supervisor_config(plan, {0}, {});
-    auto last = supervisor_config(plan, {plan.world.value - 1}, {});
+    auto first = supervisor_config(plan, RankProgram(plan, {0}), {});
+    auto last = supervisor_config(plan, RankProgram(plan, {plan.world.value - 1}), {});
 
     EXPECT_EQ(first.plan_hash, last.plan_hash);
     EXPECT_EQ(first.plan_lines, last.plan_lines);
@@ -68,8 +70,14 @@ TEST(RoleConfigs, AllRanksOfAJobJoinWithTheSamePlan) {
 TEST(RoleConfigs, ABucketKnowsTheLanesItsRankPlays) {
   auto plan = job_of(core::Strategy::zero1, core::Numerics::ordered, 3);
 
-  EXPECT_EQ(bucket_config(plan, {0}, {0}).lanes, (std::vector<core::Lane>{{0}, {1}, {2}}));
-  EXPECT_EQ(bucket_config(plan, {2}, {0}).lanes, (std::vector<core::Lane>{{6}, {7}}));
+  const auto lanes = [&](int rank) {
+    std::vector<int> found;
+    for (const auto& round : bucket_config(plan, RankProgram(plan, {rank}), {0}).rounds)
+      found.push_back(round.lane.value);
+    return found;
+  };
+  EXPECT_EQ(lanes(0), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(lanes(2), (std::vector<int>{6, 7}));
 }
 
 }  // namespace

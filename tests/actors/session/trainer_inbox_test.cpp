@@ -74,14 +74,23 @@ TEST_F(TrainerInboxTest, OnlyTheDecisionOfTheStepAskedForCounts) {
   EXPECT_EQ(inbox.wait_decided(Step{4}, 1s)->clip_factor, 0.5);
 }
 
-TEST_F(TrainerInboxTest, ALaneIsMergedWhenEveryBucketSaysSo) {
+TEST_F(TrainerInboxTest, ABucketHasMergedALaneWhenItSaysSoOfThisOneOrALaterOne) {
   hear(messages::LaneMerged{Step{0}, Lane{0}, 0});
-  EXPECT_FALSE(inbox.wait_merged(Step{0}, Lane{0}, 1s));
-  hear(messages::LaneMerged{Step{0}, Lane{0}, 1});
-  EXPECT_TRUE(inbox.wait_merged(Step{0}, Lane{0}, 1s));
+  EXPECT_TRUE(inbox.wait_merged({0}, Step{0}, Lane{0}, 1s));
+  EXPECT_FALSE(inbox.wait_merged({1}, Step{0}, Lane{0}, 1s)) << "another bucket does not count";
+  EXPECT_FALSE(inbox.wait_merged({0}, Step{0}, Lane{1}, 1s));
 
-  hear(messages::LaneMerged{Step{0}, Lane{1}, 0});
-  EXPECT_FALSE(inbox.wait_merged(Step{0}, Lane{1}, 1s)) << "buckets of the lane before do not count";
+  hear(messages::LaneMerged{Step{1}, Lane{0}, 0});
+  EXPECT_TRUE(inbox.wait_merged({0}, Step{0}, Lane{1}, 1s));
+  EXPECT_FALSE(inbox.wait_merged({0}, Step{1}, Lane{1}, 1s));
+}
+
+TEST_F(TrainerInboxTest, AUnitIsThereWhenItsEntryOrALaterOneHasBroughtIt) {
+  hear(messages::UnitGathered{Step{2}, {5}, {1}});
+
+  EXPECT_TRUE(inbox.wait_unit({1}, Step{2}, {5}, 1s));
+  EXPECT_FALSE(inbox.wait_unit({1}, Step{2}, {6}, 1s));
+  EXPECT_FALSE(inbox.wait_unit({0}, Step{2}, {5}, 1s));
 }
 
 TEST_F(TrainerInboxTest, AnswersOfTheStoreGoToTheRequestThatAsked) {

@@ -90,9 +90,10 @@ class HostilePeer : public ::testing::Test {
     };
     options.log = [this](std::string_view line) { note(line); };
     world_ = *ProcessRank::create(std::move(options));
-    ASSERT_TRUE(world_->open({.to_trainer = [this](const auto& e) { ears_.hear(Role::trainer, e.body); },
-                              .perform = [](const auto&, const Work&) {},
-                              .bucket_digest = [](core::BucketIndex) { return std::uint64_t{0}; }}));
+    ASSERT_TRUE(
+        world_->open({.to_trainer = [this](const auto& e) { ears_.hear(Role::trainer, e.body); },
+                      .perform = [](const auto&, const Work&) {},
+                      .published_bits = [](core::BucketIndex) { return RankWorld::PublishedBits{}; }}));
     for (auto role : {Role::coordinator, Role::rank_supervisor, Role::checkpoint_writer}) {
       world_->spawn({{0}, role, 0}, std::make_unique<Ears::Machine>(ears_, role));
     }

@@ -6,6 +6,7 @@
 #include "core/indices.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
 #include "gpu/simulated/simulated_device.hpp"
+#include "tests/actors/planes/step/groups_of_rank.hpp"
 #include "tests/gpu/manual_timeline.hpp"
 
 namespace troupe::actors {
@@ -20,11 +21,7 @@ class LonelyRank {
       if (const auto* done = std::get_if<messages::CollectiveDone>(&envelope.body)) ended.push_back(*done);
     };
     plane_ = DataPlane::create(device_, plan, std::move(options)).value();
-    DataPlaneGroups groups;
-    groups.all = group("all", core::GroupKind::dp_cp);
-    groups.inner = group("inner", core::GroupKind::intra_dp_cp);
-    groups.outer = group("outer", core::GroupKind::inter_instance);
-    EXPECT_TRUE(plane_->set_groups(std::move(groups)));
+    EXPECT_TRUE(plane_->set_groups(groups_of_rank(*backend_, plan, *plane_)));
   }
 
   void launch(core::PlanEntryIndex entry) {
@@ -36,6 +33,8 @@ class LonelyRank {
     timeline_.run_until(timeline_.now() + std::chrono::milliseconds(1));
   }
 
+  const std::vector<PlannedLaunch>& launches() const { return plane_->program().launches(); }
+
   TrainingPlan plan = planned();
   std::vector<messages::CollectiveDone> ended;
 
@@ -45,11 +44,6 @@ class LonelyRank {
     options.numerics = core::Numerics::fast;
     options.optimizer_instances = 2;
     return plan_training({{"w", {512}}}, options, {4}).value();
-  }
-  std::unique_ptr<gpu::Group> group(const char* name, core::GroupKind kind) {
-    gpu::GroupOptions options{.job = "job", .epoch = {1}, .name = name, .self = {0}};
-    options.members = plan.mesh.group(kind, {0});
-    return backend_->create_group(std::move(options)).value();
   }
 
   gpu::ManualTimeline timeline_;
@@ -64,7 +58,7 @@ messages::Failure reason() {
 }
 
 TEST(AbortCollectives, EndsWhatRunsInEveryGroupOfTheRankAtOnce) {
-  const auto entries = LonelyRank().plan.step.entries.size();
+  const auto entries = LonelyRank().launches().size();
   ASSERT_EQ(entries, 4u) << "a sum in the inner group, one in the outer, the verdict, a gather";
   for (const auto entry : core::indices<core::PlanEntryIndex>(entries)) {
     LonelyRank rank;
@@ -73,7 +67,7 @@ TEST(AbortCollectives, EndsWhatRunsInEveryGroupOfTheRankAtOnce) {
 
     rank.abort(reason());
 
-    const auto what = core::describe(rank.plan.step.entries[core::place_of(entry)]);
+    const auto what = describe(rank.launches()[core::place_of(entry)]);
     ASSERT_EQ(rank.ended.size(), 1u) << what;
     EXPECT_EQ(rank.ended[0].entry, entry);
     EXPECT_EQ(rank.ended[0].failure, reason()) << what;
@@ -84,9 +78,10 @@ TEST(AbortCollectives, EndsWhatIsLaunchedLaterInAnyGroup) {
   LonelyRank rank;
   rank.abort(reason());
 
-  for (const auto& entry : rank.plan.step.entries) rank.launch(entry.index);
+  const auto count = rank.launches().size();
+  for (const auto entry : core::indices<core::PlanEntryIndex>(count)) rank.launch(entry);
 
-  ASSERT_EQ(rank.ended.size(), rank.plan.step.entries.size());
+  ASSERT_EQ(rank.ended.size(), count);
   for (const auto& done : rank.ended) EXPECT_EQ(done.failure, reason());
 }
 

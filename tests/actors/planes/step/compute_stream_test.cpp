@@ -5,6 +5,7 @@
 #include "actors/planes/step/data_plane.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
 #include "gpu/simulated/simulated_device.hpp"
+#include "tests/actors/planes/step/groups_of_rank.hpp"
 #include "tests/gpu/manual_timeline.hpp"
 
 namespace troupe::actors {
@@ -33,8 +34,7 @@ TEST(ComputeStream, IsAwaitedByTheReductionOfWhatItWasGiven) {
     options.rank = {rank};
     options.post = [](const messages::Envelope&) {};
     planes.push_back(DataPlane::create(*devices.back(), plan, std::move(options)).value());
-    gpu::GroupOptions group{.job = "job", .epoch = {1}, .name = "dp", .members = {{0}, {1}}, .self = {rank}};
-    EXPECT_TRUE(planes.back()->set_groups({backend->create_group(group).value(), nullptr, nullptr}));
+    EXPECT_TRUE(planes.back()->set_groups(groups_of_rank(*backend, plan, *planes.back())));
   }
 
   for (int rank = 0; rank < 2; ++rank) {
@@ -52,7 +52,7 @@ TEST(ComputeStream, IsAwaitedByTheReductionOfWhatItWasGiven) {
   timeline.run_until_idle();
 
   for (const auto& plane : planes) {
-    const auto reduced = plane->reduced_gradient({0}).as<float>();
+    const auto reduced = plane->reduced_gradient({0}).memory.as<float>();
     EXPECT_TRUE(std::all_of(reduced.begin(), reduced.end(), [](float element) { return element == 3.0F; }));
   }
 }

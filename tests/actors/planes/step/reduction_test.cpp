@@ -7,6 +7,7 @@
 #include "core/random.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
 #include "gpu/simulated/simulated_device.hpp"
+#include "tests/actors/planes/step/groups_of_rank.hpp"
 #include "tests/gpu/manual_timeline.hpp"
 
 namespace troupe::actors {
@@ -22,9 +23,7 @@ class Planes {
       options.rank = {rank};
       options.post = [this](messages::Envelope envelope) { said.push_back(std::move(envelope)); };
       planes_.push_back(DataPlane::create(*devices_.back(), plan, std::move(options)).value());
-      gpu::GroupOptions group{.job = "job", .epoch = {1}, .name = "dp", .self = {rank}};
-      for (int member = 0; member < plan.world.value; ++member) group.members.push_back({member});
-      EXPECT_TRUE(planes_.back()->set_groups({backend_->create_group(group).value(), nullptr, nullptr}));
+      EXPECT_TRUE(planes_.back()->set_groups(groups_of_rank(*backend_, plan, *planes_.back())));
     }
   }
 
@@ -86,8 +85,9 @@ TEST(NarrowGradients, AreSummedInFp32AndRoundedOnceAndNotAfterEveryAddition) {
       for (int rank = 0; rank < ranks; ++rank) {
         auto shard = core::even_part({0, kElements}, ranks, rank);
         if (strategy == core::Strategy::ddp) shard = {0, kElements};
-        if (strategy == core::Strategy::zero1) shard = planes.plan.shard({0}, {rank});
-        auto found = planes[rank].reduced_gradient({0}).as<std::uint16_t>();
+        if (strategy == core::Strategy::zero1)
+          shard = planes.plan.held(core::TensorRole::optimizer, {0}, {rank});
+        auto found = planes[rank].reduced_gradient({0}).memory.as<std::uint16_t>();
         for (auto i = shard.start; i < std::min(shard.end, kElements); ++i) {
           const auto element = static_cast<std::size_t>(i);
           float exact = 0;
@@ -119,7 +119,7 @@ TEST(NarrowGradients, ScaledByAPowerOfTwoFirstHaveTheBitsOfTheScaledSum) {
     for (std::size_t i = 0; i < kElements; ++i) {
       float sum = 0;
       for (int rank = 0; rank < ranks; ++rank) sum += gradient_of(rank, i);
-      auto found = planes[0].reduced_gradient({0}).as<std::uint16_t>()[i];
+      auto found = planes[0].reduced_gradient({0}).memory.as<std::uint16_t>()[i];
       ASSERT_EQ(core::bf16_to_float(found), narrow(sum / static_cast<float>(ranks)));
     }
   }
@@ -140,7 +140,7 @@ TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
 
     for (int rank = 0; rank < 4; ++rank) {
       bool owns = strategy == core::Strategy::ddp || rank == 0;
-      EXPECT_EQ(planes[rank].reduced_gradient({0}).as<float>()[0], owns ? 1.0F : 0.25F) << rank;
+      EXPECT_EQ(planes[rank].reduced_gradient({0}).memory.as<float>()[0], owns ? 1.0F : 0.25F) << rank;
     }
     EXPECT_EQ(planes.said.size(), 4u) << "each Conductor hears once that it is done";
   }
@@ -152,7 +152,7 @@ TEST(GradientSync, NothingMovesBeforeItIsLaunched) {
 
   planes[0].perform(PrepareBucket{{0}, {0}, {0}, true});
 
-  EXPECT_EQ(planes[0].reduced_gradient({0}).as<float>()[0], 1.0F);
+  EXPECT_EQ(planes[0].reduced_gradient({0}).memory.as<float>()[0], 1.0F);
   EXPECT_TRUE(planes.said.empty());
 }
 

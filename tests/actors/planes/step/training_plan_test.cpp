@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"ANegativeClipNorm", [](auto&, auto& o) { o.clip_norm = -1; }, "clipped at the norm -1"}),
     [](const auto& test) { return test.param.name; });
 
-TEST(PlanJobStrategies, ThatHaveNoStepYetAreRefusedByName) {
+TEST(PlanJobStrategies, ThatShardParametersOrGradientsAskForUnits) {
   for (auto strategy :
        {core::Strategy::zero2, core::Strategy::zero3, core::Strategy::hsdp, core::Strategy::hfsdp}) {
     auto options = eight_lanes();
@@ -88,8 +88,9 @@ TEST(PlanJobStrategies, ThatHaveNoStepYetAreRefusedByName) {
     auto plan = plan_training(three_parameters(), options, {4});
 
     ASSERT_FALSE(plan);
-    EXPECT_EQ(plan.error().code, core::Errc::unavailable);
+    EXPECT_EQ(plan.error().code, core::Errc::invalid_argument);
     EXPECT_THAT(plan.error().message, HasSubstr(std::string(core::name_of(strategy))));
+    EXPECT_THAT(plan.error().message, HasSubstr("ParameterSpec::unit"));
   }
 }
 
@@ -145,7 +146,7 @@ TEST(TrainingPlan, ShardsOfTheOptimizerCoverEveryElementOnceAnInstance) {
       const auto& whole = plan.parameters[p];
       std::vector<int> owners(static_cast<std::size_t>(whole.range.size()), 0);
       for (int rank = 0; rank < 4; ++rank) {
-        auto shard = plan.shard(whole.bucket, {rank});
+        auto shard = plan.held(core::TensorRole::optimizer, whole.bucket, {rank});
         for (auto i = std::max(shard.start, whole.range.start); i < std::min(shard.end, whole.range.end);
              ++i) {
           owners[static_cast<std::size_t>(i - whole.range.start)] += 1;
@@ -167,8 +168,8 @@ Memory memory_of(core::Strategy strategy, core::OptimizerKind kind, int ranks, c
   options.strategy = strategy;
   options.optimizer.kind = kind;
   auto plan = plan_training({{"w", {1 << 14}, dtype}}, options, {ranks}).value();
-  Memory memory{0, Arena::create(*device, plan, {0}).value().bytes()};
-  for (const auto& buffer : plan.buffers) memory.elements += static_cast<std::size_t>(buffer.layout.elements);
+  Memory memory{0, Arena::create(*device, plan, RankProgram(plan, {0})).value().bytes()};
+  for (const auto& buffer : plan.buffers) memory.elements += static_cast<std::size_t>(buffer.elements);
   return memory;
 }
 
@@ -214,7 +215,11 @@ TEST(Arena, KeepsAsManyGradientSlotsAsTheDeepestLaneNeeds) {
     options.lanes = lanes;
     auto plan = plan_training(three_parameters(), options, {ranks}).value();
 
-    EXPECT_EQ(gradient_slots(plan, {0}), slots) << lanes << " lanes on " << ranks << " ranks";
+    const RankProgram program(plan, {0});
+    auto device = gpu::open_host_device().value();
+
+    EXPECT_EQ(Arena::create(*device, plan, program).value().slots(), slots)
+        << lanes << " lanes on " << ranks << " ranks";
   }
 }
 
@@ -222,7 +227,7 @@ TEST(Arena, SaysWhatDoesNotFit) {
   auto device = gpu::open_host_device().value();
   auto plan = plan_training({{"w", {std::int64_t{1} << 44}}}, {}, {1}).value();
 
-  auto arena = Arena::create(*device, plan, {0});
+  auto arena = Arena::create(*device, plan, RankProgram(plan, {0}));
 
   ASSERT_FALSE(arena);
   EXPECT_EQ(arena.error().code, core::Errc::out_of_memory);

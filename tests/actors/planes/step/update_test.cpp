@@ -107,7 +107,7 @@ TEST(Update, ClearsOnlyTheSlotsThatTheReductionRead) {
     }
   };
   lanes();
-  ASSERT_EQ(plane.data->reduced_gradient({0}).as<float>()[0], 255.0F);
+  ASSERT_EQ(plane.data->reduced_gradient({0}).memory.as<float>()[0], 255.0F);
   cleared = 0;
 
   plane.data->perform(StepShard{{0}, {0}, false, 0, 1});
@@ -115,7 +115,8 @@ TEST(Update, ClearsOnlyTheSlotsThatTheReductionRead) {
 
   EXPECT_EQ(cleared, 1) << "of four slots, three were cleared when they were merged";
   lanes();
-  EXPECT_EQ(plane.data->reduced_gradient({0}).as<float>()[0], 255.0F) << "nothing is left of the first time";
+  EXPECT_EQ(plane.data->reduced_gradient({0}).memory.as<float>()[0], 255.0F)
+      << "nothing is left of the first time";
 }
 
 }  // namespace

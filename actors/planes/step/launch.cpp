@@ -1,0 +1,144 @@
+#include <utility>
+
+#include "actors/planes/step/data_plane_state.hpp"
+#include "actors/planes/step/verdict.hpp"
+#include "actors/roles/machine.hpp"
+#include "core/errors.hpp"
+#include "gpu/kernels.hpp"
+
+namespace troupe::actors {
+
+gpu::Operation DataPlane::State::operation(gpu::OperationKind kind, core::DType dtype) const {
+  gpu::Operation operation;
+  operation.kind = kind;
+  operation.dtype = dtype;
+  operation.deadline = options.collective_deadline;
+  return operation;
+}
+
+DataPlane::State::Posted DataPlane::State::post(const PlannedLaunch& launch, gpu::Operation operation,
+                                                Flight& flight) {
+  auto& stream = stream_of(launch);
+  if (!flight.began_ns) {
+    flight.began_ns = std::make_shared<std::atomic<std::int64_t>>(0);
+    stream->notify([this, began = flight.began_ns] {
+      const auto now = device.now();
+      *began = now.count();
+      communicating.begin(now);
+    });
+  }
+  const auto group = groups.of.find(core::communicator_of(launch.entry));
+  CHECK(group != groups.of.end(), "a session makes a group for each communicator of its program");
+  flight.operations.push_back(TRY(group->second->post(std::move(operation), stream.get())));
+  return {};
+}
+
+void DataPlane::State::launch(const LaunchCollective& work) {
+  const auto& planned = program.launch(work.entry);
+  Flight flight;
+  Posted posted;
+  if (planned.is_verdict()) {
+    posted = reduce_verdict(planned, flight);
+  } else if (!planned.moves_gradients()) {
+    posted = gather_parameters(planned, flight);
+  } else if (planned.entry.operation == core::CollectiveKind::all_gather) {
+    posted = gather_gradients(planned, flight);
+  } else {
+    buckets[planned.bucket->value]->launched_ns = device.now().count();
+    posted = planned.entry.operation == core::CollectiveKind::all_to_all ? exchange(work.entry, flight)
+                                                                         : reduce(planned, flight);
+    if (posted) end_reduction(planned, work.step);
+  }
+  if (posted) return complete(work, std::move(flight));
+  if (flight.began_ns) stream_of(planned)->notify([this] { communicating.end(device.now()); });
+  say(messages::Role::conductor, 0,
+      messages::CollectiveDone{work.step, work.entry, work.sequence, messages::failure_of(posted.error())});
+}
+
+DataPlane::State::Posted DataPlane::State::gather_parameters(const PlannedLaunch& launch, Flight& flight) {
+  const auto& entry = launch.entry;
+  const auto bucket = *launch.bucket;
+  const auto from = program.held(entry.from, bucket);
+  const auto to = program.held(entry.to, bucket);
+  const bool rests = launch.publishes() || entry.from == plan.placements_of(bucket).parameters;
+  auto& stream = stream_of(launch);
+  auto post_it = operation(gpu::OperationKind::all_gather, entry.wire);
+  post_it.input = rests ? arena.parameters(bucket, from) : arena.gathered(bucket, launch.slot, from);
+  post_it.output =
+      launch.publishes() ? arena.parameters(bucket, to) : arena.gathered(bucket, launch.slot, to);
+  stream->wait(buckets[bucket.value]->updated.get());
+  if (launch.slot >= 0 && compute) {
+    stream->wait(released[static_cast<std::size_t>(launch.slot)].get());
+  }
+  TRY(post(launch, std::move(post_it), flight));
+  if (!launch.publishes()) stream->record(buckets[bucket.value]->gathered.get());
+  return {};
+}
+
+void DataPlane::State::keep_verdict(const PrepareVerdict& work) {
+  std::lock_guard lock(verdict_mutex);
+  verdict = work;
+}
+
+DataPlane::State::Posted DataPlane::State::reduce_verdict(const PlannedLaunch& launch, Flight& flight) {
+  {
+    // The verdict of the step before was read when this one's was asked for, so nothing copies these words.
+    std::lock_guard lock(verdict_mutex);
+    write_verdict(verdict.losses, verdict.refuse, verdict.wishes, rank(), plan.options.lanes,
+                  arena.own_verdict().as<std::int64_t>());
+  }
+  auto& stream = stream_of(launch);
+  // Every reduction of the step was launched before, so on "update" every bucket is measured before this.
+  gpu::copy(arena.own_verdict(), arena.verdict(), update.get());
+  gpu::add_square_sums(arena.squares(), squares_of_verdict(arena.verdict()), update.get());
+  update->record(verdict_ready.get());
+  stream->wait(verdict_ready.get());
+  auto sum = operation(gpu::OperationKind::all_reduce, core::DType::i64);
+  sum.input = arena.verdict();
+  sum.output = arena.verdict();
+  TRY(post(launch, std::move(sum), flight));
+  gpu::copy(arena.verdict(), arena.common_verdict(), stream.get());
+  return {};
+}
+
+void DataPlane::State::complete(const LaunchCollective& work, Flight flight) {
+  const auto& planned = program.launch(work.entry);
+  stream_of(planned)->notify([this, work, &planned, flight = std::move(flight)] {
+    const auto now = device.now();
+    messages::CollectiveDone done{work.step, work.entry, work.sequence, {}};
+    for (const auto& operation : flight.operations) {
+      const auto result = operation->result();
+      if (result && !*result && !done.failure.failed) done.failure = messages::failure_of(*result);
+    }
+    if (flight.began_ns) {
+      communicating.end(now);
+      const auto flow = planned.bucket ? bucket_flow(work.step, *planned.bucket) : 0;
+      trace_span(planned.entry.stream == 0 ? "communication" : "gather", describe(planned),
+                 std::chrono::nanoseconds(flight.began_ns->load()), now, flow);
+    }
+    if (planned.is_verdict() && !done.failure.failed) {
+      auto words = arena.common_verdict().as<std::int64_t>();
+      say(messages::Role::rank_supervisor, 0,
+          messages::VerdictArrived{work.step, read_verdict(words, plan.options.lanes, plan.world)});
+    }
+    say(messages::Role::conductor, 0, std::move(done));
+  });
+}
+
+void DataPlane::State::abort(const core::Error& reason) {
+  for (const auto& group : groups.owned) group->abort(reason);
+}
+
+void DataPlane::State::say(messages::Role role, std::uint32_t index, messages::Message message) {
+  // The device speaks for whoever asked it: from and to are roles of this rank.
+  messages::Address to{rank(), role, index};
+  options.post({to, to, options.epoch, std::move(message)});
+}
+
+void DataPlane::State::trace_span(const char* track, std::string name, std::chrono::nanoseconds begin,
+                                  std::chrono::nanoseconds end, std::uint64_t flow) {
+  if (!options.tracer) return;
+  options.tracer->add({core::TraceEvent::Kind::span, track, std::move(name), begin, end, 0, flow});
+}
+
+}  // namespace troupe::actors

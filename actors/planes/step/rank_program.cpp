@@ -1,0 +1,118 @@
+#include "actors/planes/step/rank_program.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/errors.hpp"
+#include "core/indices.hpp"
+#include "core/program/launch_cursor.hpp"
+
+namespace troupe::actors {
+
+namespace {
+
+core::LaneDeal deal_of(const TrainingPlan& plan) {
+  auto deal =
+      core::LaneDeal::create(plan.inputs.lanes, plan.inputs.placements.gradients, plan.domain().sizes);
+  CHECK(deal.has_value(), "plan_training() has dealt the lanes before");
+  return *std::move(deal);
+}
+
+core::Program program_of(const TrainingPlan& plan, const std::vector<int>& coordinates) {
+  auto program = core::plan_program(plan.inputs, coordinates);
+  CHECK(program.has_value(), "plan_training() has planned the program of a rank before");
+  return *std::move(program);
+}
+
+}  // namespace
+
+std::string describe(const PlannedLaunch& launch) {
+  const auto operation = core::name_of(launch.entry.operation);
+  if (launch.is_verdict()) return fmt::format("{} of the verdict", operation);
+  return fmt::format("{} of bucket {}", operation, launch.bucket->value);
+}
+
+RankProgram::RankProgram(const TrainingPlan& plan, core::Rank rank)
+    : plan_(&plan),
+      rank_(rank),
+      deal_(deal_of(plan)),
+      program_(program_of(plan, plan.coordinates(rank))),
+      rounds_(static_cast<std::size_t>(program_.rounds)) {
+  const auto dealt = deal_.dealt(coordinates());
+  for (int round = 0; round < dealt.count; ++round) {
+    rounds_[static_cast<std::size_t>(round)] = core::Lane{dealt.first + round * dealt.stride};
+  }
+  write_out();
+}
+
+void RankProgram::write_out() {
+  std::vector<std::vector<core::BucketIndex>> buckets(plan_->inputs.units.size());
+  for (std::size_t unit = 0; unit < buckets.size(); ++unit) {
+    buckets[unit].resize(plan_->inputs.units[unit].tensors.size());
+  }
+  for (const auto bucket : core::indices<core::BucketIndex>(plan_->buckets.size())) {
+    const auto& place = plan_->buckets[bucket.value];
+    buckets[static_cast<std::size_t>(place.unit)][static_cast<std::size_t>(place.tensor)] = bucket;
+  }
+  const auto clock = program_.clock();
+  std::vector<PlannedLaunch*> last(plan_->buckets.size());
+  core::for_each_launch(program_, [&](const core::Launch& launch) {
+    const auto& entry = *launch.entry;
+    PlannedLaunch planned{.entry = entry, .round = launch.round, .slot = launch.slot};
+    planned.ready = clock.at(entry.ready, launch.round);
+    planned.needed = clock.at(entry.needed, launch.round);
+    if (entry.tensor.kind != core::TensorKind::verdict) {
+      planned.bucket =
+          buckets[static_cast<std::size_t>(entry.tensor.unit)][static_cast<std::size_t>(entry.tensor.tensor)];
+      while (entry.from[planned.axis] == entry.to[planned.axis]) planned.axis += 1;
+      planned.place = coordinates()[planned.axis];
+    }
+    launches_.push_back(std::move(planned));
+  });
+  for (auto& launch : launches_) {
+    if (launch.moves_gradients() && launch.entry.operation != core::CollectiveKind::all_gather) {
+      last[launch.bucket->value] = &launch;
+    }
+  }
+  for (auto* launch : last) launch->last_reduction = true;
+  gradient_slots_.assign(plan_->buckets.size(), -1);
+  for (const auto& launch : launches_) {
+    if (launch.moves_gradients() && launch.slot >= 0) gradient_slots_[launch.bucket->value] = launch.slot;
+  }
+}
+
+int RankProgram::round_of(core::Lane lane) const {
+  const auto found = std::find(rounds_.begin(), rounds_.end(), std::optional(lane));
+  CHECK(found != rounds_.end(), "the lane is one of this rank's");
+  return static_cast<int>(found - rounds_.begin());
+}
+
+std::vector<core::LaneRange> RankProgram::pieces(const PlannedLaunch& launch) const {
+  std::vector<core::LaneRange> pieces;
+  auto member = coordinates();
+  for (int i = 0; i < plan_->domain().sizes[launch.axis]; ++i) {
+    member[launch.axis] = i;
+    pieces.push_back(launch.axis < deal_.partial_axes()
+                         ? deal_.block(member, launch.axis + 1)
+                         : deal_.round_lanes(member, launch.axis + 1, launch.round));
+  }
+  return pieces;
+}
+
+core::LaneRange RankProgram::before(int round) const {
+  const auto all = held();
+  return {all.first, deal_.round_lanes(coordinates(), deal_.partial_axes(), round).first - all.first};
+}
+
+std::vector<std::string> RankProgram::lines() const {
+  std::vector<std::string> lines;
+  for (const auto& communicator : core::communicators(program_)) {
+    lines.push_back(core::describe(communicator));
+    auto own = core::lines(program_, communicator);
+    lines.insert(lines.end(), own.begin(), own.end());
+  }
+  return lines;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/planes/step/training_plan.hpp"
+#include "core/ids.hpp"
+#include "core/program/lane_deal.hpp"
+#include "core/program/program.hpp"
+#include "core/program/program_text.hpp"
+#include "core/program/trainer_point.hpp"
+
+namespace troupe::actors {
+
+/// A collective of a rank's program, where it stands in the step.
+struct PlannedLaunch {
+  core::ProgramEntry entry;
+  int round = 0;
+  int slot = -1;  ///< of the pool that holds the full tensor; -1: it has its own memory
+  std::optional<core::BucketIndex> bucket;  ///< none: the verdict
+  std::size_t axis = 0;                     ///< of the domain, along which it moves the bucket
+  int place = 0;                            ///< of this rank among the members of its group
+  std::int64_t ready = 0;                   ///< by the program's clock: at the end of this point
+  std::int64_t needed = 0;                  ///< and before this one begins
+  bool last_reduction = false;              ///< no later one of the step adds to the bucket's gradients
+
+  bool is_verdict() const { return !bucket.has_value(); }
+  bool moves_gradients() const { return entry.tensor.kind == core::TensorKind::gradients; }
+  /// Of what the optimizer has stepped; the others that move parameters bring full ones of a unit on demand.
+  bool publishes() const { return entry.ready.phase == core::Phase::update; }
+};
+
+/// For people: "reduce_scatter of bucket 3".
+std::string describe(const PlannedLaunch& launch);
+
+/// What one rank does in a step, with its launches written out: PlanEntryIndex is a place among them.
+class RankProgram {
+ public:
+  /// `plan` must outlive it.
+  RankProgram(const TrainingPlan& plan, core::Rank rank);
+
+  core::Rank rank() const { return rank_; }
+  const std::vector<int>& coordinates() const { return program_.coordinates; }
+  const core::Program& program() const { return program_; }
+  const std::vector<PlannedLaunch>& launches() const { return launches_; }
+  const PlannedLaunch& launch(core::PlanEntryIndex entry) const {
+    return launches_[static_cast<std::size_t>(entry.value)];
+  }
+  const core::LaneDeal& deal() const { return deal_; }
+  core::StepClock clock() const { return program_.clock(); }
+
+  /// The lane of each round; none for a rank that has fewer lanes than others in its groups.
+  const std::vector<std::optional<core::Lane>>& rounds() const { return rounds_; }
+  int round_of(core::Lane lane) const;
+  /// Gradients are reduced in every round; otherwise lanes are summed first.
+  bool reduces_each_round() const { return deal_.partial_axes() < coordinates().size(); }
+  /// The contiguous lanes whose gradients this rank sums before the last round's end: its own, or where each
+  /// round reduces those of all ranks that it shares rounds with.
+  core::LaneRange held() const { return deal_.block(coordinates(), deal_.partial_axes()); }
+  /// Lanes whose sums the members of the launch's group put in, in group order.
+  std::vector<core::LaneRange> pieces(const PlannedLaunch& launch) const;
+  /// Of `held()`, those of the rounds before this one.
+  core::LaneRange before(int round) const;
+
+  /// Where the full gradients of a bucket lie, where each round reduces them: the slot of its unit in the
+  /// pool, the same in every round; -1: they have memory of their own.
+  int gradient_slot(core::BucketIndex bucket) const { return gradient_slots_[bucket.value]; }
+
+  core::ElementRange held(const core::Placements& placements, core::BucketIndex bucket) const {
+    return plan_->held(placements, bucket, coordinates());
+  }
+
+  /// What members of a communicator must see alike, one line each; first the communicator itself.
+  std::vector<std::string> lines() const;
+
+ private:
+  void write_out();
+
+  const TrainingPlan* plan_;
+  core::Rank rank_;
+  core::LaneDeal deal_;
+  core::Program program_;
+  std::vector<std::optional<core::Lane>> rounds_;
+  std::vector<PlannedLaunch> launches_;
+  std::vector<int> gradient_slots_;  ///< by bucket
+};
+
+}  // namespace troupe::actors

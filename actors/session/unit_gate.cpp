@@ -1,0 +1,230 @@
+#include "actors/session/unit_gate.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/errors.hpp"
+#include "core/indices.hpp"
+
+namespace troupe::actors {
+
+using core::Errc;
+using core::Phase;
+using core::Result;
+using messages::Role;
+
+UnitGate::UnitGate(const SessionContext& context, std::chrono::nanoseconds deadline, Exposed exposed)
+    : in_(context),
+      program_(context.data.program()),
+      deadline_(deadline),
+      exposed_(std::move(exposed)),
+      clock_(program_.clock()),
+      resident_(context.plan.resident_units),
+      declared_(static_cast<std::uint32_t>(context.plan.inputs.units.size()) -
+                static_cast<std::uint32_t>(context.plan.resident_units)),
+      buckets_(context.plan.inputs.units.size()) {
+  for (const auto bucket : in_.buckets()) {
+    buckets_[static_cast<std::size_t>(in_.plan.buckets[bucket.value].unit)].push_back(bucket);
+  }
+  for (const auto entry : core::indices<core::PlanEntryIndex>(program_.launches().size())) {
+    const auto& launch = program_.launch(entry);
+    if (launch.is_verdict() || launch.moves_gradients() || launch.publishes()) continue;
+    gathers_.push_back({entry, launch.ready});
+    gathers_for_[launch.needed].push_back(entry);
+  }
+  gradient_users_.resize(
+      static_cast<std::size_t>(program_.program().credits[static_cast<std::size_t>(core::Pool::gradients)]));
+}
+
+std::optional<core::UnitIndex> UnitGate::unit_of(core::ParameterIndex parameter) const {
+  const auto unit = in_.plan.buckets[in_.plan.parameters[parameter.value].bucket.value].unit;
+  if (unit < resident_) return {};
+  return core::UnitIndex{static_cast<std::uint32_t>(unit - resident_)};
+}
+
+bool UnitGate::is_gathered(int unit) const {
+  const auto& buckets = buckets_[static_cast<std::size_t>(unit)];
+  return !buckets.empty() && in_.plan.has_sharded_parameters(buckets.front());
+}
+
+Result<void> UnitGate::has_unit(core::UnitIndex unit) const {
+  if (unit.value < declared_) return {};
+  if (declared_ == 0) {
+    return core::fail(Errc::invalid_argument,
+                      "unit {} was asked for, but {} keeps all parameters; call before_use() instead",
+                      unit.value, core::name_of(in_.plan.options.strategy));
+  }
+  return core::fail(Errc::invalid_argument, "there is no unit {}: parameters name {}, numbered from 0",
+                    unit.value, declared_);
+}
+
+void UnitGate::begin_step(core::Step step, core::Step decided) {
+  step_ = step;
+  decided_ = decided;
+  round_ = -1;
+  passed_ = -1;
+  next_gather_ = 0;
+}
+
+void UnitGate::begin_round() {
+  round_ += 1;
+  phase_ = Phase::forward;
+  pass(clock_.at({Phase::round_begin, 0}, round_));
+}
+
+Result<void> UnitGate::begin_backward() {
+  if (phase_ == Phase::backward) return {};
+  close();
+  pass(clock_.at({Phase::forward, static_cast<int>(buckets_.size()) - 1}, round_));
+  phase_ = Phase::backward;
+  return {};
+}
+
+Result<void> UnitGate::acquire(core::UnitIndex index) {
+  TRY(has_unit(index));
+  const int unit = program_unit(index);
+  if (open_ == unit) return {};
+  if (evaluating_) return gather_for_evaluation(unit);
+  const auto at = clock_.at({phase_, unit}, round_);
+  if (at <= passed_) {
+    return core::fail(Errc::invalid_argument,
+                      "unit {} is over in {}: units are acquired in the order of forward, then, after "
+                      "begin_backward(), in the opposite order, each once",
+                      index.value, core::name_of(phase_));
+  }
+  close();
+  pass(at - 1);
+  if (is_gathered(unit)) {
+    TRY(gather(unit, phase_, round_));
+  } else {
+    TRY(wait_published(unit));
+  }
+  open_ = unit;
+  if (phase_ == Phase::backward) TRY(wait_gradients(unit));
+  return {};
+}
+
+Result<void> UnitGate::release(core::UnitIndex index) {
+  TRY(has_unit(index));
+  const int unit = program_unit(index);
+  if (open_ != unit) {
+    return core::fail(Errc::invalid_argument, "unit {} was released, but it was not acquired", index.value);
+  }
+  close();
+  if (!evaluating_) pass(clock_.at({phase_, unit}, round_));
+  return {};
+}
+
+/// What was read of the open unit is enqueued.
+void UnitGate::close() {
+  if (open_ && open_slot_ >= 0) in_.data.mark_released(open_slot_);
+  open_.reset();
+  open_slot_ = -1;
+}
+
+void UnitGate::end_round() {
+  close();
+  pass(clock_.at({Phase::round_end, 0}, round_));
+}
+
+void UnitGate::pass_rest() {
+  while (round_ + 1 < static_cast<int>(program_.rounds().size())) {
+    begin_round();
+    end_round();
+  }
+}
+
+void UnitGate::pass(std::int64_t at) {
+  while (passed_ < at) pass_point(passed_ + 1);
+}
+
+/// The point is over: what may start after it is said to whom it concerns.
+void UnitGate::pass_point(std::int64_t at) {
+  passed_ = at;
+  while (next_gather_ < gathers_.size() && gathers_[next_gather_].ready <= at) {
+    const auto entry = gathers_[next_gather_++].entry;
+    in_.post(Role::parameter_shard, program_.launch(entry).bucket->value, messages::UnitWanted{step_, entry});
+  }
+  const auto point = clock_.point(at);
+  if (point.phase == Phase::backward && point.unit >= resident_) end_lane_of(point.unit);
+  if (point.phase != Phase::round_end) return;
+  for (int unit = resident_; unit-- > 0;) end_lane_of(unit);
+}
+
+void UnitGate::end_lane_of(int unit) {
+  const auto lane = program_.rounds()[static_cast<std::size_t>(round_)].value_or(core::Lane{-1});
+  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
+    in_.post(Role::gradient_bucket, bucket.value, messages::LaneEnded{step_, lane});
+  }
+}
+
+Result<void> UnitGate::wait_published(int unit) {
+  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
+    if (in_.inbox.is_published(bucket, decided_)) continue;
+    TRY(exposed_([&] { return in_.inbox.wait_published(bucket, decided_, deadline_); }));
+  }
+  return {};
+}
+
+Result<void> UnitGate::gather(int unit, Phase phase, int round) {
+  for (const auto entry : gathers_for_.at(clock_.at({phase, unit}, round))) {
+    const auto& launch = program_.launch(entry);
+    const auto bucket = *launch.bucket;
+    TRY(exposed_([&] { return in_.inbox.wait_unit(bucket, step_, entry, deadline_); }));
+    open_slot_ = launch.slot;
+  }
+  return {};
+}
+
+/// The slot's last user has handed its gradients over, in the round before or in this one.
+Result<void> UnitGate::wait_gradients(int unit) {
+  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
+    const int slot = program_.gradient_slot(bucket);
+    if (slot < 0) continue;
+    auto& user = gradient_users_[static_cast<std::size_t>(slot)];
+    if (user.unit >= 0 && !(user.unit == unit && user.step == step_)) {
+      for (const auto before : buckets_[static_cast<std::size_t>(user.unit)]) {
+        TRY(exposed_([&] { return in_.inbox.wait_merged(before, user.step, user.lane, deadline_); }));
+      }
+    }
+    user = {unit, step_, *program_.rounds()[static_cast<std::size_t>(round_)]};
+    break;
+  }
+  return {};
+}
+
+void UnitGate::begin_evaluation(core::Step decided) {
+  evaluating_ = true;
+  decided_ = decided;
+}
+
+void UnitGate::end_evaluation() {
+  close();
+  evaluating_ = false;
+}
+
+Result<void> UnitGate::gather_for_evaluation(int unit) {
+  close();
+  if (!is_gathered(unit)) {
+    TRY(wait_published(unit));
+    open_ = unit;
+    return {};
+  }
+  open_slot_ = in_.data.gather_unit(buckets_[static_cast<std::size_t>(unit)]);
+  TRY(in_.inbox.wait_gathered(deadline_));
+  open_ = unit;
+  return {};
+}
+
+Result<int> UnitGate::slot_of(core::ParameterIndex parameter) const {
+  const auto bucket = in_.plan.parameters[parameter.value].bucket;
+  if (!in_.plan.has_sharded_parameters(bucket)) return -1;
+  if (open_ == in_.plan.buckets[bucket.value].unit) return open_slot_;
+  const auto unit = unit_of(parameter)->value;
+  return core::fail(Errc::unavailable,
+                    "{} is of unit {}, whose parameters are not gathered; call acquire({}) in a step or an "
+                    "evaluation, or write_parameter() for first values",
+                    in_.plan.specs[parameter.value].name, unit, unit);
+}
+
+}  // namespace troupe::actors

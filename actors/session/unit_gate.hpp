@@ -1,0 +1,99 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/session/context.hpp"
+#include "core/ids.hpp"
+#include "core/program/trainer_point.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// Where the trainer is in its program: it passes the points of a step in order, tells the roles what may
+/// start after each, and waits for what must be over before one begins. Used by the trainer's thread.
+///
+/// UG-1: parameters of a unit on demand are read only from acquire() to the next unit, or release().
+class UnitGate {
+ public:
+  /// `exposed` runs a wait and measures it. Everything given must outlive it.
+  using Exposed = std::function<core::Result<void>(const std::function<core::Result<void>()>&)>;
+  UnitGate(const SessionContext& context, std::chrono::nanoseconds deadline, Exposed exposed);
+
+  /// Some parameters are sharded, or some gradients reduced in every round, so that units must be acquired.
+  bool has_units() const { return declared_ > 0; }
+  std::uint32_t units() const { return declared_; }
+  std::optional<core::UnitIndex> unit_of(core::ParameterIndex parameter) const;
+
+  /// The next step; parameters hold `decided`.
+  void begin_step(core::Step step, core::Step decided);
+  void begin_round();
+  core::Result<void> begin_backward();
+  /// Waits until the unit's parameters may be read and, in backward, its gradients written. Ends the unit
+  /// before it.
+  core::Result<void> acquire(core::UnitIndex unit);
+  core::Result<void> release(core::UnitIndex unit);
+  void end_round();
+  /// Takes part in the rounds in which this rank has no lane.
+  void pass_rest();
+  /// Between steps: units are gathered in the order of forward, by all ranks alike. `decided` as above.
+  void begin_evaluation(core::Step decided);
+  void end_evaluation();
+  bool is_evaluating() const { return evaluating_; }
+
+  /// Whether the unit's parameters are there, and in which slot of their pool; -1 where they are not in it.
+  core::Result<int> slot_of(core::ParameterIndex parameter) const;
+
+ private:
+  struct Gather {
+    core::PlanEntryIndex entry;
+    std::int64_t ready = 0;
+  };
+
+  int program_unit(core::UnitIndex unit) const { return static_cast<int>(unit.value) + resident_; }
+  bool is_gathered(int unit) const;
+  core::Result<void> has_unit(core::UnitIndex unit) const;
+  void pass(std::int64_t at);
+  void pass_point(std::int64_t at);
+  void end_lane_of(int unit);
+  void close();
+  core::Result<void> wait_published(int unit);
+  core::Result<void> gather(int unit, core::Phase phase, int round);
+  core::Result<void> wait_gradients(int unit);
+  core::Result<void> gather_for_evaluation(int unit);
+
+  const SessionContext& in_;
+  const RankProgram& program_;
+  std::chrono::nanoseconds deadline_;
+  Exposed exposed_;
+  core::StepClock clock_;
+  int resident_ = 0;  ///< units of the program before the declared ones
+  std::uint32_t declared_ = 0;
+  std::vector<std::vector<core::BucketIndex>> buckets_;  ///< by unit of the program
+  std::vector<Gather> gathers_;                          ///< in the order of the program
+  std::unordered_map<std::int64_t, std::vector<core::PlanEntryIndex>> gathers_for_;  ///< by who needs them
+
+  core::Step step_{-1};
+  core::Step decided_{-1};
+  int round_ = -1;
+  core::Phase phase_ = core::Phase::forward;
+  std::int64_t passed_ = -1;     ///< the last point that is over
+  std::size_t next_gather_ = 0;  ///< not asked for yet
+  std::optional<int> open_;      ///< unit of the program that may be read
+  int open_slot_ = -1;
+  bool evaluating_ = false;
+  /// By slot of the pool of gradients: the unit that used it last, and in which lane.
+  struct User {
+    int unit = -1;
+    core::Step step;
+    core::Lane lane;
+  };
+  std::vector<User> gradient_users_;
+};
+
+}  // namespace troupe::actors
