@@ -243,7 +243,7 @@ Result<Job> prepare_job(LaunchOptions options) {
   TRY(resolve_signals(job));
   TRY(resolve_rendezvous(job));
   job.run_id = job.options.rdzv_id;
-  job.id = safe_name(job.run_id == "none" ? "job" : job.run_id) + fmt::format("_{:016x}", posix::entropy());
+  job.id = fmt::format("{}_{}", safe_name(job.run_id == "none" ? "job" : job.run_id), posix::unique_name());
   job.token = actors::to_hex(TRY(actors::random_token()));
   TRY(make_directory(job));
   return job;

@@ -103,7 +103,7 @@ class LaunchedGang final : public actors::Gang {
     workers_.resize(static_cast<std::size_t>(job_.ranks));
     const auto ports = TRY(free_ports(2));
     generation_ = {generation, job_.master_port == 0 ? ports[0] : job_.master_port, ports[1],
-                   fmt::format("{:016x}", posix::entropy())};
+                   posix::unique_name()};
     return {};
   }
 
