@@ -56,6 +56,12 @@ foreach(program troupe gpt)
     install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
   endif()
 endforeach()
+# Among all programs of a machine "gpt" is too general a name.
+if(TARGET gpt)
+  install(CODE "
+    set(folder_of_programs \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")
+    file(RENAME \"\${folder_of_programs}/gpt\" \"\${folder_of_programs}/troupe-gpt\")" COMPONENT programs)
+endif()
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION share/doc/troupe RENAME copyright COMPONENT programs)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION share/doc/libtroupe-dev RENAME copyright
         COMPONENT development)
