@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Troupe")
 # As a linker wants them: whoever calls stands before what is called.
-set(parts simulation launch session planes shell roles world messages gpu core)
+set(parts simulation launch session planes shell roles world messages gpu posix core)
 if(TROUPE_HAS_CUDA)
   list(APPEND parts cuda)
   install(FILES "${PROJECT_SOURCE_DIR}/cmake/TroupeCuda.cmake" DESTINATION "${package_dir}" COMPONENT development)
@@ -43,8 +43,8 @@ set(archives ${parts})
 list(TRANSFORM archives PREPEND -ltroupe_)
 if(TROUPE_HAS_CUDA)
   # The GPU's archives call each other. One word, because pkg-config leaves out a library that comes again.
-  list(REMOVE_ITEM archives -ltroupe_gpu -ltroupe_cuda -ltroupe_core)
-  list(APPEND archives "-Wl,--start-group,-ltroupe_gpu,-ltroupe_cuda,--end-group" -ltroupe_core
+  list(REMOVE_ITEM archives -ltroupe_gpu -ltroupe_cuda -ltroupe_posix -ltroupe_core)
+  list(APPEND archives "-Wl,--start-group,-ltroupe_gpu,-ltroupe_cuda,--end-group" -ltroupe_posix -ltroupe_core
        "${TROUPE_CUDART_LIBRARY}" -lrt)
 endif()
 troupe_pkg_config(troupe-core "Troupe (core)" "Formats and maths of distributed training" -ltroupe_core ${of_core})
@@ -56,6 +56,12 @@ foreach(program troupe gpt)
     install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
   endif()
 endforeach()
+# Among all programs of a machine "gpt" is too general a name.
+if(TARGET gpt)
+  install(CODE "
+    set(folder_of_programs \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")
+    file(RENAME \"\${folder_of_programs}/gpt\" \"\${folder_of_programs}/troupe-gpt\")" COMPONENT programs)
+endif()
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION share/doc/troupe RENAME copyright COMPONENT programs)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION share/doc/libtroupe-dev RENAME copyright
         COMPONENT development)

@@ -2,7 +2,10 @@
 # workflow preset "package" does all of it.
 set(CPACK_PACKAGE_NAME troupe)
 set(CPACK_PACKAGE_VENDOR Troupe)
-set(CPACK_PACKAGE_CONTACT "The authors of Troupe <troupe@localhost>")
+# A mail address that is nobody's (RFC 2606); whoever hands packages on gives their own.
+set(TROUPE_PACKAGE_CONTACT "Troupe maintainers <maintainers@troupe.invalid>" CACHE STRING
+    "Name and mail address of whoever answers for the packages")
+set(CPACK_PACKAGE_CONTACT "${TROUPE_PACKAGE_CONTACT}")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
 set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
 set(CPACK_PACKAGE_DIRECTORY "${PROJECT_BINARY_DIR}/packages")
@@ -17,7 +20,7 @@ set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME troupe)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENT_PROGRAMS_DESCRIPTION
-  "The command troupe (launcher, checkpoints, conversion, simulation) and the trainer gpt.")
+  "The command troupe (launcher, checkpoints, conversion, simulation) and the trainer troupe-gpt.")
 
 # What a link with the archives, and a compilation with the public headers, asks for.
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libtroupe-dev)

@@ -1,14 +1,11 @@
 #include "actors/session/checkpoint_tier.hpp"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "actors/planes/checkpoint/reader.hpp"
 #include "actors/roles/checkpoint_coordinator.hpp"
 #include "actors/roles/checkpoint_writer.hpp"
 #include "core/errors.hpp"
-#include "core/hash.hpp"
 
 namespace troupe::actors {
 
@@ -54,8 +51,7 @@ void CheckpointTier::spawn_roles() {
   coordinator.world = in_.world.world_size();
   coordinator.deadline = in_.options.checkpoint.deadline;
   coordinator.when_busy = in_.options.checkpoint.when_busy;
-  coordinator.save_seed =
-      core::hash64(fmt::format("{} {} {}", in_.world.job(), in_.world.epoch().value, in_.world.unique()));
+  coordinator.save_seed = in_.world.unique();
   in_.world.spawn({in_.rank(), Role::checkpoint_coordinator, 0},
                   std::make_unique<CheckpointCoordinatorMachine>(coordinator));
 }

@@ -10,7 +10,6 @@
 #include "actors/session/role_configs.hpp"
 #include "actors/session/trainer_tensors.hpp"
 #include "core/errors.hpp"
-#include "core/hash.hpp"
 #include "core/number.hpp"
 #include "gpu/kernels.hpp"
 
@@ -142,8 +141,7 @@ core::Result<void> Session::Parts::connect_local_tier() {
     local->set_group(TRY(group_maker().of_hosts(std::move(name), clique)));
   }
   if (context->is_first_rank()) {
-    const auto seed = core::hash64(fmt::format("{} {} {}", world.job(), world.epoch().value, world.unique()));
-    TRY(rendezvous->set("replicas/seed", std::to_string(seed)));
+    TRY(rendezvous->set("replicas/seed", std::to_string(world.unique())));
   }
   const auto text = TRY(rendezvous->get("replicas/seed", options.join_deadline));
   messages::ReplicaSeed message;

@@ -1,5 +1,4 @@
 #include "actors/shell/process_rank.hpp"
-#include "actors/world/entropy.hpp"
 #include "actors/world/io_worker.hpp"
 #include "actors/world/own_address.hpp"
 #include "actors/world/storage/posix.hpp"
@@ -20,6 +19,7 @@
 #include "gpu/collective/open.hpp"
 #include "gpu/devices.hpp"
 #include "messages/border.hpp"
+#include "posix/entropy.hpp"
 
 namespace troupe::actors {
 
@@ -172,7 +172,7 @@ const std::string& ProcessRank::job() const {
   return state_->environment.job;
 }
 std::uint64_t ProcessRank::unique() {
-  return entropy();
+  return posix::entropy();
 }
 gpu::Device& ProcessRank::device() {
   return *state_->device;

@@ -34,8 +34,8 @@ class RankWorld {
   virtual core::WorldSize world_size() const = 0;
   virtual core::Epoch epoch() const = 0;
   virtual const std::string& job() const = 0;
-  /// A number that no other world of this job, or of another one, is likely to have. In the simulator the
-  /// seed's.
+  /// A number that no other call gives, in this world or, most likely, in any other. In the simulator it
+  /// depends on the seed, the rank and the number of calls.
   virtual std::uint64_t unique() = 0;
 
   virtual gpu::Device& device() = 0;

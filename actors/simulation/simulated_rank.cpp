@@ -4,6 +4,7 @@
 
 #include "actors/simulation/invariants.hpp"
 #include "core/errors.hpp"
+#include "core/hash.hpp"
 #include "messages/border.hpp"
 
 namespace troupe::actors {
@@ -106,6 +107,10 @@ core::Result<gpu::CollectiveBackend*> SimulatedRank::collectives(gpu::Rendezvous
 core::Result<void> SimulatedRank::open(Hooks hooks) {
   hooks_ = std::move(hooks);
   return {};
+}
+
+std::uint64_t SimulatedRank::unique() {
+  return core::hash64(fmt::format("{} {} {}", surroundings_.seed, rank_.value, unique_numbers_++));
 }
 
 void SimulatedRank::spawn(messages::Address address, std::unique_ptr<Machine> machine) {

@@ -65,7 +65,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   core::WorldSize world_size() const override { return world_; }
   core::Epoch epoch() const override { return core::Epoch{1}; }
   const std::string& job() const override { return job_; }
-  std::uint64_t unique() override { return surroundings_.seed; }
+  std::uint64_t unique() override;
   gpu::Device& device() override { return device_; }
   TrainerPatience& patience() override { return *this; }
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
@@ -125,6 +125,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   bool dead_ = false;
   bool closed_ = false;
   std::uint64_t messages_ = 0;
+  std::uint64_t unique_numbers_ = 0;
 };
 
 }  // namespace troupe::actors

@@ -19,6 +19,7 @@
 #include "actors/world/leave_signal.hpp"
 #include "actors/world/signal_watcher.hpp"
 #include "actors/world/storage/posix.hpp"
+#include "apps/gpt/distributed_trainer.hpp"
 #include "apps/report/html.hpp"
 #include "apps/report/perfetto.hpp"
 #include "apps/report/progress.hpp"
@@ -39,8 +40,7 @@ using Seconds = std::chrono::duration<double>;
 /// What rank 0 tells people about the run, and keeps of it.
 class Narrator {
  public:
-  static Result<std::unique_ptr<Narrator>> create(const DistributedRunOptions& options, int ranks,
-                                                  int restarts,
+  static Result<std::unique_ptr<Narrator>> create(const RunOptions& options, int ranks, int restarts,
                                                   std::function<std::chrono::nanoseconds()> now) {
     std::unique_ptr<Narrator> narrator(new Narrator(options, std::move(now)));
     narrator->ranks_ = ranks;
@@ -136,7 +136,7 @@ class Narrator {
   }
 
  private:
-  Narrator(const DistributedRunOptions& options, std::function<std::chrono::nanoseconds()> now)
+  Narrator(const RunOptions& options, std::function<std::chrono::nanoseconds()> now)
       : now_(std::move(now)),
         began_(now_()),
         folder_(options.output),
@@ -181,8 +181,7 @@ Result<std::optional<gpu::CudaDeviceInfo>> gpu_info(const std::string& name) {
 }
 
 /// The options with what the GPU is taken to do at its best, unless it was given.
-DistributedRunOptions with_peak(DistributedRunOptions options,
-                                const std::optional<gpu::CudaDeviceInfo>& info) {
+RunOptions with_peak(RunOptions options, const std::optional<gpu::CudaDeviceInfo>& info) {
   if (!info) return options;
   const bool is_given = options.peak_flops > 0;
   if (!is_given) options.peak_flops = peak_flops(info->major, info->minor);
@@ -207,8 +206,7 @@ Result<std::string> state_text(DistributedTrainer& trainer) {
   return fmt::format("parameters {:016x}", TRY(trainer.parameter_hash()));
 }
 
-Result<void> write_sample(DistributedTrainer& trainer, Narrator* narrator,
-                          const DistributedRunOptions& options) {
+Result<void> write_sample(DistributedTrainer& trainer, Narrator* narrator, const RunOptions& options) {
   if (options.sample_bytes == 0) return {};
   RunSample sample{options.steps - 1, options.prompt, {}};
   auto next = [&](std::span<const std::int32_t> tokens) { return trainer.logits(tokens); };
@@ -254,7 +252,7 @@ Result<Beginning> beginning_at(const std::string& path) {
 }
 
 Result<std::optional<actors::Restored>> resume(DistributedTrainer& trainer, actors::RankWorld& world,
-                                               const DistributedRunOptions& options) {
+                                               const RunOptions& options) {
   const bool restarted = world.epoch().value > 1;
   if (options.resume == "never" && !restarted) {
     if (world.storage() == nullptr || TRY(actors::list_checkpoints(*world.storage())).empty())
@@ -262,7 +260,7 @@ Result<std::optional<actors::Restored>> resume(DistributedTrainer& trainer, acto
     return core::fail(
         core::Errc::invalid_argument,
         "{} holds checkpoints of another run; give an empty directory, or --resume auto to go on",
-        options.checkpoints);
+        options.world.checkpoint_directory);
   }
   // The run's own checkpoints come first, so that a restart does not begin from the given path again.
   const bool has_own = world.storage() != nullptr || world.local_storage() != nullptr;
@@ -294,8 +292,7 @@ Result<void> tell_of_resume(Narrator& narrator, const std::optional<actors::Rest
 
 class Run {
  public:
-  Run(DistributedTrainer& trainer, Narrator* narrator, Requests* requests,
-      const DistributedRunOptions& options)
+  Run(DistributedTrainer& trainer, Narrator* narrator, Requests* requests, const RunOptions& options)
       : trainer_(trainer), narrator_(narrator), requests_(requests), options_(options) {}
 
   Result<RunEnd> train() {
@@ -334,7 +331,7 @@ class Run {
     const bool due = options_.save_every > 0 && done % options_.save_every == 0;
     if (requests_ != nullptr && (due || done == options_.steps || outcome.wishes != 0)) TRY(trainer_.save());
     const bool local_due = options_.local_every > 0 && done % options_.local_every == 0;
-    if (!options_.local_checkpoints.empty() && local_due) TRY(trainer_.save_local());
+    if (!options_.world.local_checkpoint_directory.empty() && local_due) TRY(trainer_.save_local());
     TRY(report_saves());
     std::optional<double> evaluation;
     const bool evaluates = options_.evaluate_every > 0 && done % options_.evaluate_every == 0;
@@ -363,25 +360,19 @@ class Run {
   Narrator* narrator_;
   std::int64_t first_step_ = 0;  ///< of this process
   Requests* requests_;           ///< null without a directory of checkpoints
-  const DistributedRunOptions& options_;
+  const RunOptions& options_;
 };
 
 }  // namespace
 
-Result<RunEnd> run_distributed(const DistributedRunOptions& given) {
+Result<RunEnd> run_distributed(const RunOptions& given) {
   std::unique_ptr<Requests> requests;
-  if (!given.checkpoints.empty()) requests = std::make_unique<Requests>();
+  if (!given.world.checkpoint_directory.empty()) requests = std::make_unique<Requests>();
   const Corpus corpus = TRY(Corpus::open(given.text, given.trainer.model.context));
-  actors::ProcessWorldOptions world_options;
-  world_options.collectives = given.collectives;
-  world_options.register_memory = given.register_memory;
-  world_options.device = given.device;
-  world_options.checkpoint_directory = given.checkpoints;
-  world_options.local_checkpoint_directory = given.local_checkpoints;
-  auto world = TRY(actors::ProcessWorld::create(std::move(world_options)));
+  auto world = TRY(actors::ProcessWorld::create(given.world));
   actors::RankWorld& rank_world = *world;
   const auto info = TRY(gpu_info(world->device_name()));
-  const DistributedRunOptions options = with_peak(given, info);
+  const RunOptions options = with_peak(given, info);
   auto trainer = TRY(DistributedTrainer::create(rank_world, options.trainer, corpus,
                                                 info ? info->memory_bytes : physical_memory_bytes()));
   bool traced = options.trainer.session.trace && !options.output.empty();

@@ -19,8 +19,7 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::minutes(5);
 
-Result<void> check_fits(actors::RankWorld& world, const DistributedTrainerOptions& options,
-                        std::size_t device_bytes) {
+Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, std::size_t device_bytes) {
   const auto specs = session_parameters(parameter_table(options.model), options.arithmetic.dtype);
   const auto plan = TRY(actors::plan_training(specs, options.session.training, world.world_size()));
   const auto memory = core::memory_of(actors::RankProgram(plan, world.rank()).program());
@@ -49,7 +48,7 @@ std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table,
 }
 
 Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
-    actors::RankWorld& world, const DistributedTrainerOptions& options, const Corpus& corpus,
+    actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus,
     std::optional<std::size_t> device_bytes) {
   TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
   if (device_bytes) TRY(check_fits(world, options, *device_bytes));
@@ -58,7 +57,7 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
   return trainer;
 }
 
-DistributedTrainer::DistributedTrainer(actors::RankWorld& world, const DistributedTrainerOptions& options,
+DistributedTrainer::DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options,
                                        const Corpus& corpus)
     : options_(options), device_(&world.device()), corpus_(&corpus), batch_(options.microbatch) {}
 

@@ -10,18 +10,9 @@
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/models.hpp"
-#include "apps/gpt/schedule.hpp"
+#include "apps/gpt/run_options.hpp"
 
 namespace troupe::apps::gpt {
-
-struct DistributedTrainerOptions {
-  ModelConfig model;
-  ModelOptions arithmetic;
-  BatchShape microbatch;
-  actors::SessionOptions session;  ///< its lanes and microbatches define the global batch
-  Schedule schedule;
-  std::uint64_t seed = 1;
-};
 
 /// The model trained by a session: one of any number of ranks, on the world's device. What it computes
 /// depends on the options, the corpus and the kind of device, not on the number of ranks.
@@ -30,7 +21,7 @@ class DistributedTrainer {
   /// Joins the job of `world`. The corpus and the world must outlive the trainer. `device_bytes` is the
   /// device's memory, where it is known: what does not fit is refused before anything is allocated.
   static core::Result<std::unique_ptr<DistributedTrainer>> create(
-      actors::RankWorld& world, const DistributedTrainerOptions& options, const Corpus& corpus,
+      actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus,
       std::optional<std::size_t> device_bytes = {});
 
   /// `wishes` are bits of Wish.
@@ -62,8 +53,7 @@ class DistributedTrainer {
  private:
   /// What the run's data and learning rates depend on.
   core::Value description() const;
-  DistributedTrainer(actors::RankWorld& world, const DistributedTrainerOptions& options,
-                     const Corpus& corpus);
+  DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
   core::Result<void> write_initial_values();
   core::Result<void> warm_up();
@@ -73,7 +63,7 @@ class DistributedTrainer {
   /// For a pass between steps.
   StepHooks reading();
 
-  DistributedTrainerOptions options_;
+  TrainerOptions options_;
   gpu::Device* device_;
   const Corpus* corpus_;
   Batch batch_;

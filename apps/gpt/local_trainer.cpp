@@ -11,11 +11,12 @@ namespace troupe::apps::gpt {
 
 using core::Result;
 
-Result<LocalTrainer> LocalTrainer::create(const LocalTrainerOptions& options, const Corpus& corpus) {
-  if (options.lanes < 1 || options.microbatches < 1) {
+Result<LocalTrainer> LocalTrainer::create(const TrainerOptions& options, const Corpus& corpus) {
+  const auto& training = options.session.training;
+  if (training.lanes < 1 || training.microbatches < 1) {
     return core::fail(core::Errc::invalid_argument,
-                      "lanes and microbatches must be 1 or more, found {} and {}", options.lanes,
-                      options.microbatches);
+                      "lanes and microbatches must be 1 or more, found {} and {}", training.lanes,
+                      training.microbatches);
   }
   auto model = TRY(Model::create(options.model, options.microbatch));
   TRY(check_memory(memory_need(options.model, options.microbatch, {}, gpu::DeviceKind::host),
@@ -23,7 +24,7 @@ Result<LocalTrainer> LocalTrainer::create(const LocalTrainerOptions& options, co
   return LocalTrainer(options, corpus, std::move(model));
 }
 
-LocalTrainer::LocalTrainer(const LocalTrainerOptions& options, const Corpus& corpus, Model model)
+LocalTrainer::LocalTrainer(const TrainerOptions& options, const Corpus& corpus, Model model)
     : options_(options), corpus_(&corpus), model_(std::move(model)), batch_(options.microbatch) {
   for (const ParameterSpec& spec : model_.table().specs) {
     const std::size_t count = spec.elements();
@@ -41,17 +42,18 @@ LocalTrainer::LocalTrainer(const LocalTrainerOptions& options, const Corpus& cor
 
 Result<StepReport> LocalTrainer::step() {
   for (Tensor& tensor : tensors_) std::fill(tensor.gradient.begin(), tensor.gradient.end(), 0.0F);
+  const auto& training = options_.session.training;
   double loss = 0;
-  for (int lane = 0; lane < options_.lanes; ++lane) {
-    for (int microbatch = 0; microbatch < options_.microbatches; ++microbatch) {
+  for (int lane = 0; lane < training.lanes; ++lane) {
+    for (int microbatch = 0; microbatch < training.microbatches; ++microbatch) {
       batch_.fill_at_random(corpus_->training(), {options_.seed, next_step_, core::Lane{lane},
                                                   static_cast<std::uint32_t>(microbatch)});
       loss += TRY(model_.forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets()));
     }
   }
-  const double share = 1.0 / (options_.lanes * options_.microbatches);
+  const double share = 1.0 / (training.lanes * training.microbatches);
   const double norm = gradient_norm() * share;
-  const double clip = options_.clip_norm > 0 ? std::min(1.0, options_.clip_norm / (norm + 1e-6)) : 1.0;
+  const double clip = training.clip_norm > 0 ? std::min(1.0, training.clip_norm / (norm + 1e-6)) : 1.0;
   const double learning_rate = options_.schedule.learning_rate(next_step_);
   update(static_cast<float>(share * clip), learning_rate);
   return StepReport{core::Step{next_step_.value++}, loss * share, norm, learning_rate};
@@ -75,7 +77,7 @@ double LocalTrainer::gradient_norm() const {
 }
 
 void LocalTrainer::update(float gradient_scale, double learning_rate) {
-  const AdamWOptions& adam = options_.optimizer;
+  const core::OptimizerOptions& adam = options_.session.training.optimizer;
   const double count = static_cast<double>(next_step_.value + 1);
   const auto beta1 = static_cast<float>(adam.beta1), beta2 = static_cast<float>(adam.beta2);
   const auto step_size = static_cast<float>(learning_rate / (1 - std::pow(adam.beta1, count)));

@@ -6,28 +6,9 @@
 
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/model.hpp"
-#include "apps/gpt/schedule.hpp"
+#include "apps/gpt/run_options.hpp"
 
 namespace troupe::apps::gpt {
-
-/// AdamW as PyTorch defines it (torch.optim.AdamW, amsgrad off).
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.1;  ///< of the parameters whose spec says so
-};
-
-struct LocalTrainerOptions {
-  ModelConfig model;
-  BatchShape microbatch;
-  int lanes = 8;         ///< logical workers; each draws its own text
-  int microbatches = 1;  ///< per lane and step
-  Schedule schedule;
-  AdamWOptions optimizer;
-  double clip_norm = 1.0;  ///< gradients whose global norm is larger are scaled down to it; 0: never
-  std::uint64_t seed = 1;
-};
 
 struct StepReport {
   core::Step step;
@@ -37,11 +18,13 @@ struct StepReport {
 };
 
 /// Data-parallel training with all lanes in one process, one after the other: the plain statement of what the
-/// distributed run computes, to tune with and to compare with.
+/// distributed run computes, to tune with and to compare with. The optimizer is AdamW as PyTorch defines it
+/// (torch.optim.AdamW, amsgrad off); of the session's options only lanes, microbatches, the norm to clip at
+/// and the optimizer's numbers count.
 class LocalTrainer {
  public:
   /// The corpus must outlive the trainer.
-  static core::Result<LocalTrainer> create(const LocalTrainerOptions& options, const Corpus& corpus);
+  static core::Result<LocalTrainer> create(const TrainerOptions& options, const Corpus& corpus);
 
   core::Result<StepReport> step();
 
@@ -56,11 +39,11 @@ class LocalTrainer {
     std::vector<float> value, gradient, first_moment, second_moment;
   };
 
-  LocalTrainer(const LocalTrainerOptions& options, const Corpus& corpus, Model model);
+  LocalTrainer(const TrainerOptions& options, const Corpus& corpus, Model model);
   double gradient_norm() const;
   void update(float gradient_scale, double learning_rate);
 
-  LocalTrainerOptions options_;
+  TrainerOptions options_;
   const Corpus* corpus_;
   Model model_;
   Batch batch_;

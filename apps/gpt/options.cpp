@@ -1,80 +1,109 @@
 #include "apps/gpt/options.hpp"
 
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
 #include "apps/command_line/options.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
+
+using core::Result;
 
 namespace {
 
 constexpr std::int64_t kMostSteps = 1'000'000'000;
 
-void add_distributed_options(CLI::App& app, Options& o) {
-  add_choice(app, "--strategy", o.strategy, {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"},
-             "What is sharded: ddp nothing, zero1 the optimizer, zero2 gradients too, zero3 parameters too; "
-             "hsdp and hfsdp within each of --optimizer-instances")
+/// An option whose value is one of these names of a Choice.
+template <class Choice>
+CLI::Option* add_named(CLI::App& app, const std::string& name, Choice& target,
+                       Result<Choice> (*from_name)(std::string_view), const std::vector<std::string>& names,
+                       const std::string& help) {
+  const auto take = [&target, from_name](const CLI::results_t& texts) {
+    target = from_name(texts.front()).value();
+    return true;
+  };
+  const auto shown = [&target] { return std::string(name_of(target)); };
+  return app.add_option(name, take, help, false, shown)
+      ->type_name("TEXT")
+      ->check(apps::detail::one_of(names), fmt::format("{}", fmt::join(names, "|")));
+}
+
+void add_distributed_options(CLI::App& app, Options& options) {
+  RunOptions& o = options.run;
+  auto& training = o.trainer.session.training;
+  add_named(app, "--strategy", training.strategy, core::strategy_from_name,
+            {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"},
+            "What is sharded: ddp nothing, zero1 the optimizer, zero2 gradients too, zero3 parameters too; "
+            "hsdp and hfsdp within each of --optimizer-instances")
       ->capture_default_str();
-  add_choice(app, "--numerics", o.numerics, {"ordered", "fast"},
-             "ordered (same bits for any number of ranks) or fast")
+  add_named(app, "--numerics", training.numerics, core::numerics_from_name, {"ordered", "fast"},
+            "ordered (same bits for any number of ranks) or fast")
       ->capture_default_str();
-  add_choice(app, "--collectives", o.collectives, {"automatic", "shared_memory", "gloo", "nccl"},
+  add_choice(app, "--collectives", o.world.collectives, {"automatic", "shared_memory", "gloo", "nccl"},
              "automatic, shared_memory, gloo or nccl")
       ->capture_default_str();
-  app.add_flag("--register-memory", o.register_memory,
+  app.add_flag("--register-memory", o.world.register_memory,
                "With nccl, move gradients and parameters without copies of NCCL's own, where it can");
-  add_device(app, "--device", o.device,
+  add_device(app, "--device", o.world.device,
              "host, cuda (the GPU of the rank's number on its node) or cuda:<index>")
       ->capture_default_str();
-  add_choice(app, "--dtype", o.dtype, {"f32", "fp32", "bf16"},
+  add_choice(app, "--dtype", options.dtype, {"f32", "fp32", "bf16"},
              "Of parameters and activations: f32, or on GPUs bf16 (their default)");
-  app.add_flag("--tf32", o.tf32, "On GPUs, f32 products may round their factors to 10 bits");
-  add_number(app, "--peak-tera-flops", o.peak_tera_flops, {0, 1e9},
+  app.add_flag("--tf32", o.trainer.arithmetic.tf32,
+               "On GPUs, f32 products may round their factors to 10 bits");
+  add_number(app, "--peak-tera-flops", options.peak_tera_flops, {0, 1e9},
              "What a GPU does at its best, for the utilisation; 0: by its compute capability")
       ->capture_default_str();
-  app.add_flag("--no-overlap", o.no_overlap, "Communicate between forward and backward only");
-  add_number(app, "--bucket-elements", o.bucket_elements, {0, std::int64_t{1} << 50},
-             "A bucket closes with this many; 0: a default")
-      ->capture_default_str();
-  add_number(app, "--optimizer-instances", o.optimizer_instances, {1, 65536},
+  app.add_flag_callback(
+      "--no-overlap", [&training] { training.overlap = false; },
+      "Communicate between forward and backward only");
+  add_number(app, "--bucket-elements", training.bucket_elements, {1, std::int64_t{1} << 50},
+             "A bucket closes with this many, instead of a default");
+  add_number(app, "--optimizer-instances", training.optimizer_instances, {1, 65536},
              "Replicas of the sharded optimizer; of hsdp and hfsdp the ranks of the outer axis")
       ->capture_default_str();
-  add_number(app, "--gathered-units", o.gathered_units, {1, 1024},
+  add_number(app, "--gathered-units", training.gathered_units, {1, 1024},
              "Layers whose full parameters may be there at once where they are sharded")
       ->capture_default_str();
   app.add_option("--output", o.output, "Folder for the record, the report and the trace");
-  app.add_flag("--trace", o.trace, "Record a Perfetto trace in the output folder");
+  app.add_flag("--trace", o.trainer.session.trace, "Record a Perfetto trace in the output folder");
   add_number(app, "--trace-steps", o.trace_steps, {0, kMostSteps},
              "Steps to trace, from the start or the resume")
       ->capture_default_str();
 }
 
-void add_checkpoint_options(CLI::App& app, Options& o) {
-  app.add_option("--checkpoints", o.checkpoints, "Directory of checkpoints; without it none are saved");
+void add_checkpoint_options(CLI::App& app, Options& options) {
+  RunOptions& o = options.run;
+  auto& retention = o.trainer.session.checkpoint.retention;
+  auto& local = o.trainer.session.local;
+  app.add_option("--checkpoints", o.world.checkpoint_directory,
+                 "Directory of checkpoints; without it none are saved");
   add_number(app, "--save-every", o.save_every, {0, kMostSteps}, "Steps; 0: at the end only")
       ->capture_default_str();
   app.add_option("--resume", o.resume, "auto (the newest whole checkpoint, if any), never, or a path")
       ->capture_default_str();
-  add_number(app, "--keep-last", o.retention.keep_last, {0, 1'000'000}, "Checkpoints to keep; 0: all")
+  add_number(app, "--keep-last", retention.keep_last, {0, 1'000'000}, "Checkpoints to keep; 0: all")
       ->capture_default_str();
-  add_number(app, "--keep-every", o.retention.keep_every, {0, kMostSteps},
+  add_number(app, "--keep-every", retention.keep_every, {0, kMostSteps},
              "Also keep those whose step is a multiple of this")
       ->capture_default_str();
-  add_number(app, "--staging-mib", o.staging_mib, {1, 1 << 20}, "Memory for copies that are not on disk yet")
+  add_number(app, "--staging-mib", options.staging_mib, {1, 1 << 20},
+             "Memory for copies that are not on disk yet")
       ->capture_default_str();
-  app.add_option("--local-checkpoints", o.local_checkpoints,
+  app.add_option("--local-checkpoints", o.world.local_checkpoint_directory,
                  "Directory on each node, or in memory (/dev/shm/...), for copies of each rank's state");
   add_number(app, "--local-every", o.local_every, {0, kMostSteps}, "Steps between local copies; 0: none")
       ->capture_default_str();
-  add_number(app, "--replication-factor", o.replication_factor, {1, 65536},
+  add_number(app, "--replication-factor", local.factor, {1, 65536},
              "Ranks that keep copies of each other's state")
       ->capture_default_str();
-  add_number(app, "--replication-jump", o.replication_jump, {1, 65536},
-             "How far apart they are: the ranks of a node")
+  add_number(app, "--replication-jump", local.jump, {1, 65536}, "How far apart they are: the ranks of a node")
       ->capture_default_str();
 }
 
-void add_own_options(CLI::App& app, Options& o) {
-  app.add_flag("--local", o.local, "Train with a plain loop in this process, without the runtime");
-  app.add_option("--text", o.text, "Text file to train on (scripts/fetch_text writes one)")->required();
+void add_model_options(CLI::App& app, Options& o) {
   add_choice(app, "--preset", o.preset, {"tiny", "demo", "350m", "760m", "1.5b"},
              "Model: tiny, demo, 350m, 760m or 1.5b")
       ->capture_default_str();
@@ -88,21 +117,35 @@ void add_own_options(CLI::App& app, Options& o) {
   app.add_flag("--untied", o.untied, "An output layer of its own, instead of the embedding table");
   add_number(app, "--initial-deviation", o.initial_deviation, {1e-9, 10},
              "Of the weights, instead of the preset's");
-  add_number(app, "--batch", o.batch, {1, 65536}, "Sequences of a microbatch")->capture_default_str();
-  add_number(app, "--lanes", o.lanes, {1, 65536}, "Logical data-parallel workers")->capture_default_str();
-  add_number(app, "--microbatches", o.microbatches, {1, 4096}, "Per lane and step")->capture_default_str();
+}
+
+void add_own_options(CLI::App& app, Options& options) {
+  app.add_flag("--local", options.local, "Train with a plain loop in this process, without the runtime");
+  app.add_option("--text", options.run.text, "Text file to train on (scripts/fetch_text writes one)")
+      ->required();
+  add_model_options(app, options);
+  RunOptions& o = options.run;
+  auto& training = o.trainer.session.training;
+  add_number(app, "--batch", o.trainer.microbatch.batch, {1, 65536}, "Sequences of a microbatch")
+      ->capture_default_str();
+  add_number(app, "--lanes", training.lanes, {1, 65536}, "Logical data-parallel workers")
+      ->capture_default_str();
+  add_number(app, "--microbatches", training.microbatches, {1, 4096}, "Per lane and step")
+      ->capture_default_str();
   add_number(app, "--steps", o.steps, {1, kMostSteps}, "Optimizer steps")->capture_default_str();
-  add_number(app, "--warmup", o.warmup, {0, kMostSteps}, "Steps to the full learning rate")
+  add_number(app, "--warmup", o.trainer.schedule.warmup.value, {0, kMostSteps},
+             "Steps to the full learning rate")
       ->capture_default_str();
-  add_number(app, "--learning-rate", o.learning_rate, {0, 1000}, "At its peak")->capture_default_str();
-  add_number(app, "--floor", o.floor, {0, 1}, "Learning rate at the end, as a share of the peak")
+  add_number(app, "--learning-rate", o.trainer.schedule.peak, {0, 1000}, "At its peak")
       ->capture_default_str();
-  add_number(app, "--weight-decay", o.optimizer.weight_decay, {0, 1000}, "Of matrices")
+  add_number(app, "--floor", options.floor, {0, 1}, "Learning rate at the end, as a share of the peak")
       ->capture_default_str();
-  add_number(app, "--beta2", o.optimizer.beta2, {0, 0.999999}, "Of AdamW")->capture_default_str();
-  add_number(app, "--clip-norm", o.clip_norm, {0, 1e30}, "Global gradient norm; 0: no clipping")
+  add_number(app, "--weight-decay", training.optimizer.weight_decay, {0, 1000}, "Of matrices")
       ->capture_default_str();
-  add_number(app, "--seed", o.seed, kAnyNumber<std::uint64_t>, "Of weights, data and samples")
+  add_number(app, "--beta2", training.optimizer.beta2, {0, 0.999999}, "Of AdamW")->capture_default_str();
+  add_number(app, "--clip-norm", training.clip_norm, {0, 1e30}, "Global gradient norm; 0: no clipping")
+      ->capture_default_str();
+  add_number(app, "--seed", o.trainer.seed, kAnyNumber<std::uint64_t>, "Of weights, data and samples")
       ->capture_default_str();
   add_number(app, "--evaluate-every", o.evaluate_every, {0, kMostSteps}, "Steps; 0: at the end only")
       ->capture_default_str();
@@ -121,12 +164,86 @@ void add_own_options(CLI::App& app, Options& o) {
       ->capture_default_str();
 }
 
+Result<ModelConfig> model_config(const Options& o) {
+  ModelConfig config = TRY(preset(o.preset));
+  const auto replace = [](std::size_t& field, std::size_t value) { field = value > 0 ? value : field; };
+  replace(config.layers, o.layers);
+  replace(config.heads, o.heads);
+  replace(config.width, o.width);
+  replace(config.feed_forward, o.feed_forward);
+  replace(config.context, o.context);
+  config.norm = TRY(norm_from_name(o.norm));
+  config.activation = TRY(activation_from_name(o.activation));
+  config.tied_embeddings = !o.untied;
+  if (o.initial_deviation != 0) config.initial_deviation = o.initial_deviation;
+  TRY(validate(config));
+  return config;
+}
+
+Result<core::DType> dtype_of(const Options& o) {
+  if (!o.dtype.empty()) return core::dtype_from_name(o.dtype == "fp32" ? "f32" : o.dtype);
+  const bool is_wide = o.run.world.device == "host" || o.run.trainer.arithmetic.tf32;
+  return is_wide ? core::DType::f32 : core::DType::bf16;
+}
+
+std::vector<std::pair<std::string, std::string>> configuration(const RunOptions& run) {
+  const auto& [model, arithmetic, microbatch, session, schedule, seed] = run.trainer;
+  const auto& training = session.training;
+  return {{"model", fmt::format("{} layers, {} heads, width {}, feed forward {}", model.layers, model.heads,
+                                model.width, model.feed_forward)},
+          {"parameters", std::to_string(parameter_count(model))},
+          {"context", std::to_string(model.context)},
+          {"lanes", std::to_string(training.lanes)},
+          {"sequences per microbatch", std::to_string(microbatch.batch)},
+          {"microbatches per lane", std::to_string(training.microbatches)},
+          {"device", run.world.device},
+          {"strategy", std::string(core::name_of(training.strategy))},
+          {"numerics", std::string(core::name_of(training.numerics))},
+          {"overlap", training.overlap ? "on" : "off"},
+          {"collectives", run.world.collectives},
+          {"learning rate", fmt::format("{}", schedule.peak)},
+          {"seed", std::to_string(seed)}};
+}
+
 }  // namespace
+
+Options::Options() {
+  auto& training = run.trainer.session.training;
+  training.lanes = 8;
+  training.clip_norm = 1;
+  training.optimizer.beta2 = 0.95;
+  training.optimizer.weight_decay = 0.1;
+  run.trainer.microbatch.batch = 4;
+  run.trainer.session.checkpoint.retention.keep_last = 3;
+  run.steps = 1000;
+  run.prompt = "And ";
+  run.sample_bytes = 400;
+  run.trace_steps = 20;
+  run.save_every = 100;
+  run.local_every = 10;
+}
 
 void add_options(CLI::App& app, Options& options) {
   add_own_options(app, options);
   add_distributed_options(app, options);
   add_checkpoint_options(app, options);
+}
+
+Result<RunOptions> run_options(Options options) {
+  RunOptions& run = options.run;
+  TrainerOptions& trainer = run.trainer;
+  trainer.model = TRY(model_config(options));
+  trainer.microbatch.length = trainer.model.context;
+  trainer.arithmetic.dtype = TRY(dtype_of(options));
+  trainer.schedule.floor = trainer.schedule.peak * options.floor;
+  trainer.schedule.total = core::Step{run.steps};
+  auto& checkpoint = trainer.session.checkpoint;
+  checkpoint.staging_bytes = options.staging_mib << 20;
+  checkpoint.chunk_bytes = std::min(checkpoint.chunk_bytes, checkpoint.staging_bytes);
+  run.peak_flops = options.peak_tera_flops * 1e12;
+  run.sampling.seed = trainer.seed;
+  run.configuration = configuration(run);
+  return std::move(options.run);
 }
 
 }  // namespace troupe::apps::gpt

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
+#include <limits>
 
 #include "core/errors.hpp"
+#include "core/number.hpp"
 
 namespace troupe::core {
 namespace {
@@ -36,11 +37,9 @@ bool same_entries(const Entries& a, const Entries& b) {
                     [](const auto* x, const auto* y) { return x->key == y->key && x->value == y->value; });
 }
 
-std::optional<std::int64_t> index_from(std::string_view text) {
-  std::int64_t index = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return index;
+Result<std::int64_t> index_from(std::string_view text) {
+  using Limits = std::numeric_limits<std::int64_t>;
+  return parse_number<std::int64_t>(text, {Limits::min(), Limits::max()});
 }
 
 const Value* child(const Value& value, std::string_view name) {

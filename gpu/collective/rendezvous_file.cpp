@@ -1,7 +1,5 @@
 #include "gpu/collective/rendezvous_file.hpp"
 
-#include <unistd.h>
-
 #include <cctype>
 #include <cerrno>
 #include <cstring>
@@ -11,6 +9,7 @@
 #include <thread>
 
 #include "core/errors.hpp"
+#include "posix/entropy.hpp"
 
 namespace troupe::gpu {
 
@@ -29,7 +28,7 @@ std::filesystem::path FileRendezvous::file_of(const std::string& key) const {
 core::Result<void> FileRendezvous::set(const std::string& key, const std::string& value) {
   const std::filesystem::path file = file_of(key);
   std::filesystem::path temporary = file;
-  temporary += fmt::format(".{}.{}.part", getpid(), gettid());
+  temporary += fmt::format(".{}.part", posix::unique_name());
   std::ofstream out(temporary, std::ios::binary);
   out.write(value.data(), static_cast<std::streamsize>(value.size()));
   out.close();

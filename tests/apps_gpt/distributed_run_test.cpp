@@ -26,7 +26,7 @@ class RunOfAProcess : public testing::Test {
     options_.trainer.session.training.lanes = 1;
     options_.text = text_.path();
     options_.evaluation_batches = 1;
-    options_.checkpoints = folder_ / "checkpoints";
+    options_.world.checkpoint_directory = folder_ / "checkpoints";
     options_.output = folder_ / "output";
   }
   ~RunOfAProcess() override {
@@ -62,7 +62,7 @@ class RunOfAProcess : public testing::Test {
   static constexpr const char* kVariables[] = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "TROUPE_GENERATION"};
   TextFile text_;
   std::filesystem::path folder_;
-  DistributedRunOptions options_;
+  RunOptions options_;
 };
 
 TEST_F(RunOfAProcess, TracesItsFirstStepsAlsoAfterAResume) {

@@ -11,11 +11,17 @@
 namespace troupe::apps::gpt {
 namespace {
 
-LocalTrainerOptions small_run() {
-  return {.model = preset("tiny").value(),
-          .microbatch = {.batch = 2, .length = 16},
-          .lanes = 4,
-          .schedule = {.peak = 1e-2, .floor = 1e-3, .warmup = core::Step{5}, .total = core::Step{60}}};
+TrainerOptions small_run() {
+  TrainerOptions options;
+  options.model = preset("tiny").value();
+  options.microbatch = {.batch = 2, .length = 16};
+  options.schedule = {.peak = 1e-2, .floor = 1e-3, .warmup = core::Step{5}, .total = core::Step{60}};
+  auto& training = options.session.training;
+  training.lanes = 4;
+  training.clip_norm = 1;
+  training.optimizer.beta2 = 0.95;
+  training.optimizer.weight_decay = 0.1;
+  return options;
 }
 
 TEST(LocalTrainer, LearnsATextThatRepeatsItself) {
@@ -50,8 +56,9 @@ TEST(LocalTrainer, RepeatsARunBitForBit) {
 TEST(LocalTrainer, TakesTheFirstStepOfAdamWOnTheClippedMeanGradient) {
   const TextFile file(some_text(4000));
   const Corpus corpus = Corpus::open(file.path(), 16).value();
-  LocalTrainerOptions options = small_run();
-  options.clip_norm = 0.01;
+  TrainerOptions options = small_run();
+  auto& training = options.session.training;
+  training.clip_norm = 0.01;
   auto trainer = LocalTrainer::create(options, corpus).value();
   const auto specs = parameters(options.model);
   Tensors<float> start = initial_parameters(specs, options.seed), sum(specs);
@@ -72,15 +79,15 @@ TEST(LocalTrainer, TakesTheFirstStepOfAdamWOnTheClippedMeanGradient) {
 
   EXPECT_NEAR(report.loss, loss / 4, 1e-12);
   EXPECT_NEAR(report.gradient_norm, std::sqrt(squares), 1e-6);
-  ASSERT_GT(report.gradient_norm, options.clip_norm);
+  ASSERT_GT(report.gradient_norm, training.clip_norm);
   const double rate = options.schedule.learning_rate(core::Step{0});
   EXPECT_EQ(report.learning_rate, rate);
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    const double decay = specs[i].weight_decay ? options.optimizer.weight_decay : 0;
+    const double decay = specs[i].weight_decay ? training.optimizer.weight_decay : 0;
     for (std::size_t j = 0; j < start.tensors[i].size(); ++j) {
-      const double gradient = sum.tensors[i][j] / 4 * options.clip_norm / (std::sqrt(squares) + 1e-6);
+      const double gradient = sum.tensors[i][j] / 4 * training.clip_norm / (std::sqrt(squares) + 1e-6);
       const double expected = start.tensors[i][j] * (1 - rate * decay) -
-                              rate * gradient / (std::abs(gradient) + options.optimizer.epsilon);
+                              rate * gradient / (std::abs(gradient) + training.optimizer.epsilon);
       ASSERT_NEAR(trainer.parameters()[i][j], expected, 1e-6) << specs[i].name << " " << j;
     }
   }
@@ -89,8 +96,8 @@ TEST(LocalTrainer, TakesTheFirstStepOfAdamWOnTheClippedMeanGradient) {
 TEST(LocalTrainer, WithoutLanesIsAnError) {
   const TextFile file(some_text(4000));
   const Corpus corpus = Corpus::open(file.path(), 16).value();
-  LocalTrainerOptions options = small_run();
-  options.lanes = 0;
+  TrainerOptions options = small_run();
+  options.session.training.lanes = 0;
 
   EXPECT_FALSE(LocalTrainer::create(options, corpus));
 }

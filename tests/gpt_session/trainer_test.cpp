@@ -21,8 +21,8 @@ std::string write_text() {
   return path;
 }
 
-DistributedTrainerOptions trainer_options(core::DType dtype) {
-  DistributedTrainerOptions options;
+TrainerOptions trainer_options(core::DType dtype) {
+  TrainerOptions options;
   options.model = {.layers = 1, .heads = 2, .width = 16, .feed_forward = 24, .context = 8, .vocabulary = 128};
   options.arithmetic.dtype = dtype;
   options.microbatch = {.batch = 1, .length = 8};
@@ -42,7 +42,7 @@ struct Seen {
   friend bool operator==(const Seen&, const Seen&) = default;
 };
 
-Result<Seen> train(actors::RankWorld& world, const DistributedTrainerOptions& options, const Corpus& corpus) {
+Result<Seen> train(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus) {
   const auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
   Seen seen;
   for (int step = 0; step < 3; ++step) seen.losses.push_back(TRY(trainer->step()).loss);
@@ -56,7 +56,7 @@ class TrainerOnGpus : public testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(company_.violations(), std::vector<std::string>{}); }
 
-  std::vector<Result<Seen>> train_all(int ranks, const DistributedTrainerOptions& options) {
+  std::vector<Result<Seen>> train_all(int ranks, const TrainerOptions& options) {
     return company_.run<Seen>(ranks,
                               [&](actors::RankWorld& world) { return train(world, options, corpus_); });
   }

@@ -119,8 +119,11 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"layout", "there are no parameters"},
         Refusal{"layout --sizes 5,6 --shapes 5", "--sizes names 2 parameters and --shapes 1"},
         Refusal{"layout --sizes 5 --shapes 2x3", "parameter 0 has 5 elements by --sizes and 6 by --shapes"},
-        Refusal{"layout --shapes 5y4", "'5y4' is not a shape"},
-        Refusal{"layout --shapes 5x", "'5x' is not a shape"},
+        Refusal{
+            "layout --shapes 5y4",
+            "the shape \"5y4\": expected a whole number from 0 to 1125899906842624, found \"5y4\"; write"},
+        Refusal{"layout --shapes 5x", "the shape \"5x\": expected a whole number from 0 to"},
+        Refusal{"layout --shapes 5x-4", "found \"-4\"; write numbers with 'x' between them, as in 5x4"},
         Refusal{"layout --shapes 99999999999x99999999999", "parameter 0 has an extent of 99999999999"},
         Refusal{"layout --sizes 5 --shared 1", "--shared 1 names no parameter"},
         Refusal{"layout --sizes 5 --dp 0", "--dp: expected a whole number from 1 to 1048576, found \"0\""},

@@ -14,7 +14,7 @@ namespace {
 
 using apps::gpt::Corpus;
 using apps::gpt::DistributedTrainer;
-using apps::gpt::DistributedTrainerOptions;
+using apps::gpt::TrainerOptions;
 
 struct Setting {
   core::Strategy strategy = core::Strategy::zero1;
@@ -35,8 +35,8 @@ std::string name_of(const Setting& setting, int ranks) {
 }
 
 /// The same job as gpt_command(), as the trainer's options.
-DistributedTrainerOptions trainer_options(const Setting& setting) {
-  DistributedTrainerOptions options;
+TrainerOptions trainer_options(const Setting& setting) {
+  TrainerOptions options;
   options.model = *apps::gpt::preset("tiny");
   options.microbatch = {2, options.model.context};
   options.schedule = {.peak = 3e-3, .floor = 3e-4, .warmup = core::Step{50}, .total = core::Step{20}};
@@ -52,7 +52,7 @@ DistributedTrainerOptions trainer_options(const Setting& setting) {
   return options;
 }
 
-core::Result<tests::GptRecord> train(actors::RankWorld& world, const DistributedTrainerOptions& options,
+core::Result<tests::GptRecord> train(actors::RankWorld& world, const TrainerOptions& options,
                                      const Corpus& corpus) {
   auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
   tests::GptRecord record;

@@ -38,5 +38,32 @@ TEST(Simulation, TwoRunsOfASeedAreTheSameRunAndOtherSeedsAreOthers) {
   EXPECT_EQ(traces.size(), kSeedsRunTwice);
 }
 
+TEST(Simulation, GivesNoUniqueNumberTwiceAndTheSameOnesToTheSameSeed) {
+  constexpr int kRanks = 3;
+  constexpr std::size_t kCalls = 4;
+  const auto numbers_of = [](std::uint64_t seed) {
+    SimulationOptions options;
+    options.ranks = {kRanks};
+    options.seed = seed;
+    return simulate_job<std::vector<std::uint64_t>>(
+               options,
+               [](SimulatedRank& rank) {
+                 std::vector<std::uint64_t> numbers;
+                 for (std::size_t i = 0; i < kCalls; ++i) numbers.push_back(rank.unique());
+                 return core::Result<std::vector<std::uint64_t>>(numbers);
+               })
+        .ranks;
+  };
+
+  std::set<std::uint64_t> seen;
+  for (const std::uint64_t seed : {1, 2}) {
+    const auto ranks = numbers_of(seed);
+    EXPECT_EQ(ranks, numbers_of(seed));
+    for (const auto& numbers : ranks) seen.insert(numbers.begin(), numbers.end());
+  }
+
+  EXPECT_EQ(seen.size(), 2 * kRanks * kCalls);
+}
+
 }  // namespace
 }  // namespace troupe::actors

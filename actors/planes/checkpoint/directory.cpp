@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <limits>
 #include <optional>
 
 #include "actors/planes/checkpoint/reader.hpp"
 #include "core/errors.hpp"
+#include "core/number.hpp"
 
 namespace troupe::actors {
 
@@ -22,11 +23,9 @@ constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 30;
 
 std::optional<core::StepCount> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  const auto digits = name.substr(kPrefix.size());
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc{} || end != digits.data() + digits.size() || step < 0) return std::nullopt;
-  return core::StepCount{step};
+  const auto step = core::parse_number<std::int64_t>(name.substr(kPrefix.size()),
+                                                     {0, std::numeric_limits<std::int64_t>::max()});
+  return step ? std::optional(core::StepCount{*step}) : std::nullopt;
 }
 
 Result<void> write_file(Storage& storage, const std::string& path, std::string_view text) {

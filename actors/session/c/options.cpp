@@ -1,8 +1,12 @@
 #include "actors/session/c/options.hpp"
 
-#include <array>
 #include <chrono>
+#include <functional>
 #include <limits>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "core/errors.hpp"
 #include "core/number.hpp"
@@ -15,163 +19,136 @@ using core::Result;
 
 constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
 
+using Set = std::function<Result<void>(std::string_view value)>;
+
 struct Option {
   std::string_view name;
   std::string_view meaning;
-  Result<void> (*set)(troupe_options&, std::string_view value);
+  Set set;
 };
+
+/// The ways to set what `target` is. It outlives what they return.
+template <class Number>
+Set number(Number& target, std::type_identity_t<core::Bounds<Number>> bounds) {
+  return [&target, bounds](std::string_view value) -> Result<void> {
+    target = TRY(core::parse_number<Number>(value, bounds));
+    return {};
+  };
+}
 
 template <class Number>
-Result<void> set_number(Number& number, std::string_view value, core::Bounds<Number> bounds) {
-  number = TRY(core::parse_number<Number>(value, bounds));
-  return {};
+Set number(std::optional<Number>& target, std::type_identity_t<core::Bounds<Number>> bounds) {
+  return [&target, bounds](std::string_view value) -> Result<void> {
+    target = TRY(core::parse_number<Number>(value, bounds));
+    return {};
+  };
 }
 
-Result<void> set_flag(bool& flag, std::string_view value) {
-  if (value != "true" && value != "false")
-    return core::fail(core::Errc::invalid_argument, "expected true or false, found {}",
-                      core::quoted_excerpt(value));
-  flag = value == "true";
-  return {};
+Set mebibytes(std::uint64_t& target) {
+  return [&target](std::string_view value) -> Result<void> {
+    target = TRY(core::parse_number<std::uint64_t>(value, {1, std::uint64_t{1} << 30})) << 20;
+    return {};
+  };
 }
 
-template <class Choice, std::size_t count>
-Result<void> choose(Choice& choice, std::string_view value,
-                    const std::array<std::pair<std::string_view, Choice>, count>& choices) {
-  std::string names;
-  for (const auto& [name, chosen] : choices) {
-    if (name == value) {
-      choice = chosen;
-      return {};
+Set seconds(std::chrono::nanoseconds& target) {
+  return [&target](std::string_view value) -> Result<void> {
+    const std::chrono::duration<double> time(TRY(core::parse_number<double>(value, {0.001, 1e6})));
+    target = std::chrono::duration_cast<std::chrono::nanoseconds>(time);
+    return {};
+  };
+}
+
+Set flag(bool& target) {
+  return [&target](std::string_view value) -> Result<void> {
+    if (value != "true" && value != "false")
+      return core::fail(core::Errc::invalid_argument, "expected true or false, found {}",
+                        core::quoted_excerpt(value));
+    target = value == "true";
+    return {};
+  };
+}
+
+Set text(std::string& target) {
+  return [&target](std::string_view value) -> Result<void> {
+    target = value;
+    return {};
+  };
+}
+
+template <class Choice>
+Set named(Choice& target, Result<Choice> (*from_name)(std::string_view)) {
+  return [&target, from_name](std::string_view value) -> Result<void> {
+    target = TRY(from_name(value));
+    return {};
+  };
+}
+
+template <class Choice>
+Set choice(Choice& target, std::type_identity_t<std::vector<std::pair<std::string_view, Choice>>> choices) {
+  return [&target, choices = std::move(choices)](std::string_view value) -> Result<void> {
+    std::string names;
+    for (const auto& [name, chosen] : choices) {
+      if (name == value) {
+        target = chosen;
+        return {};
+      }
+      names += names.empty() ? std::string(name) : ", " + std::string(name);
     }
-    names += names.empty() ? std::string(name) : ", " + std::string(name);
-  }
-  return core::fail(core::Errc::invalid_argument, "expected one of {}, found {}", names,
-                    core::quoted_excerpt(value));
+    return core::fail(core::Errc::invalid_argument, "expected one of {}, found {}", names,
+                      core::quoted_excerpt(value));
+  };
 }
 
-Result<void> set_seconds(std::chrono::nanoseconds& time, std::string_view value) {
-  const auto seconds = TRY(core::parse_number<double>(value, {0.001, 1e6}));
-  time = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
-  return {};
+std::vector<Option> options_of(troupe_options& options) {
+  auto& [world, session, parameters] = options;
+  auto& training = session.training;
+  auto& optimizer = training.optimizer;
+  auto& retention = session.checkpoint.retention;
+  using core::OptimizerKind, core::UnusedParameters;
+  return {
+      {"strategy", "ddp or zero1", named(training.strategy, core::strategy_from_name)},
+      {"numerics", "ordered (the same bits for any number of ranks) or fast",
+       named(training.numerics, core::numerics_from_name)},
+      {"lanes", "logical data-parallel workers; 0: one per rank", number(training.lanes, {0, 1 << 20})},
+      {"microbatches", "that a lane accumulates in a step", number(training.microbatches, {1, 1 << 20})},
+      {"overlap", "whether collectives run under backward and forward: true or false",
+       flag(training.overlap)},
+      {"bucket-elements", "after which a bucket closes", number(training.bucket_elements, {1, kMost})},
+      {"average", "over lanes and microbatches, otherwise the sum: true or false", flag(training.average)},
+      {"optimizer-instances", "replicas of the sharded optimizer",
+       number(training.optimizer_instances, {1, 1 << 20})},
+      {"unused-parameters", "refuse or zeros",
+       choice(training.unused_parameters,
+              {{"refuse", UnusedParameters::refuse}, {"zeros", UnusedParameters::zeros}})},
+      {"clip-norm", "global L2 norm to clip gradients at; 0: none", number(training.clip_norm, {0, 1e30})},
+      {"optimizer", "adamw, adam or sgd",
+       choice(optimizer.kind,
+              {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd}})},
+      {"beta1", "of Adam", number(optimizer.beta1, {0, 1})},
+      {"beta2", "of Adam", number(optimizer.beta2, {0, 1})},
+      {"epsilon", "of Adam", number(optimizer.epsilon, {0, 1})},
+      {"weight-decay", "of the optimizer", number(optimizer.weight_decay, {0, 1e30})},
+      {"momentum", "of sgd", number(optimizer.momentum, {0, 1})},
+      {"checkpoints", "directory; without it nothing can be saved", text(world.checkpoint_directory)},
+      {"keep-last", "checkpoints that stay; 0: all", number(retention.keep_last, {0, 1 << 30})},
+      {"keep-every", "and those whose step is a multiple of this; 0: no others",
+       number(retention.keep_every, {0, kMost})},
+      {"staging-mebibytes", "of memory for what is copied and not yet written",
+       mebibytes(session.checkpoint.staging_bytes)},
+      {"device", "host, cuda or cuda:<index>", text(world.device)},
+      {"collectives", "automatic, shared_memory, gloo or nccl", text(world.collectives)},
+      {"join-seconds", "after which a job that has not formed ends", seconds(session.join_deadline)},
+      {"step-seconds", "after which a collective counts as hung", seconds(session.step_deadline)},
+  };
 }
-
-Result<void> set_mebibytes(std::uint64_t& bytes, std::string_view value) {
-  bytes = TRY(core::parse_number<std::uint64_t>(value, {1, std::uint64_t{1} << 30})) << 20;
-  return {};
-}
-
-using O = troupe_options;
-using V = std::string_view;
-
-constexpr std::array kOptions{
-    Option{"strategy", "ddp or zero1",
-           [](O& o, V v) -> Result<void> {
-             o.session.training.strategy = TRY(core::strategy_from_name(v));
-             return {};
-           }},
-    Option{"numerics", "ordered (the same bits for any number of ranks) or fast",
-           [](O& o, V v) -> Result<void> {
-             o.session.training.numerics = TRY(core::numerics_from_name(v));
-             return {};
-           }},
-    Option{"lanes", "logical data-parallel workers; 0: one per rank",
-           [](O& o, V v) {
-             return set_number(o.session.training.lanes, v, {0, 1 << 20});
-           }},
-    Option{"microbatches", "that a lane accumulates in a step",
-           [](O& o, V v) {
-             return set_number(o.session.training.microbatches, v, {1, 1 << 20});
-           }},
-    Option{"overlap", "whether collectives run under backward and forward: true or false",
-           [](O& o, V v) { return set_flag(o.session.training.overlap, v); }},
-    Option{"bucket-elements", "after which a bucket closes",
-           [](O& o, V v) -> Result<void> {
-             o.session.training.bucket_elements = TRY(core::parse_number<std::int64_t>(v, {1, kMost}));
-             return {};
-           }},
-    Option{"average", "over lanes and microbatches, otherwise the sum: true or false",
-           [](O& o, V v) { return set_flag(o.session.training.average, v); }},
-    Option{"optimizer-instances", "replicas of the sharded optimizer",
-           [](O& o, V v) {
-             return set_number(o.session.training.optimizer_instances, v, {1, 1 << 20});
-           }},
-    Option{"unused-parameters", "refuse or zeros",
-           [](O& o, V v) {
-             using Unused = core::UnusedParameters;
-             return choose(o.session.training.unused_parameters, v,
-                           std::array{std::pair<V, Unused>{"refuse", Unused::refuse},
-                                      std::pair<V, Unused>{"zeros", Unused::zeros}});
-           }},
-    Option{"clip-norm", "global L2 norm to clip gradients at; 0: none",
-           [](O& o, V v) {
-             return set_number(o.session.training.clip_norm, v, {0, 1e30});
-           }},
-    Option{"optimizer", "adamw, adam or sgd",
-           [](O& o, V v) {
-             using Kind = core::OptimizerKind;
-             return choose(
-                 o.session.training.optimizer.kind, v,
-                 std::array{std::pair<V, Kind>{"adamw", Kind::adamw}, std::pair<V, Kind>{"adam", Kind::adam},
-                            std::pair<V, Kind>{"sgd", Kind::sgd}});
-           }},
-    Option{"beta1", "of Adam",
-           [](O& o, V v) {
-             return set_number(o.session.training.optimizer.beta1, v, {0, 1});
-           }},
-    Option{"beta2", "of Adam",
-           [](O& o, V v) {
-             return set_number(o.session.training.optimizer.beta2, v, {0, 1});
-           }},
-    Option{"epsilon", "of Adam",
-           [](O& o, V v) {
-             return set_number(o.session.training.optimizer.epsilon, v, {0, 1});
-           }},
-    Option{"weight-decay", "of the optimizer",
-           [](O& o, V v) {
-             return set_number(o.session.training.optimizer.weight_decay, v, {0, 1e30});
-           }},
-    Option{"momentum", "of sgd",
-           [](O& o, V v) {
-             return set_number(o.session.training.optimizer.momentum, v, {0, 1});
-           }},
-    Option{"checkpoints", "directory; without it nothing can be saved",
-           [](O& o, V v) -> Result<void> {
-             o.world.checkpoint_directory = v;
-             return {};
-           }},
-    Option{"keep-last", "checkpoints that stay; 0: all",
-           [](O& o, V v) {
-             return set_number(o.session.checkpoint.retention.keep_last, v, {0, 1 << 30});
-           }},
-    Option{"keep-every", "and those whose step is a multiple of this; 0: no others",
-           [](O& o, V v) {
-             return set_number(o.session.checkpoint.retention.keep_every, v, {std::int64_t{0}, kMost});
-           }},
-    Option{"staging-mebibytes", "of memory for what is copied and not yet written",
-           [](O& o, V v) { return set_mebibytes(o.session.checkpoint.staging_bytes, v); }},
-    Option{"device", "host, cuda or cuda:<index>",
-           [](O& o, V v) -> Result<void> {
-             o.world.device = v;
-             return {};
-           }},
-    Option{"collectives", "automatic, shared_memory, gloo or nccl",
-           [](O& o, V v) -> Result<void> {
-             o.world.collectives = v;
-             return {};
-           }},
-    Option{"join-seconds", "after which a job that has not formed ends",
-           [](O& o, V v) { return set_seconds(o.session.join_deadline, v); }},
-    Option{"step-seconds", "after which a collective counts as hung",
-           [](O& o, V v) { return set_seconds(o.session.step_deadline, v); }},
-};
 
 }  // namespace
 
 Result<void> set_option(troupe_options& options, std::string_view name, std::string_view value) {
-  for (const Option& option : kOptions) {
+  for (const Option& option : options_of(options)) {
     if (option.name != name) continue;
-    if (auto set = option.set(options, value); !set)
+    if (auto set = option.set(value); !set)
       return core::fail(set.error().code, "{}: {}", name, set.error().message);
     return {};
   }
@@ -183,7 +160,9 @@ Result<void> set_option(troupe_options& options, std::string_view name, std::str
 const std::string& option_names() {
   static const std::string names = [] {
     std::string text;
-    for (const Option& option : kOptions) text += fmt::format("{}: {}\n", option.name, option.meaning);
+    troupe_options defaults;
+    for (const Option& option : options_of(defaults))
+      text += fmt::format("{}: {}\n", option.name, option.meaning);
     return text;
   }();
   return names;

@@ -18,32 +18,15 @@
 
 #include "actors/world/job_guard.hpp"
 #include "core/errors.hpp"
+#include "posix/descriptor.hpp"
 
 namespace troupe::actors {
 
 using core::Errc;
 using core::Result;
+using posix::Descriptor;
 
 namespace {
-
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
 
 struct Pipe {
   Descriptor read;

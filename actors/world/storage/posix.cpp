@@ -16,11 +16,13 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "posix/descriptor.hpp"
 
 namespace troupe::actors {
 namespace {
 
 using core::Errc;
+using posix::Descriptor;
 
 Errc code_of(int error) {
   switch (error) {
@@ -42,25 +44,6 @@ core::Error error_of(std::string_view what, std::string_view path, int error) {
   return {code_of(error),
           fmt::format("cannot {} \"{}\": {}{}", what, path, std::generic_category().message(error), advice)};
 }
-
-/// A descriptor that is closed at the end of its scope.
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(value_, other.value_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  int get() const { return value_; }
-  int release() { return std::exchange(value_, -1); }
-
- private:
-  int value_;
-};
 
 constexpr std::size_t kBlock = 4096;  // what direct writes are multiples of
 
@@ -161,9 +144,9 @@ const char* name_of(const std::string& path) {
 }
 
 /// As openat(); ELOOP where a directory was wanted and there is a link.
-int open_below(int directory, const std::string& name, int flags) {
-  const int opened = ::openat(directory, name.c_str(), flags | O_CLOEXEC, 0666);
-  if (opened >= 0 || errno != ENOTDIR) return opened;
+Descriptor open_below(int directory, const std::string& name, int flags) {
+  Descriptor opened(::openat(directory, name.c_str(), flags | O_CLOEXEC, 0666));
+  if (opened.is_open() || errno != ENOTDIR) return opened;
   struct stat status {};
   const bool is_link =
       ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
@@ -174,9 +157,9 @@ int open_below(int directory, const std::string& name, int flags) {
 }  // namespace
 
 core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open(const std::string& directory, Links links) {
-  int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return tl::unexpected(error_of("open the directory", directory, errno));
-  return std::unique_ptr<PosixStorage>(new PosixStorage(directory, descriptor, links));
+  Descriptor opened(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.is_open()) return tl::unexpected(error_of("open the directory", directory, errno));
+  return std::unique_ptr<PosixStorage>(new PosixStorage(directory, std::move(opened), links));
 }
 
 core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open_or_make(const std::string& directory) {
@@ -186,35 +169,31 @@ core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open_or_make(const std
   return open(directory);
 }
 
-PosixStorage::~PosixStorage() {
-  ::close(descriptor_);
-}
-
 core::Error PosixStorage::failure(std::string_view what, std::string_view path, int error) const {
   return error_of(what, path.empty() ? directory_ : fmt::format("{}/{}", directory_, path), error);
 }
 
-core::Result<int> PosixStorage::open_at(std::string_view path, int flags) const {
+core::Result<Descriptor> PosixStorage::open_at(std::string_view path, int flags) const {
   const auto parts = TRY(split_path(path));
   // A pipe without its other end, and a device that is not ready, must not hold us up.
   flags |= O_NONBLOCK;
   if (links_ == Links::refuse) flags |= O_NOFOLLOW;
-  Descriptor directory(-1);
+  Descriptor directory;
   for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
     const int link_flags = links_ == Links::refuse ? O_NOFOLLOW : 0;
-    const int above = i == 0 ? descriptor_ : directory.get();
-    Descriptor next(open_below(above, parts[i], O_PATH | O_DIRECTORY | link_flags));
-    if (next.get() < 0) return tl::unexpected(failure("open", path, errno));
+    const int above = i == 0 ? descriptor_.get() : directory.get();
+    Descriptor next = open_below(above, parts[i], O_PATH | O_DIRECTORY | link_flags);
+    if (!next.is_open()) return tl::unexpected(failure("open", path, errno));
     directory = std::move(next);
   }
-  const int above = parts.size() < 2 ? descriptor_ : directory.get();
-  const int opened = open_below(above, parts.empty() ? "." : parts.back(), flags);
-  if (opened < 0) return tl::unexpected(failure("open", path, errno));
+  const int above = parts.size() < 2 ? descriptor_.get() : directory.get();
+  Descriptor opened = open_below(above, parts.empty() ? "." : parts.back(), flags);
+  if (!opened.is_open()) return tl::unexpected(failure("open", path, errno));
   return opened;
 }
 
-core::Result<int> PosixStorage::open_regular(std::string_view path, int flags) const {
-  Descriptor file(TRY(open_at(path, flags)));
+core::Result<Descriptor> PosixStorage::open_regular(std::string_view path, int flags) const {
+  Descriptor file = TRY(open_at(path, flags));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return tl::unexpected(failure("look at", path, errno));
   if (S_ISDIR(status.st_mode)) return tl::unexpected(failure("open", path, EISDIR));
@@ -222,10 +201,10 @@ core::Result<int> PosixStorage::open_regular(std::string_view path, int flags) c
     return core::fail(Errc::corrupt, "\"{}/{}\" is a pipe, a socket or a device, no regular file; remove it",
                       directory_, path);
   }
-  return file.release();
+  return file;
 }
 
-core::Result<int> PosixStorage::open_file(std::string_view path) const {
+core::Result<Descriptor> PosixStorage::open_file(std::string_view path) const {
   return open_regular(path, O_RDONLY);
 }
 
@@ -234,15 +213,15 @@ core::Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_vie
   auto name = fmt::format("{}/{}", directory_, path);
   // A file system without direct writes says so by refusing to open.
   if (auto direct = open_regular(path, kFlags | O_DIRECT)) {
-    return std::make_unique<PosixFile>(std::move(name), Descriptor(*direct), true);
+    return std::make_unique<PosixFile>(std::move(name), std::move(*direct), true);
   }
-  Descriptor file(TRY(open_regular(path, kFlags)));
+  Descriptor file = TRY(open_regular(path, kFlags));
   return std::make_unique<PosixFile>(std::move(name), std::move(file), false);
 }
 
 core::Result<std::vector<std::byte>> PosixStorage::read(std::string_view path, std::uint64_t offset,
                                                         std::size_t limit) {
-  Descriptor file(TRY(open_file(path)));
+  const Descriptor file = TRY(open_file(path));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return tl::unexpected(failure("read", path, errno));
   auto end = static_cast<std::uint64_t>(status.st_size);
@@ -253,7 +232,7 @@ core::Result<std::vector<std::byte>> PosixStorage::read(std::string_view path, s
 
 core::Result<std::size_t> PosixStorage::read_into(std::string_view path, std::uint64_t offset,
                                                   std::span<std::byte> bytes) {
-  Descriptor file(TRY(open_file(path)));
+  const Descriptor file = TRY(open_file(path));
   return read_from(file.get(), path, offset, bytes);
 }
 
@@ -274,7 +253,7 @@ core::Result<std::size_t> PosixStorage::read_from(int file, std::string_view pat
 }
 
 core::Result<std::uint64_t> PosixStorage::size(std::string_view path) {
-  Descriptor file(TRY(open_file(path)));
+  const Descriptor file = TRY(open_file(path));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return tl::unexpected(failure("look at", path, errno));
   return static_cast<std::uint64_t>(status.st_size);
@@ -282,18 +261,15 @@ core::Result<std::uint64_t> PosixStorage::size(std::string_view path) {
 
 core::Result<void> PosixStorage::make_directory(std::string_view path) {
   TRY(split_path(path));
-  if (::mkdirat(descriptor_, name_of(std::string(path)), 0777) == 0) return {};
+  if (::mkdirat(descriptor_.get(), name_of(std::string(path)), 0777) == 0) return {};
   return tl::unexpected(failure("make the directory", path, errno));
 }
 
 core::Result<std::vector<std::string>> PosixStorage::list(std::string_view path) {
-  int opened = TRY(open_at(path, O_RDONLY | O_DIRECTORY));
-  DIR* directory = ::fdopendir(opened);
-  if (directory == nullptr) {
-    int error = errno;
-    ::close(opened);
-    return tl::unexpected(failure("list", path, error));
-  }
+  Descriptor opened = TRY(open_at(path, O_RDONLY | O_DIRECTORY));
+  DIR* directory = ::fdopendir(opened.get());
+  if (directory == nullptr) return tl::unexpected(failure("list", path, errno));
+  opened.release();  // closedir() closes it
   std::vector<std::string> names;
   errno = 0;
   while (dirent* entry = ::readdir(directory)) {
@@ -310,7 +286,8 @@ core::Result<std::vector<std::string>> PosixStorage::list(std::string_view path)
 core::Result<void> PosixStorage::rename(std::string_view from, std::string_view to) {
   TRY(split_path(from));
   TRY(split_path(to));
-  if (::renameat(descriptor_, name_of(std::string(from)), descriptor_, name_of(std::string(to))) == 0)
+  if (::renameat(descriptor_.get(), name_of(std::string(from)), descriptor_.get(),
+                 name_of(std::string(to))) == 0)
     return {};
   return tl::unexpected(failure(fmt::format("rename to \"{}\"", to), from, errno));
 }
@@ -318,13 +295,13 @@ core::Result<void> PosixStorage::rename(std::string_view from, std::string_view 
 core::Result<void> PosixStorage::remove(std::string_view path) {
   TRY(split_path(path));
   std::string name(path);
-  if (::unlinkat(descriptor_, name_of(name), 0) == 0) return {};
-  if (errno == EISDIR && ::unlinkat(descriptor_, name_of(name), AT_REMOVEDIR) == 0) return {};
+  if (::unlinkat(descriptor_.get(), name_of(name), 0) == 0) return {};
+  if (errno == EISDIR && ::unlinkat(descriptor_.get(), name_of(name), AT_REMOVEDIR) == 0) return {};
   return tl::unexpected(failure("remove", path, errno));
 }
 
 core::Result<void> PosixStorage::sync_directory(std::string_view path) {
-  Descriptor directory(TRY(open_at(path, O_RDONLY | O_DIRECTORY)));
+  const Descriptor directory = TRY(open_at(path, O_RDONLY | O_DIRECTORY));
   if (::fsync(directory.get()) == 0) return {};
   return tl::unexpected(failure("make the names durable in", path, errno));
 }

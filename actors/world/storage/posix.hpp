@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "actors/world/storage.hpp"
+#include "posix/descriptor.hpp"
 
 namespace troupe::actors {
 
@@ -21,9 +23,6 @@ class PosixStorage final : public Storage {
                                                           Links links = Links::refuse);
   /// As open(), after making the directory and those above it when they are not there.
   static core::Result<std::unique_ptr<PosixStorage>> open_or_make(const std::string& directory);
-  ~PosixStorage() override;
-  PosixStorage(const PosixStorage&) = delete;
-  PosixStorage& operator=(const PosixStorage&) = delete;
 
   core::Result<std::unique_ptr<WritableFile>> create(std::string_view path) override;
   core::Result<std::vector<std::byte>> read(std::string_view path, std::uint64_t offset,
@@ -37,22 +36,22 @@ class PosixStorage final : public Storage {
   core::Result<void> remove(std::string_view path) override;
   core::Result<void> sync_directory(std::string_view path) override;
 
-  /// A descriptor of a regular file, open for reading; the caller closes it.
-  core::Result<int> open_file(std::string_view path) const;
+  /// A regular file, open for reading.
+  core::Result<posix::Descriptor> open_file(std::string_view path) const;
 
  private:
-  PosixStorage(std::string directory, int descriptor, Links links)
-      : directory_(std::move(directory)), descriptor_(descriptor), links_(links) {}
+  PosixStorage(std::string directory, posix::Descriptor descriptor, Links links)
+      : directory_(std::move(directory)), descriptor_(std::move(descriptor)), links_(links) {}
 
   core::Error failure(std::string_view what, std::string_view path, int error) const;
   core::Result<std::size_t> read_from(int file, std::string_view path, std::uint64_t offset,
                                       std::span<std::byte> bytes) const;
-  core::Result<int> open_at(std::string_view path, int flags) const;
+  core::Result<posix::Descriptor> open_at(std::string_view path, int flags) const;
   /// Also Errc::corrupt when it is no regular file.
-  core::Result<int> open_regular(std::string_view path, int flags) const;
+  core::Result<posix::Descriptor> open_regular(std::string_view path, int flags) const;
 
   std::string directory_;  ///< for messages
-  int descriptor_;
+  posix::Descriptor descriptor_;
   Links links_;
 };
 

@@ -20,6 +20,7 @@
 #include "apps/troupe/bench/page_cache.hpp"
 #include "core/errors.hpp"
 #include "gpu/host/host_device.hpp"
+#include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
@@ -114,7 +115,7 @@ struct Job {
     environment.launcher = "bench";
     environment.world = {1};
     environment.local_world = 1;
-    environment.job = fmt::format("bench-checkpoint-{}", getpid());
+    environment.job = "bench-checkpoint-" + posix::unique_name();
     actors::ProcessWorldOptions world;
     world.environment = [environment] { return environment; };
     world.log = [](std::string_view line) { fmt::print(stderr, "bench: {}\n", line); };

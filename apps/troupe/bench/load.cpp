@@ -15,6 +15,7 @@
 #include "apps/troupe/bench/layered_trainer.hpp"
 #include "apps/troupe/bench/page_cache.hpp"
 #include "core/errors.hpp"
+#include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
@@ -69,7 +70,7 @@ Result<double> run(const Job& job, int ranks) {
   environment.launcher = "bench";
   environment.world = {ranks};
   environment.local_world = ranks;
-  environment.job = fmt::format("bench-load-{}", getpid());
+  environment.job = "bench-load-" + posix::unique_name();
   environment.control_port = TRY(free_port());
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return core::fail(Errc::io, "bench: cannot make a pipe");

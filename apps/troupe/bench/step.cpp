@@ -14,6 +14,7 @@
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
 #include "core/errors.hpp"
+#include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
@@ -79,7 +80,7 @@ Result<StepTime> measure(const StepBench& bench, bool overlap) {
   environment.launcher = "bench";
   environment.world = {bench.ranks};
   environment.local_world = bench.ranks;
-  environment.job = fmt::format("bench-step-{}-{}", getpid(), overlap ? 1 : 0);
+  environment.job = "bench-step-" + posix::unique_name();
   environment.control_port = TRY(free_port());
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return core::fail(core::Errc::io, "bench: cannot make a pipe");

@@ -17,6 +17,7 @@
 #include "apps/troupe/checkpoint/source.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/errors.hpp"
+#include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
@@ -112,8 +113,9 @@ Result<Outcome> import_checkpoint(const ImportArguments& arguments) {
                                         {"optimizer_steps", source.manifest.step.value},
                                         {"trainer", std::move(trainer)}};
   }
-  const auto written = TRY(write_checkpoint(source, arguments.sharding,
-                                            topology_of(source, arguments.sharding, "import"), arguments.to));
+  const auto written =
+      TRY(write_checkpoint(source, arguments.sharding, topology_of(source, arguments.sharding, "import"),
+                           {.directory = arguments.to, .save = posix::unique_name()}));
   return Outcome{written_text(written, source, arguments.sharding, arguments.json)};
 }
 
@@ -205,8 +207,8 @@ void add_reshard(CLI::App& checkpoint, int& exit_code) {
       const auto source = TRY(open_checkpoint(arguments->from, arguments->links));
       TRY(verify_first(source, arguments->skip_verify));
       const auto& sharding = arguments->sharding;
-      const auto written =
-          TRY(write_checkpoint(source, sharding, topology_of(source, sharding, "reshard"), arguments->to));
+      const auto written = TRY(write_checkpoint(source, sharding, topology_of(source, sharding, "reshard"),
+                                                {.directory = arguments->to, .save = posix::unique_name()}));
       return Outcome{written_text(written, source, sharding, arguments->json)};
     });
   });

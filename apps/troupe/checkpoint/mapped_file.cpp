@@ -13,13 +13,12 @@
 namespace troupe::apps {
 
 core::Result<MappedFile> MappedFile::open(const actors::PosixStorage& storage, const std::string& name) {
-  const int file = TRY(storage.open_file(name));
+  const posix::Descriptor file = TRY(storage.open_file(name));
   struct stat status {};
-  const bool known = ::fstat(file, &status) == 0;
+  const bool known = ::fstat(file.get(), &status) == 0;
   const auto size = known ? static_cast<std::size_t>(status.st_size) : 0;
-  void* memory = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0) : nullptr;
+  void* memory = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0) : nullptr;
   const int error = errno;
-  ::close(file);
   if (!known || memory == MAP_FAILED)
     return core::fail(core::Errc::io, "cannot map \"{}\": {}", name, std::generic_category().message(error));
   return MappedFile({static_cast<const std::byte*>(memory), size});

@@ -1,10 +1,8 @@
 #include "apps/troupe/checkpoint/rewrite.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <string_view>
@@ -116,12 +114,6 @@ class CheckpointFiles {
   Meter meter_;
 };
 
-/// No other save has it: it depends on the time and the process.
-std::string new_save_id(const std::string& path) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  return core::hex64(core::hash64(fmt::format("{} {} {}", path, ::getpid(), now)));
-}
-
 Result<core::Manifest> write_files(const Source& source, const Sharding& sharding, actors::Storage& storage,
                                    const std::string& directory, double& seconds) {
   const bool is_ddp = sharding.strategy == "ddp";
@@ -163,8 +155,8 @@ Result<Place> place_of(const std::string& directory, core::StepCount step) {
 }  // namespace
 
 Result<Written> write_checkpoint(const Source& source, const Sharding& sharding, const core::Value& topology,
-                                 const std::string& directory) {
-  const auto place = TRY(place_of(directory, source.manifest.step));
+                                 const Destination& destination) {
+  const auto place = TRY(place_of(destination.directory, source.manifest.step));
   const auto& root = place.root;
   const auto& name = place.name;
   auto storage = TRY(actors::PosixStorage::open_or_make(root));
@@ -173,14 +165,13 @@ Result<Written> write_checkpoint(const Source& source, const Sharding& sharding,
                       "{} is already there and stays as it is; give another directory, or remove it first",
                       (std::filesystem::path(root) / name).string());
   }
-  const auto save = new_save_id(root);
-  const auto temporary = fmt::format("{}.tmp-{}", name, save);
+  const auto temporary = fmt::format("{}.tmp-{}", name, destination.save);
   TRY(storage->make_directory(temporary));
   Written result;
   auto write = [&]() -> Result<void> {
     auto manifest = TRY(write_files(source, sharding, *storage, temporary, result.seconds));
     manifest.step = source.manifest.step;
-    manifest.save = save;
+    manifest.save = destination.save;
     manifest.topology = topology;
     manifest.common = source.manifest.common;
     manifest.objects = source.manifest.objects;

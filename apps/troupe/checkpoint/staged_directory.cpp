@@ -1,7 +1,6 @@
 #include "apps/troupe/checkpoint/staged_directory.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <span>
@@ -12,6 +11,7 @@
 #include "actors/world/storage/posix.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
+#include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
@@ -31,8 +31,7 @@ Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
   }
   const auto above = place.parent_path().string();
   auto storage = TRY(actors::PosixStorage::open_or_make(above.empty() ? "." : above));
-  auto temporary = fmt::format("{}.tmp-{}", name, ::getpid());
-  TRY(actors::remove_tree(*storage, temporary));
+  auto temporary = fmt::format("{}.tmp-{}", name, posix::unique_name());
   TRY(storage->make_directory(temporary));
   return StagedDirectory(std::move(storage), name, std::move(temporary));
 }

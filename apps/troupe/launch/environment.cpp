@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "actors/world/entropy.hpp"
 #include "apps/troupe/host_facts.hpp"
+#include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
@@ -51,7 +51,7 @@ void set_own_variables(const Job& job, const Generation& generation, int rank, V
   set("TROUPE_GENERATION", std::to_string(generation.number));
   set("TROUPE_CONTROL_ADDR", fmt::format("{}:{}", job.master_addr, generation.control_port));
   set("TROUPE_NODE_ID", host_name());
-  set("TROUPE_INSTANCE_ID", fmt::format("{}-{}-{:016x}", generation.number, rank, actors::entropy()));
+  set("TROUPE_INSTANCE_ID", fmt::format("{}-{}-{}", generation.number, rank, posix::unique_name()));
   set("TROUPE_FENCE_TOKEN", generation.fence_token);
   set("TROUPE_ERROR_FILE", error_file(job, generation.number, rank).string());
   set("TROUPE_FAILURE_FILE", failure_file(job, generation.number).string());

@@ -20,12 +20,12 @@
 #include <system_error>
 #include <utility>
 
-#include "actors/world/entropy.hpp"
 #include "actors/world/exit_status.hpp"
 #include "actors/world/transport/authentication.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
+#include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
@@ -243,7 +243,7 @@ Result<Job> prepare_job(LaunchOptions options) {
   TRY(resolve_signals(job));
   TRY(resolve_rendezvous(job));
   job.run_id = job.options.rdzv_id;
-  job.id = safe_name(job.run_id == "none" ? "job" : job.run_id) + fmt::format("_{:016x}", actors::entropy());
+  job.id = fmt::format("{}_{}", safe_name(job.run_id == "none" ? "job" : job.run_id), posix::unique_name());
   job.token = actors::to_hex(TRY(actors::random_token()));
   TRY(make_directory(job));
   return job;

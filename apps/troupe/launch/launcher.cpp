@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "actors/launch/node_agent_shell.hpp"
-#include "actors/world/entropy.hpp"
 #include "actors/world/job_guard.hpp"
 #include "actors/world/loop_clock.hpp"
 #include "actors/world/loop_signals.hpp"
@@ -26,6 +25,7 @@
 #include "apps/troupe/launch/report.hpp"
 #include "apps/troupe/launch/terminal.hpp"
 #include "core/errors.hpp"
+#include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
@@ -103,7 +103,7 @@ class LaunchedGang final : public actors::Gang {
     workers_.resize(static_cast<std::size_t>(job_.ranks));
     const auto ports = TRY(free_ports(2));
     generation_ = {generation, job_.master_port == 0 ? ports[0] : job_.master_port, ports[1],
-                   fmt::format("{:016x}", actors::entropy())};
+                   posix::unique_name()};
     return {};
   }
 

@@ -1,8 +1,7 @@
 #include "apps/troupe/plan/parameters.hpp"
 
-#include <charconv>
-
 #include "core/errors.hpp"
+#include "core/number.hpp"
 
 namespace troupe::apps {
 
@@ -28,18 +27,17 @@ core::Result<std::int64_t> elements_of(const Shape& shape, std::size_t index) {
 
 core::Result<Shape> parse_shape(std::string_view text) {
   Shape shape;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (true) {
-    std::int64_t extent = 0;
-    const auto [next, error] = std::from_chars(at, end, extent);
-    if (error != std::errc() || (next != end && *next != 'x')) {
+  for (std::string_view rest = text;;) {
+    const auto cross = rest.find('x');
+    const auto extent = core::parse_number<std::int64_t>(rest.substr(0, cross), {0, kMostElements});
+    if (!extent) {
       return core::fail(core::Errc::invalid_argument,
-                        "'{}' is not a shape; write numbers with 'x' between them, as in 5x4", text);
+                        "the shape {}: {}; write numbers with 'x' between them, as in 5x4",
+                        core::quoted_excerpt(text), extent.error().message);
     }
-    shape.push_back(extent);
-    if (next == end) return shape;
-    at = next + 1;
+    shape.push_back(*extent);
+    if (cross == std::string_view::npos) return shape;
+    rest.remove_prefix(cross + 1);
   }
 }
 

@@ -23,6 +23,7 @@ namespace {
 
 using core::Errc;
 using core::Result;
+using posix::Descriptor;
 using Clock = std::chrono::steady_clock;
 
 /// Where a member listens and what its callers must know.

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/result.hpp"
-#include "gpu/collective/descriptor.hpp"
 #include "gpu/collective/group.hpp"
+#include "posix/descriptor.hpp"
 
 namespace troupe::gpu {
 
@@ -27,7 +27,7 @@ struct SocketAddress {
 /// it says or keeps to itself. The port is closed when all are there.
 ///
 /// Errc::timeout names the members of whom there was no sign, Errc::peer_lost the one that is gone.
-core::Result<std::vector<Descriptor>> introduce(const GroupOptions& group, const SocketAddress& own,
-                                                Rendezvous& rendezvous);
+core::Result<std::vector<posix::Descriptor>> introduce(const GroupOptions& group, const SocketAddress& own,
+                                                       Rendezvous& rendezvous);
 
 }  // namespace troupe::gpu

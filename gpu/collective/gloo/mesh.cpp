@@ -41,6 +41,7 @@ namespace {
 
 using core::Errc;
 using core::Error;
+using posix::Descriptor;
 using Clock = std::chrono::steady_clock;
 using UnboundBuffer = gloo::transport::UnboundBuffer;
 

@@ -9,10 +9,13 @@
 #include <cstring>
 
 #include "core/errors.hpp"
-#include "gpu/collective/descriptor.hpp"
 #include "gpu/collective/secret.hpp"
+#include "posix/descriptor.hpp"
 
 namespace troupe::gpu {
+
+using posix::Descriptor;
+
 core::Result<SharedSegment> SharedSegment::create(const std::string& name, std::size_t bytes) {
   const Descriptor descriptor(shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
   if (descriptor.get() < 0) {

@@ -23,14 +23,15 @@
 #include <thread>
 #include <vector>
 
-#include "gpu/collective/descriptor.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/host/host_device.hpp"
+#include "posix/descriptor.hpp"
 #include "tests/gpu/collective/watched_rendezvous.hpp"
 
 namespace troupe::gpu {
 namespace {
 
+using posix::Descriptor;
 using namespace std::chrono_literals;
 
 /// The sockets of a process, as /proc names them.

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace troupe::gpu {
+namespace troupe::posix {
 
 /// Owns a file descriptor, or none. Move only.
 class Descriptor {
@@ -18,7 +18,7 @@ class Descriptor {
     return *this;
   }
   ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
+    if (fd_ >= 0) ::close(fd_);
   }
 
   int get() const { return fd_; }
@@ -29,4 +29,4 @@ class Descriptor {
   int fd_ = -1;
 };
 
-}  // namespace troupe::gpu
+}  // namespace troupe::posix

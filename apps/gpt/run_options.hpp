@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/session/options.hpp"
+#include "actors/shell/process_world.hpp"
+#include "apps/gpt/config.hpp"
+#include "apps/gpt/models.hpp"
+#include "apps/gpt/sample.hpp"
+#include "apps/gpt/schedule.hpp"
+
+namespace troupe::apps::gpt {
+
+/// What is trained, and how.
+struct TrainerOptions {
+  ModelConfig model;
+  ModelOptions arithmetic;
+  BatchShape microbatch;
+  actors::SessionOptions session;  ///< its lanes and microbatches define the global batch
+  Schedule schedule;
+  std::uint64_t seed = 1;
+};
+
+/// One run of the trainer.
+struct RunOptions {
+  TrainerOptions trainer;
+  /// Where collectives, devices and checkpoints are; without a directory of checkpoints none are saved.
+  actors::ProcessWorldOptions world;
+  std::string text;  ///< path of the corpus
+  std::int64_t steps = 0;
+  std::int64_t evaluate_every = 100;
+  std::size_t evaluation_batches = 16;
+  std::string prompt;
+  std::size_t sample_bytes = 0;
+  SamplingOptions sampling;
+  /// Operations per second that a GPU is taken to do at its best, for the utilisation; 0: by its compute
+  /// capability, where that is known.
+  double peak_flops = 0;
+  /// This many steps are traced, when the session traces: the first that this process takes, also after a
+  /// resume.
+  std::int64_t trace_steps = 0;
+  std::int64_t save_every = 0;   ///< steps; 0: only at the end, and when asked by a signal
+  std::int64_t local_every = 0;  ///< steps between local copies
+  /// "auto": from the newest whole checkpoint of the directory, if there is one; "never": anew (restarts of
+  /// this run go on all the same); else a checkpoint, or a directory of them, to begin from.
+  std::string resume = "auto";
+  std::string output;  ///< folder for the record, the report and the trace; empty: none is written
+  /// What the report shows as the run's settings.
+  std::vector<std::pair<std::string, std::string>> configuration;
+};
+
+}  // namespace troupe::apps::gpt

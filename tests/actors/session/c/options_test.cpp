@@ -1,0 +1,76 @@
+#include "actors/session/c/options.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+namespace troupe::actors {
+namespace {
+
+using namespace std::chrono_literals;
+
+void set(troupe_options& options, std::string_view name, std::string_view value) {
+  const auto done = set_option(options, name, value);
+  ASSERT_TRUE(done) << done.error().message;
+}
+
+// Every value is another than the default, and than that of every option of its type.
+TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
+  troupe_options options;
+
+  set(options, "strategy", "ddp");
+  set(options, "numerics", "fast");
+  set(options, "lanes", "6");
+  set(options, "microbatches", "7");
+  set(options, "overlap", "false");
+  set(options, "bucket-elements", "1000");
+  set(options, "optimizer-instances", "5");
+  set(options, "unused-parameters", "zeros");
+  set(options, "clip-norm", "2.5");
+  set(options, "optimizer", "sgd");
+  set(options, "beta1", "0.1");
+  set(options, "beta2", "0.2");
+  set(options, "epsilon", "0.3");
+  set(options, "weight-decay", "0.4");
+  set(options, "momentum", "0.5");
+  set(options, "checkpoints", "a");
+  set(options, "keep-last", "3");
+  set(options, "keep-every", "40");
+  set(options, "staging-mebibytes", "2");
+  set(options, "device", "cuda:1");
+  set(options, "collectives", "gloo");
+  set(options, "join-seconds", "1.5");
+  set(options, "step-seconds", "2.5");
+
+  const auto& training = options.session.training;
+  EXPECT_EQ(training.strategy, core::Strategy::ddp);
+  EXPECT_EQ(training.numerics, core::Numerics::fast);
+  EXPECT_EQ(training.lanes, 6);
+  EXPECT_EQ(training.microbatches, 7);
+  EXPECT_FALSE(training.overlap);
+  EXPECT_TRUE(training.average);
+  EXPECT_EQ(training.bucket_elements, 1000);
+  EXPECT_EQ(training.optimizer_instances, 5);
+  EXPECT_EQ(training.unused_parameters, core::UnusedParameters::zeros);
+  EXPECT_EQ(training.clip_norm, 2.5);
+  EXPECT_EQ(training.optimizer.kind, core::OptimizerKind::sgd);
+  EXPECT_EQ(training.optimizer.beta1, 0.1);
+  EXPECT_EQ(training.optimizer.beta2, 0.2);
+  EXPECT_EQ(training.optimizer.epsilon, 0.3);
+  EXPECT_EQ(training.optimizer.weight_decay, 0.4);
+  EXPECT_EQ(training.optimizer.momentum, 0.5);
+  EXPECT_EQ(options.world.checkpoint_directory, "a");
+  EXPECT_EQ(options.session.checkpoint.retention, (core::Retention{.keep_last = 3, .keep_every = 40}));
+  EXPECT_EQ(options.session.checkpoint.staging_bytes, std::uint64_t{2} << 20);
+  EXPECT_EQ(options.world.device, "cuda:1");
+  EXPECT_EQ(options.world.collectives, "gloo");
+  EXPECT_EQ(options.session.join_deadline, 1500ms);
+  EXPECT_EQ(options.session.step_deadline, 2500ms);
+
+  set(options, "average", "false");
+  EXPECT_FALSE(training.average);
+}
+
+}  // namespace
+}  // namespace troupe::actors
