@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "actors/planes/step/optimizer_step.hpp"
 #include "actors/planes/step/verdict.hpp"
 #include "core/errors.hpp"
 #include "core/indices.hpp"
@@ -74,16 +75,14 @@ core::Result<Arena> Arena::create(gpu::Device& device, const TrainingPlan& plan,
 }
 
 core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan& plan, core::Rank rank) {
-  const auto& options = plan.options.optimizer;
-  bool first = options.kind != core::OptimizerKind::sgd || options.momentum != 0;
-  bool second = options.kind != core::OptimizerKind::sgd;
+  optimizer_scratch_ = TRY(take(device, optimizer_scratch_bytes(plan)));
   for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
     const auto& place = plan.buckets[bucket.value];
     auto range = plan.optimizer_is_sharded() ? plan.shard(bucket, rank) : place.range;
     auto bytes = static_cast<std::size_t>(range.size()) * sizeof(float);
     OptimizerState state;
-    if (first) state.first_moment = TRY(take(device, bytes));
-    if (second) state.second_moment = TRY(take(device, bytes));
+    for (std::size_t i = 0; i < plan.buffers[place.buffer.value].states.size(); ++i)
+      state.states.push_back(TRY(take(device, bytes)));
     if (plan.buffers[place.buffer.value].dtype == core::DType::f32) {
       state.master_in_parameters = parameters(place.buffer, range);
     } else {
@@ -128,14 +127,6 @@ gpu::BufferView Arena::gradients(core::BufferIndex buffer, int slot, core::Eleme
 gpu::BufferView Arena::master(core::BucketIndex bucket) const {
   const auto& state = optimizer_[bucket.value];
   return state.master.bytes() > 0 ? state.master.view() : state.master_in_parameters;
-}
-
-gpu::BufferView Arena::first_moment(core::BucketIndex bucket) const {
-  return optimizer_[bucket.value].first_moment.view();
-}
-
-gpu::BufferView Arena::second_moment(core::BucketIndex bucket) const {
-  return optimizer_[bucket.value].second_moment.view();
 }
 
 }  // namespace troupe::actors

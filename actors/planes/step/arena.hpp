@@ -28,10 +28,14 @@ class Arena {
   gpu::BufferView gradients(core::BufferIndex buffer, int slot, core::ElementRange range) const;
   int slots() const { return slots_; }
 
-  /// fp32 master values and optimizer moments of this rank's shard of a bucket.
+  /// fp32 master values of this rank's shard of a bucket.
   gpu::BufferView master(core::BucketIndex bucket) const;
-  gpu::BufferView first_moment(core::BucketIndex bucket) const;
-  gpu::BufferView second_moment(core::BucketIndex bucket) const;
+  /// What the optimizer keeps, by the index of its name in TrainingBuffer::states.
+  gpu::BufferView optimizer_state(core::BucketIndex bucket, std::size_t index) const {
+    return optimizer_[bucket.value].states[index].view();
+  }
+  /// Memory between the kernels of one optimizer step: of whole matrices, the most that one takes.
+  gpu::BufferView optimizer_scratch() const { return optimizer_scratch_.view(); }
   bool has_own_master(core::BucketIndex bucket) const { return optimizer_[bucket.value].master.bytes() > 0; }
 
   /// Transient exchange buffers, a credit of two: launch k uses k % 2.
@@ -59,8 +63,7 @@ class Arena {
  private:
   struct OptimizerState {
     gpu::Buffer master;
-    gpu::Buffer first_moment;
-    gpu::Buffer second_moment;
+    std::vector<gpu::Buffer> states;
     gpu::BufferView master_in_parameters;
   };
 
@@ -78,6 +81,7 @@ class Arena {
   std::vector<OptimizerState> optimizer_;            ///< per bucket
   std::array<gpu::Buffer, kScratchCredits> outgoing_;
   std::array<gpu::Buffer, kScratchCredits> incoming_;
+  gpu::Buffer optimizer_scratch_;
   gpu::Buffer squares_;
   gpu::Buffer verdict_;
   gpu::Buffer own_verdict_;

@@ -132,10 +132,10 @@ gpu::BufferView DataPlane::state(StateKind kind, core::BucketIndex bucket) const
                                       state_range(state_->plan, bucket, state_->rank()));
     case StateKind::master:
       return state_->arena.master(bucket);
-    case StateKind::first_moment:
-      return state_->arena.first_moment(bucket);
-    case StateKind::second_moment:
-      return state_->arena.second_moment(bucket);
+    case StateKind::first_state:
+      return state_->arena.optimizer_state(bucket, 0);
+    case StateKind::second_state:
+      return state_->arena.optimizer_state(bucket, 1);
     case StateKind::trainer:
       break;
   }

@@ -117,11 +117,16 @@ core::Result<void> plan_buffers(TrainingPlan& plan) {
   plan.parameters.resize(plan.specs.size());
   for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
     auto dtype = plan.specs[index.value].dtype;
-    auto found = std::find_if(plan.buffers.begin(), plan.buffers.end(),
-                              [&](const auto& b) { return b.dtype == dtype; });
+    const auto& optimizer = plan.group_of(index).optimizer;
+    const auto states = core::states_of(optimizer);
+    const bool whole = core::traits_of(optimizer.kind).takes_matrices_only();
+    auto found = std::find_if(plan.buffers.begin(), plan.buffers.end(), [&](const auto& b) {
+      return b.dtype == dtype && b.whole_matrices == whole &&
+             std::equal(b.states.begin(), b.states.end(), states.begin(), states.end());
+    });
     if (found == plan.buffers.end()) {
       auto gradient = plan.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
-      plan.buffers.push_back({dtype, gradient, {}, {}});
+      plan.buffers.push_back({dtype, gradient, {}, {}, states, whole});
       found = plan.buffers.end() - 1;
     }
     found->parameters.push_back(index);
@@ -131,9 +136,14 @@ core::Result<void> plan_buffers(TrainingPlan& plan) {
     for (auto index : buffer.parameters) {
       const auto& spec = plan.specs[index.value];
       parameters.push_back({spec.elements(), spec.shared_embedding});
+      if (buffer.whole_matrices) {
+        parameters.back().rows = spec.shape[0];
+        parameters.back().columns = spec.shape[1];
+      }
     }
     core::LayoutOptions options{bucket_size(plan.options, plan.world), plan.shards(), false};
-    auto policy = plan.optimizer_is_sharded() ? core::LayoutPolicy::padded : core::LayoutPolicy::plain;
+    auto sharded = buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded;
+    auto policy = plan.optimizer_is_sharded() ? sharded : core::LayoutPolicy::plain;
     buffer.layout = TRY(core::buffer_layout(policy, parameters, options));
   }
   number_buckets(plan);
@@ -154,16 +164,19 @@ core::Result<void> plan_collectives(TrainingPlan& plan) {
   return {};
 }
 
-std::string describe(const core::TrainingOptions& o) {
-  return fmt::format(
+std::string describe(const TrainingPlan& plan) {
+  const auto& o = plan.options;
+  auto text = fmt::format(
       "strategy {}\nnumerics {}\nlanes {}\nmicrobatches {}\noverlap {}\nbucket elements {}\naverage {}\n"
-      "gradients in parameter dtype {}\noptimizer instances {}\nunused parameters {}\nclip norm {}\n"
-      "optimizer {} {} {} {} {} {}",
+      "gradients in parameter dtype {}\noptimizer instances {}\nunused parameters {}\nclip norm {}",
       core::name_of(o.strategy), core::name_of(o.numerics), o.lanes, o.microbatches, o.overlap,
       o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.optimizer_instances,
-      static_cast<int>(o.unused_parameters), o.clip_norm, static_cast<int>(o.optimizer.kind),
-      o.optimizer.beta1, o.optimizer.beta2, o.optimizer.epsilon, o.optimizer.weight_decay,
-      o.optimizer.momentum);
+      static_cast<int>(o.unused_parameters), o.clip_norm);
+  for (const auto& group : plan.groups) {
+    text += fmt::format("\noptimizer {} learning rate factor {}", core::describe(group.optimizer),
+                        group.learning_rate_factor);
+  }
+  return text;
 }
 
 }  // namespace
@@ -189,6 +202,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   if (plan.options.lanes == 0) plan.options.lanes = world.value;
   TRY(check_parameters(plan.specs));
   TRY(check_options(plan.options, world));
+  plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
   core::MeshSizes sizes;
   sizes.dp = world.value;
   sizes.optimizer_instances = plan.options.optimizer_instances;
@@ -196,7 +210,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   plan.lanes = TRY(core::split_lanes(plan.options.lanes, world));
   TRY(plan_buffers(plan));
   TRY(plan_collectives(plan));
-  plan.configuration = describe(plan.options);
+  plan.configuration = describe(plan);
   return plan;
 }
 

@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
 #include "core/layout/buffer_layout.hpp"
+#include "core/optimizer/parameter_groups.hpp"
 #include "core/options/options.hpp"
 #include "core/plan/lanes.hpp"
 #include "core/plan/mesh.hpp"
@@ -17,13 +20,16 @@
 
 namespace troupe::actors {
 
-/// One contiguous parameter and gradient buffer: all parameters of one dtype.
+/// One contiguous parameter and gradient buffer: all parameters of one dtype whose optimizers keep the same
+/// states and need the same layout.
 struct TrainingBuffer {
   core::DType dtype = core::DType::f32;
   core::DType gradient_dtype = core::DType::f32;
   std::vector<core::ParameterIndex>
       parameters;  ///< in registration order; the layout's parameters in the same order
   core::BufferLayout layout;
+  std::span<const std::string_view> states;  ///< names of what the optimizer keeps of each element
+  bool whole_matrices = false;               ///< of optimizers that step nothing else
 };
 
 /// Where a parameter lies.
@@ -44,6 +50,7 @@ struct TrainingPlan {
   core::TrainingOptions options;
   core::WorldSize world{1};
   std::vector<core::ParameterSpec> specs;
+  std::vector<core::GroupSettings> groups;  ///< that ParameterSpec::group is an index of
   std::vector<TrainingParameter> parameters;
   std::vector<TrainingBuffer> buffers;
   std::vector<TrainingBucket> buckets;  ///< in the order in which backward completes them
@@ -58,6 +65,9 @@ struct TrainingPlan {
   /// gathers.
   core::ElementRange shard(core::BucketIndex bucket, core::Rank rank) const;
   bool optimizer_is_sharded() const;
+  const core::GroupSettings& group_of(core::ParameterIndex parameter) const {
+    return groups[specs[parameter.value].group];
+  }
 };
 
 /// Errc::invalid_argument says which option or parameter cannot be, and what could.

@@ -6,6 +6,7 @@
 
 #include "core/errors.hpp"
 #include "core/number.hpp"
+#include "core/optimizer/optimizer.hpp"
 
 namespace troupe::actors {
 
@@ -20,6 +21,11 @@ struct Option {
   std::string_view meaning;
   Result<void> (*set)(troupe_options&, std::string_view value);
 };
+
+Result<void> set_number(std::optional<double>& number, std::string_view value, core::Bounds<double> bounds) {
+  number = TRY(core::parse_number<double>(value, bounds));
+  return {};
+}
 
 template <class Number>
 Result<void> set_number(Number& number, std::string_view value, core::Bounds<Number> bounds) {
@@ -107,23 +113,20 @@ constexpr std::array kOptions{
            [](O& o, V v) {
              return set_number(o.session.training.clip_norm, v, {0, 1e30});
            }},
-    Option{"optimizer", "adamw, adam or sgd",
-           [](O& o, V v) {
-             using Kind = core::OptimizerKind;
-             return choose(
-                 o.session.training.optimizer.kind, v,
-                 std::array{std::pair<V, Kind>{"adamw", Kind::adamw}, std::pair<V, Kind>{"adam", Kind::adam},
-                            std::pair<V, Kind>{"sgd", Kind::sgd}});
+    Option{"optimizer", "sgd, adam, adamw, lion or muon",
+           [](O& o, V v) -> Result<void> {
+             o.session.training.optimizer.kind = TRY(core::optimizer_from_name(v));
+             return {};
            }},
-    Option{"beta1", "of Adam",
+    Option{"beta1", "of Adam and Lion",
            [](O& o, V v) {
              return set_number(o.session.training.optimizer.beta1, v, {0, 1});
            }},
-    Option{"beta2", "of Adam",
+    Option{"beta2", "of Adam and Lion",
            [](O& o, V v) {
              return set_number(o.session.training.optimizer.beta2, v, {0, 1});
            }},
-    Option{"epsilon", "of Adam",
+    Option{"epsilon", "of Adam and Muon",
            [](O& o, V v) {
              return set_number(o.session.training.optimizer.epsilon, v, {0, 1});
            }},
@@ -131,7 +134,7 @@ constexpr std::array kOptions{
            [](O& o, V v) {
              return set_number(o.session.training.optimizer.weight_decay, v, {0, 1e30});
            }},
-    Option{"momentum", "of sgd",
+    Option{"momentum", "of sgd and Muon",
            [](O& o, V v) {
              return set_number(o.session.training.optimizer.momentum, v, {0, 1});
            }},
