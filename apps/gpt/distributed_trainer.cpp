@@ -6,8 +6,10 @@
 #include "actors/planes/step/arena.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/shell/rank_world.hpp"
+#include "apps/gpt/optimizer.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/layout/buffers.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::apps::gpt {
@@ -18,12 +20,21 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::minutes(5);
 
+/// That any parameter has.
+std::size_t most_states(const actors::TrainingPlan& plan) {
+  std::size_t most = 0;
+  for (const auto& buffer : plan.buffers) most = std::max(most, buffer.states.size());
+  return most;
+}
+
 Result<void> check_fits(actors::RankWorld& world, const DistributedTrainerOptions& options,
                         std::size_t device_bytes) {
-  const auto specs = session_parameters(parameter_table(options.model), options.arithmetic.dtype);
+  const auto specs =
+      session_parameters(parameter_table(options.model), options.arithmetic.dtype, options.session.training);
   const auto plan = TRY(actors::plan_training(specs, options.session.training, world.world_size()));
   const MemoryShares shares{.gradient_slots = actors::gradient_slots(plan, world.rank()),
-                            .optimizer_shards = plan.optimizer_is_sharded() ? plan.shards() : 1};
+                            .optimizer_shards = plan.optimizer_is_sharded() ? plan.shards() : 1,
+                            .optimizer_states = most_states(plan)};
   return check_memory(
       memory_need(options.model, options.microbatch, options.arithmetic, world.device().kind(), shares),
       device_bytes);
@@ -31,14 +42,20 @@ Result<void> check_fits(actors::RankWorld& world, const DistributedTrainerOption
 
 }  // namespace
 
-std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype) {
+std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype,
+                                                    const core::TrainingOptions& training) {
   std::vector<core::ParameterSpec> specs;
   for (const auto& spec : table.specs) {
+    const std::size_t index = specs.size();
+    const bool whole =
+        core::is_whole_parameter({.dimensions = spec.shape.size(),
+                                  .embedding_or_output = index == table.embedding || index == table.head});
     core::ParameterSpec parameter;
     parameter.name = spec.name;
     for (std::size_t extent : spec.shape) parameter.shape.push_back(static_cast<std::int64_t>(extent));
     parameter.dtype = dtype;
     parameter.weight_decay = spec.weight_decay;
+    if (!training.groups.empty()) parameter.group = whole ? kMatrices : kOthers;
     specs.push_back(std::move(parameter));
   }
   return specs;
@@ -65,7 +82,8 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
     return create_model(options_.model, options_.microbatch, options_.arithmetic, *device_, compute_);
   };
   if (on_host) model_ = TRY(make());
-  const auto specs = session_parameters(parameter_table(options_.model), options_.arithmetic.dtype);
+  const auto specs = session_parameters(parameter_table(options_.model), options_.arithmetic.dtype,
+                                        options_.session.training);
   session_ = TRY(actors::Session::join(world, options_.session, specs));
   if (!on_host) {
     compute_ = TRY(session_->compute_stream());

@@ -10,6 +10,7 @@
 #include "apps/command_line/command_line.hpp"
 #include "apps/gpt/distributed_run.hpp"
 #include "apps/gpt/local_trainer.hpp"
+#include "apps/gpt/optimizer.hpp"
 #include "apps/gpt/options.hpp"
 #include "apps/gpt/sample.hpp"
 #include "core/errors.hpp"
@@ -47,6 +48,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 Result<RunEnd> train_locally(const Options& o) {
+  if (o.optimizer_name != "adamw") {
+    return core::fail(core::Errc::invalid_argument,
+                      "--local steps by adamw, found --optimizer {}; leave one of the two out",
+                      o.optimizer_name);
+  }
   const ModelConfig config = TRY(model_config(o));
   const Corpus corpus = TRY(Corpus::open(o.text, config.context));
   auto trainer = TRY(LocalTrainer::create({.model = config,
@@ -95,6 +101,7 @@ std::vector<std::pair<std::string, std::string>> configuration(const Options& o,
           {"numerics", o.numerics},
           {"overlap", o.no_overlap ? "off" : "on"},
           {"collectives", o.collectives},
+          {"optimizer", o.optimizer_name},
           {"learning rate", fmt::format("{}", o.learning_rate)},
           {"seed", std::to_string(o.seed)}};
 }
@@ -119,10 +126,7 @@ Result<RunEnd> train_distributed(const Options& o) {
   if (o.bucket_elements > 0) training.bucket_elements = o.bucket_elements;
   training.optimizer_instances = o.optimizer_instances;
   training.clip_norm = o.clip_norm;
-  training.optimizer.beta1 = o.optimizer.beta1;
-  training.optimizer.beta2 = o.optimizer.beta2;
-  training.optimizer.epsilon = o.optimizer.epsilon;
-  training.optimizer.weight_decay = o.optimizer.weight_decay;
+  TRY(choose_optimizer(training, o.optimizer_name, o.optimizer));
   run.trainer.session.trace = o.trace;
   run.text = o.text;
   run.steps = o.steps;

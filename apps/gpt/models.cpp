@@ -74,7 +74,7 @@ Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& config, 
 MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,
                        gpu::DeviceKind device, MemoryShares shares) {
   const std::size_t count = parameter_count(config);
-  const std::size_t states = options.dtype == DType::f32 ? 2 : 3;
+  const std::size_t states = shares.optimizer_states + (options.dtype == DType::f32 ? 0 : 1);
   return {.parameters = count * core::size_of(options.dtype),
           .gradients = count * sizeof(float) * static_cast<std::size_t>(shares.gradient_slots),
           .optimizer = count * sizeof(float) * states / static_cast<std::size_t>(shares.optimizer_shards),

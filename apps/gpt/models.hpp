@@ -28,7 +28,7 @@ core::Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& co
 struct MemoryNeed {
   std::size_t parameters = 0;   ///< in the model's dtype
   std::size_t gradients = 0;    ///< fp32, all slots
-  std::size_t optimizer = 0;    ///< fp32 master values, where parameters are narrower, and AdamW's moments
+  std::size_t optimizer = 0;    ///< fp32 master values, where parameters are narrower, and its states
   std::size_t activations = 0;  ///< of one microbatch
 
   std::size_t total() const { return parameters + gradients + optimizer + activations; }
@@ -37,6 +37,7 @@ struct MemoryNeed {
 struct MemoryShares {
   int gradient_slots = 1;    ///< 1, or in `ordered` numerics the depth of the rank's stack of partial sums
   int optimizer_shards = 1;  ///< ranks over which the optimizer is sharded
+  std::size_t optimizer_states = 2;  ///< fp32 numbers that it keeps of each element; AdamW's moments are two
 };
 
 MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,

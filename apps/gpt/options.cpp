@@ -91,6 +91,9 @@ void add_own_options(CLI::App& app, Options& o) {
   add_number(app, "--learning-rate", o.learning_rate, {0, 1000}, "At its peak")->capture_default_str();
   add_number(app, "--floor", o.floor, {0, 1}, "Learning rate at the end, as a share of the peak")
       ->capture_default_str();
+  add_choice(app, "--optimizer", o.optimizer_name, {"adamw", "lion", "muon"},
+             "adamw, lion, or muon (of the blocks' matrices; adamw steps the rest)")
+      ->capture_default_str();
   add_number(app, "--weight-decay", o.optimizer.weight_decay, {0, 1000}, "Of matrices")
       ->capture_default_str();
   add_number(app, "--beta2", o.optimizer.beta2, {0, 0.999999}, "Of AdamW")->capture_default_str();

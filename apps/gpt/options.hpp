@@ -23,6 +23,7 @@ struct Options {
   int lanes = 8, microbatches = 1;
   std::int64_t steps = 1000, warmup = 50;
   double learning_rate = 3e-3, floor = 0.1;
+  std::string optimizer_name = "adamw";
   AdamWOptions optimizer;
   double clip_norm = 1;
   std::uint64_t seed = 1;
