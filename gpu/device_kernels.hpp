@@ -30,6 +30,9 @@ class DeviceKernels {
   virtual void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum) = 0;
   virtual void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
                          AdamMoments moments) = 0;
+  virtual void lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment) = 0;
+  virtual void muon_step(const MuonOptions& options, MatrixShape shape, const ParameterStep& parameter,
+                         BufferView momentum, BufferView scratch) = 0;
 };
 
 }  // namespace troupe::gpu

@@ -76,4 +76,17 @@ inline void check_adam_step(std::int64_t step, const ParameterStep& parameter, A
         "the moments are as large as the master values");
 }
 
+inline void check_lion_step(const ParameterStep& parameter, BufferView moment) {
+  check_parameter_step(parameter);
+  CHECK(moment.bytes == parameter.master.bytes, "the moment is as large as the master values");
+}
+
+inline void check_muon_step(MatrixShape shape, const ParameterStep& parameter, BufferView momentum,
+                            BufferView scratch) {
+  check_parameter_step(parameter);
+  CHECK(parameter.gradient.count() == shape.count(), "Muon steps a whole matrix");
+  CHECK(momentum.bytes == parameter.master.bytes, "the momentum buffer is as large as the master values");
+  CHECK(scratch.bytes >= muon_scratch_bytes(shape), "Muon has the scratch memory it needs");
+}
+
 }  // namespace troupe::gpu

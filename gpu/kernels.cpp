@@ -98,4 +98,19 @@ void adam_step(const AdamOptions& options, std::int64_t step, const ParameterSte
   enqueue(stream, "adam_step", bytes, [=] { adam_step(options, step, parameter, moments); });
 }
 
+void lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment,
+               StreamView stream) {
+  if (auto* own = stream->kernels()) return own->lion_step(options, parameter, moment);
+  const std::uint64_t bytes = bytes_of(parameter) + 2 * moment.bytes;
+  enqueue(stream, "lion_step", bytes, [=] { lion_step(options, parameter, moment); });
+}
+
+void muon_step(const MuonOptions& options, MatrixShape shape, const ParameterStep& parameter,
+               BufferView momentum, BufferView scratch, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->muon_step(options, shape, parameter, momentum, scratch);
+  const std::uint64_t bytes = bytes_of(parameter) + 2 * momentum.bytes +
+                              static_cast<std::uint64_t>(options.steps) * 2 * muon_scratch_bytes(shape);
+  enqueue(stream, "muon_step", bytes, [=] { muon_step(options, shape, parameter, momentum, scratch); });
+}
+
 }  // namespace troupe::gpu

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -76,6 +77,18 @@ struct AdamMoments {
 void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
                AdamMoments moments);
 
+/// `moment` is fp32 and begins with zeros.
+void lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment);
+
+/// Of a whole matrix; `momentum` is fp32 and begins with zeros, `scratch` has muon_scratch_bytes() at least
+/// and is anything afterwards. With S the shorter side of the matrix and X its direction, transposed when it
+/// has more rows than columns: the norm is the root of a sum in double, of each row of X in order and then of
+/// the rows in order; elements of products are sums in the order of the summed index, which begin with 0. So
+/// a matrix has the same bits wherever it is stepped.
+void muon_step(const MuonOptions& options, MatrixShape shape, const ParameterStep& parameter,
+               BufferView momentum, BufferView scratch);
+std::size_t muon_scratch_bytes(MatrixShape shape);
+
 void copy(ConstBufferView source, BufferView destination, StreamView stream);
 void zero(BufferView destination, StreamView stream);
 void pack(std::vector<ConstBufferView> ranges, BufferView flat, StreamView stream);
@@ -92,5 +105,9 @@ void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferV
               StreamView stream);
 void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
                AdamMoments moments, StreamView stream);
+void lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment,
+               StreamView stream);
+void muon_step(const MuonOptions& options, MatrixShape shape, const ParameterStep& parameter,
+               BufferView momentum, BufferView scratch, StreamView stream);
 
 }  // namespace troupe::gpu

@@ -76,4 +76,70 @@ TROUPE_HOST_DEVICE void adam_update(const AdamFactors& f, float gradient, float&
   value = value * f.kept + f.minus_step_size * first_moment / denominator;
 }
 
+/// As SgdFactors.
+struct LionFactors {
+  explicit LionFactors(const LionOptions& options)
+      : beta1(static_cast<float>(options.beta1)),
+        first_weight(static_cast<float>(1 - options.beta1)),
+        beta2(static_cast<float>(options.beta2)),
+        second_weight(static_cast<float>(1 - options.beta2)),
+        kept(static_cast<float>(1 - options.learning_rate * options.weight_decay)),
+        minus_rate(static_cast<float>(-options.learning_rate)) {}
+
+  float beta1;
+  float first_weight;
+  float beta2;
+  float second_weight;
+  float kept;  ///< of the value, by weight decay
+  float minus_rate;
+};
+
+/// NaN stays NaN.
+TROUPE_HOST_DEVICE float sign_of(float value) {
+  const float sign = value > 0 ? 1.0F : -1.0F;
+  return value == 0 ? 0.0F : value == value ? sign : value;
+}
+
+TROUPE_HOST_DEVICE void lion_update(const LionFactors& f, float gradient, float& value, float& moment) {
+  const float direction = moment * f.beta1 + gradient * f.first_weight;
+  value = value * f.kept + f.minus_rate * sign_of(direction);
+  moment = moment * f.beta2 + f.second_weight * gradient;
+}
+
+/// As SgdFactors.
+struct MuonFactors {
+  explicit MuonFactors(const MuonOptions& options)
+      : momentum(static_cast<float>(options.momentum)),
+        gradient_weight(static_cast<float>(1 - options.momentum)),
+        epsilon(static_cast<float>(options.epsilon)),
+        linear(static_cast<float>(options.coefficients[0])),
+        cubic(static_cast<float>(options.coefficients[1])),
+        quintic(static_cast<float>(options.coefficients[2])),
+        kept(static_cast<float>(1 - options.learning_rate * options.weight_decay)),
+        minus_step(static_cast<float>(-(options.learning_rate * options.scale))),
+        nesterov(options.nesterov) {}
+
+  float momentum;
+  float gradient_weight;
+  float epsilon;
+  float linear;
+  float cubic;
+  float quintic;
+  float kept;  ///< of the value, by weight decay
+  float minus_step;
+  bool nesterov;
+};
+
+/// Updates the momentum and returns what is made orthogonal.
+TROUPE_HOST_DEVICE float muon_direction(const MuonFactors& f, float gradient, float& velocity) {
+  velocity = lerp(velocity, gradient, f.gradient_weight);
+  return f.nesterov ? lerp(gradient, velocity, f.momentum) : velocity;
+}
+
+/// What a matrix of this norm is divided by, so that its singular values are 1 at most.
+TROUPE_HOST_DEVICE float muon_divisor(const MuonFactors& f, double squares) {
+  const auto norm = static_cast<float>(std::sqrt(squares));
+  return norm < f.epsilon ? f.epsilon : norm;
+}
+
 }  // namespace troupe::gpu

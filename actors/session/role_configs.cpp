@@ -25,9 +25,10 @@ std::vector<std::string> lines_of(const TrainingPlan& plan) {
   for (std::size_t i = 0; i < plan.specs.size(); ++i) {
     const auto& spec = plan.specs[i];
     const auto& place = plan.parameters[i];
-    lines.push_back(fmt::format("parameter {} {} [{}] decays={} bucket={} elements={}..{}", spec.name,
-                                core::name_of(spec.dtype), fmt::join(spec.shape, ","), spec.weight_decay,
-                                place.bucket.value, place.range.start, place.range.end));
+    lines.push_back(fmt::format("parameter {} {} [{}] decays={} group={} bucket={} elements={}..{}",
+                                spec.name, core::name_of(spec.dtype), fmt::join(spec.shape, ","),
+                                spec.weight_decay, spec.group, place.bucket.value, place.range.start,
+                                place.range.end));
   }
   // Programs follow from the same inputs on all ranks; where ranks have unlike ones, that of rank 0 stands
   // for the inputs.

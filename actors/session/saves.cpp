@@ -1,8 +1,12 @@
 #include "actors/session/saves.hpp"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
@@ -19,16 +23,14 @@ namespace {
 /// What travels in one message beside other things.
 constexpr std::size_t kMaxValueBytes = std::size_t{256} << 10;
 
-std::string_view name_of(core::OptimizerKind kind) {
-  switch (kind) {
-    case core::OptimizerKind::sgd:
-      return "sgd";
-    case core::OptimizerKind::adam:
-      return "adam";
-    case core::OptimizerKind::adamw:
-      return "adamw";
+/// Of the groups, each once, in their order.
+std::string optimizers_of(const TrainingPlan& plan) {
+  std::vector<std::string_view> names;
+  for (const auto& group : plan.groups) {
+    const auto name = core::name_of(group.optimizer.kind);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
-  return "adamw";
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 core::Result<void> check_size(std::string_view what, const std::string& text) {
@@ -45,7 +47,7 @@ Value topology_of(const TrainingPlan& plan) {
                     {"strategy", std::string(core::name_of(training.strategy))},
                     {"numerics", training.numerics == core::Numerics::ordered ? "ordered" : "fast"},
                     {"lanes", static_cast<std::int64_t>(training.lanes)},
-                    {"optimizer", std::string(name_of(training.optimizer.kind))},
+                    {"optimizer", optimizers_of(plan)},
                     {"optimizer_instances", static_cast<std::int64_t>(training.optimizer_instances)}};
 }
 

@@ -10,10 +10,6 @@
 namespace troupe::actors {
 namespace {
 
-bool is_moment(StateKind kind) {
-  return kind == StateKind::first_moment || kind == StateKind::second_moment;
-}
-
 /// A parameter that every rank keeps, whole, in the order in which their parts lie in memory.
 std::vector<core::LoadTarget> targets_of_parameter(const core::Manifest& manifest, const TrainingPlan& plan,
                                                    core::ParameterIndex parameter) {
@@ -34,7 +30,7 @@ std::optional<core::LoadTarget> target_of_piece(const core::Manifest& manifest, 
                                                 std::span<const TrainerTensor> tensors, bool optimizer) {
   const auto& piece = state.pieces[index];
   const bool is_read_whole = piece.kind == StateKind::parameter && !plan.has_sharded_parameters(piece.bucket);
-  if (is_read_whole || (is_moment(piece.kind) && !optimizer)) return {};
+  if (is_read_whole || (is_optimizer_state(piece.kind) && !optimizer)) return {};
   const auto& stored = state.structure.pieces[index];
   const auto& tensor = state.structure.tensors[stored.tensor];
   const bool any_shape = piece.kind == StateKind::trainer ? tensors[piece.tensor].tensor.allow_shape_mismatch
@@ -75,10 +71,10 @@ void Wanted::drop(const core::KeySet& keys) {
 
 std::string key_in(const core::Manifest& manifest, const TrainingPlan& plan, core::ParameterIndex parameter,
                    StateKind kind, const std::string& part) {
-  const auto optimizer = plan.options.optimizer.kind;
-  const auto master = state_key(StateKind::master, optimizer, part);
+  const auto& buffer = plan.buffers[plan.parameters[parameter.value].buffer.value];
+  const auto master = state_key(StateKind::master, buffer, part);
   const bool is_value = kind == StateKind::parameter || kind == StateKind::master;
-  if (!is_value) return state_key(kind, optimizer, part);
+  if (!is_value) return state_key(kind, buffer, part);
   const bool is_fp32 = kind == StateKind::master || plan.specs[parameter.value].dtype == core::DType::f32;
   return is_fp32 && manifest.find(master) != nullptr ? master : part;
 }
@@ -88,7 +84,8 @@ std::string key_of(const core::Manifest& manifest, const TrainingPlan& plan, con
   const auto& piece = state.pieces[index];
   const auto& key = state.structure.tensors[state.structure.pieces[index].tensor].key;
   if (piece.kind == StateKind::trainer) return key;
-  const auto prefix = state_key(piece.kind, plan.options.optimizer.kind, "");
+  const auto& buffer = plan.buffers[plan.parameters[piece.tensor].buffer.value];
+  const auto prefix = state_key(piece.kind, buffer, "");
   return key_in(manifest, plan, {piece.tensor}, piece.kind, key.substr(prefix.size()));
 }
 
@@ -97,8 +94,8 @@ core::KeySet requested_keys(const core::Manifest& manifest, const TrainingPlan& 
   for (const auto p : core::indices<core::ParameterIndex>(plan.specs.size())) {
     const auto parts = plan.specs[p.value].stored_parts();
     CHECK(parts.has_value(), "what can be stored was checked before");
-    for (auto kind : state_kinds(plan, plan.parameters[p.value].buffer)) {
-      if (is_moment(kind) && !optimizer) continue;
+    for (auto kind : state_kinds(plan.buffers[plan.parameters[p.value].buffer.value])) {
+      if (is_optimizer_state(kind) && !optimizer) continue;
       for (const auto& part : *parts) keys.insert(key_in(manifest, plan, p, kind, part.key));
     }
   }

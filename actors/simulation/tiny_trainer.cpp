@@ -14,9 +14,11 @@ std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& optio
   for (int layer = 0; layer < options.layers; ++layer) {
     specs.push_back({fmt::format("layer{}.weight", layer), {options.width}});
     specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
+    if (options.rows > 0) specs.back().shape = {options.rows, options.width / options.rows};
     specs.push_back({fmt::format("layer{}.bias", layer), {options.width / 3 + 1}});
     specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
     specs.back().weight_decay = false;
+    specs.back().group = options.bias_group;
   }
   return specs;
 }

@@ -15,6 +15,8 @@ struct TinyTrainerOptions {
   std::int64_t steps = 5;
   int layers = 4;
   std::int64_t width = 24;       ///< elements of a layer's weight; its bias has a third
+  std::int64_t rows = 0;         ///< of weights that are matrices; 0: they are vectors
+  std::size_t bias_group = 0;    ///< of core::TrainingOptions::groups
   std::uint64_t seed = 1;        ///< of values and data
   std::int64_t save_every = 0;   ///< steps; 0: never
   std::int64_t local_every = 0;  ///< steps between local saves; 0: never

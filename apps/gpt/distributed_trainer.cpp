@@ -6,8 +6,10 @@
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/shell/rank_world.hpp"
+#include "apps/gpt/optimizer.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/layout/buffers.hpp"
 #include "core/program/memory.hpp"
 #include "gpu/kernels.hpp"
 
@@ -20,7 +22,8 @@ namespace {
 constexpr auto kDeadline = std::chrono::minutes(5);
 
 Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, std::size_t device_bytes) {
-  const auto specs = session_parameters(parameter_table(options.model), options.arithmetic.dtype);
+  const auto specs =
+      session_parameters(parameter_table(options.model), options.arithmetic.dtype, options.session.training);
   const auto plan = TRY(actors::plan_training(specs, options.session.training, world.world_size()));
   const auto memory = core::memory_of(actors::RankProgram(plan, world.rank()).program());
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
@@ -33,15 +36,21 @@ Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options,
 
 }  // namespace
 
-std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype) {
+std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype,
+                                                    const core::TrainingOptions& training) {
   std::vector<core::ParameterSpec> specs;
   for (const auto& spec : table.specs) {
+    const std::size_t index = specs.size();
+    const bool whole =
+        core::is_whole_parameter({.dimensions = spec.shape.size(),
+                                  .embedding_or_output = index == table.embedding || index == table.head});
     core::ParameterSpec parameter;
     parameter.name = spec.name;
     for (std::size_t extent : spec.shape) parameter.shape.push_back(static_cast<std::int64_t>(extent));
     parameter.dtype = dtype;
     parameter.weight_decay = spec.weight_decay;
     if (spec.unit) parameter.unit = core::UnitIndex{static_cast<std::uint32_t>(*spec.unit)};
+    if (!training.groups.empty()) parameter.group = whole ? kMatrices : kOthers;
     specs.push_back(std::move(parameter));
   }
   return specs;
@@ -68,7 +77,8 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
     return create_model(options_.model, options_.microbatch, options_.arithmetic, *device_, compute_);
   };
   if (on_host) model_ = TRY(make());
-  const auto specs = session_parameters(parameter_table(options_.model), options_.arithmetic.dtype);
+  const auto specs = session_parameters(parameter_table(options_.model), options_.arithmetic.dtype,
+                                        options_.session.training);
   session_ = TRY(actors::Session::join(world, options_.session, specs));
   if (!on_host) {
     compute_ = TRY(session_->compute_stream());

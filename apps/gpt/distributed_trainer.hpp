@@ -74,8 +74,9 @@ class DistributedTrainer {
   std::vector<float*> gradients_;
 };
 
-/// The parameters of the model as a session registers them, in the order of forward.
-std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table,
-                                                    core::DType dtype = core::DType::f32);
+/// The parameters of the model as a session registers them, in the order of forward, with the groups that the
+/// training has.
+std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype,
+                                                    const core::TrainingOptions& training);
 
 }  // namespace troupe::apps::gpt

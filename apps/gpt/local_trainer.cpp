@@ -6,6 +6,7 @@
 
 #include "apps/gpt/models.hpp"
 #include "core/errors.hpp"
+#include "core/optimizer/optimizer.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -77,7 +78,7 @@ double LocalTrainer::gradient_norm() const {
 }
 
 void LocalTrainer::update(float gradient_scale, double learning_rate) {
-  const core::OptimizerOptions& adam = options_.session.training.optimizer;
+  const auto adam = core::settings_of(options_.session.training.optimizer);
   const double count = static_cast<double>(next_step_.value + 1);
   const auto beta1 = static_cast<float>(adam.beta1), beta2 = static_cast<float>(adam.beta2);
   const auto step_size = static_cast<float>(learning_rate / (1 - std::pow(adam.beta1, count)));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apps/command_line/options.hpp"
+#include "apps/gpt/optimizer.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -140,6 +141,9 @@ void add_own_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   add_number(app, "--floor", options.floor, {0, 1}, "Learning rate at the end, as a share of the peak")
       ->capture_default_str();
+  add_choice(app, "--optimizer", options.optimizer, {"adamw", "lion", "muon"},
+             "adamw, lion, or muon (of the blocks' matrices; adamw steps the rest)")
+      ->capture_default_str();
   add_number(app, "--weight-decay", training.optimizer.weight_decay, {0, 1000}, "Of matrices")
       ->capture_default_str();
   add_number(app, "--beta2", training.optimizer.beta2, {0, 0.999999}, "Of AdamW")->capture_default_str();
@@ -240,9 +244,17 @@ Result<RunOptions> run_options(Options options) {
   auto& checkpoint = trainer.session.checkpoint;
   checkpoint.staging_bytes = options.staging_mib << 20;
   checkpoint.chunk_bytes = std::min(checkpoint.chunk_bytes, checkpoint.staging_bytes);
+  if (options.local && options.optimizer != "adamw") {
+    return core::fail(core::Errc::invalid_argument,
+                      "--local steps by adamw, found --optimizer {}; leave one of the two out",
+                      options.optimizer);
+  }
+  auto& training = trainer.session.training;
+  TRY(choose_optimizer(training, options.optimizer, training.optimizer));
   run.peak_flops = options.peak_tera_flops * 1e12;
   run.sampling.seed = trainer.seed;
   run.configuration = configuration(run);
+  run.configuration.emplace_back("optimizer", options.optimizer);
   return std::move(options.run);
 }
 

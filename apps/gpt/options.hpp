@@ -21,6 +21,7 @@ struct Options {
   double floor = 0.1;            ///< of the learning rate, as a share of its peak
   std::string dtype;             ///< empty: by the device
   double peak_tera_flops = 0;
+  std::string optimizer = "adamw";
   std::uint64_t staging_mib = 256;
   RunOptions run;
 };

@@ -2,7 +2,9 @@
 
 // What a user may choose: the parameters that are trained, how they are trained, saved and loaded.
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,6 +26,7 @@ struct ParameterSpec {
   std::vector<std::int64_t> shape{};
   DType dtype = DType::f32;  ///< f32, bf16 or f16; narrow ones get an fp32 master copy
   bool weight_decay = true;
+  std::size_t group = 0;          ///< of TrainingOptions::groups
   bool shared_embedding = false;  ///< gets a bucket of its own
   StackingRule stacking{};        ///< how checkpoints store it, and its optimizer state; empty: as it is
   /// The unit of forward that reads it, from 0 and without gaps: where strategies shard parameters or
@@ -37,16 +40,35 @@ struct ParameterSpec {
   Result<std::vector<ShardedTensor>> stored_parts() const;
 };
 
-enum class OptimizerKind : std::uint8_t { sgd, adam, adamw };
+/// core/optimizer/optimizer.hpp says what each keeps and by which formula it steps.
+enum class OptimizerKind : std::uint8_t { sgd, adam, adamw, lion, muon };
 
-/// PyTorch's formulas and defaults.
+/// What Muon multiplies the learning rate of a matrix of m rows and n columns by.
+enum class MuonScale : std::uint8_t {
+  original,         ///< sqrt(max(1, m / n))
+  match_rms_adamw,  ///< 0.2 sqrt(max(m, n)), with which learning rates of AdamW fit
+};
+
+/// Formulas and defaults are those of PyTorch, and of Lion those of its authors. What is not given is the
+/// optimizer's own default.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0.01;
-  double momentum = 0;  ///< of sgd
+  double beta1 = 0.9;                  ///< of adam, adamw and lion
+  std::optional<double> beta2;         ///< 0.999 of adam and adamw, 0.99 of lion
+  std::optional<double> epsilon;       ///< 1e-8 of adam and adamw, 1e-7 of muon
+  std::optional<double> weight_decay;  ///< 0.01 of adamw, 0.1 of muon, 0 of the others
+  std::optional<double> momentum;      ///< 0 of sgd, 0.95 of muon
+  // Of muon:
+  bool nesterov = true;
+  int newton_schulz_steps = 5;
+  std::array<double, 3> coefficients{3.4445, -4.7750, 2.0315};  ///< of X, X Xt X and (X Xt)^2 X
+  MuonScale scale = MuonScale::original;
+};
+
+/// Parameters that are stepped alike.
+struct ParameterGroup {
+  double learning_rate_factor = 1;  ///< multiplies the step's learning rate
+  OptimizerOptions optimizer;
 };
 
 /// What a parameter without a gradient means.
@@ -84,6 +106,9 @@ struct TrainingOptions {
   UnusedParameters unused_parameters = UnusedParameters::refuse;
   double clip_norm = 0;  ///< global L2 norm to clip at; 0: no clipping
   OptimizerOptions optimizer;
+  /// Which parameters are stepped how: ParameterSpec::group is an index of these. None: one group, stepped by
+  /// `optimizer`, which has no say otherwise.
+  std::vector<ParameterGroup> groups;
 };
 
 /// How ranks that need the same bytes of a checkpoint come by them.

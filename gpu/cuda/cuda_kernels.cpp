@@ -214,4 +214,21 @@ void CudaKernels::adam_step(const AdamOptions& options, std::int64_t step, const
   });
 }
 
+void CudaKernels::lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment) {
+  check_lion_step(parameter, moment);
+  run("lion_step", [&](const LaunchTarget& target) {
+    return launch_lion_step(LionFactors(options), arrays_of(parameter, moment, {}),
+                            parameter.gradient.count(), target);
+  });
+}
+
+void CudaKernels::muon_step(const MuonOptions& options, MatrixShape shape, const ParameterStep& parameter,
+                            BufferView momentum, BufferView scratch) {
+  check_muon_step(shape, parameter, momentum, scratch);
+  run("muon_step", [&](const LaunchTarget& target) {
+    return launch_muon_step(MuonFactors(options), shape, options.steps, arrays_of(parameter, momentum, {}),
+                            MuonScratch(shape, scratch), target);
+  });
+}
+
 }  // namespace troupe::gpu

@@ -33,6 +33,9 @@ class CudaKernels final : public DeviceKernels {
   void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum) override;
   void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
                  AdamMoments moments) override;
+  void lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment) override;
+  void muon_step(const MuonOptions& options, MatrixShape shape, const ParameterStep& parameter,
+                 BufferView momentum, BufferView scratch) override;
 
  private:
   /// Calls launch(target), which returns what CUDA said.

@@ -38,6 +38,10 @@ core::Result<void> warm_up(CudaContext& context, MemoryPool& memory) {
   raise_to_largest(a, floats(3).subview(0, sizeof(std::uint32_t)), stream.get());
   sgd_step({.momentum = 0.5}, step, floats(2), stream.get());
   adam_step({}, 1, step, {floats(2), floats(3)}, stream.get());
+  lion_step({}, step, floats(2), stream.get());
+  const MatrixShape tall{.rows = kElements / 8, .columns = 8};
+  const Buffer between = TRY(memory.allocate(muon_scratch_bytes(tall)));
+  muon_step({}, tall, step, floats(2), between.view(), stream.get());
   return stream->synchronize(kLoading);
 }
 

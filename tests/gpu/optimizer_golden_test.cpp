@@ -1,7 +1,9 @@
 // Optimizers against those of PyTorch, whose values tests/golden/optimizers/make_optimizers.py wrote.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -25,13 +27,16 @@ std::string text_of(const json& golden, const char* key) {
   return golden.at(key).get<std::string>();
 }
 
-std::vector<json> golden_cases(bool of_sgd) {
-  const auto folder = tests_folder() / "golden" / "optimizers";
-  std::ifstream file(folder / "optimizers.json");
-  const json all = json::parse(file);
+json golden_file(const char* name) {
+  std::ifstream file(tests_folder() / "golden" / "optimizers" / name);
+  return json::parse(file);
+}
+
+std::vector<json> golden_cases(const std::vector<std::string>& optimizers) {
   std::vector<json> cases;
-  for (const json& one : all) {
-    if ((text_of(one, "optimizer") == "sgd") == of_sgd) cases.push_back(one);
+  for (const json& one : golden_file("optimizers.json")) {
+    const auto found = std::find(optimizers.begin(), optimizers.end(), text_of(one, "optimizer"));
+    if (found != optimizers.end()) cases.push_back(one);
   }
   return cases;
 }
@@ -98,7 +103,7 @@ class GoldenOptimizer : public testing::TestWithParam<PlaceUnderTest>, protected
 };
 
 TEST_P(GoldenOptimizer, SgdHasTheBitsOfPyTorch) {
-  const auto cases = golden_cases(true);
+  const auto cases = golden_cases({"sgd"});
   ASSERT_EQ(cases.size(), 12U);
   for (const json& golden : cases) {
     SCOPED_TRACE(name_of(golden));
@@ -120,7 +125,7 @@ TEST_P(GoldenOptimizer, SgdHasTheBitsOfPyTorch) {
 }
 
 TEST_P(GoldenOptimizer, AdamAndAdamWHaveTheBitsOfPyTorchButForItsSquareRoot) {
-  const auto cases = golden_cases(false);
+  const auto cases = golden_cases({"adam", "adamw"});
   ASSERT_EQ(cases.size(), 10U);
   for (const json& golden : cases) {
     SCOPED_TRACE(name_of(golden));
@@ -150,6 +155,68 @@ TEST_P(GoldenOptimizer, AdamAndAdamWHaveTheBitsOfPyTorchButForItsSquareRoot) {
       }
       EXPECT_LE(moved, 1);
       expect_same(tensors.parameter, tensors.dtype == DType::f32 ? main : tensors.expected("parameter"));
+    }
+  }
+}
+
+TEST_P(GoldenOptimizer, LionHasTheBitsOfItsAuthors) {
+  const auto cases = golden_cases({"lion"});
+  ASSERT_EQ(cases.size(), 4U);
+  for (const json& golden : cases) {
+    SCOPED_TRACE(name_of(golden));
+    const json& given = golden.at("options");
+    const LionOptions options{.learning_rate = given.at("lr"),
+                              .beta1 = given.at("betas").at(0),
+                              .beta2 = given.at("betas").at(1),
+                              .weight_decay = given.value("weight_decay", 0.0)};
+    for (std::size_t after = 0; after < golden.at("steps").size(); ++after) {
+      const Tensors tensors(place(), golden, after);
+      run([&](auto... stream) { lion_step(options, tensors.step(), tensors.first.view(), stream...); });
+
+      expect_same(tensors.main, tensors.expected("main"));
+      expect_same(tensors.first, tensors.expected("first"));
+      expect_same(tensors.parameter, tensors.expected("parameter"));
+    }
+  }
+}
+
+/// PyTorch multiplies bf16 matrices in the steps of Newton and Schulz, so values are compared up to a part of
+/// what a step moves them by; the momentum has its bits.
+TEST_P(GoldenOptimizer, MuonStepsAsPyTorchUpToItsNarrowProducts) {
+  constexpr double kPart = 0.03;  // of the learning rate
+  const json cases = golden_file("muon.json");
+  ASSERT_EQ(cases.size(), 4U);
+  for (const json& golden : cases) {
+    SCOPED_TRACE(golden.at("options").dump());
+    const json& given = golden.at("options");
+    const MatrixShape shape{golden.at("rows"), golden.at("columns")};
+    const double longer = static_cast<double>(std::max(shape.rows, shape.columns));
+    const double original =
+        std::sqrt(std::max(1.0, static_cast<double>(shape.rows) / static_cast<double>(shape.columns)));
+    const MuonOptions options{.learning_rate = given.at("lr"),
+                              .momentum = given.value("momentum", 0.95),
+                              .weight_decay = given.value("weight_decay", 0.1),
+                              .nesterov = given.value("nesterov", true),
+                              .scale = given.contains("adjust_lr_fn") ? 0.2 * std::sqrt(longer) : original,
+                              .steps = given.value("ns_steps", 5)};
+    const Buffer scratch = place().allocate(muon_scratch_bytes(shape));
+    for (std::size_t after = 0; after < golden.at("steps").size(); ++after) {
+      const json& before = after == 0 ? golden : golden.at("steps").at(after - 1);
+      const json& next = golden.at("steps").at(after);
+      const Vector main(place(), DType::f32, floats(before, after == 0 ? "initial" : "main", shape.count()));
+      const Vector momentum(place(), DType::f32, floats(before, "momentum", shape.count()));
+      const Vector gradient(place(), DType::f32, floats(next, "gradient", shape.count()));
+      const ParameterStep step{.gradient = gradient.elements(), .master = main.view(), .parameter = {}};
+      run([&](auto... stream) {
+        muon_step(options, shape, step, momentum.view(), scratch.view(), stream...);
+      });
+
+      expect_same(momentum, floats(next, "momentum", shape.count()));
+      const auto found = main.values();
+      const auto expected = floats(next, "main", shape.count());
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        EXPECT_NEAR(found[i], expected[i], kPart * options.learning_rate * options.scale) << i;
+      }
     }
   }
 }

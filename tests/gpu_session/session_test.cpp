@@ -72,6 +72,26 @@ TEST_F(SessionOnGpus, EndsWithTheBitsOfOneRankOnTheHost) {
   }
 }
 
+TEST_F(SessionOnGpus, StepsGroupsByMuonAndLionWithTheBitsOfTheHost) {
+  const auto grouped = [](core::Strategy strategy) {
+    auto options = job(strategy, true);
+    options.rows = 6;
+    options.bias_group = 1;
+    options.session.training.groups = {{1, {.kind = core::OptimizerKind::muon}},
+                                       {0.1, {.kind = core::OptimizerKind::lion, .weight_decay = 0.1}}};
+    return options;
+  };
+  const auto expected = expected_hash(grouped(core::Strategy::ddp));
+  for (int ranks : {1, 2, 4}) {
+    for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+      for (const auto& result : train(ranks, grouped(strategy))) {
+        ASSERT_TRUE(result) << result.error().message;
+        EXPECT_EQ(result->state_hash, expected) << ranks << " ranks of " << core::name_of(strategy);
+      }
+    }
+  }
+}
+
 TEST_F(SessionOnGpus, GivesNoSpanOfMemoryThatTheHostDoesNotReach) {
   const auto results = company_.run<std::string>(1, [](RankWorld& world) -> core::Result<std::string> {
     auto session = TRY(Session::join(world, {}, {{"w", {8}}}));

@@ -85,6 +85,20 @@ TEST(PlanCapacityCommand, TakesAHundredThousandRanksOnTwoAxes) {
   EXPECT_LT(found[1].memory.optimizer, found[0].memory.optimizer / 2000);
 }
 
+TEST(PlanCapacityCommand, CountsWhatEachOptimizerKeeps) {
+  const auto optimizer_bytes = [](const char* name) {
+    CapacityArguments arguments;
+    arguments.program = {.ranks = 4, .units = 8, .optimizer = name};
+    arguments.strategies = {"zero1"};
+    return capacities(arguments).value()[0].memory.optimizer;
+  };
+  const std::int64_t elements = (8 << 20) / 4;
+  EXPECT_EQ(optimizer_bytes("sgd"), 0);
+  for (const char* name : {"momentum", "lion", "muon"})
+    EXPECT_EQ(optimizer_bytes(name), 4 * elements) << name;
+  for (const char* name : {"adam", "adamw"}) EXPECT_EQ(optimizer_bytes(name), 8 * elements) << name;
+}
+
 TEST(PlanCapacityCommand, SaysWhyAStrategyDoesNotFitTheAxes) {
   CapacityArguments arguments;
   arguments.program = {.ranks = 4, .outer = 2};

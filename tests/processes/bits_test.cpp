@@ -6,6 +6,7 @@
 
 #include "actors/simulation/simulation.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/optimizer.hpp"
 #include "core/errors.hpp"
 #include "tests/processes/gpt_job.hpp"
 
@@ -20,6 +21,7 @@ struct Setting {
   core::Strategy strategy = core::Strategy::zero1;
   bool overlap = true;
   int microbatches = 1;
+  const char* optimizer = "adamw";
 };
 
 std::vector<Setting> settings(int microbatches) {
@@ -47,8 +49,7 @@ TrainerOptions trainer_options(const Setting& setting) {
   training.lanes = 8;
   training.bucket_elements = 3000;
   training.clip_norm = 1;
-  training.optimizer.beta2 = 0.95;
-  training.optimizer.weight_decay = 0.1;
+  EXPECT_TRUE(apps::gpt::choose_optimizer(training, setting.optimizer, {.beta2 = 0.95, .weight_decay = 0.1}));
   return options;
 }
 
@@ -131,6 +132,35 @@ TEST_P(TrainerBits, OfRealProcessesAreThoseOfTheSimulator) {
 
 INSTANTIATE_TEST_SUITE_P(Accumulation, TrainerBits, testing::Values(1, 4),
                          [](const auto& each) { return std::to_string(each.param) + "Microbatches"; });
+
+/// Muon steps the matrices of the blocks, whole, and AdamW the rest.
+TEST(TrainerBits, OfLionAndOfMuonAreThoseOfOneRankForAnyRanksAndStrategy) {
+  tests::ScratchFolder folder;
+  const auto text = tests::write_sample_text(folder);
+  const auto corpus = *Corpus::open(text, 16);
+  for (const char* optimizer : {"lion", "muon"}) {
+    const auto expected = simulate(1, {core::Strategy::ddp, false, 1, optimizer}, corpus)[0];
+    ASSERT_EQ(expected.losses.size(), 20u);
+    ASSERT_LT(expected.losses.back(), expected.losses.front());
+    for (const int ranks : {1, 2, 4}) {
+      for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+        const Setting setting{strategy, true, 1, optimizer};
+        for (const auto& record : simulate(ranks, setting, corpus)) {
+          ASSERT_EQ(record.losses, expected.losses) << optimizer << ", " << name_of(setting, ranks);
+          ASSERT_EQ(record.state, expected.state) << optimizer << ", " << name_of(setting, ranks);
+        }
+      }
+      const tests::GptJob job{ranks, 20, {}, {"--optimizer", optimizer}};
+      const auto output = folder.path(std::string(optimizer) + std::to_string(ranks));
+      const auto result =
+          tests::run_command(tests::gpt_command(job, text, output), std::chrono::seconds(120));
+      ASSERT_EQ(result.exit_code, 0) << result.output;
+      const auto record = tests::read_record(output);
+      ASSERT_EQ(record.losses, expected.losses) << optimizer << ", " << ranks << " ranks";
+      ASSERT_EQ(record.state, expected.state) << optimizer << ", " << ranks << " ranks";
+    }
+  }
+}
 
 TEST(TrainerBits, OverGlooAndWithOptimizerInstancesAreTheSame) {
   tests::ScratchFolder folder;

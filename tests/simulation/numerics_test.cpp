@@ -62,6 +62,7 @@ INSTANTIATE_TEST_SUITE_P(
                     NamedOptimizer{"SgdMomentum",
                                    {.kind = core::OptimizerKind::sgd, .weight_decay = 0.1, .momentum = 0.9}},
                     NamedOptimizer{"Adam", {.kind = core::OptimizerKind::adam, .weight_decay = 0.1}},
+                    NamedOptimizer{"Lion", {.kind = core::OptimizerKind::lion, .weight_decay = 0.1}},
                     NamedOptimizer{"AdamW",
                                    {.kind = core::OptimizerKind::adamw, .beta2 = 0.95, .weight_decay = 0.1}}),
     [](const auto& test) { return test.param.name; });

@@ -5,6 +5,8 @@
 
 #include "actors/planes/step/training_plan.hpp"
 #include "core/errors.hpp"
+#include "core/optimizer/parameter_groups.hpp"
+#include "gpu/kernels.hpp"
 
 namespace troupe::actors {
 
@@ -102,11 +104,11 @@ struct Moments {
 
 /// The optimizers as PyTorch's documentation gives them; factors of a whole step in double, elements in
 /// float.
-float optimized(const core::OptimizerOptions& o, double rate, int step, float value, float gradient,
+float optimized(const core::OptimizerSettings& o, double rate, int step, float value, float gradient,
                 Moments& m, bool decays) {
   auto narrow = [](double factor) { return static_cast<float>(factor); };
   const float decay = decays ? narrow(o.weight_decay) : 0.0F;
-  if (o.kind == core::OptimizerKind::adamw) {
+  if (o.kind == core::OptimizerKind::adamw || o.kind == core::OptimizerKind::lion) {
     value = value * narrow(1 - rate * (decays ? o.weight_decay : 0.0));
   } else if (decay != 0) {
     gradient = gradient + decay * value;
@@ -114,6 +116,11 @@ float optimized(const core::OptimizerOptions& o, double rate, int step, float va
   if (o.kind == core::OptimizerKind::sgd) {
     if (o.momentum != 0) gradient = m.first = narrow(o.momentum) * m.first + gradient;
     return value + narrow(-rate) * gradient;
+  }
+  if (o.kind == core::OptimizerKind::lion) {
+    const float direction = narrow(o.beta1) * m.first + narrow(1 - o.beta1) * gradient;
+    m.first = narrow(o.beta2) * m.first + narrow(1 - o.beta2) * gradient;
+    return direction == 0 ? value : value + (direction > 0 ? narrow(-rate) : narrow(rate));
   }
   m.first = m.first + narrow(1 - o.beta1) * (gradient - m.first);
   m.second = m.second * narrow(o.beta2) + narrow(1 - o.beta2) * gradient * gradient;
@@ -153,21 +160,56 @@ float rounded(core::DType dtype, float value) {
   return dtype == core::DType::f32 ? value : core::bf16_to_float(core::float_to_bf16(value));
 }
 
+namespace {
+
+/// Muon steps whole matrices; its kernel has tests of its own.
+void step_matrix(const core::GroupSettings& group, const core::ParameterSpec& spec, double rate,
+                 std::vector<float>& gradient, std::vector<float>& master, std::vector<float>& momentum) {
+  const auto& o = group.optimizer;
+  const gpu::MatrixShape shape{static_cast<std::size_t>(spec.shape[0]),
+                               static_cast<std::size_t>(spec.shape[1])};
+  std::vector<std::byte> scratch(gpu::muon_scratch_bytes(shape));
+  gpu::muon_step({.learning_rate = rate,
+                  .momentum = o.momentum,
+                  .weight_decay = spec.weight_decay ? o.weight_decay : 0,
+                  .nesterov = o.nesterov,
+                  .scale = core::muon_scale(o.scale, spec.shape[0], spec.shape[1]),
+                  .steps = o.newton_schulz_steps,
+                  .coefficients = o.coefficients,
+                  .epsilon = o.epsilon},
+                 shape,
+                 {.gradient = {gpu::view_of(std::span<const float>(gradient)), core::DType::f32},
+                  .master = gpu::view_of(std::span<float>(master)),
+                  .parameter = {}},
+                 gpu::view_of(std::span<float>(momentum)), {scratch.data(), scratch.size()});
+}
+
+}  // namespace
+
 Values expected_values(const Script& script) {
+  const auto groups = core::parameter_groups(script.session.training, script.parameters).value();
   Values values;
   for (std::uint32_t p = 0; p < script.parameters.size(); ++p) {
     const auto& spec = script.parameters[p];
-    auto& parameter = values.emplace_back();
-    for (std::size_t i = 0; i < elements_of(spec); ++i) {
-      float master = rounded(spec.dtype, script.initial(p, i));
-      Moments moments;
-      for (int step = 0; step < script.steps; ++step) {
-        float gradient = summed_gradient(script, {{step}, {}, 0, p, i});
-        master = optimized(script.session.training.optimizer, script.learning_rate, step + 1, master,
-                           gradient, moments, spec.weight_decay);
+    const auto& group = groups[spec.group];
+    const double rate = script.learning_rate * group.learning_rate_factor;
+    const auto count = elements_of(spec);
+    std::vector<float> master(count), gradient(count), momentum(count);
+    std::vector<Moments> moments(count);
+    for (std::size_t i = 0; i < count; ++i) master[i] = rounded(spec.dtype, script.initial(p, i));
+    for (int step = 0; step < script.steps; ++step) {
+      for (std::size_t i = 0; i < count; ++i) gradient[i] = summed_gradient(script, {{step}, {}, 0, p, i});
+      if (group.optimizer.kind == core::OptimizerKind::muon) {
+        step_matrix(group, spec, rate, gradient, master, momentum);
+        continue;
       }
-      parameter.push_back(rounded(spec.dtype, master));
+      for (std::size_t i = 0; i < count; ++i) {
+        master[i] =
+            optimized(group.optimizer, rate, step + 1, master[i], gradient[i], moments[i], spec.weight_decay);
+      }
     }
+    for (float& value : master) value = rounded(spec.dtype, value);
+    values.push_back(std::move(master));
   }
   return values;
 }

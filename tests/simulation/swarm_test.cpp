@@ -19,7 +19,7 @@ TinyTrainerOptions draw_model(RandomStream& draw) {
   options.width = 1 + draw.below(60);
   auto& training = options.session.training;
   training.lanes = 1 + static_cast<int>(draw.below(12));
-  training.microbatches = 1 + static_cast<int>(draw.below(3));
+  training.microbatches = 1 + static_cast<int>(draw.below(4));
   training.average = draw.below(4) != 0;
   training.clip_norm = draw.below(2) == 0 ? 0 : 0.5;
   training.optimizer.kind = static_cast<core::OptimizerKind>(draw.below(3));

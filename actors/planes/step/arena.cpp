@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "actors/planes/step/optimizer_step.hpp"
 #include "actors/planes/step/verdict.hpp"
 #include "core/errors.hpp"
 #include "core/indices.hpp"
@@ -143,9 +144,7 @@ core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& 
 
 core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan& plan,
                                          const RankProgram& program) {
-  const auto& options = plan.options.optimizer;
-  const bool first = options.kind != core::OptimizerKind::sgd || options.momentum != 0;
-  const bool second = options.kind != core::OptimizerKind::sgd;
+  optimizer_scratch_ = TRY(take(device, optimizer_scratch_bytes(plan)));
   for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
     auto& place = places_[bucket.value];
     const auto range = program.held(plan.placements_of(bucket).optimizer, bucket);
@@ -155,9 +154,10 @@ core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan
       view = resting_.back().view();
       return {};
     };
-    if (first) TRY(state(place.first_moment));
-    if (second) TRY(state(place.second_moment));
-    if (plan.buffers[plan.buckets[bucket.value].buffer.value].dtype == core::DType::f32) {
+    const auto& buffer = plan.buffers[plan.buckets[bucket.value].buffer.value];
+    place.states.resize(buffer.states.size());
+    for (auto& view : place.states) TRY(state(view));
+    if (buffer.dtype == core::DType::f32) {
       place.master_in_parameters = parameters(bucket, range);
     } else {
       TRY(state(place.master));
@@ -216,14 +216,6 @@ gpu::BufferView Arena::full_gradients(core::BucketIndex bucket, int slot, core::
 gpu::BufferView Arena::master(core::BucketIndex bucket) const {
   const auto& place = at(bucket);
   return place.master.bytes > 0 ? place.master : place.master_in_parameters;
-}
-
-gpu::BufferView Arena::first_moment(core::BucketIndex bucket) const {
-  return at(bucket).first_moment;
-}
-
-gpu::BufferView Arena::second_moment(core::BucketIndex bucket) const {
-  return at(bucket).second_moment;
 }
 
 }  // namespace troupe::actors

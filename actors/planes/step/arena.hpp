@@ -37,10 +37,14 @@ class Arena {
   /// own for -1.
   gpu::BufferView full_gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const;
 
-  /// fp32 master values and optimizer moments of this rank's shard of a bucket.
+  /// fp32 master values of this rank's shard of a bucket.
   gpu::BufferView master(core::BucketIndex bucket) const;
-  gpu::BufferView first_moment(core::BucketIndex bucket) const;
-  gpu::BufferView second_moment(core::BucketIndex bucket) const;
+  /// What the optimizer keeps, by the index of its name in TrainingBuffer::states.
+  gpu::BufferView optimizer_state(core::BucketIndex bucket, std::size_t index) const {
+    return at(bucket).states[index];
+  }
+  /// Memory between the kernels of one optimizer step: of whole matrices, the most that one takes.
+  gpu::BufferView optimizer_scratch() const { return optimizer_scratch_.view(); }
   bool has_own_master(core::BucketIndex bucket) const { return at(bucket).master.bytes > 0; }
 
   /// Transient buffers of exchanges, a credit of two: exchange k uses k % 2.
@@ -82,8 +86,7 @@ class Arena {
     gpu::BufferView full;                   ///< gradients, where they are not in the pool
     gpu::BufferView master;                 ///< empty: in the parameters themselves
     gpu::BufferView master_in_parameters;
-    gpu::BufferView first_moment;
-    gpu::BufferView second_moment;
+    std::vector<gpu::BufferView> states;
   };
   /// One allocation that is cut up.
   class Cutter;
@@ -107,6 +110,7 @@ class Arena {
   std::array<gpu::Buffer, kScratchCredits> outgoing_;
   std::array<gpu::Buffer, kScratchCredits> incoming_;
   std::array<gpu::Buffer, kScratchCredits> carry_;
+  gpu::Buffer optimizer_scratch_;
   gpu::Buffer squares_;
   gpu::Buffer verdict_;
   gpu::Buffer own_verdict_;

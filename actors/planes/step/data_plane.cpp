@@ -157,10 +157,10 @@ gpu::BufferView DataPlane::state(StateKind kind, core::BucketIndex bucket) const
       return state_->arena.parameters(bucket, state_->optimizer_range(bucket));
     case StateKind::master:
       return state_->arena.master(bucket);
-    case StateKind::first_moment:
-      return state_->arena.first_moment(bucket);
-    case StateKind::second_moment:
-      return state_->arena.second_moment(bucket);
+    case StateKind::first_state:
+      return state_->arena.optimizer_state(bucket, 0);
+    case StateKind::second_state:
+      return state_->arena.optimizer_state(bucket, 1);
     case StateKind::trainer:
       break;
   }

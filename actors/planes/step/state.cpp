@@ -1,5 +1,7 @@
 #include "actors/planes/step/state.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -9,31 +11,31 @@
 
 namespace troupe::actors {
 
-std::string state_key(StateKind kind, core::OptimizerKind optimizer, const std::string& parameter) {
+bool is_optimizer_state(StateKind kind) {
+  return kind == StateKind::first_state || kind == StateKind::second_state;
+}
+
+std::string state_key(StateKind kind, const TrainingBuffer& buffer, const std::string& parameter) {
   switch (kind) {
-    case StateKind::parameter:
-      return parameter;
     case StateKind::master:
       return "optimizer.state.fp32_param." + parameter;
-    case StateKind::first_moment:
-      return (optimizer == core::OptimizerKind::sgd ? "optimizer.state.momentum_buffer."
-                                                    : "optimizer.state.exp_avg.") +
-             parameter;
-    case StateKind::second_moment:
-      return "optimizer.state.exp_avg_sq." + parameter;
+    case StateKind::first_state:
+    case StateKind::second_state:
+      return fmt::format("optimizer.state.{}.{}", buffer.states[kind == StateKind::first_state ? 0 : 1],
+                         parameter);
+    case StateKind::parameter:
     case StateKind::trainer:
       break;
   }
   return parameter;
 }
 
-std::vector<StateKind> state_kinds(const TrainingPlan& plan, core::BufferIndex buffer) {
+std::vector<StateKind> state_kinds(const TrainingBuffer& buffer) {
   std::vector<StateKind> kinds{StateKind::parameter};
-  if (plan.buffers[buffer.value].dtype != core::DType::f32) kinds.push_back(StateKind::master);
-  const auto& optimizer = plan.options.optimizer;
-  if (optimizer.kind != core::OptimizerKind::sgd || optimizer.momentum != 0)
-    kinds.push_back(StateKind::first_moment);
-  if (optimizer.kind != core::OptimizerKind::sgd) kinds.push_back(StateKind::second_moment);
+  if (buffer.dtype != core::DType::f32) kinds.push_back(StateKind::master);
+  CHECK(buffer.states.size() <= 2, "there is a StateKind for each state of an optimizer");
+  if (!buffer.states.empty()) kinds.push_back(StateKind::first_state);
+  if (buffer.states.size() > 1) kinds.push_back(StateKind::second_state);
   return kinds;
 }
 
@@ -105,9 +107,10 @@ RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const Tr
       const auto& spec = plan.specs[parameter.value];
       const auto parts = spec.stored_parts();
       const core::ElementRange range{part.start - whole.start, part.end - whole.start};
-      for (auto kind : state_kinds(plan, place.buffer)) {
+      const auto& buffer = plan.buffers[place.buffer.value];
+      for (auto kind : state_kinds(buffer)) {
         const auto dtype = kind == StateKind::parameter ? spec.dtype : core::DType::f32;
-        const auto prefix = state_key(kind, plan.options.optimizer.kind, "");
+        const auto prefix = state_key(kind, buffer, "");
         builder.add(flat_parts(*parts, range, prefix, dtype),
                     {kind, bucket, parameter.value, part.start - held.start});
       }
@@ -140,8 +143,9 @@ core::KeySet state_keys(const TrainingPlan& plan) {
   core::KeySet keys;
   for (std::size_t p = 0; p < plan.specs.size(); ++p) {
     const auto parts = plan.specs[p].stored_parts();
-    for (auto kind : state_kinds(plan, plan.parameters[p].buffer)) {
-      for (const auto& part : *parts) keys.insert(state_key(kind, plan.options.optimizer.kind, part.key));
+    const auto& buffer = plan.buffers[plan.parameters[p].buffer.value];
+    for (auto kind : state_kinds(buffer)) {
+      for (const auto& part : *parts) keys.insert(state_key(kind, buffer, part.key));
     }
   }
   return keys;

@@ -21,18 +21,21 @@ namespace troupe::actors {
 enum class StateKind : std::uint8_t {
   parameter,     ///< in the parameter's own dtype
   master,        ///< fp32, only of parameters that are narrower
-  first_moment,  ///< fp32: Adam's first moment, or SGD's momentum
-  second_moment,
-  trainer,  ///< no parameter's: a tensor of the trainer's own
+  first_state,   ///< fp32: what the optimizer keeps, in the order of core::states_of()
+  second_state,  ///< as first_state
+  trainer,       ///< no parameter's: a tensor of the trainer's own
 };
 
-/// The key of a stored tensor of a parameter: "<name>", "optimizer.state.fp32_param.<name>",
-/// "optimizer.state.exp_avg.<name>", "optimizer.state.exp_avg_sq.<name>",
-/// "optimizer.state.momentum_buffer.<name>".
-std::string state_key(StateKind kind, core::OptimizerKind optimizer, const std::string& parameter);
+/// Whether the optimizer keeps it beside the values.
+bool is_optimizer_state(StateKind kind);
+
+/// The key of a stored tensor of a parameter of the buffer: "<name>", "optimizer.state.fp32_param.<name>",
+/// and of what its optimizer keeps "optimizer.state.<state>.<name>", for example
+/// "optimizer.state.exp_avg.<name>".
+std::string state_key(StateKind kind, const TrainingBuffer& buffer, const std::string& parameter);
 
 /// What the job keeps of the parameters of a buffer.
-std::vector<StateKind> state_kinds(const TrainingPlan& plan, core::BufferIndex buffer);
+std::vector<StateKind> state_kinds(const TrainingBuffer& buffer);
 
 /// Where a piece of a stored tensor is in a rank's memory.
 struct StatePiece {

@@ -120,14 +120,21 @@ class BucketPlanner {
     plan_.parameters.resize(plan_.specs.size());
     for (const auto index : core::indices<core::ParameterIndex>(plan_.specs.size())) {
       const auto dtype = plan_.specs[index.value].dtype;
-      auto found = std::find_if(plan_.buffers.begin(), plan_.buffers.end(),
-                                [&](const auto& b) { return b.dtype == dtype; });
+      const auto& optimizer = plan_.group_of(index).optimizer;
+      const auto states = core::states_of(optimizer);
+      const bool whole = core::traits_of(optimizer.kind).takes_matrices_only();
+      auto found = std::find_if(plan_.buffers.begin(), plan_.buffers.end(), [&](const auto& b) {
+        return b.dtype == dtype && b.whole_matrices == whole &&
+               std::equal(b.states.begin(), b.states.end(), states.begin(), states.end());
+      });
       if (found == plan_.buffers.end()) {
         const auto gradient = plan_.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
-        plan_.buffers.push_back({dtype, gradient, {}, 0});
+        plan_.buffers.push_back({dtype, gradient, {}, 0, states, whole});
         found = plan_.buffers.end() - 1;
       }
       found->parameters.push_back(index);
+      const auto place = static_cast<std::size_t>(found - plan_.buffers.begin());
+      buffer_of_.push_back(core::index_at<core::BufferIndex>(place));
     }
   }
 
@@ -137,11 +144,16 @@ class BucketPlanner {
     for (const auto index : members) {
       const auto& spec = plan_.specs[index.value];
       parameters.push_back({spec.elements(), spec.shared_embedding});
+      if (buffer.whole_matrices) {
+        parameters.back().rows = spec.shape[0];
+        parameters.back().columns = spec.shape[1];
+      }
     }
     const auto shards =
         static_cast<int>(core::shard_count(plan_.inputs.placements.optimizer, plan_.domain().sizes));
-    const auto policy = has_shards(plan_.inputs.placements.optimizer) ? core::LayoutPolicy::padded
-                                                                      : core::LayoutPolicy::plain;
+    const auto sharded =
+        buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded;
+    const auto policy = has_shards(plan_.inputs.placements.optimizer) ? sharded : core::LayoutPolicy::plain;
     return core::buffer_layout(policy, parameters, {size, shards, false});
   }
 
@@ -150,7 +162,7 @@ class BucketPlanner {
                                           const std::vector<core::ParameterIndex>& members,
                                           std::optional<std::int64_t> size) {
     auto& buffer = plan_.buffers[index.value];
-    auto layout = TRY(lay_out(members, size));
+    auto layout = TRY(lay_out(buffer, members, size));
     for (auto& place : layout.parameters) {
       place.start += buffer.elements;
       place.end += buffer.elements;
@@ -196,7 +208,7 @@ class BucketPlanner {
     for (const auto buffer : core::indices<core::BufferIndex>(plan_.buffers.size())) {
       std::vector<core::ParameterIndex> own;
       for (const auto p : members) {
-        if (plan_.specs[p.value].dtype == plan_.buffers[buffer.value].dtype) own.push_back(p);
+        if (buffer_of_[p.value] == buffer) own.push_back(p);
       }
       if (own.empty()) continue;
       const auto layout = TRY(append(buffer, own, std::nullopt));
@@ -257,18 +269,8 @@ class BucketPlanner {
   }
 
   TrainingPlan& plan_;
+  std::vector<core::BufferIndex> buffer_of_;  ///< each parameter
 };
-
-core::OptimizerNeeds needs_of(const core::OptimizerOptions& options) {
-  core::OptimizerNeeds needs{.name = "sgd"};
-  if (options.kind != core::OptimizerKind::sgd) {
-    needs = {options.kind == core::OptimizerKind::adam ? "adam" : "adamw",
-             {core::DType::f32, core::DType::f32}};
-  } else if (options.momentum != 0) {
-    needs.states = {core::DType::f32};
-  }
-  return needs;
-}
 
 core::Result<void> plan_inputs(TrainingPlan& plan) {
   auto& inputs = plan.inputs;
@@ -291,28 +293,34 @@ core::Result<void> plan_inputs(TrainingPlan& plan) {
   }
   TRY(BucketPlanner(plan).run());
   for (const auto& buffer : plan.buffers) {
-    inputs.classes.push_back({.storage = buffer.dtype,
-                              .gradient = buffer.gradient_dtype,
-                              .wire = buffer.gradient_dtype,
-                              .main = core::DType::f32,
-                              .optimizer = needs_of(plan.options.optimizer)});
+    inputs.classes.push_back(
+        {.storage = buffer.dtype,
+         .gradient = buffer.gradient_dtype,
+         .wire = buffer.gradient_dtype,
+         .main = core::DType::f32,
+         .layout = buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded,
+         .optimizer = {fmt::format("{}", fmt::join(buffer.states, " ")),
+                       std::vector(buffer.states.size(), core::DType::f32)}});
   }
   // What cannot be planned is refused here, not when a session begins.
   TRY(core::plan_program(inputs, plan.coordinates({0})));
   return {};
 }
 
-std::string describe(const core::TrainingOptions& o) {
-  return fmt::format(
+std::string describe(const TrainingPlan& plan) {
+  const auto& o = plan.options;
+  auto text = fmt::format(
       "strategy {}\nnumerics {}\nlanes {}\nmicrobatches {}\noverlap {}\nbucket elements {}\naverage {}\n"
-      "gradients in parameter dtype {}\noptimizer instances {}\ngathered units {}\nstaging elements "
-      "{}\nunused parameters {}\nclip norm {}\n"
-      "optimizer {} {} {} {} {} {}",
+      "gradients in parameter dtype {}\noptimizer instances {}\ngathered units {}\nstaging elements {}\n"
+      "unused parameters {}\nclip norm {}",
       core::name_of(o.strategy), core::name_of(o.numerics), o.lanes, o.microbatches, o.overlap,
       o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.optimizer_instances,
-      o.gathered_units, o.staging_elements, static_cast<int>(o.unused_parameters), o.clip_norm,
-      static_cast<int>(o.optimizer.kind), o.optimizer.beta1, o.optimizer.beta2, o.optimizer.epsilon,
-      o.optimizer.weight_decay, o.optimizer.momentum);
+      o.gathered_units, o.staging_elements, static_cast<int>(o.unused_parameters), o.clip_norm);
+  for (const auto& group : plan.groups) {
+    text += fmt::format("\noptimizer {} learning rate factor {}", core::describe(group.optimizer),
+                        group.learning_rate_factor);
+  }
+  return text;
 }
 
 }  // namespace
@@ -366,12 +374,13 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   if (plan.options.lanes == 0) plan.options.lanes = world.value;
   TRY(check_parameters(plan.specs));
   TRY(check_options(plan.options, world));
+  plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
   core::MeshSizes sizes;
   sizes.dp = world.value;
   sizes.optimizer_instances = plan.options.optimizer_instances;
   plan.mesh = TRY(core::Mesh::create(sizes));
   TRY(plan_inputs(plan));
-  plan.configuration = describe(plan.options);
+  plan.configuration = describe(plan);
   return plan;
 }
 

@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
+#include "core/optimizer/parameter_groups.hpp"
 #include "core/options/options.hpp"
 #include "core/plan/mesh.hpp"
 #include "core/program/plan_program.hpp"
@@ -15,12 +18,15 @@
 
 namespace troupe::actors {
 
-/// All parameters of one dtype, end to end. Ranges of parameters and buckets are elements of their buffer.
+/// All parameters of one dtype whose optimizers keep the same states and need the same layout, end to end.
+/// Ranges of parameters and buckets are elements of their buffer.
 struct TrainingBuffer {
   core::DType dtype = core::DType::f32;
   core::DType gradient_dtype = core::DType::f32;
   std::vector<core::ParameterIndex> parameters;  ///< in registration order
   std::int64_t elements = 0;                     ///< with padding
+  std::span<const std::string_view> states;      ///< names of what the optimizer keeps of each element
+  bool whole_matrices = false;                   ///< of optimizers that step nothing else
 };
 
 /// Where a parameter lies.
@@ -44,6 +50,7 @@ struct TrainingPlan {
   core::TrainingOptions options;
   core::WorldSize world{1};
   std::vector<core::ParameterSpec> specs;
+  std::vector<core::GroupSettings> groups;  ///< that ParameterSpec::group is an index of
   std::vector<TrainingParameter> parameters;
   std::vector<TrainingBuffer> buffers;
   std::vector<TrainingBucket> buckets;  ///< in the order in which backward completes them
@@ -55,6 +62,9 @@ struct TrainingPlan {
   std::string configuration;  ///< one line per setting
 
   const core::Domain& domain() const { return inputs.domains[0]; }
+  const core::GroupSettings& group_of(core::ParameterIndex parameter) const {
+    return groups[specs[parameter.value].group];
+  }
   std::vector<int> coordinates(core::Rank rank) const;
   const core::Unit& unit_of(core::BucketIndex bucket) const;
   /// Those of the bucket's unit: as the table has them, but for parameters of resident units.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "actors/planes/step/data_plane_state.hpp"
+#include "actors/planes/step/optimizer_step.hpp"
 #include "actors/roles/machine.hpp"
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
@@ -64,7 +65,7 @@ void DataPlane::State::adopt(core::BucketIndex bucket, core::ElementRange part) 
 struct DataPlane::State::Segment {
   core::ElementRange in_buffer;
   std::int64_t in_shard = 0;
-  bool weight_decay = true;
+  core::ParameterIndex parameter{};
 };
 
 std::vector<DataPlane::State::Segment> DataPlane::State::segments(core::BucketIndex bucket) const {
@@ -75,7 +76,7 @@ std::vector<DataPlane::State::Segment> DataPlane::State::segments(core::BucketIn
     const auto& whole = plan.parameters[parameter.value].range;
     core::ElementRange part{std::max(whole.start, range.start), std::min(whole.end, range.end)};
     if (part.size() <= 0) continue;
-    found.push_back({part, part.start - range.start, plan.specs[parameter.value].weight_decay});
+    found.push_back({part, part.start - range.start, parameter});
   }
   return found;
 }
@@ -84,7 +85,6 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
                                     std::int64_t step) {
   const auto& place = plan.buckets[bucket.value];
   const auto& buffer = plan.buffers[place.buffer.value];
-  const auto& settings = plan.options.optimizer;
   auto part = [&](gpu::BufferView whole) {
     return whole.bytes == 0
                ? whole
@@ -98,21 +98,12 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   if (arena.has_own_master(bucket)) {
     parameter.parameter = {arena.parameters(bucket, segment.in_buffer), buffer.dtype};
   }
-  double weight_decay = segment.weight_decay ? settings.weight_decay : 0;
-  auto first = part(arena.first_moment(bucket));
-  if (settings.kind == core::OptimizerKind::sgd) {
-    gpu::sgd_step({work.learning_rate, settings.momentum, weight_decay, false}, parameter, first,
-                  update.get());
-    return;
-  }
-  gpu::AdamOptions adam;
-  adam.learning_rate = work.learning_rate;
-  adam.beta1 = settings.beta1;
-  adam.beta2 = settings.beta2;
-  adam.epsilon = settings.epsilon;
-  adam.weight_decay = weight_decay;
-  adam.decoupled_weight_decay = settings.kind == core::OptimizerKind::adamw;
-  gpu::adam_step(adam, step, parameter, {first, part(arena.second_moment(bucket))}, update.get());
+  std::vector<gpu::BufferView> states;
+  for (std::size_t i = 0; i < buffer.states.size(); ++i)
+    states.push_back(part(arena.optimizer_state(bucket, i)));
+  const auto& spec = plan.specs[segment.parameter.value];
+  step_optimizer({plan.group_of(segment.parameter), spec, work.learning_rate, step}, parameter, states,
+                 arena.optimizer_scratch(), update.get());
 }
 
 void DataPlane::State::step_shard(const StepShard& work) {

@@ -10,6 +10,7 @@
 
 #include "core/errors.hpp"
 #include "core/number.hpp"
+#include "core/optimizer/optimizer.hpp"
 
 namespace troupe::actors {
 
@@ -105,7 +106,7 @@ std::vector<Option> options_of(troupe_options& options) {
   auto& training = session.training;
   auto& optimizer = training.optimizer;
   auto& retention = session.checkpoint.retention;
-  using core::OptimizerKind, core::UnusedParameters;
+  using core::UnusedParameters;
   return {
       {"strategy", "ddp or zero1", named(training.strategy, core::strategy_from_name)},
       {"numerics", "ordered (the same bits for any number of ranks) or fast",
@@ -122,14 +123,12 @@ std::vector<Option> options_of(troupe_options& options) {
        choice(training.unused_parameters,
               {{"refuse", UnusedParameters::refuse}, {"zeros", UnusedParameters::zeros}})},
       {"clip-norm", "global L2 norm to clip gradients at; 0: none", number(training.clip_norm, {0, 1e30})},
-      {"optimizer", "adamw, adam or sgd",
-       choice(optimizer.kind,
-              {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd}})},
-      {"beta1", "of Adam", number(optimizer.beta1, {0, 1})},
-      {"beta2", "of Adam", number(optimizer.beta2, {0, 1})},
-      {"epsilon", "of Adam", number(optimizer.epsilon, {0, 1})},
+      {"optimizer", "sgd, adam, adamw, lion or muon", named(optimizer.kind, core::optimizer_from_name)},
+      {"beta1", "of Adam and Lion", number(optimizer.beta1, {0, 1})},
+      {"beta2", "of Adam and Lion", number(optimizer.beta2, {0, 1})},
+      {"epsilon", "of Adam and Muon", number(optimizer.epsilon, {0, 1})},
       {"weight-decay", "of the optimizer", number(optimizer.weight_decay, {0, 1e30})},
-      {"momentum", "of sgd", number(optimizer.momentum, {0, 1})},
+      {"momentum", "of sgd and Muon", number(optimizer.momentum, {0, 1})},
       {"checkpoints", "directory; without it nothing can be saved", text(world.checkpoint_directory)},
       {"keep-last", "checkpoints that stay; 0: all", number(retention.keep_last, {0, 1 << 30})},
       {"keep-every", "and those whose step is a multiple of this; 0: no others",

@@ -121,8 +121,8 @@ void add_job(CLI::App& command, ProgramArguments& job) {
   add_dtype(command, "--gradient-dtype", job.gradient_dtype, "Of accumulated gradients");
   add_dtype(command, "--wire-dtype", job.wire_dtype, "Of gradients on their way");
   add_dtype(command, "--main-dtype", job.main_dtype, "Of the values that the optimizer steps");
-  add_choice(command, "--optimizer", job.optimizer, {"sgd", "momentum", "adam", "adamw"},
-             "sgd, momentum, adam or adamw")
+  add_choice(command, "--optimizer", job.optimizer, {"sgd", "momentum", "adam", "adamw", "lion", "muon"},
+             "sgd, momentum, adam, adamw, lion or muon")
       ->capture_default_str();
   add_number(command, "--parameter-credits", job.parameter_credits, {1, 64}, "Units gathered at once")
       ->capture_default_str();

@@ -4,19 +4,19 @@
 
 #include "core/errors.hpp"
 #include "core/layout/arithmetic.hpp"
+#include "core/optimizer/optimizer.hpp"
 #include "core/program/shard_map.hpp"
 
 namespace troupe::apps {
 
 namespace {
 
-core::Result<core::OptimizerNeeds> optimizer_needs(const std::string& name) {
-  using core::DType;
-  if (name == "sgd") return core::OptimizerNeeds{name, {}};
-  if (name == "momentum") return core::OptimizerNeeds{name, {DType::f32}};
-  if (name == "adam" || name == "adamw") return core::OptimizerNeeds{name, {DType::f32, DType::f32}};
-  return core::fail(core::Errc::invalid_argument, "'{}' is no optimizer; choose sgd, momentum, adam or adamw",
-                    name);
+/// "momentum" is sgd with a momentum.
+core::Result<core::OptimizerSettings> optimizer_settings(const std::string& name) {
+  core::OptimizerOptions options;
+  if (name == "momentum") options.momentum = 0.9;
+  options.kind = name == "momentum" ? core::OptimizerKind::sgd : TRY(core::optimizer_from_name(name));
+  return core::settings_of(options);
 }
 
 }  // namespace
@@ -27,15 +27,18 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   auto inputs = TRY(core::inputs_of(strategy, mesh));
   inputs.numerics = TRY(core::numerics_from_name(arguments.numerics));
   inputs.lanes = arguments.ranks * arguments.rounds;
+  const auto optimizer = TRY(optimizer_settings(arguments.optimizer));
   inputs.overlap = !arguments.no_overlap;
   inputs.parameter_credits = arguments.parameter_credits;
   inputs.gradient_credits = arguments.gradient_credits;
   inputs.staging_elements = arguments.staging_elements;
-  inputs.classes = {{.storage = TRY(core::dtype_from_name(arguments.dtype)),
-                     .gradient = TRY(core::dtype_from_name(arguments.gradient_dtype)),
-                     .wire = TRY(core::dtype_from_name(arguments.wire_dtype)),
-                     .main = TRY(core::dtype_from_name(arguments.main_dtype)),
-                     .optimizer = TRY(optimizer_needs(arguments.optimizer))}};
+  inputs.classes = {
+      {.storage = TRY(core::dtype_from_name(arguments.dtype)),
+       .gradient = TRY(core::dtype_from_name(arguments.gradient_dtype)),
+       .wire = TRY(core::dtype_from_name(arguments.wire_dtype)),
+       .main = TRY(core::dtype_from_name(arguments.main_dtype)),
+       .layout = core::traits_of(optimizer.kind).layout,
+       .optimizer = {arguments.optimizer, {core::states_of(optimizer).size(), core::DType::f32}}}};
   std::int64_t shards = 1;
   for (const core::Placements* role :
        {&inputs.placements.parameters, &inputs.placements.gradients, &inputs.placements.optimizer}) {

@@ -128,6 +128,23 @@ struct AdamStep {
   }
 };
 
+struct LionStep {
+  LionFactors factors;
+  OptimizerArrays arrays;
+
+  template <int n>
+  __device__ __forceinline__ void run(std::size_t first) const {
+    const auto gradient = clipped_gradient<n>(arrays, first);
+    auto values = load<n>(arrays.master, first);
+    auto moment = load<n>(arrays.first, first);
+    for (int i = 0; i < n; ++i) {
+      lion_update(factors, gradient.value[i], values.value[i], moment.value[i]);
+    }
+    store(arrays.first, first, moment);
+    store_values(arrays, first, values);
+  }
+};
+
 /// An array that is not there has no say in where packs begin.
 DeviceArray present(const DeviceArray& array, const DeviceArray& otherwise) {
   return array.data != nullptr ? array : otherwise;
@@ -166,6 +183,11 @@ cudaError_t launch_sgd_step(SgdFactors factors, const OptimizerArrays& arrays, s
 cudaError_t launch_adam_step(AdamFactors factors, const OptimizerArrays& arrays, std::size_t count,
                              const LaunchTarget& target) {
   return launch_elementwise(shape_of_step(arrays, count), AdamStep{factors, arrays}, target);
+}
+
+cudaError_t launch_lion_step(LionFactors factors, const OptimizerArrays& arrays, std::size_t count,
+                             const LaunchTarget& target) {
+  return launch_elementwise(shape_of_step(arrays, count), LionStep{factors, arrays}, target);
 }
 
 }  // namespace troupe::gpu

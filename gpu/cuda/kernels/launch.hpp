@@ -7,6 +7,7 @@
 
 #include "gpu/cuda/occupancy.hpp"
 #include "gpu/float_formats.hpp"
+#include "gpu/muon_scratch.hpp"
 #include "gpu/optimizer_arithmetic.hpp"
 
 namespace troupe::gpu {
@@ -47,6 +48,10 @@ cudaError_t launch_sgd_step(SgdFactors factors, const OptimizerArrays& arrays, s
                             const LaunchTarget& target);
 cudaError_t launch_adam_step(AdamFactors factors, const OptimizerArrays& arrays, std::size_t count,
                              const LaunchTarget& target);
+cudaError_t launch_lion_step(LionFactors factors, const OptimizerArrays& arrays, std::size_t count,
+                             const LaunchTarget& target);
+cudaError_t launch_muon_step(const MuonFactors& factors, MatrixShape matrix, int steps,
+                             const OptimizerArrays& arrays, MuonScratch scratch, const LaunchTarget& target);
 
 /// A tree sum as a parameter of its kernel.
 struct TreeProgram {

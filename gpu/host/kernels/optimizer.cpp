@@ -52,6 +52,13 @@ struct AdamBlock {
   }
 };
 
+struct LionBlock {
+  [[gnu::always_inline]] static void run(LionFactors f, std::size_t length, const float* __restrict gradient,
+                                         float* __restrict value, float* __restrict moment) {
+    for (std::size_t i = 0; i < length; ++i) lion_update(f, gradient[i], value[i], moment[i]);
+  }
+};
+
 }  // namespace
 
 void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum) {
@@ -76,6 +83,16 @@ void adam_step(const AdamOptions& options, std::int64_t step, const ParameterSte
   step_blocks(parameter, [=](std::size_t first, std::size_t length, float* gradient) {
     run_best<AdamBlock>(factors, length, gradient, values + first, first_moments + first,
                         second_moments + first);
+  });
+}
+
+void lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment) {
+  check_lion_step(parameter, moment);
+  const LionFactors factors(options);
+  float* values = parameter.master.as<float>().data();
+  float* moments = moment.as<float>().data();
+  step_blocks(parameter, [=](std::size_t first, std::size_t length, const float* gradient) {
+    run_best<LionBlock>(factors, length, gradient, values + first, moments + first);
   });
 }
 

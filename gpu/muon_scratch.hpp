@@ -1,0 +1,43 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "gpu/buffer.hpp"
+#include "gpu/optimizer_options.hpp"
+
+namespace troupe::gpu {
+
+/// Where a step of Muon keeps what lies between its kernels. S is the shorter side of the matrix, L the
+/// other.
+struct MuonScratch {
+  MuonScratch(MatrixShape shape, BufferView memory)
+      : shorter(std::min(shape.rows, shape.columns)), longer(std::max(shape.rows, shape.columns)) {
+    squares = reinterpret_cast<double*>(memory.data);
+    x = reinterpret_cast<float*>(memory.data + square_bytes(shorter));
+    other = x + shape.count();
+    gram = other + shape.count();
+    polynomial = gram + shorter * shorter;
+  }
+
+  static std::size_t bytes(MatrixShape shape) {
+    const std::size_t shorter = std::min(shape.rows, shape.columns);
+    return square_bytes(shorter) + 2 * (shape.count() + shorter * shorter) * sizeof(float);
+  }
+
+  std::size_t shorter;
+  std::size_t longer;
+  double* squares = nullptr;    ///< (S): of the rows of X
+  float* x = nullptr;           ///< (S, L)
+  float* other = nullptr;       ///< (L, S): X transposed; (S, L): what X becomes
+  float* gram = nullptr;        ///< (S, S): X Xt
+  float* polynomial = nullptr;  ///< (S, S)
+
+ private:
+  /// The floats behind begin where every vector may.
+  static std::size_t square_bytes(std::size_t shorter) {
+    return (shorter * sizeof(double) + 255) / 256 * 256;
+  }
+};
+
+}  // namespace troupe::gpu
