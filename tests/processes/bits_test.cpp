@@ -58,11 +58,7 @@ core::Result<tests::GptRecord> train(actors::RankWorld& world, const TrainerOpti
   auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
   tests::GptRecord record;
   for (int step = 0; step < 20; ++step) record.losses.push_back(TRY(trainer->step()).loss);
-  const auto parameters = TRY(trainer->parameters()).size();
-  std::uint64_t hash = 0;
-  for (std::uint32_t i = 0; i < parameters; ++i)
-    hash = core::hash64(std::as_bytes(TRY(trainer->session().parameter({i}))), hash);
-  record.state = fmt::format("parameters {:016x}", hash);
+  record.state = fmt::format("parameters {:016x}", TRY(trainer->parameter_hash()));
   TRY(trainer->session().leave());
   return record;
 }

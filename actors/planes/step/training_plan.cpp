@@ -138,7 +138,8 @@ class BucketPlanner {
     }
   }
 
-  core::Result<core::BufferLayout> lay_out(const std::vector<core::ParameterIndex>& members,
+  core::Result<core::BufferLayout> lay_out(const TrainingBuffer& buffer,
+                                           const std::vector<core::ParameterIndex>& members,
                                            std::optional<std::int64_t> size) const {
     std::vector<core::LayoutParameter> parameters;
     for (const auto index : members) {

@@ -1,0 +1,79 @@
+#include <gtest/gtest.h>
+
+#include "actors/world/simulation/storage.hpp"
+#include "core/plan/strategy.hpp"
+#include "tests/sharding/meshes.hpp"
+#include "tests/simulation/simulated_job.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using tests::ShardingMesh;
+
+constexpr std::int64_t kSavedAt = 3;
+constexpr std::int64_t kSteps = 7;
+
+TinyTrainerOptions job_on(const ShardingMesh& mesh) {
+  TinyTrainerOptions options;
+  options.session.training.strategy = mesh.strategy;
+  options.session.training.optimizer_instances = mesh.outer;
+  options.session.training.lanes = 8;
+  options.session.training.bucket_elements = 40;
+  options.session.checkpoint.staging_bytes = 2048;
+  options.session.checkpoint.chunk_bytes = 256;
+  options.session.checkpoint.deadline = std::chrono::seconds(30);
+  options.steps = kSteps;
+  return options;
+}
+
+JobOutcome<TinyTrainerResult> run(Storage& disk, const ShardingMesh& mesh,
+                                  const TinyTrainerOptions& options) {
+  SimulationOptions simulation;
+  simulation.ranks = {mesh.ranks()};
+  simulation.seed = 5;
+  simulation.storage = &disk;
+  return simulate_tiny(simulation, options);
+}
+
+std::uint64_t uninterrupted() {
+  static const std::uint64_t hash = [] {
+    SimulatedStorage disk({});
+    const ShardingMesh one{core::Strategy::ddp, 1, 1};
+    auto outcome = run(disk, one, job_on(one));
+    EXPECT_EQ(violations_of(outcome.report), "");
+    return outcome.ranks[0].state_hash;
+  }();
+  return hash;
+}
+
+class ShardedCheckpoint : public testing::TestWithParam<ShardingMesh> {};
+
+TEST_P(ShardedCheckpoint, GoesOnWithTheSameBitsOnEveryMeshAndStrategy) {
+  SimulatedStorage disk({});
+  auto saving = job_on(GetParam());
+  saving.steps = kSavedAt;
+  saving.save_every = kSavedAt;
+  const auto before = run(disk, GetParam(), saving);
+  ASSERT_EQ(violations_of(before.report), "");
+  ASSERT_EQ(before.ranks[0].saves.size(), 1U);
+  ASSERT_TRUE(before.ranks[0].saves[0].committed) << before.ranks[0].saves[0].committed.error().message;
+
+  for (const auto& mesh : tests::sharding_meshes()) {
+    auto going_on = job_on(mesh);
+    going_on.restore = true;
+    const auto after = run(disk, mesh, going_on);
+    ASSERT_EQ(violations_of(after.report), "") << mesh;
+    for (const auto& result : after.report.results) ASSERT_TRUE(result) << mesh << result.error().message;
+    for (const auto& rank : after.ranks) {
+      ASSERT_TRUE(rank.restored) << mesh;
+      EXPECT_EQ(rank.restored->step.value, kSavedAt) << mesh;
+      EXPECT_EQ(rank.state_hash, uninterrupted()) << mesh;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(From, ShardedCheckpoint, testing::ValuesIn(tests::sharding_meshes()),
+                         [](const auto& each) { return each.param.name(); });
+
+}  // namespace
+}  // namespace troupe::actors

@@ -1,0 +1,75 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "actors/planes/step/rank_program.hpp"
+#include "core/errors.hpp"
+#include "core/program/memory.hpp"
+#include "tests/sharding/meshes.hpp"
+#include "tests/simulation/simulated_job.hpp"
+
+namespace troupe::actors {
+namespace {
+
+using tests::ShardingMesh;
+
+/// Layers of 64 KiB, so that what is rounded up for alignment does not count.
+TinyTrainerOptions large_layers(const ShardingMesh& mesh) {
+  TinyTrainerOptions options;
+  options.session.training.strategy = mesh.strategy;
+  options.session.training.optimizer_instances = mesh.outer;
+  options.session.training.lanes = 8;
+  options.session.training.bucket_elements = 20000;
+  options.layers = 6;
+  options.width = 3 * 1 << 12;
+  options.steps = 2;
+  return options;
+}
+
+class ShardedMemory : public testing::TestWithParam<ShardingMesh> {};
+
+TEST_P(ShardedMemory, IsWhatTheProgramSaysWithinAHundredth) {
+  const auto& mesh = GetParam();
+  const auto options = large_layers(mesh);
+  const auto plan = plan_training(tiny_parameters(options), options.session.training, {mesh.ranks()}).value();
+  SimulationOptions simulation;
+  simulation.ranks = {mesh.ranks()};
+
+  const auto outcome =
+      simulate_job<std::size_t>(simulation, [&](SimulatedRank& rank) -> core::Result<std::size_t> {
+        auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
+        const auto bytes = session->device_bytes();
+        TRY(session->leave());
+        return bytes;
+      });
+
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    const auto planned = core::memory_of(RankProgram(plan, {rank}).program());
+    const auto taken = static_cast<double>(outcome.ranks[static_cast<std::size_t>(rank)]);
+    EXPECT_NEAR(taken, static_cast<double>(planned.total()), 0.01 * taken) << "rank " << rank;
+  }
+}
+
+/// At rest a rank of zero3 has its part of everything: 16 bytes per element of f32 with AdamW, gradients
+/// included. Nobody's sum of parts is less than the whole.
+TEST(ShardedMemory, AtRestIsOneRanksPartOfParametersGradientsAndOptimizer) {
+  for (const int ranks : {2, 4, 8}) {
+    const ShardingMesh mesh{core::Strategy::zero3, 1, ranks};
+    auto options = large_layers(mesh);
+    options.session.training.numerics = core::Numerics::fast;
+    const auto plan = plan_training(tiny_parameters(options), options.session.training, {ranks}).value();
+    std::int64_t elements = 0;
+    for (const auto& buffer : plan.buffers) elements += buffer.elements;
+
+    const auto memory = core::memory_of(RankProgram(plan, {0}).program());
+
+    EXPECT_EQ(memory.at_rest(), 16 * elements / ranks);
+    EXPECT_EQ(memory.parameter_pool, 2 * 4 * plan.buckets[0].range.size()) << "of two layers";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, ShardedMemory, testing::ValuesIn(tests::sharding_meshes()),
+                         [](const auto& each) { return each.param.name(); });
+
+}  // namespace
+}  // namespace troupe::actors

@@ -1,0 +1,201 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <tuple>
+
+#include "actors/simulation/simulation.hpp"
+#include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/optimizer.hpp"
+#include "core/errors.hpp"
+#include "tests/processes/gpt_job.hpp"
+#include "tests/sharding/meshes.hpp"
+
+namespace troupe {
+namespace {
+
+using apps::gpt::Corpus;
+using apps::gpt::DistributedTrainer;
+using apps::gpt::TrainerOptions;
+using tests::GptRecord;
+using tests::ShardingMesh;
+
+constexpr int kSteps = 20;
+
+/// What may change the bits of one rank; everything else may not.
+struct Job {
+  bool tied = true;
+  std::string optimizer = "adamw";
+  core::Numerics numerics = core::Numerics::ordered;
+  friend auto operator<=>(const Job&, const Job&) = default;
+};
+
+/// What may not.
+struct Way {
+  bool overlap = true;
+  int gathered_units = 2;
+  std::int64_t staging_elements = 0;
+};
+
+/// The same job as gpt_command(), as the trainer's options.
+TrainerOptions trainer_options(const Job& job, const ShardingMesh& mesh, const Way& way) {
+  TrainerOptions options;
+  options.model = *apps::gpt::preset("tiny");
+  options.model.tied_embeddings = job.tied;
+  options.microbatch = {2, options.model.context};
+  options.schedule = {.peak = 3e-3, .floor = 3e-4, .warmup = core::Step{50}, .total = core::Step{kSteps}};
+  auto& training = options.session.training;
+  training.strategy = mesh.strategy;
+  training.optimizer_instances = mesh.outer;
+  training.numerics = job.numerics;
+  training.overlap = way.overlap;
+  training.gathered_units = way.gathered_units;
+  training.staging_elements = way.staging_elements;
+  training.lanes = 8;
+  training.bucket_elements = 3000;
+  training.clip_norm = 1;
+  EXPECT_TRUE(apps::gpt::choose_optimizer(training, job.optimizer, {.beta2 = 0.95, .weight_decay = 0.1}));
+  return options;
+}
+
+std::vector<GptRecord> simulate(const Job& job, const ShardingMesh& mesh, const Way& way,
+                                const Corpus& corpus) {
+  actors::SimulationOptions options;
+  options.ranks = {mesh.ranks()};
+  options.seed = static_cast<std::uint64_t>(mesh.ranks());
+  std::vector<GptRecord> records(static_cast<std::size_t>(mesh.ranks()));
+  actors::Simulation simulation(options);
+  const auto report = simulation.run([&](actors::SimulatedRank& rank) -> core::Result<void> {
+    auto trainer = TRY(DistributedTrainer::create(rank, trainer_options(job, mesh, way), corpus));
+    auto& record = records[static_cast<std::size_t>(rank.rank().value)];
+    for (int step = 0; step < kSteps; ++step) record.losses.push_back(TRY(trainer->step()).loss);
+    record.losses.push_back(TRY(trainer->evaluate(2)));
+    record.state = fmt::format("parameters {:016x}", TRY(trainer->parameter_hash()));
+    return trainer->session().leave();
+  });
+  EXPECT_TRUE(report.violations.empty()) << report.violations[0];
+  for (const auto& result : report.results) EXPECT_TRUE(result) << result.error().message;
+  return records;
+}
+
+/// What one rank computes alone, without sharding anything.
+const GptRecord& reference(const Job& job, const Corpus& corpus) {
+  static std::map<Job, GptRecord> known;
+  const auto found = known.find(job);
+  if (found != known.end()) return found->second;
+  return known[job] = simulate(job, {core::Strategy::ddp, 1, 1}, {.overlap = false}, corpus)[0];
+}
+
+class ShardingBits : public testing::TestWithParam<ShardingMesh> {
+ protected:
+  void expect_those_of_one_rank(const Job& job, const Way& way) {
+    const auto& expected = reference(job, corpus_);
+    ASSERT_EQ(expected.losses.size(), kSteps + 1U);
+    ASSERT_LT(expected.losses[kSteps - 1], expected.losses[0]);
+    for (const auto& record : simulate(job, GetParam(), way, corpus_)) {
+      EXPECT_EQ(record.losses, expected.losses);
+      EXPECT_EQ(record.state, expected.state);
+    }
+  }
+
+  tests::ScratchFolder folder_;
+  std::string text_ = tests::write_sample_text(folder_);
+  Corpus corpus_ = *Corpus::open(text_, 16);
+};
+
+TEST_P(ShardingBits, AreThoseOfOneRankWithAndWithoutOverlap) {
+  for (const bool overlap : {true, false}) expect_those_of_one_rank({}, {.overlap = overlap});
+}
+
+TEST_P(ShardingBits, AreThoseOfOneRankWhenBothEndsHaveTheirOwnEmbedding) {
+  expect_those_of_one_rank({.tied = false}, {});
+}
+
+TEST_P(ShardingBits, AreThoseOfOneRankWithOneGatheredUnitAndSmallExchanges) {
+  expect_those_of_one_rank({}, {.gathered_units = 1, .staging_elements = 777});
+  expect_those_of_one_rank({}, {.gathered_units = 3, .staging_elements = 1});
+}
+
+TEST_P(ShardingBits, AreThoseOfOneRankForEveryOptimizer) {
+  for (const char* optimizer : {"lion", "muon"}) expect_those_of_one_rank({.optimizer = optimizer}, {});
+}
+
+/// Sums of f32 in any order: about 1e-7 relative per step of a tiny model.
+TEST_P(ShardingBits, OfFastNumericsAreCloseToThoseOfOneRank) {
+  const Job job{.numerics = core::Numerics::fast};
+  const auto& expected = reference(job, corpus_);
+  for (const auto& record : simulate(job, GetParam(), {}, corpus_)) {
+    ASSERT_EQ(record.losses.size(), expected.losses.size());
+    for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+      EXPECT_NEAR(record.losses[i], expected.losses[i], 1e-5 * expected.losses[i]) << "step " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Simulated, ShardingBits, testing::ValuesIn(tests::sharding_meshes()),
+                         [](const auto& each) { return each.param.name(); });
+
+class ShardingProcesses : public ShardingBits {
+ protected:
+  GptRecord run(const tests::GptJob& job, const std::string& output) {
+    std::filesystem::remove_all(output);
+    const auto result = tests::run_command(tests::gpt_command(job, text_, output), std::chrono::seconds(120));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return tests::read_record(output);
+  }
+
+  tests::GptJob job() const {
+    const auto& mesh = GetParam();
+    return {mesh.ranks(),
+            kSteps,
+            {},
+            {"--strategy", std::string(core::name_of(mesh.strategy)), "--optimizer-instances",
+             std::to_string(mesh.outer)}};
+  }
+};
+
+TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulator) {
+  const auto& expected = reference({}, corpus_);
+  const auto record = run(job(), folder_.path("run"));
+
+  EXPECT_EQ(record.losses, std::vector(expected.losses.begin(), expected.losses.begin() + kSteps));
+  EXPECT_EQ(record.state, expected.state);
+}
+
+TEST_P(ShardingProcesses, HaveTheSameBitsAfterOneWasKilledAndAllResumed) {
+  if (GetParam().ranks() == 1) GTEST_SKIP() << "nobody is left to tell of it";
+  auto uninterrupted = job();
+  uninterrupted.steps = 300;
+  const auto expected = run(uninterrupted, folder_.path("whole"));
+  const auto id = fmt::format("sharding-{}-{}", GetParam().name(), getpid());
+  auto killed = uninterrupted;
+  killed.launch_options = {"--max-restarts", "1", "--rdzv-id", id};
+  for (const auto& option : {"--checkpoints", folder_.path("checkpoints").c_str(), "--save-every", "20"}) {
+    killed.trainer_options.emplace_back(option);
+  }
+
+  const auto outcome = tests::run_and_signal(
+      tests::gpt_command(killed, text_, folder_.path("killed")), id, GetParam().ranks() - 1,
+      [&](int) { return tests::count_checkpoints(folder_.path("checkpoints")) > 0; }, SIGKILL);
+
+  ASSERT_TRUE(outcome.hit) << outcome.result.output;
+  ASSERT_EQ(outcome.result.exit_code, 0) << outcome.result.output;
+  const auto record = tests::read_record(folder_.path("killed"));
+  EXPECT_EQ(record.state, expected.state) << outcome.result.output;
+}
+
+std::vector<ShardingMesh> meshes_of_processes() {
+  std::vector<ShardingMesh> found;
+  for (const auto& mesh : tests::sharding_meshes()) {
+    if (mesh.ranks() <= 4) found.push_back(mesh);
+  }
+  return found;
+}
+
+INSTANTIATE_TEST_SUITE_P(Real, ShardingProcesses, testing::ValuesIn(meshes_of_processes()),
+                         [](const auto& each) { return each.param.name(); });
+
+}  // namespace
+}  // namespace troupe
