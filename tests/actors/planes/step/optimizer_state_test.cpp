@@ -79,7 +79,7 @@ TEST(OptimizerState, OfAMatrixThatMuonStepsIsOnOneRank) {
       const auto& place = plan.parameters[p];
       int holders = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        const auto held = plan.shard(place.bucket, {rank});
+        const auto held = plan.held(core::TensorRole::optimizer, place.bucket, {rank});
         const auto part = std::min(held.end, place.range.end) - std::max(held.start, place.range.start);
         if (part <= 0) continue;
         EXPECT_EQ(part, place.range.size());
@@ -94,7 +94,7 @@ TEST(OptimizerState, TakesTheMemoryOfItsStatesAndTheScratchOfTheLargestMatrix) {
   const auto device = gpu::open_host_device().value();
   const auto bytes = [&](OptimizerKind kind) {
     const auto plan = plan_of({parameter("w", {128, 64}, 0)}, {{1, {.kind = kind}}}, 1, core::Strategy::ddp);
-    return Arena::create(*device, plan, {0}).value().bytes();
+    return Arena::create(*device, plan, RankProgram(plan, {0})).value().bytes();
   };
   const std::size_t state = 4 * 128 * 64;
   const auto without = bytes(OptimizerKind::sgd);
