@@ -86,8 +86,8 @@ TEST(LocalTrainer, TakesTheFirstStepOfAdamWOnTheClippedMeanGradient) {
     const double decay = specs[i].weight_decay ? 0.1 : 0;
     for (std::size_t j = 0; j < start.tensors[i].size(); ++j) {
       const double gradient = sum.tensors[i][j] / 4 * training.clip_norm / (std::sqrt(squares) + 1e-6);
-      const double expected = start.tensors[i][j] * (1 - rate * decay) -
-                              rate * gradient / (std::abs(gradient) + 1e-8);
+      const double expected =
+          start.tensors[i][j] * (1 - rate * decay) - rate * gradient / (std::abs(gradient) + 1e-8);
       ASSERT_NEAR(trainer.parameters()[i][j], expected, 1e-6) << specs[i].name << " " << j;
     }
   }
