@@ -172,9 +172,8 @@ TEST_P(ShardingProcesses, HaveTheSameBitsAfterOneWasKilledAndAllResumed) {
   const auto id = fmt::format("sharding-{}-{}", GetParam().name(), getpid());
   auto killed = uninterrupted;
   killed.launch_options = {"--max-restarts", "1", "--rdzv-id", id};
-  for (const auto& option : {"--checkpoints", folder_.path("checkpoints").c_str(), "--save-every", "20"}) {
-    killed.trainer_options.emplace_back(option);
-  }
+  killed.trainer_options.insert(killed.trainer_options.end(),
+                                {"--checkpoints", folder_.path("checkpoints"), "--save-every", "20"});
 
   const auto outcome = tests::run_and_signal(
       tests::gpt_command(killed, text_, folder_.path("killed")), id, GetParam().ranks() - 1,
