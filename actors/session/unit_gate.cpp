@@ -182,12 +182,13 @@ Result<void> UnitGate::wait_gradients(int unit) {
     const int slot = program_.gradient_slot(bucket);
     if (slot < 0) continue;
     auto& user = gradient_users_[static_cast<std::size_t>(slot)];
-    if (user.unit >= 0 && !(user.unit == unit && user.step == step_)) {
+    const User now{unit, step_, *program_.rounds()[static_cast<std::size_t>(round_)]};
+    if (user.unit >= 0 && user != now) {
       for (const auto before : buckets_[static_cast<std::size_t>(user.unit)]) {
         TRY(exposed_([&] { return in_.inbox.wait_merged(before, user.step, user.lane, deadline_); }));
       }
     }
-    user = {unit, step_, *program_.rounds()[static_cast<std::size_t>(round_)]};
+    user = now;
     break;
   }
   return {};

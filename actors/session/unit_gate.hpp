@@ -90,8 +90,10 @@ class UnitGate {
   /// By slot of the pool of gradients: the unit that used it last, and in which lane.
   struct User {
     int unit = -1;
-    core::Step step;
-    core::Lane lane;
+    core::Step step{};
+    core::Lane lane{};
+
+    friend bool operator==(const User&, const User&) = default;
   };
   std::vector<User> gradient_users_;
 };

@@ -199,7 +199,7 @@ TEST_F(SessionOnGpus, ShowsAProfilerEverySubsystem) {
   EXPECT_THAT(ranges, testing::Contains("troupe.trainer: step 3").Times(2));
   EXPECT_THAT(ranges, testing::Contains("troupe.communication: all_to_all"));
   EXPECT_THAT(ranges,
-              testing::Contains(testing::MatchesRegex("troupe.collectives: all_to_all [0-9]+ of dp")));
+              testing::Contains(testing::MatchesRegex("troupe.collectives: all_to_all [0-9]+ of dp_cp-0-0")));
   EXPECT_THAT(ranges, testing::Contains("troupe.gradient_bucket: GradientReady"));
   EXPECT_THAT(ranges, testing::Contains("troupe.update: adam_step"));
 }

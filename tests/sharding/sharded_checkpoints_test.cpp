@@ -46,6 +46,26 @@ std::uint64_t uninterrupted() {
   return hash;
 }
 
+/// Its gradients have the same slot in every round.
+TEST(ShardedSteps, OfASingleUnitWaitForTheRoundBefore) {
+  const auto hash_of = [](const ShardingMesh& mesh, std::uint64_t seed) {
+    auto options = job_on(mesh);
+    options.layers = 1;
+    SimulationOptions simulation;
+    simulation.ranks = {mesh.ranks()};
+    simulation.seed = seed;
+    const auto outcome = simulate_tiny(simulation, options);
+    EXPECT_EQ(violations_of(outcome.report), "");
+    return outcome.ranks[0].state_hash;
+  };
+  const auto expected = hash_of({core::Strategy::ddp, 1, 1}, 0);
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    for (const auto strategy : {core::Strategy::zero2, core::Strategy::zero3}) {
+      ASSERT_EQ(hash_of({strategy, 1, 3}, seed), expected) << core::name_of(strategy) << ", seed " << seed;
+    }
+  }
+}
+
 class ShardedCheckpoint : public testing::TestWithParam<ShardingMesh> {};
 
 TEST_P(ShardedCheckpoint, GoesOnWithTheSameBitsOnEveryMeshAndStrategy) {

@@ -1,6 +1,7 @@
 #include "actors/planes/step/arena.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "actors/planes/step/optimizer_step.hpp"
 #include "actors/planes/step/verdict.hpp"
@@ -197,6 +198,12 @@ gpu::BufferView Arena::gathered(core::BucketIndex bucket, int slot, core::Elemen
   const auto memory = parameter_pool_[static_cast<std::size_t>(slot)].view();
   return part(memory.subview(place.pool_offset, size_of(place.whole, place.width)), place.whole, range,
               place.width);
+}
+
+void Arena::poison(int slot) const {
+  const auto memory = parameter_pool_[static_cast<std::size_t>(slot)].view();
+  // All ones are NaN in every floating type.
+  std::memset(memory.data, 0xFF, memory.bytes);
 }
 
 gpu::BufferView Arena::gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const {

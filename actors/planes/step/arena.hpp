@@ -29,6 +29,9 @@ class Arena {
   /// Full parameters of a unit on demand, in a slot of the pool.
   gpu::BufferView gathered(core::BucketIndex bucket, int slot, core::ElementRange range) const;
 
+  /// Makes a slot of the pool NaN, at once. Of memory that the host reaches.
+  void poison(int slot) const;
+
   /// Gradients as they rest between rounds, slot 0 at the bottom of the stack of partial sums; reduced
   /// gradients end up in slot 0.
   gpu::BufferView gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const;

@@ -102,6 +102,7 @@ void DataPlane::mark_read() {
 }
 
 void DataPlane::mark_released(int slot) {
+  if (state_->poisons) state_->arena.poison(slot);
   if (state_->compute) state_->compute->record(state_->released[static_cast<std::size_t>(slot)].get());
 }
 

@@ -117,7 +117,8 @@ class DataPlane {
   std::shared_ptr<const ComputeWatch> watch_compute();
 
   /// What "compute" has been given so far may read the slot's full parameters; the next unit comes after it.
-  /// Before the message that asks for that unit is posted.
+  /// Before the message that asks for that unit is posted. In the simulator and in debug builds they are NaN
+  /// from then on.
   void mark_released(int slot);
 
   /// The parameter's values; who may read them when is PS-1. Of a unit on demand in the slot it was gathered

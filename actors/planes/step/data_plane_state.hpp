@@ -138,6 +138,8 @@ struct DataPlane::State {
   std::vector<std::vector<RootSum>> sums;  ///< of each launch that is an exchange
   PrepareVerdict verdict;                  ///< what the supervisor asked for; read when the entry is launched
   std::mutex verdict_mutex;                // guards verdict
+  /// What may not be read any more is overwritten, so that a trainer which reads it all the same is found.
+  bool poisons = false;
   BusyTime communicating;
   BusyTime updating;
 };

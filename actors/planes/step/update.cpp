@@ -32,6 +32,11 @@ core::Result<void> DataPlane::State::open() {
     }
   }
   if (is_ordered()) plan_sums();
+#ifdef NDEBUG
+  poisons = device.kind() == gpu::DeviceKind::simulated;
+#else
+  poisons = device.is_host_memory();
+#endif
   return {};
 }
 

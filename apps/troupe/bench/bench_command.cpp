@@ -14,6 +14,7 @@
 #include "apps/troupe/bench/kernels.hpp"
 #include "apps/troupe/bench/load.hpp"
 #include "apps/troupe/bench/step.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -64,14 +65,15 @@ void print_table(std::span<const CollectiveTime> times) {
 
 struct StepFlags {
   StepBench bench;
-  std::string strategy = "zero1";
+  std::vector<std::string> strategies{"zero1"};
   bool json = false;
 };
 
 void print_json(std::span<const StepTime> times) {
   nlohmann::json rows = nlohmann::json::array();
   for (const StepTime& time : times) {
-    rows.push_back({{"overlap", time.overlap},
+    rows.push_back({{"strategy", core::name_of(time.strategy)},
+                    {"overlap", time.overlap},
                     {"step_seconds", time.step_seconds},
                     {"compute_seconds", time.compute_seconds},
                     {"communication_seconds", time.communication_seconds},
@@ -80,28 +82,36 @@ void print_json(std::span<const StepTime> times) {
                     {"launch_p50_microseconds", time.launch_p50_microseconds},
                     {"launch_p99_microseconds", time.launch_p99_microseconds},
                     {"launches", time.launches},
-                    {"messages_per_step", time.messages_per_step}});
+                    {"messages_per_step", time.messages_per_step},
+                    {"device_bytes", time.device_bytes}});
   }
   fmt::print("{}\n", rows.dump(1));
 }
 
 void print_table(std::span<const StepTime> times) {
-  fmt::print("{:<9}{:>9}{:>12}{:>16}{:>13}{:>16}{:>15}{:>15}{:>15}\n", "overlap", "step ms", "compute ms",
-             "collectives ms", "(exposed ms)", "other waits ms", "launch p50 us", "launch p99 us",
-             "messages/step");
+  fmt::print("{:<9}{:<9}{:>9}{:>12}{:>16}{:>13}{:>16}{:>15}{:>15}{:>15}{:>12}\n", "strategy", "overlap",
+             "step ms", "compute ms", "collectives ms", "(exposed ms)", "other waits ms", "launch p50 us",
+             "launch p99 us", "messages/step", "memory MiB");
   for (const StepTime& time : times) {
-    fmt::print("{:<9}{:>9.2f}{:>12.2f}{:>16.2f}{:>13.2f}{:>16.2f}{:>15.1f}{:>15.1f}{:>15.1f}\n",
-               time.overlap ? "on" : "off", time.step_seconds * 1e3, time.compute_seconds * 1e3,
-               time.communication_seconds * 1e3, time.exposed_communication_seconds * 1e3,
+    fmt::print("{:<9}{:<9}{:>9.2f}{:>12.2f}{:>16.2f}{:>13.2f}{:>16.2f}{:>15.1f}{:>15.1f}{:>15.1f}{:>12.1f}\n",
+               core::name_of(time.strategy), time.overlap ? "on" : "off", time.step_seconds * 1e3,
+               time.compute_seconds * 1e3, time.communication_seconds * 1e3,
+               time.exposed_communication_seconds * 1e3,
                (time.exposed_seconds - time.exposed_communication_seconds) * 1e3,
-               time.launch_p50_microseconds, time.launch_p99_microseconds, time.messages_per_step);
+               time.launch_p50_microseconds, time.launch_p99_microseconds, time.messages_per_step,
+               static_cast<double>(time.device_bytes) / (1 << 20));
   }
 }
 
 int run_step_bench(StepFlags& flags) {
-  auto strategy = core::strategy_from_name(flags.strategy);
-  auto times = strategy ? (flags.bench.strategy = *strategy, measure_steps(flags.bench))
-                        : core::Result<std::vector<StepTime>>(tl::unexpected(strategy.error()));
+  const auto measured = [&]() -> core::Result<std::vector<StepTime>> {
+    flags.bench.strategies.clear();
+    for (const auto& name : flags.strategies) {
+      flags.bench.strategies.push_back(TRY(core::strategy_from_name(name)));
+    }
+    return measure_steps(flags.bench);
+  };
+  const auto times = measured();
   if (!times) {
     fmt::print(stderr, "troupe: {}\n", times.error().message);
     return times.error().code == core::Errc::invalid_argument ? kUsageError : 1;
@@ -117,7 +127,9 @@ void add_step_bench(CLI::App& bench, int& exit_code) {
   // Lives as long as the command's callbacks, which both hold it.
   const auto flags = std::make_shared<StepFlags>();
   add_number(*step, "--ranks", flags->bench.ranks, kRanks, "Number of ranks")->capture_default_str();
-  add_choice(*step, "--strategy", flags->strategy, {"ddp", "zero1"}, "ddp or zero1")->capture_default_str();
+  add_choices(*step, "--strategy", flags->strategies, {"ddp", "zero1", "zero2", "zero3"},
+              "One or more of ddp, zero1, zero2 and zero3, with commas between them")
+      ->capture_default_str();
   add_choice(*step, "--collectives", flags->bench.collectives, {"automatic", "shared_memory", "gloo"},
              "automatic, shared_memory or gloo")
       ->capture_default_str();

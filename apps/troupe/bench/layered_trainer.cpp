@@ -22,7 +22,9 @@ Result<actors::StepOutcome> LayeredTrainer::step() {
     TRY(session_.before_use({layer}));
     compute(1);
   }
+  TRY(session_.begin_backward());
   for (std::uint32_t layer = layers; layer-- > 0;) {
+    TRY(session_.before_use({layer}));
     compute(2);
     TRY(session_.gradient({layer}))[0] += 1;
     TRY(session_.gradient_ready({layer}));

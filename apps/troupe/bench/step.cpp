@@ -31,19 +31,21 @@ double percentile(std::vector<double> values, double share) {
                          static_cast<std::size_t>(share * static_cast<double>(values.size())))];
 }
 
-Result<StepTime> run_rank(const StepBench& bench, bool overlap, actors::JobEnvironment environment) {
+Result<StepTime> run_rank(const StepBench& bench, core::Strategy strategy, bool overlap,
+                          actors::JobEnvironment environment) {
   actors::ProcessWorldOptions world_options;
   world_options.environment = [environment] { return environment; };
   world_options.collectives = bench.collectives;
   world_options.log = [](std::string_view) {};
   auto world = TRY(actors::ProcessWorld::create(std::move(world_options)));
   actors::SessionOptions options;
-  options.training.strategy = bench.strategy;
+  options.training.strategy = strategy;
   options.training.overlap = overlap;
   options.training.bucket_elements = bench.bucket_elements;
   std::vector<core::ParameterSpec> parameters;
   for (int layer = 0; layer < bench.layers; ++layer) {
     parameters.push_back({fmt::format("layer{}", layer), {bench.layer_elements}});
+    parameters.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
   }
   auto session = TRY(actors::Session::join(*world, options, std::move(parameters)));
   LayeredTrainer trainer(*session, bench.layers, bench.layer_milliseconds);
@@ -64,18 +66,20 @@ Result<StepTime> run_rank(const StepBench& bench, bool overlap, actors::JobEnvir
     latencies.insert(latencies.end(), launches.begin(), launches.end());
   }
   messages = session->message_count() - messages;
+  const auto device_bytes = session->device_bytes();
   TRY(session->leave());
   StepTime time{
-      overlap,           median(samples[0]), median(samples[1]), median(samples[2]), median(samples[3]),
-      median(samples[4])};
+      strategy,           overlap,           median(samples[0]), median(samples[1]), median(samples[2]),
+      median(samples[3]), median(samples[4])};
   time.launch_p50_microseconds = percentile(latencies, 0.5);
   time.launch_p99_microseconds = percentile(latencies, 0.99);
   time.launches = static_cast<std::int64_t>(latencies.size());
+  time.device_bytes = device_bytes;
   time.messages_per_step = static_cast<double>(messages) / bench.steps;
   return time;
 }
 
-Result<StepTime> measure(const StepBench& bench, bool overlap) {
+Result<StepTime> measure(const StepBench& bench, core::Strategy strategy, bool overlap) {
   actors::JobEnvironment environment;
   environment.launcher = "bench";
   environment.world = {bench.ranks};
@@ -89,7 +93,7 @@ Result<StepTime> measure(const StepBench& bench, bool overlap) {
     environment.rank = {rank};
     environment.local_rank = rank;
     TRY(children.start([&] {
-      auto time = run_rank(bench, overlap, environment);
+      auto time = run_rank(bench, strategy, overlap, environment);
       if (!time) fmt::print(stderr, "bench: rank {}: {}\n", rank, time.error().message);
       if (time && rank == 0 && write(ends[1], &*time, sizeof(*time)) != sizeof(*time)) return 1;
       return time ? 0 : 1;
@@ -114,7 +118,9 @@ Result<std::vector<StepTime>> measure_steps(const StepBench& bench) {
         "bench: ranks, layers, elements and steps are at least 1, and layers take no negative time");
   }
   std::vector<StepTime> times;
-  for (bool overlap : {false, true}) times.push_back(TRY(measure(bench, overlap)));
+  for (const auto strategy : bench.strategies) {
+    for (bool overlap : {false, true}) times.push_back(TRY(measure(bench, strategy, overlap)));
+  }
   return times;
 }
 

@@ -11,7 +11,7 @@ namespace troupe::apps {
 
 struct StepBench {
   int ranks = 2;
-  core::Strategy strategy = core::Strategy::zero1;
+  std::vector<core::Strategy> strategies{core::Strategy::zero1};
   std::string collectives = "automatic";
   int layers = 12;
   std::int64_t layer_elements = 262'144;
@@ -24,6 +24,7 @@ struct StepBench {
 
 /// Medians over the steps after the first ten, as rank 0 sees them.
 struct StepTime {
+  core::Strategy strategy = core::Strategy::zero1;
   bool overlap = false;
   double step_seconds = 0;
   double compute_seconds = 0;
@@ -32,11 +33,13 @@ struct StepTime {
   double exposed_communication_seconds = 0;  ///< of it, while a collective ran
   double launch_p50_microseconds = 0;        ///< from a bucket's last gradient to its launch
   double launch_p99_microseconds = 0;
-  std::int64_t launches = 0;     ///< that these percentiles are of
-  double messages_per_step = 0;  ///< between actors of one rank
+  std::int64_t launches = 0;       ///< that these percentiles are of
+  double messages_per_step = 0;    ///< between actors of one rank
+  std::uint64_t device_bytes = 0;  ///< that rank 0 took, once and for all
 };
 
-/// Forks the ranks, so the process must not have threads yet; first without overlap, then with it.
+/// Forks the ranks, so the process must not have threads yet; each strategy first without overlap,
+/// then with it.
 core::Result<std::vector<StepTime>> measure_steps(const StepBench& bench);
 
 }  // namespace troupe::apps

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "actors/simulation/simulation.hpp"
@@ -17,6 +20,7 @@
 #include "apps/command_line/options.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/random.hpp"
 
 namespace troupe::apps {
 
@@ -29,6 +33,9 @@ struct Options {
   std::string numerics = "ordered";
   int lanes = 0;
   int microbatches = 1;
+  int units = 4;
+  int optimizer_instances = 1;
+  int gathered_units = 2;
   bool no_overlap = false;
   std::uint64_t seed = 0;
   int seeds = 1;
@@ -39,6 +46,7 @@ struct Options {
 /// What one seed gave.
 struct Run {
   std::uint64_t seed = 0;
+  std::string job;  ///< what was drawn for it, where something was
   actors::SimulationReport report;
   std::uint64_t state_hash = 0;
   double real_seconds = 0;
@@ -58,8 +66,40 @@ core::Result<actors::SimulatedFault> parse_kill(const std::string& text, int ran
   return actors::SimulatedFault{actors::SimulatedFault::Kind::kill, {*rank}, moment, 1};
 }
 
+constexpr std::string_view kAny = "any";
+
+/// The strategies that run on so many copies of the optimizer.
+std::vector<std::string> strategies_of(int instances) {
+  if (instances > 1) return {"zero1", "zero2", "zero3", "hsdp", "hfsdp"};
+  return {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"};
+}
+
+/// A job that the seed draws: mesh, strategy, lanes, schedule and, now and then, a rank that dies.
+Options drawn(Options o, std::uint64_t seed) {
+  const core::CounterRandom random(seed, "simulated job");
+  std::uint64_t draws = 0;
+  const auto below = [&](std::size_t bound) { return static_cast<int>(random.bits(draws++) % bound); };
+  const int most = o.ranks;
+  o.ranks = 1 + below(static_cast<std::size_t>(most));
+  do {
+    o.optimizer_instances = 1 + below(static_cast<std::size_t>(o.ranks));
+  } while (o.ranks % o.optimizer_instances != 0);
+  const auto strategies = strategies_of(o.optimizer_instances);
+  o.strategy = strategies[static_cast<std::size_t>(below(strategies.size()))];
+  o.lanes = o.ranks + below(6);
+  o.no_overlap = below(4) == 0;
+  o.gathered_units = 1 + below(3);
+  o.units = 1 + below(6);
+  if (o.kills.empty() && below(3) == 0)
+    o.kills = {fmt::format("{}@{}", below(static_cast<std::size_t>(o.ranks)), below(4000) / 1000.0)};
+  return o;
+}
+
 core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   actors::TinyTrainerOptions trainer;
+  trainer.layers = o.units;
+  trainer.session.training.optimizer_instances = o.optimizer_instances;
+  trainer.session.training.gathered_units = o.gathered_units;
   trainer.session.training.strategy = TRY(core::strategy_from_name(o.strategy));
   trainer.session.training.numerics = TRY(core::numerics_from_name(o.numerics));
   trainer.session.training.lanes = o.lanes;
@@ -103,6 +143,7 @@ nlohmann::json to_json(const Run& run) {
           {"steps_committed", run.report.steps_committed},
           {"events", run.report.events},
           {"messages", run.report.messages},
+          {"job", run.job},
           {"violations", run.report.violations},
           {"failures", failures},
           {"final_state_hash", fmt::format("{:016x}", run.state_hash)},
@@ -110,6 +151,7 @@ nlohmann::json to_json(const Run& run) {
 }
 
 void print(const Run& run) {
+  if (!run.job.empty()) fmt::print("seed {}: {}\n", run.seed, run.job);
   fmt::print("seed {}: {} steps committed in {:.6f} virtual s, {} events, trace {:016x}, state {:016x}\n",
              run.seed, run.report.steps_committed,
              std::chrono::duration<double>(run.report.virtual_time).count(), run.report.events,
@@ -121,11 +163,36 @@ void print(const Run& run) {
   }
 }
 
+/// `alone`: what one rank computes with so many lanes and units, as far as it is known.
+core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
+                           std::map<std::pair<int, int>, std::uint64_t>& alone) {
+  if (o.strategy != kAny) return simulate(o, seed);
+  const auto job = drawn(o, seed);
+  auto run = TRY(simulate(job, seed));
+  run.job = fmt::format("{} on {}x{} ranks, {} lanes, {} units", job.strategy, job.optimizer_instances,
+                        job.ranks / job.optimizer_instances, job.lanes, job.units);
+  if (!job.kills.empty()) run.job += ", kill " + job.kills.front();
+  if (!job.kills.empty() || job.numerics != "ordered") return run;
+  auto known = alone.find({job.lanes, job.units});
+  if (known == alone.end()) {
+    auto reference = job;
+    reference.ranks = reference.optimizer_instances = 1;
+    reference.strategy = "ddp";
+    known = alone.emplace(std::pair(job.lanes, job.units), TRY(simulate(reference, 0)).state_hash).first;
+  }
+  if (run.state_hash != known->second) {
+    run.report.violations.push_back(
+        fmt::format("NU-1: {} ends in {:016x}, one rank in {:016x}", run.job, run.state_hash, known->second));
+  }
+  return run;
+}
+
 int run_command(const Options& o) {
   bool violated = false;
   nlohmann::json all = nlohmann::json::array();
+  std::map<std::pair<int, int>, std::uint64_t> alone;
   for (int i = 0; i < o.seeds; ++i) {
-    auto run = simulate(o, o.seed + static_cast<std::uint64_t>(i));
+    auto run = one_seed(o, o.seed + static_cast<std::uint64_t>(i), alone);
     if (!run) {
       fmt::print(stderr, "troupe simulate: {}\n", run.error().message);
       return kUsageError;
@@ -150,7 +217,19 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
   auto o = std::make_shared<Options>();  // shared by the option's targets and the callback
   add_number(*command, "--ranks", o->ranks, {1, 4096}, "Number of ranks")->capture_default_str();
   add_number(*command, "--steps", o->steps, {1, 1'000'000}, "Optimizer steps")->capture_default_str();
-  add_choice(*command, "--strategy", o->strategy, {"ddp", "zero1"}, "ddp or zero1")->capture_default_str();
+  add_choice(
+      *command, "--strategy", o->strategy,
+      {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp", std::string(kAny)},
+      "ddp, zero1, zero2, zero3, hsdp or hfsdp; any: each seed draws a job of at most --ranks ranks, its "
+      "strategy, mesh, lanes and a rank that may die, and its bits are compared with those of one rank")
+      ->capture_default_str();
+  add_number(*command, "--units", o->units, {1, 1024}, "Layers of the model")->capture_default_str();
+  add_number(*command, "--optimizer-instances", o->optimizer_instances, {1, 4096},
+             "Replicas of the sharded optimizer; of hsdp and hfsdp the ranks of the outer axis")
+      ->capture_default_str();
+  add_number(*command, "--gathered-units", o->gathered_units, {1, 1024},
+             "Layers whose full parameters may be there at once where they are sharded")
+      ->capture_default_str();
   add_choice(*command, "--numerics", o->numerics, {"ordered", "fast"}, "ordered or fast")
       ->capture_default_str();
   add_number(*command, "--lanes", o->lanes, {0, 65536}, "Logical workers; 0: one per rank")

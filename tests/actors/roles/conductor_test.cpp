@@ -44,6 +44,21 @@ TEST(Conductor, HoldsBackWhatIsReadyOutOfTurn) {
   EXPECT_EQ(launched(first), (std::vector<std::int32_t>{0, 1}));
 }
 
+TEST(Conductor, LetsNoStreamWaitForAnother) {
+  auto config = five_entries();
+  for (const std::size_t entry : {1, 4}) config.entries[entry].stream = 1;
+  ConductorMachine machine(config);
+  MachineProbe probe(machine);
+  probe.say(StepBegan{Step{0}});
+
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{0}, 2})), (std::vector<std::int32_t>{}));
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{0}, 1})), (std::vector<std::int32_t>{1}));
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{0}, 4})), (std::vector<std::int32_t>{4}));
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{1}, 1})), (std::vector<std::int32_t>{1}))
+      << "this stream is in the next step";
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{0}, 0})), (std::vector<std::int32_t>{0, 2}));
+}
+
 TEST(Conductor, AcceptsReadinessThatComesBeforeItKnowsTheFirstStep) {
   ConductorMachine machine(five_entries());
   MachineProbe probe(machine);

@@ -165,6 +165,39 @@ TEST(GradientBucket, MergesEveryLaneAndLaunchesAfterTheLast) {
   EXPECT_TRUE(performed<PrepareBucket>(second)[0].last);
 }
 
+/// Where gradients are sharded each round reduces its lane, and the last one may have none.
+TEST(GradientBucket, LaunchesEveryRoundThatHasEntriesAlsoOneWithoutALane) {
+  auto config = two_parameters();
+  config.rounds = {{Lane{2}, {{1}}}, {Lane{5}, {{4}}}, {Lane{-1}, {{6}, {7}}}};
+  GradientBucketMachine machine(config);
+  MachineProbe probe(machine);
+  probe.say(StepBegan{Step{0}});
+  const auto give = [&](Lane lane) {
+    probe.say(GradientReady{Step{0}, lane, 4});
+    probe.say(GradientReady{Step{0}, lane, 7});
+    return probe.say(LaneEnded{Step{0}, lane});
+  };
+
+  EXPECT_EQ(sent<CollectiveReady>(give(Lane{2})), (std::vector<CollectiveReady>{{Step{0}, {1}}}));
+  probe.say(messages::CollectiveDone{Step{0}, {1}, 0, {}});
+  probe.say(GradientReady{Step{0}, Lane{5}, 4});
+  EXPECT_EQ(sent<CollectiveReady>(probe.say(GradientReady{Step{0}, Lane{5}, 7})),
+            (std::vector<CollectiveReady>{{Step{0}, {4}}}))
+      << "it has learned what comes in a lane";
+  EXPECT_TRUE(sent<CollectiveReady>(probe.say(LaneEnded{Step{0}, Lane{5}})).empty());
+  const auto last = probe.say(LaneEnded{Step{0}, Lane{-1}});
+
+  EXPECT_EQ(sent<CollectiveReady>(last), (std::vector<CollectiveReady>{{Step{0}, {6}}, {Step{0}, {7}}}));
+  ASSERT_EQ(sent<messages::BucketReady>(last).size(), 1U);
+  EXPECT_EQ(sent<messages::BucketReady>(last)[0].refusal, "") << "nobody expects gradients of no lane";
+  for (const std::int32_t entry : {4, 6}) {
+    EXPECT_TRUE(
+        sent<messages::BucketReduced>(probe.say(messages::CollectiveDone{Step{0}, {entry}, 0, {}})).empty());
+  }
+  EXPECT_EQ(sent<messages::BucketReduced>(probe.say(messages::CollectiveDone{Step{0}, {7}, 0, {}})).size(),
+            1U);
+}
+
 TEST(GradientBucket, SaysReducedOnlyAfterAllItsCollectivesAreDone) {
   auto config = two_parameters();
   config.rounds.back().entries = {{2}, {3}};

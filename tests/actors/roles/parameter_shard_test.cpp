@@ -47,6 +47,32 @@ TEST(ParameterShard, PublishesOnceWhenTheGatherIsToldBeforeTheUpdate) {
   EXPECT_EQ(sent<Published>(stepped).size(), 1u);
 }
 
+TEST(ParameterShard, PublishesWhenTheLastOfSeveralGathersIsThrough) {
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{8}, {9}}});
+  MachineProbe probe(machine);
+  probe.say(decided(Step{0}, true));
+  probe.say(ShardStepped{Step{0}, 1});
+
+  EXPECT_TRUE(sent<Published>(probe.say(CollectiveDone{Step{0}, 8, 0, {}})).empty());
+  EXPECT_EQ(sent<Published>(probe.say(CollectiveDone{Step{0}, 9, 0, {}})).size(), 1u);
+}
+
+TEST(ParameterShard, GathersAUnitOnlyWhenTheUpdateOfTheStepBeforeIsEnqueued) {
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {}});
+  MachineProbe probe(machine);
+  using messages::CollectiveReady, messages::UnitGathered, messages::UnitWanted;
+
+  auto first = probe.say(UnitWanted{Step{0}, {3}});
+  auto early = probe.say(UnitWanted{Step{1}, {3}});
+  auto update = probe.say(decided(Step{0}, true));
+  auto over = probe.say(CollectiveDone{Step{1}, {3}, 0, {}});
+
+  EXPECT_EQ(sent<CollectiveReady>(first), (std::vector<CollectiveReady>{{Step{0}, {3}}}));
+  EXPECT_TRUE(early.empty());
+  EXPECT_EQ(sent<CollectiveReady>(update), (std::vector<CollectiveReady>{{Step{1}, {3}}}));
+  EXPECT_EQ(sent<UnitGathered>(over), (std::vector<UnitGathered>{{Step{1}, {3}, {1}}}));
+}
+
 TEST(ParameterShard, WithoutAGatherPublishesAfterTheUpdate) {
   ParameterShardMachine machine({});
   MachineProbe probe(machine);
