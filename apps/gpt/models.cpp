@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "apps/gpt/host_model.hpp"
+#include "core/errors.hpp"
 #ifdef TROUPE_HAS_CUDA
 #include "apps/gpt/cuda/cuda_model.hpp"
-#include "core/errors.hpp"
 #endif
 
 namespace troupe::apps::gpt {
