@@ -50,7 +50,7 @@ BasicModel<T>::BasicModel(const ModelConfig& config, BatchShape shape, std::uniq
     : config_(config),
       shape_(shape),
       table_(parameter_table(config)),
-      rotary_(config.context, config.head_size(), config.rope_base),
+      rotary_(config.context, config.head_size(), config.rope_base, config.rope_scaling),
       memory_(std::move(memory)),
       activation_bytes_(bytes) {
   Carver<T> place(memory_.get());
