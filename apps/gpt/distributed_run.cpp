@@ -220,6 +220,17 @@ Result<void> write_sample(DistributedTrainer& trainer, Narrator& narrator,
   return narrator.sample(sample);
 }
 
+Result<void> export_trained(DistributedTrainer& trainer, Narrator& narrator,
+                            const DistributedRunOptions& options) {
+  if (options.export_to.directory.empty()) return {};
+  const auto read = [&](std::size_t parameter, core::ElementRange range, std::span<float> values) {
+    return trainer.read_parameter(parameter, range, values);
+  };
+  TRY(export_model(trainer.model().config(), read, options.export_to));
+  return narrator.say(options.steps, "export",
+                      fmt::format("exported the model to {}", options.export_to.directory));
+}
+
 /// What signals ask for; the steps bring it to all ranks.
 class Requests {
  public:
@@ -321,6 +332,7 @@ class Run {
     TRY(report_saves());
     if (!narrator_) return RunEnd::finished;
     TRY(write_sample(trainer_, *narrator_, options_));
+    TRY(export_trained(trainer_, *narrator_, options_));
     TRY(narrator_->event(options_.steps, "end", TRY(state_text(trainer_))));
     return RunEnd::finished;
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/pretrained/export_model.hpp"
 #include "apps/gpt/sample.hpp"
 
 namespace troupe::apps::gpt {
@@ -20,6 +21,7 @@ struct DistributedRunOptions {
   std::string prompt;
   std::size_t sample_bytes = 0;
   SamplingOptions sampling;
+  ExportOptions export_to;  ///< at the end, by rank 0; without a directory nothing is exported
   std::string collectives = "automatic";
   bool register_memory = false;  ///< as actors::ProcessWorldOptions takes it
   /// As gpu::open_device() takes it; "cuda" is the GPU of the rank's number on its node.

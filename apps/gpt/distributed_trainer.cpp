@@ -6,6 +6,7 @@
 #include "actors/planes/step/arena.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/shell/rank_world.hpp"
+#include "core/convert.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "gpu/kernels.hpp"
@@ -90,16 +91,18 @@ Result<void> DistributedTrainer::warm_up() {
 }
 
 Result<void> DistributedTrainer::write_initial_values(gpu::Device& device) {
+  const RandomValues random(options_.seed);
+  const InitialValues& initial = options_.initial != nullptr ? *options_.initial : random;
   for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
     const auto& spec = model_->table().specs[i];
     const gpu::BufferView place = TRY(session_->parameter_memory({i}));
     readable_.push_back(place.data);
     if (compute_ == nullptr) {
-      initialise(spec, options_.seed, place.as<float>());
+      TRY(initial.read(spec, place.as<float>()));
       continue;
     }
     std::vector<float> values(spec.elements());
-    initialise(spec, options_.seed, values);
+    TRY(initial.read(spec, values));
     const auto staging = TRY(device.allocate_staging(place.bytes));
     gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32},
               {staging.view(), options_.arithmetic.dtype});
@@ -180,6 +183,24 @@ Result<void> DistributedTrainer::save_local() {
 Result<TrainableModel::Parameters> DistributedTrainer::parameters() {
   TRY(session_->publish_all());
   return TrainableModel::Parameters(readable_);
+}
+
+Result<void> DistributedTrainer::read_parameter(std::size_t parameter, core::ElementRange range,
+                                                std::span<float> values) {
+  TRY(parameters());
+  const auto width = core::size_of(options_.arithmetic.dtype);
+  gpu::BufferView place = TRY(session_->parameter_memory({static_cast<std::uint32_t>(parameter)}));
+  place = place.subview(static_cast<std::size_t>(range.start) * width, values.size() * width);
+  gpu::Buffer staging;
+  if (compute_ != nullptr) {
+    staging = TRY(device_->allocate_staging(place.bytes));
+    gpu::copy(place, staging.view(), compute_);
+    TRY(compute_->synchronize(kDeadline));
+    place = staging.view();
+  }
+  core::convert_elements(options_.arithmetic.dtype, place.data, core::DType::f32,
+                         std::as_writable_bytes(values).data(), values.size());
+  return {};
 }
 
 Result<std::uint64_t> DistributedTrainer::parameter_hash() {

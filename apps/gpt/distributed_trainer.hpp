@@ -9,6 +9,7 @@
 
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
+#include "apps/gpt/initial_values.hpp"
 #include "apps/gpt/models.hpp"
 #include "apps/gpt/schedule.hpp"
 
@@ -21,6 +22,7 @@ struct DistributedTrainerOptions {
   actors::SessionOptions session;  ///< its lanes and microbatches define the global batch
   Schedule schedule;
   std::uint64_t seed = 1;
+  const InitialValues* initial = nullptr;  ///< null: by the seed; read by create() alone
 };
 
 /// The model trained by a session: one of any number of ranks, on the world's device. What it computes
@@ -49,6 +51,8 @@ class DistributedTrainer {
 
   /// All parameters, readable on the device until the next step. Waits until they are published.
   core::Result<TrainableModel::Parameters> parameters();
+  /// Elements of a parameter, by its place in the table, as floats. `values` has as many as the range.
+  core::Result<void> read_parameter(std::size_t parameter, core::ElementRange range, std::span<float> values);
   /// A hash of them all.
   core::Result<std::uint64_t> parameter_hash();
 

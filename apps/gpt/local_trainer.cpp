@@ -20,7 +20,10 @@ Result<LocalTrainer> LocalTrainer::create(const LocalTrainerOptions& options, co
   auto model = TRY(Model::create(options.model, options.microbatch));
   TRY(check_memory(memory_need(options.model, options.microbatch, {}, gpu::DeviceKind::host, {}),
                    physical_memory_bytes()));
-  return LocalTrainer(options, corpus, std::move(model));
+  LocalTrainer trainer(options, corpus, std::move(model));
+  const RandomValues random(options.seed);
+  TRY(trainer.begin(options.initial != nullptr ? *options.initial : random));
+  return trainer;
 }
 
 LocalTrainer::LocalTrainer(const LocalTrainerOptions& options, const Corpus& corpus, Model model)
@@ -31,12 +34,17 @@ LocalTrainer::LocalTrainer(const LocalTrainerOptions& options, const Corpus& cor
     for (auto* part : {&tensor.value, &tensor.gradient, &tensor.first_moment, &tensor.second_moment}) {
       part->resize(count);
     }
-    initialise(spec, options_.seed, tensor.value);
   }
   for (Tensor& tensor : tensors_) {
     readable_.push_back(tensor.value.data());
     gradients_.push_back(tensor.gradient.data());
   }
+}
+
+Result<void> LocalTrainer::begin(const InitialValues& initial) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    TRY(initial.read(model_.table().specs[i], tensors_[i].value));
+  return {};
 }
 
 Result<StepReport> LocalTrainer::step() {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/gpt/data.hpp"
+#include "apps/gpt/initial_values.hpp"
 #include "apps/gpt/model.hpp"
 #include "apps/gpt/schedule.hpp"
 
@@ -27,6 +28,7 @@ struct LocalTrainerOptions {
   AdamWOptions optimizer;
   double clip_norm = 1.0;  ///< gradients whose global norm is larger are scaled down to it; 0: never
   std::uint64_t seed = 1;
+  const InitialValues* initial = nullptr;  ///< null: by the seed; read by create() alone
 };
 
 struct StepReport {
@@ -57,6 +59,7 @@ class LocalTrainer {
   };
 
   LocalTrainer(const LocalTrainerOptions& options, const Corpus& corpus, Model model);
+  core::Result<void> begin(const InitialValues& initial);
   double gradient_norm() const;
   void update(float gradient_scale, double learning_rate);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <string>
 
 #include "actors/world/exit_status.hpp"
@@ -11,6 +12,8 @@
 #include "apps/gpt/distributed_run.hpp"
 #include "apps/gpt/local_trainer.hpp"
 #include "apps/gpt/options.hpp"
+#include "apps/gpt/pretrained/export_model.hpp"
+#include "apps/gpt/pretrained/pretrained_model.hpp"
 #include "apps/gpt/sample.hpp"
 #include "core/errors.hpp"
 
@@ -19,7 +22,28 @@ namespace {
 
 using core::Result;
 
-Result<ModelConfig> model_config(const Options& o) {
+/// The model to begin from; null where it is a preset.
+Result<std::unique_ptr<PretrainedModel>> origin_of(const Options& o) {
+  if (o.model.empty()) return std::unique_ptr<PretrainedModel>{};
+  if (o.layers + o.heads + o.width + o.feed_forward > 0 || o.untied || o.norm != "rms" ||
+      o.activation != "swiglu") {
+    return core::fail(core::Errc::invalid_argument,
+                      "config.json of {} says what the model is; leave out --layers, --heads, --width, "
+                      "--feed-forward, --norm, --activation and --untied",
+                      o.model);
+  }
+  return PretrainedModel::open(o.model, o.context);
+}
+
+Result<ExportOptions> export_options(const Options& o, const PretrainedModel* origin) {
+  ExportOptions options{.directory = o.export_directory};
+  options.dtype = TRY(core::dtype_from_name(o.export_dtype));
+  options.origin = origin;
+  return options;
+}
+
+Result<ModelConfig> model_config(const Options& o, const PretrainedModel* origin) {
+  if (origin != nullptr) return origin->config();
   ModelConfig config = TRY(preset(o.preset));
   const auto replace = [](std::size_t& field, std::size_t value) { field = value > 0 ? value : field; };
   replace(config.layers, o.layers);
@@ -47,7 +71,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 Result<RunEnd> train_locally(const Options& o) {
-  const ModelConfig config = TRY(model_config(o));
+  const auto origin = TRY(origin_of(o));
+  const ModelConfig config = TRY(model_config(o, origin.get()));
   const Corpus corpus = TRY(Corpus::open(o.text, config.context));
   auto trainer = TRY(LocalTrainer::create({.model = config,
                                            .microbatch = {o.batch, config.context},
@@ -56,7 +81,8 @@ Result<RunEnd> train_locally(const Options& o) {
                                            .schedule = schedule(o),
                                            .optimizer = o.optimizer,
                                            .clip_norm = o.clip_norm,
-                                           .seed = o.seed},
+                                           .seed = o.seed,
+                                           .initial = origin.get()},
                                           corpus));
   fmt::print("{} parameters, {} KiB of activations, {} tokens per step\n", parameter_count(config),
              trainer.model().activation_bytes() >> 10,
@@ -79,6 +105,13 @@ Result<RunEnd> train_locally(const Options& o) {
   const auto sample =
       TRY(sample_text(trainer.model(), trainer.parameters(), o.prompt, o.sample_bytes, sampling));
   fmt::print("\n{}{}\n", o.prompt, sample);
+  if (o.export_directory.empty()) return RunEnd::finished;
+  const auto read = [&](std::size_t parameter, core::ElementRange range, std::span<float> values) {
+    std::copy_n(trainer.parameters()[parameter] + range.start, values.size(), values.begin());
+    return Result<void>{};
+  };
+  TRY(export_model(config, read, TRY(export_options(o, origin.get()))));
+  fmt::print("exported the model to {}\n", o.export_directory);
   return RunEnd::finished;
 }
 
@@ -101,7 +134,10 @@ std::vector<std::pair<std::string, std::string>> configuration(const Options& o,
 
 Result<RunEnd> train_distributed(const Options& o) {
   DistributedRunOptions run;
-  run.trainer.model = TRY(model_config(o));
+  const auto origin = TRY(origin_of(o));
+  run.trainer.model = TRY(model_config(o, origin.get()));
+  run.trainer.initial = origin.get();
+  run.export_to = TRY(export_options(o, origin.get()));
   run.trainer.microbatch = {o.batch, run.trainer.model.context};
   run.trainer.schedule = schedule(o);
   run.device = o.device;

@@ -72,6 +72,14 @@ void add_own_options(CLI::App& app, Options& o) {
   add_choice(app, "--preset", o.preset, {"tiny", "demo", "350m", "760m", "1.5b"},
              "Model: tiny, demo, 350m, 760m or 1.5b")
       ->capture_default_str();
+  app.add_option(
+      "--model", o.model,
+      "Begin from this directory of Hugging Face (Llama, Mistral, Qwen2, Qwen3) instead of a preset");
+  app.add_option("--export", o.export_directory,
+                 "Write the model to a new directory of Hugging Face at the end");
+  add_choice(app, "--export-dtype", o.export_dtype, {"f32", "bf16", "f16"},
+             "Of the tensors that --export writes: f32, bf16 or f16")
+      ->capture_default_str();
   add_number(app, "--layers", o.layers, {1, 1024}, "Instead of the preset's");
   add_number(app, "--heads", o.heads, {1, 1024}, "Instead of the preset's");
   add_number(app, "--width", o.width, {1, 65536}, "Instead of the preset's");

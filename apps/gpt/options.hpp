@@ -15,6 +15,8 @@ struct Options {
   bool local = false;
   std::string text;
   std::string preset = "demo";
+  std::string model, export_directory;  ///< directories of Hugging Face, to begin from and to write
+  std::string export_dtype = "f32";
   std::size_t layers = 0, heads = 0, width = 0, feed_forward = 0, context = 0;  ///< 0: the preset's
   std::string norm = "rms", activation = "swiglu";
   bool untied = false;
