@@ -1,5 +1,6 @@
 #include "apps/gpt/activations.hpp"
 
+#include "apps/gpt/layers/cross_entropy.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -85,6 +86,13 @@ Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_t voca
                   "token {} is outside the vocabulary of {}; choose a vocabulary that covers the text", token,
                   vocabulary);
     }
+  }
+  return {};
+}
+
+Result<void> check_targets(std::span<const std::int32_t> targets, std::size_t vocabulary) {
+  for (const std::int32_t target : targets) {
+    if (target != kNoTarget) TRY(check_tokens(std::span(&target, 1), vocabulary));
   }
   return {};
 }

@@ -106,6 +106,8 @@ struct BatchShape {
 /// An Error says what the shape must be, for a model of this configuration, which is valid.
 core::Result<void> check_shape(const ModelConfig& config, BatchShape shape);
 core::Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_t vocabulary);
+/// As check_tokens(), and kNoTarget is allowed.
+core::Result<void> check_targets(std::span<const std::int32_t> targets, std::size_t vocabulary);
 
 template <class T>
 Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape);

@@ -207,16 +207,21 @@ Result<std::string> state_text(DistributedTrainer& trainer) {
   return fmt::format("parameters {:016x}", TRY(trainer.parameter_hash()));
 }
 
+TextCodec& codec_of(const DistributedRunOptions& options, TextCodec& bytes) {
+  return options.codec != nullptr ? *options.codec : bytes;
+}
+
 Result<void> write_sample(DistributedTrainer& trainer, Narrator& narrator,
                           const DistributedRunOptions& options) {
   if (options.sample_bytes == 0) return {};
+  TextCodec bytes;
   auto parameters = TRY(trainer.parameters());
   RunSample sample{options.steps - 1, options.prompt, {}};
   auto next = [&](std::span<const std::int32_t> tokens) {
     return trainer.model().logits(parameters, tokens);
   };
   sample.text = TRY(sample_text(next, trainer.model().shape().length, options.prompt, options.sample_bytes,
-                                options.sampling));
+                                options.sampling, codec_of(options, bytes)));
   return narrator.sample(sample);
 }
 
@@ -382,7 +387,8 @@ class Run {
 Result<RunEnd> run_distributed(const DistributedRunOptions& given) {
   std::unique_ptr<Requests> requests;
   if (!given.checkpoints.empty()) requests = std::make_unique<Requests>();
-  const Corpus corpus = TRY(Corpus::open(given.text, given.trainer.model.context));
+  TextCodec bytes;
+  const Corpus corpus = TRY(Corpus::open(given.text, given.trainer.model.context, codec_of(given, bytes)));
   actors::ProcessWorldOptions world_options;
   world_options.collectives = given.collectives;
   world_options.register_memory = given.register_memory;

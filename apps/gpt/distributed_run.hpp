@@ -14,7 +14,8 @@ namespace troupe::apps::gpt {
 /// One run of the trainer as a rank of a job.
 struct DistributedRunOptions {
   DistributedTrainerOptions trainer;
-  std::string text;  ///< path of the corpus
+  std::string text;            ///< path of the corpus
+  TextCodec* codec = nullptr;  ///< how the model writes text; null: as bytes
   std::int64_t steps = 0;
   std::int64_t evaluate_every = 100;
   std::size_t evaluation_batches = 16;

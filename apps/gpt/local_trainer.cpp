@@ -74,6 +74,13 @@ Result<double> LocalTrainer::evaluate(std::size_t batches) {
   return loss / static_cast<double>(batches);
 }
 
+Result<Perplexity> LocalTrainer::perplexity() {
+  return gpt::perplexity(corpus_->evaluation(), options_.microbatch,
+                         [&](Model::Tokens tokens, Model::Tokens targets) -> Result<double> {
+                           return TRY(model_.forward_loss(readable_, tokens, targets));
+                         });
+}
+
 double LocalTrainer::gradient_norm() const {
   double squares = 0;
   for (const Tensor& tensor : tensors_) {

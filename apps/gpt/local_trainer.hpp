@@ -7,6 +7,7 @@
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/initial_values.hpp"
 #include "apps/gpt/model.hpp"
+#include "apps/gpt/perplexity.hpp"
 #include "apps/gpt/schedule.hpp"
 
 namespace troupe::apps::gpt {
@@ -49,6 +50,9 @@ class LocalTrainer {
 
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
+
+  /// Of all the evaluation text.
+  core::Result<Perplexity> perplexity();
 
   Model& model() { return model_; }
   Model::Parameters parameters() const { return readable_; }

@@ -70,10 +70,22 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+Result<TextCodec> codec_of(const PretrainedModel* origin) {
+  if (origin == nullptr) return TextCodec();
+  return TextCodec::open(origin->directory(), origin->end_of_text());
+}
+
+Result<void> print_perplexity(LocalTrainer& trainer) {
+  const auto [loss, value, tokens] = TRY(trainer.perplexity());
+  fmt::print("perplexity {:.4f}, loss {:.6f} over {} tokens of the evaluation text\n", value, loss, tokens);
+  return {};
+}
+
 Result<RunEnd> train_locally(const Options& o) {
   const auto origin = TRY(origin_of(o));
   const ModelConfig config = TRY(model_config(o, origin.get()));
-  const Corpus corpus = TRY(Corpus::open(o.text, config.context));
+  TextCodec codec = TRY(codec_of(origin.get()));
+  const Corpus corpus = TRY(Corpus::open(o.text, config.context, codec));
   auto trainer = TRY(LocalTrainer::create({.model = config,
                                            .microbatch = {o.batch, config.context},
                                            .lanes = o.lanes,
@@ -87,6 +99,10 @@ Result<RunEnd> train_locally(const Options& o) {
   fmt::print("{} parameters, {} KiB of activations, {} tokens per step\n", parameter_count(config),
              trainer.model().activation_bytes() >> 10,
              o.batch * config.context * static_cast<std::size_t>(o.lanes * o.microbatches));
+  if (o.evaluate_only) {
+    TRY(print_perplexity(trainer));
+    return RunEnd::finished;
+  }
   const auto start = std::chrono::steady_clock::now();
   double tokens = 0;
   for (std::int64_t step = 1; step <= o.steps; ++step) {
@@ -102,8 +118,10 @@ Result<RunEnd> train_locally(const Options& o) {
   }
   SamplingOptions sampling = o.sampling;
   sampling.seed = o.seed;
-  const auto sample =
-      TRY(sample_text(trainer.model(), trainer.parameters(), o.prompt, o.sample_bytes, sampling));
+  const auto next = [&](Model::Tokens window) {
+    return trainer.model().logits(trainer.parameters(), window);
+  };
+  const auto sample = TRY(sample_text(next, config.context, o.prompt, o.sample_bytes, sampling, codec));
   fmt::print("\n{}{}\n", o.prompt, sample);
   if (o.export_directory.empty()) return RunEnd::finished;
   const auto read = [&](std::size_t parameter, core::ElementRange range, std::span<float> values) {
@@ -133,8 +151,12 @@ std::vector<std::pair<std::string, std::string>> configuration(const Options& o,
 }
 
 Result<RunEnd> train_distributed(const Options& o) {
+  if (o.evaluate_only)
+    return core::fail(core::Errc::invalid_argument, "--evaluate-only needs --local: one process does it all");
   DistributedRunOptions run;
   const auto origin = TRY(origin_of(o));
+  TextCodec codec = TRY(codec_of(origin.get()));
+  run.codec = &codec;
   run.trainer.model = TRY(model_config(o, origin.get()));
   run.trainer.initial = origin.get();
   run.export_to = TRY(export_options(o, origin.get()));

@@ -68,7 +68,11 @@ void add_checkpoint_options(CLI::App& app, Options& o) {
 
 void add_own_options(CLI::App& app, Options& o) {
   app.add_flag("--local", o.local, "Train with a plain loop in this process, without the runtime");
-  app.add_option("--text", o.text, "Text file to train on (scripts/fetch_text writes one)")->required();
+  app.add_flag("--evaluate-only", o.evaluate_only,
+               "With --local, train nothing: print the perplexity of the evaluation text");
+  app.add_option("--text", o.text,
+                 "Text file to train on (scripts/fetch_text writes one), or *.jsonl with a document per line")
+      ->required();
   add_choice(app, "--preset", o.preset, {"tiny", "demo", "350m", "760m", "1.5b"},
              "Model: tiny, demo, 350m, 760m or 1.5b")
       ->capture_default_str();

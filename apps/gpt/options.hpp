@@ -13,6 +13,7 @@ namespace troupe::apps::gpt {
 /// The trainer's command line.
 struct Options {
   bool local = false;
+  bool evaluate_only = false;
   std::string text;
   std::string preset = "demo";
   std::string model, export_directory;  ///< directories of Hugging Face, to begin from and to write

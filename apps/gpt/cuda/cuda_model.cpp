@@ -9,6 +9,7 @@
 #include "apps/gpt/cuda/cuda_block.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "apps/gpt/cuda/token_upload.hpp"
+#include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/layers/rotary.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
@@ -176,6 +177,9 @@ template <class E>
 Result<void> CudaModel<E>::loss(const CudaPass<E>& pass, Tokens tokens, Tokens targets) {
   const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
   CHECK(tokens.size() == N && targets.size() == N, "tokens and targets have the shape given to create()");
+  if (std::count(targets.begin(), targets.end(), kNoTarget) > 0)
+    return fail(Errc::invalid_argument,
+                "on a GPU every token is learned so far; use a text instead of JSONL, or --device host");
   TRY(check_tokens(targets, V));
   TRY(check_tokens(tokens, V));
   if (pending_ == kMostLosses) TRY(fetch_losses());
