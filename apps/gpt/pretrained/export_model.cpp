@@ -33,7 +33,7 @@ Result<void> write_text(StagedDirectory& out, std::string_view name, const std::
 }
 
 Result<void> copy_companions(const PretrainedModel& origin, StagedDirectory& out) {
-  const auto storage = TRY(actors::PosixStorage::open(origin.directory()));
+  const auto storage = TRY(actors::PosixStorage::open(origin.directory(), actors::Links::to_blobs));
   for (const char* name : kCompanions) {
     const auto size = storage->size(name);
     if (!size && size.error().code == Errc::not_found) continue;

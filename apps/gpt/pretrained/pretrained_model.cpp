@@ -70,7 +70,7 @@ Result<std::unique_ptr<PretrainedModel>> PretrainedModel::open(const std::string
   if (!holds_safetensors(directory))
     return fail(Errc::not_found,
                 "{} has no *.safetensors; give a directory of Hugging Face, with config.json", directory);
-  auto source = TRY(open_safetensors(directory, actors::Links::refuse));
+  auto source = TRY(open_safetensors(directory, actors::Links::to_blobs));
   std::sort(source.manifest.tensors.begin(), source.manifest.tensors.end(),
             [](const auto& a, const auto& b) { return a.key < b.key; });
   auto text = TRY(read_config(*source.storage));

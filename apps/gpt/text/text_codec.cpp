@@ -15,7 +15,7 @@ constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
 }  // namespace
 
 Result<TextCodec> TextCodec::open(const std::string& directory, std::optional<std::int32_t> end_of_text) {
-  const auto storage = TRY(actors::PosixStorage::open(directory));
+  const auto storage = TRY(actors::PosixStorage::open(directory, actors::Links::to_blobs));
   const auto size = storage->size("tokenizer.json");
   if (!size && size.error().code == Errc::not_found) return TextCodec();
   if (!size) return tl::unexpected(size.error());

@@ -166,6 +166,28 @@ TEST_F(PretrainedModelTest, IsExportedAgainWithItsOwnConfigurationAndTokenizer) 
   EXPECT_EQ(PretrainedModel::open(directory("again"), 0).value()->config().context, 16U);
 }
 
+TEST_F(PretrainedModelTest, IsReadFromASnapshotOfTheCache) {
+  write();
+  std::ofstream(directory() + "/tokenizer.json") << "{}";
+  std::filesystem::rename(directory(), directory("blobs"));
+  std::filesystem::create_directories(directory("snapshots/12ab"));
+  for (const auto& entry : std::filesystem::directory_iterator(directory("blobs"))) {
+    const auto name = entry.path().filename().string();
+    std::filesystem::create_symlink("../../blobs/" + name, directory("snapshots/12ab/" + name));
+  }
+
+  const auto model = PretrainedModel::open(directory("snapshots/12ab"), 0);
+
+  ASSERT_TRUE(model) << model.error().message;
+  const auto spec = parameters((*model)->config()).front();
+  std::vector<float> values(spec.elements());
+  ASSERT_TRUE((*model)->read(spec, values));
+  EXPECT_EQ(values.back(), value_of(0, static_cast<std::int64_t>(values.size()) - 1));
+  ASSERT_TRUE(
+      export_model((*model)->config(), read_value, {.directory = directory("out"), .origin = model->get()}));
+  EXPECT_TRUE(std::filesystem::is_regular_file(directory("out/tokenizer.json")));
+}
+
 TEST_F(PretrainedModelTest, DoesNotReplaceWhatIsThere) {
   write();
 
