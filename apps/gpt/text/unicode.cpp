@@ -18,6 +18,9 @@ using core::Result;
 
 namespace {
 
+// For one match, in ICU's units, about a millisecond each: an expression may take time that grows with the
+// power of a word's length.
+constexpr std::int32_t kMatchSteps = 5000;
 constexpr std::size_t kMostUnits = std::numeric_limits<std::int32_t>::max() / 4;
 
 Result<void> check_length(std::size_t units) {
@@ -99,6 +102,8 @@ Result<Pattern> Pattern::open(std::string_view expression, unsigned flags) {
   if (U_FAILURE(status))
     return fail(Errc::unavailable, "the regular expression {} is not taken: ICU says {} at place {}",
                 core::beginning_of(expression), u_errorName(status), where.offset);
+  uregex_setTimeLimit(handle.get(), kMatchSteps, &status);
+  CHECK(U_SUCCESS(status), "any positive limit is taken");
   return Pattern(std::move(handle));
 }
 
