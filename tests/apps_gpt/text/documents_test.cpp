@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/errors.hpp"
+#include "tests/support/folder.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -26,7 +27,7 @@ TEST(Documents, AreLearnedWholeOrTheirCompletionsAlone) {
 }
 
 TEST(Documents, HaveTheTokenizersTokensAroundThem) {
-  std::ifstream file(std::string(TROUPE_GOLDEN_DIRECTORY) + "/tokenizers/llama3/tokenizer.json");
+  std::ifstream file(tests_folder() / "golden/tokenizers/llama3/tokenizer.json");
   auto tokenizer = Tokenizer::create(std::string{std::istreambuf_iterator<char>(file), {}}).value();
   const auto start = tokenizer.token_of("<|start|>").value(), end = tokenizer.token_of("<|end|>").value();
   const auto text = tokenizer.encode("light").value();

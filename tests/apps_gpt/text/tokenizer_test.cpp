@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/errors.hpp"
+#include "tests/support/folder.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -18,7 +19,7 @@ using Json = nlohmann::json;
 using testing::HasSubstr;
 
 std::string read_golden(const std::string& name) {
-  std::ifstream file(std::string(TROUPE_GOLDEN_DIRECTORY) + "/tokenizers/" + name);
+  std::ifstream file(tests_folder() / "golden" / "tokenizers" / name);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
