@@ -1,5 +1,6 @@
 #include "apps/gpt/activations.hpp"
 
+#include "apps/gpt/layers/cross_entropy.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -21,15 +22,25 @@ NormActivations<T> carve_norm(Carver<T>& carver, const ModelConfig& config, std:
 }
 
 template <class T>
+HeadNormActivations<T> carve_head_norm(Carver<T>& carver, const ModelConfig& config, std::size_t rows,
+                                       std::size_t heads) {
+  if (!config.query_key_norm) return {};
+  return {.input = carver.take(rows, heads * config.head_size()), .scale = carver.take(rows, heads)};
+}
+
+template <class T>
 BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, BatchShape shape) {
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
+  const std::size_t Q = config.query_width(), K = config.key_width();
   return {.input = carver.take(N, C),
           .attention_norm = carve_norm(carver, config, N),
-          .query = carver.take(N, C),
-          .key = carver.take(N, C),
-          .value = carver.take(N, C),
+          .query_norm = carve_head_norm(carver, config, N, config.heads),
+          .key_norm = carve_head_norm(carver, config, N, config.key_heads()),
+          .query = carver.take(N, Q),
+          .key = carver.take(N, K),
+          .value = carver.take(N, K),
           .probabilities = carver.take(N * config.heads, shape.length),
-          .attention = carver.take(N, C),
+          .attention = carver.take(N, Q),
           .middle = carver.take(N, C),
           .mlp_norm = carve_norm(carver, config, N),
           .gate = config.activation == Activation::swiglu ? carver.take(N, F) : nullptr,
@@ -40,12 +51,14 @@ BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, Ba
 template <class T>
 GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config, BatchShape shape) {
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
+  const std::size_t Q = config.query_width(), K = config.key_width();
   return {.residual = carver.take(N, C),
           .normed = carver.take(N, C),
-          .query = carver.take(N, C),
-          .key = carver.take(N, C),
-          .value = carver.take(N, C),
-          .attention = carver.take(N, C),
+          .query = carver.take(N, Q),
+          .key = carver.take(N, K),
+          .value = carver.take(N, K),
+          .before_norm = config.query_key_norm ? carver.take(N, Q) : nullptr,
+          .attention = carver.take(N, Q),
           .probabilities = carver.take(shape.length, shape.length),
           .gate = config.activation == Activation::swiglu ? carver.take(N, F) : nullptr,
           .up = carver.take(N, F),
@@ -73,6 +86,13 @@ Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_t voca
                   "token {} is outside the vocabulary of {}; choose a vocabulary that covers the text", token,
                   vocabulary);
     }
+  }
+  return {};
+}
+
+Result<void> check_targets(std::span<const std::int32_t> targets, std::size_t vocabulary) {
+  for (const std::int32_t target : targets) {
+    if (target != kNoTarget) TRY(check_tokens(std::span(&target, 1), vocabulary));
   }
   return {};
 }

@@ -11,7 +11,8 @@
 
 namespace troupe::apps::gpt {
 
-// B batch, T length, N = B*T rows, C width, H heads, F feed_forward, V vocabulary.
+// B batch, T length, N = B*T rows, C width, H heads, K heads with keys of their own, D head size,
+// F feed_forward, V vocabulary.
 
 /// What one norm leaves for backward.
 template <class T>
@@ -21,16 +22,24 @@ struct NormActivations {
   T* output;  // (N, C)
 };
 
+/// Queries or keys before the norm of each head, and what the norm leaves.
+template <class T>
+struct HeadNormActivations {
+  T* input;  // (N, H D) or (N, K D)
+  T* scale;  // (N, H) or (N, K)
+};
+
 template <class T>
 struct BlockActivations {
   T* input;  // (N, C) the residual stream as the block finds it
   NormActivations<T> attention_norm;
-  T* query;          // (N, C), rotated
-  T* key;            // (N, C), rotated
-  T* value;          // (N, C)
-  T* probabilities;  // (B, H, T, T)
-  T* attention;      // (N, C)
-  T* middle;         // (N, C) the residual stream between attention and MLP
+  HeadNormActivations<T> query_norm, key_norm;  // with query_key_norm only
+  T* query;                                     // (N, H D), rotated
+  T* key;                                       // (N, K D), rotated
+  T* value;                                     // (N, K D)
+  T* probabilities;                             // (B, H, T, T)
+  T* attention;                                 // (N, H D)
+  T* middle;                                    // (N, C) the residual stream between attention and MLP
   NormActivations<T> mlp_norm;
   T* gate;    // (N, F), SwiGLU only
   T* up;      // (N, F)
@@ -42,10 +51,11 @@ template <class T>
 struct GradientScratch {
   T* residual;       // (N, C)
   T* normed;         // (N, C)
-  T* query;          // (N, C)
-  T* key;            // (N, C)
-  T* value;          // (N, C)
-  T* attention;      // (N, C)
+  T* query;          // (N, H D)
+  T* key;            // (N, K D)
+  T* value;          // (N, K D)
+  T* before_norm;    // (N, H D), with query_key_norm only: of queries, then of keys
+  T* attention;      // (N, H D)
   T* probabilities;  // (T, T)
   T* gate;           // (N, F), SwiGLU only
   T* up;             // (N, F)
@@ -96,6 +106,8 @@ struct BatchShape {
 /// An Error says what the shape must be, for a model of this configuration, which is valid.
 core::Result<void> check_shape(const ModelConfig& config, BatchShape shape);
 core::Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_t vocabulary);
+/// As check_tokens(), and kNoTarget is allowed.
+core::Result<void> check_targets(std::span<const std::int32_t> targets, std::size_t vocabulary);
 
 template <class T>
 Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape);

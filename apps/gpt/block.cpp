@@ -4,6 +4,7 @@
 
 #include "apps/gpt/layers/activation.hpp"
 #include "apps/gpt/layers/attention.hpp"
+#include "apps/gpt/layers/bias.hpp"
 #include "apps/gpt/layers/layer_norm.hpp"
 #include "apps/gpt/layers/matmul.hpp"
 #include "apps/gpt/layers/rms_norm.hpp"
@@ -11,7 +12,7 @@
 
 namespace troupe::apps::gpt {
 
-// N rows of this pass, C width, F feed_forward.
+// N rows of this pass, C width, F feed_forward, H heads, K heads with keys of their own, D head size.
 
 using core::Result;
 
@@ -19,7 +20,8 @@ namespace {
 
 template <class T>
 AttentionShape attention_shape(const BlockContext<T>& context) {
-  return {context.shape.batch, context.shape.length, context.config.heads, context.config.head_size()};
+  return {context.shape.batch, context.shape.length, context.config.heads, context.config.head_size(),
+          context.config.key_heads()};
 }
 
 template <class T>
@@ -32,6 +34,23 @@ template <class T>
 Result<void> project(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x, T* y,
                      Write write = Write::overwrite) {
   linear_forward(shape, x, TRY(pass.use(weight)), y, write);
+  return {};
+}
+
+template <class T>
+Result<void> add_bias(const Pass<T>& pass, std::size_t rows, std::size_t width,
+                      std::optional<std::size_t> bias, T* y) {
+  if (bias) bias_forward(rows, width, TRY(pass.use(*bias)), y);
+  return {};
+}
+
+template <class T>
+Result<void> add_bias_gradient(const Pass<T>& pass, std::size_t rows, std::size_t width,
+                               std::optional<std::size_t> bias, const T* d_y) {
+  if (!bias) return {};
+  TRY(pass.use(*bias));
+  bias_backward(rows, width, d_y, pass.gradient(*bias));
+  pass.ready(*bias);
   return {};
 }
 
@@ -79,21 +98,108 @@ Result<void> mlp_backward(const BlockContext<T>& context, const BlockParameters&
   return project_backward(pass, {N, C, F}, parameters.up, x, d.up, d.normed, Write::overwrite);
 }
 
+// Queries or keys of `heads` heads: their place in the block, and the parameters that make them.
+template <class T>
+struct HeadSide {
+  std::size_t heads;
+  std::size_t weight;
+  std::optional<std::size_t> bias, norm;
+  HeadNormActivations<T> before;
+  T* output;
+};
+
+template <class T>
+HeadSide<T> query_side(const BlockContext<T>& context, const BlockParameters& parameters,
+                       const BlockActivations<T>& block) {
+  return {context.config.heads,  parameters.query, parameters.query_bias,
+          parameters.query_norm, block.query_norm, block.query};
+}
+
+template <class T>
+HeadSide<T> key_side(const BlockContext<T>& context, const BlockParameters& parameters,
+                     const BlockActivations<T>& block) {
+  return {context.config.key_heads(), parameters.key, parameters.key_bias,
+          parameters.key_norm,        block.key_norm, block.key};
+}
+
+template <class T>
+Result<void> head_projection(const BlockContext<T>& context, const HeadSide<T>& side,
+                             const BlockActivations<T>& block, const Pass<T>& pass) {
+  const std::size_t N = context.shape.rows(), width = side.heads * context.config.head_size();
+  T* y = side.norm ? side.before.input : side.output;
+  TRY(project(pass, {N, context.config.width, width}, side.weight, block.attention_norm.output, y));
+  return add_bias(pass, N, width, side.bias, y);
+}
+
+// The norm, where there is one, and the turn.
+template <class T>
+Result<void> head_finish(const BlockContext<T>& context, const HeadSide<T>& side, const Pass<T>& pass) {
+  const auto [batch, length] = context.shape;
+  if (side.norm) {
+    const T epsilon = static_cast<T>(context.config.norm_epsilon);
+    rms_norm_forward<T>({batch * length * side.heads, context.config.head_size(), epsilon, side.before.input,
+                         TRY(pass.use(*side.norm)), side.before.scale},
+                        side.output);
+  }
+  context.rotary.forward(batch, length, side.heads, side.output);
+  return {};
+}
+
+// From the gradient by the turned heads to those of the parameters, and to d.normed.
+template <class T>
+Result<void> head_backward(const BlockContext<T>& context, const HeadSide<T>& side,
+                           const BlockActivations<T>& block, const GradientScratch<T>& d, T* d_heads,
+                           const Pass<T>& pass) {
+  const auto [batch, length] = context.shape;
+  const std::size_t N = batch * length, D = context.config.head_size(), width = side.heads * D;
+  context.rotary.backward(batch, length, side.heads, d_heads);
+  if (side.norm) {
+    std::fill_n(d.before_norm, N * width, T{0});
+    const T epsilon = static_cast<T>(context.config.norm_epsilon);
+    const T* weight = TRY(pass.use(*side.norm));
+    rms_norm_backward<T>({N * side.heads, D, epsilon, side.before.input, weight, side.before.scale}, d_heads,
+                         d.before_norm, pass.gradient(*side.norm));
+    pass.ready(*side.norm);
+    d_heads = d.before_norm;
+  }
+  TRY(add_bias_gradient(pass, N, width, side.bias, d_heads));
+  return project_backward(pass, {N, context.config.width, width}, side.weight, block.attention_norm.output,
+                          d_heads, d.normed, Write::accumulate);
+}
+
+template <class T>
+Result<void> self_attention_forward(const BlockContext<T>& context, const BlockParameters& parameters,
+                                    const BlockActivations<T>& block, const Pass<T>& pass) {
+  const std::size_t N = context.shape.rows(), C = context.config.width;
+  const std::size_t Q = context.config.query_width(), K = context.config.key_width();
+  const auto query = query_side(context, parameters, block), key = key_side(context, parameters, block);
+  TRY(head_projection(context, query, block, pass));
+  TRY(head_projection(context, key, block, pass));
+  TRY(project(pass, {N, C, K}, parameters.value, block.attention_norm.output, block.value));
+  TRY(add_bias(pass, N, K, parameters.value_bias, block.value));
+  TRY(head_finish(context, query, pass));
+  TRY(head_finish(context, key, pass));
+  attention_forward(attention_of(context, block), block.attention);
+  std::copy_n(block.input, N * C, block.middle);
+  TRY(project(pass, {N, Q, C}, parameters.output, block.attention, block.middle, Write::accumulate));
+  return add_bias(pass, N, C, parameters.output_bias, block.middle);
+}
+
 template <class T>
 Result<void> self_attention_backward(const BlockContext<T>& context, const BlockParameters& parameters,
                                      const BlockActivations<T>& block, const GradientScratch<T>& d,
                                      const Pass<T>& pass) {
-  const auto [B, L, H, D] = attention_shape(context);
-  const LinearShape square{B * L, H * D, H * D};
-  const T* x = block.attention_norm.output;
-  TRY(project_backward(pass, square, parameters.output, block.attention, d.residual, d.attention,
+  const std::size_t N = context.shape.rows(), C = context.config.width;
+  const std::size_t Q = context.config.query_width(), K = context.config.key_width();
+  TRY(add_bias_gradient(pass, N, C, parameters.output_bias, d.residual));
+  TRY(project_backward(pass, {N, Q, C}, parameters.output, block.attention, d.residual, d.attention,
                        Write::overwrite));
   attention_backward(attention_of(context, block), d.attention, {d.query, d.key, d.value, d.probabilities});
-  context.rotary.backward(B, L, H, d.query);
-  context.rotary.backward(B, L, H, d.key);
-  TRY(project_backward(pass, square, parameters.value, x, d.value, d.normed, Write::overwrite));
-  TRY(project_backward(pass, square, parameters.key, x, d.key, d.normed, Write::accumulate));
-  return project_backward(pass, square, parameters.query, x, d.query, d.normed, Write::accumulate);
+  TRY(add_bias_gradient(pass, N, K, parameters.value_bias, d.value));
+  TRY(project_backward(pass, {N, C, K}, parameters.value, block.attention_norm.output, d.value, d.normed,
+                       Write::overwrite));
+  TRY(head_backward(context, key_side(context, parameters, block), block, d, d.key, pass));
+  return head_backward(context, query_side(context, parameters, block), block, d, d.query, pass);
 }
 
 }  // namespace
@@ -134,20 +240,9 @@ Result<void> norm_backward(const BlockContext<T>& context, const NormParameters&
 template <class T>
 Result<void> block_forward(const BlockContext<T>& context, const BlockParameters& parameters,
                            const BlockActivations<T>& block, const Pass<T>& pass, T* output) {
-  const auto [B, L, H, D] = attention_shape(context);
-  const std::size_t N = B * L, C = H * D;
-  const LinearShape square{N, C, C};
-
+  const std::size_t N = context.shape.rows(), C = context.config.width;
   TRY(norm_forward(context, parameters.attention_norm, block.input, block.attention_norm, pass));
-  TRY(project(pass, square, parameters.query, block.attention_norm.output, block.query));
-  TRY(project(pass, square, parameters.key, block.attention_norm.output, block.key));
-  TRY(project(pass, square, parameters.value, block.attention_norm.output, block.value));
-  context.rotary.forward(B, L, H, block.query);
-  context.rotary.forward(B, L, H, block.key);
-  attention_forward(attention_of(context, block), block.attention);
-  std::copy_n(block.input, N * C, block.middle);
-  TRY(project(pass, square, parameters.output, block.attention, block.middle, Write::accumulate));
-
+  TRY(self_attention_forward(context, parameters, block, pass));
   TRY(norm_forward(context, parameters.mlp_norm, block.middle, block.mlp_norm, pass));
   std::copy_n(block.middle, N * C, output);
   return mlp_forward(context, parameters, block, pass, output);

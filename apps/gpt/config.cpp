@@ -18,6 +18,54 @@ struct SizeLimit {
   std::size_t most;
 };
 
+Result<void> validate_heads(const ModelConfig& config) {
+  if (config.head_dimension == 0 && config.width % config.heads != 0) {
+    return fail(Errc::invalid_argument, "width must be a multiple of heads, found width {} and heads {}",
+                config.width, config.heads);
+  }
+  if (config.head_dimension > 1024) {
+    return fail(Errc::invalid_argument, "head_dimension must be 1024 at most, found {}",
+                config.head_dimension);
+  }
+  if (config.head_dimension % 2 != 0) {
+    return fail(Errc::invalid_argument,
+                "head_dimension must be even, because rotary positions turn pairs; found {}",
+                config.head_dimension);
+  }
+  if (config.head_size() % 2 != 0) {
+    return fail(Errc::invalid_argument,
+                "width / heads must be even, because rotary positions turn pairs; found {} / {} = {}",
+                config.width, config.heads, config.head_size());
+  }
+  if (config.key_heads() > config.heads || config.heads % config.key_heads() != 0) {
+    return fail(Errc::invalid_argument,
+                "heads must be a multiple of key_value_heads, found {} heads and {} key_value_heads",
+                config.heads, config.key_heads());
+  }
+  return {};
+}
+
+Result<void> validate_rotary(const ModelConfig& config) {
+  if (!std::isfinite(config.rope_base) || config.rope_base < 1) {
+    return fail(Errc::invalid_argument, "rope_base must be at least 1, found {}", config.rope_base);
+  }
+  const RotaryScaling& scaling = config.rope_scaling;
+  if (!std::isfinite(scaling.factor) || scaling.factor < 1) {
+    return fail(Errc::invalid_argument, "the factor of rope_scaling must be at least 1, found {}",
+                scaling.factor);
+  }
+  const bool ordered = scaling.low_frequency > 0 && scaling.high_frequency > scaling.low_frequency &&
+                       std::isfinite(scaling.high_frequency) && scaling.original_context >= 1 &&
+                       std::isfinite(scaling.original_context);
+  if (!ordered) {
+    return fail(Errc::invalid_argument,
+                "rope_scaling needs 0 < low_frequency < high_frequency and an original_context of 1 or more, "
+                "found {}, {} and {}",
+                scaling.low_frequency, scaling.high_frequency, scaling.original_context);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> validate(const ModelConfig& config) {
@@ -32,18 +80,8 @@ Result<void> validate(const ModelConfig& config) {
                   limit.value);
     }
   }
-  if (config.width % config.heads != 0) {
-    return fail(Errc::invalid_argument, "width must be a multiple of heads, found width {} and heads {}",
-                config.width, config.heads);
-  }
-  if (config.head_size() % 2 != 0) {
-    return fail(Errc::invalid_argument,
-                "width / heads must be even, because rotary positions turn pairs; found {} / {} = {}",
-                config.width, config.heads, config.head_size());
-  }
-  if (!std::isfinite(config.rope_base) || config.rope_base < 1) {
-    return fail(Errc::invalid_argument, "rope_base must be at least 1, found {}", config.rope_base);
-  }
+  TRY(validate_heads(config));
+  TRY(validate_rotary(config));
   if (!std::isfinite(config.norm_epsilon) || config.norm_epsilon <= 0) {
     return fail(Errc::invalid_argument, "norm_epsilon must be above 0, found {}", config.norm_epsilon);
   }

@@ -5,34 +5,68 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/gpt/activations.hpp"
+#include "apps/gpt/text/text_codec.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {
 
-/// A text file as byte tokens, memory-mapped. Its last 5 % are for evaluation and never trained on.
+/// Tokens in a row that somebody else keeps: bytes, or numbers, of which ~t is token t that is not learned.
+/// Sequences begin anywhere, or in rows of a fixed number of tokens at the first.
+class TokenText {
+ public:
+  TokenText(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}     // NOLINT: bytes are tokens
+  TokenText(const std::vector<std::uint8_t>& bytes) : bytes_(bytes) {}  // NOLINT: likewise
+  /// `row` of 1: sequences begin anywhere.
+  TokenText(std::span<const std::int32_t> tokens, std::size_t row) : tokens_(tokens), row_(row) {}
+
+  std::size_t size() const { return bytes_.size() + tokens_.size(); }
+  std::size_t row() const { return row_; }
+  std::int32_t token(std::size_t place) const;
+  /// The token, or kNoTarget.
+  std::int32_t target(std::size_t place) const;
+
+  /// How many sequences of `length` tokens, and a target after the last, begin in the text; and where.
+  std::size_t starts(std::size_t length) const;
+  std::size_t start(std::size_t index) const { return index * row_; }
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+  std::span<const std::int32_t> tokens_;
+  std::size_t row_ = 1;
+};
+
+/// A text file as tokens. Its last 5 % are for evaluation and never trained on.
 class Corpus {
  public:
-  /// The file must hold enough text for one sequence of `context` tokens in each part.
+  /// Bytes, memory-mapped. The file must hold enough text for one sequence of `context` tokens in each part.
   static core::Result<Corpus> open(const std::string& path, std::size_t context);
+  /// As a codec makes them of the file, all in memory: of *.jsonl the documents (see read_documents()) packed
+  /// into rows, of other files one text.
+  static core::Result<Corpus> open(const std::string& path, std::size_t context, TextCodec& codec);
 
-  std::span<const std::uint8_t> training() const { return text().first(training_bytes_); }
-  std::span<const std::uint8_t> evaluation() const { return text().subspan(training_bytes_); }
+  TokenText training() const;
+  TokenText evaluation() const;
 
  private:
   struct Unmap {
     std::size_t bytes = 0;
     void operator()(const std::uint8_t* text) const;
   };
+  using Map = std::unique_ptr<const std::uint8_t, Unmap>;
 
-  explicit Corpus(std::unique_ptr<const std::uint8_t, Unmap> map);
-  std::span<const std::uint8_t> text() const { return {map_.get(), map_.get_deleter().bytes}; }
+  Corpus(Map map, std::vector<std::int32_t> tokens, std::size_t row, std::size_t training_tokens)
+      : map_(std::move(map)), tokens_(std::move(tokens)), row_(row), training_tokens_(training_tokens) {}
+  static core::Result<Map> map_file(const std::string& path);
 
-  std::unique_ptr<const std::uint8_t, Unmap> map_;
-  std::size_t training_bytes_;
+  Map map_;  // null when there are tokens
+  std::vector<std::int32_t> tokens_;
+  std::size_t row_;
+  std::size_t training_tokens_;
 };
 
 /// Names a microbatch. Equal places hold equal text, whichever rank asks.
@@ -43,22 +77,29 @@ struct MicrobatchPlace {
   std::uint32_t microbatch = 0;
 };
 
+/// Sequences that follow each other in a text, for Batch::fill_in_order().
+std::size_t sequences_in_order(const TokenText& text, std::size_t length);
+
 /// One microbatch (B, T): targets are the tokens one place further.
 class Batch {
  public:
   explicit Batch(BatchShape shape);
 
-  /// Sequences from random places of `text`, which is longer than one sequence.
-  void fill_at_random(std::span<const std::uint8_t> text, const MicrobatchPlace& place);
+  /// Sequences from random places of `text`, in which one or more begin.
+  void fill_at_random(const TokenText& text, const MicrobatchPlace& place);
 
   /// Batch `index` of `count` that cover `text` evenly, the same ones each time.
-  void fill_evenly(std::span<const std::uint8_t> text, std::size_t index, std::size_t count);
+  void fill_evenly(const TokenText& text, std::size_t index, std::size_t count);
+
+  /// The sequences number first, first + 1, ... of those that follow each other without a gap or an overlap;
+  /// what is past their end is not learned. How many tokens are.
+  std::size_t fill_in_order(const TokenText& text, std::size_t first);
 
   std::span<const std::int32_t> tokens() const { return tokens_; }
   std::span<const std::int32_t> targets() const { return targets_; }
 
  private:
-  void copy(std::span<const std::uint8_t> text, std::size_t start, std::size_t sequence);
+  void copy(const TokenText& text, std::size_t start, std::size_t sequence);
 
   BatchShape shape_;
   std::vector<std::int32_t> tokens_;   // (B, T)

@@ -206,13 +206,22 @@ Result<std::string> state_text(DistributedTrainer& trainer) {
   return fmt::format("parameters {:016x}", TRY(trainer.parameter_hash()));
 }
 
-Result<void> write_sample(DistributedTrainer& trainer, Narrator* narrator, const RunOptions& options) {
+Result<void> write_sample(DistributedTrainer& trainer, Narrator* narrator, const RunOptions& options,
+                          TextCodec& codec) {
   if (options.sample_bytes == 0) return {};
   RunSample sample{options.steps - 1, options.prompt, {}};
   auto next = [&](std::span<const std::int32_t> tokens) { return trainer.logits(tokens); };
   sample.text = TRY(sample_text(next, trainer.model().shape().length, options.prompt, options.sample_bytes,
-                                options.sampling));
+                                options.sampling, codec));
   return narrator ? narrator->sample(sample) : Result<void>{};
+}
+
+Result<void> export_trained(DistributedTrainer& trainer, Narrator* narrator, const RunOptions& options) {
+  const auto& to = options.export_to;
+  if (to.directory.empty()) return {};
+  if (!narrator) return trainer.hand_over_parameters();
+  TRY(trainer.export_model(to));
+  return narrator->say(options.steps, "export", fmt::format("exported the model to {}", to.directory));
 }
 
 /// What signals ask for; the steps bring it to all ranks.
@@ -292,8 +301,9 @@ Result<void> tell_of_resume(Narrator& narrator, const std::optional<actors::Rest
 
 class Run {
  public:
-  Run(DistributedTrainer& trainer, Narrator* narrator, Requests* requests, const RunOptions& options)
-      : trainer_(trainer), narrator_(narrator), requests_(requests), options_(options) {}
+  Run(DistributedTrainer& trainer, Narrator* narrator, Requests* requests, const RunOptions& options,
+      TextCodec& codec)
+      : trainer_(trainer), narrator_(narrator), requests_(requests), options_(options), codec_(codec) {}
 
   Result<RunEnd> train() {
     auto& session = trainer_.session();
@@ -314,7 +324,8 @@ class Run {
     TRY(session.wait_local_saves());
     TRY(report_saves());
     if (!takes_part()) return RunEnd::finished;
-    TRY(write_sample(trainer_, narrator_, options_));
+    TRY(write_sample(trainer_, narrator_, options_, codec_));
+    TRY(export_trained(trainer_, narrator_, options_));
     const auto text = TRY(state_text(trainer_));
     if (narrator_) TRY(narrator_->event(options_.steps, "end", text));
     return RunEnd::finished;
@@ -361,6 +372,7 @@ class Run {
   std::int64_t first_step_ = 0;  ///< of this process
   Requests* requests_;           ///< null without a directory of checkpoints
   const RunOptions& options_;
+  TextCodec& codec_;
 };
 
 }  // namespace
@@ -368,7 +380,8 @@ class Run {
 Result<RunEnd> run_distributed(const RunOptions& given) {
   std::unique_ptr<Requests> requests;
   if (!given.world.checkpoint_directory.empty()) requests = std::make_unique<Requests>();
-  const Corpus corpus = TRY(Corpus::open(given.text, given.trainer.model.context));
+  TextCodec codec = TRY(codec_of(given.origin));
+  const Corpus corpus = TRY(Corpus::open(given.text, given.trainer.model.context, codec));
   auto world = TRY(actors::ProcessWorld::create(given.world));
   actors::RankWorld& rank_world = *world;
   const auto info = TRY(gpu_info(world->device_name()));
@@ -392,7 +405,7 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
     TRY(tell_of_resume(*narrator, restored));
   }
   if (requests) requests->begin();
-  const auto end = TRY(Run(*trainer, narrator.get(), requests.get(), options).train());
+  const auto end = TRY(Run(*trainer, narrator.get(), requests.get(), options, codec).train());
   if (traced) {
     auto folder = options.output + "/trace";
     TRY(make_folder(folder));

@@ -7,6 +7,7 @@
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "apps/gpt/optimizer.hpp"
+#include "core/convert.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/layout/buffers.hpp"
@@ -95,21 +96,25 @@ Result<void> DistributedTrainer::warm_up() {
   std::size_t largest = 0;
   for (const auto& spec : model_->table().specs) largest = std::max(largest, spec.elements());
   const auto scratch = TRY(device_->allocate(largest * sizeof(float)));
+  batch_.fill_evenly(corpus_->evaluation(), 0, 1);
   const std::vector<float*> gradients(readable_.size(), scratch.view().as<float>().data());
   // Their values do not matter, and where they are sharded they are not here yet.
   const std::vector<const std::byte*> parameters(readable_.size(), scratch.view().data);
-  batch_.fill_evenly(corpus_->evaluation(), 0, 1);
   TRY(model_->forward_backward(parameters, gradients, batch_.tokens(), batch_.targets(), {}));
   TRY(model_->take_losses());
   return compute_->synchronize(kDeadline);
 }
 
 Result<void> DistributedTrainer::write_initial_values() {
+  const RandomValues random(options_.seed);
+  const InitialValues& initial = options_.initial != nullptr ? *options_.initial : random;
   for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
     const auto& spec = model_->table().specs[i];
+    Result<void> read;
     TRY(session_->write_parameter({i}, [&](std::int64_t first, std::span<float> values) {
-      initialise(spec, options_.seed, first, values);
+      read = initial.read(spec, {first, first + static_cast<std::int64_t>(values.size())}, values);
     }));
+    TRY(read);
   }
   readable_.resize(gradients_.size());
   return {};
@@ -196,19 +201,55 @@ Result<void> DistributedTrainer::save_local() {
   return {};
 }
 
+Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
+  TRY(session_->begin_evaluation());
+  TRY(gpt::export_model(
+      model_->config(),
+      [this](std::size_t parameter, core::ElementRange range, std::span<float> values) {
+        return read_parameter({static_cast<std::uint32_t>(parameter)}, range, values);
+      },
+      options));
+  return session_->end_evaluation();
+}
+
+// An export reads parameters in the order of the table, so this is what it waits for.
+Result<void> DistributedTrainer::hand_over_parameters() {
+  TRY(session_->begin_evaluation());
+  for (std::uint32_t i = 0; i < readable_.size(); ++i) TRY(session_->before_use({i}));
+  return session_->end_evaluation();
+}
+
+/// In an evaluation.
+Result<void> DistributedTrainer::read_parameter(core::ParameterIndex parameter, core::ElementRange range,
+                                                std::span<float> values) {
+  TRY(session_->before_use(parameter));
+  const auto dtype = options_.arithmetic.dtype;
+  const auto offset = static_cast<std::size_t>(range.start) * core::size_of(dtype);
+  gpu::Buffer staging;
+  const auto place = TRY(on_host(
+      TRY(session_->parameter_memory(parameter)).subview(offset, values.size() * core::size_of(dtype)),
+      staging));
+  core::convert_elements(dtype, place.data, core::DType::f32, std::as_writable_bytes(values).data(),
+                         values.size());
+  return {};
+}
+
+/// The same bytes where the host reads them: where they are, or in `staging`.
+Result<gpu::BufferView> DistributedTrainer::on_host(gpu::BufferView values, gpu::Buffer& staging) {
+  if (compute_ == nullptr) return values;
+  staging = TRY(device_->allocate_staging(values.bytes));
+  gpu::copy(values, staging.view(), compute_);
+  TRY(compute_->synchronize(kDeadline));
+  return staging.view();
+}
+
 Result<std::uint64_t> DistributedTrainer::parameter_hash() {
   TRY(session_->begin_evaluation());
   std::uint64_t hash = 0;
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
     TRY(session_->before_use({i}));
-    gpu::BufferView values = TRY(session_->parameter_memory({i}));
     gpu::Buffer staging;
-    if (compute_ != nullptr) {
-      staging = TRY(device_->allocate_staging(values.bytes));
-      gpu::copy(values, staging.view(), compute_);
-      TRY(compute_->synchronize(kDeadline));
-      values = staging.view();
-    }
+    const auto values = TRY(on_host(TRY(session_->parameter_memory({i})), staging));
     hash = core::hash64(values.as<const std::byte>(), hash);
   }
   TRY(session_->end_evaluation());

@@ -35,13 +35,17 @@ class DistributedTrainer {
   /// As save(), into the local tier.
   core::Result<void> save_local();
 
-  /// No rank keeps all parameters: evaluate(), logits() and parameter_hash() are then for all ranks together;
-  /// otherwise any rank may ask alone.
+  /// No rank keeps all parameters: evaluate(), logits(), export_model() and parameter_hash() are then for
+  /// all ranks together; otherwise any rank may ask alone.
   bool has_sharded_parameters() const { return session_->units() > 0; }
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
   /// As TrainableModel::logits().
   core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens);
+  /// Writes the model as export_model() does. Of sharded parameters the other ranks call
+  /// hand_over_parameters() meanwhile.
+  core::Result<void> export_model(const ExportOptions& options);
+  core::Result<void> hand_over_parameters();
   /// A hash of all parameters.
   core::Result<std::uint64_t> parameter_hash();
 
@@ -62,6 +66,10 @@ class DistributedTrainer {
   core::Result<void> before_use(core::ParameterIndex parameter);
   /// For a pass between steps.
   StepHooks reading();
+  /// Elements of a parameter as floats; `values` has as many as the range.
+  core::Result<void> read_parameter(core::ParameterIndex parameter, core::ElementRange range,
+                                    std::span<float> values);
+  core::Result<gpu::BufferView> on_host(gpu::BufferView values, gpu::Buffer& staging);
 
   TrainerOptions options_;
   gpu::Device* device_;

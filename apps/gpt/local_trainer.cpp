@@ -22,7 +22,10 @@ Result<LocalTrainer> LocalTrainer::create(const TrainerOptions& options, const C
   auto model = TRY(Model::create(options.model, options.microbatch));
   TRY(check_memory(memory_need(options.model, options.microbatch, {}, gpu::DeviceKind::host),
                    physical_memory_bytes()));
-  return LocalTrainer(options, corpus, std::move(model));
+  LocalTrainer trainer(options, corpus, std::move(model));
+  const RandomValues random(options.seed);
+  TRY(trainer.begin(options.initial != nullptr ? *options.initial : random));
+  return trainer;
 }
 
 LocalTrainer::LocalTrainer(const TrainerOptions& options, const Corpus& corpus, Model model)
@@ -33,12 +36,17 @@ LocalTrainer::LocalTrainer(const TrainerOptions& options, const Corpus& corpus, 
     for (auto* part : {&tensor.value, &tensor.gradient, &tensor.first_moment, &tensor.second_moment}) {
       part->resize(count);
     }
-    initialise(spec, options_.seed, tensor.value);
   }
   for (Tensor& tensor : tensors_) {
     readable_.push_back(tensor.value.data());
     gradients_.push_back(tensor.gradient.data());
   }
+}
+
+Result<void> LocalTrainer::begin(const InitialValues& initial) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    TRY(initial.read(model_.table().specs[i], tensors_[i].value));
+  return {};
 }
 
 Result<StepReport> LocalTrainer::step() {
@@ -67,6 +75,13 @@ Result<double> LocalTrainer::evaluate(std::size_t batches) {
     loss += TRY(model_.forward_loss(readable_, batch_.tokens(), batch_.targets()));
   }
   return loss / static_cast<double>(batches);
+}
+
+Result<Perplexity> LocalTrainer::perplexity() {
+  return gpt::perplexity(corpus_->evaluation(), options_.microbatch,
+                         [&](Model::Tokens tokens, Model::Tokens targets) -> Result<double> {
+                           return TRY(model_.forward_loss(readable_, tokens, targets));
+                         });
 }
 
 double LocalTrainer::gradient_norm() const {

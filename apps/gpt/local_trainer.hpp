@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "apps/gpt/data.hpp"
+#include "apps/gpt/initial_values.hpp"
 #include "apps/gpt/model.hpp"
+#include "apps/gpt/perplexity.hpp"
 #include "apps/gpt/run_options.hpp"
 
 namespace troupe::apps::gpt {
@@ -31,6 +33,9 @@ class LocalTrainer {
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
 
+  /// Of all the evaluation text.
+  core::Result<Perplexity> perplexity();
+
   Model& model() { return model_; }
   Model::Parameters parameters() const { return readable_; }
 
@@ -40,6 +45,7 @@ class LocalTrainer {
   };
 
   LocalTrainer(const TrainerOptions& options, const Corpus& corpus, Model model);
+  core::Result<void> begin(const InitialValues& initial);
   double gradient_norm() const;
   void update(float gradient_scale, double learning_rate);
 

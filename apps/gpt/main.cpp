@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -11,6 +13,8 @@
 #include "apps/gpt/distributed_run.hpp"
 #include "apps/gpt/local_trainer.hpp"
 #include "apps/gpt/options.hpp"
+#include "apps/gpt/pretrained/export_model.hpp"
+#include "apps/gpt/pretrained/pretrained_model.hpp"
 #include "apps/gpt/sample.hpp"
 #include "core/errors.hpp"
 
@@ -23,15 +27,37 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-Result<RunEnd> train_locally(const RunOptions& run) {
+Result<void> print_perplexity(LocalTrainer& trainer) {
+  const auto [loss, value, tokens] = TRY(trainer.perplexity());
+  fmt::print("perplexity {:.4f}, loss {:.6f} over {} tokens of the evaluation text\n", value, loss, tokens);
+  return {};
+}
+
+Result<void> export_trained(LocalTrainer& trainer, const ExportOptions& to) {
+  if (to.directory.empty()) return {};
+  const auto read = [&](std::size_t parameter, core::ElementRange range, std::span<float> values) {
+    std::copy_n(trainer.parameters()[parameter] + range.start, values.size(), values.begin());
+    return Result<void>{};
+  };
+  TRY(export_model(trainer.model().config(), read, to));
+  fmt::print("exported the model to {}\n", to.directory);
+  return {};
+}
+
+Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
   const ModelConfig& config = run.trainer.model;
   const auto& training = run.trainer.session.training;
-  const Corpus corpus = TRY(Corpus::open(run.text, config.context));
+  TextCodec codec = TRY(codec_of(run.origin));
+  const Corpus corpus = TRY(Corpus::open(run.text, config.context, codec));
   auto trainer = TRY(LocalTrainer::create(run.trainer, corpus));
   const auto microbatches = static_cast<std::size_t>(training.lanes * training.microbatches);
   const std::size_t tokens_per_step = run.trainer.microbatch.rows() * microbatches;
   fmt::print("{} parameters, {} KiB of activations, {} tokens per step\n", parameter_count(config),
              trainer.model().activation_bytes() >> 10, tokens_per_step);
+  if (only_evaluates) {
+    TRY(print_perplexity(trainer));
+    return RunEnd::finished;
+  }
   const auto start = std::chrono::steady_clock::now();
   for (std::int64_t step = 1; step <= run.steps; ++step) {
     const StepReport report = TRY(trainer.step());
@@ -44,16 +70,21 @@ Result<RunEnd> train_locally(const RunOptions& run) {
                report.loss, evaluation, report.gradient_norm, rate, seconds_since(start));
     std::fflush(stdout);
   }
+  const auto next = [&](Model::Tokens window) {
+    return trainer.model().logits(trainer.parameters(), window);
+  };
   const auto sample =
-      TRY(sample_text(trainer.model(), trainer.parameters(), run.prompt, run.sample_bytes, run.sampling));
+      TRY(sample_text(next, config.context, run.prompt, run.sample_bytes, run.sampling, codec));
   fmt::print("\n{}{}\n", run.prompt, sample);
+  TRY(export_trained(trainer, run.export_to));
   return RunEnd::finished;
 }
 
 Result<RunEnd> train(Options options) {
-  const bool is_local = options.local;
-  const RunOptions run = TRY(run_options(std::move(options)));
-  return is_local ? train_locally(run) : run_distributed(run);
+  const auto origin = TRY(origin_of(options));
+  const bool is_local = options.local, only_evaluates = options.evaluate_only;
+  const RunOptions run = TRY(run_options(std::move(options), origin.get()));
+  return is_local ? train_locally(run, only_evaluates) : run_distributed(run);
 }
 
 int exit_code_of(RunEnd end) {

@@ -50,7 +50,7 @@ BasicModel<T>::BasicModel(const ModelConfig& config, BatchShape shape, std::uniq
     : config_(config),
       shape_(shape),
       table_(parameter_table(config)),
-      rotary_(config.context, config.head_size(), config.rope_base),
+      rotary_(config.context, config.head_size(), config.rope_base, config.rope_scaling),
       memory_(std::move(memory)),
       activation_bytes_(bytes) {
   Carver<T> place(memory_.get());
@@ -89,7 +89,7 @@ template <class T>
 Result<T> BasicModel<T>::loss(const Pass<T>& pass, Tokens tokens, Tokens targets) {
   const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
   CHECK(tokens.size() == N && targets.size() == N, "tokens and targets have the shape given to create()");
-  TRY(check_tokens(targets, config_.vocabulary));
+  TRY(check_targets(targets, config_.vocabulary));
   TRY(trunk_forward(shape_, pass, tokens));
   linear_forward({N, C, V}, activations_.final_norm.output, TRY(pass.use(table_.head)), activations_.logits);
   return static_cast<T>(cross_entropy_forward(targets, V, activations_.logits));

@@ -27,8 +27,8 @@ class BasicModel {
   static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape);
 
   /// Mean loss over the tokens in nats; adds its gradients to `gradients`. tokens and targets are (B, T), of
-  /// the shape given to create(); each must lie in the vocabulary. After an Error from a hook the gradients
-  /// are partly added.
+  /// the shape given to create(); each must lie in the vocabulary. A target may be kNoTarget. After an Error
+  /// from a hook the gradients are partly added.
   core::Result<T> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens, Tokens targets,
                                    const StepHooks& hooks = {});
 

@@ -94,11 +94,12 @@ Result<void> check_memory(const MemoryNeed& need, std::size_t device_bytes) {
 
 double training_flops_per_token(const ModelConfig& config, std::size_t length) {
   const auto C = static_cast<double>(config.width), F = static_cast<double>(config.feed_forward);
+  const auto Q = static_cast<double>(config.query_width()), K = static_cast<double>(config.key_width());
   const auto layers = static_cast<double>(config.layers);
   const double mlp_matrices = config.activation == Activation::swiglu ? 3 : 2;
   const double multiplied =
-      layers * (4 * C * C + mlp_matrices * C * F) + static_cast<double>(config.vocabulary) * C;
-  return 6 * multiplied + 6 * layers * static_cast<double>(length) * C;
+      layers * (2 * C * (Q + K) + mlp_matrices * C * F) + static_cast<double>(config.vocabulary) * C;
+  return 6 * multiplied + 6 * layers * static_cast<double>(length) * Q;
 }
 
 double peak_flops(int major, int minor) {

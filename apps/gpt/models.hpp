@@ -42,7 +42,7 @@ MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions
 core::Result<void> check_memory(const MemoryNeed& need, std::size_t device_bytes);
 
 /// Floating-point operations of forward and backward per token: 6 per parameter of a matrix multiplied by,
-/// and 6 * layers * T * C for causal attention, half of what attention to all positions takes (PaLM,
+/// and 6 * layers * T * H * D for causal attention, half of what attention to all positions takes (PaLM,
 /// Chowdhery et al. 2022, appendix B, counts the whole).
 double training_flops_per_token(const ModelConfig& config, std::size_t length);
 

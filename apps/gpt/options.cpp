@@ -108,6 +108,14 @@ void add_model_options(CLI::App& app, Options& o) {
   add_choice(app, "--preset", o.preset, {"tiny", "demo", "350m", "760m", "1.5b"},
              "Model: tiny, demo, 350m, 760m or 1.5b")
       ->capture_default_str();
+  app.add_option(
+      "--model", o.model,
+      "Begin from this directory of Hugging Face (Llama, Mistral, Qwen2, Qwen3) instead of a preset");
+  app.add_option("--export", o.run.export_to.directory,
+                 "Write the model to a new directory of Hugging Face at the end");
+  add_choice(app, "--export-dtype", o.export_dtype, {"f32", "bf16", "f16"},
+             "Of the tensors that --export writes: f32, bf16 or f16")
+      ->capture_default_str();
   add_number(app, "--layers", o.layers, {1, 1024}, "Instead of the preset's");
   add_number(app, "--heads", o.heads, {1, 1024}, "Instead of the preset's");
   add_number(app, "--width", o.width, {1, 65536}, "Instead of the preset's");
@@ -122,7 +130,10 @@ void add_model_options(CLI::App& app, Options& o) {
 
 void add_own_options(CLI::App& app, Options& options) {
   app.add_flag("--local", options.local, "Train with a plain loop in this process, without the runtime");
-  app.add_option("--text", options.run.text, "Text file to train on (scripts/fetch_text writes one)")
+  app.add_flag("--evaluate-only", options.evaluate_only,
+               "With --local, train nothing: print the perplexity of the evaluation text");
+  app.add_option("--text", options.run.text,
+                 "Text file to train on (scripts/fetch_text writes one), or *.jsonl with a document per line")
       ->required();
   add_model_options(app, options);
   RunOptions& o = options.run;
@@ -168,7 +179,8 @@ void add_own_options(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
-Result<ModelConfig> model_config(const Options& o) {
+Result<ModelConfig> model_config(const Options& o, const PretrainedModel* origin) {
+  if (origin != nullptr) return origin->config();
   ModelConfig config = TRY(preset(o.preset));
   const auto replace = [](std::size_t& field, std::size_t value) { field = value > 0 ? value : field; };
   replace(config.layers, o.layers);
@@ -191,7 +203,7 @@ Result<core::DType> dtype_of(const Options& o) {
 }
 
 std::vector<std::pair<std::string, std::string>> configuration(const RunOptions& run) {
-  const auto& [model, arithmetic, microbatch, session, schedule, seed] = run.trainer;
+  const auto& [model, arithmetic, microbatch, session, schedule, seed, initial] = run.trainer;
   const auto& training = session.training;
   return {{"model", fmt::format("{} layers, {} heads, width {}, feed forward {}", model.layers, model.heads,
                                 model.width, model.feed_forward)},
@@ -233,10 +245,26 @@ void add_options(CLI::App& app, Options& options) {
   add_checkpoint_options(app, options);
 }
 
-Result<RunOptions> run_options(Options options) {
+Result<std::unique_ptr<PretrainedModel>> origin_of(const Options& o) {
+  if (o.model.empty()) return std::unique_ptr<PretrainedModel>{};
+  if (o.layers + o.heads + o.width + o.feed_forward > 0 || o.untied || o.norm != "rms" ||
+      o.activation != "swiglu") {
+    return core::fail(core::Errc::invalid_argument,
+                      "config.json of {} says what the model is; leave out --layers, --heads, --width, "
+                      "--feed-forward, --norm, --activation and --untied",
+                      o.model);
+  }
+  return PretrainedModel::open(o.model, o.context);
+}
+
+Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   RunOptions& run = options.run;
   TrainerOptions& trainer = run.trainer;
-  trainer.model = TRY(model_config(options));
+  run.origin = origin;
+  run.export_to.origin = origin;
+  run.export_to.dtype = TRY(core::dtype_from_name(options.export_dtype));
+  trainer.initial = origin;
+  trainer.model = TRY(model_config(options, origin));
   trainer.microbatch.length = trainer.model.context;
   trainer.arithmetic.dtype = TRY(dtype_of(options));
   trainer.schedule.floor = trainer.schedule.peak * options.floor;
@@ -244,6 +272,8 @@ Result<RunOptions> run_options(Options options) {
   auto& checkpoint = trainer.session.checkpoint;
   checkpoint.staging_bytes = options.staging_mib << 20;
   checkpoint.chunk_bytes = std::min(checkpoint.chunk_bytes, checkpoint.staging_bytes);
+  if (options.evaluate_only && !options.local)
+    return core::fail(core::Errc::invalid_argument, "--evaluate-only needs --local: one process does it all");
   if (options.local && options.optimizer != "adamw") {
     return core::fail(core::Errc::invalid_argument,
                       "--local steps by adamw, found --optimizer {}; leave one of the two out",

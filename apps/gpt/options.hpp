@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "apps/gpt/run_options.hpp"
@@ -13,7 +14,10 @@ struct Options {
   Options();
 
   bool local = false;
+  bool evaluate_only = false;
   std::string preset = "demo";
+  std::string model;  ///< a directory of Hugging Face, to begin from
+  std::string export_dtype = "f32";
   std::size_t layers = 0, heads = 0, width = 0, feed_forward = 0, context = 0;  ///< 0: the preset's
   std::string norm = "rms", activation = "swiglu";
   bool untied = false;
@@ -29,7 +33,12 @@ struct Options {
 /// Makes the app fill `options`, which outlive it. Every number has bounds.
 void add_options(CLI::App& app, Options& options);
 
-/// The run, with what follows from the rest. Errc::invalid_argument when the model cannot be.
-core::Result<RunOptions> run_options(Options options);
+/// The model to begin from; null where it is a preset. Errc::invalid_argument for options that say what the
+/// model's own config.json says.
+core::Result<std::unique_ptr<PretrainedModel>> origin_of(const Options& options);
+
+/// The run, with what follows from the rest. `origin` is that of the options, and must outlive the run.
+/// Errc::invalid_argument when the model cannot be.
+core::Result<RunOptions> run_options(Options options, const PretrainedModel* origin);
 
 }  // namespace troupe::apps::gpt

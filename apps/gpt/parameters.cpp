@@ -13,7 +13,7 @@ namespace troupe::apps::gpt {
 
 namespace {
 
-// C width, F feed_forward, V vocabulary.
+// C width, F feed_forward, V vocabulary, Q the heads' queries, K the keys.
 class TableBuilder {
  public:
   explicit TableBuilder(const ModelConfig& config) : config_(config) {}
@@ -38,10 +38,7 @@ class TableBuilder {
     const std::size_t C = config_.width, F = config_.feed_forward;
     BlockParameters block;
     block.attention_norm = norm(prefix + "input_layernorm");
-    block.query = matrix(prefix + "self_attn.q_proj.weight", C, C);
-    block.key = matrix(prefix + "self_attn.k_proj.weight", C, C);
-    block.value = matrix(prefix + "self_attn.v_proj.weight", C, C);
-    block.output = matrix(prefix + "self_attn.o_proj.weight", C, C, residual_scale());
+    attention(prefix + "self_attn.", block);
     block.mlp_norm = norm(prefix + "post_attention_layernorm");
     if (config_.activation == Activation::swiglu) block.gate = matrix(prefix + "mlp.gate_proj.weight", F, C);
     block.up = matrix(prefix + "mlp.up_proj.weight", F, C);
@@ -49,9 +46,26 @@ class TableBuilder {
     return block;
   }
 
+  void attention(const std::string& prefix, BlockParameters& block) {
+    const std::size_t C = config_.width, Q = config_.query_width(), K = config_.key_width();
+    const bool biased = config_.query_key_value_bias;
+    block.query = matrix(prefix + "q_proj.weight", Q, C);
+    if (biased) block.query_bias = vector(prefix + "q_proj.bias", Q, 0);
+    block.key = matrix(prefix + "k_proj.weight", K, C);
+    if (biased) block.key_bias = vector(prefix + "k_proj.bias", K, 0);
+    block.value = matrix(prefix + "v_proj.weight", K, C);
+    if (biased) block.value_bias = vector(prefix + "v_proj.bias", K, 0);
+    if (config_.query_key_norm) {
+      block.query_norm = vector(prefix + "q_norm.weight", config_.head_size(), 1);
+      block.key_norm = vector(prefix + "k_norm.weight", config_.head_size(), 1);
+    }
+    block.output = matrix(prefix + "o_proj.weight", C, Q, residual_scale());
+    if (config_.attention_output_bias) block.output_bias = vector(prefix + "o_proj.bias", C, 0);
+  }
+
   NormParameters norm(const std::string& name) {
-    NormParameters norm{.weight = vector(name + ".weight", 1)};
-    if (config_.norm == Norm::layer) norm.bias = vector(name + ".bias", 0);
+    NormParameters norm{.weight = vector(name + ".weight", config_.width, 1)};
+    if (config_.norm == Norm::layer) norm.bias = vector(name + ".bias", config_.width, 0);
     return norm;
   }
 
@@ -66,9 +80,9 @@ class TableBuilder {
                 .weight_decay = true});
   }
 
-  std::size_t vector(std::string name, double value) {
+  std::size_t vector(std::string name, std::size_t elements, double value) {
     return add({.name = std::move(name),
-                .shape = {config_.width},
+                .shape = {elements},
                 .initialisation = {Initialisation::Kind::constant, value}});
   }
 
@@ -105,20 +119,18 @@ std::size_t parameter_count(const ModelConfig& config) {
   return count;
 }
 
-void initialise(const ParameterSpec& spec, std::uint64_t seed, std::span<float> values) {
-  CHECK(values.size() == spec.elements(), "initialise() needs room for exactly the parameter's elements");
-  initialise(spec, seed, 0, values);
-}
-
-void initialise(const ParameterSpec& spec, std::uint64_t seed, std::int64_t first, std::span<float> values) {
+void initialise(const ParameterSpec& spec, std::uint64_t seed, core::ElementRange range,
+                std::span<float> values) {
+  CHECK(static_cast<std::int64_t>(values.size()) == range.size(),
+        "initialise() needs room for exactly the range's elements");
   if (spec.initialisation.kind == Initialisation::Kind::constant) {
     std::fill(values.begin(), values.end(), static_cast<float>(spec.initialisation.value));
     return;
   }
   const core::CounterRandom random(seed, spec.name);
   const float deviation = static_cast<float>(spec.initialisation.value);
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = deviation * random.normal(static_cast<std::size_t>(first) + i);
+  const auto start = static_cast<std::uint64_t>(range.start);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = deviation * random.normal(start + i);
 }
 
 }  // namespace troupe::apps::gpt

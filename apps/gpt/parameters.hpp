@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/gpt/config.hpp"
+#include "core/element_range.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -30,6 +31,8 @@ struct ParameterSpec {
   std::size_t elements() const;
 };
 
+// C width, F feed_forward, V vocabulary, H heads, K of them with keys of their own, D head size.
+
 struct NormParameters {
   std::size_t weight = 0;           ///< (C)
   std::optional<std::size_t> bias;  ///< (C), LayerNorm only
@@ -37,7 +40,12 @@ struct NormParameters {
 
 struct BlockParameters {
   NormParameters attention_norm;
-  std::size_t query = 0, key = 0, value = 0, output = 0;  ///< (C, C) each
+  std::size_t query = 0;                                        ///< (H D, C)
+  std::size_t key = 0, value = 0;                               ///< (K D, C) each
+  std::size_t output = 0;                                       ///< (C, H D)
+  std::optional<std::size_t> query_bias, key_bias, value_bias;  ///< (H D), (K D), (K D)
+  std::optional<std::size_t> output_bias;                       ///< (C)
+  std::optional<std::size_t> query_norm, key_norm;              ///< (D) each
   NormParameters mlp_norm;
   std::optional<std::size_t> gate;  ///< (F, C), SwiGLU only
   std::size_t up = 0;               ///< (F, C)
@@ -58,10 +66,9 @@ ParameterTable parameter_table(const ModelConfig& config);
 std::vector<ParameterSpec> parameters(const ModelConfig& config);
 std::size_t parameter_count(const ModelConfig& config);
 
-/// Writes the first values of a parameter. They depend on the seed and the parameter's name alone, so every
-/// rank that makes them makes the same bits.
-void initialise(const ParameterSpec& spec, std::uint64_t seed, std::span<float> values);
-/// Of the elements from `first` on.
-void initialise(const ParameterSpec& spec, std::uint64_t seed, std::int64_t first, std::span<float> values);
+/// Writes the first values of the elements of `range`, as many as `values` has. They depend on the seed and
+/// the parameter's name alone, so every rank that makes them makes the same bits.
+void initialise(const ParameterSpec& spec, std::uint64_t seed, core::ElementRange range,
+                std::span<float> values);
 
 }  // namespace troupe::apps::gpt

@@ -8,7 +8,10 @@
 #include "actors/session/options.hpp"
 #include "actors/shell/process_world.hpp"
 #include "apps/gpt/config.hpp"
+#include "apps/gpt/initial_values.hpp"
 #include "apps/gpt/models.hpp"
+#include "apps/gpt/pretrained/export_model.hpp"
+#include "apps/gpt/pretrained/pretrained_model.hpp"
 #include "apps/gpt/sample.hpp"
 #include "apps/gpt/schedule.hpp"
 
@@ -22,6 +25,7 @@ struct TrainerOptions {
   actors::SessionOptions session;  ///< its lanes and microbatches define the global batch
   Schedule schedule;
   std::uint64_t seed = 1;
+  const InitialValues* initial = nullptr;  ///< null: by the seed; read by create() alone
 };
 
 /// One run of the trainer.
@@ -29,13 +33,15 @@ struct RunOptions {
   TrainerOptions trainer;
   /// Where collectives, devices and checkpoints are; without a directory of checkpoints none are saved.
   actors::ProcessWorldOptions world;
-  std::string text;  ///< path of the corpus
+  std::string text;                         ///< path of the corpus
+  const PretrainedModel* origin = nullptr;  ///< whose tokenizer writes text as tokens; null: tokens are bytes
   std::int64_t steps = 0;
   std::int64_t evaluate_every = 100;
   std::size_t evaluation_batches = 16;
   std::string prompt;
   std::size_t sample_bytes = 0;
   SamplingOptions sampling;
+  ExportOptions export_to;  ///< at the end, by rank 0; without a directory nothing is exported
   /// Operations per second that a GPU is taken to do at its best, for the utilisation; 0: by its compute
   /// capability, where that is known.
   double peak_flops = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "core/errors.hpp"
@@ -34,25 +35,46 @@ core::Result<std::string> sample_text(Model& model, Model::Parameters parameters
                      model.shape().length, prompt, bytes, options);
 }
 
-core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
-                                      std::size_t bytes, const SamplingOptions& options) {
-  if (prompt.empty())
-    return core::fail(core::Errc::invalid_argument, "sampling needs a prompt of one byte or more");
-  std::vector<std::int32_t> window;
-  for (const char byte : prompt) window.push_back(static_cast<unsigned char>(byte));
+core::Result<std::vector<std::int32_t>> sample_tokens(const NextLogits& next, std::size_t length,
+                                                      std::vector<std::int32_t> window, std::size_t count,
+                                                      const SamplingOptions& options,
+                                                      const std::function<bool(std::int32_t)>& is_enough) {
   if (window.size() > length)
     window.erase(window.begin(), window.end() - static_cast<std::ptrdiff_t>(length));
   const core::CounterRandom random(options.seed, "sample");
-  std::string text;
-  for (std::size_t index = 0; index < bytes; ++index) {
+  std::vector<std::int32_t> tokens;
+  while (tokens.size() < count) {
     if (window.size() == length) {
       window.erase(window.begin(), window.begin() + static_cast<std::ptrdiff_t>(length + 1) / 2);
     }
     const auto logits = TRY(next(window));
-    window.push_back(sample_token(logits, options, random.uniform(index)));
-    text.push_back(static_cast<char>(window.back()));
+    tokens.push_back(sample_token(logits, options, random.uniform(tokens.size())));
+    window.push_back(tokens.back());
+    if (is_enough(tokens.back())) break;
   }
-  return text;
+  return tokens;
+}
+
+core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
+                                      std::size_t bytes, const SamplingOptions& options) {
+  TextCodec codec;
+  return sample_text(next, length, prompt, bytes, options, codec);
+}
+
+core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
+                                      std::size_t bytes, const SamplingOptions& options, TextCodec& codec) {
+  std::vector<std::int32_t> window = codec.beginning();
+  for (const std::int32_t token : TRY(codec.encode(prompt))) window.push_back(token);
+  if (window.empty())
+    return core::fail(core::Errc::invalid_argument, "sampling needs a prompt of one byte or more");
+  std::size_t written = 0;
+  const auto is_enough = [&](std::int32_t token) {
+    written += codec.decode(std::span(&token, 1)).size();
+    return written >= bytes || token == codec.end_of_text();
+  };
+  // A token that is no text takes a place too, so there is an end in any case.
+  const auto tokens = TRY(sample_tokens(next, length, std::move(window), bytes, options, is_enough));
+  return codec.decode(tokens);
 }
 
 }  // namespace troupe::apps::gpt

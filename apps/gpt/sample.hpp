@@ -6,8 +6,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/gpt/model.hpp"
+#include "apps/gpt/text/text_codec.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -27,6 +29,17 @@ using NextLogits = std::function<core::Result<std::span<const float>>(std::span<
 /// older half is forgotten.
 core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
                                       std::size_t bytes, const SamplingOptions& options);
+
+/// Up to `count` tokens that go on from `window`, which is not empty; the end comes sooner after a token for
+/// which `is_enough` says so. That token is the last.
+core::Result<std::vector<std::int32_t>> sample_tokens(const NextLogits& next, std::size_t length,
+                                                      std::vector<std::int32_t> window, std::size_t count,
+                                                      const SamplingOptions& options,
+                                                      const std::function<bool(std::int32_t)>& is_enough);
+
+/// As a codec writes text: `bytes` bytes or a few more, fewer when the model ends the text.
+core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
+                                      std::size_t bytes, const SamplingOptions& options, TextCodec& codec);
 
 /// From a model of the host's.
 core::Result<std::string> sample_text(Model& model, Model::Parameters parameters, std::string_view prompt,

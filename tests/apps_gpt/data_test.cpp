@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/gpt/layers/cross_entropy.hpp"
 #include "tests/apps_gpt/text_file.hpp"
 
 namespace troupe::apps::gpt {
@@ -31,9 +32,9 @@ TEST(Corpus, KeepsTheLastTwentiethForEvaluation) {
   const Corpus corpus = Corpus::open(file.path(), 4).value();
 
   EXPECT_EQ(corpus.training().size(), 190U);
-  EXPECT_EQ(corpus.training().back(), 'a');
+  EXPECT_EQ(corpus.training().token(189), 'a');
   EXPECT_EQ(corpus.evaluation().size(), 10U);
-  EXPECT_EQ(corpus.evaluation().front(), 'b');
+  EXPECT_EQ(corpus.evaluation().token(0), 'b');
 }
 
 TEST(Corpus, TooShortForItsContextIsAnErrorThatSaysWhatIsNeeded) {
@@ -83,6 +84,54 @@ TEST(Batch, AtRandomReachesEveryPlaceAndNoFurther) {
 
   for (std::size_t sequence = 0; sequence < 200; ++sequence) ++seen.at(batch.tokens()[sequence * 3]);
   EXPECT_THAT(seen, testing::Each(testing::Gt(15)));
+}
+
+TEST(Corpus, OfDocumentsIsRowsOfWhichOneIsForEvaluation) {
+  const TextFile file("{\"text\": \"abcd\"}\n\n{\"prompt\": \"ef\", \"completion\": \"gh\"}\n", ".jsonl");
+  TextCodec codec;
+
+  const Corpus corpus = Corpus::open(file.path(), 4, codec).value();
+
+  ASSERT_EQ(corpus.training().size(), 5U);
+  ASSERT_EQ(corpus.evaluation().size(), 5U);
+  Batch batch({.batch = 1, .length = 4});
+  batch.fill_at_random(corpus.training(), {.seed = 1});
+  EXPECT_THAT(batch.tokens(), testing::ElementsAre('a', 'b', 'c', 'd'));
+  EXPECT_THAT(batch.targets(), testing::ElementsAre('b', 'c', 'd', kNoTarget));
+  batch.fill_evenly(corpus.evaluation(), 0, 1);
+  EXPECT_THAT(batch.tokens(), testing::ElementsAre('e', 'f', 'g', 'h'));
+  EXPECT_THAT(batch.targets(), testing::ElementsAre(kNoTarget, 'g', 'h', kNoTarget));
+}
+
+TEST(Corpus, OfTooFewDocumentsIsAnError) {
+  const TextFile file("{\"text\": \"abcd\"}\n", ".jsonl");
+  TextCodec codec;
+
+  EXPECT_THAT(Corpus::open(file.path(), 4, codec).error().message,
+              HasSubstr("fill 1 sequences of 4 tokens; 2 are needed"));
+}
+
+TEST(Batch, InOrderHasEveryTokenOnceAsATarget) {
+  const auto text = counting(12);
+  Batch batch({.batch = 2, .length = 3});
+  ASSERT_EQ(sequences_in_order(text, 3), 4U);
+
+  EXPECT_EQ(batch.fill_in_order(text, 0), 6U);
+  EXPECT_THAT(batch.targets(), testing::ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(batch.fill_in_order(text, 2), 5U);
+  EXPECT_THAT(batch.targets(), testing::ElementsAre(7, 8, 9, 10, 11, kNoTarget));
+}
+
+TEST(Batch, InOrderOfRowsTakesEachRowOnce) {
+  const std::vector<std::int32_t> rows = {1, 2, ~3, 4, 5, 6};
+  const TokenText text(rows, 3);
+  Batch batch({.batch = 2, .length = 2});
+  ASSERT_EQ(sequences_in_order(text, 2), 2U);
+
+  EXPECT_EQ(batch.fill_in_order(text, 0), 3U);
+
+  EXPECT_THAT(batch.tokens(), testing::ElementsAre(1, 2, 4, 5));
+  EXPECT_THAT(batch.targets(), testing::ElementsAre(2, kNoTarget, 5, 6));
 }
 
 TEST(Batch, EvenlyCoversTheTextFromItsStart) {

@@ -9,19 +9,7 @@
 namespace troupe::apps::gpt {
 namespace {
 
-struct Variant {
-  Norm norm;
-  Activation activation;
-  bool tied;
-};
-
-class ModelGradient : public testing::TestWithParam<Variant> {};
-
-TEST_P(ModelGradient, AgreesWithFiniteDifferencesForEveryElementOfEveryParameter) {
-  ModelConfig config{.layers = 2, .heads = 2, .width = 8, .feed_forward = 12, .context = 6, .vocabulary = 11};
-  config.norm = GetParam().norm;
-  config.activation = GetParam().activation;
-  config.tied_embeddings = GetParam().tied;
+void expect_gradients(const ModelConfig& config) {
   const std::vector<std::int32_t> tokens = {1, 5, 1, 10, 0, 7, 7, 2, 3, 4};
   const std::vector<std::int32_t> targets = {5, 1, 10, 0, 9, 7, 2, 3, 4, 8};
   auto model = BasicModel<double>::create(config, {.batch = 2, .length = 5}).value();
@@ -40,6 +28,23 @@ TEST_P(ModelGradient, AgreesWithFiniteDifferencesForEveryElementOfEveryParameter
   }
 }
 
+struct Variant {
+  Norm norm;
+  Activation activation;
+  bool tied;
+};
+
+class ModelGradient : public testing::TestWithParam<Variant> {};
+
+TEST_P(ModelGradient, AgreesWithFiniteDifferencesForEveryElementOfEveryParameter) {
+  ModelConfig config{.layers = 2, .heads = 2, .width = 8, .feed_forward = 12, .context = 6, .vocabulary = 11};
+  config.norm = GetParam().norm;
+  config.activation = GetParam().activation;
+  config.tied_embeddings = GetParam().tied;
+
+  expect_gradients(config);
+}
+
 INSTANTIATE_TEST_SUITE_P(AllVariants, ModelGradient,
                          testing::Values(Variant{Norm::rms, Activation::swiglu, true},
                                          Variant{Norm::rms, Activation::swiglu, false},
@@ -54,6 +59,56 @@ INSTANTIATE_TEST_SUITE_P(AllVariants, ModelGradient,
                                   (variant.param.activation == Activation::swiglu ? "Swiglu" : "Gelu") +
                                   (variant.param.tied ? "Tied" : "Untied");
                          });
+
+struct Family {
+  const char* name;
+  void (*shape)(ModelConfig& config);
+};
+
+class FamilyGradient : public testing::TestWithParam<Family> {};
+
+TEST_P(FamilyGradient, AgreesWithFiniteDifferencesForEveryElementOfEveryParameter) {
+  ModelConfig config{.layers = 2, .heads = 4, .width = 8, .feed_forward = 12, .context = 6, .vocabulary = 11};
+  config.tied_embeddings = false;
+  GetParam().shape(config);
+
+  expect_gradients(config);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, FamilyGradient,
+    testing::Values(Family{"Llama3",
+                           [](ModelConfig& c) {
+                             c.key_value_heads = 2;
+                             c.rope_scaling = {.kind = RotaryScaling::Kind::llama3, .factor = 8};
+                           }},
+                    Family{"LlamaWithBiases",
+                           [](ModelConfig& c) { c.query_key_value_bias = c.attention_output_bias = true; }},
+                    Family{"Mistral",
+                           [](ModelConfig& c) {
+                             c.key_value_heads = 1;
+                             c.head_dimension = 6;
+                           }},
+                    Family{"Qwen2",
+                           [](ModelConfig& c) {
+                             c.key_value_heads = 2;
+                             c.query_key_value_bias = true;
+                             c.tied_embeddings = true;
+                           }},
+                    Family{"Qwen3",
+                           [](ModelConfig& c) {
+                             c.key_value_heads = 2;
+                             c.head_dimension = 4;
+                             c.query_key_norm = true;
+                           }},
+                    Family{"Everything",
+                           [](ModelConfig& c) {
+                             c.key_value_heads = 2;
+                             c.head_dimension = 6;
+                             c.query_key_value_bias = c.attention_output_bias = c.query_key_norm = true;
+                             c.rope_scaling = {.kind = RotaryScaling::Kind::linear, .factor = 2};
+                           }}),
+    [](const auto& family) { return std::string(family.param.name); });
 
 }  // namespace
 }  // namespace troupe::apps::gpt

@@ -21,13 +21,20 @@ constexpr BatchShape kShape{.batch = 2, .length = 6};
 const std::vector<std::int32_t> kTokens = {1, 5, 1, 10, 0, 7, 7, 2, 3, 4, 255, 30};
 const std::vector<std::int32_t> kTargets = {5, 1, 10, 0, 7, 9, 2, 3, 4, 255, 30, 8};
 
-// One model with its initial values, for both arrangements of the output layer.
-class ModelTest : public testing::TestWithParam<bool> {
+enum class Kind { tied, untied, qwen };
+
+// One model with its initial values, for both arrangements of the output layer, and with all that attention
+// may have.
+class ModelTest : public testing::TestWithParam<Kind> {
  protected:
   static ModelConfig config() {
     ModelConfig config = preset("tiny").value();
-    config.tied_embeddings = GetParam();
-    config.norm = GetParam() ? Norm::rms : Norm::layer;
+    config.tied_embeddings = GetParam() == Kind::tied;
+    config.norm = GetParam() == Kind::untied ? Norm::layer : Norm::rms;
+    if (GetParam() != Kind::qwen) return config;
+    config.key_value_heads = 1;
+    config.head_dimension = 6;
+    config.query_key_value_bias = config.attention_output_bias = config.query_key_norm = true;
     return config;
   }
 
@@ -38,8 +45,11 @@ class ModelTest : public testing::TestWithParam<bool> {
   Tensors<float> gradients_{specs()};
 };
 
-INSTANTIATE_TEST_SUITE_P(TiedAndUntied, ModelTest, testing::Bool(),
-                         [](const auto& test) { return std::string(test.param ? "tied" : "untied"); });
+INSTANTIATE_TEST_SUITE_P(Each, ModelTest, testing::Values(Kind::tied, Kind::untied, Kind::qwen),
+                         [](const auto& test) -> std::string {
+                           if (test.param == Kind::qwen) return "qwen";
+                           return test.param == Kind::tied ? "tied" : "untied";
+                         });
 
 TEST_P(ModelTest, StartsAtTheLossOfGuessing) {
   const float loss = model_.forward_loss(values_.constant(), kTokens, kTargets).value();
@@ -88,7 +98,7 @@ TEST_P(ModelTest, AnnouncesEachGradientOnceAndChangesItNoMore) {
   EXPECT_EQ(announced, gradients_.tensors);
   EXPECT_EQ(order.size(), specs().size());
   EXPECT_EQ(order.back(), model_.table().embedding);
-  EXPECT_EQ(order.front(), GetParam() ? model_.table().final_norm.weight : model_.table().head);
+  EXPECT_EQ(order.front(), config().tied_embeddings ? model_.table().final_norm.weight : model_.table().head);
 }
 
 TEST_P(ModelTest, AnnouncesGradientsLayerByLayerFromTheLast) {
@@ -158,7 +168,7 @@ TEST_P(ModelTest, FirstUsesFollowTheTable) {
 }
 
 TEST_P(ModelTest, EndsWithTheErrorOfAHookInEitherDirection) {
-  for (int allowed = 0; allowed < 60; ++allowed) {
+  for (int allowed = 0; allowed < 90; ++allowed) {
     int calls = 0;
     StepHooks hooks;
     hooks.before_use = [&](std::size_t) -> core::Result<void> {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -22,7 +23,7 @@ std::vector<std::string> names_of(const ModelConfig& config) {
 
 std::vector<float> values_of(const ParameterSpec& spec, std::uint64_t seed) {
   std::vector<float> values(spec.elements());
-  initialise(spec, seed, values);
+  initialise(spec, seed, {0, static_cast<std::int64_t>(values.size())}, values);
   return values;
 }
 
@@ -49,6 +50,55 @@ TEST(Parameters, OfTheOtherVariantHaveBiasesInTheirNormsAndAHead) {
   EXPECT_THAT(names, testing::Contains("model.layers.0.input_layernorm.bias"));
   EXPECT_THAT(names, testing::Not(testing::Contains("model.layers.0.mlp.gate_proj.weight")));
   EXPECT_EQ(names.back(), "lm_head.weight");
+}
+
+TEST(Parameters, OfAttentionHaveTheNamesAndShapesOfQwens) {
+  ModelConfig config = one_layer();
+  config.key_value_heads = 1;
+  config.head_dimension = 6;
+  config.query_key_value_bias = config.attention_output_bias = config.query_key_norm = true;
+
+  std::vector<std::string> found;
+  for (const ParameterSpec& spec : parameters(config)) {
+    const auto middle = spec.name.find("self_attn.");
+    if (middle == std::string::npos) continue;
+    found.push_back(spec.name.substr(middle + 10) + " " + testing::PrintToString(spec.shape) +
+                    (spec.weight_decay ? " decays" : ""));
+  }
+
+  EXPECT_THAT(found, testing::ElementsAre("q_proj.weight { 12, 64 } decays", "q_proj.bias { 12 }",
+                                          "k_proj.weight { 6, 64 } decays", "k_proj.bias { 6 }",
+                                          "v_proj.weight { 6, 64 } decays", "v_proj.bias { 6 }",
+                                          "q_norm.weight { 6 }", "k_norm.weight { 6 }",
+                                          "o_proj.weight { 64, 12 } decays", "o_proj.bias { 64 }"));
+}
+
+TEST(Parameters, OfABlockAreOfItsUnitWhateverTheBlockHas) {
+  ModelConfig config = one_layer();
+  config.layers = 2;
+  config.norm = Norm::layer;
+  config.query_key_value_bias = config.attention_output_bias = config.query_key_norm = true;
+
+  for (const bool tied : {true, false}) {
+    config.tied_embeddings = tied;
+    for (const ParameterSpec& spec : parameters(config)) {
+      std::optional<std::size_t> expected;
+      if (!tied) expected = spec.name == "model.embed_tokens.weight" ? 0 : 3;
+      if (spec.name.starts_with("model.layers.0.")) expected = tied ? 0 : 1;
+      if (spec.name.starts_with("model.layers.1.")) expected = tied ? 1 : 2;
+      EXPECT_EQ(spec.unit, expected) << spec.name << (tied ? ", tied" : "");
+    }
+  }
+}
+
+TEST(Parameters, BeginAPartAtATimeAsTheyBeginAsAWhole) {
+  const ParameterSpec spec = parameters(one_layer()).front();
+  const auto whole = values_of(spec, 3);
+  std::vector<float> part(100);
+
+  initialise(spec, 3, {1000, 1100}, part);
+
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 1000));
 }
 
 TEST(Parameters, AreAsManyAsTheShapesSay) {

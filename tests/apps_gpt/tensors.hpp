@@ -35,7 +35,8 @@ struct Tensors {
 
 inline Tensors<float> initial_parameters(const std::vector<ParameterSpec>& specs, std::uint64_t seed) {
   Tensors<float> values(specs);
-  for (std::size_t i = 0; i < specs.size(); ++i) initialise(specs[i], seed, values.tensors[i]);
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    initialise(specs[i], seed, {0, static_cast<std::int64_t>(specs[i].elements())}, values.tensors[i]);
   return values;
 }
 

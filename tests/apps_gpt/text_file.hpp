@@ -13,9 +13,9 @@ namespace troupe::apps::gpt {
 /// A file in the test's temporary directory which goes away with this object.
 class TextFile {
  public:
-  explicit TextFile(const std::string& text)
+  explicit TextFile(const std::string& text, const std::string& suffix = "")
       : path_(testing::TempDir() + "troupe_text_" + std::to_string(::getpid()) + "_" +
-              testing::UnitTest::GetInstance()->current_test_info()->name()) {
+              testing::UnitTest::GetInstance()->current_test_info()->name() + suffix) {
     std::ofstream(path_, std::ios::binary) << text;
   }
   ~TextFile() { std::remove(path_.c_str()); }

@@ -18,7 +18,7 @@ class CudaAttention : public testing::Test {
   };
 
   Results both(AttentionShape shape) {
-    const auto [B, L, H, D] = shape;
+    const std::size_t B = shape.batch, L = shape.length, H = shape.heads, D = shape.head_size;
     const std::size_t count = B * L * H * D;
     std::vector<float> inputs[4];
     E* device[4];

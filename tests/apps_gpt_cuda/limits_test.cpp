@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "apps/gpt/layers/cross_entropy.hpp"
 #include "tests/apps_gpt_cuda/on_gpu.hpp"
 #include "tests/cuda_emulation/control.hpp"
 
@@ -34,6 +35,40 @@ TEST(CudaModel, RefusesWhatItCanNotCompute) {
   ASSERT_FALSE(model);
   EXPECT_EQ(model.error().code, core::Errc::invalid_argument);
   EXPECT_NE(model.error().message.find("at most 128"), std::string::npos) << model.error().message;
+}
+
+TEST(CudaModel, RefusesByNameThePartsOfAttentionThatItDoesNotHave) {
+  TestGpu gpu;
+  const auto message = [&](void (*change)(ModelConfig&)) {
+    ModelConfig model = preset("tiny").value();
+    change(model);
+    const auto made = create_cuda_model(model, {1, 4}, {}, gpu.device(), gpu.stream());
+    return made ? "made" : made.error().message;
+  };
+
+  EXPECT_EQ(message([](ModelConfig& c) { c.key_value_heads = 2; }), "made");
+  for (const auto& [change, part] : {
+           std::pair<void (*)(ModelConfig&), std::string>{[](ModelConfig& c) { c.key_value_heads = 1; },
+                                                          "heads that share keys and values"},
+           {[](ModelConfig& c) { c.head_dimension = 16; }, "heads that are not width / heads wide"},
+           {[](ModelConfig& c) { c.query_key_value_bias = true; }, "biases of attention"},
+           {[](ModelConfig& c) { c.attention_output_bias = true; }, "biases of attention"},
+           {[](ModelConfig& c) { c.query_key_norm = true; }, "norms of queries and keys"},
+       }) {
+    EXPECT_EQ(message(change), "on a GPU there are no " + part + " yet; train this model with --device host");
+  }
+}
+
+TEST(CudaModel, RefusesTargetsThatAreNotLearned) {
+  OnGpu gpu(kCases[0]);
+  const auto tokens = some_tokens(gpu.model().shape(), 1);
+  auto targets = tokens;
+  targets.back() = kNoTarget;
+
+  const auto done = gpu.model().forward_loss(gpu.parameters(), tokens, targets);
+
+  ASSERT_FALSE(done);
+  EXPECT_NE(done.error().message.find("every token is learned so far"), std::string::npos);
 }
 
 TEST(CudaModel, RefusesWidthsWhoseParametersWouldNotBeAligned) {

@@ -248,6 +248,24 @@ TEST(ConvertWeights, TakesStagesOfOtherNumbersOfLayers) {
   EXPECT_EQ(read_model(directory / "out"), tensors);
 }
 
+// In Hugging Face's cache the files of a model are links.
+TEST(ConvertWeights, ReadsASnapshotOfTheCache) {
+  const ScratchDirectory directory;
+  const auto config = small_config("Qwen3-8B");
+  const auto tensors = small_tensors(config);
+  write_model(directory / "blobs", config, tensors);
+  fs::create_directories(directory / "snapshots/0123abcd");
+  for (const auto& entry : fs::directory_iterator(directory / "blobs")) {
+    const auto name = entry.path().filename().string();
+    fs::create_symlink("../../blobs/" + name, directory / ("snapshots/0123abcd/" + name));
+  }
+
+  convert({directory / "snapshots/0123abcd", directory / "parts", "--to", "megatron"});
+  convert({directory / "parts", directory / "out", "--from", "megatron", "--to", "huggingface"});
+
+  EXPECT_EQ(read_model(directory / "out"), tensors);
+}
+
 TEST(ConvertWeights, AcceptsTheCopyOfATiedEmbedding) {
   const ScratchDirectory directory;
   auto json = Json::parse(small_config("Qwen3-8B"));

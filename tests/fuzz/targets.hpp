@@ -17,6 +17,8 @@ int fuzz_safetensors(const std::uint8_t* data, std::size_t size);
 int fuzz_manifest(const std::uint8_t* data, std::size_t size);
 int fuzz_huggingface_index(const std::uint8_t* data, std::size_t size);
 int fuzz_model_config(const std::uint8_t* data, std::size_t size);
+int fuzz_trainer_config(const std::uint8_t* data, std::size_t size);
+int fuzz_tokenizer(const std::uint8_t* data, std::size_t size);
 
 struct Target {
   /// Also the name of its folder in corpus/.
@@ -24,7 +26,7 @@ struct Target {
   int (*run)(const std::uint8_t* data, std::size_t size);
 };
 
-inline constexpr std::array<Target, 8> kTargets{{
+inline constexpr std::array<Target, 10> kTargets{{
     {"pickle", fuzz_pickle},
     {"zip", fuzz_zip},
     {"torch_archive", fuzz_torch_archive},
@@ -33,6 +35,8 @@ inline constexpr std::array<Target, 8> kTargets{{
     {"manifest", fuzz_manifest},
     {"huggingface_index", fuzz_huggingface_index},
     {"model_config", fuzz_model_config},
+    {"trainer_config", fuzz_trainer_config},
+    {"tokenizer", fuzz_tokenizer},
 }};
 
 }  // namespace troupe::fuzz

@@ -177,10 +177,10 @@ core::Result<Descriptor> PosixStorage::open_at(std::string_view path, int flags)
   const auto parts = TRY(split_path(path));
   // A pipe without its other end, and a device that is not ready, must not hold us up.
   flags |= O_NONBLOCK;
-  if (links_ == Links::refuse) flags |= O_NOFOLLOW;
+  if (links_ != Links::follow) flags |= O_NOFOLLOW;
   Descriptor directory;
   for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
-    const int link_flags = links_ == Links::refuse ? O_NOFOLLOW : 0;
+    const int link_flags = links_ != Links::follow ? O_NOFOLLOW : 0;
     const int above = i == 0 ? descriptor_.get() : directory.get();
     Descriptor next = open_below(above, parts[i], O_PATH | O_DIRECTORY | link_flags);
     if (!next.is_open()) return tl::unexpected(failure("open", path, errno));
@@ -188,8 +188,34 @@ core::Result<Descriptor> PosixStorage::open_at(std::string_view path, int flags)
   }
   const int above = parts.size() < 2 ? descriptor_.get() : directory.get();
   Descriptor opened = open_below(above, parts.empty() ? "." : parts.back(), flags);
+  if (!opened.is_open() && errno == ELOOP && links_ == Links::to_blobs && parts.size() == 1 &&
+      (flags & (O_ACCMODE | O_CREAT | O_DIRECTORY)) == O_RDONLY) {
+    opened = open_blob(parts.back(), flags);
+  }
   if (!opened.is_open()) return tl::unexpected(failure("open", path, errno));
   return opened;
+}
+
+// The way is walked step by step, so that no link leads out of it. ELOOP for another link.
+Descriptor PosixStorage::open_blob(const std::string& name, int flags) const {
+  constexpr std::string_view kBlobs = "../../blobs/";
+  char target[256];
+  const auto length = ::readlinkat(descriptor_.get(), name.c_str(), target, sizeof(target));
+  std::string_view text(target, length < 0 ? 0 : static_cast<std::size_t>(length));
+  const bool is_blob = text.starts_with(kBlobs) && text.size() < sizeof(target);
+  if (is_blob) text.remove_prefix(kBlobs.size());
+  if (!is_blob || text.empty() || text.find('/') != std::string_view::npos || text.front() == '.') {
+    errno = ELOOP;
+    return {};
+  }
+  Descriptor above;
+  for (const char* step : {"..", "..", "blobs"}) {
+    Descriptor next = open_below(above.is_open() ? above.get() : descriptor_.get(), step,
+                                 O_PATH | O_DIRECTORY | O_NOFOLLOW);
+    if (!next.is_open()) return {};
+    above = std::move(next);
+  }
+  return open_below(above.get(), std::string(text), flags);
 }
 
 core::Result<Descriptor> PosixStorage::open_regular(std::string_view path, int flags) const {

@@ -11,7 +11,12 @@
 namespace troupe::actors {
 
 /// What to do with symbolic links below a directory.
-enum class Links : std::uint8_t { refuse, follow };
+enum class Links : std::uint8_t {
+  refuse,
+  follow,
+  /// Files that are links to ../../blobs/NAME are read, as Hugging Face's cache has them; others are refused.
+  to_blobs,
+};
 
 /// A directory of the file system. Only regular files are read and written: a pipe, a socket or a device in
 /// the place of one is Errc::corrupt, and so is a link, which could lead out of the directory, unless links
@@ -47,6 +52,8 @@ class PosixStorage final : public Storage {
   core::Result<std::size_t> read_from(int file, std::string_view path, std::uint64_t offset,
                                       std::span<std::byte> bytes) const;
   core::Result<posix::Descriptor> open_at(std::string_view path, int flags) const;
+  /// None, with errno, when it cannot be opened.
+  posix::Descriptor open_blob(const std::string& name, int flags) const;
   /// Also Errc::corrupt when it is no regular file.
   core::Result<posix::Descriptor> open_regular(std::string_view path, int flags) const;
 

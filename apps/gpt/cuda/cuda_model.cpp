@@ -9,6 +9,7 @@
 #include "apps/gpt/cuda/cuda_block.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "apps/gpt/cuda/token_upload.hpp"
+#include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/layers/rotary.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
@@ -103,7 +104,7 @@ Result<void> CudaModel<E>::open(gpu::Device& device, bool tf32) {
 
 template <class E>
 Result<void> CudaModel<E>::send_angles(gpu::Device& device) {
-  const Rotary<float> rotary(config_.context, config_.head_size(), config_.rope_base);
+  const Rotary<float> rotary(config_.context, config_.head_size(), config_.rope_base, config_.rope_scaling);
   const std::size_t bytes = rotary.cosine().size_bytes();
   const auto staging = TRY(device.allocate_staging(bytes));
   for (auto [from, to] :
@@ -179,6 +180,9 @@ template <class E>
 Result<void> CudaModel<E>::loss(const CudaPass<E>& pass, Tokens tokens, Tokens targets) {
   const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
   CHECK(tokens.size() == N && targets.size() == N, "tokens and targets have the shape given to create()");
+  if (std::count(targets.begin(), targets.end(), kNoTarget) > 0)
+    return fail(Errc::invalid_argument,
+                "on a GPU every token is learned so far; use a text instead of JSONL, or --device host");
   TRY(check_tokens(targets, V));
   TRY(check_tokens(tokens, V));
   if (pending_ == kMostLosses) TRY(fetch_losses());
@@ -240,8 +244,21 @@ Result<void> CudaModel<E>::backward(const CudaPass<E>& pass) {
   return {};
 }
 
+// What only the host's model does so far.
+Result<void> check_kind(const ModelConfig& config) {
+  const char* missing = nullptr;
+  if (config.key_heads() != config.heads) missing = "heads that share keys and values";
+  if (config.query_width() != config.width) missing = "heads that are not width / heads wide";
+  if (config.query_key_value_bias || config.attention_output_bias) missing = "biases of attention";
+  if (config.query_key_norm) missing = "norms of queries and keys";
+  if (missing == nullptr) return {};
+  return fail(Errc::invalid_argument, "on a GPU there are no {} yet; train this model with --device host",
+              missing);
+}
+
 Result<void> check(const ModelConfig& config, BatchShape shape, core::DType dtype) {
   TRY(validate(config));
+  TRY(check_kind(config));
   TRY(check_shape(config, shape));
   if (config.head_size() > cuda::kMostHeadSize) {
     return fail(Errc::invalid_argument,

@@ -43,58 +43,75 @@ void causal_softmax_backward(std::size_t length, const T* probabilities, T* grad
   }
 }
 
+// Where the tensors of one head of one sequence begin, and how far apart their rows are.
+struct HeadPlace {
+  HeadPlace(const AttentionShape& shape, std::size_t b, std::size_t h)
+      : shares(h % (shape.heads / shape.key_heads) != 0),
+        stride(shape.heads * shape.head_size),
+        key_stride(shape.key_heads * shape.head_size),
+        query(b * shape.length * stride + h * shape.head_size),
+        key(b * shape.length * key_stride + h / (shape.heads / shape.key_heads) * shape.head_size),
+        probabilities((b * shape.heads + h) * shape.length * shape.length) {}
+
+  bool shares;  // its keys and values with the head before it
+  std::size_t stride, key_stride;
+  std::size_t query, key, probabilities;
+};
+
 }  // namespace
 
 template <class T>
 void attention_forward(const Attention<T>& attention, T* y) {
-  const auto [B, L, H, D] = attention.shape;
-  const std::size_t stride = H * D;
-  for (std::size_t b = 0; b < B; ++b) {
-    for (std::size_t h = 0; h < H; ++h) {
-      const std::size_t start = b * L * stride + h * D;
-      T* probabilities = attention.probabilities + (b * H + h) * L * L;
+  const AttentionShape& shape = attention.shape;
+  const std::size_t L = shape.length, D = shape.head_size;
+  for (std::size_t b = 0; b < shape.batch; ++b) {
+    for (std::size_t h = 0; h < shape.heads; ++h) {
+      const HeadPlace at(shape, b, h);
+      T* probabilities = attention.probabilities + at.probabilities;
       multiply<T>({.m = L,
                    .n = L,
                    .k = D,
-                   .a = {attention.query + start, stride},
-                   .b = {attention.key + start, stride, true},
+                   .a = {attention.query + at.query, at.stride},
+                   .b = {attention.key + at.key, at.key_stride, true},
                    .c = probabilities,
                    .c_stride = L,
-                   .scale = score_scale<T>(attention.shape)});
+                   .scale = score_scale<T>(shape)});
       causal_softmax(L, probabilities);
       multiply<T>({.m = L,
                    .n = D,
                    .k = L,
                    .a = {probabilities, L},
-                   .b = {attention.value + start, stride},
-                   .c = y + start,
-                   .c_stride = stride});
+                   .b = {attention.value + at.key, at.key_stride},
+                   .c = y + at.query,
+                   .c_stride = at.stride});
     }
   }
 }
 
 template <class T>
 void attention_backward(const Attention<T>& attention, const T* d_y, const AttentionGradients<T>& gradients) {
-  const auto [B, L, H, D] = attention.shape;
-  const std::size_t stride = H * D;
-  const T scale = score_scale<T>(attention.shape);
+  const AttentionShape& shape = attention.shape;
+  const std::size_t L = shape.length, D = shape.head_size;
+  const T scale = score_scale<T>(shape);
   T* d_scores = gradients.scratch;
-  for (std::size_t b = 0; b < B; ++b) {
-    for (std::size_t h = 0; h < H; ++h) {
-      const std::size_t start = b * L * stride + h * D;
-      const T* probabilities = attention.probabilities + (b * H + h) * L * L;
+  for (std::size_t b = 0; b < shape.batch; ++b) {
+    for (std::size_t h = 0; h < shape.heads; ++h) {
+      const HeadPlace at(shape, b, h);
+      const Write write = at.shares ? Write::accumulate : Write::overwrite;
+      const T* probabilities = attention.probabilities + at.probabilities;
       multiply<T>({.m = L,
                    .n = D,
                    .k = L,
                    .a = {probabilities, L, true},
-                   .b = {d_y + start, stride},
-                   .c = gradients.value + start,
-                   .c_stride = stride});
+                   .b = {d_y + at.query, at.stride},
+                   .c = gradients.value + at.key,
+                   .c_stride = at.key_stride,
+                   .write = write});
       multiply<T>({.m = L,
                    .n = L,
                    .k = D,
-                   .a = {d_y + start, stride},
-                   .b = {attention.value + start, stride, true},
+                   .a = {d_y + at.query, at.stride},
+                   .b = {attention.value + at.key, at.key_stride, true},
                    .c = d_scores,
                    .c_stride = L});
       causal_softmax_backward(L, probabilities, d_scores);
@@ -102,18 +119,19 @@ void attention_backward(const Attention<T>& attention, const T* d_y, const Atten
                    .n = D,
                    .k = L,
                    .a = {d_scores, L},
-                   .b = {attention.key + start, stride},
-                   .c = gradients.query + start,
-                   .c_stride = stride,
+                   .b = {attention.key + at.key, at.key_stride},
+                   .c = gradients.query + at.query,
+                   .c_stride = at.stride,
                    .scale = scale});
       multiply<T>({.m = L,
                    .n = D,
                    .k = L,
                    .a = {d_scores, L, true},
-                   .b = {attention.query + start, stride},
-                   .c = gradients.key + start,
-                   .c_stride = stride,
-                   .scale = scale});
+                   .b = {attention.query + at.query, at.stride},
+                   .c = gradients.key + at.key,
+                   .c_stride = at.key_stride,
+                   .scale = scale,
+                   .write = write});
     }
   }
 }

@@ -4,10 +4,11 @@
 
 namespace troupe::apps::gpt {
 
-// B batch, T length, H heads, D head size.
+// B batch, T length, H heads, K heads with keys of their own, D head size.
 
 struct AttentionShape {
   std::size_t batch, length, heads, head_size;
+  std::size_t key_heads = heads;  ///< divides heads: head h reads the keys and values of h / (H / K)
 };
 
 /// What causal attention reads, and what forward leaves for backward.
@@ -15,16 +16,16 @@ template <class T>
 struct Attention {
   AttentionShape shape;
   const T* query;    ///< (B, T, H, D), rotated
-  const T* key;      ///< (B, T, H, D), rotated
-  const T* value;    ///< (B, T, H, D)
+  const T* key;      ///< (B, T, K, D), rotated
+  const T* value;    ///< (B, T, K, D)
   T* probabilities;  ///< (B, H, T, T): row t holds the weights of positions 0..t, and zeros after them
 };
 
 template <class T>
 struct AttentionGradients {
   T* query;    ///< (B, T, H, D), overwritten
-  T* key;      ///< likewise
-  T* value;    ///< likewise
+  T* key;      ///< (B, T, K, D), likewise
+  T* value;    ///< (B, T, K, D), likewise
   T* scratch;  ///< (T, T)
 };
 

@@ -1,15 +1,25 @@
 #include "apps/gpt/layers/cross_entropy.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "apps/gpt/layers/vector_math.hpp"
 
 namespace troupe::apps::gpt {
 
+namespace {
+
+std::size_t learned_rows(std::span<const std::int32_t> targets) {
+  return targets.size() - static_cast<std::size_t>(std::count(targets.begin(), targets.end(), kNoTarget));
+}
+
+}  // namespace
+
 template <class T>
 double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* logits) {
   double loss = 0;
   for (std::size_t n = 0; n < targets.size(); ++n) {
+    if (targets[n] == kNoTarget) continue;
     T* row = logits + n * vocabulary;
     const T most = largest(vocabulary, row);
     const T target = row[targets[n]] - most;
@@ -21,14 +31,18 @@ double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t 
     const T inverse = T{1} / sum;
     for (std::size_t v = 0; v < vocabulary; ++v) row[v] *= inverse;
   }
-  return loss / static_cast<double>(targets.size());
+  return loss / static_cast<double>(std::max<std::size_t>(learned_rows(targets), 1));
 }
 
 template <class T>
 void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* probabilities) {
-  const T share = T{1} / static_cast<T>(targets.size());
+  const T share = T{1} / static_cast<T>(std::max<std::size_t>(learned_rows(targets), 1));
   for (std::size_t n = 0; n < targets.size(); ++n) {
     T* row = probabilities + n * vocabulary;
+    if (targets[n] == kNoTarget) {
+      std::fill_n(row, vocabulary, T{0});
+      continue;
+    }
     row[targets[n]] -= T{1};
     for (std::size_t v = 0; v < vocabulary; ++v) row[v] *= share;
   }

@@ -1,17 +1,34 @@
 #include "apps/gpt/layers/rotary.hpp"
 
 #include <cmath>
+#include <numbers>
 
 namespace troupe::apps::gpt {
 
+namespace {
+
+// The angle of one position, scaled as transformers does it (modeling_rope_utils.py).
+double scaled(double angle, const RotaryScaling& scaling) {
+  if (scaling.kind == RotaryScaling::Kind::none) return angle;
+  if (scaling.kind == RotaryScaling::Kind::linear) return angle / scaling.factor;
+  const double turns = scaling.original_context * angle / (2 * std::numbers::pi);
+  if (turns < scaling.low_frequency) return angle / scaling.factor;
+  if (turns > scaling.high_frequency) return angle;
+  const double smooth = (turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency);
+  return (1 - smooth) * angle / scaling.factor + smooth * angle;
+}
+
+}  // namespace
+
 template <class T>
-Rotary<T>::Rotary(std::size_t context, std::size_t head_size, double base) : half_(head_size / 2) {
+Rotary<T>::Rotary(std::size_t context, std::size_t head_size, double base, const RotaryScaling& scaling)
+    : half_(head_size / 2) {
   cosine_.reserve(context * half_);
   sine_.reserve(context * half_);
   for (std::size_t position = 0; position < context; ++position) {
     for (std::size_t i = 0; i < half_; ++i) {
       const double exponent = -static_cast<double>(i) / static_cast<double>(half_);
-      const double angle = static_cast<double>(position) * std::pow(base, exponent);
+      const double angle = static_cast<double>(position) * scaled(std::pow(base, exponent), scaling);
       cosine_.push_back(static_cast<T>(std::cos(angle)));
       sine_.push_back(static_cast<T>(std::sin(angle)));
     }

@@ -4,16 +4,18 @@
 #include <span>
 #include <vector>
 
+#include "apps/gpt/config.hpp"
+
 namespace troupe::apps::gpt {
 
 // B batch, T length, H heads, D head size.
 
 /// Rotary positions in Hugging Face's arrangement: element i of a head is turned together with element i +
-/// D/2, by the angle position * base^(-2i/D).
+/// D/2, by the angle position * base^(-2i/D), which a scaling makes smaller.
 template <class T>
 class Rotary {
  public:
-  Rotary(std::size_t context, std::size_t head_size, double base);
+  Rotary(std::size_t context, std::size_t head_size, double base, const RotaryScaling& scaling = {});
 
   /// x (B, T, H, D) in place; row t of a sequence stands at position t.
   void forward(std::size_t batch, std::size_t length, std::size_t heads, T* x) const;

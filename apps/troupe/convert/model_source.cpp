@@ -85,7 +85,7 @@ Result<ModelSource> open_huggingface_model(const std::string& path, const core::
   if (!holds_safetensors(path))
     return core::fail(Errc::not_found, "{} has no *.safetensors; give a directory of Hugging Face", path);
   ModelSource result{
-      ModelForm::huggingface, TRY(open_safetensors(path, actors::Links::refuse)), {}, std::move(weights)};
+      ModelForm::huggingface, TRY(open_safetensors(path, actors::Links::to_blobs)), {}, std::move(weights)};
   auto& manifest = result.source.manifest;
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),
             [](const auto& a, const auto& b) { return a.key < b.key; });

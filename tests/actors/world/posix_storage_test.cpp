@@ -117,6 +117,35 @@ TEST_F(PosixFiles, LinksAreFollowedOnlyWhenThatIsAskedFor) {
   EXPECT_EQ(content(above_ / "secret"), "word");
 }
 
+TEST_F(PosixFiles, LinksToBlobsLeadNowhereElse) {
+  const fs::path snapshot = root_ / "snapshots" / "0123abcd";
+  fs::create_directories(snapshot / "inner");
+  fs::create_directories(root_ / "blobs");
+  write(root_ / "blobs" / "45ef", "word");
+  write(root_ / "secret", "secret");
+  write(snapshot / "plain", "word");
+  fs::create_symlink("../../blobs/45ef", snapshot / "blob");
+  fs::create_symlink("../../secret", snapshot / "beside");
+  fs::create_symlink("../../blobs/../secret", snapshot / "back");
+  fs::create_symlink("../../blobs/chain", snapshot / "chained");
+  fs::create_symlink("../secret", root_ / "blobs" / "chain");
+  fs::create_symlink(root_ / "blobs" / "45ef", snapshot / "absolute");
+  fs::create_symlink("../../../blobs/45ef", snapshot / "inner" / "deep");
+  auto storage = PosixStorage::open(snapshot, Links::to_blobs).value();
+
+  for (const std::string path : {"blob", "plain"}) {
+    EXPECT_THAT(answers(*storage, path), ElementsAre("good", "good", "good", "good")) << path;
+  }
+  for (const std::string path : {"beside", "back", "chained", "absolute", "inner/deep"}) {
+    EXPECT_THAT(answers(*storage, path), ElementsAre("corrupt", "corrupt", "corrupt", "corrupt")) << path;
+  }
+  EXPECT_FALSE(storage->create("blob"));
+  EXPECT_EQ(content(root_ / "blobs" / "45ef"), "word");
+  fs::rename(root_ / "blobs", root_ / "elsewhere");
+  fs::create_symlink("elsewhere", root_ / "blobs");
+  EXPECT_THAT(answers(*storage, "blob"), ElementsAre("corrupt", "corrupt", "corrupt", "corrupt"));
+}
+
 TEST_F(PosixFiles, RemovingATreeLeavesWhatItsLinksPointAt) {
   write(above_ / "secret", "word");
   fs::create_symlink(above_, root_ / "inner" / "out");

@@ -24,9 +24,20 @@ TEST(CrossEntropy, IsTheMeanNegativeLogProbabilityOfTheTargets) {
   EXPECT_NEAR(cross_entropy_forward(targets, 2, logits.data()), -(std::log(0.75) + std::log(0.8)) / 2, 1e-15);
 }
 
+TEST(CrossEntropy, IsTheMeanOfTheRowsThatAreLearned) {
+  const std::vector<std::int32_t> targets = {1, kNoTarget, 0}, none = {kNoTarget, kNoTarget};
+  std::vector<double> logits = {0, std::log(3.0), 7, -7, std::log(4.0), 0};
+  std::vector<double> others = {1, 2, 3, 4};
+
+  EXPECT_NEAR(cross_entropy_forward(targets, 2, logits.data()), -(std::log(0.75) + std::log(0.8)) / 2, 1e-15);
+  EXPECT_EQ(cross_entropy_forward(none, 2, others.data()), 0);
+  cross_entropy_backward(none, 2, others.data());
+  EXPECT_EQ(others, std::vector<double>(4));
+}
+
 TEST(CrossEntropy, BackwardAgreesWithFiniteDifferences) {
   constexpr std::size_t kVocabulary = 18;
-  const std::vector<std::int32_t> targets = {3, 17, 0};
+  const std::vector<std::int32_t> targets = {3, kNoTarget, 0};
   auto logits = some_values(3 * kVocabulary, 1);
   auto gradient = logits;
 

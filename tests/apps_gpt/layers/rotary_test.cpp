@@ -35,6 +35,26 @@ TEST(Rotary, StartsEverySequenceAtPositionZero) {
   EXPECT_DOUBLE_EQ(x[6], std::cos(1.0));
 }
 
+// Angles of position 1, by the formulas of transformers (_compute_llama3_parameters), worked out in Python.
+TEST(Rotary, ScaledAsLlama3TurnsSlowPairsSlowerAndFastOnesAsBefore) {
+  const RotaryScaling scaling{.kind = RotaryScaling::Kind::llama3, .factor = 8, .original_context = 1000};
+
+  const Rotary<double> rotary(2, 8, 10000, scaling);
+
+  const auto sine = rotary.sine().subspan(4);
+  EXPECT_DOUBLE_EQ(sine[0], std::sin(1.0));
+  EXPECT_DOUBLE_EQ(sine[1], std::sin(0.1));
+  EXPECT_DOUBLE_EQ(sine[2], std::sin(0.002975352506846947));
+  EXPECT_DOUBLE_EQ(sine[3], std::sin(0.000125));
+}
+
+TEST(Rotary, ScaledLinearlyDividesEveryAngle) {
+  const Rotary<double> rotary(3, 4, 100, {.kind = RotaryScaling::Kind::linear, .factor = 4});
+
+  EXPECT_DOUBLE_EQ(rotary.sine()[4], std::sin(2.0 / 4));
+  EXPECT_DOUBLE_EQ(rotary.sine()[5], std::sin(0.2 / 4));
+}
+
 TEST(Rotary, BackwardAgreesWithFiniteDifferences) {
   const Rotary<double> rotary(5, 6, 50.0);
   constexpr std::size_t kElements = 2 * 5 * 2 * 6;

@@ -1,0 +1,24 @@
+#include "apps/gpt/layers/bias.hpp"
+
+namespace troupe::apps::gpt {
+
+template <class T>
+void bias_forward(std::size_t rows, std::size_t width, const T* bias, T* y) {
+  for (std::size_t n = 0; n < rows; ++n) {
+    for (std::size_t c = 0; c < width; ++c) y[n * width + c] += bias[c];
+  }
+}
+
+template <class T>
+void bias_backward(std::size_t rows, std::size_t width, const T* d_y, T* d_bias) {
+  for (std::size_t n = 0; n < rows; ++n) {
+    for (std::size_t c = 0; c < width; ++c) d_bias[c] += d_y[n * width + c];
+  }
+}
+
+template void bias_forward<float>(std::size_t, std::size_t, const float*, float*);
+template void bias_forward<double>(std::size_t, std::size_t, const double*, double*);
+template void bias_backward<float>(std::size_t, std::size_t, const float*, float*);
+template void bias_backward<double>(std::size_t, std::size_t, const double*, double*);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,122 @@
+#include "apps/gpt/pretrained/export_model.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <vector>
+
+#include "actors/world/storage/posix.hpp"
+#include "apps/troupe/checkpoint/file_writer.hpp"
+#include "apps/troupe/checkpoint/staged_directory.hpp"
+#include "core/checkpoint/safetensors.hpp"
+#include "core/convert.hpp"
+#include "core/errors.hpp"
+#include "core/interop/huggingface.hpp"
+
+namespace troupe::apps::gpt {
+
+namespace {
+
+using core::Errc;
+using core::Result;
+
+constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
+constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
+
+/// What transformers writes beside the tensors, and training does not change.
+constexpr std::array kCompanions{
+    "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",     "generation_config.json", "chat_template.jinja",     "tokenizer.model"};
+
+Result<void> write_text(StagedDirectory& out, std::string_view name, const std::string& text) {
+  return out.write(name, std::as_bytes(std::span(text)));
+}
+
+Result<void> copy_companions(const PretrainedModel& origin, StagedDirectory& out) {
+  const auto storage = TRY(actors::PosixStorage::open(origin.directory(), actors::Links::to_blobs));
+  for (const char* name : kCompanions) {
+    const auto size = storage->size(name);
+    if (!size && size.error().code == Errc::not_found) continue;
+    if (!size) return tl::unexpected(size.error());
+    if (*size > kMaxTokenizerBytes)
+      return core::fail(Errc::corrupt, "{} has {} bytes, which is too many", name, *size);
+    TRY(out.write(name, TRY(storage->read(name, 0, *size))));
+  }
+  return {};
+}
+
+class TensorWriter {
+ public:
+  TensorWriter(const ReadParameter& read, core::DType dtype) : read_(read), dtype_(dtype) {}
+
+  Result<void> write_file(std::unique_ptr<actors::WritableFile> opened,
+                          const std::vector<ParameterSpec>& specs, std::span<const std::size_t> members) {
+    std::vector<core::SafetensorsEntry> entries;
+    for (const std::size_t member : members) {
+      core::Shape shape;
+      for (const std::size_t extent : specs[member].shape) shape.push_back(static_cast<std::int64_t>(extent));
+      entries.push_back({specs[member].name, dtype_, std::move(shape), 0, 0});
+    }
+    const auto header = core::safetensors_header(entries, {{"format", "pt"}});
+    FileWriter file(std::move(opened));
+    TRY(file.append(std::as_bytes(std::span(header))));
+    for (const std::size_t member : members)
+      TRY(write_tensor(file, member, static_cast<std::int64_t>(specs[member].elements())));
+    return file.finish();
+  }
+
+ private:
+  Result<void> write_tensor(FileWriter& file, std::size_t parameter, std::int64_t elements) {
+    for (std::int64_t start = 0; start < elements; start += kPieceElements) {
+      const core::ElementRange range{start, std::min(start + kPieceElements, elements)};
+      const auto count = static_cast<std::size_t>(range.size());
+      values_.resize(count);
+      bytes_.resize(count * core::size_of(dtype_));
+      TRY(read_(parameter, range, values_));
+      core::convert_elements(core::DType::f32, std::as_bytes(std::span(values_)).data(), dtype_,
+                             bytes_.data(), count);
+      TRY(file.append(bytes_));
+    }
+    return {};
+  }
+
+  const ReadParameter& read_;
+  core::DType dtype_;
+  std::vector<float> values_;
+  std::vector<std::byte> bytes_;
+};
+
+Result<void> write_tensors(const std::vector<ParameterSpec>& specs, const ReadParameter& read,
+                           const ExportOptions& options, StagedDirectory& out) {
+  std::vector<std::uint64_t> sizes;
+  core::HuggingFaceIndex index;
+  for (const auto& spec : specs) {
+    sizes.push_back(spec.elements() * core::size_of(options.dtype));
+    index.total_bytes += sizes.back();
+  }
+  const auto files = core::split_into_files(sizes, options.max_file_bytes);
+  TensorWriter writer(read, options.dtype);
+  if (files.size() == 1)
+    return writer.write_file(TRY(out.file(core::kHuggingFaceFileName)), specs, files.front());
+  for (std::size_t part = 0; part < files.size(); ++part) {
+    const auto name = core::huggingface_file_name(part + 1, files.size());
+    TRY(writer.write_file(TRY(out.file(name)), specs, files[part]));
+    for (const std::size_t member : files[part]) index.weight_map[specs[member].name] = name;
+  }
+  return write_text(out, core::kHuggingFaceIndexName, TRY(core::encode_huggingface_index(index)));
+}
+
+}  // namespace
+
+Result<void> export_model(const ModelConfig& config, const ReadParameter& read,
+                          const ExportOptions& options) {
+  const auto text = TRY(options.origin != nullptr ? with_dtype(options.origin->config_text(), options.dtype)
+                                                  : write_huggingface_config(config, options.dtype));
+  auto out = TRY(StagedDirectory::create(options.directory));
+  TRY(write_tensors(parameters(config), read, options, out));
+  TRY(write_text(out, "config.json", text));
+  if (options.origin != nullptr) TRY(copy_companions(*options.origin, out));
+  return out.finish();
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,163 @@
+#include "apps/gpt/pretrained/huggingface_config.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "core/errors.hpp"
+#include "core/models/config_fields.hpp"
+#include "core/models/config_reader.hpp"
+#include "core/models/model_config.hpp"
+
+namespace troupe::apps::gpt {
+
+namespace {
+
+using core::Architecture;
+using core::Errc;
+using core::fail;
+using core::Result;
+using Json = nlohmann::json;
+
+bool is_trained(Architecture architecture) {
+  return architecture == Architecture::llama || architecture == Architecture::mistral ||
+         architecture == Architecture::qwen2 || architecture == Architecture::qwen3;
+}
+
+std::size_t size_of(std::int64_t value) {
+  return value < 0 ? 0 : static_cast<std::size_t>(value);
+}
+
+RotaryScaling scaling_of(const core::BuilderConfig& builder) {
+  if (builder.seq_len_interpolation_factor)
+    return {.kind = RotaryScaling::Kind::linear, .factor = *builder.seq_len_interpolation_factor};
+  // The other values of llama3 are the defaults: core::from_huggingface() takes no others.
+  if (builder.rope_scaling)
+    return {.kind = RotaryScaling::Kind::llama3, .factor = builder.rope_scaling_factor};
+  return {};
+}
+
+ModelConfig model_of(const core::ModelConfig& read) {
+  const auto& transformer = read.transformer;
+  ModelConfig model;
+  model.layers = size_of(transformer.num_layers);
+  model.heads = size_of(transformer.num_attention_heads);
+  model.width = size_of(transformer.hidden_size);
+  model.feed_forward = size_of(transformer.ffn_hidden_size.value_or(0));
+  model.context = size_of(read.builder.max_sequence_length);
+  model.vocabulary = size_of(read.builder.vocab_size);
+  model.tied_embeddings = read.builder.share_embeddings_and_output_weights;
+  model.rope_base = read.builder.rotary_base;
+  model.norm_epsilon = transformer.layernorm_epsilon;
+  model.initial_deviation = transformer.init_method_std;
+  model.key_value_heads = size_of(transformer.num_query_groups.value_or(0));
+  model.head_dimension = size_of(transformer.kv_channels.value_or(0));
+  model.query_key_value_bias = transformer.add_qkv_bias;
+  // Where biases are a choice, "attention_bias" means that of the output too.
+  model.attention_output_bias = transformer.add_qkv_bias && read.architecture != Architecture::qwen2;
+  model.query_key_norm = transformer.qk_layernorm;
+  model.rope_scaling = scaling_of(read.builder);
+  return model;
+}
+
+std::optional<std::int32_t> token_of(const core::ModelConfig& read, const std::string& key) {
+  const auto found = read.kept.find(key);
+  if (found == read.kept.end()) return {};
+  auto json = Json::parse(found->second, nullptr, false);
+  if (json.is_array() && !json.empty()) json = Json(json.front());
+  std::int64_t token = -1;
+  if (!core::take(json, token) || token < 0 || token >= read.builder.vocab_size) return {};
+  return static_cast<std::int32_t>(token);
+}
+
+std::string torch_name(core::DType dtype) {
+  return core::put(dtype).get<std::string>();
+}
+
+Result<Json> object_of(std::string_view text) {
+  return core::parse_json_object(text, "config.json");
+}
+
+/// The architecture that has all parts of a model, and no others.
+Result<Architecture> architecture_for(const ModelConfig& config) {
+  const char* missing = nullptr;
+  if (config.norm != Norm::rms) missing = "layer norms";
+  if (config.activation != Activation::swiglu) missing = "activations other than SwiGLU";
+  if (config.attention_output_bias && !config.query_key_value_bias)
+    missing = "a bias of the output of attention alone";
+  if (missing != nullptr)
+    return fail(Errc::invalid_argument,
+                "neither Llama nor Qwen has {}, so there is no config.json for this model; train one with "
+                "--norm rms and --activation swiglu to export it",
+                missing);
+  if (config.query_key_norm) return Architecture::qwen3;
+  return config.query_key_value_bias && !config.attention_output_bias ? Architecture::qwen2
+                                                                      : Architecture::llama;
+}
+
+Json scaling_json(const RotaryScaling& scaling) {
+  switch (scaling.kind) {
+    case RotaryScaling::Kind::none:
+      break;
+    case RotaryScaling::Kind::linear:
+      return {{"rope_type", "linear"}, {"factor", scaling.factor}};
+    case RotaryScaling::Kind::llama3:
+      return {{"rope_type", "llama3"},
+              {"factor", scaling.factor},
+              {"low_freq_factor", scaling.low_frequency},
+              {"high_freq_factor", scaling.high_frequency},
+              {"original_max_position_embeddings", static_cast<std::int64_t>(scaling.original_context)}};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<HuggingFaceConfig> read_huggingface_config(std::string_view text) {
+  core::ConvertOptions options;
+  options.class_defaults = true;
+  const auto read = TRY(core::from_huggingface(text, options)).config;
+  if (!is_trained(read.architecture))
+    return fail(Errc::unavailable,
+                "the trainer runs LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and "
+                "Qwen3ForCausalLM, found {}; `troupe convert` knows it, training it does not work yet",
+                core::facts_of(read.architecture).name);
+  return HuggingFaceConfig{model_of(read), token_of(read, "eos_token_id")};
+}
+
+Result<std::string> write_huggingface_config(const ModelConfig& config, core::DType dtype) {
+  const auto architecture = TRY(architecture_for(config));
+  const auto& facts = core::facts_of(architecture);
+  Json json = {{"architectures", {std::string(facts.name)}},
+               {"model_type", std::string(facts.model_type)},
+               {"torch_dtype", torch_name(dtype)},
+               {"num_hidden_layers", config.layers},
+               {"hidden_size", config.width},
+               {"num_attention_heads", config.heads},
+               {"num_key_value_heads", config.key_heads()},
+               {"head_dim", config.head_size()},
+               {"intermediate_size", config.feed_forward},
+               {"hidden_act", "silu"},
+               {"max_position_embeddings", config.context},
+               {"vocab_size", config.vocabulary},
+               {"tie_word_embeddings", config.tied_embeddings},
+               {"rope_theta", config.rope_base},
+               {"rope_scaling", scaling_json(config.rope_scaling)},
+               {"rms_norm_eps", config.norm_epsilon},
+               {"initializer_range", config.initial_deviation},
+               {"attention_dropout", 0.0},
+               {"bos_token_id", nullptr},
+               {"eos_token_id", nullptr}};
+  if (architecture != Architecture::qwen2) json["attention_bias"] = config.query_key_value_bias;
+  if (architecture != Architecture::llama) json["use_sliding_window"] = false;
+  return json.dump(2) + "\n";
+}
+
+Result<std::string> with_dtype(std::string_view text, core::DType dtype) {
+  auto json = TRY(object_of(text));
+  const auto name = torch_name(dtype);
+  const bool is_new = json.contains("dtype");
+  if (is_new) json["dtype"] = name;
+  if (!is_new || json.contains("torch_dtype")) json["torch_dtype"] = name;
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "apps/gpt/config.hpp"
+#include "core/dtype.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// What a config.json says to the trainer.
+struct HuggingFaceConfig {
+  ModelConfig model;  ///< its context is the longest that the model knows
+  /// The token between two texts, where the file names one; of several the first.
+  std::optional<std::int32_t> end_of_text;
+};
+
+/// The longest context that is taken without being asked for; models know much longer ones.
+inline constexpr std::size_t kDefaultContext = 1024;
+
+/// Reads Llama, Mistral, Qwen2 and Qwen3. Errc::unavailable for another architecture, and as
+/// core::from_huggingface() for what cannot be read.
+core::Result<HuggingFaceConfig> read_huggingface_config(std::string_view text);
+
+/// A config.json for a model that was not begun from one: Llama, or Qwen2 or Qwen3 where only those have its
+/// parts. Errc::invalid_argument names what none of them has.
+core::Result<std::string> write_huggingface_config(const ModelConfig& config, core::DType dtype);
+
+/// The same file for tensors of another dtype.
+core::Result<std::string> with_dtype(std::string_view text, core::DType dtype);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/gpt/initial_values.hpp"
+#include "apps/gpt/pretrained/huggingface_config.hpp"
+#include "apps/gpt/text/text_codec.hpp"
+#include "apps/troupe/checkpoint/source.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// A directory of Hugging Face: config.json and *.safetensors, one or several with their index. Nothing but
+/// names and places is kept in memory; values come from the disk when they are asked for.
+class PretrainedModel final : public InitialValues {
+ public:
+  /// Checks that the files hold every parameter of the model, with its shape and a floating dtype, and no
+  /// others. `context` is the longest sequence; 0 takes the model's, or kDefaultContext where that is longer.
+  /// Errc::mismatch names the tensor that is missing, too much or of another shape.
+  static core::Result<std::unique_ptr<PretrainedModel>> open(const std::string& directory,
+                                                             std::size_t context);
+
+  const ModelConfig& config() const { return config_.model; }
+  std::optional<std::int32_t> end_of_text() const { return config_.end_of_text; }
+  const std::string& directory() const { return directory_; }
+  /// config.json as it was found.
+  const std::string& config_text() const { return config_text_; }
+
+  using InitialValues::read;
+  core::Result<void> read(const ParameterSpec& spec, core::ElementRange range,
+                          std::span<float> values) const override;
+
+ private:
+  PretrainedModel(std::string directory, std::string config_text, HuggingFaceConfig config, Source source)
+      : directory_(std::move(directory)),
+        config_text_(std::move(config_text)),
+        config_(std::move(config)),
+        source_(std::move(source)) {}
+
+  std::string directory_;
+  std::string config_text_;
+  HuggingFaceConfig config_;
+  Source source_;
+};
+
+/// How the model writes text: as its tokenizer says. As bytes where it has none, or the model is null.
+core::Result<TextCodec> codec_of(const PretrainedModel* model);
+
+}  // namespace troupe::apps::gpt

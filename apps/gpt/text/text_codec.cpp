@@ -1,0 +1,48 @@
+#include "apps/gpt/text/text_codec.hpp"
+
+#include "actors/world/storage/posix.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Errc;
+using core::Result;
+
+namespace {
+
+constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
+
+}  // namespace
+
+Result<TextCodec> TextCodec::open(const std::string& directory, std::optional<std::int32_t> end_of_text) {
+  const auto storage = TRY(actors::PosixStorage::open(directory, actors::Links::to_blobs));
+  const auto size = storage->size("tokenizer.json");
+  if (!size && size.error().code == Errc::not_found) return TextCodec();
+  if (!size) return tl::unexpected(size.error());
+  if (*size > kMaxTokenizerBytes)
+    return core::fail(Errc::corrupt, "tokenizer.json has {} bytes, which is too many", *size);
+  const auto bytes = TRY(storage->read("tokenizer.json", 0, *size));
+  return TextCodec(TRY(Tokenizer::create({reinterpret_cast<const char*>(bytes.data()), bytes.size()})),
+                   end_of_text);
+}
+
+Result<std::vector<std::int32_t>> TextCodec::encode(std::string_view text) {
+  if (tokenizer_) return tokenizer_->encode(text);
+  std::vector<std::int32_t> tokens;
+  for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
+  return tokens;
+}
+
+std::vector<std::int32_t> TextCodec::beginning() const {
+  if (!tokenizer_) return {};
+  return {tokenizer_->before().begin(), tokenizer_->before().end()};
+}
+
+std::string TextCodec::decode(std::span<const std::int32_t> tokens) const {
+  if (tokenizer_) return tokenizer_->decode(tokens, false);
+  std::string text;
+  for (const std::int32_t token : tokens) text.push_back(static_cast<char>(token));
+  return text;
+}
+
+}  // namespace troupe::apps::gpt

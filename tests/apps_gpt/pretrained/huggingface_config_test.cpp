@@ -1,0 +1,163 @@
+#include "apps/gpt/pretrained/huggingface_config.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+
+/// Sizes that are all different; `more` adds keys and replaces them.
+std::string config_of(const std::string& architecture, const Json& more = Json::object()) {
+  Json json = {{"architectures", {architecture}},
+               {"num_hidden_layers", 3},
+               {"hidden_size", 24},
+               {"num_attention_heads", 6},
+               {"num_key_value_heads", 2},
+               {"intermediate_size", 40},
+               {"max_position_embeddings", 128},
+               {"vocab_size", 97},
+               {"rms_norm_eps", 1e-6},
+               {"hidden_act", "silu"}};
+  json.update(more);
+  return json.dump();
+}
+
+TEST(HuggingFaceConfig, OfALlamaSaysItsSizes) {
+  const auto read =
+      read_huggingface_config(config_of("LlamaForCausalLM", {{"rope_theta", 5e5}, {"eos_token_id", {7, 8}}}));
+
+  ASSERT_TRUE(read) << read.error().message;
+  const ModelConfig& model = read->model;
+  EXPECT_EQ(model.layers, 3U);
+  EXPECT_EQ(model.width, 24U);
+  EXPECT_EQ(model.heads, 6U);
+  EXPECT_EQ(model.key_heads(), 2U);
+  EXPECT_EQ(model.head_size(), 4U);
+  EXPECT_EQ(model.feed_forward, 40U);
+  EXPECT_EQ(model.context, 128U);
+  EXPECT_EQ(model.vocabulary, 97U);
+  EXPECT_EQ(model.norm_epsilon, 1e-6);
+  EXPECT_EQ(model.rope_base, 5e5);
+  EXPECT_FALSE(model.tied_embeddings);
+  EXPECT_FALSE(model.query_key_value_bias || model.attention_output_bias || model.query_key_norm);
+  EXPECT_EQ(model.rope_scaling.kind, RotaryScaling::Kind::none);
+  EXPECT_EQ(read->end_of_text, 7);
+}
+
+TEST(HuggingFaceConfig, SaysWhichBiasesAndNormsAnArchitectureHas) {
+  const auto llama =
+      read_huggingface_config(config_of("LlamaForCausalLM", {{"attention_bias", true}})).value();
+  const auto qwen2 = read_huggingface_config(config_of("Qwen2ForCausalLM")).value();
+  const auto qwen3 = read_huggingface_config(
+                         config_of("Qwen3ForCausalLM", {{"head_dim", 10}, {"tie_word_embeddings", true}}))
+                         .value();
+  const auto mistral =
+      read_huggingface_config(config_of("MistralForCausalLM", {{"sliding_window", nullptr}})).value();
+
+  EXPECT_TRUE(llama.model.query_key_value_bias && llama.model.attention_output_bias);
+  EXPECT_TRUE(qwen2.model.query_key_value_bias && !qwen2.model.attention_output_bias);
+  EXPECT_TRUE(qwen3.model.query_key_norm && !qwen3.model.query_key_value_bias);
+  EXPECT_TRUE(qwen3.model.tied_embeddings);
+  EXPECT_EQ(qwen3.model.head_size(), 10U);
+  EXPECT_FALSE(mistral.model.query_key_value_bias || mistral.model.query_key_norm);
+}
+
+TEST(HuggingFaceConfig, SaysHowPositionsAreScaled) {
+  const auto linear =
+      read_huggingface_config(
+          config_of("LlamaForCausalLM", {{"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}}))
+          .value();
+  const auto llama3 =
+      read_huggingface_config(config_of("LlamaForCausalLM", {{"rope_scaling",
+                                                              {{"rope_type", "llama3"},
+                                                               {"factor", 32.0},
+                                                               {"low_freq_factor", 1.0},
+                                                               {"high_freq_factor", 4.0},
+                                                               {"original_max_position_embeddings", 8192}}}}))
+          .value();
+
+  EXPECT_EQ(linear.model.rope_scaling.kind, RotaryScaling::Kind::linear);
+  EXPECT_EQ(linear.model.rope_scaling.factor, 4);
+  EXPECT_EQ(llama3.model.rope_scaling.kind, RotaryScaling::Kind::llama3);
+  EXPECT_EQ(llama3.model.rope_scaling.factor, 32);
+}
+
+TEST(HuggingFaceConfig, RefusesByNameWhatTheTrainerCannotDo) {
+  const auto message = [](const std::string& architecture, const Json& more) {
+    return read_huggingface_config(config_of(architecture, more)).error().message;
+  };
+
+  EXPECT_THAT(message("MixtralForCausalLM", {{"num_local_experts", 4}, {"num_experts_per_tok", 2}}),
+              HasSubstr("found MixtralForCausalLM"));
+  EXPECT_THAT(message("LlamaForCausalLM", {{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}}),
+              HasSubstr("'yarn' is not a scaling"));
+  EXPECT_THAT(message("MistralForCausalLM", {{"sliding_window", 4096}}), HasSubstr("sliding_window"));
+  EXPECT_THAT(message("LlamaForCausalLM", {{"mlp_bias", true}}), HasSubstr("mlp_bias"));
+  EXPECT_THAT(message("GPT2LMHeadModel", Json::object()), HasSubstr("GPT2LMHeadModel"));
+}
+
+bool are_equal(const ModelConfig& a, const ModelConfig& b) {
+  const auto all = [](const ModelConfig& c) {
+    return std::tuple(c.layers, c.heads, c.width, c.feed_forward, c.context, c.vocabulary, c.norm,
+                      c.activation, c.tied_embeddings, c.rope_base, c.norm_epsilon, c.initial_deviation,
+                      c.key_heads(), c.head_size(), c.query_key_value_bias, c.attention_output_bias,
+                      c.query_key_norm, c.rope_scaling.kind, c.rope_scaling.factor);
+  };
+  return all(a) == all(b);
+}
+
+TEST(HuggingFaceConfig, ThatIsWrittenIsReadAsTheSameModel) {
+  ModelConfig llama = preset("tiny").value();
+  llama.rope_scaling = {.kind = RotaryScaling::Kind::llama3, .factor = 8};
+  ModelConfig qwen2 = preset("demo").value();
+  qwen2.query_key_value_bias = true;
+  qwen2.key_value_heads = 2;
+  ModelConfig qwen3 = preset("demo").value();
+  qwen3.query_key_norm = true;
+  qwen3.head_dimension = 48;
+  qwen3.tied_embeddings = false;
+
+  for (const ModelConfig& config : {preset("tiny").value(), llama, qwen2, qwen3}) {
+    const auto text = write_huggingface_config(config, core::DType::f32);
+
+    ASSERT_TRUE(text) << text.error().message;
+    const auto read = read_huggingface_config(*text);
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_TRUE(are_equal(read->model, config)) << *text;
+  }
+}
+
+TEST(HuggingFaceConfig, CannotBeWrittenForWhatOnlyOurModelHas) {
+  ModelConfig config = preset("tiny").value();
+  config.norm = Norm::layer;
+
+  const auto text = write_huggingface_config(config, core::DType::f32);
+
+  ASSERT_FALSE(text);
+  EXPECT_EQ(text.error().code, core::Errc::invalid_argument);
+  EXPECT_THAT(text.error().message, HasSubstr("layer norms"));
+}
+
+TEST(HuggingFaceConfig, KeepsAllButTheDtype) {
+  const auto text =
+      with_dtype(config_of("LlamaForCausalLM", {{"dtype", "bfloat16"}, {"my_key", 5}}), core::DType::f32)
+          .value();
+  const auto older = with_dtype(config_of("LlamaForCausalLM"), core::DType::bf16).value();
+
+  const auto json = Json::parse(text);
+  EXPECT_EQ(json["dtype"], "float32");
+  EXPECT_EQ(json["my_key"], 5);
+  EXPECT_FALSE(json.contains("torch_dtype"));
+  EXPECT_EQ(Json::parse(older)["torch_dtype"], "bfloat16");
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,201 @@
+#include "apps/gpt/pretrained/pretrained_model.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "apps/gpt/pretrained/export_model.hpp"
+#include "core/dtype.hpp"
+#include "core/errors.hpp"
+#include "tests/support/scratch_folder.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+using core::DType;
+using core::Errc;
+using core::Result;
+using testing::HasSubstr;
+
+ModelConfig small_model() {
+  ModelConfig config = preset("tiny").value();
+  config.key_value_heads = 1;
+  config.query_key_norm = true;
+  config.tied_embeddings = false;
+  return config;
+}
+
+/// What the export below writes: no two elements of the model are equal, and bf16 holds none of them exactly.
+float value_of(std::size_t parameter, std::int64_t element) {
+  return 1.0F + static_cast<float>(parameter * 100'000 + static_cast<std::size_t>(element)) * 0x1p-22F;
+}
+
+Result<void> read_value(std::size_t parameter, core::ElementRange range, std::span<float> values) {
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = value_of(parameter, range.start + static_cast<std::int64_t>(i));
+  return {};
+}
+
+class PretrainedModelTest : public testing::Test {
+ protected:
+  std::string directory(const std::string& name = "model") const { return folder_.path() + "/" + name; }
+
+  void write(ExportOptions options = {}) const {
+    options.directory = directory();
+    const auto written = export_model(small_model(), read_value, options);
+    ASSERT_TRUE(written) << written.error().message;
+  }
+
+  void change_config(const std::string& key, const nlohmann::json& value) const {
+    auto json = nlohmann::json::parse(std::ifstream(directory() + "/config.json"));
+    json[key] = value;
+    std::ofstream(directory() + "/config.json") << json.dump();
+  }
+
+  std::string error(std::size_t context = 0) const {
+    const auto model = PretrainedModel::open(directory(), context);
+    return model ? "opened" : model.error().message;
+  }
+
+  tests::ScratchFolder folder_;
+};
+
+TEST_F(PretrainedModelTest, ReadsAnyRangeOfWhatWasExported) {
+  write();
+
+  const auto model = PretrainedModel::open(directory(), 0);
+
+  ASSERT_TRUE(model) << model.error().message;
+  const auto specs = parameters((*model)->config());
+  EXPECT_EQ(specs.size(), parameters(small_model()).size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const auto elements = static_cast<std::int64_t>(specs[i].elements());
+    for (const core::ElementRange range :
+         {core::ElementRange{0, elements}, {elements / 3, elements / 2 + 2}}) {
+      std::vector<float> values(static_cast<std::size_t>(range.size()));
+      const auto done = (*model)->read(specs[i], range, values);
+      ASSERT_TRUE(done) << done.error().message;
+      for (std::size_t j = 0; j < values.size(); ++j)
+        ASSERT_EQ(values[j], value_of(i, range.start + static_cast<std::int64_t>(j))) << specs[i].name << j;
+    }
+  }
+}
+
+TEST_F(PretrainedModelTest, ReadsSeveralFilesOfNarrowNumbers) {
+  write({.dtype = DType::bf16, .max_file_bytes = 5000});
+  ASSERT_TRUE(std::filesystem::exists(directory() + "/model.safetensors.index.json"));
+  ASSERT_FALSE(std::filesystem::exists(directory() + "/model.safetensors"));
+
+  const auto model = PretrainedModel::open(directory(), 0);
+
+  ASSERT_TRUE(model) << model.error().message;
+  const auto specs = parameters((*model)->config());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    std::vector<float> values(specs[i].elements());
+    ASSERT_TRUE((*model)->read(specs[i], values));
+    for (std::size_t j = 0; j < values.size(); ++j) {
+      const float expected = value_of(i, static_cast<std::int64_t>(j));
+      ASSERT_EQ(values[j], core::bf16_to_float(core::float_to_bf16(expected)));
+    }
+  }
+}
+
+TEST_F(PretrainedModelTest, TakesTheContextThatIsAskedForUpToTheModels) {
+  write();
+
+  EXPECT_EQ(PretrainedModel::open(directory(), 0).value()->config().context, 16U);
+  EXPECT_EQ(PretrainedModel::open(directory(), 7).value()->config().context, 7U);
+  EXPECT_THAT(error(17), HasSubstr("the model knows 16 positions, found --context 17"));
+  change_config("max_position_embeddings", 100'000);
+  EXPECT_EQ(PretrainedModel::open(directory(), 0).value()->config().context, kDefaultContext);
+}
+
+TEST_F(PretrainedModelTest, NamesATensorThatIsMissingOrTooMuchOrOfAnotherShape) {
+  write();
+  change_config("num_hidden_layers", 3);
+  EXPECT_THAT(error(), HasSubstr("no file has the tensor 'model.layers.2.input_layernorm.weight'"));
+  change_config("num_hidden_layers", 1);
+  EXPECT_THAT(error(), HasSubstr("tensor 'model.layers.1."));
+  change_config("num_hidden_layers", 2);
+  change_config("intermediate_size", 30);
+  EXPECT_THAT(error(), HasSubstr("tensor 'model.layers.0.mlp.gate_proj.weight' has the shape"));
+}
+
+TEST_F(PretrainedModelTest, OfATiedHeadPassesOverTheCopy) {
+  write();
+
+  change_config("tie_word_embeddings", true);
+
+  EXPECT_EQ(error(), "opened");
+}
+
+TEST_F(PretrainedModelTest, ThatIsCutOrMissingIsNamed) {
+  write({.max_file_bytes = 5000});
+  const auto part = directory() + "/model-00002-of-0000";
+  std::string victim;
+  for (const auto& entry : std::filesystem::directory_iterator(directory()))
+    if (entry.path().string().starts_with(part)) victim = entry.path().string();
+  std::filesystem::resize_file(victim, std::filesystem::file_size(victim) - 1);
+  EXPECT_THAT(error(), HasSubstr("model-00002-of-0000"));
+  std::filesystem::remove(victim);
+  EXPECT_THAT(error(), HasSubstr("to a file that is missing"));
+  EXPECT_THAT(PretrainedModel::open(folder_.path(), 0).error().message, HasSubstr("has no *.safetensors"));
+}
+
+TEST_F(PretrainedModelTest, IsExportedAgainWithItsOwnConfigurationAndTokenizer) {
+  write();
+  change_config("bos_token_id", 5);
+  std::ofstream(directory() + "/tokenizer.json") << "{\"made\": \"up\"}";
+  const auto origin = PretrainedModel::open(directory(), 7).value();
+
+  const auto again =
+      export_model(origin->config(), read_value,
+                   {.directory = directory("again"), .dtype = DType::bf16, .origin = origin.get()});
+
+  ASSERT_TRUE(again) << again.error().message;
+  const auto json = nlohmann::json::parse(std::ifstream(directory("again") + "/config.json"));
+  EXPECT_EQ(json["bos_token_id"], 5);
+  EXPECT_EQ(json["max_position_embeddings"], 16);
+  EXPECT_EQ(json["torch_dtype"], "bfloat16");
+  std::string tokenizer;
+  std::getline(std::ifstream(directory("again") + "/tokenizer.json"), tokenizer);
+  EXPECT_EQ(tokenizer, "{\"made\": \"up\"}");
+  EXPECT_EQ(PretrainedModel::open(directory("again"), 0).value()->config().context, 16U);
+}
+
+TEST_F(PretrainedModelTest, IsReadFromASnapshotOfTheCache) {
+  write();
+  std::ofstream(directory() + "/tokenizer.json") << "{}";
+  std::filesystem::rename(directory(), directory("blobs"));
+  std::filesystem::create_directories(directory("snapshots/12ab"));
+  for (const auto& entry : std::filesystem::directory_iterator(directory("blobs"))) {
+    const auto name = entry.path().filename().string();
+    std::filesystem::create_symlink("../../blobs/" + name, directory("snapshots/12ab/" + name));
+  }
+
+  const auto model = PretrainedModel::open(directory("snapshots/12ab"), 0);
+
+  ASSERT_TRUE(model) << model.error().message;
+  const auto spec = parameters((*model)->config()).front();
+  std::vector<float> values(spec.elements());
+  ASSERT_TRUE((*model)->read(spec, values));
+  EXPECT_EQ(values.back(), value_of(0, static_cast<std::int64_t>(values.size()) - 1));
+  ASSERT_TRUE(
+      export_model((*model)->config(), read_value, {.directory = directory("out"), .origin = model->get()}));
+  EXPECT_TRUE(std::filesystem::is_regular_file(directory("out/tokenizer.json")));
+}
+
+TEST_F(PretrainedModelTest, DoesNotReplaceWhatIsThere) {
+  write();
+
+  const auto again = export_model(small_model(), read_value, {.directory = directory()});
+
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, Errc::already_exists);
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
