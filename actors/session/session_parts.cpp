@@ -191,13 +191,13 @@ core::Result<void> Session::Parts::publish_all() {
   return decided.value < 0 ? core::Result<void>{} : inbox.wait_committed(decided, trainer_deadline());
 }
 
+/// The program has what a round reduces over before the next one begins, so that what it hides is what runs.
 core::Result<void> Session::Parts::wait_merged(core::Lane played) {
   const auto& program = data->program();
   const bool is_ordered = plan.options.numerics == core::Numerics::ordered;
   if (!is_ordered && !program.reduces_each_round()) return {};
   return meter->exposed([&]() -> core::Result<void> {
     for (const auto bucket : context->buckets()) {
-      if (program.gradient_slot(bucket) >= 0) continue;
       TRY(inbox.wait_merged(bucket, step, played, trainer_deadline()));
     }
     return {};
