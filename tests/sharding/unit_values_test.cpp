@@ -20,11 +20,11 @@ constexpr float kFirst = 8;
 constexpr std::uint32_t kUnits = 3;
 constexpr int kLanesOfARank = 2;
 
-/// One parameter outside of units, and then one for each unit.
+/// One parameter outside of units, and then one for each unit, of unequal sizes.
 std::vector<core::ParameterSpec> parameters() {
   std::vector<core::ParameterSpec> specs{{"scale", {5}}};
   for (std::uint32_t unit = 0; unit < kUnits; ++unit) {
-    specs.push_back({fmt::format("unit{}", unit), {16}});
+    specs.push_back({fmt::format("unit{}", unit), {16 + 13 * unit}});
     specs.back().unit = core::UnitIndex{unit};
   }
   return specs;
@@ -139,7 +139,7 @@ TEST_P(UnitValues, AreReadInTheNextForwardAsTheMeanGradientSteppedThem) {
     std::vector<float> expected(kLanesOfARank * kUnits, kFirst);
     expected.insert(expected.end(), kLanesOfARank * kUnits, kFirst - mean);
     EXPECT_EQ(rank.forward, expected);
-    EXPECT_EQ(rank.evaluated, std::vector<float>(5 + kUnits * 16, kFirst - 2 * mean));
+    EXPECT_EQ(rank.evaluated, std::vector<float>(5 + 16 + 29 + 42, kFirst - 2 * mean));
   }
 }
 
