@@ -22,6 +22,7 @@ using tests::ShardingMesh;
 
 constexpr core::Step kMeasured{1};  ///< the step before it is the warm-up; its gathers end in the one after
 constexpr int kSteps = 3;
+constexpr std::uint64_t kSeeds = 10;
 
 /// A job of equal units, each a bucket of its own, in which a collective takes far less than a forward.
 struct CountedJob {
@@ -62,9 +63,10 @@ struct TracedRank {
   std::vector<core::TraceEvent> trace;
 };
 
-std::vector<TracedRank> run(const CountedJob& job) {
+std::vector<TracedRank> run(const CountedJob& job, std::uint64_t seed = 0) {
   SimulationOptions simulation;
   simulation.ranks = {job.mesh.ranks()};
+  simulation.seed = seed;
   const auto options = options_of(job);
   auto outcome = simulate_job<TracedRank>(simulation, [&](SimulatedRank& rank) -> core::Result<TracedRank> {
     TracedRank traced;
@@ -132,12 +134,14 @@ class OverlapCounted : public testing::TestWithParam<Expected> {};
 TEST_P(OverlapCounted, InTheTraceIsAsMeasuredElsewhereAndAsTheProgramSays) {
   const auto& [name, job, expected] = GetParam();
 
-  const auto ranks = run(job);
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const auto ranks = run(job, seed);
 
-  for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
-    const auto counted = count(ranks[static_cast<std::size_t>(rank)], job);
-    EXPECT_EQ(counted, expected) << "rank " << rank << " counts " << text_of(counted);
-    EXPECT_EQ(counted, planned(job, {rank})) << "the program has " << text_of(planned(job, {rank}));
+    for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
+      const auto counted = count(ranks[static_cast<std::size_t>(rank)], job);
+      ASSERT_EQ(counted, expected) << "seed " << seed << ", rank " << rank << " counts " << text_of(counted);
+      ASSERT_EQ(counted, planned(job, {rank})) << "the program has " << text_of(planned(job, {rank}));
+    }
   }
 }
 
