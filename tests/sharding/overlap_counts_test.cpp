@@ -206,8 +206,8 @@ TEST(OverlapCounted, OneGatheredUnitOrNoOverlapHidesNothing) {
   }
 }
 
-/// Gathers of parameters never stand behind reductions: where they run under the passes each has its stream.
-TEST(OverlapCounted, AllGathersAreOnOneStreamAndAllReductionsOnAnother) {
+/// Kernels of two communicators of a full device would wait for each other's other ranks.
+TEST(OverlapCounted, AllCollectivesAreOnOneStreamThatIsNotTheTrainers) {
   const CountedJob job{.mesh = {Strategy::zero3, 1, 2}};
 
   const auto ranks = run(job);
@@ -220,7 +220,7 @@ TEST(OverlapCounted, AllGathersAreOnOneStreamAndAllReductionsOnAnother) {
     auto& seen = tracks[operation];
     if (std::find(seen.begin(), seen.end(), event.track) == seen.end()) seen.push_back(event.track);
   }
-  EXPECT_EQ(tracks["all_gather"], std::vector<std::string>{"gather"});
+  EXPECT_EQ(tracks["all_gather"], std::vector<std::string>{"communication"});
   EXPECT_EQ(tracks["reduce_scatter"], std::vector<std::string>{"communication"});
 }
 

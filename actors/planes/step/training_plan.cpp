@@ -283,7 +283,9 @@ core::Result<void> plan_inputs(TrainingPlan& plan) {
   inputs.parameter_credits = plan.options.gathered_units;
   inputs.gradient_credits = plan.options.gathered_units;
   inputs.staging_elements = plan.options.staging_elements;
-  inputs.separate_streams = has_shards(inputs.placements.parameters);
+  // Kernels of two communicators that share a device may have to run in one order on all ranks (NCCL's rule);
+  // on one stream they do.
+  inputs.separate_streams = false;
   if ((has_shards(inputs.placements.parameters) || has_shards(inputs.placements.gradients)) &&
       plan.options.microbatches > 1) {
     return core::fail(core::Errc::invalid_argument,
