@@ -28,6 +28,10 @@ void CoordinatorMachine::start(Outbox& outbox) {
 
 void CoordinatorMachine::timer(TimerId, Outbox& outbox) {
   if (state_ != State::forming) return;
+  if (failure_.failed) {
+    refuse(messages::error_of(failure_), outbox);
+    return;
+  }
   auto seconds = std::chrono::duration<double>(config_.join_deadline).count();
   refuse(
       {core::Errc::timeout,
@@ -42,7 +46,7 @@ void CoordinatorMachine::receive(const messages::Envelope& envelope, Outbox& out
                                      [&](const messages::PlanHashes& m) { on(m, outbox); },
                                      [&](const messages::PlanLines& m) { on(m, outbox); },
                                      [&](const messages::Leave& m) { on(m, outbox); },
-                                     [&](const messages::RankFailed& m) { fence(m.rank, m.failure, outbox); },
+                                     [&](const messages::RankFailed& m) { on(m, outbox); },
                                      [&](const messages::PeerLost& m) {
                                        if (!left_.contains(m.rank)) fence(m.rank, m.failure, outbox);
                                      },
@@ -72,7 +76,20 @@ void CoordinatorMachine::on(const messages::Join& join, Outbox& outbox) {
   if (joined_.size() == static_cast<std::size_t>(config_.world.value)) compare(outbox);
 }
 
+void CoordinatorMachine::on(const messages::RankFailed& failed, Outbox& outbox) {
+  if (state_ != State::forming || joined_.contains(failed.rank)) {
+    fence(failed.rank, failed.failure, outbox);
+    return;
+  }
+  // It joins only to say so. Those that come later must still find this rank: all are told together.
+  if (!failure_.failed) failure_ = failed.failure;
+}
+
 void CoordinatorMachine::compare(Outbox& outbox) {
+  if (failure_.failed) {
+    refuse(messages::error_of(failure_), outbox);
+    return;
+  }
   const auto& first = joined_.begin()->second;
   for (const auto& [rank, join] : joined_) {
     if (join.configuration != first.configuration) {

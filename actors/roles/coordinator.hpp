@@ -41,6 +41,7 @@ class CoordinatorMachine final : public Machine {
   static constexpr TimerId kJoinTimer = 0;
 
   void on(const messages::Join& join, Outbox& outbox);
+  void on(const messages::RankFailed& failed, Outbox& outbox);
   void on(const messages::PlanHashes& hashes, Outbox& outbox);
   void on(const messages::PlanLines& lines, Outbox& outbox);
   void on(const messages::Leave& leave, Outbox& outbox);
@@ -57,7 +58,7 @@ class CoordinatorMachine final : public Machine {
   std::map<core::Rank, messages::Join> joined_;
   std::optional<PlanSearch> search_;  ///< once a rank has another plan than rank 0
   std::set<core::Rank> left_;
-  messages::Failure failure_;  ///< why the epoch is over, once it is fenced
+  messages::Failure failure_;  ///< why the epoch is over, or will be once all have joined
   std::map<std::string, std::string> store_;
   std::vector<std::pair<messages::Address, messages::StoreGet>>
       waiting_gets_;  // at most one per rank and group

@@ -12,6 +12,7 @@ using messages::Role;
 RankSupervisorMachine::RankSupervisorMachine(RankSupervisorConfig config) : config_(std::move(config)) {}
 
 void RankSupervisorMachine::start(Outbox& outbox) {
+  if (config_.failure.failed) outbox.send(coordinator(), messages::RankFailed{config_.rank, config_.failure});
   outbox.send(coordinator(),
               messages::Join{config_.rank, config_.world, config_.plan_hash, config_.configuration});
   outbox.arm(kJoinTimer, config_.join_deadline);

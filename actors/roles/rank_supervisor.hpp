@@ -22,6 +22,7 @@ struct RankSupervisorConfig {
   std::string configuration;  ///< one line per setting that all ranks must share
   double clip_norm = 0;       ///< 0: gradients are not clipped
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
+  messages::Failure failure{};  ///< the rank joins only to tell all others why it cannot take part
 };
 
 /// The lifecycle of one rank: joining -> running -> leaving -> left, and from everywhere -> fenced.

@@ -41,9 +41,7 @@ core::Result<std::unique_ptr<LocalTier>> LocalTier::create(RankWorld& world, con
 }
 
 core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::BufferView> memory) {
-  cliques_ = options_.cliques.empty()
-                 ? TRY(core::make_cliques(world_.world_size(), options_.jump, options_.factor))
-                 : TRY(core::sorted_cliques(world_.world_size(), options_.cliques));
+  cliques_ = TRY(cliques_of(options_, world_.world_size()));
   auto post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
   auto run_io = [this](std::function<void()> job) { world_.run_local_io(std::move(job)); };
   auto log = [this](const std::string& line) { world_.log(line); };
@@ -109,9 +107,15 @@ void LocalTier::spawn_roles() {
                    world_.world_size(), cliques_, options_.deadline + options_.deadline / 2}));
 }
 
-std::string LocalTier::configuration() const {
+core::Result<std::vector<core::Clique>> LocalTier::cliques_of(const core::LocalTierOptions& options,
+                                                              core::WorldSize world) {
+  return options.cliques.empty() ? core::make_cliques(world, options.jump, options.factor)
+                                 : core::sorted_cliques(world, options.cliques);
+}
+
+std::string LocalTier::configuration(const std::vector<core::Clique>& cliques) {
   std::string text = "cliques";
-  for (const auto& clique : cliques_) {
+  for (const auto& clique : cliques) {
     char before = ' ';
     for (auto member : clique) text += fmt::format("{}{}", std::exchange(before, ','), member.value);
   }

@@ -38,8 +38,10 @@ class LocalTier {
   const std::vector<core::Clique>& cliques() const { return cliques_; }
   const core::Clique& clique() const { return core::clique_of(world_.rank(), cliques_); }
   const core::LocalTierOptions& options() const { return options_; }
+  static core::Result<std::vector<core::Clique>> cliques_of(const core::LocalTierOptions& options,
+                                                            core::WorldSize world);
   /// A line of the job's configuration, which is the same on all ranks.
-  std::string configuration() const;
+  static std::string configuration(const std::vector<core::Clique>& cliques);
 
  private:
   LocalTier(RankWorld& world, const RankState& state, std::uint32_t buckets, core::LocalTierOptions options)

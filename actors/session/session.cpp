@@ -5,6 +5,7 @@
 #include "actors/session/restore.hpp"
 #include "actors/session/session_parts.hpp"
 #include "core/errors.hpp"
+#include "core/program/memory.hpp"
 
 namespace troupe::actors {
 
@@ -314,8 +315,19 @@ const std::vector<double>& Session::launch_latencies_us() const {
   return parts_->meter->launch_latencies_us();
 }
 
+const DeviceMemory& Session::device_memory() const {
+  return parts_->data->memory();
+}
+
 std::size_t Session::device_bytes() const {
-  return parts_->data->allocated_bytes();
+  return device_memory().total();
+}
+
+DeviceMemory Session::planned_memory() const {
+  const auto planned = core::memory_of(parts_->data->program().program());
+  const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
+  return {bytes(planned.at_rest()), bytes(planned.pools()),
+          bytes(planned.staging + planned.scratch + planned.checks)};
 }
 
 core::Step Session::next_step() const {

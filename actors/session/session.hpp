@@ -24,6 +24,7 @@
 namespace troupe::actors {
 
 class RankWorld;
+struct DeviceMemory;
 struct TrainingPlan;
 
 /// A trainer's side of the runtime: parameters go in, backward says which gradients are ready, committed
@@ -172,7 +173,12 @@ class Session {
   /// Microseconds from the last gradient of a bucket to its launch, of the last step's buckets that no
   /// earlier launch held up.
   const std::vector<double>& launch_latencies_us() const;
+  /// What this rank holds of the device's memory, until the session is destroyed
+  /// (actors/planes/step/device_memory.hpp).
+  const DeviceMemory& device_memory() const;
   std::size_t device_bytes() const;
+  /// What the plan says of it; at rest the two differ by what is rounded up for alignment.
+  DeviceMemory planned_memory() const;
   core::Step next_step() const;
 
  private:

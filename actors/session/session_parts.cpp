@@ -45,12 +45,41 @@ Session::Parts::~Parts() {
 }
 
 core::Result<void> Session::Parts::open() {
-  TRY(open_planes());
+  TRY(describe_configuration());
+  if (auto opened = open_planes(); !opened) {
+    // What a rank cannot do for want of memory others may be able to, and would wait for it.
+    if (data || opened.error().code != core::Errc::out_of_memory) return opened;
+    return tl::unexpected(give_up(std::move(opened.error())));
+  }
   TRY(world.open(hooks()));
   spawn_roles();
   TRY(world.start());
   TRY(inbox.wait_welcome(options.join_deadline + 5 * kGrace));
   return connect();
+}
+
+/// What ranks compare when they join.
+core::Result<void> Session::Parts::describe_configuration() {
+  TRY(options.checkpoint.load.check());
+  plan.configuration += "\n" + options.checkpoint.load.configuration();
+  if (world.local_storage() != nullptr) {
+    const auto cliques = TRY(LocalTier::cliques_of(options.local, world.world_size()));
+    plan.configuration += "\n" + LocalTier::configuration(cliques);
+  }
+  return {};
+}
+
+/// The other ranks would wait for this one: it joins the job to say why it cannot take part. Returns the
+/// job's first failure, which is `reason` unless another came before it.
+core::Error Session::Parts::give_up(core::Error reason) {
+  const auto started = [&]() -> core::Result<void> {
+    TRY(world.open(hooks()));
+    spawn_membership(RankProgram(plan, world.rank()), messages::failure_of(reason));
+    return world.start();
+  }();
+  if (!started) return reason;
+  const auto refused = inbox.wait_welcome(options.join_deadline + 5 * kGrace);
+  return refused || refused.error().code == core::Errc::timeout ? reason : refused.error();
 }
 
 /// Everything that this rank has for itself.
@@ -67,15 +96,12 @@ core::Result<void> Session::Parts::open_planes() {
   plane.post = [this](messages::Envelope envelope) { world.post(std::move(envelope)); };
   data = TRY(DataPlane::create(world.device(), plan, std::move(plane)));
   TRY(check_tensors(plan, options.tensors));
-  TRY(options.checkpoint.load.check());
   rank_state = state_of(plan, world.rank(), options.tensors);
   memory = memory_of(rank_state, *data, options.tensors);
   context.emplace(SessionContext{world, options, plan, inbox, *rendezvous, *data, rank_state, memory});
-  plan.configuration += "\n" + options.checkpoint.load.configuration();
   if (world.storage() != nullptr) checkpoints = TRY(CheckpointTier::create(*context));
   if (world.local_storage() != nullptr) {
     local = TRY(LocalTier::create(world, *data, rank_state, memory, context->bucket_count(), options.local));
-    plan.configuration += "\n" + local->configuration();
   }
   if (!world.device().is_host_memory()) {
     auto make = [this] {
@@ -95,7 +121,9 @@ core::Result<void> Session::Parts::open_planes() {
 RankWorld::Hooks Session::Parts::hooks() {
   RankWorld::Hooks hooks;
   hooks.to_trainer = [this](const messages::Envelope& envelope) { inbox.deliver(envelope); };
-  hooks.perform = [this](const messages::Address& from, const Work& work) { router->perform(from, work); };
+  hooks.perform = [this](const messages::Address& from, const Work& work) {
+    if (router) router->perform(from, work);
+  };
   hooks.published_bits = [this](core::BucketIndex bucket) {
     const auto digest = data->bucket_digest(bucket);
     return RankWorld::PublishedBits{digest.range, digest.hash};
@@ -104,15 +132,23 @@ RankWorld::Hooks Session::Parts::hooks() {
   return hooks;
 }
 
+/// The roles through which ranks come together.
+void Session::Parts::spawn_membership(const RankProgram& program, messages::Failure failure) {
+  const auto rank = world.rank();
+  if (rank.value == 0) {
+    world.spawn({rank, Role::coordinator, 0}, std::make_unique<CoordinatorMachine>(CoordinatorConfig{
+                                                  world.world_size(), options.join_deadline}));
+  }
+  auto supervisor = supervisor_config(plan, program, options.join_deadline + kGrace);
+  supervisor.failure = std::move(failure);
+  world.spawn({rank, Role::rank_supervisor, 0},
+              std::make_unique<RankSupervisorMachine>(std::move(supervisor)));
+}
+
 void Session::Parts::spawn_roles() {
   const auto rank = world.rank();
   auto address = [&](Role role, std::uint32_t index = 0) { return messages::Address{rank, role, index}; };
-  if (context->is_first_rank()) {
-    world.spawn(address(Role::coordinator), std::make_unique<CoordinatorMachine>(CoordinatorConfig{
-                                                world.world_size(), options.join_deadline}));
-  }
-  world.spawn(address(Role::rank_supervisor), std::make_unique<RankSupervisorMachine>(supervisor_config(
-                                                  plan, data->program(), options.join_deadline + kGrace)));
+  spawn_membership(data->program(), {});
   if (checkpoints) checkpoints->spawn_roles();
   if (local) local->spawn_roles();
   world.spawn(address(Role::conductor), std::make_unique<ConductorMachine>(
@@ -191,13 +227,13 @@ core::Result<void> Session::Parts::publish_all() {
   return decided.value < 0 ? core::Result<void>{} : inbox.wait_committed(decided, trainer_deadline());
 }
 
+/// The program has what a round reduces over before the next one begins, so that what it hides is what runs.
 core::Result<void> Session::Parts::wait_merged(core::Lane played) {
   const auto& program = data->program();
   const bool is_ordered = plan.options.numerics == core::Numerics::ordered;
   if (!is_ordered && !program.reduces_each_round()) return {};
   return meter->exposed([&]() -> core::Result<void> {
     for (const auto bucket : context->buckets()) {
-      if (program.gradient_slot(bucket) >= 0) continue;
       TRY(inbox.wait_merged(bucket, step, played, trainer_deadline()));
     }
     return {};

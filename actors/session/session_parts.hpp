@@ -33,8 +33,11 @@ struct Session::Parts {
   ~Parts();
 
   core::Result<void> open();
+  core::Result<void> describe_configuration();
   core::Result<void> open_planes();
+  core::Error give_up(core::Error reason);
   RankWorld::Hooks hooks();
+  void spawn_membership(const RankProgram& program, messages::Failure failure);
   void spawn_roles();
   core::Result<void> connect();
   core::Result<void> connect_local_tier();

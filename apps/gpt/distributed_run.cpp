@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "actors/planes/checkpoint/directory.hpp"
+#include "actors/planes/step/rank_program.hpp"
 #include "actors/shell/process_world.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/world/leave_signal.hpp"
@@ -26,6 +27,7 @@
 #include "apps/report/run_record.hpp"
 #include "apps/report/summary.hpp"
 #include "core/errors.hpp"
+#include "core/program/memory.hpp"
 #include "core/step_count.hpp"
 #include "gpu/devices.hpp"
 
@@ -403,6 +405,9 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
     narrator = TRY(Narrator::create(options, world->world_size().value, restarts, now));
     TRY(narrator->start(restored ? restored->step.value : 0, restarts > 0));
     TRY(tell_of_resume(*narrator, restored));
+    const auto memory = core::memory_of(actors::RankProgram(trainer->session().plan(), {0}).program());
+    TRY(narrator->say(trainer->session().next_step().value, "memory",
+                      "the session of rank 0 takes " + core::describe(memory)));
   }
   if (requests) requests->begin();
   const auto end = TRY(Run(*trainer, narrator.get(), requests.get(), options, codec).train());

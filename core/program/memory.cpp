@@ -1,5 +1,7 @@
 #include "core/program/memory.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/errors.hpp"
@@ -39,6 +41,7 @@ class MemoryCount {
       }
     }
     memory_.staging = kStagingSlots * (memory_.incoming + memory_.outgoing + memory_.carry);
+    memory_.scratch = program_.optimizer_scratch_bytes;
     memory_.checks += bytes(program_.verdict_elements, DType::i64);
     return memory_;
   }
@@ -151,6 +154,16 @@ class MemoryCount {
 
 ProgramMemory memory_of(const Program& program) {
   return MemoryCount(program).count();
+}
+
+std::string describe(const ProgramMemory& memory) {
+  const auto mib = [](std::int64_t bytes) {
+    return fmt::format("{:.1f}", static_cast<double>(bytes) / (1024.0 * 1024.0));
+  };
+  return fmt::format(
+      "{} MiB: parameters {}, gradients {}, main values {}, optimizer {}, pools {}, staging {}, scratch {}",
+      mib(memory.total()), mib(memory.parameters), mib(memory.gradients), mib(memory.main),
+      mib(memory.optimizer), mib(memory.pools()), mib(memory.staging), mib(memory.scratch + memory.checks));
 }
 
 std::int64_t bytes_sent(const ProgramEntry& entry, std::int64_t place) {

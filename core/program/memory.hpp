@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/program/program.hpp"
@@ -23,16 +24,21 @@ struct ProgramMemory {
   std::int64_t outgoing = 0;  ///< of one exchange: what does not lie as it is sent
   std::int64_t carry = 0;     ///< sums on their way from one axis to the next
   std::int64_t staging = 0;   ///< all of these, two of each
+  std::int64_t scratch = 0;   ///< between the kernels of one optimizer step
   std::int64_t checks = 0;    ///< square sums and the verdict
 
   /// What is sharded and never moves.
   std::int64_t at_rest() const { return parameters + gradients + main + optimizer; }
-  std::int64_t total() const { return at_rest() + parameter_pool + gradient_pool + staging + checks; }
+  std::int64_t pools() const { return parameter_pool + gradient_pool; }
+  std::int64_t total() const { return at_rest() + pools() + staging + scratch + checks; }
 
   friend bool operator==(const ProgramMemory&, const ProgramMemory&) = default;
 };
 
 ProgramMemory memory_of(const Program& program);
+
+/// For people, in MiB and by kind.
+std::string describe(const ProgramMemory& memory);
 
 /// What one communicator carries in a step.
 struct Traffic {

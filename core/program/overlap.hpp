@@ -8,7 +8,7 @@ namespace troupe::core {
 
 /// The collectives of one step by what they do, and how many of them may run while the trainer computes
 /// forward or backward: those with a unit's forward or backward between the point after which they may start
-/// and the point which needs them.
+/// and the first one which needs them, or what stands behind them on their stream.
 struct OverlapCounts {
   std::int64_t gathers = 0;      ///< of parameters
   std::int64_t reductions = 0;   ///< of gradients: reduce_scatter, or an exchange along an axis

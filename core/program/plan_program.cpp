@@ -64,6 +64,7 @@ class ProgramPlanner {
     program_.units = fold(inputs_.units);
     program_.lanes = inputs_.lanes;
     program_.verdict_elements = inputs_.verdict_elements;
+    program_.optimizer_scratch_bytes = inputs_.optimizer_scratch_bytes;
     program_.streams = inputs_.separate_streams ? 2 : 1;
     // Ranks that gather or reduce together in every round go through as many rounds.
     auto longest = program_.coordinates;

@@ -23,8 +23,9 @@ struct ProgramInputs {
   /// Elements that a rank may receive at once in an exchange, from all others together; it goes in as many
   /// chunks as that takes. 0: all at once.
   std::int64_t staging_elements = 0;
-  std::int64_t verdict_elements = 1;  ///< i64 words
-  bool separate_streams = true;       ///< gathers have one of their own
+  std::int64_t verdict_elements = 1;         ///< i64 words
+  std::int64_t optimizer_scratch_bytes = 0;  ///< that one step of the optimizer takes between its kernels
+  bool separate_streams = true;              ///< gathers have one of their own
 };
 
 /// The inputs of a strategy on a mesh: its placements, and the dense domain with that of experts after it,

@@ -117,6 +117,7 @@ struct Program {
   int rounds = 0;                ///< of the rank: lanes it passes through
   std::vector<int> credits;      ///< slots of each pool
   std::int64_t verdict_elements = 0;
+  std::int64_t optimizer_scratch_bytes = 0;
   int streams = 1;
 
   // What it does: `body.times` rounds that are alike, the last round, and what follows it.

@@ -225,6 +225,7 @@ std::optional<std::string> differ(std::string_view field, std::string_view found
 
 std::optional<std::string> differ(const std::string& field, std::size_t found, core::Rank who,
                                   std::size_t expected, core::Rank first) {
+  if (found == expected) return std::nullopt;
   return differ(field, std::to_string(found), who, std::to_string(expected), first);
 }
 
@@ -250,6 +251,7 @@ std::optional<std::string> find_difference(const Signature& found, core::Rank wh
   const auto& counts = gathers ? found.input_counts : found.output_counts;
   const auto& other = gathers ? expected.input_counts : expected.output_counts;
   for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == other[i]) continue;
     const auto field = fmt::format("{}[{}]", gathers ? "input_counts" : "output_counts", i);
     if (auto text = differ(field, counts[i], who, other[i], first)) return text;
   }

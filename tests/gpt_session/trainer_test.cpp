@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "apps/gpt/distributed_trainer.hpp"
@@ -76,6 +77,36 @@ TEST_F(TrainerOnGpus, SeesTheSameBitsOnAnyNumberOfRanks) {
       for (const auto& seen : train_all(ranks, trainer_options(dtype))) {
         ASSERT_TRUE(seen) << seen.error().message;
         EXPECT_EQ(*seen, *alone) << ranks << " ranks in " << core::name_of(dtype);
+      }
+    }
+  }
+}
+
+/// Parameters and gradients that come and go unit by unit, on a stream that computes while they move; main
+/// values in f32 where parameters are bf16.
+TEST_F(TrainerOnGpus, SeesTheSameBitsWhateverIsSharded) {
+  using core::Strategy;
+  for (const auto dtype : {core::DType::bf16, core::DType::f32}) {
+    for (const bool tied : {dtype == core::DType::f32}) {
+      auto options = trainer_options(dtype);
+      options.model.layers = 2;
+      options.model.tied_embeddings = tied;
+      options.session.training.microbatches = 1;
+      const auto alone = train_all(1, options)[0];
+      ASSERT_TRUE(alone) << alone.error().message;
+
+      for (const auto& [strategy, outer, inner] : {std::tuple{Strategy::zero2, 1, 2},
+                                                   {Strategy::zero3, 1, 2},
+                                                   {Strategy::zero3, 1, 3},
+                                                   {Strategy::hsdp, 2, 2},
+                                                   {Strategy::hfsdp, 2, 2}}) {
+        options.session.training.strategy = strategy;
+        options.session.training.optimizer_instances = outer;
+        for (const auto& seen : train_all(outer * inner, options)) {
+          ASSERT_TRUE(seen) << seen.error().message;
+          EXPECT_EQ(*seen, *alone) << core::name_of(strategy) << " on " << outer << "x" << inner << " in "
+                                   << core::name_of(dtype);
+        }
       }
     }
   }

@@ -108,5 +108,14 @@ TEST(PlanCapacityCommand, SaysWhyAStrategyDoesNotFitTheAxes) {
             std::string::npos);
 }
 
+TEST(PlanCapacityCommand, ShowsMemoryByKind) {
+  const auto json = report_capacity({.program = {.ranks = 2, .json = true}}).value();
+
+  for (const char* kind : {"parameters", "gradients", "main", "optimizer", "parameter_pool", "gradient_pool",
+                           "staging", "scratch", "checks", "total"}) {
+    EXPECT_NE(json.find(std::string("\"") + kind + "_bytes\":"), std::string::npos) << kind;
+  }
+}
+
 }  // namespace
 }  // namespace troupe::apps

@@ -66,6 +66,27 @@ TEST(ShardedSteps, OfASingleUnitWaitForTheRoundBefore) {
   }
 }
 
+/// PS-4: an update that waits for a save must not be overtaken by the gather of the step after it.
+TEST(ShardedSteps, WaitForUpdatesThatASaveHoldsUp) {
+  for (const auto strategy : {core::Strategy::zero2, core::Strategy::zero3}) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      const ShardingMesh mesh{strategy, 1, 3};
+      auto options = job_on(mesh);
+      options.save_every = 1;
+      options.session.checkpoint.staging_bytes = 256;
+      options.session.checkpoint.chunk_bytes = 64;
+      SimulatedStorage disk({});
+      SimulationOptions simulation;
+      simulation.ranks = {mesh.ranks()};
+      simulation.seed = seed;
+      simulation.storage = &disk;
+      const auto outcome = simulate_tiny(simulation, options);
+      ASSERT_EQ(violations_of(outcome.report), "");
+      ASSERT_EQ(outcome.ranks[0].state_hash, uninterrupted()) << core::name_of(strategy) << ", seed " << seed;
+    }
+  }
+}
+
 class ShardedCheckpoint : public testing::TestWithParam<ShardingMesh> {};
 
 TEST_P(ShardedCheckpoint, GoesOnWithTheSameBitsOnEveryMeshAndStrategy) {

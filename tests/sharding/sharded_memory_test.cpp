@@ -2,9 +2,13 @@
 
 #include <set>
 
+#include "actors/planes/step/arena.hpp"
+#include "actors/planes/step/device_memory.hpp"
 #include "actors/planes/step/rank_program.hpp"
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"
+#include "gpu/host/host_device.hpp"
+#include "gpu/kernels.hpp"
 #include "tests/sharding/meshes.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
@@ -38,7 +42,7 @@ TEST_P(ShardedMemory, IsWhatTheProgramSaysWithinAHundredth) {
   const auto outcome =
       simulate_job<std::size_t>(simulation, [&](SimulatedRank& rank) -> core::Result<std::size_t> {
         auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
-        const auto bytes = session->device_bytes();
+        const auto bytes = session->device_memory().total();
         TRY(session->leave());
         return bytes;
       });
@@ -65,6 +69,36 @@ TEST(ShardedMemory, AtRestIsOneRanksPartOfParametersGradientsAndOptimizer) {
 
     EXPECT_EQ(memory.at_rest(), 16 * elements / ranks);
     EXPECT_EQ(memory.parameter_pool, 2 * 4 * plan.buckets[0].range.size()) << "of two layers";
+  }
+}
+
+/// Muon steps whole matrices: the largest one's scratch is larger here than all else that is sharded.
+TEST_P(ShardedMemory, OfMuonCountsTheScratchOfTheLargestMatrix) {
+  const auto& mesh = GetParam();
+  core::TrainingOptions training;
+  training.strategy = mesh.strategy;
+  training.optimizer_instances = mesh.outer;
+  training.lanes = 8;
+  training.bucket_elements = 20000;
+  training.optimizer.kind = core::OptimizerKind::muon;
+  std::vector<core::ParameterSpec> specs;
+  for (std::uint32_t layer = 0; layer < 8; ++layer) {
+    core::ParameterSpec spec{.name = fmt::format("layer{}", layer), .shape = {128, layer == 3 ? 192 : 128}};
+    spec.unit = core::UnitIndex{layer};
+    specs.push_back(std::move(spec));
+  }
+  const auto plan = plan_training(specs, training, {mesh.ranks()}).value();
+  const auto device = gpu::open_host_device().value();
+
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    const RankProgram program(plan, {rank});
+    const auto planned = core::memory_of(program.program());
+    const auto taken = Arena::create(*device, plan, program).value().taken();
+    EXPECT_EQ(planned.scratch, static_cast<std::int64_t>(gpu::muon_scratch_bytes({128, 192})));
+    EXPECT_EQ(taken.staging, static_cast<std::size_t>(planned.staging + planned.scratch + planned.checks));
+    EXPECT_NEAR(static_cast<double>(taken.total()), static_cast<double>(planned.total()),
+                0.01 * static_cast<double>(planned.total()))
+        << "rank " << rank;
   }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "actors/planes/step/optimizer_step.hpp"
 #include "actors/planes/step/verdict.hpp"
 #include "core/errors.hpp"
 #include "core/indices.hpp"
@@ -48,14 +47,15 @@ class Arena::Cutter {
 };
 
 core::Result<gpu::Buffer> Arena::take(gpu::Device& device, std::size_t bytes) {
-  bytes_ += bytes;
-  return device.allocate(bytes);
+  auto buffer = TRY(device.allocate(bytes));
+  taken_.*kind_ += bytes;
+  return buffer;
 }
 
 core::Result<gpu::Buffer> Arena::take_carried(gpu::Device& device, std::size_t bytes) {
   if (collectives_ == nullptr || bytes == 0) return take(device, bytes);
   auto buffer = TRY(collectives_->allocate(device, bytes));
-  bytes_ += bytes;
+  taken_.*kind_ += bytes;
   carried_.push_back(buffer.view());
   return buffer;
 }
@@ -70,15 +70,29 @@ core::Result<Arena> Arena::create(gpu::Device& device, const TrainingPlan& plan,
                                                 : core::accumulation_slots(held, plan.options.lanes);
   }
   arena.place(plan, program);
-  TRY(arena.take_resting(device, plan, program));
-  TRY(arena.take_optimizer(device, plan, program));
-  TRY(arena.take_pools(device, program));
-  arena.squares_ = TRY(arena.take(device, plan.buckets.size() * sizeof(core::ExactSquareSum)));
-  auto verdict_bytes = verdict_words(plan.options.lanes, plan.world) * sizeof(std::int64_t);
-  arena.verdict_ = TRY(arena.take(device, verdict_bytes));
-  arena.own_verdict_ = TRY(device.allocate_staging(verdict_bytes));
-  arena.common_verdict_ = TRY(device.allocate_staging(verdict_bytes));
-  return arena;
+  auto taken = arena.take_all(device, plan, program);
+  if (taken) return arena;
+  if (taken.error().code != core::Errc::out_of_memory) return tl::unexpected(std::move(taken.error()));
+  return core::fail(core::Errc::out_of_memory,
+                    "rank {} of {} with {} needs {}; {} bytes were taken when the next were refused: {}; use "
+                    "a strategy that shards more, such as zero3, or more ranks",
+                    program.rank().value, plan.world.value, core::name_of(plan.options.strategy),
+                    core::describe(core::memory_of(program.program())), arena.taken_.total(),
+                    taken.error().message);
+}
+
+core::Result<void> Arena::take_all(gpu::Device& device, const TrainingPlan& plan,
+                                   const RankProgram& program) {
+  TRY(take_resting(device, plan, program));
+  TRY(take_optimizer(device, plan, program));
+  TRY(take_pools(device, program));
+  optimizer_scratch_ = TRY(take(device, static_cast<std::size_t>(plan.inputs.optimizer_scratch_bytes)));
+  squares_ = TRY(take(device, plan.buckets.size() * sizeof(core::ExactSquareSum)));
+  const auto verdict_bytes = verdict_words(plan.options.lanes, plan.world) * sizeof(std::int64_t);
+  verdict_ = TRY(take(device, verdict_bytes));
+  own_verdict_ = TRY(device.allocate_staging(verdict_bytes));
+  common_verdict_ = TRY(device.allocate_staging(verdict_bytes));
+  return {};
 }
 
 /// Which ranges rest here, and where a bucket lies in a slot of its unit.
@@ -145,7 +159,6 @@ core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& 
 
 core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan& plan,
                                          const RankProgram& program) {
-  optimizer_scratch_ = TRY(take(device, optimizer_scratch_bytes(plan)));
   for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
     auto& place = places_[bucket.value];
     const auto range = program.held(plan.placements_of(bucket).optimizer, bucket);
@@ -177,8 +190,10 @@ core::Result<void> Arena::take_pools(gpu::Device& device, const RankProgram& pro
     }
     return {};
   };
+  kind_ = &DeviceMemory::pools;
   TRY(pool(core::Pool::parameters, memory.parameter_pool, parameter_pool_));
   TRY(pool(core::Pool::gradients, memory.gradient_pool, gradient_pool_));
+  kind_ = &DeviceMemory::staging;
   for (auto& buffer : incoming_) {
     buffer = TRY(take_carried(device, static_cast<std::size_t>(memory.incoming)));
   }

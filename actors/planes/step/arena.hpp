@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "actors/planes/step/device_memory.hpp"
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "core/exact_sum.hpp"
@@ -21,6 +22,7 @@ namespace troupe::actors {
 class Arena {
  public:
   /// What collectives carry is memory of theirs, when they are given. Everything given must outlive it.
+  /// Errc::out_of_memory says what the rank needs, by kind.
   static core::Result<Arena> create(gpu::Device& device, const TrainingPlan& plan, const RankProgram& program,
                                     gpu::CollectiveBackend* collectives = nullptr);
 
@@ -72,7 +74,7 @@ class Arena {
   /// All that collectives read and write in a step, but for the verdict's few words.
   std::span<const gpu::BufferView> carried() const { return carried_; }
 
-  std::size_t bytes() const { return bytes_; }
+  const DeviceMemory& taken() const { return taken_; }
 
  private:
   /// Where a bucket's memory is.
@@ -95,6 +97,7 @@ class Arena {
   class Cutter;
 
   const Place& at(core::BucketIndex bucket) const { return places_[bucket.value]; }
+  core::Result<void> take_all(gpu::Device& device, const TrainingPlan& plan, const RankProgram& program);
   core::Result<gpu::Buffer> take(gpu::Device& device, std::size_t bytes);
   core::Result<gpu::Buffer> take_carried(gpu::Device& device, std::size_t bytes);
   void place(const TrainingPlan& plan, const RankProgram& program);
@@ -118,7 +121,8 @@ class Arena {
   gpu::Buffer verdict_;
   gpu::Buffer own_verdict_;
   gpu::Buffer common_verdict_;
-  std::size_t bytes_ = 0;
+  DeviceMemory taken_;
+  std::size_t DeviceMemory::*kind_ = &DeviceMemory::at_rest;  ///< of what is being taken
 };
 
 }  // namespace troupe::actors

@@ -182,8 +182,8 @@ BucketDigest DataPlane::bucket_digest(core::BucketIndex bucket) const {
   return {held, core::hash64({view.data, view.bytes})};
 }
 
-std::size_t DataPlane::allocated_bytes() const {
-  return state_->arena.bytes();
+const DeviceMemory& DataPlane::memory() const {
+  return state_->arena.taken();
 }
 
 DataPlaneTimes DataPlane::times() const {

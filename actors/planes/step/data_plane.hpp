@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/planes/step/device_memory.hpp"
 #include "actors/planes/step/exposure.hpp"
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/state.hpp"
@@ -143,8 +144,8 @@ class DataPlane {
   void restore_optimizer_steps(core::StepCount steps);
   /// Of the bucket's parameters as they are now.
   BucketDigest bucket_digest(core::BucketIndex bucket) const;
-  /// Bytes of device memory this rank took.
-  std::size_t allocated_bytes() const;
+  /// What this rank took of the device.
+  const DeviceMemory& memory() const;
 
   DataPlaneTimes times() const;
   BusyMoment moment() const;

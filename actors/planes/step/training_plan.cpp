@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "actors/planes/step/optimizer_step.hpp"
 #include "actors/planes/step/verdict.hpp"
 #include "core/errors.hpp"
 #include "core/indices.hpp"
@@ -280,10 +281,13 @@ core::Result<void> plan_inputs(TrainingPlan& plan) {
   inputs.lanes = plan.options.lanes;
   inputs.overlap = plan.options.overlap;
   inputs.verdict_elements = static_cast<std::int64_t>(verdict_words(plan.options.lanes, plan.world));
+  inputs.optimizer_scratch_bytes = static_cast<std::int64_t>(optimizer_scratch_bytes(plan));
   inputs.parameter_credits = plan.options.gathered_units;
   inputs.gradient_credits = plan.options.gathered_units;
   inputs.staging_elements = plan.options.staging_elements;
-  inputs.separate_streams = has_shards(inputs.placements.parameters);
+  // Kernels of two communicators that share a device may have to run in one order on all ranks (NCCL's rule);
+  // on one stream they do.
+  inputs.separate_streams = false;
   if ((has_shards(inputs.placements.parameters) || has_shards(inputs.placements.gradients)) &&
       plan.options.microbatches > 1) {
     return core::fail(core::Errc::invalid_argument,

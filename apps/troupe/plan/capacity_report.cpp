@@ -47,6 +47,7 @@ std::string json_of(const std::vector<Capacity>& found) {
                     {"parameter_pool_bytes", memory.parameter_pool},
                     {"gradient_pool_bytes", memory.gradient_pool},
                     {"staging_bytes", memory.staging},
+                    {"scratch_bytes", memory.scratch},
                     {"checks_bytes", memory.checks},
                     {"total_bytes", memory.total()},
                     {"sent_bytes", capacity.sent_bytes},
@@ -65,9 +66,9 @@ std::string table_of(const std::vector<Capacity>& found) {
   for (const auto& capacity : found) {
     const auto& memory = capacity.memory;
     fmt::format_to(std::back_inserter(text), kRow, capacity.strategy, gib(memory.parameters),
-                   gib(memory.gradients), gib(memory.main), gib(memory.optimizer),
-                   gib(memory.parameter_pool + memory.gradient_pool), gib(memory.staging + memory.checks),
-                   gib(memory.total()), gib(capacity.sent_bytes), capacity.fits ? "yes" : "no");
+                   gib(memory.gradients), gib(memory.main), gib(memory.optimizer), gib(memory.pools()),
+                   gib(memory.staging + memory.scratch + memory.checks), gib(memory.total()),
+                   gib(capacity.sent_bytes), capacity.fits ? "yes" : "no");
   }
   return text + "\nGiB of the rank that needs most, without activations; what it sends in a step\n";
 }

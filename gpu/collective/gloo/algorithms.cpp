@@ -16,6 +16,9 @@ using core::Result;
 // Up to this size every member sends everything to everybody: one exchange instead of two.
 constexpr std::size_t kDirectBytes = std::size_t{16} << 10;
 
+// What a member receives at once to reduce it, from all others together.
+constexpr std::size_t kReducedBytes = std::size_t{4} << 20;
+
 // Gloo's own collectives use top bytes from 1 to 8. Below it: the operation's number, then its phase.
 constexpr std::uint64_t kCollectiveSlots = std::uint64_t{0x80} << 56;
 constexpr std::uint64_t kMessageSlots = std::uint64_t{0x81} << 56;
@@ -88,13 +91,29 @@ class Collective {
 
   Result<void> exchange(const std::vector<Transfer>& receives, const std::vector<Transfer>& sends) {
     auto result = mesh_.exchange(receives, sends, deadline_);
-    ++slot_;
+    // Phases may share a number when there are many: members are never two phases apart.
+    slot_ = (slot_ & ~std::uint64_t{0xff}) | ((slot_ + 1) & 0xff);
     return result;
   }
 
   /// Sends ranges[j] of the input to member j; what comes is reduced with this member's own range, in rank
-  /// order, into `output`.
+  /// order, into `output`. In pieces, so that what is received and not yet reduced has a limit.
   Result<void> reduce(const std::vector<Range>& ranges, std::byte* output) {
+    const std::size_t piece = std::max(kReducedBytes / n_ / kDirectBytes, std::size_t{1}) * kDirectBytes;
+    std::size_t longest = 0;
+    for (const Range& range : ranges) longest = std::max(longest, range.bytes);
+    for (std::size_t done = 0; done == 0 || done < longest; done += piece) {
+      std::vector<Range> parts = ranges;
+      for (Range& part : parts) {
+        const std::size_t skipped = std::min(done, part.bytes);
+        part = {part.begin + skipped, std::min(piece, part.bytes - skipped)};
+      }
+      TRY(reduce_piece(parts, output + std::min(done, ranges[self_].bytes)));
+    }
+    return {};
+  }
+
+  Result<void> reduce_piece(const std::vector<Range>& ranges, std::byte* output) {
     const Range own = ranges[self_];
     if (received_.size() < n_ * own.bytes) received_.resize(n_ * own.bytes);
     std::vector<Transfer> receives;

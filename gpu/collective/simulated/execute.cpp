@@ -55,13 +55,15 @@ void all_gather(std::span<const Operation> operations) {
 
 void all_to_all(std::span<const Operation> operations) {
   const std::size_t width = core::size_of(operations.front().dtype);
-  for (std::size_t to = 0; to < operations.size(); ++to) {
-    const auto output_offsets = offsets_of(operations[to].output_counts);
-    for (std::size_t from = 0; from < operations.size(); ++from) {
-      const std::size_t bytes = operations[to].output_counts[from] * width;
-      const auto input_offsets = offsets_of(operations[from].input_counts);
-      copy(operations[from].input.subview(input_offsets[to] * width, bytes),
-           operations[to].output.subview(output_offsets[from] * width, bytes));
+  std::vector<std::size_t> arrived(operations.size(), 0);  // elements, at each receiver
+  for (std::size_t from = 0; from < operations.size(); ++from) {
+    std::size_t sent = 0;
+    for (std::size_t to = 0; to < operations.size(); ++to) {
+      const std::size_t count = operations[to].output_counts[from];
+      copy(operations[from].input.subview(sent * width, count * width),
+           operations[to].output.subview(arrived[to] * width, count * width));
+      sent += count;
+      arrived[to] += count;
     }
   }
 }

@@ -30,6 +30,22 @@ TEST(Coordinator, WelcomesEverybodyAtOnceWhenTheLastHasJoined) {
   EXPECT_EQ(sent<messages::Welcome>(second)[0].members, (std::vector<Rank>{{0}, {1}}));
 }
 
+TEST(Coordinator, TellsARankThatCannotTakePartToAllOnceTheyHaveJoined) {
+  CoordinatorMachine machine({WorldSize{3}});
+  MachineProbe probe(machine);
+  const messages::Failure failure{true, core::Errc::out_of_memory, "rank 1 needs 384.0 MiB"};
+
+  probe.say(Join{Rank{0}, WorldSize{3}, 5, "a"});
+  EXPECT_TRUE(probe.say(messages::RankFailed{Rank{1}, failure}).empty());
+  EXPECT_TRUE(probe.say(Join{Rank{1}, WorldSize{3}, 5, "a"}).empty());
+  const auto last = probe.say(Join{Rank{2}, WorldSize{3}, 5, "a"});
+
+  EXPECT_TRUE(sent<messages::Welcome>(last).empty());
+  const auto refused = sent<messages::Refused>(last);
+  ASSERT_EQ(refused.size(), 3u);
+  for (const auto& each : refused) EXPECT_EQ(each.failure.message, failure.message);
+}
+
 using Plan = std::vector<std::string>;
 
 /// What a job of two ranks with these plans is told; every message between them is one that can travel.

@@ -104,6 +104,17 @@ TEST(ProgramMemory, MainValuesThatAreTheParametersTakeNoRoomOfTheirOwn) {
   EXPECT_EQ(memory_of(plan_program(inputs, {0}).value()).main, 0);
 }
 
+TEST(ProgramMemory, HasTheScratchThatTheOptimizerAsksFor) {
+  auto inputs = inputs_of(SomeJob{.ranks = 2});
+  const auto without = memory_of(plan_program(inputs, {0}).value());
+  inputs.optimizer_scratch_bytes = 12345;
+
+  const auto memory = memory_of(plan_program(inputs, {0}).value());
+
+  EXPECT_EQ(memory.scratch, 12345);
+  EXPECT_EQ(memory.total(), without.total() + 12345);
+}
+
 TEST(ProgramMemory, FrozenParametersHaveNoGradientsAndNoOptimizer) {
   auto inputs = inputs_of(SomeJob{.ranks = 2});
   for (auto& unit : inputs.units) unit.tensors[0].trainable = false;

@@ -64,6 +64,16 @@ TEST(Overlap, HybridFullShardingScattersAcrossReplicasInstead) {
   EXPECT_EQ(counts.reductions, (3 + 1) * (2 + 1));
 }
 
+/// The shards of all units are published before the first unit is gathered, on one stream.
+TEST(Overlap, HybridFullShardingPublishesShardsAheadOfTheFirstGather) {
+  const SomeJob job{.strategy = Strategy::hfsdp, .ranks = 4, .outer = 2, .units = 3, .rounds = 3};
+
+  const auto counts = overlap_of(program_of(job));
+
+  EXPECT_EQ(counts.gathers, 2 * 3 * 3 + 3);
+  EXPECT_EQ(counts.hidden_gathers, 2 * 3 * 2);
+}
+
 // symmetric_memory matches_default_and_profiles_nccl: two layers, m microbatches, per step.
 TEST(Overlap, FullShardingGathersTwiceForEachReduction) {
   for (const int rounds : {1, 3}) {

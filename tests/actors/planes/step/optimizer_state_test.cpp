@@ -94,7 +94,7 @@ TEST(OptimizerState, TakesTheMemoryOfItsStatesAndTheScratchOfTheLargestMatrix) {
   const auto device = gpu::open_host_device().value();
   const auto bytes = [&](OptimizerKind kind) {
     const auto plan = plan_of({parameter("w", {128, 64}, 0)}, {{1, {.kind = kind}}}, 1, core::Strategy::ddp);
-    return Arena::create(*device, plan, RankProgram(plan, {0})).value().bytes();
+    return Arena::create(*device, plan, RankProgram(plan, {0})).value().taken().total();
   };
   const std::size_t state = 4 * 128 * 64;
   const auto without = bytes(OptimizerKind::sgd);

@@ -168,7 +168,7 @@ Memory memory_of(core::Strategy strategy, core::OptimizerKind kind, int ranks, c
   options.strategy = strategy;
   options.optimizer.kind = kind;
   auto plan = plan_training({{"w", {1 << 14}, dtype}}, options, {ranks}).value();
-  Memory memory{0, Arena::create(*device, plan, RankProgram(plan, {0})).value().bytes()};
+  Memory memory{0, Arena::create(*device, plan, RankProgram(plan, {0})).value().taken().total()};
   for (const auto& buffer : plan.buffers) memory.elements += static_cast<std::size_t>(buffer.elements);
   return memory;
 }

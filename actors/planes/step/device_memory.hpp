@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+
+namespace troupe::actors {
+
+/// Bytes of device memory that one rank takes, all of them before the first step, by what they are for.
+struct DeviceMemory {
+  std::size_t at_rest = 0;  ///< parameters, gradients, main values and optimizer states
+  std::size_t pools = 0;    ///< full parameters and full gradients of units on demand
+  std::size_t staging = 0;  ///< of exchanges and of the optimizer, square sums and the verdict
+
+  std::size_t total() const { return at_rest + pools + staging; }
+
+  friend bool operator==(const DeviceMemory&, const DeviceMemory&) = default;
+};
+
+}  // namespace troupe::actors
