@@ -48,6 +48,17 @@ TEST(Rotary, ScaledAsLlama3TurnsSlowPairsSlowerAndFastOnesAsBefore) {
   EXPECT_DOUBLE_EQ(sine[3], std::sin(0.000125));
 }
 
+// At position 1 of an original context of 300 the angles make 47.7, 4.8 and 0.5 turns; from 4 on they are
+// fast.
+TEST(Rotary, ScaledAsLlama3CallsPairsFastAndSlowByTheirTurns) {
+  const RotaryScaling scaling{.kind = RotaryScaling::Kind::llama3, .factor = 8, .original_context = 300};
+
+  const Rotary<double> rotary(2, 8, 10000, scaling);
+
+  EXPECT_DOUBLE_EQ(rotary.sine()[5], std::sin(0.1));
+  EXPECT_DOUBLE_EQ(rotary.sine()[6], std::sin(0.00125));
+}
+
 TEST(Rotary, ScaledLinearlyDividesEveryAngle) {
   const Rotary<double> rotary(3, 4, 100, {.kind = RotaryScaling::Kind::linear, .factor = 4});
 

@@ -152,6 +152,15 @@ TEST_F(AlteredTokenizer, NamesAByteOrAMergeThatTheVocabularyLacks) {
   EXPECT_THAT(error(), HasSubstr("have the number"));
 }
 
+TEST_F(AlteredTokenizer, FindsTheLongestAddedTokenOfThoseAtAPlace) {
+  for (const auto& [text, number] : {std::pair("<|end|>!", 901), {"<|e", 902}})
+    json_["added_tokens"].push_back({{"id", number}, {"content", text}, {"special", true}});
+  auto tokenizer = Tokenizer::create(json_.dump()).value();
+  const auto end = tokenizer.token_of("<|end|>").value();
+
+  EXPECT_THAT(tokenizer.encode("<|end|>!<|end|><|e").value(), testing::ElementsAre(901, end, 902));
+}
+
 TEST_F(AlteredTokenizer, TakesMergesInEitherSpelling) {
   Json merges = Json::array();
   for (const auto& merge : json_["model"]["merges"])

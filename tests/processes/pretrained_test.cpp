@@ -1,0 +1,89 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "tests/processes/gpt_job.hpp"
+
+namespace troupe {
+namespace {
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class Pretrained : public testing::Test {
+ protected:
+  /// Trains alone, in one process, and exports to the folder of this name.
+  tests::CommandResult alone(const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> command = {GPT_BINARY,
+                                        "--local",
+                                        "--text",
+                                        text_,
+                                        "--lanes",
+                                        "8",
+                                        "--batch",
+                                        "2",
+                                        "--steps",
+                                        "3",
+                                        "--context",
+                                        "16",
+                                        "--evaluate-every",
+                                        "0",
+                                        "--evaluation-batches",
+                                        "1",
+                                        "--sample-bytes",
+                                        "0"};
+    command.insert(command.end(), {"--export", folder_.path(name)});
+    command.insert(command.end(), more.begin(), more.end());
+    return tests::run_command(command, std::chrono::seconds(60));
+  }
+
+  tests::ScratchFolder folder_;
+  std::string text_ = tests::write_sample_text(folder_);
+};
+
+TEST_F(Pretrained, ModelsTrainOnToTheSameBitsOverAnyNumberOfRanks) {
+  const auto made = alone("model", {"--preset", "tiny", "--untied"});
+  ASSERT_EQ(made.exit_code, 0) << made.output;
+  std::string states[2];
+  for (const int ranks : {1, 2}) {
+    const auto out = folder_.path("out" + std::to_string(ranks)), record = out + "_record";
+    const tests::GptJob job{.ranks = ranks, .steps = 4};
+    auto command = tests::gpt_command(job, text_, record);
+    command.insert(command.end(),
+                   {"--model", folder_.path("model"), "--export", out, "--export-dtype", "bf16"});
+
+    const auto run = tests::run_command(command, std::chrono::seconds(60));
+
+    ASSERT_EQ(run.exit_code, 0) << run.output;
+    states[ranks - 1] = tests::read_record(record).state + bytes_of(out + "/model.safetensors");
+  }
+  EXPECT_EQ(states[0], states[1]);
+  EXPECT_GT(states[0].size(), 10'000U);
+}
+
+TEST_F(Pretrained, ModelsSayThemselvesWhatTheyAre) {
+  ASSERT_EQ(alone("model", {"--preset", "tiny"}).exit_code, 0);
+
+  const auto refused = alone("again", {"--model", folder_.path("model"), "--layers", "3"});
+
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.output, testing::HasSubstr("says what the model is; leave out --layers"));
+}
+
+TEST_F(Pretrained, ModelsAreEvaluatedAsTheyAreExported) {
+  ASSERT_EQ(alone("model", {"--preset", "tiny"}).exit_code, 0);
+
+  const auto once = alone("none", {"--model", folder_.path("model"), "--evaluate-only"});
+
+  EXPECT_EQ(once.exit_code, 0) << once.output;
+  // Nearly that of guessing one of 256 bytes.
+  EXPECT_THAT(once.output, testing::HasSubstr("\nperplexity 2"));
+  EXPECT_THAT(once.output, testing::HasSubstr(" over 1999 tokens"));
+}
+
+}  // namespace
+}  // namespace troupe
