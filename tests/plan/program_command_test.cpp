@@ -21,7 +21,7 @@ TEST(PlanProgramCommand, PrintsEntriesHashesAndWhatIsHidden) {
       "end:\n"
       "  all_reduce of verdict group=world stream=0 dtype=i64 elements=1 counts=even 2x1 after 'finish' "
       "before 'commit'\n"
-      "  all_gather of parameters 0.0 F->R group=dp_cp stream=1 dtype=bf16 elements=128 counts=even 2x64 "
+      "  all_gather of parameters 0.0 F->R group=dp_cp stream=0 dtype=bf16 elements=128 counts=even 2x64 "
       "after 'update of unit 0' before 'next_forward of unit 0'");
   EXPECT_NE(text.find("1 gathers, 0 of them under compute; 1 reductions, 0 of them under compute"),
             std::string::npos);

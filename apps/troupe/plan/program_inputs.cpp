@@ -30,6 +30,7 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   const auto optimizer = TRY(optimizer_settings(arguments.optimizer));
   inputs.overlap = !arguments.no_overlap;
   inputs.parameter_credits = arguments.parameter_credits;
+  inputs.separate_streams = false;  // as sessions have it
   inputs.gradient_credits = arguments.gradient_credits;
   inputs.staging_elements = arguments.staging_elements;
   inputs.classes = {
