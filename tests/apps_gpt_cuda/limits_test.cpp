@@ -65,7 +65,7 @@ TEST(CudaModel, RefusesTargetsThatAreNotLearned) {
   auto targets = tokens;
   targets.back() = kNoTarget;
 
-  const auto done = gpu.model().forward_loss(gpu.parameters(), tokens, targets);
+  const auto done = gpu.model().forward_loss(gpu.parameters(), tokens, targets, {});
 
   ASSERT_FALSE(done);
   EXPECT_NE(done.error().message.find("every token is learned so far"), std::string::npos);
