@@ -42,6 +42,13 @@ if(TROUPE_FUZZ)
   target_compile_options(troupe_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
+# troupe_position_independent(NAME): what is linked into bindings to other languages, which are shared objects. That
+# a function of ours is replaced by another object of the process is no wish of ours, and GCC would inline less for it.
+function(troupe_position_independent name)
+  set_property(TARGET ${name} PROPERTY POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${name} PRIVATE "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-semantic-interposition>")
+endfunction()
+
 # troupe_library(NAME [LINK libs...] [HEADERS libs...] [EXCLUDE regex]): every .cpp below the current folder makes one
 # static library. HEADERS are libraries that are headers alone: an installed archive needs them no more.
 function(troupe_library name)
@@ -55,6 +62,7 @@ function(troupe_library name)
   endif()
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:troupe_flags> ${ARG_LINK})
+  troupe_position_independent(${name})
   foreach(library IN LISTS ARG_HEADERS)
     target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:${library}>)
   endforeach()
