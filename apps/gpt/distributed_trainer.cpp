@@ -31,7 +31,7 @@ Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options,
   auto need = memory_need(options.model, options.microbatch, options.arithmetic, world.device().kind());
   need.parameters = bytes(memory.parameters + memory.parameter_pool);
   need.gradients = bytes(memory.gradients + memory.gradient_pool + memory.staging);
-  need.optimizer = bytes(memory.main + memory.optimizer);
+  need.optimizer = bytes(memory.main + memory.optimizer + memory.scratch);
   return check_memory(need, device_bytes);
 }
 

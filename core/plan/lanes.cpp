@@ -103,14 +103,6 @@ std::vector<TreeStep> merge_after(Lane lane, LaneRange held, int lanes) {
   return steps;
 }
 
-int partial_slots(LaneRange held, int lanes) {
-  int most = 0;
-  for (int count = 1; count <= held.count; ++count) {
-    most = std::max(most, root_count({.first = held.first, .count = count}, lanes));
-  }
-  return most;
-}
-
 std::vector<TreeStep> finishing_program(std::span<const LaneRange> split) {
   const int lanes = split.empty() ? 0 : split.back().end();
   std::vector<LaneRange> roots;

@@ -45,8 +45,6 @@ std::vector<LaneRange> subtree_roots(LaneRange range, int lanes);
 /// below it. After the last lane of `held` the slots are subtree_roots(held, lanes).
 int lane_slot(Lane lane, LaneRange held, int lanes);
 std::vector<TreeStep> merge_after(Lane lane, LaneRange held, int lanes);
-/// Slots that are occupied between two lanes at most: the stack without the lane that is being computed.
-int partial_slots(LaneRange held, int lanes);
 
 /// The additions that finish the tree. Slots are the subtree roots of all ranks, in lane order; `split` are
 /// the lanes of the ranks, which together are all lanes in order. The sum is in slot 0.

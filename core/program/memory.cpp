@@ -47,23 +47,12 @@ class MemoryCount {
   }
 
  private:
-  /// Copies of a resting gradient that are needed at once.
-  std::int64_t gradient_slots() const {
-    if (program_.numerics == Numerics::fast) return 1;
-    const auto deal =
-        LaneDeal::create(program_.lanes, program_.placements.gradients, program_.domains[0].sizes);
-    CHECK(deal.has_value(), "a planned program's lanes can be dealt");
-    const LaneRange held = deal->block(program_.coordinates, deal->partial_axes());
-    const bool partial = deal->partial_axes() == program_.coordinates.size();
-    return partial ? accumulation_slots(held, program_.lanes) : partial_slots(held, program_.lanes);
-  }
-
   void add(const UnitRun& run) {
     const auto placements = placements_in(program_, run.unit);
     const bool gathered = run.unit.residency == Residency::on_demand && run.unit.use != UnitUse::none;
     std::int64_t full = 0;
     std::int64_t full_gradients = 0;
-    if (gradient_slots_ == 0) gradient_slots_ = gradient_slots();
+    if (gradient_slots_ == 0) gradient_slots_ = gradient_slots(program_);
     for (const FlatTensor& tensor : run.unit.tensors) {
       const TensorClass& c = program_.classes[tensor.tensor_class];
       const auto& sizes = program_.domains[c.domain].sizes;
@@ -151,6 +140,22 @@ class MemoryCount {
 };
 
 }  // namespace
+
+int gradient_slots(const Program& program) {
+  if (program.numerics == Numerics::fast) return 1;
+  const auto deal = LaneDeal::create(program.lanes, program.placements.gradients, program.domains[0].sizes);
+  CHECK(deal.has_value(), "a planned program's lanes can be dealt");
+  const auto axes = deal->partial_axes();
+  const LaneRange held = deal->block(program.coordinates, axes);
+  if (axes == program.coordinates.size()) return accumulation_slots(held, program.lanes);
+  // What rests after a round are the roots of all lanes so far.
+  std::size_t most = 1;
+  for (int round = 0; round < program.rounds; ++round) {
+    const int end = deal->round_lanes(program.coordinates, axes, round).end();
+    most = std::max(most, subtree_roots({held.first, end - held.first}, program.lanes).size());
+  }
+  return static_cast<int>(most);
+}
 
 ProgramMemory memory_of(const Program& program) {
   return MemoryCount(program).count();

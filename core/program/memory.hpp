@@ -35,6 +35,10 @@ struct ProgramMemory {
   friend bool operator==(const ProgramMemory&, const ProgramMemory&) = default;
 };
 
+/// Gradients of a tensor that a rank needs room for at once, as they rest: one, or in `ordered` numerics the
+/// depth of its stack of partial sums.
+int gradient_slots(const Program& program);
+
 ProgramMemory memory_of(const Program& program);
 
 /// For people, in MiB and by kind.

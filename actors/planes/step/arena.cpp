@@ -64,11 +64,7 @@ core::Result<Arena> Arena::create(gpu::Device& device, const TrainingPlan& plan,
                                   gpu::CollectiveBackend* collectives) {
   Arena arena;
   arena.collectives_ = collectives;
-  const auto held = program.held();
-  if (plan.options.numerics == core::Numerics::ordered) {
-    arena.slots_ = program.reduces_each_round() ? core::partial_slots(held, plan.options.lanes)
-                                                : core::accumulation_slots(held, plan.options.lanes);
-  }
+  arena.slots_ = core::gradient_slots(program.program());
   arena.place(plan, program);
   auto taken = arena.take_all(device, plan, program);
   if (taken) return arena;

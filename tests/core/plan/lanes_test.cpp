@@ -44,7 +44,6 @@ std::vector<std::string> partial_sums(LaneRange held, int lanes) {
       add(slots, step);
       slots.pop_back();
     }
-    EXPECT_LE(static_cast<int>(slots.size()), partial_slots(held, lanes));
   }
   return slots;
 }
@@ -102,7 +101,6 @@ TEST(Lanes, TheFourPartialSumsOfSevenLanesMergeLikeABinaryCounter) {
   EXPECT_TRUE(merge_after(Lane{2}, all, 8).empty());
   EXPECT_EQ(merge_after(Lane{3}, all, 8), (std::vector<TreeStep>{{1, 2}, {0, 1}}));
   EXPECT_EQ(merge_after(Lane{7}, all, 8), (std::vector<TreeStep>{{2, 3}, {1, 2}, {0, 1}}));
-  EXPECT_EQ(partial_slots(all, 8), 3);
 }
 
 TEST(Lanes, FinishingProgramOfEightLanesOnThreeRanks) {

@@ -70,8 +70,8 @@ TEST(ProgramMemory, OwnersOfShardsKeepAboutLog2ShardsOfPartialSums) {
   const auto memory =
       memory_of(program_of({.ranks = 4, .units = 1, .rounds = 16, .numerics = Numerics::ordered}));
 
-  // 64 lanes: at most six roots between two lanes.
-  EXPECT_EQ(memory.gradients, 6 * 256 * 4);
+  // Sixteen rounds of four lanes each: the roots after r rounds are the bits that are set in r.
+  EXPECT_EQ(memory.gradients, 4 * 256 * 4);
   EXPECT_EQ(memory.staging, 2 * 4 * 256 * 4);
 }
 

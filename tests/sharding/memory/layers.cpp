@@ -1,5 +1,6 @@
 // A trainer whose memory is that of its session: large layers, next to no compute. It leaves what the
 // operating system says of its process, and what the plan says, in a file of its rank.
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -125,6 +126,7 @@ core::Result<void> run(const Arguments& a, std::ostream& out) {
       TRY(train(*world, a, out));
       out << "peak " << status_bytes("VmHWM") << "\naddresses " << status_bytes("VmPeak") << "\n";
     }
+    malloc_trim(0);  // what the allocator keeps of threads that have ended is no session's
     out << "resident_after_" << i + 1 << " " << status_bytes("VmRSS") << "\n";
   }
   return {};

@@ -169,11 +169,7 @@ TEST_P(PeakMemory, IsWhatThePlanSaysWithinATwentieth) {
                 GetParam().numerics.c_str(), GetParam().collectives.c_str(), GetParam().ranks, rank,
                 planned / kMib, peak / kMib, 100 * (peak / planned - 1));
     EXPECT_LE(peak, 1.05 * planned) << "rank " << rank;
-    // Where each round reduces gradients of `ordered` numerics, a slot of the stack of partial sums is only
-    // touched when a round ends between two subtrees, which those of four lanes on four ranks do not.
-    const auto& strategy = GetParam().strategy;
-    const bool stacks = GetParam().numerics == "ordered" && (strategy == "zero2" || strategy == "zero3");
-    EXPECT_GE(peak, (stacks ? 0.85 : 0.95) * planned) << "rank " << rank;
+    EXPECT_GE(peak, 0.95 * planned) << "rank " << rank;
   }
 }
 
@@ -212,10 +208,7 @@ INSTANTIATE_TEST_SUITE_P(Of, PeakMemory, testing::ValuesIn(jobs()), [](const aut
   return fmt::format("{}On{}_{}_{}", job.strategy, job.ranks, job.numerics, job.collectives);
 });
 
-/// The allocator keeps a few mebibytes of threads that have ended, more or less from run to run. A session
-/// takes more than 100.
 TEST(SessionMemory, IsReturnedWhenTheSessionEnds) {
-  constexpr auto kKept = 5 * kMib;
   for (const int ranks : {1, 4}) {
     const auto outcome = run({"zero3", ranks, "fast", "shared_memory", {"--sessions", "3"}});
     const auto empty = run_empty({"zero3", ranks, "fast", "shared_memory", {"--sessions", "3"}});
@@ -225,8 +218,8 @@ TEST(SessionMemory, IsReturnedWhenTheSessionEnds) {
       const auto& found = outcome.ranks[static_cast<std::size_t>(rank)].numbers;
       const auto& bare = empty.ranks[static_cast<std::size_t>(rank)].numbers;
       EXPECT_GT(found.at("peak"), found.at("resident_after_1") + 100 * kMib);
-      EXPECT_LT(found.at("resident_after_1"), bare.at("resident_after_1") + kKept) << "rank " << rank;
-      EXPECT_LT(found.at("resident_after_3"), found.at("resident_after_1") + kKept) << "rank " << rank;
+      EXPECT_LT(found.at("resident_after_1"), bare.at("resident_after_1") + 2 * kMib) << "rank " << rank;
+      EXPECT_LT(found.at("resident_after_3"), found.at("resident_after_1") + 2 * kMib) << "rank " << rank;
     }
   }
 }
