@@ -15,9 +15,11 @@
 #include <charconv>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "core/errors.hpp"
 
@@ -27,8 +29,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A process that starts others faster than we can kill it is given up after this many looks.
+/// A process that starts others faster than we can kill it is given up after so many rounds of new ones, and
+/// killed ones that do not end after so many looks.
 constexpr int kRounds = 50;
+constexpr int kLooks = 5000;
 /// A guard that hangs in the file system is left behind.
 constexpr int kPatienceMilliseconds = 5000;
 
@@ -44,18 +48,18 @@ bool environment_holds(const fs::path& process, std::string_view assignment) {
   return false;
 }
 
-int kill_once(std::string_view assignment) {
-  int killed = 0;
+std::vector<pid_t> marked(std::string_view assignment) {
+  std::vector<pid_t> found;
   std::error_code error;
   for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename();
     pid_t pid = 0;
     const auto [rest, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (bad != std::errc{} || rest != name.data() + name.size() || pid == ::getpid()) continue;
-    // A zombie has no environment any more, so it is not counted again.
-    if (environment_holds(entry->path(), assignment) && ::kill(pid, SIGKILL) == 0) ++killed;
+    // A zombie has no environment any more.
+    if (environment_holds(entry->path(), assignment)) found.push_back(pid);
   }
-  return killed;
+  return found;
 }
 
 [[noreturn]] void guard(const JobLeftovers& leftovers, int life_line) {
@@ -80,15 +84,20 @@ int kill_once(std::string_view assignment) {
 }  // namespace
 
 int kill_processes_marked(const std::string& assignment) {
-  int killed = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    const int now = kill_once(assignment);
-    if (now == 0) break;
-    killed += now;
-    // A killed process needs a moment to end; until then it is found again.
+  std::set<pid_t> killed;
+  int rounds = 0;
+  for (int look = 0; look < kLooks; ++look) {
+    const auto found = marked(assignment);
+    if (found.empty()) break;
+    const auto before = killed.size();
+    for (const pid_t pid : found) {
+      if (::kill(pid, SIGKILL) == 0) killed.insert(pid);
+    }
+    if (killed.size() > before && ++rounds == kRounds) break;
+    // A killed process ends when it gets a processor, which takes its time where others want them, too.
     ::usleep(1000);
   }
-  return killed;
+  return static_cast<int>(killed.size());
 }
 
 int remove_job_segments(const std::string& job) {
