@@ -3,6 +3,7 @@ set(TROUPE_PUBLIC_HEADERS
   actors/session/session.hpp             session.hpp
   actors/session/options.hpp             options.hpp
   actors/session/outcomes.hpp            outcomes.hpp
+  actors/session/trainer_group.hpp       trainer_group.hpp
   actors/session/c/troupe.h              troupe.h
   actors/planes/step/trainer_tensor.hpp  trainer_tensor.hpp
   actors/shell/process_world.hpp         process_world.hpp
@@ -21,7 +22,6 @@ set(TROUPE_PUBLIC_HEADERS
   core/result.hpp                        core/result.hpp
   core/state/strictness.hpp              core/strictness.hpp
   core/trace.hpp                         core/trace.hpp
-  core/values/key_path.hpp               core/key_path.hpp
   core/values/value.hpp                  core/value.hpp
   gpu/buffer.hpp                         gpu/buffer.hpp
   gpu/stream.hpp                         gpu/stream.hpp

@@ -32,4 +32,25 @@ struct ExactSquareSum {
 static_assert(std::is_trivially_copyable_v<ExactSquareSum> &&
               sizeof(ExactSquareSum) == (ExactSquareSum::kLimbs + 1) * sizeof(std::int64_t));
 
+/// The exact sum of doubles: as ExactSquareSum, limb i weighs 2^(32*i - 1074), the smallest denormal's value.
+/// Of a negative sum the last limb is negative. There is room for 2^31 of the largest values.
+struct ExactSum {
+  static constexpr int kLimbs = 67;
+
+  std::array<std::int64_t, kLimbs> limbs{};
+  // Values that are not finite; the limbs leave them out.
+  std::int64_t nans = 0;
+  std::int64_t infinities = 0;
+  std::int64_t negative_infinities = 0;
+
+  void accumulate(double value) noexcept;
+  /// The sum rounded once, to nearest even. NaN and infinities as additions would leave them.
+  double to_double() const noexcept;
+
+  friend bool operator==(const ExactSum&, const ExactSum&) = default;
+};
+
+static_assert(std::is_trivially_copyable_v<ExactSum> &&
+              sizeof(ExactSum) == (ExactSum::kLimbs + 3) * sizeof(std::int64_t));
+
 }  // namespace troupe::core

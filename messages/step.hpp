@@ -39,9 +39,10 @@ struct BackwardFinished {
 struct Verdict {
   double gradient_norm = 0;              ///< L2 norm over all parameters of the job, before clipping
   std::int64_t nonfinite_gradients = 0;  ///< elements that are NaN or Inf
-  std::vector<std::int32_t> refusing_ranks;
-  std::vector<double> losses;  ///< one per lane, in lane order
-  std::uint32_t wishes = 0;    ///< of all ranks together
+  double loss = 0;                       ///< the mean of all lanes: their exact sum, rounded, by their number
+  std::int64_t refusing = 0;             ///< ranks that refuse the step
+  core::Rank refusing_rank{};            ///< where it is one
+  std::uint32_t wishes = 0;              ///< of all ranks together
 
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };

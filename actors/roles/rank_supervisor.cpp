@@ -152,10 +152,11 @@ void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
 
 messages::StepDecided RankSupervisorMachine::decision() const {
   messages::StepDecided decided{step_, true, {}, 1.0, learning_rate_, verdict_};
-  if (!verdict_.refusing_ranks.empty()) {
+  if (verdict_.refusing > 0) {
     decided.commit = false;
-    decided.reason = fmt::format("refused by rank {}{}{}", fmt::join(verdict_.refusing_ranks, ", "),
-                                 refusal_.empty() ? "" : ": ", refusal_);
+    const auto who = verdict_.refusing == 1 ? fmt::format("rank {}", verdict_.refusing_rank.value)
+                                            : fmt::format("{} ranks", verdict_.refusing);
+    decided.reason = fmt::format("refused by {}{}{}", who, refusal_.empty() ? "" : ": ", refusal_);
   } else if (verdict_.nonfinite_gradients > 0) {
     decided.commit = false;
     decided.reason = fmt::format("{} gradient elements are NaN or Inf", verdict_.nonfinite_gradients);

@@ -25,6 +25,13 @@ core::Result<std::unique_ptr<gpu::Group>> GroupMaker::make(gpu::CollectiveBacken
   return backend.create_group(std::move(options));
 }
 
+core::Result<std::unique_ptr<gpu::Group>> GroupMaker::of_trainer(gpu::CollectiveBackend& backend,
+                                                                 const std::string& name,
+                                                                 std::vector<core::Rank> members) const {
+  auto full = fmt::format("trainer-{}-{}", name, members.front().value);
+  return make(backend, std::move(full), std::move(members));
+}
+
 core::Result<std::unique_ptr<gpu::Group>> GroupMaker::of_hosts(std::string name,
                                                                std::vector<core::Rank> members) const {
   auto* backend = TRY(world_.host_collectives(rendezvous_));

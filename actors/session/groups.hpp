@@ -24,6 +24,10 @@ class GroupMaker {
   /// Groups of the step's collectives.
   core::Result<DataPlaneGroups> of_step(gpu::CollectiveBackend& backend, const TrainingPlan& plan,
                                         const RankProgram& program) const;
+  /// One of the trainer's own.
+  core::Result<std::unique_ptr<gpu::Group>> of_trainer(gpu::CollectiveBackend& backend,
+                                                       const std::string& name,
+                                                       std::vector<core::Rank> members) const;
   /// A group that moves memory of the host.
   core::Result<std::unique_ptr<gpu::Group>> of_hosts(std::string name, std::vector<core::Rank> members) const;
 

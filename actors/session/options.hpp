@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "actors/planes/step/trainer_tensor.hpp"
+#include "actors/session/trainer_group.hpp"
 #include "core/options/options.hpp"
 #include "core/state/strictness.hpp"
 
@@ -14,6 +15,8 @@ class Storage;
 
 struct SessionOptions {
   core::TrainingOptions training;
+  /// For collectives of the trainer's own, by Session::group(). The same on all ranks.
+  std::vector<TrainerGroupSpec> groups{};
   /// Tensors of the trainer's own, which saves and restores take along. Ranks may have different ones; all
   /// their parts together must make up whole tensors.
   std::vector<TrainerTensor> tensors{};

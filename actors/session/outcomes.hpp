@@ -37,10 +37,9 @@ struct StepTimes {
 struct StepOutcome {
   core::Step step{};
   bool committed = false;
-  std::string reason;          ///< why not, when not committed; parameters are then as before the step
-  std::vector<double> losses;  ///< one per lane of the job, the same on every rank
-  double loss = 0;             ///< their mean, added in lane order
-  double gradient_norm = 0;    ///< before clipping
+  std::string reason;        ///< why not, when not committed; parameters are then as before the step
+  double loss = 0;           ///< the mean of all lanes: their exact sum, rounded, by their number
+  double gradient_norm = 0;  ///< before clipping
   double clip_factor = 1;
   std::uint32_t wishes = 0;  ///< of all ranks
   StepTimes times;

@@ -88,6 +88,13 @@ core::Result<gpu::StreamView> Session::compute_stream() {
   return parts_->data->compute_stream();
 }
 
+core::Result<TrainerGroup*> Session::group(std::string_view name) {
+  auto* const found = parts_->sequencer->find(name);
+  if (found != nullptr) return found;
+  return core::fail(core::Errc::invalid_argument, "there is no group '{}'; SessionOptions::groups has {}",
+                    name, parts_->sequencer->names());
+}
+
 core::Result<void> Session::begin_step(double learning_rate) {
   auto& s = *parts_;
   if (auto failure = s.inbox.failure()) return tl::unexpected(*failure);
@@ -197,14 +204,13 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
     return {};
   }));
   s.decided = s.step;
+  s.sequencer->decided(s.step, decided.commit);
   if (!s.plan.options.overlap) TRY(s.meter->exposed([&] { return s.publish_all(); }));
   StepOutcome outcome;
   outcome.step = s.step;
   outcome.committed = decided.commit;
   outcome.reason = decided.reason;
-  outcome.losses = decided.verdict.losses;
-  for (double loss : outcome.losses) outcome.loss += loss;
-  outcome.loss /= static_cast<double>(outcome.losses.size());
+  outcome.loss = decided.verdict.loss;
   outcome.gradient_norm = decided.verdict.gradient_norm;
   outcome.clip_factor = decided.clip_factor;
   outcome.wishes = decided.verdict.wishes;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -98,6 +99,10 @@ class Session {
   /// them; gradient_ready() then means what it has been given so far. Ask before the first step; losses are
   /// for the trainer to wait for, before end_lane().
   core::Result<gpu::StreamView> compute_stream();
+
+  /// This rank's group of SessionOptions::groups; the session's. Errc::invalid_argument names those there
+  /// are.
+  core::Result<TrainerGroup*> group(std::string_view name);
 
   /// After save() and save_local() it waits until tensors of the trainer's own are copied: they may change
   /// from here to the next save.

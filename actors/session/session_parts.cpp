@@ -1,5 +1,6 @@
 #include "actors/session/session_parts.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -22,6 +23,14 @@ namespace {
 /// Between the Coordinator, which knows why a job does not form, and a rank, which only knows that it does
 /// not.
 constexpr auto kGrace = std::chrono::seconds(1);
+
+/// The part of a group that the rank is in.
+std::vector<core::Rank> own_part(const TrainerGroupSpec& spec, core::Rank rank) {
+  for (const auto& members : spec.members) {
+    if (std::find(members.begin(), members.end(), rank) != members.end()) return members;
+  }
+  return {};  // check_groups() has found it
+}
 
 }  // namespace
 
@@ -61,6 +70,8 @@ core::Result<void> Session::Parts::open() {
 /// What ranks compare when they join.
 core::Result<void> Session::Parts::describe_configuration() {
   TRY(options.checkpoint.load.check());
+  TRY(check_groups(options.groups, world.world_size()));
+  plan.configuration += configuration_of(options.groups);
   plan.configuration += "\n" + options.checkpoint.load.configuration();
   if (world.local_storage() != nullptr) {
     const auto cliques = TRY(LocalTier::cliques_of(options.local, world.world_size()));
@@ -94,6 +105,11 @@ core::Result<void> Session::Parts::open_planes() {
   collectives = world.collectives(*rendezvous);
   plane.collectives = collectives.value_or(nullptr);
   plane.post = [this](messages::Envelope envelope) { world.post(std::move(envelope)); };
+  if (launches_in_order()) {
+    plane.launched = [this](core::Step of, core::PlanEntryIndex entry) {
+      inbox.launched(place_of_launch(data->program().launches().size(), of, core::place_of(entry)));
+    };
+  }
   data = TRY(DataPlane::create(world.device(), plan, std::move(plane)));
   TRY(check_tensors(plan, options.tensors));
   rank_state = state_of(plan, world.rank(), options.tensors);
@@ -114,6 +130,9 @@ core::Result<void> Session::Parts::open_planes() {
   meter.emplace(world.device(), *data, context->bucket_count(), tracer.get());
   saves.emplace(*context);
   gate.emplace(*context, trainer_deadline(), [this](const auto& wait) { return meter->exposed(wait); });
+  sequencer.emplace(
+      *context, *gate, *meter,
+      Sequencer::Settings{options.step_deadline, trainer_deadline(), launches_in_order(), tracer.get()});
   order.emplace(own_lanes(), plan.options.microbatches, static_cast<std::uint32_t>(plan.specs.size()));
   return {};
 }
@@ -154,8 +173,11 @@ void Session::Parts::spawn_roles() {
   world.spawn(address(Role::conductor), std::make_unique<ConductorMachine>(
                                             conductor_config(plan, data->program(), options.step_deadline)));
   for (const auto bucket : context->buckets()) {
+    auto gradients = bucket_config(plan, data->program(), bucket);
+    // Nothing becomes ready but at the points of the trainer's program, so that all ranks launch alike.
+    if (launches_in_order()) gradients.overlap = false;
     world.spawn(address(Role::gradient_bucket, bucket.value),
-                std::make_unique<GradientBucketMachine>(bucket_config(plan, data->program(), bucket)));
+                std::make_unique<GradientBucketMachine>(std::move(gradients)));
     world.spawn(address(Role::parameter_shard, bucket.value),
                 std::make_unique<ParameterShardMachine>(shard_config(data->program(), bucket)));
   }
@@ -164,7 +186,13 @@ void Session::Parts::spawn_roles() {
 /// All ranks are there: they make their groups together, and agree on what they save.
 core::Result<void> Session::Parts::connect() {
   gpu::CollectiveBackend* backend = TRY(collectives);
-  TRY(data->set_groups(TRY(group_maker().of_step(*backend, plan, data->program()))));
+  auto groups = TRY(group_maker().of_step(*backend, plan, data->program()));
+  for (const auto& spec : options.groups) {
+    auto members = own_part(spec, world.rank());
+    groups.trainers.push_back(TRY(group_maker().of_trainer(*backend, spec.name, members)));
+    TRY(sequencer->add(spec.name, *groups.trainers.back(), std::move(members)));
+  }
+  TRY(data->set_groups(std::move(groups)));
   if (local) TRY(connect_local_tier());
   tensor_keys = TRY(agree_on_tensors(*context));
   return {};

@@ -16,6 +16,7 @@
 #include "actors/session/host_exchange.hpp"
 #include "actors/session/local_tier.hpp"
 #include "actors/session/saves.hpp"
+#include "actors/session/sequencer.hpp"
 #include "actors/session/session.hpp"
 #include "actors/session/step_meter.hpp"
 #include "actors/session/trainer_inbox.hpp"
@@ -43,6 +44,10 @@ struct Session::Parts {
   core::Result<void> connect_local_tier();
   GroupMaker group_maker() { return {world, *rendezvous, options.join_deadline}; }
   std::chrono::nanoseconds trainer_deadline() const { return 3 * options.step_deadline; }
+  /// The trainer has collectives of its own, and devices that run all in the order of their launches.
+  bool launches_in_order() const {
+    return !options.groups.empty() && collectives && (*collectives)->runs_in_launch_order();
+  }
   void adopt();
   std::vector<core::Lane> own_lanes() const;
   /// A call out of turn; once the session has failed, that failure comes before it.
@@ -75,6 +80,7 @@ struct Session::Parts {
   std::optional<Saves> saves;
   std::optional<CallOrder> order;
   std::optional<UnitGate> gate;
+  std::optional<Sequencer> sequencer;
   std::vector<core::KeySet> tensor_keys;  ///< of the trainers' own tensors, per rank
 
   core::Step step{0};  ///< the step that is being computed, or comes next

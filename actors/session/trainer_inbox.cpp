@@ -171,6 +171,32 @@ core::Result<void> TrainerInbox::wait_shared(std::chrono::nanoseconds deadline) 
   return {};
 }
 
+core::Result<void> TrainerInbox::wait_collective(std::size_t group, const std::string& name,
+                                                 std::uint64_t number, std::chrono::nanoseconds deadline) {
+  return wait(
+      fmt::format("operation {} of group {} to end", number, name),
+      [&] { return group < collectives_.size() && collectives_[group] >= number; }, deadline);
+}
+
+core::Result<void> TrainerInbox::wait_launched(std::int64_t place, std::chrono::nanoseconds deadline) {
+  return wait(
+      "collectives to be launched that come before one of its own", [&] { return has_launched(place); },
+      deadline);
+}
+
+void TrainerInbox::collective_over(std::size_t group, std::uint64_t number) {
+  std::lock_guard lock(mutex_);
+  if (collectives_.size() <= group) collectives_.resize(group + 1, 0);
+  collectives_[group] = number;
+  patience_.wake();
+}
+
+void TrainerInbox::launched(std::int64_t place) {
+  std::lock_guard lock(mutex_);
+  launched_.store(place, std::memory_order_release);
+  patience_.wake();
+}
+
 core::Result<std::string> TrainerInbox::wait_store_value(std::uint64_t request,
                                                          std::chrono::nanoseconds deadline) {
   auto find = [&] {

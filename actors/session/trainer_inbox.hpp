@@ -54,8 +54,18 @@ class TrainerInbox {
   /// Until entry `entry` of `step`'s program, or a later one, has brought the bucket's full parameters.
   core::Result<void> wait_unit(core::BucketIndex bucket, core::Step step, core::PlanEntryIndex entry,
                                std::chrono::nanoseconds deadline);
+  /// Until operation `number` of a group of the trainer's is over.
+  core::Result<void> wait_collective(std::size_t group, const std::string& name, std::uint64_t number,
+                                     std::chrono::nanoseconds deadline);
+  /// Until the Conductor has launched the entry at this place among all launches of the session.
+  core::Result<void> wait_launched(std::int64_t place, std::chrono::nanoseconds deadline);
   core::Result<std::string> wait_store_value(std::uint64_t request, std::chrono::nanoseconds deadline);
 
+  // From any thread; what the two waits above wait for.
+  void collective_over(std::size_t group, std::uint64_t number);
+  void launched(std::int64_t place);
+
+  bool has_launched(std::int64_t place) const { return launched_.load(std::memory_order_acquire) >= place; }
   /// Without waiting: does the bucket hold the parameters after `step`?
   bool is_published(core::BucketIndex bucket, core::Step step) const {
     return published_[bucket.value].load(std::memory_order_acquire) >= step.value;
@@ -70,7 +80,8 @@ class TrainerInbox {
 
   TrainerPatience& patience_;
   std::vector<std::atomic<std::int64_t>> published_;  ///< per bucket, the step whose update it holds
-  mutable std::mutex mutex_;                          // guards everything below
+  std::atomic<std::int64_t> launched_{-1};
+  mutable std::mutex mutex_;  // guards everything below
   bool welcome_ = false;
   bool farewell_ = false;
   std::optional<messages::StepDecided> decided_;
@@ -87,6 +98,7 @@ class TrainerInbox {
   std::optional<messages::RetrieveOver> retrieved_;
   std::optional<messages::StateGathered> gathered_;
   std::optional<messages::LoadedShared> shared_;
+  std::vector<std::uint64_t> collectives_;  ///< by group of the trainer's, the last operation that is over
   std::optional<core::Error> failure_;
   std::string waiting_for_;
 };

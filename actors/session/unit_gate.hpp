@@ -30,6 +30,10 @@ class UnitGate {
   std::uint32_t units() const { return declared_; }
   std::optional<core::UnitIndex> unit_of(core::ParameterIndex parameter) const;
 
+  core::Step step() const { return step_; }
+  /// The last point of the step that is over, by the program's clock; -1: none.
+  std::int64_t passed() const { return passed_; }
+
   /// The next step; parameters hold `decided`.
   void begin_step(core::Step step, core::Step decided);
   void begin_round();

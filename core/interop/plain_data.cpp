@@ -9,6 +9,7 @@
 #include "core/interop/pickle_writer.hpp"
 #include "core/interop/torch_archive.hpp"
 #include "core/utf8.hpp"
+#include "core/values/key_path.hpp"
 
 namespace troupe::core {
 namespace {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/errors.hpp"
+#include "core/values/key_path.hpp"
 
 namespace troupe::core {
 namespace {

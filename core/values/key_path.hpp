@@ -2,19 +2,15 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
-#include <variant>
 #include <vector>
+
+#include "core/values/value.hpp"
 
 namespace troupe::core {
 
-/// Names an entry of a map or, as an integer, an item of a list.
-using Key = std::variant<std::int64_t, std::string>;
 /// From the root of nested maps and lists to one of their nodes.
 using KeyPath = std::vector<Key>;
 
-/// "'name'" or "7".
-std::string to_string(const Key& key);
 /// "('model', 0)"; "('rank',)" for a single key; "()" for the root.
 std::string to_string(const KeyPath& path);
 

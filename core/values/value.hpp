@@ -12,9 +12,13 @@
 #include <vector>
 
 #include "core/result.hpp"
-#include "core/values/key_path.hpp"
 
 namespace troupe::core {
+
+/// Names an entry of a map or, as an integer, an item of a list.
+using Key = std::variant<std::int64_t, std::string>;
+/// "'name'" or "7".
+std::string to_string(const Key& key);
 
 struct TreeDifference;
 template <class Node, bool index_maps>

@@ -13,6 +13,7 @@
 
 #include "core/errors.hpp"
 #include "core/values/json_text.hpp"
+#include "core/values/key_path.hpp"
 #include "core/values/value.hpp"
 #include "core/values/value_text.hpp"
 

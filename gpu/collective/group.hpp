@@ -182,6 +182,9 @@ class CollectiveBackend {
   /// streams before it goes; groups may outlive it, and so may it the back-end. Before anything runs on the
   /// device: it may wait for all of it.
   virtual core::Result<Buffer> allocate(Device& device, std::size_t bytes) { return device.allocate(bytes); }
+  /// Devices may run operations of different groups one after another, in the order in which they were
+  /// posted. Then all ranks must post all their operations in one order.
+  virtual bool runs_in_launch_order() const { return false; }
   /// Called by all members; returns when all are there.
   virtual core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) = 0;
 };

@@ -169,5 +169,57 @@ TEST(ExactSquareSum, TwoToTheThirtyOneFullSumsFit) {
   EXPECT_EQ(sum.to_double(), one * 0x1p31);
 }
 
+ExactSum sum_of_doubles(const std::vector<double>& values) {
+  ExactSum sum;
+  for (const double value : values) sum.accumulate(value);
+  return sum;
+}
+
+TEST(ExactSum, KeepsWhatAdditionsInAnyOrderWouldLose) {
+  const double most = std::numeric_limits<double>::max();
+  const double least = std::numeric_limits<double>::denorm_min();
+
+  EXPECT_EQ(sum_of_doubles({}).to_double(), 0);
+  EXPECT_EQ(sum_of_doubles({1e300, 1, -1e300, least, -1}).to_double(), least);
+  EXPECT_EQ(sum_of_doubles({-most, -least, most}).to_double(), -least);
+  EXPECT_EQ(sum_of_doubles({1, 0x1p-53, 0x1p-1000}).to_double(), 1 + 0x1p-52) << "above half rounds up";
+  EXPECT_EQ(sum_of_doubles({1, 0x1p-53}).to_double(), 1) << "half rounds to even";
+  EXPECT_EQ(sum_of_doubles({most, most, -most}).to_double(), most);
+  EXPECT_EQ(sum_of_doubles({-most, -most}).to_double(), -std::numeric_limits<double>::infinity());
+}
+
+RC_GTEST_PROP(ExactSum, OfOneValueIsTheValue, (std::uint64_t bits)) {
+  const auto value = std::bit_cast<double>(bits);
+  const auto sum = sum_of_doubles({value}).to_double();
+  const bool same = std::isnan(value) ? std::isnan(sum) : sum == value;
+  RC_ASSERT(same);
+}
+
+/// Integers times one power of two: their sum is exact in 64 bits.
+RC_GTEST_PROP(ExactSum, IsThatOfIntegersWhateverTheOrderAndTheRanks,
+              (std::vector<std::int32_t> integers, std::int16_t exponent)) {
+  const int power = exponent % 900;
+  std::vector<double> values;
+  std::int64_t whole = 0;
+  for (const auto integer : integers) {
+    values.push_back(std::ldexp(integer, power));
+    whole += integer;
+  }
+  const auto half = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  auto sum = sum_of_doubles({half, values.end()});
+  const auto other = sum_of_doubles({values.begin(), half});
+  for (std::size_t i = 0; i < sum.limbs.size(); ++i) sum.limbs[i] += other.limbs[i];
+  RC_ASSERT(sum.to_double() == std::ldexp(static_cast<double>(whole), power));
+}
+
+TEST(ExactSum, HasNaNAndInfinitiesAsAdditionsDo) {
+  const double infinity = std::numeric_limits<double>::infinity();
+
+  EXPECT_TRUE(std::isnan(sum_of_doubles({1, std::nan("")}).to_double()));
+  EXPECT_TRUE(std::isnan(sum_of_doubles({infinity, 1, -infinity}).to_double()));
+  EXPECT_EQ(sum_of_doubles({1, infinity}).to_double(), infinity);
+  EXPECT_EQ(sum_of_doubles({-infinity, 1e308}).to_double(), -infinity);
+}
+
 }  // namespace
 }  // namespace troupe::core

@@ -216,6 +216,15 @@ class Style(unittest.TestCase):
         for text in ("actors/roles/work.hpp", "${HOME}/work", "./work", "https://a.b/work/", "/tmp/x"):
             self.assertEqual(style.path_violations("a.md", text), [], text)
 
+    def test_groups_are_made_where_their_operations_are_put_in_order(self):
+        text = "auto group = backend->create_group(options);"
+        for path in ("apps/gpt/trainer.cpp", "actors/planes/step/data_plane.cpp", "actors/simulation/rank.cpp"):
+            found = layers.violations(path, "// a line\n" + text)
+            self.assertEqual(len(found), 1, path)
+            self.assertTrue(found[0].startswith(f"{path}:2: create_group("), found[0])
+        for path in ("gpu/collective/open.cpp", "actors/session/groups.cpp", "tests/gpu/group_test.cpp"):
+            self.assertEqual(layers.violations(path, text), [], path)
+
     def test_phrases_that_read_as_translated_are_found_and_their_like_are_not(self):
         for text in ("it can" " not be", "which hangs" " on the seed", "sent one" " a rank", "released once" " a save,",
                      "// it is held" "\n// against its hash", "/// where they come" "\n  /// to lie",

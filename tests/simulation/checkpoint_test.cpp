@@ -110,7 +110,7 @@ TEST(Checkpoint, TakesNoMoreStagingThanThereIsState) {
   simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {
     auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
     // And the verdict's words, which are in staging memory twice.
-    const auto words = verdict_words(session->training().lanes, rank.world_size());
+    const auto words = verdict_words();
     training = session->device_bytes() + 2 * words * sizeof(std::int64_t);
     // A parameter and its two moments.
     for (const auto& spec : session->parameters())

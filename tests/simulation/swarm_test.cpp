@@ -71,7 +71,7 @@ TEST(Swarm, EveryDistributionOfAJobHasTheBitsOfOneRankWithoutSharding) {
     for (const auto& rank : outcome.ranks) {
       ASSERT_EQ(rank.state_hash, reference.ranks[0].state_hash) << label;
       for (std::size_t step = 0; step < rank.outcomes.size(); ++step) {
-        ASSERT_EQ(rank.outcomes[step].losses, reference.ranks[0].outcomes[step].losses) << label;
+        ASSERT_EQ(rank.outcomes[step].loss, reference.ranks[0].outcomes[step].loss) << label;
         ASSERT_EQ(rank.outcomes[step].gradient_norm, reference.ranks[0].outcomes[step].gradient_norm)
             << label;
       }

@@ -93,6 +93,10 @@ core::Result<gpu::StreamView> DataPlane::compute_stream() {
   return state_->compute.get();
 }
 
+gpu::StreamView DataPlane::compute() const {
+  return state_->compute.get();
+}
+
 void DataPlane::mark_computed(core::BucketIndex bucket) {
   if (state_->compute) state_->compute->record(state_->buckets[bucket.value]->computed.get());
 }

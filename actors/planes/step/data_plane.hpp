@@ -28,6 +28,7 @@ namespace troupe::actors {
 struct DataPlaneGroups {
   std::vector<std::unique_ptr<gpu::Group>> owned;
   std::map<core::Communicator, gpu::Group*> of;
+  std::vector<std::unique_ptr<gpu::Group>> trainers;  ///< of the trainer's own collectives
 };
 
 /// The parameters of a bucket as this rank keeps them from step to step.
@@ -72,6 +73,8 @@ class DataPlane {
     /// Of the groups that come; what they carry is memory of theirs. Null: all is the device's.
     gpu::CollectiveBackend* collectives = nullptr;
     std::function<void(messages::Envelope)> post;  ///< from any thread; must not wait
+    /// May be empty: the entry's collective has been posted. Likewise.
+    std::function<void(core::Step, core::PlanEntryIndex)> launched;
   };
 
   /// Allocates everything that a step needs: nothing is allocated later. `job` and `device` must outlive it.
@@ -108,6 +111,8 @@ class DataPlane {
   /// The stream on which the trainer computes; it exists from the first call on, which comes before the first
   /// step.
   core::Result<gpu::StreamView> compute_stream();
+  /// Null: it does not exist.
+  gpu::StreamView compute() const;
   /// What "compute" has been given so far completes the lane's gradients of the bucket, as far as they go.
   /// Before the message that says so is posted.
   void mark_computed(core::BucketIndex bucket);

@@ -49,6 +49,7 @@ void DataPlane::State::launch(const LaunchCollective& work) {
                                                                          : reduce(planned, flight);
     if (posted) end_reduction(planned, work.step);
   }
+  if (options.launched) options.launched(work.step, work.entry);
   if (posted) return complete(work, std::move(flight));
   if (flight.began_ns) stream_of(planned)->notify([this] { communicating.end(device.now()); });
   say(messages::Role::conductor, 0,
@@ -84,7 +85,7 @@ DataPlane::State::Posted DataPlane::State::reduce_verdict(const PlannedLaunch& l
   {
     // The verdict of the step before was read when this one's was asked for, so nothing copies these words.
     std::lock_guard lock(verdict_mutex);
-    write_verdict(verdict.losses, verdict.refuse, verdict.wishes, rank(), plan.options.lanes,
+    write_verdict(verdict.losses, verdict.refuse, verdict.wishes, rank(),
                   arena.own_verdict().as<std::int64_t>());
   }
   auto& stream = stream_of(launch);
@@ -119,7 +120,7 @@ void DataPlane::State::complete(const LaunchCollective& work, Flight flight) {
     if (planned.is_verdict() && !done.failure.failed) {
       auto words = arena.common_verdict().as<std::int64_t>();
       say(messages::Role::rank_supervisor, 0,
-          messages::VerdictArrived{work.step, read_verdict(words, plan.options.lanes, plan.world)});
+          messages::VerdictArrived{work.step, read_verdict(words, plan.options.lanes)});
     }
     say(messages::Role::conductor, 0, std::move(done));
   });
@@ -127,6 +128,7 @@ void DataPlane::State::complete(const LaunchCollective& work, Flight flight) {
 
 void DataPlane::State::abort(const core::Error& reason) {
   for (const auto& group : groups.owned) group->abort(reason);
+  for (const auto& group : groups.trainers) group->abort(reason);
 }
 
 void DataPlane::State::say(messages::Role role, std::uint32_t index, messages::Message message) {

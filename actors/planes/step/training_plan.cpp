@@ -280,7 +280,7 @@ core::Result<void> plan_inputs(TrainingPlan& plan) {
   inputs.numerics = plan.options.numerics;
   inputs.lanes = plan.options.lanes;
   inputs.overlap = plan.options.overlap;
-  inputs.verdict_elements = static_cast<std::int64_t>(verdict_words(plan.options.lanes, plan.world));
+  inputs.verdict_elements = static_cast<std::int64_t>(verdict_words());
   inputs.optimizer_scratch_bytes = static_cast<std::int64_t>(optimizer_scratch_bytes(plan));
   inputs.parameter_credits = plan.options.gathered_units;
   inputs.gradient_credits = plan.options.gathered_units;

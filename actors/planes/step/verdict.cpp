@@ -1,8 +1,11 @@
 #include "actors/planes/step/verdict.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
+#include <type_traits>
 
 #include "core/errors.hpp"
 
@@ -10,45 +13,61 @@ namespace troupe::actors {
 
 namespace {
 
-constexpr std::size_t kLimbs = core::ExactSquareSum::kLimbs;
-constexpr std::size_t kNonfinite = kLimbs;
-constexpr std::size_t kLosses = kLimbs + 1;
+/// Counts of two wishes to a word, of up to 2^31 ranks.
+constexpr std::size_t kWishes = 32;
+constexpr int kCountBits = 32;
+
+struct Words {
+  core::ExactSquareSum squares;
+  core::ExactSum losses;
+  std::int64_t refusing = 0;
+  std::int64_t refusing_ranks = 0;  ///< the sum of their numbers
+  std::array<std::int64_t, kWishes / 2> wishes{};
+};
+constexpr std::size_t kWords = sizeof(Words) / sizeof(std::int64_t);
+static_assert(std::is_trivially_copyable_v<Words> && offsetof(Words, squares) == 0);
 
 }  // namespace
 
-std::size_t verdict_words(int lanes, core::WorldSize world) {
-  return kLosses + static_cast<std::size_t>(lanes) + static_cast<std::size_t>(world.value);
+std::size_t verdict_words() {
+  return kWords;
 }
 
 gpu::BufferView squares_of_verdict(gpu::BufferView words) {
-  static_assert(sizeof(core::ExactSquareSum) == kLosses * sizeof(std::int64_t));
   return words.subview(0, sizeof(core::ExactSquareSum));
 }
 
 void write_verdict(std::span<const messages::LaneLoss> losses, bool refuse, std::uint32_t wishes,
-                   core::Rank rank, int lanes, std::span<std::int64_t> words) {
-  std::fill(words.begin(), words.end(), 0);
-  for (const auto& loss : losses) {
-    CHECK(loss.lane.value >= 0 && loss.lane.value < lanes, "a loss belongs to a lane of the job");
-    words[kLosses + static_cast<std::size_t>(loss.lane.value)] = std::bit_cast<std::int64_t>(loss.loss);
+                   core::Rank rank, std::span<std::int64_t> words) {
+  Words verdict;
+  for (const auto& loss : losses) verdict.losses.accumulate(loss.loss);
+  if (refuse) {
+    verdict.refusing = 1;
+    verdict.refusing_ranks = rank.value;
   }
-  words[kLosses + static_cast<std::size_t>(lanes + rank.value)] =
-      std::int64_t{wishes} << 1 | (refuse ? 1 : 0);
+  for (std::size_t wish = 0; wish < kWishes; ++wish) {
+    const std::int64_t wanted = wishes >> wish & 1;
+    verdict.wishes[wish / 2] += wanted << (wish % 2 == 0 ? 0 : kCountBits);
+  }
+  CHECK(words.size() == kWords, "a verdict has the same words in any job");
+  const auto plain = std::bit_cast<std::array<std::int64_t, kWords>>(verdict);
+  std::copy(plain.begin(), plain.end(), words.begin());
 }
 
-messages::Verdict read_verdict(std::span<const std::int64_t> words, int lanes, core::WorldSize world) {
-  core::ExactSquareSum squares;
-  std::copy_n(words.begin(), kLimbs, squares.limbs.begin());
+messages::Verdict read_verdict(std::span<const std::int64_t> words, int lanes) {
+  CHECK(words.size() == kWords, "a verdict has the same words in any job");
+  std::array<std::int64_t, kWords> plain{};
+  std::copy(words.begin(), words.end(), plain.begin());
+  const auto sum = std::bit_cast<Words>(plain);
   messages::Verdict verdict;
-  verdict.gradient_norm = std::sqrt(squares.to_double());
-  verdict.nonfinite_gradients = words[kNonfinite];
-  for (int lane = 0; lane < lanes; ++lane) {
-    verdict.losses.push_back(std::bit_cast<double>(words[kLosses + static_cast<std::size_t>(lane)]));
-  }
-  for (int rank = 0; rank < world.value; ++rank) {
-    const auto word = words[kLosses + static_cast<std::size_t>(lanes + rank)];
-    if ((word & 1) != 0) verdict.refusing_ranks.push_back(rank);
-    verdict.wishes |= static_cast<std::uint32_t>(word >> 1);
+  verdict.gradient_norm = std::sqrt(sum.squares.to_double());
+  verdict.nonfinite_gradients = sum.squares.nonfinite;
+  verdict.loss = sum.losses.to_double() / lanes;
+  verdict.refusing = sum.refusing;
+  if (sum.refusing == 1) verdict.refusing_rank = core::Rank{static_cast<std::int32_t>(sum.refusing_ranks)};
+  for (std::size_t wish = 0; wish < kWishes; ++wish) {
+    const auto count = static_cast<std::uint64_t>(sum.wishes[wish / 2]) >> (wish % 2 == 0 ? 0 : kCountBits);
+    if (static_cast<std::uint32_t>(count) != 0) verdict.wishes |= std::uint32_t{1} << wish;
   }
   return verdict;
 }

@@ -11,19 +11,20 @@
 
 namespace troupe::actors {
 
-/// The words of the step's one small reduction, an i64 sum over all ranks: the exact square sum's limbs and
-/// its count of NaN and Inf, one word per lane (the loss's bits; only the rank that plays the lane writes it,
-/// so the sum carries the bits over), one word per rank (bit 0: it refuses the step; above: its wishes).
-std::size_t verdict_words(int lanes, core::WorldSize world);
+/// The words of the step's one small reduction, an i64 sum over all ranks, as many for any job: the exact
+/// square sum's limbs and its count of NaN and Inf; the exact sum of the losses; how many ranks refuse the
+/// step, and the sum of their numbers, which says who where it is one; how many ranks have each wish.
+std::size_t verdict_words();
 
 /// Where the exact square sum stands among the words.
 gpu::BufferView squares_of_verdict(gpu::BufferView words);
 
-/// All words but the square sum, which is zero and is added where the gradients are.
+/// All words but the square sum, which is zero and is added where the gradients are. `losses` are those of
+/// the lanes that this rank plays.
 void write_verdict(std::span<const messages::LaneLoss> losses, bool refuse, std::uint32_t wishes,
-                   core::Rank rank, int lanes, std::span<std::int64_t> words);
+                   core::Rank rank, std::span<std::int64_t> words);
 
-/// The same on every rank: nothing but the reduced words goes in.
-messages::Verdict read_verdict(std::span<const std::int64_t> words, int lanes, core::WorldSize world);
+/// The same on every rank: nothing but the reduced words goes in. `lanes` are those of the job.
+messages::Verdict read_verdict(std::span<const std::int64_t> words, int lanes);
 
 }  // namespace troupe::actors

@@ -96,8 +96,7 @@ core::Result<core::Plan> plan_of(const StepArguments& arguments) {
   const auto mesh = TRY(core::Mesh::create(arguments.mesh, arguments.order));
   step.lanes = arguments.lanes != 0 ? arguments.lanes : mesh.group_size(core::GroupKind::dp_cp);
   step.buckets = TRY(plan_buckets(arguments, step.strategy, mesh));
-  step.verdict_elements =
-      static_cast<std::int64_t>(actors::verdict_words(std::max(step.lanes, 0), mesh.world()));
+  step.verdict_elements = static_cast<std::int64_t>(actors::verdict_words());
   return core::plan_step(step, mesh);
 }
 

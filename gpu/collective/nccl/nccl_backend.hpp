@@ -38,6 +38,7 @@ class NcclBackend final : public CollectiveBackend {
   core::Result<Buffer> allocate(Device& device, std::size_t bytes) override;
   /// The first member makes a unique id of its own for each group and epoch; the others find it with the
   /// rendezvous. Errc::mismatch when members have different versions of NCCL, or not all register memory.
+  bool runs_in_launch_order() const override { return true; }
   core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) override;
 
   const NcclCapabilities& capabilities() const { return device_.library()->capabilities; }

@@ -27,9 +27,17 @@ class SimulatedGroup final : public Group {
     const MeetingKey key = next_key(operation);
     const std::string_view label = name_of(operation.kind);
     auto status = std::make_shared<OperationStatus>();
-    stream->enqueue_async(label, [place = meeting_place_, key, index = index_,
+    const auto queue = meeting_place_->queue_of(index_);
+    const auto turn = queue ? queue->take() : 0;
+    stream->enqueue_async(label, [place = meeting_place_, key, index = index_, queue, turn,
                                   operation = std::move(operation), status](Completion completion) {
-      place->arrive(key, index, {operation, status, std::move(completion)});
+      if (!queue) return place->arrive(key, index, {operation, status, std::move(completion)});
+      queue->begin(turn, [=] {
+        place->arrive(key, index, {operation, status, [completion, queue] {
+                                     completion();
+                                     queue->end();
+                                   }});
+      });
     });
     return status;
   }
@@ -58,6 +66,7 @@ class SimulatedBackend final : public CollectiveBackend {
  public:
   explicit SimulatedBackend(SimulatedFabric& fabric) : fabric_(fabric) {}
   std::string_view name() const override { return "simulated"; }
+  bool runs_in_launch_order() const override { return fabric_.model_->options.in_launch_order; }
   core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) override {
     return fabric_.join(std::move(options));
   }

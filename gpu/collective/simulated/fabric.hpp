@@ -21,6 +21,9 @@ struct FabricOptions {
   double bytes_per_second = 10e9;                                    ///< of each member's link
   /// From the death of a rank to the error at its peers.
   std::chrono::nanoseconds detection_delay = std::chrono::milliseconds(2);
+  /// Devices are full: a rank's operation begins when all that the rank posted before it are over, whatever
+  /// their groups and streams. Ranks that post in different orders wait for each other.
+  bool in_launch_order = false;
 };
 
 /// The network of one simulated job: an operation runs when all members have arrived, takes latency +

@@ -18,6 +18,23 @@ FabricGroup::FabricGroup(std::shared_ptr<FabricModel> model, std::string name,
                          std::vector<core::Rank> members)
     : model_(std::move(model)), name_(std::move(name)), ranks_(std::move(members)), members_(ranks_.size()) {}
 
+void LaunchQueue::begin(std::uint64_t turn, std::function<void()> start) {
+  if (turn == over_) return start();
+  waiting_.emplace(turn, std::move(start));
+}
+
+void LaunchQueue::end() {
+  over_ += 1;
+  if (auto next = waiting_.extract(over_)) next.mapped()();
+}
+
+std::shared_ptr<LaunchQueue> FabricGroup::queue_of(int index) const {
+  if (!model_->options.in_launch_order) return nullptr;
+  auto& queue = model_->queues[ranks_[static_cast<std::size_t>(index)]];
+  if (!queue) queue = std::make_shared<LaunchQueue>();
+  return queue;
+}
+
 bool FabricGroup::join(int index) {
   return !std::exchange(members_[static_cast<std::size_t>(index)].joined, true);
 }

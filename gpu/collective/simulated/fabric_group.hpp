@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +13,20 @@
 #include "gpu/collective/simulated/fabric.hpp"
 
 namespace troupe::gpu {
+
+/// Operations of one rank on a full device: they take turns in the order in which they were posted.
+class LaunchQueue {
+ public:
+  std::uint64_t take() { return taken_++; }
+  /// Runs `start` when all turns before this one are over.
+  void begin(std::uint64_t turn, std::function<void()> start);
+  void end();
+
+ private:
+  std::uint64_t taken_ = 0;
+  std::uint64_t over_ = 0;
+  std::map<std::uint64_t, std::function<void()>> waiting_;
+};
 
 /// What all groups of a fabric share.
 struct FabricModel {
@@ -26,6 +41,7 @@ struct FabricModel {
   FabricOptions options;
   std::map<core::Rank, double> slowdowns;
   std::vector<PlannedError> planned_errors;
+  std::map<core::Rank, std::shared_ptr<LaunchQueue>> queues;  ///< where devices are full
 };
 
 /// Which operations belong together: the collectives of a group are numbered by each member as it posts
@@ -55,6 +71,8 @@ class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
   const std::vector<core::Rank>& ranks() const { return ranks_; }
   int size() const { return static_cast<int>(ranks_.size()); }
 
+  /// Null where operations of a rank do not wait for each other.
+  std::shared_ptr<LaunchQueue> queue_of(int index) const;
   /// False when the member is there already.
   bool join(int index);
   void arrive(const MeetingKey& key, int index, Arrival arrival);

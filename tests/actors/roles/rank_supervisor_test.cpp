@@ -98,10 +98,18 @@ TEST(RankSupervisor, DoesNotCommitWhatAnyRankRefuses) {
   MachineProbe probe(machine);
   run_backward(probe, "parameter x gave 0 of 1 gradients");
 
-  auto decided = decide(probe, {.gradient_norm = 2.0, .nonfinite_gradients = 0, .refusing_ranks = {1}});
+  auto decided = decide(probe, {.gradient_norm = 2.0, .refusing = 1, .refusing_rank = core::Rank{1}});
 
   EXPECT_FALSE(decided.commit);
   EXPECT_EQ(decided.reason, "refused by rank 1: parameter x gave 0 of 1 gradients");
+}
+
+TEST(RankSupervisor, SaysHowManyRanksRefuse) {
+  RankSupervisorMachine machine(two_buckets());
+  MachineProbe probe(machine);
+  run_backward(probe);
+
+  EXPECT_EQ(decide(probe, {.refusing = 3}).reason, "refused by 3 ranks");
 }
 
 TEST(RankSupervisor, ClipsByTheGlobalNorm) {

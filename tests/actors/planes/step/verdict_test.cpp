@@ -10,7 +10,6 @@ namespace troupe::actors {
 namespace {
 
 constexpr int kLanes = 3;
-constexpr core::WorldSize kWorld{2};
 
 core::ExactSquareSum squares_of(const std::vector<float>& values) {
   core::ExactSquareSum sum;
@@ -29,35 +28,49 @@ std::vector<std::int64_t> reduced(const std::vector<std::vector<std::int64_t>>& 
 
 std::vector<std::int64_t> words_of(const std::vector<float>& gradient, std::vector<messages::LaneLoss> losses,
                                    bool refuse, core::Rank rank, std::uint32_t wishes = 0) {
-  std::vector<std::int64_t> words(verdict_words(kLanes, kWorld), -1);
-  write_verdict(losses, refuse, wishes, rank, kLanes, words);
+  std::vector<std::int64_t> words(verdict_words(), -1);
+  write_verdict(losses, refuse, wishes, rank, words);
   const auto squares = squares_of_verdict(gpu::view_of(std::span(words))).as<core::ExactSquareSum>();
   EXPECT_EQ(squares[0], core::ExactSquareSum{});
   squares[0] = squares_of(gradient);
   return words;
 }
 
-TEST(Verdict, CarriesNormLossesAndRefusalsOverTheSum) {
-  const double odd = -std::nextafter(0.1, 1.0);
-  auto words = reduced({words_of({3, 0.25F}, {{{0}, odd}, {{1}, 1e300}}, false, {0}),
-                        words_of({4}, {{{2}, -0.0}}, true, {1})});
+TEST(Verdict, CarriesNormLossAndRefusalsOverTheSum) {
+  const double small = std::nextafter(0.1, 1.0);
+  auto words = reduced({words_of({3, 0.25F}, {{{0}, -1e300}, {{1}, 3 * small}}, false, {0}),
+                        words_of({4}, {{{2}, 1e300}}, true, {1})});
 
-  auto verdict = read_verdict(words, kLanes, kWorld);
+  auto verdict = read_verdict(words, kLanes);
 
   EXPECT_EQ(verdict.gradient_norm, std::sqrt(25.0625));
   EXPECT_EQ(verdict.nonfinite_gradients, 0);
-  EXPECT_EQ(verdict.losses, (std::vector<double>{odd, 1e300, 0}));
-  EXPECT_TRUE(std::signbit(verdict.losses[2])) << "a loss's bits are carried, not its value";
-  EXPECT_EQ(verdict.refusing_ranks, (std::vector<std::int32_t>{1}));
+  EXPECT_EQ(verdict.loss, 3 * small / kLanes) << "the sum is exact, whatever its order";
+  EXPECT_EQ(verdict.refusing, 1);
+  EXPECT_EQ(verdict.refusing_rank, core::Rank{1});
+}
+
+TEST(Verdict, CountsTheRanksThatRefuse) {
+  auto words =
+      reduced({words_of({}, {}, true, {2}), words_of({}, {}, false, {3}), words_of({}, {}, true, {5})});
+
+  EXPECT_EQ(read_verdict(words, kLanes).refusing, 2);
+}
+
+TEST(Verdict, HasRoomForTheWishesOfManyRanks) {
+  std::vector<std::vector<std::int64_t>> ranks(1000, words_of({}, {}, false, {0}, 0x8000'0003));
+  ranks.push_back(words_of({}, {}, false, {0}, 0x10));
+
+  EXPECT_EQ(read_verdict(reduced(ranks), kLanes).wishes, 0x8000'0013);
 }
 
 TEST(Verdict, TellsEveryRankWhatAnyRankWishes) {
   auto words = reduced({words_of({1}, {}, false, {0}, kWishSave), words_of({1}, {}, true, {1}, kWishLeave)});
 
-  auto verdict = read_verdict(words, kLanes, kWorld);
+  auto verdict = read_verdict(words, kLanes);
 
   EXPECT_EQ(verdict.wishes, kWishSave | kWishLeave);
-  EXPECT_EQ(verdict.refusing_ranks, (std::vector<std::int32_t>{1}));
+  EXPECT_EQ(verdict.refusing_rank, core::Rank{1});
 }
 
 TEST(Verdict, CountsNaNAndInfOfAllRanksAndKeepsALossThatIsNaN) {
@@ -66,12 +79,11 @@ TEST(Verdict, CountsNaNAndInfOfAllRanksAndKeepsALossThatIsNaN) {
   auto words = reduced({words_of({nan, 1, -infinity}, {{{0}, std::nan("")}, {{1}, -infinity}}, false, {0}),
                         words_of({infinity}, {}, false, {1})});
 
-  auto verdict = read_verdict(words, kLanes, kWorld);
+  auto verdict = read_verdict(words, kLanes);
 
   EXPECT_EQ(verdict.nonfinite_gradients, 3);
   EXPECT_EQ(verdict.gradient_norm, 1) << "of what is finite";
-  EXPECT_TRUE(std::isnan(verdict.losses[0]));
-  EXPECT_EQ(verdict.losses[1], -infinity);
+  EXPECT_TRUE(std::isnan(verdict.loss));
 }
 
 TEST(Verdict, DoesNotDependOnHowTheGradientIsCut) {
@@ -83,7 +95,7 @@ TEST(Verdict, DoesNotDependOnHowTheGradientIsCut) {
     auto parts = reduced(
         {words_of({all.begin(), border}, {}, false, {0}), words_of({border, all.end()}, {}, false, {1})});
 
-    EXPECT_EQ(read_verdict(parts, kLanes, kWorld), read_verdict(whole, kLanes, kWorld));
+    EXPECT_EQ(read_verdict(parts, kLanes), read_verdict(whole, kLanes));
   }
 }
 

@@ -1,0 +1,295 @@
+#include "actors/session/sequencer.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <deque>
+#include <set>
+#include <utility>
+
+#include "core/errors.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::actors {
+
+using core::Errc;
+using core::Result;
+
+Result<void> check_groups(const std::vector<TrainerGroupSpec>& groups, core::WorldSize world) {
+  std::set<std::string> names;
+  for (const auto& group : groups) {
+    const auto is_allowed = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
+    if (group.name.empty() || !std::all_of(group.name.begin(), group.name.end(), is_allowed)) {
+      return core::fail(Errc::invalid_argument, "a group is named '{}'; use letters, digits, '-' and '_'",
+                        group.name);
+    }
+    if (!names.insert(group.name).second) {
+      return core::fail(Errc::invalid_argument, "two groups are named {}; give each a name of its own",
+                        group.name);
+    }
+    std::vector<int> times(static_cast<std::size_t>(world.value), 0);
+    for (const auto& members : group.members) {
+      for (const auto rank : members) {
+        if (rank.value < 0 || rank.value >= world.value) {
+          return core::fail(Errc::invalid_argument, "group {} has rank {}, but the job has ranks 0 to {}",
+                            group.name, rank.value, world.value - 1);
+        }
+        times[static_cast<std::size_t>(rank.value)] += 1;
+      }
+    }
+    for (int rank = 0; rank < world.value; ++rank) {
+      if (times[static_cast<std::size_t>(rank)] == 1) continue;
+      return core::fail(Errc::invalid_argument,
+                        "group {} names rank {} {} times; every rank is in exactly one part of a group, if "
+                        "need be alone",
+                        group.name, rank, times[static_cast<std::size_t>(rank)]);
+    }
+  }
+  return {};
+}
+
+std::string configuration_of(const std::vector<TrainerGroupSpec>& groups) {
+  std::string text;
+  for (const auto& group : groups) {
+    text += fmt::format("\ngroup {}:", group.name);
+    for (const auto& members : group.members) {
+      text += " [";
+      for (const auto rank : members) text += fmt::format("{}{}", text.back() == '[' ? "" : " ", rank.value);
+      text += "]";
+    }
+  }
+  return text;
+}
+
+/// One group of this rank's, with its stream.
+class Sequencer::Member final : public TrainerGroup {
+ public:
+  Member(Sequencer& sequencer, std::size_t index, std::string name, gpu::Group& group,
+         std::vector<core::Rank> members)
+      : sequencer_(sequencer),
+        index_(index),
+        name_(std::move(name)),
+        group_(group),
+        members_(std::move(members)) {}
+
+  Result<void> open() {
+    auto& device = sequencer_.in_.world.device();
+    stream_ = TRY(device.create_stream({"groups", 0}));
+    asked_ = TRY(device.create_event());
+    return {};
+  }
+
+  const std::string& name() const { return name_; }
+  const std::vector<core::Rank>& members() const override { return members_; }
+  int index() const override { return group_.index(); }
+
+  Result<Posted> all_reduce(gpu::BufferView values, core::DType dtype, Reduction reduction) override {
+    auto operation = of(gpu::OperationKind::all_reduce, dtype, reduction);
+    operation.input = values;
+    operation.output = values;
+    return post(std::move(operation));
+  }
+
+  Result<Posted> reduce_scatter(gpu::ConstBufferView input, gpu::BufferView output, core::DType dtype,
+                                Counts counts, Reduction reduction) override {
+    auto operation = of(gpu::OperationKind::reduce_scatter, dtype, reduction);
+    operation.input = input;
+    operation.output = output;
+    operation.output_counts = std::move(counts);
+    return post(std::move(operation));
+  }
+
+  Result<Posted> all_gather(gpu::ConstBufferView input, gpu::BufferView output, core::DType dtype,
+                            Counts counts) override {
+    auto operation = of(gpu::OperationKind::all_gather, dtype);
+    operation.input = input;
+    operation.output = output;
+    operation.input_counts = std::move(counts);
+    return post(std::move(operation));
+  }
+
+  Result<Posted> all_to_all(gpu::ConstBufferView input, Counts sent, gpu::BufferView output, Counts taken,
+                            core::DType dtype) override {
+    auto operation = of(gpu::OperationKind::all_to_all, dtype);
+    operation.input = input;
+    operation.output = output;
+    operation.input_counts = std::move(sent);
+    operation.output_counts = std::move(taken);
+    return post(std::move(operation));
+  }
+
+  Result<Posted> broadcast(gpu::BufferView values, core::DType dtype, int root) override {
+    auto operation = of(gpu::OperationKind::broadcast, dtype);
+    if (root == index()) operation.input = values;
+    operation.output = values;
+    operation.peer = root;
+    return post(std::move(operation));
+  }
+
+  Result<Posted> send(gpu::ConstBufferView values, core::DType dtype, int to) override {
+    auto operation = of(gpu::OperationKind::send, dtype);
+    operation.input = values;
+    operation.peer = to;
+    return post(std::move(operation));
+  }
+
+  Result<Posted> receive(gpu::BufferView values, core::DType dtype, int from) override {
+    auto operation = of(gpu::OperationKind::receive, dtype);
+    operation.output = values;
+    operation.peer = from;
+    return post(std::move(operation));
+  }
+
+  Result<void> wait(Posted posted) override {
+    const auto number = static_cast<std::uint64_t>(posted);
+    if (number == 0 || number > posted_) {
+      return core::fail(Errc::invalid_argument, "operation {} of group {} was not posted; {} were", number,
+                        name_, posted_);
+    }
+    const auto compute = sequencer_.in_.data.compute();
+    if (compute == nullptr) {
+      return sequencer_.meter_.exposed([&] {
+        return sequencer_.in_.inbox.wait_collective(index_, name_, number,
+                                                    sequencer_.settings_.trainer_deadline);
+      });
+    }
+    const auto found =
+        std::find_if(over_.begin(), over_.end(), [&](const Over& over) { return over.number == number; });
+    CHECK(found != over_.end(), "an operation is waited for once");
+    compute->wait(found->event.get());
+    // Those before it are over as well; their events serve again.
+    for (auto over = over_.begin(); over != std::next(found); ++over) free_.push_back(std::move(over->event));
+    over_.erase(over_.begin(), std::next(found));
+    return {};
+  }
+
+ private:
+  struct Over {
+    std::uint64_t number = 0;
+    gpu::Event event;
+  };
+
+  gpu::Operation of(gpu::OperationKind kind, core::DType dtype, Reduction reduction = Reduction::sum) const {
+    gpu::Operation operation;
+    operation.kind = kind;
+    operation.dtype = dtype;
+    operation.reduce = reduction == Reduction::sum       ? gpu::ReduceOp::sum
+                       : reduction == Reduction::average ? gpu::ReduceOp::average
+                       : reduction == Reduction::min     ? gpu::ReduceOp::min
+                                                         : gpu::ReduceOp::max;
+    operation.deadline = sequencer_.settings_.collective_deadline;
+    return operation;
+  }
+
+  Result<Posted> post(gpu::Operation operation) {
+    if (auto failure = sequencer_.in_.inbox.failure()) return tl::unexpected(*std::move(failure));
+    TRY(sequencer_.wait_turn());
+    const auto compute = sequencer_.in_.data.compute();
+    if (compute != nullptr) {
+      compute->record(asked_.get());
+      stream_->wait(asked_.get());
+    }
+    auto what = fmt::format("{} {} of group {}", gpu::name_of(operation.kind), posted_ + 1, name_);
+    const auto began = std::make_shared<std::chrono::nanoseconds>();
+    if (sequencer_.settings_.tracer != nullptr) {
+      stream_->notify([began, &device = sequencer_.in_.world.device()] { *began = device.now(); });
+    }
+    auto status = TRY(group_.post(std::move(operation), stream_.get()));
+    posted_ += 1;
+    if (compute != nullptr) {
+      auto event =
+          free_.empty() ? TRY(sequencer_.in_.world.device().create_event()) : std::move(free_.back());
+      if (!free_.empty()) free_.pop_back();
+      stream_->record(event.get());
+      over_.push_back({posted_, std::move(event)});
+    }
+    stream_->notify([this, began, number = posted_, what = std::move(what), status = std::move(status)] {
+      over(number, what, *began, status->result().value_or(Result<void>{}));
+    });
+    return Posted{posted_};
+  }
+
+  /// From a thread of the device.
+  void over(std::uint64_t number, const std::string& what, std::chrono::nanoseconds began,
+            const Result<void>& result) {
+    const auto& in = sequencer_.in_;
+    if (sequencer_.settings_.tracer != nullptr) {
+      sequencer_.settings_.tracer->add(
+          {core::TraceEvent::Kind::span, "group " + name_, what, began, in.world.device().now(), 0, 0});
+    }
+    if (result) return in.inbox.collective_over(index_, number);
+    auto failure = messages::failure_of(result.error());
+    failure.message = what + ": " + failure.message;
+    in.post(messages::Role::rank_supervisor, 0, messages::RankFailed{in.rank(), std::move(failure)});
+  }
+
+  Sequencer& sequencer_;
+  std::size_t index_;
+  std::string name_;
+  gpu::Group& group_;
+  std::vector<core::Rank> members_;
+  gpu::Event asked_;  ///< on "compute": what the operation reads is there
+  std::uint64_t posted_ = 0;
+  std::deque<Over> over_;         ///< of operations that are not waited for, where there is a compute stream
+  std::vector<gpu::Event> free_;  ///< to be recorded again
+  gpu::Stream stream_;            // drains first
+};
+
+Sequencer::Sequencer(const SessionContext& context, const UnitGate& gate, StepMeter& meter, Settings settings)
+    : in_(context), gate_(gate), meter_(meter), settings_(settings) {}
+
+Sequencer::~Sequencer() = default;
+
+Result<void> Sequencer::add(std::string name, gpu::Group& group, std::vector<core::Rank> members) {
+  auto member = std::make_unique<Member>(*this, members_.size(), std::move(name), group, std::move(members));
+  TRY(member->open());
+  members_.push_back(std::move(member));
+  return {};
+}
+
+TrainerGroup* Sequencer::find(std::string_view name) const {
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [&](const auto& member) { return member->name() == name; });
+  return found == members_.end() ? nullptr : found->get();
+}
+
+std::string Sequencer::names() const {
+  std::vector<std::string_view> names;
+  for (const auto& member : members_) names.push_back(member->name());
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+void Sequencer::decided(core::Step step, bool committed) {
+  decided_ = step;
+  committed_ = committed;
+}
+
+Result<void> Sequencer::wait_turn() {
+  if (!settings_.in_launch_order) return {};
+  const auto before = last_before();
+  if (in_.inbox.has_launched(before)) return {};
+  return meter_.exposed([&] { return in_.inbox.wait_launched(before, settings_.trainer_deadline); });
+}
+
+std::int64_t Sequencer::last_before() const {
+  const auto& launches = in_.data.program().launches();
+  const auto place = [&](core::Step step, const auto& comes_before) {
+    for (std::size_t i = launches.size(); i-- > 0;) {
+      if (comes_before(launches[i])) return place_of_launch(launches.size(), step, i);
+    }
+    return std::int64_t{-1};
+  };
+  if (gate_.step() != decided_) {
+    const auto found =
+        place(gate_.step(), [&](const PlannedLaunch& launch) { return launch.ready <= gate_.passed(); });
+    if (found >= 0 || decided_.value < 0) return found;
+  }
+  if (decided_.value < 0) return -1;
+  return place(decided_, [&](const PlannedLaunch& launch) {
+    return committed_ || launch.is_verdict() || !launch.publishes();
+  });
+}
+
+}  // namespace troupe::actors

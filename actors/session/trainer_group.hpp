@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/dtype.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+#include "gpu/buffer.hpp"
+
+namespace troupe::actors {
+
+/// A way of cutting all ranks of a job into groups, for collectives of the trainer's own: those of tensor
+/// parallelism, of experts, of pipeline stages. The same on all ranks.
+struct TrainerGroupSpec {
+  std::string name;  ///< letters, digits, '-' and '_'
+  /// Every rank is in exactly one of these, in group order.
+  std::vector<std::vector<core::Rank>> members;
+};
+
+/// This rank's group of a TrainerGroupSpec, used by the trainer's thread. All members ask for the same
+/// operations in the same order, at the same places among the calls of their sessions. A group has a stream
+/// of its own. Where a device runs collectives in the order in which they are launched, an operation comes
+/// after all those of the session that earlier calls have made ready, on all ranks alike
+/// (docs/decisions/0011-collectives-of-trainers.md).
+///
+/// An operation runs after what the trainer's compute stream has been given so far, where there is one;
+/// buffers stay alive and untouched until wait(). Counts are elements; parts may be of size 0. Sums of f16
+/// and bf16 are as those of the session's own collectives. Errc::invalid_argument names what cannot be right.
+/// An operation that fails later is this rank's failure, which ends the session for all ranks and names it.
+class TrainerGroup {
+ public:
+  /// Its place among the group's operations.
+  enum class Posted : std::uint64_t {};
+  enum class Reduction : std::uint8_t { sum, average, min, max };
+  using Counts = std::vector<std::size_t>;
+
+  virtual ~TrainerGroup() = default;
+  virtual const std::vector<core::Rank>& members() const = 0;
+  virtual int index() const = 0;  ///< of this rank among the members
+  int size() const { return static_cast<int>(members().size()); }
+
+  /// In place.
+  virtual core::Result<Posted> all_reduce(gpu::BufferView values, core::DType dtype,
+                                          Reduction reduction = Reduction::sum) = 0;
+  /// Of `input`, which has `counts[i]` elements for member i, member i gets its part, summed.
+  virtual core::Result<Posted> reduce_scatter(gpu::ConstBufferView input, gpu::BufferView output,
+                                              core::DType dtype, Counts counts,
+                                              Reduction reduction = Reduction::sum) = 0;
+  /// Member i gives `counts[i]` elements; all get all, in group order.
+  virtual core::Result<Posted> all_gather(gpu::ConstBufferView input, gpu::BufferView output,
+                                          core::DType dtype, Counts counts) = 0;
+  /// Gives `sent[i]` elements of `input` to member i and takes `taken[i]` from it, both in group order.
+  virtual core::Result<Posted> all_to_all(gpu::ConstBufferView input, Counts sent, gpu::BufferView output,
+                                          Counts taken, core::DType dtype) = 0;
+  /// The values of member `root` to all, in place.
+  virtual core::Result<Posted> broadcast(gpu::BufferView values, core::DType dtype, int root) = 0;
+  /// To a member that receives as many. A send may last until its receive has begun.
+  virtual core::Result<Posted> send(gpu::ConstBufferView values, core::DType dtype, int to) = 0;
+  virtual core::Result<Posted> receive(gpu::BufferView values, core::DType dtype, int from) = 0;
+
+  /// The operation and those before it are over: for what the compute stream is given from here on; without
+  /// a compute stream the calling thread waits.
+  virtual core::Result<void> wait(Posted posted) = 0;
+};
+
+}  // namespace troupe::actors
