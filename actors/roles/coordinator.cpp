@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 namespace troupe::actors {
@@ -91,6 +92,7 @@ void CoordinatorMachine::compare(Outbox& outbox) {
     return;
   }
   const auto& first = joined_.begin()->second;
+  std::map<std::int32_t, const messages::Join*> firsts;  // of each stage
   for (const auto& [rank, join] : joined_) {
     if (join.configuration != first.configuration) {
       refuse(
@@ -100,8 +102,9 @@ void CoordinatorMachine::compare(Outbox& outbox) {
           outbox);
       return;
     }
-    if (join.plan_hash == first.plan_hash) continue;
-    search_.emplace(first.rank, rank);
+    const auto& alike = *firsts.try_emplace(join.stage, &join).first->second;
+    if (join.plan_hash == alike.plan_hash) continue;
+    search_.emplace(alike.rank, rank);
     ask_for_plans(outbox);
     return;
   }
@@ -123,10 +126,10 @@ void CoordinatorMachine::on(const messages::PlanLines& lines, Outbox& outbox) {
   if (state_ != State::forming || !search_) return;
   const auto difference = search_->add(lines);
   if (!difference) return;
-  refuse(
-      {core::Errc::mismatch, fmt::format("rank {} plans another step than rank 0; the first difference is {}",
-                                         search_->ranks()[1].value, *difference)},
-      outbox);
+  refuse({core::Errc::mismatch,
+          fmt::format("rank {} plans another step than rank {}; the first difference is {}",
+                      search_->ranks()[1].value, search_->ranks()[0].value, *difference)},
+         outbox);
 }
 
 void CoordinatorMachine::refuse(core::Error error, Outbox& outbox) {

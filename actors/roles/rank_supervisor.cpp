@@ -13,8 +13,8 @@ RankSupervisorMachine::RankSupervisorMachine(RankSupervisorConfig config) : conf
 
 void RankSupervisorMachine::start(Outbox& outbox) {
   if (config_.failure.failed) outbox.send(coordinator(), messages::RankFailed{config_.rank, config_.failure});
-  outbox.send(coordinator(),
-              messages::Join{config_.rank, config_.world, config_.plan_hash, config_.configuration});
+  outbox.send(coordinator(), messages::Join{config_.rank, config_.world, config_.plan_hash,
+                                            config_.configuration, config_.stage});
   outbox.arm(kJoinTimer, config_.join_deadline);
 }
 

@@ -45,7 +45,7 @@ bool JointLoad::may_exchange() const {
   const auto mode = in_.options.mode;
   // Between hosts it takes a network that jobs on GPUs may do without, so there it must be asked for.
   const bool may = mode == core::LoadMode::exchange || (mode == core::LoadMode::automatic && !in_.hosts);
-  return may && in_.world.world_size().value > 1;
+  return may && in_.knows_others && in_.world.world_size().value > 1;
 }
 
 Result<void> JointLoad::read(Storage& storage, const std::string& name, const core::Manifest& manifest,

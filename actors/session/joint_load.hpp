@@ -37,6 +37,7 @@ class JointLoad {
     HostExchange* hosts;  ///< moves what is exchanged; null: the data plane does
     const core::LoadOptions& options;
     std::chrono::nanoseconds deadline;
+    bool knows_others;  ///< this rank can tell what others read: all keep the same part of the model
   };
 
   /// `attempt` begins the keys of the job's store; no other attempt has it.

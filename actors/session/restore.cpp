@@ -4,9 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "actors/planes/replica/copies.hpp"
 #include "actors/planes/step/state_memory.hpp"
+#include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
 #include "core/step_count.hpp"
 
@@ -106,12 +109,14 @@ core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::stri
   } else {
     joint_ = std::make_unique<JointLoad>(
         JointLoad::Surroundings{in_.world, in_.inbox, in_.rendezvous, in_.data, parts_.hosts,
-                                in_.options.checkpoint.load, in_.options.checkpoint.deadline},
+                                in_.options.checkpoint.load, in_.options.checkpoint.deadline,
+                                in_.plan.is_data_parallel_alone()},
         attempt);
-    auto checkpoint = load(name);
+    auto checkpoint = load(attempt, name);
     if (checkpoint) {
       loaded = std::move(*checkpoint);
     } else {
+      TRY(tell_requests(attempt, {}));
       TRY(joint_->withdraw());
       outcome = tl::unexpected(checkpoint.error());
     }
@@ -168,7 +173,7 @@ void Restore::go_on_after(const Loaded& loaded) {
   }
 }
 
-core::Result<Restore::Loaded> Restore::load(const std::string& name) {
+core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const std::string& name) {
   const auto manifest = TRY(check_quickly(*storage_, name));
   const auto* counters = manifest.common.as_map();
   const auto* trained = counters != nullptr ? counters->find("optimizer_steps") : nullptr;
@@ -177,7 +182,7 @@ core::Result<Restore::Loaded> Restore::load(const std::string& name) {
                       name);
   }
   Loaded loaded;
-  auto wanted = TRY(want(manifest, loaded.restored));
+  auto wanted = TRY(want(attempt, manifest, loaded.restored));
   touched_.merge(wanted.keys());
   TRY(make_uploads());
   TRY(joint_->read(*storage_, name, manifest, shared_targets(in_.plan, manifest, options_.optimizer),
@@ -191,7 +196,8 @@ core::Result<Restore::Loaded> Restore::load(const std::string& name) {
 }
 
 /// What this rank reads, and what it does without. Every rank comes to the same verdict.
-core::Result<Wanted> Restore::want(const core::Manifest& manifest, Restored& restored) {
+core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manifest& manifest,
+                                   Restored& restored) {
   auto wanted =
       wanted_of(manifest, in_.plan, in_.state, in_.memory, in_.data, in_.options.tensors, options_.optimizer);
   core::KeySet stored;
@@ -199,13 +205,12 @@ core::Result<Wanted> Restore::want(const core::Manifest& manifest, Restored& res
     const bool is_optimizer = tensor.key.starts_with(kOptimizerState);
     if (options_.optimizer || !is_optimizer) stored.insert(tensor.key);
   }
-  const auto& own_keys = parts_.tensor_keys;
-  std::vector<core::KeySet> requests(own_keys.size(), requested_keys(manifest, in_.plan, options_.optimizer));
-  for (std::size_t rank = 0; rank < requests.size(); ++rank)
-    requests[rank].insert(own_keys[rank].begin(), own_keys[rank].end());
+  const auto requests = TRY(all_requests(attempt, manifest));
   // Weights may be read from the optimizer's fp32 copy.
-  for (const auto& key : requests.front()) {
-    if (manifest.find(key) != nullptr) stored.insert(key);
+  for (const auto& request : requests) {
+    for (const auto& key : request) {
+      if (manifest.find(key) != nullptr) stored.insert(key);
+    }
   }
   auto verdict = core::judge_keys(options_.strictness, requests, stored);
   if (verdict.error) return tl::unexpected(*std::move(verdict.error));
@@ -222,6 +227,49 @@ core::Result<Wanted> Restore::want(const core::Manifest& manifest, Restored& res
   if (!verdict.unexpected.empty()) restored.unexpected = std::move(verdict.unexpected[self]);
   restored.missing = std::move(verdict.missing);
   return wanted;
+}
+
+/// What each rank asks for.
+core::Result<std::vector<core::KeySet>> Restore::all_requests(const std::string& attempt,
+                                                              const core::Manifest& manifest) {
+  const auto own = requested_keys(manifest, in_.plan, options_.optimizer);
+  TRY(tell_requests(attempt, own));
+  std::map<int, core::KeySet> of_stages;
+  std::vector<core::KeySet> requests;
+  for (std::size_t rank = 0; rank < parts_.tensor_keys.size(); ++rank) {
+    const int stage = in_.plan.pipeline_stage({static_cast<std::int32_t>(rank)});
+    auto [known, is_new] = of_stages.try_emplace(stage, own);
+    if (is_new && stage != in_.plan.pipeline_stage(in_.rank())) {
+      known->second = TRY(requests_of_stage(attempt, stage));
+    }
+    requests.push_back(known->second);
+    requests.back().insert(parts_.tensor_keys[rank].begin(), parts_.tensor_keys[rank].end());
+  }
+  return requests;
+}
+
+/// Ranks of other pipeline stages do not know this one's parameters.
+core::Result<void> Restore::tell_requests(const std::string& attempt, const core::KeySet& keys) {
+  const bool tells = in_.plan.options.pipeline_parallel > 1 &&
+                     in_.plan.mesh.group(core::GroupKind::tp_dp_cp, in_.rank()).front() == in_.rank();
+  if (!tells || std::exchange(told_, attempt) == attempt) return {};
+  core::Value::List list;
+  for (const auto& key : keys) list.emplace_back(key);
+  const auto name = fmt::format("{}keys/{}", attempt, in_.plan.pipeline_stage(in_.rank()));
+  return in_.rendezvous.set(name, TRY(core::value_text(list)));
+}
+
+core::Result<core::KeySet> Restore::requests_of_stage(const std::string& attempt, int stage) {
+  const auto text =
+      TRY(in_.rendezvous.get(fmt::format("{}keys/{}", attempt, stage), in_.options.checkpoint.deadline));
+  const auto list = TRY(core::parse_value(text));
+  core::KeySet keys;
+  if (list.as_list() == nullptr)
+    return core::fail(Errc::corrupt, "stage {} told keys that are no list", stage);
+  for (const auto& key : *list.as_list()) {
+    if (key.as_string() != nullptr) keys.insert(*key.as_string());
+  }
+  return keys;
 }
 
 /// What a checkpoint does not bring keeps its first values, unless a damaged one wrote over them before.

@@ -72,6 +72,7 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgr
   RankSupervisorConfig config;
   config.rank = program.rank();
   config.world = plan.world;
+  config.stage = plan.pipeline_stage(program.rank());
   config.buckets = static_cast<std::uint32_t>(plan.buckets.size());
   for (const auto entry : core::indices<core::PlanEntryIndex>(program.launches().size())) {
     if (program.launch(entry).is_verdict()) config.verdict_entry = entry;

@@ -196,8 +196,11 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   TRY(s.in_turn(s.order->finish_step()));
   s.gate->pass_rest();
   s.data->mark_read();
-  s.context->post(Role::rank_supervisor, 0,
-                  messages::BackwardFinished{s.step, s.losses, std::move(refusal), wishes});
+  s.context->post(
+      Role::rank_supervisor, 0,
+      messages::BackwardFinished{
+          s.step, s.plan.counts_losses(s.world.rank()) ? s.losses : std::vector<messages::LaneLoss>{},
+          std::move(refusal), wishes});
   messages::StepDecided decided;
   TRY(s.meter->exposed([&]() -> core::Result<void> {
     decided = TRY(s.inbox.wait_decided(s.step, s.trainer_deadline()));

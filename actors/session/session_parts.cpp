@@ -70,7 +70,7 @@ core::Result<void> Session::Parts::open() {
 /// What ranks compare when they join.
 core::Result<void> Session::Parts::describe_configuration() {
   TRY(options.checkpoint.load.check());
-  TRY(check_groups(options.groups, world.world_size()));
+  TRY(check_groups(trainer_groups(), world.world_size()));
   plan.configuration += configuration_of(options.groups);
   plan.configuration += "\n" + options.checkpoint.load.configuration();
   if (world.local_storage() != nullptr) {
@@ -145,7 +145,7 @@ RankWorld::Hooks Session::Parts::hooks() {
   };
   hooks.published_bits = [this](core::BucketIndex bucket) {
     const auto digest = data->bucket_digest(bucket);
-    return RankWorld::PublishedBits{digest.range, digest.hash};
+    return RankWorld::PublishedBits{plan.first_alike(world.rank()), digest.range, digest.hash};
   };
   hooks.tracer = tracer.get();
   return hooks;
@@ -187,7 +187,7 @@ void Session::Parts::spawn_roles() {
 core::Result<void> Session::Parts::connect() {
   gpu::CollectiveBackend* backend = TRY(collectives);
   auto groups = TRY(group_maker().of_step(*backend, plan, data->program()));
-  for (const auto& spec : options.groups) {
+  for (const auto& spec : trainer_groups()) {
     auto members = own_part(spec, world.rank());
     groups.trainers.push_back(TRY(group_maker().of_trainer(*backend, spec.name, members)));
     TRY(sequencer->add(spec.name, *groups.trainers.back(), std::move(members)));
@@ -196,6 +196,16 @@ core::Result<void> Session::Parts::connect() {
   if (local) TRY(connect_local_tier());
   tensor_keys = TRY(agree_on_tensors(*context));
   return {};
+}
+
+/// Those that were asked for, and those of the axes along which the model is cut.
+std::vector<TrainerGroupSpec> Session::Parts::trainer_groups() const {
+  auto groups = options.groups;
+  for (const auto axis : {core::GroupKind::tp, core::GroupKind::pp}) {
+    if (plan.mesh.group_size(axis) == 1) continue;
+    groups.push_back({std::string(core::name_of(axis)), plan.mesh.groups(axis)});
+  }
+  return groups;
 }
 
 core::Result<void> Session::Parts::connect_local_tier() {

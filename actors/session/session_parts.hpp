@@ -44,9 +44,10 @@ struct Session::Parts {
   core::Result<void> connect_local_tier();
   GroupMaker group_maker() { return {world, *rendezvous, options.join_deadline}; }
   std::chrono::nanoseconds trainer_deadline() const { return 3 * options.step_deadline; }
+  std::vector<TrainerGroupSpec> trainer_groups() const;
   /// The trainer has collectives of its own, and devices that run all in the order of their launches.
   bool launches_in_order() const {
-    return !options.groups.empty() && collectives && (*collectives)->runs_in_launch_order();
+    return !trainer_groups().empty() && collectives && (*collectives)->runs_in_launch_order();
   }
   void adopt();
   std::vector<core::Lane> own_lanes() const;

@@ -52,6 +52,7 @@ class RankWorld {
 
   /// What a rank keeps of a bucket.
   struct PublishedBits {
+    core::Rank first;  ///< of the ranks that keep the same part of the model
     core::ElementRange range;
     std::uint64_t hash = 0;
   };

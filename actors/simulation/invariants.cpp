@@ -87,8 +87,8 @@ void InvariantMonitor::on(core::Rank rank, const PrepareBucket& work) {
 
 void InvariantMonitor::on_published(core::Rank rank, core::Step step, core::BucketIndex bucket,
                                     RankWorld::PublishedBits bits) {
-  auto [found, first] =
-      published_.try_emplace({step, bucket, bits.range.start, bits.range.end}, std::pair{rank, bits.hash});
+  auto [found, first] = published_.try_emplace({step, bits.first, bucket, bits.range.start, bits.range.end},
+                                               std::pair{rank, bits.hash});
   if (first || found->second.second == bits.hash) return;
   violate(fmt::format("PS-3: after step {} bucket {} has other bits on rank {} than on rank {}", step.value,
                       bucket.value, rank.value, found->second.first.value));

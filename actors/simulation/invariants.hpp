@@ -62,7 +62,7 @@ class InvariantMonitor {
   std::map<core::Step, Decision> decisions_;
   std::map<core::Rank, core::Step> committed_;
   std::set<std::tuple<core::Rank, core::Step, core::BucketIndex>> ready_;
-  std::map<std::tuple<core::Step, core::BucketIndex, std::int64_t, std::int64_t>,
+  std::map<std::tuple<core::Step, core::Rank, core::BucketIndex, std::int64_t, std::int64_t>,
            std::pair<core::Rank, std::uint64_t>>
       published_;                                                            ///< by what is kept
   std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> prepared_;  ///< the last step of each bucket

@@ -14,6 +14,12 @@ std::int64_t ParameterSpec::elements() const {
 Result<std::vector<ShardedTensor>> ParameterSpec::stored_parts() const {
   auto whole = TRY(ShardedTensor::from_rank_offsets(name, dtype, shape));
   whole.allow_shape_mismatch = allow_shape_mismatch;
+  if (!global_shape.empty()) {
+    whole.global_shape = global_shape;
+    whole.global_offset = offset;
+    whole.axis_fragmentations.reset();
+    TRY(whole.check());
+  }
   return stacked_parts(whole, stacking);
 }
 

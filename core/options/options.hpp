@@ -34,6 +34,13 @@ struct ParameterSpec {
   /// several units read.
   std::optional<UnitIndex> unit{};
   bool allow_shape_mismatch = false;  ///< a restore takes another shape: what is common; the rest is zero
+  /// Of tensor parallelism: the tensor of which `shape` is this rank's part, and where the part begins.
+  /// Empty: all ranks of a tensor-parallel group keep the same values.
+  std::vector<std::int64_t> global_shape{};
+  std::vector<std::int64_t> offset{};  ///< as many axes as global_shape
+  /// Another pipeline stage has the same parameter under the same name (tied embeddings), and counts it in
+  /// norms. The trainer keeps them equal.
+  bool is_copy = false;
 
   std::int64_t elements() const;
   /// What checkpoints store of it, in the order of its rows.
@@ -81,8 +88,8 @@ enum class UnusedParameters : std::uint8_t {
 struct TrainingOptions {
   Strategy strategy = Strategy::zero1;
   Numerics numerics = Numerics::ordered;
-  /// Logical data-parallel workers; 0 means one per rank. The result of `ordered` numerics depends on this
-  /// number and not on the number of ranks.
+  /// Logical data-parallel workers; 0 means one per data-parallel rank. The result of `ordered` numerics
+  /// depends on this number and not on the number of ranks.
   int lanes = 0;
   /// Microbatches that a lane accumulates in a step.
   int microbatches = 1;
@@ -95,6 +102,11 @@ struct TrainingOptions {
   bool average = true;
   /// `fast` numerics only: gradients kept and sent in the parameters' dtype instead of f32.
   bool gradients_in_parameter_dtype = false;
+  /// Ranks that share a model: those of tensor-parallel groups have neighbouring numbers, pipeline stages are
+  /// furthest apart. The rest of the job is data parallel: lanes, strategies and optimizer instances are of
+  /// the ranks that keep the same part of the model. Session::group() has the groups "tp" and "pp".
+  int tensor_parallel = 1;
+  int pipeline_parallel = 1;
   /// Replicas of the sharded optimizer; must divide the number of ranks. Of hsdp and hfsdp the outer axis.
   int optimizer_instances = 1;
   /// Units whose full parameters, and whose full gradients, may exist at once where they are sharded: 1 for

@@ -12,7 +12,7 @@ inline std::vector<WireMessage> sample_messages() {
   using core::Rank, core::Step, core::WorldSize;
   Failure failure{true, core::Errc::peer_lost, "rank 2 died"};
   return {
-      Join{Rank{1}, WorldSize{4}, 0xfedcba9876543210, "strategy=zero1"},
+      Join{Rank{1}, WorldSize{4}, 0xfedcba9876543210, "strategy=zero1", 3},
       PlanLines{Rank{1}, {"0 reduce_scatter dp", ""}},
       Welcome{{Rank{0}, Rank{1}, Rank{200}}},
       Refused{failure},

@@ -101,6 +101,7 @@ struct DataPlane::State {
   gpu::BufferView destination_of(const PlannedLaunch& launch, std::size_t root, core::ElementRange range);
   void end_reduction(const PlannedLaunch& launch, core::Step step);
   void measure(core::BucketIndex bucket);
+  std::vector<core::ElementRange> counted_in_norms(core::BucketIndex bucket, core::ElementRange part) const;
   void plan_sums();
 
   // In launch.cpp.

@@ -281,8 +281,25 @@ void DataPlane::State::measure(core::BucketIndex bucket) {
   const core::Placements all_axes(plan.domain().sizes.size(), core::Placement::flat_shard);
   const auto part = program.held(all_axes, bucket);
   gpu::zero(arena.squares(bucket), update.get());
-  gpu::add_squares({arena.gradients(bucket, 0, part), gradient_dtype(bucket)}, arena.squares(bucket),
-                   update.get());
+  for (const auto& counted : counted_in_norms(bucket, part)) {
+    gpu::add_squares({arena.gradients(bucket, 0, counted), gradient_dtype(bucket)}, arena.squares(bucket),
+                     update.get());
+  }
+}
+
+/// Without the parameters that other ranks count which have the same values of them. Padding is zero.
+std::vector<core::ElementRange> DataPlane::State::counted_in_norms(core::BucketIndex bucket,
+                                                                   core::ElementRange part) const {
+  const auto& parameters = plan.buckets[bucket.value].parameters;
+  const auto counts = [&](core::ParameterIndex p) { return plan.counts_in_norms(p, rank()); };
+  if (std::all_of(parameters.begin(), parameters.end(), counts)) return {part};
+  std::vector<core::ElementRange> counted;
+  for (const auto parameter : parameters) {
+    const auto& whole = plan.parameters[parameter.value].range;
+    const core::ElementRange own{std::max(whole.start, part.start), std::min(whole.end, part.end)};
+    if (own.size() > 0 && counts(parameter)) counted.push_back(own);
+  }
+  return counted;
 }
 
 DataPlane::State::Posted DataPlane::State::gather_gradients(const PlannedLaunch& launch, Flight& flight) {

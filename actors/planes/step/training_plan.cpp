@@ -46,13 +46,25 @@ core::Result<void> check_parameters(const std::vector<core::ParameterSpec>& spec
   return {};
 }
 
-core::Result<void> check_options(const core::TrainingOptions& options, core::WorldSize world) {
-  if (options.lanes < world.value) {
+/// Data-parallel ranks: all, over those that share a model.
+core::Result<int> data_parallel_of(const core::TrainingOptions& options, core::WorldSize world) {
+  const int tp = options.tensor_parallel;
+  const int pp = options.pipeline_parallel;
+  if (tp >= 1 && pp >= 1 && world.value % (std::int64_t{tp} * pp) == 0) return world.value / (tp * pp);
+  return core::fail(
+      core::Errc::invalid_argument,
+      "tensor_parallel {} times pipeline_parallel {} do not divide {} ranks; choose numbers from "
+      "1 whose product does",
+      tp, pp, world.value);
+}
+
+core::Result<void> check_options(const core::TrainingOptions& options, int data_parallel) {
+  if (options.lanes < data_parallel) {
     return core::fail(
         core::Errc::invalid_argument,
         "{} lanes cannot be played by {} ranks: every rank plays at least one; use at least {} lanes or "
         "at most {} ranks",
-        options.lanes, world.value, world.value, options.lanes);
+        options.lanes, data_parallel, data_parallel, options.lanes);
   }
   if (options.gathered_units < 1 || options.staging_elements < 0) {
     return core::fail(core::Errc::invalid_argument,
@@ -69,9 +81,9 @@ core::Result<void> check_options(const core::TrainingOptions& options, core::Wor
         "gradients cannot be clipped at the norm {}; give a clip norm above 0, or 0 for no clipping",
         options.clip_norm);
   }
-  if (options.optimizer_instances < 1 || world.value % options.optimizer_instances != 0) {
+  if (options.optimizer_instances < 1 || data_parallel % options.optimizer_instances != 0) {
     return core::fail(core::Errc::invalid_argument, "{} optimizer instances do not divide {} ranks",
-                      options.optimizer_instances, world.value);
+                      options.optimizer_instances, data_parallel);
   }
   if (options.optimizer_instances > 1 && options.strategy == core::Strategy::ddp) {
     return core::fail(core::Errc::invalid_argument,
@@ -86,10 +98,32 @@ core::Result<void> check_options(const core::TrainingOptions& options, core::Wor
   return {};
 }
 
-std::optional<std::int64_t> bucket_size(const core::TrainingOptions& options, core::WorldSize world) {
+/// Parts of tensors, of tensor parallelism.
+core::Result<void> check_parts(const TrainingPlan& plan) {
+  for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
+    const auto& spec = plan.specs[index.value];
+    if (spec.global_shape.empty()) continue;
+    if (plan.options.tensor_parallel == 1 && spec.global_shape != spec.shape) {
+      return core::fail(core::Errc::invalid_argument,
+                        "parameter {} is a part of a tensor, but there are no other ranks to keep the rest: "
+                        "tensor_parallel is 1",
+                        spec.name);
+    }
+    if (core::traits_of(plan.group_of(index).optimizer.kind).takes_matrices_only()) {
+      return core::fail(
+          core::Errc::invalid_argument,
+          "parameter {} is a part of a matrix, and its optimizer steps whole ones only; give it a "
+          "group with another optimizer",
+          spec.name);
+    }
+  }
+  return {};
+}
+
+std::optional<std::int64_t> bucket_size(const core::TrainingOptions& options, int data_parallel) {
   if (!options.overlap) return std::nullopt;
   if (options.bucket_elements) return options.bucket_elements;
-  return std::max<std::int64_t>(40'000'000, 1'000'000 * static_cast<std::int64_t>(world.value));
+  return std::max<std::int64_t>(40'000'000, std::int64_t{1'000'000} * data_parallel);
 }
 
 bool has_shards(const core::Placements& placements) {
@@ -248,7 +282,7 @@ class BucketPlanner {
     std::vector<std::vector<core::BucketIndex>> numbers;  // of each buffer's buckets
     for (const auto b : core::indices<core::BufferIndex>(plan_.buffers.size())) {
       const auto own_parameters = plan_.buffers[b.value].parameters;
-      layouts.push_back(TRY(append(b, own_parameters, bucket_size(plan_.options, plan_.world))));
+      layouts.push_back(TRY(append(b, own_parameters, bucket_size(plan_.options, plan_.data_parallel()))));
       auto& own = members.emplace_back();
       for (const auto parameter : own_parameters) own.push_back(parameter.value);
       numbers.emplace_back(layouts.back().buckets.size());
@@ -316,11 +350,13 @@ std::string describe(const TrainingPlan& plan) {
   const auto& o = plan.options;
   auto text = fmt::format(
       "strategy {}\nnumerics {}\nlanes {}\nmicrobatches {}\noverlap {}\nbucket elements {}\naverage {}\n"
-      "gradients in parameter dtype {}\noptimizer instances {}\ngathered units {}\nstaging elements {}\n"
+      "gradients in parameter dtype {}\ntensor parallel {}\npipeline parallel {}\noptimizer instances "
+      "{}\ngathered units {}\nstaging elements {}\n"
       "unused parameters {}\nclip norm {}",
       core::name_of(o.strategy), core::name_of(o.numerics), o.lanes, o.microbatches, o.overlap,
-      o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.optimizer_instances,
-      o.gathered_units, o.staging_elements, static_cast<int>(o.unused_parameters), o.clip_norm);
+      o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.tensor_parallel,
+      o.pipeline_parallel, o.optimizer_instances, o.gathered_units, o.staging_elements,
+      static_cast<int>(o.unused_parameters), o.clip_norm);
   for (const auto& group : plan.groups) {
     text += fmt::format("\noptimizer {} learning rate factor {}", core::describe(group.optimizer),
                         group.learning_rate_factor);
@@ -332,6 +368,22 @@ std::string describe(const TrainingPlan& plan) {
 
 std::vector<int> TrainingPlan::coordinates(core::Rank rank) const {
   return core::coordinates_in(domain(), mesh, rank);
+}
+
+int TrainingPlan::pipeline_stage(core::Rank rank) const {
+  const auto stages = mesh.group(core::GroupKind::pp, rank);
+  return static_cast<int>(std::find(stages.begin(), stages.end(), rank) - stages.begin());
+}
+
+bool TrainingPlan::counts_in_norms(core::ParameterIndex parameter, core::Rank rank) const {
+  const auto& spec = specs[parameter.value];
+  const bool is_part = !spec.global_shape.empty();
+  return !spec.is_copy && (is_part || mesh.group(core::GroupKind::tp, rank).front() == rank);
+}
+
+bool TrainingPlan::counts_losses(core::Rank rank) const {
+  return mesh.group(core::GroupKind::tp, rank).front() == rank &&
+         pipeline_stage(rank) == options.pipeline_parallel - 1;
 }
 
 const core::Unit& TrainingPlan::unit_of(core::BucketIndex bucket) const {
@@ -376,12 +428,15 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   plan.specs = std::move(specs);
   plan.options = std::move(options);
   plan.world = world;
-  if (plan.options.lanes == 0) plan.options.lanes = world.value;
-  TRY(check_parameters(plan.specs));
-  TRY(check_options(plan.options, world));
-  plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
   core::MeshSizes sizes;
-  sizes.dp = world.value;
+  sizes.dp = TRY(data_parallel_of(plan.options, world));
+  if (plan.options.lanes == 0) plan.options.lanes = sizes.dp;
+  TRY(check_parameters(plan.specs));
+  TRY(check_options(plan.options, sizes.dp));
+  plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
+  TRY(check_parts(plan));
+  sizes.tp = plan.options.tensor_parallel;
+  sizes.pp = plan.options.pipeline_parallel;
   sizes.optimizer_instances = plan.options.optimizer_instances;
   plan.mesh = TRY(core::Mesh::create(sizes));
   TRY(plan_inputs(plan));

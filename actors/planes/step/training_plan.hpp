@@ -65,7 +65,19 @@ struct TrainingPlan {
   const core::GroupSettings& group_of(core::ParameterIndex parameter) const {
     return groups[specs[parameter.value].group];
   }
+  /// Ranks that keep the same part of the model.
+  int data_parallel() const { return mesh.group_size(core::GroupKind::dp_cp); }
+  /// Whether all ranks keep the same part of it.
+  bool is_data_parallel_alone() const { return data_parallel() == world.value; }
   std::vector<int> coordinates(core::Rank rank) const;
+  /// The first of the ranks that keep the same part of the model as this one.
+  core::Rank first_alike(core::Rank rank) const { return mesh.group(core::GroupKind::dp_cp, rank).front(); }
+  /// From 0, in the order of forward.
+  int pipeline_stage(core::Rank rank) const;
+  /// Of ranks that have the same values of a parameter one counts it in norms.
+  bool counts_in_norms(core::ParameterIndex parameter, core::Rank rank) const;
+  /// Of ranks that compute the same loss one counts it.
+  bool counts_losses(core::Rank rank) const;
   const core::Unit& unit_of(core::BucketIndex bucket) const;
   /// Those of the bucket's unit: as the table has them, but for parameters of resident units.
   core::StrategyPlacements placements_of(core::BucketIndex bucket) const;

@@ -15,7 +15,7 @@ PEER_LOST = 8
 FAILURE = [True, PEER_LOST, b"rank 2 died"]
 NO_FAILURE = [False, 13, b""]
 MESSAGES = [
-    (15, "Join", [1, 4, 0xFEDCBA9876543210, b"strategy=zero1"]),
+    (15, "Join", [1, 4, 0xFEDCBA9876543210, b"strategy=zero1", 3]),
     (17, "PlanLines", [1, [b"0 reduce_scatter dp", b""]]),
     (18, "Welcome", [[0, 1, 200]]),
     (19, "Refused", [FAILURE]),
