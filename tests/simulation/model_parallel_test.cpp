@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "actors/world/simulation/storage.hpp"
 #include "core/errors.hpp"
 #include "core/indices.hpp"
+#include "core/random.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
 namespace troupe::actors {
@@ -234,8 +236,10 @@ class Trainer {
   const Model& model_;
 };
 
-/// Steps from where the newest checkpoint is, or from the first values; a checkpoint after the last one.
-core::Result<Trained> train(SimulatedRank& rank, const Cut& cut, int until) {
+using Compute = std::function<void()>;
+
+/// Steps from where the newest checkpoint is, or from the first values; a checkpoint after each of them.
+core::Result<Trained> train(SimulatedRank& rank, const Cut& cut, int until, const Compute& compute = {}) {
   const Model model(cut, rank.rank());
   SessionOptions options;
   options.training.strategy = cut.strategy;
@@ -255,8 +259,11 @@ core::Result<Trained> train(SimulatedRank& rank, const Cut& cut, int until) {
   if (rank.storage() != nullptr) TRY(session->restore());
   Trained trained;
   Trainer trainer(*session, model);
-  while (session->next_step().value < until) TRY(trainer.step(trained));
-  if (rank.storage() != nullptr) TRY(session->save());
+  while (session->next_step().value < until) {
+    if (compute) compute();
+    TRY(trainer.step(trained));
+    if (rank.storage() != nullptr) TRY(session->save());
+  }
   TRY(session->begin_evaluation());
   for (const auto index : core::indices<core::ParameterIndex>(model.specs().size())) {
     const auto& spec = model.specs()[index.value];
@@ -357,6 +364,52 @@ TEST(ModelParallelCheckpoint, GoesOnWithTheSameBitsOnAnyOtherCut) {
       ASSERT_EQ(whole(second.ranks), expected) << from.name() << " to " << to.name();
     }
   }
+}
+
+/// A job of any cut on any devices, of which a rank dies or hangs; then others, until one comes to the end.
+TEST(ModelParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
+  constexpr int kSteps = 6;
+  const auto expected = whole(run({}, kSteps).ranks);
+  const auto shares = cuts();
+  int lives = 0;
+  int resumed = 0;
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    const core::CounterRandom random(seed, "model parallel swarm");
+    std::uint64_t drawn = 0;
+    const auto draw = [&](std::uint32_t bound) { return random.below(bound, drawn++); };
+    SimulatedStorage disk({});
+    bool is_over = false;
+    for (int life = 0; life < 20 && !is_over; ++life) {
+      const auto& cut = shares[draw(static_cast<std::uint32_t>(shares.size()))];
+      SimulationOptions simulation;
+      simulation.ranks = {cut.ranks};
+      simulation.seed = seed;
+      simulation.storage = &disk;
+      simulation.fabric.in_launch_order = draw(2) == 0;
+      if (draw(4) != 0) {
+        simulation.faults.push_back(
+            {.kind = draw(3) == 0 ? SimulatedFault::Kind::hang : SimulatedFault::Kind::kill,
+             .rank = {static_cast<std::int32_t>(draw(static_cast<std::uint32_t>(cut.ranks)))},
+             .at = std::chrono::microseconds(draw(8000))});
+      }
+      const auto outcome = simulate_job<Trained>(simulation, [&](SimulatedRank& rank) {
+        const core::CounterRandom times(seed, fmt::format("rank {}", rank.rank().value));
+        std::uint64_t time = 0;
+        return train(rank, cut, kSteps,
+                     [&] { rank.compute(std::chrono::nanoseconds(times.below(1'000'000, time++))); });
+      });
+      ASSERT_EQ(violations_of(outcome.report), "") << "seed " << seed << ", " << cut.name();
+      const auto& results = outcome.report.results;
+      is_over = std::all_of(results.begin(), results.end(), [](const auto& result) { return bool{result}; });
+      lives += 1;
+      if (!is_over) continue;
+      ASSERT_EQ(whole(outcome.ranks), expected) << "seed " << seed << ", " << cut.name();
+      resumed += outcome.ranks[0].norms.size() < kSteps ? 1 : 0;
+    }
+    ASSERT_TRUE(is_over) << "seed " << seed;
+  }
+  std::printf("150 seeds: %d jobs, %d came to the end from a checkpoint\n", lives, resumed);
+  EXPECT_GT(resumed, 50);
 }
 
 std::string refusal(const Cut& cut, const std::function<void(std::vector<core::ParameterSpec>&)>& change,
