@@ -29,9 +29,11 @@ HeadNormActivations<T> carve_head_norm(Carver<T>& carver, const ModelConfig& con
 }
 
 template <class T>
-BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, BatchShape shape) {
+BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
+                                bool has_experts) {
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
   const std::size_t Q = config.query_width(), K = config.key_width();
+  const bool is_gated = config.activation == Activation::swiglu;
   return {.input = carver.take(N, C),
           .attention_norm = carve_norm(carver, config, N),
           .query_norm = carve_head_norm(carver, config, N, config.heads),
@@ -43,9 +45,10 @@ BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, Ba
           .attention = carver.take(N, Q),
           .middle = carver.take(N, C),
           .mlp_norm = carve_norm(carver, config, N),
-          .gate = config.activation == Activation::swiglu ? carver.take(N, F) : nullptr,
-          .up = carver.take(N, F),
-          .hidden = carver.take(N, F)};
+          .gate = is_gated && !has_experts ? carver.take(N, F) : nullptr,
+          .up = has_experts ? nullptr : carver.take(N, F),
+          .hidden = has_experts ? nullptr : carver.take(N, F),
+          .experts = has_experts ? carve_experts<T>(carver, N, C, config.experts) : ExpertActivations<T>{}};
 }
 
 template <class T>
@@ -62,7 +65,9 @@ GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config,
           .probabilities = carver.take(shape.length, shape.length),
           .gate = config.activation == Activation::swiglu ? carver.take(N, F) : nullptr,
           .up = carver.take(N, F),
-          .hidden = carver.take(N, F)};
+          .hidden = carver.take(N, F),
+          .experts = config.experts.count > 0 ? carve_expert_scratch<T>(carver, N, C, config.experts)
+                                              : ExpertScratch<T>{}};
 }
 
 }  // namespace
@@ -101,12 +106,19 @@ template <class T>
 Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape) {
   Activations<T> activations;
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    activations.blocks.push_back(carve_block(carver, config, shape));
+    activations.blocks.push_back(carve_block(carver, config, shape, config.experts.in_layer(layer)));
   }
   activations.output = carver.take(shape.rows(), config.width);
   activations.final_norm = carve_norm(carver, config, shape.rows());
   activations.logits = carver.take(shape.rows(), config.vocabulary);
   activations.gradients = carve_gradients(carver, config, shape);
+  activations.routes.resize(config.layers);
+  for (std::size_t layer = 0; layer < config.layers; ++layer) {
+    if (!config.experts.in_layer(layer)) continue;
+    auto& experts = activations.blocks[layer].experts;
+    experts.routes = &activations.routes[layer];
+    experts.gathered = activations.gradients.experts.gathered;
+  }
   return activations;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/gpt/config.hpp"
+#include "apps/gpt/experts/expert_activations.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {
@@ -41,9 +42,10 @@ struct BlockActivations {
   T* attention;                                 // (N, H D)
   T* middle;                                    // (N, C) the residual stream between attention and MLP
   NormActivations<T> mlp_norm;
-  T* gate;    // (N, F), SwiGLU only
-  T* up;      // (N, F)
-  T* hidden;  // (N, F)
+  T* gate;                       // (N, F), SwiGLU only
+  T* up;                         // (N, F)
+  T* hidden;                     // (N, F)
+  ExpertActivations<T> experts;  // in place of the three above, where the layer has experts
 };
 
 /// Gradients in flight; all blocks share them.
@@ -60,6 +62,7 @@ struct GradientScratch {
   T* gate;           // (N, F), SwiGLU only
   T* up;             // (N, F)
   T* hidden;         // (N, F)
+  ExpertScratch<T> experts;
 };
 
 template <class T>
@@ -69,6 +72,7 @@ struct Activations {
   NormActivations<T> final_norm;
   T* logits;  // (N, V), then probabilities, then their gradients
   GradientScratch<T> gradients;
+  std::vector<ExpertRoutes> routes;  // of the layers with experts, which the blocks point to
 };
 
 /// Hands out consecutive pieces of one allocation, each aligned to 64 bytes. Without memory (base null) it

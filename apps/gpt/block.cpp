@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "apps/gpt/experts/expert_layer.hpp"
 #include "apps/gpt/layers/activation.hpp"
 #include "apps/gpt/layers/attention.hpp"
 #include "apps/gpt/layers/bias.hpp"
 #include "apps/gpt/layers/layer_norm.hpp"
-#include "apps/gpt/layers/matmul.hpp"
 #include "apps/gpt/layers/rms_norm.hpp"
+#include "apps/gpt/projection.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -29,14 +30,6 @@ Attention<T> attention_of(const BlockContext<T>& context, const BlockActivations
   return {attention_shape(context), block.query, block.key, block.value, block.probabilities};
 }
 
-// y (N, out) (+)= x (N, in) * weight^T
-template <class T>
-Result<void> project(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x, T* y,
-                     Write write = Write::overwrite) {
-  linear_forward(shape, x, TRY(pass.use(weight)), y, write);
-  return {};
-}
-
 template <class T>
 Result<void> add_bias(const Pass<T>& pass, std::size_t rows, std::size_t width,
                       std::optional<std::size_t> bias, T* y) {
@@ -54,22 +47,15 @@ Result<void> add_bias_gradient(const Pass<T>& pass, std::size_t rows, std::size_
   return {};
 }
 
-// d_x (N, in) (+)= d_y (N, out) * weight, and the weight's own gradient, which is complete then.
-template <class T>
-Result<void> project_backward(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x,
-                              const T* d_y, T* d_x, Write write) {
-  const T* values = TRY(pass.use(weight));
-  linear_backward_weight(shape, d_y, x, pass.gradient(weight));
-  pass.ready(weight);
-  linear_backward_input(shape, d_y, values, d_x, write);
-  return {};
-}
-
 template <class T>
 Result<void> mlp_forward(const BlockContext<T>& context, const BlockParameters& parameters,
                          const BlockActivations<T>& block, const Pass<T>& pass, T* output) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   const T* x = block.mlp_norm.output;
+  if (parameters.experts) {
+    return expert_layer_forward<T>({context.config.experts, N, C}, *parameters.experts, block.experts, x,
+                                   pass, output);
+  }
   if (parameters.gate) {
     TRY(project(pass, {N, C, F}, *parameters.gate, x, block.gate));
     TRY(project(pass, {N, C, F}, parameters.up, x, block.up));
@@ -87,6 +73,10 @@ Result<void> mlp_backward(const BlockContext<T>& context, const BlockParameters&
                           const Pass<T>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   const T* x = block.mlp_norm.output;
+  if (parameters.experts) {
+    return expert_layer_backward<T>({context.config.experts, N, C}, *parameters.experts, block.experts,
+                                    d.experts, {x, d.residual}, pass, d.normed);
+  }
   TRY(project_backward(pass, {N, F, C}, parameters.down, block.hidden, d.residual, d.hidden,
                        Write::overwrite));
   if (parameters.gate) {

@@ -66,6 +66,34 @@ Result<void> validate_rotary(const ModelConfig& config) {
   return {};
 }
 
+Result<void> validate_experts(const ModelConfig& config) {
+  const ExpertConfig& experts = config.experts;
+  if (experts.count == 0) return {};
+  TRY(core::validate(experts.router()));
+  if (config.activation != Activation::swiglu)
+    return fail(Errc::invalid_argument, "experts are gated; use the activation swiglu with them");
+  if (experts.count > 1 << 12)
+    return fail(Errc::invalid_argument, "a layer must have 4096 experts at most, found {}", experts.count);
+  constexpr std::size_t kMostFeedForward = 1 << 18;
+  if (experts.feed_forward < 1 || experts.feed_forward > kMostFeedForward)
+    return fail(Errc::invalid_argument, "the feed_forward of experts must lie in 1..{}, found {}",
+                kMostFeedForward, experts.feed_forward);
+  if (experts.shared_feed_forward > kMostFeedForward)
+    return fail(Errc::invalid_argument, "the feed_forward of the shared expert must be {} at most, found {}",
+                kMostFeedForward, experts.shared_feed_forward);
+  if (experts.shared_gate && experts.shared_feed_forward == 0)
+    return fail(Errc::invalid_argument, "a gate of the shared expert needs one; set its feed_forward");
+  if (experts.capacity_factor && (!std::isfinite(*experts.capacity_factor) || *experts.capacity_factor <= 0))
+    return fail(Errc::invalid_argument, "the capacity factor of experts must be above 0, found {}",
+                *experts.capacity_factor);
+  for (const double coefficient : {experts.balance, experts.z_loss}) {
+    if (!std::isfinite(coefficient) || coefficient < 0)
+      return fail(Errc::invalid_argument,
+                  "the losses of routers must have coefficients of 0 or more, found {}", coefficient);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> validate(const ModelConfig& config) {
@@ -82,6 +110,7 @@ Result<void> validate(const ModelConfig& config) {
   }
   TRY(validate_heads(config));
   TRY(validate_rotary(config));
+  TRY(validate_experts(config));
   if (!std::isfinite(config.norm_epsilon) || config.norm_epsilon <= 0) {
     return fail(Errc::invalid_argument, "norm_epsilon must be above 0, found {}", config.norm_epsilon);
   }

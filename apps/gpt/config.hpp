@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "apps/gpt/experts/expert_config.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {
@@ -47,6 +48,7 @@ struct ModelConfig {
   bool attention_output_bias = false;
   bool query_key_norm = false;  ///< RMS norms of each head's query and key, before they are turned
   RotaryScaling rope_scaling;
+  ExpertConfig experts;
 
   std::size_t head_size() const { return head_dimension > 0 ? head_dimension : width / heads; }
   std::size_t key_heads() const { return key_value_heads > 0 ? key_value_heads : heads; }

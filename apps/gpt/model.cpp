@@ -62,9 +62,10 @@ Result<T> BasicModel<T>::forward_backward(Parameters parameters, Gradients gradi
                                           Tokens targets, const StepHooks& hooks) {
   CHECK(gradients.size() == table_.specs.size(), "one gradient pointer per parameter of the table");
   const Pass<T> pass{parameters, gradients, hooks};
-  const T mean = TRY(loss(pass, tokens, targets));
+  double all = static_cast<double>(TRY(loss(pass, tokens, targets)));
+  for (const ExpertRoutes& routes : activations_.routes) all += routes.loss;
   TRY(backward(pass, tokens, targets));
-  return mean;
+  return static_cast<T>(all);
 }
 
 template <class T>

@@ -26,7 +26,8 @@ class BasicModel {
   /// once.
   static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape);
 
-  /// Mean loss over the tokens in nats; adds its gradients to `gradients`. tokens and targets are (B, T), of
+  /// Mean loss over the tokens in nats, and what the routers of experts add to it; adds its gradients to
+  /// `gradients`. tokens and targets are (B, T), of
   /// the shape given to create(); each must lie in the vocabulary. A target may be kNoTarget. After an Error
   /// from a hook the gradients are partly added.
   core::Result<T> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens, Tokens targets,
@@ -43,6 +44,8 @@ class BasicModel {
   const ParameterTable& table() const { return table_; }
   BatchShape shape() const { return shape_; }
   std::size_t activation_bytes() const { return activation_bytes_; }
+  /// Where the tokens of the last pass went, by layer; nothing where a layer has no experts.
+  std::span<const ExpertRoutes> routes() const { return activations_.routes; }
 
  private:
   BasicModel(const ModelConfig& config, BatchShape shape, std::unique_ptr<T[]> memory, std::size_t bytes);

@@ -97,8 +97,15 @@ double training_flops_per_token(const ModelConfig& config, std::size_t length) {
   const auto Q = static_cast<double>(config.query_width()), K = static_cast<double>(config.key_width());
   const auto layers = static_cast<double>(config.layers);
   const double mlp_matrices = config.activation == Activation::swiglu ? 3 : 2;
-  const double multiplied =
-      layers * (2 * C * (Q + K) + mlp_matrices * C * F) + static_cast<double>(config.vocabulary) * C;
+  const ExpertConfig& experts = config.experts;
+  double mlps = 0;
+  for (std::size_t layer = 0; layer < config.layers; ++layer) {
+    // Of a layer with experts only those that a token chose.
+    const auto rows = experts.choices * experts.feed_forward + experts.shared_feed_forward;
+    mlps +=
+        experts.in_layer(layer) ? C * static_cast<double>(3 * rows + experts.count) : mlp_matrices * C * F;
+  }
+  const double multiplied = layers * 2 * C * (Q + K) + mlps + static_cast<double>(config.vocabulary) * C;
   return 6 * multiplied + 6 * layers * static_cast<double>(length) * Q;
 }
 

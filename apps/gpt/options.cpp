@@ -108,9 +108,9 @@ void add_model_options(CLI::App& app, Options& o) {
   add_choice(app, "--preset", o.preset, {"tiny", "demo", "350m", "760m", "1.5b"},
              "Model: tiny, demo, 350m, 760m or 1.5b")
       ->capture_default_str();
-  app.add_option(
-      "--model", o.model,
-      "Begin from this directory of Hugging Face (Llama, Mistral, Qwen2, Qwen3) instead of a preset");
+  app.add_option("--model", o.model,
+                 "Begin from this directory of Hugging Face (Llama, Mistral, Mixtral, Qwen2, Qwen3) instead "
+                 "of a preset");
   app.add_option("--export", o.run.export_to.directory,
                  "Write the model to a new directory of Hugging Face at the end");
   add_choice(app, "--export-dtype", o.export_dtype, {"f32", "bf16", "f16"},
@@ -180,7 +180,11 @@ void add_own_options(CLI::App& app, Options& options) {
 }
 
 Result<ModelConfig> model_config(const Options& o, const PretrainedModel* origin) {
-  if (origin != nullptr) return origin->config();
+  if (origin != nullptr) {
+    ModelConfig config = origin->config();
+    TRY(apply_expert_options(o.experts, true, config));
+    return config;
+  }
   ModelConfig config = TRY(preset(o.preset));
   const auto replace = [](std::size_t& field, std::size_t value) { field = value > 0 ? value : field; };
   replace(config.layers, o.layers);
@@ -192,6 +196,7 @@ Result<ModelConfig> model_config(const Options& o, const PretrainedModel* origin
   config.activation = TRY(activation_from_name(o.activation));
   config.tied_embeddings = !o.untied;
   if (o.initial_deviation != 0) config.initial_deviation = o.initial_deviation;
+  TRY(apply_expert_options(o.experts, false, config));
   TRY(validate(config));
   return config;
 }
@@ -241,6 +246,7 @@ Options::Options() {
 
 void add_options(CLI::App& app, Options& options) {
   add_own_options(app, options);
+  add_expert_options(app, options.experts);
   add_distributed_options(app, options);
   add_checkpoint_options(app, options);
 }
@@ -285,6 +291,9 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   run.sampling.seed = trainer.seed;
   run.configuration = configuration(run);
   run.configuration.emplace_back("optimizer", options.optimizer);
+  if (const auto& experts = trainer.model.experts; experts.count > 0)
+    run.configuration.emplace_back("experts",
+                                   fmt::format("{} of {} per token", experts.choices, experts.count));
   return std::move(options.run);
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/gpt/experts/expert_options.hpp"
 #include "apps/gpt/run_options.hpp"
 
 namespace troupe::apps::gpt {
@@ -27,6 +28,7 @@ struct Options {
   double peak_tera_flops = 0;
   std::string optimizer = "adamw";
   std::uint64_t staging_mib = 256;
+  ExpertOptions experts;
   RunOptions run;
 };
 

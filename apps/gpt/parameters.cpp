@@ -25,7 +25,7 @@ class TableBuilder {
     table_.embedding = matrix("model.embed_tokens.weight", V, C);
     for (std::size_t layer = 0; layer < config_.layers; ++layer) {
       unit_ = layer + (tied ? 0 : 1);
-      table_.blocks.push_back(block(fmt::format("model.layers.{}.", layer)));
+      table_.blocks.push_back(block(fmt::format("model.layers.{}.", layer), layer));
     }
     unit_ = tied ? std::nullopt : std::optional(config_.layers + 1);
     table_.final_norm = norm("model.norm");
@@ -34,16 +34,46 @@ class TableBuilder {
   }
 
  private:
-  BlockParameters block(const std::string& prefix) {
+  BlockParameters block(const std::string& prefix, std::size_t layer) {
     const std::size_t C = config_.width, F = config_.feed_forward;
     BlockParameters block;
     block.attention_norm = norm(prefix + "input_layernorm");
     attention(prefix + "self_attn.", block);
     block.mlp_norm = norm(prefix + "post_attention_layernorm");
+    if (config_.experts.in_layer(layer)) {
+      block.experts = experts(prefix);
+      return block;
+    }
     if (config_.activation == Activation::swiglu) block.gate = matrix(prefix + "mlp.gate_proj.weight", F, C);
     block.up = matrix(prefix + "mlp.up_proj.weight", F, C);
     block.down = matrix(prefix + "mlp.down_proj.weight", C, F, residual_scale());
     return block;
+  }
+
+  ExpertLayerParameters experts(const std::string& layer) {
+    const ExpertConfig& config = config_.experts;
+    const bool is_mixtral = config.names == ExpertConfig::Names::mixtral;
+    const std::string prefix = layer + (is_mixtral ? "block_sparse_moe." : "mlp.");
+    ExpertLayerParameters found;
+    found.router = matrix(prefix + "gate.weight", config.count, config_.width);
+    for (std::size_t e = 0; e < config.count; ++e)
+      found.experts.push_back(
+          gated(fmt::format("{}experts.{}.", prefix, e), config.feed_forward, is_mixtral));
+    if (config.shared_feed_forward > 0)
+      found.shared = gated(prefix + "shared_expert.", config.shared_feed_forward, false);
+    if (config.shared_gate)
+      found.shared_gate = matrix(prefix + "shared_expert_gate.weight", 1, config_.width);
+    return found;
+  }
+
+  ExpertWeights gated(const std::string& prefix, std::size_t feed_forward, bool is_mixtral) {
+    const std::size_t C = config_.width;
+    ExpertWeights weights;
+    weights.gate = matrix(prefix + (is_mixtral ? "w1.weight" : "gate_proj.weight"), feed_forward, C);
+    weights.up = matrix(prefix + (is_mixtral ? "w3.weight" : "up_proj.weight"), feed_forward, C);
+    weights.down =
+        matrix(prefix + (is_mixtral ? "w2.weight" : "down_proj.weight"), C, feed_forward, residual_scale());
+    return weights;
   }
 
   void attention(const std::string& prefix, BlockParameters& block) {

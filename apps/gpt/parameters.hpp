@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/gpt/config.hpp"
+#include "apps/gpt/experts/expert_parameters.hpp"
 #include "core/element_range.hpp"
 
 namespace troupe::apps::gpt {
@@ -47,9 +48,10 @@ struct BlockParameters {
   std::optional<std::size_t> output_bias;                       ///< (C)
   std::optional<std::size_t> query_norm, key_norm;              ///< (D) each
   NormParameters mlp_norm;
-  std::optional<std::size_t> gate;  ///< (F, C), SwiGLU only
-  std::size_t up = 0;               ///< (F, C)
-  std::size_t down = 0;             ///< (C, F)
+  std::optional<std::size_t> gate;               ///< (F, C), SwiGLU only
+  std::size_t up = 0;                            ///< (F, C)
+  std::size_t down = 0;                          ///< (C, F)
+  std::optional<ExpertLayerParameters> experts;  ///< in place of the three above
 };
 
 /// All parameters in the order in which forward first reads them, and their places in that order.

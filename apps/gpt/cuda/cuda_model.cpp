@@ -251,6 +251,7 @@ Result<void> check_kind(const ModelConfig& config) {
   if (config.query_width() != config.width) missing = "heads that are not width / heads wide";
   if (config.query_key_value_bias || config.attention_output_bias) missing = "biases of attention";
   if (config.query_key_norm) missing = "norms of queries and keys";
+  if (config.experts.count > 0) missing = "experts";
   if (missing == nullptr) return {};
   return fail(Errc::invalid_argument, "on a GPU there are no {} yet; train this model with --device host",
               missing);

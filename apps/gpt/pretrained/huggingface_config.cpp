@@ -19,7 +19,9 @@ using Json = nlohmann::json;
 
 bool is_trained(Architecture architecture) {
   return architecture == Architecture::llama || architecture == Architecture::mistral ||
-         architecture == Architecture::qwen2 || architecture == Architecture::qwen3;
+         architecture == Architecture::qwen2 || architecture == Architecture::qwen3 ||
+         architecture == Architecture::mixtral || architecture == Architecture::qwen2_moe ||
+         architecture == Architecture::qwen3_moe;
 }
 
 std::size_t size_of(std::int64_t value) {
@@ -33,6 +35,25 @@ RotaryScaling scaling_of(const core::BuilderConfig& builder) {
   if (builder.rope_scaling)
     return {.kind = RotaryScaling::Kind::llama3, .factor = builder.rope_scaling_factor};
   return {};
+}
+
+/// The losses of routers are the command line's: transformers leaves them out too, unless it is asked.
+ExpertConfig experts_of(const core::ModelConfig& read) {
+  const auto& transformer = read.transformer;
+  ExpertConfig experts;
+  if (!transformer.num_moe_experts) return experts;
+  experts.count = size_of(*transformer.num_moe_experts);
+  experts.choices = size_of(transformer.moe_router_topk);
+  experts.feed_forward = size_of(transformer.moe_ffn_hidden_size.value_or(0));
+  experts.shared_feed_forward = size_of(transformer.moe_shared_expert_intermediate_size.value_or(0));
+  experts.shared_gate = read.builder.shared_expert_gate;
+  experts.score_before_choice = transformer.moe_router_pre_softmax;
+  for (std::int64_t layer = 0; layer < transformer.num_layers; ++layer) {
+    if (!transformer.layer_has_experts(layer)) experts.dense_layers.push_back(size_of(layer));
+  }
+  const bool is_mixtral = read.architecture == Architecture::mixtral;
+  experts.names = is_mixtral ? ExpertConfig::Names::mixtral : ExpertConfig::Names::qwen;
+  return experts;
 }
 
 ModelConfig model_of(const core::ModelConfig& read) {
@@ -52,9 +73,11 @@ ModelConfig model_of(const core::ModelConfig& read) {
   model.head_dimension = size_of(transformer.kv_channels.value_or(0));
   model.query_key_value_bias = transformer.add_qkv_bias;
   // Where biases are a choice, "attention_bias" means that of the output too.
-  model.attention_output_bias = transformer.add_qkv_bias && read.architecture != Architecture::qwen2;
+  model.attention_output_bias = transformer.add_qkv_bias && read.architecture != Architecture::qwen2 &&
+                                read.architecture != Architecture::qwen2_moe;
   model.query_key_norm = transformer.qk_layernorm;
   model.rope_scaling = scaling_of(read.builder);
+  model.experts = experts_of(read);
   return model;
 }
 
@@ -76,6 +99,46 @@ Result<Json> object_of(std::string_view text) {
   return core::parse_json_object(text, "config.json");
 }
 
+/// The architecture that has all parts of a model with experts, and no others.
+Result<Architecture> architecture_with_experts(const ModelConfig& config) {
+  const ExpertConfig& experts = config.experts;
+  const bool has_shared = experts.shared_feed_forward > 0;
+  if (experts.names == ExpertConfig::Names::mixtral && !config.query_key_norm &&
+      !config.query_key_value_bias && !has_shared && !experts.score_before_choice &&
+      experts.dense_layers.empty())
+    return Architecture::mixtral;
+  const bool is_qwen = experts.names == ExpertConfig::Names::qwen && !config.attention_output_bias;
+  if (is_qwen && has_shared && experts.shared_gate && config.query_key_value_bias && !config.query_key_norm)
+    return Architecture::qwen2_moe;
+  if (is_qwen && !has_shared && config.query_key_norm && !config.query_key_value_bias)
+    return Architecture::qwen3_moe;
+  return fail(
+      Errc::invalid_argument,
+      "neither Mixtral nor a Qwen with experts has all parts of this model, so there is no config.json "
+      "for it");
+}
+
+void put_experts(const ModelConfig& config, Architecture architecture, Json& json) {
+  const ExpertConfig& experts = config.experts;
+  json["num_experts_per_tok"] = experts.choices;
+  json["output_router_logits"] = false;
+  json["router_aux_loss_coef"] = experts.balance;
+  if (architecture == Architecture::mixtral) {
+    json["num_local_experts"] = experts.count;
+    json["intermediate_size"] = experts.feed_forward;
+    json["sliding_window"] = nullptr;
+    json["router_jitter_noise"] = 0.0;
+    return;
+  }
+  json["num_experts"] = experts.count;
+  json["moe_intermediate_size"] = experts.feed_forward;
+  json["norm_topk_prob"] = !experts.score_before_choice;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = experts.dense_layers;
+  if (architecture == Architecture::qwen2_moe)
+    json["shared_expert_intermediate_size"] = experts.shared_feed_forward;
+}
+
 /// The architecture that has all parts of a model, and no others.
 Result<Architecture> architecture_for(const ModelConfig& config) {
   const char* missing = nullptr;
@@ -88,6 +151,7 @@ Result<Architecture> architecture_for(const ModelConfig& config) {
                 "neither Llama nor Qwen has {}, so there is no config.json for this model; train one with "
                 "--norm rms and --activation swiglu to export it",
                 missing);
+  if (config.experts.count > 0) return architecture_with_experts(config);
   if (config.query_key_norm) return Architecture::qwen3;
   return config.query_key_value_bias && !config.attention_output_bias ? Architecture::qwen2
                                                                       : Architecture::llama;
@@ -117,8 +181,9 @@ Result<HuggingFaceConfig> read_huggingface_config(std::string_view text) {
   const auto read = TRY(core::from_huggingface(text, options)).config;
   if (!is_trained(read.architecture))
     return fail(Errc::unavailable,
-                "the trainer runs LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and "
-                "Qwen3ForCausalLM, found {}; `troupe convert` knows it, training it does not work yet",
+                "the trainer runs LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+                "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen2MoeForCausalLM and Qwen3MoeForCausalLM, found {}; "
+                "`troupe convert` knows it, training it does not work yet",
                 core::facts_of(read.architecture).name);
   return HuggingFaceConfig{model_of(read), token_of(read, "eos_token_id")};
 }
@@ -146,8 +211,11 @@ Result<std::string> write_huggingface_config(const ModelConfig& config, core::DT
                {"attention_dropout", 0.0},
                {"bos_token_id", nullptr},
                {"eos_token_id", nullptr}};
-  if (architecture != Architecture::qwen2) json["attention_bias"] = config.query_key_value_bias;
-  if (architecture != Architecture::llama) json["use_sliding_window"] = false;
+  const bool is_qwen = facts.model_type.starts_with("qwen");
+  if (architecture == Architecture::llama || facts.model_type.starts_with("qwen3"))
+    json["attention_bias"] = config.query_key_value_bias;
+  if (is_qwen) json["use_sliding_window"] = false;
+  if (config.experts.count > 0) put_experts(config, architecture, json);
   return json.dump(2) + "\n";
 }
 

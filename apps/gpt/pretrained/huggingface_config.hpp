@@ -21,12 +21,12 @@ struct HuggingFaceConfig {
 /// The longest context that is taken without being asked for; models know much longer ones.
 inline constexpr std::size_t kDefaultContext = 1024;
 
-/// Reads Llama, Mistral, Qwen2 and Qwen3. Errc::unavailable for another architecture, and as
-/// core::from_huggingface() for what cannot be read.
+/// Reads Llama, Mistral, Mixtral, Qwen2 and Qwen3, the last two with experts or without. Errc::unavailable
+/// for another architecture, and as core::from_huggingface() for what cannot be read.
 core::Result<HuggingFaceConfig> read_huggingface_config(std::string_view text);
 
 /// A config.json for a model that was not begun from one: Llama, or Qwen2 or Qwen3 where only those have its
-/// parts. Errc::invalid_argument names what none of them has.
+/// parts, and with experts Mixtral or one of these. Errc::invalid_argument names what none of them has.
 core::Result<std::string> write_huggingface_config(const ModelConfig& config, core::DType dtype);
 
 /// The same file for tensors of another dtype.

@@ -70,6 +70,39 @@ TEST(HuggingFaceConfig, SaysWhichBiasesAndNormsAnArchitectureHas) {
   EXPECT_FALSE(mistral.model.query_key_value_bias || mistral.model.query_key_norm);
 }
 
+TEST(HuggingFaceConfig, SaysWhichExpertsAnArchitectureHas) {
+  const auto experts = [](const std::string& architecture, const Json& more) {
+    return read_huggingface_config(config_of(architecture, more)).value().model.experts;
+  };
+
+  const auto mixtral = experts("MixtralForCausalLM", {{"num_local_experts", 4}, {"num_experts_per_tok", 3}});
+  EXPECT_EQ(mixtral.count, 4U);
+  EXPECT_EQ(mixtral.choices, 3U);
+  EXPECT_EQ(mixtral.feed_forward, 40U);
+  EXPECT_EQ(mixtral.shared_feed_forward, 0U);
+  EXPECT_FALSE(mixtral.score_before_choice);
+  EXPECT_EQ(mixtral.balance, 0);
+  EXPECT_EQ(mixtral.names, ExpertConfig::Names::mixtral);
+
+  const Json qwen = {{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 12}};
+  auto two = qwen;
+  two["shared_expert_intermediate_size"] = 20;
+  const auto qwen2 = experts("Qwen2MoeForCausalLM", two);
+  EXPECT_EQ(qwen2.feed_forward, 12U);
+  EXPECT_EQ(qwen2.shared_feed_forward, 20U);
+  EXPECT_TRUE(qwen2.shared_gate);
+  EXPECT_TRUE(qwen2.score_before_choice);
+  EXPECT_FALSE(read_huggingface_config(config_of("Qwen2MoeForCausalLM", two))->model.attention_output_bias);
+
+  auto three = qwen;
+  three["norm_topk_prob"] = true;
+  three["mlp_only_layers"] = {1};
+  const auto qwen3 = experts("Qwen3MoeForCausalLM", three);
+  EXPECT_FALSE(qwen3.score_before_choice);
+  EXPECT_EQ(qwen3.dense_layers, std::vector<std::size_t>{1});
+  EXPECT_TRUE(qwen3.in_layer(0) && !qwen3.in_layer(1) && qwen3.in_layer(2));
+}
+
 TEST(HuggingFaceConfig, SaysHowPositionsAreScaled) {
   const auto linear =
       read_huggingface_config(
@@ -95,8 +128,8 @@ TEST(HuggingFaceConfig, RefusesByNameWhatTheTrainerCannotDo) {
     return read_huggingface_config(config_of(architecture, more)).error().message;
   };
 
-  EXPECT_THAT(message("MixtralForCausalLM", {{"num_local_experts", 4}, {"num_experts_per_tok", 2}}),
-              HasSubstr("found MixtralForCausalLM"));
+  EXPECT_THAT(message("Qwen3ForTokenClassification", Json::object()),
+              HasSubstr("found Qwen3ForTokenClassification"));
   EXPECT_THAT(message("LlamaForCausalLM", {{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}}),
               HasSubstr("'yarn' is not a scaling"));
   EXPECT_THAT(message("MistralForCausalLM", {{"sliding_window", 4096}}), HasSubstr("sliding_window"));
@@ -109,7 +142,10 @@ bool are_equal(const ModelConfig& a, const ModelConfig& b) {
     return std::tuple(c.layers, c.heads, c.width, c.feed_forward, c.context, c.vocabulary, c.norm,
                       c.activation, c.tied_embeddings, c.rope_base, c.norm_epsilon, c.initial_deviation,
                       c.key_heads(), c.head_size(), c.query_key_value_bias, c.attention_output_bias,
-                      c.query_key_norm, c.rope_scaling.kind, c.rope_scaling.factor);
+                      c.query_key_norm, c.rope_scaling.kind, c.rope_scaling.factor, c.experts.count,
+                      c.experts.choices, c.experts.feed_forward, c.experts.shared_feed_forward,
+                      c.experts.shared_gate, c.experts.score_before_choice, c.experts.dense_layers,
+                      c.experts.names);
   };
   return all(a) == all(b);
 }
@@ -124,8 +160,19 @@ TEST(HuggingFaceConfig, ThatIsWrittenIsReadAsTheSameModel) {
   qwen3.query_key_norm = true;
   qwen3.head_dimension = 48;
   qwen3.tied_embeddings = false;
+  ModelConfig mixtral = preset("tiny").value();
+  mixtral.experts = {.count = 4, .feed_forward = 32, .names = ExpertConfig::Names::mixtral};
+  ModelConfig qwen2_moe = qwen2;
+  qwen2_moe.experts = {.count = 3,
+                       .feed_forward = 12,
+                       .shared_feed_forward = 8,
+                       .shared_gate = true,
+                       .score_before_choice = true};
+  ModelConfig qwen3_moe = qwen3;
+  qwen3_moe.experts = {.count = 4, .choices = 3, .feed_forward = 12, .dense_layers = {0, 2}};
 
-  for (const ModelConfig& config : {preset("tiny").value(), llama, qwen2, qwen3}) {
+  for (const ModelConfig& config :
+       {preset("tiny").value(), llama, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe}) {
     const auto text = write_huggingface_config(config, core::DType::f32);
 
     ASSERT_TRUE(text) << text.error().message;
@@ -144,6 +191,11 @@ TEST(HuggingFaceConfig, CannotBeWrittenForWhatOnlyOurModelHas) {
   ASSERT_FALSE(text);
   EXPECT_EQ(text.error().code, core::Errc::invalid_argument);
   EXPECT_THAT(text.error().message, HasSubstr("layer norms"));
+
+  config = preset("tiny").value();
+  config.experts = {.count = 4, .feed_forward = 8, .names = ExpertConfig::Names::qwen};
+  EXPECT_THAT(write_huggingface_config(config, core::DType::f32).error().message,
+              HasSubstr("neither Mixtral nor a Qwen with experts"));
 }
 
 TEST(HuggingFaceConfig, KeepsAllButTheDtype) {

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "apps/gpt/experts/expert_config.hpp"
+#include "core/experts/balance.hpp"
+#include "core/experts/dispatch.hpp"
+
+namespace troupe::apps::gpt {
+
+// N rows, C width, E experts, K choices of a row, S = N K slots at most, F feed_forward of an expert, G of
+// the shared one.
+
+/// Where the rows of a layer went in forward.
+struct ExpertRoutes {
+  std::vector<std::int32_t> experts;  ///< (N, K)
+  core::Dispatch dispatch;
+  core::ExpertLoad load;
+  double loss = 0;  ///< what balance adds to that of the words
+};
+
+/// What the experts of a block leave for backward.
+template <class T>
+struct ExpertActivations {
+  ExpertRoutes* routes = nullptr;
+  T* logits = nullptr;         ///< (N, E)
+  T* weights = nullptr;        ///< (N, K)
+  T* gathered = nullptr;       ///< (S, C) rows by expert; all blocks share it, so backward gathers again
+  T* gate = nullptr;           ///< (S, F)
+  T* up = nullptr;             ///< (S, F)
+  T* hidden = nullptr;         ///< (S, F)
+  T* output = nullptr;         ///< (S, C) of the experts, not weighed yet
+  T* shared_gate = nullptr;    ///< (N, G)
+  T* shared_up = nullptr;      ///< (N, G)
+  T* shared_hidden = nullptr;  ///< (N, G)
+  T* shared_output = nullptr;  ///< (N, C)
+  T* shared_share = nullptr;   ///< (N) what the shared expert's output is multiplied by
+};
+
+/// Gradients in flight; all blocks share them.
+template <class T>
+struct ExpertScratch {
+  T* gathered = nullptr;       ///< (S, C) as ExpertActivations
+  T* slots = nullptr;          ///< (S, C)
+  T* gate = nullptr;           ///< (S, F)
+  T* up = nullptr;             ///< (S, F)
+  T* hidden = nullptr;         ///< (S, F)
+  T* weights = nullptr;        ///< (N, K)
+  T* logits = nullptr;         ///< (N, E)
+  T* shared_gate = nullptr;    ///< (N, G)
+  T* shared_up = nullptr;      ///< (N, G)
+  T* shared_hidden = nullptr;  ///< (N, G)
+  T* shared_output = nullptr;  ///< (N, C)
+  T* shared_share = nullptr;   ///< (N)
+};
+
+/// A Carver hands out pieces; see activations.hpp.
+template <class T, class Carver>
+ExpertActivations<T> carve_experts(Carver& carver, std::size_t rows, std::size_t width,
+                                   const ExpertConfig& config) {
+  const std::size_t S = rows * config.choices, F = config.feed_forward, G = config.shared_feed_forward;
+  const bool shares = G > 0;
+  const auto shared = [&](std::size_t columns) { return shares ? carver.take(rows, columns) : nullptr; };
+  return {.logits = carver.take(rows, config.count),
+          .weights = carver.take(rows, config.choices),
+          .gate = carver.take(S, F),
+          .up = carver.take(S, F),
+          .hidden = carver.take(S, F),
+          .output = carver.take(S, width),
+          .shared_gate = shared(G),
+          .shared_up = shared(G),
+          .shared_hidden = shared(G),
+          .shared_output = shared(width),
+          .shared_share = config.shared_gate ? shared(1) : nullptr};
+}
+
+template <class T, class Carver>
+ExpertScratch<T> carve_expert_scratch(Carver& carver, std::size_t rows, std::size_t width,
+                                      const ExpertConfig& config) {
+  const std::size_t S = rows * config.choices, F = config.feed_forward, G = config.shared_feed_forward;
+  const bool shares = G > 0;
+  const auto shared = [&](std::size_t columns) { return shares ? carver.take(rows, columns) : nullptr; };
+  return {.gathered = carver.take(S, width),
+          .slots = carver.take(S, width),
+          .gate = carver.take(S, F),
+          .up = carver.take(S, F),
+          .hidden = carver.take(S, F),
+          .weights = carver.take(rows, config.choices),
+          .logits = carver.take(rows, config.count),
+          .shared_gate = shared(G),
+          .shared_up = shared(G),
+          .shared_hidden = shared(G),
+          .shared_output = shared(width),
+          .shared_share = config.shared_gate ? shared(1) : nullptr};
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/experts/router.hpp"
+
+namespace troupe::apps::gpt {
+
+/// The experts that take the place of a layer's MLP: each token goes to a few of them, and to one that all
+/// share. All are gated as SwiGLU.
+struct ExpertConfig {
+  /// What Hugging Face calls the tensors.
+  enum class Names : std::uint8_t { qwen, mixtral };
+
+  std::size_t count = 0;                ///< of each layer; 0: the model has none
+  std::size_t choices = 2;              ///< experts of each token
+  std::size_t feed_forward = 0;         ///< elements between the two halves of an expert
+  std::size_t shared_feed_forward = 0;  ///< of the expert for all tokens; 0: there is none
+  bool shared_gate = false;             ///< its output is multiplied by a sigmoid of the token
+  bool score_before_choice = false;     ///< as core::RouterOptions
+  /// Choices beyond ceil(tokens * choices / count * factor) of a microbatch are dropped, those with the least
+  /// weights first; none: all are kept.
+  std::optional<double> capacity_factor;
+  double balance = 0;                     ///< coefficient of core::balance_loss(), of each layer
+  double z_loss = 0;                      ///< coefficient of core::z_loss(), of each layer
+  std::vector<std::size_t> dense_layers;  ///< those that have an MLP all the same
+  Names names = Names::qwen;
+
+  core::RouterOptions router() const {
+    return {.experts = count, .choices = choices, .score_before_choice = score_before_choice};
+  }
+  bool in_layer(std::size_t layer) const {
+    return count > 0 && std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end();
+  }
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,254 @@
+#include "apps/gpt/experts/expert_layer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "apps/gpt/layers/activation.hpp"
+#include "apps/gpt/projection.hpp"
+#include "core/errors.hpp"
+#include "core/experts/balance.hpp"
+#include "core/experts/router.hpp"
+
+namespace troupe::apps::gpt {
+
+// N rows, C width, E experts, K choices of a row, S slots, F feed_forward of an expert, G of the shared one.
+
+using core::Result;
+
+namespace {
+
+/// One gated MLP, or its rows of those of all experts.
+template <class T>
+struct Gated {
+  T* gate;
+  T* up;
+  T* hidden;
+
+  Gated at(std::size_t element) const { return {gate + element, up + element, hidden + element}; }
+};
+
+/// rows, width, and the elements between the halves
+struct GatedShape {
+  std::size_t rows, width, feed_forward;
+};
+
+template <class T>
+Result<void> gated_forward(const GatedShape& shape, const ExpertWeights& weights, const T* x,
+                           const Gated<T>& kept, const Pass<T>& pass, T* y) {
+  const auto [N, C, F] = shape;
+  TRY(project(pass, {N, C, F}, weights.gate, x, kept.gate));
+  TRY(project(pass, {N, C, F}, weights.up, x, kept.up));
+  swiglu_forward(N * F, kept.gate, kept.up, kept.hidden);
+  return project(pass, {N, F, C}, weights.down, kept.hidden, y);
+}
+
+/// d_x may be d_y.
+template <class T>
+Result<void> gated_backward(const GatedShape& shape, const ExpertWeights& weights, const T* x,
+                            const Gated<T>& kept, const Gated<T>& d, const T* d_y, const Pass<T>& pass,
+                            T* d_x, Write write) {
+  const auto [N, C, F] = shape;
+  TRY(project_backward(pass, {N, F, C}, weights.down, kept.hidden, d_y, d.hidden, Write::overwrite));
+  swiglu_backward(N * F, kept.gate, kept.up, d.hidden, d.gate, d.up);
+  TRY(project_backward(pass, {N, C, F}, weights.up, x, d.up, d_x, write));
+  return project_backward(pass, {N, C, F}, weights.gate, x, d.gate, d_x, Write::accumulate);
+}
+
+/// What parameters hear of that no row needs: they are complete, and their ranks wait for it.
+template <class T>
+Result<void> nothing_backward(const ExpertWeights& weights, const Pass<T>& pass) {
+  for (const std::size_t parameter : {weights.down, weights.up, weights.gate}) {
+    TRY(pass.use(parameter));
+    pass.ready(parameter);
+  }
+  return {};
+}
+
+/// The same of every layer with experts: views of what was carved, with the shapes that routing wants.
+template <class T>
+struct Views {
+  Views(const ExpertShape& shape, const ExpertActivations<T>& layer)
+      : N(shape.rows),
+        C(shape.width),
+        E(shape.config.count),
+        K(shape.config.choices),
+        F(shape.config.feed_forward),
+        logits(layer.logits, N * E),
+        weights(layer.weights, N * K) {}
+
+  std::span<T> slots(T* data, const core::Dispatch& dispatch) const {
+    return {data, static_cast<std::size_t>(dispatch.slots()) * C};
+  }
+
+  std::size_t N, C, E, K, F;
+  std::span<T> logits, weights;
+};
+
+std::size_t first_of(const core::Dispatch& dispatch, std::size_t expert) {
+  return static_cast<std::size_t>(dispatch.first_slot[expert]);
+}
+
+std::size_t count_of(const core::Dispatch& dispatch, std::size_t expert) {
+  return static_cast<std::size_t>(dispatch.count(expert));
+}
+
+template <class T>
+Result<void> choose_experts(const ExpertShape& shape, const ExpertActivations<T>& layer) {
+  const Views<T> view(shape, layer);
+  const ExpertConfig& config = shape.config;
+  const auto router = config.router();
+  ExpertRoutes& routes = *layer.routes;
+  routes.experts.resize(view.N * view.K);
+  core::route<T>(router, view.logits, {}, {routes.experts, view.weights});
+  std::optional<std::int64_t> capacity;
+  if (config.capacity_factor) {
+    capacity = TRY(
+        core::expert_capacity(static_cast<std::int64_t>(view.N), view.K, view.E, *config.capacity_factor));
+  }
+  routes.dispatch = core::dispatch<T>(view.E, routes.experts, view.weights, capacity);
+  routes.load = core::expert_load<T>(router, view.logits, routes.experts);
+  routes.loss = config.balance * core::balance_loss(router, routes.load);
+  if (config.z_loss > 0) routes.loss += config.z_loss * core::z_loss<T>(view.E, view.logits);
+  return {};
+}
+
+template <class T>
+Result<void> shared_forward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+                            const ExpertActivations<T>& layer, const T* x, const Pass<T>& pass, T* output) {
+  const std::size_t N = shape.rows, C = shape.width;
+  const Gated<T> kept{layer.shared_gate, layer.shared_up, layer.shared_hidden};
+  TRY(gated_forward<T>({N, C, shape.config.shared_feed_forward}, *parameters.shared, x, kept, pass,
+                       layer.shared_output));
+  if (parameters.shared_gate) {
+    TRY(project(pass, {N, C, 1}, *parameters.shared_gate, x, layer.shared_share));
+    for (std::size_t n = 0; n < N; ++n)
+      layer.shared_share[n] = T{1} / (T{1} + std::exp(-layer.shared_share[n]));
+  }
+  for (std::size_t n = 0; n < N; ++n) {
+    const T share = parameters.shared_gate ? layer.shared_share[n] : T{1};
+    for (std::size_t c = n * C; c < (n + 1) * C; ++c) output[c] += share * layer.shared_output[c];
+  }
+  return {};
+}
+
+/// From the gradient by what it added to the output; adds to d_x.
+template <class T>
+Result<void> shared_backward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+                             const ExpertActivations<T>& layer, const ExpertScratch<T>& scratch,
+                             const ExpertGradient<T>& gradient, const Pass<T>& pass, T* d_x) {
+  const std::size_t N = shape.rows, C = shape.width;
+  const T* d_y = gradient.d_output;
+  if (parameters.shared_gate) {
+    for (std::size_t n = 0; n < N; ++n) {
+      const T share = layer.shared_share[n];
+      double product = 0;
+      for (std::size_t c = n * C; c < (n + 1) * C; ++c) {
+        product += static_cast<double>(layer.shared_output[c]) * static_cast<double>(d_y[c]);
+        scratch.shared_output[c] = share * d_y[c];
+      }
+      scratch.shared_share[n] = static_cast<T>(product) * share * (T{1} - share);
+    }
+    d_y = scratch.shared_output;
+    TRY(project_backward(pass, {N, C, 1}, *parameters.shared_gate, gradient.x, scratch.shared_share, d_x,
+                         Write::accumulate));
+  }
+  const Gated<T> kept{layer.shared_gate, layer.shared_up, layer.shared_hidden};
+  const Gated<T> d{scratch.shared_gate, scratch.shared_up, scratch.shared_hidden};
+  return gated_backward<T>({N, C, shape.config.shared_feed_forward}, *parameters.shared, gradient.x, kept, d,
+                           d_y, pass, d_x, Write::accumulate);
+}
+
+/// From d_slots, the gradient by the outputs of the experts, to that by their inputs, in place.
+template <class T>
+Result<void> experts_backward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+                              const ExpertActivations<T>& layer, const ExpertScratch<T>& scratch,
+                              const Pass<T>& pass) {
+  const Views<T> view(shape, layer);
+  const auto& dispatch = layer.routes->dispatch;
+  for (std::size_t e = view.E; e-- > 0;) {
+    const std::size_t first = first_of(dispatch, e), count = count_of(dispatch, e);
+    const ExpertWeights& weights = parameters.experts[e];
+    if (count == 0) {
+      TRY(nothing_backward(weights, pass));
+      continue;
+    }
+    const auto kept = Gated<T>{layer.gate, layer.up, layer.hidden}.at(first * view.F);
+    const auto d = Gated<T>{scratch.gate, scratch.up, scratch.hidden}.at(first * view.F);
+    T* d_rows = scratch.slots + first * view.C;
+    TRY(gated_backward<T>({count, view.C, view.F}, weights, scratch.gathered + first * view.C, kept, d,
+                          d_rows, pass, d_rows, Write::overwrite));
+  }
+  return {};
+}
+
+}  // namespace
+
+template <class T>
+Result<void> expert_layer_forward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+                                  const ExpertActivations<T>& layer, const T* x, const Pass<T>& pass,
+                                  T* output) {
+  const Views<T> view(shape, layer);
+  TRY(project(pass, {view.N, view.C, view.E}, parameters.router, x, layer.logits));
+  TRY(choose_experts(shape, layer));
+  const auto& dispatch = layer.routes->dispatch;
+  const auto gathered = view.slots(layer.gathered, dispatch);
+  core::gather_tokens<T>(dispatch, view.K, view.C, {x, view.N * view.C}, gathered);
+  for (std::size_t e = 0; e < view.E; ++e) {
+    const std::size_t first = first_of(dispatch, e), count = count_of(dispatch, e);
+    if (count == 0) continue;
+    const auto kept = Gated<T>{layer.gate, layer.up, layer.hidden}.at(first * view.F);
+    TRY(gated_forward<T>({count, view.C, view.F}, parameters.experts[e], layer.gathered + first * view.C,
+                         kept, pass, layer.output + first * view.C));
+  }
+  core::combine<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
+                   {output, view.N * view.C});
+  return parameters.shared ? shared_forward(shape, parameters, layer, x, pass, output) : Result<void>{};
+}
+
+template <class T>
+Result<void> expert_layer_backward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+                                   const ExpertActivations<T>& layer, const ExpertScratch<T>& scratch,
+                                   const ExpertGradient<T>& gradient, const Pass<T>& pass, T* d_x) {
+  const Views<T> view(shape, layer);
+  const auto router = shape.config.router();
+  const ExpertRoutes& routes = *layer.routes;
+  const auto& dispatch = routes.dispatch;
+  const std::span<T> d_tokens(d_x, view.N * view.C), d_slots = view.slots(scratch.slots, dispatch);
+  const std::span<T> d_weights(scratch.weights, view.N * view.K), d_logits(scratch.logits, view.N * view.E);
+  std::fill(d_tokens.begin(), d_tokens.end(), T{0});
+  if (parameters.shared) TRY(shared_backward(shape, parameters, layer, scratch, gradient, pass, d_x));
+
+  core::combine_backward<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
+                            {gradient.d_output, view.N * view.C}, d_slots, d_weights);
+  core::gather_tokens<T>(dispatch, view.K, view.C, {gradient.x, view.N * view.C},
+                         view.slots(scratch.gathered, dispatch));
+  TRY(experts_backward(shape, parameters, layer, scratch, pass));
+  core::gather_tokens_backward<T>(dispatch, view.K, view.C, d_slots, d_tokens);
+
+  std::fill(d_logits.begin(), d_logits.end(), T{0});
+  core::route_backward<T>(router, view.logits, routes.experts, d_weights, d_logits);
+  if (shape.config.balance > 0)
+    core::balance_backward<T>(router, view.logits, routes.load, shape.config.balance, d_logits);
+  if (shape.config.z_loss > 0) core::z_loss_backward<T>(view.E, view.logits, shape.config.z_loss, d_logits);
+  return project_backward(pass, {view.N, view.C, view.E}, parameters.router, gradient.x, scratch.logits, d_x,
+                          Write::accumulate);
+}
+
+template Result<void> expert_layer_forward<float>(const ExpertShape&, const ExpertLayerParameters&,
+                                                  const ExpertActivations<float>&, const float*,
+                                                  const Pass<float>&, float*);
+template Result<void> expert_layer_forward<double>(const ExpertShape&, const ExpertLayerParameters&,
+                                                   const ExpertActivations<double>&, const double*,
+                                                   const Pass<double>&, double*);
+template Result<void> expert_layer_backward<float>(const ExpertShape&, const ExpertLayerParameters&,
+                                                   const ExpertActivations<float>&,
+                                                   const ExpertScratch<float>&, const ExpertGradient<float>&,
+                                                   const Pass<float>&, float*);
+template Result<void> expert_layer_backward<double>(const ExpertShape&, const ExpertLayerParameters&,
+                                                    const ExpertActivations<double>&,
+                                                    const ExpertScratch<double>&,
+                                                    const ExpertGradient<double>&, const Pass<double>&,
+                                                    double*);
+
+}  // namespace troupe::apps::gpt

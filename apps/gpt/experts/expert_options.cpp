@@ -1,0 +1,54 @@
+#include "apps/gpt/experts/expert_options.hpp"
+
+#include "apps/command_line/options.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Errc;
+using core::fail;
+using core::Result;
+
+void add_expert_options(CLI::App& app, ExpertOptions& options) {
+  add_number(app, "--experts", options.count, {0, 4096}, "Experts in place of each layer's MLP; 0: none")
+      ->capture_default_str();
+  add_number(app, "--experts-per-token", options.choices, {1, 4096}, "Experts that each token goes to")
+      ->capture_default_str();
+  add_number(app, "--expert-feed-forward", options.feed_forward, {0, 1 << 18},
+             "Elements between the halves of an expert; 0: as the MLP has")
+      ->capture_default_str();
+  add_number(app, "--balance", options.balance, {0, 1000},
+             "Of the loss that spreads tokens over experts; by default 0.01, with --model 0");
+  add_number(app, "--z-loss", options.z_loss, {0, 1000}, "Of the loss that keeps routers' logits small")
+      ->capture_default_str();
+  add_number(app, "--capacity-factor", options.capacity_factor, {1e-6, 1e6},
+             "Choices beyond this share of an expert are dropped; by default none are");
+}
+
+Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, ModelConfig& config) {
+  ExpertConfig& experts = config.experts;
+  if (is_begun && options.count > 0)
+    return fail(Errc::invalid_argument,
+                "config.json says which experts the model has; leave out --experts {}", options.count);
+  if (!is_begun && options.count > 0) {
+    experts.count = options.count;
+    experts.choices = options.choices;
+    experts.feed_forward = options.feed_forward > 0 ? options.feed_forward : config.feed_forward;
+    // So that the model can be exported as one that transformers knows.
+    experts.names = ExpertConfig::Names::mixtral;
+    experts.balance = kDefaultBalance;
+  }
+  if (experts.count == 0) {
+    if (options.balance || options.z_loss > 0 || options.capacity_factor)
+      return fail(Errc::invalid_argument,
+                  "--balance, --z-loss and --capacity-factor are about experts, and the model has none; add "
+                  "--experts, or leave them out");
+    return {};
+  }
+  experts.balance = options.balance.value_or(experts.balance);
+  experts.z_loss = options.z_loss;
+  experts.capacity_factor = options.capacity_factor;
+  return {};
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,88 @@
+#include "core/experts/exchange.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/errors.hpp"
+
+namespace troupe::core {
+
+Result<ExpertOwners> ExpertOwners::create(std::size_t experts, std::size_t ranks) {
+  if (ranks < 1 || experts < 1 || experts % ranks != 0)
+    return fail(Errc::invalid_argument,
+                "{} experts cannot be owned by {} ranks alike; choose an expert parallel size that divides "
+                "them",
+                experts, ranks);
+  return ExpertOwners{experts, ranks};
+}
+
+std::int64_t ExpertExchange::received_rows() const {
+  return std::accumulate(received.begin(), received.end(), std::int64_t{0});
+}
+
+namespace {
+
+Result<void> check_counts(const ExpertOwners& owners, std::span<const std::vector<std::int64_t>> slots_of) {
+  if (slots_of.size() != owners.ranks)
+    return fail(Errc::invalid_argument, "expected the counts of {} ranks, found those of {}", owners.ranks,
+                slots_of.size());
+  for (std::size_t rank = 0; rank < slots_of.size(); ++rank) {
+    const auto& counts = slots_of[rank];
+    if (counts.size() != owners.experts)
+      return fail(Errc::invalid_argument, "expected counts of {} experts, rank {} of the group has {}",
+                  owners.experts, rank, counts.size());
+    const auto negative =
+        std::find_if(counts.begin(), counts.end(), [](std::int64_t count) { return count < 0; });
+    if (negative != counts.end())
+      return fail(Errc::invalid_argument, "rank {} of the group counts {} slots of expert {}", rank,
+                  *negative, negative - counts.begin());
+  }
+  return {};
+}
+
+std::int64_t rows_for(const ExpertOwners& owners, std::size_t owner,
+                      const std::vector<std::int64_t>& counts) {
+  const auto first = counts.begin() + static_cast<std::ptrdiff_t>(owners.first(owner));
+  return std::accumulate(first, first + static_cast<std::ptrdiff_t>(owners.per_rank()), std::int64_t{0});
+}
+
+}  // namespace
+
+Result<ExpertExchange> plan_exchange(const ExpertOwners& owners, std::size_t rank,
+                                     std::span<const std::vector<std::int64_t>> slots_of,
+                                     std::int64_t most_rows) {
+  CHECK(rank < owners.ranks, "the rank is one of the group");
+  TRY(check_counts(owners, slots_of));
+  ExpertExchange exchange;
+  exchange.products.resize(owners.per_rank());
+  std::int64_t row = 0;
+  for (std::size_t other = 0; other < owners.ranks; ++other) {
+    exchange.sent.push_back(rows_for(owners, other, slots_of[rank]));
+    exchange.received.push_back(rows_for(owners, rank, slots_of[other]));
+    for (std::size_t own = 0; own < owners.per_rank(); ++own) {
+      const std::int64_t count = slots_of[other][owners.first(rank) + own];
+      exchange.products[own].push_back({other, row, count});
+      row += count;
+    }
+  }
+  if (row > most_rows)
+    return fail(
+        Errc::out_of_memory,
+        "rank {} of the expert group would receive {} rows ({} from each), there is room for {}; use a "
+        "smaller microbatch, or a capacity",
+        rank, row, fmt::format("{}", fmt::join(exchange.received, ", ")), most_rows);
+  return exchange;
+}
+
+std::vector<std::int64_t> rows_by_expert(const ExpertExchange& exchange) {
+  std::vector<std::int64_t> order;
+  order.reserve(static_cast<std::size_t>(exchange.received_rows()));
+  for (const auto& expert : exchange.products) {
+    for (const ExpertRows& rows : expert) {
+      for (std::int64_t i = 0; i < rows.count; ++i) order.push_back(rows.first + i);
+    }
+  }
+  return order;
+}
+
+}  // namespace troupe::core

@@ -1,0 +1,105 @@
+#include "core/experts/exchange.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace troupe::core {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Counts = std::vector<std::vector<std::int64_t>>;
+
+constexpr std::int64_t kRoom = std::numeric_limits<std::int64_t>::max();
+
+TEST(ExpertExchange, CountsWhatGoesToTheOwnersOfTheExperts) {
+  const auto owners = ExpertOwners::create(4, 2).value();
+  // Rank 0 has slots of experts 0, 2 and 3; rank 1 of 0 and 1 alone.
+  const Counts counts = {{1, 0, 2, 3}, {4, 5, 0, 0}};
+
+  const auto first = plan_exchange(owners, 0, counts, kRoom).value();
+  const auto second = plan_exchange(owners, 1, counts, kRoom).value();
+
+  EXPECT_THAT(first.sent, ElementsAre(1, 5));
+  EXPECT_THAT(first.received, ElementsAre(1, 9));
+  EXPECT_THAT(first.products[0], ElementsAre(ExpertRows{0, 0, 1}, ExpertRows{1, 1, 4}));
+  EXPECT_THAT(first.products[1], ElementsAre(ExpertRows{0, 1, 0}, ExpertRows{1, 5, 5}));
+  EXPECT_THAT(second.sent, ElementsAre(9, 0));
+  EXPECT_THAT(second.received, ElementsAre(5, 0));
+  EXPECT_THAT(rows_by_expert(first), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
+}
+
+TEST(ExpertExchange, RowsOfAnExpertLieTogetherBySource) {
+  const auto owners = ExpertOwners::create(2, 1).value();
+  EXPECT_THAT(rows_by_expert(plan_exchange(owners, 0, Counts{{2, 1}}, kRoom).value()), ElementsAre(0, 1, 2));
+
+  const auto two = ExpertOwners::create(4, 2).value();
+  const auto exchange = plan_exchange(two, 1, Counts{{0, 0, 2, 1}, {0, 0, 1, 1}}, kRoom).value();
+  EXPECT_THAT(rows_by_expert(exchange), ElementsAre(0, 1, 3, 2, 4));
+}
+
+TEST(ExpertExchange, ARankWithoutTokensAndAllTokensToOneExpertWork) {
+  const auto owners = ExpertOwners::create(4, 4).value();
+  const Counts counts = {{0, 0, 0, 0}, {0, 0, 7, 0}, {0, 0, 0, 0}, {0, 0, 9, 0}};
+
+  const auto owner = plan_exchange(owners, 2, counts, kRoom).value();
+  const auto idle = plan_exchange(owners, 0, counts, kRoom).value();
+
+  EXPECT_EQ(owner.received_rows(), 16);
+  EXPECT_THAT(owner.received, ElementsAre(0, 7, 0, 9));
+  EXPECT_THAT(idle.sent, ElementsAre(0, 0, 0, 0));
+  EXPECT_EQ(idle.received_rows(), 0);
+  EXPECT_TRUE(rows_by_expert(idle).empty());
+}
+
+TEST(ExpertExchange, RefusesWhatHasNoRoomAndWhatCannotBe) {
+  const auto owners = ExpertOwners::create(4, 2).value();
+
+  EXPECT_THAT(plan_exchange(owners, 0, Counts{{1, 2, 0, 0}, {3, 4, 0, 0}}, 9).error().message,
+              HasSubstr("would receive 10 rows (3, 7 from each), there is room for 9"));
+  EXPECT_THAT(plan_exchange(owners, 0, Counts{{1, 2, 0, 0}}, kRoom).error().message,
+              HasSubstr("expected the counts of 2 ranks, found those of 1"));
+  EXPECT_THAT(plan_exchange(owners, 0, Counts{{1, 2, 0, 0}, {1}}, kRoom).error().message,
+              HasSubstr("expected counts of 4 experts, rank 1 of the group has 1"));
+  EXPECT_THAT(plan_exchange(owners, 0, Counts{{1, 2, 0, 0}, {0, 0, -1, 0}}, kRoom).error().message,
+              HasSubstr("rank 1 of the group counts -1 slots of expert 2"));
+  EXPECT_THAT(ExpertOwners::create(6, 4).error().message,
+              HasSubstr("6 experts cannot be owned by 4 ranks alike"));
+}
+
+RC_GTEST_PROP(ExpertExchangeProperty, WhatOneRankSendsIsWhatTheOtherReceives, ()) {
+  const auto ranks = *rc::gen::element<std::size_t>(1, 2, 3, 4, 8);
+  const auto owners = ExpertOwners::create(ranks * *rc::gen::inRange<std::size_t>(1, 5), ranks).value();
+  Counts counts(ranks);
+  for (auto& mine : counts) {
+    const bool idle = *rc::gen::inRange(0, 4) == 0;
+    for (std::size_t e = 0; e < owners.experts; ++e)
+      mine.push_back(idle ? 0 : *rc::gen::inRange<std::int64_t>(0, 5));
+  }
+  std::vector<ExpertExchange> exchanges;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    exchanges.push_back(plan_exchange(owners, rank, counts, kRoom).value());
+
+  for (std::size_t a = 0; a < ranks; ++a) {
+    const auto sent = std::accumulate(exchanges[a].sent.begin(), exchanges[a].sent.end(), std::int64_t{0});
+    RC_ASSERT(sent == std::accumulate(counts[a].begin(), counts[a].end(), std::int64_t{0}));
+    for (std::size_t b = 0; b < ranks; ++b) RC_ASSERT(exchanges[a].sent[b] == exchanges[b].received[a]);
+    // The products take every received row once, and those of an expert are what its sources have of it.
+    auto rows = rows_by_expert(exchanges[a]);
+    for (std::size_t own = 0; own < owners.per_rank(); ++own) {
+      for (const auto& part : exchanges[a].products[own])
+        RC_ASSERT(part.count == counts[part.source][owners.first(a) + own]);
+    }
+    std::sort(rows.begin(), rows.end());
+    for (std::size_t i = 0; i < rows.size(); ++i) RC_ASSERT(rows[i] == static_cast<std::int64_t>(i));
+    RC_ASSERT(static_cast<std::int64_t>(rows.size()) == exchanges[a].received_rows());
+  }
+}
+
+}  // namespace
+}  // namespace troupe::core
