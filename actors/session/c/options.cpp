@@ -108,7 +108,8 @@ std::vector<Option> options_of(troupe_options& options) {
   auto& retention = session.checkpoint.retention;
   using core::UnusedParameters;
   return {
-      {"strategy", "ddp or zero1", named(training.strategy, core::strategy_from_name)},
+      {"strategy", "ddp, zero1, zero2, zero3, hsdp or hfsdp",
+       named(training.strategy, core::strategy_from_name)},
       {"numerics", "ordered (the same bits for any number of ranks) or fast",
        named(training.numerics, core::numerics_from_name)},
       {"lanes", "logical data-parallel workers; 0: one per rank", number(training.lanes, {0, 1 << 20})},
@@ -117,8 +118,12 @@ std::vector<Option> options_of(troupe_options& options) {
        flag(training.overlap)},
       {"bucket-elements", "after which a bucket closes", number(training.bucket_elements, {1, kMost})},
       {"average", "over lanes and microbatches, otherwise the sum: true or false", flag(training.average)},
-      {"optimizer-instances", "replicas of the sharded optimizer",
+      {"optimizer-instances", "replicas of the sharded optimizer; of hsdp and hfsdp the outer axis",
        number(training.optimizer_instances, {1, 1 << 20})},
+      {"gathered-units", "units whose full parameters, and full gradients, may exist at once",
+       number(training.gathered_units, {1, 1 << 20})},
+      {"staging-elements", "that a rank may receive at once when gradients are exchanged; 0: all",
+       number(training.staging_elements, {0, kMost})},
       {"unused-parameters", "refuse or zeros",
        choice(training.unused_parameters,
               {{"refuse", UnusedParameters::refuse}, {"zeros", UnusedParameters::zeros}})},

@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <span>
 
 #include "actors/session/c/options.hpp"
 #include "actors/session/session.hpp"
@@ -148,6 +149,19 @@ troupe_status troupe_options_add_parameter(troupe_options* options, const char* 
   });
 }
 
+troupe_status troupe_options_set_unit(troupe_options* options, uint32_t parameter, uint32_t unit,
+                                      troupe_error* error) {
+  return call(error, [&]() -> Result<void> {
+    if (options == nullptr) return missing("options");
+    const std::size_t count = options->parameters.size();
+    if (parameter >= count)
+      return fail(Errc::invalid_argument, "there is no parameter {}: {} were added; add it first", parameter,
+                  count);
+    options->parameters[parameter].unit = troupe::core::UnitIndex{unit};
+    return {};
+  });
+}
+
 troupe_status troupe_session_join(const troupe_options* options, troupe_session** session,
                                   troupe_error* error) {
   return call(error, [&]() -> Result<void> {
@@ -194,6 +208,21 @@ uint32_t troupe_parameter_count(const troupe_session* session) {
   return session == nullptr ? 0 : static_cast<std::uint32_t>(session->session->parameters().size());
 }
 
+uint32_t troupe_unit_count(const troupe_session* session) {
+  return session == nullptr ? 0 : session->session->units();
+}
+
+troupe_status troupe_write_parameter(troupe_session* session, uint32_t parameter,
+                                     void (*fill)(int64_t first, float* values, size_t count, void* context),
+                                     void* context, troupe_error* error) {
+  return with(session, error, [&](auto& s) -> Result<void> {
+    if (fill == nullptr) return missing("fill");
+    return s.write_parameter({parameter}, [&](std::int64_t first, std::span<float> values) {
+      fill(first, values.data(), values.size(), context);
+    });
+  });
+}
+
 troupe_status troupe_begin_step(troupe_session* session, double learning_rate, troupe_error* error) {
   return with(session, error, [&](auto& s) { return s.begin_step(learning_rate); });
 }
@@ -204,6 +233,18 @@ troupe_status troupe_begin_lane(troupe_session* session, int32_t lane, troupe_er
 
 troupe_status troupe_begin_microbatch(troupe_session* session, int32_t index, troupe_error* error) {
   return with(session, error, [&](auto& s) { return s.begin_microbatch(index); });
+}
+
+troupe_status troupe_acquire(troupe_session* session, uint32_t unit, troupe_error* error) {
+  return with(session, error, [&](auto& s) { return s.acquire({unit}); });
+}
+
+troupe_status troupe_release(troupe_session* session, uint32_t unit, troupe_error* error) {
+  return with(session, error, [&](auto& s) { return s.release({unit}); });
+}
+
+troupe_status troupe_begin_backward(troupe_session* session, troupe_error* error) {
+  return with(session, error, [](auto& s) { return s.begin_backward(); });
 }
 
 troupe_status troupe_before_use(troupe_session* session, uint32_t parameter, troupe_error* error) {
@@ -277,6 +318,14 @@ troupe_status troupe_finish_step(troupe_session* session, const char* refusal, u
 
 troupe_status troupe_publish_all(troupe_session* session, troupe_error* error) {
   return with(session, error, [](auto& s) { return s.publish_all(); });
+}
+
+troupe_status troupe_begin_evaluation(troupe_session* session, troupe_error* error) {
+  return with(session, error, [](auto& s) { return s.begin_evaluation(); });
+}
+
+troupe_status troupe_end_evaluation(troupe_session* session, troupe_error* error) {
+  return with(session, error, [](auto& s) { return s.end_evaluation(); });
 }
 
 troupe_status troupe_save(troupe_session* session, const char* common, uint64_t* sequence,

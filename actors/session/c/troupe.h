@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 /* Grows with every change that a caller could notice. */
-#define TROUPE_C_VERSION 1
+#define TROUPE_C_VERSION 2
 /* The version that the library was built with. */
 int troupe_c_version(void);
 
@@ -84,6 +84,10 @@ enum {
    `shape` has `axes` extents; `flags` are bits of the above. */
 troupe_status troupe_options_add_parameter(troupe_options* options, const char* name, const int64_t* shape, size_t axes,
                                            troupe_dtype dtype, uint32_t flags, troupe_error* error);
+/* The unit of forward that reads the parameter, from 0 and without gaps: where strategies shard parameters or gradients
+   they come and go unit by unit (zero2, zero3, hsdp, hfsdp). A parameter without one stays, and may be read at any
+   moment. `parameter` is the number of one that was added. */
+troupe_status troupe_options_set_unit(troupe_options* options, uint32_t parameter, uint32_t unit, troupe_error* error);
 
 /* ---- A session. ---- */
 
@@ -104,6 +108,15 @@ int32_t troupe_lane(const troupe_session* session, int32_t index);
 /* The step that is being computed, or comes next. */
 int64_t troupe_next_step(const troupe_session* session);
 uint32_t troupe_parameter_count(const troupe_session* session);
+/* Units that parameters were given, where the strategy shards parameters or gradients; otherwise 0. */
+uint32_t troupe_unit_count(const troupe_session* session);
+/* Gives a parameter its first values, before the first step: calls `fill` with the first element of the stretch of it
+   that this rank keeps, and where the stretch's `count` values go, in f32 whatever the parameter's dtype. An element
+   has the same value on every rank that is asked for it; not called where this rank keeps none. Needed where the
+   parameter has a unit, allowed anywhere. */
+troupe_status troupe_write_parameter(troupe_session* session, uint32_t parameter,
+                                     void (*fill)(int64_t first, float* values, size_t count, void* context),
+                                     void* context, troupe_error* error);
 
 /* ---- A step. ---- */
 
@@ -111,10 +124,20 @@ troupe_status troupe_begin_step(troupe_session* session, double learning_rate, t
 troupe_status troupe_begin_lane(troupe_session* session, int32_t lane, troupe_error* error);
 /* From 0, in order; a lane begins with microbatch 0. */
 troupe_status troupe_begin_microbatch(troupe_session* session, int32_t index, troupe_error* error);
-/* Waits until the parameter holds the last step; needed before its first read in a step. */
+/* Waits until the unit's parameters may be read and, after troupe_begin_backward(), its gradients written; ask for
+   their memory anew then. Units come in the order of forward, then in the opposite order; the one before is released.
+   Only where there are units. */
+troupe_status troupe_acquire(troupe_session* session, uint32_t unit, troupe_error* error);
+/* The unit is not read any more, and its gradients of this lane are complete. */
+troupe_status troupe_release(troupe_session* session, uint32_t unit, troupe_error* error);
+/* Forward of the lane is over. Needed where there are units, allowed anywhere. */
+troupe_status troupe_begin_backward(troupe_session* session, troupe_error* error);
+/* Waits until the parameter holds the last step; needed before its first read in a step. Acquires its unit, where it
+   has one. */
 troupe_status troupe_before_use(troupe_session* session, uint32_t parameter, troupe_error* error);
-/* The parameter's values in memory of the host: written before the first step (the same on every rank), read after
-   troupe_before_use(). TROUPE_UNAVAILABLE on devices whose memory the host does not reach. */
+/* The parameter's values in memory of the host: written before the first step (the same on every rank; sharded ones by
+   troupe_write_parameter()), read after troupe_before_use(), or while its unit is acquired. TROUPE_UNAVAILABLE on
+   devices whose memory the host does not reach. */
 troupe_status troupe_parameter(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                                troupe_error* error);
 /* Where the current lane's gradient is added, in f32; ask anew in every lane. */
@@ -151,8 +174,12 @@ typedef struct troupe_step_outcome {
 /* `refusal`, when it is neither NULL nor empty, asks that no rank commits the step. `outcome` may be NULL. */
 troupe_status troupe_finish_step(troupe_session* session, const char* refusal, uint32_t wishes,
                                  troupe_step_outcome* outcome, troupe_error* error);
-/* Waits until every parameter holds the last step: before evaluation, or the end. */
+/* Waits until every parameter that is kept holds the last step: before it is read between steps, or the end. */
 troupe_status troupe_publish_all(troupe_session* session, troupe_error* error);
+/* Between steps: until troupe_end_evaluation() parameters may be read by troupe_before_use() and troupe_acquire(), in
+   the order of forward and as often as wanted. Where parameters are sharded all ranks do it alike, unit by unit. */
+troupe_status troupe_begin_evaluation(troupe_session* session, troupe_error* error);
+troupe_status troupe_end_evaluation(troupe_session* session, troupe_error* error);
 
 /* ---- Checkpoints, in the directory of the option "checkpoints"; by all ranks alike. ---- */
 

@@ -26,6 +26,8 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   set(options, "overlap", "false");
   set(options, "bucket-elements", "1000");
   set(options, "optimizer-instances", "5");
+  set(options, "gathered-units", "8");
+  set(options, "staging-elements", "9");
   set(options, "unused-parameters", "zeros");
   set(options, "clip-norm", "2.5");
   set(options, "optimizer", "sgd");
@@ -53,6 +55,9 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   EXPECT_EQ(training.bucket_elements, 1000);
   EXPECT_EQ(training.optimizer_instances, 5);
   EXPECT_EQ(training.unused_parameters, core::UnusedParameters::zeros);
+  EXPECT_EQ(training.optimizer_instances, 5);
+  EXPECT_EQ(training.gathered_units, 8);
+  EXPECT_EQ(training.staging_elements, 9);
   EXPECT_EQ(training.clip_norm, 2.5);
   EXPECT_EQ(training.optimizer.kind, core::OptimizerKind::sgd);
   EXPECT_EQ(training.optimizer.beta1, 0.1);
@@ -68,6 +73,11 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   EXPECT_EQ(options.session.join_deadline, 1500ms);
   EXPECT_EQ(options.session.step_deadline, 2500ms);
 
+  for (const auto strategy : {core::Strategy::zero1, core::Strategy::zero2, core::Strategy::zero3,
+                              core::Strategy::hsdp, core::Strategy::hfsdp}) {
+    set(options, "strategy", name_of(strategy));
+    EXPECT_EQ(training.strategy, strategy);
+  }
   set(options, "average", "false");
   EXPECT_FALSE(training.average);
 }

@@ -154,7 +154,7 @@ TEST_F(CInterface, TakesEveryOptionThatItNames) {
               name == "checkpoints" || name == "device" || name == "collectives")
         << name << ": names are taken as they are, all else is checked";
   }
-  EXPECT_EQ(count, 24u);
+  EXPECT_EQ(count, 26u);
 }
 
 TEST_F(CInterface, TakesNothingForNull) {
@@ -196,6 +196,93 @@ TEST_F(CInterface, AnswersCallsOutOfTurn) {
   ASSERT_EQ(troupe_leave(session_, &error_), TROUPE_OK) << error_.message;
   EXPECT_EQ(troupe_begin_step(session_, 0.1, &error_), TROUPE_INVALID_ARGUMENT);
   EXPECT_THAT(std::string(error_.message), HasSubstr("the session was left"));
+}
+
+/// The stretch of a parameter that is filled: element i becomes 10 x parameter + i.
+void fill_by_number(std::int64_t first, float* values, std::size_t count, void* parameter) {
+  const float base = 10 * static_cast<float>(*static_cast<std::uint32_t*>(parameter));
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = base + static_cast<float>(first) + static_cast<float>(i);
+}
+
+/// Two sharded units, of the matrix and of the vector.
+class CInterfaceOfUnits : public CInterface {
+ protected:
+  void SetUp() override {
+    CInterface::SetUp();
+    set("strategy", "zero3");
+    set("gathered-units", "1");
+    set("optimizer", "sgd");
+    set("weight-decay", "0");
+    for (std::uint32_t p = 0; p < 2; ++p)
+      ASSERT_EQ(troupe_options_set_unit(options_, p, p, &error_), TROUPE_OK) << error_.message;
+    join();
+    for (std::uint32_t p = 0; p < 2; ++p)
+      ASSERT_EQ(troupe_write_parameter(session_, p, fill_by_number, &p, &error_), TROUPE_OK)
+          << error_.message;
+  }
+  /// The first values of a unit's parameter, and the gradient's where it is wanted.
+  float* acquire(std::uint32_t unit, float** gradient = nullptr) {
+    void* data = nullptr;
+    EXPECT_EQ(troupe_acquire(session_, unit, &error_), TROUPE_OK) << error_.message;
+    if (gradient != nullptr) {
+      EXPECT_EQ(troupe_gradient(session_, unit, &data, nullptr, &error_), TROUPE_OK) << error_.message;
+      *gradient = static_cast<float*>(data);
+    }
+    EXPECT_EQ(troupe_parameter(session_, unit, &data, nullptr, &error_), TROUPE_OK) << error_.message;
+    return static_cast<float*>(data);
+  }
+};
+
+TEST_F(CInterfaceOfUnits, TrainsUnitByUnitAndReadsThemInAnEvaluation) {
+  ASSERT_EQ(troupe_unit_count(session_), 2U);
+  ASSERT_EQ(troupe_begin_step(session_, 0.5, &error_), TROUPE_OK) << error_.message;
+  ASSERT_EQ(troupe_begin_lane(session_, 0, &error_), TROUPE_OK) << error_.message;
+  EXPECT_EQ(acquire(0)[5], 5);
+  ASSERT_EQ(troupe_release(session_, 0, &error_), TROUPE_OK) << error_.message;
+  acquire(1);
+  ASSERT_EQ(troupe_begin_backward(session_, &error_), TROUPE_OK) << error_.message;
+  for (const std::uint32_t unit : {1U, 0U}) {
+    float* gradient = nullptr;
+    acquire(unit, &gradient);
+    gradient[0] += 2;
+    ASSERT_EQ(troupe_gradient_ready(session_, unit, &error_), TROUPE_OK) << error_.message;
+  }
+  ASSERT_EQ(troupe_end_lane(session_, 1, &error_), TROUPE_OK) << error_.message;
+  troupe_step_outcome outcome;
+  ASSERT_EQ(troupe_finish_step(session_, nullptr, 0, &outcome, &error_), TROUPE_OK) << error_.message;
+  EXPECT_EQ(outcome.committed, 1) << outcome.reason;
+
+  ASSERT_EQ(troupe_begin_evaluation(session_, &error_), TROUPE_OK) << error_.message;
+  const float* weight = acquire(0);
+  EXPECT_EQ(weight[0], -1) << "0 - 0.5 x 2";
+  EXPECT_EQ(weight[5], 5);
+  void* bias = acquire(1);
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, bias, sizeof bits);
+  EXPECT_EQ(bits, 0x4110) << "10 - 0.5 x 2 is 9, in bf16";
+  ASSERT_EQ(troupe_end_evaluation(session_, &error_), TROUPE_OK) << error_.message;
+  EXPECT_EQ(troupe_leave(session_, &error_), TROUPE_OK) << error_.message;
+}
+
+TEST_F(CInterfaceOfUnits, AnswersCallsOutOfTurn) {
+  void* data = nullptr;
+  EXPECT_EQ(troupe_acquire(session_, 0, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(error_.message), HasSubstr("acquire() was called out of turn"));
+  EXPECT_EQ(troupe_begin_backward(session_, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_parameter(session_, 0, &data, nullptr, &error_), TROUPE_UNAVAILABLE);
+  EXPECT_THAT(std::string(error_.message), HasSubstr("call acquire(0)"));
+  EXPECT_EQ(troupe_write_parameter(session_, 0, nullptr, nullptr, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "fill is NULL");
+  EXPECT_EQ(troupe_options_set_unit(options_, 2, 0, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "there is no parameter 2: 2 were added; add it first");
+  EXPECT_EQ(troupe_options_set_unit(nullptr, 0, 0, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_unit_count(nullptr), 0U);
+  ASSERT_EQ(troupe_begin_step(session_, 0.5, &error_), TROUPE_OK) << error_.message;
+  EXPECT_EQ(troupe_begin_evaluation(session_, &error_), TROUPE_INVALID_ARGUMENT);
+  ASSERT_EQ(troupe_begin_lane(session_, 0, &error_), TROUPE_OK) << error_.message;
+  EXPECT_EQ(troupe_acquire(session_, 7, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_write_parameter(session_, 0, fill_by_number, nullptr, &error_), TROUPE_INVALID_ARGUMENT);
 }
 
 TEST_F(CInterface, GivesUpWithTheReason) {
