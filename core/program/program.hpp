@@ -7,8 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/plan/collective_kind.hpp"
+#include "core/plan/mesh.hpp"
 #include "core/plan/placement.hpp"
-#include "core/plan/plan.hpp"
+#include "core/plan/strategy.hpp"
 #include "core/program/counts.hpp"
 #include "core/program/lane_deal.hpp"
 #include "core/program/tensor_class.hpp"

@@ -31,8 +31,7 @@ std::vector<std::string> lines(const Program& program);
 /// What the members of a communicator must agree on: its entries in order, without what each rank decides for
 /// itself (points and credits). Equal programs have equal lines, however they are folded.
 std::vector<std::string> lines(const Program& program, const Communicator& communicator);
-/// Equal on two members exactly when their lines are (hash64). first_difference() of plan.hpp says where two
-/// lists of lines differ.
+/// Equal on two members exactly when their lines are (hash64).
 std::uint64_t hash(const Program& program, const Communicator& communicator);
 
 }  // namespace troupe::core

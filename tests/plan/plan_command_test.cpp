@@ -1,7 +1,5 @@
 #include "apps/troupe/plan/plan_command.hpp"
 
-#include <fmt/format.h>
-
 #include <gtest/gtest.h>
 
 #include <iterator>
@@ -12,7 +10,6 @@
 
 #include "apps/command_line/command_line.hpp"
 #include "apps/troupe/plan/layout_report.hpp"
-#include "apps/troupe/plan/step_report.hpp"
 #include "tests/support/words.hpp"
 
 namespace troupe::apps {
@@ -128,60 +125,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"layout --sizes 5 --shared 1", "--shared 1 names no parameter"},
         Refusal{"layout --sizes 5 --dp 0", "--dp: expected a whole number from 1 to 1048576, found \"0\""},
         Refusal{"layout --sizes 5 --bucket-size 0", "--bucket-size: expected a whole number from 1"},
-        Refusal{"layout --policy row_aligned --sizes 5 --bucket-size 4", "has no buckets"},
-        Refusal{"step --sizes 5 --strategy zero9", "--strategy: expected ddp or zero1, found \"zero9\""},
-        Refusal{"step --sizes 5 --strategy zero3", "--strategy: expected ddp or zero1, found \"zero3\""},
-        Refusal{"step --sizes 5 --dp 2 --tp 2 --ep 3", "does not divide by etp * ep = 6"},
-        Refusal{"step --sizes 5 --dp 4 --numerics ordered --lanes 2", "2 lanes"},
-        Refusal{"step --sizes 5 --dp 4 --numerics ordered --lanes -2",
-                "--lanes: expected a whole number from 1"},
-        Refusal{"step --sizes 5 --dtype float", "'float' is not a dtype"},
-        Refusal{"step --sizes 5 --experts 1", "--experts 1 names no parameter"}),
+        Refusal{"layout --policy row_aligned --sizes 5 --bucket-size 4", "has no buckets"}),
     [](const auto& test) {
       return tests::words_of(test.param.arguments) + "_" + std::to_string(test.index);
     });
-
-TEST(PlanStep, PrintsTheCollectivesInOrder) {
-  const Output run = run_plan("step --strategy zero1 --sizes 5000,5000,5000 --bucket-size 8000 --dp 2");
-
-  EXPECT_EQ(run.exit_code, 0);
-  const auto lines_before_hash = run.out.substr(0, run.out.find("\nplan "));
-  EXPECT_EQ(
-      lines_before_hash,
-      "entry collective     purpose                 group          ranks bucket dtype   bytes per rank\n"
-      "    0 reduce_scatter reduce_gradients        dp_cp              2      0 f32              40448\n"
-      "    1 reduce_scatter reduce_gradients        dp_cp              2      1 f32              20480\n"
-      "    2 all_reduce     verdict                 world              2      - i64                200\n"
-      "    3 all_gather     gather_parameters       dp_cp              2      1 f32              10240\n"
-      "    4 all_gather     gather_parameters       dp_cp              2      0 f32              20224\n");
-}
-
-TEST(PlanStep, PrintsJsonWithTheHashOfThePlan) {
-  const auto json = nlohmann::json::parse(
-      run_plan("step --strategy ddp --sizes 100 --dp 3 --numerics ordered --lanes 3 --json").out);
-
-  StepArguments arguments;
-  arguments.strategy = "ddp";
-  arguments.numerics = "ordered";
-  arguments.lanes = 3;
-  arguments.mesh.dp = 3;
-  arguments.parameters.sizes = {100};
-  const auto plan = plan_of(arguments).value();
-  EXPECT_EQ(json["hash"], fmt::format("{:016x}", plan.hash()));
-  ASSERT_EQ(json["entries"].size(), 3U);
-  EXPECT_EQ(json["entries"][1]["kind"], "all_gather");
-  EXPECT_EQ(json["entries"][1]["elements"], (std::vector<int>{34, 33, 33}));
-  EXPECT_EQ(json["entries"][2]["bucket"], -1);
-}
-
-TEST(PlanStep, ExpertsInterleaveWithDenseBuckets) {
-  const auto json = nlohmann::json::parse(
-      run_plan("step --sizes 128,128,128 --experts 1 --dp 4 --ep 2 --bucket-size 100 --json").out);
-
-  std::vector<std::string> groups;
-  for (const auto& entry : json["entries"]) groups.push_back(entry["group"]);
-  EXPECT_EQ(groups, (std::vector<std::string>{"dp_cp", "edp", "dp_cp", "world", "dp_cp", "edp", "dp_cp"}));
-}
 
 }  // namespace
 }  // namespace troupe::apps

@@ -10,7 +10,6 @@
 #include "apps/troupe/plan/capacity_report.hpp"
 #include "apps/troupe/plan/layout_report.hpp"
 #include "apps/troupe/plan/program_report.hpp"
-#include "apps/troupe/plan/step_report.hpp"
 
 namespace troupe::apps {
 
@@ -54,48 +53,12 @@ void add_layout(CLI::App& plan, int& exit_code) {
   command->callback([arguments, &exit_code] { print("layout", report_layout(*arguments), exit_code); });
 }
 
-void add_mesh(CLI::App& command, StepArguments& arguments) {
-  auto& mesh = arguments.mesh;
-  add_number(command, "--dp", mesh.dp, kRanks, "Data parallel size")->capture_default_str();
-  add_number(command, "--tp", mesh.tp, kRanks, "Tensor parallel size")->capture_default_str();
-  add_number(command, "--cp", mesh.cp, kRanks, "Context parallel size")->capture_default_str();
-  add_number(command, "--pp", mesh.pp, kRanks, "Pipeline parallel size")->capture_default_str();
-  add_number(command, "--ep", mesh.ep, kRanks, "Expert parallel size")->capture_default_str();
-  add_number(command, "--etp", mesh.etp, kRanks, "Tensor parallel size of experts; by default that of --tp");
-  add_number(command, "--instances", mesh.optimizer_instances, kRanks, "Copies of the sharded optimizer")
-      ->capture_default_str();
-  command.add_option("--order", arguments.order, "Order of the axes, fastest first")->capture_default_str();
-}
-
 void add_dtype(CLI::App& command, const std::string& name, std::string& target, const std::string& help) {
   const auto is_dtype = [](const std::string& text) {
     const auto dtype = core::dtype_from_name(text);
     return dtype ? std::string() : dtype.error().message;
   };
   command.add_option(name, target, help)->check(is_dtype, "")->capture_default_str();
-}
-
-void add_step(CLI::App& plan, int& exit_code) {
-  auto* command = plan.add_subcommand("step", "The collectives of a training step, in order");
-  const auto arguments = std::make_shared<StepArguments>();  // owned by the command's callback
-  add_choice(*command, "--strategy", arguments->strategy, {"ddp", "zero1"}, "ddp or zero1")
-      ->capture_default_str();
-  add_choice(*command, "--numerics", arguments->numerics, {"fast", "ordered"}, "fast or ordered")
-      ->capture_default_str();
-  add_number(*command, "--lanes", arguments->lanes, {1, 1 << 20},
-             "Lanes of ordered numerics; by default one per rank");
-  add_mesh(*command, *arguments);
-  add_parameters(*command, arguments->parameters);
-  add_numbers(*command, "--experts", arguments->experts, kAnyNumber<std::size_t>,
-              "Which parameters belong to experts, counted from 0");
-  add_number(*command, "--bucket-size", arguments->bucket_size, {1, kMostElements},
-             "Elements after which a bucket closes");
-  command->add_flag("--high-busbw", arguments->high_bus_bandwidth,
-                    "Pad buckets to multiples of 65536 elements");
-  add_dtype(*command, "--dtype", arguments->dtype, "Of the parameters");
-  add_dtype(*command, "--gradient-dtype", arguments->gradient_dtype, "Of the gradients");
-  command->add_flag("--json", arguments->json, "Print JSON");
-  command->callback([arguments, &exit_code] { print("step", report_step(*arguments), exit_code); });
 }
 
 constexpr int kMostUnits = 10'000;
@@ -175,7 +138,6 @@ void add_plan_command(CLI::App& troupe, int& exit_code) {
   auto* plan = troupe.add_subcommand("plan", "Show what a job computes before it starts");
   plan->require_subcommand(1);
   add_layout(*plan, exit_code);
-  add_step(*plan, exit_code);
   add_program(*plan, exit_code);
   add_check(*plan, exit_code);
   add_capacity(*plan, exit_code);

@@ -4,7 +4,7 @@
 
 namespace troupe::apps {
 
-/// `troupe plan layout`, `step`, `program`, `check` and `capacity`: what every rank of a job computes for
+/// `troupe plan layout`, `program`, `check` and `capacity`: what every rank of a job computes for
 /// itself. Bad input sets `exit_code` to 2.
 void add_plan_command(CLI::App& troupe, int& exit_code);
 

@@ -1,6 +1,7 @@
 #include "core/program/plan_program.hpp"
 
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include "core/program/launch_cursor.hpp"
 #include "core/program/program_text.hpp"
@@ -111,6 +112,78 @@ TEST(PlanProgram, OfFullHybridShardingScattersAcrossReplicasAndPublishesShards) 
   EXPECT_EQ(text[7],
             "  all_gather of parameters 0.0 FF->RF group=inter_instance stream=0 dtype=bf16 elements=512 "
             "counts=even 2x256 after 'update of unit 0' before 'next_forward of unit 0'");
+}
+
+TEST(PlanProgram, OfSeveralOptimizerInstancesReducesShardsAcrossThem) {
+  const auto program =
+      on_one_stream({.strategy = Strategy::zero1, .ranks = 4, .outer = 2, .units = 1, .elements = 1000});
+
+  EXPECT_EQ(
+      lines(program),
+      (Lines{"last round:",
+             "  reduce_scatter of gradients 0.0 PP->PF group=intra_dp_cp stream=0 dtype=f32 elements=1000 "
+             "counts=even 2x1000 after 'backward of unit 0' before 'finish'",
+             "  all_reduce of gradients 0.0 PF->RF group=inter_instance stream=0 dtype=f32 elements=500 "
+             "counts=even 2x500 after 'backward of unit 0' before 'finish'",
+             "end:", verdict(4),
+             "  all_gather of parameters 0.0 RF->RR group=intra_dp_cp stream=0 dtype=bf16 elements=1000 "
+             "counts=even 2x500 after 'update of unit 0' before 'next_forward of unit 0'"}));
+}
+
+TEST(PlanProgram, OfOrderedNumericsExchangesSubtreeRoots) {
+  auto inputs = inputs_of(SomeJob{
+      .strategy = Strategy::zero1, .ranks = 3, .units = 1, .numerics = Numerics::ordered, .elements = 999});
+  inputs.lanes = 8;
+
+  // Lanes 0-2 are two roots, 3-5 are two, 6-7 are one.
+  EXPECT_EQ(lines(plan_program(inputs, {0}).value(), {GroupKind::dp_cp, 0}).at(1),
+            "  all_to_all of gradients 0.0 P->F group=dp_cp stream=0 dtype=f32 elements=999 counts=table "
+            "2x1998,1x999");
+}
+
+TEST(PlanProgram, OfOrderedReplicasGathersTheReducedParts) {
+  const auto program = on_one_stream(
+      {.strategy = Strategy::ddp, .ranks = 3, .units = 1, .numerics = Numerics::ordered, .elements = 1000});
+
+  EXPECT_EQ(lines(program, {GroupKind::dp_cp, 0}),
+            (Lines{"last round:",
+                   "  all_to_all of gradients 0.0 P->F group=dp_cp stream=0 dtype=f32 elements=1000 "
+                   "counts=even 3x1000",
+                   "  all_gather of gradients 0.0 F->R group=dp_cp stream=0 dtype=f32 elements=1000 "
+                   "counts=table 1x334,2x333"}));
+}
+
+TEST(PlanProgram, ExpertTensorsHaveTheirOwnGroups) {
+  const Mesh mesh = Mesh::create({.ep = 2, .dp = 8, .optimizer_instances = 2}).value();
+  auto inputs = inputs_of(Strategy::zero1, mesh).value();
+  inputs.numerics = Numerics::fast;
+  inputs.separate_streams = false;
+  inputs.classes = {{.domain = 1}};
+  inputs.units = {{.tensors = {{.elements = 64}}}};
+
+  const auto found = communicators(plan_program(inputs, {0, 0}).value());
+
+  // Four ranks within each instance are two of the same expert.
+  EXPECT_EQ(inputs.domains[1].sizes, (std::vector<int>{2, 2}));
+  EXPECT_EQ(found, (std::vector<Communicator>{
+                       {GroupKind::intra_edp, 0}, {GroupKind::inter_instance, 0}, {GroupKind::world, 0}}));
+}
+
+/// What ordered numerics cost: with lanes that divide evenly, the bytes of a reduce_scatter.
+RC_GTEST_PROP(PlanProgram, EvenLanesExchangeWhatAReduceScatterTakes, ()) {
+  const int ranks = *rc::gen::element(1, 2, 4, 8, 16);
+  SomeJob job{.strategy = Strategy::zero1,
+              .ranks = ranks,
+              .units = 1,
+              .rounds = *rc::gen::element(1, 2, 4),
+              .elements = *rc::gen::inRange(1, 100) * std::int64_t{ranks}};
+  const auto counts_of = [](const SomeJob& one) {
+    return program_of(one).last_round.runs.at(0).entries.at(0).counts;
+  };
+  const auto fast = counts_of(job);
+  job.numerics = Numerics::ordered;
+
+  RC_ASSERT(counts_of(job) == fast);
 }
 
 TEST(PlanProgram, RanksWithoutALaneInTheLastRoundPutNothingIn) {
