@@ -10,7 +10,8 @@ namespace {
 
 TEST(PlanProgramCommand, PrintsEntriesHashesAndWhatIsHidden) {
   const auto text =
-      report_program({.strategy = "zero1", .ranks = 2, .units = 1, .unit_elements = 100}).value();
+      report_program({.program = {.strategy = "zero1", .ranks = 2, .units = 1, .unit_elements = 100}})
+          .value();
 
   // 100 elements are padded to 128.
   EXPECT_EQ(
@@ -29,7 +30,8 @@ TEST(PlanProgramCommand, PrintsEntriesHashesAndWhatIsHidden) {
 
 TEST(PlanProgramCommand, OverlapCountsOfTheReferenceComeOutAsJson) {
   const auto json = nlohmann::json::parse(
-      report_program({.strategy = "zero3", .ranks = 2, .rounds = 2, .units = 4, .json = true}).value());
+      report_program({.program = {.strategy = "zero3", .ranks = 2, .rounds = 2, .units = 4, .json = true}})
+          .value());
 
   EXPECT_EQ(json["gathers"], 16);
   EXPECT_EQ(json["reductions"], 8);

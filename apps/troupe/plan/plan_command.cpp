@@ -106,18 +106,43 @@ void add_strategy(CLI::App& command, std::string& strategy) {
 
 void add_program(CLI::App& plan, int& exit_code) {
   auto* command = plan.add_subcommand("program", "What a rank does in a step, entry by entry");
-  const auto arguments = std::make_shared<ProgramArguments>();  // owned by the command's callback
-  add_strategy(*command, arguments->strategy);
-  add_job(*command, *arguments);
+  const auto arguments = std::make_shared<ProgramReportArguments>();  // owned by the command's callback
+  add_strategy(*command, arguments->program.strategy);
+  add_job(*command, arguments->program);
+  add_number(*command, "--rank", arguments->rank, {0, (1 << 20) - 1},
+             "Whose program; by default rank 0 is shown, and with --output all are written");
+  command->add_option("--output", arguments->output, "Write programs to this file, for plan check");
   command->callback([arguments, &exit_code] { print("program", report_program(*arguments), exit_code); });
+}
+
+/// Programs that do not pass each other are no error of use.
+bool is_refusal(core::Errc code) {
+  return code == core::Errc::mismatch || code == core::Errc::aborted || code == core::Errc::internal;
 }
 
 void add_check(CLI::App& plan, int& exit_code) {
   auto* command = plan.add_subcommand("check", "Run the programs of all ranks against each other");
-  const auto arguments = std::make_shared<ProgramArguments>();  // owned by the command's callback
+  const auto arguments = std::make_shared<ProgramArguments>();      // owned by the command's callback
+  const auto files = std::make_shared<std::vector<std::string>>();  // also
   add_strategy(*command, arguments->strategy);
   add_job(*command, *arguments);
-  command->callback([arguments, &exit_code] { print("check", report_check(*arguments), exit_code); });
+  auto* positional = command->add_option(
+      "FILE", *files,
+      "Programs that plan program --output wrote, of all ranks together; none: those of this job");
+  for (auto* option : command->get_options()) {
+    const auto name = option->get_name();
+    if (option != positional && name != "--help" && name != "--json") positional->excludes(option);
+  }
+  command->footer(
+      "Ends with 1 when programs do not pass each other: the error names the entries.\n"
+      "Example:\n"
+      "  troupe plan program --strategy zero3 --ranks 4 --rounds 3 --output programs.json\n"
+      "  troupe plan check programs.json");
+  command->callback([arguments, files, &exit_code] {
+    const auto report = files->empty() ? report_check(*arguments) : report_check(*files, arguments->json);
+    print("check", report, exit_code);
+    if (!report && is_refusal(report.error().code)) exit_code = 1;
+  });
 }
 
 void add_capacity(CLI::App& plan, int& exit_code) {
