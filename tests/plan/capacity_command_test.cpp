@@ -186,8 +186,8 @@ TEST(PlanCapacityCommand, TimesFollowTheLinks) {
   EXPECT_EQ(near["communicators"][0]["link"], "inner");
   EXPECT_EQ(far["communicators"][0]["link"], "outer");
   EXPECT_FALSE(near.contains("exposed_seconds"));
-  EXPECT_LT(zero3("--compute-ms 1000")["exposed_seconds"].get<double>(),
-            near["communication_seconds"].get<double>());
+  const auto busy = zero3("--compute-ms 1000");
+  EXPECT_LT(busy["exposed_seconds"].get<double>(), busy["communication_seconds"].get<double>());
 }
 
 TEST(PlanCapacityCommand, WritesAPageThatNeedsNothingElse) {

@@ -20,6 +20,11 @@ class PlanCheckFiles : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return folder_.path(name); }
 
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream file(path(name));
+    file << text;
+  }
+
   /// A file for each of two ranks.
   void write_ranks(const std::string& job) const {
     for (const std::string rank : {"0", "1"}) {
@@ -36,7 +41,7 @@ class PlanCheckFiles : public testing::Test {
     Json entries = Json::array();
     auto& runs = json["programs"][0]["program"]["last_round"]["runs"];
     for (const auto& run : runs) {
-      for (int i = 0; i < run["times"]; ++i) {
+      for (int i = 0; i < run["times"].get<int>(); ++i) {
         for (auto entry : run["entries"]) {
           const int units = i * run["unit_step"].get<int>();
           entry["tensor"]["unit"] = entry["tensor"]["unit"].get<int>() + units;
@@ -50,7 +55,7 @@ class PlanCheckFiles : public testing::Test {
     }
     edit(entries);
     runs = Json::array({{{"times", 1}, {"unit_step", 0}, {"entries", entries}}});
-    std::ofstream(path(rank)) << json.dump();
+    write(rank, json.dump());
   }
 
  private:
@@ -143,9 +148,9 @@ TEST_F(PlanCheckFiles, RefusesATrainerThatWaitsForItselfByName) {
 
 TEST_F(PlanCheckFiles, FilesThatCannotBeReadEndWithTwoAndSayWhy) {
   write_ranks("--strategy zero3");
-  std::ofstream(path("empty"));
-  std::ofstream(path("other")) << R"({"format": "another"})";
-  std::ofstream(path("cut")) << R"({"format": "troupe programs 1", "sizes": [2]})";
+  write("empty", "");
+  write("other", R"({"format": "another"})");
+  write("cut", R"({"format": "troupe programs 1", "sizes": [2]})");
 
   const auto message = [&](const std::string& files) {
     const auto checked = run_plan("check " + files);
