@@ -17,6 +17,7 @@ void InvariantMonitor::violate(std::string sentence) {
 void InvariantMonitor::on_message(core::Rank rank, const messages::Envelope& envelope) {
   checkpoints_.on_message(envelope);
   replicas_.on_message(envelope);
+  credits_.on_message(rank, envelope);
   dispatch(envelope.body, Overloaded{
                               [&](const messages::StepDecided& decided) {
                                 if (envelope.to.role == Role::trainer) on(rank, decided);
@@ -56,6 +57,7 @@ void InvariantMonitor::on(core::Rank rank, const messages::StepDecided& decided)
 void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
   checkpoints_.on_work(who, work);
   replicas_.on_work(who, work);
+  credits_.on_work(who, work);
   const auto rank = who.rank;
   if (const auto* prepare = work_if<PrepareBucket>(work)) on(rank, *prepare);
   const auto* launch = work_if<LaunchCollective>(work);

@@ -11,6 +11,7 @@
 #include "actors/roles/work.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/simulation/checkpoint_invariants.hpp"
+#include "actors/simulation/credit_invariants.hpp"
 #include "actors/simulation/replica_invariants.hpp"
 #include "core/ids.hpp"
 #include "messages/envelope.hpp"
@@ -21,7 +22,8 @@ namespace troupe::actors {
 /// docs/architecture.md: CO-1 the members of a communicator launch the same in the same order; GB-1 a bucket
 /// is ready once per step; GB-3 a bucket is prepared after the update of the step before; RS-1 all ranks
 /// decide the same; RS-4 committed steps grow by one; PS-3 a published bucket has the same bits on all ranks
-/// that keep the same of it; CK-1 to CK-6 about saves; LT-1 to LT-4 about local saves.
+/// that keep the same of it; CK-1 to CK-6 about saves; LT-1 to LT-4 about local saves; and where trainers say
+/// where they are, CO-1 by their programs, CR-1 and UG-1 about the slots of pools.
 class InvariantMonitor {
  public:
   InvariantMonitor() = default;
@@ -37,6 +39,9 @@ class InvariantMonitor {
   /// Whole sentences, each beginning with the invariant's name. At most a hundred are kept.
   const std::vector<std::string>& violations() const { return violations_; }
   void violate(std::string sentence);
+
+  /// For trainers that say where they are.
+  CreditInvariants& credits() { return credits_; }
 
   core::Step last_committed() const { return last_committed_; }
   const std::vector<messages::SaveOver>& saves() const { return checkpoints_.saves(); }
@@ -70,6 +75,7 @@ class InvariantMonitor {
   core::Step last_committed_{-1};
   CheckpointInvariants checkpoints_{[this](std::string sentence) { violate(std::move(sentence)); }};
   ReplicaInvariants replicas_{[this](std::string sentence) { violate(std::move(sentence)); }};
+  CreditInvariants credits_{[this](std::string sentence) { violate(std::move(sentence)); }};
 };
 
 }  // namespace troupe::actors

@@ -60,6 +60,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   bool is_dead() const { return dead_; }
   const core::Result<void>& result() const { return result_; }
   gpu::SimulatedDevice& simulated_device() { return device_; }
+  InvariantMonitor& monitor() { return surroundings_.monitor; }
 
   core::Rank rank() const override { return rank_; }
   core::WorldSize world_size() const override { return world_; }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "actors/simulation/invariants.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/indices.hpp"
@@ -29,7 +30,12 @@ class TinyTrainer {
  public:
   TinyTrainer(Session& session, const TinyTrainerOptions& options,
               const std::function<void(std::chrono::nanoseconds)>& compute)
-      : session_(session), options_(options), compute_(compute) {}
+      : session_(session),
+        options_(options),
+        compute_(compute),
+        witness_(session.units() > 0 ? options.witness : nullptr) {
+    if (witness_ != nullptr) witness_->joined(session_.rank(), session_.plan());
+  }
 
   core::Result<void> initialise() {
     for (const auto p : parameters()) {
@@ -45,8 +51,10 @@ class TinyTrainer {
 
   core::Result<StepOutcome> step() {
     TRY(session_.begin_step(0.01));
+    place_ = {.step = session_.next_step(), .round = -1};
     for (core::Lane lane : session_.lanes()) {
       TRY(session_.begin_lane(lane));
+      place_.round += 1;
       double loss = 0;
       for (int m = 0; m < session_.training().microbatches; ++m) {
         TRY(session_.begin_microbatch(m));
@@ -55,7 +63,10 @@ class TinyTrainer {
       }
       TRY(session_.end_lane(loss));
     }
-    return session_.finish_step();
+    if (witness_ != nullptr) witness_->finishes(session_.rank(), place_.step);
+    auto outcome = TRY(session_.finish_step());
+    if (witness_ != nullptr) witness_->step_over(session_.rank(), place_.step);
+    return outcome;
   }
 
   core::Result<std::uint64_t> state_hash() {
@@ -86,10 +97,11 @@ class TinyTrainer {
   core::Result<double> forward() {
     double loss = 0;
     for (const auto p : parameters()) {
-      TRY(session_.before_use(p));
+      TRY(use(core::Phase::forward, p));
       for (float value : TRY(parameter(p))) loss += static_cast<double>(value) * value;
       if (p.value % 2 == 1) compute_(options_.layer_time);
     }
+    leave();
     return loss;
   }
 
@@ -97,7 +109,7 @@ class TinyTrainer {
     TRY(session_.begin_backward());
     for (std::size_t place = session_.parameters().size(); place-- > 0;) {
       const auto p = core::index_at<core::ParameterIndex>(place);
-      TRY(session_.before_use(p));
+      TRY(use(core::Phase::backward, p));
       if (p.value % 2 == 1) compute_(options_.layer_time);
       auto values = TRY(parameter(p));
       auto gradients = TRY(gradient(p));
@@ -110,12 +122,34 @@ class TinyTrainer {
       }
       TRY(session_.gradient_ready(p));
     }
+    leave();
     return {};
+  }
+
+  /// A unit is used until the trainer turns to another one.
+  core::Result<void> use(core::Phase phase, core::ParameterIndex p) {
+    const auto unit = static_cast<int>(session_.parameters()[p.value].unit->value);
+    if (is_using_ && place_.unit == unit) return session_.before_use(p);
+    leave();
+    TRY(session_.before_use(p));
+    place_.phase = phase;
+    place_.unit = unit;
+    is_using_ = true;
+    if (witness_ != nullptr) witness_->uses(session_.rank(), place_);
+    return {};
+  }
+
+  void leave() {
+    if (is_using_ && witness_ != nullptr) witness_->leaves(session_.rank(), place_);
+    is_using_ = false;
   }
 
   Session& session_;
   const TinyTrainerOptions& options_;
   const std::function<void(std::chrono::nanoseconds)>& compute_;
+  CreditInvariants* witness_;
+  TrainerPlace place_;
+  bool is_using_ = false;
 };
 
 }  // namespace
@@ -149,6 +183,11 @@ core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOp
   TRY(session->leave());
   result.trace = session->take_trace();
   return result;
+}
+
+core::Result<TinyTrainerResult> simulate_tiny_rank(SimulatedRank& rank, TinyTrainerOptions options) {
+  options.witness = &rank.monitor().credits();
+  return train_tiny(rank, options, [&rank](std::chrono::nanoseconds time) { rank.compute(time); });
 }
 
 }  // namespace troupe::actors

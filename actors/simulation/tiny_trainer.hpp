@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "actors/session/session.hpp"
+#include "actors/simulation/credit_invariants.hpp"
 #include "actors/simulation/simulated_rank.hpp"
 
 namespace troupe::actors {
@@ -22,6 +23,7 @@ struct TinyTrainerOptions {
   std::int64_t local_every = 0;  ///< steps between local saves; 0: never
   bool restore = false;          ///< begin with the newest checkpoint, when there is one
   std::chrono::nanoseconds layer_time = std::chrono::microseconds(50);  ///< of one forward or backward
+  CreditInvariants* witness = nullptr;  ///< is told where the trainer is, in a job with units
 };
 
 struct TinyTrainerResult {
@@ -39,5 +41,7 @@ std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& optio
 /// Trains on one rank of any world. `compute` lets virtual time pass, or does nothing.
 core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOptions& options,
                                            const std::function<void(std::chrono::nanoseconds)>& compute);
+/// The same in a simulation, whose invariants are told where the trainer is.
+core::Result<TinyTrainerResult> simulate_tiny_rank(SimulatedRank& rank, TinyTrainerOptions options);
 
 }  // namespace troupe::actors

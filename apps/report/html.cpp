@@ -41,9 +41,9 @@ json page_data(const RunRecord& record) {
 }
 
 /// Inside a script element only "</script" and "<!--" have a meaning; JSON may write '<' as an escape.
-std::string for_script(const json& data) {
+std::string for_script(std::string_view data) {
   std::string text;
-  for (char c : data.dump(-1, ' ', false, json::error_handler_t::replace)) {
+  for (char c : data) {
     if (c == '<') {
       text += "\\u003c";
     } else {
@@ -60,13 +60,18 @@ void replace(std::string& page, std::string_view mark, std::string_view text) {
 
 }  // namespace
 
-std::string render_html(const RunRecord& record) {
-  std::string page(page::kHtml);
+std::string fill_page(std::string_view html, std::string_view script, std::string_view data) {
+  std::string page(html);
   replace(page, "/*style*/", page::kStyle);
   replace(page, "/*plots*/", page::kPlots);
-  replace(page, "/*report*/", page::kReport);
-  replace(page, "\"data\"", for_script(page_data(record)));
+  replace(page, "/*script*/", script);
+  replace(page, "\"data\"", for_script(data));
   return page;
+}
+
+std::string render_html(const RunRecord& record) {
+  return fill_page(page::kHtml, page::kReport,
+                   page_data(record).dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 core::Result<void> write_report(const std::filesystem::path& record_path,

@@ -2,11 +2,16 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "apps/report/run_record.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
+
+/// A page of apps/report/page/ with its style, its script and its data, JSON, in it: it needs nothing else,
+/// no network and no other file.
+std::string fill_page(std::string_view html, std::string_view script, std::string_view data);
 
 /// The run as one page which needs nothing else: no network, no other file.
 std::string render_html(const RunRecord& record);

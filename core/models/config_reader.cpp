@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <vector>
-
 #include "core/errors.hpp"
 
 namespace troupe::core {
@@ -12,34 +10,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 16;
-
 /// For messages.
 std::string shown(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60);
 }
 
 }  // namespace
-
-Result<Json> parse_json_object(std::string_view text, std::string_view what) {
-  bool deep = false;
-  std::string twice;
-  std::vector<std::set<std::string>> open;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    deep = deep || depth > kMaxDepth;
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key && !open.back().insert(parsed.get_ref<const std::string&>()).second)
-      twice = parsed.get<std::string>();
-    return !deep;
-  };
-  Json json = Json::parse(text, watch, false);
-  if (deep || json.is_discarded() || !json.is_object())
-    return fail(Errc::corrupt, "{}: {} bytes are not a JSON object of at most {} levels", what, text.size(),
-                kMaxDepth);
-  if (!twice.empty()) return fail(Errc::corrupt, "{}: '{}' is there twice", what, twice);
-  return json;
-}
 
 const Json* ConfigReader::find(const std::string& key) {
   seen_.insert(key);

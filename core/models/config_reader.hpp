@@ -7,13 +7,11 @@
 #include <string>
 #include <string_view>
 
+#include "core/json_object.hpp"
 #include "core/models/config_fields.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
-
-/// A JSON object with names that are there once each, of few levels. Errc::corrupt calls the text `what`.
-Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view what);
 
 /// Reads the keys of config.json and remembers which were asked for, so that a key that nobody knows is
 /// found. The first thing that is wrong is kept; from then on values mean nothing, and finish() says what it

@@ -189,23 +189,24 @@ std::int64_t bytes_sent(const ProgramEntry& entry, std::int64_t place) {
   CHECK(false, "every operation is handled");
 }
 
+std::int64_t place_in(const Program& program, const ProgramEntry& entry) {
+  for (const Domain& domain : program.domains) {
+    for (std::size_t axis = 0; axis < domain.axes.size(); ++axis) {
+      if (domain.axes[axis] == entry.group) return program.coordinates[axis] % domain.sizes[axis];
+    }
+  }
+  return 0;
+}
+
 std::vector<Traffic> traffic_of(const Program& program) {
   std::vector<Traffic> traffic;
-  const auto place_on = [&](const ProgramEntry& entry) -> std::int64_t {
-    for (const Domain& domain : program.domains) {
-      for (std::size_t axis = 0; axis < domain.axes.size(); ++axis) {
-        if (domain.axes[axis] == entry.group) return program.coordinates[axis] % domain.sizes[axis];
-      }
-    }
-    return 0;
-  };
   for_each_launch(program, [&](const Launch& launch) {
     const auto communicator = communicator_of(*launch.entry);
     auto found = std::find_if(traffic.begin(), traffic.end(),
                               [&](const Traffic& t) { return t.communicator == communicator; });
     if (found == traffic.end()) found = traffic.insert(found, {.communicator = communicator});
     ++found->launches;
-    found->bytes += bytes_sent(*launch.entry, place_on(*launch.entry));
+    found->bytes += bytes_sent(*launch.entry, place_in(program, *launch.entry));
   });
   return traffic;
 }

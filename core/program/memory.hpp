@@ -58,6 +58,9 @@ struct Traffic {
 /// an all_reduce.
 std::int64_t bytes_sent(const ProgramEntry& entry, std::int64_t place);
 
+/// The place of the program's rank in the group of an entry.
+std::int64_t place_in(const Program& program, const ProgramEntry& entry);
+
 /// By communicator, in the order in which a step first launches on them.
 std::vector<Traffic> traffic_of(const Program& program);
 

@@ -19,6 +19,7 @@ int fuzz_huggingface_index(const std::uint8_t* data, std::size_t size);
 int fuzz_model_config(const std::uint8_t* data, std::size_t size);
 int fuzz_trainer_config(const std::uint8_t* data, std::size_t size);
 int fuzz_tokenizer(const std::uint8_t* data, std::size_t size);
+int fuzz_programs(const std::uint8_t* data, std::size_t size);
 
 struct Target {
   /// Also the name of its folder in corpus/.
@@ -26,7 +27,7 @@ struct Target {
   int (*run)(const std::uint8_t* data, std::size_t size);
 };
 
-inline constexpr std::array<Target, 10> kTargets{{
+inline constexpr std::array<Target, 11> kTargets{{
     {"pickle", fuzz_pickle},
     {"zip", fuzz_zip},
     {"torch_archive", fuzz_torch_archive},
@@ -37,6 +38,7 @@ inline constexpr std::array<Target, 10> kTargets{{
     {"model_config", fuzz_model_config},
     {"trainer_config", fuzz_trainer_config},
     {"tokenizer", fuzz_tokenizer},
+    {"programs", fuzz_programs},
 }};
 
 }  // namespace troupe::fuzz

@@ -1,46 +1,13 @@
-#include "apps/troupe/plan/plan_command.hpp"
-
 #include <gtest/gtest.h>
 
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
-#include <vector>
 
-#include "apps/command_line/command_line.hpp"
-#include "apps/troupe/plan/layout_report.hpp"
+#include "tests/plan/run_plan.hpp"
 #include "tests/support/words.hpp"
 
 namespace troupe::apps {
 namespace {
-
-struct Output {
-  int exit_code = 0;
-  std::string out;
-  std::string err;
-};
-
-/// `troupe plan ARGUMENTS`.
-Output run_plan(const std::string& arguments) {
-  Output run;
-  CLI::App app("Test", "troupe");
-  add_plan_command(app, run.exit_code);
-  std::istringstream rest(arguments);
-  std::vector<std::string> words{"troupe", "plan"};
-  words.insert(words.end(), std::istream_iterator<std::string>(rest), {});
-  std::vector<const char*> argv;
-  for (const std::string& word : words) argv.push_back(word.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const auto refused = parse_command_line(app, static_cast<int>(argv.size()), argv.data());
-  run.exit_code = refused.value_or(run.exit_code);
-  std::fflush(stdout);
-  std::fflush(stderr);
-  run.out = testing::internal::GetCapturedStdout();
-  run.err = testing::internal::GetCapturedStderr();
-  return run;
-}
 
 TEST(PlanLayout, PrintsThePaddedLayoutAsJson) {
   const Output run = run_plan(

@@ -46,14 +46,14 @@ TEST(Report, NeedsNothingFromOutside) {
   for (const char* fetch : {"http:", "https:", "src=", "<link", "@import", "url(h", "fetch("}) {
     EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr(fetch)));
   }
-  for (const char* mark : {"/*style*/", "/*plots*/", "/*report*/"}) {
+  for (const char* mark : {"/*style*/", "/*plots*/", "/*script*/"}) {
     EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr(mark)));
   }
 }
 
 TEST(Report, IsNotBrokenByWhatAModelMayWrite) {
   RunRecord record = record_of(1);
-  const std::string text = "</script><!-- \"data\" /*report*/ & \\ \n";
+  const std::string text = "</script><!-- \"data\" /*script*/ & \\ \n";
   record.samples = {{.step = 0, .prompt = "", .text = text}};
 
   const std::string page = render_html(record);

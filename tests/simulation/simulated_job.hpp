@@ -37,9 +37,8 @@ JobOutcome<Value> simulate_job(SimulationOptions options,
 
 inline JobOutcome<TinyTrainerResult> simulate_tiny(const SimulationOptions& simulation,
                                                    const TinyTrainerOptions& options) {
-  return simulate_job<TinyTrainerResult>(simulation, [&](SimulatedRank& rank) {
-    return train_tiny(rank, options, [&](std::chrono::nanoseconds time) { rank.compute(time); });
-  });
+  return simulate_job<TinyTrainerResult>(
+      simulation, [&](SimulatedRank& rank) { return simulate_tiny_rank(rank, options); });
 }
 
 inline JobOutcome<TinyTrainerResult> simulate_tiny(int ranks, std::uint64_t seed,

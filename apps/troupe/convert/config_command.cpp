@@ -30,22 +30,6 @@ struct Arguments {
   bool json = false;
 };
 
-/// A file, or config.json in a directory.
-Result<std::string> read_config(const std::string& name) {
-  std::filesystem::path path(name);
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) path /= "config.json";
-  const auto folder = path.parent_path().string();
-  auto storage = TRY(actors::PosixStorage::open(folder.empty() ? "." : folder));
-  const auto file = path.filename().string();
-  const auto size = TRY(storage->size(file));
-  if (size > kMaxConfigBytes)
-    return core::fail(Errc::corrupt, "{} has {} bytes, more than a configuration may have", path.string(),
-                      size);
-  const auto bytes = TRY(storage->read(file, 0, size));
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
 /// Of what was given to `option`.
 Result<std::map<std::string, std::string>> pairs_of(std::string_view option,
                                                     const std::vector<std::string>& words) {
@@ -85,6 +69,21 @@ Result<std::string> convert(Arguments arguments) {
 }
 
 }  // namespace
+
+Result<std::string> read_config(const std::string& name) {
+  std::filesystem::path path(name);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) path /= "config.json";
+  const auto folder = path.parent_path().string();
+  auto storage = TRY(actors::PosixStorage::open(folder.empty() ? "." : folder));
+  const auto file = path.filename().string();
+  const auto size = TRY(storage->size(file));
+  if (size > kMaxConfigBytes)
+    return core::fail(Errc::corrupt, "{} has {} bytes, more than a configuration may have", path.string(),
+                      size);
+  const auto bytes = TRY(storage->read(file, 0, size));
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
 
 void add_config_options(CLI::App& command, ConfigArguments& arguments) {
   auto& mesh = arguments.mesh;

@@ -25,6 +25,9 @@ void add_config_options(CLI::App& command, ConfigArguments& arguments);
 core::Result<void> apply_mesh(ConfigArguments& arguments);
 core::Result<core::ConvertOptions> options_of(const ConfigArguments& arguments);
 
+/// The text of a file, or of config.json in a directory.
+core::Result<std::string> read_config(const std::string& name);
+
 /// `troupe convert config`.
 void add_convert_config(CLI::App& convert, int& exit_code);
 

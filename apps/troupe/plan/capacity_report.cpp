@@ -2,91 +2,221 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "apps/report/html.hpp"
+#include "apps/report/page.hpp"
 #include "core/errors.hpp"
-#include "core/program/job_programs.hpp"
+#include "core/number.hpp"
 
 namespace troupe::apps {
 
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr double kGib = 1024.0 * 1024 * 1024;
 
-std::vector<std::string> strategies_on(int outer) {
-  if (outer > 1) return {"zero1", "zero2", "hsdp", "hfsdp"};
-  return {"ddp", "zero1", "zero2", "zero3"};
+std::string gib(std::int64_t bytes) {
+  return fmt::format("{:.3f}", static_cast<double>(bytes) / kGib);
 }
 
-core::Result<Capacity> capacity_of(const CapacityArguments& arguments, const std::string& strategy) {
-  auto program = arguments.program;
-  program.strategy = strategy;
-  const auto job = TRY(core::plan_all(TRY(program_inputs(program))));
-  Capacity capacity{.strategy = strategy};
-  for (const auto& one : job.programs) {
-    const auto memory = core::memory_of(one);
-    if (memory.total() <= capacity.memory.total()) continue;
-    capacity.memory = memory;
-    capacity.sent_bytes = 0;
-    for (const auto& traffic : core::traffic_of(one)) capacity.sent_bytes += traffic.bytes;
+std::string milliseconds(double seconds) {
+  return fmt::format("{:.3f}", seconds * 1e3);
+}
+
+/// What people call the ranks that a communicator joins.
+std::string_view axis_of(const core::Communicator& communicator) {
+  switch (communicator.group) {
+    case core::GroupKind::inter_instance:
+      return "outer axis";
+    case core::GroupKind::intra_dp_cp:
+    case core::GroupKind::intra_edp:
+      return "inner axis";
+    case core::GroupKind::world:
+      return "verdict";
+    default:
+      return "all ranks";
   }
-  capacity.fits = static_cast<double>(capacity.memory.total()) <= arguments.memory_gib * kGib;
-  return capacity;
 }
 
-std::string json_of(const std::vector<Capacity>& found) {
-  auto json = nlohmann::ordered_json::array();
-  for (const auto& capacity : found) {
-    const auto& memory = capacity.memory;
-    json.push_back({{"strategy", capacity.strategy},
-                    {"parameters_bytes", memory.parameters},
-                    {"gradients_bytes", memory.gradients},
-                    {"main_bytes", memory.main},
-                    {"optimizer_bytes", memory.optimizer},
-                    {"parameter_pool_bytes", memory.parameter_pool},
-                    {"gradient_pool_bytes", memory.gradient_pool},
-                    {"staging_bytes", memory.staging},
-                    {"scratch_bytes", memory.scratch},
-                    {"checks_bytes", memory.checks},
-                    {"total_bytes", memory.total()},
-                    {"sent_bytes", capacity.sent_bytes},
-                    {"fits", capacity.fits}});
+Json json_of(const core::StepTime& time) {
+  Json communicators = Json::array();
+  for (const auto& one : time.communicators) {
+    communicators.push_back({{"axis", axis_of(one.communicator)},
+                             {"group", core::name_of(one.communicator.group)},
+                             {"link", one.within_node ? "inner" : "outer"},
+                             {"launches", one.launches},
+                             {"sent_bytes", one.bytes},
+                             {"seconds", one.seconds},
+                             {"exposed_seconds", one.exposed_seconds}});
   }
-  return json.dump() + "\n";
+  return communicators;
 }
 
-std::string table_of(const std::vector<Capacity>& found) {
-  constexpr auto kRow = "{:<8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  {}\n";
-  std::string text = fmt::format(kRow, "strategy", "parameters", "gradients", "main", "optimizer", "pools",
-                                 "staging", "total", "sent", "fits");
-  const auto gib = [](std::int64_t bytes) {
-    return fmt::format("{:.3f}", static_cast<double>(bytes) / kGib);
-  };
-  for (const auto& capacity : found) {
-    const auto& memory = capacity.memory;
-    fmt::format_to(std::back_inserter(text), kRow, capacity.strategy, gib(memory.parameters),
+Json json_of(const Capacity& capacity, bool knows_compute) {
+  const auto& memory = capacity.memory;
+  Json json{{"strategy", capacity.strategy},
+            {"mesh", capacity.mesh()},
+            {"parameters_bytes", memory.parameters},
+            {"gradients_bytes", memory.gradients},
+            {"main_bytes", memory.main},
+            {"optimizer_bytes", memory.optimizer},
+            {"parameter_pool_bytes", memory.parameter_pool},
+            {"gradient_pool_bytes", memory.gradient_pool},
+            {"staging_bytes", memory.staging},
+            {"scratch_bytes", memory.scratch},
+            {"checks_bytes", memory.checks},
+            {"activations_bytes", capacity.activations},
+            {"total_bytes", capacity.total()},
+            {"fits", capacity.fits},
+            {"sent_bytes", capacity.sent_bytes()},
+            {"communication_seconds", capacity.time.communication_seconds()},
+            {"communicators", json_of(capacity.time)}};
+  if (knows_compute) {
+    json["compute_seconds"] = capacity.time.compute_seconds;
+    json["exposed_seconds"] = capacity.time.exposed_seconds();
+  }
+  return json;
+}
+
+Json json_of(const core::Link& link) {
+  return {{"bytes_per_second", link.bytes_per_second}, {"latency_seconds", link.latency_seconds}};
+}
+
+Json json_of(const CapacityPlan& plan) {
+  const auto& program = plan.arguments.program;
+  Json json{{"elements", plan.elements},
+            {"units", plan.units},
+            {"ranks", program.ranks},
+            {"rounds", program.rounds},
+            {"numerics", program.numerics},
+            {"optimizer", program.optimizer},
+            {"dtype", program.dtype},
+            {"device_bytes", plan.device_bytes},
+            {"node_ranks", plan.links.node_ranks},
+            {"inner", json_of(plan.links.inner)},
+            {"outer", json_of(plan.links.outer)},
+            {"strategies", Json::array()},
+            {"choose", nullptr}};
+  if (!plan.model.empty()) {
+    json["model"] = plan.model;
+    json["sequences"] = plan.arguments.sequences;
+    json["length"] = plan.arguments.length;
+    json["recompute"] = plan.arguments.recompute;
+  }
+  if (plan.knows_compute()) json["compute_ms"] = plan.arguments.compute_ms;
+  for (const auto& one : plan.found) json["strategies"].push_back(json_of(one, plan.knows_compute()));
+  if (plan.chosen) json["choose"] = plan.found[*plan.chosen].strategy;
+  return json;
+}
+
+std::string describe(const core::Link& link) {
+  return fmt::format("{:g} GB/s, {:g} us", link.bytes_per_second / 1e9, link.latency_seconds * 1e6);
+}
+
+std::string heading(const CapacityPlan& plan) {
+  const auto& a = plan.arguments;
+  auto text =
+      fmt::format("{}: {:.3f} billion parameters in {} units; {} ranks of {} rounds, {}\n",
+                  plan.model.empty() ? "equal units" : plan.model, static_cast<double>(plan.elements) / 1e9,
+                  plan.units, a.program.ranks, a.program.rounds, a.program.numerics);
+  if (plan.model.empty()) return text;
+  return text + fmt::format("microbatches of {} x {} tokens{}\n", a.sequences, a.length,
+                            a.recompute ? ", activations computed anew in backward" : "");
+}
+
+std::string memory_table(const CapacityPlan& plan) {
+  constexpr auto kRow = "{:<8} {:>9} {:>10} {:>9} {:>9} {:>9} {:>8} {:>8} {:>11} {:>9}  {}\n";
+  auto text = fmt::format(kRow, "GiB", "mesh", "parameters", "gradients", "main", "optimizer", "pools",
+                          "staging", "activations", "total", "fits");
+  for (const auto& one : plan.found) {
+    const auto& memory = one.memory;
+    fmt::format_to(std::back_inserter(text), kRow, one.strategy, one.mesh(), gib(memory.parameters),
                    gib(memory.gradients), gib(memory.main), gib(memory.optimizer), gib(memory.pools()),
-                   gib(memory.staging + memory.scratch + memory.checks), gib(memory.total()),
-                   gib(capacity.sent_bytes), capacity.fits ? "yes" : "no");
+                   gib(memory.staging + memory.scratch + memory.checks), gib(one.activations),
+                   gib(one.total()), one.fits ? "yes" : "no");
   }
-  return text + "\nGiB of the rank that needs most, without activations; what it sends in a step\n";
+  return text;
+}
+
+std::string time_table(const CapacityPlan& plan) {
+  constexpr auto kRow = "{:<8} {:>10} {:>6} {:>9} {:>10} {:>12} {:>12}\n";
+  auto text = fmt::format(kRow, "per step", "axis", "link", "launches", "GiB sent", "ms", "ms exposed");
+  for (const auto& one : plan.found) {
+    for (const auto& c : one.time.communicators) {
+      fmt::format_to(std::back_inserter(text), kRow, one.strategy, axis_of(c.communicator),
+                     c.within_node ? "inner" : "outer", c.launches, gib(c.bytes), milliseconds(c.seconds),
+                     plan.knows_compute() ? milliseconds(c.exposed_seconds) : "?");
+    }
+  }
+  return text;
+}
+
+std::string verdict_of(const CapacityPlan& plan) {
+  if (plan.chosen) {
+    const auto& one = plan.found[*plan.chosen];
+    if (!plan.knows_compute()) {
+      return fmt::format("choose {}: of those that fit in {} it communicates least, {} ms per step",
+                         one.strategy, plan.arguments.device_memory,
+                         milliseconds(one.time.communication_seconds()));
+    }
+    return fmt::format("choose {}: of those that fit in {} it leaves least exposed, {} ms of a step of {} ms",
+                       one.strategy, plan.arguments.device_memory, milliseconds(one.time.exposed_seconds()),
+                       milliseconds(one.time.step_seconds));
+  }
+  const Capacity* least = nullptr;
+  for (const auto& one : plan.found) {
+    if (least == nullptr || one.total() < least->total()) least = &one;
+  }
+  return fmt::format(
+      "none fits in {}: {} takes least, {} GiB; use more ranks, shorter microbatches or --recompute",
+      plan.arguments.device_memory, least->strategy, gib(least->total()));
+}
+
+std::string notes(const CapacityPlan& plan) {
+  return fmt::format(
+      "Memory is of the rank that needs most, without what driver and libraries take{}.\n"
+      "Times are of rings without load: inner {}; outer {}; {} ranks a node.\n",
+      plan.model.empty() ? ", and without activations" : "", describe(plan.links.inner),
+      describe(plan.links.outer), plan.links.node_ranks);
+}
+
+core::Result<void> write_page(const CapacityPlan& plan) {
+  std::ofstream file(plan.arguments.html, std::ios::binary);
+  file << capacity_page(plan);
+  file.close();
+  if (file) return {};
+  return core::fail(core::Errc::io, "--html: cannot write {}: {}", core::quoted_excerpt(plan.arguments.html),
+                    std::strerror(errno));
 }
 
 }  // namespace
 
-core::Result<std::vector<Capacity>> capacities(const CapacityArguments& arguments) {
-  std::vector<Capacity> found;
-  const auto& wanted = arguments.strategies;
-  for (const auto& strategy : wanted.empty() ? strategies_on(arguments.program.outer) : wanted) {
-    found.push_back(TRY(capacity_of(arguments, strategy)));
-  }
-  return found;
+std::string capacity_table(const CapacityPlan& plan) {
+  return heading(plan) + "\n" + memory_table(plan) + "\n" + time_table(plan) + "\n" + verdict_of(plan) +
+         "\n" + notes(plan);
+}
+
+std::string capacity_json(const CapacityPlan& plan) {
+  return json_of(plan).dump() + "\n";
+}
+
+std::string capacity_page(const CapacityPlan& plan) {
+  auto data = json_of(plan);
+  data["verdict"] = verdict_of(plan);
+  data["notes"] = notes(plan);
+  return fill_page(page::kCapacityHtml, page::kCapacity, data.dump());
 }
 
 core::Result<std::string> report_capacity(const CapacityArguments& arguments) {
-  const auto found = TRY(capacities(arguments));
-  return arguments.program.json ? json_of(found) : table_of(found);
+  const auto plan = TRY(capacity_plan(arguments));
+  if (!plan.arguments.html.empty()) TRY(write_page(plan));
+  return plan.arguments.program.json ? capacity_json(plan) : capacity_table(plan);
 }
 
 }  // namespace troupe::apps

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 
 #include "apps/command_line/command_line.hpp"
@@ -10,6 +11,7 @@
 #include "apps/troupe/plan/capacity_report.hpp"
 #include "apps/troupe/plan/layout_report.hpp"
 #include "apps/troupe/plan/program_report.hpp"
+#include "apps/troupe/plan/quantities.hpp"
 
 namespace troupe::apps {
 
@@ -106,29 +108,113 @@ void add_strategy(CLI::App& command, std::string& strategy) {
 
 void add_program(CLI::App& plan, int& exit_code) {
   auto* command = plan.add_subcommand("program", "What a rank does in a step, entry by entry");
-  const auto arguments = std::make_shared<ProgramArguments>();  // owned by the command's callback
-  add_strategy(*command, arguments->strategy);
-  add_job(*command, *arguments);
+  const auto arguments = std::make_shared<ProgramReportArguments>();  // owned by the command's callback
+  add_strategy(*command, arguments->program.strategy);
+  add_job(*command, arguments->program);
+  add_number(*command, "--rank", arguments->rank, {0, (1 << 20) - 1},
+             "Whose program; by default rank 0 is shown, and with --output all are written");
+  command->add_option("--output", arguments->output, "Write programs to this file, for plan check");
   command->callback([arguments, &exit_code] { print("program", report_program(*arguments), exit_code); });
+}
+
+/// Programs that do not pass each other are no error of use.
+bool is_refusal(core::Errc code) {
+  return code == core::Errc::mismatch || code == core::Errc::aborted || code == core::Errc::internal;
 }
 
 void add_check(CLI::App& plan, int& exit_code) {
   auto* command = plan.add_subcommand("check", "Run the programs of all ranks against each other");
-  const auto arguments = std::make_shared<ProgramArguments>();  // owned by the command's callback
+  const auto arguments = std::make_shared<ProgramArguments>();      // owned by the command's callback
+  const auto files = std::make_shared<std::vector<std::string>>();  // also
   add_strategy(*command, arguments->strategy);
   add_job(*command, *arguments);
-  command->callback([arguments, &exit_code] { print("check", report_check(*arguments), exit_code); });
+  auto* positional = command->add_option(
+      "FILE", *files,
+      "Programs that plan program --output wrote, of all ranks together; none: those of this job");
+  for (auto* option : command->get_options()) {
+    const auto name = option->get_name();
+    if (option != positional && name != "--help" && name != "--json") positional->excludes(option);
+  }
+  command->footer(
+      "Ends with 1 when programs do not pass each other: the error names the entries.\n"
+      "Example:\n"
+      "  troupe plan program --strategy zero3 --ranks 4 --rounds 3 --output programs.json\n"
+      "  troupe plan check programs.json");
+  command->callback([arguments, files, &exit_code] {
+    const auto report = files->empty() ? report_check(*arguments) : report_check(*files, arguments->json);
+    print("check", report, exit_code);
+    if (!report && is_refusal(report.error().code)) exit_code = 1;
+  });
+}
+
+/// What is checked when it is read says so by the name of its option.
+template <class Parse>
+std::function<std::string(const std::string&)> checked_by(Parse parse) {
+  return [parse](const std::string& text) {
+    const auto parsed = parse(text);
+    return parsed ? std::string() : parsed.error().message;
+  };
+}
+
+void add_capacity_model(CLI::App& command, CapacityArguments& arguments) {
+  auto* model = command.add_option("--model", arguments.model,
+                                   "config.json of Hugging Face, or its directory, in place of equal units");
+  for (const char* units : {"--units", "--unit-elements", "--resident-elements"}) {
+    model->excludes(command.get_option(units));
+  }
+  add_number(command, "--sequences", arguments.sequences, {1, 1 << 20}, "Of a microbatch, with --model")
+      ->capture_default_str()
+      ->needs(model);
+  add_number(command, "--length", arguments.length, {1, 1 << 24},
+             "Tokens of a sequence, with --model; by default what the model knows, 4096 at most")
+      ->needs(model);
+  command
+      .add_flag("--recompute", arguments.recompute,
+                "Layers keep their input alone, and backward computes the rest anew")
+      ->needs(model);
+  command
+      .add_flag("--keep-probabilities", arguments.keep_probabilities,
+                "Attention keeps its probabilities, as the reference trainer does on the host")
+      ->needs(model);
+}
+
+void add_capacity_links(CLI::App& command, CapacityArguments& arguments) {
+  command.add_option("--device-memory", arguments.device_memory, "Memory of one rank, as in 80GiB or 80GB")
+      ->check(checked_by(parse_bytes), "")
+      ->capture_default_str();
+  command
+      .add_option("--link", arguments.links,
+                  "inner or outer with bandwidth and latency, as in inner=400GB/s,5us and outer=50GB/s,10us, "
+                  "which are the defaults; repeatable")
+      ->allow_extra_args(false)
+      ->check(checked_by(parse_link), "");
+  add_number(command, "--node-ranks", arguments.node_ranks, kRanks,
+             "Ranks that the inner link joins; by default the inner axis of two, otherwise 8");
+  add_number(command, "--compute-ms", arguments.compute_ms, {0.0, 1e9},
+             "Forward and backward of a unit in a round, to tell what communication is exposed; 0: not known")
+      ->capture_default_str();
 }
 
 void add_capacity(CLI::App& plan, int& exit_code) {
-  auto* command = plan.add_subcommand("capacity", "Memory and traffic of a rank, by strategy");
+  auto* command = plan.add_subcommand("capacity", "Memory and communication of a rank, by strategy");
   const auto arguments = std::make_shared<CapacityArguments>();  // owned by the command's callback
-  add_choices(*command, "--strategy", arguments->strategies,
-              {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"},
-              "Strategies, with commas between them; by default all that fit the axes");
+  add_choices(
+      *command, "--strategy", arguments->strategies,
+      {"all", "ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"},
+      "Strategies on these axes, with commas between them; all, the default: those of one axis on all "
+      "ranks, and with two axes hsdp and hfsdp");
   add_job(*command, arguments->program);
-  add_number(*command, "--memory-gib", arguments->memory_gib, {0.0, 1e9}, "Memory of one rank")
-      ->capture_default_str();
+  auto* mesh =
+      command->add_option("--mesh", arguments->mesh,
+                          "Ranks of the outer and the inner axis as in 2x4, in place of --ranks and --outer");
+  mesh->excludes(command->get_option("--ranks"))->excludes(command->get_option("--outer"));
+  add_capacity_model(*command, *arguments);
+  add_capacity_links(*command, *arguments);
+  command->add_option("--html", arguments->html, "Write a page with plots to this file");
+  command->footer(
+      "Example:\n"
+      "  troupe plan capacity --model Qwen3-8B --mesh 4x8 --rounds 2 --device-memory 80GiB --html "
+      "capacity.html");
   command->callback([arguments, &exit_code] { print("capacity", report_capacity(*arguments), exit_code); });
 }
 

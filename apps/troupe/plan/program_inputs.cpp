@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "actors/planes/step/training_plan.hpp"
+#include "apps/troupe/convert/config_command.hpp"
 #include "core/errors.hpp"
 #include "core/layout/arithmetic.hpp"
+#include "core/layout/buffers.hpp"
 #include "core/optimizer/optimizer.hpp"
 #include "core/program/shard_map.hpp"
 
@@ -12,14 +15,68 @@ namespace troupe::apps {
 namespace {
 
 /// "momentum" is sgd with a momentum.
-core::Result<core::OptimizerSettings> optimizer_settings(const std::string& name) {
+core::Result<core::OptimizerOptions> optimizer_options(const std::string& name) {
   core::OptimizerOptions options;
   if (name == "momentum") options.momentum = 0.9;
   options.kind = name == "momentum" ? core::OptimizerKind::sgd : TRY(core::optimizer_from_name(name));
-  return core::settings_of(options);
+  return options;
+}
+
+core::Result<core::OptimizerSettings> optimizer_settings(const std::string& name) {
+  return core::settings_of(TRY(optimizer_options(name)));
+}
+
+core::Result<core::TrainingOptions> training_options(const ProgramArguments& arguments) {
+  core::TrainingOptions training;
+  training.strategy = TRY(core::strategy_from_name(arguments.strategy));
+  training.numerics = TRY(core::numerics_from_name(arguments.numerics));
+  training.lanes = arguments.ranks * arguments.rounds;
+  training.overlap = !arguments.no_overlap;
+  training.optimizer_instances = arguments.outer;
+  training.gathered_units = arguments.parameter_credits;
+  training.staging_elements = arguments.staging_elements;
+  const auto optimizer = TRY(optimizer_options(arguments.optimizer));
+  training.optimizer = optimizer;
+  if (core::traits_of(optimizer.kind).takes_matrices_only()) training.groups = {{1, optimizer}, {1, {}}};
+  return training;
+}
+
+/// An optimizer of matrices has group 0, AdamW the rest.
+std::vector<core::ParameterSpec> parameter_specs(const PlannedModel& model, core::DType dtype, bool grouped) {
+  std::vector<core::ParameterSpec> specs;
+  for (const auto& tensor : model.tensors) {
+    auto& spec = specs.emplace_back();
+    spec.name = tensor.name;
+    spec.shape = tensor.shape;
+    spec.dtype = dtype;
+    if (tensor.unit) spec.unit = core::UnitIndex{static_cast<std::uint32_t>(*tensor.unit)};
+    const bool whole = core::is_whole_parameter(
+        {.dimensions = tensor.shape.size(), .embedding_or_output = tensor.is_embedding});
+    spec.group = grouped && !whole ? 1 : 0;
+  }
+  return specs;
 }
 
 }  // namespace
+
+std::int64_t PlannedModel::elements() const {
+  std::int64_t all = 0;
+  for (const auto& tensor : tensors) {
+    std::int64_t elements = 1;
+    for (const auto extent : tensor.shape) elements *= extent;
+    all += elements;
+  }
+  return all;
+}
+
+core::Result<PlannedModel> read_planned_model(const std::string& path) {
+  core::ConvertOptions options;
+  options.class_defaults = true;
+  PlannedModel model;
+  model.config = TRY(core::from_huggingface(TRY(read_config(path)), options)).config;
+  model.tensors = TRY(core::unit_tensors(model.config));
+  return model;
+}
 
 core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments) {
   const auto strategy = TRY(core::strategy_from_name(arguments.strategy));
@@ -56,6 +113,20 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   }
   inputs.units.insert(inputs.units.end(), static_cast<std::size_t>(arguments.units),
                       unit(core::Residency::on_demand, arguments.unit_elements));
+  return inputs;
+}
+
+core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments,
+                                                 const PlannedModel& model) {
+  const auto training = TRY(training_options(arguments));
+  auto specs = parameter_specs(model, TRY(core::dtype_from_name(arguments.dtype)), !training.groups.empty());
+  auto inputs = TRY(actors::plan_training(std::move(specs), training, {arguments.ranks})).inputs;
+  inputs.gradient_credits = arguments.gradient_credits;
+  for (auto& tensor_class : inputs.classes) {
+    tensor_class.gradient = TRY(core::dtype_from_name(arguments.gradient_dtype));
+    tensor_class.wire = TRY(core::dtype_from_name(arguments.wire_dtype));
+    tensor_class.main = TRY(core::dtype_from_name(arguments.main_dtype));
+  }
   return inputs;
 }
 

@@ -1,12 +1,27 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "core/models/model_config.hpp"
+#include "core/models/unit_tensors.hpp"
 #include "core/program/plan_program.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
+
+/// A model that was read from a config.json.
+struct PlannedModel {
+  core::ModelConfig config;
+  std::vector<core::UnitTensor> tensors;
+
+  std::int64_t elements() const;
+};
+
+/// Of a config.json or its directory. The Error names the file, and what of it cannot be read.
+core::Result<PlannedModel> read_planned_model(const std::string& path);
 
 /// A job as a command line describes it: units of equal size, and what lies outside of them.
 struct ProgramArguments {
@@ -32,5 +47,10 @@ struct ProgramArguments {
 
 /// Units are padded to what their strategy's shards need. Errc::invalid_argument names what cannot be.
 core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments);
+
+/// The same of a model's tensors, laid out as a session would lay them out; `units`, `unit_elements` and
+/// `resident_elements` are not looked at.
+core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments,
+                                                 const PlannedModel& model);
 
 }  // namespace troupe::apps

@@ -1,17 +1,28 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/troupe/plan/program_inputs.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
 
-/// What `troupe plan program` prints: the entries of one rank's step, with the hash of every communicator.
-core::Result<std::string> report_program(const ProgramArguments& arguments);
+struct ProgramReportArguments {
+  ProgramArguments program;
+  std::optional<int> rank;  ///< none: rank 0 is shown, and all ranks are written
+  std::string output;       ///< where programs go as JSON; empty: they are printed for people
+};
+
+/// What `troupe plan program` prints: the entries of one rank's step, with the hash of every communicator; or
+/// what it wrote to `output`.
+core::Result<std::string> report_program(const ProgramReportArguments& arguments);
 
 /// What `troupe plan check` prints when the programs of all ranks pass each other; what is wrong is the
-/// Error.
+/// Error, of which Errc::mismatch, aborted and internal are of programs that do not (check_programs.hpp).
 core::Result<std::string> report_check(const ProgramArguments& arguments);
+/// The same of programs in files, which together have one for each rank.
+core::Result<std::string> report_check(const std::vector<std::string>& files, bool json);
 
 }  // namespace troupe::apps

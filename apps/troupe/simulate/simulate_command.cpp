@@ -117,8 +117,7 @@ core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   auto began = std::chrono::steady_clock::now();
   actors::Simulation simulation(options);
   run.report = simulation.run([&](actors::SimulatedRank& rank) -> core::Result<void> {
-    auto result =
-        TRY(actors::train_tiny(rank, trainer, [&](std::chrono::nanoseconds time) { rank.compute(time); }));
+    auto result = TRY(actors::simulate_tiny_rank(rank, trainer));
     if (rank.rank().value == 0) run.state_hash = result.state_hash;
     return {};
   });

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/planes/step/training_plan.hpp"
+#include "actors/roles/work.hpp"
+#include "core/ids.hpp"
+#include "core/program/trainer_point.hpp"
+#include "messages/envelope.hpp"
+
+namespace troupe::actors {
+
+/// Where a simulated trainer is, as its own code says: what the runtime thinks of it is not asked.
+struct TrainerPlace {
+  core::Step step{};
+  core::Phase phase = core::Phase::forward;  ///< or backward
+  int round = 0;
+  int unit = 0;  ///< of the program
+};
+
+/// Checks what one epoch's ranks launch and read against their programs: CO-1 launches of a stream are its
+/// entries of a step, in order; UG-1 a unit is read only while it is gathered; CR-1 a slot of a pool has one
+/// user at a time, who gives it back when the program says, and after a step all are free.
+///
+/// Ranks whose trainer does not say where it is are not looked at.
+class CreditInvariants {
+ public:
+  /// `violate` takes a whole sentence that begins with the invariant's name.
+  explicit CreditInvariants(std::function<void(std::string)> violate) : violate_(std::move(violate)) {}
+
+  /// What the rank's trainer says: that it has joined with this plan; that from now on it reads a unit's
+  /// parameters, and in backward writes its gradients; that it does so no more; that it has no lane left in
+  /// the step; and that the step is over.
+  void joined(core::Rank rank, const TrainingPlan& plan);
+  void uses(core::Rank rank, const TrainerPlace& place);
+  void leaves(core::Rank rank, const TrainerPlace& place);
+  void finishes(core::Rank rank, core::Step step);
+  void step_over(core::Rank rank, core::Step step);
+
+  void on_message(core::Rank rank, const messages::Envelope& envelope);
+  void on_work(const messages::Address& who, const Work& work);
+
+ private:
+  /// What matters here of a launch of the rank's program.
+  struct Launch {
+    std::string name;
+    std::size_t stream = 0;
+    int unit = 0;
+    int slot = -1;           ///< of a pool; of gradients where `gives`
+    bool brings = false;     ///< full parameters of a unit on demand
+    bool takes = false;      ///< a slot of the pool of parameters
+    bool gives = false;      ///< a slot of the pool of gradients back
+    bool publishes = false;  ///< passed over when a step is not committed
+    std::int64_t needed = 0;
+    std::int64_t until = 0;  ///< the slot it takes is given back when this point is over
+  };
+  /// Of the trainer's clock, over steps.
+  using Moment = std::pair<core::Step, std::int64_t>;
+  struct ParameterSlot {
+    std::size_t launch = 0;
+    Moment until;
+  };
+  struct GradientSlot {
+    int unit = 0;
+    core::Step step{};
+  };
+  /// What a stream launches next.
+  struct Cursor {
+    std::vector<std::size_t> launches;
+    std::size_t place = 0;
+    std::optional<core::Step> step;  ///< none before the first launch
+  };
+  struct Watched {
+    core::StepClock clock{0, 0};
+    std::vector<Launch> launches;
+    std::vector<Cursor> streams;
+    std::vector<int> gradient_slots;  ///< by unit; -1: it has memory of its own
+    std::vector<std::optional<ParameterSlot>> parameters;
+    std::vector<std::optional<GradientSlot>> gradients;
+    std::vector<core::Step> done;  ///< per launch, the last step in which it was over
+    Moment passed{core::Step{-1}, 0};
+    core::Step refused{-1};
+  };
+
+  void follow(core::Rank rank, Watched& watched, const LaunchCollective& launch);
+  void take(core::Rank rank, Watched& watched, const LaunchCollective& work);
+  void check_read(core::Rank rank, const Watched& watched, const TrainerPlace& place);
+  void take_gradients(core::Rank rank, Watched& watched, const TrainerPlace& place);
+
+  std::function<void(std::string)> violate_;
+  std::map<core::Rank, Watched> watched_;
+};
+
+}  // namespace troupe::actors

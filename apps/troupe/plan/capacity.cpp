@@ -1,0 +1,169 @@
+#include "apps/troupe/plan/capacity.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "apps/troupe/plan/parameters.hpp"
+#include "apps/troupe/plan/quantities.hpp"
+#include "core/errors.hpp"
+#include "core/number.hpp"
+#include "core/program/job_programs.hpp"
+
+namespace troupe::apps {
+
+namespace {
+
+using core::Errc;
+using core::Result;
+
+/// A node of eight H100: NVLink, and one 400 Gb/s adapter for each GPU.
+constexpr core::Link kInner{400e9, 5e-6};
+constexpr core::Link kOuter{50e9, 10e-6};
+constexpr int kNodeRanks = 8;
+
+constexpr std::int64_t kDefaultLength = 4096;
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+
+struct Wanted {
+  std::string strategy;
+  int outer = 1;
+};
+
+std::vector<Wanted> wanted(const CapacityArguments& arguments) {
+  const int outer = arguments.program.outer;
+  const auto& names = arguments.strategies;
+  std::vector<Wanted> found;
+  if (names.empty() || std::find(names.begin(), names.end(), "all") != names.end()) {
+    found = {{"ddp"}, {"zero1"}, {"zero2"}, {"zero3"}};
+    if (outer > 1) found.insert(found.end(), {{"hsdp", outer}, {"hfsdp", outer}});
+    return found;
+  }
+  for (const auto& name : names) found.push_back({name, outer});
+  return found;
+}
+
+Result<void> take_mesh(CapacityArguments& arguments) {
+  if (arguments.mesh.empty()) return {};
+  const auto sizes = parse_shape(arguments.mesh);
+  const bool right = sizes && sizes->size() <= 2 && sizes->front() >= 1 && sizes->back() >= 1 &&
+                     sizes->front() <= kMostRanks && sizes->back() <= kMostRanks &&
+                     (sizes->size() == 1 || sizes->front() * sizes->back() <= kMostRanks);
+  if (!right) {
+    return core::fail(
+        Errc::invalid_argument,
+        "--mesh: expected ranks, or those of the outer and the inner axis as in 2x4, {} ranks at "
+        "most, found {}",
+        kMostRanks, core::quoted_excerpt(arguments.mesh));
+  }
+  arguments.program.outer = sizes->size() == 2 ? static_cast<int>(sizes->front()) : 1;
+  arguments.program.ranks = arguments.program.outer * static_cast<int>(sizes->back());
+  return {};
+}
+
+Result<core::Links> links_of(const CapacityArguments& arguments) {
+  const auto& program = arguments.program;
+  const int inner = program.ranks / std::max(program.outer, 1);
+  core::Links links{kInner, kOuter, arguments.node_ranks.value_or(program.outer > 1 ? inner : kNodeRanks)};
+  for (const auto& text : arguments.links) {
+    const auto named = parse_link(text);
+    if (!named) return core::fail(Errc::invalid_argument, "--link: {}", named.error().message);
+    (named->first == "inner" ? links.inner : links.outer) = named->second;
+  }
+  return links;
+}
+
+Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
+  auto& arguments = plan.arguments;
+  const auto longest = model.config.builder.max_sequence_length;
+  if (arguments.length == 0) arguments.length = std::clamp<std::int64_t>(longest, 1, kDefaultLength);
+  if (arguments.length > kMostTokens / arguments.sequences) {
+    return core::fail(Errc::invalid_argument,
+                      "--sequences {} of --length {}: a microbatch has {} tokens at most",
+                      arguments.sequences, arguments.length, kMostTokens);
+  }
+  plan.model = fmt::format("{} of {} layers", core::facts_of(model.config.architecture).name,
+                           model.config.transformer.num_layers);
+  plan.elements = model.elements();
+  for (const auto& tensor : model.tensors) plan.units = std::max(plan.units, tensor.unit.value_or(-1) + 1);
+  plan.activations =
+      core::activation_bytes(model.config, {.sequences = arguments.sequences,
+                                            .length = arguments.length,
+                                            .dtype = TRY(core::dtype_from_name(arguments.program.dtype)),
+                                            .recompute = arguments.recompute,
+                                            .keep_probabilities = arguments.keep_probabilities});
+  return {};
+}
+
+Result<Capacity> capacity_of(const CapacityPlan& plan, const std::optional<PlannedModel>& model,
+                             const Wanted& one) {
+  auto arguments = plan.arguments.program;
+  arguments.strategy = one.strategy;
+  arguments.outer = one.outer;
+  const auto inputs = TRY(model ? program_inputs(arguments, *model) : program_inputs(arguments));
+  const auto job = TRY(core::plan_all(inputs));
+  Capacity capacity{.strategy = one.strategy, .ranks = arguments.ranks, .outer = one.outer};
+  const core::Program* largest = nullptr;
+  for (const auto& program : job.programs) {
+    const auto memory = core::memory_of(program);
+    if (largest != nullptr && memory.total() <= capacity.memory.total()) continue;
+    capacity.memory = memory;
+    largest = &program;
+  }
+  const double round_seconds = plan.arguments.compute_ms / 1e3 * static_cast<double>(plan.units);
+  capacity.time = core::step_time(*largest, plan.links, round_seconds);
+  capacity.activations = plan.activations.total();
+  capacity.fits = capacity.total() <= plan.device_bytes;
+  return capacity;
+}
+
+std::optional<std::size_t> choose(const CapacityPlan& plan) {
+  const auto cost = [&](std::size_t i) {
+    const auto& one = plan.found[i];
+    return std::tuple(plan.knows_compute() ? one.time.exposed_seconds() : one.time.communication_seconds(),
+                      one.total());
+  };
+  std::optional<std::size_t> best;
+  for (std::size_t i = 0; i < plan.found.size(); ++i) {
+    if (plan.found[i].fits && (!best || cost(i) < cost(*best))) best = i;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::int64_t Capacity::sent_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& one : time.communicators) bytes += one.bytes;
+  return bytes;
+}
+
+std::string Capacity::mesh() const {
+  return outer > 1 ? fmt::format("{}x{}", outer, ranks / outer) : fmt::format("{}", ranks);
+}
+
+Result<CapacityPlan> capacity_plan(CapacityArguments arguments) {
+  TRY(take_mesh(arguments));
+  CapacityPlan plan{.arguments = std::move(arguments)};
+  plan.links = TRY(links_of(plan.arguments));
+  const auto memory = parse_bytes(plan.arguments.device_memory);
+  if (!memory) return core::fail(Errc::invalid_argument, "--device-memory: {}", memory.error().message);
+  plan.device_bytes = *memory;
+  const auto& program = plan.arguments.program;
+  plan.units = program.units;
+  plan.elements = program.units * program.unit_elements + program.resident_elements;
+  std::optional<PlannedModel> model;
+  if (!plan.arguments.model.empty()) {
+    auto read = read_planned_model(plan.arguments.model);
+    if (!read) return core::fail(read.error().code, "--model: {}", read.error().message);
+    model = *std::move(read);
+    TRY(take_model(*model, plan));
+  }
+  for (const auto& one : wanted(plan.arguments)) plan.found.push_back(TRY(capacity_of(plan, model, one)));
+  plan.chosen = choose(plan);
+  return plan;
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// A JSON object with names that are there once each, of few levels. Errc::corrupt calls the text `what`.
+Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view what);
+
+}  // namespace troupe::core

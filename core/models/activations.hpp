@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.hpp"
+#include "core/models/model_config.hpp"
+
+namespace troupe::core {
+
+/// One microbatch as forward and backward see it.
+struct MicrobatchShape {
+  std::int64_t sequences = 1;
+  std::int64_t length = 0;    ///< tokens of each
+  DType dtype = DType::bf16;  ///< of activations; statistics of norms and softmax are f32
+  /// A layer keeps its input alone, and backward computes the rest of it anew.
+  bool recompute = false;
+  /// Attention keeps its probabilities, (heads, length, length) per sequence; otherwise one f32 of each row,
+  /// from which backward has them again (FlashAttention, Dao et al. 2022).
+  bool keep_probabilities = false;
+};
+
+/// Bytes that a rank needs for the activations of one microbatch.
+struct ActivationBytes {
+  std::int64_t layers = 0;     ///< what backward reads of all layers, or their inputs with `recompute`
+  std::int64_t head = 0;       ///< the last norm, and the logits
+  std::int64_t transient = 0;  ///< gradients in flight, which layers share; the layer that is computed anew
+
+  std::int64_t total() const { return layers + head + transient; }
+};
+
+/// Counts what backward reads, as Korthikanti et al. 2022 (Reducing Activation Recomputation in Large
+/// Transformer Models, section 4) count it, of a pre-norm layer without dropout, with grouped heads and a
+/// gated MLP where the model has them. Elements per token of a layer, with C the hidden size, H heads, Q and
+/// K the widths of all its queries and keys, F of its MLP:
+///
+///     2 C            its input, and the residual stream between attention and MLP
+///     2 C            outputs of both norms
+///     Q + 2 K        queries, keys and values; Q + K more where heads are normed
+///     H length       probabilities, where they are kept
+///     Q              output of attention
+///     3 F, or 2 F    gate, what it multiplies, and their product; without a gate the MLP's two
+///
+/// Of experts those that a token is sent to count, each with a copy of its input, and the shared one; latents
+/// of compressed queries, keys and values count before and after their norms. Gradients in flight are those
+/// of one layer. The reference trainer keeps the same (apps/gpt/activations.hpp), and recomputes nothing.
+/// Sizes beyond a petabyte per part are given as one.
+ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape& shape);
+
+}  // namespace troupe::core

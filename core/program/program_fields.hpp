@@ -1,0 +1,149 @@
+#pragma once
+
+// The fields of a program in the order in which a file has them, once for writing and reading.
+
+#include "core/program/program_file.hpp"
+
+namespace troupe::core {
+
+template <class Visit>
+void visit_fields(TrainerPoint& point, const Visit& visit) {
+  visit("phase", point.phase);
+  visit("unit", point.unit);
+}
+
+template <class Visit>
+void visit_fields(TensorReference& tensor, const Visit& visit) {
+  visit("kind", tensor.kind);
+  visit("unit", tensor.unit);
+  visit("tensor", tensor.tensor);
+}
+
+template <class Visit>
+void visit_fields(Credit& credit, const Visit& visit) {
+  visit("pool", credit.pool);
+  visit("point", credit.point);
+}
+
+template <class Visit>
+void visit_fields(CountRun& run, const Visit& visit) {
+  visit("elements", run.elements);
+  visit("members", run.members);
+}
+
+template <class Visit>
+void visit_fields(Counts& counts, const Visit& visit) {
+  visit("kind", counts.kind);
+  visit("runs", counts.runs);
+}
+
+template <class Visit>
+void visit_fields(ProgramEntry& entry, const Visit& visit) {
+  visit("operation", entry.operation);
+  visit("tensor", entry.tensor);
+  visit("group", entry.group);
+  visit("stream", entry.stream);
+  visit("from", entry.from);
+  visit("to", entry.to);
+  visit("wire", entry.wire);
+  visit("elements", entry.elements);
+  visit("counts", entry.counts);
+  visit("chunk", entry.chunk);
+  visit("ready", entry.ready);
+  visit("needed", entry.needed);
+  visit("takes", entry.takes);
+  visit("gives", entry.gives);
+}
+
+template <class Visit>
+void visit_fields(ProgramRun& run, const Visit& visit) {
+  visit("times", run.times);
+  visit("unit_step", run.unit_step);
+  visit("entries", run.entries);
+}
+
+template <class Visit>
+void visit_fields(ProgramSegment& segment, const Visit& visit) {
+  visit("times", segment.times);
+  visit("runs", segment.runs);
+}
+
+template <class Visit>
+void visit_fields(FlatTensor& tensor, const Visit& visit) {
+  visit("class", tensor.tensor_class);
+  visit("elements", tensor.elements);
+  visit("trainable", tensor.trainable);
+}
+
+template <class Visit>
+void visit_fields(UnitRun& run, const Visit& visit) {
+  visit("count", run.count);
+  visit("residency", run.unit.residency);
+  visit("use", run.unit.use);
+  visit("tensors", run.unit.tensors);
+}
+
+template <class Visit>
+void visit_fields(Domain& domain, const Visit& visit) {
+  visit("axes", domain.axes);
+  visit("sizes", domain.sizes);
+  visit("scale", domain.scale);
+}
+
+template <class Visit>
+void visit_fields(TensorClass& tensor_class, const Visit& visit) {
+  visit("storage", tensor_class.storage);
+  visit("gradient", tensor_class.gradient);
+  visit("wire", tensor_class.wire);
+  visit("main", tensor_class.main);
+  visit("domain", tensor_class.domain);
+  visit("layout", tensor_class.layout);
+  visit("optimizer", tensor_class.optimizer.name);
+  visit("states", tensor_class.optimizer.states);
+}
+
+template <class Visit>
+void visit_fields(StrategyPlacements& placements, const Visit& visit) {
+  visit("parameters", placements.parameters);
+  visit("gradients", placements.gradients);
+  visit("optimizer", placements.optimizer);
+}
+
+template <class Visit>
+void visit_fields(Program& program, const Visit& visit) {
+  visit("numerics", program.numerics);
+  visit("placements", program.placements);
+  visit("domains", program.domains);
+  visit("classes", program.classes);
+  visit("units", program.units);
+  visit("coordinates", program.coordinates);
+  visit("lanes", program.lanes);
+  visit("rounds", program.rounds);
+  visit("credits", program.credits);
+  visit("verdict_elements", program.verdict_elements);
+  visit("optimizer_scratch_bytes", program.optimizer_scratch_bytes);
+  visit("streams", program.streams);
+  visit("body", program.body);
+  visit("last_round", program.last_round);
+  visit("epilogue", program.epilogue);
+}
+
+template <class Visit>
+void visit_fields(PlaceRange& range, const Visit& visit) {
+  visit("first", range.first);
+  visit("last", range.last);
+}
+
+template <class Visit>
+void visit_fields(ProgramFile::Part& part, const Visit& visit) {
+  visit("ranks", part.places);
+  visit("program", part.program);
+}
+
+template <class Visit>
+void visit_fields(ProgramFile& file, const Visit& visit) {
+  visit("sizes", file.sizes);
+  visit("programs", file.parts);
+}
+
+}  // namespace troupe::core

@@ -1,0 +1,193 @@
+#include "core/program/program_limits.hpp"
+
+#include <algorithm>
+
+#include "core/errors.hpp"
+
+namespace troupe::core {
+namespace {
+
+constexpr std::int64_t kMostRanks = 1 << 20;
+constexpr std::size_t kMostAxes = 4;
+constexpr std::int64_t kMostUnits = 1 << 20;
+/// A check has lists for every point of a step, of which a round has two for each unit.
+constexpr std::int64_t kMostPoints = 1'000'000;
+constexpr std::int64_t kMostElements = std::int64_t{1} << 50;
+constexpr int kMostStreams = 64;
+constexpr int kMostCredits = 1 << 20;
+
+Result<std::int64_t> product_of(const std::vector<int>& sizes) {
+  std::int64_t product = 1;
+  if (sizes.empty() || sizes.size() > kMostAxes) {
+    return fail(Errc::corrupt, "{} axes; a job has 1 to {}", sizes.size(), kMostAxes);
+  }
+  for (const int size : sizes) {
+    if (size < 1 || product > kMostRanks / size) {
+      return fail(Errc::corrupt, "an axis of {} ranks; a job has 1 to {} ranks", size, kMostRanks);
+    }
+    product *= size;
+  }
+  return product;
+}
+
+/// A program whose own numbers are checked against each other.
+class Limits {
+ public:
+  Limits(const Program& program, const std::vector<int>& sizes) : program_(program), sizes_(sizes) {}
+
+  Result<void> check() {
+    TRY(check_facts());
+    TRY(check_units());
+    std::int64_t launches = 0;
+    for (const ProgramSegment* segment : {&program_.body, &program_.last_round, &program_.epilogue}) {
+      launches += TRY(launches_of(*segment, kMostFileLaunches - launches));
+    }
+    if (program_.last_round.times != 1 || program_.epilogue.times != 1) {
+      return fail(Errc::corrupt, "the last round and the epilogue have to be there once, not {} and {} times",
+                  program_.last_round.times, program_.epilogue.times);
+    }
+    return {};
+  }
+
+ private:
+  Result<void> check_facts() {
+    const auto axes = sizes_.size();
+    if (program_.domains.empty() || program_.domains[0].sizes != sizes_ ||
+        program_.coordinates.size() != axes) {
+      return fail(Errc::corrupt, "domain 0 and coordinates of a program have the sizes of its job");
+    }
+    for (std::size_t axis = 0; axis < axes; ++axis) {
+      if (program_.coordinates[axis] >= 0 && program_.coordinates[axis] < sizes_[axis]) continue;
+      return fail(Errc::corrupt, "coordinate {} is beyond an axis of {} ranks", program_.coordinates[axis],
+                  sizes_[axis]);
+    }
+    for (const Domain& domain : program_.domains) {
+      if (domain.axes.size() != axes || domain.sizes.size() != axes) {
+        return fail(Errc::corrupt, "a domain has {} axes and {} sizes; the job has {}", domain.axes.size(),
+                    domain.sizes.size(), axes);
+      }
+      TRY(product_of(domain.sizes));
+    }
+    for (const TensorClass& tensor_class : program_.classes) {
+      if (tensor_class.domain < program_.domains.size()) continue;
+      return fail(Errc::corrupt, "a class is of domain {} of {}", tensor_class.domain,
+                  program_.domains.size());
+    }
+    const bool pools = program_.credits.size() == kPools &&
+                       std::all_of(program_.credits.begin(), program_.credits.end(),
+                                   [](int slots) { return slots >= 0 && slots <= kMostCredits; });
+    if (!pools) return fail(Errc::corrupt, "credits are {} numbers from 0 to {}", kPools, kMostCredits);
+    if (program_.streams < 1 || program_.streams > kMostStreams) {
+      return fail(Errc::corrupt, "{} streams; there are 1 to {}", program_.streams, kMostStreams);
+    }
+    return {};
+  }
+
+  Result<void> check_units() {
+    for (const UnitRun& run : program_.units) {
+      if (run.count < 1 || run.count > kMostUnits - units_) {
+        return fail(Errc::corrupt, "{} units that are alike; there are {} at most in all", run.count,
+                    kMostUnits);
+      }
+      units_ += run.count;
+      for (const FlatTensor& tensor : run.unit.tensors) {
+        if (tensor.tensor_class < program_.classes.size() && tensor.elements >= 0 &&
+            tensor.elements <= kMostElements) {
+          continue;
+        }
+        return fail(Errc::corrupt, "a tensor of {} elements is of class {} of {}", tensor.elements,
+                    tensor.tensor_class, program_.classes.size());
+      }
+    }
+    if (program_.rounds < 1 || program_.body.times != program_.rounds - 1 ||
+        program_.rounds > kMostPoints / (2 * (units_ + 1))) {
+      return fail(Errc::corrupt,
+                  "{} rounds with a body that is done {} times, of {} units; rounds are one more, "
+                  "and {} at most with so many units",
+                  program_.rounds, program_.body.times, units_, kMostPoints / (2 * (units_ + 1)));
+    }
+    return {};
+  }
+
+  Result<std::int64_t> launches_of(const ProgramSegment& segment, std::int64_t most) const {
+    std::int64_t launches = 0;
+    for (const ProgramRun& run : segment.runs) {
+      const auto entries = static_cast<std::int64_t>(run.entries.size());
+      if (entries == 0 || run.times < 1 || run.times > kMostFileLaunches || run.unit_step < -kMostUnits ||
+          run.unit_step > kMostUnits) {
+        return fail(Errc::corrupt, "a run of {} entries is repeated {} times with units {} apart", entries,
+                    run.times, run.unit_step);
+      }
+      // All repetitions lie between the first and the last.
+      const std::int64_t furthest = std::int64_t{run.times - 1} * run.unit_step;
+      for (const ProgramEntry& entry : run.entries) {
+        TRY(check_entry(entry, 0));
+        TRY(check_entry(entry, furthest));
+      }
+      launches += entries * run.times;
+      if (launches * std::max(segment.times, 1) > most) {
+        return fail(Errc::corrupt, "more than {} launches in a step", kMostFileLaunches);
+      }
+    }
+    return launches * segment.times;
+  }
+
+  Result<void> check_point(const ProgramEntry& entry, const TrainerPoint& point, std::int64_t units) const {
+    const std::int64_t unit = is_of_unit(point.phase) ? point.unit + units : 0;
+    if (unit >= 0 && (unit < units_ || !is_of_unit(point.phase))) return {};
+    return fail(Errc::corrupt, "{} names unit {} in '{}', but there are {} units", describe(entry), unit,
+                name_of(point.phase), units_);
+  }
+
+  Result<void> check_entry(const ProgramEntry& entry, std::int64_t units) const {
+    for (const TrainerPoint* point : {&entry.ready, &entry.needed}) TRY(check_point(entry, *point, units));
+    for (const auto* credit : {&entry.takes, &entry.gives}) {
+      if (*credit) TRY(check_point(entry, (*credit)->point, units));
+    }
+    const std::int64_t unit = entry.tensor.kind == TensorKind::verdict ? 0 : entry.tensor.unit + units;
+    if (unit < 0 || (entry.tensor.kind != TensorKind::verdict && unit >= units_)) {
+      return fail(Errc::corrupt, "{} is of unit {}, but there are {} units", describe(entry), unit, units_);
+    }
+    if (entry.stream < 0 || entry.stream >= program_.streams) {
+      return fail(Errc::corrupt, "{} is on stream {} of {}", describe(entry), entry.stream, program_.streams);
+    }
+    std::int64_t members = 0;
+    for (const CountRun& run : entry.counts.runs) {
+      if (run.members < 1 || run.members > kMostRanks - members || run.elements < 0 ||
+          run.elements > kMostElements) {
+        return fail(Errc::corrupt, "{} has counts of {} members with {} elements each", describe(entry),
+                    run.members, run.elements);
+      }
+      members += run.members;
+    }
+    if (entry.elements < 0 || entry.elements > kMostElements || entry.chunk < 0 || members == 0) {
+      return fail(Errc::corrupt, "{} has {} elements in chunks of {} on {} ranks", describe(entry),
+                  entry.elements, entry.chunk, members);
+    }
+    return {};
+  }
+
+  const Program& program_;
+  const std::vector<int>& sizes_;
+  std::int64_t units_ = 0;
+};
+
+}  // namespace
+
+Result<void> check_limits(const ProgramFile& file) {
+  const auto ranks = TRY(product_of(file.sizes));
+  if (file.parts.empty()) return fail(Errc::corrupt, "the file has no programs");
+  for (std::size_t i = 0; i < file.parts.size(); ++i) {
+    const auto& part = file.parts[i];
+    for (const auto& [first, last] : part.places) {
+      if (first >= 0 && first <= last && last < ranks) continue;
+      return fail(Errc::corrupt, "programs[{}] is of ranks {} to {}, but there are {}", i, first, last,
+                  ranks);
+    }
+    const auto checked = Limits(part.program, file.sizes).check();
+    if (!checked) return fail(checked.error().code, "programs[{}]: {}", i, checked.error().message);
+  }
+  return {};
+}
+
+}  // namespace troupe::core

@@ -1,0 +1,166 @@
+#include "core/program/program_file.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "tests/core/program/some_programs.hpp"
+
+namespace troupe::core {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::HasSubstr;
+
+ProgramFile file_of(const SomeJob& job) {
+  return file_of(plan_all(inputs_of(job)).value());
+}
+
+TEST(ProgramFile, IsTheSameAfterWritingAndReading) {
+  for (const auto strategy :
+       {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3, Strategy::hsdp, Strategy::hfsdp}) {
+    for (const auto numerics : {Numerics::fast, Numerics::ordered}) {
+      const int outer = strategy == Strategy::hsdp || strategy == Strategy::hfsdp ? 3 : 1;
+      const auto file = file_of(SomeJob{.strategy = strategy,
+                                        .ranks = 6,
+                                        .outer = outer,
+                                        .rounds = 3,
+                                        .numerics = numerics,
+                                        .elements = 1152});
+
+      const auto again = parse_program_file(to_text(file));
+
+      ASSERT_TRUE(again) << again.error().message;
+      EXPECT_EQ(*again, file) << name_of(strategy) << " " << name_of(numerics);
+    }
+  }
+}
+
+TEST(ProgramFile, KeepsWhatOnlySomeProgramsHave) {
+  auto inputs = inputs_of(SomeJob{.ranks = 3, .units = 5, .numerics = Numerics::ordered, .elements = 1152});
+  inputs.lanes = 8;
+  inputs.staging_elements = 100;
+  inputs.units[0].residency = Residency::resident;
+  inputs.units[1].tensors.push_back({.elements = 96, .trainable = false});
+  inputs.units[3] = {.use = UnitUse::forward, .tensors = {{.elements = 96, .trainable = false}}};
+  const auto file = file_of(plan_all(inputs).value());
+
+  EXPECT_EQ(parse_program_file(to_text(file)).value(), file);
+}
+
+TEST(ProgramFile, ListsRanksAsRanges) {
+  auto inputs = inputs_of(SomeJob{.strategy = Strategy::ddp, .ranks = 4});
+  inputs.lanes = 6;  // ranks 0 and 1 have two lanes, the others one
+  const auto file = file_of(plan_all(inputs).value());
+
+  ASSERT_EQ(file.parts.size(), 2U);
+  EXPECT_EQ(file.parts[0].places, (std::vector<PlaceRange>{{0, 1}}));
+  EXPECT_EQ(file.parts[1].places, (std::vector<PlaceRange>{{2, 3}}));
+}
+
+/// The message for a file in which one thing is not as it was.
+std::string spoilt(const std::function<void(Json&)>& spoil) {
+  auto json = Json::parse(to_text(file_of(SomeJob{.rounds = 2})));
+  spoil(json);
+  const auto file = parse_program_file(json.dump());
+  EXPECT_TRUE(file || file.error().code == Errc::corrupt);
+  return file ? "" : file.error().message;
+}
+
+std::string spoilt_program(const std::function<void(Json&)>& spoil) {
+  return spoilt([&](Json& json) { spoil(json["programs"][0]["program"]); });
+}
+
+std::string spoilt_entry(const std::function<void(Json&)>& spoil) {
+  return spoilt_program([&](Json& json) { spoil(json["body"]["runs"][0]["entries"][0]); });
+}
+
+TEST(ProgramFile, NamesTheFieldThatCannotBeRead) {
+  const std::string program = "programs[0].program.";
+  const std::string entry = program + "body.runs[0].entries[0].";
+
+  EXPECT_EQ(spoilt([](Json&) {}), "");
+  EXPECT_THAT(parse_program_file("{").error().message, HasSubstr("are not a JSON object"));
+  EXPECT_THAT(parse_program_file("{}").error().message, HasSubstr("expected \"format\""));
+  EXPECT_EQ(spoilt([](Json& json) { json["sizes"] = "2"; }), "sizes: expected a list, found \"\"2\"\"");
+  EXPECT_EQ(spoilt_program([](Json& json) { json.erase("lanes"); }), program + "lanes is missing");
+  EXPECT_EQ(spoilt_program([](Json& json) { json["more"] = 1; }),
+            "programs[0].program has 16 fields, 15 are known");
+  EXPECT_EQ(spoilt_program([](Json& json) { json["rounds"] = 1.5; }),
+            program + "rounds: expected a whole number that fits, found \"1.5\"");
+  EXPECT_EQ(spoilt_program([](Json& json) { json["rounds"] = 3000000000U; }),
+            program + "rounds: expected a whole number that fits, found \"3000000000\"");
+  EXPECT_EQ(spoilt_entry([](Json& json) { json["operation"] = "broadcast"; }),
+            entry + "operation: expected a name that is known, found \"\"broadcast\"\"");
+  EXPECT_EQ(spoilt_entry([](Json& json) { json["from"] = "Q"; }),
+            entry + "from: expected letters R, P and F, found \"\"Q\"\"");
+  EXPECT_EQ(spoilt_entry([](Json& json) { json["ready"] = nullptr; }),
+            entry + "ready: expected an object, found \"null\"");
+}
+
+TEST(ProgramFile, RefusesNumbersThatNoProgramHas) {
+  EXPECT_THAT(spoilt([](Json& json) {
+                json["sizes"] = {1 << 20, 2};
+              }),
+              HasSubstr("a job has 1 to 1048576 ranks"));
+  EXPECT_THAT(spoilt([](Json& json) { json["programs"][0]["ranks"][0]["last"] = 2; }),
+              HasSubstr("programs[0] is of ranks 0 to 2, but there are 2"));
+  EXPECT_THAT(spoilt([](Json& json) { json["programs"] = Json::array(); }), HasSubstr("has no programs"));
+  EXPECT_THAT(spoilt_program([](Json& json) { json["rounds"] = 3; }),
+              HasSubstr("3 rounds with a body that is done 1 times"));
+  EXPECT_THAT(spoilt_program([](Json& json) { json["credits"] = {2}; }), HasSubstr("credits are 2 numbers"));
+  EXPECT_THAT(spoilt_program([](Json& json) { json["streams"] = 0; }), HasSubstr("0 streams"));
+  EXPECT_THAT(spoilt_program([](Json& json) { json["coordinates"] = {2}; }),
+              HasSubstr("coordinate 2 is beyond an axis of 2 ranks"));
+  EXPECT_THAT(spoilt_program([](Json& json) { json["units"][0]["count"] = 0; }), HasSubstr("0 units"));
+  EXPECT_THAT(spoilt_program([](Json& json) { json["units"][0]["tensors"][0]["class"] = 7; }),
+              HasSubstr("is of class 7 of 1"));
+  EXPECT_THAT(spoilt_program([](Json& json) { json["body"]["runs"][0]["times"] = 1000; }),
+              HasSubstr("but there are 4 units"));
+  EXPECT_THAT(spoilt_program([](Json& json) { json["body"]["runs"][0]["entries"] = Json::array(); }),
+              HasSubstr("a run of 0 entries is repeated"));
+  EXPECT_THAT(spoilt_entry([](Json& json) { json["tensor"]["unit"] = -1; }), HasSubstr("is of unit -1"));
+  EXPECT_THAT(spoilt_entry([](Json& json) { json["stream"] = 5; }), HasSubstr("is on stream 5 of 2"));
+  EXPECT_THAT(spoilt_entry([](Json& json) { json["needed"]["unit"] = 4; }), HasSubstr("names unit 4"));
+  EXPECT_THAT(spoilt_entry([](Json& json) { json["counts"]["runs"][0]["members"] = 0; }),
+              HasSubstr("has counts of 0 members"));
+}
+
+NamedProgramFile named(const std::string& name, std::vector<PlaceRange> places, const SomeJob& job) {
+  const auto program = program_of(job);
+  return {name, {program.domains[0].sizes, {{std::move(places), program}}}};
+}
+
+TEST(ProgramFile, FilesAreJoinedToOneJobWhoseRanksShareEqualPrograms) {
+  const SomeJob some{.ranks = 4};
+  const auto other = SomeJob{.ranks = 4, .elements = 2048};
+
+  const auto job = join_files(std::vector{named("a", {{0, 0}, {2, 2}}, some), named("b", {{1, 1}}, some),
+                                          named("c", {{3, 3}}, other)})
+                       .value();
+
+  EXPECT_EQ(job.sizes, std::vector<int>{4});
+  EXPECT_EQ(job.programs.size(), 2U);
+  EXPECT_EQ(job.of_place, (std::vector<int>{0, 0, 0, 1}));
+}
+
+TEST(ProgramFile, FilesThatAreNoJobTogetherAreNamed) {
+  const SomeJob two{.ranks = 2};
+  const auto message = [](const std::vector<NamedProgramFile>& files) {
+    const auto job = join_files(files);
+    EXPECT_FALSE(job) << "no error";
+    return job ? "" : job.error().message;
+  };
+
+  EXPECT_EQ(message({named("a", {{0, 0}}, two)}),
+            "rank 1 of 2 has no program in these files; give those of all ranks");
+  EXPECT_EQ(message({named("a", {{0, 1}}, two), named("b", {{1, 1}}, two)}),
+            "rank 1 has a program in a and another in b; give one of them");
+  EXPECT_EQ(message({named("a", {{0, 1}}, two), named("b", {{0, 3}}, {.ranks = 4})}),
+            "a is of a job on 2 ranks, b of one on 4; give programs of one job");
+}
+
+}  // namespace
+}  // namespace troupe::core

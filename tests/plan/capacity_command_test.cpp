@@ -1,0 +1,243 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "actors/planes/step/training_plan.hpp"
+#include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/models.hpp"
+#include "apps/gpt/pretrained/huggingface_config.hpp"
+#include "apps/troupe/plan/capacity_report.hpp"
+#include "core/program/job_programs.hpp"
+#include "tests/plan/run_plan.hpp"
+#include "tests/support/folder.hpp"
+#include "tests/support/scratch_folder.hpp"
+
+namespace troupe::apps {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using Json = nlohmann::json;
+
+std::string golden_model(const std::string& name) {
+  return (tests_folder() / "golden" / "models" / (name + ".json")).string();
+}
+
+std::vector<Capacity> capacities(const CapacityArguments& arguments) {
+  auto plan = capacity_plan(arguments);
+  EXPECT_TRUE(plan) << plan.error().message;
+  return plan ? plan->found : std::vector<Capacity>{};
+}
+
+TEST(PlanCapacityCommand, CountsEveryStrategyOfTheMesh) {
+  CapacityArguments arguments;
+  arguments.program = {.numerics = "fast", .ranks = 4, .units = 8, .unit_elements = 1 << 20};
+  arguments.device_memory = "0.1GiB";
+
+  const auto found = capacities(arguments);
+
+  ASSERT_EQ(found.size(), 4U);
+  const std::int64_t elements = 8 << 20;
+  EXPECT_EQ(found[0].memory.at_rest(), elements * (2 + 4 + 4 + 8)) << "ddp";
+  EXPECT_EQ(found[1].memory.at_rest(), elements * (2 + 4) + elements / 4 * 12) << "zero1";
+  EXPECT_EQ(found[2].memory.at_rest(), elements * 2 + elements / 4 * 16) << "zero2";
+  EXPECT_EQ(found[3].memory.at_rest(), elements / 4 * 18) << "zero3";
+  EXPECT_EQ(found[3].memory.parameter_pool, 2 * (1 << 20) * 2);
+  EXPECT_FALSE(found[0].fits);
+  EXPECT_TRUE(found[3].fits);
+  // Twice the parameters for the gathers of zero3, once the gradients; three quarters of each leave the rank.
+  // The verdict's one word goes to the three others.
+  EXPECT_EQ(found[3].sent_bytes(), elements * 3 / 4 * (2 * 2 + 4) + 3 * 8);
+}
+
+TEST(PlanCapacityCommand, ComparesStrategiesOfOneAxisOnAllRanksWithThoseOfTwo) {
+  const auto json = Json::parse(run_plan("capacity --mesh 2x4 --units 2 --json").out);
+
+  std::vector<std::string> rows;
+  for (const auto& one : json["strategies"]) {
+    rows.push_back(one["strategy"].get<std::string>() + " " + one["mesh"].get<std::string>());
+  }
+  EXPECT_THAT(rows, ElementsAre("ddp 8", "zero1 8", "zero2 8", "zero3 8", "hsdp 2x4", "hfsdp 2x4"));
+}
+
+TEST(PlanCapacityCommand, TakesAHundredThousandRanksOnTwoAxes) {
+  CapacityArguments arguments;
+  arguments.program = {.ranks = 100'000, .outer = 3'125, .rounds = 3, .units = 96};
+  arguments.strategies = {"hsdp", "hfsdp"};
+
+  const auto found = capacities(arguments);
+
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].memory.optimizer, std::int64_t{96} * (1 << 20) / 32 * 8);
+  EXPECT_LT(found[1].memory.optimizer, found[0].memory.optimizer / 2000);
+}
+
+TEST(PlanCapacityCommand, CountsWhatEachOptimizerKeeps) {
+  const auto optimizer_bytes = [](const char* name) {
+    CapacityArguments arguments;
+    arguments.program = {.ranks = 4, .units = 8, .optimizer = name};
+    arguments.strategies = {"zero1"};
+    return capacities(arguments).at(0).memory.optimizer;
+  };
+  const std::int64_t elements = (8 << 20) / 4;
+  EXPECT_EQ(optimizer_bytes("sgd"), 0);
+  for (const char* name : {"momentum", "lion", "muon"})
+    EXPECT_EQ(optimizer_bytes(name), 4 * elements) << name;
+  for (const char* name : {"adam", "adamw"}) EXPECT_EQ(optimizer_bytes(name), 8 * elements) << name;
+}
+
+/// Of Qwen3-8B: 8,190,735,360 parameters, of which the embedding and the head are the largest units.
+TEST(PlanCapacityCommand, OfAModelShardsItsTrueParameters) {
+  CapacityArguments arguments;
+  arguments.program = {.numerics = "fast", .ranks = 8};
+  arguments.model = golden_model("Qwen3-8B");
+  arguments.strategies = {"ddp", "zero3"};
+
+  const auto plan = capacity_plan(arguments).value();
+
+  const double elements = 8'190'735'360;
+  EXPECT_EQ(plan.elements, 8'190'735'360);
+  EXPECT_EQ(plan.units, 38);
+  EXPECT_EQ(plan.found[0].memory.at_rest(), plan.elements * (2 + 4 + 4 + 8)) << "ddp has no padding";
+  EXPECT_NEAR(static_cast<double>(plan.found[1].memory.at_rest()), elements / 8 * 18, elements / 8 * 0.01);
+  const std::int64_t head = 151'936 * 4'096 + 4'096;
+  EXPECT_EQ(plan.found[1].memory.parameter_pool, 2 * head * 2);
+  EXPECT_EQ(plan.found[1].memory.gradient_pool, 2 * head * 4);
+  EXPECT_EQ(plan.found[0].total(), plan.found[0].memory.total() + plan.activations.total());
+}
+
+/// To the byte what sessions of the reference trainer take.
+TEST(PlanCapacityCommand, OfAModelIsWhatTheTrainersSessionsPlan) {
+  for (const char* name : {"Qwen3-8B", "Mistral-7B-v0.3", "Qwen2.5-7B"}) {
+    CapacityArguments arguments;
+    arguments.program = {.ranks = 8, .outer = 2, .rounds = 2};
+    arguments.model = golden_model(name);
+    std::ifstream file(arguments.model);
+    std::ostringstream text;
+    text << file.rdbuf();
+    const auto config = gpt::read_huggingface_config(text.str()).value().model;
+
+    for (const auto& found : capacities(arguments)) {
+      core::TrainingOptions training;
+      training.strategy = core::strategy_from_name(found.strategy).value();
+      training.lanes = 16;
+      training.optimizer_instances = found.outer;
+      training.staging_elements = arguments.program.staging_elements;
+      const auto specs = gpt::session_parameters(gpt::parameter_table(config), core::DType::bf16, training);
+      const auto plan = actors::plan_training(specs, training, {8}).value();
+      const auto job = core::plan_all(plan.inputs).value();
+
+      EXPECT_EQ(found.memory, core::memory_of(job.programs.at(0))) << name << " " << found.strategy;
+    }
+  }
+}
+
+/// Its activations are pieces of 64 bytes, which is next to nothing here.
+TEST(PlanCapacityCommand, ActivationsAreThoseOfTheReferenceTrainer) {
+  for (const char* name : {"Qwen3-8B", "Mistral-7B-v0.3", "Qwen2.5-7B", "deepseek-coder-1.3b"}) {
+    CapacityArguments arguments;
+    arguments.model = golden_model(name);
+    arguments.program.dtype = "f32";
+    arguments.sequences = 2;
+    arguments.length = 512;
+    arguments.keep_probabilities = true;
+    arguments.strategies = {"zero1"};
+    std::ifstream file(arguments.model);
+    std::ostringstream text;
+    text << file.rdbuf();
+    const auto config = gpt::read_huggingface_config(text.str()).value().model;
+
+    const auto need = gpt::memory_need(config, {2, 512}, {}, gpu::DeviceKind::host).activations;
+
+    const auto counted = static_cast<double>(capacities(arguments).at(0).activations);
+    EXPECT_NEAR(counted / static_cast<double>(need), 1, 1e-4) << name;
+  }
+}
+
+TEST(PlanCapacityCommand, ChoosesOfThoseThatFitTheOneThatCommunicatesLeast) {
+  const std::string job = "capacity --numerics fast --ranks 8 --units 24 --unit-elements 12582912 --rounds 2";
+
+  // ddp 5.06 GiB, zero1 2.11, zero2 1.23, zero3 0.79; zero1 sends least, zero3 most.
+  EXPECT_THAT(run_plan(job + " --device-memory 6GiB").out, HasSubstr("\nchoose zero1: "));
+  EXPECT_THAT(run_plan(job + " --device-memory 2GiB").out, HasSubstr("\nchoose zero2: "));
+  EXPECT_THAT(run_plan(job + " --device-memory 1GiB").out, HasSubstr("\nchoose zero3: "));
+  EXPECT_THAT(run_plan(job + " --device-memory 512MiB").out,
+              HasSubstr("\nnone fits in 512MiB: zero3 takes least, 0.785 GiB; use more ranks"));
+  EXPECT_EQ(Json::parse(run_plan(job + " --device-memory 512MiB --json").out)["choose"], nullptr);
+}
+
+TEST(PlanCapacityCommand, TimesFollowTheLinks) {
+  const auto zero3 = [](const std::string& more) {
+    const auto run = run_plan("capacity --strategy zero3 --ranks 4 --numerics fast --units 4 --json " + more);
+    return Json::parse(run.out)["strategies"][0];
+  };
+  const auto near = zero3("--link inner=1GB/s,0s");
+  const auto far = zero3("--node-ranks 2 --link inner=1TB/s,0s --link outer=0.5GB/s,0s");
+
+  // Four units of 2^20: bf16 gathered twice, f32 gradients once, three quarters of each; and the verdict.
+  const double bytes = 0.75 * 4 * (1 << 20) * 8;
+  EXPECT_NEAR(near["communicators"][0]["seconds"].get<double>(), bytes / 1e9, 1e-9);
+  EXPECT_NEAR(far["communicators"][0]["seconds"].get<double>(), bytes / 0.5e9, 1e-9);
+  EXPECT_EQ(near["communicators"][0]["link"], "inner");
+  EXPECT_EQ(far["communicators"][0]["link"], "outer");
+  EXPECT_FALSE(near.contains("exposed_seconds"));
+  const auto busy = zero3("--compute-ms 1000");
+  EXPECT_LT(busy["exposed_seconds"].get<double>(), busy["communication_seconds"].get<double>());
+}
+
+TEST(PlanCapacityCommand, WritesAPageThatNeedsNothingElse) {
+  const tests::ScratchFolder folder;
+  const auto run =
+      run_plan("capacity --model " + golden_model("Qwen3-8B") + " --mesh 2x4 --html " + folder.path("page"));
+
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  std::ifstream file(folder.path("page"));
+  std::ostringstream page;
+  page << file.rdbuf();
+  const auto text = page.str();
+  const std::string begin = "<script id=\"run-data\" type=\"application/json\">";
+  const auto from = text.find(begin) + begin.size();
+  const auto data = Json::parse(text.substr(from, text.find("</script>", from) - from));
+  EXPECT_EQ(data["model"], "Qwen3ForCausalLM of 36 layers");
+  EXPECT_EQ(data["strategies"].size(), 6U);
+  for (const char* mark : {"/*style*/", "/*plots*/", "/*script*/", "https:", "src=", "<link", "fetch("}) {
+    EXPECT_THAT(text, Not(HasSubstr(mark)));
+  }
+}
+
+struct CapacityRefusal {
+  const char* arguments;
+  const char* message;
+};
+
+TEST(PlanCapacityCommand, SaysWhichOptionCannotBe) {
+  const CapacityRefusal refusals[] = {
+      {"--mesh 2x", "--mesh: expected ranks, or those of the outer and the inner axis as in 2x4"},
+      {"--mesh 2x2x2", "--mesh: expected ranks"},
+      {"--mesh 2000000", "1048576 ranks at most"},
+      {"--mesh 2x4 --ranks 8", "--ranks excludes --mesh"},
+      {"--device-memory lots", "--device-memory: expected bytes up to a petabyte, as in 80GiB or 80GB"},
+      {"--device-memory 0", "--device-memory: expected bytes"},
+      {"--link inner=fast", "--link: expected inner or outer with bandwidth and latency"},
+      {"--link middle=1GB/s,1us", "--link: expected inner or outer"},
+      {"--link inner=1GB,1us", "--link: expected inner or outer"},
+      {"--model /none/config.json", "--model: "},
+      {"--sequences 2", "--sequences requires --model"},
+      {"--strategy ddp --ranks 4 --outer 2", "ddp cannot have 2 optimizer instances"},
+      {"--html /none/page.html", "--html: cannot write \"/none/page.html\""},
+  };
+  for (const auto& [arguments, message] : refusals) {
+    const auto run = run_plan(std::string("capacity ") + arguments);
+
+    EXPECT_EQ(run.exit_code, 2) << arguments;
+    EXPECT_THAT(run.err, HasSubstr(message)) << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace troupe::apps
