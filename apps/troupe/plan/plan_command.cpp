@@ -10,6 +10,7 @@
 #include "apps/troupe/plan/capacity_report.hpp"
 #include "apps/troupe/plan/layout_report.hpp"
 #include "apps/troupe/plan/program_report.hpp"
+#include "apps/troupe/plan/schedule_command.hpp"
 #include "apps/troupe/plan/step_report.hpp"
 
 namespace troupe::apps {
@@ -179,6 +180,7 @@ void add_plan_command(CLI::App& troupe, int& exit_code) {
   add_program(*plan, exit_code);
   add_check(*plan, exit_code);
   add_capacity(*plan, exit_code);
+  add_schedule_command(*plan, exit_code);
 }
 
 }  // namespace troupe::apps
