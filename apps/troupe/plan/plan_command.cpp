@@ -12,6 +12,7 @@
 #include "apps/troupe/plan/layout_report.hpp"
 #include "apps/troupe/plan/program_report.hpp"
 #include "apps/troupe/plan/quantities.hpp"
+#include "apps/troupe/plan/schedule_command.hpp"
 
 namespace troupe::apps {
 
@@ -227,6 +228,7 @@ void add_plan_command(CLI::App& troupe, int& exit_code) {
   add_program(*plan, exit_code);
   add_check(*plan, exit_code);
   add_capacity(*plan, exit_code);
+  add_schedule_command(*plan, exit_code);
 }
 
 }  // namespace troupe::apps
