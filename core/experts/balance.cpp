@@ -10,14 +10,14 @@ namespace troupe::core {
 namespace {
 
 /// As Megatron-Core.
-constexpr double kEpsilon = 1e-20;
+constexpr double kLeastTotal = 1e-20;
 
 /// Softmax, or sigmoids; what these are divided by to have a sum of one comes back.
 template <class T>
 T balance_scores(const RouterOptions& options, std::span<const T> logits, std::span<T> scores) {
   expert_scores<T>(options.score, logits, scores);
   if (options.score == ScoreFunction::softmax) return T{1};
-  T sum = static_cast<T>(kEpsilon);
+  T sum = static_cast<T>(kLeastTotal);
   for (const T score : scores) sum += score;
   return sum;
 }
