@@ -95,9 +95,9 @@ function(troupe_join target)
   set_property(TARGET ${target} PROPERTY SOURCES "${kept}")
 endfunction()
 
-# troupe_library(NAME [LINK libs...] [HEADERS libs...] [EXCLUDE regex] [ALONE regex]): every .cpp below the current folder makes one
-# static library. HEADERS are libraries that are headers alone: an installed archive needs them no more. ALONE is
-# troupe_join's.
+# troupe_library(NAME [LINK libs...] [HEADERS libs...] [EXCLUDE regex] [ALONE regex]): every .cpp below the current
+# folder makes one static library. HEADERS are libraries that are headers alone: an installed archive needs them no
+# more. ALONE is troupe_join's.
 function(troupe_library name)
   cmake_parse_arguments(ARG "" "EXCLUDE;ALONE" "LINK;HEADERS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "*.cpp")
