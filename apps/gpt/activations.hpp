@@ -64,11 +64,18 @@ struct GradientScratch {
 
 template <class T>
 struct Activations {
+  /// With Keep::inputs all but the inputs is one memory, which holds what the last block wrote.
   std::vector<BlockActivations<T>> blocks;
   T* output;  // (N, C) the residual stream after the last block
   NormActivations<T> final_norm;
   T* logits;  // (N, V), then probabilities, then their gradients
   GradientScratch<T> gradients;
+};
+
+/// What forward leaves of each block for backward.
+enum class Keep : std::uint8_t {
+  activations,  ///< all of them
+  inputs,       ///< the block's input; backward computes the rest again, with the same bits
 };
 
 /// Hands out consecutive pieces of one allocation, each aligned to 64 bytes. Without memory (base null) it
@@ -110,6 +117,6 @@ core::Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_
 core::Result<void> check_targets(std::span<const std::int32_t> targets, std::size_t vocabulary);
 
 template <class T>
-Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape);
+Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep);
 
 }  // namespace troupe::apps::gpt

@@ -65,9 +65,10 @@ Result<void> project_backward(const Pass<T>& pass, LinearShape shape, std::size_
   return {};
 }
 
+// Up to block.hidden.
 template <class T>
-Result<void> mlp_forward(const BlockContext<T>& context, const BlockParameters& parameters,
-                         const BlockActivations<T>& block, const Pass<T>& pass, T* output) {
+Result<void> mlp_activations(const BlockContext<T>& context, const BlockParameters& parameters,
+                             const BlockActivations<T>& block, const Pass<T>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   const T* x = block.mlp_norm.output;
   if (parameters.gate) {
@@ -78,7 +79,7 @@ Result<void> mlp_forward(const BlockContext<T>& context, const BlockParameters& 
     TRY(project(pass, {N, C, F}, parameters.up, x, block.up));
     gelu_forward(N * F, block.up, block.hidden);
   }
-  return project(pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
+  return {};
 }
 
 template <class T>
@@ -238,14 +239,21 @@ Result<void> norm_backward(const BlockContext<T>& context, const NormParameters&
 }
 
 template <class T>
-Result<void> block_forward(const BlockContext<T>& context, const BlockParameters& parameters,
-                           const BlockActivations<T>& block, const Pass<T>& pass, T* output) {
-  const std::size_t N = context.shape.rows(), C = context.config.width;
+Result<void> block_activations(const BlockContext<T>& context, const BlockParameters& parameters,
+                               const BlockActivations<T>& block, const Pass<T>& pass) {
   TRY(norm_forward(context, parameters.attention_norm, block.input, block.attention_norm, pass));
   TRY(self_attention_forward(context, parameters, block, pass));
   TRY(norm_forward(context, parameters.mlp_norm, block.middle, block.mlp_norm, pass));
+  return mlp_activations(context, parameters, block, pass);
+}
+
+template <class T>
+Result<void> block_forward(const BlockContext<T>& context, const BlockParameters& parameters,
+                           const BlockActivations<T>& block, const Pass<T>& pass, T* output) {
+  const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
+  TRY(block_activations(context, parameters, block, pass));
   std::copy_n(block.middle, N * C, output);
-  return mlp_forward(context, parameters, block, pass, output);
+  return project(pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
 }
 
 template <class T>
@@ -263,6 +271,10 @@ template Result<void> block_forward<float>(const BlockContext<float>&, const Blo
                                            const BlockActivations<float>&, const Pass<float>&, float*);
 template Result<void> block_forward<double>(const BlockContext<double>&, const BlockParameters&,
                                             const BlockActivations<double>&, const Pass<double>&, double*);
+template Result<void> block_activations<float>(const BlockContext<float>&, const BlockParameters&,
+                                               const BlockActivations<float>&, const Pass<float>&);
+template Result<void> block_activations<double>(const BlockContext<double>&, const BlockParameters&,
+                                                const BlockActivations<double>&, const Pass<double>&);
 template Result<void> block_backward<float>(const BlockContext<float>&, const BlockParameters&,
                                             const BlockActivations<float>&, const GradientScratch<float>&,
                                             const Pass<float>&);

@@ -24,7 +24,8 @@ class BasicModel {
 
   /// Checks the configuration and that the activations fit in this machine's memory, then allocates them
   /// once.
-  static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape);
+  static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape,
+                                         Keep keep = Keep::activations);
 
   /// Mean loss over the tokens in nats; adds its gradients to `gradients`. tokens and targets are (B, T), of
   /// the shape given to create(); each must lie in the vocabulary. A target may be kNoTarget. After an Error
@@ -45,7 +46,8 @@ class BasicModel {
   std::size_t activation_bytes() const { return activation_bytes_; }
 
  private:
-  BasicModel(const ModelConfig& config, BatchShape shape, std::unique_ptr<T[]> memory, std::size_t bytes);
+  BasicModel(const ModelConfig& config, BatchShape shape, Keep keep, std::unique_ptr<T[]> memory,
+             std::size_t bytes);
 
   core::Result<T> loss(const Pass<T>& pass, Tokens tokens, Tokens targets);
   core::Result<void> trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens);
@@ -54,6 +56,7 @@ class BasicModel {
 
   ModelConfig config_;
   BatchShape shape_;
+  Keep keep_;
   ParameterTable table_;
   Rotary<T> rotary_;
   std::unique_ptr<T[]> memory_;
