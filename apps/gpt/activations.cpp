@@ -102,11 +102,23 @@ Result<void> check_targets(std::span<const std::int32_t> targets, std::size_t vo
   return {};
 }
 
+Result<void> check_keep(const ModelConfig& config, Keep keep) {
+  if (keep == Keep::activations || config.experts.count == 0) return {};
+  return fail(Errc::unavailable,
+              "activations of experts are kept, not computed again in backward; leave --recompute out for a "
+              "model with experts");
+}
+
 template <class T>
-Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape) {
+Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep) {
   Activations<T> activations;
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    activations.blocks.push_back(carve_block(carver, config, shape, config.experts.in_layer(layer)));
+    if (keep == Keep::activations || layer == 0) {
+      activations.blocks.push_back(carve_block(carver, config, shape, config.experts.in_layer(layer)));
+    } else {
+      activations.blocks.push_back(activations.blocks.front());
+      activations.blocks.back().input = carver.take(shape.rows(), config.width);
+    }
   }
   activations.output = carver.take(shape.rows(), config.width);
   activations.final_norm = carve_norm(carver, config, shape.rows());
@@ -122,7 +134,7 @@ Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape sh
   return activations;
 }
 
-template Activations<float> carve<float>(Carver<float>&, const ModelConfig&, BatchShape);
-template Activations<double> carve<double>(Carver<double>&, const ModelConfig&, BatchShape);
+template Activations<float> carve<float>(Carver<float>&, const ModelConfig&, BatchShape, Keep);
+template Activations<double> carve<double>(Carver<double>&, const ModelConfig&, BatchShape, Keep);
 
 }  // namespace troupe::apps::gpt

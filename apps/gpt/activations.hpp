@@ -67,12 +67,19 @@ struct GradientScratch {
 
 template <class T>
 struct Activations {
+  /// With Keep::inputs all but the inputs is one memory, which holds what the last block wrote.
   std::vector<BlockActivations<T>> blocks;
   T* output;  // (N, C) the residual stream after the last block
   NormActivations<T> final_norm;
   T* logits;  // (N, V), then probabilities, then their gradients
   GradientScratch<T> gradients;
   std::vector<ExpertRoutes> routes;  // of the layers with experts, which the blocks point to
+};
+
+/// What forward leaves of each block for backward.
+enum class Keep : std::uint8_t {
+  activations,  ///< all of them
+  inputs,       ///< the block's input; backward computes the rest again, with the same bits
 };
 
 /// Hands out consecutive pieces of one allocation, each aligned to 64 bytes. Without memory (base null) it
@@ -113,7 +120,10 @@ core::Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_
 /// As check_tokens(), and kNoTarget is allowed.
 core::Result<void> check_targets(std::span<const std::int32_t> targets, std::size_t vocabulary);
 
+/// Errc::unavailable for models with experts, whose routes are kept.
+core::Result<void> check_keep(const ModelConfig& config, Keep keep);
+
 template <class T>
-Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape);
+Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep);
 
 }  // namespace troupe::apps::gpt

@@ -47,15 +47,24 @@ Result<void> add_bias_gradient(const Pass<T>& pass, std::size_t rows, std::size_
   return {};
 }
 
+// d_x (N, in) (+)= d_y (N, out) * weight, and the weight's own gradient, which is complete then.
 template <class T>
-Result<void> mlp_forward(const BlockContext<T>& context, const BlockParameters& parameters,
-                         const BlockActivations<T>& block, const Pass<T>& pass, T* output) {
+Result<void> project_backward(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x,
+                              const T* d_y, T* d_x, Write write) {
+  const T* values = TRY(pass.use(weight));
+  linear_backward_weight(shape, d_y, x, pass.gradient(weight));
+  pass.ready(weight);
+  linear_backward_input(shape, d_y, values, d_x, write);
+  return {};
+}
+
+// Up to block.hidden.
+template <class T>
+Result<void> mlp_activations(const BlockContext<T>& context, const BlockParameters& parameters,
+                             const BlockActivations<T>& block, const Pass<T>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   const T* x = block.mlp_norm.output;
-  if (parameters.experts) {
-    return expert_layer_forward<T>({context.config.experts, N, C}, *parameters.experts, block.experts, x,
-                                   pass, output);
-  }
+  if (parameters.experts) return {};  // they go with what they give
   if (parameters.gate) {
     TRY(project(pass, {N, C, F}, *parameters.gate, x, block.gate));
     TRY(project(pass, {N, C, F}, parameters.up, x, block.up));
@@ -64,7 +73,7 @@ Result<void> mlp_forward(const BlockContext<T>& context, const BlockParameters& 
     TRY(project(pass, {N, C, F}, parameters.up, x, block.up));
     gelu_forward(N * F, block.up, block.hidden);
   }
-  return project(pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
+  return {};
 }
 
 template <class T>
@@ -228,14 +237,25 @@ Result<void> norm_backward(const BlockContext<T>& context, const NormParameters&
 }
 
 template <class T>
-Result<void> block_forward(const BlockContext<T>& context, const BlockParameters& parameters,
-                           const BlockActivations<T>& block, const Pass<T>& pass, T* output) {
-  const std::size_t N = context.shape.rows(), C = context.config.width;
+Result<void> block_activations(const BlockContext<T>& context, const BlockParameters& parameters,
+                               const BlockActivations<T>& block, const Pass<T>& pass) {
   TRY(norm_forward(context, parameters.attention_norm, block.input, block.attention_norm, pass));
   TRY(self_attention_forward(context, parameters, block, pass));
   TRY(norm_forward(context, parameters.mlp_norm, block.middle, block.mlp_norm, pass));
+  return mlp_activations(context, parameters, block, pass);
+}
+
+template <class T>
+Result<void> block_forward(const BlockContext<T>& context, const BlockParameters& parameters,
+                           const BlockActivations<T>& block, const Pass<T>& pass, T* output) {
+  const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
+  TRY(block_activations(context, parameters, block, pass));
   std::copy_n(block.middle, N * C, output);
-  return mlp_forward(context, parameters, block, pass, output);
+  if (parameters.experts) {
+    return expert_layer_forward<T>({context.config.experts, N, C}, *parameters.experts, block.experts,
+                                   block.mlp_norm.output, pass, output);
+  }
+  return project(pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
 }
 
 template <class T>
@@ -253,6 +273,10 @@ template Result<void> block_forward<float>(const BlockContext<float>&, const Blo
                                            const BlockActivations<float>&, const Pass<float>&, float*);
 template Result<void> block_forward<double>(const BlockContext<double>&, const BlockParameters&,
                                             const BlockActivations<double>&, const Pass<double>&, double*);
+template Result<void> block_activations<float>(const BlockContext<float>&, const BlockParameters&,
+                                               const BlockActivations<float>&, const Pass<float>&);
+template Result<void> block_activations<double>(const BlockContext<double>&, const BlockParameters&,
+                                                const BlockActivations<double>&, const Pass<double>&);
 template Result<void> block_backward<float>(const BlockContext<float>&, const BlockParameters&,
                                             const BlockActivations<float>&, const GradientScratch<float>&,
                                             const Pass<float>&);

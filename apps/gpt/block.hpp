@@ -20,6 +20,11 @@ template <class T>
 core::Result<void> block_forward(const BlockContext<T>& context, const BlockParameters& parameters,
                                  const BlockActivations<T>& block, const Pass<T>& pass, T* output);
 
+/// What block_forward() leaves in the block for backward, anew from block.input, and nothing else.
+template <class T>
+core::Result<void> block_activations(const BlockContext<T>& context, const BlockParameters& parameters,
+                                     const BlockActivations<T>& block, const Pass<T>& pass);
+
 /// Turns scratch.residual from the gradient by the block's output into the gradient by its input.
 template <class T>
 core::Result<void> block_backward(const BlockContext<T>& context, const BlockParameters& parameters,

@@ -19,8 +19,9 @@ Result<LocalTrainer> LocalTrainer::create(const TrainerOptions& options, const C
                       "lanes and microbatches must be 1 or more, found {} and {}", training.lanes,
                       training.microbatches);
   }
-  auto model = TRY(Model::create(options.model, options.microbatch));
-  TRY(check_memory(memory_need(options.model, options.microbatch, {}, gpu::DeviceKind::host),
+  auto model = TRY(Model::create(options.model, options.microbatch, options.arithmetic.keep));
+  TRY(check_memory(memory_need(options.model, options.microbatch, {.keep = options.arithmetic.keep},
+                               gpu::DeviceKind::host),
                    physical_memory_bytes()));
   LocalTrainer trainer(options, corpus, std::move(model));
   const RandomValues random(options.seed);

@@ -24,11 +24,12 @@ std::size_t physical_memory_bytes() {
 }
 
 template <class T>
-Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShape shape) {
+Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShape shape, Keep keep) {
   TRY(validate(config));
   TRY(check_shape(config, shape));
+  TRY(check_keep(config, keep));
   Carver<T> plan(nullptr);
-  carve(plan, config, shape);
+  carve(plan, config, shape, keep);
   const std::size_t bytes = plan.elements() * sizeof(T);
   const std::size_t machine_bytes = physical_memory_bytes();
   std::unique_ptr<T[]> memory;
@@ -37,24 +38,25 @@ Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShap
     return fail(
         Errc::out_of_memory,
         "the activations of {} sequences of {} tokens need {} MiB, this machine has {} MiB; use a smaller "
-        "microbatch, a shorter context or a smaller model",
+        "microbatch, a shorter context, --recompute or a smaller model",
         shape.batch, shape.length, bytes >> 20, machine_bytes >> 20);
   }
   use_one_blas_thread();
-  return BasicModel(config, shape, std::move(memory), bytes);
+  return BasicModel(config, shape, keep, std::move(memory), bytes);
 }
 
 template <class T>
-BasicModel<T>::BasicModel(const ModelConfig& config, BatchShape shape, std::unique_ptr<T[]> memory,
+BasicModel<T>::BasicModel(const ModelConfig& config, BatchShape shape, Keep keep, std::unique_ptr<T[]> memory,
                           std::size_t bytes)
     : config_(config),
       shape_(shape),
+      keep_(keep),
       table_(parameter_table(config)),
       rotary_(config.context, config.head_size(), config.rope_base, config.rope_scaling),
       memory_(std::move(memory)),
       activation_bytes_(bytes) {
   Carver<T> place(memory_.get());
-  activations_ = carve(place, config_, shape_);
+  activations_ = carve(place, config_, shape_, keep_);
 }
 
 template <class T>
@@ -126,6 +128,9 @@ Result<void> BasicModel<T>::backward(const Pass<T>& pass, Tokens tokens, Tokens 
   std::fill_n(d.residual, N * C, T{0});
   TRY(norm_backward(context(shape_), table_.final_norm, a.output, a.final_norm, pass, d.normed, d.residual));
   for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
+    // Those of the last block are still there.
+    if (keep_ == Keep::inputs && layer + 1 < a.blocks.size())
+      TRY(block_activations(context(shape_), table_.blocks[layer], a.blocks[layer], pass));
     TRY(block_backward(context(shape_), table_.blocks[layer], a.blocks[layer], d, pass));
   }
   TRY(pass.use(table_.embedding));

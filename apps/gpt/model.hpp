@@ -24,7 +24,8 @@ class BasicModel {
 
   /// Checks the configuration and that the activations fit in this machine's memory, then allocates them
   /// once.
-  static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape);
+  static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape,
+                                         Keep keep = Keep::activations);
 
   /// Mean loss over the tokens in nats, and what the routers of experts add to it; adds its gradients to
   /// `gradients`. tokens and targets are (B, T), of
@@ -48,7 +49,8 @@ class BasicModel {
   std::span<const ExpertRoutes> routes() const { return activations_.routes; }
 
  private:
-  BasicModel(const ModelConfig& config, BatchShape shape, std::unique_ptr<T[]> memory, std::size_t bytes);
+  BasicModel(const ModelConfig& config, BatchShape shape, Keep keep, std::unique_ptr<T[]> memory,
+             std::size_t bytes);
 
   core::Result<T> loss(const Pass<T>& pass, Tokens tokens, Tokens targets);
   core::Result<void> trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens);
@@ -57,6 +59,7 @@ class BasicModel {
 
   ModelConfig config_;
   BatchShape shape_;
+  Keep keep_;
   ParameterTable table_;
   Rotary<T> rotary_;
   std::unique_ptr<T[]> memory_;

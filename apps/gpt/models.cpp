@@ -28,12 +28,12 @@ double gib(std::size_t bytes) {
 std::size_t activation_bytes(const ModelConfig& config, BatchShape shape, ModelOptions options,
                              gpu::DeviceKind device) {
 #ifdef TROUPE_HAS_CUDA
-  if (device == gpu::DeviceKind::cuda) return cuda_activation_bytes(config, shape, options.dtype);
+  if (device == gpu::DeviceKind::cuda)
+    return cuda_activation_bytes(config, shape, options.dtype, options.keep);
 #endif
-  (void)options;
   (void)device;
   Carver<float> plan(nullptr);
-  carve(plan, config, shape);
+  carve(plan, config, shape, options.keep);
   return plan.elements() * sizeof(float);
 }
 
@@ -43,6 +43,7 @@ Result<void> check_model(const ModelConfig& config, BatchShape shape, ModelOptio
                          gpu::DeviceKind device) {
   TRY(validate(config));
   TRY(check_shape(config, shape));
+  TRY(check_keep(config, options.keep));
   if (device != gpu::DeviceKind::cuda && options.dtype != DType::f32) {
     return fail(Errc::invalid_argument, "the host computes in f32, found {}; use --dtype f32, or a GPU",
                 core::name_of(options.dtype));
@@ -61,10 +62,10 @@ Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& config, 
                                                      gpu::StreamView compute) {
   TRY(check_model(config, shape, options, device.kind()));
   if (device.kind() != gpu::DeviceKind::cuda) {
-    return std::make_unique<HostModel>(TRY(Model::create(config, shape)));
+    return std::make_unique<HostModel>(TRY(Model::create(config, shape, options.keep)));
   }
 #ifdef TROUPE_HAS_CUDA
-  return create_cuda_model(config, shape, {options.dtype, options.tf32}, device, compute);
+  return create_cuda_model(config, shape, {options.dtype, options.tf32, options.keep}, device, compute);
 #else
   (void)compute;
   return fail(Errc::unavailable, kWithoutCuda);
@@ -86,8 +87,8 @@ Result<void> check_memory(const MemoryNeed& need, std::size_t device_bytes) {
   return fail(
       Errc::out_of_memory,
       "training takes {:.1f} GiB (parameters {:.1f}, gradients {:.1f}, optimizer {:.1f}, activations "
-      "{:.1f}), the device has {:.1f}; use a smaller microbatch, fewer lanes per rank, more ranks, or a "
-      "smaller model",
+      "{:.1f}), the device has {:.1f}; use a smaller microbatch, --recompute, fewer lanes per rank, more "
+      "ranks, or a smaller model",
       gib(need.total()), gib(need.parameters), gib(need.gradients), gib(need.optimizer),
       gib(need.activations), gib(device_bytes));
 }

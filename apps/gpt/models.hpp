@@ -12,6 +12,7 @@ namespace troupe::apps::gpt {
 struct ModelOptions {
   core::DType dtype = core::DType::f32;  ///< of parameters and activations; bf16 on GPUs only
   bool tf32 = false;                     ///< GPUs only: f32 products may round their factors to 10 bits
+  Keep keep = Keep::activations;
 };
 
 /// Refuses what create_model() would refuse, before anything is allocated.

@@ -54,6 +54,10 @@ void add_distributed_options(CLI::App& app, Options& options) {
              "Of parameters and activations: f32, or on GPUs bf16 (their default)");
   app.add_flag("--tf32", o.trainer.arithmetic.tf32,
                "On GPUs, f32 products may round their factors to 10 bits");
+  app.add_flag_callback(
+      "--recompute", [&o] { o.trainer.arithmetic.keep = Keep::inputs; },
+      "Keep only the input of each layer for backward, which computes the rest again: less memory, more "
+      "time");
   add_number(app, "--peak-tera-flops", options.peak_tera_flops, {0, 1e9},
              "What a GPU does at its best, for the utilisation; 0: by its compute capability")
       ->capture_default_str();
@@ -222,6 +226,7 @@ std::vector<std::pair<std::string, std::string>> configuration(const RunOptions&
           {"numerics", std::string(core::name_of(training.numerics))},
           {"overlap", training.overlap ? "on" : "off"},
           {"collectives", run.world.collectives},
+          {"activations", arithmetic.keep == Keep::inputs ? "computed again in backward" : "kept"},
           {"learning rate", fmt::format("{}", schedule.peak)},
           {"seed", std::to_string(seed)}};
 }

@@ -71,6 +71,61 @@ TEST_P(ModelTest, GivesTheSameBitsEveryTime) {
   EXPECT_EQ(first, model_.forward_loss(values_.constant(), kTokens, kTargets).value());
 }
 
+/// Whatever other passes left in the memory that its blocks share.
+TEST_P(ModelTest, GivesTheSameBitsWhenActivationsAreComputedAgainInBackward) {
+  auto deep = config();
+  deep.layers = 3;
+  Model keeping = Model::create(deep, kShape).value();
+  Model again = Model::create(deep, kShape, Keep::inputs).value();
+  const auto& table = keeping.table().specs;
+  Tensors<float> values = initial_parameters(table, 1);
+  Tensors<float> expected(table), found(table);
+
+  for (int step = 0; step < 2; ++step) {
+    const float loss =
+        keeping.forward_backward(values.constant(), expected.pointers(), kTokens, kTargets).value();
+
+    ASSERT_TRUE(again.forward_loss(values.constant(), kTargets, kTokens));
+    EXPECT_EQ(again.forward_backward(values.constant(), found.pointers(), kTokens, kTargets).value(), loss);
+    EXPECT_EQ(found.tensors, expected.tensors);
+  }
+}
+
+TEST_P(ModelTest, AsksForABlocksParametersBeforeItComputesTheBlockAgain) {
+  auto deep = config();
+  deep.layers = 3;
+  Model model = Model::create(deep, kShape, Keep::inputs).value();
+  const auto& table = model.table();
+  Tensors<float> values = initial_parameters(table.specs, 1);
+  Tensors<float> gradients(table.specs);
+  bool backward = false;
+  std::vector<std::string> asked;  // of what each block reads first, in backward
+  StepHooks hooks;
+  hooks.begin_backward = [&] {
+    backward = true;
+    return core::Result<void>{};
+  };
+  hooks.before_use = [&](std::size_t parameter) {
+    for (const auto& block : table.blocks) {
+      if (backward && parameter == block.query) asked.push_back("forward of " + table.specs[parameter].name);
+    }
+    return core::Result<void>{};
+  };
+  hooks.gradient_ready = [&](std::size_t parameter) {
+    for (const auto& block : table.blocks) {
+      if (parameter == block.query) asked.push_back("gradient of " + table.specs[parameter].name);
+    }
+  };
+
+  ASSERT_TRUE(model.forward_backward(values.constant(), gradients.pointers(), kTokens, kTargets, hooks));
+
+  const auto name = [&](std::size_t layer) { return table.specs[table.blocks[layer].query].name; };
+  EXPECT_EQ(asked, (std::vector<std::string>{
+                       "forward of " + name(2), "gradient of " + name(2),  // backward's own read
+                       "forward of " + name(1), "forward of " + name(1), "gradient of " + name(1),
+                       "forward of " + name(0), "forward of " + name(0), "gradient of " + name(0)}));
+}
+
 TEST_P(ModelTest, AddsToTheGradientsItFinds) {
   ASSERT_TRUE(model_.forward_backward(values_.constant(), gradients_.pointers(), kTokens, kTargets));
   const Tensors<float> once = gradients_;

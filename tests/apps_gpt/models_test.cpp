@@ -39,6 +39,20 @@ TEST(Models, MemoryIsCountedByWhatItIsFor) {
   EXPECT_EQ(full.activations, Model::create(config, {2, 8}).value().activation_bytes());
 }
 
+TEST(Models, ThatKeepInputsOnlyTakeTheMemoryOfOneBlockAndTheInputsOfTheOthers) {
+  auto config = preset("tiny").value();
+  const auto need = [&](std::size_t layers, Keep keep) {
+    config.layers = layers;
+    return memory_need(config, {2, 8}, {.keep = keep}, DeviceKind::host).activations;
+  };
+  const std::size_t input = 2 * 8 * config.width * sizeof(float);
+
+  EXPECT_EQ(need(1, Keep::inputs), need(1, Keep::activations));
+  EXPECT_EQ(need(5, Keep::inputs), need(1, Keep::activations) + 4 * input);
+  EXPECT_EQ(need(5, Keep::inputs), Model::create(config, {2, 8}, Keep::inputs).value().activation_bytes());
+  EXPECT_LT(need(5, Keep::inputs), need(2, Keep::activations));
+}
+
 TEST(Models, WhatDoesNotFitIsRefusedWithItsParts) {
   const MemoryNeed need{.parameters = std::size_t{3} << 30,
                         .gradients = std::size_t{6} << 30,

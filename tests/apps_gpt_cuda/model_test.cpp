@@ -46,6 +46,18 @@ TEST_P(CudaModelTest, GivesTheSameBitsWhateverCameBefore) {
   EXPECT_EQ(other.gradients(), first_gradients);
 }
 
+TEST_P(CudaModelTest, GivesTheSameBitsWhenActivationsAreComputedAgainInBackward) {
+  OnGpu keeping(GetParam()), again(GetParam(), Keep::inputs);
+
+  for (const std::uint64_t seed : {1, 2}) {
+    again.loss(seed + 10);
+    EXPECT_EQ(again.pass(seed), keeping.pass(seed));
+  }
+
+  EXPECT_EQ(again.gradients(), keeping.gradients());
+  EXPECT_LT(again.model().activation_bytes(), keeping.model().activation_bytes());
+}
+
 TEST_P(CudaModelTest, TellsTheHooksWhatTheHostDoes) {
   OnGpu gpu(GetParam());
   OnHost host(GetParam(), gpu.values);

@@ -63,9 +63,10 @@ inline std::vector<std::int32_t> some_tokens(const BatchShape& shape, std::uint6
 /// A model with its parameters, which the host holds too, and zeroed gradients.
 class OnGpu {
  public:
-  explicit OnGpu(const Case& of)
-      : model_(create_cuda_model(config_of(of), of.shape, {of.dtype, false}, gpu_.device(), gpu_.stream())
-                   .value()),
+  explicit OnGpu(const Case& of, Keep keep = Keep::activations)
+      : model_(
+            create_cuda_model(config_of(of), of.shape, {of.dtype, false, keep}, gpu_.device(), gpu_.stream())
+                .value()),
         values(initial_parameters(model_->table().specs, 1)) {
     for (auto& tensor : values.tensors) {
       parameters_.push_back(reinterpret_cast<const std::byte*>(

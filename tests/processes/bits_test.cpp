@@ -6,9 +6,9 @@
 
 #include "actors/simulation/simulation.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
-#include "apps/gpt/optimizer.hpp"
 #include "core/errors.hpp"
 #include "tests/processes/gpt_job.hpp"
+#include "tests/processes/gpt_options.hpp"
 
 namespace troupe {
 namespace {
@@ -36,20 +36,12 @@ std::string name_of(const Setting& setting, int ranks) {
          std::to_string(ranks) + " ranks";
 }
 
-/// The same job as gpt_command(), as the trainer's options.
 TrainerOptions trainer_options(const Setting& setting) {
-  TrainerOptions options;
-  options.model = *apps::gpt::preset("tiny");
-  options.microbatch = {2, options.model.context};
-  options.schedule = {.peak = 3e-3, .floor = 3e-4, .warmup = core::Step{50}, .total = core::Step{20}};
+  auto options = tests::gpt_options(setting.optimizer);
   auto& training = options.session.training;
   training.strategy = setting.strategy;
   training.overlap = setting.overlap;
   training.microbatches = setting.microbatches;
-  training.lanes = 8;
-  training.bucket_elements = 3000;
-  training.clip_norm = 1;
-  EXPECT_TRUE(apps::gpt::choose_optimizer(training, setting.optimizer, {.beta2 = 0.95, .weight_decay = 0.1}));
   return options;
 }
 

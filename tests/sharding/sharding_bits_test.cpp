@@ -8,9 +8,9 @@
 
 #include "actors/simulation/simulation.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
-#include "apps/gpt/optimizer.hpp"
 #include "core/errors.hpp"
 #include "tests/processes/gpt_job.hpp"
+#include "tests/processes/gpt_options.hpp"
 #include "tests/sharding/meshes.hpp"
 
 namespace troupe {
@@ -27,6 +27,7 @@ constexpr int kSteps = 20;
 /// What may change the bits of one rank; everything else may not.
 struct Job {
   bool tied = true;
+  std::size_t layers = 2;
   std::string optimizer = "adamw";
   core::Numerics numerics = core::Numerics::ordered;
   friend auto operator<=>(const Job&, const Job&) = default;
@@ -37,15 +38,14 @@ struct Way {
   bool overlap = true;
   int gathered_units = 2;
   std::int64_t staging_elements = 0;
+  apps::gpt::Keep keep = apps::gpt::Keep::activations;
 };
 
-/// The same job as gpt_command(), as the trainer's options.
 TrainerOptions trainer_options(const Job& job, const ShardingMesh& mesh, const Way& way) {
-  TrainerOptions options;
-  options.model = *apps::gpt::preset("tiny");
+  auto options = tests::gpt_options(job.optimizer);
+  options.model.layers = job.layers;
   options.model.tied_embeddings = job.tied;
-  options.microbatch = {2, options.model.context};
-  options.schedule = {.peak = 3e-3, .floor = 3e-4, .warmup = core::Step{50}, .total = core::Step{kSteps}};
+  options.arithmetic.keep = way.keep;
   auto& training = options.session.training;
   training.strategy = mesh.strategy;
   training.optimizer_instances = mesh.outer;
@@ -53,10 +53,6 @@ TrainerOptions trainer_options(const Job& job, const ShardingMesh& mesh, const W
   training.overlap = way.overlap;
   training.gathered_units = way.gathered_units;
   training.staging_elements = way.staging_elements;
-  training.lanes = 8;
-  training.bucket_elements = 3000;
-  training.clip_norm = 1;
-  EXPECT_TRUE(apps::gpt::choose_optimizer(training, job.optimizer, {.beta2 = 0.95, .weight_decay = 0.1}));
   return options;
 }
 
@@ -118,6 +114,14 @@ TEST_P(ShardingBits, AreThoseOfOneRankWithOneGatheredUnitAndSmallExchanges) {
   expect_those_of_one_rank({}, {.gathered_units = 3, .staging_elements = 1});
 }
 
+/// Of one rank that keeps all activations; backward reads parameters that were gathered once more for it.
+TEST_P(ShardingBits, AreThoseOfOneRankWhenActivationsAreComputedAgainInBackward) {
+  for (const int gathered_units : {1, 2}) {
+    expect_those_of_one_rank({.layers = 3},
+                             {.gathered_units = gathered_units, .keep = apps::gpt::Keep::inputs});
+  }
+}
+
 TEST_P(ShardingBits, AreThoseOfOneRankForEveryOptimizer) {
   for (const char* optimizer : {"lion", "muon"}) expect_those_of_one_rank({.optimizer = optimizer}, {});
 }
@@ -154,6 +158,27 @@ class ShardingProcesses : public ShardingBits {
             {"--strategy", std::string(core::name_of(mesh.strategy)), "--optimizer-instances",
              std::to_string(mesh.outer)}};
   }
+
+  /// Also where the one that is killed has `other` options, which change no bits.
+  void expect_same_bits_after_a_death(tests::GptJob uninterrupted, const std::vector<std::string>& other) {
+    uninterrupted.steps = 300;
+    const auto expected = run(uninterrupted, folder_.path("whole"));
+    const auto id = fmt::format("sharding-{}-{}", GetParam().name(), getpid());
+    auto killed = uninterrupted;
+    killed.trainer_options.insert(killed.trainer_options.end(), other.begin(), other.end());
+    killed.launch_options = {"--max-restarts", "1", "--rdzv-id", id};
+    killed.trainer_options.insert(killed.trainer_options.end(),
+                                  {"--checkpoints", folder_.path("checkpoints"), "--save-every", "20"});
+
+    const auto outcome = tests::run_and_signal(
+        tests::gpt_command(killed, text_, folder_.path("killed")), id, GetParam().ranks() - 1,
+        [&](int) { return tests::count_checkpoints(folder_.path("checkpoints")) > 0; }, SIGKILL);
+
+    ASSERT_TRUE(outcome.hit) << outcome.result.output;
+    ASSERT_EQ(outcome.result.exit_code, 0) << outcome.result.output;
+    const auto record = tests::read_record(folder_.path("killed"));
+    EXPECT_EQ(record.state, expected.state) << outcome.result.output;
+  }
 };
 
 TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulator) {
@@ -166,23 +191,15 @@ TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulator) {
 
 TEST_P(ShardingProcesses, HaveTheSameBitsAfterOneWasKilledAndAllResumed) {
   if (GetParam().ranks() == 1) GTEST_SKIP() << "nobody is left to tell of it";
-  auto uninterrupted = job();
-  uninterrupted.steps = 300;
-  const auto expected = run(uninterrupted, folder_.path("whole"));
-  const auto id = fmt::format("sharding-{}-{}", GetParam().name(), getpid());
-  auto killed = uninterrupted;
-  killed.launch_options = {"--max-restarts", "1", "--rdzv-id", id};
-  killed.trainer_options.insert(killed.trainer_options.end(),
-                                {"--checkpoints", folder_.path("checkpoints"), "--save-every", "20"});
+  expect_same_bits_after_a_death(job(), {});
+}
 
-  const auto outcome = tests::run_and_signal(
-      tests::gpt_command(killed, text_, folder_.path("killed")), id, GetParam().ranks() - 1,
-      [&](int) { return tests::count_checkpoints(folder_.path("checkpoints")) > 0; }, SIGKILL);
+class RecomputingProcesses : public ShardingProcesses {};
 
-  ASSERT_TRUE(outcome.hit) << outcome.result.output;
-  ASSERT_EQ(outcome.result.exit_code, 0) << outcome.result.output;
-  const auto record = tests::read_record(folder_.path("killed"));
-  EXPECT_EQ(record.state, expected.state) << outcome.result.output;
+TEST_P(RecomputingProcesses, HaveTheBitsOfThoseThatKeepActivationsAlsoAfterOneWasKilledAndAllResumed) {
+  auto three_layers = job();
+  three_layers.trainer_options.insert(three_layers.trainer_options.end(), {"--layers", "3"});
+  expect_same_bits_after_a_death(three_layers, {"--recompute"});
 }
 
 std::vector<ShardingMesh> meshes_of_processes() {
@@ -194,6 +211,11 @@ std::vector<ShardingMesh> meshes_of_processes() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Real, ShardingProcesses, testing::ValuesIn(meshes_of_processes()),
+                         [](const auto& each) { return each.param.name(); });
+
+INSTANTIATE_TEST_SUITE_P(Real, RecomputingProcesses,
+                         testing::Values(ShardingMesh{core::Strategy::zero3, 1, 2},
+                                         ShardingMesh{core::Strategy::hfsdp, 2, 2}),
                          [](const auto& each) { return each.param.name(); });
 
 }  // namespace

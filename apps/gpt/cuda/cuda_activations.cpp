@@ -72,10 +72,15 @@ CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchSha
 }
 
 template <class E>
-CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchShape shape) {
+CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchShape shape, Keep keep) {
   CudaActivations<E> activations;
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    activations.blocks.push_back(carve_block<E>(carver, config, shape));
+    if (keep == Keep::activations || layer == 0) {
+      activations.blocks.push_back(carve_block<E>(carver, config, shape));
+    } else {
+      activations.blocks.push_back(activations.blocks.front());
+      activations.blocks.back().input = carver.take<E>(shape.rows(), config.width);
+    }
   }
   const std::size_t N = shape.rows(), half = config.head_size() / 2;
   activations.output = carver.take<E>(N, config.width);
@@ -92,7 +97,7 @@ CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchSha
   return activations;
 }
 
-template CudaActivations<float> carve<float>(ByteCarver&, const ModelConfig&, BatchShape);
-template CudaActivations<Bf16> carve<Bf16>(ByteCarver&, const ModelConfig&, BatchShape);
+template CudaActivations<float> carve<float>(ByteCarver&, const ModelConfig&, BatchShape, Keep);
+template CudaActivations<Bf16> carve<Bf16>(ByteCarver&, const ModelConfig&, BatchShape, Keep);
 
 }  // namespace troupe::apps::gpt

@@ -88,8 +88,8 @@ struct CudaTokens {
 
 template <class E>
 struct CudaActivations {
-  std::vector<CudaBlockActivations<E>> blocks;
-  E* output;  // (N, C)
+  std::vector<CudaBlockActivations<E>> blocks;  // as those of Activations
+  E* output;                                    // (N, C)
   CudaNormActivations<E> final_norm;
   E* logits;            // (N, V), then their gradients
   float* log_sum;       // (N)
@@ -113,6 +113,6 @@ std::size_t token_words(const ModelConfig& config, BatchShape shape);
 CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchShape shape);
 
 template <class E>
-CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchShape shape);
+CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchShape shape, Keep keep);
 
 }  // namespace troupe::apps::gpt

@@ -59,9 +59,10 @@ void turn(const CudaContext& context, float direction, E* query, E* key) {
   context.run("rotary", [&](cudaStream_t stream) { return cuda::rotary(turn, stream); });
 }
 
+// Up to block.hidden.
 template <class E>
-Result<void> mlp_forward(const CudaContext& context, const BlockParameters& parameters,
-                         const CudaBlockActivations<E>& block, const CudaPass<E>& pass, E* output) {
+Result<void> mlp_activations(const CudaContext& context, const BlockParameters& parameters,
+                             const CudaBlockActivations<E>& block, const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   const E* x = block.mlp_norm.output;
   if (parameters.gate) {
@@ -76,7 +77,7 @@ Result<void> mlp_forward(const CudaContext& context, const BlockParameters& para
       return cuda::gelu_forward(N * F, block.up, block.hidden, stream);
     });
   }
-  return project(context, pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
+  return {};
 }
 
 template <class E>
@@ -163,8 +164,8 @@ Result<void> norm_backward(const CudaContext& context, const NormParameters& par
 }
 
 template <class E>
-Result<void> block_forward(const CudaContext& context, const BlockParameters& parameters,
-                           const CudaBlockActivations<E>& block, const CudaPass<E>& pass, E* output) {
+Result<void> block_activations(const CudaContext& context, const BlockParameters& parameters,
+                               const CudaBlockActivations<E>& block, const CudaPass<E>& pass) {
   const LinearShape square{context.shape.rows(), context.config.width, context.config.width};
   const E* normed = block.attention_norm.output;
 
@@ -180,8 +181,16 @@ Result<void> block_forward(const CudaContext& context, const BlockParameters& pa
   TRY(project(context, pass, square, parameters.output, block.attention, block.middle, Write::accumulate));
 
   TRY(norm_forward(context, parameters.mlp_norm, block.middle, block.mlp_norm, pass));
+  return mlp_activations(context, parameters, block, pass);
+}
+
+template <class E>
+Result<void> block_forward(const CudaContext& context, const BlockParameters& parameters,
+                           const CudaBlockActivations<E>& block, const CudaPass<E>& pass, E* output) {
+  const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
+  TRY(block_activations(context, parameters, block, pass));
   copy_rows(context, block.middle, output);
-  return mlp_forward(context, parameters, block, pass, output);
+  return project(context, pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
 }
 
 template <class E>
@@ -199,6 +208,10 @@ template Result<void> block_forward<float>(const CudaContext&, const BlockParame
                                            float*);
 template Result<void> block_forward<Bf16>(const CudaContext&, const BlockParameters&,
                                           const CudaBlockActivations<Bf16>&, const CudaPass<Bf16>&, Bf16*);
+template Result<void> block_activations<float>(const CudaContext&, const BlockParameters&,
+                                               const CudaBlockActivations<float>&, const CudaPass<float>&);
+template Result<void> block_activations<Bf16>(const CudaContext&, const BlockParameters&,
+                                              const CudaBlockActivations<Bf16>&, const CudaPass<Bf16>&);
 template Result<void> block_backward<float>(const CudaContext&, const BlockParameters&,
                                             const CudaBlockActivations<float>&,
                                             const CudaGradientScratch<float>&, const CudaPass<float>&);

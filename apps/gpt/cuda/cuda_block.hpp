@@ -58,6 +58,11 @@ template <class E>
 core::Result<void> block_forward(const CudaContext& context, const BlockParameters& parameters,
                                  const CudaBlockActivations<E>& block, const CudaPass<E>& pass, E* output);
 
+/// As block_activations() of the host.
+template <class E>
+core::Result<void> block_activations(const CudaContext& context, const BlockParameters& parameters,
+                                     const CudaBlockActivations<E>& block, const CudaPass<E>& pass);
+
 /// Turns scratch.residual from the gradient by the block's output into the gradient by its input.
 template <class E>
 core::Result<void> block_backward(const CudaContext& context, const BlockParameters& parameters,

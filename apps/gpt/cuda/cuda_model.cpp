@@ -28,27 +28,27 @@ namespace {
 constexpr auto kDeadline = std::chrono::minutes(10);
 
 template <class E>
-std::size_t activation_bytes_of(const ModelConfig& config, BatchShape shape) {
+std::size_t activation_bytes_of(const ModelConfig& config, BatchShape shape, Keep keep) {
   ByteCarver plan(nullptr);
-  carve<E>(plan, config, shape);
+  carve<E>(plan, config, shape, keep);
   return plan.bytes();
 }
 
 template <class E>
 class CudaModel final : public TrainableModel {
  public:
-  CudaModel(const ModelConfig& config, BatchShape shape, core::DType dtype, gpu::StreamView stream)
-      : config_(config), shape_(shape), dtype_(dtype), table_(parameter_table(config)), stream_(stream) {}
+  CudaModel(const ModelConfig& config, BatchShape shape, CudaModelOptions options, gpu::StreamView stream)
+      : config_(config), shape_(shape), options_(options), table_(parameter_table(config)), stream_(stream) {}
   ~CudaModel() override {
     core::disregard(stream_->synchronize(kDeadline), "passes that fail now are missed by nobody");
   }
 
-  Result<void> open(gpu::Device& device, bool tf32);
+  Result<void> open(gpu::Device& device);
 
   const ModelConfig& config() const override { return config_; }
   const ParameterTable& table() const override { return table_; }
   BatchShape shape() const override { return shape_; }
-  core::DType dtype() const override { return dtype_; }
+  core::DType dtype() const override { return options_.dtype; }
   std::size_t activation_bytes() const override { return memory_.bytes(); }
 
   Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens, Tokens targets,
@@ -76,7 +76,7 @@ class CudaModel final : public TrainableModel {
 
   ModelConfig config_;
   BatchShape shape_;
-  core::DType dtype_;
+  CudaModelOptions options_;
   ParameterTable table_;
   gpu::StreamView stream_;
   gpu::Buffer memory_;
@@ -90,11 +90,11 @@ class CudaModel final : public TrainableModel {
 };
 
 template <class E>
-Result<void> CudaModel<E>::open(gpu::Device& device, bool tf32) {
-  memory_ = TRY(device.allocate(activation_bytes_of<E>(config_, shape_)));
+Result<void> CudaModel<E>::open(gpu::Device& device) {
+  memory_ = TRY(device.allocate(activation_bytes_of<E>(config_, shape_, options_.keep)));
   ByteCarver place(memory_.view().data);
-  activations_ = carve<E>(place, config_, shape_);
-  blas_ = TRY(Blas::create(device, stream_, tf32));
+  activations_ = carve<E>(place, config_, shape_, options_.keep);
+  blas_ = TRY(Blas::create(device, stream_, options_.tf32));
   upload_ = TRY(TokenUpload::create(device, config_, shape_, activations_.words));
   read_back_ = TRY(
       device.allocate_staging(std::max(kMostLosses * sizeof(double), config_.vocabulary * sizeof(float))));
@@ -233,6 +233,9 @@ Result<void> CudaModel<E>::backward(const CudaPass<E>& pass) {
   gpu::zero({reinterpret_cast<std::byte*>(d.residual), N * C * sizeof(E)}, stream_);
   TRY(norm_backward(with, table_.final_norm, a.output, a.final_norm, d, pass));
   for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
+    // Those of the last block are still there.
+    if (options_.keep == Keep::inputs && layer + 1 < a.blocks.size())
+      TRY(block_activations(with, table_.blocks[layer], a.blocks[layer], pass));
     TRY(block_backward(with, table_.blocks[layer], a.blocks[layer], d, pass));
   }
   TRY(pass.use(table_.embedding));
@@ -290,8 +293,8 @@ template <class E>
 Result<std::unique_ptr<TrainableModel>> create(const ModelConfig& config, BatchShape shape,
                                                CudaModelOptions options, gpu::Device& device,
                                                gpu::StreamView compute) {
-  auto model = std::make_unique<CudaModel<E>>(config, shape, options.dtype, compute);
-  TRY(model->open(device, options.tf32));
+  auto model = std::make_unique<CudaModel<E>>(config, shape, options, compute);
+  TRY(model->open(device));
   return model;
 }
 
@@ -305,9 +308,9 @@ Result<std::unique_ptr<TrainableModel>> create_cuda_model(const ModelConfig& con
                                             : create<float>(config, shape, options, device, compute);
 }
 
-std::size_t cuda_activation_bytes(const ModelConfig& config, BatchShape shape, core::DType dtype) {
-  return dtype == core::DType::bf16 ? activation_bytes_of<Bf16>(config, shape)
-                                    : activation_bytes_of<float>(config, shape);
+std::size_t cuda_activation_bytes(const ModelConfig& config, BatchShape shape, core::DType dtype, Keep keep) {
+  return dtype == core::DType::bf16 ? activation_bytes_of<Bf16>(config, shape, keep)
+                                    : activation_bytes_of<float>(config, shape, keep);
 }
 
 }  // namespace troupe::apps::gpt

@@ -10,6 +10,7 @@ namespace troupe::apps::gpt {
 struct CudaModelOptions {
   core::DType dtype = core::DType::bf16;  ///< of parameters and activations: bf16 or f32
   bool tf32 = false;                      ///< f32 products may round their factors to 10 bits
+  Keep keep = Keep::activations;
 };
 
 /// The function of BasicModel (apps/gpt/model.hpp) on a GPU. Everything is enqueued on `compute`, a stream of
@@ -21,6 +22,7 @@ core::Result<std::unique_ptr<TrainableModel>> create_cuda_model(const ModelConfi
                                                                 gpu::StreamView compute);
 
 /// Bytes of device memory that its activations take.
-std::size_t cuda_activation_bytes(const ModelConfig& config, BatchShape shape, core::DType dtype);
+std::size_t cuda_activation_bytes(const ModelConfig& config, BatchShape shape, core::DType dtype,
+                                  Keep keep = Keep::activations);
 
 }  // namespace troupe::apps::gpt
