@@ -18,7 +18,7 @@ if(TROUPE_SANITIZE MATCHES "thread" AND NOT EXISTS "${TROUPE_CAF_LIBRARY}")
     "TROUPE_CAF_LIBRARY is \"${TROUPE_CAF_LIBRARY}\": run scripts/build_tsan_caf, then use the preset \"tsan\"")
 endif()
 set(TROUPE_TEST_PATIENCE 1 CACHE STRING "How many times as long tests may take, for builds that are slow by intention")
-option(TROUPE_JOIN_SOURCES "Compile the sources of a folder together: quick from nothing, slower after a change" ON)
+option(TROUPE_JOIN_SOURCES "Compile the sources of a folder together: quick from nothing, slower after a change" OFF)
 set(TROUPE_JOINED_FOLDER "${PROJECT_BINARY_DIR}/joined" CACHE PATH "Where TROUPE_JOIN_SOURCES writes what it compiles")
 option(TROUPE_FUZZ "Build the fuzzers of tests/fuzz as programs of libFuzzer (clang and its runtime)" OFF)
 
