@@ -73,6 +73,13 @@ void expect_gradients(const ModelConfig& config) {
   }
 }
 
+TEST(ExpertModel, IsRefusedWhereActivationsAreToBeComputedAgain) {
+  const auto model = Model::create(mixtral(), {.batch = 2, .length = 5}, Keep::inputs);
+
+  ASSERT_FALSE(model);
+  EXPECT_THAT(model.error().message, testing::HasSubstr("leave --recompute out"));
+}
+
 TEST(ExpertModel, GradientsOfMixtralAgreeWithFiniteDifferences) {
   expect_gradients(mixtral());
 }
