@@ -4,10 +4,12 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "actors/simulation/simulation.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/experts/expert_options.hpp"
 #include "core/errors.hpp"
 #include "tests/processes/gpt_job.hpp"
 #include "tests/processes/gpt_options.hpp"
@@ -30,6 +32,8 @@ struct Job {
   std::size_t layers = 2;
   std::string optimizer = "adamw";
   core::Numerics numerics = core::Numerics::ordered;
+  std::size_t experts = 0;
+  std::optional<double> capacity_factor;
   friend auto operator<=>(const Job&, const Job&) = default;
 };
 
@@ -45,6 +49,8 @@ TrainerOptions trainer_options(const Job& job, const ShardingMesh& mesh, const W
   auto options = tests::gpt_options(job.optimizer);
   options.model.layers = job.layers;
   options.model.tied_embeddings = job.tied;
+  EXPECT_TRUE(apps::gpt::apply_expert_options({.count = job.experts, .capacity_factor = job.capacity_factor},
+                                              false, options.model));
   options.arithmetic.keep = way.keep;
   auto& training = options.session.training;
   training.strategy = mesh.strategy;
@@ -126,6 +132,11 @@ TEST_P(ShardingBits, AreThoseOfOneRankForEveryOptimizer) {
   for (const char* optimizer : {"lion", "muon"}) expect_those_of_one_rank({.optimizer = optimizer}, {});
 }
 
+TEST_P(ShardingBits, AreThoseOfOneRankWithExperts) {
+  expect_those_of_one_rank({.experts = 4}, {});
+  expect_those_of_one_rank({.experts = 4, .capacity_factor = 0.75}, {});
+}
+
 /// Sums of f32 in any order: about 1e-7 relative per step of a tiny model.
 TEST_P(ShardingBits, OfFastNumericsAreCloseToThoseOfOneRank) {
   const Job job{.numerics = core::Numerics::fast};
@@ -184,6 +195,17 @@ class ShardingProcesses : public ShardingBits {
 TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulator) {
   const auto& expected = reference({}, corpus_);
   const auto record = run(job(), folder_.path("run"));
+
+  EXPECT_EQ(record.losses, std::vector(expected.losses.begin(), expected.losses.begin() + kSteps));
+  EXPECT_EQ(record.state, expected.state);
+}
+
+TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulatorWithExperts) {
+  const auto& expected = reference({.experts = 4}, corpus_);
+  auto with_experts = job();
+  with_experts.trainer_options.insert(with_experts.trainer_options.end(), {"--experts", "4"});
+
+  const auto record = run(with_experts, folder_.path("run"));
 
   EXPECT_EQ(record.losses, std::vector(expected.losses.begin(), expected.losses.begin() + kSteps));
   EXPECT_EQ(record.state, expected.state);

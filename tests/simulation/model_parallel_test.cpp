@@ -368,8 +368,8 @@ TEST(ModelParallelCheckpoint, GoesOnWithTheSameBitsOnAnyOtherCut) {
 
 /// A job of any cut on any devices, of which a rank dies or hangs; then others, until one comes to the end.
 TEST(ModelParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
-  constexpr int kSteps = 6;
-  const auto expected = whole(run({}, kSteps).ranks);
+  constexpr int kUntil = 6;
+  const auto expected = whole(run({}, kUntil).ranks);
   const auto shares = cuts();
   int lives = 0;
   int resumed = 0;
@@ -395,7 +395,7 @@ TEST(ModelParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
       const auto outcome = simulate_job<Trained>(simulation, [&](SimulatedRank& rank) {
         const core::CounterRandom times(seed, fmt::format("rank {}", rank.rank().value));
         std::uint64_t time = 0;
-        return train(rank, cut, kSteps,
+        return train(rank, cut, kUntil,
                      [&] { rank.compute(std::chrono::nanoseconds(times.below(1'000'000, time++))); });
       });
       ASSERT_EQ(violations_of(outcome.report), "") << "seed " << seed << ", " << cut.name();
@@ -404,7 +404,7 @@ TEST(ModelParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
       lives += 1;
       if (!is_over) continue;
       ASSERT_EQ(whole(outcome.ranks), expected) << "seed " << seed << ", " << cut.name();
-      resumed += outcome.ranks[0].norms.size() < kSteps ? 1 : 0;
+      resumed += outcome.ranks[0].norms.size() < kUntil ? 1 : 0;
     }
     ASSERT_TRUE(is_over) << "seed " << seed;
   }

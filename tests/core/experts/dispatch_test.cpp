@@ -76,6 +76,20 @@ TEST(Dispatch, CombineWeighsEachTokensSlotsFromItsBestChoiceOn) {
   EXPECT_THAT(tokens, ElementsAre(104.25F, 212.5F, 301.0F));
 }
 
+TEST(Dispatch, SumsRunInTheOrderOfChoicesWhereverTheSlotsLie) {
+  // The better choice is the expert with the higher number, so by slots the 1 would come first and be lost.
+  const std::vector<std::int32_t> experts = {1, 0};
+  const std::vector<float> ones = {1, 1}, slots = {1, -1e8F};
+  const auto found = dispatch<float>(2, experts, ones);
+  std::vector<float> combined = {1e8F}, gathered = {1e8F};
+
+  combine<float>(found, 2, 1, ones, slots, combined);
+  gather_tokens_backward<float>(found, 2, 1, slots, gathered);
+
+  EXPECT_THAT(combined, ElementsAre(1));
+  EXPECT_THAT(gathered, ElementsAre(1));
+}
+
 TEST(Dispatch, GradientsAgreeWithFiniteDifferences) {
   const auto logits = some_logits<double>(20);
   std::vector<double> weights(kWeights.begin(), kWeights.end()), x(logits.begin(), logits.begin() + 9),
