@@ -47,17 +47,6 @@ Result<void> add_bias_gradient(const Pass<T>& pass, std::size_t rows, std::size_
   return {};
 }
 
-// d_x (N, in) (+)= d_y (N, out) * weight, and the weight's own gradient, which is complete then.
-template <class T>
-Result<void> project_backward(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x,
-                              const T* d_y, T* d_x, Write write) {
-  const T* values = TRY(pass.use(weight));
-  linear_backward_weight(shape, d_y, x, pass.gradient(weight));
-  pass.ready(weight);
-  linear_backward_input(shape, d_y, values, d_x, write);
-  return {};
-}
-
 // Up to block.hidden.
 template <class T>
 Result<void> mlp_activations(const BlockContext<T>& context, const BlockParameters& parameters,

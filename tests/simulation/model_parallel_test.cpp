@@ -99,11 +99,11 @@ class Model {
   std::vector<core::ParameterSpec> specs_;
 };
 
-using Values = std::vector<float>;
+using Vector = std::vector<float>;
 
 /// What a rank ends with: of each parameter its part, and where that begins.
 struct Trained {
-  std::map<std::string, std::pair<std::int64_t, Values>> parameters;
+  std::map<std::string, std::pair<std::int64_t, Vector>> parameters;
   std::vector<double> norms;
   std::vector<double> losses;
 };
@@ -125,7 +125,7 @@ class Trainer {
  private:
   core::Result<void> play(core::Lane lane) {
     TRY(session_.begin_lane(lane));
-    std::vector<Values> inputs;  // of each layer, and what comes out of the last one
+    std::vector<Vector> inputs;  // of each layer, and what comes out of the last one
     inputs.push_back(TRY(first_input(lane)));
     for (int layer = 0; layer < model_.layers(); ++layer) {
       const auto weights = TRY(read(model_.layer(layer)));
@@ -134,11 +134,11 @@ class Trainer {
       inputs.push_back(std::move(output));
     }
     double loss = 0;
-    Values gradient(inputs.back().size(), 1);
+    Vector gradient(inputs.back().size(), 1);
     if (model_.is_last()) {
       const auto tied = TRY(read(model_.index("tied")));
       for (std::size_t i = 0; i < tied.size(); ++i) loss += inputs.back()[i] * tied[i];
-      gradient = Values(tied.begin(), tied.end());
+      gradient = Vector(tied.begin(), tied.end());
     } else {
       TRY(send(inputs.back(), model_.stage() + 1));
       TRY(receive(gradient, model_.stage() + 1));
@@ -168,8 +168,8 @@ class Trainer {
     return 0.25F + static_cast<float>((13 * lane.value + 5 * element) % 11) / 16.0F;
   }
 
-  core::Result<Values> first_input(core::Lane lane) {
-    Values values(static_cast<std::size_t>(model_.width()));
+  core::Result<Vector> first_input(core::Lane lane) {
+    Vector values(static_cast<std::size_t>(model_.width()));
     if (!model_.is_first()) {
       TRY(receive(values, model_.stage() - 1));
       return values;
@@ -192,10 +192,10 @@ class Trainer {
   }
 
   /// What both ends of the pipeline have of its gradient, together on both.
-  core::Result<void> add_tied(core::Lane lane, const Values& last, const Values& first) {
+  core::Result<void> add_tied(core::Lane lane, const Vector& last, const Vector& first) {
     const bool both = model_.is_first() && model_.is_last();
     if (!both && !model_.is_first() && !model_.is_last()) return {};
-    Values sum(last.size(), 0);
+    Vector sum(last.size(), 0);
     for (std::size_t i = 0; i < sum.size(); ++i) {
       if (model_.is_last()) sum[i] += last[i];
       if (model_.is_first()) {
@@ -208,10 +208,10 @@ class Trainer {
     return session_.gradient_ready(model_.index("tied"));
   }
 
-  core::Result<void> exchange_ends(Values& sum) {
+  core::Result<void> exchange_ends(Vector& sum) {
     auto& stages = *TRY(session_.group("pp"));
     const int other = model_.is_first() ? stages.size() - 1 : 0;
-    Values theirs(sum.size());
+    Vector theirs(sum.size());
     if (model_.is_first()) {
       TRY(send(sum, other));
       TRY(receive(theirs, other));
@@ -223,11 +223,11 @@ class Trainer {
     return {};
   }
 
-  core::Result<void> send(Values& values, int to) {
+  core::Result<void> send(Vector& values, int to) {
     auto& stages = *TRY(session_.group("pp"));
     return stages.wait(TRY(stages.send(gpu::view_of(std::span(values)), DType::f32, to)));
   }
-  core::Result<void> receive(Values& values, int from) {
+  core::Result<void> receive(Vector& values, int from) {
     auto& stages = *TRY(session_.group("pp"));
     return stages.wait(TRY(stages.receive(gpu::view_of(std::span(values)), DType::f32, from)));
   }
@@ -285,8 +285,8 @@ JobOutcome<Trained> run(const Cut& cut, int until, Storage* storage = nullptr) {
 }
 
 /// What all ranks together hold; a part that two of them hold otherwise is a failure.
-std::map<std::string, Values> whole(const std::vector<Trained>& ranks) {
-  std::map<std::string, Values> all;
+std::map<std::string, Vector> whole(const std::vector<Trained>& ranks) {
+  std::map<std::string, Vector> all;
   std::map<std::string, std::vector<bool>> seen;
   for (const auto& rank : ranks) {
     for (const auto& [name, part] : rank.parameters) {
