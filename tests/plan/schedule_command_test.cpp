@@ -51,7 +51,9 @@ TEST(PlanScheduleCommand, ThePageHasEveryPass) {
 
 TEST(PlanScheduleCommand, RefusesWhatCannotBeDrawn) {
   EXPECT_THAT(report_schedule({.backward_ms = 1, .weight_ms = 2}).error().message,
-              HasSubstr("the weights' part of backward is 2 ms, and all of it 1 ms"));
+              HasSubstr("--weight-ms is a part of --backward-ms and cannot be more, found 2 of 1"));
+  EXPECT_THAT(report_schedule({.html = "/nowhere/page"}).error().message,
+              HasSubstr("cannot write the page of --html \"/nowhere/page\""));
   EXPECT_THAT(report_schedule({.stages = 1000, .microbatches = 1000}).error().message,
               HasSubstr("at most 200000 are drawn"));
   EXPECT_THAT(report_schedule({.chunks = 2}).error().message, HasSubstr("use interleaved"));

@@ -11,6 +11,7 @@
 
 #include "apps/report/page.hpp"
 #include "core/errors.hpp"
+#include "core/number.hpp"
 #include "core/schedule/check_schedule.hpp"
 
 namespace troupe::apps {
@@ -38,7 +39,7 @@ Result<Planned> plan(const ScheduleArguments& arguments) {
                      arguments.microbatches};
   if (arguments.weight_ms > arguments.backward_ms)
     return core::fail(core::Errc::invalid_argument,
-                      "the weights' part of backward is {} ms, and all of it {} ms; it must be less",
+                      "--weight-ms is a part of --backward-ms and cannot be more, found {} of {}",
                       arguments.weight_ms, arguments.backward_ms);
   planned.durations = {arguments.forward_ms, arguments.backward_ms - arguments.weight_ms, arguments.weight_ms,
                        arguments.transfer_ms};
@@ -186,7 +187,9 @@ Result<std::string> report_schedule(const ScheduleArguments& arguments) {
     std::ofstream file(arguments.html, std::ios::binary);
     file << page_of(planned);
     file.close();
-    if (!file) return core::fail(core::Errc::io, "cannot write the page {}", arguments.html);
+    if (!file)
+      return core::fail(core::Errc::io, "cannot write the page of --html {}",
+                        core::quoted_excerpt(arguments.html));
   }
   if (arguments.json) return json_of(planned);
   const Drawing drawing(planned);
