@@ -130,14 +130,14 @@ void RankSupervisorMachine::begin(const messages::StepBegan& begun) {
 }
 
 void RankSupervisorMachine::prepare_verdict_when_ready(Outbox& outbox) {
-  if (phase_ != Phase::backward || !backward_finished_ || buckets_ready_ < config_.buckets) return;
+  if (phase_ != Phase::backward || !backward_finished_ || buckets_ready_ < trained_buckets()) return;
   phase_ = Phase::verdict;
   outbox.perform(PrepareVerdict{step_, losses_, !refusal_.empty(), wishes_});
   outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, config_.verdict_entry});
 }
 
 void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
-  if (phase_ != Phase::verdict || !verdict_arrived_ || buckets_reduced_ < config_.buckets) return;
+  if (phase_ != Phase::verdict || !verdict_arrived_ || buckets_reduced_ < trained_buckets()) return;
   phase_ = Phase::idle;
   updating_ = step_;
   shards_updated_ = 0;
@@ -212,10 +212,10 @@ std::string RankSupervisorMachine::waiting_for() const {
       return "the trainer's next step";
     case Phase::backward:
       return fmt::format("backward of step {}: {} of {} buckets are ready, the trainer has {}", step_.value,
-                         buckets_ready_, config_.buckets, backward_finished_ ? "finished" : "not finished");
+                         buckets_ready_, trained_buckets(), backward_finished_ ? "finished" : "not finished");
     case Phase::verdict:
       return fmt::format("the verdict of step {}: {} of {} buckets are reduced, the verdict has {}",
-                         step_.value, buckets_reduced_, config_.buckets,
+                         step_.value, buckets_reduced_, trained_buckets(),
                          verdict_arrived_ ? "arrived" : "not arrived");
   }
   return {};

@@ -66,7 +66,7 @@ core::Result<void> Session::write_parameter(core::ParameterIndex index,
 }
 
 core::Result<gpu::BufferView> Session::gradient_memory(core::ParameterIndex index) const {
-  TRY(parts_->in_turn(parts_->order->has_parameter(index)));
+  TRY(parts_->in_turn(parts_->has_gradient(index)));
   TRY(parts_->in_turn(parts_->order->in_lane("gradient()")));
   return parts_->data->gradient(index, parts_->lane);
 }
@@ -101,7 +101,9 @@ core::Result<void> Session::begin_step(double learning_rate) {
   const messages::StepBegan begun{s.step, learning_rate};
   s.context->post(Role::conductor, 0, begun);
   s.context->post(Role::rank_supervisor, 0, begun);
-  for (const auto bucket : s.context->buckets()) s.context->post(Role::gradient_bucket, bucket.value, begun);
+  for (const auto bucket : s.context->buckets()) {
+    if (s.plan.is_trainable(bucket)) s.context->post(Role::gradient_bucket, bucket.value, begun);
+  }
   return {};
 }
 
@@ -166,7 +168,7 @@ core::Result<void> Session::before_use(core::ParameterIndex parameter) {
 
 core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
   auto& s = *parts_;
-  TRY(s.in_turn(s.order->has_parameter(parameter)));
+  TRY(s.in_turn(s.has_gradient(parameter)));
   TRY(s.in_turn(s.order->in_lane("gradient_ready()")));
   if (!s.order->is_last_microbatch()) return {};
   const auto bucket = s.plan.parameters[parameter.value].bucket;

@@ -84,7 +84,7 @@ class Session {
   }
   /// Where the current lane's gradient is to be added, after before_use(): in a lane only, and fetched anew
   /// in every lane. Gradients are f32 unless TrainingOptions::gradients_in_parameter_dtype; else as
-  /// parameter().
+  /// parameter(). A frozen parameter has none: Errc::invalid_argument, as for gradient_ready().
   template <class T = float>
   core::Result<std::span<T>> gradient(core::ParameterIndex index) {
     const auto memory = TROUPE_TRY(readable_gradient(index, element_of<T>()));

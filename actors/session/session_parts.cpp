@@ -154,10 +154,11 @@ void Session::Parts::spawn_roles() {
   world.spawn(address(Role::conductor), std::make_unique<ConductorMachine>(
                                             conductor_config(plan, data->program(), options.step_deadline)));
   for (const auto bucket : context->buckets()) {
+    world.spawn(address(Role::parameter_shard, bucket.value),
+                std::make_unique<ParameterShardMachine>(shard_config(plan, data->program(), bucket)));
+    if (!plan.is_trainable(bucket)) continue;
     world.spawn(address(Role::gradient_bucket, bucket.value),
                 std::make_unique<GradientBucketMachine>(bucket_config(plan, data->program(), bucket)));
-    world.spawn(address(Role::parameter_shard, bucket.value),
-                std::make_unique<ParameterShardMachine>(shard_config(data->program(), bucket)));
   }
 }
 
@@ -205,6 +206,16 @@ core::Result<void> Session::Parts::in_turn(core::Result<void> called) const {
   return failure ? tl::unexpected(*std::move(failure)) : called;
 }
 
+core::Result<void> Session::Parts::has_gradient(core::ParameterIndex index) const {
+  TRY(order->has_parameter(index));
+  const auto& spec = plan.specs[index.value];
+  if (spec.trainable) return {};
+  return core::fail(core::Errc::invalid_argument,
+                    "{} is frozen and has no gradient; leave it out of backward, or register it with "
+                    "ParameterSpec::trainable",
+                    spec.name);
+}
+
 core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, core::DType dtype,
                                                   Element element) const {
   if (!world.device().is_host_memory()) {
@@ -234,7 +245,7 @@ core::Result<void> Session::Parts::wait_merged(core::Lane played) {
   if (!is_ordered && !program.reduces_each_round()) return {};
   return meter->exposed([&]() -> core::Result<void> {
     for (const auto bucket : context->buckets()) {
-      TRY(inbox.wait_merged(bucket, step, played, trainer_deadline()));
+      if (plan.is_trainable(bucket)) TRY(inbox.wait_merged(bucket, step, played, trainer_deadline()));
     }
     return {};
   });
@@ -252,6 +263,10 @@ core::Result<void> Session::Parts::write_parameter(
   }
   std::vector<float> values(static_cast<std::size_t>(resting.range.size()));
   fill(resting.range.start, values);
+  if (device.is_host_memory()) {
+    gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32}, {resting.memory, dtype});
+    return {};
+  }
   const auto staging = TRY(device.allocate_staging(resting.memory.bytes));
   gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32}, {staging.view(), dtype});
   const auto stream = TRY(device.create_stream({"first values", 0}));

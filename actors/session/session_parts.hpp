@@ -47,6 +47,8 @@ struct Session::Parts {
   std::vector<core::Lane> own_lanes() const;
   /// A call out of turn; once the session has failed, that failure comes before it.
   core::Result<void> in_turn(core::Result<void> called) const;
+  /// Errc::invalid_argument: there is no such parameter, or it is frozen.
+  core::Result<void> has_gradient(core::ParameterIndex index) const;
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
   core::Result<void> publish_all();
   /// Until the lane's gradients are out of memory that the next lane writes; those of units in a pool are

@@ -19,7 +19,7 @@
 
 namespace troupe::core {
 
-/// One trainable tensor, as the trainer registers it. All ranks register the same ones in the same order,
+/// One tensor of the model, as the trainer registers it. All ranks register the same ones in the same order,
 /// which should be the order of forward.
 struct ParameterSpec {
   std::string name{};
@@ -33,6 +33,9 @@ struct ParameterSpec {
   /// gradients they come and go unit by unit. None: it stays, and may be read at any moment; so for one that
   /// several units read.
   std::optional<UnitIndex> unit{};
+  /// Otherwise it is frozen: it comes and goes as its unit does and is saved, but nothing steps it, and it
+  /// has no gradient, optimizer state or reduction.
+  bool trainable = true;
   bool allow_shape_mismatch = false;  ///< a restore takes another shape: what is common; the rest is zero
 
   std::int64_t elements() const;

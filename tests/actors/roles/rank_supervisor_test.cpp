@@ -116,6 +116,24 @@ TEST(RankSupervisor, ClipsByTheGlobalNorm) {
   EXPECT_EQ(decided.clip_factor, 1.0 / (4.0 + 1e-6));
 }
 
+/// One of two buckets is frozen: it is updated, in its way, and never reduced.
+TEST(RankSupervisor, WaitsForNoGradientsOfFrozenBuckets) {
+  auto config = two_buckets();
+  config.frozen_buckets = 1;
+  RankSupervisorMachine machine(config);
+  MachineProbe probe(machine);
+  probe.say(messages::Welcome{});
+  probe.say(messages::StepBegan{Step{0}, 0.5});
+  probe.say(messages::BackwardFinished{Step{0}, {}, ""});
+  EXPECT_EQ(performed<PrepareVerdict>(probe.say(messages::BucketReady{Step{0}, 1, ""})).size(), 1u);
+  probe.say(messages::BucketReduced{Step{0}, 1});
+
+  decide(probe, {});
+
+  EXPECT_TRUE(probe.say(messages::ShardUpdated{Step{0}, 0}).empty());
+  EXPECT_EQ(sent<messages::StepCommitted>(probe.say(messages::ShardUpdated{Step{0}, 1})).size(), 1u);
+}
+
 TEST(RankSupervisor, SaysCommittedWhenAllShardsAreUpdated) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);
