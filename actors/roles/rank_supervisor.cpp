@@ -123,6 +123,7 @@ void RankSupervisorMachine::begin(const messages::StepBegan& begun) {
   if (begun.step <= step_) return;
   step_ = begun.step;
   learning_rate_ = begun.learning_rate;
+  loss_scale_ = begun.loss_scale;
   phase_ = Phase::backward;
   buckets_ready_ = buckets_reduced_ = 0;
   backward_finished_ = verdict_arrived_ = false;
@@ -151,18 +152,20 @@ void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
 }
 
 messages::StepDecided RankSupervisorMachine::decision() const {
-  messages::StepDecided decided{step_, true, {}, 1.0, learning_rate_, verdict_};
+  messages::StepDecided decided{step_, true, {}, 1.0, learning_rate_, verdict_, loss_scale_};
+  auto& norm = decided.verdict.gradient_norm;
+  norm /= loss_scale_;
   if (!verdict_.refusing_ranks.empty()) {
     decided.commit = false;
     decided.reason = fmt::format("refused by rank {}{}{}", fmt::join(verdict_.refusing_ranks, ", "),
                                  refusal_.empty() ? "" : ": ", refusal_);
   } else if (verdict_.nonfinite_gradients > 0) {
     decided.commit = false;
-    decided.reason = fmt::format("{} gradient elements are NaN or Inf", verdict_.nonfinite_gradients);
+    decided.reason = fmt::format("{} gradient elements are NaN or Inf{}", verdict_.nonfinite_gradients,
+                                 loss_scale_ == 1 ? "" : fmt::format(" at a loss scale of {}", loss_scale_));
   }
-  if (config_.clip_norm > 0 && verdict_.gradient_norm > config_.clip_norm) {
-    decided.clip_factor = config_.clip_norm / (verdict_.gradient_norm + 1e-6);
-  }
+  if (config_.clip_norm > 0 && norm > config_.clip_norm)
+    decided.clip_factor = config_.clip_norm / (norm + 1e-6);
   return decided;
 }
 

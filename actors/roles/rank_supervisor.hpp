@@ -67,6 +67,7 @@ class RankSupervisorMachine final : public Machine {
   Phase phase_ = Phase::idle;
   core::Step step_{-1};
   double learning_rate_ = 0;
+  double loss_scale_ = 1;
   std::uint32_t buckets_ready_ = 0;
   std::uint32_t buckets_reduced_ = 0;
   core::Step updating_{-1};  ///< the decided step whose shards are being updated, under the next backward

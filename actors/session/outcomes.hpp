@@ -40,8 +40,11 @@ struct StepOutcome {
   std::string reason;          ///< why not, when not committed; parameters are then as before the step
   std::vector<double> losses;  ///< one per lane of the job, the same on every rank
   double loss = 0;             ///< their mean, added in lane order
-  double gradient_norm = 0;    ///< before clipping
+  double gradient_norm = 0;    ///< before clipping, without the loss scale
   double clip_factor = 1;
+  double loss_scale = 1;  ///< of this step
+  /// Elements that are NaN or Inf; above 0 the step is not committed, and a dynamic loss scale notes it.
+  std::int64_t nonfinite_gradients = 0;
   std::uint32_t wishes = 0;  ///< of all ranks
   StepTimes times;
 };

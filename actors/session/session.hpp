@@ -102,6 +102,10 @@ class Session {
   /// After save() and save_local() it waits until tensors of the trainer's own are copied: they may change
   /// from here to the next save.
   core::Result<void> begin_step(double learning_rate);
+  /// What the trainer multiplies the losses of the step by before backward, where
+  /// TrainingOptions::loss_scaling asks for it; otherwise 1. The loss that end_lane() is told, and all that
+  /// an outcome says of gradients, is without it. Until finish_step(), after which it is the next step's.
+  double loss_scale() const;
   core::Result<void> begin_lane(core::Lane lane);
   /// From 0, in order. A lane begins with microbatch 0.
   core::Result<void> begin_microbatch(int index);

@@ -29,6 +29,7 @@ Session::Parts::Parts(RankWorld& rank_world, SessionOptions wanted, TrainingPlan
     : world(rank_world),
       options(std::move(wanted)),
       plan(std::move(planned)),
+      scaler(plan.options.loss_scaling),
       inbox(static_cast<std::uint32_t>(plan.buckets.size()), world.patience()) {
   if (!options.trace) return;
   tracer = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });

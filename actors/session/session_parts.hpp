@@ -23,6 +23,7 @@
 #include "actors/session/work_router.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/shell/tracer.hpp"
+#include "core/optimizer/loss_scaler.hpp"
 #include "core/step_count.hpp"
 
 namespace troupe::actors {
@@ -56,11 +57,15 @@ struct Session::Parts {
   core::Result<void> wait_merged(core::Lane played);
   core::Result<void> write_parameter(core::ParameterIndex index,
                                      const std::function<void(std::int64_t, std::span<float>)>& fill);
-  Saves::Progress progress() const { return {core::steps_before(step), optimizer_steps}; }
+  Saves::Progress progress() const {
+    return {core::steps_before(step), optimizer_steps,
+            scaler.is_dynamic() ? std::optional(scaler.state()) : std::nullopt};
+  }
 
   RankWorld& world;
   SessionOptions options;
   TrainingPlan plan;
+  core::LossScaler scaler;
   std::unique_ptr<Tracer> tracer;
   TrainerInbox inbox;
   std::unique_ptr<gpu::Rendezvous> rendezvous;

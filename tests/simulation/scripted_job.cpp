@@ -37,6 +37,7 @@ std::size_t elements_of(const core::ParameterSpec& spec) {
 
 core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script& script, core::Lane lane) {
   TRY(session.begin_lane(lane));
+  const auto scale = static_cast<float>(session.loss_scale());
   for (int m = 0; m < session.training().microbatches; ++m) {
     TRY(session.begin_microbatch(m));
     // Forward reads what comes and goes by units; other trainers here are backward alone.
@@ -50,7 +51,7 @@ core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script&
       if (!script.parameters[p].trainable) continue;
       for (int use = script.uses(place); use > 0; --use) {
         for (place.element = 0; place.element < elements_of(script.parameters[p]); ++place.element) {
-          float sum = load(session, p, true, place.element) + script.gradient(place);
+          float sum = load(session, p, true, place.element) + scale * script.gradient(place);
           store_gradient(session, p, place.element, sum);
         }
         TRY(session.gradient_ready({p}));
@@ -94,6 +95,7 @@ core::Result<ScriptResult> run_script(SimulatedRank& rank, const Script& script)
   ScriptResult result;
   while (session->next_step().value < script.steps) {
     TRY(session->begin_step(script.learning_rate));
+    result.loss_scales.push_back(session->loss_scale());
     for (core::Lane lane : session->lanes()) TRY(run_lane(rank, *session, script, lane));
     auto refusal = script.refusal(rank.rank(), session->next_step());
     result.outcomes.push_back(TRY(session->finish_step(refusal)));

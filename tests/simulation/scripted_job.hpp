@@ -40,7 +40,8 @@ using Values = std::vector<std::vector<float>>;  ///< of all parameters
 
 struct ScriptResult {
   std::vector<StepOutcome> outcomes;
-  std::vector<Values> after;  ///< each step
+  std::vector<Values> after;        ///< each step
+  std::vector<double> loss_scales;  ///< of each step
   std::vector<core::TraceEvent> trace;
   std::size_t device_bytes = 0;
 };

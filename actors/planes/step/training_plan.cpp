@@ -12,6 +12,7 @@
 #include "core/indices.hpp"
 #include "core/layout/buffer_layout.hpp"
 #include "core/layout/buffers.hpp"
+#include "core/optimizer/loss_scaler.hpp"
 
 namespace troupe::actors {
 
@@ -329,6 +330,7 @@ std::string describe(const TrainingPlan& plan) {
       core::name_of(o.strategy), core::name_of(o.numerics), o.lanes, o.microbatches, o.overlap,
       o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.optimizer_instances,
       o.gathered_units, o.staging_elements, static_cast<int>(o.unused_parameters), o.clip_norm);
+  text += "\n" + core::describe(o.loss_scaling);
   for (const auto& group : plan.groups) {
     text += fmt::format("\noptimizer {} learning rate factor {}", core::describe(group.optimizer),
                         group.learning_rate_factor);
@@ -389,6 +391,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   if (plan.options.lanes == 0) plan.options.lanes = world.value;
   TRY(check_parameters(plan.specs));
   TRY(check_options(plan.options, world));
+  TRY(core::check(plan.options.loss_scaling));
   plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
   core::MeshSizes sizes;
   sizes.dp = world.value;

@@ -57,6 +57,19 @@ TEST(ParameterShard, PublishesWhenTheLastOfSeveralGathersIsThrough) {
   EXPECT_EQ(sent<Published>(probe.say(CollectiveDone{Step{0}, 9, 0, {}})).size(), 1u);
 }
 
+TEST(ParameterShard, StepsByTheClippedGradientWithoutTheLossScale) {
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {}});
+  MachineProbe probe(machine);
+  auto decision = decided(Step{0}, true);
+  decision.clip_factor = 0.5;
+  decision.loss_scale = 8;
+
+  const auto update = performed<StepShard>(probe.say(decision));
+
+  ASSERT_EQ(update.size(), 1u);
+  EXPECT_EQ(update[0].gradient_factor, 0.0625);
+}
+
 TEST(ParameterShard, ThatIsFrozenIsPublishedAndNotStepped) {
   ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {}, .trainable = false});
   MachineProbe probe(machine);
