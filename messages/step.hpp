@@ -13,6 +13,7 @@ namespace troupe::messages {
 struct StepBegan {
   core::Step step{};
   double learning_rate = 0;
+  double loss_scale = 1;  ///< gradients are this many times too large
 
   friend bool operator==(const StepBegan&, const StepBegan&) = default;
 };
@@ -60,9 +61,10 @@ struct StepDecided {
   core::Step step{};
   bool commit = false;
   std::string reason;      ///< why not, when not committed
-  double clip_factor = 1;  ///< multiplies every gradient
+  double clip_factor = 1;  ///< multiplies every gradient, after it was divided by the loss's scale
   double learning_rate = 0;
-  Verdict verdict;
+  Verdict verdict;  ///< of gradients without the loss's scale
+  double loss_scale = 1;
 
   friend bool operator==(const StepDecided&, const StepDecided&) = default;
 };

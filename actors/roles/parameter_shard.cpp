@@ -66,8 +66,10 @@ void ParameterShardMachine::apply(const messages::StepDecided& decided, Outbox& 
   stepped_ = false;
   collected_ = 0;
   gathers_ = decided.commit && !config_.gather_entries.empty();
-  outbox.perform(
-      StepShard{step_, config_.bucket, decided.commit, decided.learning_rate, decided.clip_factor});
+  if (config_.trainable) {
+    outbox.perform(StepShard{step_, config_.bucket, decided.commit, decided.learning_rate,
+                             decided.clip_factor / decided.loss_scale});
+  }
   // The gather's stream waits for the optimizer's event, so the entry is ready as soon as the update is
   // enqueued.
   for (const auto entry : config_.gather_entries) {
@@ -75,6 +77,9 @@ void ParameterShardMachine::apply(const messages::StepDecided& decided, Outbox& 
   }
   say_held(outbox);
   gather_wanted(outbox);
+  if (config_.trainable) return;
+  outbox.send(peer(Role::rank_supervisor), messages::ShardUpdated{step_, config_.bucket});
+  publish(outbox);
 }
 
 void ParameterShardMachine::on(const messages::ShardStepped& stepped, Outbox& outbox) {

@@ -17,6 +17,7 @@ struct ParameterShardConfig {
   /// The program's entries that bring the updated parameters to where they rest, in order; none when they are
   /// updated there.
   std::vector<core::PlanEntryIndex> gather_entries;
+  bool trainable = true;  ///< otherwise nothing steps it
 };
 
 /// This rank's shard of a bucket's parameters and optimizer state: gathered -> updating -> gathering ->

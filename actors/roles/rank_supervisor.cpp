@@ -123,6 +123,7 @@ void RankSupervisorMachine::begin(const messages::StepBegan& begun) {
   if (begun.step <= step_) return;
   step_ = begun.step;
   learning_rate_ = begun.learning_rate;
+  loss_scale_ = begun.loss_scale;
   phase_ = Phase::backward;
   buckets_ready_ = buckets_reduced_ = 0;
   backward_finished_ = verdict_arrived_ = false;
@@ -130,14 +131,14 @@ void RankSupervisorMachine::begin(const messages::StepBegan& begun) {
 }
 
 void RankSupervisorMachine::prepare_verdict_when_ready(Outbox& outbox) {
-  if (phase_ != Phase::backward || !backward_finished_ || buckets_ready_ < config_.buckets) return;
+  if (phase_ != Phase::backward || !backward_finished_ || buckets_ready_ < trained_buckets()) return;
   phase_ = Phase::verdict;
   outbox.perform(PrepareVerdict{step_, losses_, !refusal_.empty(), wishes_});
   outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, config_.verdict_entry});
 }
 
 void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
-  if (phase_ != Phase::verdict || !verdict_arrived_ || buckets_reduced_ < config_.buckets) return;
+  if (phase_ != Phase::verdict || !verdict_arrived_ || buckets_reduced_ < trained_buckets()) return;
   phase_ = Phase::idle;
   updating_ = step_;
   shards_updated_ = 0;
@@ -151,7 +152,9 @@ void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
 }
 
 messages::StepDecided RankSupervisorMachine::decision() const {
-  messages::StepDecided decided{step_, true, {}, 1.0, learning_rate_, verdict_};
+  messages::StepDecided decided{step_, true, {}, 1.0, learning_rate_, verdict_, loss_scale_};
+  auto& norm = decided.verdict.gradient_norm;
+  norm /= loss_scale_;
   if (verdict_.refusing > 0) {
     decided.commit = false;
     const auto who = verdict_.refusing == 1 ? fmt::format("rank {}", verdict_.refusing_rank.value)
@@ -159,11 +162,11 @@ messages::StepDecided RankSupervisorMachine::decision() const {
     decided.reason = fmt::format("refused by {}{}{}", who, refusal_.empty() ? "" : ": ", refusal_);
   } else if (verdict_.nonfinite_gradients > 0) {
     decided.commit = false;
-    decided.reason = fmt::format("{} gradient elements are NaN or Inf", verdict_.nonfinite_gradients);
+    decided.reason = fmt::format("{} gradient elements are NaN or Inf{}", verdict_.nonfinite_gradients,
+                                 loss_scale_ == 1 ? "" : fmt::format(" at a loss scale of {}", loss_scale_));
   }
-  if (config_.clip_norm > 0 && verdict_.gradient_norm > config_.clip_norm) {
-    decided.clip_factor = config_.clip_norm / (verdict_.gradient_norm + 1e-6);
-  }
+  if (config_.clip_norm > 0 && norm > config_.clip_norm)
+    decided.clip_factor = config_.clip_norm / (norm + 1e-6);
   return decided;
 }
 
@@ -213,10 +216,10 @@ std::string RankSupervisorMachine::waiting_for() const {
       return "the trainer's next step";
     case Phase::backward:
       return fmt::format("backward of step {}: {} of {} buckets are ready, the trainer has {}", step_.value,
-                         buckets_ready_, config_.buckets, backward_finished_ ? "finished" : "not finished");
+                         buckets_ready_, trained_buckets(), backward_finished_ ? "finished" : "not finished");
     case Phase::verdict:
       return fmt::format("the verdict of step {}: {} of {} buckets are reduced, the verdict has {}",
-                         step_.value, buckets_reduced_, config_.buckets,
+                         step_.value, buckets_reduced_, trained_buckets(),
                          verdict_arrived_ ? "arrived" : "not arrived");
   }
   return {};

@@ -16,6 +16,7 @@ struct RankSupervisorConfig {
   core::Rank rank{};
   core::WorldSize world{1};
   std::uint32_t buckets = 0;
+  std::uint32_t frozen_buckets = 0;      ///< of these; they have no gradients
   core::PlanEntryIndex verdict_entry{};  ///< the plan's entry of the verdict's reduction
   std::uint64_t plan_hash = 0;
   std::vector<std::string> plan_lines;
@@ -56,6 +57,7 @@ class RankSupervisorMachine final : public Machine {
   void fence(messages::Failure reason, bool tell_coordinator, Outbox& outbox);
   void tell_trainer(messages::Failure reason, Outbox& outbox);
   messages::StepDecided decision() const;
+  std::uint32_t trained_buckets() const { return config_.buckets - config_.frozen_buckets; }
   messages::Address peer(messages::Role role, std::uint32_t index = 0) const {
     return {config_.rank, role, index};
   }
@@ -66,6 +68,7 @@ class RankSupervisorMachine final : public Machine {
   Phase phase_ = Phase::idle;
   core::Step step_{-1};
   double learning_rate_ = 0;
+  double loss_scale_ = 1;
   std::uint32_t buckets_ready_ = 0;
   std::uint32_t buckets_reduced_ = 0;
   core::Step updating_{-1};  ///< the decided step whose shards are being updated, under the next backward

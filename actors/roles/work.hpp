@@ -51,7 +51,7 @@ struct StepShard {
   core::BucketIndex bucket{};
   bool commit = false;
   double learning_rate = 0;
-  double clip_factor = 1;
+  double gradient_factor = 1;  ///< multiplies every gradient
 };
 
 /// RankSupervisor: every running and later collective of this rank ends in this error.

@@ -67,6 +67,7 @@ core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, con
   if (topology != nullptr) loaded.restored.topology = *topology;
   loaded.restored.is_local = true;
   loaded.optimizer_steps = {*trained->as_int()};
+  loaded.loss_scaling = TRY(loss_scaling_of(values.find("0.loss_scaling")));
   return loaded;
 }
 

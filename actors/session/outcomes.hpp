@@ -39,8 +39,11 @@ struct StepOutcome {
   bool committed = false;
   std::string reason;        ///< why not, when not committed; parameters are then as before the step
   double loss = 0;           ///< the mean of all lanes: their exact sum, rounded, by their number
-  double gradient_norm = 0;  ///< before clipping
+  double gradient_norm = 0;  ///< before clipping, without the loss scale
   double clip_factor = 1;
+  double loss_scale = 1;  ///< of this step
+  /// Elements that are NaN or Inf; above 0 the step is not committed, and a dynamic loss scale notes it.
+  std::int64_t nonfinite_gradients = 0;
   std::uint32_t wishes = 0;  ///< of all ranks
   StepTimes times;
 };

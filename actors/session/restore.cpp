@@ -173,6 +173,22 @@ void Restore::go_on_after(const Loaded& loaded) {
   }
 }
 
+/// What Saves wrote of a dynamic loss scale; nothing where there was none.
+core::Result<std::optional<core::LossScaler::State>> Restore::loss_scaling_of(const core::Value* values) {
+  if (values == nullptr) return std::optional<core::LossScaler::State>{};
+  const auto* scale = values->find("scale");
+  const auto* finite = values->find("growth_tracker");
+  const auto* left = values->find("hysteresis_tracker");
+  if (scale == nullptr || finite == nullptr || left == nullptr || !scale->as_double() || !finite->as_int() ||
+      !left->as_int()) {
+    return core::fail(
+        Errc::mismatch,
+        "expected a scale, growth_tracker and hysteresis_tracker in 'loss_scaling' of the common "
+        "values; restore weights only to begin anew");
+  }
+  return std::optional(core::LossScaler::State{*scale->as_double(), *finite->as_int(), *left->as_int()});
+}
+
 core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const std::string& name) {
   const auto manifest = TRY(check_quickly(*storage_, name));
   const auto* counters = manifest.common.as_map();
@@ -191,7 +207,9 @@ core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const st
   loaded.restored.step = core::next_step(manifest.step);
   if (const auto* common = counters->find("trainer")) loaded.restored.common = *common;
   loaded.restored.topology = manifest.topology;
-  if (options_.optimizer) loaded.optimizer_steps = {*trained->as_int()};
+  if (!options_.optimizer) return loaded;
+  loaded.optimizer_steps = {*trained->as_int()};
+  loaded.loss_scaling = TRY(loss_scaling_of(counters->find("loss_scaling")));
   return loaded;
 }
 

@@ -18,6 +18,7 @@
 #include "actors/session/outcomes.hpp"
 #include "actors/session/wanted.hpp"
 #include "core/checkpoint/cliques.hpp"
+#include "core/optimizer/loss_scaler.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
@@ -37,6 +38,7 @@ class Restore {
   struct Loaded {
     Restored restored;
     core::StepCount optimizer_steps{};
+    std::optional<core::LossScaler::State> loss_scaling{};
   };
 
   /// `number` counts the restores of this session. Everything given must outlive it.
@@ -52,6 +54,7 @@ class Restore {
   core::Result<std::optional<Loaded>> try_choice(const std::string& attempt, const RestoreChoice& choice);
   core::Result<std::string> agree(const std::string& attempt, const std::string& complaint);
   core::Result<void> make_uploads();
+  static core::Result<std::optional<core::LossScaler::State>> loss_scaling_of(const core::Value* values);
   void go_on_after(const Loaded& loaded);
 
   // Of a checkpoint.

@@ -25,10 +25,10 @@ std::vector<std::string> lines_of(const TrainingPlan& plan) {
   for (std::size_t i = 0; i < plan.specs.size(); ++i) {
     const auto& spec = plan.specs[i];
     const auto& place = plan.parameters[i];
-    lines.push_back(fmt::format("parameter {} {} [{}] decays={} group={} bucket={} elements={}..{}",
+    lines.push_back(fmt::format("parameter {} {} [{}] decays={} group={} bucket={} elements={}..{}{}",
                                 spec.name, core::name_of(spec.dtype), fmt::join(spec.shape, ","),
                                 spec.weight_decay, spec.group, place.bucket.value, place.range.start,
-                                place.range.end));
+                                place.range.end, spec.trainable ? "" : " frozen"));
   }
   // Programs follow from the same inputs on all ranks; where ranks have unlike ones, that of rank 0 stands
   // for the inputs.
@@ -74,6 +74,8 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgr
   config.world = plan.world;
   config.stage = plan.pipeline_stage(program.rank());
   config.buckets = static_cast<std::uint32_t>(plan.buckets.size());
+  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size()))
+    config.frozen_buckets += plan.is_trainable(bucket) ? 0 : 1;
   for (const auto entry : core::indices<core::PlanEntryIndex>(program.launches().size())) {
     if (program.launch(entry).is_verdict()) config.verdict_entry = entry;
   }
@@ -102,13 +104,15 @@ GradientBucketConfig bucket_config(const TrainingPlan& plan, const RankProgram& 
   return config;
 }
 
-ParameterShardConfig shard_config(const RankProgram& program, core::BucketIndex bucket) {
+ParameterShardConfig shard_config(const TrainingPlan& plan, const RankProgram& program,
+                                  core::BucketIndex bucket) {
   ParameterShardConfig config;
   config.rank = program.rank();
   config.bucket = bucket;
   config.gather_entries = entries_of(program, bucket, [](const PlannedLaunch& launch) {
     return !launch.moves_gradients() && launch.publishes();
   });
+  config.trainable = plan.is_trainable(bucket);
   return config;
 }
 

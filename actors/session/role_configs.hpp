@@ -18,6 +18,7 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgr
                                        std::chrono::nanoseconds join_deadline);
 GradientBucketConfig bucket_config(const TrainingPlan& plan, const RankProgram& program,
                                    core::BucketIndex bucket);
-ParameterShardConfig shard_config(const RankProgram& program, core::BucketIndex bucket);
+ParameterShardConfig shard_config(const TrainingPlan& plan, const RankProgram& program,
+                                  core::BucketIndex bucket);
 
 }  // namespace troupe::actors

@@ -57,9 +57,15 @@ core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const
   messages::SaveBegan begun;
   begun.step = core::last_step(progress.over);
   begun.topology = TRY(core::value_text(topology_of(in_.plan)));
-  begun.common = TRY(core::value_text(Value::Map{{"step", progress.over.value},
-                                                 {"optimizer_steps", progress.optimizer_steps.value},
-                                                 {"trainer", common}}));
+  Value::Map values{{"step", progress.over.value},
+                    {"optimizer_steps", progress.optimizer_steps.value},
+                    {"trainer", common}};
+  if (const auto& scaling = progress.loss_scaling) {
+    values.set("loss_scaling", Value::Map{{"scale", scaling->scale},
+                                          {"growth_tracker", scaling->finite_steps},
+                                          {"hysteresis_tracker", scaling->overflows_left}});
+  }
+  begun.common = TRY(core::value_text(std::move(values)));
   TRY(check_size("the common values", begun.common));
   return begun;
 }

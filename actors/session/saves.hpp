@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "actors/session/context.hpp"
 #include "actors/session/outcomes.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/ids.hpp"
+#include "core/optimizer/loss_scaler.hpp"
 #include "core/result.hpp"
 #include "core/values/value.hpp"
 
@@ -18,7 +20,8 @@ class Saves {
   /// How far the job has come.
   struct Progress {
     core::StepCount over{};
-    core::StepCount optimizer_steps{};  ///< without those that were not committed
+    core::StepCount optimizer_steps{};                      ///< without those that were not committed
+    std::optional<core::LossScaler::State> loss_scaling{};  ///< of a dynamic scale
   };
 
   /// `context` must outlive it.

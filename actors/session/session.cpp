@@ -66,7 +66,7 @@ core::Result<void> Session::write_parameter(core::ParameterIndex index,
 }
 
 core::Result<gpu::BufferView> Session::gradient_memory(core::ParameterIndex index) const {
-  TRY(parts_->in_turn(parts_->order->has_parameter(index)));
+  TRY(parts_->in_turn(parts_->has_gradient(index)));
   TRY(parts_->in_turn(parts_->order->in_lane("gradient()")));
   return parts_->data->gradient(index, parts_->lane);
 }
@@ -105,11 +105,17 @@ core::Result<void> Session::begin_step(double learning_rate) {
   s.meter->begin_step(s.step);
   s.gate->begin_step(s.step, s.decided);
   s.losses.clear();
-  const messages::StepBegan begun{s.step, learning_rate};
+  const messages::StepBegan begun{s.step, learning_rate, s.scaler.scale()};
   s.context->post(Role::conductor, 0, begun);
   s.context->post(Role::rank_supervisor, 0, begun);
-  for (const auto bucket : s.context->buckets()) s.context->post(Role::gradient_bucket, bucket.value, begun);
+  for (const auto bucket : s.context->buckets()) {
+    if (s.plan.is_trainable(bucket)) s.context->post(Role::gradient_bucket, bucket.value, begun);
+  }
   return {};
+}
+
+double Session::loss_scale() const {
+  return parts_->scaler.scale();
 }
 
 core::Result<void> Session::begin_lane(core::Lane lane) {
@@ -173,7 +179,7 @@ core::Result<void> Session::before_use(core::ParameterIndex parameter) {
 
 core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
   auto& s = *parts_;
-  TRY(s.in_turn(s.order->has_parameter(parameter)));
+  TRY(s.in_turn(s.has_gradient(parameter)));
   TRY(s.in_turn(s.order->in_lane("gradient_ready()")));
   if (!s.order->is_last_microbatch()) return {};
   const auto bucket = s.plan.parameters[parameter.value].bucket;
@@ -216,9 +222,13 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   outcome.loss = decided.verdict.loss;
   outcome.gradient_norm = decided.verdict.gradient_norm;
   outcome.clip_factor = decided.clip_factor;
+  outcome.loss_scale = decided.loss_scale;
+  outcome.nonfinite_gradients = decided.verdict.nonfinite_gradients;
   outcome.wishes = decided.verdict.wishes;
   outcome.times = s.meter->end_step();
   s.optimizer_steps.value += decided.commit ? 1 : 0;
+  // A step that is refused for another reason says nothing about the scale.
+  if (decided.commit || outcome.nonfinite_gradients > 0) s.scaler.update(outcome.nonfinite_gradients == 0);
   s.step.value += 1;
   return outcome;
 }
@@ -276,6 +286,7 @@ core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& opt
   s.adopted = true;
   s.step = loaded->restored.step;
   s.optimizer_steps = loaded->optimizer_steps;
+  if (loaded->loss_scaling) TRY(s.scaler.restore(*loaded->loss_scaling));
   return std::optional(std::move(loaded->restored));
 }
 

@@ -85,7 +85,7 @@ class Session {
   }
   /// Where the current lane's gradient is to be added, after before_use(): in a lane only, and fetched anew
   /// in every lane. Gradients are f32 unless TrainingOptions::gradients_in_parameter_dtype; else as
-  /// parameter().
+  /// parameter(). A frozen parameter has none: Errc::invalid_argument, as for gradient_ready().
   template <class T = float>
   core::Result<std::span<T>> gradient(core::ParameterIndex index) {
     const auto memory = TROUPE_TRY(readable_gradient(index, element_of<T>()));
@@ -107,6 +107,10 @@ class Session {
   /// After save() and save_local() it waits until tensors of the trainer's own are copied: they may change
   /// from here to the next save.
   core::Result<void> begin_step(double learning_rate);
+  /// What the trainer multiplies the losses of the step by before backward, where
+  /// TrainingOptions::loss_scaling asks for it; otherwise 1. The loss that end_lane() is told, and all that
+  /// an outcome says of gradients, is without it. Until finish_step(), after which it is the next step's.
+  double loss_scale() const;
   core::Result<void> begin_lane(core::Lane lane);
   /// From 0, in order. A lane begins with microbatch 0.
   core::Result<void> begin_microbatch(int index);

@@ -38,6 +38,7 @@ Session::Parts::Parts(RankWorld& rank_world, SessionOptions wanted, TrainingPlan
     : world(rank_world),
       options(std::move(wanted)),
       plan(std::move(planned)),
+      scaler(plan.options.loss_scaling),
       inbox(static_cast<std::uint32_t>(plan.buckets.size()), world.patience()) {
   if (!options.trace) return;
   tracer = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });
@@ -173,13 +174,14 @@ void Session::Parts::spawn_roles() {
   world.spawn(address(Role::conductor), std::make_unique<ConductorMachine>(
                                             conductor_config(plan, data->program(), options.step_deadline)));
   for (const auto bucket : context->buckets()) {
+    world.spawn(address(Role::parameter_shard, bucket.value),
+                std::make_unique<ParameterShardMachine>(shard_config(plan, data->program(), bucket)));
+    if (!plan.is_trainable(bucket)) continue;
     auto gradients = bucket_config(plan, data->program(), bucket);
     // Nothing becomes ready but at the points of the trainer's program, so that all ranks launch alike.
     if (launches_in_order()) gradients.overlap = false;
     world.spawn(address(Role::gradient_bucket, bucket.value),
                 std::make_unique<GradientBucketMachine>(std::move(gradients)));
-    world.spawn(address(Role::parameter_shard, bucket.value),
-                std::make_unique<ParameterShardMachine>(shard_config(data->program(), bucket)));
   }
 }
 
@@ -243,6 +245,16 @@ core::Result<void> Session::Parts::in_turn(core::Result<void> called) const {
   return failure ? tl::unexpected(*std::move(failure)) : called;
 }
 
+core::Result<void> Session::Parts::has_gradient(core::ParameterIndex index) const {
+  TRY(order->has_parameter(index));
+  const auto& spec = plan.specs[index.value];
+  if (spec.trainable) return {};
+  return core::fail(core::Errc::invalid_argument,
+                    "{} is frozen and has no gradient; leave it out of backward, or register it with "
+                    "ParameterSpec::trainable",
+                    spec.name);
+}
+
 core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, core::DType dtype,
                                                   Element element) const {
   if (!world.device().is_host_memory()) {
@@ -272,7 +284,7 @@ core::Result<void> Session::Parts::wait_merged(core::Lane played) {
   if (!is_ordered && !program.reduces_each_round()) return {};
   return meter->exposed([&]() -> core::Result<void> {
     for (const auto bucket : context->buckets()) {
-      TRY(inbox.wait_merged(bucket, step, played, trainer_deadline()));
+      if (plan.is_trainable(bucket)) TRY(inbox.wait_merged(bucket, step, played, trainer_deadline()));
     }
     return {};
   });
@@ -290,6 +302,10 @@ core::Result<void> Session::Parts::write_parameter(
   }
   std::vector<float> values(static_cast<std::size_t>(resting.range.size()));
   fill(resting.range.start, values);
+  if (device.is_host_memory()) {
+    gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32}, {resting.memory, dtype});
+    return {};
+  }
   const auto staging = TRY(device.allocate_staging(resting.memory.bytes));
   gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32}, {staging.view(), dtype});
   const auto stream = TRY(device.create_stream({"first values", 0}));

@@ -24,6 +24,7 @@
 #include "actors/session/work_router.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/shell/tracer.hpp"
+#include "core/optimizer/loss_scaler.hpp"
 #include "core/step_count.hpp"
 
 namespace troupe::actors {
@@ -53,6 +54,8 @@ struct Session::Parts {
   std::vector<core::Lane> own_lanes() const;
   /// A call out of turn; once the session has failed, that failure comes before it.
   core::Result<void> in_turn(core::Result<void> called) const;
+  /// Errc::invalid_argument: there is no such parameter, or it is frozen.
+  core::Result<void> has_gradient(core::ParameterIndex index) const;
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
   core::Result<void> publish_all();
   /// Until the lane's gradients are out of memory that the next lane writes; those of units in a pool are
@@ -60,11 +63,15 @@ struct Session::Parts {
   core::Result<void> wait_merged(core::Lane played);
   core::Result<void> write_parameter(core::ParameterIndex index,
                                      const std::function<void(std::int64_t, std::span<float>)>& fill);
-  Saves::Progress progress() const { return {core::steps_before(step), optimizer_steps}; }
+  Saves::Progress progress() const {
+    return {core::steps_before(step), optimizer_steps,
+            scaler.is_dynamic() ? std::optional(scaler.state()) : std::nullopt};
+  }
 
   RankWorld& world;
   SessionOptions options;
   TrainingPlan plan;
+  core::LossScaler scaler;
   std::unique_ptr<Tracer> tracer;
   TrainerInbox inbox;
   std::unique_ptr<gpu::Rendezvous> rendezvous;

@@ -85,7 +85,7 @@ void StepMeter::note_latencies() {
     const auto ready = last_gradient_[bucket.value];
     if (ready.count() != 0 && launched >= ready && previous <= ready)
       launch_latencies_us_.push_back(std::chrono::duration<double, std::micro>(launched - ready).count());
-    previous = launched;
+    previous = std::max(previous, launched);  // frozen parameters launch nothing
   }
 }
 

@@ -154,6 +154,7 @@ void UnitGate::pass_point(std::int64_t at) {
 void UnitGate::end_lane_of(int unit) {
   const auto lane = program_.rounds()[static_cast<std::size_t>(round_)].value_or(core::Lane{-1});
   for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
+    if (!in_.plan.is_trainable(bucket)) continue;
     in_.post(Role::gradient_bucket, bucket.value, messages::LaneEnded{step_, lane});
   }
 }
@@ -185,6 +186,7 @@ Result<void> UnitGate::wait_gradients(int unit) {
     const User now{unit, step_, *program_.rounds()[static_cast<std::size_t>(round_)]};
     if (user.unit >= 0 && user != now) {
       for (const auto before : buckets_[static_cast<std::size_t>(user.unit)]) {
+        if (!in_.plan.is_trainable(before)) continue;
         TRY(exposed_([&] { return in_.inbox.wait_merged(before, user.step, user.lane, deadline_); }));
       }
     }

@@ -150,7 +150,8 @@ Result<double> DistributedTrainer::run_lane(core::Lane lane) {
                             [&](std::size_t p) {
                               if (auto told = session_->gradient_ready(index(p)); !told && ready)
                                 ready = told;
-                            }};
+                            },
+                        .loss_scale = session_->loss_scale()};
   const int microbatches = session_->training().microbatches;
   for (int m = 0; m < microbatches; ++m) {
     TRY(session_->begin_microbatch(m));

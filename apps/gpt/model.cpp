@@ -119,7 +119,7 @@ Result<void> BasicModel<T>::backward(const Pass<T>& pass, Tokens tokens, Tokens 
   const GradientScratch<T>& d = a.gradients;
 
   if (pass.hooks.begin_backward) TRY(pass.hooks.begin_backward());
-  cross_entropy_backward(targets, V, a.logits);
+  cross_entropy_backward(targets, V, a.logits, static_cast<T>(pass.hooks.loss_scale));
   const T* head = TRY(pass.use(table_.head));
   linear_backward_weight({N, C, V}, a.logits, a.final_norm.output, pass.gradient(table_.head));
   if (!config_.tied_embeddings) pass.ready(table_.head);

@@ -7,6 +7,7 @@
 #include "apps/command_line/options.hpp"
 #include "apps/gpt/optimizer.hpp"
 #include "core/errors.hpp"
+#include "core/number.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -29,6 +30,16 @@ CLI::Option* add_named(CLI::App& app, const std::string& name, Choice& target,
   return app.add_option(name, take, help, false, shown)
       ->type_name("TEXT")
       ->check(apps::detail::one_of(names), fmt::format("{}", fmt::join(names, "|")));
+}
+
+Result<core::LossScaling> loss_scaling_of(const std::string& text) {
+  if (text == "none") return core::LossScaling{};
+  if (text == "dynamic") return core::LossScaling{.kind = core::LossScale::dynamic};
+  const auto scale = core::parse_number<double>(text, {1e-30, 1e30});
+  if (scale) return core::LossScaling{.kind = core::LossScale::fixed, .scale = *scale};
+  return core::fail(core::Errc::invalid_argument,
+                    "expected none, dynamic or a number from 1e-30 to 1e30, found {}",
+                    core::quoted_excerpt(text));
 }
 
 void add_distributed_options(CLI::App& app, Options& options) {
@@ -162,6 +173,15 @@ void add_own_options(CLI::App& app, Options& options) {
   add_number(app, "--weight-decay", training.optimizer.weight_decay, {0, 1000}, "Of matrices")
       ->capture_default_str();
   add_number(app, "--beta2", training.optimizer.beta2, {0, 0.999999}, "Of AdamW")->capture_default_str();
+  app.add_option("--loss-scale", options.loss_scale,
+                 "What losses are multiplied by before backward: none, a number, or dynamic")
+      ->check(
+          [](const std::string& text) {
+            const auto scaling = loss_scaling_of(text);
+            return scaling ? std::string() : scaling.error().message;
+          },
+          "")
+      ->capture_default_str();
   add_number(app, "--clip-norm", training.clip_norm, {0, 1e30}, "Global gradient norm; 0: no clipping")
       ->capture_default_str();
   add_number(app, "--seed", o.trainer.seed, kAnyNumber<std::uint64_t>, "Of weights, data and samples")
@@ -285,6 +305,11 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   checkpoint.chunk_bytes = std::min(checkpoint.chunk_bytes, checkpoint.staging_bytes);
   if (options.evaluate_only && !options.local)
     return core::fail(core::Errc::invalid_argument, "--evaluate-only needs --local: one process does it all");
+  if (options.local && options.loss_scale != "none") {
+    return core::fail(core::Errc::invalid_argument,
+                      "--local does not scale losses, found --loss-scale {}; leave one of the two out",
+                      options.loss_scale);
+  }
   if (options.local && options.optimizer != "adamw") {
     return core::fail(core::Errc::invalid_argument,
                       "--local steps by adamw, found --optimizer {}; leave one of the two out",
@@ -292,6 +317,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   }
   auto& training = trainer.session.training;
   TRY(choose_optimizer(training, options.optimizer, training.optimizer));
+  training.loss_scaling = TRY(loss_scaling_of(options.loss_scale));
   run.peak_flops = options.peak_tera_flops * 1e12;
   run.sampling.seed = trainer.seed;
   run.configuration = configuration(run);
@@ -299,6 +325,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   if (const auto& experts = trainer.model.experts; experts.count > 0)
     run.configuration.emplace_back("experts",
                                    fmt::format("{} of {} per token", experts.choices, experts.count));
+  run.configuration.emplace_back("loss scale", options.loss_scale);
   return std::move(options.run);
 }
 

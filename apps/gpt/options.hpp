@@ -27,6 +27,7 @@ struct Options {
   std::string dtype;             ///< empty: by the device
   double peak_tera_flops = 0;
   std::string optimizer = "adamw";
+  std::string loss_scale = "none";
   std::uint64_t staging_mib = 256;
   ExpertOptions experts;
   RunOptions run;

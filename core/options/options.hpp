@@ -19,7 +19,7 @@
 
 namespace troupe::core {
 
-/// One trainable tensor, as the trainer registers it. All ranks register the same ones in the same order,
+/// One tensor of the model, as the trainer registers it. All ranks register the same ones in the same order,
 /// which should be the order of forward.
 struct ParameterSpec {
   std::string name{};
@@ -33,6 +33,9 @@ struct ParameterSpec {
   /// gradients they come and go unit by unit. None: it stays, and may be read at any moment; so for one that
   /// several units read.
   std::optional<UnitIndex> unit{};
+  /// Otherwise it is frozen: it comes and goes as its unit does and is saved, but nothing steps it, and it
+  /// has no gradient, optimizer state or reduction.
+  bool trainable = true;
   bool allow_shape_mismatch = false;  ///< a restore takes another shape: what is common; the rest is zero
   /// Of tensor parallelism: the tensor of which `shape` is this rank's part, and where the part begins.
   /// Empty: all ranks of a tensor-parallel group keep the same values.
@@ -84,6 +87,27 @@ enum class UnusedParameters : std::uint8_t {
   zeros,   ///< it counts as zeros
 };
 
+/// What losses are multiplied by before backward, so that small gradients do not vanish in f16; gradients are
+/// divided by it before they are measured, clipped and stepped.
+enum class LossScale : std::uint8_t {
+  none,
+  fixed,
+  dynamic,  ///< smaller after gradients that are NaN or Inf, larger after many that are not
+};
+
+/// Defaults are those of PyTorch's GradScaler.
+struct LossScaling {
+  LossScale kind = LossScale::none;
+  double scale = 65536;  ///< of `dynamic` the first one
+  // Of dynamic:
+  double growth = 2;     ///< multiplies the scale ...
+  int interval = 2000;   ///< ... after this many steps in a row with finite gradients
+  double backoff = 0.5;  ///< multiplies it after gradients that are not, and the step is not committed
+  double minimum = 1;
+  /// It becomes smaller only with this many steps that are not committed since it last grew.
+  int hysteresis = 1;
+};
+
 /// What all ranks of a job must have in common.
 struct TrainingOptions {
   Strategy strategy = Strategy::zero1;
@@ -117,6 +141,7 @@ struct TrainingOptions {
   std::int64_t staging_elements = 0;
   UnusedParameters unused_parameters = UnusedParameters::refuse;
   double clip_norm = 0;  ///< global L2 norm to clip at; 0: no clipping
+  LossScaling loss_scaling;
   OptimizerOptions optimizer;
   /// Which parameters are stepped how: ParameterSpec::group is an index of these. None: one group, stepped by
   /// `optimizer`, which has no say otherwise.

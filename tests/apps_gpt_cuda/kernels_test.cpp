@@ -185,10 +185,10 @@ TYPED_TEST(CudaKernels, CrossEntropyIsTheHosts) {
     const std::vector<std::int32_t> targets{0, 5, 36, 5, 12, 1, 30};
     auto expected = logits.wide();
     const double loss = cross_entropy_forward(std::span(targets), V, expected.data());
-    cross_entropy_backward(std::span(targets), V, expected.data());
+    cross_entropy_backward(std::span(targets), V, expected.data(), 8.0);
     auto* rows = this->gpu_.template room<float>(2 * N);
     auto* mean = this->gpu_.template room<double>(1);
-    const cuda::CrossEntropy<E> entropy{N, V, this->gpu_.put(targets), logits.device, rows, rows + N};
+    const cuda::CrossEntropy<E> entropy{N, V, this->gpu_.put(targets), logits.device, rows, rows + N, 8};
 
     this->gpu_.run([&](auto stream) { return cuda::cross_entropy_forward(entropy, mean, stream); });
     this->gpu_.run([&](auto stream) { return cuda::cross_entropy_backward(entropy, stream); });

@@ -9,6 +9,7 @@
 #include "apps/gpt/distributed_trainer.hpp"
 #include "core/errors.hpp"
 #include "tests/gpu_session/company.hpp"
+#include "tests/support/scratch_folder.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -53,6 +54,33 @@ Result<Seen> train(actors::RankWorld& world, const TrainerOptions& options, cons
   return seen;
 }
 
+/// One step of a job that goes on where the newest checkpoint of its directory ends, and saves another.
+Result<Seen> go_on(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus) {
+  const auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
+  TRY(trainer->resume({}));
+  Seen seen;
+  seen.losses.push_back(TRY(trainer->step()).loss);
+  TRY(trainer->save());
+  TRY(trainer->session().wait_saves());
+  for (const auto& save : trainer->session().take_saves()) TRY(save.committed);
+  seen.parameters = TRY(trainer->parameter_hash());
+  TRY(trainer->session().leave());
+  return seen;
+}
+
+/// What a job of that many steps has seen after each of them, without a restore.
+Result<std::vector<Seen>> watch(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus,
+                                std::size_t steps) {
+  const auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
+  std::vector<Seen> seen(steps);
+  for (auto& each : seen) {
+    each.losses.push_back(TRY(trainer->step()).loss);
+    each.parameters = TRY(trainer->parameter_hash());
+  }
+  TRY(trainer->session().leave());
+  return seen;
+}
+
 class TrainerOnGpus : public testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(company_.violations(), std::vector<std::string>{}); }
@@ -60,6 +88,15 @@ class TrainerOnGpus : public testing::Test {
   std::vector<Result<Seen>> train_all(int ranks, const TrainerOptions& options) {
     return company_.run<Seen>(ranks,
                               [&](actors::RankWorld& world) { return train(world, options, corpus_); });
+  }
+  std::vector<Seen> watch_one(const TrainerOptions& options, std::size_t steps) {
+    const auto play = [&](actors::RankWorld& world) { return watch(world, options, corpus_, steps); };
+    return company_.run<std::vector<Seen>>(1, play)[0].value();
+  }
+  std::vector<Result<Seen>> go_on_all(int ranks, const TrainerOptions& options,
+                                      const std::string& directory) {
+    return company_.run<Seen>(
+        ranks, [&](actors::RankWorld& world) { return go_on(world, options, corpus_); }, directory);
   }
 
  private:
@@ -107,6 +144,36 @@ TEST_F(TrainerOnGpus, SeesTheSameBitsWhateverIsSharded) {
           EXPECT_EQ(*seen, *alone) << core::name_of(strategy) << " on " << outer << "x" << inner << " in "
                                    << core::name_of(dtype);
         }
+      }
+    }
+  }
+}
+
+/// Each job takes one step and saves for the next one: every strategy is left and entered, on one rank and
+/// more, with main values and moments that are cut in as many ways.
+TEST_F(TrainerOnGpus, GoOnFromCheckpointsOfAnyStrategyWithTheSameBits) {
+  using core::Strategy;
+  const std::tuple<Strategy, int, int> chain[] = {
+      {Strategy::ddp, 1, 1},   {Strategy::zero1, 1, 2}, {Strategy::zero2, 1, 4}, {Strategy::zero3, 1, 2},
+      {Strategy::hsdp, 2, 2},  {Strategy::zero3, 1, 4}, {Strategy::hfsdp, 2, 2}, {Strategy::zero2, 1, 2},
+      {Strategy::hfsdp, 1, 2}, {Strategy::zero1, 1, 4}, {Strategy::hsdp, 2, 1},  {Strategy::ddp, 1, 2},
+      {Strategy::ddp, 1, 1}};
+  for (const auto dtype : {core::DType::bf16, core::DType::f32}) {
+    auto options = trainer_options(dtype);
+    options.model.layers = 2;
+    options.session.training.microbatches = 1;
+    options.schedule.total = core::Step{std::size(chain)};
+    const auto uninterrupted = watch_one(options, std::size(chain));
+    const tests::ScratchFolder checkpoints;
+
+    for (std::size_t step = 0; step < std::size(chain); ++step) {
+      const auto& [strategy, outer, inner] = chain[step];
+      options.session.training.strategy = strategy;
+      options.session.training.optimizer_instances = outer;
+      for (const auto& seen : go_on_all(outer * inner, options, checkpoints.path())) {
+        ASSERT_TRUE(seen) << seen.error().message;
+        ASSERT_EQ(*seen, uninterrupted[step]) << "step " << step << ", " << core::name_of(strategy) << " on "
+                                              << outer << "x" << inner << " in " << core::name_of(dtype);
       }
     }
   }

@@ -43,6 +43,7 @@ struct Way {
   int gathered_units = 2;
   std::int64_t staging_elements = 0;
   apps::gpt::Keep keep = apps::gpt::Keep::activations;
+  core::LossScaling loss_scaling{};
 };
 
 TrainerOptions trainer_options(const Job& job, const ShardingMesh& mesh, const Way& way) {
@@ -59,6 +60,7 @@ TrainerOptions trainer_options(const Job& job, const ShardingMesh& mesh, const W
   training.overlap = way.overlap;
   training.gathered_units = way.gathered_units;
   training.staging_elements = way.staging_elements;
+  training.loss_scaling = way.loss_scaling;
   return options;
 }
 
@@ -126,6 +128,10 @@ TEST_P(ShardingBits, AreThoseOfOneRankWhenActivationsAreComputedAgainInBackward)
     expect_those_of_one_rank({.layers = 3},
                              {.gathered_units = gathered_units, .keep = apps::gpt::Keep::inputs});
   }
+}
+
+TEST_P(ShardingBits, AreThoseOfOneRankWhenLossesAreScaledByPowersOfTwo) {
+  expect_those_of_one_rank({}, {.loss_scaling = {.kind = core::LossScale::dynamic, .interval = 7}});
 }
 
 TEST_P(ShardingBits, AreThoseOfOneRankForEveryOptimizer) {

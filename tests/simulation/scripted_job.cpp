@@ -18,17 +18,16 @@ float load(Session& session, std::uint32_t p, bool gradient, std::size_t i) {
   if (dtype == core::DType::f32)
     return (gradient ? session.gradient({p}) : session.parameter({p})).value()[i];
   auto bits = gradient ? session.gradient<std::uint16_t>({p}) : session.parameter<std::uint16_t>({p});
-  return core::bf16_to_float(bits.value()[i]);
+  return dtype == core::DType::f16 ? core::f16_to_float(bits.value()[i])
+                                   : core::bf16_to_float(bits.value()[i]);
 }
 
-void store(Session& session, std::uint32_t p, bool gradient, std::size_t i, float value) {
+void store_gradient(Session& session, std::uint32_t p, std::size_t i, float value) {
   const auto& plan = session.plan();
-  auto dtype = gradient ? plan.buffers[plan.parameters[p].buffer.value].gradient_dtype : plan.specs[p].dtype;
-  if (dtype == core::DType::f32) {
-    (gradient ? session.gradient({p}) : session.parameter({p})).value()[i] = value;
+  if (plan.buffers[plan.parameters[p].buffer.value].gradient_dtype == core::DType::f32) {
+    session.gradient({p}).value()[i] = value;
   } else {
-    auto place = gradient ? session.gradient<std::uint16_t>({p}) : session.parameter<std::uint16_t>({p});
-    place.value()[i] = core::float_to_bf16(value);
+    session.gradient<std::uint16_t>({p}).value()[i] = core::float_to_bf16(value);
   }
 }
 
@@ -38,16 +37,22 @@ std::size_t elements_of(const core::ParameterSpec& spec) {
 
 core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script& script, core::Lane lane) {
   TRY(session.begin_lane(lane));
+  const auto scale = static_cast<float>(session.loss_scale());
   for (int m = 0; m < session.training().microbatches; ++m) {
     TRY(session.begin_microbatch(m));
+    // Forward reads what comes and goes by units; other trainers here are backward alone.
+    for (std::uint32_t p = 0; session.units() > 0 && p < script.parameters.size(); ++p)
+      TRY(session.before_use({p}));
+    TRY(session.begin_backward());
     for (auto p = static_cast<std::uint32_t>(script.parameters.size()); p-- > 0;) {
       TRY(session.before_use({p}));
       rank.compute(script.backward_time);
       GradientPlace place{session.next_step(), lane, m, p, 0};
+      if (!script.parameters[p].trainable) continue;
       for (int use = script.uses(place); use > 0; --use) {
         for (place.element = 0; place.element < elements_of(script.parameters[p]); ++place.element) {
-          float sum = load(session, p, true, place.element) + script.gradient(place);
-          store(session, p, true, place.element, sum);
+          float sum = load(session, p, true, place.element) + scale * script.gradient(place);
+          store_gradient(session, p, place.element, sum);
         }
         TRY(session.gradient_ready({p}));
       }
@@ -56,32 +61,49 @@ core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script&
   return session.end_lane(static_cast<double>(lane.value));
 }
 
-Values read_values(Session& session, const Script& script) {
+core::Result<Values> read_values(Session& session, const Script& script) {
   Values values;
+  TRY(session.begin_evaluation());
   for (std::uint32_t p = 0; p < script.parameters.size(); ++p) {
+    TRY(session.before_use({p}));
     auto& parameter = values.emplace_back();
     for (std::size_t i = 0; i < elements_of(script.parameters[p]); ++i) {
       parameter.push_back(load(session, p, false, i));
     }
   }
+  TRY(session.end_evaluation());
   return values;
+}
+
+core::Result<void> initialise(Session& session, const Script& script) {
+  for (std::uint32_t p = 0; p < script.parameters.size(); ++p) {
+    TRY(session.write_parameter({p}, [&](std::int64_t first, std::span<float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = script.initial(p, static_cast<std::size_t>(first) + i);
+    }));
+  }
+  return {};
 }
 
 core::Result<ScriptResult> run_script(SimulatedRank& rank, const Script& script) {
   auto session = TRY(Session::join(rank, script.session, script.parameters));
-  for (std::uint32_t p = 0; p < script.parameters.size(); ++p) {
-    for (std::size_t i = 0; i < elements_of(script.parameters[p]); ++i) {
-      store(*session, p, false, i, script.initial(p, i));
-    }
+  if (script.restore) {
+    if (!TRY(session->restore())) return core::fail(core::Errc::not_found, "there is no checkpoint");
+  } else {
+    TRY(initialise(*session, script));
   }
   ScriptResult result;
-  for (std::int64_t step = 0; step < script.steps; ++step) {
+  while (session->next_step().value < script.steps) {
     TRY(session->begin_step(script.learning_rate));
+    result.loss_scales.push_back(session->loss_scale());
     for (core::Lane lane : session->lanes()) TRY(run_lane(rank, *session, script, lane));
     auto refusal = script.refusal(rank.rank(), session->next_step());
     result.outcomes.push_back(TRY(session->finish_step(refusal)));
-    TRY(session->publish_all());
-    result.after.push_back(read_values(*session, script));
+    result.after.push_back(TRY(read_values(*session, script)));
+    if (session->next_step().value != script.save_after) continue;
+    TRY(session->save());
+    TRY(session->wait_saves());
+    for (const auto& save : session->take_saves()) TRY(save.committed);
   }
   result.device_bytes = session->device_bytes();
   TRY(session->leave());
@@ -148,15 +170,20 @@ float summed_gradient(const Script& script, GradientPlace place) {
 
 }  // namespace
 
+JobOutcome<ScriptResult> simulate_script(SimulationOptions simulation, const Script& script) {
+  return simulate_job<ScriptResult>(std::move(simulation),
+                                    [&](SimulatedRank& rank) { return run_script(rank, script); });
+}
+
 JobOutcome<ScriptResult> simulate_script(int ranks, const Script& script, std::uint64_t seed) {
   SimulationOptions simulation;
   simulation.ranks = {ranks};
   simulation.seed = seed;
-  return simulate_job<ScriptResult>(simulation,
-                                    [&](SimulatedRank& rank) { return run_script(rank, script); });
+  return simulate_script(std::move(simulation), script);
 }
 
 float rounded(core::DType dtype, float value) {
+  if (dtype == core::DType::f16) return core::f16_to_float(core::float_to_f16(value));
   return dtype == core::DType::f32 ? value : core::bf16_to_float(core::float_to_bf16(value));
 }
 
@@ -184,9 +211,22 @@ void step_matrix(const core::GroupSettings& group, const core::ParameterSpec& sp
                  gpu::view_of(std::span<float>(momentum)), {scratch.data(), scratch.size()});
 }
 
+bool is_finite(const Script& script, core::Step step) {
+  for (std::uint32_t p = 0; p < script.parameters.size(); ++p) {
+    for (std::size_t i = 0; script.parameters[p].trainable && i < elements_of(script.parameters[p]); ++i) {
+      if (!std::isfinite(summed_gradient(script, {step, {}, 0, p, i}))) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 Values expected_values(const Script& script) {
+  std::vector<core::Step> steps;
+  for (core::Step step{0}; step.value < script.steps; ++step.value) {
+    if (is_finite(script, step)) steps.push_back(step);
+  }
   const auto groups = core::parameter_groups(script.session.training, script.parameters).value();
   Values values;
   for (std::uint32_t p = 0; p < script.parameters.size(); ++p) {
@@ -197,15 +237,16 @@ Values expected_values(const Script& script) {
     std::vector<float> master(count), gradient(count), momentum(count);
     std::vector<Moments> moments(count);
     for (std::size_t i = 0; i < count; ++i) master[i] = rounded(spec.dtype, script.initial(p, i));
-    for (int step = 0; step < script.steps; ++step) {
-      for (std::size_t i = 0; i < count; ++i) gradient[i] = summed_gradient(script, {{step}, {}, 0, p, i});
+    for (std::size_t step = 0; spec.trainable && step < steps.size(); ++step) {
+      for (std::size_t i = 0; i < count; ++i)
+        gradient[i] = summed_gradient(script, {steps[step], {}, 0, p, i});
       if (group.optimizer.kind == core::OptimizerKind::muon) {
         step_matrix(group, spec, rate, gradient, master, momentum);
         continue;
       }
       for (std::size_t i = 0; i < count; ++i) {
-        master[i] =
-            optimized(group.optimizer, rate, step + 1, master[i], gradient[i], moments[i], spec.weight_decay);
+        master[i] = optimized(group.optimizer, rate, static_cast<int>(step) + 1, master[i], gradient[i],
+                              moments[i], spec.weight_decay);
       }
     }
     for (float& value : master) value = rounded(spec.dtype, value);

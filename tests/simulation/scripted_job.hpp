@@ -32,24 +32,29 @@ struct Script {
   std::function<int(const GradientPlace&)> uses = [](const auto&) { return 1; };
   std::chrono::nanoseconds backward_time{};  ///< of each parameter, before its gradient
   std::function<std::string(core::Rank, core::Step)> refusal = [](auto, auto) { return std::string(); };
+  std::int64_t save_after = 0;  ///< steps; 0: nothing is saved
+  bool restore = false;         ///< begin with the newest checkpoint, which there is
 };
 
 using Values = std::vector<std::vector<float>>;  ///< of all parameters
 
 struct ScriptResult {
   std::vector<StepOutcome> outcomes;
-  std::vector<Values> after;  ///< each step
+  std::vector<Values> after;        ///< each step
+  std::vector<double> loss_scales;  ///< of each step
   std::vector<core::TraceEvent> trace;
   std::size_t device_bytes = 0;
 };
 
+JobOutcome<ScriptResult> simulate_script(SimulationOptions simulation, const Script& script);
 JobOutcome<ScriptResult> simulate_script(int ranks, const Script& script, std::uint64_t seed = 1);
 
 /// A value of `dtype` nearest to `value`.
 float rounded(core::DType dtype, float value);
 
 /// What the job must come to, computed by one loop over plain numbers: lanes one after another, the tree over
-/// lanes by its definition, then the optimizer's formulas. Without clipping and refusals.
+/// lanes by its definition, then the optimizer's formulas. Without clipping and refusals; steps with
+/// gradients that are NaN or Inf do not count.
 Values expected_values(const Script& script);
 
 }  // namespace troupe::actors

@@ -102,14 +102,14 @@ void Arena::place(const TrainingPlan& plan, const RankProgram& program) {
     auto& place = places_.emplace_back();
     place.whole = planned.range;
     place.parameters = program.held(placements.parameters, bucket);
-    place.gradients = program.held(placements.gradients, bucket);
+    if (buffer.trainable) place.gradients = program.held(placements.gradients, bucket);
     place.width = core::size_of(buffer.dtype);
     place.gradient_width = core::size_of(buffer.gradient_dtype);
     const auto unit = static_cast<std::size_t>(planned.unit);
     place.pool_offset = in_pool[unit];
     place.gradient_pool_offset = in_gradient_pool[unit];
     in_pool[unit] += size_of(planned.range, place.width);
-    in_gradient_pool[unit] += size_of(planned.range, place.gradient_width);
+    if (buffer.trainable) in_gradient_pool[unit] += size_of(planned.range, place.gradient_width);
   }
 }
 
@@ -118,7 +118,8 @@ core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& 
                                        const RankProgram& program) {
   const bool reduces_each_round = program.reduces_each_round();
   const auto has_own_full = [&](core::BucketIndex bucket) {
-    return reduces_each_round && plan.unit_of(bucket).residency == core::Residency::resident;
+    return reduces_each_round && plan.is_trainable(bucket) &&
+           plan.unit_of(bucket).residency == core::Residency::resident;
   };
   Cutter parameters;
   Cutter full;
@@ -156,6 +157,7 @@ core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& 
 core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan& plan,
                                          const RankProgram& program) {
   for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
+    if (!plan.is_trainable(bucket)) continue;
     auto& place = places_[bucket.value];
     const auto range = program.held(plan.placements_of(bucket).optimizer, bucket);
     const auto bytes = size_of(range, sizeof(float));

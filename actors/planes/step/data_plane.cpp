@@ -200,7 +200,10 @@ std::chrono::nanoseconds DataPlane::last_launch(core::BucketIndex bucket) const 
 }
 
 core::StepCount DataPlane::optimizer_steps() const {
-  return {state_->buckets[0]->optimizer_steps.load()};
+  for (const auto bucket : core::indices<core::BucketIndex>(state_->buckets.size())) {
+    if (state_->plan.is_trainable(bucket)) return {state_->buckets[bucket.value]->optimizer_steps.load()};
+  }
+  return {};
 }
 
 }  // namespace troupe::actors

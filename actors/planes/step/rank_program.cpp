@@ -75,7 +75,9 @@ void RankProgram::write_out() {
       last[launch.bucket->value] = &launch;
     }
   }
-  for (auto* launch : last) launch->last_reduction = true;
+  for (auto* launch : last) {
+    if (launch != nullptr) launch->last_reduction = true;  // frozen parameters have none
+  }
   gradient_slots_.assign(plan_->buckets.size(), -1);
   for (const auto& launch : launches_) {
     if (launch.moves_gradients() && launch.slot >= 0) gradient_slots_[launch.bucket->value] = launch.slot;

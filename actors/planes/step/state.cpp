@@ -32,6 +32,7 @@ std::string state_key(StateKind kind, const TrainingBuffer& buffer, const std::s
 
 std::vector<StateKind> state_kinds(const TrainingBuffer& buffer) {
   std::vector<StateKind> kinds{StateKind::parameter};
+  if (!buffer.trainable) return kinds;
   if (buffer.dtype != core::DType::f32) kinds.push_back(StateKind::master);
   CHECK(buffer.states.size() <= 2, "there is a StateKind for each state of an optimizer");
   if (!buffer.states.empty()) kinds.push_back(StateKind::first_state);

@@ -12,6 +12,7 @@
 #include "core/indices.hpp"
 #include "core/layout/buffer_layout.hpp"
 #include "core/layout/buffers.hpp"
+#include "core/optimizer/loss_scaler.hpp"
 
 namespace troupe::actors {
 
@@ -36,6 +37,11 @@ core::Result<void> check_parameters(const std::vector<core::ParameterSpec>& spec
     }
     TRY(spec.stored_parts());
     names.push_back(spec.name);
+  }
+  if (std::none_of(specs.begin(), specs.end(), [](const auto& spec) { return spec.trainable; })) {
+    return core::fail(core::Errc::invalid_argument,
+                      "all {} parameters are frozen; a job trains at least one (ParameterSpec::trainable)",
+                      specs.size());
   }
   std::sort(names.begin(), names.end());
   auto twice = std::adjacent_find(names.begin(), names.end());
@@ -155,16 +161,17 @@ class BucketPlanner {
     plan_.parameters.resize(plan_.specs.size());
     for (const auto index : core::indices<core::ParameterIndex>(plan_.specs.size())) {
       const auto dtype = plan_.specs[index.value].dtype;
+      const bool trainable = plan_.specs[index.value].trainable;
       const auto& optimizer = plan_.group_of(index).optimizer;
-      const auto states = core::states_of(optimizer);
-      const bool whole = core::traits_of(optimizer.kind).takes_matrices_only();
+      const auto states = trainable ? core::states_of(optimizer) : std::span<const std::string_view>{};
+      const bool whole = trainable && core::traits_of(optimizer.kind).takes_matrices_only();
       auto found = std::find_if(plan_.buffers.begin(), plan_.buffers.end(), [&](const auto& b) {
-        return b.dtype == dtype && b.whole_matrices == whole &&
+        return b.dtype == dtype && b.trainable == trainable && b.whole_matrices == whole &&
                std::equal(b.states.begin(), b.states.end(), states.begin(), states.end());
       });
       if (found == plan_.buffers.end()) {
         const auto gradient = plan_.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
-        plan_.buffers.push_back({dtype, gradient, {}, 0, states, whole});
+        plan_.buffers.push_back({dtype, gradient, {}, 0, states, whole, trainable});
         found = plan_.buffers.end() - 1;
       }
       found->parameters.push_back(index);
@@ -260,7 +267,9 @@ class BucketPlanner {
   void add_bucket(core::BufferIndex buffer, core::ElementRange range, std::size_t unit) {
     auto& tensors = plan_.inputs.units[unit].tensors;
     plan_.buckets.push_back({buffer, range, {}, static_cast<int>(unit), static_cast<int>(tensors.size())});
-    tensors.push_back({.tensor_class = buffer.value, .elements = range.size()});
+    tensors.push_back({.tensor_class = buffer.value,
+                       .elements = range.size(),
+                       .trainable = plan_.buffers[buffer.value].trainable});
   }
 
   template <class NumberOf>
@@ -357,6 +366,7 @@ std::string describe(const TrainingPlan& plan) {
       o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.tensor_parallel,
       o.pipeline_parallel, o.optimizer_instances, o.gathered_units, o.staging_elements,
       static_cast<int>(o.unused_parameters), o.clip_norm);
+  text += "\n" + core::describe(o.loss_scaling);
   for (const auto& group : plan.groups) {
     text += fmt::format("\noptimizer {} learning rate factor {}", core::describe(group.optimizer),
                         group.learning_rate_factor);
@@ -391,7 +401,9 @@ const core::Unit& TrainingPlan::unit_of(core::BucketIndex bucket) const {
 }
 
 core::StrategyPlacements TrainingPlan::placements_of(core::BucketIndex bucket) const {
-  return core::placements_in(inputs.placements, unit_of(bucket));
+  auto placements = core::placements_in(inputs.placements, unit_of(bucket));
+  if (!is_trainable(bucket)) placements.optimizer = placements.parameters;
+  return placements;
 }
 
 core::ElementRange TrainingPlan::held(core::TensorRole role, core::BucketIndex bucket,
@@ -433,6 +445,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   if (plan.options.lanes == 0) plan.options.lanes = sizes.dp;
   TRY(check_parameters(plan.specs));
   TRY(check_options(plan.options, sizes.dp));
+  TRY(core::check(plan.options.loss_scaling));
   plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
   TRY(check_parts(plan));
   sizes.tp = plan.options.tensor_parallel;

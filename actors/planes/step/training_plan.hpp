@@ -27,6 +27,7 @@ struct TrainingBuffer {
   std::int64_t elements = 0;                     ///< with padding
   std::span<const std::string_view> states;      ///< names of what the optimizer keeps of each element
   bool whole_matrices = false;                   ///< of optimizers that step nothing else
+  bool trainable = true;  ///< otherwise frozen: without gradients, states and main values
 };
 
 /// Where a parameter lies.
@@ -79,7 +80,11 @@ struct TrainingPlan {
   /// Of ranks that compute the same loss one counts it.
   bool counts_losses(core::Rank rank) const;
   const core::Unit& unit_of(core::BucketIndex bucket) const;
-  /// Those of the bucket's unit: as the table has them, but for parameters of resident units.
+  bool is_trainable(core::BucketIndex bucket) const {
+    return buffers[buckets[bucket.value].buffer.value].trainable;
+  }
+  /// Those of the bucket's unit: as the table has them, but for parameters of resident units. Of frozen
+  /// parameters each rank saves what it holds of them, as of others what its optimizer steps.
   core::StrategyPlacements placements_of(core::BucketIndex bucket) const;
   /// The stretch of a bucket, as a range of its buffer, that a rank holds in a role, or by `placements`.
   core::ElementRange held(core::TensorRole role, core::BucketIndex bucket, core::Rank rank) const;

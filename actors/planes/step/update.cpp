@@ -98,7 +98,7 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   };
   gpu::ParameterStep parameter;
   parameter.gradient = {arena.gradients(bucket, 0, segment.in_buffer), buffer.gradient_dtype};
-  parameter.gradient_factor = static_cast<float>(work.clip_factor);
+  parameter.gradient_factor = static_cast<float>(work.gradient_factor);
   parameter.master = part(arena.master(bucket));
   if (arena.has_own_master(bucket)) {
     parameter.parameter = {arena.parameters(bucket, segment.in_buffer), buffer.dtype};

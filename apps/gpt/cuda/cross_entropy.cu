@@ -42,7 +42,7 @@ __global__ void logit_gradients_kernel(CrossEntropy<E> entropy) {
   const std::size_t row = blockIdx.x, V = entropy.vocabulary;
   E* logits = entropy.logits + row * V;
   const float log_sum = entropy.log_sum[row];
-  const float share = 1.0F / static_cast<float>(entropy.rows);
+  const float share = entropy.scale / static_cast<float>(entropy.rows);
   const auto target = static_cast<std::size_t>(entropy.targets[row]);
   for (std::size_t v = threadIdx.x * W; v < V; v += kThreads * W) {
     auto pack = load<E, W>(logits + v);

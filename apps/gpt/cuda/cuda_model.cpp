@@ -223,8 +223,10 @@ Result<void> CudaModel<E>::backward(const CudaPass<E>& pass) {
   const CudaContext with = context(shape_);
 
   if (pass.hooks.begin_backward) TRY(pass.hooks.begin_backward());
+  auto gradient = entropy();
+  gradient.scale = static_cast<float>(pass.hooks.loss_scale);
   with.run("cross entropy backward",
-           [&](cudaStream_t stream) { return cuda::cross_entropy_backward(entropy(), stream); });
+           [&](cudaStream_t stream) { return cuda::cross_entropy_backward(gradient, stream); });
   const E* head = TRY(pass.use(table_.head));
   blas_->linear_backward_weight({N, C, V}, a.logits, a.final_norm.output, pass.gradient(table_.head));
   if (!config_.tied_embeddings) pass.ready(table_.head);

@@ -96,6 +96,7 @@ struct CrossEntropy {
   E* logits;                    ///< (N, V); backward turns them into the gradient of the mean
   float* log_sum;               ///< (N), written by forward
   float* losses;                ///< (N), written by forward
+  float scale = 1;              ///< multiplies the gradient
 };
 template <class E>
 cudaError_t cross_entropy_forward(const CrossEntropy<E>& entropy, double* mean_loss, cudaStream_t stream);

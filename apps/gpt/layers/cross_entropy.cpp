@@ -35,8 +35,9 @@ double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t 
 }
 
 template <class T>
-void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* probabilities) {
-  const T share = T{1} / static_cast<T>(std::max<std::size_t>(learned_rows(targets), 1));
+void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* probabilities,
+                            T scale) {
+  const T share = scale / static_cast<T>(std::max<std::size_t>(learned_rows(targets), 1));
   for (std::size_t n = 0; n < targets.size(); ++n) {
     T* row = probabilities + n * vocabulary;
     if (targets[n] == kNoTarget) {
@@ -50,7 +51,7 @@ void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t v
 
 template double cross_entropy_forward<float>(std::span<const std::int32_t>, std::size_t, float*);
 template double cross_entropy_forward<double>(std::span<const std::int32_t>, std::size_t, double*);
-template void cross_entropy_backward<float>(std::span<const std::int32_t>, std::size_t, float*);
-template void cross_entropy_backward<double>(std::span<const std::int32_t>, std::size_t, double*);
+template void cross_entropy_backward<float>(std::span<const std::int32_t>, std::size_t, float*, float);
+template void cross_entropy_backward<double>(std::span<const std::int32_t>, std::size_t, double*, double);
 
 }  // namespace troupe::apps::gpt

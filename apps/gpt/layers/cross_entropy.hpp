@@ -16,8 +16,10 @@ inline constexpr std::int32_t kNoTarget = -1;
 template <class T>
 double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* logits);
 
-/// Turns the probabilities which forward left into the gradient of that mean by the logits, in place.
+/// Turns the probabilities which forward left into `scale` times the gradient of that mean by the logits, in
+/// place.
 template <class T>
-void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* probabilities);
+void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* probabilities,
+                            T scale = 1);
 
 }  // namespace troupe::apps::gpt

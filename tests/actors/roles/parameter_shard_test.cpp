@@ -57,6 +57,32 @@ TEST(ParameterShard, PublishesWhenTheLastOfSeveralGathersIsThrough) {
   EXPECT_EQ(sent<Published>(probe.say(CollectiveDone{Step{0}, 9, 0, {}})).size(), 1u);
 }
 
+TEST(ParameterShard, StepsByTheClippedGradientWithoutTheLossScale) {
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {}});
+  MachineProbe probe(machine);
+  auto decision = decided(Step{0}, true);
+  decision.clip_factor = 0.5;
+  decision.loss_scale = 8;
+
+  const auto update = performed<StepShard>(probe.say(decision));
+
+  ASSERT_EQ(update.size(), 1u);
+  EXPECT_EQ(update[0].gradient_factor, 0.0625);
+}
+
+TEST(ParameterShard, ThatIsFrozenIsPublishedAndNotStepped) {
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {}, .trainable = false});
+  MachineProbe probe(machine);
+
+  for (const auto step : {Step{0}, Step{1}}) {
+    const auto update = probe.say(decided(step, true));
+
+    EXPECT_TRUE(performed<StepShard>(update).empty());
+    EXPECT_EQ(sent<Published>(update), (std::vector<Published>{{step, 1}}));
+    EXPECT_EQ(sent<messages::ShardUpdated>(update), (std::vector<messages::ShardUpdated>{{step, 1}}));
+  }
+}
+
 TEST(ParameterShard, GathersAUnitOnlyWhenTheUpdateOfTheStepBeforeIsEnqueued) {
   ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {}});
   MachineProbe probe(machine);

@@ -21,9 +21,9 @@ RankSupervisorConfig two_buckets() {
 }
 
 /// Brings a joined supervisor to the point where only the verdict is missing.
-void run_backward(MachineProbe& probe, std::string refusal = {}) {
+void run_backward(MachineProbe& probe, std::string refusal = {}, double loss_scale = 1) {
   probe.say(messages::Welcome{});
-  probe.say(messages::StepBegan{Step{0}, 0.5});
+  probe.say(messages::StepBegan{Step{0}, 0.5, loss_scale});
   probe.say(messages::BucketReady{Step{0}, 0, refusal});
   probe.say(messages::BucketReady{Step{0}, 1, ""});
   probe.say(messages::BackwardFinished{Step{0}, {}, ""});
@@ -122,6 +122,39 @@ TEST(RankSupervisor, ClipsByTheGlobalNorm) {
   auto decided = decide(probe, {.gradient_norm = 4.0});
 
   EXPECT_EQ(decided.clip_factor, 1.0 / (4.0 + 1e-6));
+}
+
+/// Gradients that are 8 times too large: what is left of them is clipped.
+TEST(RankSupervisor, MeasuresAndClipsGradientsWithoutTheLossScale) {
+  auto config = two_buckets();
+  config.clip_norm = 1.0;
+  RankSupervisorMachine machine(config);
+  MachineProbe probe(machine);
+  run_backward(probe, {}, 8);
+
+  const auto decided = decide(probe, {.gradient_norm = 32.0});
+
+  EXPECT_EQ(decided.verdict.gradient_norm, 4.0);
+  EXPECT_EQ(decided.clip_factor, 1.0 / (4.0 + 1e-6));
+  EXPECT_EQ(decided.loss_scale, 8);
+}
+
+/// One of two buckets is frozen: it is updated, in its way, and never reduced.
+TEST(RankSupervisor, WaitsForNoGradientsOfFrozenBuckets) {
+  auto config = two_buckets();
+  config.frozen_buckets = 1;
+  RankSupervisorMachine machine(config);
+  MachineProbe probe(machine);
+  probe.say(messages::Welcome{});
+  probe.say(messages::StepBegan{Step{0}, 0.5});
+  probe.say(messages::BackwardFinished{Step{0}, {}, ""});
+  EXPECT_EQ(performed<PrepareVerdict>(probe.say(messages::BucketReady{Step{0}, 1, ""})).size(), 1u);
+  probe.say(messages::BucketReduced{Step{0}, 1});
+
+  decide(probe, {});
+
+  EXPECT_TRUE(probe.say(messages::ShardUpdated{Step{0}, 0}).empty());
+  EXPECT_EQ(sent<messages::StepCommitted>(probe.say(messages::ShardUpdated{Step{0}, 1})).size(), 1u);
 }
 
 TEST(RankSupervisor, SaysCommittedWhenAllShardsAreUpdated) {

@@ -45,7 +45,7 @@ TEST(RoleConfigs, EveryEntryOfThePlanHasExactlyTheOwnerThatTheConductorAnswers) 
                   (messages::Address{{0}, messages::Role::gradient_bucket, bucket.value}));
         EXPECT_FALSE(conductor.entries[core::place_of(entry)].only_if_committed);
       }
-      for (const auto gather : shard_config(program, bucket).gather_entries) {
+      for (const auto gather : shard_config(plan, program, bucket).gather_entries) {
         EXPECT_TRUE(owned.insert(gather).second);
         EXPECT_EQ(conductor.entries[core::place_of(gather)].owner,
                   (messages::Address{{0}, messages::Role::parameter_shard, bucket.value}));

@@ -53,6 +53,19 @@ TEST(CrossEntropy, BackwardAgreesWithFiniteDifferences) {
       "logits");
 }
 
+TEST(CrossEntropy, BackwardScalesTheGradientAndNotTheLoss) {
+  const std::vector<std::int32_t> targets = {3, kNoTarget, 0};
+  auto once = some_values(3 * 18, 1);
+  cross_entropy_forward(targets, 18, once.data());
+  auto scaled = once;
+
+  cross_entropy_backward(targets, 18, once.data());
+  cross_entropy_backward(targets, 18, scaled.data(), 1024.0);
+
+  for (double& value : once) value *= 1024;
+  EXPECT_EQ(scaled, once);
+}
+
 TEST(CrossEntropy, OfLogitsFarApartStaysFinite) {
   const std::vector<std::int32_t> targets = {1};
   std::vector<float> logits = {3000, -3000};
