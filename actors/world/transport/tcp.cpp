@@ -17,6 +17,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -90,6 +91,7 @@ class TcpNetwork::Shell {
   void pump();
   bool deliver_events();
   void deliver(NetworkEvent event);
+  void close_when_complete(const NetworkEvent& event);
   void arm();
   void opened(core::Result<void> result);
   void log(std::string_view line) const {
@@ -117,6 +119,7 @@ class TcpNetwork::Shell {
   std::chrono::milliseconds retry_after_ = kFirstRetry;
   std::chrono::nanoseconds give_up_{};
   std::map<Id, WirePointer> wires_;
+  std::set<core::Rank> joined_;  ///< of the hub: all that ever have
   std::promise<core::Result<void>> opening_;
   bool is_open_ = false;
   std::thread thread_;
@@ -187,6 +190,7 @@ void TcpNetwork::Shell::stop() {
 }
 
 void TcpNetwork::Shell::accept() {
+  if (!acceptor_.is_open()) return;
   acceptor_.async_accept([this](std::error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
     // Strangers may not use up the descriptors; those of the job come again.
@@ -344,10 +348,25 @@ bool TcpNetwork::Shell::deliver_events() {
 
 void TcpNetwork::Shell::deliver(NetworkEvent event) {
   if (!is_open_ && options_.router.self != Router::kHub) {
-    if (auto* lost = std::get_if<RankLost>(&event)) return opened(tl::unexpected(std::move(lost->why)));
+    if (auto* lost = std::get_if<RankLost>(&event)) {
+      // A listener that closes before it answers may be that of an epoch which ends as this one begins.
+      if (lost->why.code == Errc::peer_lost) return retry({}, std::move(lost->why.message));
+      return opened(tl::unexpected(std::move(lost->why)));
+    }
     if (std::holds_alternative<RankJoined>(event)) opened({});
   }
+  if (options_.router.self == Router::kHub) close_when_complete(event);
   handler_(std::move(event));
+}
+
+/// When all were there and one has left, nobody is expected any more. A rank that comes now is of the next
+/// epoch, and waits for its listener.
+void TcpNetwork::Shell::close_when_complete(const NetworkEvent& event) {
+  if (const auto* joined = std::get_if<RankJoined>(&event)) joined_.insert(joined->rank);
+  const auto others = static_cast<std::size_t>(options_.router.world.value) - 1;
+  if (!std::holds_alternative<RankLeft>(event) || joined_.size() < others) return;
+  std::error_code ignored;
+  acceptor_.close(ignored);
 }
 
 void TcpNetwork::Shell::arm() {

@@ -181,6 +181,48 @@ TEST(TcpNetwork, WaitsForAHubThatStartsLater) {
   EXPECT_TRUE(reached.get());
 }
 
+/// As the listener of an epoch does that ends while a rank of the next one comes.
+TEST(TcpNetwork, ComesAgainWhenAListenerClosesWithoutAnAnswer) {
+  TcpJob job(2);
+  asio::io_context io;
+  auto before = std::make_unique<tcp::acceptor>(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+  auto hub = job.options(0);
+  hub.port = before->local_endpoint().port();
+  auto spoke = job.options(1);
+  spoke.port = hub.port;
+
+  auto reached = std::async(std::launch::async, [&] { return TcpNetwork::open(spoke, [](NetworkEvent) {}); });
+  before->accept().close();
+  before.reset();
+  auto network = TcpNetwork::open(hub, [](NetworkEvent) {});
+
+  ASSERT_TRUE(network) << network.error().message;
+  const auto result = reached.get();
+  EXPECT_TRUE(result) << result.error().message;
+}
+
+TEST(TcpNetwork, ListensToNobodyOnceAllWereThereAndOneHasLeft) {
+  TcpJob job(2);
+  asio::io_context io;
+  auto hub = TcpNetwork::open(job.options(0), [](NetworkEvent) {});
+  ASSERT_TRUE(hub);
+  auto options = job.options(1);
+  options.port = (*hub)->port();
+  const auto connects = [&] {
+    tcp::socket socket(io);
+    std::error_code error;
+    socket.connect(tcp::endpoint(asio::ip::address_v4::loopback(), options.port), error);
+    return !error;
+  };
+  auto spoke = TcpNetwork::open(options, [](NetworkEvent) {});
+  ASSERT_TRUE(spoke);
+  EXPECT_TRUE(connects());
+
+  ASSERT_TRUE((*spoke)->close());
+
+  EXPECT_FALSE(connects());
+}
+
 TEST(TcpNetwork, GivesUpAtTheDeadlineWhenNobodyListens) {
   TcpJob job(2);
   auto options = job.options(1);
