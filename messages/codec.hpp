@@ -10,7 +10,7 @@
 namespace troupe::messages {
 
 /// Grows when a message changes its members; a tag which is only new needs no new version.
-inline constexpr unsigned kProtocolVersion = 2;
+inline constexpr unsigned kProtocolVersion = 3;
 /// What an encoded envelope may have at most. encode() does not check it, the network refuses to send more.
 inline constexpr std::size_t kMaxEncodedBytes = std::size_t{1} << 20;
 

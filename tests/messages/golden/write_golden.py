@@ -9,7 +9,7 @@ are meant to change, and say so in the commit.
 import pathlib
 import struct
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 ROLE_GRADIENT_BUCKET, ROLE_COORDINATOR = 3, 5
 PEER_LOST = 8
 FAILURE = [True, PEER_LOST, b"rank 2 died"]
