@@ -13,9 +13,9 @@
 #include <system_error>
 #include <vector>
 
-#include "actors/world/environment.hpp"
 #include "core/random.hpp"
 #include "tests/processes/gpt_job.hpp"
+#include "tests/support/environment.hpp"
 
 namespace troupe {
 namespace {
@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
 using tests::GptJob;
+using tests::number_in_environment;
 using tests::run_and_signal;
 
 /// A rank that does not hear that the job is over would live until the launcher kills it, which is later than
@@ -40,11 +41,6 @@ bool forms_a_job(int pid) {
     if (name == "troupe-network") return true;
   }
   return false;
-}
-
-std::uint64_t number_in_environment(const char* name, std::uint64_t otherwise) {
-  const auto text = actors::process_variables()(name);
-  return text ? std::stoull(*text) : otherwise;
 }
 
 class DeafRanks : public testing::Test {

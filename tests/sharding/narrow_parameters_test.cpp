@@ -49,7 +49,7 @@ TEST_P(NarrowParameters, GoOnFromACheckpointOfAnotherStrategyWithTheirMainValues
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, NarrowParameters, testing::ValuesIn(tests::some_meshes()),
+INSTANTIATE_TEST_SUITE_P(Strategies, NarrowParameters, testing::ValuesIn(tests::sharding_meshes()),
                          [](const auto& each) { return each.param.name(); });
 
 }  // namespace

@@ -241,8 +241,22 @@ std::vector<ShardingMesh> meshes_of_processes() {
 INSTANTIATE_TEST_SUITE_P(Real, ShardingProcesses, testing::ValuesIn(meshes_of_processes()),
                          [](const auto& each) { return each.param.name(); });
 
+class MuonProcesses : public ShardingProcesses {};
+
+TEST_P(MuonProcesses, HaveTheSameBitsAfterOneWasKilledAndAllResumed) {
+  auto with_muon = job();
+  with_muon.trainer_options.insert(with_muon.trainer_options.end(), {"--optimizer", "muon"});
+  expect_same_bits_after_a_death(with_muon, {});
+}
+
 INSTANTIATE_TEST_SUITE_P(Real, RecomputingProcesses,
                          testing::Values(ShardingMesh{core::Strategy::zero3, 1, 2},
+                                         ShardingMesh{core::Strategy::hfsdp, 2, 2}),
+                         [](const auto& each) { return each.param.name(); });
+
+INSTANTIATE_TEST_SUITE_P(Real, MuonProcesses,
+                         testing::Values(ShardingMesh{core::Strategy::zero1, 1, 2},
+                                         ShardingMesh{core::Strategy::zero3, 1, 2},
                                          ShardingMesh{core::Strategy::hfsdp, 2, 2}),
                          [](const auto& each) { return each.param.name(); });
 
