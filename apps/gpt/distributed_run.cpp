@@ -117,6 +117,18 @@ class Narrator {
                            save.committed.error().message));
   }
 
+  Result<void> expert_load(std::int64_t step, const ExpertTally& tally) {
+    if (!writer_ || tally.layers() == 0) return {};
+    ExpertLoadRecord record{.step = step, .layers = {}};
+    for (std::size_t layer = 0; layer < tally.layers(); ++layer) {
+      const auto chosen = tally.chosen(layer), dropped = tally.dropped(layer);
+      record.layers.push_back({.layer = static_cast<std::int64_t>(layer),
+                               .chosen = {chosen.begin(), chosen.end()},
+                               .dropped = {dropped.begin(), dropped.end()}});
+    }
+    return writer_->write(record);
+  }
+
   Result<void> sample(const RunSample& sample) {
     progress_.finish(now_());
     fmt::print("\n{}{}\n\n", sample.prompt, sample.text);
@@ -348,10 +360,12 @@ class Run {
     TRY(report_saves());
     std::optional<double> evaluation;
     const bool evaluates = options_.evaluate_every > 0 && done % options_.evaluate_every == 0;
-    if (takes_part() && (evaluates || done == options_.steps))
-      evaluation = TRY(trainer_.evaluate(options_.evaluation_batches));
+    const bool looks = evaluates || done == options_.steps;
+    const auto load = looks ? TRY(trainer_.take_expert_load()) : ExpertTally();
+    if (takes_part() && looks) evaluation = TRY(trainer_.evaluate(options_.evaluation_batches));
     if (narrator_) {
       TRY(narrator_->step_done(outcome, trainer_.tokens_per_step(), learning_rate, evaluation));
+      TRY(narrator_->expert_load(outcome.step.value, load));
     }
     return outcome.wishes;
   }

@@ -21,6 +21,16 @@ using core::Result;
 namespace {
 
 constexpr auto kDeadline = std::chrono::minutes(5);
+/// What ranks add their counts of experts in.
+constexpr const char* kAllRanks = "all-ranks";
+/// Checkpoints keep so many counts of experts at most: the values of a rank have little room.
+constexpr std::size_t kMostSavedCounts = 8192;
+
+actors::TrainerGroupSpec all_ranks(core::WorldSize world) {
+  std::vector<core::Rank> members;
+  for (int rank = 0; rank < world.value; ++rank) members.push_back({rank});
+  return {kAllRanks, {std::move(members)}};
+}
 
 Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, std::size_t device_bytes) {
   const auto specs =
@@ -80,10 +90,16 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   if (on_host) model_ = TRY(make());
   const auto specs = session_parameters(parameter_table(options_.model), options_.arithmetic.dtype,
                                         options_.session.training);
+  const bool has_experts = options_.model.experts.count > 0;
+  if (has_experts) options_.session.groups.push_back(all_ranks(world.world_size()));
   session_ = TRY(actors::Session::join(world, options_.session, specs));
   if (!on_host) {
     compute_ = TRY(session_->compute_stream());
     model_ = TRY(make());
+  }
+  if (has_experts) {
+    all_ranks_ = TRY(session_->group(kAllRanks));
+    expert_load_ = ExpertTally(options_.model.layers, options_.model.experts.count);
   }
   gradients_.resize(specs.size());
   TRY(write_initial_values());
@@ -172,33 +188,62 @@ Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
 }
 
 Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors::RestoreOptions& options) {
-  return session_->restore(options);
+  auto restored = TRY(session_->restore(options));
+  const auto* load = restored ? restored->common.find("expert_load") : nullptr;
+  if (load != nullptr && all_ranks_ != nullptr) TRY(expert_load_.set_value(*load));
+  told_load_ = expert_load_;
+  return restored;
 }
 
-core::Value DistributedTrainer::description() const {
+Result<void> DistributedTrainer::sum_expert_load() {
+  if (all_ranks_ == nullptr) return {};
+  const auto counts = model_->take_expert_tally().counts();
+  const auto bytes = std::as_bytes(std::span(counts));
+  const auto buffer = TRY(device_->allocate(bytes.size()));
+  const auto sums = buffer.view().as<std::int64_t>();
+  std::copy(counts.begin(), counts.end(), sums.begin());
+  TRY(all_ranks_->wait(TRY(all_ranks_->all_reduce(buffer.view(), core::DType::i64))));
+  ExpertTally tally(options_.model.layers, options_.model.experts.count);
+  tally.set_counts(sums);
+  expert_load_ += tally;
+  return {};
+}
+
+Result<ExpertTally> DistributedTrainer::take_expert_load() {
+  TRY(sum_expert_load());
+  const auto since = expert_load_ - told_load_;
+  told_load_ = expert_load_;
+  return since;
+}
+
+Result<core::Value> DistributedTrainer::description() {
   using core::Value;
   const auto number = [](auto value) { return Value(static_cast<std::int64_t>(value)); };
   const auto& training = session_->training();
   const auto& schedule = options_.schedule;
-  return Value::Map{{"program", "gpt"},
-                    {"seed", number(options_.seed)},
-                    {"lanes", number(training.lanes)},
-                    {"microbatches", number(training.microbatches)},
-                    {"sequences", number(options_.microbatch.batch)},
-                    {"context", number(options_.microbatch.length)},
-                    {"schedule", Value::Map{{"peak", schedule.peak},
-                                            {"floor", schedule.floor},
-                                            {"warmup", schedule.warmup.value},
-                                            {"total", schedule.total.value}}}};
+  TRY(sum_expert_load());
+  Value::Map map{{"program", "gpt"},
+                 {"seed", number(options_.seed)},
+                 {"lanes", number(training.lanes)},
+                 {"microbatches", number(training.microbatches)},
+                 {"sequences", number(options_.microbatch.batch)},
+                 {"context", number(options_.microbatch.length)},
+                 {"schedule", Value::Map{{"peak", schedule.peak},
+                                         {"floor", schedule.floor},
+                                         {"warmup", schedule.warmup.value},
+                                         {"total", schedule.total.value}}}};
+  const auto saved = expert_load_.counts().size();
+  if (saved > 0 && saved <= kMostSavedCounts) map.set("expert_load", expert_load_.value());
+  return Value(std::move(map));
 }
 
 Result<void> DistributedTrainer::save() {
-  TRY(session_->save(description()));
+  TRY(session_->save(TRY(description())));
   return {};
 }
 
 Result<void> DistributedTrainer::save_local() {
-  TRY(session_->save_local(description()));
+  TRY(session_->save_local(TRY(description())));
   return {};
 }
 

@@ -46,6 +46,9 @@ class DistributedTrainer {
   /// hand_over_parameters() meanwhile.
   core::Result<void> export_model(const ExportOptions& options);
   core::Result<void> hand_over_parameters();
+  /// Where the tokens of all ranks went since the last call, or since the run began. For all ranks together,
+  /// between steps.
+  core::Result<ExpertTally> take_expert_load();
   /// A hash of all parameters.
   core::Result<std::uint64_t> parameter_hash();
 
@@ -55,8 +58,9 @@ class DistributedTrainer {
   std::int64_t tokens_per_step() const;
 
  private:
-  /// What the run's data and learning rates depend on.
-  core::Value description() const;
+  /// What the run's data and learning rates depend on, and where its tokens went.
+  core::Result<core::Value> description();
+  core::Result<void> sum_expert_load();
   DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
   core::Result<void> write_initial_values();
@@ -80,6 +84,9 @@ class DistributedTrainer {
   std::unique_ptr<TrainableModel> model_;
   std::vector<const std::byte*> readable_;  ///< of units that are not gathered: where they were last
   std::vector<float*> gradients_;
+  actors::TrainerGroup* all_ranks_ = nullptr;  ///< null without experts
+  ExpertTally expert_load_;                    ///< of all ranks, since the run began
+  ExpertTally told_load_;                      ///< what take_expert_load() has told of it
 };
 
 /// The parameters of the model as a session registers them, in the order of forward, with the groups that the

@@ -29,6 +29,7 @@ Result<void> HostModel::forward_backward(Parameters parameters, Gradients gradie
                                          Tokens targets, const StepHooks& hooks) {
   losses_.push_back(TRY(
       model_.forward_backward(floats(parameters), gradients, tokens, targets, following(parameters, hooks))));
+  tally_.add(model_.routes());
   return {};
 }
 

@@ -11,7 +11,8 @@ namespace troupe::apps::gpt {
 /// The plain reference, which computes at once, as the trainer drives models.
 class HostModel final : public TrainableModel {
  public:
-  explicit HostModel(Model model) : model_(std::move(model)) {}
+  explicit HostModel(Model model)
+      : model_(std::move(model)), tally_(config().layers, config().experts.count) {}
 
   const ModelConfig& config() const override { return model_.config(); }
   const ParameterTable& table() const override { return model_.table(); }
@@ -24,6 +25,9 @@ class HostModel final : public TrainableModel {
   core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                                   const StepHooks& hooks) override;
   core::Result<std::vector<double>> take_losses() override { return std::exchange(losses_, {}); }
+  ExpertTally take_expert_tally() override {
+    return std::exchange(tally_, {config().layers, config().experts.count});
+  }
   core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
                                               const StepHooks& hooks) override;
 
@@ -35,6 +39,7 @@ class HostModel final : public TrainableModel {
   Model model_;
   std::vector<const float*> parameters_;
   std::vector<double> losses_;
+  ExpertTally tally_;
 };
 
 }  // namespace troupe::apps::gpt

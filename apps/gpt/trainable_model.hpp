@@ -7,6 +7,7 @@
 
 #include "apps/gpt/activations.hpp"
 #include "apps/gpt/config.hpp"
+#include "apps/gpt/experts/expert_tally.hpp"
 #include "apps/gpt/parameters.hpp"
 #include "apps/gpt/pass.hpp"
 #include "core/dtype.hpp"
@@ -43,6 +44,8 @@ class TrainableModel {
                                           const StepHooks& hooks) = 0;
   /// The mean losses, in nats, of all passes since the last call, in order. Waits for them.
   virtual core::Result<std::vector<double>> take_losses() = 0;
+  /// Where the tokens went in the backward passes since the last call. Empty without experts.
+  virtual ExpertTally take_expert_tally() { return {}; }
   /// Logits (V) of the token that follows one sequence of 1..T tokens. They live until the next call.
   virtual core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
                                                       const StepHooks& hooks) = 0;

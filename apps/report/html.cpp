@@ -37,6 +37,8 @@ json page_data(const RunRecord& record) {
   for (const RunEvent& event : record.events) data["events"].push_back(to_json_line(event));
   data["samples"] = json::array();
   for (const RunSample& sample : record.samples) data["samples"].push_back(to_json_line(sample));
+  data["expert_loads"] = json::array();
+  for (const ExpertLoadRecord& load : record.expert_loads) data["expert_loads"].push_back(to_json_line(load));
   return data;
 }
 

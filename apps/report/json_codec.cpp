@@ -41,6 +41,26 @@ StepRecord step_of(const json& line) {
   return step;
 }
 
+ExpertLoadRecord expert_load_of(const json& line) {
+  ExpertLoadRecord load{.step = line.at("step").get<std::int64_t>(), .layers = {}};
+  for (const json& layer : line.at("layers")) {
+    load.layers.push_back({.layer = layer.at("layer").get<std::int64_t>(),
+                           .chosen = layer.at("chosen").get<std::vector<std::int64_t>>(),
+                           .dropped = layer.at("dropped").get<std::vector<std::int64_t>>()});
+  }
+  return load;
+}
+
+/// A run that went back repeats steps: what was recorded of them before is no longer part of it.
+template <class Record>
+void put_in_place(std::vector<Record>& records, Record record) {
+  const auto repeated =
+      std::lower_bound(records.begin(), records.end(), record.step,
+                       [](const Record& known, std::int64_t at) { return known.step < at; });
+  records.erase(repeated, records.end());
+  records.push_back(std::move(record));
+}
+
 }  // namespace
 
 json to_json_line(const RunDescription& description) {
@@ -87,6 +107,14 @@ json to_json_line(const RunSample& sample) {
   return {{"type", "sample"}, {"step", sample.step}, {"prompt", sample.prompt}, {"text", sample.text}};
 }
 
+json to_json_line(const ExpertLoadRecord& load) {
+  json layers = json::array();
+  for (const auto& layer : load.layers) {
+    layers.push_back({{"layer", layer.layer}, {"chosen", layer.chosen}, {"dropped", layer.dropped}});
+  }
+  return {{"type", "expert_load"}, {"step", load.step}, {"layers", std::move(layers)}};
+}
+
 void add_json_line(RunRecord& record, const json& line) {
   const auto type = line.at("type").get<std::string>();
   if (type == "run") {
@@ -98,13 +126,9 @@ void add_json_line(RunRecord& record, const json& line) {
         .configuration = line.at("configuration").get<std::vector<std::pair<std::string, std::string>>>(),
         .started_unix_seconds = line.value("started_unix_seconds", 0.0)};
   } else if (type == "step") {
-    StepRecord step = step_of(line);
-    // A run that went back repeats steps: what was recorded of them before is no longer part of it.
-    auto repeated =
-        std::lower_bound(record.steps.begin(), record.steps.end(), step.step,
-                         [](const StepRecord& known, std::int64_t at) { return known.step < at; });
-    record.steps.erase(repeated, record.steps.end());
-    record.steps.push_back(step);
+    put_in_place(record.steps, step_of(line));
+  } else if (type == "expert_load") {
+    put_in_place(record.expert_loads, expert_load_of(line));
   } else if (type == "event") {
     record.events.push_back({.step = line.at("step").get<std::int64_t>(),
                              .seconds_since_start = number(line, "seconds_since_start"),

@@ -60,6 +60,17 @@ struct RunSample {
   std::string text;
 };
 
+/// Where the tokens of all ranks went in the steps up to this one, after the last such line or the beginning.
+struct ExpertLoadRecord {
+  struct Layer {
+    std::int64_t layer = 0;
+    std::vector<std::int64_t> chosen;   ///< by expert: how often tokens chose it
+    std::vector<std::int64_t> dropped;  ///< by expert: for how many of these it had no room
+  };
+  std::int64_t step = 0;
+  std::vector<Layer> layers;  ///< those with experts
+};
+
 /// All that is known of a run. Steps are in order; of a step that was repeated after a restart, the last
 /// stays.
 struct RunRecord {
@@ -67,6 +78,7 @@ struct RunRecord {
   std::vector<StepRecord> steps;
   std::vector<RunEvent> events;
   std::vector<RunSample> samples;
+  std::vector<ExpertLoadRecord> expert_loads;  ///< in order, as steps
 };
 
 /// How long the run of this record has gone on at `unix_seconds` of the wall clock: where the clock of a
@@ -85,6 +97,7 @@ class RunWriter {
   core::Result<void> write(const StepRecord& step);
   core::Result<void> write(const RunEvent& event);
   core::Result<void> write(const RunSample& sample);
+  core::Result<void> write(const ExpertLoadRecord& load);
 
  private:
   struct Close {

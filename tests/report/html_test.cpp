@@ -38,6 +38,17 @@ TEST(Report, HoldsEveryStepColumnByColumn) {
   EXPECT_EQ(data["run"]["configuration"][0], nlohmann::json({"strategy", "zero1"}));
 }
 
+TEST(Report, HoldsTheLoadOfExperts) {
+  RunRecord record = record_of(3);
+  record.expert_loads = {{.step = 2, .layers = {{.layer = 1, .chosen = {4, 6}, .dropped = {0, 1}}}}};
+
+  const auto data = data_of(render_html(record));
+
+  EXPECT_EQ(data["expert_loads"][0]["step"], 2);
+  EXPECT_EQ(data["expert_loads"][0]["layers"][0],
+            nlohmann::json({{"layer", 1}, {"chosen", {4, 6}}, {"dropped", {0, 1}}}));
+}
+
 TEST(Report, NeedsNothingFromOutside) {
   const std::string page = render_html(record_of(3));
 

@@ -27,6 +27,8 @@ TEST(RunRecord, GivesBackWhatWasWritten) {
     ASSERT_TRUE(
         writer->write(RunEvent{.step = 1, .seconds_since_start = 2.5, .kind = "failure", .text = "rank 2"}));
     ASSERT_TRUE(writer->write(RunSample{.step = 1, .prompt = "In the", .text = " beginning"}));
+    ASSERT_TRUE(writer->write(
+        ExpertLoadRecord{.step = 1, .layers = {{.layer = 3, .chosen = {5, 7}, .dropped = {0, 2}}}}));
   }
 
   const auto record = read_run(folder / "runs/run.jsonl");
@@ -49,6 +51,12 @@ TEST(RunRecord, GivesBackWhatWasWritten) {
   EXPECT_EQ(record->events.at(0).kind, "failure");
   EXPECT_EQ(record->events.at(0).seconds_since_start, 2.5);
   EXPECT_EQ(record->samples.at(0).text, " beginning");
+  ASSERT_EQ(record->expert_loads.size(), 1u);
+  EXPECT_EQ(record->expert_loads[0].step, 1);
+  ASSERT_EQ(record->expert_loads[0].layers.size(), 1u);
+  EXPECT_EQ(record->expert_loads[0].layers[0].layer, 3);
+  EXPECT_EQ(record->expert_loads[0].layers[0].chosen, (std::vector<std::int64_t>{5, 7}));
+  EXPECT_EQ(record->expert_loads[0].layers[0].dropped, (std::vector<std::int64_t>{0, 2}));
 }
 
 TEST(RunRecord, IsOneObjectALineWithTheNamesThatPeopleAreTold) {

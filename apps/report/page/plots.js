@@ -82,6 +82,14 @@ const Plots = (() => {
     return made;
   }
 
+  function showTooltip(clientX, clientY) {
+    tooltip.hidden = false;
+    const box = tooltip.getBoundingClientRect();
+    const left = clientX + 16 + box.width > innerWidth ? clientX - box.width - 16 : clientX + 16;
+    tooltip.style.left = `${Math.max(4, left)}px`;
+    tooltip.style.top = `${Math.max(4, Math.min(clientY - box.height / 2, innerHeight - box.height - 4))}px`;
+  }
+
   class Plot {
     constructor(parent, spec) {
       this.spec = spec;
@@ -236,11 +244,7 @@ const Plots = (() => {
       for (const event of spec.events || []) {
         if (event.index === index) element(tooltip, "div", "note", event.text);
       }
-      tooltip.hidden = false;
-      const box = tooltip.getBoundingClientRect();
-      const left = clientX + 16 + box.width > innerWidth ? clientX - box.width - 16 : clientX + 16;
-      tooltip.style.left = `${Math.max(4, left)}px`;
-      tooltip.style.top = `${Math.max(4, Math.min(clientY - box.height / 2, innerHeight - box.height - 4))}px`;
+      showTooltip(clientX, clientY);
     }
 
     indexAt(clientX) {
@@ -291,11 +295,49 @@ const Plots = (() => {
     for (const plot of all) plot.draw();
   }
 
+  // Cells in columns and rows; `share` of one is 1 where all of a column are alike. spec: {title, unit, columns,
+  // rows, share(column, row), tell(column, row): {heading, rows: [[name, text]]}}
+  function addMap(parent, spec) {
+    const box = element(parent, "div", "map");
+    const head = element(box, "div", "plot-head");
+    element(head, "h3", "", spec.title);
+    element(head, "span", "unit", spec.unit);
+    const size = { width: 100, height: 100 };
+    const svg = node(box, "svg", {
+      viewBox: `0 0 ${size.width} ${size.height}`, preserveAspectRatio: "none", role: "img", "aria-label": spec.title,
+    });
+    const [width, height] = [size.width / spec.columns, size.height / spec.rows];
+    for (let column = 0; column < spec.columns; ++column) {
+      for (let row = 0; row < spec.rows; ++row) {
+        // Twice as much as even, or half, has the full colour.
+        const strength = Math.max(-1, Math.min(1, Math.log2(Math.max(spec.share(column, row), 1e-9))));
+        const color = strength > 0 ? "var(--orange)" : "var(--blue)";
+        const style = `fill:${color};opacity:${Math.abs(strength).toFixed(3)}`;
+        node(svg, "rect", { x: column * width, y: row * height, width, height, style });
+      }
+    }
+    svg.addEventListener("pointermove", (event) => {
+      const area = svg.getBoundingClientRect();
+      const cell = (at, length, count) => Math.max(0, Math.min(count - 1, Math.floor((at / length) * count)));
+      const told = spec.tell(cell(event.clientX - area.left, area.width, spec.columns),
+                             cell(event.clientY - area.top, area.height, spec.rows));
+      tooltip.textContent = "";
+      element(tooltip, "strong", "", told.heading);
+      for (const [name, text] of told.rows) {
+        const line = element(tooltip, "div");
+        element(line, "span", "", name);
+        element(line, "span", "", text);
+      }
+      showTooltip(event.clientX, event.clientY);
+    });
+    svg.addEventListener("pointerleave", () => { tooltip.hidden = true; });
+  }
+
   // spec: {title, unit, steps, series: [{name, values, color, smooth}], stacked, zeroBased, format, tick, more, events}
   function add(parent, spec) {
     state.to = Math.max(spec.steps.length - 1, 1);
     all.push(new Plot(parent, spec));
   }
 
-  return { add, element, known };
+  return { add, addMap, element, known };
 })();

@@ -92,6 +92,56 @@
     });
   }
 
+  // Records that follow each other, added up so that no map has more cells than a page can draw.
+  function expertColumns(loads) {
+    const layers = loads[0].layers.length, experts = Math.max(...loads[0].layers.map((layer) => layer.chosen.length), 1);
+    const room = Math.max(1, Math.floor(20000 / (Math.max(layers, 1) * experts)));
+    const size = Math.ceil(loads.length / room);
+    const columns = [];
+    loads.forEach((load, i) => {
+      if (i % size === 0) {
+        const from = i === 0 ? 0 : loads[i - 1].step + 1;
+        columns.push({ from, layers: load.layers.map(() => ({ chosen: new Array(experts).fill(0), dropped: new Array(experts).fill(0) })) });
+      }
+      const column = columns[columns.length - 1];
+      column.to = load.step;
+      load.layers.forEach((layer, l) => ["chosen", "dropped"].forEach((name) => layer[name].forEach((count, e) => {
+        column.layers[l][name][e] += count;
+      })));
+    });
+    return columns;
+  }
+
+  function expertLoads() {
+    const loads = (data.expert_loads || []).filter((load) => load.layers.length);
+    at("experts").hidden = !loads.length;
+    if (!loads.length) return;
+    const columns = expertColumns(loads);
+    const sum = (counts) => counts.reduce((all, count) => all + count, 0);
+    const share = (chosen, e) => (sum(chosen) ? (chosen[e] * chosen.length) / sum(chosen) : 1);
+    const times = (value) => `${value.toFixed(2)} x`;
+    element(at("experts"), "p", "bar-note", "Steps from left to right, experts from top to bottom. Orange: more tokens than an " +
+      "even share, blue: fewer; full colour at twice as many, or half.");
+    const maps = element(at("experts"), "div", "maps");
+    loads[0].layers.forEach((layer, l) => {
+      const last = columns[columns.length - 1].layers[l].chosen;
+      const dropped = sum(columns.map((column) => sum(column.layers[l].dropped)));
+      const all = sum(columns.map((column) => sum(column.layers[l].chosen)));
+      const lost = dropped ? `, ${((100 * dropped) / all).toFixed(1)} % dropped` : "";
+      Plots.addMap(maps, {
+        title: `Layer ${layer.layer}`, unit: `busiest in the end ${times(Math.max(...last.map((_, e) => share(last, e))))}${lost}`,
+        columns: columns.length, rows: last.length,
+        share: (c, e) => share(columns[c].layers[l].chosen, e),
+        tell: (c, e) => ({
+          heading: `Expert ${e}, steps ${columns[c].from.toLocaleString("en")} to ${columns[c].to.toLocaleString("en")}`,
+          rows: [["tokens", columns[c].layers[l].chosen[e].toLocaleString("en")],
+                 ["of an even share", times(share(columns[c].layers[l].chosen, e))],
+                 ["dropped", columns[c].layers[l].dropped[e].toLocaleString("en")]],
+        }),
+      });
+    });
+  }
+
   function sampledText() {
     at("samples").hidden = !samples.length;
     for (const sample of samples.slice().reverse()) {
@@ -154,6 +204,7 @@
   heading();
   figures();
   plots();
+  expertLoads();
   sampledText();
   eventList();
   pairs(at("configuration"), run.configuration);

@@ -1,0 +1,124 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "actors/simulation/simulation.hpp"
+#include "actors/world/simulation/storage.hpp"
+#include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/experts/expert_options.hpp"
+#include "core/errors.hpp"
+#include "tests/processes/gpt_job.hpp"
+#include "tests/processes/gpt_options.hpp"
+
+namespace troupe {
+namespace {
+
+using apps::gpt::Corpus;
+using apps::gpt::DistributedTrainer;
+using apps::gpt::ExpertTally;
+
+constexpr std::size_t kExperts = 4;
+
+/// What rank 0 was told: of the first two steps, then of the next one.
+struct Told {
+  ExpertTally two, one;
+};
+
+class ExpertLoad : public testing::Test {
+ protected:
+  apps::gpt::TrainerOptions options(core::Strategy strategy) const {
+    auto options = tests::gpt_options("adamw");
+    EXPECT_TRUE(
+        apps::gpt::apply_expert_options({.count = kExperts, .capacity_factor = 0.75}, false, options.model));
+    options.session.training.strategy = strategy;
+    return options;
+  }
+
+  template <class Play>
+  void run(int ranks, core::Strategy strategy, actors::Storage* disk, const Play& play) const {
+    actors::SimulationOptions simulation;
+    simulation.ranks = {ranks};
+    simulation.storage = disk;
+    const auto report =
+        actors::Simulation(simulation).run([&](actors::SimulatedRank& rank) -> core::Result<void> {
+          auto trainer = TRY(DistributedTrainer::create(rank, options(strategy), corpus_));
+          TRY(play(rank.rank(), *trainer));
+          return trainer->session().leave();
+        });
+    for (const auto& result : report.results) ASSERT_TRUE(result) << result.error().message;
+  }
+
+  Told told(int ranks, core::Strategy strategy, actors::Storage* disk) const {
+    Told told;
+    run(ranks, strategy, disk, [&](core::Rank rank, DistributedTrainer& trainer) -> core::Result<void> {
+      for (int step = 0; step < 2; ++step) TRY(trainer.step());
+      const auto two = TRY(trainer.take_expert_load());
+      TRY(trainer.step());
+      const auto one = TRY(trainer.take_expert_load());
+      TRY(trainer.save());
+      TRY(trainer.session().wait_saves());
+      if (rank.value == 0) told = {two, one};
+      return {};
+    });
+    return told;
+  }
+
+  tests::ScratchFolder folder_;
+  std::string text_ = tests::write_sample_text(folder_);
+  Corpus corpus_ = *Corpus::open(text_, 16);
+};
+
+std::int64_t total(std::span<const std::int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+TEST_F(ExpertLoad, CountsEveryChoiceOfEveryTokenOnAnyNumberOfRanks) {
+  actors::SimulatedStorage disk({});
+  const auto alone = told(1, core::Strategy::ddp, &disk);
+  const auto of_trainer = options(core::Strategy::ddp);
+  const auto tokens = static_cast<std::int64_t>(of_trainer.microbatch.batch * of_trainer.microbatch.length) *
+                      of_trainer.session.training.lanes * of_trainer.session.training.microbatches;
+
+  ASSERT_EQ(alone.two.layers(), of_trainer.model.layers);
+  for (std::size_t layer = 0; layer < alone.two.layers(); ++layer) {
+    EXPECT_EQ(total(alone.one.chosen(layer)), tokens * 2) << "two experts per token";
+    EXPECT_EQ(total(alone.two.chosen(layer)), 2 * tokens * 2) << "of two steps";
+    EXPECT_GT(total(alone.one.dropped(layer)), 0) << "there is room for three quarters";
+  }
+  for (const int ranks : {2, 4}) {
+    actors::SimulatedStorage other({});
+    const auto shared = told(ranks, core::Strategy::zero3, &other);
+    EXPECT_EQ(shared.two, alone.two) << ranks;
+    EXPECT_EQ(shared.one, alone.one) << ranks;
+  }
+}
+
+TEST_F(ExpertLoad, GoesOnWithWhatTheCheckpointHas) {
+  actors::SimulatedStorage disk({});
+  const auto before = told(2, core::Strategy::zero3, &disk);
+  auto expected = before.two;
+  expected += before.one;
+
+  run(4, core::Strategy::zero1, &disk, [&](core::Rank, DistributedTrainer& trainer) -> core::Result<void> {
+    const auto restored = TRY(trainer.resume({}));
+    const auto* load = restored->common.find("expert_load");
+    EXPECT_TRUE(load != nullptr && *load == expected.value());
+    // What came before is told already.
+    EXPECT_EQ(TRY(trainer.take_expert_load()), expected - expected);
+    return {};
+  });
+}
+
+TEST_F(ExpertLoad, OfAnotherModelIsRefusedByName) {
+  ExpertTally tally(2, kExperts);
+
+  const auto refused = tally.set_value(ExpertTally(3, kExperts).value());
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, core::Errc::mismatch);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("2 layers with 4 experts"));
+}
+
+}  // namespace
+}  // namespace troupe
