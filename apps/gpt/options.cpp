@@ -121,8 +121,7 @@ void add_checkpoint_options(CLI::App& app, Options& options) {
 
 void add_model_options(CLI::App& app, Options& o) {
   add_choice(app, "--preset", o.preset, {"tiny", "demo", "350m", "760m", "1.5b"},
-             "Model: tiny, demo, 350m, 760m or 1.5b")
-      ->capture_default_str();
+             "Model: tiny, demo (the default), 350m, 760m or 1.5b");
   app.add_option("--model", o.model,
                  "Begin from this directory of Hugging Face (Llama, Mistral, Mixtral, Qwen2, Qwen3) instead "
                  "of a preset");
@@ -209,7 +208,7 @@ Result<ModelConfig> model_config(const Options& o, const PretrainedModel* origin
     TRY(apply_expert_options(o.experts, true, config));
     return config;
   }
-  ModelConfig config = TRY(preset(o.preset));
+  ModelConfig config = TRY(preset(o.preset.empty() ? "demo" : o.preset));
   const auto replace = [](std::size_t& field, std::size_t value) { field = value > 0 ? value : field; };
   replace(config.layers, o.layers);
   replace(config.heads, o.heads);
@@ -278,11 +277,11 @@ void add_options(CLI::App& app, Options& options) {
 
 Result<std::unique_ptr<PretrainedModel>> origin_of(const Options& o) {
   if (o.model.empty()) return std::unique_ptr<PretrainedModel>{};
-  if (o.layers + o.heads + o.width + o.feed_forward > 0 || o.untied || o.norm != "rms" ||
+  if (!o.preset.empty() || o.layers + o.heads + o.width + o.feed_forward > 0 || o.untied || o.norm != "rms" ||
       o.activation != "swiglu") {
     return core::fail(core::Errc::invalid_argument,
-                      "config.json of {} says what the model is; leave out --layers, --heads, --width, "
-                      "--feed-forward, --norm, --activation and --untied",
+                      "config.json of {} says what the model is; leave out --preset, --layers, --heads, "
+                      "--width, --feed-forward, --norm, --activation and --untied",
                       o.model);
   }
   return PretrainedModel::open(o.model, o.context);

@@ -16,8 +16,8 @@ struct Options {
 
   bool local = false;
   bool evaluate_only = false;
-  std::string preset = "demo";
-  std::string model;  ///< a directory of Hugging Face, to begin from
+  std::string preset;  ///< empty: demo, or the model below
+  std::string model;   ///< a directory of Hugging Face, to begin from
   std::string export_dtype = "f32";
   std::size_t layers = 0, heads = 0, width = 0, feed_forward = 0, context = 0;  ///< 0: the preset's
   std::string norm = "rms", activation = "swiglu";

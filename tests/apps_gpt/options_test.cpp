@@ -59,8 +59,8 @@ TEST_F(OptionsOfAModel, BeginFromItAndExportWithItsFiles) {
 }
 
 TEST_F(OptionsOfAModel, MayNotSayAnythingElseOfIt) {
-  for (const char* other : {"--layers 3", "--heads 1", "--width 16", "--feed-forward 16", "--untied",
-                            "--norm layer", "--activation gelu"}) {
+  for (const char* other : {"--preset tiny", "--layers 3", "--heads 1", "--width 16", "--feed-forward 16",
+                            "--untied", "--norm layer", "--activation gelu"}) {
     const auto origin = origin_of(parsed("--model " + directory_ + " " + other));
     ASSERT_FALSE(origin) << other;
     EXPECT_THAT(origin.error().message, HasSubstr("says what the model is; leave out")) << other;

@@ -31,7 +31,10 @@ std::vector<std::string> gpt_command(const GptJob& job, const std::string& text,
   std::vector<std::string> command = {TROUPE_BINARY, "launch", "--standalone", "--nproc-per-node",
                                       std::to_string(job.ranks)};
   command.insert(command.end(), job.launch_options.begin(), job.launch_options.end());
-  command.insert(command.end(), {"--", GPT_BINARY, "--preset", "tiny", "--text", text, "--output", output});
+  command.insert(command.end(), {"--", GPT_BINARY, "--text", text, "--output", output});
+  const auto& options = job.trainer_options;
+  if (std::find(options.begin(), options.end(), "--model") == options.end())
+    command.insert(command.end(), {"--preset", "tiny"});
   command.insert(command.end(), {"--lanes", "8", "--batch", "2", "--bucket-elements", "3000"});
   command.insert(command.end(), {"--steps", std::to_string(job.steps), "--evaluate-every", "0"});
   command.insert(command.end(), {"--evaluation-batches", "1", "--sample-bytes", "0"});

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -51,12 +52,10 @@ TEST_F(Pretrained, ModelsTrainOnToTheSameBitsOverAnyNumberOfRanks) {
   std::string states[2];
   for (const int ranks : {1, 2}) {
     const auto out = folder_.path("out" + std::to_string(ranks)), record = out + "_record";
-    const tests::GptJob job{.ranks = ranks, .steps = 4};
-    auto command = tests::gpt_command(job, text_, record);
-    command.insert(command.end(),
-                   {"--model", folder_.path("model"), "--export", out, "--export-dtype", "bf16"});
+    const tests::GptJob job{
+        ranks, 4, {}, {"--model", folder_.path("model"), "--export", out, "--export-dtype", "bf16"}};
 
-    const auto run = tests::run_command(command, std::chrono::seconds(60));
+    const auto run = tests::run_command(tests::gpt_command(job, text_, record), std::chrono::seconds(60));
 
     ASSERT_EQ(run.exit_code, 0) << run.output;
     states[ranks - 1] = tests::read_record(record).state + bytes_of(out + "/model.safetensors");
@@ -71,7 +70,21 @@ TEST_F(Pretrained, ModelsSayThemselvesWhatTheyAre) {
   const auto refused = alone("again", {"--model", folder_.path("model"), "--layers", "3"});
 
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.output, testing::HasSubstr("says what the model is; leave out --layers"));
+  EXPECT_THAT(refused.output, testing::HasSubstr("says what the model is; leave out --preset, --layers"));
+}
+
+TEST_F(Pretrained, ModelsAreNotTrainedForADirectoryThatIsThere) {
+  std::filesystem::create_directory(folder_.path("there"));
+
+  const tests::GptJob job{2, 4, {}, {"--export", folder_.path("there")}};
+  const auto command = tests::gpt_command(job, text_, folder_.path("record"));
+
+  for (const auto& refused :
+       {alone("there", {"--preset", "tiny"}), tests::run_command(command, std::chrono::seconds(60))}) {
+    EXPECT_NE(refused.exit_code, 0);
+    EXPECT_THAT(refused.output, testing::HasSubstr("there is already there and stays as it is"));
+    EXPECT_THAT(refused.output, testing::Not(testing::HasSubstr("loss"))) << "no step was taken";
+  }
 }
 
 TEST_F(Pretrained, ModelsAreEvaluatedAsTheyAreExported) {

@@ -108,6 +108,10 @@ Result<void> write_tensors(const std::vector<ParameterSpec>& specs, const ReadPa
 
 }  // namespace
 
+Result<void> check_export(const ExportOptions& options) {
+  return options.directory.empty() ? Result<void>{} : StagedDirectory::check_path(options.directory);
+}
+
 Result<void> export_model(const ModelConfig& config, const ReadParameter& read,
                           const ExportOptions& options) {
   const auto text = TRY(options.origin != nullptr ? with_dtype(options.origin->config_text(), options.dtype)

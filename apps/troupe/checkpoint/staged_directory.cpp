@@ -18,9 +18,18 @@ namespace troupe::apps {
 using core::Errc;
 using core::Result;
 
-Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
-  auto place = std::filesystem::path(path).lexically_normal();
-  if (!place.has_filename()) place = place.parent_path();
+namespace {
+
+/// Without a last slash.
+std::filesystem::path place_of(const std::string& path) {
+  const auto place = std::filesystem::path(path).lexically_normal();
+  return place.has_filename() ? place : place.parent_path();
+}
+
+}  // namespace
+
+Result<void> StagedDirectory::check_path(const std::string& path) {
+  const auto place = place_of(path);
   const auto name = place.filename().string();
   if (name.empty() || name == "." || name == "..")
     return core::fail(Errc::invalid_argument, "'{}' names no new directory", path);
@@ -29,6 +38,13 @@ Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
     return core::fail(Errc::already_exists,
                       "{} is already there and stays as it is; give another name, or remove it first", path);
   }
+  return {};
+}
+
+Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
+  TRY(check_path(path));
+  const auto place = place_of(path);
+  const auto name = place.filename().string();
   const auto above = place.parent_path().string();
   auto storage = TRY(actors::PosixStorage::open_or_make(above.empty() ? "." : above));
   auto temporary = fmt::format("{}.tmp-{}", name, posix::unique_name());

@@ -15,6 +15,8 @@ class StagedDirectory {
  public:
   /// Errc::already_exists when there is something at `path`.
   static core::Result<StagedDirectory> create(const std::string& path);
+  /// Whether create() would begin, for those who have long work to do before they call it.
+  static core::Result<void> check_path(const std::string& path);
   StagedDirectory(StagedDirectory&&) = default;
   StagedDirectory& operator=(StagedDirectory&&) = delete;
   ~StagedDirectory();
