@@ -137,6 +137,29 @@ class CheckpointTool(unittest.TestCase):
         common = json.loads(troupe("show", self.path / "out", "--json"))["common"]
         self.assertEqual(common["trainer"], {"epoch": 3})
 
+    def test_an_optimizer_comes_back_to_pytorch_as_it_was(self):
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+        golden = GOLDEN.parent.parent / "interop/fsdp"
+        troupe("import", golden, self.path / "out", "--optimizer", "torch")
+        troupe("export", self.path / "out", self.path / "dcp", "--to", "dcp", "--optimizer", "torch")
+        model = torch.nn.Linear(3, 5)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+        for parameter in model.parameters():  # so that there is a state to load into
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        model_state, optimizer_state = get_state_dict(model, optimizer)
+        state = {"model": model_state, "optimizer": optimizer_state}
+
+        dcp.load(state, checkpoint_id=self.path / "dcp", no_dist=True)
+
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.1)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 2)
+        optimizer.step()
+        for name, expected in json.loads((golden / "next_step.json").read_text()).items():
+            self.assertEqual(bits(model.state_dict()[name]), list(bytes.fromhex(expected["bytes"])))
+
     def test_a_model_of_hugging_face_is_imported(self):
         model = {"a.weight": torch.randn(4, 3).to(torch.bfloat16), "b.weight": torch.randn(5)}
         (self.path / "model").mkdir()

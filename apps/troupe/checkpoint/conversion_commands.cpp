@@ -12,6 +12,7 @@
 #include "apps/command_line/options.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
+#include "apps/troupe/checkpoint/optimizer_names.hpp"
 #include "apps/troupe/checkpoint/outcome.hpp"
 #include "apps/troupe/checkpoint/rewrite.hpp"
 #include "apps/troupe/checkpoint/source.hpp"
@@ -95,23 +96,30 @@ struct ImportArguments {
   std::int64_t step = 0;
   bool has_step = false;
   std::vector<std::string> rename;
+  std::string optimizer = "as-is";
   bool json = false;
   actors::Links links = actors::Links::refuse;
 };
 
 Result<Outcome> import_checkpoint(const ImportArguments& arguments) {
   auto source = TRY(open_foreign(arguments.from, true, arguments.links));
+  TorchOptimizer optimizer;
+  if (arguments.optimizer == "torch") optimizer = TRY(from_torch_names(source));
   say_left_out(source);
   TRY(rename_tensors(source.manifest, arguments.rename));
   if (source.manifest.tensors.empty())
     return core::fail(Errc::invalid_argument, "{} has no tensor that can be imported", arguments.from);
+  if (!source.has_values && optimizer.steps) source.manifest.step = core::StepCount{*optimizer.steps};
   if (arguments.has_step) source.manifest.step = core::StepCount{arguments.step};
   if (!source.has_values) {
-    // What a session looks for; moments are taken to be as old as the step.
+    // What a session looks for; moments are as old as they say, or as the step.
     auto trainer = std::move(source.manifest.common);
-    source.manifest.common = Value::Map{{"step", source.manifest.step.value},
-                                        {"optimizer_steps", source.manifest.step.value},
-                                        {"trainer", std::move(trainer)}};
+    source.manifest.common =
+        Value::Map{{"step", source.manifest.step.value},
+                   {"optimizer_steps", optimizer.steps.value_or(source.manifest.step.value)},
+                   {"trainer", std::move(trainer)}};
+    if (arguments.optimizer == "torch")
+      source.manifest.common.as_map()->set(kTorchLayoutKey, value_of(optimizer.layout));
   }
   const auto written =
       TRY(write_checkpoint(source, arguments.sharding, topology_of(source, arguments.sharding, "import"),
@@ -123,6 +131,7 @@ struct ExportArguments {
   std::string from, to, target, form = "distcp", dtype;
   std::uint64_t max_shard_bytes = HuggingFaceOptions{}.max_file_bytes;
   std::vector<std::string> rename;
+  std::string optimizer = "as-is";
   bool weights_only = false;
   bool with_optimizer = false;
   bool skip_verify = false;
@@ -134,9 +143,18 @@ Result<Exported> export_as(const Source& source, const ExportArguments& argument
   if (arguments.target == "dcp") {
     if (!arguments.dtype.empty())
       return core::fail(Errc::invalid_argument, "--dtype is for --to huggingface only; leave it out");
-    return arguments.form == "distcp" ? export_dcp(source, arguments.to)
-                                      : export_sharded_safetensors(source, arguments.to);
+    const bool is_torch = arguments.optimizer == "torch";
+    if (arguments.form == "distcp")
+      return export_dcp(source, arguments.to, is_torch ? DcpNames::torch : DcpNames::as_they_are);
+    if (is_torch)
+      return core::fail(
+          Errc::invalid_argument,
+          "--optimizer torch needs a place for values, which --form safetensors has not; leave one "
+          "of the two out");
+    return export_sharded_safetensors(source, arguments.to);
   }
+  if (arguments.optimizer == "torch")
+    return core::fail(Errc::invalid_argument, "--optimizer torch is for --to dcp only; leave it out");
   HuggingFaceOptions options;
   options.max_file_bytes = arguments.max_shard_bytes;
   if (!arguments.dtype.empty()) {
@@ -226,6 +244,10 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
              "Steps that were done; by default what the files say, or 0");
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
       ->allow_extra_args(false);
+  add_choice(*command, "--optimizer", arguments->optimizer, {"as-is", "torch"},
+             "torch: give what get_state_dict() of PyTorch saved of the optimizer Troupe's names, so that a "
+             "session goes on with its moments and steps")
+      ->capture_default_str();
   add_sharding(*command, arguments->sharding);
   command->add_flag("--json", arguments->json, "Print JSON");
   add_follow_links(*command, arguments->links);
@@ -234,6 +256,7 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
       "left out.\n"
       "Examples:\n"
       "  troupe checkpoint import dcp_directory run/checkpoints --step 200 --rename model.=\n"
+      "  troupe checkpoint import dcp_directory run/checkpoints --optimizer torch\n"
       "  troupe checkpoint import Qwen3-0.6B run/checkpoints");
   command->callback([arguments, command, &exit_code] {
     arguments->has_step = command->count("--step") > 0;
@@ -260,6 +283,9 @@ void add_export(CLI::App& checkpoint, int& exit_code) {
   command->add_option("--dtype", arguments->dtype, "Of huggingface: convert floating tensors, e.g. to bf16");
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
       ->allow_extra_args(false);
+  add_choice(*command, "--optimizer", arguments->optimizer, {"as-is", "torch"},
+             "Of dcp, torch: names as get_state_dict() of PyTorch gives them, below model and optim")
+      ->capture_default_str();
   command->add_flag("--no-verify", arguments->skip_verify,
                     "Do not check the bytes against their hashes first");
   command->add_flag("--json", arguments->json, "Print JSON");

@@ -21,8 +21,16 @@ struct Exported {
 /// All of these write a new directory under a temporary name, which is renamed when it is durable, and refuse
 /// one that is there. Shards stay as they are cut in the source.
 
+enum class DcpNames : std::uint8_t {
+  as_they_are,
+  /// Those of {"model": ..., "optim": ...} with what get_state_dict() gives (optimizer_names.hpp), with the
+  /// optimizer's steps, and the trainer's values where they were in the nested state that was imported.
+  torch,
+};
+
 /// .metadata and *.distcp. Values go into the item kDcpValuesKey.
-core::Result<Exported> export_dcp(const Source& source, const std::string& path);
+core::Result<Exported> export_dcp(const Source& source, const std::string& path,
+                                  DcpNames names = DcpNames::as_they_are);
 
 /// One *.safetensors per rank, with the parts of tensors that it holds, as PyTorch's HuggingFaceStorageReader
 /// reads them. There is no place for values.

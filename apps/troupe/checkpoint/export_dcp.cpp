@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "apps/troupe/checkpoint/export.hpp"
 #include "apps/troupe/checkpoint/file_writer.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
+#include "apps/troupe/checkpoint/optimizer_names.hpp"
 #include "apps/troupe/checkpoint/staged_directory.hpp"
 #include "core/errors.hpp"
 #include "core/interop/crc32.hpp"
@@ -40,10 +42,20 @@ std::vector<std::vector<Part>> parts_by_file(const core::Manifest& manifest) {
 
 class DcpWriter {
  public:
-  DcpWriter(const Source& source, StagedDirectory& out)
-      : source_(source), out_(out), meter_("writing", source.manifest.tensor_bytes()) {
+  DcpWriter(const Source& source, StagedDirectory& out, DcpNames names)
+      : source_(source),
+        out_(out),
+        meter_("writing", source.manifest.tensor_bytes()),
+        names_(names),
+        layout_(torch_layout_of(source.manifest)) {
     for (const auto& tensor : source.manifest.tensors)
       metadata_.tensors.push_back({tensor.key, tensor.dtype, tensor.shape, {}, {}});
+    if (names != DcpNames::torch) return;
+    auto found = torch_names(source.manifest, layout_);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      metadata_.tensors[i].key = std::move(found[i].key);
+      metadata_.tensors[i].path = std::move(found[i].path);
+    }
   }
 
   Result<Exported> write() {
@@ -69,10 +81,8 @@ class DcpWriter {
     FileWriter file(TRY(out_.file(metadata_.files.back())));
     std::uint64_t at = 0;
     if (number == 0 && source_.form != SourceForm::safetensors) {
-      const auto bytes = TRY(core::encode_torch_value(values()));
-      TRY(file.append(bytes));
-      metadata_.items.push_back({kDcpValuesKey, {0, 0, bytes.size()}, {}});
-      at = bytes.size();
+      TRY(write_item(file, {kDcpValuesKey}, dcp_values_of(source_.manifest), at));
+      if (names_ == DcpNames::torch) TRY(write_what_torch_looks_for(file, at));
     }
     for (const auto& part : parts) {
       const auto& tensor = source_.manifest.tensors[part.tensor];
@@ -93,19 +103,75 @@ class DcpWriter {
     return file.finish();
   }
 
-  core::Value values() const { return dcp_values_of(source_.manifest); }
+  /// `at` is where the file ends.
+  Result<void> write_item(FileWriter& file, const core::KeyPath& path, const core::Value& value,
+                          std::uint64_t& at) {
+    const auto bytes = TRY(core::encode_torch_value(value));
+    TRY(file.append(bytes));
+    metadata_.items.push_back({dotted(path), {0, at, bytes.size()}, path});
+    at += bytes.size();
+    return {};
+  }
+
+  Result<void> write_what_torch_looks_for(FileWriter& file, std::uint64_t& at) {
+    const auto& common = source_.manifest.common;
+    const auto* steps = common.find("optimizer_steps");
+    if (steps != nullptr && steps->as_int()) {
+      for (auto& name : torch_step_names(source_.manifest, layout_))
+        TRY(write_scalar(file, std::move(name), static_cast<float>(*steps->as_int()), at));
+    }
+    const auto* trainer = common.find("trainer");
+    if (trainer == nullptr) return {};
+    for (const auto& value : flattened(*trainer)) {
+      const auto key = dotted(value.path);
+      const auto is_same = [&](const auto& known) { return known.key == key; };
+      const bool is_there = std::any_of(metadata_.tensors.begin(), metadata_.tensors.end(), is_same) ||
+                            std::any_of(metadata_.items.begin(), metadata_.items.end(), is_same);
+      if (!is_there) TRY(write_item(file, value.path, value.value, at));
+    }
+    return {};
+  }
+
+  Result<void> write_scalar(FileWriter& file, TorchName name, float value, std::uint64_t& at) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    const auto writer = TRY(core::TorchTensorWriter::create(core::DType::f32, {}));
+    core::Crc32 crc;
+    crc.update(bytes);
+    TRY(file.append(writer.head()));
+    TRY(file.append(bytes));
+    TRY(file.append(writer.tail(crc.value())));
+    metadata_.tensors.push_back({std::move(name.key),
+                                 core::DType::f32,
+                                 {},
+                                 {{core::Box{}, {0, at, writer.total_bytes()}}},
+                                 std::move(name.path)});
+    at += writer.total_bytes();
+    return {};
+  }
+
+  static std::string dotted(const core::KeyPath& path) {
+    std::string name;
+    for (const auto& key : path) {
+      if (!name.empty()) name += '.';
+      const auto* text = std::get_if<std::string>(&key);
+      name += text != nullptr ? *text : fmt::format("{}", std::get<std::int64_t>(key));
+    }
+    return name;
+  }
 
   const Source& source_;
   StagedDirectory& out_;
   Meter meter_;
+  DcpNames names_;
+  TorchLayout layout_;
   core::DcpMetadata metadata_;
 };
 
 }  // namespace
 
-Result<Exported> export_dcp(const Source& source, const std::string& path) {
+Result<Exported> export_dcp(const Source& source, const std::string& path, DcpNames names) {
   auto out = TRY(StagedDirectory::create(path));
-  return DcpWriter(source, out).write();
+  return DcpWriter(source, out, names).write();
 }
 
 }  // namespace troupe::apps

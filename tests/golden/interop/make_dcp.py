@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
-from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 
@@ -106,6 +106,24 @@ def training_state(mesh):
     return {"model": model_state, "optimizer": optimizer_state}
 
 
+def write_next_step():
+    """What PyTorch makes of the checkpoint `fsdp` in another step like the first, whose gradients are all 2."""
+    model = torch.nn.Linear(3, 5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for parameter in model.parameters():  # so that there is a state to load into
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    state = {"model": model_state, "optimizer": optimizer_state}
+    dcp.load(state, checkpoint_id=HERE / "fsdp", no_dist=True)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 2)
+    optimizer.step()
+    content = {name: described(tensor) for name, tensor in model.state_dict().items()}
+    (HERE / "fsdp/next_step.json").write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
 def save(name, state):
     dcp.save(state, checkpoint_id=name)
     content = expected(state)
@@ -159,6 +177,7 @@ def main():
     write_expected("plain", expected(plain_state()))
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(rank_main, args=(f"{folder}/rendezvous",), nprocs=WORLD)
+    write_next_step()
     add_plans()
     save_archives()
 

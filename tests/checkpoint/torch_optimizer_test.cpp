@@ -1,0 +1,180 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+
+#include "actors/world/storage/posix.hpp"
+#include "core/interop/dcp_metadata.hpp"
+#include "tests/checkpoint/checkpoint_tool.hpp"
+#include "tests/simulation/scripted_job.hpp"
+
+namespace troupe::apps {
+namespace {
+
+using Json = nlohmann::json;
+using testing::FloatNear;
+using testing::HasSubstr;
+using testing::Pointwise;
+
+std::vector<float> floats_of(const std::string& hex) {
+  std::vector<float> values(hex.size() / 8);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    unsigned char bytes[4];
+    for (std::size_t b = 0; b < 4; ++b)
+      bytes[b] = static_cast<unsigned char>(std::stoul(hex.substr(8 * i + 2 * b, 2), nullptr, 16));
+    std::memcpy(&values[i], bytes, 4);
+  }
+  return values;
+}
+
+/// Keys of a checkpoint of PyTorch, with the paths to them.
+std::set<std::string> names_of(const std::string& directory) {
+  const auto file = read_file(directory + "/.metadata");
+  const auto metadata = core::parse_dcp_metadata(std::as_bytes(std::span(file))).value();
+  std::set<std::string> names;
+  for (const auto& tensor : metadata.tensors) names.insert(tensor.key + " " + core::to_string(tensor.path));
+  for (const auto& item : metadata.items) names.insert(item.key + " " + core::to_string(item.path));
+  return names;
+}
+
+class TorchsOptimizer : public testing::Test {
+ protected:
+  /// A checkpoint of PyTorch with these tensors of one element.
+  std::string foreign(const std::vector<std::pair<std::string, float>>& tensors) {
+    std::vector<MadeTensor> made;
+    for (const auto& [key, value] : tensors) made.push_back({key, core::DType::f32, {1}, floats({value})});
+    const auto checkpoint = make_checkpoint(directory_ / "made", 1, made);
+    EXPECT_EQ(run_checkpoint({"export", checkpoint, directory_ / "foreign", "--to", "dcp"}).exit_code, 0);
+    return directory_ / "foreign";
+  }
+
+  Output import(const std::string& from) {
+    return run_checkpoint({"import", from, directory_ / "out", "--optimizer", "torch"});
+  }
+
+  TemporaryDirectory directory_;
+};
+
+/// Four ranks of PyTorch saved it after one step; the next one's gradients are like those of the first.
+TEST_F(TorchsOptimizer, GoesOnWithItsMomentsAndSteps) {
+  const Output run = import(golden("interop/fsdp"));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto expected = Json::parse(read_file(golden("interop/fsdp/next_step.json")));
+  actors::Script script;
+  script.parameters = {{"weight", {5, 3}}, {"bias", {5}}};
+  script.learning_rate = 0.1;
+  script.restore = true;
+  script.steps = 2;
+  script.gradient = [](const actors::GradientPlace&) { return 2.0F; };
+  script.session.training.optimizer.kind = core::OptimizerKind::adamw;
+
+  for (const int ranks : {1, 2, 3}) {
+    auto storage = actors::PosixStorage::open(directory_ / "out").value();
+    actors::SimulationOptions simulation;
+    simulation.ranks = {ranks};
+    simulation.storage = storage.get();
+    const auto outcome = actors::simulate_script(std::move(simulation), script);
+
+    ASSERT_TRUE(outcome.report.violations.empty()) << outcome.report.violations[0];
+    for (const auto& rank : outcome.ranks) {
+      ASSERT_EQ(rank.after.size(), 1U) << "one step was done before";
+      EXPECT_THAT(rank.after[0][0],
+                  Pointwise(FloatNear(1e-6F), floats_of(expected["weight"]["bytes"].get<std::string>())));
+      EXPECT_THAT(rank.after[0][1],
+                  Pointwise(FloatNear(1e-6F), floats_of(expected["bias"]["bytes"].get<std::string>())));
+    }
+  }
+}
+
+TEST_F(TorchsOptimizer, ComesBackUnderEveryNameItHad) {
+  ASSERT_EQ(import(golden("interop/fsdp")).exit_code, 0);
+
+  const Output run = run_checkpoint(
+      {"export", directory_ / "out", directory_ / "back", "--to", "dcp", "--optimizer", "torch"});
+
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  auto expected = names_of(golden("interop/fsdp"));
+  expected.insert("troupe_checkpoint ('troupe_checkpoint',)");
+  EXPECT_EQ(names_of(directory_ / "back"), expected);
+  EXPECT_EQ(run_checkpoint({"diff", golden("interop/fsdp"), directory_ / "back"}).exit_code, 0);
+}
+
+TEST_F(TorchsOptimizer, OfAnExportIsThatOfTheCheckpoint) {
+  const auto from =
+      make_checkpoint(directory_ / "from", 5,
+                      {{"layer.weight", core::DType::f32, {2}, floats({1, 2})},
+                       {"optimizer.state.exp_avg.layer.weight", core::DType::f32, {2}, floats({3, 4})},
+                       {"optimizer.state.exp_avg_sq.layer.weight", core::DType::f32, {2}, floats({5, 6})}},
+                      core::Value::Map{{"step", 5}, {"optimizer_steps", 4}});
+
+  const Output out =
+      run_checkpoint({"export", from, directory_ / "torch", "--to", "dcp", "--optimizer", "torch"});
+  const Output back = import(directory_ / "torch");
+
+  ASSERT_EQ(out.exit_code, 0) << out.err;
+  EXPECT_THAT(
+      names_of(directory_ / "torch"),
+      testing::IsSupersetOf({"model.layer.weight ('model', 'layer.weight')",
+                             "optim.state.layer.weight.exp_avg ('optim', 'state', 'layer.weight', 'exp_avg')",
+                             "optim.state.layer.weight.step ('optim', 'state', 'layer.weight', 'step')"}));
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  EXPECT_EQ(run_checkpoint({"diff", from, directory_ / "out"}).exit_code, 0);
+}
+
+TEST_F(TorchsOptimizer, IsRefusedWithTheReasonWhereItCannotBe) {
+  EXPECT_THAT(import(foreign({{"weight", 1}})).err, HasSubstr("has no state of an optimizer"));
+}
+
+TEST_F(TorchsOptimizer, OfParametersByNumberIsRefused) {
+  const auto run = import(foreign({{"model.weight", 1}, {"optim.state.0.exp_avg", 2}}));
+
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("parameters by number"));
+  EXPECT_THAT(run.err, HasSubstr("get_state_dict()"));
+}
+
+TEST_F(TorchsOptimizer, OfParametersThatAreNotThereIsRefusedByName) {
+  EXPECT_THAT(import(foreign({{"model.a", 1}, {"optim.state.b.exp_avg", 2}})).err,
+              HasSubstr("the optimizer's state of 'b', and no tensor of that name"));
+}
+
+TEST_F(TorchsOptimizer, WhoseParametersTookOtherStepsIsRefused) {
+  const auto run = import(foreign({{"model.a", 1},
+                                   {"model.b", 1},
+                                   {"optim.state.a.exp_avg", 1},
+                                   {"optim.state.a.step", 3},
+                                   {"optim.state.b.exp_avg", 1},
+                                   {"optim.state.b.step", 4}}));
+
+  EXPECT_THAT(run.err, HasSubstr("'optim.state.a.step' is 3 and 'optim.state.b.step' is 4"));
+}
+
+TEST_F(TorchsOptimizer, OfTwoOptimizersIsRefused) {
+  EXPECT_THAT(import(foreign({{"a", 1}, {"first.state.a.exp_avg", 1}, {"second.state.a.exp_avg", 1}})).err,
+              HasSubstr("several optimizers, below 'first.' and 'second.'"));
+}
+
+TEST_F(TorchsOptimizer, LeavesOutByNameWhatNoOptimizerKeeps) {
+  const auto run =
+      import(foreign({{"a", 1}, {"optim.state.a.exp_avg", 1}, {"optim.state.a.max_exp_avg_sq", 1}}));
+
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("left out 'optim.state.a.max_exp_avg_sq'"));
+}
+
+TEST_F(TorchsOptimizer, HasNoPlaceInFilesWithoutValues) {
+  const auto from = golden_checkpoint();
+
+  EXPECT_THAT(
+      run_checkpoint({"export", from, directory_ / "x", "--to", "huggingface", "--optimizer", "torch"}).err,
+      HasSubstr("--optimizer torch is for --to dcp only"));
+  EXPECT_THAT(run_checkpoint({"export", from, directory_ / "x", "--to", "dcp", "--form", "safetensors",
+                              "--optimizer", "torch"})
+                  .err,
+              HasSubstr("which --form safetensors has not"));
+}
+
+}  // namespace
+}  // namespace troupe::apps
