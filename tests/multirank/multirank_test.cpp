@@ -1,0 +1,57 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <string>
+
+#include "tests/support/command.hpp"
+
+namespace troupe {
+namespace {
+
+tests::CommandResult run(const std::string& check) {
+  return tests::run_command(
+      {TROUPE_BINARY, "launch", "--standalone", "--nproc-per-node", "4", "--", CHECKS_BINARY, check},
+      std::chrono::seconds(200));
+}
+
+class Multirank : public testing::TestWithParam<const char*> {};
+
+TEST_P(Multirank, HoldsOnFourProcesses) {
+  const auto result = run(GetParam());
+
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(result.output,
+                testing::HasSubstr("[rank " + std::to_string(rank) + "] " + GetParam() + ": good"))
+        << "every rank has looked";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checks, Multirank,
+                         testing::Values("batches", "batches_that_differ", "values", "values_that_differ",
+                                         "moments", "vocabulary_of_two", "vocabulary_of_four"),
+                         [](const auto& each) { return std::string(each.param); });
+
+TEST(MultirankLaunches, FollowEachOther) {
+  for (int launch = 0; launch < 2; ++launch) EXPECT_EQ(run("values").exit_code, 0);
+}
+
+TEST(MultirankLaunches, FailAndEndWhenOneRankDoes) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto result = run("one_rank_fails");
+
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.output, testing::HasSubstr("rank 2"));
+  // Each rank said which process it is.
+  for (std::size_t at = result.output.find("process "); at != std::string::npos;
+       at = result.output.find("process ", at + 1)) {
+    const int pid = std::atoi(result.output.c_str() + at + 8);
+    EXPECT_TRUE(pid <= 0 || kill(pid, 0) != 0) << pid << " is left";
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+}
+
+}  // namespace
+}  // namespace troupe
