@@ -15,7 +15,7 @@ struct Join {
   core::WorldSize world{};
   std::uint64_t plan_hash = 0;  ///< of the collective plan and the layouts
   std::string configuration;    ///< one line per setting that all ranks must share
-  std::int32_t stage = 0;       ///< ranks of one pipeline stage have the same plan
+  std::int32_t stage = 0;       ///< ranks that keep the same part of the model have the same plan
 
   friend bool operator==(const Join&, const Join&) = default;
 };

@@ -20,7 +20,7 @@ struct RankSupervisorConfig {
   core::PlanEntryIndex verdict_entry{};  ///< the plan's entry of the verdict's reduction
   std::uint64_t plan_hash = 0;
   std::vector<std::string> plan_lines;
-  std::int32_t stage = 0;     ///< of the pipeline: its ranks have the same plan
+  std::int32_t stage = 0;     ///< ranks that keep the same part of the model, and plan alike
   std::string configuration;  ///< one line per setting that all ranks must share
   double clip_norm = 0;       ///< 0: gradients are not clipped
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);

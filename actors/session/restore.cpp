@@ -252,13 +252,13 @@ core::Result<std::vector<core::KeySet>> Restore::all_requests(const std::string&
                                                               const core::Manifest& manifest) {
   const auto own = requested_keys(manifest, in_.plan, options_.optimizer);
   TRY(tell_requests(attempt, own));
-  std::map<int, core::KeySet> of_stages;
+  std::map<int, core::KeySet> of_parts;
   std::vector<core::KeySet> requests;
   for (std::size_t rank = 0; rank < parts_.tensor_keys.size(); ++rank) {
-    const int stage = in_.plan.pipeline_stage({static_cast<std::int32_t>(rank)});
-    auto [known, is_new] = of_stages.try_emplace(stage, own);
-    if (is_new && stage != in_.plan.pipeline_stage(in_.rank())) {
-      known->second = TRY(requests_of_stage(attempt, stage));
+    const int part = in_.plan.part_of_model({static_cast<std::int32_t>(rank)});
+    auto [known, is_new] = of_parts.try_emplace(part, own);
+    if (is_new && part != in_.plan.part_of_model(in_.rank())) {
+      known->second = TRY(requests_of_part(attempt, part));
     }
     requests.push_back(known->second);
     requests.back().insert(parts_.tensor_keys[rank].begin(), parts_.tensor_keys[rank].end());
@@ -266,24 +266,25 @@ core::Result<std::vector<core::KeySet>> Restore::all_requests(const std::string&
   return requests;
 }
 
-/// Ranks of other pipeline stages do not know this one's parameters.
+/// Ranks that keep other parts of the model do not know this one's parameters.
 core::Result<void> Restore::tell_requests(const std::string& attempt, const core::KeySet& keys) {
-  const bool tells = in_.plan.options.pipeline_parallel > 1 &&
-                     in_.plan.mesh.group(core::GroupKind::tp_dp_cp, in_.rank()).front() == in_.rank();
+  const auto& options = in_.plan.options;
+  const bool tells = (options.pipeline_parallel > 1 || options.expert_parallel > 1) &&
+                     in_.plan.first_of_part(in_.rank()) == in_.rank();
   if (!tells || std::exchange(told_, attempt) == attempt) return {};
   core::Value::List list;
   for (const auto& key : keys) list.emplace_back(key);
-  const auto name = fmt::format("{}keys/{}", attempt, in_.plan.pipeline_stage(in_.rank()));
+  const auto name = fmt::format("{}keys/{}", attempt, in_.plan.part_of_model(in_.rank()));
   return in_.rendezvous.set(name, TRY(core::value_text(list)));
 }
 
-core::Result<core::KeySet> Restore::requests_of_stage(const std::string& attempt, int stage) {
+core::Result<core::KeySet> Restore::requests_of_part(const std::string& attempt, int part) {
   const auto text =
-      TRY(in_.rendezvous.get(fmt::format("{}keys/{}", attempt, stage), in_.options.checkpoint.deadline));
+      TRY(in_.rendezvous.get(fmt::format("{}keys/{}", attempt, part), in_.options.checkpoint.deadline));
   const auto list = TRY(core::parse_value(text));
   core::KeySet keys;
   if (list.as_list() == nullptr)
-    return core::fail(Errc::corrupt, "stage {} told keys that are no list", stage);
+    return core::fail(Errc::corrupt, "part {} of the model told keys that are no list", part);
   for (const auto& key : *list.as_list()) {
     if (key.as_string() != nullptr) keys.insert(*key.as_string());
   }

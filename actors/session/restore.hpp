@@ -63,7 +63,7 @@ class Restore {
   core::Result<std::vector<core::KeySet>> all_requests(const std::string& attempt,
                                                        const core::Manifest& manifest);
   core::Result<void> tell_requests(const std::string& attempt, const core::KeySet& keys);
-  core::Result<core::KeySet> requests_of_stage(const std::string& attempt, int stage);
+  core::Result<core::KeySet> requests_of_part(const std::string& attempt, int part);
   core::Result<void> check_first_values(const core::KeySet& dropped) const;
   core::Result<void> finish_load(const std::string& name);
 
@@ -88,7 +88,7 @@ class Restore {
   std::unique_ptr<UploadPool> uploads_;   ///< null: not needed, or not yet
   std::unique_ptr<JointLoad> joint_;      ///< of the checkpoint that was read last
   std::vector<std::size_t> own_copies_;   ///< pieces of fp32 copies that it lacks
-  std::string told_;      ///< the attempt in which other stages were told what this one asks for
+  std::string told_;      ///< the attempt in which other ranks were told what this one asks for
   core::KeySet touched_;  ///< what an attempt that failed may have written to on this rank
 };
 

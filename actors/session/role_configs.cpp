@@ -72,7 +72,7 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgr
   RankSupervisorConfig config;
   config.rank = program.rank();
   config.world = plan.world;
-  config.stage = plan.pipeline_stage(program.rank());
+  config.stage = plan.part_of_model(program.rank());
   config.buckets = static_cast<std::uint32_t>(plan.buckets.size());
   for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size()))
     config.frozen_buckets += plan.is_trainable(bucket) ? 0 : 1;

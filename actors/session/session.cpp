@@ -65,10 +65,18 @@ core::Result<void> Session::write_parameter(core::ParameterIndex index,
   return parts_->write_parameter(index, fill);
 }
 
-core::Result<gpu::BufferView> Session::gradient_memory(core::ParameterIndex index) const {
+core::Result<int> Session::sources(core::ParameterIndex index) const {
+  TRY(parts_->in_turn(parts_->order->has_parameter(index)));
+  const auto bucket = parts_->plan.parameters[index.value].bucket;
+  return parts_->data->program().sources(bucket);
+}
+
+core::Result<gpu::BufferView> Session::gradient_memory(core::ParameterIndex index,
+                                                       std::optional<int> source) const {
   TRY(parts_->in_turn(parts_->has_gradient(index)));
+  TRY(parts_->in_turn(parts_->has_source(index, source)));
   TRY(parts_->in_turn(parts_->order->in_lane("gradient()")));
-  return parts_->data->gradient(index, parts_->lane);
+  return parts_->data->gradient(index, parts_->lane, source.value_or(0));
 }
 
 core::Result<gpu::BufferView> Session::readable_parameter(core::ParameterIndex index, Element element) const {
@@ -77,8 +85,9 @@ core::Result<gpu::BufferView> Session::readable_parameter(core::ParameterIndex i
   return memory;
 }
 
-core::Result<gpu::BufferView> Session::readable_gradient(core::ParameterIndex index, Element element) const {
-  const auto memory = TRY(gradient_memory(index));
+core::Result<gpu::BufferView> Session::readable_gradient(core::ParameterIndex index,
+                                                         std::optional<int> source, Element element) const {
+  const auto memory = TRY(gradient_memory(index, source));
   const auto& buffer = parts_->plan.buffers[parts_->plan.parameters[index.value].buffer.value];
   TRY(parts_->check_readable(index, buffer.gradient_dtype, element));
   return memory;

@@ -87,13 +87,18 @@ class Session {
   /// in every lane. Gradients are f32 unless TrainingOptions::gradients_in_parameter_dtype; else as
   /// parameter(). A frozen parameter has none: Errc::invalid_argument, as for gradient_ready().
   template <class T = float>
-  core::Result<std::span<T>> gradient(core::ParameterIndex index) {
-    const auto memory = TROUPE_TRY(readable_gradient(index, element_of<T>()));
+  core::Result<std::span<T>> gradient(core::ParameterIndex index, std::optional<int> source = {}) {
+    const auto memory = TROUPE_TRY(readable_gradient(index, source, element_of<T>()));
     return memory.template as<T>();
   }
+  /// Ranks for whose lanes this rank adds gradients of the parameter, in each round: 1, or of an expert's
+  /// (ParameterSpec::is_expert) those of the group "ep". Each has memory of its own, so `source` says whose
+  /// tokens it was, as a place in the group; gradient_ready() comes when all are added.
+  core::Result<int> sources(core::ParameterIndex index) const;
   /// The same memory for kernels, wherever it lies.
   core::Result<gpu::BufferView> parameter_memory(core::ParameterIndex index) const;
-  core::Result<gpu::BufferView> gradient_memory(core::ParameterIndex index) const;
+  core::Result<gpu::BufferView> gradient_memory(core::ParameterIndex index,
+                                                std::optional<int> source = {}) const;
   /// For trainers that enqueue their passes instead of computing on their own thread: a stream of the device.
   /// After before_use() it may be given reads of the parameter, up to finish_step(), whose update comes after
   /// them; gradient_ready() then means what it has been given so far. Ask before the first step; losses are
@@ -202,7 +207,8 @@ class Session {
     return Element::other;
   }
   core::Result<gpu::BufferView> readable_parameter(core::ParameterIndex index, Element element) const;
-  core::Result<gpu::BufferView> readable_gradient(core::ParameterIndex index, Element element) const;
+  core::Result<gpu::BufferView> readable_gradient(core::ParameterIndex index, std::optional<int> source,
+                                                  Element element) const;
 
   explicit Session(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;

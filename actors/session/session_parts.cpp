@@ -146,7 +146,7 @@ RankWorld::Hooks Session::Parts::hooks() {
   };
   hooks.published_bits = [this](core::BucketIndex bucket) {
     const auto digest = data->bucket_digest(bucket);
-    return RankWorld::PublishedBits{plan.first_alike(world.rank()), digest.range, digest.hash};
+    return RankWorld::PublishedBits{plan.first_alike(bucket, world.rank()), digest.range, digest.hash};
   };
   hooks.tracer = tracer.get();
   return hooks;
@@ -203,7 +203,7 @@ core::Result<void> Session::Parts::connect() {
 /// Those that were asked for, and those of the axes along which the model is cut.
 std::vector<TrainerGroupSpec> Session::Parts::trainer_groups() const {
   auto groups = options.groups;
-  for (const auto axis : {core::GroupKind::tp, core::GroupKind::pp}) {
+  for (const auto axis : {core::GroupKind::tp, core::GroupKind::pp, core::GroupKind::ep}) {
     if (plan.mesh.group_size(axis) == 1) continue;
     groups.push_back({std::string(core::name_of(axis)), plan.mesh.groups(axis)});
   }
@@ -253,6 +253,15 @@ core::Result<void> Session::Parts::has_gradient(core::ParameterIndex index) cons
                     "{} is frozen and has no gradient; leave it out of backward, or register it with "
                     "ParameterSpec::trainable",
                     spec.name);
+}
+
+core::Result<void> Session::Parts::has_source(core::ParameterIndex index, std::optional<int> source) const {
+  const int sources = data->program().sources(plan.parameters[index.value].bucket);
+  if (source ? *source >= 0 && *source < sources : sources == 1) return {};
+  return core::fail(core::Errc::invalid_argument,
+                    "{} takes gradients of {} sources; say whose it is, from 0 to {}, instead of {}",
+                    plan.specs[index.value].name, sources, sources - 1,
+                    source ? std::to_string(*source) : "nothing");
 }
 
 core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, core::DType dtype,

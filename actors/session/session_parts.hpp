@@ -56,6 +56,7 @@ struct Session::Parts {
   core::Result<void> in_turn(core::Result<void> called) const;
   /// Errc::invalid_argument: there is no such parameter, or it is frozen.
   core::Result<void> has_gradient(core::ParameterIndex index) const;
+  core::Result<void> has_source(core::ParameterIndex index, std::optional<int> source) const;
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
   core::Result<void> publish_all();
   /// Until the lane's gradients are out of memory that the next lane writes; those of units in a pool are

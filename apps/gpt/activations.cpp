@@ -130,6 +130,7 @@ Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape sh
     auto& experts = activations.blocks[layer].experts;
     experts.routes = &activations.routes[layer];
     experts.gathered = activations.gradients.experts.gathered;
+    experts.returned = activations.gradients.experts.rows;
   }
   return activations;
 }

@@ -72,6 +72,11 @@ Result<void> validate_experts(const ModelConfig& config) {
   TRY(core::validate(experts.router()));
   if (config.activation != Activation::swiglu)
     return fail(Errc::invalid_argument, "experts are gated; use the activation swiglu with them");
+  TRY(core::ExpertOwners::create(experts.count, experts.ranks));
+  if (experts.place >= experts.ranks)
+    return fail(Errc::invalid_argument,
+                "place {} of the ranks that share experts is not below their number {}", experts.place,
+                experts.ranks);
   if (experts.count > 1 << 12)
     return fail(Errc::invalid_argument, "a layer must have 4096 experts at most, found {}", experts.count);
   constexpr std::size_t kMostFeedForward = 1 << 18;

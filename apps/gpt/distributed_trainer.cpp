@@ -61,6 +61,7 @@ std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table,
     parameter.dtype = dtype;
     parameter.weight_decay = spec.weight_decay;
     if (spec.unit) parameter.unit = core::UnitIndex{static_cast<std::uint32_t>(*spec.unit)};
+    parameter.is_expert = spec.is_expert;
     if (!training.groups.empty()) parameter.group = whole ? kMatrices : kOthers;
     specs.push_back(std::move(parameter));
   }
@@ -68,8 +69,10 @@ std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table,
 }
 
 Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
-    actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus,
+    actors::RankWorld& world, const TrainerOptions& of_job, const Corpus& corpus,
     std::optional<std::size_t> device_bytes) {
+  TrainerOptions options = of_job;
+  options.model = model_of_rank(options.model, options.session.training.expert_parallel, world.rank());
   TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
   if (device_bytes) TRY(check_fits(world, options, *device_bytes));
   std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));
@@ -101,6 +104,7 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
     all_ranks_ = TRY(session_->group(kAllRanks));
     expert_load_ = ExpertTally(options_.model.layers, options_.model.experts.count);
   }
+  peers_ = TRY(SessionPeers::create(*session_, model_->table()));
   gradients_.resize(specs.size());
   TRY(write_initial_values());
   return on_host ? Result<void>{} : warm_up();
@@ -151,13 +155,17 @@ Result<void> DistributedTrainer::before_use(core::ParameterIndex parameter) {
 StepHooks DistributedTrainer::reading() {
   StepHooks hooks;
   hooks.before_use = [this](std::size_t p) { return before_use({static_cast<std::uint32_t>(p)}); };
+  hooks.peers = peers_.get();
   return hooks;
 }
 
 Result<double> DistributedTrainer::run_lane(core::Lane lane) {
   TRY(session_->begin_lane(lane));
-  for (std::uint32_t i = 0; i < gradients_.size(); ++i)
-    gradients_[i] = TRY(session_->gradient_memory({i})).as<float>().data();
+  for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
+    const bool is_spread = peers_ != nullptr && model_->table().specs[i].is_expert;
+    gradients_[i] = is_spread ? nullptr : TRY(session_->gradient_memory({i})).as<float>().data();
+  }
+  if (peers_) TRY(peers_->begin_lane());
   const auto index = [](std::size_t p) { return core::ParameterIndex{static_cast<std::uint32_t>(p)}; };
   Result<void> ready;  // the first failure
   const StepHooks hooks{.before_use = [&](std::size_t p) { return before_use(index(p)); },
@@ -167,7 +175,8 @@ Result<double> DistributedTrainer::run_lane(core::Lane lane) {
                               if (auto told = session_->gradient_ready(index(p)); !told && ready)
                                 ready = told;
                             },
-                        .loss_scale = session_->loss_scale()};
+                        .loss_scale = session_->loss_scale(),
+                        .peers = peers_.get()};
   const int microbatches = session_->training().microbatches;
   for (int m = 0; m < microbatches; ++m) {
     TRY(session_->begin_microbatch(m));
@@ -248,6 +257,12 @@ Result<void> DistributedTrainer::save_local() {
 }
 
 Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
+  if (peers_) {
+    return core::fail(core::Errc::unavailable,
+                      "experts of {} ranks cannot be exported yet; save a checkpoint, and export from one "
+                      "that is resumed with --expert-parallel 1",
+                      session_->training().expert_parallel);
+  }
   TRY(session_->begin_evaluation());
   TRY(gpt::export_model(
       model_->config(),
@@ -292,6 +307,13 @@ Result<gpu::BufferView> DistributedTrainer::on_host(gpu::BufferView values, gpu:
 Result<std::uint64_t> DistributedTrainer::parameter_hash() {
   TRY(session_->begin_evaluation());
   std::uint64_t hash = 0;
+  if (peers_) {
+    TRY(peers_->visit_all(model_->config(), [&](std::span<const float> values) {
+      hash = core::hash64(std::as_bytes(values), hash);
+    }));
+    TRY(session_->end_evaluation());
+    return hash;
+  }
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
     TRY(session_->before_use({i}));
     gpu::Buffer staging;

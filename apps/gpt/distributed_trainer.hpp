@@ -9,6 +9,7 @@
 
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
+#include "apps/gpt/experts/session_peers.hpp"
 #include "apps/gpt/models.hpp"
 #include "apps/gpt/run_options.hpp"
 
@@ -37,13 +38,13 @@ class DistributedTrainer {
 
   /// No rank keeps all parameters: evaluate(), logits(), export_model() and parameter_hash() are then for
   /// all ranks together; otherwise any rank may ask alone.
-  bool has_sharded_parameters() const { return session_->units() > 0; }
+  bool has_sharded_parameters() const { return session_->units() > 0 || peers_ != nullptr; }
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
   /// As TrainableModel::logits().
   core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens);
   /// Writes the model as export_model() does. Of sharded parameters the other ranks call
-  /// hand_over_parameters() meanwhile.
+  /// hand_over_parameters() meanwhile. Errc::unavailable where experts are spread over ranks.
   core::Result<void> export_model(const ExportOptions& options);
   core::Result<void> hand_over_parameters();
   /// Where the tokens of all ranks went since the last call, or since the run began. For all ranks together,
@@ -87,6 +88,7 @@ class DistributedTrainer {
   actors::TrainerGroup* all_ranks_ = nullptr;  ///< null without experts
   ExpertTally expert_load_;                    ///< of all ranks, since the run began
   ExpertTally told_load_;                      ///< what take_expert_load() has told of it
+  std::unique_ptr<SessionPeers> peers_;  ///< null: all experts are here
 };
 
 /// The parameters of the model as a session registers them, in the order of forward, with the groups that the

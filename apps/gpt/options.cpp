@@ -315,15 +315,19 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
                       options.optimizer);
   }
   auto& training = trainer.session.training;
+  training.expert_parallel = TRY(
+      expert_parallel_of(options.experts, trainer.model, options.local, !run.export_to.directory.empty()));
   TRY(choose_optimizer(training, options.optimizer, training.optimizer));
   training.loss_scaling = TRY(loss_scaling_of(options.loss_scale));
   run.peak_flops = options.peak_tera_flops * 1e12;
   run.sampling.seed = trainer.seed;
   run.configuration = configuration(run);
   run.configuration.emplace_back("optimizer", options.optimizer);
-  if (const auto& experts = trainer.model.experts; experts.count > 0)
+  if (const auto& experts = trainer.model.experts; experts.count > 0) {
     run.configuration.emplace_back("experts",
                                    fmt::format("{} of {} per token", experts.choices, experts.count));
+    run.configuration.emplace_back("ranks that share experts", std::to_string(training.expert_parallel));
+  }
   run.configuration.emplace_back("loss scale", options.loss_scale);
   return std::move(options.run);
 }

@@ -56,9 +56,12 @@ class TableBuilder {
     const std::string prefix = layer + (is_mixtral ? "block_sparse_moe." : "mlp.");
     ExpertLayerParameters found;
     found.router = matrix(prefix + "gate.weight", config.count, config_.width);
-    for (std::size_t e = 0; e < config.count; ++e)
+    const std::size_t first = config.owners().first(config.place);
+    is_expert_ = true;
+    for (std::size_t e = first; e < first + config.owners().per_rank(); ++e)
       found.experts.push_back(
           gated(fmt::format("{}experts.{}.", prefix, e), config.feed_forward, is_mixtral));
+    is_expert_ = false;
     if (config.shared_feed_forward > 0)
       found.shared = gated(prefix + "shared_expert.", config.shared_feed_forward, false);
     if (config.shared_gate)
@@ -118,6 +121,7 @@ class TableBuilder {
 
   std::size_t add(ParameterSpec spec) {
     spec.unit = unit_;
+    spec.is_expert = is_expert_;
     table_.specs.push_back(std::move(spec));
     return table_.specs.size() - 1;
   }
@@ -125,6 +129,7 @@ class TableBuilder {
   const ModelConfig& config_;
   ParameterTable table_;
   std::optional<std::size_t> unit_;  // of what is added
+  bool is_expert_ = false;           // likewise
 };
 
 }  // namespace

@@ -25,6 +25,7 @@ struct ParameterSpec {
   std::vector<std::size_t> shape;
   Initialisation initialisation;
   bool weight_decay = false;  ///< matrices decay, norms do not
+  bool is_expert = false;     ///< one of those that ranks may share among themselves
   /// Of forward, from 0: the embedding, each block, the last norm with the output layer. None: with tied
   /// embeddings both ends read the embedding, and the last norm is too small to be gathered alone.
   std::optional<std::size_t> unit;
@@ -54,7 +55,8 @@ struct BlockParameters {
   std::optional<ExpertLayerParameters> experts;  ///< in place of the three above
 };
 
-/// All parameters in the order in which forward first reads them, and their places in that order.
+/// All parameters in the order in which forward first reads them, and their places in that order; of experts
+/// that are spread over ranks those of the configuration's place.
 struct ParameterTable {
   std::vector<ParameterSpec> specs;
   std::size_t embedding = 0;  ///< (V, C)

@@ -8,6 +8,8 @@
 
 namespace troupe::apps::gpt {
 
+class ExpertPeers;
+
 /// How a runtime takes part in a pass. Both may be empty. Indices are places in the parameter table.
 struct StepHooks {
   /// Called before forward first reads a parameter, and again before backward first reads it or adds to its
@@ -19,7 +21,8 @@ struct StepHooks {
   /// Called when this microbatch has added all it will add to the parameter's gradient: in backward order, at
   /// the earliest moment. A tied embedding is last.
   std::function<void(std::size_t parameter)> gradient_ready;
-  double loss_scale = 1;  ///< multiplies all gradients, from that of the logits on; not the loss
+  double loss_scale = 1;         ///< multiplies all gradients, from that of the logits on; not the loss
+  ExpertPeers* peers = nullptr;  ///< of models whose experts are spread over ranks
 };
 
 /// One forward, or forward and backward, over given parameters. Pointers are in table order.

@@ -44,6 +44,9 @@ struct ParameterSpec {
   /// Another pipeline stage has the same parameter under the same name (tied embeddings), and counts it in
   /// norms. The trainer keeps them equal.
   bool is_copy = false;
+  /// Of expert parallelism: it belongs to experts of this rank, under a name that no other rank of the
+  /// expert-parallel group has. The others have as many, of the same shapes, under names of their own.
+  bool is_expert = false;
 
   std::int64_t elements() const;
   /// What checkpoints store of it, in the order of its rows.
@@ -131,6 +134,10 @@ struct TrainingOptions {
   /// the ranks that keep the same part of the model. Session::group() has the groups "tp" and "pp".
   int tensor_parallel = 1;
   int pipeline_parallel = 1;
+  /// Ranks among which experts are spread (ParameterSpec::is_expert), neighbours among the data-parallel
+  /// ones, whose number it divides. Lanes must divide by the data-parallel ranks then. Session::group() has
+  /// "ep".
+  int expert_parallel = 1;
   /// Replicas of the sharded optimizer; must divide the number of ranks. Of hsdp and hfsdp the outer axis.
   int optimizer_instances = 1;
   /// Units whose full parameters, and whose full gradients, may exist at once where they are sharded: 1 for

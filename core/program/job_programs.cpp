@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/errors.hpp"
+#include "core/program/domain_lanes.hpp"
 #include "core/program/launch_cursor.hpp"
 #include "core/program/program_text.hpp"
 
@@ -31,6 +32,12 @@ BlockShape shape_of(LaneRange block, const ProgramInputs& inputs) {
   shape.offset = block.first % static_cast<int>(std::bit_floor(static_cast<unsigned>(block.count)));
   shape.is_last = block.end() == inputs.lanes;
   return shape;
+}
+
+bool has_gradients_in(const ProgramInputs& inputs, std::size_t domain) {
+  return inputs.numerics == Numerics::ordered &&
+         std::any_of(inputs.classes.begin(), inputs.classes.end(),
+                     [&](const TensorClass& c) { return c.domain == domain; });
 }
 
 std::vector<int> coordinates_at(std::int64_t place, const std::vector<int>& sizes) {
@@ -84,6 +91,14 @@ Result<JobPrograms> plan_all(const ProgramInputs& inputs) {
     std::vector<BlockShape> shapes;
     for (std::size_t axes = 1; axes <= deal.partial_axes(); ++axes) {
       shapes.push_back(shape_of(deal.block(coordinates, axes), inputs));
+    }
+    for (std::size_t domain = 1; domain < inputs.domains.size(); ++domain) {
+      if (!has_gradients_in(inputs, domain)) continue;
+      const auto lanes =
+          TRY(lanes_of(domain, inputs.domains, inputs.placements.gradients, inputs.lanes, coordinates));
+      for (std::size_t axes = 1; axes <= lanes.deal.partial_axes(); ++axes) {
+        shapes.push_back(shape_of(lanes.deal.block(lanes.coordinates, axes), inputs));
+      }
     }
     const auto [found, is_new] = known.try_emplace(std::move(shapes), static_cast<int>(job.programs.size()));
     if (is_new) job.programs.push_back(TRY(plan_program(inputs, coordinates)));

@@ -48,11 +48,13 @@ class Merger {
 
 }  // namespace
 
-Result<LaneDeal> LaneDeal::create(int lanes, const Placements& gradients, std::vector<int> sizes) {
+Result<LaneDeal> LaneDeal::create(int lanes, const Placements& gradients, std::vector<int> sizes,
+                                  int sources) {
   LaneDeal deal;
   deal.lanes_ = lanes;
   deal.sizes_ = std::move(sizes);
-  std::int64_t ranks = 1;
+  deal.sources_ = sources;
+  std::int64_t ranks = sources;
   bool sharded = false;
   for (std::size_t axis = 0; axis < gradients.size(); ++axis) {
     ranks *= deal.sizes_[axis];
@@ -73,6 +75,12 @@ Result<LaneDeal> LaneDeal::create(int lanes, const Placements& gradients, std::v
                 "start at most {} ranks or raise the number of lanes",
                 lanes, ranks, std::max(lanes, 1));
   }
+  if (sources > 1 && lanes % ranks != 0) {
+    return fail(Errc::invalid_argument,
+                "{} lanes do not divide by {} data-parallel ranks, of which {} share experts and go through "
+                "their lanes together; use a multiple of {} lanes",
+                lanes, ranks, sources, ranks);
+  }
   return deal;
 }
 
@@ -92,11 +100,12 @@ LaneRange LaneDeal::round_lanes(const std::vector<int>& coordinates, std::size_t
     place = place * sizes_[axis] + (axis < axes ? coordinates[axis] : 0);
     if (axis >= axes) together *= sizes_[axis];
   }
-  const int first = std::min(all.first + round * width_ + place, all.end());
-  return {.first = first, .count = std::min(first + together, all.end()) - first};
+  const int first = std::min(all.first + (round * width_ + place) * sources_, all.end());
+  return {.first = first, .count = std::min(first + together * sources_, all.end()) - first};
 }
 
 DealtLanes LaneDeal::dealt(const std::vector<int>& coordinates) const {
+  CHECK(sources_ == 1, "each source has lanes of its own");
   const LaneRange all = block(coordinates, partial_axes_);
   const LaneRange start = round_lanes(coordinates, sizes_.size(), 0);
   const int place = start.first - all.first;

@@ -23,12 +23,18 @@ struct DealtLanes {
 /// the last ones, deal the lanes of a block round by round: with `width` ranks on them, the rank at place p
 /// computes lane block.first + round * width + p. So what an owner receives in a round are neighbours in the
 /// tree of core/plan/lanes.hpp.
+///
+/// A place may stand for several neighbouring ranks, its sources, which deal its lanes among themselves in
+/// the same way: those whose gradients of experts one of them has. Lanes must be as many for all places then.
 class LaneDeal {
  public:
-  /// Errc::invalid_argument when there are fewer lanes than ranks, or sharded axes are not the last ones.
-  static Result<LaneDeal> create(int lanes, const Placements& gradients, std::vector<int> sizes);
+  /// Errc::invalid_argument when there are fewer lanes than ranks, sharded axes are not the last ones, or
+  /// lanes do not divide by places of several sources.
+  static Result<LaneDeal> create(int lanes, const Placements& gradients, std::vector<int> sizes,
+                                 int sources = 1);
 
   int lanes() const { return lanes_; }
+  /// Of places with one source.
   DealtLanes dealt(const std::vector<int>& coordinates) const;
   /// The lanes of all ranks which share the first `axes` coordinates: a contiguous block, when none of these
   /// is of a sharded axis.
@@ -43,7 +49,8 @@ class LaneDeal {
   int lanes_ = 0;
   std::vector<int> sizes_;
   std::size_t partial_axes_ = 0;
-  int width_ = 1;  // ranks on the sharded axes
+  int width_ = 1;  // places on the sharded axes
+  int sources_ = 1;
 };
 
 /// Subtree roots in slots, and what is left to add so that as few as possible remain.

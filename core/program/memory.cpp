@@ -6,6 +6,7 @@
 
 #include "core/errors.hpp"
 #include "core/exact_sum.hpp"
+#include "core/program/domain_lanes.hpp"
 #include "core/program/launch_cursor.hpp"
 #include "core/program/shard_map.hpp"
 
@@ -21,6 +22,13 @@ std::int64_t bytes(std::int64_t elements, DType dtype) {
 
 std::int64_t longest_part(std::int64_t elements, std::int64_t parts) {
   return (elements + parts - 1) / parts;
+}
+
+DomainLanes domain_lanes(const Program& program, std::size_t domain) {
+  auto lanes =
+      lanes_of(domain, program.domains, program.placements.gradients, program.lanes, program.coordinates);
+  CHECK(lanes.has_value(), "a planned program's lanes can be dealt");
+  return *std::move(lanes);
 }
 
 class MemoryCount {
@@ -52,7 +60,6 @@ class MemoryCount {
     const bool gathered = run.unit.residency == Residency::on_demand && run.unit.use != UnitUse::none;
     std::int64_t full = 0;
     std::int64_t full_gradients = 0;
-    if (gradient_slots_ == 0) gradient_slots_ = gradient_slots(program_);
     for (const FlatTensor& tensor : run.unit.tensors) {
       const TensorClass& c = program_.classes[tensor.tensor_class];
       const auto& sizes = program_.domains[c.domain].sizes;
@@ -60,11 +67,11 @@ class MemoryCount {
       memory_.parameters += run.count * bytes(part(placements.parameters), c.storage);
       full += bytes(tensor.elements, c.storage);
       if (!tensor.trainable) continue;
-      memory_.gradients += run.count * gradient_slots_ * bytes(part(placements.gradients), c.gradient);
+      memory_.gradients += run.count * slots_of(c.domain) * bytes(part(placements.gradients), c.gradient);
       if (c.main != c.storage) memory_.main += run.count * bytes(part(placements.optimizer), c.main);
       memory_.optimizer += run.count * part(placements.optimizer) * c.optimizer.state_bytes();
       memory_.checks += run.count * static_cast<std::int64_t>(sizeof(ExactSquareSum));
-      full_gradients += bytes(tensor.elements, c.gradient);
+      full_gradients += full_gradient_slots(program_, c.domain) * bytes(tensor.elements, c.gradient);
     }
     if (gathered) largest_gathered_ = std::max(largest_gathered_, full);
     if (!sharded_gradients_ || run.unit.use != UnitUse::forward_and_backward) return;
@@ -75,25 +82,22 @@ class MemoryCount {
     }
   }
 
-  std::int64_t place_in_group(const ProgramEntry& entry) const {
-    const Domain& domain = program_.domains[0];
-    for (std::size_t axis = 0; axis < domain.axes.size(); ++axis) {
-      if (domain.axes[axis] == entry.group) return program_.coordinates[axis];
-    }
-    return 0;
+  std::int64_t slots_of(std::size_t domain) {
+    gradient_slots_.resize(program_.domains.size());
+    if (gradient_slots_[domain] == 0) gradient_slots_[domain] = gradient_slots(program_, domain);
+    return gradient_slots_[domain];
   }
 
   /// An exchange along an inner axis leaves the subtree roots of its members' lanes to that of the next axis;
   /// the first of them lies where the sum will, the others beside it.
-  std::int64_t carried(const ProgramEntry& entry) const {
+  std::int64_t carried(const ProgramEntry& entry, std::size_t domain) const {
     if (entry.operation != CollectiveKind::all_to_all || entry.elements == 0) return 0;
     std::size_t axis = 0;
     while (axis < entry.to.size() && entry.to[axis] == entry.from[axis]) ++axis;
     const bool rests = entry.to == program_.placements.gradients;
     if (axis == 0 || rests || entry.from[axis - 1] != Placement::partial) return 0;
-    const auto deal =
-        LaneDeal::create(program_.lanes, program_.placements.gradients, program_.domains[0].sizes);
-    const auto roots = subtree_roots(deal->block(program_.coordinates, axis), program_.lanes).size();
+    const auto lanes = domain_lanes(program_, domain);
+    const auto roots = subtree_roots(lanes.deal.block(lanes.coordinates, axis), program_.lanes).size();
     return static_cast<std::int64_t>(roots - 1) * longest_part(entry.elements, entry.counts.members());
   }
 
@@ -111,7 +115,7 @@ class MemoryCount {
       const std::int64_t moved = entry.chunk > 0 ? std::min(entry.chunk, part) : part;
       const std::int64_t roots = entry.elements > 0 ? entry.counts.total() / entry.elements : 0;
       const std::int64_t own =
-          entry.elements > 0 ? entry.counts.of(place_in_group(entry)) / entry.elements : 0;
+          entry.elements > 0 ? entry.counts.of(place_in(program_, entry)) / entry.elements : 0;
       in = roots * moved;
       // Parts of several roots, of a chunk, or of another dtype do not lie as they are sent.
       if (own > 1 || moved < part || entry.wire != c.gradient) {
@@ -128,33 +132,37 @@ class MemoryCount {
     }
     memory_.incoming = std::max(memory_.incoming, bytes(in, entry.wire));
     memory_.outgoing = std::max(memory_.outgoing, bytes(out, entry.wire));
-    memory_.carry = std::max(memory_.carry, bytes(carried(entry), DType::f32));
+    memory_.carry = std::max(memory_.carry, bytes(carried(entry, c.domain), DType::f32));
   }
 
   const Program& program_;
   bool sharded_gradients_;
   ProgramMemory memory_;
-  std::int64_t gradient_slots_ = 0;
+  std::vector<std::int64_t> gradient_slots_;  // of domains; 0: not known yet
   std::int64_t largest_gathered_ = 0;
   std::int64_t largest_reduced_ = 0;
 };
 
 }  // namespace
 
-int gradient_slots(const Program& program) {
+int gradient_slots(const Program& program, std::size_t domain) {
   if (program.numerics == Numerics::fast) return 1;
-  const auto deal = LaneDeal::create(program.lanes, program.placements.gradients, program.domains[0].sizes);
-  CHECK(deal.has_value(), "a planned program's lanes can be dealt");
-  const auto axes = deal->partial_axes();
-  const LaneRange held = deal->block(program.coordinates, axes);
-  if (axes == program.coordinates.size()) return accumulation_slots(held, program.lanes);
+  const auto lanes = domain_lanes(program, domain);
+  if (!lanes.is_dealt_by_round()) return source_stacks(lanes, 0).slots;
+  const auto axes = lanes.deal.partial_axes();
+  const LaneRange held = lanes.deal.block(lanes.coordinates, axes);
   // What rests after a round are the roots of all lanes so far.
   std::size_t most = 1;
   for (int round = 0; round < program.rounds; ++round) {
-    const int end = deal->round_lanes(program.coordinates, axes, round).end();
+    const int end = lanes.deal.round_lanes(lanes.coordinates, axes, round).end();
     most = std::max(most, subtree_roots({held.first, end - held.first}, program.lanes).size());
   }
   return static_cast<int>(most);
+}
+
+int full_gradient_slots(const Program& program, std::size_t domain) {
+  if (program.numerics == Numerics::fast) return 1;
+  return sources_in(program.domains[domain], program.domains[0]);
 }
 
 ProgramMemory memory_of(const Program& program) {
@@ -192,7 +200,8 @@ std::int64_t bytes_sent(const ProgramEntry& entry, std::int64_t place) {
 std::int64_t place_in(const Program& program, const ProgramEntry& entry) {
   for (const Domain& domain : program.domains) {
     for (std::size_t axis = 0; axis < domain.axes.size(); ++axis) {
-      if (domain.axes[axis] == entry.group) return program.coordinates[axis] % domain.sizes[axis];
+      if (domain.axes[axis] != entry.group) continue;
+      return coordinates_in(domain, program.domains[0], program.coordinates)[axis] % domain.sizes[axis];
     }
   }
   return 0;

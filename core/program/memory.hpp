@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -35,9 +36,13 @@ struct ProgramMemory {
   friend bool operator==(const ProgramMemory&, const ProgramMemory&) = default;
 };
 
-/// Gradients of a tensor that a rank needs room for at once, as they rest: one, or in `ordered` numerics the
-/// depth of its stack of partial sums.
-int gradient_slots(const Program& program);
+/// Gradients of a tensor of a domain that a rank needs room for at once, as they rest: one, or in `ordered`
+/// numerics the depth of its stack of partial sums; of experts whose lanes are not dealt by round a stack for
+/// each source.
+int gradient_slots(const Program& program, std::size_t domain = 0);
+/// Where each round reduces gradients: full ones of a tensor of the domain that a rank has in a round. One,
+/// or in `ordered` numerics one for each source.
+int full_gradient_slots(const Program& program, std::size_t domain);
 
 ProgramMemory memory_of(const Program& program);
 

@@ -24,7 +24,7 @@ class ProgramPlanner {
     TRY(check(inputs, coordinates));
     const auto deal =
         TRY(LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes));
-    ProgramPlanner planner(inputs, coordinates, TRY(Reductions::create(inputs, deal, coordinates)));
+    ProgramPlanner planner(inputs, coordinates, TRY(Reductions::create(inputs, coordinates)));
     planner.describe_it(deal);
     planner.program_.last_round.runs = fold(TRY(planner.round(true)));
     planner.program_.body.runs = fold(TRY(planner.round(false)));
@@ -269,10 +269,6 @@ Result<void> ProgramPlanner::check_unit(const ProgramInputs& inputs, std::size_t
                   "ordered numerics sum in f32, but gradients of unit {} are {}; keep them in f32 or choose "
                   "fast numerics",
                   index, name_of(tensor_class.gradient));
-    }
-    if (inputs.domains[tensor_class.domain].scale == ScaleRule::expert) {
-      return fail(Errc::unavailable,
-                  "unit {} holds expert parameters, whose gradients mix lanes; choose fast numerics", index);
     }
   }
   return {};

@@ -48,8 +48,13 @@ Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh);
 /// `fast` numerics the wire dtype is that of the collective, whose inputs are rounded to it; bits depend on
 /// the mesh.
 ///
-/// Errc::invalid_argument for what does not fit together, Errc::unavailable for experts with `ordered`
-/// numerics, whose gradients mix lanes.
+/// A rank computes gradients of its experts for all ranks of its expert-parallel group, its sources.
+/// `ordered` numerics keep those of each source's lanes apart, which are neighbours: dealt by round, in each
+/// round, otherwise all together (domain_lanes.hpp). So what their owner puts in are subtree roots as of any
+/// rank.
+///
+/// Errc::invalid_argument for what does not fit together, Errc::unavailable for inner axes, or groups of
+/// experts, that hold other subtrees in other rounds in `ordered` numerics.
 Result<Program> plan_program(const ProgramInputs& inputs, const std::vector<int>& coordinates);
 
 }  // namespace troupe::core

@@ -23,43 +23,56 @@ Counts multiplied(Counts counts, std::int64_t factor) {
 
 }  // namespace
 
-Result<Reductions> Reductions::create(const ProgramInputs& inputs, const LaneDeal& deal,
-                                      const std::vector<int>& coordinates) {
-  Reductions reductions(inputs, deal, coordinates);
-  if (inputs.numerics == Numerics::ordered) TRY(reductions.find_held());
+Result<Reductions> Reductions::create(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
+  Reductions reductions(inputs);
+  reductions.held_.resize(inputs.domains.size());
+  if (inputs.numerics != Numerics::ordered) return reductions;
+  const auto first = TRY(lanes_of(0, inputs.domains, inputs.placements.gradients, inputs.lanes, coordinates));
+  auto longest = coordinates;
+  for (std::size_t axis = first.deal.partial_axes(); axis < longest.size(); ++axis) longest[axis] = 0;
+  const int rounds = first.deal.dealt(longest).count;
+  for (std::size_t domain = 0; domain < inputs.domains.size(); ++domain) {
+    const bool is_used = std::any_of(inputs.classes.begin(), inputs.classes.end(),
+                                     [&](const TensorClass& c) { return c.domain == domain; });
+    if (is_used) TRY(reductions.find_held(domain, coordinates, rounds));
+  }
   return reductions;
 }
 
-Reductions::Held Reductions::held_in_round(std::size_t axis, int round) const {
+Reductions::Held Reductions::held_in_round(const DomainLanes& domain, const Domain& axes, std::size_t axis,
+                                           int round) {
+  const LaneDeal& deal = domain.deal;
   Held held;
   std::vector<std::int64_t> roots;
-  auto member = coordinates_;
-  for (int i = 0; i < inputs_->domains[0].sizes[axis]; ++i) {
+  auto member = domain.coordinates;
+  for (int i = 0; i < axes.sizes[axis]; ++i) {
     member[axis] = i;
-    const LaneRange lanes = axis < deal_.partial_axes() ? deal_.block(member, axis + 1)
-                                                        : deal_.round_lanes(member, axis + 1, round);
-    roots.push_back(static_cast<std::int64_t>(subtree_roots(lanes, deal_.lanes()).size()));
+    const LaneRange lanes =
+        axis < deal.partial_axes() ? deal.block(member, axis + 1) : deal.round_lanes(member, axis + 1, round);
+    roots.push_back(static_cast<std::int64_t>(subtree_roots(lanes, deal.lanes()).size()));
     held.single_lanes = held.single_lanes && lanes.count <= 1;
   }
   held.roots = Counts::table(roots);
   return held;
 }
 
-Result<void> Reductions::find_held() {
-  auto first = coordinates_;
-  for (std::size_t axis = deal_.partial_axes(); axis < first.size(); ++axis) first[axis] = 0;
-  const int rounds = deal_.dealt(first).count;
-  for (std::size_t axis = 0; axis < coordinates_.size(); ++axis) {
-    held_.push_back(held_in_round(axis, 0));
-    held_last_.push_back(axis < deal_.partial_axes() ? held_.back() : held_in_round(axis, rounds - 1));
-    // Only sums over an inner axis can have other roots in other rounds.
-    if (axis < deal_.partial_axes() || axis + 1 == coordinates_.size()) continue;
+Result<void> Reductions::find_held(std::size_t index, const std::vector<int>& coordinates, int rounds) {
+  const Domain& axes = inputs_->domains[index];
+  const auto domain =
+      TRY(lanes_of(index, inputs_->domains, inputs_->placements.gradients, inputs_->lanes, coordinates));
+  auto& [every, last] = held_[index];
+  for (std::size_t axis = 0; axis < coordinates.size(); ++axis) {
+    every.push_back(held_in_round(domain, axes, axis, 0));
+    const bool is_partial = axis < domain.deal.partial_axes();
+    last.push_back(is_partial ? every.back() : held_in_round(domain, axes, axis, rounds - 1));
+    // Only sums over an inner axis, or over sources, can have other roots in other rounds.
+    if (is_partial || (axis + 1 == coordinates.size() && domain.sources == 1)) continue;
     for (int round = 1; round + 1 < rounds; ++round) {
-      if (held_in_round(axis, round).roots == held_.back().roots) continue;
+      if (held_in_round(domain, axes, axis, round).roots == every.back().roots) continue;
       return fail(Errc::unavailable,
                   "the {} ranks of axis {} hold other subtrees in round {} than in round 0; use ordered "
-                  "numerics with inner axes whose size is a power of two, or fast numerics",
-                  inputs_->domains[0].sizes[axis], axis, round);
+                  "numerics with {} whose size is a power of two, or fast numerics",
+                  axes.sizes[axis], axis, round, domain.sources > 1 ? "groups of experts" : "inner axes");
     }
   }
   return {};
@@ -80,8 +93,8 @@ ProgramEntry Reductions::exchange(const Travel& travel, std::size_t axis, const 
 }
 
 /// One redistribution along one axis.
-void Reductions::redistribute(Travel& travel, AxisRedistribution to, const std::vector<Held>& held,
-                              const ProgramEntry& model, std::vector<ProgramEntry>& entries) const {
+void Reductions::redistribute(Travel& travel, AxisRedistribution to, const ProgramEntry& model,
+                              std::vector<ProgramEntry>& entries) const {
   const auto [axis, what] = to;
   const int members = travel.domain->sizes[axis];
   const auto push = [&](ProgramEntry entry, Placement placement) {
@@ -106,7 +119,7 @@ void Reductions::redistribute(Travel& travel, AxisRedistribution to, const std::
          what == Redistribution::all_reduce ? Placement::replicated : Placement::flat_shard);
     return;
   }
-  push(exchange(travel, axis, held[axis]), Placement::flat_shard);
+  push(exchange(travel, axis, (*travel.held)[axis]), Placement::flat_shard);
   if (what != Redistribution::all_reduce) return;
   ProgramEntry gather;
   gather.operation = CollectiveKind::all_gather;
@@ -134,17 +147,19 @@ Result<void> Reductions::add(const Unit& unit, bool last_round, std::vector<Prog
     Travel travel{.tensor = {TensorKind::gradients, unit.index, static_cast<int>(t)},
                   .tensor_class = &inputs_->classes[tensors[t].tensor_class],
                   .domain = nullptr,
+                  .held = nullptr,
                   .elements = tensors[t].elements,
                   .at = produced};
     travel.domain = &inputs_->domains[travel.tensor_class->domain];
+    const Domains& held = held_[travel.tensor_class->domain];
+    travel.held = last_round ? &held.last : &held.every;
     ProgramEntry model;
     model.ready = unit.ready;
     model.needed = unit.reused;
-    for (const auto& step : in_round)
-      redistribute(travel, step, last_round ? held_last_ : held_, model, entries);
+    for (const auto& step : in_round) redistribute(travel, step, model, entries);
     if (!last_round) continue;
     if (inputs_->overlap || in_round.empty()) model.needed = {Phase::finish, 0};
-    for (const auto& step : after) redistribute(travel, step, held_last_, model, later);
+    for (const auto& step : after) redistribute(travel, step, model, later);
   }
   if (unit.pooled && entries.size() > first) entries.back().gives = Credit{Pool::gradients, unit.ready};
   entries.insert(entries.end(), later.begin(), later.end());

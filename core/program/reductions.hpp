@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/program/domain_lanes.hpp"
 #include "core/program/plan_program.hpp"
 
 namespace troupe::core {
@@ -19,8 +20,7 @@ class Reductions {
     TrainerPoint reused;  ///< their slot is another's, or the next round's gradients come
   };
 
-  static Result<Reductions> create(const ProgramInputs& inputs, const LaneDeal& deal,
-                                   const std::vector<int>& coordinates);
+  static Result<Reductions> create(const ProgramInputs& inputs, const std::vector<int>& coordinates);
 
   /// Appends the entries of one unit in a round.
   Result<void> add(const Unit& unit, bool last_round, std::vector<ProgramEntry>& entries) const;
@@ -36,25 +36,28 @@ class Reductions {
     TensorReference tensor;
     const TensorClass* tensor_class = nullptr;
     const Domain* domain = nullptr;
+    const std::vector<Held>* held = nullptr;
     std::int64_t elements = 0;  ///< of the whole tensor
     Placements at;
   };
 
-  Reductions(const ProgramInputs& inputs, const LaneDeal& deal, std::vector<int> coordinates)
-      : inputs_(&inputs), deal_(deal), coordinates_(std::move(coordinates)) {}
+  /// Of the ranks of one domain, per axis. Of partial axes: after all rounds; of sharded axes: in every
+  /// round, and in the last.
+  struct Domains {
+    std::vector<Held> every;
+    std::vector<Held> last;
+  };
 
-  Held held_in_round(std::size_t axis, int round) const;
-  Result<void> find_held();
-  void redistribute(Travel& travel, AxisRedistribution to, const std::vector<Held>& held,
-                    const ProgramEntry& model, std::vector<ProgramEntry>& entries) const;
+  explicit Reductions(const ProgramInputs& inputs) : inputs_(&inputs) {}
+
+  static Held held_in_round(const DomainLanes& domain, const Domain& axes, std::size_t axis, int round);
+  Result<void> find_held(std::size_t domain, const std::vector<int>& coordinates, int rounds);
+  void redistribute(Travel& travel, AxisRedistribution to, const ProgramEntry& model,
+                    std::vector<ProgramEntry>& entries) const;
   ProgramEntry exchange(const Travel& travel, std::size_t axis, const Held& held) const;
 
   const ProgramInputs* inputs_;
-  LaneDeal deal_;
-  std::vector<int> coordinates_;
-  // Per axis. Of partial axes: after all rounds; of sharded axes: in every round, and in the last.
-  std::vector<Held> held_;
-  std::vector<Held> held_last_;
+  std::vector<Domains> held_;  // of domains; empty where no gradient is of them
 };
 
 }  // namespace troupe::core

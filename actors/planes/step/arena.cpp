@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "actors/planes/step/verdict.hpp"
 #include "core/errors.hpp"
@@ -64,7 +65,6 @@ core::Result<Arena> Arena::create(gpu::Device& device, const TrainingPlan& plan,
                                   gpu::CollectiveBackend* collectives) {
   Arena arena;
   arena.collectives_ = collectives;
-  arena.slots_ = core::gradient_slots(program.program());
   arena.place(plan, program);
   auto taken = arena.take_all(device, plan, program);
   if (taken) return arena;
@@ -95,6 +95,10 @@ core::Result<void> Arena::take_all(gpu::Device& device, const TrainingPlan& plan
 void Arena::place(const TrainingPlan& plan, const RankProgram& program) {
   std::vector<std::size_t> in_pool(plan.inputs.units.size());
   std::vector<std::size_t> in_gradient_pool(plan.inputs.units.size());
+  std::map<std::size_t, int> slots;  // by domain
+  for (const auto& buffer : plan.buffers) {
+    slots[buffer.domain] = core::gradient_slots(program.program(), buffer.domain);
+  }
   for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
     const auto& planned = plan.buckets[bucket.value];
     const auto& buffer = plan.buffers[planned.buffer.value];
@@ -103,13 +107,17 @@ void Arena::place(const TrainingPlan& plan, const RankProgram& program) {
     place.whole = planned.range;
     place.parameters = program.held(placements.parameters, bucket);
     if (buffer.trainable) place.gradients = program.held(placements.gradients, bucket);
+    place.slots = static_cast<std::size_t>(slots[buffer.domain]);
+    place.full_slots = static_cast<std::size_t>(core::full_gradient_slots(program.program(), buffer.domain));
     place.width = core::size_of(buffer.dtype);
     place.gradient_width = core::size_of(buffer.gradient_dtype);
     const auto unit = static_cast<std::size_t>(planned.unit);
     place.pool_offset = in_pool[unit];
     place.gradient_pool_offset = in_gradient_pool[unit];
     in_pool[unit] += size_of(planned.range, place.width);
-    if (buffer.trainable) in_gradient_pool[unit] += size_of(planned.range, place.gradient_width);
+    if (buffer.trainable) {
+      in_gradient_pool[unit] += place.full_slots * size_of(planned.range, place.gradient_width);
+    }
   }
 }
 
@@ -123,13 +131,16 @@ core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& 
   };
   Cutter parameters;
   Cutter full;
-  std::vector<Cutter> partials(static_cast<std::size_t>(slots_));
   const auto buckets = core::indices<core::BucketIndex>(places_.size());
+  std::size_t slots = 1;
+  for (const auto bucket : buckets) slots = std::max(slots, at(bucket).slots);
+  std::vector<Cutter> partials(slots);
   for (const auto bucket : buckets) {
     const auto& place = at(bucket);
     parameters.want(size_of(place.parameters, place.width));
-    for (auto& slot : partials) slot.want(size_of(place.gradients, place.gradient_width));
-    if (has_own_full(bucket)) full.want(size_of(plan.buckets[bucket.value].range, place.gradient_width));
+    for (std::size_t slot = 0; slot < place.slots; ++slot)
+      partials[slot].want(size_of(place.gradients, place.gradient_width));
+    if (has_own_full(bucket)) full.want(place.full_slots * size_of(place.whole, place.gradient_width));
   }
   resting_.push_back(TRY(take_carried(device, parameters.wanted())));
   parameters.use(resting_.back().view());
@@ -144,11 +155,11 @@ core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& 
   for (const auto bucket : buckets) {
     auto& place = places_[bucket.value];
     place.resting = parameters.next(size_of(place.parameters, place.width));
-    for (auto& slot : partials) {
-      place.partials.push_back(slot.next(size_of(place.gradients, place.gradient_width)));
+    for (std::size_t slot = 0; slot < place.slots; ++slot) {
+      place.partials.push_back(partials[slot].next(size_of(place.gradients, place.gradient_width)));
     }
     if (has_own_full(bucket)) {
-      place.full = full.next(size_of(plan.buckets[bucket.value].range, place.gradient_width));
+      place.full = full.next(place.full_slots * size_of(place.whole, place.gradient_width));
     }
   }
   return {};
@@ -220,17 +231,21 @@ void Arena::poison(int slot) const {
 }
 
 gpu::BufferView Arena::gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const {
-  CHECK(slot >= 0 && slot < slots_, "a gradient slot exists");
+  CHECK(slot >= 0 && slot < slots(bucket), "a gradient slot exists");
   const auto& place = at(bucket);
   return part(place.partials[static_cast<std::size_t>(slot)], place.gradients, range, place.gradient_width);
 }
 
-gpu::BufferView Arena::full_gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const {
+gpu::BufferView Arena::full_gradients(core::BucketIndex bucket, int slot, core::ElementRange range,
+                                      int source) const {
   const auto& place = at(bucket);
-  if (slot < 0) return part(place.full, place.whole, range, place.gradient_width);
-  const auto memory = gradient_pool_[static_cast<std::size_t>(slot)].view();
-  return part(memory.subview(place.gradient_pool_offset, size_of(place.whole, place.gradient_width)),
-              place.whole, range, place.gradient_width);
+  CHECK(source >= 0 && static_cast<std::size_t>(source) < place.full_slots, "the source exists");
+  const auto bytes = size_of(place.whole, place.gradient_width);
+  const auto first = static_cast<std::size_t>(source) * bytes;
+  const auto memory = slot < 0 ? place.full.subview(first, bytes)
+                               : gradient_pool_[static_cast<std::size_t>(slot)].view().subview(
+                                     place.gradient_pool_offset + first, bytes);
+  return part(memory, place.whole, range, place.gradient_width);
 }
 
 gpu::BufferView Arena::master(core::BucketIndex bucket) const {

@@ -37,10 +37,11 @@ class Arena {
   /// Gradients as they rest between rounds, slot 0 at the bottom of the stack of partial sums; reduced
   /// gradients end up in slot 0.
   gpu::BufferView gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const;
-  int slots() const { return slots_; }
+  int slots(core::BucketIndex bucket) const { return static_cast<int>(at(bucket).partials.size()); }
   /// Full gradients of a round, where each round reduces them: a slot of the pool, or memory of the bucket's
-  /// own for -1.
-  gpu::BufferView full_gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const;
+  /// own for -1; in `ordered` numerics those of each source.
+  gpu::BufferView full_gradients(core::BucketIndex bucket, int slot, core::ElementRange range,
+                                 int source = 0) const;
 
   /// fp32 master values of this rank's shard of a bucket.
   gpu::BufferView master(core::BucketIndex bucket) const;
@@ -82,6 +83,8 @@ class Arena {
     core::ElementRange whole;
     core::ElementRange parameters;  ///< that rest here
     core::ElementRange gradients;
+    std::size_t slots = 1;           ///< of gradients as they rest
+    std::size_t full_slots = 1;      ///< of a round's full ones
     std::size_t width = 0;           ///< bytes of a parameter's element
     std::size_t gradient_width = 0;  ///< and of a gradient's
     std::size_t pool_offset = 0;     ///< in a slot of the pool of parameters
@@ -108,7 +111,6 @@ class Arena {
 
   gpu::CollectiveBackend* collectives_ = nullptr;  ///< null: all is the device's
   std::vector<gpu::BufferView> carried_;
-  int slots_ = 1;
   std::vector<Place> places_;  ///< per bucket
   std::vector<gpu::Buffer> resting_;
   std::vector<gpu::Buffer> parameter_pool_;

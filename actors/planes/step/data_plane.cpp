@@ -129,13 +129,17 @@ gpu::BufferView DataPlane::parameter(core::ParameterIndex parameter, int slot) c
   return state_->arena.parameters(place.bucket, place.range);
 }
 
-gpu::BufferView DataPlane::gradient(core::ParameterIndex parameter, core::Lane lane) const {
+gpu::BufferView DataPlane::gradient(core::ParameterIndex parameter, core::Lane lane, int source) const {
   const auto& place = state_->plan.parameters[parameter.value];
   const auto& program = state_->program;
+  CHECK(source >= 0 && source < program.sources(place.bucket), "the source exists");
+  // The sum of `fast` numerics takes them in any order.
+  const int slot =
+      state_->is_ordered() ? program.source_slot(place.bucket, program.round_of(lane), source) : 0;
   if (program.reduces_each_round()) {
-    return state_->arena.full_gradients(place.bucket, program.gradient_slot(place.bucket), place.range);
+    return state_->arena.full_gradients(place.bucket, program.gradient_slot(place.bucket), place.range, slot);
   }
-  return state_->arena.gradients(place.bucket, state_->slot_of(lane), place.range);
+  return state_->arena.gradients(place.bucket, slot, place.range);
 }
 
 DataPlane::Resting DataPlane::resting_parameter(core::ParameterIndex parameter) const {

@@ -130,8 +130,9 @@ class DataPlane {
   /// The parameter's values; who may read them when is PS-1. Of a unit on demand in the slot it was gathered
   /// into.
   gpu::BufferView parameter(core::ParameterIndex parameter, int slot = -1) const;
-  /// Where `lane` accumulates the parameter's gradient (it differs from lane to lane).
-  gpu::BufferView gradient(core::ParameterIndex parameter, core::Lane lane) const;
+  /// Where a lane accumulates the parameter's gradient (it differs from lane to lane): of `source`, in the
+  /// round in which this rank plays `lane`.
+  gpu::BufferView gradient(core::ParameterIndex parameter, core::Lane lane, int source = 0) const;
   /// The part of the parameter that rests here, and where it lies.
   struct Resting {
     core::ElementRange range;  ///< of the parameter; may be empty

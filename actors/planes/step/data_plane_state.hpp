@@ -50,9 +50,9 @@ struct DataPlane::State {
   core::Result<void> open();
 
   core::Rank rank() const { return options.rank; }
-  int slot_of(core::Lane lane) const;
-  /// Slots that hold something when a bucket is reduced after the last round, from 0.
-  int reduced_slots() const;
+  /// Slots that hold something when a bucket's lanes are summed, in the order of the lanes: of the partial
+  /// sums, or of a round's full gradients. The first one is slot 0.
+  std::vector<int> summed_slots(core::BucketIndex bucket, int round) const;
   bool is_ordered() const { return plan.options.numerics == core::Numerics::ordered; }
   /// What multiplies a gradient once everything is summed.
   float scale() const;
@@ -68,6 +68,8 @@ struct DataPlane::State {
   /// `part` is a range of the bucket's buffer inside of optimizer_range().
   void adopt(core::BucketIndex bucket, core::ElementRange part);
   void prepare(const PrepareBucket& work);
+  void sum_lanes(const PrepareBucket& work);
+  void add_slots(core::BucketIndex bucket, const std::vector<core::TreeStep>& steps);
   void launch(const LaunchCollective& work);
   void keep_verdict(const PrepareVerdict& work);
   void step_shard(const StepShard& work);

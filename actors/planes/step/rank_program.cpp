@@ -43,6 +43,13 @@ RankProgram::RankProgram(const TrainingPlan& plan, core::Rank rank)
   for (int round = 0; round < dealt.count; ++round) {
     rounds_[static_cast<std::size_t>(round)] = core::Lane{dealt.first + round * dealt.stride};
   }
+  const bool spread = plan.options.expert_parallel > 1;
+  for (std::size_t domain = 0; domain < (spread ? 2 : 1); ++domain) {
+    auto lanes = core::lanes_of(domain, plan.inputs.domains, plan.inputs.placements.gradients,
+                                plan.inputs.lanes, coordinates());
+    CHECK(lanes.has_value(), "plan_training() has dealt the lanes before");
+    lanes_.push_back(*std::move(lanes));
+  }
   write_out();
 }
 
@@ -66,7 +73,7 @@ void RankProgram::write_out() {
       planned.bucket =
           buckets[static_cast<std::size_t>(entry.tensor.unit)][static_cast<std::size_t>(entry.tensor.tensor)];
       while (entry.from[planned.axis] == entry.to[planned.axis]) planned.axis += 1;
-      planned.place = coordinates()[planned.axis];
+      planned.place = lanes_of(*planned.bucket).coordinates[planned.axis];
     }
     launches_.push_back(std::move(planned));
   });
@@ -91,15 +98,25 @@ int RankProgram::round_of(core::Lane lane) const {
 }
 
 std::vector<core::LaneRange> RankProgram::pieces(const PlannedLaunch& launch) const {
+  const auto& lanes = lanes_of(*launch.bucket);
+  const auto& domain = plan_->inputs.domains[plan_->domain_of(*launch.bucket)];
   std::vector<core::LaneRange> pieces;
-  auto member = coordinates();
-  for (int i = 0; i < plan_->domain().sizes[launch.axis]; ++i) {
+  auto member = lanes.coordinates;
+  for (int i = 0; i < domain.sizes[launch.axis]; ++i) {
     member[launch.axis] = i;
-    pieces.push_back(launch.axis < deal_.partial_axes()
-                         ? deal_.block(member, launch.axis + 1)
-                         : deal_.round_lanes(member, launch.axis + 1, launch.round));
+    pieces.push_back(launch.axis < lanes.deal.partial_axes()
+                         ? lanes.deal.block(member, launch.axis + 1)
+                         : lanes.deal.round_lanes(member, launch.axis + 1, launch.round));
   }
   return pieces;
+}
+
+int RankProgram::source_slot(core::BucketIndex bucket, int round, int source) const {
+  const auto& lanes = lanes_of(bucket);
+  if (lanes.is_dealt_by_round()) return source;
+  const auto block = lanes.source_blocks[static_cast<std::size_t>(source)];
+  const int own = core::lane_slot({block.first + round}, block, lanes.deal.lanes());
+  return source * stacks(bucket, round).depth + own;
 }
 
 core::LaneRange RankProgram::before(int round) const {

@@ -7,6 +7,7 @@
 
 #include "actors/planes/step/training_plan.hpp"
 #include "core/ids.hpp"
+#include "core/program/domain_lanes.hpp"
 #include "core/program/lane_deal.hpp"
 #include "core/program/program.hpp"
 #include "core/program/program_text.hpp"
@@ -59,6 +60,19 @@ class RankProgram {
   /// The contiguous lanes whose gradients this rank sums before the last round's end: its own, or where each
   /// round reduces those of all ranks that it shares rounds with.
   core::LaneRange held() const { return deal_.block(coordinates(), deal_.partial_axes()); }
+  /// As the domain of the bucket sees them.
+  const core::DomainLanes& lanes_of(core::BucketIndex bucket) const {
+    return lanes_[plan_->domain_of(bucket)];
+  }
+  /// Ranks whose lanes' gradients of the bucket this rank computes: itself, or of experts those of its
+  /// expert-parallel group.
+  int sources(core::BucketIndex bucket) const { return lanes_of(bucket).sources; }
+  /// Where the partial sums of the sources lie in `ordered` numerics, in this round or at its end.
+  core::SourceStacks stacks(core::BucketIndex bucket, int round) const {
+    return core::source_stacks(lanes_of(bucket), round);
+  }
+  /// The slot of these stacks that a lane's gradient is computed into, in a round of all sources.
+  int source_slot(core::BucketIndex bucket, int round, int source) const;
   /// Lanes whose sums the members of the launch's group put in, in group order.
   std::vector<core::LaneRange> pieces(const PlannedLaunch& launch) const;
   /// Of `held()`, those of the rounds before this one.
@@ -82,6 +96,7 @@ class RankProgram {
   core::Rank rank_;
   core::LaneDeal deal_;
   core::Program program_;
+  std::vector<core::DomainLanes> lanes_;  ///< of domains that have parameters
   std::vector<std::optional<core::Lane>> rounds_;
   std::vector<PlannedLaunch> launches_;
   std::vector<int> gradient_slots_;  ///< by bucket

@@ -40,18 +40,15 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
   };
   if (program.reduces_each_round()) {
     if (has_lane) scaled(arena.full_gradients(work.bucket, program.gradient_slot(work.bucket), whole));
+    if (has_lane && is_ordered())
+      add_slots(work.bucket, program.stacks(work.bucket, program.round_of(work.lane)).merge.steps);
     accumulate->record(state.prepared.get());
     return;
   }
-  auto slot = [&](int index) { return arena.gradients(work.bucket, index, whole); };
   if (is_ordered()) {
-    for (const auto& step : core::merge_after(work.lane, program.held(), plan.options.lanes)) {
-      gpu::accumulate({slot(step.source), core::DType::f32}, {slot(step.destination), core::DType::f32},
-                      accumulate.get());
-      gpu::zero(slot(step.source), accumulate.get());
-    }
+    sum_lanes(work);
   } else if (work.last) {
-    scaled(slot(0));
+    scaled(arena.gradients(work.bucket, 0, whole));
   }
   if (work.last) {
     accumulate->record(state.prepared.get());
@@ -60,6 +57,39 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
   accumulate->notify([this, work] {
     say(messages::Role::trainer, 0, messages::LaneMerged{work.step, work.lane, work.bucket});
   });
+}
+
+/// The lane joins the rank's partial sums, and so do those of the other sources; with the last ones the sums
+/// of all sources become one.
+void DataPlane::State::sum_lanes(const PrepareBucket& work) {
+  const auto& lanes = program.lanes_of(work.bucket);
+  const int round = program.round_of(work.lane);
+  const auto stacks = program.stacks(work.bucket, round);
+  for (int source = 0; source < lanes.sources; ++source) {
+    const auto block = lanes.source_blocks[static_cast<std::size_t>(source)];
+    auto steps = core::merge_after({block.first + round}, block, plan.options.lanes);
+    for (auto& step : steps) {
+      step.destination += source * stacks.depth;
+      step.source += source * stacks.depth;
+    }
+    add_slots(work.bucket, steps);
+  }
+  if (work.last) add_slots(work.bucket, stacks.merge.steps);
+}
+
+/// What was added is zero afterwards.
+void DataPlane::State::add_slots(core::BucketIndex bucket, const std::vector<core::TreeStep>& steps) {
+  const auto whole = plan.buckets[bucket.value].range;
+  const auto memory = [&](int slot) {
+    return program.reduces_each_round()
+               ? arena.full_gradients(bucket, program.gradient_slot(bucket), whole, slot)
+               : arena.gradients(bucket, slot, whole);
+  };
+  for (const auto& step : steps) {
+    gpu::accumulate({memory(step.source), core::DType::f32}, {memory(step.destination), core::DType::f32},
+                    accumulate.get());
+    gpu::zero(memory(step.source), accumulate.get());
+  }
 }
 
 bool DataPlane::State::is_first_of_round(const PlannedLaunch& launch) const {
@@ -107,11 +137,16 @@ std::vector<gpu::BufferView> DataPlane::State::roots_of(const PlannedLaunch& lau
   const auto place = static_cast<std::size_t>(launch.place);
   const auto count = core::subtree_roots(program.pieces(launch)[place], plan.options.lanes).size();
   std::vector<gpu::BufferView> roots;
-  if (is_first_of_round(launch) && program.reduces_each_round()) {
-    if (count > 0) roots.push_back(arena.full_gradients(bucket, launch.slot, from));
+  if (is_first_of_round(launch)) {
+    if (count == 0) return roots;
+    for (const int slot : summed_slots(bucket, launch.round)) {
+      roots.push_back(program.reduces_each_round() ? arena.full_gradients(bucket, launch.slot, from, slot)
+                                                   : arena.gradients(bucket, slot, from));
+    }
+    CHECK(roots.size() == count, "a rank has summed as far as its lanes go");
     return roots;
   }
-  if (is_first_of_round(launch) || entry.from == resting_gradients()) {
+  if (entry.from == resting_gradients()) {
     for (std::size_t i = 0; i < count; ++i)
       roots.push_back(arena.gradients(bucket, static_cast<int>(i), from));
     return roots;
@@ -270,7 +305,11 @@ void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step ste
   const auto lane = program.rounds()[static_cast<std::size_t>(launch.round)];
   if (!lane) return;
   // The next lane adds to zeros.
-  gpu::zero(arena.full_gradients(bucket, launch.slot, plan.buckets[bucket.value].range), update.get());
+  const int sources = is_ordered() ? program.sources(bucket) : 1;
+  for (int source = 0; source < sources; ++source) {
+    gpu::zero(arena.full_gradients(bucket, launch.slot, plan.buckets[bucket.value].range, source),
+              update.get());
+  }
   update->notify([this, step, lane = *lane, bucket] {
     say(messages::Role::trainer, 0, messages::LaneMerged{step, lane, bucket});
   });
@@ -278,7 +317,7 @@ void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step ste
 
 /// Ranks that hold the same sums each measure their part, so that everything counts once.
 void DataPlane::State::measure(core::BucketIndex bucket) {
-  const core::Placements all_axes(plan.domain().sizes.size(), core::Placement::flat_shard);
+  const core::Placements all_axes(resting_gradients().size(), core::Placement::flat_shard);
   const auto part = program.held(all_axes, bucket);
   gpu::zero(arena.squares(bucket), update.get());
   for (const auto& counted : counted_in_norms(bucket, part)) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "actors/planes/step/expert_options.hpp"
 #include "actors/planes/step/optimizer_step.hpp"
 #include "actors/planes/step/verdict.hpp"
 #include "core/errors.hpp"
@@ -13,6 +14,7 @@
 #include "core/layout/buffer_layout.hpp"
 #include "core/layout/buffers.hpp"
 #include "core/optimizer/loss_scaler.hpp"
+#include "core/program/domain_lanes.hpp"
 
 namespace troupe::actors {
 
@@ -109,6 +111,11 @@ core::Result<void> check_parts(const TrainingPlan& plan) {
   for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
     const auto& spec = plan.specs[index.value];
     if (spec.global_shape.empty()) continue;
+    if (spec.is_expert) {
+      return core::fail(core::Errc::invalid_argument,
+                        "parameter {} is of an expert and a part of a tensor; register experts whole",
+                        spec.name);
+    }
     if (plan.options.tensor_parallel == 1 && spec.global_shape != spec.shape) {
       return core::fail(core::Errc::invalid_argument,
                         "parameter {} is a part of a tensor, but there are no other ranks to keep the rest: "
@@ -165,13 +172,16 @@ class BucketPlanner {
       const auto& optimizer = plan_.group_of(index).optimizer;
       const auto states = trainable ? core::states_of(optimizer) : std::span<const std::string_view>{};
       const bool whole = trainable && core::traits_of(optimizer.kind).takes_matrices_only();
+      const bool is_spread = plan_.specs[index.value].is_expert && plan_.options.expert_parallel > 1;
+      const std::size_t domain = is_spread ? 1 : 0;
       auto found = std::find_if(plan_.buffers.begin(), plan_.buffers.end(), [&](const auto& b) {
         return b.dtype == dtype && b.trainable == trainable && b.whole_matrices == whole &&
+               b.domain == domain &&
                std::equal(b.states.begin(), b.states.end(), states.begin(), states.end());
       });
       if (found == plan_.buffers.end()) {
         const auto gradient = plan_.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
-        plan_.buffers.push_back({dtype, gradient, {}, 0, states, whole, trainable});
+        plan_.buffers.push_back({dtype, gradient, {}, 0, states, whole, trainable, domain});
         found = plan_.buffers.end() - 1;
       }
       found->parameters.push_back(index);
@@ -192,8 +202,8 @@ class BucketPlanner {
         parameters.back().columns = spec.shape[1];
       }
     }
-    const auto shards =
-        static_cast<int>(core::shard_count(plan_.inputs.placements.optimizer, plan_.domain().sizes));
+    const auto shards = static_cast<int>(
+        core::shard_count(plan_.inputs.placements.optimizer, plan_.inputs.domains[buffer.domain].sizes));
     const auto sharded =
         buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded;
     const auto policy = has_shards(plan_.inputs.placements.optimizer) ? sharded : core::LayoutPolicy::plain;
@@ -346,6 +356,7 @@ core::Result<void> plan_inputs(TrainingPlan& plan) {
          .gradient = buffer.gradient_dtype,
          .wire = buffer.gradient_dtype,
          .main = core::DType::f32,
+         .domain = buffer.domain,
          .layout = buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded,
          .optimizer = {fmt::format("{}", fmt::join(buffer.states, " ")),
                        std::vector(buffer.states.size(), core::DType::f32)}});
@@ -359,12 +370,12 @@ std::string describe(const TrainingPlan& plan) {
   const auto& o = plan.options;
   auto text = fmt::format(
       "strategy {}\nnumerics {}\nlanes {}\nmicrobatches {}\noverlap {}\nbucket elements {}\naverage {}\n"
-      "gradients in parameter dtype {}\ntensor parallel {}\npipeline parallel {}\noptimizer instances "
-      "{}\ngathered units {}\nstaging elements {}\n"
+      "gradients in parameter dtype {}\ntensor parallel {}\npipeline parallel {}\nexpert parallel {}\n"
+      "optimizer instances {}\ngathered units {}\nstaging elements {}\n"
       "unused parameters {}\nclip norm {}",
       core::name_of(o.strategy), core::name_of(o.numerics), o.lanes, o.microbatches, o.overlap,
       o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.tensor_parallel,
-      o.pipeline_parallel, o.optimizer_instances, o.gathered_units, o.staging_elements,
+      o.pipeline_parallel, o.expert_parallel, o.optimizer_instances, o.gathered_units, o.staging_elements,
       static_cast<int>(o.unused_parameters), o.clip_norm);
   text += "\n" + core::describe(o.loss_scaling);
   for (const auto& group : plan.groups) {
@@ -383,6 +394,22 @@ std::vector<int> TrainingPlan::coordinates(core::Rank rank) const {
 int TrainingPlan::pipeline_stage(core::Rank rank) const {
   const auto stages = mesh.group(core::GroupKind::pp, rank);
   return static_cast<int>(std::find(stages.begin(), stages.end(), rank) - stages.begin());
+}
+
+core::Rank TrainingPlan::first_alike(core::BucketIndex bucket, core::Rank rank) const {
+  const auto kind = domain_of(bucket) == 0 ? core::GroupKind::dp_cp : core::GroupKind::edp;
+  return mesh.group(kind, rank).front();
+}
+
+int TrainingPlan::part_of_model(core::Rank rank) const {
+  const auto owners = mesh.group(core::GroupKind::ep, rank);
+  const auto place = std::find(owners.begin(), owners.end(), rank) - owners.begin();
+  return pipeline_stage(rank) * options.expert_parallel + static_cast<int>(place);
+}
+
+core::Rank TrainingPlan::first_of_part(core::Rank rank) const {
+  const bool spread = options.expert_parallel > 1;
+  return mesh.group(spread ? core::GroupKind::edp : core::GroupKind::tp_dp_cp, rank).front();
 }
 
 bool TrainingPlan::counts_in_norms(core::ParameterIndex parameter, core::Rank rank) const {
@@ -423,7 +450,9 @@ core::ElementRange TrainingPlan::held(core::TensorRole role, core::BucketIndex b
 
 core::ElementRange TrainingPlan::held(const core::Placements& placements, core::BucketIndex bucket,
                                       const std::vector<int>& coordinates) const {
-  return core::part_of(buckets[bucket.value].range, placements, domain().sizes, coordinates);
+  const auto& own = inputs.domains[domain_of(bucket)];
+  return core::part_of(buckets[bucket.value].range, placements, own.sizes,
+                       core::coordinates_in(own, domain(), coordinates));
 }
 
 bool TrainingPlan::has_sharded_parameters(core::BucketIndex bucket) const {
@@ -445,11 +474,13 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   if (plan.options.lanes == 0) plan.options.lanes = sizes.dp;
   TRY(check_parameters(plan.specs));
   TRY(check_options(plan.options, sizes.dp));
+  TRY(check_experts(plan.options, sizes.dp));
   TRY(core::check(plan.options.loss_scaling));
   plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
   TRY(check_parts(plan));
   sizes.tp = plan.options.tensor_parallel;
   sizes.pp = plan.options.pipeline_parallel;
+  sizes.ep = plan.options.expert_parallel;
   sizes.optimizer_instances = plan.options.optimizer_instances;
   plan.mesh = TRY(core::Mesh::create(sizes));
   TRY(plan_inputs(plan));

@@ -27,7 +27,8 @@ struct TrainingBuffer {
   std::int64_t elements = 0;                     ///< with padding
   std::span<const std::string_view> states;      ///< names of what the optimizer keeps of each element
   bool whole_matrices = false;                   ///< of optimizers that step nothing else
-  bool trainable = true;  ///< otherwise frozen: without gradients, states and main values
+  bool trainable = true;   ///< otherwise frozen: without gradients, states and main values
+  std::size_t domain = 0;  ///< of the program: 1 for experts that are spread over ranks
 };
 
 /// Where a parameter lies.
@@ -46,7 +47,8 @@ struct TrainingBucket {
   int tensor = 0;  ///< of the unit
 };
 
-/// Everything that follows from the parameters, the options and the number of ranks: the same on all ranks.
+/// Everything that follows from the parameters, the options and the number of ranks: the same on all ranks
+/// that keep the same part of the model.
 struct TrainingPlan {
   core::TrainingOptions options;
   core::WorldSize world{1};
@@ -63,16 +65,27 @@ struct TrainingPlan {
   std::string configuration;  ///< one line per setting
 
   const core::Domain& domain() const { return inputs.domains[0]; }
+  std::size_t domain_of(core::BucketIndex bucket) const {
+    return buffers[buckets[bucket.value].buffer.value].domain;
+  }
   const core::GroupSettings& group_of(core::ParameterIndex parameter) const {
     return groups[specs[parameter.value].group];
   }
-  /// Ranks that keep the same part of the model.
+  /// Ranks that play lanes of their own with the same part of the model, but for experts.
   int data_parallel() const { return mesh.group_size(core::GroupKind::dp_cp); }
   /// Whether all ranks keep the same part of it.
-  bool is_data_parallel_alone() const { return data_parallel() == world.value; }
+  bool is_data_parallel_alone() const {
+    return data_parallel() == world.value && options.expert_parallel == 1;
+  }
+  /// Of domain 0.
   std::vector<int> coordinates(core::Rank rank) const;
-  /// The first of the ranks that keep the same part of the model as this one.
-  core::Rank first_alike(core::Rank rank) const { return mesh.group(core::GroupKind::dp_cp, rank).front(); }
+  /// The first of the ranks that keep the same parameters of the bucket as this one.
+  core::Rank first_alike(core::BucketIndex bucket, core::Rank rank) const;
+  /// Ranks with the same number register the same parameters: those of a pipeline stage and, where experts
+  /// are spread over ranks, of the same experts.
+  int part_of_model(core::Rank rank) const;
+  /// The first rank with this one's part_of_model().
+  core::Rank first_of_part(core::Rank rank) const;
   /// From 0, in the order of forward.
   int pipeline_stage(core::Rank rank) const;
   /// Of ranks that have the same values of a parameter one counts it in norms.
@@ -88,6 +101,7 @@ struct TrainingPlan {
   core::StrategyPlacements placements_of(core::BucketIndex bucket) const;
   /// The stretch of a bucket, as a range of its buffer, that a rank holds in a role, or by `placements`.
   core::ElementRange held(core::TensorRole role, core::BucketIndex bucket, core::Rank rank) const;
+  /// `coordinates` are of domain 0.
   core::ElementRange held(const core::Placements& placements, core::BucketIndex bucket,
                           const std::vector<int>& coordinates) const;
   /// No rank keeps all values of the bucket's parameters from step to step.

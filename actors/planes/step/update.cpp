@@ -40,12 +40,8 @@ core::Result<void> DataPlane::State::open() {
   return {};
 }
 
-int DataPlane::State::slot_of(core::Lane lane) const {
-  return is_ordered() ? core::lane_slot(lane, program.held(), plan.options.lanes) : 0;
-}
-
-int DataPlane::State::reduced_slots() const {
-  return is_ordered() ? static_cast<int>(core::subtree_roots(program.held(), plan.options.lanes).size()) : 1;
+std::vector<int> DataPlane::State::summed_slots(core::BucketIndex bucket, int round) const {
+  return is_ordered() ? program.stacks(bucket, round).merge.roots : std::vector<int>{0};
 }
 
 float DataPlane::State::scale() const {
@@ -128,8 +124,10 @@ void DataPlane::State::step_shard(const StepShard& work) {
   }
   // Those above were cleared when they were merged. What each round reduces is written over, not added to.
   const auto whole = plan.buckets[work.bucket.value].range;
-  for (int slot = 0; slot < reduced_slots() && !program.reduces_each_round(); ++slot)
-    gpu::zero(arena.gradients(work.bucket, slot, whole), update.get());
+  if (!program.reduces_each_round()) {
+    for (const int slot : summed_slots(work.bucket, 0))
+      gpu::zero(arena.gradients(work.bucket, slot, whole), update.get());
+  }
   update->record(state.updated.get());
   update->notify([this, &state, work] {
     auto now = device.now();

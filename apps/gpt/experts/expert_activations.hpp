@@ -7,16 +7,19 @@
 #include "apps/gpt/experts/expert_config.hpp"
 #include "core/experts/balance.hpp"
 #include "core/experts/dispatch.hpp"
+#include "core/experts/exchange.hpp"
 
 namespace troupe::apps::gpt {
 
 // N rows, C width, E experts, K choices of a row, S = N K slots at most, F feed_forward of an expert, G of
-// the shared one.
+// the shared one. R rows that this rank's experts compute with at most: S where all experts are here, else
+// ExpertConfig::most_rows().
 
 /// Where the rows of a layer went in forward.
 struct ExpertRoutes {
   std::vector<std::int32_t> experts;  ///< (N, K)
   core::Dispatch dispatch;
+  core::ExpertExchange exchange;  ///< of the slots' rows with the ranks of their experts
   core::ExpertLoad load;
   double loss = 0;  ///< what balance adds to that of the words
 };
@@ -28,9 +31,11 @@ struct ExpertActivations {
   T* logits = nullptr;         ///< (N, E)
   T* weights = nullptr;        ///< (N, K)
   T* gathered = nullptr;       ///< (S, C) rows by expert; all blocks share it, so backward gathers again
-  T* gate = nullptr;           ///< (S, F)
-  T* up = nullptr;             ///< (S, F)
-  T* hidden = nullptr;         ///< (S, F)
+  T* received = nullptr;       ///< (R, C) rows of all ranks, where experts are spread over them
+  T* returned = nullptr;       ///< (R, C) likewise, what the experts make of them; all blocks share it
+  T* gate = nullptr;           ///< (R, F)
+  T* up = nullptr;             ///< (R, F)
+  T* hidden = nullptr;         ///< (R, F)
   T* output = nullptr;         ///< (S, C) of the experts, not weighed yet
   T* shared_gate = nullptr;    ///< (N, G)
   T* shared_up = nullptr;      ///< (N, G)
@@ -44,9 +49,10 @@ template <class T>
 struct ExpertScratch {
   T* gathered = nullptr;       ///< (S, C) as ExpertActivations
   T* slots = nullptr;          ///< (S, C)
-  T* gate = nullptr;           ///< (S, F)
-  T* up = nullptr;             ///< (S, F)
-  T* hidden = nullptr;         ///< (S, F)
+  T* rows = nullptr;           ///< (R, C) where experts are spread over ranks
+  T* gate = nullptr;           ///< (R, F)
+  T* up = nullptr;             ///< (R, F)
+  T* hidden = nullptr;         ///< (R, F)
   T* weights = nullptr;        ///< (N, K)
   T* logits = nullptr;         ///< (N, E)
   T* shared_gate = nullptr;    ///< (N, G)
@@ -61,13 +67,15 @@ template <class T, class Carver>
 ExpertActivations<T> carve_experts(Carver& carver, std::size_t rows, std::size_t width,
                                    const ExpertConfig& config) {
   const std::size_t S = rows * config.choices, F = config.feed_forward, G = config.shared_feed_forward;
-  const bool shares = G > 0;
+  const std::size_t R = config.most_rows(rows);
+  const bool shares = G > 0, is_spread = config.ranks > 1;
   const auto shared = [&](std::size_t columns) { return shares ? carver.take(rows, columns) : nullptr; };
   return {.logits = carver.take(rows, config.count),
           .weights = carver.take(rows, config.choices),
-          .gate = carver.take(S, F),
-          .up = carver.take(S, F),
-          .hidden = carver.take(S, F),
+          .received = is_spread ? carver.take(R, width) : nullptr,
+          .gate = carver.take(R, F),
+          .up = carver.take(R, F),
+          .hidden = carver.take(R, F),
           .output = carver.take(S, width),
           .shared_gate = shared(G),
           .shared_up = shared(G),
@@ -80,13 +88,15 @@ template <class T, class Carver>
 ExpertScratch<T> carve_expert_scratch(Carver& carver, std::size_t rows, std::size_t width,
                                       const ExpertConfig& config) {
   const std::size_t S = rows * config.choices, F = config.feed_forward, G = config.shared_feed_forward;
-  const bool shares = G > 0;
+  const std::size_t R = config.most_rows(rows);
+  const bool shares = G > 0, is_spread = config.ranks > 1;
   const auto shared = [&](std::size_t columns) { return shares ? carver.take(rows, columns) : nullptr; };
   return {.gathered = carver.take(S, width),
           .slots = carver.take(S, width),
-          .gate = carver.take(S, F),
-          .up = carver.take(S, F),
-          .hidden = carver.take(S, F),
+          .rows = is_spread ? carver.take(R, width) : nullptr,
+          .gate = carver.take(R, F),
+          .up = carver.take(R, F),
+          .hidden = carver.take(R, F),
           .weights = carver.take(rows, config.choices),
           .logits = carver.take(rows, config.count),
           .shared_gate = shared(G),

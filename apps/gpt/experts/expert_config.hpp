@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/experts/exchange.hpp"
 #include "core/experts/router.hpp"
 
 namespace troupe::apps::gpt {
@@ -29,7 +30,15 @@ struct ExpertConfig {
   double z_loss = 0;                      ///< coefficient of core::z_loss(), of each layer
   std::vector<std::size_t> dense_layers;  ///< those that have an MLP all the same
   Names names = Names::qwen;
+  /// Ranks among which the experts of each layer are spread, and which of them this one is: it has those that
+  /// owners() gives to `place`. All hold the rest of the model.
+  std::size_t ranks = 1;
+  std::size_t place = 0;
 
+  core::ExpertOwners owners() const { return {count, ranks}; }
+  /// Rows that a layer's experts on one rank may have to compute with, when each rank has `rows` tokens: all
+  /// choices of all ranks, or those that a capacity lets through.
+  std::size_t most_rows(std::size_t rows) const;
   core::RouterOptions router() const {
     return {.experts = count, .choices = choices, .score_before_choice = score_before_choice};
   }

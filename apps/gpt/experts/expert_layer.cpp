@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "apps/gpt/experts/expert_exchange.hpp"
 #include "apps/gpt/layers/activation.hpp"
 #include "apps/gpt/projection.hpp"
 #include "core/errors.hpp"
@@ -55,16 +56,6 @@ Result<void> gated_backward(const GatedShape& shape, const ExpertWeights& weight
   return project_backward(pass, {N, C, F}, weights.gate, x, d.gate, d_x, Write::accumulate);
 }
 
-/// What parameters hear of that no row needs: they are complete, and their ranks wait for it.
-template <class T>
-Result<void> nothing_backward(const ExpertWeights& weights, const Pass<T>& pass) {
-  for (const std::size_t parameter : {weights.down, weights.up, weights.gate}) {
-    TRY(pass.use(parameter));
-    pass.ready(parameter);
-  }
-  return {};
-}
-
 /// The same of every layer with experts: views of what was carved, with the shapes that routing wants.
 template <class T>
 struct Views {
@@ -84,14 +75,6 @@ struct Views {
   std::size_t N, C, E, K, F;
   std::span<T> logits, weights;
 };
-
-std::size_t first_of(const core::Dispatch& dispatch, std::size_t expert) {
-  return static_cast<std::size_t>(dispatch.first_slot[expert]);
-}
-
-std::size_t count_of(const core::Dispatch& dispatch, std::size_t expert) {
-  return static_cast<std::size_t>(dispatch.count(expert));
-}
 
 template <class T>
 Result<void> choose_experts(const ExpertShape& shape, const ExpertActivations<T>& layer) {
@@ -159,25 +142,84 @@ Result<void> shared_backward(const ExpertShape& shape, const ExpertLayerParamete
                            d_y, pass, d_x, Write::accumulate);
 }
 
-/// From d_slots, the gradient by the outputs of the experts, to that by their inputs, in place.
+/// Where the products of experts read and write: slots where all experts are here, else what ranks exchange.
 template <class T>
-Result<void> experts_backward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
-                              const ExpertActivations<T>& layer, const ExpertScratch<T>& scratch,
-                              const Pass<T>& pass) {
-  const Views<T> view(shape, layer);
-  const auto& dispatch = layer.routes->dispatch;
-  for (std::size_t e = view.E; e-- > 0;) {
-    const std::size_t first = first_of(dispatch, e), count = count_of(dispatch, e);
-    const ExpertWeights& weights = parameters.experts[e];
-    if (count == 0) {
-      TRY(nothing_backward(weights, pass));
-      continue;
+struct ProductRows {
+  const T* x;  ///< (R, C)
+  T* y;        ///< (R, C), or of a backward from the gradient by it to that by x
+};
+
+/// One product for each expert and source, so that each is what the source would compute alone.
+template <class T>
+Result<void> experts_forward(const Views<T>& view, const ExpertLayerParameters& parameters,
+                             const ExpertActivations<T>& layer, const ProductRows<T>& rows,
+                             const Pass<T>& pass) {
+  const auto& products = layer.routes->exchange.products;
+  for (std::size_t e = 0; e < products.size(); ++e) {
+    for (const core::ExpertRows& part : products[e]) {
+      const auto first = static_cast<std::size_t>(part.first), count = static_cast<std::size_t>(part.count);
+      if (count == 0) continue;
+      const auto kept = Gated<T>{layer.gate, layer.up, layer.hidden}.at(first * view.F);
+      TRY(gated_forward<T>({count, view.C, view.F}, parameters.experts[e], rows.x + first * view.C, kept,
+                           pass, rows.y + first * view.C));
     }
-    const auto kept = Gated<T>{layer.gate, layer.up, layer.hidden}.at(first * view.F);
-    const auto d = Gated<T>{scratch.gate, scratch.up, scratch.hidden}.at(first * view.F);
-    T* d_rows = scratch.slots + first * view.C;
-    TRY(gated_backward<T>({count, view.C, view.F}, weights, scratch.gathered + first * view.C, kept, d,
-                          d_rows, pass, d_rows, Write::overwrite));
+  }
+  return {};
+}
+
+/// One matrix of an expert in backward: its gradient of each source, and when it is complete, what goes on.
+template <class T, class Product>
+Result<void> matrix_backward(const std::vector<core::ExpertRows>& parts, std::size_t weight,
+                             const Pass<T>& pass, const Product& product) {
+  const T* values = TRY(pass.use(weight));
+  for (const core::ExpertRows& part : parts) {
+    if (part.count == 0) continue;
+    ExpertPeers* peers = pass.hooks.peers;
+    T* gradient =
+        peers == nullptr ? pass.gradient(weight) : static_cast<T*>(peers->gradient(weight, part.source));
+    product(part, gradient, nullptr);
+  }
+  pass.ready(weight);
+  for (const core::ExpertRows& part : parts) {
+    if (part.count > 0) product(part, nullptr, values);
+  }
+  return {};
+}
+
+/// In rows.y from the gradient by the outputs of the experts to that by their inputs. Every expert's gradient
+/// is complete then, also of those without rows, for which other ranks wait.
+template <class T>
+Result<void> experts_backward(const Views<T>& view, const ExpertLayerParameters& parameters,
+                              const ExpertActivations<T>& layer, const ExpertScratch<T>& scratch,
+                              const ProductRows<T>& rows, const Pass<T>& pass) {
+  const std::size_t C = view.C, F = view.F;
+  const auto& products = layer.routes->exchange.products;
+  for (std::size_t e = products.size(); e-- > 0;) {
+    const ExpertWeights& weights = parameters.experts[e];
+    // `gradient` or `values` is null: only one of the two products is asked for.
+    const auto linear = [](LinearShape shape, const T* x, const T* d_y, T* gradient, const T* values, T* d_x,
+                           Write write) {
+      if (gradient != nullptr) return linear_backward_weight(shape, d_y, x, gradient);
+      linear_backward_input(shape, d_y, values, d_x, write);
+    };
+    TRY(matrix_backward<T>(
+        products[e], weights.down, pass, [&](const core::ExpertRows& part, T* gradient, const T* values) {
+          const auto first = static_cast<std::size_t>(part.first), n = static_cast<std::size_t>(part.count);
+          linear({n, F, C}, layer.hidden + first * F, rows.y + first * C, gradient, values,
+                 scratch.hidden + first * F, Write::overwrite);
+          if (values == nullptr) return;
+          swiglu_backward(n * F, layer.gate + first * F, layer.up + first * F, scratch.hidden + first * F,
+                          scratch.gate + first * F, scratch.up + first * F);
+        }));
+    const auto inner = [&](std::size_t weight, const T* d, Write write) {
+      return matrix_backward<T>(
+          products[e], weight, pass, [&](const core::ExpertRows& part, T* gradient, const T* values) {
+            const auto first = static_cast<std::size_t>(part.first), n = static_cast<std::size_t>(part.count);
+            linear({n, C, F}, rows.x + first * C, d + first * F, gradient, values, rows.y + first * C, write);
+          });
+    };
+    TRY(inner(weights.up, scratch.up, Write::overwrite));
+    TRY(inner(weights.gate, scratch.gate, Write::accumulate));
   }
   return {};
 }
@@ -192,14 +234,17 @@ Result<void> expert_layer_forward(const ExpertShape& shape, const ExpertLayerPar
   TRY(project(pass, {view.N, view.C, view.E}, parameters.router, x, layer.logits));
   TRY(choose_experts(shape, layer));
   const auto& dispatch = layer.routes->dispatch;
-  const auto gathered = view.slots(layer.gathered, dispatch);
-  core::gather_tokens<T>(dispatch, view.K, view.C, {x, view.N * view.C}, gathered);
-  for (std::size_t e = 0; e < view.E; ++e) {
-    const std::size_t first = first_of(dispatch, e), count = count_of(dispatch, e);
-    if (count == 0) continue;
-    const auto kept = Gated<T>{layer.gate, layer.up, layer.hidden}.at(first * view.F);
-    TRY(gated_forward<T>({count, view.C, view.F}, parameters.experts[e], layer.gathered + first * view.C,
-                         kept, pass, layer.output + first * view.C));
+  core::gather_tokens<T>(dispatch, view.K, view.C, {x, view.N * view.C},
+                         view.slots(layer.gathered, dispatch));
+  ExpertPeers* peers = pass.hooks.peers;
+  auto& exchange = layer.routes->exchange;
+  exchange = TRY(plan_rows(shape.config, view.N, dispatch, peers));
+  if (peers == nullptr) {
+    TRY(experts_forward<T>(view, parameters, layer, {layer.gathered, layer.output}, pass));
+  } else {
+    TRY(send_rows<T>(exchange, view.C, *peers, layer.gathered, layer.received));
+    TRY(experts_forward<T>(view, parameters, layer, {layer.received, layer.returned}, pass));
+    TRY(return_rows<T>(exchange, view.C, *peers, layer.returned, layer.output));
   }
   core::combine<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
                    {output, view.N * view.C});
@@ -221,9 +266,15 @@ Result<void> expert_layer_backward(const ExpertShape& shape, const ExpertLayerPa
 
   core::combine_backward<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
                             {gradient.d_output, view.N * view.C}, d_slots, d_weights);
-  core::gather_tokens<T>(dispatch, view.K, view.C, {gradient.x, view.N * view.C},
-                         view.slots(scratch.gathered, dispatch));
-  TRY(experts_backward(shape, parameters, layer, scratch, pass));
+  if (ExpertPeers* peers = pass.hooks.peers; peers != nullptr) {
+    TRY(send_rows<T>(routes.exchange, view.C, *peers, scratch.slots, scratch.rows));
+    TRY(experts_backward<T>(view, parameters, layer, scratch, {layer.received, scratch.rows}, pass));
+    TRY(return_rows<T>(routes.exchange, view.C, *peers, scratch.rows, scratch.slots));
+  } else {
+    core::gather_tokens<T>(dispatch, view.K, view.C, {gradient.x, view.N * view.C},
+                           view.slots(scratch.gathered, dispatch));
+    TRY(experts_backward<T>(view, parameters, layer, scratch, {scratch.gathered, scratch.slots}, pass));
+  }
   core::gather_tokens_backward<T>(dispatch, view.K, view.C, d_slots, d_tokens);
 
   std::fill(d_logits.begin(), d_logits.end(), T{0});

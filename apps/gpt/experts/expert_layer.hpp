@@ -10,8 +10,10 @@
 
 namespace troupe::apps::gpt {
 
-/// One product per expert with the rows of this pass alone, which are one lane's, and for each row a sum in
-/// the order of its choices: so the bits do not depend on where experts are, or on other lanes.
+/// One product per expert with the rows of one pass alone, which are one lane's, and for each row a sum in
+/// the order of its choices: so the bits do not depend on where experts are, or on other lanes. Where experts
+/// are spread over ranks (StepHooks::peers), rows go to those that have their experts and come back; each
+/// computes a product for every rank the rows came from.
 struct ExpertShape {
   const ExpertConfig& config;
   std::size_t rows = 0;   ///< N

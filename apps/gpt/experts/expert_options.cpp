@@ -23,6 +23,9 @@ void add_expert_options(CLI::App& app, ExpertOptions& options) {
       ->capture_default_str();
   add_number(app, "--capacity-factor", options.capacity_factor, {1e-6, 1e6},
              "Choices beyond this share of an expert are dropped; by default none are");
+  add_number(app, "--expert-parallel", options.parallel, {1, 4096},
+             "Ranks among which each layer's experts are spread; the others keep the same")
+      ->capture_default_str();
 }
 
 Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, ModelConfig& config) {
@@ -49,6 +52,27 @@ Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, M
   experts.z_loss = options.z_loss;
   experts.capacity_factor = options.capacity_factor;
   return {};
+}
+
+Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local,
+                               bool exports) {
+  if (options.parallel == 1) return 1;
+  if (config.experts.count == 0)
+    return fail(
+        Errc::invalid_argument,
+        "--expert-parallel {} spreads experts, and the model has none; add --experts, or leave it out",
+        options.parallel);
+  TRY(core::ExpertOwners::create(config.experts.count, static_cast<std::size_t>(options.parallel)));
+  if (is_local)
+    return fail(Errc::invalid_argument,
+                "--expert-parallel {} is of several ranks, and --local of one; leave "
+                "one of the two out",
+                options.parallel);
+  if (exports)
+    return fail(Errc::unavailable,
+                "experts of several ranks cannot be exported yet; save a checkpoint, and --export from one "
+                "that is resumed with --expert-parallel 1");
+  return options.parallel;
 }
 
 }  // namespace troupe::apps::gpt

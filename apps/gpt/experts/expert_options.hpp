@@ -17,6 +17,7 @@ struct ExpertOptions {
   std::optional<double> balance;  ///< none: kDefaultBalance for a preset, 0 for a model that was begun from
   double z_loss = 0;
   std::optional<double> capacity_factor;
+  int parallel = 1;  ///< ranks among which they are spread
 };
 
 /// As Mixtral and Switch Transformers were trained.
@@ -28,5 +29,10 @@ void add_expert_options(CLI::App& app, ExpertOptions& options);
 /// Puts them into a model, whose own experts `is_begun` from a directory stay. Errc::invalid_argument for
 /// what such a model says itself, and for losses of routers that a model does not have.
 core::Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, ModelConfig& config);
+
+/// How many ranks share the model's experts. Errc::invalid_argument for a number that does not divide them,
+/// or a run that is not of ranks, Errc::unavailable for what such a run cannot do yet.
+core::Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local,
+                                     bool exports);
 
 }  // namespace troupe::apps::gpt

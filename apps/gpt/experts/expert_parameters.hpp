@@ -15,8 +15,8 @@ struct ExpertWeights {
 };
 
 struct ExpertLayerParameters {
-  std::size_t router = 0;  ///< (E, C)
-  std::vector<ExpertWeights> experts;
+  std::size_t router = 0;              ///< (E, C)
+  std::vector<ExpertWeights> experts;  ///< that this rank has
   std::optional<ExpertWeights> shared;
   std::optional<std::size_t> shared_gate;  ///< (1, C)
 };

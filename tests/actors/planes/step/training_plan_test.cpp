@@ -219,7 +219,7 @@ TEST(Arena, KeepsAsManyGradientSlotsAsTheDeepestLaneNeeds) {
     const RankProgram program(plan, {0});
     auto device = gpu::open_host_device().value();
 
-    EXPECT_EQ(Arena::create(*device, plan, program).value().slots(), slots)
+    EXPECT_EQ(Arena::create(*device, plan, program).value().slots({0}), slots)
         << lanes << " lanes on " << ranks << " ranks";
   }
 }

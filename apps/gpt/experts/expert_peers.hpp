@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// The ranks among which a model's experts are spread (ExpertConfig::ranks), as a pass uses them. All of them
+/// go through passes of the same shape at the same time, each with tokens of its own: what one asks for here
+/// the others ask for too, in the same order.
+class ExpertPeers {
+ public:
+  using Counts = std::vector<std::size_t>;
+
+  virtual ~ExpertPeers() = default;
+
+  /// The slots of each expert (E) that every rank has filled, by rank. `own` are this rank's.
+  virtual core::Result<std::vector<std::vector<std::int64_t>>> gather_counts(
+      const std::vector<std::int64_t>& own) = 0;
+  /// Gives `sent[i]` bytes of `input` to rank i and takes `taken[i]` from it, both in rank order.
+  virtual core::Result<void> exchange(std::span<const std::byte> input, const Counts& sent,
+                                      std::span<std::byte> output, const Counts& taken) = 0;
+  /// Where the gradient of an expert's parameter that this rank has is added, for tokens of the rank
+  /// `source`: floats, or what the pass computes with.
+  virtual void* gradient(std::size_t parameter, std::size_t source) = 0;
+};
+
+}  // namespace troupe::apps::gpt

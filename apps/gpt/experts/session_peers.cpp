@@ -1,0 +1,107 @@
+#include "apps/gpt/experts/session_peers.hpp"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::DType;
+using core::ParameterIndex;
+using core::Result;
+
+namespace {
+
+ParameterIndex index_of_parameter(std::size_t parameter) {
+  return {static_cast<std::uint32_t>(parameter)};
+}
+
+/// Of each parameter of the whole model the place of its owner; that of a dense one is 0, and does not
+/// matter.
+std::vector<int> owners_of(const ParameterTable& whole, const core::ExpertOwners& owners) {
+  std::vector<int> found(whole.specs.size(), 0);
+  for (const BlockParameters& block : whole.blocks) {
+    if (!block.experts) continue;
+    for (std::size_t e = 0; e < block.experts->experts.size(); ++e) {
+      const ExpertWeights& weights = block.experts->experts[e];
+      for (const std::size_t parameter : {weights.gate, weights.up, weights.down})
+        found[parameter] = static_cast<int>(owners.owner(e));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+ModelConfig model_of_rank(ModelConfig config, int expert_parallel, core::Rank rank) {
+  config.experts.ranks = static_cast<std::size_t>(std::max(expert_parallel, 1));
+  config.experts.place = static_cast<std::size_t>(rank.value) % config.experts.ranks;
+  return config;
+}
+
+Result<std::unique_ptr<SessionPeers>> SessionPeers::create(actors::Session& session,
+                                                           const ParameterTable& table) {
+  if (session.training().expert_parallel == 1) return std::unique_ptr<SessionPeers>{};
+  std::vector<bool> is_expert;
+  for (const auto& spec : table.specs) is_expert.push_back(spec.is_expert);
+  auto* const group = TRY(session.group("ep"));
+  return std::unique_ptr<SessionPeers>(new SessionPeers(session, *group, std::move(is_expert)));
+}
+
+Result<void> SessionPeers::begin_lane() {
+  gradients_.assign(is_expert_.size(), {});
+  for (std::size_t p = 0; p < is_expert_.size(); ++p) {
+    for (int source = 0; is_expert_[p] && source < group_.size(); ++source) {
+      const auto memory = TRY(session_.gradient_memory(index_of_parameter(p), source));
+      gradients_[p].push_back(memory.as<float>().data());
+    }
+  }
+  return {};
+}
+
+Result<std::vector<std::vector<std::int64_t>>> SessionPeers::gather_counts(
+    const std::vector<std::int64_t>& own) {
+  const auto ranks = static_cast<std::size_t>(group_.size());
+  std::vector<std::int64_t> all(own.size() * ranks);
+  TRY(group_.wait(TRY(group_.all_gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)),
+                                        DType::i64, Counts(ranks, own.size())))));
+  std::vector<std::vector<std::int64_t>> counts;
+  for (auto next = all.begin(); next != all.end(); next += static_cast<std::ptrdiff_t>(own.size()))
+    counts.emplace_back(next, next + static_cast<std::ptrdiff_t>(own.size()));
+  return counts;
+}
+
+Result<void> SessionPeers::exchange(std::span<const std::byte> input, const Counts& sent,
+                                    std::span<std::byte> output, const Counts& taken) {
+  return group_.wait(
+      TRY(group_.all_to_all(gpu::view_of(input), sent, gpu::view_of(output), taken, DType::u8)));
+}
+
+Result<void> SessionPeers::visit_all(const ModelConfig& config, const Visit& visit) {
+  ModelConfig alone = config;
+  alone.experts.ranks = 1;
+  alone.experts.place = 0;
+  const auto whole = parameter_table(alone);
+  const auto owners = owners_of(whole, config.experts.owners());
+  std::map<std::string, std::size_t> own;
+  for (std::size_t p = 0; p < session_.parameters().size(); ++p) own[session_.parameters()[p].name] = p;
+  for (std::size_t p = 0; p < whole.specs.size(); ++p) {
+    const auto& spec = whole.specs[p];
+    const auto mine = own.find(spec.name);
+    std::vector<float> values(spec.elements());
+    if (mine != own.end()) {
+      TRY(session_.before_use(index_of_parameter(mine->second)));
+      const auto here = TRY(session_.parameter(index_of_parameter(mine->second)));
+      std::copy(here.begin(), here.end(), values.begin());
+    }
+    if (spec.is_expert)
+      TRY(group_.wait(TRY(group_.broadcast(gpu::view_of(std::span(values)), DType::f32, owners[p]))));
+    visit(values);
+  }
+  return {};
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,227 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "apps/gpt/experts/expert_exchange.hpp"
+#include "apps/gpt/experts/expert_peers.hpp"
+#include "apps/gpt/model.hpp"
+#include "core/random.hpp"
+#include "tests/apps_gpt/tensors.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+constexpr BatchShape kShape{.batch = 2, .length = 5};
+constexpr std::uint64_t kSeed = 7;
+
+/// Ranks as threads, which find what the others give in each other's memory.
+struct Meeting {
+  explicit Meeting(std::size_t ranks)
+      : barrier(static_cast<std::ptrdiff_t>(ranks)), counts(ranks), inputs(ranks), sent(ranks) {}
+
+  std::barrier<> barrier;
+  std::vector<std::vector<std::int64_t>> counts;
+  std::vector<std::span<const std::byte>> inputs;
+  std::vector<ExpertPeers::Counts> sent;
+};
+
+class ThreadPeers final : public ExpertPeers {
+ public:
+  ThreadPeers(Meeting& meeting, std::size_t place, std::vector<Tensors<float>>& gradients)
+      : meeting_(meeting), place_(place), gradients_(gradients) {}
+
+  core::Result<std::vector<std::vector<std::int64_t>>> gather_counts(
+      const std::vector<std::int64_t>& own) override {
+    meeting_.counts[place_] = own;
+    meeting_.barrier.arrive_and_wait();
+    auto all = meeting_.counts;
+    meeting_.barrier.arrive_and_wait();
+    return all;
+  }
+
+  core::Result<void> exchange(std::span<const std::byte> input, const Counts& sent,
+                              std::span<std::byte> output, const Counts& taken) override {
+    meeting_.inputs[place_] = input;
+    meeting_.sent[place_] = sent;
+    meeting_.barrier.arrive_and_wait();
+    std::size_t to = 0;
+    for (std::size_t other = 0; other < meeting_.sent.size(); ++other) {
+      std::size_t from = 0;
+      for (std::size_t i = 0; i < place_; ++i) from += meeting_.sent[other][i];
+      EXPECT_EQ(meeting_.sent[other][place_], taken[other]);
+      const auto bytes = meeting_.inputs[other].subspan(from, taken[other]);
+      std::copy(bytes.begin(), bytes.end(), output.begin() + static_cast<std::ptrdiff_t>(to));
+      to += taken[other];
+    }
+    EXPECT_EQ(to, output.size());
+    meeting_.barrier.arrive_and_wait();
+    return {};
+  }
+
+  void* gradient(std::size_t parameter, std::size_t source) override {
+    return gradients_[source].tensors[parameter].data();
+  }
+
+ private:
+  Meeting& meeting_;
+  std::size_t place_;
+  std::vector<Tensors<float>>& gradients_;
+};
+
+ModelConfig mixture(std::optional<double> capacity_factor = {}) {
+  ModelConfig config{.layers = 2, .heads = 2, .width = 8, .feed_forward = 12, .context = 5, .vocabulary = 11};
+  config.tied_embeddings = false;
+  config.experts = {.count = 4, .choices = 2, .feed_forward = 6, .shared_feed_forward = 5};
+  config.experts.capacity_factor = capacity_factor;
+  config.experts.balance = 0.1;
+  return config;
+}
+
+std::vector<std::int32_t> tokens_of(std::size_t source, std::size_t first) {
+  const core::CounterRandom random(kSeed + source, "tokens");
+  std::vector<std::int32_t> tokens;
+  for (std::size_t i = 0; i < kShape.rows(); ++i)
+    tokens.push_back(static_cast<std::int32_t>(random.below(11, first + i)));
+  return tokens;
+}
+
+/// What a pass over one source's tokens leaves: the loss, the gradients by name, and what was dropped.
+struct Seen {
+  float loss = 0;
+  std::map<std::string, std::vector<float>> gradients;
+  std::vector<std::int64_t> dropped;
+};
+
+using Values = std::function<void(const std::vector<ParameterSpec>&, Tensors<float>&)>;
+
+std::vector<std::int64_t> drops(const Model& model) {
+  std::vector<std::int64_t> dropped;
+  for (const ExpertRoutes& routes : model.routes())
+    dropped.insert(dropped.end(), routes.dispatch.dropped.begin(), routes.dispatch.dropped.end());
+  return dropped;
+}
+
+Seen alone(const ModelConfig& config, std::size_t source, const Values& change) {
+  auto model = Model::create(config, kShape).value();
+  auto values = initial_parameters(model.table().specs, kSeed);
+  change(model.table().specs, values);
+  Tensors<float> gradients(model.table().specs);
+  Seen seen;
+  seen.loss = model
+                  .forward_backward(values.constant(), gradients.pointers(), tokens_of(source, 0),
+                                    tokens_of(source, 100))
+                  .value();
+  for (std::size_t p = 0; p < gradients.tensors.size(); ++p)
+    seen.gradients[model.table().specs[p].name] = gradients.tensors[p];
+  seen.dropped = drops(model);
+  return seen;
+}
+
+/// The same of all sources when their experts are spread over as many ranks.
+std::vector<Seen> together(ModelConfig config, std::size_t ranks, const Values& change) {
+  Meeting meeting(ranks);
+  std::vector<Seen> seen(ranks);
+  std::mutex mutex;  // guards seen
+  config.experts.ranks = ranks;
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t place = 0; place < ranks; ++place) {
+      threads.emplace_back([&, place] {
+        ModelConfig own = config;
+        own.experts.place = place;
+        auto model = Model::create(own, kShape).value();
+        const auto& specs = model.table().specs;
+        auto values = initial_parameters(specs, kSeed);
+        change(specs, values);
+        Tensors<float> dense(specs);
+        std::vector<Tensors<float>> experts(ranks, Tensors<float>(specs));
+        ThreadPeers peers(meeting, place, experts);
+        std::map<std::size_t, int> ready;
+        StepHooks hooks{.before_use = {}, .gradient_ready = [&](std::size_t p) { ++ready[p]; }};
+        hooks.peers = &peers;
+        const auto loss = model.forward_backward(values.constant(), dense.pointers(), tokens_of(place, 0),
+                                                 tokens_of(place, 100), hooks);
+        const std::lock_guard lock(mutex);
+        seen[place].loss = loss.value();
+        seen[place].dropped = drops(model);
+        for (std::size_t p = 0; p < specs.size(); ++p) {
+          EXPECT_EQ(ready[p], 1) << specs[p].name;
+          if (!specs[p].is_expert) seen[place].gradients[specs[p].name] = dense.tensors[p];
+          for (std::size_t source = 0; specs[p].is_expert && source < ranks; ++source)
+            seen[source].gradients[specs[p].name] = experts[source].tensors[p];
+        }
+      });
+    }
+  }
+  return seen;
+}
+
+void expect_bits_of_one_rank(
+    const ModelConfig& config, const Values& change = [](auto&, auto&) {}) {
+  for (const std::size_t ranks : {2, 4}) {
+    const auto found = together(config, ranks, change);
+    for (std::size_t source = 0; source < ranks; ++source) {
+      const auto expected = alone(config, source, change);
+      EXPECT_EQ(found[source].loss, expected.loss);
+      EXPECT_EQ(found[source].dropped, expected.dropped);
+      EXPECT_EQ(found[source].gradients, expected.gradients) << "source " << source << " of " << ranks;
+    }
+  }
+}
+
+TEST(SpreadExperts, ComputeForEachRankTheBitsThatItWouldComputeAlone) {
+  expect_bits_of_one_rank(mixture());
+}
+
+TEST(SpreadExperts, DropWhatTheirCapacityDropsOnOneRank) {
+  const auto dropped = alone(mixture(0.6), 0, [](auto&, auto&) {}).dropped;
+  EXPECT_GT(*std::max_element(dropped.begin(), dropped.end()), 0);
+  expect_bits_of_one_rank(mixture(0.6));
+}
+
+/// Two experts of one rank have everything, so that the others compute with no rows at all.
+TEST(SpreadExperts, MayAllGetNothingButTwo) {
+  const auto to_two = [](const std::vector<ParameterSpec>& specs, Tensors<float>& values) {
+    for (std::size_t p = 0; p < specs.size(); ++p) {
+      if (specs[p].name.find("mlp.gate.weight") == std::string::npos) continue;
+      // All logits are 0, and of those that are as good the first ones are chosen.
+      std::fill(values.tensors[p].begin(), values.tensors[p].end(), 0.0F);
+    }
+  };
+  const auto gradients = alone(mixture(), 0, to_two).gradients;
+  EXPECT_THAT(gradients.at("model.layers.0.mlp.experts.2.up_proj.weight"), testing::Each(0.0F));
+  EXPECT_THAT(gradients.at("model.layers.0.mlp.experts.0.up_proj.weight"), testing::Not(testing::Each(0.0F)));
+  expect_bits_of_one_rank(mixture(), to_two);
+}
+
+TEST(SpreadExperts, TakeRoomForAllRowsThatMayCome) {
+  auto config = mixture().experts;
+  EXPECT_EQ(config.most_rows(10), 20U);
+  config.ranks = 4;
+  EXPECT_EQ(config.most_rows(10), 80U) << "all choices of all ranks";
+  config.capacity_factor = 1.2;
+  EXPECT_EQ(config.most_rows(10), 24U) << "6 of each rank for one expert";
+  config.ranks = 2;
+  EXPECT_EQ(config.most_rows(10), 24U);
+}
+
+TEST(SpreadExperts, ThatDoNotDivideAreRefused) {
+  auto config = mixture();
+  config.experts.ranks = 3;
+  EXPECT_THAT(Model::create(config, kShape).error().message,
+              testing::HasSubstr("4 experts cannot be owned by 3 ranks alike"));
+  config.experts.ranks = 2;
+  config.experts.place = 2;
+  EXPECT_THAT(Model::create(config, kShape).error().message,
+              testing::HasSubstr("place 2 of the ranks that share experts is not below their number 2"));
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,151 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "actors/simulation/simulation.hpp"
+#include "actors/world/simulation/storage.hpp"
+#include "apps/gpt/distributed_trainer.hpp"
+#include "core/errors.hpp"
+#include "tests/processes/gpt_job.hpp"
+#include "tests/processes/gpt_options.hpp"
+
+namespace troupe {
+namespace {
+
+using apps::gpt::Corpus;
+using apps::gpt::DistributedTrainer;
+using core::Strategy;
+
+struct Setting {
+  int ranks = 1;
+  int ep = 1;
+  Strategy strategy = Strategy::zero1;
+  std::optional<double> capacity_factor;
+  int microbatches = 1;
+
+  std::string name() const {
+    return fmt::format("{} on {} ranks, ep {}, {}", core::name_of(strategy), ranks, ep,
+                       capacity_factor ? "capacity" : "dropless");
+  }
+};
+
+apps::gpt::TrainerOptions trainer_options(const Setting& setting) {
+  auto options = tests::gpt_options();
+  options.model.experts = {.count = 4,
+                           .choices = 2,
+                           .feed_forward = options.model.feed_forward,
+                           .names = apps::gpt::ExpertConfig::Names::mixtral};
+  options.model.experts.balance = 0.01;
+  options.model.experts.capacity_factor = setting.capacity_factor;
+  options.session.training.strategy = setting.strategy;
+  options.session.training.expert_parallel = setting.ep;
+  options.session.training.microbatches = setting.microbatches;
+  return options;
+}
+
+core::Result<tests::GptRecord> train(actors::RankWorld& world, const Setting& setting, const Corpus& corpus,
+                                     int until) {
+  auto trainer = TRY(DistributedTrainer::create(world, trainer_options(setting), corpus));
+  if (world.storage() != nullptr) TRY(trainer->resume({}));
+  tests::GptRecord record;
+  while (trainer->session().next_step().value < until) record.losses.push_back(TRY(trainer->step()).loss);
+  record.state = fmt::format("parameters {:016x} evaluation {}", TRY(trainer->parameter_hash()),
+                             TRY(trainer->evaluate(2)));
+  if (world.storage() != nullptr) TRY(trainer->save());
+  TRY(trainer->session().leave());
+  return record;
+}
+
+std::vector<tests::GptRecord> simulate(const Setting& setting, const Corpus& corpus, int until,
+                                       actors::Storage* storage = nullptr) {
+  actors::SimulationOptions options;
+  options.ranks = {setting.ranks};
+  options.seed = static_cast<std::uint64_t>(setting.ranks);
+  options.storage = storage;
+  std::vector<tests::GptRecord> records(static_cast<std::size_t>(setting.ranks));
+  actors::Simulation simulation(options);
+  const auto report = simulation.run([&](actors::SimulatedRank& rank) -> core::Result<void> {
+    records[static_cast<std::size_t>(rank.rank().value)] = TRY(train(rank, setting, corpus, until));
+    return {};
+  });
+  EXPECT_TRUE(report.violations.empty()) << report.violations[0];
+  for (const auto& result : report.results) {
+    if (!result) ADD_FAILURE() << setting.name() << ": " << result.error().message;
+  }
+  return records;
+}
+
+class ExpertBits : public testing::Test {
+ protected:
+  void expect_alike(const Setting& setting, const tests::GptRecord& expected) {
+    for (const auto& record : simulate(setting, corpus_, 20)) {
+      ASSERT_EQ(record.losses, expected.losses) << setting.name();
+      ASSERT_EQ(record.state, expected.state) << setting.name();
+    }
+  }
+
+  tests::ScratchFolder folder_;
+  std::string text_ = tests::write_sample_text(folder_);
+  Corpus corpus_ = *Corpus::open(text_, 16);
+};
+
+TEST_F(ExpertBits, AreThoseOfOneRankForAnySimulatedRanksThatShareExperts) {
+  EXPECT_NE(simulate({}, corpus_, 1)[0].losses, simulate({.capacity_factor = 0.9}, corpus_, 1)[0].losses)
+      << "the capacity drops something";
+  for (const auto capacity : {std::optional<double>{}, std::optional<double>{0.9}}) {
+    const auto expected = simulate({.capacity_factor = capacity}, corpus_, 20)[0];
+    ASSERT_EQ(expected.losses.size(), 20U);
+    ASSERT_LT(expected.losses.back(), expected.losses.front());
+    for (const auto strategy : {Strategy::zero1, Strategy::zero3}) {
+      for (const auto& [ranks, ep] : {std::pair{2, 2}, {4, 1}, {4, 2}, {4, 4}, {8, 4}})
+        expect_alike({ranks, ep, strategy, capacity}, expected);
+    }
+  }
+}
+
+TEST_F(ExpertBits, AreThoseOfOneRankForOtherStrategiesAndMicrobatches) {
+  const auto expected = simulate({.microbatches = 2}, corpus_, 20)[0];
+  expect_alike({4, 2, Strategy::ddp, {}, 2}, expected);
+  expect_alike({8, 2, Strategy::zero1, {}, 2}, expected);
+  expect_alike({4, 2, Strategy::zero2}, simulate({}, corpus_, 20)[0]);
+}
+
+TEST_F(ExpertBits, GoOnFromACheckpointWithExpertsOnAnyOtherRanks) {
+  const auto expected = simulate({}, corpus_, 12)[0];
+  const std::vector<Setting> settings{
+      {1, 1, Strategy::zero1}, {4, 4, Strategy::zero1}, {4, 2, Strategy::zero3}};
+  for (const auto& from : settings) {
+    for (const auto& to : settings) {
+      actors::SimulatedStorage disk({});
+      simulate(from, corpus_, 5, &disk);
+      const auto found = simulate(to, corpus_, 12, &disk);
+      ASSERT_EQ(found[0].losses, std::vector(expected.losses.begin() + 5, expected.losses.end()))
+          << from.name() << " to " << to.name();
+      ASSERT_EQ(found[0].state, expected.state) << from.name() << " to " << to.name();
+    }
+  }
+}
+
+TEST_F(ExpertBits, OfRealProcessesAreThoseOfOneRank) {
+  const auto run = [&](int ranks, const std::vector<std::string>& more) {
+    tests::GptJob job{ranks, 20, {}, {"--experts", "4"}};
+    job.trainer_options.insert(job.trainer_options.end(), more.begin(), more.end());
+    const auto output = folder_.path("run");
+    std::filesystem::remove_all(output);
+    const auto result = tests::run_command(tests::gpt_command(job, text_, output), std::chrono::seconds(120));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return tests::read_record(output);
+  };
+  const auto expected = run(1, {});
+  ASSERT_EQ(expected.losses.size(), 20U);
+  for (const auto& [ranks, ep, strategy] :
+       {std::tuple{2, "2", "zero1"}, {4, "2", "zero3"}, {4, "4", "zero1"}}) {
+    const auto record = run(ranks, {"--expert-parallel", ep, "--strategy", strategy});
+    EXPECT_EQ(record.losses, expected.losses) << ranks << " ranks, ep " << ep << ", " << strategy;
+    EXPECT_EQ(record.state, expected.state) << ranks << " ranks, ep " << ep << ", " << strategy;
+  }
+}
+
+}  // namespace
+}  // namespace troupe
