@@ -232,7 +232,7 @@ Result<core::DType> dtype_of(const Options& o) {
 }
 
 std::vector<std::pair<std::string, std::string>> configuration(const RunOptions& run) {
-  const auto& [model, arithmetic, microbatch, session, schedule, seed, initial] = run.trainer;
+  const auto& [model, arithmetic, microbatch, session, schedule, seed, initial, tensor] = run.trainer;
   const auto& training = session.training;
   return {{"model", fmt::format("{} layers, {} heads, width {}, feed forward {}", model.layers, model.heads,
                                 model.width, model.feed_forward)},
@@ -273,6 +273,7 @@ void add_options(CLI::App& app, Options& options) {
   add_own_options(app, options);
   add_expert_options(app, options.experts);
   add_distributed_options(app, options);
+  add_tensor_options(app, options.run.trainer.session.training, options.run.trainer.tensor);
   add_checkpoint_options(app, options);
 }
 
@@ -316,6 +317,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
                       options.optimizer);
   }
   auto& training = trainer.session.training;
+  TRY(check_tensor_options(training, trainer.tensor, options.local));
   TRY(choose_optimizer(training, options.optimizer, training.optimizer));
   training.loss_scaling = TRY(loss_scaling_of(options.loss_scale));
   run.peak_flops = options.peak_tera_flops * 1e12;
@@ -326,6 +328,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
     run.configuration.emplace_back("experts",
                                    fmt::format("{} of {} per token", experts.choices, experts.count));
   run.configuration.emplace_back("loss scale", options.loss_scale);
+  for (auto& row : describe(training, trainer.tensor)) run.configuration.push_back(std::move(row));
   return std::move(options.run);
 }
 

@@ -19,7 +19,8 @@ struct StepHooks {
   /// Called when this microbatch has added all it will add to the parameter's gradient: in backward order, at
   /// the earliest moment. A tied embedding is last.
   std::function<void(std::size_t parameter)> gradient_ready;
-  double loss_scale = 1;  ///< multiplies all gradients, from that of the logits on; not the loss
+  double loss_scale = 1;        ///< multiplies all gradients, from that of the logits on; not the loss
+  bool last_microbatch = true;  ///< of its lane: gradients that are ready are complete
 };
 
 /// One forward, or forward and backward, over given parameters. Pointers are in table order.
