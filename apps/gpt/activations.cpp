@@ -30,12 +30,12 @@ HeadNormActivations<T> carve_head_norm(Carver<T>& carver, const ModelConfig& con
 
 template <class T>
 BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
-                                bool has_experts) {
+                                std::size_t stream_rows, bool has_experts) {
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
   const std::size_t Q = config.query_width(), K = config.key_width();
   const bool is_gated = config.activation == Activation::swiglu;
-  return {.input = carver.take(N, C),
-          .attention_norm = carve_norm(carver, config, N),
+  return {.input = carver.take(stream_rows, C),
+          .attention_norm = carve_norm(carver, config, stream_rows),
           .query_norm = carve_head_norm(carver, config, N, config.heads),
           .key_norm = carve_head_norm(carver, config, N, config.key_heads()),
           .query = carver.take(N, Q),
@@ -43,8 +43,8 @@ BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, Ba
           .value = carver.take(N, K),
           .probabilities = carver.take(N * config.heads, shape.length),
           .attention = carver.take(N, Q),
-          .middle = carver.take(N, C),
-          .mlp_norm = carve_norm(carver, config, N),
+          .middle = carver.take(stream_rows, C),
+          .mlp_norm = carve_norm(carver, config, stream_rows),
           .gate = is_gated && !has_experts ? carver.take(N, F) : nullptr,
           .up = has_experts ? nullptr : carver.take(N, F),
           .hidden = has_experts ? nullptr : carver.take(N, F),
@@ -52,10 +52,11 @@ BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, Ba
 }
 
 template <class T>
-GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config, BatchShape shape) {
+GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
+                                   std::size_t stream_rows) {
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
   const std::size_t Q = config.query_width(), K = config.key_width();
-  return {.residual = carver.take(N, C),
+  return {.residual = carver.take(stream_rows, C),
           .normed = carver.take(N, C),
           .query = carver.take(N, Q),
           .key = carver.take(N, K),
@@ -110,20 +111,22 @@ Result<void> check_keep(const ModelConfig& config, Keep keep) {
 }
 
 template <class T>
-Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep) {
+Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
+                     std::optional<std::size_t> stream_rows) {
+  const std::size_t rows = stream_rows.value_or(shape.rows());
   Activations<T> activations;
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
     if (keep == Keep::activations || layer == 0) {
-      activations.blocks.push_back(carve_block(carver, config, shape, config.experts.in_layer(layer)));
+      activations.blocks.push_back(carve_block(carver, config, shape, rows, config.experts.in_layer(layer)));
     } else {
       activations.blocks.push_back(activations.blocks.front());
-      activations.blocks.back().input = carver.take(shape.rows(), config.width);
+      activations.blocks.back().input = carver.take(rows, config.width);
     }
   }
-  activations.output = carver.take(shape.rows(), config.width);
-  activations.final_norm = carve_norm(carver, config, shape.rows());
+  activations.output = carver.take(rows, config.width);
+  activations.final_norm = carve_norm(carver, config, rows);
   activations.logits = carver.take(shape.rows(), config.vocabulary);
-  activations.gradients = carve_gradients(carver, config, shape);
+  activations.gradients = carve_gradients(carver, config, shape, rows);
   activations.routes.resize(config.layers);
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
     if (!config.experts.in_layer(layer)) continue;
@@ -135,7 +138,9 @@ Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape sh
   return activations;
 }
 
-template Activations<float> carve<float>(Carver<float>&, const ModelConfig&, BatchShape, Keep);
-template Activations<double> carve<double>(Carver<double>&, const ModelConfig&, BatchShape, Keep);
+template Activations<float> carve<float>(Carver<float>&, const ModelConfig&, BatchShape, Keep,
+                                         std::optional<std::size_t>);
+template Activations<double> carve<double>(Carver<double>&, const ModelConfig&, BatchShape, Keep,
+                                           std::optional<std::size_t>);
 
 }  // namespace troupe::apps::gpt

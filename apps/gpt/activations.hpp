@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -123,7 +124,9 @@ core::Result<void> check_targets(std::span<const std::int32_t> targets, std::siz
 /// Errc::unavailable for models with experts, whose routes are kept.
 core::Result<void> check_keep(const ModelConfig& config, Keep keep);
 
+/// `stream_rows` of the residual stream and its norms are kept, where they are not all N.
 template <class T>
-Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep);
+Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
+                     std::optional<std::size_t> stream_rows = {});
 
 }  // namespace troupe::apps::gpt

@@ -47,13 +47,32 @@ Result<void> add_bias_gradient(const Pass<T>& pass, std::size_t rows, std::size_
   return {};
 }
 
+// The norm's output of all rows, as the products that a group shares by columns read it.
+template <class T>
+Result<const T*> normed_rows(const BlockContext<T>& context, const NormActivations<T>& norm) {
+  return all_rows(context.tensor, context.shape.rows(), context.config.width, norm.output);
+}
+
+// residual += x * weight^T, summed over the ranks that share the product by rows, one part of x each.
+template <class T>
+Result<void> project_into_residual(const BlockContext<T>& context, const Pass<T>& pass, std::size_t in,
+                                   std::size_t weight, const T* x, T* residual) {
+  const std::size_t N = context.shape.rows(), C = context.config.width;
+  if (context.tensor == nullptr) return project(pass, {N, in, C}, weight, x, residual, Write::accumulate);
+  TRY(project(pass, {N, in, C}, weight, x, context.tensor->partial));
+  const T* sum = TRY(summed_rows(context.tensor, N, C, context.tensor->partial));
+  const std::size_t elements = own_rows(context.tensor, N) * C;
+  for (std::size_t i = 0; i < elements; ++i) residual[i] += sum[i];
+  return {};
+}
+
 // Up to block.hidden.
 template <class T>
 Result<void> mlp_activations(const BlockContext<T>& context, const BlockParameters& parameters,
                              const BlockActivations<T>& block, const Pass<T>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
-  const T* x = block.mlp_norm.output;
   if (parameters.experts) return {};  // they go with what they give
+  const T* x = TRY(normed_rows(context, block.mlp_norm));
   if (parameters.gate) {
     TRY(project(pass, {N, C, F}, *parameters.gate, x, block.gate));
     TRY(project(pass, {N, C, F}, parameters.up, x, block.up));
@@ -70,13 +89,13 @@ Result<void> mlp_backward(const BlockContext<T>& context, const BlockParameters&
                           const BlockActivations<T>& block, const GradientScratch<T>& d,
                           const Pass<T>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
-  const T* x = block.mlp_norm.output;
   if (parameters.experts) {
     return expert_layer_backward<T>({context.config.experts, N, C}, *parameters.experts, block.experts,
-                                    d.experts, {x, d.residual}, pass, d.normed);
+                                    d.experts, {block.mlp_norm.output, d.residual}, pass, d.normed);
   }
-  TRY(project_backward(pass, {N, F, C}, parameters.down, block.hidden, d.residual, d.hidden,
-                       Write::overwrite));
+  const T* d_output = TRY(all_rows<T>(context.tensor, N, C, d.residual));
+  TRY(project_backward(pass, {N, F, C}, parameters.down, block.hidden, d_output, d.hidden, Write::overwrite));
+  const T* x = TRY(normed_rows(context, block.mlp_norm));
   if (parameters.gate) {
     swiglu_backward(N * F, block.gate, block.up, d.hidden, d.gate, d.up);
     TRY(project_backward(pass, {N, C, F}, parameters.up, x, d.up, d.normed, Write::overwrite));
@@ -111,11 +130,11 @@ HeadSide<T> key_side(const BlockContext<T>& context, const BlockParameters& para
 }
 
 template <class T>
-Result<void> head_projection(const BlockContext<T>& context, const HeadSide<T>& side,
-                             const BlockActivations<T>& block, const Pass<T>& pass) {
+Result<void> head_projection(const BlockContext<T>& context, const HeadSide<T>& side, const T* x,
+                             const Pass<T>& pass) {
   const std::size_t N = context.shape.rows(), width = side.heads * context.config.head_size();
   T* y = side.norm ? side.before.input : side.output;
-  TRY(project(pass, {N, context.config.width, width}, side.weight, block.attention_norm.output, y));
+  TRY(project(pass, {N, context.config.width, width}, side.weight, x, y));
   return add_bias(pass, N, width, side.bias, y);
 }
 
@@ -133,11 +152,10 @@ Result<void> head_finish(const BlockContext<T>& context, const HeadSide<T>& side
   return {};
 }
 
-// From the gradient by the turned heads to those of the parameters, and to d.normed.
+// From the gradient by the turned heads of x to those of the parameters, and to d.normed.
 template <class T>
-Result<void> head_backward(const BlockContext<T>& context, const HeadSide<T>& side,
-                           const BlockActivations<T>& block, const GradientScratch<T>& d, T* d_heads,
-                           const Pass<T>& pass) {
+Result<void> head_backward(const BlockContext<T>& context, const HeadSide<T>& side, const T* x,
+                           const GradientScratch<T>& d, T* d_heads, const Pass<T>& pass) {
   const auto [batch, length] = context.shape;
   const std::size_t N = batch * length, D = context.config.head_size(), width = side.heads * D;
   context.rotary.backward(batch, length, side.heads, d_heads);
@@ -151,8 +169,8 @@ Result<void> head_backward(const BlockContext<T>& context, const HeadSide<T>& si
     d_heads = d.before_norm;
   }
   TRY(add_bias_gradient(pass, N, width, side.bias, d_heads));
-  return project_backward(pass, {N, context.config.width, width}, side.weight, block.attention_norm.output,
-                          d_heads, d.normed, Write::accumulate);
+  return project_backward(pass, {N, context.config.width, width}, side.weight, x, d_heads, d.normed,
+                          Write::accumulate);
 }
 
 template <class T>
@@ -161,16 +179,18 @@ Result<void> self_attention_forward(const BlockContext<T>& context, const BlockP
   const std::size_t N = context.shape.rows(), C = context.config.width;
   const std::size_t Q = context.config.query_width(), K = context.config.key_width();
   const auto query = query_side(context, parameters, block), key = key_side(context, parameters, block);
-  TRY(head_projection(context, query, block, pass));
-  TRY(head_projection(context, key, block, pass));
-  TRY(project(pass, {N, C, K}, parameters.value, block.attention_norm.output, block.value));
+  const T* x = TRY(normed_rows(context, block.attention_norm));
+  TRY(head_projection(context, query, x, pass));
+  TRY(head_projection(context, key, x, pass));
+  TRY(project(pass, {N, C, K}, parameters.value, x, block.value));
   TRY(add_bias(pass, N, K, parameters.value_bias, block.value));
   TRY(head_finish(context, query, pass));
   TRY(head_finish(context, key, pass));
   attention_forward(attention_of(context, block), block.attention);
-  std::copy_n(block.input, N * C, block.middle);
-  TRY(project(pass, {N, Q, C}, parameters.output, block.attention, block.middle, Write::accumulate));
-  return add_bias(pass, N, C, parameters.output_bias, block.middle);
+  const std::size_t own = own_rows(context.tensor, N);
+  std::copy_n(block.input, own * C, block.middle);
+  TRY(project_into_residual(context, pass, Q, parameters.output, block.attention, block.middle));
+  return add_bias(pass, own, C, parameters.output_bias, block.middle);
 }
 
 template <class T>
@@ -179,15 +199,16 @@ Result<void> self_attention_backward(const BlockContext<T>& context, const Block
                                      const Pass<T>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width;
   const std::size_t Q = context.config.query_width(), K = context.config.key_width();
-  TRY(add_bias_gradient(pass, N, C, parameters.output_bias, d.residual));
-  TRY(project_backward(pass, {N, Q, C}, parameters.output, block.attention, d.residual, d.attention,
+  TRY(add_bias_gradient(pass, own_rows(context.tensor, N), C, parameters.output_bias, d.residual));
+  const T* d_output = TRY(all_rows<T>(context.tensor, N, C, d.residual));
+  TRY(project_backward(pass, {N, Q, C}, parameters.output, block.attention, d_output, d.attention,
                        Write::overwrite));
   attention_backward(attention_of(context, block), d.attention, {d.query, d.key, d.value, d.probabilities});
   TRY(add_bias_gradient(pass, N, K, parameters.value_bias, d.value));
-  TRY(project_backward(pass, {N, C, K}, parameters.value, block.attention_norm.output, d.value, d.normed,
-                       Write::overwrite));
-  TRY(head_backward(context, key_side(context, parameters, block), block, d, d.key, pass));
-  return head_backward(context, query_side(context, parameters, block), block, d, d.query, pass);
+  const T* x = TRY(normed_rows(context, block.attention_norm));
+  TRY(project_backward(pass, {N, C, K}, parameters.value, x, d.value, d.normed, Write::overwrite));
+  TRY(head_backward(context, key_side(context, parameters, block), x, d, d.key, pass));
+  return head_backward(context, query_side(context, parameters, block), x, d, d.query, pass);
 }
 
 }  // namespace
@@ -195,7 +216,7 @@ Result<void> self_attention_backward(const BlockContext<T>& context, const Block
 template <class T>
 Result<void> norm_forward(const BlockContext<T>& context, const NormParameters& parameters, const T* x,
                           const NormActivations<T>& norm, const Pass<T>& pass) {
-  const std::size_t N = context.shape.rows(), C = context.config.width;
+  const std::size_t N = own_rows(context.tensor, context.shape.rows()), C = context.config.width;
   const T epsilon = static_cast<T>(context.config.norm_epsilon);
   const T* weight = TRY(pass.use(parameters.weight));
   if (parameters.bias) {
@@ -210,7 +231,7 @@ Result<void> norm_forward(const BlockContext<T>& context, const NormParameters& 
 template <class T>
 Result<void> norm_backward(const BlockContext<T>& context, const NormParameters& parameters, const T* x,
                            const NormActivations<T>& norm, const Pass<T>& pass, const T* d_y, T* d_x) {
-  const std::size_t N = context.shape.rows(), C = context.config.width;
+  const std::size_t N = own_rows(context.tensor, context.shape.rows()), C = context.config.width;
   const T epsilon = static_cast<T>(context.config.norm_epsilon);
   const T* weight = TRY(pass.use(parameters.weight));
   T* d_weight = pass.gradient(parameters.weight);
@@ -239,22 +260,25 @@ Result<void> block_forward(const BlockContext<T>& context, const BlockParameters
                            const BlockActivations<T>& block, const Pass<T>& pass, T* output) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   TRY(block_activations(context, parameters, block, pass));
-  std::copy_n(block.middle, N * C, output);
+  std::copy_n(block.middle, own_rows(context.tensor, N) * C, output);
   if (parameters.experts) {
     return expert_layer_forward<T>({context.config.experts, N, C}, *parameters.experts, block.experts,
                                    block.mlp_norm.output, pass, output);
   }
-  return project(pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
+  return project_into_residual(context, pass, F, parameters.down, block.hidden, output);
 }
 
 template <class T>
 Result<void> block_backward(const BlockContext<T>& context, const BlockParameters& parameters,
                             const BlockActivations<T>& block, const GradientScratch<T>& d,
                             const Pass<T>& pass) {
+  const std::size_t N = context.shape.rows(), C = context.config.width;
   TRY(mlp_backward(context, parameters, block, d, pass));
-  TRY(norm_backward(context, parameters.mlp_norm, block.middle, block.mlp_norm, pass, d.normed, d.residual));
+  const T* d_normed = TRY(summed_rows(context.tensor, N, C, d.normed));
+  TRY(norm_backward(context, parameters.mlp_norm, block.middle, block.mlp_norm, pass, d_normed, d.residual));
   TRY(self_attention_backward(context, parameters, block, d, pass));
-  return norm_backward(context, parameters.attention_norm, block.input, block.attention_norm, pass, d.normed,
+  d_normed = TRY(summed_rows(context.tensor, N, C, d.normed));
+  return norm_backward(context, parameters.attention_norm, block.input, block.attention_norm, pass, d_normed,
                        d.residual);
 }
 

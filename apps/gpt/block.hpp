@@ -4,6 +4,7 @@
 #include "apps/gpt/layers/rotary.hpp"
 #include "apps/gpt/parameters.hpp"
 #include "apps/gpt/pass.hpp"
+#include "apps/gpt/tensor/rows.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -13,6 +14,8 @@ struct BlockContext {
   const ModelConfig& config;
   BatchShape shape;  ///< what this pass uses; at most what the activations were carved for
   const Rotary<T>& rotary;
+  /// Where a group of ranks shares the block: what is then of the residual stream has this rank's own rows.
+  const TensorParallel<T>* tensor = nullptr;
 };
 
 /// output (N, C) = the residual stream after the block, from block.input.

@@ -32,13 +32,25 @@ actors::TrainerGroupSpec all_ranks(core::WorldSize world) {
   return {kAllRanks, {std::move(members)}};
 }
 
-Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, std::size_t device_bytes) {
-  const auto specs =
-      session_parameters(parameter_table(options.model), options.arithmetic.dtype, options.session.training);
+/// What this rank registers.
+std::vector<core::ParameterSpec> parameters_of_rank(const TrainerOptions& options, const TensorRank* tensor) {
+  const auto& training = options.session.training;
+  if (tensor == nullptr)
+    return session_parameters(parameter_table(options.model), options.arithmetic.dtype, training);
+  auto specs = session_parameters(tensor->table().part(), options.arithmetic.dtype, training);
+  tensor->table().declare(specs);
+  return specs;
+}
+
+Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, const TensorRank* tensor,
+                        std::size_t device_bytes) {
+  const auto specs = parameters_of_rank(options, tensor);
   const auto plan = TRY(actors::plan_training(specs, options.session.training, world.world_size()));
   const auto memory = core::memory_of(actors::RankProgram(plan, world.rank()).program());
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
-  auto need = memory_need(options.model, options.microbatch, options.arithmetic, world.device().kind());
+  const auto model =
+      tensor != nullptr ? config_of_share(options.model, tensor->table().share().size) : options.model;
+  auto need = memory_need(model, options.microbatch, options.arithmetic, world.device().kind());
   need.parameters = bytes(memory.parameters + memory.parameter_pool);
   need.gradients = bytes(memory.gradients + memory.gradient_pool + memory.staging);
   need.optimizer = bytes(memory.main + memory.optimizer + memory.scratch);
@@ -74,8 +86,10 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
   TrainerOptions options = of_job;
   options.model = model_of_rank(options.model, options.session.training.expert_parallel, world.rank());
   TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
-  if (device_bytes) TRY(check_fits(world, options, *device_bytes));
+  auto tensor = TRY(TensorRank::create(options, world.rank(), world.device().kind()));
+  if (device_bytes) TRY(check_fits(world, options, tensor.get(), *device_bytes));
   std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));
+  trainer->tensor_ = std::move(tensor);
   TRY(trainer->open(world));
   return trainer;
 }
@@ -87,18 +101,15 @@ DistributedTrainer::DistributedTrainer(actors::RankWorld& world, const TrainerOp
 Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   // The host's model is made before the job is joined: what does not fit here need not hold up the others.
   const bool on_host = device_->kind() != gpu::DeviceKind::cuda;
-  const auto make = [&] {
-    return create_model(options_.model, options_.microbatch, options_.arithmetic, *device_, compute_);
-  };
-  if (on_host) model_ = TRY(make());
-  const auto specs = session_parameters(parameter_table(options_.model), options_.arithmetic.dtype,
-                                        options_.session.training);
+  if (on_host) model_ = TRY(make_model());
+  const auto specs = parameters_of_rank(options_, tensor_.get());
   const bool has_experts = options_.model.experts.count > 0;
   if (has_experts) options_.session.groups.push_back(all_ranks(world.world_size()));
   session_ = TRY(actors::Session::join(world, options_.session, specs));
+  if (tensor_) TRY(tensor_->open(*session_));
   if (!on_host) {
     compute_ = TRY(session_->compute_stream());
-    model_ = TRY(make());
+    model_ = TRY(make_model());
   }
   if (has_experts) {
     all_ranks_ = TRY(session_->group(kAllRanks));
@@ -108,6 +119,12 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   gradients_.resize(specs.size());
   TRY(write_initial_values());
   return on_host ? Result<void>{} : warm_up();
+}
+
+Result<std::unique_ptr<TrainableModel>> DistributedTrainer::make_model() {
+  if (tensor_) return tensor_->make_model(options_);
+  if (options_.tensor.slices > 1) return create_sliced_model(options_, device_->kind());
+  return create_model(options_.model, options_.microbatch, options_.arithmetic, *device_, compute_);
 }
 
 // A kernel is loaded when it first runs, and loading may wait for all that the device runs: for a collective,
@@ -132,7 +149,9 @@ Result<void> DistributedTrainer::write_initial_values() {
     const auto& spec = model_->table().specs[i];
     Result<void> read;
     TRY(session_->write_parameter({i}, [&](std::int64_t first, std::span<float> values) {
-      read = initial.read(spec, {first, first + static_cast<std::int64_t>(values.size())}, values);
+      const core::ElementRange range{first, first + static_cast<std::int64_t>(values.size())};
+      read = tensor_ ? read_part(initial, tensor_->table(), i, range, values)
+                     : initial.read(spec, range, values);
     }));
     TRY(read);
   }
@@ -168,18 +187,18 @@ Result<double> DistributedTrainer::run_lane(core::Lane lane) {
   if (peers_) TRY(peers_->begin_lane());
   const auto index = [](std::size_t p) { return core::ParameterIndex{static_cast<std::uint32_t>(p)}; };
   Result<void> ready;  // the first failure
-  const StepHooks hooks{.before_use = [&](std::size_t p) { return before_use(index(p)); },
-                        .begin_backward = [&] { return session_->begin_backward(); },
-                        .gradient_ready =
-                            [&](std::size_t p) {
-                              if (auto told = session_->gradient_ready(index(p)); !told && ready)
-                                ready = told;
-                            },
-                        .loss_scale = session_->loss_scale(),
-                        .peers = peers_.get()};
+  StepHooks hooks{.before_use = [&](std::size_t p) { return before_use(index(p)); },
+                  .begin_backward = [&] { return session_->begin_backward(); },
+                  .gradient_ready =
+                      [&](std::size_t p) {
+                        if (auto told = session_->gradient_ready(index(p)); !told && ready) ready = told;
+                      },
+                  .loss_scale = session_->loss_scale(),
+                  .peers = peers_.get()};
   const int microbatches = session_->training().microbatches;
   for (int m = 0; m < microbatches; ++m) {
     TRY(session_->begin_microbatch(m));
+    hooks.last_microbatch = m + 1 == microbatches;
     batch_.fill_at_random(corpus_->training(),
                           {options_.seed, session_->next_step(), lane, static_cast<std::uint32_t>(m)});
     TRY(model_->forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets(), hooks));
@@ -264,10 +283,17 @@ Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
                       session_->training().expert_parallel);
   }
   TRY(session_->begin_evaluation());
+  std::optional<core::ParameterIndex> gathered;
+  std::span<const float> whole;
   TRY(gpt::export_model(
       model_->config(),
-      [this](std::size_t parameter, core::ElementRange range, std::span<float> values) {
-        return read_parameter({static_cast<std::uint32_t>(parameter)}, range, values);
+      [&](std::size_t place, core::ElementRange range, std::span<float> values) -> Result<void> {
+        const core::ParameterIndex parameter{static_cast<std::uint32_t>(place)};
+        if (!tensor_) return read_parameter(parameter, range, values);
+        if (gathered != parameter) whole = TRY(whole_parameter(parameter));
+        gathered = parameter;
+        std::copy_n(whole.begin() + range.start, values.size(), values.begin());
+        return {};
       },
       options));
   return session_->end_evaluation();
@@ -276,8 +302,16 @@ Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
 // An export reads parameters in the order of the table, so this is what it waits for.
 Result<void> DistributedTrainer::hand_over_parameters() {
   TRY(session_->begin_evaluation());
-  for (std::uint32_t i = 0; i < readable_.size(); ++i) TRY(session_->before_use({i}));
+  for (std::uint32_t i = 0; i < readable_.size(); ++i) {
+    TRY(session_->before_use({i}));
+    if (tensor_) TRY(whole_parameter({i}));
+  }
   return session_->end_evaluation();
+}
+
+Result<std::span<const float>> DistributedTrainer::whole_parameter(core::ParameterIndex parameter) {
+  TRY(session_->before_use(parameter));
+  return tensor_->whole(parameter.value, TRY(session_->parameter(parameter)));
 }
 
 /// In an evaluation.
@@ -315,6 +349,10 @@ Result<std::uint64_t> DistributedTrainer::parameter_hash() {
     return hash;
   }
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
+    if (tensor_) {
+      hash = core::hash64(std::as_bytes(TRY(whole_parameter({i}))), hash);
+      continue;
+    }
     TRY(session_->before_use({i}));
     gpu::Buffer staging;
     const auto values = TRY(on_host(TRY(session_->parameter_memory({i})), staging));

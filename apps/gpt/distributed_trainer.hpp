@@ -12,6 +12,7 @@
 #include "apps/gpt/experts/session_peers.hpp"
 #include "apps/gpt/models.hpp"
 #include "apps/gpt/run_options.hpp"
+#include "apps/gpt/tensor/tensor_rank.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -38,7 +39,9 @@ class DistributedTrainer {
 
   /// No rank keeps all parameters: evaluate(), logits(), export_model() and parameter_hash() are then for
   /// all ranks together; otherwise any rank may ask alone.
-  bool has_sharded_parameters() const { return session_->units() > 0 || peers_ != nullptr; }
+  bool has_sharded_parameters() const {
+    return session_->units() > 0 || peers_ != nullptr || tensor_ != nullptr;
+  }
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
   /// As TrainableModel::logits().
@@ -50,7 +53,7 @@ class DistributedTrainer {
   /// Where the tokens of all ranks went since the last call, or since the run began. For all ranks together,
   /// between steps.
   core::Result<ExpertTally> take_expert_load();
-  /// A hash of all parameters.
+  /// A hash of all parameters, the same however they are shared.
   core::Result<std::uint64_t> parameter_hash();
 
   TrainableModel& model() { return *model_; }
@@ -64,6 +67,7 @@ class DistributedTrainer {
   core::Result<void> sum_expert_load();
   DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
+  core::Result<std::unique_ptr<TrainableModel>> make_model();
   core::Result<void> write_initial_values();
   core::Result<void> warm_up();
   core::Result<double> run_lane(core::Lane lane);
@@ -71,15 +75,19 @@ class DistributedTrainer {
   core::Result<void> before_use(core::ParameterIndex parameter);
   /// For a pass between steps.
   StepHooks reading();
-  /// Elements of a parameter as floats; `values` has as many as the range.
+  /// Elements of what this rank keeps of a parameter as floats; `values` has as many as the range.
   core::Result<void> read_parameter(core::ParameterIndex parameter, core::ElementRange range,
                                     std::span<float> values);
+  /// All of a parameter whose layer ranks share, for which they all ask, in an evaluation. It lives until the
+  /// next call.
+  core::Result<std::span<const float>> whole_parameter(core::ParameterIndex parameter);
   core::Result<gpu::BufferView> on_host(gpu::BufferView values, gpu::Buffer& staging);
 
   TrainerOptions options_;
   gpu::Device* device_;
   const Corpus* corpus_;
   Batch batch_;
+  std::unique_ptr<TensorRank> tensor_;  ///< null where no ranks share a layer
   std::unique_ptr<actors::Session> session_;
   gpu::StreamView compute_ = nullptr;  ///< of the session; null where the model computes on the host
   std::unique_ptr<TrainableModel> model_;

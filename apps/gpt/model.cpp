@@ -9,6 +9,7 @@
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/layers/embedding.hpp"
 #include "apps/gpt/layers/matmul.hpp"
+#include "apps/gpt/tensor/vocabulary.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -19,17 +20,42 @@ using core::Errc;
 using core::fail;
 using core::Result;
 
+namespace {
+
+template <class T>
+struct PlacedActivations {
+  Activations<T> activations;
+  std::optional<TensorParallel<T>> tensor;
+};
+
+template <class T>
+PlacedActivations<T> place_activations(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
+                                       Keep keep, TensorGroup<T>* group, bool sequence) {
+  const std::size_t N = shape.rows();
+  PlacedActivations<T> placed;
+  placed.activations = carve(carver, config, shape, keep, sequence ? most_own_rows(N, group->size()) : N);
+  if (group == nullptr) return placed;
+  placed.tensor = carve_tensor(carver, *group, sequence, N, config.width);
+  // Forward leaves it alone, and backward is done with it when a block computes forward again.
+  placed.tensor->partial = placed.activations.gradients.normed;
+  return placed;
+}
+
+}  // namespace
+
 std::size_t physical_memory_bytes() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
 template <class T>
-Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShape shape, Keep keep) {
+Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShape shape, Keep keep,
+                                            TensorGroup<T>* group, bool sequence) {
+  CHECK(group != nullptr || !sequence, "sequence parallelism is between the members of a group");
   TRY(validate(config));
   TRY(check_shape(config, shape));
   TRY(check_keep(config, keep));
   Carver<T> plan(nullptr);
-  carve(plan, config, shape, keep);
+  place_activations(plan, config, shape, keep, group, sequence);
   const std::size_t bytes = plan.elements() * sizeof(T);
   const std::size_t machine_bytes = physical_memory_bytes();
   std::unique_ptr<T[]> memory;
@@ -42,12 +68,12 @@ Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShap
         shape.batch, shape.length, bytes >> 20, machine_bytes >> 20);
   }
   use_one_blas_thread();
-  return BasicModel(config, shape, keep, std::move(memory), bytes);
+  return BasicModel(config, shape, keep, std::move(memory), bytes, group, sequence);
 }
 
 template <class T>
 BasicModel<T>::BasicModel(const ModelConfig& config, BatchShape shape, Keep keep, std::unique_ptr<T[]> memory,
-                          std::size_t bytes)
+                          std::size_t bytes, TensorGroup<T>* group, bool sequence)
     : config_(config),
       shape_(shape),
       keep_(keep),
@@ -56,7 +82,10 @@ BasicModel<T>::BasicModel(const ModelConfig& config, BatchShape shape, Keep keep
       memory_(std::move(memory)),
       activation_bytes_(bytes) {
   Carver<T> place(memory_.get());
-  activations_ = carve(place, config_, shape_, keep_);
+  auto placed = place_activations(place, config_, shape_, keep_, group, sequence);
+  activations_ = std::move(placed.activations);
+  tensor_ = placed.tensor;
+  if (group != nullptr) whole_logits_.resize(vocabulary());
 }
 
 template <class T>
@@ -82,29 +111,66 @@ Result<std::span<const T>> BasicModel<T>::logits(Parameters parameters, Tokens t
   CHECK(!tokens.empty() && tokens.size() <= shape_.length, "logits() takes one sequence of 1..T tokens");
   const Pass<T> pass{parameters, {}, hooks};
   TRY(trunk_forward({1, tokens.size()}, pass, tokens));
-  const std::size_t C = config_.width, V = config_.vocabulary;
-  const T* last = activations_.final_norm.output + (tokens.size() - 1) * C;
-  linear_forward({1, C, V}, last, TRY(pass.use(table_.head)), activations_.logits);
-  return std::span<const T>(activations_.logits, V);
+  const std::size_t N = tokens.size(), C = config_.width, V = config_.vocabulary;
+  const T* last = TRY(all_rows<T>(tensor(), N, C, activations_.final_norm.output)) + (N - 1) * C;
+  const std::span<T> found(activations_.logits, V);
+  linear_forward({1, C, V}, last, TRY(pass.use(table_.head)), found.data());
+  if (!tensor_) return std::span<const T>(found);
+  const typename TensorGroup<T>::Counts counts(tensor_->group->size(), V);
+  TRY(tensor_->group->gather(found, whole_logits_, counts));
+  return std::span<const T>(whole_logits_);
 }
 
 template <class T>
 Result<T> BasicModel<T>::loss(const Pass<T>& pass, Tokens tokens, Tokens targets) {
   const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
   CHECK(tokens.size() == N && targets.size() == N, "tokens and targets have the shape given to create()");
-  TRY(check_targets(targets, config_.vocabulary));
+  TRY(check_targets(targets, vocabulary()));
   TRY(trunk_forward(shape_, pass, tokens));
-  linear_forward({N, C, V}, activations_.final_norm.output, TRY(pass.use(table_.head)), activations_.logits);
-  return static_cast<T>(cross_entropy_forward(targets, V, activations_.logits));
+  const T* x = TRY(all_rows<T>(tensor(), N, C, activations_.final_norm.output));
+  linear_forward({N, C, V}, x, TRY(pass.use(table_.head)), activations_.logits);
+  if (!tensor_) return static_cast<T>(cross_entropy_forward(targets, V, activations_.logits));
+  return static_cast<T>(
+      TRY(vocabulary_cross_entropy_forward(*tensor_->group, targets, V, activations_.logits)));
+}
+
+template <class T>
+Result<void> BasicModel<T>::embed(const Pass<T>& pass, Tokens tokens) {
+  const std::size_t N = tokens.size(), C = config_.width, V = config_.vocabulary;
+  const T* table = TRY(pass.use(table_.embedding));
+  T* x = activations_.blocks.front().input;
+  if (!tensor_) {
+    embedding_forward(tokens, C, table, x);
+    return {};
+  }
+  vocabulary_embedding_forward(tokens, tensor_->group->index(), V, C, table, tensor_->partial);
+  const T* sum = TRY(summed_rows(tensor(), N, C, tensor_->partial));
+  std::copy_n(sum, own_rows(tensor(), N) * C, x);
+  return {};
+}
+
+template <class T>
+Result<void> BasicModel<T>::embed_backward(const Pass<T>& pass, Tokens tokens) {
+  const std::size_t C = config_.width, V = config_.vocabulary;
+  TRY(pass.use(table_.embedding));
+  T* d_table = pass.gradient(table_.embedding);
+  const T* d_x = TRY(all_rows<T>(tensor(), tokens.size(), C, activations_.gradients.residual));
+  if (tensor_) {
+    vocabulary_embedding_backward(tokens, tensor_->group->index(), V, C, d_x, d_table);
+  } else {
+    embedding_backward(tokens, C, d_x, d_table);
+  }
+  pass.ready(table_.embedding);
+  return {};
 }
 
 // Tokens to the normed residual stream before the output layer.
 template <class T>
 Result<void> BasicModel<T>::trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens) {
   CHECK(pass.parameters.size() == table_.specs.size(), "one pointer per parameter of the table");
-  TRY(check_tokens(tokens, config_.vocabulary));
+  TRY(check_tokens(tokens, vocabulary()));
   Activations<T>& a = activations_;
-  embedding_forward(tokens, config_.width, TRY(pass.use(table_.embedding)), a.blocks.front().input);
+  TRY(embed(pass, tokens));
   for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {
     T* output = layer + 1 < a.blocks.size() ? a.blocks[layer + 1].input : a.output;
     TRY(block_forward(context(shape), table_.blocks[layer], a.blocks[layer], pass, output));
@@ -119,24 +185,28 @@ Result<void> BasicModel<T>::backward(const Pass<T>& pass, Tokens tokens, Tokens 
   const GradientScratch<T>& d = a.gradients;
 
   if (pass.hooks.begin_backward) TRY(pass.hooks.begin_backward());
-  cross_entropy_backward(targets, V, a.logits, static_cast<T>(pass.hooks.loss_scale));
+  const T scale = static_cast<T>(pass.hooks.loss_scale);
+  if (tensor_) {
+    vocabulary_cross_entropy_backward(targets, tensor_->group->index(), V, a.logits, scale);
+  } else {
+    cross_entropy_backward(targets, V, a.logits, scale);
+  }
   const T* head = TRY(pass.use(table_.head));
-  linear_backward_weight({N, C, V}, a.logits, a.final_norm.output, pass.gradient(table_.head));
+  const T* x = TRY(all_rows<T>(tensor(), N, C, a.final_norm.output));
+  linear_backward_weight({N, C, V}, a.logits, x, pass.gradient(table_.head));
   if (!config_.tied_embeddings) pass.ready(table_.head);
   linear_backward_input({N, C, V}, a.logits, head, d.normed);
 
-  std::fill_n(d.residual, N * C, T{0});
-  TRY(norm_backward(context(shape_), table_.final_norm, a.output, a.final_norm, pass, d.normed, d.residual));
+  const T* d_normed = TRY(summed_rows(tensor(), N, C, d.normed));
+  std::fill_n(d.residual, own_rows(tensor(), N) * C, T{0});
+  TRY(norm_backward(context(shape_), table_.final_norm, a.output, a.final_norm, pass, d_normed, d.residual));
   for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
     // Those of the last block are still there.
     if (keep_ == Keep::inputs && layer + 1 < a.blocks.size())
       TRY(block_activations(context(shape_), table_.blocks[layer], a.blocks[layer], pass));
     TRY(block_backward(context(shape_), table_.blocks[layer], a.blocks[layer], d, pass));
   }
-  TRY(pass.use(table_.embedding));
-  embedding_backward(tokens, C, d.residual, pass.gradient(table_.embedding));
-  pass.ready(table_.embedding);
-  return {};
+  return embed_backward(pass, tokens);
 }
 
 template class BasicModel<float>;

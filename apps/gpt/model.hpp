@@ -2,13 +2,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "apps/gpt/activations.hpp"
 #include "apps/gpt/block.hpp"
 #include "apps/gpt/config.hpp"
 #include "apps/gpt/parameters.hpp"
 #include "apps/gpt/pass.hpp"
+#include "apps/gpt/tensor/rows.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -23,9 +26,13 @@ class BasicModel {
   using Gradients = std::span<T* const>;
 
   /// Checks the configuration and that the activations fit in this machine's memory, then allocates them
-  /// once.
+  /// once. With a group this is one part of a model whose layers the group shares, and `config` that of the
+  /// part (config_of_share()); tokens, losses and logits are of the whole model, the same at every member,
+  /// and parameters and gradients are the part's. With sequence parallelism norms are given a part of the
+  /// rows, and add a part of their gradients.
   static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape,
-                                         Keep keep = Keep::activations);
+                                         Keep keep = Keep::activations, TensorGroup<T>* group = nullptr,
+                                         bool sequence = false);
 
   /// Mean loss over the tokens in nats, and what the routers of experts add to it; adds its gradients to
   /// `gradients`. tokens and targets are (B, T), of
@@ -50,12 +57,17 @@ class BasicModel {
 
  private:
   BasicModel(const ModelConfig& config, BatchShape shape, Keep keep, std::unique_ptr<T[]> memory,
-             std::size_t bytes);
+             std::size_t bytes, TensorGroup<T>* group, bool sequence);
 
   core::Result<T> loss(const Pass<T>& pass, Tokens tokens, Tokens targets);
+  core::Result<void> embed(const Pass<T>& pass, Tokens tokens);
+  core::Result<void> embed_backward(const Pass<T>& pass, Tokens tokens);
   core::Result<void> trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens);
   core::Result<void> backward(const Pass<T>& pass, Tokens tokens, Tokens targets);
-  BlockContext<T> context(BatchShape shape) const { return {config_, shape, rotary_}; }
+  BlockContext<T> context(BatchShape shape) const { return {config_, shape, rotary_, tensor()}; }
+  const TensorParallel<T>* tensor() const { return tensor_ ? &*tensor_ : nullptr; }
+  /// Of the whole model.
+  std::size_t vocabulary() const { return config_.vocabulary * (tensor_ ? tensor_->group->size() : 1); }
 
   ModelConfig config_;
   BatchShape shape_;
@@ -65,6 +77,8 @@ class BasicModel {
   std::unique_ptr<T[]> memory_;
   std::size_t activation_bytes_;
   Activations<T> activations_;
+  std::optional<TensorParallel<T>> tensor_;
+  std::vector<T> whole_logits_;  // (V) of the last logits(), where a group shares the vocabulary
 };
 
 using Model = BasicModel<float>;

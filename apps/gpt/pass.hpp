@@ -22,6 +22,7 @@ struct StepHooks {
   /// the earliest moment. A tied embedding is last.
   std::function<void(std::size_t parameter)> gradient_ready;
   double loss_scale = 1;         ///< multiplies all gradients, from that of the logits on; not the loss
+  bool last_microbatch = true;   ///< of its lane: gradients that are ready are complete
   ExpertPeers* peers = nullptr;  ///< of models whose experts are spread over ranks
 };
 

@@ -14,6 +14,7 @@
 #include "apps/gpt/pretrained/pretrained_model.hpp"
 #include "apps/gpt/sample.hpp"
 #include "apps/gpt/schedule.hpp"
+#include "apps/gpt/tensor/tensor_options.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -26,6 +27,7 @@ struct TrainerOptions {
   Schedule schedule;
   std::uint64_t seed = 1;
   const InitialValues* initial = nullptr;  ///< null: by the seed; read by create() alone
+  TensorOptions tensor;
 };
 
 /// One run of the trainer.

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// The members that keep parts of the same layers, as the layers' computation needs them. All members ask for
+/// the same operations in the same order; an operation is over when its call returns.
+template <class T>
+class TensorGroup {
+ public:
+  using Counts = std::vector<std::size_t>;  ///< elements, by member
+
+  virtual ~TensorGroup() = default;
+  virtual std::size_t size() const = 0;
+  virtual std::size_t index() const = 0;
+
+  /// In place, the same bits at every member.
+  virtual core::Result<void> sum(std::span<T> values) = 0;
+  virtual core::Result<void> max(std::span<T> values) = 0;
+  /// Member i gives counts[i] elements; all get all, in the order of members.
+  virtual core::Result<void> gather(std::span<const T> own, std::span<T> all, const Counts& counts) = 0;
+  /// Of `all`, which has counts[i] elements for member i, each member gets the sums of its own.
+  virtual core::Result<void> scatter_sum(std::span<const T> all, std::span<T> own, const Counts& counts) = 0;
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+
+#include "apps/gpt/activations.hpp"
+#include "apps/gpt/tensor/group.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+// N rows of a pass, C width.
+
+/// What the layers of a rank have besides its part of them, where a group shares each layer. With sequence
+/// parallelism each member also keeps its own rows of the residual stream alone, and norms those: a
+/// consecutive part of all N rows.
+template <class T>
+struct TensorParallel {
+  TensorGroup<T>* group;
+  bool sequence;
+  T* gathered;  ///< (N, C), with sequence parallelism only
+  T* partial;   ///< (N, C): what this rank adds to a sum
+  T* own;       ///< (the most rows of a member, C), with sequence parallelism only
+};
+
+/// A rank's rows of the residual stream. Without a group (null), or without sequence parallelism, all.
+template <class T>
+std::size_t own_rows(const TensorParallel<T>* tensor, std::size_t rows);
+/// The most rows that a member of `size` keeps.
+std::size_t most_own_rows(std::size_t rows, std::size_t size);
+
+/// (N, C) of all members, from each member's own rows. They live until the next call.
+template <class T>
+core::Result<const T*> all_rows(const TensorParallel<T>* tensor, std::size_t rows, std::size_t width,
+                                const T* own);
+
+/// This rank's own rows of the sum of all members' `partial` (N, C), which is overwritten. They live until
+/// the next call, or while `partial` does.
+template <class T>
+core::Result<const T*> summed_rows(const TensorParallel<T>* tensor, std::size_t rows, std::size_t width,
+                                   T* partial);
+
+/// What only sequence parallelism needs; `partial` is for the caller to give.
+template <class T>
+TensorParallel<T> carve_tensor(Carver<T>& carver, TensorGroup<T>& group, bool sequence, std::size_t rows,
+                               std::size_t width);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,120 @@
+#include "apps/gpt/tensor/share.hpp"
+
+#include <algorithm>
+
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Errc;
+using core::fail;
+using core::Result;
+
+Result<void> check_share(const ModelConfig& config, const TensorShare& share) {
+  if (share.sequence && share.size == 1) {
+    return fail(Errc::invalid_argument,
+                "sequence parallelism is between tensor-parallel ranks, and there is one; use "
+                "--tensor-parallel 2 or more, or leave --sequence-parallel out");
+  }
+  if (share.size == 1) return {};
+  if (config.experts.count > 0) {
+    return fail(Errc::unavailable,
+                "tensor parallelism cuts no experts yet; use --tensor-parallel 1 for a model with experts");
+  }
+  const struct {
+    const char* name;
+    std::size_t value;
+  } cuts[] = {{"heads", config.heads},
+              {"heads with keys of their own (key_value_heads)", config.key_heads()},
+              {"feed_forward", config.feed_forward},
+              {"vocabulary", config.vocabulary}};
+  for (const auto& [name, value] : cuts) {
+    if (value % share.size == 0) continue;
+    return fail(Errc::invalid_argument,
+                "tensor parallelism cuts the {} evenly, found {} for {} ranks; choose a number of ranks that "
+                "divides it",
+                name, value, share.size);
+  }
+  return {};
+}
+
+ModelConfig config_of_share(const ModelConfig& config, std::size_t size) {
+  ModelConfig part = config;
+  part.head_dimension = config.head_size();
+  part.heads /= size;
+  part.key_value_heads = config.key_heads() / size;
+  part.feed_forward /= size;
+  part.vocabulary /= size;
+  return part;
+}
+
+SharedTable::SharedTable(const ModelConfig& config, const TensorShare& share)
+    : share_(share),
+      whole_(parameter_table(config)),
+      part_(parameter_table(config_of_share(config, share.size))) {}
+
+SharedParameter SharedTable::at(std::size_t parameter) const {
+  SharedParameter found{&whole_.specs[parameter], &part_.specs[parameter], std::nullopt, false};
+  const auto& whole = found.whole->shape;
+  const auto differs = std::mismatch(whole.begin(), whole.end(), found.part->shape.begin()).first;
+  if (differs != whole.end()) found.axis = static_cast<std::size_t>(differs - whole.begin());
+  const auto of_heads = [&](const BlockParameters& block) {
+    return block.query_norm == parameter || block.key_norm == parameter;
+  };
+  found.also_sum = share_.size > 1 && !found.axis &&
+                   (share_.sequence || std::any_of(whole_.blocks.begin(), whole_.blocks.end(), of_heads));
+  return found;
+}
+
+PartLayout SharedTable::layout(std::size_t parameter, std::size_t index) const {
+  const SharedParameter shared = at(parameter);
+  const auto elements = static_cast<std::int64_t>(shared.part->elements());
+  if (!shared.axis) return {.runs = 1, .run = elements, .stride = elements};
+  PartLayout layout;
+  for (std::size_t axis = 0; axis < *shared.axis; ++axis)
+    layout.runs *= static_cast<std::int64_t>(shared.part->shape[axis]);
+  layout.run = elements / layout.runs;
+  layout.stride = static_cast<std::int64_t>(shared.whole->elements()) / layout.runs;
+  layout.first = layout.run * static_cast<std::int64_t>(index);
+  return layout;
+}
+
+void SharedTable::declare(std::span<core::ParameterSpec> specs) const {
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const SharedParameter shared = at(i);
+    if (!shared.axis) continue;
+    auto& spec = specs[i];
+    for (const std::size_t extent : shared.whole->shape)
+      spec.global_shape.push_back(static_cast<std::int64_t>(extent));
+    spec.offset.assign(spec.global_shape.size(), 0);
+    spec.offset[*shared.axis] = static_cast<std::int64_t>(share_.index * shared.part->shape[*shared.axis]);
+  }
+}
+
+Result<void> read_part(const InitialValues& whole, const SharedTable& table, std::size_t parameter,
+                       core::ElementRange range, std::span<float> values) {
+  const PartLayout layout = table.layout(parameter, table.share().index);
+  const ParameterSpec& spec = table.whole().specs[parameter];
+  for (std::int64_t at = range.start; at < range.end;) {
+    const std::int64_t into = at % layout.run;
+    const std::int64_t count = std::min(layout.run - into, range.end - at);
+    const std::int64_t place = layout.first + at / layout.run * layout.stride + into;
+    TRY(whole.read(
+        spec, {place, place + count},
+        values.subspan(static_cast<std::size_t>(at - range.start), static_cast<std::size_t>(count))));
+    at += count;
+  }
+  return {};
+}
+
+void copy_to_part(const PartLayout& layout, const float* whole, float* part) {
+  for (std::int64_t run = 0; run < layout.runs; ++run)
+    std::copy_n(whole + layout.first + run * layout.stride, layout.run, part + run * layout.run);
+}
+
+void copy_from_part(const PartLayout& layout, const float* part, float* whole) {
+  for (std::int64_t run = 0; run < layout.runs; ++run)
+    std::copy_n(part + run * layout.run, layout.run, whole + layout.first + run * layout.stride);
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "apps/gpt/config.hpp"
+#include "apps/gpt/initial_values.hpp"
+#include "apps/gpt/parameters.hpp"
+#include "core/element_range.hpp"
+#include "core/options/options.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// Which part of each layer a rank keeps: of `size` equal ones that with this index. Heads, the feed-forward
+/// elements and the vocabulary are cut; norms, and biases that are added to a sum, are whole on every rank.
+struct TensorShare {
+  std::size_t size = 1;
+  std::size_t index = 0;
+  bool sequence = false;  ///< sequence parallelism: norms see a part of the rows
+};
+
+/// Errc::invalid_argument names what does not divide; Errc::unavailable for models with experts.
+core::Result<void> check_share(const ModelConfig& config, const TensorShare& share);
+
+/// The model whose layers are one part of `size` of those of `config`: it computes the part's share.
+ModelConfig config_of_share(const ModelConfig& config, std::size_t size);
+
+/// How a part lies in its tensor, row-major: runs of elements, one after the other in the part, and `stride`
+/// elements from the start of one to that of the next in the whole, the first at `first`.
+struct PartLayout {
+  std::int64_t runs = 1;
+  std::int64_t run = 0;
+  std::int64_t stride = 0;
+  std::int64_t first = 0;
+
+  std::int64_t elements() const { return runs * run; }
+};
+
+/// One parameter, whole and as a rank keeps it.
+struct SharedParameter {
+  const ParameterSpec* whole;
+  const ParameterSpec* part;
+  std::optional<std::size_t> axis;  ///< that is cut; none: every rank keeps it whole
+  /// A whole one whose gradient is complete only as the sum over the group: each rank sees a part of the rows
+  /// (sequence parallelism) or of the heads (norms of queries and keys).
+  bool also_sum = false;
+};
+
+/// The parameters of a model and of one share of it, by the same places and names.
+class SharedTable {
+ public:
+  /// Both have passed check_share().
+  SharedTable(const ModelConfig& config, const TensorShare& share);
+
+  const TensorShare& share() const { return share_; }
+  const ParameterTable& whole() const { return whole_; }
+  const ParameterTable& part() const { return part_; }
+  std::size_t size() const { return whole_.specs.size(); }
+  SharedParameter at(std::size_t parameter) const;
+  /// Of the part that the member with this index keeps.
+  PartLayout layout(std::size_t parameter, std::size_t index) const;
+
+  /// Says of parameters as a session registers them, which have the part's shapes, what they are parts of.
+  void declare(std::span<core::ParameterSpec> specs) const;
+
+ private:
+  TensorShare share_;
+  ParameterTable whole_;
+  ParameterTable part_;
+};
+
+/// First values of the elements of `range` of this share's part, read from those of the whole tensor.
+core::Result<void> read_part(const InitialValues& whole, const SharedTable& table, std::size_t parameter,
+                             core::ElementRange range, std::span<float> values);
+
+/// Copies between a whole tensor and one part of it.
+void copy_to_part(const PartLayout& layout, const float* whole, float* part);
+void copy_from_part(const PartLayout& layout, const float* part, float* whole);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "apps/gpt/tensor/slice_group.hpp"
+#include "apps/gpt/tensor/tensor_model.hpp"
+
+namespace troupe::apps::gpt {
+
+/// The whole model on one rank, computed in the slices that a group of tensor-parallel ranks computes, with
+/// their sums in their order: the same bits as theirs in `ordered` numerics. It is there to compare with, not
+/// to be fast: each pass copies the parameters, each slice is computed by a thread of its own, which the call
+/// starts and waits for, and gradients are told of when all are there.
+class SlicedModel final : public TrainableModel {
+ public:
+  /// share.index has no say.
+  static core::Result<std::unique_ptr<SlicedModel>> create(const ModelConfig& config, BatchShape shape,
+                                                           Keep keep, const TensorShare& share);
+
+  const ModelConfig& config() const override { return slices_.front().model->config(); }
+  const ParameterTable& table() const override { return slices_.front().model->shared().whole(); }
+  BatchShape shape() const override { return slices_.front().model->shape(); }
+  core::DType dtype() const override { return core::DType::f32; }
+  std::size_t activation_bytes() const override;
+
+  core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
+                                      Tokens targets, const StepHooks& hooks) override;
+  core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                                  const StepHooks& hooks) override;
+  core::Result<std::vector<double>> take_losses() override;
+  core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
+                                              const StepHooks& hooks) override;
+
+ private:
+  /// A member with its parameters, and the gradients of the lane so far.
+  struct Slice {
+    std::unique_ptr<SliceGroup<float>> group;
+    std::unique_ptr<TensorModel> model;
+    std::vector<std::vector<float>> parameters, gradients;
+    std::vector<const std::byte*> readable;
+    std::vector<float*> places;
+  };
+
+  SlicedModel() = default;
+  core::Result<void> copy_parameters(Parameters parameters, const StepHooks& hooks);
+  core::Result<void> give_gradients(Gradients gradients, const StepHooks& hooks);
+  /// `pass` by every slice at once.
+  core::Result<void> together(const std::function<core::Result<void>(Slice&)>& pass);
+
+  std::unique_ptr<SliceGroup<float>::Room> room_;
+  std::vector<Slice> slices_;
+};
+
+}  // namespace troupe::apps::gpt

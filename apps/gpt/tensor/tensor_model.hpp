@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "apps/gpt/host_model.hpp"
+#include "apps/gpt/tensor/group.hpp"
+#include "apps/gpt/tensor/partial_gradients.hpp"
+#include "apps/gpt/tensor/share.hpp"
+#include "apps/gpt/trainable_model.hpp"
+
+namespace troupe::apps::gpt {
+
+/// One share of the host's model, whose members compute together: every call is made by all of them with the
+/// same tokens, gives all of them the same losses and logits, and uses the group.
+class TensorModel final : public TrainableModel {
+ public:
+  /// The group outlives the model and is not used before the first pass. The share has passed check_share().
+  static core::Result<std::unique_ptr<TensorModel>> create(const ModelConfig& config, BatchShape shape,
+                                                           Keep keep, const TensorShare& share,
+                                                           TensorGroup<float>& group);
+
+  /// Of the whole model.
+  const ModelConfig& config() const override { return config_; }
+  /// Of the share, as all that passes are given.
+  const ParameterTable& table() const override { return table_.part(); }
+  BatchShape shape() const override { return model_.shape(); }
+  core::DType dtype() const override { return core::DType::f32; }
+  std::size_t activation_bytes() const override { return model_.activation_bytes(); }
+  const SharedTable& shared() const { return table_; }
+
+  /// A gradient that is also a sum over the group is complete, and its hook called, only in the lane's last
+  /// microbatch.
+  core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
+                                      Tokens targets, const StepHooks& hooks) override;
+  core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                                  const StepHooks& hooks) override {
+    return model_.forward_loss(parameters, tokens, targets, hooks);
+  }
+  core::Result<std::vector<double>> take_losses() override { return model_.take_losses(); }
+  core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
+                                              const StepHooks& hooks) override {
+    return model_.logits(parameters, tokens, hooks);
+  }
+
+ private:
+  TensorModel(const ModelConfig& config, const TensorShare& share, TensorGroup<float>& group, Model model);
+
+  ModelConfig config_;
+  SharedTable table_;
+  TensorGroup<float>& group_;
+  PartialGradients partial_;
+  HostModel model_;
+};
+
+}  // namespace troupe::apps::gpt

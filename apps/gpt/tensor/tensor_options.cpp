@@ -1,0 +1,53 @@
+#include "apps/gpt/tensor/tensor_options.hpp"
+
+#include "apps/command_line/options.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Errc;
+using core::fail;
+
+void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOptions& tensor) {
+  add_number(app, "--tensor-parallel", training.tensor_parallel, {1, 1024},
+             "Ranks that share each layer: heads, feed-forward elements and the vocabulary")
+      ->capture_default_str();
+  app.add_flag("--sequence-parallel", tensor.sequence_parallel,
+               "With --tensor-parallel, norms and the residual stream are shared too, by rows");
+  add_number(app, "--tensor-slices", tensor.slices, {1, 1024},
+             "Compute each layer in the slices of so many tensor-parallel ranks, on one: the bits to compare "
+             "theirs with")
+      ->capture_default_str();
+}
+
+core::Result<void> check_tensor_options(const core::TrainingOptions& training, const TensorOptions& tensor,
+                                        bool is_local) {
+  if (training.tensor_parallel > 1 && tensor.slices > 1) {
+    return fail(Errc::invalid_argument,
+                "--tensor-slices is for ranks with whole layers, found it with --tensor-parallel {}; leave "
+                "one of the two out",
+                training.tensor_parallel);
+  }
+  if (tensor.sequence_parallel && training.tensor_parallel == 1 && tensor.slices == 1) {
+    return fail(Errc::invalid_argument,
+                "--sequence-parallel is between tensor-parallel ranks, and there is one; add "
+                "--tensor-parallel 2 or more, or leave it out");
+  }
+  if (is_local && (training.tensor_parallel > 1 || tensor.slices > 1)) {
+    return fail(Errc::invalid_argument,
+                "--local is one rank that computes whole layers; leave it out, or --tensor-parallel and "
+                "--tensor-slices");
+  }
+  return {};
+}
+
+std::vector<std::pair<std::string, std::string>> describe(const core::TrainingOptions& training,
+                                                          const TensorOptions& tensor) {
+  const bool is_shared = training.tensor_parallel > 1;
+  if (!is_shared && tensor.slices == 1) return {};
+  return {{is_shared ? "tensor-parallel ranks" : "tensor slices",
+           std::to_string(is_shared ? training.tensor_parallel : tensor.slices)},
+          {"sequence parallelism", tensor.sequence_parallel ? "on" : "off"}};
+}
+
+}  // namespace troupe::apps::gpt

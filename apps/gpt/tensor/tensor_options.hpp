@@ -1,0 +1,30 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/options/options.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// How layers are shared; TrainingOptions::tensor_parallel says between how many ranks.
+struct TensorOptions {
+  bool sequence_parallel = false;
+  /// One rank computes the layers in this many slices, as so many tensor-parallel ranks do.
+  int slices = 1;
+};
+
+void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOptions& tensor);
+
+/// Errc::invalid_argument for options of which only one may be given.
+core::Result<void> check_tensor_options(const core::TrainingOptions& training, const TensorOptions& tensor,
+                                        bool is_local);
+
+/// Rows of what the report shows as the run's settings; none without tensor parallelism.
+std::vector<std::pair<std::string, std::string>> describe(const core::TrainingOptions& training,
+                                                          const TensorOptions& tensor);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "actors/session/session.hpp"
+#include "apps/gpt/run_options.hpp"
+#include "apps/gpt/tensor/session_group.hpp"
+#include "apps/gpt/tensor/share.hpp"
+#include "apps/gpt/trainable_model.hpp"
+
+namespace troupe::apps::gpt {
+
+/// What a trainer's rank has of tensor parallelism: its share of the layers, and the session's group "tp".
+class TensorRank {
+ public:
+  /// Null where tensor_parallel is 1. Errc::invalid_argument names what does not divide, Errc::unavailable
+  /// what is not cut.
+  static core::Result<std::unique_ptr<TensorRank>> create(const TrainerOptions& options, core::Rank rank,
+                                                          gpu::DeviceKind device);
+
+  const SharedTable& table() const { return table_; }
+  /// Before open(), after which it may be used.
+  core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options);
+
+  /// With the session's group, whose ranks tell each other what they take the parameters for.
+  /// Errc::mismatch names the first parameter of which they say different things.
+  core::Result<void> open(actors::Session& session);
+
+  /// All of a parameter, of which `part` is this rank's; by all ranks of the group together. It lives until
+  /// the next call.
+  core::Result<std::span<const float>> whole(std::size_t parameter, std::span<const float> part);
+
+ private:
+  TensorRank(const TrainerOptions& options, const TensorShare& share);
+  core::Result<void> agree();
+
+  SharedTable table_;
+  SessionTensorGroup group_;
+  std::vector<float> gathered_, whole_;
+};
+
+/// The model of a rank that keeps all of it, computed in slices. Errors as those of TensorRank.
+core::Result<std::unique_ptr<TrainableModel>> create_sliced_model(const TrainerOptions& options,
+                                                                  gpu::DeviceKind device);
+
+}  // namespace troupe::apps::gpt

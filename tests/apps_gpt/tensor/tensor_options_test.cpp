@@ -1,0 +1,47 @@
+#include "apps/gpt/tensor/tensor_options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "apps/gpt/options.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+using testing::HasSubstr;
+
+core::Result<RunOptions> run_of(const std::string& line) {
+  Options options;
+  CLI::App app;
+  add_options(app, options);
+  app.parse("--text made-up " + line, false);
+  return run_options(std::move(options), nullptr);
+}
+
+TEST(TensorOptions, ReachTheRunAndItsReport) {
+  const RunOptions run = run_of("--tensor-parallel 4 --sequence-parallel").value();
+
+  EXPECT_EQ(run.trainer.session.training.tensor_parallel, 4);
+  EXPECT_TRUE(run.trainer.tensor.sequence_parallel);
+  EXPECT_THAT(run.configuration, testing::Contains(testing::Pair("tensor-parallel ranks", "4")));
+  EXPECT_THAT(run.configuration, testing::Contains(testing::Pair("sequence parallelism", "on")));
+
+  const RunOptions slices = run_of("--tensor-slices 2").value();
+  EXPECT_EQ(slices.trainer.tensor.slices, 2);
+  EXPECT_THAT(slices.configuration, testing::Contains(testing::Pair("tensor slices", "2")));
+  EXPECT_EQ(run_of("").value().configuration.size() + 2, slices.configuration.size());
+}
+
+TEST(TensorOptions, RefuseWhatExcludesEachOther) {
+  EXPECT_THAT(run_of("--tensor-parallel 2 --tensor-slices 2").error().message,
+              HasSubstr("leave one of the two out"));
+  EXPECT_THAT(run_of("--sequence-parallel").error().message, HasSubstr("add --tensor-parallel 2 or more"));
+  EXPECT_THAT(run_of("--local --tensor-parallel 2").error().message,
+              HasSubstr("--local is one rank that computes whole layers"));
+  EXPECT_THAT(run_of("--local --tensor-slices 2").error().message,
+              HasSubstr("--local is one rank that computes whole layers"));
+  EXPECT_TRUE(run_of("--tensor-slices 2 --sequence-parallel"));
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,272 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "actors/simulation/simulation.hpp"
+#include "actors/world/simulation/storage.hpp"
+#include "apps/gpt/distributed_trainer.hpp"
+#include "core/errors.hpp"
+#include "tests/processes/gpt_job.hpp"
+#include "tests/processes/gpt_options.hpp"
+
+namespace troupe {
+namespace {
+
+using apps::gpt::Corpus;
+using apps::gpt::DistributedTrainer;
+using apps::gpt::TrainerOptions;
+using core::Result;
+using core::Strategy;
+
+/// How ranks share the model: tensor-parallel groups of `size` ranks, and as many of them as there are
+/// data-parallel ranks; or one rank that computes in `slices`.
+struct Mesh {
+  int size = 1;
+  int data_parallel = 1;
+  int slices = 1;
+  bool sequence = false;
+  Strategy strategy = Strategy::zero1;
+  core::Numerics numerics = core::Numerics::ordered;
+  int microbatches = 1;
+
+  int ranks() const { return size * data_parallel; }
+  std::string name() const {
+    return fmt::format("{} of {}x{} ranks, {} slices{}", core::name_of(strategy), size, data_parallel, slices,
+                       sequence ? ", sequence parallel" : "");
+  }
+};
+
+/// Heads, and norms of queries and keys, for up to four ranks.
+TrainerOptions options_of(const Mesh& mesh) {
+  auto options = tests::gpt_options();
+  options.model.heads = 4;
+  options.model.query_key_norm = true;
+  options.tensor = {mesh.sequence, mesh.slices};
+  auto& training = options.session.training;
+  training.tensor_parallel = mesh.size;
+  training.strategy = mesh.strategy;
+  training.numerics = mesh.numerics;
+  training.microbatches = mesh.microbatches;
+  return options;
+}
+
+struct Trained {
+  std::vector<double> losses, norms;
+  std::uint64_t restored = 0, parameters = 0;  ///< hashes, before the first step and at the end
+  double evaluation = 0;
+  std::vector<float> logits;
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+Result<Trained> train(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus,
+                      int steps) {
+  const auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
+  if (world.storage() != nullptr) TRY(trainer->resume({}));
+  Trained trained;
+  trained.restored = TRY(trainer->parameter_hash());
+  for (int step = 0; step < steps; ++step) {
+    const auto outcome = TRY(trainer->step());
+    trained.losses.push_back(outcome.loss);
+    trained.norms.push_back(outcome.gradient_norm);
+  }
+  trained.evaluation = TRY(trainer->evaluate(2));
+  const std::int32_t tokens[] = {'t', 'h', 'e'};
+  const auto logits = TRY(trainer->logits(tokens));
+  trained.logits.assign(logits.begin(), logits.end());
+  trained.parameters = TRY(trainer->parameter_hash());
+  if (world.storage() != nullptr) {
+    TRY(trainer->save());
+    TRY(trainer->session().wait_saves());
+    for (const auto& save : trainer->session().take_saves()) TRY(save.committed);
+  }
+  TRY(trainer->session().leave());
+  return trained;
+}
+
+class TensorParallel : public testing::Test {
+ protected:
+  /// What each rank saw.
+  std::vector<Trained> simulate(const Mesh& mesh, int steps = 20, actors::Storage* disk = nullptr) {
+    actors::SimulationOptions simulation;
+    simulation.ranks = {mesh.ranks()};
+    simulation.seed = static_cast<std::uint64_t>(mesh.ranks());
+    simulation.storage = disk;
+    std::vector<Trained> trained(static_cast<std::size_t>(mesh.ranks()));
+    const auto report = actors::Simulation(simulation).run([&](actors::SimulatedRank& rank) -> Result<void> {
+      trained[static_cast<std::size_t>(rank.rank().value)] =
+          TRY(train(rank, options_of(mesh), corpus_, steps));
+      return {};
+    });
+    for (const auto& violation : report.violations) ADD_FAILURE() << mesh.name() << ": " << violation;
+    for (const auto& result : report.results)
+      EXPECT_TRUE(result) << mesh.name() << ": " << result.error().message;
+    return trained;
+  }
+
+  /// Losses, evaluation and norms, of the same job with whole layers.
+  static void expect_close(const Trained& trained, const Trained& whole, const std::string& name) {
+    ASSERT_EQ(trained.losses.size(), whole.losses.size());
+    for (std::size_t step = 0; step < whole.losses.size(); ++step) {
+      ASSERT_NEAR(trained.losses[step], whole.losses[step], 1e-5 * whole.losses[step])
+          << name << ", step " << step;
+      ASSERT_NEAR(trained.norms[step], whole.norms[step], 1e-4 * whole.norms[step])
+          << name << ", step " << step;
+    }
+    ASSERT_NEAR(trained.evaluation, whole.evaluation, 1e-5 * whole.evaluation) << name;
+  }
+
+  tests::ScratchFolder folder_;
+  std::string text_ = tests::write_sample_text(folder_);
+  Corpus corpus_ = *Corpus::open(text_, 16);
+};
+
+TEST_F(TensorParallel, HasTheBitsOfFixedSlicesAndTheLossesOfWholeLayersOnAnyMesh) {
+  const Trained whole = simulate({})[0];
+  ASSERT_LT(whole.losses.back(), whole.losses.front());
+  for (const int size : {2, 4}) {
+    for (const bool sequence : {false, true}) {
+      const Trained slices = simulate({.slices = size, .sequence = sequence})[0];
+      ASSERT_EQ(slices.restored, whole.restored) << "first values are those of the whole";
+      expect_close(slices, whole, fmt::format("{} slices", size));
+      for (const int data_parallel : {1, 2}) {
+        for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
+          const Mesh mesh{size, data_parallel, 1, sequence, strategy};
+          for (const auto& rank : simulate(mesh)) {
+            ASSERT_EQ(rank.losses, slices.losses) << mesh.name();
+            ASSERT_TRUE(rank == slices) << mesh.name();
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(TensorParallel, AccumulatesMicrobatchesWithTheBitsOfFixedSlices) {
+  Mesh mesh{.slices = 2, .sequence = true, .microbatches = 3};
+  const Trained slices = simulate(mesh, 5)[0];
+  mesh.slices = 1;
+  expect_close(slices, simulate({.microbatches = 3}, 5)[0], "slices");
+
+  mesh.size = 2;
+  for (const int data_parallel : {1, 2}) {
+    for (const auto strategy : {Strategy::ddp, Strategy::zero1}) {
+      mesh.data_parallel = data_parallel;
+      mesh.strategy = strategy;
+      for (const auto& rank : simulate(mesh, 5)) ASSERT_TRUE(rank == slices) << mesh.name();
+    }
+  }
+}
+
+/// In fast numerics a rank adds its lanes as they come: what is summed over the group may not be what earlier
+/// lanes left there.
+TEST_F(TensorParallel, InFastNumericsHasTheLossesOfWholeLayers) {
+  const Trained whole = simulate({.numerics = core::Numerics::fast})[0];
+  for (const bool sequence : {false, true}) {
+    for (const int data_parallel : {1, 2}) {
+      const Mesh mesh{2, data_parallel, 1, sequence, Strategy::zero1, core::Numerics::fast};
+      const auto ranks = simulate(mesh);
+      expect_close(ranks[0], whole, mesh.name());
+      for (const auto& rank : ranks) ASSERT_EQ(rank.losses, ranks[0].losses) << mesh.name();
+    }
+  }
+}
+
+TEST_F(TensorParallel, GoesOnFromItsCheckpointsOnAnyOtherMesh) {
+  const Mesh pair{.size = 2, .sequence = true};
+  const Trained uninterrupted = simulate(pair, 8)[0];
+  const Trained whole = simulate({}, 8)[0];
+  const Mesh next[] = {{},
+                       {.slices = 2, .sequence = true},
+                       {.size = 4, .sequence = true},
+                       {.size = 4, .strategy = Strategy::zero3},
+                       {.size = 2, .data_parallel = 2, .sequence = true, .strategy = Strategy::zero3},
+                       {.size = 2, .data_parallel = 2, .sequence = true, .strategy = Strategy::ddp}};
+  for (const auto& mesh : next) {
+    actors::SimulatedStorage disk({});
+    const Trained first = simulate(pair, 4, &disk)[0];
+    for (const auto& rank : simulate(mesh, 4, &disk)) {
+      ASSERT_EQ(rank.restored, first.parameters) << mesh.name();
+      for (std::size_t step = 0; step < 4; ++step) {
+        ASSERT_NEAR(rank.losses[step], whole.losses[4 + step], 1e-5 * whole.losses[4 + step]) << mesh.name();
+      }
+      const bool sums_alike = std::max(mesh.size, mesh.slices) == 2 && mesh.sequence;
+      if (sums_alike) {
+        ASSERT_EQ(rank.parameters, uninterrupted.parameters) << mesh.name();
+      }
+    }
+  }
+}
+
+TEST_F(TensorParallel, RanksThatTakeAParameterForDifferentThingsNameIt) {
+  std::vector<std::string> errors(2);
+  actors::SimulationOptions simulation;
+  simulation.ranks = {2};
+  actors::Simulation(simulation).run([&](actors::SimulatedRank& rank) -> Result<void> {
+    const auto options = options_of({.size = 2, .sequence = rank.rank().value == 1});
+    const auto trainer = DistributedTrainer::create(rank, options, corpus_);
+    EXPECT_FALSE(trainer);
+    if (!trainer) errors[static_cast<std::size_t>(rank.rank().value)] = trainer.error().message;
+    return {};
+  });
+  for (const auto& error : errors)
+    EXPECT_NE(error.find("model.layers.0.input_layernorm.weight"), std::string::npos) << error;
+}
+
+TEST_F(TensorParallel, OfRealProcessesHasTheBitsOfFixedSlicesOnOne) {
+  const auto run = [&](int ranks, std::vector<std::string> options, const std::string& name) {
+    options.insert(options.end(), {"--heads", "4"});
+    const auto output = folder_.path(name);
+    const auto result = tests::run_command(tests::gpt_command({ranks, 20, {}, options}, text_, output),
+                                           std::chrono::seconds(120));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return tests::read_record(output);
+  };
+  const auto whole = run(1, {}, "whole");
+  ASSERT_EQ(whole.losses.size(), 20u);
+
+  for (const std::string size : {"2", "4"}) {
+    for (const bool sequence : {false, true}) {
+      std::vector<std::string> how = {"--tensor-slices", size};
+      if (sequence) how.push_back("--sequence-parallel");
+      const auto name = size + (sequence ? "s" : "");
+      const auto slices = run(1, how, "slices" + name);
+      how[0] = "--tensor-parallel";
+      const auto ranks = run(std::stoi(size), how, "ranks" + name);
+
+      EXPECT_EQ(ranks.losses, slices.losses) << name;
+      EXPECT_EQ(ranks.state, slices.state) << name;
+      ASSERT_EQ(ranks.losses.size(), whole.losses.size());
+      for (std::size_t step = 0; step < whole.losses.size(); ++step)
+        EXPECT_NEAR(ranks.losses[step], whole.losses[step], 1e-5 * whole.losses[step]) << name;
+    }
+  }
+  const auto mesh = run(4, {"--tensor-parallel", "2", "--sequence-parallel", "--strategy", "zero3"}, "mesh");
+  const auto slices = run(1, {"--tensor-slices", "2", "--sequence-parallel"}, "mesh-slices");
+  EXPECT_EQ(mesh.losses, slices.losses);
+  EXPECT_EQ(mesh.state, slices.state);
+}
+
+/// Rank 0 writes what the others hand over.
+TEST_F(TensorParallel, ExportsTheModelOfOneRank) {
+  const auto command = [&](int ranks, std::vector<std::string> options, const std::string& to) {
+    options.insert(options.end(), {"--export", folder_.path(to)});
+    const auto result =
+        tests::run_command(tests::gpt_command({ranks, 2, {}, options}, text_, folder_.path(to + "-run")),
+                           std::chrono::seconds(60));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    std::ifstream file(folder_.path(to) + "/model.safetensors", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const auto sliced = command(1, {"--tensor-slices", "2"}, "sliced");
+  ASSERT_FALSE(sliced.empty());
+
+  EXPECT_EQ(command(2, {"--tensor-parallel", "2"}, "pair"), sliced);
+  EXPECT_EQ(command(4, {"--tensor-parallel", "2", "--strategy", "zero3"}, "mesh"), sliced);
+}
+
+}  // namespace
+}  // namespace troupe
