@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
@@ -22,13 +23,24 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::minutes(5);
 
+bool is_pipeline(const TrainerOptions& options) {
+  return options.session.training.pipeline_parallel > 1;
+}
+
 Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, std::size_t device_bytes) {
-  const auto specs =
-      session_parameters(parameter_table(options.model), options.arithmetic.dtype, options.session.training);
+  const auto table = parameter_table(options.model);
+  auto specs = session_parameters(table, options.arithmetic.dtype, options.session.training);
+  std::optional<std::size_t> stage_bytes;
+  if (is_pipeline(options)) {
+    const PipelinePlace place{world.rank(), world.world_size()};
+    specs = StageParameters(options.model, table, TRY(cut_of(options, place))).select(specs);
+    stage_bytes = TRY(pipeline_bytes(options, place));
+  }
   const auto plan = TRY(actors::plan_training(specs, options.session.training, world.world_size()));
   const auto memory = core::memory_of(actors::RankProgram(plan, world.rank()).program());
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
   auto need = memory_need(options.model, options.microbatch, options.arithmetic, world.device().kind());
+  need.activations = stage_bytes.value_or(need.activations);
   need.parameters = bytes(memory.parameters + memory.parameter_pool);
   need.gradients = bytes(memory.gradients + memory.gradient_pool + memory.staging);
   need.optimizer = bytes(memory.main + memory.optimizer + memory.scratch);
@@ -61,6 +73,7 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
     actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus,
     std::optional<std::size_t> device_bytes) {
   TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
+  if (is_pipeline(options)) TRY(check_pipeline(options, world.world_size(), world.device().kind()));
   if (device_bytes) TRY(check_fits(world, options, *device_bytes));
   std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));
   TRY(trainer->open(world));
@@ -77,17 +90,35 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   const auto make = [&] {
     return create_model(options_.model, options_.microbatch, options_.arithmetic, *device_, compute_);
   };
-  if (on_host) model_ = TRY(make());
-  const auto specs = session_parameters(parameter_table(options_.model), options_.arithmetic.dtype,
-                                        options_.session.training);
+  const auto table = parameter_table(options_.model);
+  auto specs = session_parameters(table, options_.arithmetic.dtype, options_.session.training);
+  kept_ = table.specs;
+  if (is_pipeline(options_)) {
+    TRY(make_pipeline(world, specs));
+  } else if (on_host) {
+    model_ = TRY(make());
+  }
   session_ = TRY(actors::Session::join(world, options_.session, specs));
   if (!on_host) {
     compute_ = TRY(session_->compute_stream());
     model_ = TRY(make());
   }
+  if (pipeline_) TRY(pipeline_->open(*session_, *corpus_));
   gradients_.resize(specs.size());
   TRY(write_initial_values());
   return on_host ? Result<void>{} : warm_up();
+}
+
+/// A stage in place of the model, and of the specs its own.
+Result<void> DistributedTrainer::make_pipeline(actors::RankWorld& world,
+                                               std::vector<core::ParameterSpec>& specs) {
+  pipeline_ = TRY(PipelineTrainer::create(options_, {world.rank(), world.world_size()}, device_->kind()));
+  const auto& parameters = pipeline_->parameters();
+  specs = parameters.select(specs);
+  const auto whole = std::exchange(kept_, {});
+  for (const std::size_t place : parameters.places()) kept_.push_back(whole[place]);
+  for (auto& group : pipeline_->groups()) options_.session.groups.push_back(std::move(group));
+  return {};
 }
 
 // A kernel is loaded when it first runs, and loading may wait for all that the device runs: for a collective,
@@ -109,7 +140,7 @@ Result<void> DistributedTrainer::write_initial_values() {
   const RandomValues random(options_.seed);
   const InitialValues& initial = options_.initial != nullptr ? *options_.initial : random;
   for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
-    const auto& spec = model_->table().specs[i];
+    const auto& spec = kept_[i];
     Result<void> read;
     TRY(session_->write_parameter({i}, [&](std::int64_t first, std::span<float> values) {
       read = initial.read(spec, {first, first + static_cast<std::int64_t>(values.size())}, values);
@@ -167,11 +198,16 @@ Result<double> DistributedTrainer::run_lane(core::Lane lane) {
 
 Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
   TRY(session_->begin_step(learning_rate()));
+  if (pipeline_) {
+    TRY(pipeline_->play_lanes());
+    return session_->finish_step({}, wishes);
+  }
   for (core::Lane lane : session_->lanes()) TRY(session_->end_lane(TRY(run_lane(lane))));
   return session_->finish_step({}, wishes);
 }
 
 Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors::RestoreOptions& options) {
+  if (pipeline_) pipeline_->forget_copies();
   return session_->restore(options);
 }
 
@@ -205,7 +241,7 @@ Result<void> DistributedTrainer::save_local() {
 Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
   TRY(session_->begin_evaluation());
   TRY(gpt::export_model(
-      model_->config(),
+      options_.model,
       [this](std::size_t parameter, core::ElementRange range, std::span<float> values) {
         return read_parameter({static_cast<std::uint32_t>(parameter)}, range, values);
       },
@@ -216,6 +252,7 @@ Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
 // An export reads parameters in the order of the table, so this is what it waits for.
 Result<void> DistributedTrainer::hand_over_parameters() {
   TRY(session_->begin_evaluation());
+  if (pipeline_) TRY(pipeline_->hand_over_parameters());
   for (std::uint32_t i = 0; i < readable_.size(); ++i) TRY(session_->before_use({i}));
   return session_->end_evaluation();
 }
@@ -223,6 +260,11 @@ Result<void> DistributedTrainer::hand_over_parameters() {
 /// In an evaluation.
 Result<void> DistributedTrainer::read_parameter(core::ParameterIndex parameter, core::ElementRange range,
                                                 std::span<float> values) {
+  if (pipeline_) {
+    const auto whole = TRY(pipeline_->take_parameter(parameter.value));
+    std::copy_n(whole.data() + range.start, values.size(), values.data());
+    return {};
+  }
   TRY(session_->before_use(parameter));
   const auto dtype = options_.arithmetic.dtype;
   const auto offset = static_cast<std::size_t>(range.start) * core::size_of(dtype);
@@ -247,7 +289,8 @@ Result<gpu::BufferView> DistributedTrainer::on_host(gpu::BufferView values, gpu:
 Result<std::uint64_t> DistributedTrainer::parameter_hash() {
   TRY(session_->begin_evaluation());
   std::uint64_t hash = 0;
-  for (std::uint32_t i = 0; i < readable_.size(); ++i) {
+  if (pipeline_) hash = TRY(pipeline_->parameter_hash());
+  for (std::uint32_t i = 0; !pipeline_ && i < readable_.size(); ++i) {
     TRY(session_->before_use({i}));
     gpu::Buffer staging;
     const auto values = TRY(on_host(TRY(session_->parameter_memory({i})), staging));
@@ -259,6 +302,11 @@ Result<std::uint64_t> DistributedTrainer::parameter_hash() {
 
 Result<double> DistributedTrainer::evaluate(std::size_t batches) {
   TRY(session_->begin_evaluation());
+  if (pipeline_) {
+    const double loss = TRY(pipeline_->evaluate(batches));
+    TRY(session_->end_evaluation());
+    return loss;
+  }
   for (std::size_t i = 0; i < batches; ++i) {
     batch_.fill_evenly(corpus_->evaluation(), i, batches);
     TRY(model_->forward_loss(readable_, batch_.tokens(), batch_.targets(), reading()));
@@ -271,7 +319,8 @@ Result<double> DistributedTrainer::evaluate(std::size_t batches) {
 
 Result<std::span<const float>> DistributedTrainer::logits(TrainableModel::Tokens tokens) {
   TRY(session_->begin_evaluation());
-  const auto found = TRY(model_->logits(readable_, tokens, reading()));
+  const auto found =
+      TRY(pipeline_ ? pipeline_->logits(tokens) : model_->logits(readable_, tokens, reading()));
   TRY(session_->end_evaluation());
   return found;
 }

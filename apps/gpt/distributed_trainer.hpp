@@ -10,6 +10,7 @@
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/models.hpp"
+#include "apps/gpt/pipeline/pipeline_trainer.hpp"
 #include "apps/gpt/run_options.hpp"
 
 namespace troupe::apps::gpt {
@@ -37,7 +38,7 @@ class DistributedTrainer {
 
   /// No rank keeps all parameters: evaluate(), logits(), export_model() and parameter_hash() are then for
   /// all ranks together; otherwise any rank may ask alone.
-  bool has_sharded_parameters() const { return session_->units() > 0; }
+  bool has_sharded_parameters() const { return pipeline_ != nullptr || session_->units() > 0; }
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
   /// As TrainableModel::logits().
@@ -49,7 +50,6 @@ class DistributedTrainer {
   /// A hash of all parameters.
   core::Result<std::uint64_t> parameter_hash();
 
-  TrainableModel& model() { return *model_; }
   actors::Session& session() { return *session_; }
   double learning_rate() const { return options_.schedule.learning_rate(session_->next_step()); }
   std::int64_t tokens_per_step() const;
@@ -59,6 +59,7 @@ class DistributedTrainer {
   core::Value description() const;
   DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
+  core::Result<void> make_pipeline(actors::RankWorld& world, std::vector<core::ParameterSpec>& specs);
   core::Result<void> write_initial_values();
   core::Result<void> warm_up();
   core::Result<double> run_lane(core::Lane lane);
@@ -75,6 +76,8 @@ class DistributedTrainer {
   gpu::Device* device_;
   const Corpus* corpus_;
   Batch batch_;
+  std::unique_ptr<PipelineTrainer> pipeline_;  ///< in place of `model_` where the model is cut into stages
+  std::vector<ParameterSpec> kept_;            ///< of the model, by this rank, as the session has them
   std::unique_ptr<actors::Session> session_;
   gpu::StreamView compute_ = nullptr;  ///< of the session; null where the model computes on the host
   std::unique_ptr<TrainableModel> model_;

@@ -2,12 +2,9 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
-#include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/layers/embedding.hpp"
 #include "apps/gpt/layers/matmul.hpp"
 #include "core/errors.hpp"
 
@@ -90,53 +87,24 @@ Result<std::span<const T>> BasicModel<T>::logits(Parameters parameters, Tokens t
 
 template <class T>
 Result<T> BasicModel<T>::loss(const Pass<T>& pass, Tokens tokens, Tokens targets) {
-  const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
+  const std::size_t N = shape_.rows();
   CHECK(tokens.size() == N && targets.size() == N, "tokens and targets have the shape given to create()");
   TRY(check_targets(targets, config_.vocabulary));
   TRY(trunk_forward(shape_, pass, tokens));
-  linear_forward({N, C, V}, activations_.final_norm.output, TRY(pass.use(table_.head)), activations_.logits);
-  return static_cast<T>(cross_entropy_forward(targets, V, activations_.logits));
+  return part_loss(context(shape_), activations_, pass, targets);
 }
 
 // Tokens to the normed residual stream before the output layer.
 template <class T>
 Result<void> BasicModel<T>::trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens) {
   CHECK(pass.parameters.size() == table_.specs.size(), "one pointer per parameter of the table");
-  TRY(check_tokens(tokens, config_.vocabulary));
-  Activations<T>& a = activations_;
-  embedding_forward(tokens, config_.width, TRY(pass.use(table_.embedding)), a.blocks.front().input);
-  for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {
-    T* output = layer + 1 < a.blocks.size() ? a.blocks[layer + 1].input : a.output;
-    TRY(block_forward(context(shape), table_.blocks[layer], a.blocks[layer], pass, output));
-  }
-  return norm_forward(context(shape), table_.final_norm, a.output, a.final_norm, pass);
+  return part_forward(context(shape), activations_, pass, tokens);
 }
 
 template <class T>
 Result<void> BasicModel<T>::backward(const Pass<T>& pass, Tokens tokens, Tokens targets) {
-  const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
-  Activations<T>& a = activations_;
-  const GradientScratch<T>& d = a.gradients;
-
   if (pass.hooks.begin_backward) TRY(pass.hooks.begin_backward());
-  cross_entropy_backward(targets, V, a.logits, static_cast<T>(pass.hooks.loss_scale));
-  const T* head = TRY(pass.use(table_.head));
-  linear_backward_weight({N, C, V}, a.logits, a.final_norm.output, pass.gradient(table_.head));
-  if (!config_.tied_embeddings) pass.ready(table_.head);
-  linear_backward_input({N, C, V}, a.logits, head, d.normed);
-
-  std::fill_n(d.residual, N * C, T{0});
-  TRY(norm_backward(context(shape_), table_.final_norm, a.output, a.final_norm, pass, d.normed, d.residual));
-  for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
-    // Those of the last block are still there.
-    if (keep_ == Keep::inputs && layer + 1 < a.blocks.size())
-      TRY(block_activations(context(shape_), table_.blocks[layer], a.blocks[layer], pass));
-    TRY(block_backward(context(shape_), table_.blocks[layer], a.blocks[layer], d, pass));
-  }
-  TRY(pass.use(table_.embedding));
-  embedding_backward(tokens, C, d.residual, pass.gradient(table_.embedding));
-  pass.ready(table_.embedding);
-  return {};
+  return part_backward(context(shape_), activations_, activations_.gradients, pass, tokens, targets);
 }
 
 template class BasicModel<float>;

@@ -9,6 +9,7 @@
 #include "apps/gpt/config.hpp"
 #include "apps/gpt/parameters.hpp"
 #include "apps/gpt/pass.hpp"
+#include "apps/gpt/pipeline/part_passes.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -55,7 +56,9 @@ class BasicModel {
   core::Result<T> loss(const Pass<T>& pass, Tokens tokens, Tokens targets);
   core::Result<void> trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens);
   core::Result<void> backward(const Pass<T>& pass, Tokens tokens, Tokens targets);
-  BlockContext<T> context(BatchShape shape) const { return {config_, shape, rotary_}; }
+  PartContext<T> context(BatchShape shape) const {
+    return {{config_, shape, rotary_}, table_, whole_model(config_), keep_};
+  }
 
   ModelConfig config_;
   BatchShape shape_;

@@ -6,6 +6,7 @@
 
 #include "apps/command_line/options.hpp"
 #include "apps/gpt/optimizer.hpp"
+#include "apps/gpt/pipeline/pipeline_options.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 
@@ -232,7 +233,7 @@ Result<core::DType> dtype_of(const Options& o) {
 }
 
 std::vector<std::pair<std::string, std::string>> configuration(const RunOptions& run) {
-  const auto& [model, arithmetic, microbatch, session, schedule, seed, initial] = run.trainer;
+  const auto& [model, arithmetic, microbatch, session, schedule, seed, initial, pipeline] = run.trainer;
   const auto& training = session.training;
   return {{"model", fmt::format("{} layers, {} heads, width {}, feed forward {}", model.layers, model.heads,
                                 model.width, model.feed_forward)},
@@ -272,6 +273,7 @@ Options::Options() {
 void add_options(CLI::App& app, Options& options) {
   add_own_options(app, options);
   add_expert_options(app, options.experts);
+  add_pipeline_options(app, options.run.trainer);
   add_distributed_options(app, options);
   add_checkpoint_options(app, options);
 }
@@ -316,6 +318,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
                       options.optimizer);
   }
   auto& training = trainer.session.training;
+  TRY(check_pipeline_options(trainer, options.local));
   TRY(choose_optimizer(training, options.optimizer, training.optimizer));
   training.loss_scaling = TRY(loss_scaling_of(options.loss_scale));
   run.peak_flops = options.peak_tera_flops * 1e12;
@@ -326,6 +329,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
     run.configuration.emplace_back("experts",
                                    fmt::format("{} of {} per token", experts.choices, experts.count));
   run.configuration.emplace_back("loss scale", options.loss_scale);
+  describe_pipeline(trainer, run.configuration);
   return std::move(options.run);
 }
 
