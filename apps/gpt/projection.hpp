@@ -15,28 +15,29 @@ core::Result<void> project(const Pass<T>& pass, LinearShape shape, std::size_t w
   return {};
 }
 
-/// The weight's own gradient, which is complete then, from x (N, in) and d_y (N, out).
+/// The weight's own gradient, which is complete then, from x (N, in) and d_y (N, out). After pass.use().
 template <class T>
-core::Result<void> project_backward_weight(const Pass<T>& pass, LinearShape shape, std::size_t weight,
-                                           const T* x, const T* d_y) {
-  if (pass.later != nullptr) {
-    pass.later->add([=, kept = pass.later->keep(d_y, shape.rows * shape.out)](const Pass<T>& at) {
-      return project_backward_weight(at, shape, weight, x, kept);
-    });
-    return {};
+void add_weight_gradient(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x,
+                         const T* d_y) {
+  if (pass.later == nullptr) {
+    linear_backward_weight(shape, d_y, x, pass.gradient(weight));
+    return pass.ready(weight);
   }
-  TRY(pass.use(weight));
-  linear_backward_weight(shape, d_y, x, pass.gradient(weight));
-  pass.ready(weight);
-  return {};
+  const T* kept = pass.later->keep(d_y, shape.rows * shape.out);
+  pass.later->add([=](const Pass<T>& at) -> core::Result<void> {
+    TRY(at.use(weight));
+    add_weight_gradient(at, shape, weight, x, kept);
+    return {};
+  });
 }
 
 /// d_x (N, in) (+)= d_y (N, out) * weight, and the weight's own gradient.
 template <class T>
 core::Result<void> project_backward(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x,
                                     const T* d_y, T* d_x, Write write) {
-  TRY(project_backward_weight(pass, shape, weight, x, d_y));
-  linear_backward_input(shape, d_y, TRY(pass.use(weight)), d_x, write);
+  const T* values = TRY(pass.use(weight));
+  add_weight_gradient(pass, shape, weight, x, d_y);
+  linear_backward_input(shape, d_y, values, d_x, write);
   return {};
 }
 
