@@ -51,26 +51,6 @@ BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, Ba
           .experts = has_experts ? carve_experts<T>(carver, N, C, config.experts) : ExpertActivations<T>{}};
 }
 
-template <class T>
-GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
-                                   std::size_t stream_rows) {
-  const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
-  const std::size_t Q = config.query_width(), K = config.key_width();
-  return {.residual = carver.take(stream_rows, C),
-          .normed = carver.take(N, C),
-          .query = carver.take(N, Q),
-          .key = carver.take(N, K),
-          .value = carver.take(N, K),
-          .before_norm = config.query_key_norm ? carver.take(N, Q) : nullptr,
-          .attention = carver.take(N, Q),
-          .probabilities = carver.take(shape.length, shape.length),
-          .gate = config.activation == Activation::swiglu ? carver.take(N, F) : nullptr,
-          .up = carver.take(N, F),
-          .hidden = carver.take(N, F),
-          .experts = config.experts.count > 0 ? carve_expert_scratch<T>(carver, N, C, config.experts)
-                                              : ExpertScratch<T>{}};
-}
-
 }  // namespace
 
 Result<void> check_shape(const ModelConfig& config, BatchShape shape) {
@@ -111,12 +91,31 @@ Result<void> check_keep(const ModelConfig& config, Keep keep) {
 }
 
 template <class T>
-Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
-                     std::optional<std::size_t> stream_rows) {
-  const std::size_t rows = stream_rows.value_or(shape.rows());
-  Activations<T> activations;
-  for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    if (keep == Keep::activations || layer == 0) {
+GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
+                                   std::size_t stream_rows) {
+  const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
+  const std::size_t Q = config.query_width(), K = config.key_width();
+  return {.residual = carver.take(stream_rows, C),
+          .normed = carver.take(N, C),
+          .query = carver.take(N, Q),
+          .key = carver.take(N, K),
+          .value = carver.take(N, K),
+          .before_norm = config.query_key_norm ? carver.take(N, Q) : nullptr,
+          .attention = carver.take(N, Q),
+          .probabilities = carver.take(shape.length, shape.length),
+          .gate = config.activation == Activation::swiglu ? carver.take(N, F) : nullptr,
+          .up = carver.take(N, F),
+          .hidden = carver.take(N, F),
+          .experts = config.experts.count > 0 ? carve_expert_scratch<T>(carver, N, C, config.experts)
+                                              : ExpertScratch<T>{}};
+}
+
+template <class T>
+Activations<T> carve_part(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
+                          ModelPart part, std::size_t rows) {
+  Activations<T> activations{};
+  for (std::size_t layer = part.first; layer < part.end; ++layer) {
+    if (keep == Keep::activations || layer == part.first) {
       activations.blocks.push_back(carve_block(carver, config, shape, rows, config.experts.in_layer(layer)));
     } else {
       activations.blocks.push_back(activations.blocks.front());
@@ -124,8 +123,17 @@ Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape sh
     }
   }
   activations.output = carver.take(rows, config.width);
+  if (!part.has_end(config)) return activations;
   activations.final_norm = carve_norm(carver, config, rows);
   activations.logits = carver.take(shape.rows(), config.vocabulary);
+  return activations;
+}
+
+template <class T>
+Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
+                     std::optional<std::size_t> stream_rows) {
+  const std::size_t rows = stream_rows.value_or(shape.rows());
+  auto activations = carve_part(carver, config, shape, keep, whole_model(config), rows);
   activations.gradients = carve_gradients(carver, config, shape, rows);
   activations.routes.resize(config.layers);
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
@@ -142,5 +150,9 @@ template Activations<float> carve<float>(Carver<float>&, const ModelConfig&, Bat
                                          std::optional<std::size_t>);
 template Activations<double> carve<double>(Carver<double>&, const ModelConfig&, BatchShape, Keep,
                                            std::optional<std::size_t>);
+template Activations<float> carve_part<float>(Carver<float>&, const ModelConfig&, BatchShape, Keep, ModelPart,
+                                              std::size_t);
+template GradientScratch<float> carve_gradients<float>(Carver<float>&, const ModelConfig&, BatchShape,
+                                                       std::size_t);
 
 }  // namespace troupe::apps::gpt

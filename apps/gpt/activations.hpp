@@ -9,6 +9,7 @@
 
 #include "apps/gpt/config.hpp"
 #include "apps/gpt/experts/expert_activations.hpp"
+#include "apps/gpt/pipeline/model_part.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {
@@ -70,9 +71,9 @@ template <class T>
 struct Activations {
   /// With Keep::inputs all but the inputs is one memory, which holds what the last block wrote.
   std::vector<BlockActivations<T>> blocks;
-  T* output;  // (N, C) the residual stream after the last block
-  NormActivations<T> final_norm;
-  T* logits;  // (N, V), then probabilities, then their gradients
+  T* output;                      // (N, C) the residual stream after the last block
+  NormActivations<T> final_norm;  // this and the logits only of a part that ends the model
+  T* logits;                      // (N, V), then probabilities, then their gradients
   GradientScratch<T> gradients;
   std::vector<ExpertRoutes> routes;  // of the layers with experts, which the blocks point to
 };
@@ -128,5 +129,12 @@ core::Result<void> check_keep(const ModelConfig& config, Keep keep);
 template <class T>
 Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
                      std::optional<std::size_t> stream_rows = {});
+/// Of a part of a model without experts, whose gradients are carved apart.
+template <class T>
+Activations<T> carve_part(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
+                          ModelPart part, std::size_t stream_rows);
+template <class T>
+GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
+                                   std::size_t stream_rows);
 
 }  // namespace troupe::apps::gpt

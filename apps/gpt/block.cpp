@@ -8,6 +8,7 @@
 #include "apps/gpt/layers/bias.hpp"
 #include "apps/gpt/layers/layer_norm.hpp"
 #include "apps/gpt/layers/rms_norm.hpp"
+#include "apps/gpt/pipeline/weight_work.hpp"
 #include "apps/gpt/projection.hpp"
 #include "core/errors.hpp"
 
@@ -41,6 +42,12 @@ template <class T>
 Result<void> add_bias_gradient(const Pass<T>& pass, std::size_t rows, std::size_t width,
                                std::optional<std::size_t> bias, const T* d_y) {
   if (!bias) return {};
+  if (pass.later != nullptr) {
+    pass.later->add([=, kept = pass.later->keep(d_y, rows * width)](const Pass<T>& at) {
+      return add_bias_gradient(at, rows, width, bias, kept);
+    });
+    return {};
+  }
   TRY(pass.use(*bias));
   bias_backward(rows, width, d_y, pass.gradient(*bias));
   pass.ready(*bias);
@@ -152,6 +159,16 @@ Result<void> head_finish(const BlockContext<T>& context, const HeadSide<T>& side
   return {};
 }
 
+// Adds to d_x and to the norm's gradient.
+template <class T>
+Result<void> head_norm_gradient(const Pass<T>& pass, RmsNorm<T> norm, std::size_t parameter, const T* d_y,
+                                T* d_x) {
+  norm.weight = TRY(pass.use(parameter));
+  rms_norm_backward(norm, d_y, d_x, pass.gradient(parameter));
+  pass.ready(parameter);
+  return {};
+}
+
 // From the gradient by the turned heads of x to those of the parameters, and to d.normed.
 template <class T>
 Result<void> head_backward(const BlockContext<T>& context, const HeadSide<T>& side, const T* x,
@@ -163,9 +180,16 @@ Result<void> head_backward(const BlockContext<T>& context, const HeadSide<T>& si
     std::fill_n(d.before_norm, N * width, T{0});
     const T epsilon = static_cast<T>(context.config.norm_epsilon);
     const T* weight = TRY(pass.use(*side.norm));
-    rms_norm_backward<T>({N * side.heads, D, epsilon, side.before.input, weight, side.before.scale}, d_heads,
-                         d.before_norm, pass.gradient(*side.norm));
-    pass.ready(*side.norm);
+    const RmsNorm<T> norm{N * side.heads, D, epsilon, side.before.input, weight, side.before.scale};
+    if (pass.later != nullptr) {
+      rms_norm_backward(norm, d_heads, d.before_norm, pass.later->unused(D));
+      pass.later->add([=, &later = *pass.later, parameter = *side.norm,
+                       kept = pass.later->keep(d_heads, N * width)](const Pass<T>& at) {
+        return head_norm_gradient(at, norm, parameter, kept, later.unused(N * width));
+      });
+    } else {
+      TRY(head_norm_gradient(pass, norm, *side.norm, d_heads, d.before_norm));
+    }
     d_heads = d.before_norm;
   }
   TRY(add_bias_gradient(pass, N, width, side.bias, d_heads));
@@ -234,14 +258,25 @@ Result<void> norm_backward(const BlockContext<T>& context, const NormParameters&
   const std::size_t N = own_rows(context.tensor, context.shape.rows()), C = context.config.width;
   const T epsilon = static_cast<T>(context.config.norm_epsilon);
   const T* weight = TRY(pass.use(parameters.weight));
-  T* d_weight = pass.gradient(parameters.weight);
-  if (parameters.bias) {
-    layer_norm_backward<T>({N, C, epsilon, x, weight, nullptr, norm.mean, norm.scale}, d_y, d_x, d_weight,
-                           pass.gradient(*parameters.bias));
-    pass.ready(*parameters.bias);
-  } else {
-    rms_norm_backward<T>({N, C, epsilon, x, weight, norm.scale}, d_y, d_x, d_weight);
+  const auto backward = [&](T* to, T* d_weight, T* d_bias) {
+    if (parameters.bias) {
+      layer_norm_backward<T>({N, C, epsilon, x, weight, nullptr, norm.mean, norm.scale}, d_y, to, d_weight,
+                             d_bias);
+    } else {
+      rms_norm_backward<T>({N, C, epsilon, x, weight, norm.scale}, d_y, to, d_weight);
+    }
+  };
+  if (pass.later != nullptr) {
+    T* unused = pass.later->unused(2 * C);
+    backward(d_x, unused, unused + C);
+    pass.later->add([=, &later = *pass.later, kept = pass.later->keep(d_y, N * C)](const Pass<T>& at) {
+      return norm_backward(context, parameters, x, norm, at, kept, later.unused(N * C));
+    });
+    return {};
   }
+  backward(d_x, pass.gradient(parameters.weight),
+           parameters.bias ? pass.gradient(*parameters.bias) : nullptr);
+  if (parameters.bias) pass.ready(*parameters.bias);
   pass.ready(parameters.weight);
   return {};
 }

@@ -225,7 +225,7 @@ Result<void> write_sample(DistributedTrainer& trainer, Narrator* narrator, const
   if (options.sample_bytes == 0) return {};
   RunSample sample{options.steps - 1, options.prompt, {}};
   auto next = [&](std::span<const std::int32_t> tokens) { return trainer.logits(tokens); };
-  sample.text = TRY(sample_text(next, trainer.model().shape().length, options.prompt, options.sample_bytes,
+  sample.text = TRY(sample_text(next, options.trainer.microbatch.length, options.prompt, options.sample_bytes,
                                 options.sampling, codec));
   return narrator ? narrator->sample(sample) : Result<void>{};
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
@@ -32,7 +33,11 @@ actors::TrainerGroupSpec all_ranks(core::WorldSize world) {
   return {kAllRanks, {std::move(members)}};
 }
 
-/// What this rank registers.
+bool is_pipeline(const TrainerOptions& options) {
+  return options.session.training.pipeline_parallel > 1;
+}
+
+/// What this rank registers of the layers it computes, all of them unless the model is cut into stages.
 std::vector<core::ParameterSpec> parameters_of_rank(const TrainerOptions& options, const TensorRank* tensor) {
   const auto& training = options.session.training;
   if (tensor == nullptr)
@@ -44,13 +49,21 @@ std::vector<core::ParameterSpec> parameters_of_rank(const TrainerOptions& option
 
 Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, const TensorRank* tensor,
                         std::size_t device_bytes) {
-  const auto specs = parameters_of_rank(options, tensor);
+  auto specs = parameters_of_rank(options, tensor);
+  std::optional<std::size_t> stage_bytes;
+  if (is_pipeline(options)) {
+    const PipelinePlace place{world.rank(), world.world_size()};
+    const auto cut = TRY(cut_of(options, place));
+    specs = StageParameters(options.model, parameter_table(options.model), cut).select(specs);
+    stage_bytes = TRY(pipeline_bytes(options, place));
+  }
   const auto plan = TRY(actors::plan_training(specs, options.session.training, world.world_size()));
   const auto memory = core::memory_of(actors::RankProgram(plan, world.rank()).program());
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
   const auto model =
       tensor != nullptr ? config_of_share(options.model, tensor->table().share().size) : options.model;
   auto need = memory_need(model, options.microbatch, options.arithmetic, world.device().kind());
+  need.activations = stage_bytes.value_or(need.activations);
   need.parameters = bytes(memory.parameters + memory.parameter_pool);
   need.gradients = bytes(memory.gradients + memory.gradient_pool + memory.staging);
   need.optimizer = bytes(memory.main + memory.optimizer + memory.scratch);
@@ -87,6 +100,7 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
   options.model = model_of_rank(options.model, options.session.training.expert_parallel, world.rank());
   TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
   auto tensor = TRY(TensorRank::create(options, world.rank(), world.device().kind()));
+  if (is_pipeline(options)) TRY(check_pipeline(options, world.world_size(), world.device().kind()));
   if (device_bytes) TRY(check_fits(world, options, tensor.get(), *device_bytes));
   std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));
   trainer->tensor_ = std::move(tensor);
@@ -101,8 +115,13 @@ DistributedTrainer::DistributedTrainer(actors::RankWorld& world, const TrainerOp
 Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   // The host's model is made before the job is joined: what does not fit here need not hold up the others.
   const bool on_host = device_->kind() != gpu::DeviceKind::cuda;
-  if (on_host) model_ = TRY(make_model());
-  const auto specs = parameters_of_rank(options_, tensor_.get());
+  auto specs = parameters_of_rank(options_, tensor_.get());
+  kept_ = parameter_table(options_.model).specs;
+  if (is_pipeline(options_)) {
+    TRY(make_pipeline(world, specs));
+  } else if (on_host) {
+    model_ = TRY(make_model());
+  }
   const bool has_experts = options_.model.experts.count > 0;
   if (has_experts) options_.session.groups.push_back(all_ranks(world.world_size()));
   session_ = TRY(actors::Session::join(world, options_.session, specs));
@@ -115,7 +134,11 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
     all_ranks_ = TRY(session_->group(kAllRanks));
     expert_load_ = ExpertTally(options_.model.layers, options_.model.experts.count);
   }
-  peers_ = TRY(SessionPeers::create(*session_, model_->table()));
+  if (pipeline_) {
+    TRY(pipeline_->open(*session_, *corpus_));
+  } else {
+    peers_ = TRY(SessionPeers::create(*session_, model_->table()));
+  }
   gradients_.resize(specs.size());
   TRY(write_initial_values());
   return on_host ? Result<void>{} : warm_up();
@@ -125,6 +148,18 @@ Result<std::unique_ptr<TrainableModel>> DistributedTrainer::make_model() {
   if (tensor_) return tensor_->make_model(options_);
   if (options_.tensor.slices > 1) return create_sliced_model(options_, device_->kind());
   return create_model(options_.model, options_.microbatch, options_.arithmetic, *device_, compute_);
+}
+
+/// A stage in place of the model, and of the specs its own.
+Result<void> DistributedTrainer::make_pipeline(actors::RankWorld& world,
+                                               std::vector<core::ParameterSpec>& specs) {
+  pipeline_ = TRY(PipelineTrainer::create(options_, {world.rank(), world.world_size()}, device_->kind()));
+  const auto& parameters = pipeline_->parameters();
+  specs = parameters.select(specs);
+  const auto whole = std::exchange(kept_, {});
+  for (const std::size_t place : parameters.places()) kept_.push_back(whole[place]);
+  for (auto& group : pipeline_->groups()) options_.session.groups.push_back(std::move(group));
+  return {};
 }
 
 // A kernel is loaded when it first runs, and loading may wait for all that the device runs: for a collective,
@@ -146,7 +181,7 @@ Result<void> DistributedTrainer::write_initial_values() {
   const RandomValues random(options_.seed);
   const InitialValues& initial = options_.initial != nullptr ? *options_.initial : random;
   for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
-    const auto& spec = model_->table().specs[i];
+    const auto& spec = kept_[i];
     Result<void> read;
     TRY(session_->write_parameter({i}, [&](std::int64_t first, std::span<float> values) {
       const core::ElementRange range{first, first + static_cast<std::int64_t>(values.size())};
@@ -211,11 +246,16 @@ Result<double> DistributedTrainer::run_lane(core::Lane lane) {
 
 Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
   TRY(session_->begin_step(learning_rate()));
+  if (pipeline_) {
+    TRY(pipeline_->play_lanes());
+    return session_->finish_step({}, wishes);
+  }
   for (core::Lane lane : session_->lanes()) TRY(session_->end_lane(TRY(run_lane(lane))));
   return session_->finish_step({}, wishes);
 }
 
 Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors::RestoreOptions& options) {
+  if (pipeline_) pipeline_->forget_copies();
   auto restored = TRY(session_->restore(options));
   const auto* load = restored ? restored->common.find("expert_load") : nullptr;
   if (load != nullptr && all_ranks_ != nullptr) TRY(expert_load_.set_value(*load));
@@ -286,7 +326,7 @@ Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
   std::optional<core::ParameterIndex> gathered;
   std::span<const float> whole;
   TRY(gpt::export_model(
-      model_->config(),
+      options_.model,
       [&](std::size_t place, core::ElementRange range, std::span<float> values) -> Result<void> {
         const core::ParameterIndex parameter{static_cast<std::uint32_t>(place)};
         if (!tensor_) return read_parameter(parameter, range, values);
@@ -302,6 +342,7 @@ Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
 // An export reads parameters in the order of the table, so this is what it waits for.
 Result<void> DistributedTrainer::hand_over_parameters() {
   TRY(session_->begin_evaluation());
+  if (pipeline_) TRY(pipeline_->hand_over_parameters());
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
     TRY(session_->before_use({i}));
     if (tensor_) TRY(whole_parameter({i}));
@@ -317,6 +358,11 @@ Result<std::span<const float>> DistributedTrainer::whole_parameter(core::Paramet
 /// In an evaluation.
 Result<void> DistributedTrainer::read_parameter(core::ParameterIndex parameter, core::ElementRange range,
                                                 std::span<float> values) {
+  if (pipeline_) {
+    const auto whole = TRY(pipeline_->take_parameter(parameter.value));
+    std::copy_n(whole.data() + range.start, values.size(), values.data());
+    return {};
+  }
   TRY(session_->before_use(parameter));
   const auto dtype = options_.arithmetic.dtype;
   const auto offset = static_cast<std::size_t>(range.start) * core::size_of(dtype);
@@ -348,7 +394,8 @@ Result<std::uint64_t> DistributedTrainer::parameter_hash() {
     TRY(session_->end_evaluation());
     return hash;
   }
-  for (std::uint32_t i = 0; i < readable_.size(); ++i) {
+  if (pipeline_) hash = TRY(pipeline_->parameter_hash());
+  for (std::uint32_t i = 0; !pipeline_ && i < readable_.size(); ++i) {
     if (tensor_) {
       hash = core::hash64(std::as_bytes(TRY(whole_parameter({i}))), hash);
       continue;
@@ -364,6 +411,11 @@ Result<std::uint64_t> DistributedTrainer::parameter_hash() {
 
 Result<double> DistributedTrainer::evaluate(std::size_t batches) {
   TRY(session_->begin_evaluation());
+  if (pipeline_) {
+    const double loss = TRY(pipeline_->evaluate(batches));
+    TRY(session_->end_evaluation());
+    return loss;
+  }
   for (std::size_t i = 0; i < batches; ++i) {
     batch_.fill_evenly(corpus_->evaluation(), i, batches);
     TRY(model_->forward_loss(readable_, batch_.tokens(), batch_.targets(), reading()));
@@ -376,7 +428,8 @@ Result<double> DistributedTrainer::evaluate(std::size_t batches) {
 
 Result<std::span<const float>> DistributedTrainer::logits(TrainableModel::Tokens tokens) {
   TRY(session_->begin_evaluation());
-  const auto found = TRY(model_->logits(readable_, tokens, reading()));
+  const auto found =
+      TRY(pipeline_ ? pipeline_->logits(tokens) : model_->logits(readable_, tokens, reading()));
   TRY(session_->end_evaluation());
   return found;
 }

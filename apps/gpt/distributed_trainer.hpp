@@ -11,6 +11,7 @@
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/experts/session_peers.hpp"
 #include "apps/gpt/models.hpp"
+#include "apps/gpt/pipeline/pipeline_trainer.hpp"
 #include "apps/gpt/run_options.hpp"
 #include "apps/gpt/tensor/tensor_rank.hpp"
 
@@ -40,7 +41,7 @@ class DistributedTrainer {
   /// No rank keeps all parameters: evaluate(), logits(), export_model() and parameter_hash() are then for
   /// all ranks together; otherwise any rank may ask alone.
   bool has_sharded_parameters() const {
-    return session_->units() > 0 || peers_ != nullptr || tensor_ != nullptr;
+    return session_->units() > 0 || peers_ != nullptr || tensor_ != nullptr || pipeline_ != nullptr;
   }
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
@@ -56,7 +57,6 @@ class DistributedTrainer {
   /// A hash of all parameters, the same however they are shared.
   core::Result<std::uint64_t> parameter_hash();
 
-  TrainableModel& model() { return *model_; }
   actors::Session& session() { return *session_; }
   double learning_rate() const { return options_.schedule.learning_rate(session_->next_step()); }
   std::int64_t tokens_per_step() const;
@@ -68,6 +68,7 @@ class DistributedTrainer {
   DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
   core::Result<std::unique_ptr<TrainableModel>> make_model();
+  core::Result<void> make_pipeline(actors::RankWorld& world, std::vector<core::ParameterSpec>& specs);
   core::Result<void> write_initial_values();
   core::Result<void> warm_up();
   core::Result<double> run_lane(core::Lane lane);
@@ -87,7 +88,9 @@ class DistributedTrainer {
   gpu::Device* device_;
   const Corpus* corpus_;
   Batch batch_;
-  std::unique_ptr<TensorRank> tensor_;  ///< null where no ranks share a layer
+  std::unique_ptr<TensorRank> tensor_;         ///< null where no ranks share a layer
+  std::unique_ptr<PipelineTrainer> pipeline_;  ///< in place of `model_` where the model is cut into stages
+  std::vector<ParameterSpec> kept_;            ///< of the model, by this rank, as the session has them
   std::unique_ptr<actors::Session> session_;
   gpu::StreamView compute_ = nullptr;  ///< of the session; null where the model computes on the host
   std::unique_ptr<TrainableModel> model_;
@@ -96,7 +99,7 @@ class DistributedTrainer {
   actors::TrainerGroup* all_ranks_ = nullptr;  ///< null without experts
   ExpertTally expert_load_;                    ///< of all ranks, since the run began
   ExpertTally told_load_;                      ///< what take_expert_load() has told of it
-  std::unique_ptr<SessionPeers> peers_;  ///< null: all experts are here
+  std::unique_ptr<SessionPeers> peers_;        ///< null: all experts are here
 };
 
 /// The parameters of the model as a session registers them, in the order of forward, with the groups that the

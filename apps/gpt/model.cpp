@@ -2,14 +2,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
-#include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/layers/embedding.hpp"
 #include "apps/gpt/layers/matmul.hpp"
-#include "apps/gpt/tensor/vocabulary.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -123,90 +119,24 @@ Result<std::span<const T>> BasicModel<T>::logits(Parameters parameters, Tokens t
 
 template <class T>
 Result<T> BasicModel<T>::loss(const Pass<T>& pass, Tokens tokens, Tokens targets) {
-  const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
+  const std::size_t N = shape_.rows();
   CHECK(tokens.size() == N && targets.size() == N, "tokens and targets have the shape given to create()");
   TRY(check_targets(targets, vocabulary()));
   TRY(trunk_forward(shape_, pass, tokens));
-  const T* x = TRY(all_rows<T>(tensor(), N, C, activations_.final_norm.output));
-  linear_forward({N, C, V}, x, TRY(pass.use(table_.head)), activations_.logits);
-  if (!tensor_) return static_cast<T>(cross_entropy_forward(targets, V, activations_.logits));
-  return static_cast<T>(
-      TRY(vocabulary_cross_entropy_forward(*tensor_->group, targets, V, activations_.logits)));
-}
-
-template <class T>
-Result<void> BasicModel<T>::embed(const Pass<T>& pass, Tokens tokens) {
-  const std::size_t N = tokens.size(), C = config_.width, V = config_.vocabulary;
-  const T* table = TRY(pass.use(table_.embedding));
-  T* x = activations_.blocks.front().input;
-  if (!tensor_) {
-    embedding_forward(tokens, C, table, x);
-    return {};
-  }
-  vocabulary_embedding_forward(tokens, tensor_->group->index(), V, C, table, tensor_->partial);
-  const T* sum = TRY(summed_rows(tensor(), N, C, tensor_->partial));
-  std::copy_n(sum, own_rows(tensor(), N) * C, x);
-  return {};
-}
-
-template <class T>
-Result<void> BasicModel<T>::embed_backward(const Pass<T>& pass, Tokens tokens) {
-  const std::size_t C = config_.width, V = config_.vocabulary;
-  TRY(pass.use(table_.embedding));
-  T* d_table = pass.gradient(table_.embedding);
-  const T* d_x = TRY(all_rows<T>(tensor(), tokens.size(), C, activations_.gradients.residual));
-  if (tensor_) {
-    vocabulary_embedding_backward(tokens, tensor_->group->index(), V, C, d_x, d_table);
-  } else {
-    embedding_backward(tokens, C, d_x, d_table);
-  }
-  pass.ready(table_.embedding);
-  return {};
+  return part_loss(context(shape_), activations_, pass, targets);
 }
 
 // Tokens to the normed residual stream before the output layer.
 template <class T>
 Result<void> BasicModel<T>::trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens) {
   CHECK(pass.parameters.size() == table_.specs.size(), "one pointer per parameter of the table");
-  TRY(check_tokens(tokens, vocabulary()));
-  Activations<T>& a = activations_;
-  TRY(embed(pass, tokens));
-  for (std::size_t layer = 0; layer < a.blocks.size(); ++layer) {
-    T* output = layer + 1 < a.blocks.size() ? a.blocks[layer + 1].input : a.output;
-    TRY(block_forward(context(shape), table_.blocks[layer], a.blocks[layer], pass, output));
-  }
-  return norm_forward(context(shape), table_.final_norm, a.output, a.final_norm, pass);
+  return part_forward(context(shape), activations_, pass, tokens);
 }
 
 template <class T>
 Result<void> BasicModel<T>::backward(const Pass<T>& pass, Tokens tokens, Tokens targets) {
-  const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
-  Activations<T>& a = activations_;
-  const GradientScratch<T>& d = a.gradients;
-
   if (pass.hooks.begin_backward) TRY(pass.hooks.begin_backward());
-  const T scale = static_cast<T>(pass.hooks.loss_scale);
-  if (tensor_) {
-    vocabulary_cross_entropy_backward(targets, tensor_->group->index(), V, a.logits, scale);
-  } else {
-    cross_entropy_backward(targets, V, a.logits, scale);
-  }
-  const T* head = TRY(pass.use(table_.head));
-  const T* x = TRY(all_rows<T>(tensor(), N, C, a.final_norm.output));
-  linear_backward_weight({N, C, V}, a.logits, x, pass.gradient(table_.head));
-  if (!config_.tied_embeddings) pass.ready(table_.head);
-  linear_backward_input({N, C, V}, a.logits, head, d.normed);
-
-  const T* d_normed = TRY(summed_rows(tensor(), N, C, d.normed));
-  std::fill_n(d.residual, own_rows(tensor(), N) * C, T{0});
-  TRY(norm_backward(context(shape_), table_.final_norm, a.output, a.final_norm, pass, d_normed, d.residual));
-  for (std::size_t layer = a.blocks.size(); layer-- > 0;) {
-    // Those of the last block are still there.
-    if (keep_ == Keep::inputs && layer + 1 < a.blocks.size())
-      TRY(block_activations(context(shape_), table_.blocks[layer], a.blocks[layer], pass));
-    TRY(block_backward(context(shape_), table_.blocks[layer], a.blocks[layer], d, pass));
-  }
-  return embed_backward(pass, tokens);
+  return part_backward(context(shape_), activations_, activations_.gradients, pass, tokens, targets);
 }
 
 template class BasicModel<float>;

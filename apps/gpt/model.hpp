@@ -11,6 +11,7 @@
 #include "apps/gpt/config.hpp"
 #include "apps/gpt/parameters.hpp"
 #include "apps/gpt/pass.hpp"
+#include "apps/gpt/pipeline/part_passes.hpp"
 #include "apps/gpt/tensor/rows.hpp"
 
 namespace troupe::apps::gpt {
@@ -60,11 +61,11 @@ class BasicModel {
              std::size_t bytes, TensorGroup<T>* group, bool sequence);
 
   core::Result<T> loss(const Pass<T>& pass, Tokens tokens, Tokens targets);
-  core::Result<void> embed(const Pass<T>& pass, Tokens tokens);
-  core::Result<void> embed_backward(const Pass<T>& pass, Tokens tokens);
   core::Result<void> trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens);
   core::Result<void> backward(const Pass<T>& pass, Tokens tokens, Tokens targets);
-  BlockContext<T> context(BatchShape shape) const { return {config_, shape, rotary_, tensor()}; }
+  PartContext<T> context(BatchShape shape) const {
+    return {{config_, shape, rotary_, tensor()}, table_, whole_model(config_), keep_};
+  }
   const TensorParallel<T>* tensor() const { return tensor_ ? &*tensor_ : nullptr; }
   /// Of the whole model.
   std::size_t vocabulary() const { return config_.vocabulary * (tensor_ ? tensor_->group->size() : 1); }

@@ -6,6 +6,7 @@
 
 #include "apps/command_line/options.hpp"
 #include "apps/gpt/optimizer.hpp"
+#include "apps/gpt/pipeline/pipeline_options.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 
@@ -231,7 +232,8 @@ Result<core::DType> dtype_of(const Options& o) {
 }
 
 std::vector<std::pair<std::string, std::string>> configuration(const RunOptions& run) {
-  const auto& [model, arithmetic, microbatch, session, schedule, seed, initial, tensor] = run.trainer;
+  const auto& [model, arithmetic, microbatch, session, schedule, seed, initial, tensor, pipeline] =
+      run.trainer;
   const auto& training = session.training;
   return {{"model", fmt::format("{} layers, {} heads, width {}, feed forward {}", model.layers, model.heads,
                                 model.width, model.feed_forward)},
@@ -271,6 +273,7 @@ Options::Options() {
 void add_options(CLI::App& app, Options& options) {
   add_own_options(app, options);
   add_expert_options(app, options.experts);
+  add_pipeline_options(app, options.run.trainer);
   add_distributed_options(app, options);
   add_tensor_options(app, options.run.trainer.session.training, options.run.trainer.tensor);
   add_checkpoint_options(app, options);
@@ -319,6 +322,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   training.expert_parallel = TRY(
       expert_parallel_of(options.experts, trainer.model, options.local, !run.export_to.directory.empty()));
   TRY(check_tensor_options(training, trainer.tensor, options.local));
+  TRY(check_pipeline_options(trainer, options.local));
   TRY(choose_optimizer(training, options.optimizer, training.optimizer));
   training.loss_scaling = TRY(loss_scaling_of(options.loss_scale));
   run.peak_flops = options.peak_tera_flops * 1e12;
@@ -332,6 +336,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   }
   run.configuration.emplace_back("loss scale", options.loss_scale);
   for (auto& row : describe(training, trainer.tensor)) run.configuration.push_back(std::move(row));
+  describe_pipeline(trainer, run.configuration);
   return std::move(options.run);
 }
 

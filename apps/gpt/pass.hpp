@@ -26,12 +26,18 @@ struct StepHooks {
   ExpertPeers* peers = nullptr;  ///< of models whose experts are spread over ranks
 };
 
+template <class T>
+class WeightWork;
+
 /// One forward, or forward and backward, over given parameters. Pointers are in table order.
 template <class T>
 struct Pass {
   std::span<const T* const> parameters;
   std::span<T* const> gradients;  ///< empty when there is no backward; else added to
   const StepHooks& hooks;
+  /// Where backward puts off what it would add to gradients (apps/gpt/pipeline/weight_work.hpp); null: it
+  /// adds at once.
+  WeightWork<T>* later = nullptr;
 
   core::Result<const T*> use(std::size_t parameter) const {
     if (hooks.before_use) {

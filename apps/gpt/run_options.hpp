@@ -10,6 +10,7 @@
 #include "apps/gpt/config.hpp"
 #include "apps/gpt/initial_values.hpp"
 #include "apps/gpt/models.hpp"
+#include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pretrained/export_model.hpp"
 #include "apps/gpt/pretrained/pretrained_model.hpp"
 #include "apps/gpt/sample.hpp"
@@ -28,6 +29,7 @@ struct TrainerOptions {
   std::uint64_t seed = 1;
   const InitialValues* initial = nullptr;  ///< null: by the seed; read by create() alone
   TensorOptions tensor;
+  PipelineOptions pipeline;  ///< with several TrainingOptions::pipeline_parallel
 };
 
 /// One run of the trainer.

@@ -82,5 +82,29 @@ TEST(GptOptions, EvaluateOnlyInOneProcess) {
   EXPECT_EQ(error_of("--evaluate-only --local"), "a run");
 }
 
+TEST(GptOptions, SayHowAPipelineIsCut) {
+  const auto run =
+      run_options(parsed("--pipeline-parallel 4 --pipeline-schedule interleaved --pipeline-chunks 2"),
+                  nullptr)
+          .value();
+
+  EXPECT_EQ(run.trainer.session.training.pipeline_parallel, 4);
+  EXPECT_EQ(run.trainer.pipeline.schedule, core::ScheduleKind::interleaved);
+  EXPECT_EQ(run.trainer.pipeline.chunks, 2);
+  EXPECT_THAT(run.configuration, testing::Contains(std::pair<std::string, std::string>(
+                                     "pipeline", "4 stages of 2 chunks, interleaved")));
+  const auto split = run_options(parsed("--pipeline-parallel 2 --pipeline-schedule zero-bubble"), nullptr);
+  EXPECT_EQ(split->trainer.pipeline.schedule, core::ScheduleKind::zero_bubble);
+}
+
+TEST(GptOptions, OfPipelinesThatCannotBeAreRefused) {
+  EXPECT_EQ(error_of("--pipeline-parallel 2"), "a run");
+  EXPECT_THAT(error_of("--pipeline-parallel 2 --local"), HasSubstr("--local trains in one process"));
+  EXPECT_THAT(error_of("--pipeline-parallel 2 --pipeline-schedule gpipe --pipeline-chunks 2"),
+              HasSubstr("expected one chunk per stage with --pipeline-schedule gpipe"));
+  EXPECT_THAT(error_of("--pipeline-schedule zero-bubble"), HasSubstr("are about stages, and there is one"));
+  EXPECT_THROW(parsed("--pipeline-schedule zero_bubble"), CLI::ValidationError);
+}
+
 }  // namespace
 }  // namespace troupe::apps::gpt

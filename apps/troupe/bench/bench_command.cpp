@@ -13,6 +13,7 @@
 #include "apps/troupe/bench/collectives.hpp"
 #include "apps/troupe/bench/kernels.hpp"
 #include "apps/troupe/bench/load.hpp"
+#include "apps/troupe/bench/pipeline_command.hpp"
 #include "apps/troupe/bench/step.hpp"
 #include "core/errors.hpp"
 
@@ -275,6 +276,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   add_checkpoint_bench(*bench, exit_code);
   add_load_bench(*bench, exit_code);
   add_kernel_bench(*bench, exit_code);
+  add_pipeline_bench(*bench, exit_code);
   CLI::App* const collectives =
       bench->add_subcommand("collectives", "Measure shared_memory and gloo against each other");
   // Lives as long as the command's callbacks, which both hold it.

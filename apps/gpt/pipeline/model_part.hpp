@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+
+#include "apps/gpt/config.hpp"
+
+namespace troupe::apps::gpt {
+
+/// Consecutive layers, [first, end). With the first layer goes the embedding, with the last one the final
+/// norm and the output layer.
+struct ModelPart {
+  std::size_t first = 0;
+  std::size_t end = 0;
+
+  bool has_begin() const { return first == 0; }
+  bool has_end(const ModelConfig& config) const { return end == config.layers; }
+};
+
+inline ModelPart whole_model(const ModelConfig& config) {
+  return {0, config.layers};
+}
+
+}  // namespace troupe::apps::gpt

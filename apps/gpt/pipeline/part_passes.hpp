@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "apps/gpt/activations.hpp"
+#include "apps/gpt/block.hpp"
+#include "apps/gpt/parameters.hpp"
+#include "apps/gpt/pass.hpp"
+#include "apps/gpt/pipeline/model_part.hpp"
+
+namespace troupe::apps::gpt {
+
+// N rows of this pass, C width, V vocabulary.
+
+/// What the passes of a part of the model compute with besides parameters and activations.
+template <class T>
+struct PartContext {
+  BlockContext<T> block;
+  const ParameterTable& table;  ///< of the whole model
+  ModelPart part;
+  Keep keep;
+};
+
+using TokenSpan = std::span<const std::int32_t>;
+
+/// From the tokens, or where the part does not begin the model from the rows in its first block's input, to
+/// activations.output, and where it ends the model to the final norm's output.
+template <class T>
+core::Result<void> part_forward(const PartContext<T>& context, const Activations<T>& a, const Pass<T>& pass,
+                                TokenSpan tokens);
+
+/// Mean loss over the rows, in nats, of a part that ends the model, after part_forward().
+template <class T>
+core::Result<T> part_loss(const PartContext<T>& context, const Activations<T>& a, const Pass<T>& pass,
+                          TokenSpan targets);
+
+/// Turns d.residual (N, C) from the gradient by the part's output, which where the part ends the model is
+/// that of the loss, into the gradient by its input, and adds those of its parameters.
+template <class T>
+core::Result<void> part_backward(const PartContext<T>& context, const Activations<T>& a,
+                                 const GradientScratch<T>& d, const Pass<T>& pass, TokenSpan tokens,
+                                 TokenSpan targets);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,126 @@
+#include "apps/gpt/pipeline/pipeline_plan.hpp"
+
+#include <algorithm>
+
+#include "core/errors.hpp"
+#include "core/plan/lanes.hpp"
+#include "core/schedule/check_schedule.hpp"
+#include "core/schedule/schedule_slots.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Errc;
+using core::fail;
+using core::Result;
+using core::ScheduleKind;
+using core::Strategy;
+
+namespace {
+
+/// Ranks that keep the same stage.
+int data_parallel(const TrainerOptions& options, core::WorldSize world) {
+  return world.value / options.session.training.pipeline_parallel;
+}
+
+Result<core::PipelineSchedule> schedule_with(const TrainerOptions& options, int lanes) {
+  const auto& training = options.session.training;
+  return core::plan_schedule({.kind = options.pipeline.schedule,
+                              .stages = training.pipeline_parallel,
+                              .chunks = options.pipeline.chunks,
+                              .microbatches = lanes * training.microbatches});
+}
+
+/// The lanes of the rank at this place among those that keep the same stage.
+Result<int> lanes_of(const TrainerOptions& options, core::WorldSize world, int place) {
+  const int ranks = data_parallel(options, world);
+  const int lanes = options.session.training.lanes;
+  return TRY(core::lanes_of_rank(lanes > 0 ? lanes : ranks, {ranks}, {place})).count;
+}
+
+}  // namespace
+
+Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world, gpu::DeviceKind device) {
+  const auto& training = options.session.training;
+  const int stages = training.pipeline_parallel;
+  if (device == gpu::DeviceKind::cuda) {
+    return fail(Errc::unavailable,
+                "models are cut into pipeline stages on the host only, found {} stages on a GPU; leave out "
+                "--pipeline-parallel, or use --device host",
+                stages);
+  }
+  if (world.value % stages != 0) {
+    return fail(
+        Errc::invalid_argument,
+        "expected pipelines of {} ranks, but the job has {}; choose a --pipeline-parallel that divides "
+        "them",
+        stages, world.value);
+  }
+  if (training.tensor_parallel > 1) {
+    return fail(
+        Errc::unavailable,
+        "a model is cut into stages or into tensor-parallel parts, found {} stages of {} parts; leave "
+        "out one of the two",
+        stages, training.tensor_parallel);
+  }
+  if (training.strategy != Strategy::ddp && training.strategy != Strategy::zero1) {
+    return fail(Errc::unavailable,
+                "pipeline stages keep all their parameters and gradients: expected --strategy ddp or zero1, "
+                "found {}; use one of these, or leave out --pipeline-parallel",
+                core::name_of(training.strategy));
+  }
+  if (options.model.tied_embeddings && training.numerics == core::Numerics::ordered &&
+      training.microbatches > 1) {
+    return fail(Errc::unavailable,
+                "with tied embeddings in stages, ordered numerics add up one microbatch per lane, found {}; "
+                "use --microbatches 1 and more --lanes, --untied, or --numerics fast",
+                training.microbatches);
+  }
+  TRY(cut_model(options.model, options.pipeline, stages, 0));
+  // The first ranks have most lanes, the last ones fewest.
+  for (const int place : {0, data_parallel(options, world) - 1}) {
+    const auto schedule = TRY(schedule_with(options, TRY(lanes_of(options, world, place))));
+    TRY(core::check_schedule(schedule));
+  }
+  return {};
+}
+
+Result<StageCut> cut_of(const TrainerOptions& options, PipelinePlace place) {
+  return cut_model(options.model, options.pipeline, options.session.training.pipeline_parallel,
+                   place.rank.value / data_parallel(options, place.world));
+}
+
+Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, PipelinePlace place) {
+  const int column = place.rank.value % data_parallel(options, place.world);
+  return schedule_with(options, TRY(lanes_of(options, place.world, column)));
+}
+
+Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place) {
+  const auto cut = TRY(cut_of(options, place));
+  const auto schedule = TRY(schedule_of(options, place));
+  const auto table = parameter_table(options.model);
+  const auto elements_of = [&](TableRange range) {
+    std::size_t elements = 0;
+    for (std::size_t i = range.begin; i < range.end; ++i) elements += table.specs[i].elements();
+    return elements;
+  };
+  std::size_t elements = 0;
+  // Gradients that wait for their lane, and both ends of a tied embedding.
+  const auto stages = static_cast<std::size_t>(cut.stages);
+  for (std::size_t chunk = 1; chunk < cut.parts.size(); ++chunk)
+    elements += stages * elements_of(parameters_of(options.model, table, cut.parts[chunk]));
+  const std::size_t embedding = table.specs[table.embedding].elements();
+  if (options.model.tied_embeddings && cut.is_first()) elements += embedding;
+  if (options.model.tied_embeddings && cut.is_last()) elements += (1 + stages) * embedding;
+  return elements * sizeof(float) +
+         StageModel::bytes(options.model, cut, stage_shape(options, schedule, cut.stage));
+}
+
+StageShape stage_shape(const TrainerOptions& options, const core::PipelineSchedule& schedule, int stage) {
+  const auto slots = core::plan_slots(schedule.passes[static_cast<std::size_t>(stage)]);
+  return {.batch = options.microbatch,
+          .keep = options.arithmetic.keep,
+          .slots = *std::max_element(slots.begin(), slots.end()) + 1,
+          .is_split = options.pipeline.schedule == ScheduleKind::zero_bubble};
+}
+
+}  // namespace troupe::apps::gpt

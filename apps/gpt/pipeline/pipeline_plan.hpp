@@ -1,0 +1,30 @@
+#pragma once
+
+#include "apps/gpt/pipeline/cut.hpp"
+#include "apps/gpt/pipeline/stage_model.hpp"
+#include "apps/gpt/run_options.hpp"
+#include "core/ids.hpp"
+#include "core/schedule/pipeline_schedule.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::apps::gpt {
+
+/// A rank's place in the pipelines of a job.
+struct PipelinePlace {
+  core::Rank rank{};
+  core::WorldSize world{1};
+};
+
+/// What cannot be trained in pipeline stages, and what to do instead. The same on all ranks.
+core::Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world,
+                                  gpu::DeviceKind device);
+
+// Of options that pass the check.
+core::Result<StageCut> cut_of(const TrainerOptions& options, PipelinePlace place);
+/// Of the microbatches of the rank's lanes.
+core::Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, PipelinePlace place);
+/// Of this rank, beside what its session takes.
+core::Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place);
+StageShape stage_shape(const TrainerOptions& options, const core::PipelineSchedule& schedule, int stage);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,262 @@
+#include "apps/gpt/pipeline/pipeline_trainer.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/errors.hpp"
+#include "core/hash.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::PassKind;
+using core::Result;
+
+Result<std::unique_ptr<PipelineTrainer>> PipelineTrainer::create(const TrainerOptions& options,
+                                                                 PipelinePlace place,
+                                                                 gpu::DeviceKind device) {
+  TRY(check_pipeline(options, place.world, device));
+  auto cut = TRY(cut_of(options, place));
+  auto schedule = TRY(schedule_of(options, place));
+  auto model = TRY(StageModel::create(options.model, cut, stage_shape(options, schedule, cut.stage)));
+  return std::unique_ptr<PipelineTrainer>(
+      new PipelineTrainer(options, place, std::move(cut), std::move(schedule), std::move(model)));
+}
+
+PipelineTrainer::PipelineTrainer(const TrainerOptions& options, PipelinePlace place, StageCut cut,
+                                 core::PipelineSchedule schedule, std::unique_ptr<StageModel> model)
+    : options_(options),
+      place_(place),
+      cut_(std::move(cut)),
+      schedule_(std::move(schedule)),
+      model_(std::move(model)),
+      parameters_(options_.model, model_->table(), cut_),
+      runner_(schedule_, cut_.stage),
+      batches_(static_cast<std::size_t>(runner_.slots()), Batch(options_.microbatch)),
+      readable_(model_->table().specs.size()),
+      gradients_(model_->table().specs.size()) {}
+
+std::vector<actors::TrainerGroupSpec> PipelineTrainer::groups() const {
+  return link_groups(place_.world, cut_.stages, cut_.chunks() > 1);
+}
+
+Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpus) {
+  session_ = &session;
+  corpus_ = &corpus;
+  stages_ = TRY(session.group("pp"));
+  links_ = TRY(SessionLinks::open(session, cut_.stages, cut_.stage, cut_.chunks() > 1));
+  lanes_.emplace(session, parameters_, model_->table());
+  CHECK(lanes_->microbatches() == schedule_.microbatches, "the schedule has the microbatches of the lanes");
+  if (!options_.model.tied_embeddings) return {};
+  const bool is_ordered = options_.session.training.numerics == core::Numerics::ordered;
+  const auto when = is_ordered ? GiveGradients::each_microbatch : GiveGradients::each_step;
+  const std::size_t elements = model_->table().specs[model_->table().embedding].elements();
+  if (cut_.is_first()) owner_.emplace(*stages_, when, elements);
+  if (cut_.is_last()) copy_.emplace(*stages_, when, elements);
+  return {};
+}
+
+Result<void> PipelineTrainer::play_lanes() {
+  lanes_->begin_step();
+  TRY(refresh_copies());
+  if (owner_) TRY(owner_->begin_step(schedule_.microbatches));
+  if (copy_) copy_->begin_step(schedule_.microbatches);
+  TRY(runner_.run(*this, *links_));
+  return settle();
+}
+
+/// Once per step, before the first use of its values by another stage than their own.
+Result<void> PipelineTrainer::refresh_copies() {
+  if (!options_.model.tied_embeddings || copy_of_ == session_->next_step()) return {};
+  copy_of_ = session_->next_step();
+  const std::size_t place = model_->table().embedding;
+  if (owner_) {
+    TRY(before_use(place));
+    TRY(owner_->give_values({readable_[place], model_->table().specs[place].elements()}));
+  }
+  return copy_ ? copy_->take_values() : Result<void>{};
+}
+
+Result<void> PipelineTrainer::settle() {
+  if (owner_) TRY(owner_->settle());
+  return copy_ ? copy_->settle() : Result<void>{};
+}
+
+Result<void> PipelineTrainer::before_use(std::size_t place) {
+  const auto index = parameters_.index(place);
+  if (!index) {
+    CHECK(copy_ && place == model_->table().embedding, "a stage reads its own parameters, or its copy");
+    readable_[place] = TRY(copy_->copied());
+    return {};
+  }
+  TRY(session_->before_use(*index));
+  readable_[place] = TRY(session_->parameter_memory(*index)).as<const float>().data();
+  return {};
+}
+
+StepHooks PipelineTrainer::reading() {
+  StepHooks hooks;
+  hooks.before_use = [this](std::size_t place) { return before_use(place); };
+  return hooks;
+}
+
+StepHooks PipelineTrainer::adding(int microbatch) {
+  StepHooks hooks;
+  const std::size_t embedding = model_->table().embedding;
+  hooks.before_use = [this, microbatch, embedding](std::size_t place) -> Result<void> {
+    TRY(before_use(place));
+    if (!owner_ || place != embedding) return {};
+    // After the output layer's gradient come those of the rows, as on one rank.
+    return owner_->add_gradient(microbatch, {gradients_[place], model_->table().specs[place].elements()});
+  };
+  hooks.gradient_ready = [this, microbatch](std::size_t place) {
+    if (parameters_.index(place)) return lanes_->ready(place);
+    if (auto given = copy_->give_gradient(microbatch); !given && given_) given_ = given;
+  };
+  hooks.loss_scale = session_->loss_scale();
+  return hooks;
+}
+
+Result<void> PipelineTrainer::run(const core::PipelinePass& pass, int slot) {
+  return pass.kind == PassKind::forward ? forward(pass, slot) : backward(pass, slot);
+}
+
+Result<void> PipelineTrainer::forward(const core::PipelinePass& done, int slot) {
+  Batch& batch = batches_[static_cast<std::size_t>(slot)];
+  const auto [lane, index] = lanes_->place_of(done.microbatch);
+  const bool has_text = begins(done.chunk) || ends(done.chunk);
+  if (has_text) {
+    batch.fill_at_random(corpus_->training(),
+                         {options_.seed, session_->next_step(), lane, static_cast<std::uint32_t>(index)});
+  }
+  const StepHooks hooks = reading();
+  TRY(model_->forward(done.chunk, slot, pass(hooks), batch.tokens()));
+  if (!ends(done.chunk)) return {};
+  lanes_->set_loss(done.microbatch, TRY(model_->loss(done.chunk, slot, pass(hooks), batch.targets())));
+  return {};
+}
+
+Result<void> PipelineTrainer::backward(const core::PipelinePass& done, int slot) {
+  const Batch& batch = batches_[static_cast<std::size_t>(slot)];
+  const auto [kind, microbatch, chunk] = done;
+  const StepHooks hooks = adding(microbatch);
+  const bool adds = kind != PassKind::backward_input;
+  if (adds) TRY(lanes_->begin(chunk, microbatch, gradients_));
+  if (kind == PassKind::backward_weight) {
+    TRY(model_->backward_weight(slot, pass(hooks)));
+  } else {
+    if (copy_ && ends(chunk)) gradients_[model_->table().head] = TRY(copy_->gradient(microbatch));
+    TRY(model_->backward(chunk, slot, pass(hooks), batch.tokens(), batch.targets()));
+    TRY(given_);
+  }
+  return adds ? lanes_->end(chunk, microbatch) : Result<void>{};
+}
+
+Result<void> PipelineTrainer::pass_through(const std::function<Result<void>(int chunk)>& compute,
+                                           std::size_t rows) {
+  const std::size_t elements = rows * options_.model.width;
+  for (int chunk = 0; chunk < cut_.chunks(); ++chunk) {
+    const core::PipelinePass forward{PassKind::forward, 0, chunk};
+    if (const auto from = core::receives(schedule_, cut_.stage, forward))
+      TRY(links_->wait(*from, TRY(links_->receive(*from, input(chunk, 0).first(elements)))));
+    TRY(compute(chunk));
+    if (const auto to = core::sends(schedule_, cut_.stage, forward))
+      TRY(links_->wait(*to, TRY(links_->send(*to, output(chunk, 0).first(elements)))));
+  }
+  return {};
+}
+
+Result<void> PipelineTrainer::broadcast(std::span<std::byte> bytes, int stage) {
+  return stages_->wait(TRY(stages_->broadcast(gpu::view_of(bytes), core::DType::u8, stage)));
+}
+
+Result<double> PipelineTrainer::evaluate(std::size_t batches) {
+  TRY(refresh_copies());
+  const StepHooks hooks = reading();
+  Batch& batch = batches_.front();
+  double total = 0;
+  for (std::size_t i = 0; i < batches; ++i) {
+    batch.fill_evenly(corpus_->evaluation(), i, batches);
+    const auto compute = [&](int chunk) -> Result<void> {
+      TRY(model_->forward(chunk, 0, pass(hooks), batch.tokens()));
+      if (ends(chunk)) total += TRY(model_->loss(chunk, 0, pass(hooks), batch.targets()));
+      return {};
+    };
+    TRY(pass_through(compute, options_.microbatch.rows()));
+  }
+  TRY(settle());
+  double mean = total / static_cast<double>(batches);
+  TRY(broadcast(std::as_writable_bytes(std::span(&mean, 1)), cut_.stages - 1));
+  return mean;
+}
+
+Result<std::span<const float>> PipelineTrainer::logits(TokenSpan tokens) {
+  TRY(refresh_copies());
+  const StepHooks hooks = reading();
+  answer_.resize(options_.model.vocabulary);
+  const auto compute = [&](int chunk) -> Result<void> {
+    TRY(model_->forward_sequence(chunk, tokens.size(), pass(hooks), tokens));
+    if (!ends(chunk)) return {};
+    const auto found = TRY(model_->last_logits(chunk, tokens.size(), pass(hooks)));
+    std::copy(found.begin(), found.end(), answer_.begin());
+    return {};
+  };
+  TRY(pass_through(compute, tokens.size()));
+  TRY(settle());
+  TRY(broadcast(std::as_writable_bytes(std::span(answer_)), cut_.stages - 1));
+  return std::span<const float>(answer_);
+}
+
+int PipelineTrainer::stage_of(std::size_t place) const {
+  for (int stage = 0; stage < cut_.stages; ++stage) {
+    const auto cut = cut_model(options_.model, options_.pipeline, cut_.stages, stage);
+    for (const ModelPart part : cut->parts) {
+      const auto [begin, end] = parameters_of(options_.model, model_->table(), part);
+      if (place >= begin && place < end) return stage;
+    }
+  }
+  CHECK(false, "every parameter is of a stage");
+}
+
+Result<std::uint64_t> PipelineTrainer::parameter_hash() {
+  std::uint64_t hash = 0;
+  const std::size_t count = model_->table().specs.size();
+  for (std::size_t place = 0; place < count; ++place) {
+    const int stage = stage_of(place);
+    if (stage == cut_.stage) {
+      TRY(before_use(place));
+      hash = core::hash64(std::as_bytes(std::span(readable_[place], model_->table().specs[place].elements())),
+                          hash);
+    }
+    if (place + 1 < count && stage_of(place + 1) == stage) continue;
+    TRY(broadcast(std::as_writable_bytes(std::span(&hash, 1)), stage));
+  }
+  return hash;
+}
+
+Result<std::span<const float>> PipelineTrainer::take_parameter(std::size_t place) {
+  const std::size_t elements = model_->table().specs[place].elements();
+  if (parameters_.index(place)) {
+    TRY(before_use(place));
+    return std::span(readable_[place], elements);
+  }
+  if (taken_ != place) {
+    answer_.resize(elements);
+    TRY(stages_->wait(
+        TRY(stages_->receive(gpu::view_of(std::span(answer_)), core::DType::f32, stage_of(place)))));
+    taken_ = place;
+  }
+  return std::span<const float>(answer_);
+}
+
+Result<void> PipelineTrainer::hand_over_parameters() {
+  const bool is_asked = stages_->members().front().value == 0;
+  for (const std::size_t place : parameters_.places()) {
+    TRY(before_use(place));
+    if (!is_asked || cut_.is_first()) continue;
+    const std::span values(readable_[place], model_->table().specs[place].elements());
+    TRY(stages_->wait(TRY(stages_->send(gpu::view_of(values), core::DType::f32, 0))));
+  }
+  return {};
+}
+
+}  // namespace troupe::apps::gpt

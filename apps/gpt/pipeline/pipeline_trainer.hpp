@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "actors/session/session.hpp"
+#include "apps/gpt/data.hpp"
+#include "apps/gpt/pipeline/cut.hpp"
+#include "apps/gpt/pipeline/pipeline_plan.hpp"
+#include "apps/gpt/pipeline/stage_lanes.hpp"
+#include "apps/gpt/pipeline/stage_model.hpp"
+#include "apps/gpt/pipeline/tied_embedding.hpp"
+#include "apps/gpt/run_options.hpp"
+#include "apps/pipeline/runner.hpp"
+#include "apps/pipeline/session_links.hpp"
+
+namespace troupe::apps::gpt {
+
+/// What a rank of a cut model does where another one has the whole of it. Its memory must outlive the
+/// session.
+class PipelineTrainer final : private StageWork {
+ public:
+  /// Errc::invalid_argument and Errc::unavailable name the option that cannot be, alike on all ranks.
+  static core::Result<std::unique_ptr<PipelineTrainer>> create(const TrainerOptions& options,
+                                                               PipelinePlace place, gpu::DeviceKind device);
+
+  /// What the session registers, and the groups it is joined with.
+  const StageParameters& parameters() const { return parameters_; }
+  std::vector<actors::TrainerGroupSpec> groups() const;
+
+  /// With the session that was joined with these. Both must outlive the trainer's last call.
+  core::Result<void> open(actors::Session& session, const Corpus& corpus);
+  /// All lanes of a step that has begun, to their ends.
+  core::Result<void> play_lanes();
+  /// Parameters were read from elsewhere.
+  void forget_copies() { copy_of_.reset(); }
+
+  // For all ranks together, in an evaluation of the session.
+  core::Result<double> evaluate(std::size_t batches);
+  core::Result<std::span<const float>> logits(TokenSpan tokens);
+  core::Result<std::uint64_t> parameter_hash();
+  /// Parameters one after another in the order of the whole table: rank 0 takes what the other stages of its
+  /// pipeline hand over.
+  core::Result<std::span<const float>> take_parameter(std::size_t place);
+  core::Result<void> hand_over_parameters();
+
+ private:
+  PipelineTrainer(const TrainerOptions& options, PipelinePlace place, StageCut cut,
+                  core::PipelineSchedule schedule, std::unique_ptr<StageModel> model);
+
+  core::Result<void> run(const core::PipelinePass& pass, int slot) override;
+  std::span<float> input(int chunk, int slot) override { return model_->input(chunk, slot); }
+  std::span<float> output(int chunk, int slot) override { return model_->output(chunk, slot); }
+  std::span<float> gradient(int, int slot) override { return model_->gradient(slot); }
+
+  core::Result<void> forward(const core::PipelinePass& pass, int slot);
+  core::Result<void> backward(const core::PipelinePass& pass, int slot);
+  StepHooks reading();
+  StepHooks adding(int microbatch);
+  core::Result<void> before_use(std::size_t place);
+  core::Result<void> refresh_copies();
+  core::Result<void> settle();
+  /// One microbatch through this stage's chunks, forward alone.
+  core::Result<void> pass_through(const std::function<core::Result<void>(int chunk)>& compute,
+                                  std::size_t rows);
+  core::Result<void> broadcast(std::span<std::byte> bytes, int stage);
+  bool begins(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_begin(); }
+  bool ends(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_end(options_.model); }
+  /// The stage that has a parameter of the whole table.
+  int stage_of(std::size_t place) const;
+  Pass<float> pass(const StepHooks& hooks) const { return {readable_, gradients_, hooks}; }
+
+  const TrainerOptions options_;
+  const PipelinePlace place_;
+  const StageCut cut_;
+  const core::PipelineSchedule schedule_;
+  std::unique_ptr<StageModel> model_;
+  StageParameters parameters_;
+  StageRunner runner_;
+
+  actors::Session* session_ = nullptr;
+  const Corpus* corpus_ = nullptr;
+  actors::TrainerGroup* stages_ = nullptr;  ///< the ranks of this pipeline, in order
+  std::optional<SessionLinks> links_;
+  std::optional<StageLanes> lanes_;
+  std::optional<EmbeddingOwner> owner_;  ///< on the first stage, and the copy on the last, of tied embeddings
+  std::optional<EmbeddingCopy> copy_;
+  core::Result<void> given_;            ///< of the copy's gradients, the first failure
+  std::optional<core::Step> copy_of_;   ///< before which step the copy was taken
+  std::vector<Batch> batches_;          ///< per slot
+  std::vector<const float*> readable_;  ///< by place in the whole table
+  std::vector<float*> gradients_;
+  std::vector<float> answer_;  ///< logits, or a parameter of another stage
+  std::optional<std::size_t> taken_;
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,131 @@
+#include "apps/gpt/pipeline/stage_lanes.hpp"
+
+#include <algorithm>
+
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Result;
+
+StageParameters::StageParameters(const ModelConfig& config, const ParameterTable& table,
+                                 const StageCut& cut) {
+  for (const ModelPart part : cut.parts) {
+    ranges_.push_back(parameters_of(config, table, part));
+    for (std::size_t place = ranges_.back().begin; place < ranges_.back().end; ++place)
+      places_.push_back(place);
+  }
+}
+
+std::optional<core::ParameterIndex> StageParameters::index(std::size_t place) const {
+  const auto found = std::lower_bound(places_.begin(), places_.end(), place);
+  if (found == places_.end() || *found != place) return {};
+  return core::ParameterIndex{static_cast<std::uint32_t>(found - places_.begin())};
+}
+
+std::vector<core::ParameterSpec> StageParameters::select(
+    const std::vector<core::ParameterSpec>& whole) const {
+  std::vector<core::ParameterSpec> specs;
+  std::optional<core::UnitIndex> unit;  // of the whole model
+  std::uint32_t units = 0;
+  for (const std::size_t place : places_) {
+    specs.push_back(whole[place]);
+    auto& spec = specs.back();
+    if (!spec.unit) continue;
+    units += unit != spec.unit ? 1 : 0;
+    unit = std::exchange(spec.unit, core::UnitIndex{units - 1});
+  }
+  return specs;
+}
+
+StageLanes::StageLanes(actors::Session& session, const StageParameters& parameters,
+                       const ParameterTable& table)
+    : session_(session),
+      parameters_(parameters),
+      table_(table),
+      lanes_(session.lanes()),
+      per_lane_(session.training().microbatches),
+      losses_(static_cast<std::size_t>(microbatches()), 0) {}
+
+void StageLanes::begin_step() {
+  std::fill(losses_.begin(), losses_.end(), 0);
+}
+
+std::pair<core::Lane, int> StageLanes::place_of(int microbatch) const {
+  return {lanes_[static_cast<std::size_t>(microbatch / per_lane_)], microbatch % per_lane_};
+}
+
+Result<void> StageLanes::begin(int chunk, int microbatch, std::span<float*> gradients) {
+  chunk_ = chunk;
+  const auto [begin, end] = parameters_.chunk(chunk);
+  if (chunk == 0) {
+    TRY(begin_lane(microbatch));
+    for (std::size_t place = begin; place < end; ++place)
+      gradients[place] = TRY(session_.gradient_memory(*parameters_.index(place))).as<float>().data();
+    return {};
+  }
+  auto& waiting = waiting_[{microbatch / per_lane_, chunk}];
+  if (waiting.empty()) {
+    auto& unused = unused_[chunk];
+    std::size_t elements = 0;
+    for (std::size_t place = begin; place < end; ++place) elements += table_.specs[place].elements();
+    if (!unused.empty()) {
+      waiting = std::move(unused.back());
+      unused.pop_back();
+    }
+    waiting.assign(elements, 0);
+  }
+  float* next = waiting.data();
+  for (std::size_t place = begin; place < end; ++place) {
+    gradients[place] = next;
+    next += table_.specs[place].elements();
+  }
+  return {};
+}
+
+Result<void> StageLanes::begin_lane(int microbatch) {
+  const auto [lane, index] = place_of(microbatch);
+  if (index == 0) TRY(session_.begin_lane(lane));
+  TRY(session_.begin_microbatch(index));
+  return session_.begin_backward();
+}
+
+void StageLanes::ready(std::size_t place) {
+  if (chunk_ != 0) return;
+  if (auto told = session_.gradient_ready(*parameters_.index(place)); !told && told_) told_ = told;
+}
+
+Result<void> StageLanes::end(int chunk, int microbatch) {
+  TRY(told_);
+  if (chunk != 0 || microbatch % per_lane_ + 1 != per_lane_) return {};
+  const int lane = microbatch / per_lane_;
+  TRY(add_waiting(lane));
+  return session_.end_lane(loss_of(lane));
+}
+
+/// The session's gradients of a lane begin with zeros, so this changes no bit.
+Result<void> StageLanes::add_waiting(int lane) {
+  for (auto found = waiting_.lower_bound({lane, 0}); found != waiting_.end() && found->first.first == lane;
+       found = waiting_.erase(found)) {
+    const int chunk = found->first.second;
+    const auto [begin, end] = parameters_.chunk(chunk);
+    const float* from = found->second.data();
+    for (std::size_t place = begin; place < end; ++place) {
+      const auto index = *parameters_.index(place);
+      const auto gradient = TRY(session_.gradient_memory(index)).as<float>();
+      for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] += from[i];
+      from += gradient.size();
+      TRY(session_.gradient_ready(index));
+    }
+    unused_[chunk].push_back(std::move(found->second));
+  }
+  return {};
+}
+
+double StageLanes::loss_of(int lane) const {
+  double loss = 0;
+  for (int i = 0; i < per_lane_; ++i) loss += losses_[static_cast<std::size_t>(lane * per_lane_ + i)];
+  return loss / per_lane_;
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "actors/session/session.hpp"
+#include "apps/gpt/pipeline/cut.hpp"
+
+namespace troupe::apps::gpt {
+
+/// A stage's parameters: those of its chunks one after another, as its session registers them.
+class StageParameters {
+ public:
+  StageParameters(const ModelConfig& config, const ParameterTable& table, const StageCut& cut);
+
+  /// Places in the whole model's table, in the order of the session.
+  const std::vector<std::size_t>& places() const { return places_; }
+  /// Of a place in the whole model's table; nothing where another stage has it.
+  std::optional<core::ParameterIndex> index(std::size_t place) const;
+  /// Of the specs of the whole model those of the stage, with units numbered anew.
+  std::vector<core::ParameterSpec> select(const std::vector<core::ParameterSpec>& whole) const;
+  TableRange chunk(int chunk) const { return ranges_[static_cast<std::size_t>(chunk)]; }
+
+ private:
+  std::vector<TableRange> ranges_;
+  std::vector<std::size_t> places_;
+};
+
+/// Brings the gradients of a stage to its session, lane by lane. A pipeline's microbatches are those of the
+/// rank's lanes, one lane after the other, and every chunk goes through them backward in that order. The last
+/// chunk that a microbatch comes to, the first of forward, adds to the session's gradients. A stage may have
+/// been through several lanes in its other chunks by then: their gradients wait in memory of the trainer's.
+class StageLanes {
+ public:
+  StageLanes(actors::Session& session, const StageParameters& parameters, const ParameterTable& table);
+
+  void begin_step();
+  int microbatches() const { return static_cast<int>(lanes_.size()) * per_lane_; }
+  /// The lane of a pipeline's microbatch, and its number there.
+  std::pair<core::Lane, int> place_of(int microbatch) const;
+
+  /// Before a chunk adds to gradients for a microbatch: sets where, by place in the whole table.
+  core::Result<void> begin(int chunk, int microbatch, std::span<float*> gradients);
+  /// What the chunk adds to a parameter for the microbatch that has begun is complete. The first failure is
+  /// kept for end().
+  void ready(std::size_t place);
+  core::Result<void> end(int chunk, int microbatch);
+  /// For the outcome of the step; of the last stage.
+  void set_loss(int microbatch, double loss) { losses_[static_cast<std::size_t>(microbatch)] = loss; }
+
+ private:
+  using Waiting = std::vector<float>;  ///< gradients of a chunk's parameters, one after another
+
+  core::Result<void> begin_lane(int microbatch);
+  core::Result<void> add_waiting(int lane);
+  double loss_of(int lane) const;
+
+  actors::Session& session_;
+  const StageParameters& parameters_;
+  const ParameterTable& table_;
+  std::vector<core::Lane> lanes_;
+  int per_lane_;
+  std::vector<double> losses_;                      ///< per microbatch
+  std::map<std::pair<int, int>, Waiting> waiting_;  ///< by lane, counted from the first, and chunk
+  std::map<int, std::vector<Waiting>> unused_;      ///< by chunk
+  int chunk_ = 0;                                   ///< that has begun
+  core::Result<void> told_;
+};
+
+}  // namespace troupe::apps::gpt

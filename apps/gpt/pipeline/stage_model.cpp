@@ -1,0 +1,190 @@
+#include "apps/gpt/pipeline/stage_model.hpp"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "apps/gpt/layers/matmul.hpp"
+#include "apps/gpt/model.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+// N rows, C width, F feed_forward, V vocabulary, Q the heads' queries, K the keys.
+
+using core::Errc;
+using core::fail;
+using core::Result;
+
+namespace {
+
+/// Elements of the gradients that a split backward of a part keeps copies of.
+std::size_t kept_elements(const ModelConfig& config, std::size_t rows, ModelPart part) {
+  const std::size_t C = config.width, F = config.feed_forward;
+  const std::size_t Q = config.query_width(), K = config.key_width();
+  std::size_t block = Q + 2 * K + C;                                   // of attention's projections
+  block += (config.activation == Activation::swiglu ? 2 : 1) * F + C;  // of the MLP's
+  block += 2 * C;                                                      // of the two norms
+  if (config.query_key_norm) block += Q + K;
+  if (config.query_key_value_bias) block += Q + 2 * K;
+  if (config.attention_output_bias) block += C;
+  const std::size_t ends = (part.has_begin() ? C : 0) + (part.has_end(config) ? C : 0);
+  return rows * ((part.end - part.first) * block + ends);
+}
+
+/// What a layer computes beside the gradient that is wanted.
+std::size_t unused_elements(const ModelConfig& config, std::size_t rows) {
+  return std::max({2 * config.width, rows * config.width, rows * config.query_width()});
+}
+
+struct Places {
+  GradientScratch<float> scratch;
+  struct Slot {
+    std::vector<Activations<float>> chunks;
+    float* gradient;
+    float* kept;
+  };
+  std::vector<Slot> slots;
+  float* unused;
+  std::size_t kept = 0;  // elements per slot
+  std::size_t elements = 0;
+};
+
+/// A slot is as large as the largest chunk.
+Places place(float* base, const ModelConfig& config, const StageCut& cut, const StageShape& shape) {
+  const std::size_t N = shape.batch.rows(), C = config.width;
+  Carver<float> carver(base);
+  Places places{};
+  std::size_t largest = 0;
+  for (const ModelPart part : cut.parts) {
+    Carver<float> plan(nullptr);
+    carve_part(plan, config, shape.batch, shape.keep, part, N);
+    largest = std::max(largest, plan.elements());
+    if (shape.is_split) places.kept = std::max(places.kept, kept_elements(config, N, part));
+  }
+  places.scratch = carve_gradients(carver, config, shape.batch, N);
+  places.unused = shape.is_split ? carver.take(unused_elements(config, N)) : nullptr;
+  for (int index = 0; index < shape.slots; ++index) {
+    Places::Slot slot{};
+    float* memory = carver.take(largest);
+    for (const ModelPart part : cut.parts) {
+      Carver<float> own(memory);
+      slot.chunks.push_back(carve_part(own, config, shape.batch, shape.keep, part, N));
+    }
+    slot.gradient = carver.take(N, C);
+    slot.kept = carver.take(places.kept);
+    places.slots.push_back(std::move(slot));
+  }
+  places.elements = carver.elements();
+  return places;
+}
+
+}  // namespace
+
+std::size_t StageModel::bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape) {
+  return place(nullptr, config, cut, shape).elements * sizeof(float);
+}
+
+Result<std::unique_ptr<StageModel>> StageModel::create(const ModelConfig& config, const StageCut& cut,
+                                                       const StageShape& shape) {
+  TRY(validate(config));
+  TRY(check_shape(config, shape.batch));
+  if (config.experts.count > 0) {
+    return fail(Errc::unavailable,
+                "a model with experts is not cut into pipeline stages yet; leave out --pipeline-parallel or "
+                "--experts");
+  }
+  if (shape.is_split && shape.keep == Keep::inputs) {
+    return fail(Errc::unavailable,
+                "the weights' half of a backward reads activations that --recompute does not keep; leave out "
+                "--recompute, or use --pipeline-schedule 1f1b");
+  }
+  const std::size_t wanted = bytes(config, cut, shape), machine_bytes = physical_memory_bytes();
+  std::unique_ptr<float[]> memory;
+  if (wanted <= machine_bytes) memory.reset(new (std::nothrow) float[wanted / sizeof(float)]());
+  if (!memory) {
+    return fail(Errc::out_of_memory,
+                "the activations of {} microbatches of {} sequences of {} tokens need {} MiB in stage {}, "
+                "this machine has {} MiB; use a smaller microbatch, a shorter context, --recompute, another "
+                "schedule or a smaller model",
+                shape.slots, shape.batch.batch, shape.batch.length, wanted >> 20, cut.stage,
+                machine_bytes >> 20);
+  }
+  use_one_blas_thread();
+  return std::unique_ptr<StageModel>(new StageModel(config, cut, shape, std::move(memory)));
+}
+
+StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
+                       std::unique_ptr<float[]> memory)
+    : config_(config),
+      cut_(cut),
+      shape_(shape),
+      table_(parameter_table(config)),
+      rotary_(config.context, config.head_size(), config.rope_base, config.rope_scaling),
+      memory_(std::move(memory)) {
+  auto places = place(memory_.get(), config_, cut_, shape_);
+  scratch_ = places.scratch;
+  const std::span unused(places.unused, shape_.is_split ? unused_elements(config_, shape_.batch.rows()) : 0);
+  for (auto& slot : places.slots) {
+    later_.emplace_back(std::span(slot.kept, places.kept), unused);
+    slots_.push_back({std::move(slot.chunks), slot.gradient});
+  }
+}
+
+PartContext<float> StageModel::context(int chunk, BatchShape batch) const {
+  return {{config_, batch, rotary_}, table_, cut_.parts[static_cast<std::size_t>(chunk)], shape_.keep};
+}
+
+std::span<float> StageModel::input(int chunk, int slot) {
+  return {activations(chunk, slot).blocks.front().input, shape_.batch.rows() * config_.width};
+}
+
+std::span<float> StageModel::output(int chunk, int slot) {
+  return {activations(chunk, slot).output, shape_.batch.rows() * config_.width};
+}
+
+std::span<float> StageModel::gradient(int index) {
+  return {slot(index).gradient, shape_.batch.rows() * config_.width};
+}
+
+Result<void> StageModel::forward(int chunk, int slot, const Pass<float>& pass, TokenSpan tokens) {
+  return part_forward(context(chunk, shape_.batch), activations(chunk, slot), pass, tokens);
+}
+
+Result<float> StageModel::loss(int chunk, int slot, const Pass<float>& pass, TokenSpan targets) {
+  TRY(check_targets(targets, config_.vocabulary));
+  return part_loss(context(chunk, shape_.batch), activations(chunk, slot), pass, targets);
+}
+
+Result<void> StageModel::backward(int chunk, int index, const Pass<float>& pass, TokenSpan tokens,
+                                  TokenSpan targets) {
+  auto scratch = scratch_;
+  scratch.residual = slot(index).gradient;
+  auto own = pass;
+  if (shape_.is_split) {
+    own.later = &later_[static_cast<std::size_t>(index)];
+    own.later->begin();
+  }
+  return part_backward(context(chunk, shape_.batch), activations(chunk, index), scratch, own, tokens,
+                       targets);
+}
+
+Result<void> StageModel::backward_weight(int slot, const Pass<float>& pass) {
+  return later_[static_cast<std::size_t>(slot)].run(pass);
+}
+
+Result<void> StageModel::forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,
+                                          TokenSpan tokens) {
+  CHECK(length >= 1 && length <= shape_.batch.length, "one sequence of 1..T tokens");
+  return part_forward(context(chunk, {1, length}), activations(chunk, 0), pass, tokens);
+}
+
+Result<std::span<const float>> StageModel::last_logits(int chunk, std::size_t length,
+                                                       const Pass<float>& pass) {
+  const std::size_t C = config_.width, V = config_.vocabulary;
+  const auto& a = activations(chunk, 0);
+  linear_forward({1, C, V}, a.final_norm.output + (length - 1) * C, TRY(pass.use(table_.head)), a.logits);
+  return std::span<const float>(a.logits, V);
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "apps/gpt/layers/rotary.hpp"
+#include "apps/gpt/pipeline/cut.hpp"
+#include "apps/gpt/pipeline/part_passes.hpp"
+#include "apps/gpt/pipeline/weight_work.hpp"
+
+namespace troupe::apps::gpt {
+
+/// What one stage keeps in memory beside parameters.
+struct StageShape {
+  BatchShape batch;
+  Keep keep = Keep::activations;
+  int slots = 1;          ///< microbatches of a chunk whose activations are kept at once
+  bool is_split = false;  ///< backward in two halves
+};
+
+/// The passes of one pipeline stage on the host, one microbatch of a chunk per slot. It owns no parameters:
+/// passes are given pointers in the order of the whole model's table, of which a chunk uses its own. One
+/// thread at a time.
+class StageModel {
+ public:
+  /// Errc::out_of_memory when the activations do not fit in this machine's memory; Errc::unavailable for
+  /// models with experts, and for split backwards of what is computed again.
+  static core::Result<std::unique_ptr<StageModel>> create(const ModelConfig& config, const StageCut& cut,
+                                                          const StageShape& shape);
+  /// What create() allocates.
+  static std::size_t bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape);
+
+  StageModel(const StageModel&) = delete;
+  StageModel& operator=(const StageModel&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const ParameterTable& table() const { return table_; }
+
+  /// Rows (N, C): what a chunk's forward reads where it does not begin the model, what it writes, and the
+  /// gradient, first by the output and after backward by the input.
+  std::span<float> input(int chunk, int slot);
+  std::span<float> output(int chunk, int slot);
+  std::span<float> gradient(int slot);
+
+  /// `tokens` only where the chunk begins the model.
+  core::Result<void> forward(int chunk, int slot, const Pass<float>& pass, TokenSpan tokens);
+  /// Of a chunk that ends the model, after its forward.
+  core::Result<float> loss(int chunk, int slot, const Pass<float>& pass, TokenSpan targets);
+  /// Of a microbatch that was forward, and has a loss. Tokens and targets as above. Where backwards are split
+  /// it adds nothing to gradients; backward_weight() does, until which the tokens must stay.
+  core::Result<void> backward(int chunk, int slot, const Pass<float>& pass, TokenSpan tokens,
+                              TokenSpan targets);
+  core::Result<void> backward_weight(int slot, const Pass<float>& pass);
+
+  /// One sequence of 1..T tokens through a chunk, in slot 0.
+  core::Result<void> forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,
+                                      TokenSpan tokens);
+  /// After it, of a chunk that ends the model: logits (V) of the token that follows.
+  core::Result<std::span<const float>> last_logits(int chunk, std::size_t length, const Pass<float>& pass);
+
+ private:
+  struct Slot {
+    std::vector<Activations<float>> chunks;  ///< of which one is in use
+    float* gradient = nullptr;               ///< (N, C)
+  };
+
+  StageModel(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
+             std::unique_ptr<float[]> memory);
+  PartContext<float> context(int chunk, BatchShape batch) const;
+  Slot& slot(int index) { return slots_[static_cast<std::size_t>(index)]; }
+  Activations<float>& activations(int chunk, int index) {
+    return slot(index).chunks[static_cast<std::size_t>(chunk)];
+  }
+
+  ModelConfig config_;
+  StageCut cut_;
+  StageShape shape_;
+  ParameterTable table_;
+  Rotary<float> rotary_;
+  std::unique_ptr<float[]> memory_;
+  GradientScratch<float> scratch_{};
+  std::vector<Slot> slots_;
+  std::deque<WeightWork<float>> later_;  ///< per slot, where backwards are split
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace troupe::apps {
+
+/// `troupe bench pipeline`: bubbles of pipeline schedules as they are carried out, beside their theory.
+void add_pipeline_bench(CLI::App& bench, int& exit_code);
+
+}  // namespace troupe::apps

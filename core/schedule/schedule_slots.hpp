@@ -1,0 +1,14 @@
+#pragma once
+
+#include <vector>
+
+#include "core/schedule/pipeline_schedule.hpp"
+
+namespace troupe::core {
+
+/// Where a stage keeps activations: the slot of each of its passes, the lowest that is free at the forward. A
+/// microbatch of a chunk has its slot until its weights' backward is over, so there are as many slots as
+/// ScheduleFacts::peak_activations says. The passes are those of a schedule that passes check_schedule().
+std::vector<int> plan_slots(const std::vector<PipelinePass>& passes);
+
+}  // namespace troupe::core

@@ -1,0 +1,207 @@
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/gpt_pipeline/pipeline_job.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+using core::ScheduleKind;
+
+constexpr int kFewSteps = 3;
+
+/// Of every job the losses, the norms and the parameters are those of one rank with the same options.
+void expect_bits_of_one_rank(const Cut& cut, const std::function<void(TrainerOptions&)>& change) {
+  const TrainingText text;
+  const auto run = [&](const Cut& of) {
+    auto options = trainer_options(of);
+    change(options);
+    return simulate(of, [&](actors::SimulatedRank& rank) {
+      return train_until(rank, options, text.corpus(), kFewSteps);
+    });
+  };
+
+  const auto expected = run({.tied = cut.tied}).front();
+
+  for (const auto& rank : run(cut)) {
+    EXPECT_EQ(rank.losses, expected.losses) << cut.name();
+    EXPECT_EQ(rank.norms, expected.norms) << cut.name();
+    EXPECT_EQ(rank.parameters, expected.parameters) << cut.name();
+  }
+}
+
+std::vector<Cut> one_of_each(bool tied) {
+  return {{2, 2, ScheduleKind::one_f_one_b, 1, tied},
+          {2, 2, ScheduleKind::interleaved, 2, tied},
+          {2, 2, ScheduleKind::zero_bubble, 1, tied}};
+}
+
+TEST(PipelineModel, SplitsTheBackwardOfEveryKindOfLayer) {
+  for (const auto& cut : one_of_each(true)) {
+    expect_bits_of_one_rank(cut, [](TrainerOptions& options) {
+      options.model.norm = Norm::layer;
+      options.model.activation = Activation::gelu;
+      options.model.attention_output_bias = true;
+    });
+    expect_bits_of_one_rank(cut, [](TrainerOptions& options) {
+      options.model.key_value_heads = 1;
+      options.model.query_key_norm = true;
+      options.model.query_key_value_bias = true;
+    });
+  }
+}
+
+TEST(PipelineModel, AddsUpSeveralMicrobatchesPerLaneInOrder) {
+  for (const auto& cut : one_of_each(false))
+    expect_bits_of_one_rank(cut, [](TrainerOptions& options) { options.session.training.microbatches = 3; });
+}
+
+TEST(PipelineModel, ScalesLossesAndComputesActivationsAgain) {
+  for (const auto& cut : one_of_each(true)) {
+    expect_bits_of_one_rank(cut, [](TrainerOptions& options) {
+      options.session.training.loss_scaling = {.kind = core::LossScale::fixed, .scale = 1024};
+    });
+    if (cut.schedule == ScheduleKind::zero_bubble) continue;
+    expect_bits_of_one_rank(cut, [](TrainerOptions& options) { options.arithmetic.keep = Keep::inputs; });
+  }
+}
+
+TEST(PipelineModel, RanksMayHaveDifferentNumbersOfLanes) {
+  expect_bits_of_one_rank({4, 2}, [](TrainerOptions& options) { options.session.training.lanes = 5; });
+  expect_bits_of_one_rank({4, 2}, [](TrainerOptions& options) { options.session.training.lanes = 2; });
+}
+
+TEST(PipelineModel, WithFastNumericsATiedEmbeddingIsAddedOncePerStep) {
+  const TrainingText text;
+  const auto run = [&](const Cut& cut) {
+    auto options = trainer_options(cut);
+    options.session.training.numerics = core::Numerics::fast;
+    options.session.training.microbatches = 2;
+    return simulate(cut,
+                    [&](actors::SimulatedRank& rank) {
+                      return train_until(rank, options, text.corpus(), kFewSteps);
+                    })
+        .front();
+  };
+  const auto expected = run({});
+  for (const auto& cut : one_of_each(true)) {
+    const auto found = run(cut);
+    ASSERT_EQ(found.losses.size(), expected.losses.size());
+    for (std::size_t i = 0; i < found.losses.size(); ++i) {
+      EXPECT_NEAR(found.losses[i], expected.losses[i], 1e-5 * expected.losses[i]);
+      EXPECT_NEAR(found.norms[i], expected.norms[i], 1e-5 * expected.norms[i]);
+    }
+  }
+}
+
+/// What is computed between steps.
+struct Said {
+  double evaluation = 0;
+  std::vector<float> logits;
+  std::string exported;
+};
+
+std::vector<Said> ask(const Cut& cut, const Corpus& corpus, const std::string& folder) {
+  std::vector<Said> said(static_cast<std::size_t>(cut.ranks));
+  simulate(cut, [&](actors::SimulatedRank& rank) -> core::Result<Trained> {
+    auto trainer = TRY(DistributedTrainer::create(rank, trainer_options(cut), corpus));
+    Said& own = said[static_cast<std::size_t>(rank.rank().value)];
+    const std::vector<std::int32_t> tokens{116, 104, 101, 32, 113};
+    const bool is_first = rank.rank().value == 0;
+    TRY(trainer->evaluate(2));
+    TRY(trainer->step());
+    own.evaluation = TRY(trainer->evaluate(3));
+    const auto logits = TRY(trainer->logits(tokens));
+    own.logits.assign(logits.begin(), logits.end());
+    TRY(trainer->step());
+    const auto later = TRY(trainer->logits(std::span(tokens).first(1)));
+    own.logits.insert(own.logits.end(), later.begin(), later.end());
+    if (is_first) {
+      TRY(trainer->export_model({.directory = folder}));
+      std::ifstream file(folder + "/model.safetensors", std::ios::binary);
+      own.exported.assign(std::istreambuf_iterator<char>(file), {});
+    } else {
+      TRY(trainer->hand_over_parameters());
+    }
+    TRY(trainer->session().leave());
+    return Trained{};
+  });
+  std::filesystem::remove_all(folder);
+  return said;
+}
+
+TEST(PipelineModel, EvaluatesAnswersAndIsExportedAsOnOneRank) {
+  const TrainingText text;
+  tests::ScratchFolder folder;
+  for (const bool tied : {true, false}) {
+    const auto expected = ask({.tied = tied}, text.corpus(), folder.path("alone")).front();
+    ASSERT_FALSE(expected.exported.empty());
+    for (auto cut : one_of_each(tied)) {
+      cut.ranks = 4;
+      const auto ranks = ask(cut, text.corpus(), folder.path("cut"));
+      EXPECT_EQ(ranks.front().exported, expected.exported) << cut.name();
+      for (const auto& rank : ranks) {
+        EXPECT_EQ(rank.evaluation, expected.evaluation) << cut.name();
+        EXPECT_EQ(rank.logits, expected.logits) << cut.name();
+      }
+    }
+  }
+}
+
+std::string refusal(const Cut& cut, const std::function<void(TrainerOptions&)>& change = {}) {
+  auto options = trainer_options(cut);
+  if (change) change(options);
+  const auto checked = check_pipeline(options, {cut.ranks}, gpu::DeviceKind::host);
+  return checked ? "nothing" : checked.error().message;
+}
+
+TEST(PipelineModel, RefusesWhatCannotBeCut) {
+  EXPECT_EQ(refusal({2, 2}), "nothing");
+  EXPECT_EQ(
+      refusal({3, 2}),
+      "expected pipelines of 2 ranks, but the job has 3; choose a --pipeline-parallel that divides them");
+  EXPECT_EQ(
+      refusal({16, 16}),
+      "expected 16 layers or more, one for each chunk of 16 stages, but the model has 8; use fewer stages "
+      "or chunks, or a deeper model");
+  EXPECT_EQ(
+      refusal({2, 2, ScheduleKind::one_f_one_b, 1, true, core::Strategy::zero3}),
+      "pipeline stages keep all their parameters and gradients: expected --strategy ddp or zero1, found "
+      "zero3; use one of these, or leave out --pipeline-parallel");
+  EXPECT_EQ(refusal({2, 2}, [](auto& options) { options.session.training.microbatches = 2; }),
+            "with tied embeddings in stages, ordered numerics add up one microbatch per lane, found 2; use "
+            "--microbatches 1 and more --lanes, --untied, or --numerics fast");
+  EXPECT_EQ(refusal({6, 2, ScheduleKind::interleaved, 2}),
+            "an interleaved schedule of 2 stages needs a multiple of as many microbatches, found 3");
+  EXPECT_EQ(refusal({2, 2}, [](auto& options) { options.session.training.tensor_parallel = 2; }),
+            "a model is cut into stages or into tensor-parallel parts, found 2 stages of 2 parts; leave out "
+            "one of the two");
+  const auto on_gpu = check_pipeline(trainer_options({2, 2}), {2}, gpu::DeviceKind::cuda);
+  ASSERT_FALSE(on_gpu);
+  EXPECT_EQ(on_gpu.error().code, core::Errc::unavailable);
+}
+
+TEST(PipelineModel, GivesTheFirstStagesTheLayersThatAreLeft) {
+  const auto model = trainer_options({}).model;
+  const auto layers_of = [&](int stages, int chunks, int stage) {
+    std::vector<std::size_t> layers;
+    const PipelineOptions options{.chunks = chunks};
+    const auto cut = cut_model(model, options, stages, stage).value();
+    for (const ModelPart part : cut.parts) {
+      layers.push_back(part.first);
+      layers.push_back(part.end);
+    }
+    return layers;
+  };
+  using Layers = std::vector<std::size_t>;
+
+  EXPECT_EQ(layers_of(3, 1, 0), (Layers{0, 3}));
+  EXPECT_EQ(layers_of(3, 1, 1), (Layers{3, 6}));
+  EXPECT_EQ(layers_of(3, 1, 2), (Layers{6, 8}));
+  EXPECT_EQ(layers_of(2, 3, 0), (Layers{0, 2, 4, 5, 6, 7}));
+  EXPECT_EQ(layers_of(2, 3, 1), (Layers{2, 4, 5, 6, 7, 8}));
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt

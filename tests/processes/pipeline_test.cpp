@@ -1,0 +1,67 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/processes/gpt_job.hpp"
+
+namespace troupe {
+namespace {
+
+using Flags = std::vector<std::string>;
+
+/// Jobs of real processes that train eight layers of the smallest size.
+class PipelineProcesses : public testing::Test {
+ protected:
+  tests::GptRecord run(int ranks, int steps, const Flags& cut, const Flags& more = {}) {
+    tests::GptJob job{ranks, steps, {}, {"--layers", "8"}};
+    job.trainer_options.insert(job.trainer_options.end(), cut.begin(), cut.end());
+    job.trainer_options.insert(job.trainer_options.end(), more.begin(), more.end());
+    const auto output = folder_.path("run");
+    std::filesystem::remove_all(output);
+    const auto result = tests::run_command(tests::gpt_command(job, text_, output), std::chrono::seconds(120));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return tests::read_record(output);
+  }
+
+  tests::ScratchFolder folder_;
+  std::string text_ = tests::write_sample_text(folder_);
+};
+
+const Flags kTwoStages{"--pipeline-parallel", "2"};
+const Flags kChunks{"--pipeline-parallel", "2", "--pipeline-schedule", "interleaved",
+                    "--pipeline-chunks",   "2"};
+const Flags kSplit{"--pipeline-parallel", "4", "--pipeline-schedule", "zero-bubble"};
+
+TEST_F(PipelineProcesses, HaveTheBitsOfOneRank) {
+  for (const Flags& model : {Flags{}, Flags{"--untied", "--strategy", "ddp"}}) {
+    const auto expected = run(1, 20, {}, model);
+    ASSERT_EQ(expected.losses.size(), 20u);
+    ASSERT_LT(expected.losses.back(), expected.losses.front());
+
+    for (const auto& [ranks, cut] : {std::pair{2, kTwoStages}, {4, kChunks}, {4, kSplit}}) {
+      const auto found = run(ranks, 20, cut, model);
+      EXPECT_EQ(found.losses, expected.losses) << cut.back();
+      EXPECT_EQ(found.state, expected.state) << cut.back();
+    }
+  }
+}
+
+TEST_F(PipelineProcesses, GoOnFromEachOthersCheckpoints) {
+  const auto expected = run(1, 12, {});
+  const auto saved = [&](const char* name) { return Flags{"--checkpoints", folder_.path(name)}; };
+
+  run(4, 6, kSplit, saved("cut"));
+  const auto alone = run(1, 12, {}, saved("cut"));
+  run(1, 6, {}, saved("whole"));
+  const auto cut = run(4, 12, kChunks, saved("whole"));
+
+  for (const auto& record : {alone, cut}) {
+    EXPECT_EQ(record.losses.size(), 6u);
+    EXPECT_EQ(record.state, expected.state);
+  }
+}
+
+}  // namespace
+}  // namespace troupe
