@@ -139,6 +139,7 @@ TEST_F(ExpertBits, OfRealProcessesAreThoseOfOneRank) {
   };
   const auto expected = run(1, {});
   ASSERT_EQ(expected.losses.size(), 20U);
+  ASSERT_NE(expected.state, "");
   for (const auto& [ranks, ep, strategy] :
        {std::tuple{2, "2", "zero1"}, {4, "2", "zero3"}, {4, "4", "zero1"}}) {
     const auto record = run(ranks, {"--expert-parallel", ep, "--strategy", strategy});
