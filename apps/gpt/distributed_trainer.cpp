@@ -62,7 +62,7 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
     actors::RankWorld& world, const TrainerOptions& of_job, const Corpus& corpus,
     std::optional<std::size_t> device_bytes) {
   TrainerOptions options = of_job;
-  options.model = model_of_rank(options.model, options.session.training.expert_parallel, world.rank());
+  options.model = model_of_rank(options.model, options.session.training, world.rank());
   TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
   if (device_bytes) TRY(check_fits(world, options, *device_bytes));
   std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));

@@ -23,6 +23,7 @@ struct Setting {
   Strategy strategy = Strategy::zero1;
   std::optional<double> capacity_factor;
   int microbatches = 1;
+  core::Numerics numerics = core::Numerics::ordered;
 
   std::string name() const {
     return fmt::format("{} on {} ranks, ep {}, {}", core::name_of(strategy), ranks, ep,
@@ -41,6 +42,7 @@ apps::gpt::TrainerOptions trainer_options(const Setting& setting) {
   options.session.training.strategy = setting.strategy;
   options.session.training.expert_parallel = setting.ep;
   options.session.training.microbatches = setting.microbatches;
+  options.session.training.numerics = setting.numerics;
   return options;
 }
 
@@ -123,6 +125,19 @@ TEST_F(ExpertBits, GoOnFromACheckpointWithExpertsOnAnyOtherRanks) {
       ASSERT_EQ(found[0].losses, std::vector(expected.losses.begin() + 5, expected.losses.end()))
           << from.name() << " to " << to.name();
       ASSERT_EQ(found[0].state, expected.state) << from.name() << " to " << to.name();
+    }
+  }
+}
+
+/// One product over the rows of all ranks, and sums in the order of the back-end.
+TEST_F(ExpertBits, ComeCloseInFastNumerics) {
+  const auto expected = simulate({}, corpus_, 20)[0];
+  for (const auto strategy : {Strategy::zero1, Strategy::zero3}) {
+    const Setting setting{4, 2, strategy, {}, 1, core::Numerics::fast};
+    for (const auto& record : simulate(setting, corpus_, 20)) {
+      ASSERT_EQ(record.losses.size(), expected.losses.size());
+      for (std::size_t step = 0; step < 20; ++step)
+        ASSERT_NEAR(record.losses[step], expected.losses[step], 1e-6 * expected.losses[step]) << step;
     }
   }
 }
