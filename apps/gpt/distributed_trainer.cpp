@@ -97,7 +97,7 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
     actors::RankWorld& world, const TrainerOptions& of_job, const Corpus& corpus,
     std::optional<std::size_t> device_bytes) {
   TrainerOptions options = of_job;
-  options.model = model_of_rank(options.model, options.session.training.expert_parallel, world.rank());
+  options.model = model_of_rank(options.model, options.session.training, world.rank());
   TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
   auto tensor = TRY(TensorRank::create(options, world.rank(), world.device().kind()));
   if (is_pipeline(options)) TRY(check_pipeline(options, world.world_size(), world.device().kind()));

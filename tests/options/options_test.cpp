@@ -66,6 +66,7 @@ const std::map<std::string, Given> kGiven = {
       {"--layer-milliseconds", "0"}}},
     {"troupe bench checkpoint", {{"--mib", "1"}, {"--staging-mib", "1"}, {"--repeats", "1"}}},
     {"troupe bench load", {{"--mib", "1"}, {"--ranks", "1"}, {"--repeats", "1"}}},
+    {"troupe bench moe", {{"--ranks", "1"}, {"--tokens", "4"}, {"--width", "4"}, {"--repeats", "1"}}},
     {"troupe bench kernels", {{"--mib", "1"}, {"--repeats", "1"}}},
     {"troupe bench collectives", {{"--ranks", "1"}, {"--bytes", "4"}, {"--operations", "all_reduce"}}},
     {"troupe checkpoint show", {{"PATH", "saved/step_00000007"}}},

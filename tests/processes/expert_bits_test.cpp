@@ -23,6 +23,7 @@ struct Setting {
   Strategy strategy = Strategy::zero1;
   std::optional<double> capacity_factor;
   int microbatches = 1;
+  core::Numerics numerics = core::Numerics::ordered;
 
   std::string name() const {
     return fmt::format("{} on {} ranks, ep {}, {}", core::name_of(strategy), ranks, ep,
@@ -41,6 +42,7 @@ apps::gpt::TrainerOptions trainer_options(const Setting& setting) {
   options.session.training.strategy = setting.strategy;
   options.session.training.expert_parallel = setting.ep;
   options.session.training.microbatches = setting.microbatches;
+  options.session.training.numerics = setting.numerics;
   return options;
 }
 
@@ -127,6 +129,19 @@ TEST_F(ExpertBits, GoOnFromACheckpointWithExpertsOnAnyOtherRanks) {
   }
 }
 
+/// One product over the rows of all ranks, and sums in the order of the back-end.
+TEST_F(ExpertBits, ComeCloseInFastNumerics) {
+  const auto expected = simulate({}, corpus_, 20)[0];
+  for (const auto strategy : {Strategy::zero1, Strategy::zero3}) {
+    const Setting setting{4, 2, strategy, {}, 1, core::Numerics::fast};
+    for (const auto& record : simulate(setting, corpus_, 20)) {
+      ASSERT_EQ(record.losses.size(), expected.losses.size());
+      for (std::size_t step = 0; step < 20; ++step)
+        ASSERT_NEAR(record.losses[step], expected.losses[step], 1e-6 * expected.losses[step]) << step;
+    }
+  }
+}
+
 TEST_F(ExpertBits, OfRealProcessesAreThoseOfOneRank) {
   const auto run = [&](int ranks, const std::vector<std::string>& more) {
     tests::GptJob job{ranks, 20, {}, {"--experts", "4"}};
@@ -139,6 +154,7 @@ TEST_F(ExpertBits, OfRealProcessesAreThoseOfOneRank) {
   };
   const auto expected = run(1, {});
   ASSERT_EQ(expected.losses.size(), 20U);
+  ASSERT_NE(expected.state, "");
   for (const auto& [ranks, ep, strategy] :
        {std::tuple{2, "2", "zero1"}, {4, "2", "zero3"}, {4, "4", "zero1"}}) {
     const auto record = run(ranks, {"--expert-parallel", ep, "--strategy", strategy});

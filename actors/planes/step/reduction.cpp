@@ -304,11 +304,10 @@ void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step ste
   if (!rests(launch)) return;
   const auto lane = program.rounds()[static_cast<std::size_t>(launch.round)];
   if (!lane) return;
-  // The next lane adds to zeros.
-  const int sources = is_ordered() ? program.sources(bucket) : 1;
-  for (int source = 0; source < sources; ++source) {
-    gpu::zero(arena.full_gradients(bucket, launch.slot, plan.buckets[bucket.value].range, source),
-              update.get());
+  // The next lane adds to zeros; what was added to other slots is cleared.
+  const auto whole = plan.buckets[bucket.value].range;
+  for (const int slot : summed_slots(bucket, launch.round)) {
+    gpu::zero(arena.full_gradients(bucket, launch.slot, whole, slot), update.get());
   }
   update->notify([this, step, lane = *lane, bucket] {
     say(messages::Role::trainer, 0, messages::LaneMerged{step, lane, bucket});

@@ -19,7 +19,8 @@ namespace troupe::apps::gpt {
 struct ExpertRoutes {
   std::vector<std::int32_t> experts;  ///< (N, K)
   core::Dispatch dispatch;
-  core::ExpertExchange exchange;  ///< of the slots' rows with the ranks of their experts
+  core::ExpertExchange exchange;    ///< of the slots' rows with the ranks of their experts
+  std::vector<std::int64_t> order;  ///< of grouped products: which received row each of theirs is
   core::ExpertLoad load;
   double loss = 0;  ///< what balance adds to that of the words
 };
@@ -33,6 +34,7 @@ struct ExpertActivations {
   T* gathered = nullptr;       ///< (S, C) rows by expert; all blocks share it, so backward gathers again
   T* received = nullptr;       ///< (R, C) rows of all ranks, where experts are spread over them
   T* returned = nullptr;       ///< (R, C) likewise, what the experts make of them; all blocks share it
+  T* ordered = nullptr;        ///< (R, C) of grouped products, on the way; all blocks share it
   T* gate = nullptr;           ///< (R, F)
   T* up = nullptr;             ///< (R, F)
   T* hidden = nullptr;         ///< (R, F)
@@ -50,6 +52,7 @@ struct ExpertScratch {
   T* gathered = nullptr;       ///< (S, C) as ExpertActivations
   T* slots = nullptr;          ///< (S, C)
   T* rows = nullptr;           ///< (R, C) where experts are spread over ranks
+  T* ordered = nullptr;        ///< (R, C) as ExpertActivations
   T* gate = nullptr;           ///< (R, F)
   T* up = nullptr;             ///< (R, F)
   T* hidden = nullptr;         ///< (R, F)
@@ -94,6 +97,7 @@ ExpertScratch<T> carve_expert_scratch(Carver& carver, std::size_t rows, std::siz
   return {.gathered = carver.take(S, width),
           .slots = carver.take(S, width),
           .rows = is_spread ? carver.take(R, width) : nullptr,
+          .ordered = is_spread && config.grouped ? carver.take(R, width) : nullptr,
           .gate = carver.take(R, F),
           .up = carver.take(R, F),
           .hidden = carver.take(R, F),

@@ -34,6 +34,9 @@ struct ExpertConfig {
   /// owners() gives to `place`. All hold the rest of the model.
   std::size_t ranks = 1;
   std::size_t place = 0;
+  /// Of spread experts: one product for the rows of all ranks instead of one for each rank. Gradients of all
+  /// of them are added to one memory then, in another order than a rank alone has.
+  bool grouped = false;
 
   core::ExpertOwners owners() const { return {count, ranks}; }
   /// Rows that a layer's experts on one rank may have to compute with, when each rank has `rows` tokens: all

@@ -1,5 +1,6 @@
 #include "apps/gpt/experts/expert_exchange.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -54,6 +55,34 @@ Result<void> return_rows(const core::ExpertExchange& exchange, std::size_t width
   return move_rows(exchange.received, exchange.sent, width, peers, rows, slots);
 }
 
+std::vector<std::int64_t> group_rows(core::ExpertExchange& exchange) {
+  auto order = core::rows_by_expert(exchange);
+  std::int64_t first = 0;
+  for (auto& parts : exchange.products) {
+    core::ExpertRows all{.source = 0, .first = first, .count = 0};
+    for (const core::ExpertRows& part : parts) all.count += part.count;
+    first += all.count;
+    parts = {all};
+  }
+  return order;
+}
+
+template <class T>
+void order_rows(std::span<const std::int64_t> order, std::size_t width, const T* from, T* to) {
+  for (std::size_t i = 0; i < order.size(); ++i)
+    std::copy_n(from + static_cast<std::size_t>(order[i]) * width, width, to + i * width);
+}
+
+template <class T>
+void restore_rows(std::span<const std::int64_t> order, std::size_t width, const T* from, T* to) {
+  for (std::size_t i = 0; i < order.size(); ++i)
+    std::copy_n(from + i * width, width, to + static_cast<std::size_t>(order[i]) * width);
+}
+
+template void order_rows<float>(std::span<const std::int64_t>, std::size_t, const float*, float*);
+template void order_rows<double>(std::span<const std::int64_t>, std::size_t, const double*, double*);
+template void restore_rows<float>(std::span<const std::int64_t>, std::size_t, const float*, float*);
+template void restore_rows<double>(std::span<const std::int64_t>, std::size_t, const double*, double*);
 template Result<void> send_rows<float>(const core::ExpertExchange&, std::size_t, ExpertPeers&, const float*,
                                        float*);
 template Result<void> send_rows<double>(const core::ExpertExchange&, std::size_t, ExpertPeers&, const double*,

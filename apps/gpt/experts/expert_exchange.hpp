@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 #include "apps/gpt/experts/expert_config.hpp"
 #include "apps/gpt/experts/expert_peers.hpp"
@@ -26,5 +29,14 @@ core::Result<void> send_rows(const core::ExpertExchange& exchange, std::size_t w
 template <class T>
 core::Result<void> return_rows(const core::ExpertExchange& exchange, std::size_t width, ExpertPeers& peers,
                                const T* rows, T* slots);
+
+/// Rows of an expert together, whichever rank they are of: the products that the exchange then has are one
+/// for each expert. Returns which received row each of the grouped ones is.
+std::vector<std::int64_t> group_rows(core::ExpertExchange& exchange);
+/// Row i of `to` is row order[i] of `from`, or the other way round.
+template <class T>
+void order_rows(std::span<const std::int64_t> order, std::size_t width, const T* from, T* to);
+template <class T>
+void restore_rows(std::span<const std::int64_t> order, std::size_t width, const T* from, T* to);
 
 }  // namespace troupe::apps::gpt

@@ -142,6 +142,26 @@ Result<void> shared_backward(const ExpertShape& shape, const ExpertLayerParamete
                            d_y, pass, d_x, Write::accumulate);
 }
 
+/// The rows of `slots` at the ranks of their experts, in the order of the products.
+template <class T>
+Result<void> receive_rows(const Views<T>& view, const ExpertActivations<T>& layer, ExpertPeers& peers,
+                          const T* slots, T* rows) {
+  const auto& routes = *layer.routes;
+  if (layer.ordered == nullptr) return send_rows<T>(routes.exchange, view.C, peers, slots, rows);
+  TRY(send_rows<T>(routes.exchange, view.C, peers, slots, layer.ordered));
+  order_rows<T>(routes.order, view.C, layer.ordered, rows);
+  return {};
+}
+
+template <class T>
+Result<void> give_back_rows(const Views<T>& view, const ExpertActivations<T>& layer, ExpertPeers& peers,
+                            const T* rows, T* slots) {
+  const auto& routes = *layer.routes;
+  if (layer.ordered == nullptr) return return_rows<T>(routes.exchange, view.C, peers, rows, slots);
+  restore_rows<T>(routes.order, view.C, rows, layer.ordered);
+  return return_rows<T>(routes.exchange, view.C, peers, layer.ordered, slots);
+}
+
 /// Where the products of experts read and write: slots where all experts are here, else what ranks exchange.
 template <class T>
 struct ProductRows {
@@ -242,9 +262,10 @@ Result<void> expert_layer_forward(const ExpertShape& shape, const ExpertLayerPar
   if (peers == nullptr) {
     TRY(experts_forward<T>(view, parameters, layer, {layer.gathered, layer.output}, pass));
   } else {
-    TRY(send_rows<T>(exchange, view.C, *peers, layer.gathered, layer.received));
+    if (shape.config.grouped) layer.routes->order = group_rows(exchange);
+    TRY(receive_rows<T>(view, layer, *peers, layer.gathered, layer.received));
     TRY(experts_forward<T>(view, parameters, layer, {layer.received, layer.returned}, pass));
-    TRY(return_rows<T>(exchange, view.C, *peers, layer.returned, layer.output));
+    TRY(give_back_rows<T>(view, layer, *peers, layer.returned, layer.output));
   }
   core::combine<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
                    {output, view.N * view.C});
@@ -267,9 +288,9 @@ Result<void> expert_layer_backward(const ExpertShape& shape, const ExpertLayerPa
   core::combine_backward<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
                             {gradient.d_output, view.N * view.C}, d_slots, d_weights);
   if (ExpertPeers* peers = pass.hooks.peers; peers != nullptr) {
-    TRY(send_rows<T>(routes.exchange, view.C, *peers, scratch.slots, scratch.rows));
+    TRY(receive_rows<T>(view, layer, *peers, scratch.slots, scratch.rows));
     TRY(experts_backward<T>(view, parameters, layer, scratch, {layer.received, scratch.rows}, pass));
-    TRY(return_rows<T>(routes.exchange, view.C, *peers, scratch.rows, scratch.slots));
+    TRY(give_back_rows<T>(view, layer, *peers, scratch.rows, scratch.slots));
   } else {
     core::gather_tokens<T>(dispatch, view.K, view.C, {gradient.x, view.N * view.C},
                            view.slots(scratch.gathered, dispatch));

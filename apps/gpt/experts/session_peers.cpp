@@ -36,8 +36,9 @@ std::vector<int> owners_of(const ParameterTable& whole, const core::ExpertOwners
 
 }  // namespace
 
-ModelConfig model_of_rank(ModelConfig config, int expert_parallel, core::Rank rank) {
-  config.experts.ranks = static_cast<std::size_t>(std::max(expert_parallel, 1));
+ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& training, core::Rank rank) {
+  config.experts.ranks = static_cast<std::size_t>(std::max(training.expert_parallel, 1));
+  config.experts.grouped = training.numerics == core::Numerics::fast && config.experts.ranks > 1;
   config.experts.place = static_cast<std::size_t>(rank.value) % config.experts.ranks;
   return config;
 }

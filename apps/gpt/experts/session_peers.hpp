@@ -46,7 +46,8 @@ class SessionPeers final : public ExpertPeers {
   std::vector<std::vector<float*>> gradients_;  ///< of each, by source; empty for others than experts
 };
 
-/// The configuration of a rank of a job, with its place among the ranks that share experts.
-ModelConfig model_of_rank(ModelConfig config, int expert_parallel, core::Rank rank);
+/// The configuration of a rank of a job, with its place among the ranks that share experts. `fast` numerics
+/// group their products.
+ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& training, core::Rank rank);
 
 }  // namespace troupe::apps::gpt

@@ -13,6 +13,7 @@
 #include "apps/troupe/bench/collectives.hpp"
 #include "apps/troupe/bench/kernels.hpp"
 #include "apps/troupe/bench/load.hpp"
+#include "apps/troupe/bench/moe.hpp"
 #include "apps/troupe/bench/pipeline_command.hpp"
 #include "apps/troupe/bench/step.hpp"
 #include "core/errors.hpp"
@@ -267,6 +268,60 @@ void add_load_bench(CLI::App& bench, int& exit_code) {
   });
 }
 
+struct MoeFlags {
+  MoeBench bench;
+  bool json = false;
+};
+
+void print_json(const MoeTime& time) {
+  const nlohmann::ordered_json row{{"bytes", time.bytes},
+                                   {"dispatch_seconds", time.dispatch_seconds},
+                                   {"combine_seconds", time.combine_seconds},
+                                   {"local_seconds", time.local_seconds},
+                                   {"plain_seconds", time.plain_seconds},
+                                   {"ratio", time.ratio()}};
+  fmt::print("{}\n", row.dump());
+}
+
+void print_table(const MoeTime& time) {
+  fmt::print("rows of {} bytes from a rank and back\n", time.bytes);
+  fmt::print("dispatch {:.2f} ms, combine {:.2f} ms (without exchange {:.2f} ms)\n",
+             time.dispatch_seconds * 1e3, time.combine_seconds * 1e3, time.local_seconds * 1e3);
+  fmt::print("two plain all_to_alls of the same bytes {:.2f} ms: {:.2f} x\n", time.plain_seconds * 1e3,
+             time.ratio());
+}
+
+void add_moe_bench(CLI::App& bench, int& exit_code) {
+  CLI::App* const command = bench.add_subcommand(
+      "moe", "Measure how tokens go to experts and come back, against plain all_to_alls of the same bytes");
+  // Lives as long as the command's callbacks, which both hold it.
+  const auto flags = std::make_shared<MoeFlags>();
+  add_number(*command, "--ranks", flags->bench.ranks, kRanks, "Number of ranks")->capture_default_str();
+  add_choice(*command, "--collectives", flags->bench.collectives, {"shared_memory", "gloo"},
+             "shared_memory or gloo")
+      ->capture_default_str();
+  add_number(*command, "--tokens", flags->bench.tokens, {1, 1 << 20}, "Of each rank")->capture_default_str();
+  add_number(*command, "--width", flags->bench.width, {1, 1 << 16}, "fp32 elements of a token")
+      ->capture_default_str();
+  add_number(*command, "--experts", flags->bench.experts, {1, 4096}, "Of all ranks together")
+      ->capture_default_str();
+  add_number(*command, "--experts-per-token", flags->bench.choices, {1, 4096},
+             "Experts that each token goes to")
+      ->capture_default_str();
+  add_number(*command, "--repeats", flags->bench.repeats, kRepeats, "Times to take the median of")
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "Print JSON instead of a table");
+  command->callback([flags, &exit_code] {
+    const auto time = measure_moe(flags->bench);
+    if (!time) {
+      fmt::print(stderr, "troupe: {}\n", time.error().message);
+      exit_code = time.error().code == core::Errc::invalid_argument ? kUsageError : 1;
+      return;
+    }
+    flags->json ? print_json(*time) : print_table(*time);
+  });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app, int& exit_code) {
@@ -275,6 +330,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   add_step_bench(*bench, exit_code);
   add_checkpoint_bench(*bench, exit_code);
   add_load_bench(*bench, exit_code);
+  add_moe_bench(*bench, exit_code);
   add_kernel_bench(*bench, exit_code);
   add_pipeline_bench(*bench, exit_code);
   CLI::App* const collectives =

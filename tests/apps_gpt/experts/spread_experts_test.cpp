@@ -201,6 +201,35 @@ TEST(SpreadExperts, MayAllGetNothingButTwo) {
   expect_bits_of_one_rank(mixture(), to_two);
 }
 
+/// Another order of rows, in forward the same products, in backward other sums.
+TEST(SpreadExperts, InOneProductForAllRanksComeCloseToTheirOwn) {
+  auto config = mixture(0.9);
+  config.experts.grouped = true;
+  const Values nothing = [](auto&, auto&) {};
+  const auto found = together(config, 4, nothing);
+  std::map<std::string, std::vector<float>> of_experts;
+  for (std::size_t source = 0; source < 4; ++source) {
+    const auto expected = alone(mixture(0.9), source, nothing);
+    EXPECT_NEAR(found[source].loss, expected.loss, 1e-6 * expected.loss);
+    EXPECT_EQ(found[source].dropped, expected.dropped);
+    for (const auto& [name, values] : expected.gradients) {
+      if (name.find(".experts.") == std::string::npos) {
+        for (std::size_t i = 0; i < values.size(); ++i)
+          EXPECT_NEAR(found[source].gradients.at(name)[i], values[i], 1e-6) << name;
+        continue;
+      }
+      auto& sum = of_experts.try_emplace(name, values.size()).first->second;
+      for (std::size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
+    }
+  }
+  for (const auto& [name, sum] : of_experts) {
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      EXPECT_NEAR(found[0].gradients.at(name)[i], sum[i], 1e-6) << name << ": source 0 has those of all";
+      EXPECT_EQ(found[1].gradients.at(name)[i], 0.0F);
+    }
+  }
+}
+
 TEST(SpreadExperts, TakeRoomForAllRowsThatMayCome) {
   auto config = mixture().experts;
   EXPECT_EQ(config.most_rows(10), 20U);

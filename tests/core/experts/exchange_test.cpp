@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <tuple>
+
+#include "core/experts/dispatch.hpp"
 
 namespace troupe::core {
 namespace {
@@ -98,6 +101,63 @@ RC_GTEST_PROP(ExpertExchangeProperty, WhatOneRankSendsIsWhatTheOtherReceives, ()
     std::sort(rows.begin(), rows.end());
     for (std::size_t i = 0; i < rows.size(); ++i) RC_ASSERT(rows[i] == static_cast<std::int64_t>(i));
     RC_ASSERT(static_cast<std::int64_t>(rows.size()) == exchanges[a].received_rows());
+  }
+}
+
+/// Every token of every rank goes to the ranks of its experts, which mark it, and comes back.
+RC_GTEST_PROP(ExpertExchangeProperty, EachChoiceComesBackToItsTokenOnceOrIsCountedAsDropped, ()) {
+  const auto ranks = *rc::gen::element<std::size_t>(1, 2, 4);
+  const auto owners = ExpertOwners::create(ranks * *rc::gen::inRange<std::size_t>(1, 4), ranks).value();
+  const auto choices = *rc::gen::inRange<std::size_t>(1, std::min<std::size_t>(owners.experts, 3) + 1);
+  const auto capacity = *rc::gen::element<std::int64_t>(1, 2, 100);
+  std::vector<Dispatch> dispatches;
+  std::vector<std::vector<std::int32_t>> chosen(ranks);
+  Counts counts(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto tokens = *rc::gen::inRange<std::size_t>(0, 7);
+    for (std::size_t i = 0; i < tokens; ++i) {
+      const auto first = *rc::gen::inRange<std::size_t>(0, owners.experts);
+      for (std::size_t k = 0; k < choices; ++k)
+        chosen[rank].push_back(static_cast<std::int32_t>((first + k) % owners.experts));
+    }
+    const std::vector<float> weights(chosen[rank].size(), 1);
+    dispatches.push_back(dispatch<float>(owners.experts, chosen[rank], weights, capacity));
+    for (std::size_t e = 0; e < owners.experts; ++e) counts[rank].push_back(dispatches[rank].count(e));
+  }
+  // Rows are (rank, slot), in the order in which they are sent; their owner adds the expert.
+  using Row = std::tuple<std::size_t, std::int64_t, std::size_t>;
+  std::vector<std::vector<Row>> returned(ranks, std::vector<Row>());
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    returned[rank].resize(static_cast<std::size_t>(dispatches[rank].slots()));
+  for (std::size_t owner = 0; owner < ranks; ++owner) {
+    const auto exchange = plan_exchange(owners, owner, counts, kRoom).value();
+    std::vector<Row> received;
+    for (std::size_t source = 0; source < ranks; ++source) {
+      const auto first = dispatches[source].first_slot[owners.first(owner)];
+      for (std::int64_t i = 0; i < exchange.received[source]; ++i)
+        received.emplace_back(source, first + i, 0);
+    }
+    for (std::size_t own = 0; own < owners.per_rank(); ++own) {
+      for (const auto& part : exchange.products[own]) {
+        for (std::int64_t i = 0; i < part.count; ++i)
+          std::get<2>(received[static_cast<std::size_t>(part.first + i)]) += owners.first(owner) + own + 1;
+      }
+    }
+    for (const auto& row : received)
+      returned[std::get<0>(row)][static_cast<std::size_t>(std::get<1>(row))] = row;
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::int64_t back = 0;
+    for (std::size_t choice = 0; choice < chosen[rank].size(); ++choice) {
+      const auto slot = dispatches[rank].slot_of_choice[choice];
+      if (slot == Dispatch::kDropped) continue;
+      back += 1;
+      const auto expert = static_cast<std::size_t>(chosen[rank][choice]);
+      RC_ASSERT(returned[rank][static_cast<std::size_t>(slot)] == Row(rank, slot, expert + 1));
+    }
+    const auto& dropped = dispatches[rank].dropped;
+    const auto lost = std::accumulate(dropped.begin(), dropped.end(), std::int64_t{0});
+    RC_ASSERT(back + lost == static_cast<std::int64_t>(chosen[rank].size()));
   }
 }
 

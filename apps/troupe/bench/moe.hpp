@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+struct MoeBench {
+  int ranks = 2;
+  std::string collectives = "shared_memory";  ///< or gloo
+  std::size_t tokens = 2048;                  ///< of each rank
+  std::size_t width = 1024;                   ///< fp32 elements of a token
+  std::size_t experts = 16;                   ///< of all ranks together, which must divide them
+  std::size_t choices = 2;                    ///< experts of each token
+  int repeats = 9;
+};
+
+/// Medians, as rank 0 sees them. All ranks begin each of them together.
+struct MoeTime {
+  std::size_t bytes = 0;        ///< of the rows that rank 0 sends to all ranks, itself included
+  double dispatch_seconds = 0;  ///< counts, rows put in the order of experts, and their exchange
+  double combine_seconds = 0;   ///< the way back, and the weighted sums
+  double plain_seconds = 0;     ///< two exchanges of the same rows, and nothing else
+  double local_seconds = 0;     ///< the part of dispatch and combine that exchanges nothing
+
+  double ratio() const { return (dispatch_seconds + combine_seconds) / plain_seconds; }
+};
+
+/// Forks the ranks, so the process must not have threads yet. Their tokens go to experts at random and come
+/// back. Waits for the ranks, and leaves nothing behind. Errc::invalid_argument for experts that ranks do not
+/// divide, or more choices than experts.
+core::Result<MoeTime> measure_moe(const MoeBench& bench);
+
+}  // namespace troupe::apps

@@ -1,0 +1,306 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/planes/step/device_memory.hpp"
+#include "actors/session/trainer_group.hpp"
+#include "core/errors.hpp"
+#include "core/indices.hpp"
+#include "tests/simulation/simulated_job.hpp"
+
+namespace troupe::actors::experts {
+
+using core::DType;
+using core::Numerics;
+using core::Strategy;
+
+constexpr std::size_t kWidth = 5;
+constexpr std::size_t kTokens = 6;
+constexpr int kExperts = 24;
+constexpr int kLayers = 3;
+constexpr int kLanes = 16;
+
+struct Spread {
+  int ranks = 1;
+  int ep = 1;
+  Strategy strategy = Strategy::zero1;
+  Numerics numerics = Numerics::ordered;
+  int instances = 1;
+  int lanes = kLanes;
+
+  std::string name() const {
+    return fmt::format("{}On{}ep{}{}", core::name_of(strategy), ranks, ep, instances > 1 ? "Copies" : "");
+  }
+};
+
+inline std::string expert_name(int layer, int expert) {
+  return fmt::format("layer.{}.expert.{}", layer, expert);
+}
+
+using Vector = std::vector<float>;
+
+/// Tokens of kWidth elements. A layer multiplies all by its `dense`, then each by the weights of its expert;
+/// all elementwise. The loss is the sum of what comes out. A layer's dense weights and experts are a unit.
+class Trainer {
+ public:
+  Trainer(Session& session, const Spread& spread)
+      : session_(session),
+        own_(kExperts / spread.ep),
+        place_(session.rank().value % spread.ep),
+        ep_(spread.ep) {}
+
+  static std::vector<core::ParameterSpec> specs(const Spread& spread, core::Rank rank) {
+    std::vector<core::ParameterSpec> specs;
+    const int own = kExperts / spread.ep;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const core::UnitIndex unit{static_cast<std::uint32_t>(layer)};
+      specs.push_back({fmt::format("layer.{}.dense", layer), {static_cast<std::int64_t>(kWidth)}});
+      specs.back().unit = unit;
+      for (int e = 0; e < own; ++e) {
+        specs.push_back(
+            {expert_name(layer, rank.value % spread.ep * own + e), {static_cast<std::int64_t>(kWidth)}});
+        specs.back().unit = unit;
+        specs.back().is_expert = true;
+      }
+    }
+    return specs;
+  }
+
+  core::Result<StepOutcome> step() {
+    TRY(session_.begin_step(0.01));
+    for (const core::Lane lane : session_.lanes()) TRY(play(lane));
+    return session_.finish_step();
+  }
+
+ private:
+  core::ParameterIndex dense(int layer) const { return {static_cast<std::uint32_t>(layer * (own_ + 1))}; }
+  core::ParameterIndex expert(int layer, int own) const {
+    return {static_cast<std::uint32_t>(layer * (own_ + 1) + 1 + own)};
+  }
+  /// Some experts have several tokens of a lane, some none; in the last layer expert 3 has all of them.
+  static int chosen(int layer, core::Lane lane, std::size_t token) {
+    if (layer == kLayers - 1) return 3;
+    return (static_cast<int>(token) * static_cast<int>(token) + 5 * lane.value + layer) % kExperts;
+  }
+
+  core::Result<std::span<float>> read(core::ParameterIndex parameter) {
+    TRY(session_.before_use(parameter));
+    return session_.parameter(parameter);
+  }
+
+  /// What all sources play in this round, in their order.
+  core::Result<std::vector<core::Lane>> lanes_of_sources(core::Lane lane) {
+    const std::vector<std::int64_t> own{lane.value};
+    std::vector<std::int64_t> all(static_cast<std::size_t>(ep_), lane.value);
+    if (ep_ > 1) {
+      auto& group = *TRY(session_.group("ep"));
+      TRY(group.wait(TRY(group.all_gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)),
+                                          DType::i64, TrainerGroup::Counts(all.size(), 1)))));
+    }
+    std::vector<core::Lane> lanes;
+    for (const auto number : all) lanes.push_back({static_cast<std::int32_t>(number)});
+    return lanes;
+  }
+
+  core::Result<Vector> gathered(const Vector& own) {
+    if (ep_ == 1) return own;
+    Vector all(own.size() * static_cast<std::size_t>(ep_));
+    auto& group = *TRY(session_.group("ep"));
+    TRY(group.wait(
+        TRY(group.all_gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)), DType::f32,
+                             TrainerGroup::Counts(static_cast<std::size_t>(ep_), own.size())))));
+    return all;
+  }
+
+  /// Rows that owners computed for all sources go back: of each token its owner's.
+  core::Result<Vector> returned(int layer, core::Lane lane, Vector computed) {
+    if (ep_ == 1) return computed;
+    const std::size_t size = kTokens * kWidth;
+    Vector taken(computed.size());
+    auto& group = *TRY(session_.group("ep"));
+    const TrainerGroup::Counts counts(static_cast<std::size_t>(ep_), size);
+    TRY(group.wait(TRY(group.all_to_all(gpu::view_of(std::span(std::as_const(computed))), counts,
+                                        gpu::view_of(std::span(taken)), counts, DType::f32))));
+    Vector own(size);
+    for (std::size_t i = 0; i < size; ++i) {
+      const auto owner = static_cast<std::size_t>(chosen(layer, lane, i / kWidth) / own_);
+      own[i] = taken[owner * size + i];
+    }
+    return own;
+  }
+
+  template <class Visit>
+  void for_own_tokens(int layer, const std::vector<core::Lane>& lanes, const Visit& visit) {
+    for (std::size_t source = 0; source < lanes.size(); ++source) {
+      for (std::size_t token = 0; token < kTokens; ++token) {
+        const int expert = chosen(layer, lanes[source], token) - place_ * own_;
+        if (expert < 0 || expert >= own_) continue;
+        const std::size_t first = (source * kTokens + token) * kWidth;
+        for (std::size_t i = 0; i < kWidth; ++i) visit(static_cast<int>(source), expert, first + i, i);
+      }
+    }
+  }
+
+  core::Result<void> play(core::Lane lane) {
+    TRY(session_.begin_lane(lane));
+    const auto lanes = TRY(lanes_of_sources(lane));
+    Vector h(kTokens * kWidth);
+    for (std::size_t i = 0; i < h.size(); ++i)
+      h[i] = 0.25F + static_cast<float>((13 * static_cast<std::size_t>(lane.value) + 5 * i) % 11) / 16.0F;
+    std::vector<Vector> inputs, expert_inputs;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const auto weights = TRY(read(dense(layer)));
+      inputs.push_back(h);
+      for (std::size_t i = 0; i < h.size(); ++i) h[i] *= weights[i % kWidth];
+      expert_inputs.push_back(TRY(gathered(h)));
+      Vector computed(expert_inputs.back().size());
+      std::vector<std::span<float>> experts;
+      for (int e = 0; e < own_; ++e) experts.push_back(TRY(read(expert(layer, e))));
+      for_own_tokens(layer, lanes, [&](int, int e, std::size_t at, std::size_t i) {
+        computed[at] = expert_inputs.back()[at] * experts[static_cast<std::size_t>(e)][i];
+      });
+      h = TRY(returned(layer, lane, std::move(computed)));
+    }
+    double loss = 0;
+    for (const float value : h) loss += value;
+    TRY(session_.begin_backward());
+    Vector d(h.size(), 1);
+    for (int layer = kLayers; layer-- > 0;) {
+      const auto& x = expert_inputs[static_cast<std::size_t>(layer)];
+      const auto all = TRY(gathered(d));
+      Vector computed(all.size());
+      std::vector<std::span<float>> experts, gradients;
+      for (int e = 0; e < own_; ++e) {
+        experts.push_back(TRY(read(expert(layer, e))));
+        for (int source = 0; source < ep_; ++source)
+          gradients.push_back(TRY(session_.gradient(expert(layer, e), source)));
+      }
+      for_own_tokens(layer, lanes, [&](int source, int e, std::size_t at, std::size_t i) {
+        gradients[static_cast<std::size_t>(e * ep_ + source)][i] += all[at] * x[at];
+        computed[at] = all[at] * experts[static_cast<std::size_t>(e)][i];
+      });
+      for (int e = 0; e < own_; ++e) TRY(session_.gradient_ready(expert(layer, e)));
+      d = TRY(returned(layer, lane, std::move(computed)));
+      const auto weights = TRY(read(dense(layer)));
+      const auto to = TRY(session_.gradient(dense(layer)));
+      for (std::size_t i = 0; i < d.size(); ++i) {
+        to[i % kWidth] += d[i] * inputs[static_cast<std::size_t>(layer)][i];
+        d[i] *= weights[i % kWidth];
+      }
+      TRY(session_.gradient_ready(dense(layer)));
+    }
+    return session_.end_lane(loss);
+  }
+
+  Session& session_;
+  int own_;
+  int place_;
+  int ep_;
+};
+
+struct Trained {
+  std::map<std::string, Vector> parameters;
+  std::vector<double> norms;
+  std::vector<double> losses;
+  DeviceMemory planned;
+  DeviceMemory taken;
+};
+
+inline core::Result<std::map<std::string, Vector>> values_of(Session& session) {
+  std::map<std::string, Vector> all;
+  TRY(session.begin_evaluation());
+  for (const auto index : core::indices<core::ParameterIndex>(session.parameters().size())) {
+    TRY(session.before_use(index));
+    const auto values = TRY(session.parameter(index));
+    all[session.parameters()[index.value].name] = {values.begin(), values.end()};
+  }
+  TRY(session.end_evaluation());
+  return all;
+}
+
+inline SessionOptions options_of(const Spread& spread) {
+  SessionOptions options;
+  options.training.strategy = spread.strategy;
+  options.training.numerics = spread.numerics;
+  options.training.expert_parallel = spread.ep;
+  options.training.optimizer_instances = spread.instances;
+  options.training.lanes = spread.lanes;
+  options.training.bucket_elements = 20;
+  options.training.clip_norm = 0.5;
+  return options;
+}
+
+inline core::Result<Trained> train(SimulatedRank& rank, const Spread& spread, int until,
+                                   const std::function<void()>& compute = {}) {
+  auto session = TRY(Session::join(rank, options_of(spread), Trainer::specs(spread, rank.rank())));
+  for (const auto index : core::indices<core::ParameterIndex>(session->parameters().size())) {
+    TRY(session->write_parameter(index, [&](std::int64_t first, std::span<float> values) {
+      const auto hash = std::hash<std::string>{}(session->parameters()[index.value].name);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] =
+            0.5F + static_cast<float>((hash + 7919 * (static_cast<std::size_t>(first) + i)) % 1000) / 1000.0F;
+    }));
+  }
+  if (rank.storage() != nullptr) TRY(session->restore());
+  Trained trained;
+  Trainer trainer(*session, spread);
+  while (session->next_step().value < until) {
+    if (compute) compute();
+    const auto outcome = TRY(trainer.step());
+    CHECK(outcome.committed, "nothing refuses a step here");
+    trained.norms.push_back(outcome.gradient_norm);
+    trained.losses.push_back(outcome.loss);
+    if (rank.storage() != nullptr) TRY(session->save());
+  }
+  trained.parameters = TRY(values_of(*session));
+  trained.planned = session->planned_memory();
+  trained.taken = session->device_memory();
+  TRY(session->leave());
+  return trained;
+}
+
+inline JobOutcome<Trained> run(const Spread& spread, int until, Storage* storage = nullptr,
+                               bool in_launch_order = false) {
+  SimulationOptions simulation;
+  simulation.ranks = {spread.ranks};
+  simulation.fabric.in_launch_order = in_launch_order;
+  simulation.storage = storage;
+  return simulate_job<Trained>(simulation, [&](SimulatedRank& rank) { return train(rank, spread, until); });
+}
+
+/// What all ranks together hold; what two of them hold otherwise is a failure.
+inline std::map<std::string, Vector> whole(const std::vector<Trained>& ranks) {
+  std::map<std::string, Vector> all;
+  for (const auto& rank : ranks) {
+    for (const auto& [name, values] : rank.parameters) {
+      const auto& known = all.try_emplace(name, values).first->second;
+      EXPECT_EQ(known, values) << name;
+    }
+  }
+  return all;
+}
+
+inline std::vector<Spread> spreads() {
+  std::vector<Spread> all;
+  for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+    for (const auto& [ranks, ep] :
+         {std::pair{2, 1}, {2, 2}, {4, 1}, {4, 2}, {4, 4}, {8, 1}, {8, 2}, {8, 4}, {8, 8}}) {
+      all.push_back({ranks, ep, strategy});
+    }
+  }
+  for (const auto strategy : {Strategy::zero1, Strategy::hsdp, Strategy::hfsdp}) {
+    for (const auto& [ranks, ep] : {std::pair{4, 2}, {8, 2}, {8, 4}}) {
+      all.push_back({ranks, ep, strategy, Numerics::ordered, 2});
+    }
+  }
+  return all;
+}
+
+}  // namespace troupe::actors::experts
