@@ -40,7 +40,9 @@ Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options,
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
   const auto model =
       tensor != nullptr ? config_of_share(options.model, tensor->table().share().size) : options.model;
-  auto need = memory_need(model, options.microbatch, options.arithmetic, world.device().kind());
+  const auto pieces = static_cast<std::size_t>(options.tensor.context_parallel);
+  const BatchShape shape{options.microbatch.batch, options.microbatch.length / pieces};
+  auto need = memory_need(model, shape, options.arithmetic, world.device().kind());
   need.parameters = bytes(memory.parameters + memory.parameter_pool);
   need.gradients = bytes(memory.gradients + memory.gradient_pool + memory.staging);
   need.optimizer = bytes(memory.main + memory.optimizer + memory.scratch);
@@ -70,13 +72,17 @@ std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table,
 }
 
 Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
-    actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus,
+    actors::RankWorld& world, const TrainerOptions& given, const Corpus& corpus,
     std::optional<std::size_t> device_bytes) {
-  TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
-  auto tensor = TRY(TensorRank::create(options, world.rank(), world.device().kind()));
+  const auto device = world.device().kind();
+  TRY(check_model(given.model, given.microbatch, given.arithmetic, device));
+  auto context = TRY(ContextRank::create(given, world.rank(), device));
+  auto tensor = TRY(TensorRank::create(given, world.rank(), device));
+  const TrainerOptions options = with_context_group(given);
   if (device_bytes) TRY(check_fits(world, options, tensor.get(), *device_bytes));
   std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));
   trainer->tensor_ = std::move(tensor);
+  trainer->context_ = std::move(context);
   TRY(trainer->open(world));
   return trainer;
 }
@@ -92,6 +98,7 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   const auto specs = parameters_of_rank(options_, tensor_.get());
   session_ = TRY(actors::Session::join(world, options_.session, specs));
   if (tensor_) TRY(tensor_->open(*session_));
+  if (context_) TRY(context_->open(*session_));
   if (!on_host) {
     compute_ = TRY(session_->compute_stream());
     model_ = TRY(make_model());
@@ -103,6 +110,7 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
 
 Result<std::unique_ptr<TrainableModel>> DistributedTrainer::make_model() {
   if (tensor_) return tensor_->make_model(options_);
+  if (context_) return context_->make_model(options_);
   if (options_.tensor.slices > 1) return create_sliced_model(options_, device_->kind());
   return create_model(options_.model, options_.microbatch, options_.arithmetic, *device_, compute_);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/session/session.hpp"
+#include "apps/gpt/context/context_rank.hpp"
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/models.hpp"
 #include "apps/gpt/run_options.hpp"
@@ -36,9 +37,11 @@ class DistributedTrainer {
   /// As save(), into the local tier.
   core::Result<void> save_local();
 
-  /// No rank keeps all parameters: evaluate(), logits(), export_model() and parameter_hash() are then for
-  /// all ranks together; otherwise any rank may ask alone.
-  bool has_sharded_parameters() const { return session_->units() > 0 || tensor_ != nullptr; }
+  /// No rank keeps all parameters, or computes alone: evaluate(), logits(), export_model() and
+  /// parameter_hash() are then for all ranks together; otherwise any rank may ask alone.
+  bool has_sharded_parameters() const {
+    return session_->units() > 0 || tensor_ != nullptr || context_ != nullptr;
+  }
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
   /// As TrainableModel::logits().
@@ -80,7 +83,8 @@ class DistributedTrainer {
   gpu::Device* device_;
   const Corpus* corpus_;
   Batch batch_;
-  std::unique_ptr<TensorRank> tensor_;  ///< null where no ranks share a layer
+  std::unique_ptr<TensorRank> tensor_;    ///< null where no ranks share a layer
+  std::unique_ptr<ContextRank> context_;  ///< null where no ranks share a sequence
   std::unique_ptr<actors::Session> session_;
   gpu::StreamView compute_ = nullptr;  ///< of the session; null where the model computes on the host
   std::unique_ptr<TrainableModel> model_;
