@@ -30,8 +30,9 @@ HeadNormActivations<T> carve_head_norm(Carver<T>& carver, const ModelConfig& con
 
 template <class T>
 BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
-                                std::size_t stream_rows, bool has_experts) {
+                                const ActivationExtents& extents, bool has_experts) {
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
+  const std::size_t stream_rows = extents.stream_rows.value_or(N), keys = extents.keys.value_or(shape.length);
   const std::size_t Q = config.query_width(), K = config.key_width();
   const bool is_gated = config.activation == Activation::swiglu;
   return {.input = carver.take(stream_rows, C),
@@ -41,7 +42,7 @@ BlockActivations<T> carve_block(Carver<T>& carver, const ModelConfig& config, Ba
           .query = carver.take(N, Q),
           .key = carver.take(N, K),
           .value = carver.take(N, K),
-          .probabilities = carver.take(N * config.heads, shape.length),
+          .probabilities = carver.take(N * config.heads, keys),
           .attention = carver.take(N, Q),
           .middle = carver.take(stream_rows, C),
           .mlp_norm = carve_norm(carver, config, stream_rows),
@@ -92,8 +93,9 @@ Result<void> check_keep(const ModelConfig& config, Keep keep) {
 
 template <class T>
 GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
-                                   std::size_t stream_rows) {
+                                   const ActivationExtents& extents) {
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
+  const std::size_t stream_rows = extents.stream_rows.value_or(N), keys = extents.keys.value_or(shape.length);
   const std::size_t Q = config.query_width(), K = config.key_width();
   return {.residual = carver.take(stream_rows, C),
           .normed = carver.take(N, C),
@@ -102,7 +104,7 @@ GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config,
           .value = carver.take(N, K),
           .before_norm = config.query_key_norm ? carver.take(N, Q) : nullptr,
           .attention = carver.take(N, Q),
-          .probabilities = carver.take(shape.length, shape.length),
+          .probabilities = carver.take(shape.length, keys),
           .gate = config.activation == Activation::swiglu ? carver.take(N, F) : nullptr,
           .up = carver.take(N, F),
           .hidden = carver.take(N, F),
@@ -112,11 +114,13 @@ GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config,
 
 template <class T>
 Activations<T> carve_part(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
-                          ModelPart part, std::size_t rows) {
+                          ModelPart part, const ActivationExtents& extents) {
+  const std::size_t rows = extents.stream_rows.value_or(shape.rows());
   Activations<T> activations{};
   for (std::size_t layer = part.first; layer < part.end; ++layer) {
     if (keep == Keep::activations || layer == part.first) {
-      activations.blocks.push_back(carve_block(carver, config, shape, rows, config.experts.in_layer(layer)));
+      activations.blocks.push_back(
+          carve_block(carver, config, shape, extents, config.experts.in_layer(layer)));
     } else {
       activations.blocks.push_back(activations.blocks.front());
       activations.blocks.back().input = carver.take(rows, config.width);
@@ -131,10 +135,9 @@ Activations<T> carve_part(Carver<T>& carver, const ModelConfig& config, BatchSha
 
 template <class T>
 Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
-                     std::optional<std::size_t> stream_rows) {
-  const std::size_t rows = stream_rows.value_or(shape.rows());
-  auto activations = carve_part(carver, config, shape, keep, whole_model(config), rows);
-  activations.gradients = carve_gradients(carver, config, shape, rows);
+                     const ActivationExtents& extents) {
+  auto activations = carve_part(carver, config, shape, keep, whole_model(config), extents);
+  activations.gradients = carve_gradients(carver, config, shape, extents);
   activations.routes.resize(config.layers);
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
     if (!config.experts.in_layer(layer)) continue;
@@ -148,12 +151,12 @@ Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape sh
 }
 
 template Activations<float> carve<float>(Carver<float>&, const ModelConfig&, BatchShape, Keep,
-                                         std::optional<std::size_t>);
+                                         const ActivationExtents&);
 template Activations<double> carve<double>(Carver<double>&, const ModelConfig&, BatchShape, Keep,
-                                           std::optional<std::size_t>);
+                                           const ActivationExtents&);
 template Activations<float> carve_part<float>(Carver<float>&, const ModelConfig&, BatchShape, Keep, ModelPart,
-                                              std::size_t);
+                                              const ActivationExtents&);
 template GradientScratch<float> carve_gradients<float>(Carver<float>&, const ModelConfig&, BatchShape,
-                                                       std::size_t);
+                                                       const ActivationExtents&);
 
 }  // namespace troupe::apps::gpt

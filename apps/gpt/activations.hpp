@@ -125,16 +125,21 @@ core::Result<void> check_targets(std::span<const std::int32_t> targets, std::siz
 /// Errc::unavailable for models with experts, whose routes are kept.
 core::Result<void> check_keep(const ModelConfig& config, Keep keep);
 
-/// `stream_rows` of the residual stream and its norms are kept, where they are not all N.
+/// What a rank keeps that does not follow from its shape.
+struct ActivationExtents {
+  std::optional<std::size_t> stream_rows;  ///< of the residual stream and its norms; none: N
+  std::optional<std::size_t> keys;         ///< that a row may see; none: T
+};
+
 template <class T>
 Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
-                     std::optional<std::size_t> stream_rows = {});
+                     const ActivationExtents& extents = {});
 /// Of a part of a model without experts, whose gradients are carved apart.
 template <class T>
 Activations<T> carve_part(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
-                          ModelPart part, std::size_t stream_rows);
+                          ModelPart part, const ActivationExtents& extents = {});
 template <class T>
 GradientScratch<T> carve_gradients(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
-                                   std::size_t stream_rows);
+                                   const ActivationExtents& extents = {});
 
 }  // namespace troupe::apps::gpt

@@ -32,6 +32,26 @@ Attention<T> attention_of(const BlockContext<T>& context, const BlockActivations
 }
 
 template <class T>
+Result<void> attend(const BlockContext<T>& context, const BlockActivations<T>& block) {
+  const auto attention = attention_of(context, block);
+  if (context.across != nullptr)
+    return context_attention_forward(*context.across, attention, block.attention);
+  attention_forward(attention, block.attention);
+  return {};
+}
+
+template <class T>
+Result<void> attend_backward(const BlockContext<T>& context, const BlockActivations<T>& block,
+                             const GradientScratch<T>& d) {
+  const auto attention = attention_of(context, block);
+  const AttentionGradients<T> gradients{d.query, d.key, d.value, d.probabilities};
+  if (context.across != nullptr)
+    return context_attention_backward<T>(*context.across, attention, d.attention, gradients);
+  attention_backward<T>(attention, d.attention, gradients);
+  return {};
+}
+
+template <class T>
 Result<void> add_bias(const Pass<T>& pass, std::size_t rows, std::size_t width,
                       std::optional<std::size_t> bias, T* y) {
   if (bias) bias_forward(rows, width, TRY(pass.use(*bias)), y);
@@ -210,7 +230,7 @@ Result<void> self_attention_forward(const BlockContext<T>& context, const BlockP
   TRY(add_bias(pass, N, K, parameters.value_bias, block.value));
   TRY(head_finish(context, query, pass));
   TRY(head_finish(context, key, pass));
-  attention_forward(attention_of(context, block), block.attention);
+  TRY(attend(context, block));
   const std::size_t own = own_rows(context.tensor, N);
   std::copy_n(block.input, own * C, block.middle);
   TRY(project_into_residual(context, pass, Q, parameters.output, block.attention, block.middle));
@@ -227,7 +247,7 @@ Result<void> self_attention_backward(const BlockContext<T>& context, const Block
   const T* d_output = TRY(all_rows<T>(context.tensor, N, C, d.residual));
   TRY(project_backward(pass, {N, Q, C}, parameters.output, block.attention, d_output, d.attention,
                        Write::overwrite));
-  attention_backward(attention_of(context, block), d.attention, {d.query, d.key, d.value, d.probabilities});
+  TRY(attend_backward(context, block, d));
   TRY(add_bias_gradient(pass, N, K, parameters.value_bias, d.value));
   const T* x = TRY(normed_rows(context, block.attention_norm));
   TRY(project_backward(pass, {N, C, K}, parameters.value, x, d.value, d.normed, Write::overwrite));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "apps/gpt/activations.hpp"
+#include "apps/gpt/context/context_attention.hpp"
 #include "apps/gpt/layers/rotary.hpp"
 #include "apps/gpt/parameters.hpp"
 #include "apps/gpt/pass.hpp"
@@ -16,6 +17,8 @@ struct BlockContext {
   const Rotary<T>& rotary;
   /// Where a group of ranks shares the block: what is then of the residual stream has this rank's own rows.
   const TensorParallel<T>* tensor = nullptr;
+  /// Where a group of ranks shares the sequences.
+  const ContextParallel<T>* across = nullptr;
 };
 
 /// output (N, C) = the residual stream after the block, from block.input.

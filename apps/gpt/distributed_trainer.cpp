@@ -62,7 +62,9 @@ Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options,
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
   const auto model =
       tensor != nullptr ? config_of_share(options.model, tensor->table().share().size) : options.model;
-  auto need = memory_need(model, options.microbatch, options.arithmetic, world.device().kind());
+  const auto pieces = static_cast<std::size_t>(options.tensor.context_parallel);
+  const BatchShape shape{options.microbatch.batch, options.microbatch.length / pieces};
+  auto need = memory_need(model, shape, options.arithmetic, world.device().kind());
   need.activations = stage_bytes.value_or(need.activations);
   need.parameters = bytes(memory.parameters + memory.parameter_pool);
   need.gradients = bytes(memory.gradients + memory.gradient_pool + memory.staging);
@@ -96,14 +98,17 @@ std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table,
 Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
     actors::RankWorld& world, const TrainerOptions& of_job, const Corpus& corpus,
     std::optional<std::size_t> device_bytes) {
-  TrainerOptions options = of_job;
+  const auto device = world.device().kind();
+  TrainerOptions options = with_context_group(of_job);
   options.model = model_of_rank(options.model, options.session.training, world.rank());
-  TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
-  auto tensor = TRY(TensorRank::create(options, world.rank(), world.device().kind()));
-  if (is_pipeline(options)) TRY(check_pipeline(options, world.world_size(), world.device().kind()));
+  TRY(check_model(options.model, options.microbatch, options.arithmetic, device));
+  auto context = TRY(ContextRank::create(of_job, world.rank(), device));
+  auto tensor = TRY(TensorRank::create(of_job, world.rank(), device));
+  if (is_pipeline(options)) TRY(check_pipeline(options, world.world_size(), device));
   if (device_bytes) TRY(check_fits(world, options, tensor.get(), *device_bytes));
   std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));
   trainer->tensor_ = std::move(tensor);
+  trainer->context_ = std::move(context);
   TRY(trainer->open(world));
   return trainer;
 }
@@ -126,6 +131,7 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   if (has_experts) options_.session.groups.push_back(all_ranks(world.world_size()));
   session_ = TRY(actors::Session::join(world, options_.session, specs));
   if (tensor_) TRY(tensor_->open(*session_));
+  if (context_) TRY(context_->open(*session_));
   if (!on_host) {
     compute_ = TRY(session_->compute_stream());
     model_ = TRY(make_model());
@@ -146,6 +152,7 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
 
 Result<std::unique_ptr<TrainableModel>> DistributedTrainer::make_model() {
   if (tensor_) return tensor_->make_model(options_);
+  if (context_) return context_->make_model(options_);
   if (options_.tensor.slices > 1) return create_sliced_model(options_, device_->kind());
   return create_model(options_.model, options_.microbatch, options_.arithmetic, *device_, compute_);
 }

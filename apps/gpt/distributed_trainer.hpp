@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/session/session.hpp"
+#include "apps/gpt/context/context_rank.hpp"
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/experts/session_peers.hpp"
 #include "apps/gpt/models.hpp"
@@ -38,10 +39,11 @@ class DistributedTrainer {
   /// As save(), into the local tier.
   core::Result<void> save_local();
 
-  /// No rank keeps all parameters: evaluate(), logits(), export_model() and parameter_hash() are then for
-  /// all ranks together; otherwise any rank may ask alone.
+  /// No rank keeps all parameters, or computes alone: evaluate(), logits(), export_model() and
+  /// parameter_hash() are then for all ranks together; otherwise any rank may ask alone.
   bool has_sharded_parameters() const {
-    return session_->units() > 0 || peers_ != nullptr || tensor_ != nullptr || pipeline_ != nullptr;
+    return session_->units() > 0 || peers_ != nullptr || tensor_ != nullptr || context_ != nullptr ||
+           pipeline_ != nullptr;
   }
   /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
@@ -89,6 +91,7 @@ class DistributedTrainer {
   const Corpus* corpus_;
   Batch batch_;
   std::unique_ptr<TensorRank> tensor_;         ///< null where no ranks share a layer
+  std::unique_ptr<ContextRank> context_;       ///< null where no ranks share a sequence
   std::unique_ptr<PipelineTrainer> pipeline_;  ///< in place of `model_` where the model is cut into stages
   std::vector<ParameterSpec> kept_;            ///< of the model, by this rank, as the session has them
   std::unique_ptr<actors::Session> session_;

@@ -45,4 +45,9 @@ Result<std::span<const float>> HostModel::logits(Parameters parameters, Tokens t
   return model_.logits(floats(parameters), tokens, following(parameters, hooks));
 }
 
+Result<std::span<const float>> HostModel::logits_of(Parameters parameters, Tokens tokens, std::size_t row,
+                                                    const StepHooks& hooks) {
+  return model_.logits_of(floats(parameters), tokens, row, following(parameters, hooks));
+}
+
 }  // namespace troupe::apps::gpt

@@ -30,6 +30,9 @@ class HostModel final : public TrainableModel {
   }
   core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
                                               const StepHooks& hooks) override;
+  /// As Model::logits_of().
+  core::Result<std::span<const float>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
+                                                 const StepHooks& hooks);
 
  private:
   Model::Parameters floats(Parameters parameters);

@@ -22,19 +22,35 @@ template <class T>
 struct PlacedActivations {
   Activations<T> activations;
   std::optional<TensorParallel<T>> tensor;
+  std::optional<ContextParallel<T>> across;
 };
 
 template <class T>
 PlacedActivations<T> place_activations(Carver<T>& carver, const ModelConfig& config, BatchShape shape,
-                                       Keep keep, TensorGroup<T>* group, bool sequence) {
+                                       Keep keep, const Sharing<T>& sharing) {
   const std::size_t N = shape.rows();
+  ActivationExtents extents;
+  if (sharing.sequence) extents.stream_rows = most_own_rows(N, sharing.layers->size());
+  if (sharing.context != nullptr) extents.keys = shape.length * sharing.context->size();
   PlacedActivations<T> placed;
-  placed.activations = carve(carver, config, shape, keep, sequence ? most_own_rows(N, group->size()) : N);
-  if (group == nullptr) return placed;
-  placed.tensor = carve_tensor(carver, *group, sequence, N, config.width);
-  // Forward leaves it alone, and backward is done with it when a block computes forward again.
-  placed.tensor->partial = placed.activations.gradients.normed;
+  placed.activations = carve(carver, config, shape, keep, extents);
+  if (sharing.layers != nullptr) {
+    placed.tensor = carve_tensor(carver, *sharing.layers, sharing.sequence, N, config.width);
+    // Forward leaves it alone, and backward is done with it when a block computes forward again.
+    placed.tensor->partial = placed.activations.gradients.normed;
+  }
+  if (sharing.context != nullptr)
+    placed.across = carve_context(carver, *sharing.context, shape.batch, *extents.keys, config.key_width());
   return placed;
+}
+
+template <class T>
+Rotary<T> rotary_of(const ModelConfig& config, BatchShape shape, const TensorGroup<T>* context) {
+  if (context == nullptr)
+    return Rotary<T>(config.context, config.head_size(), config.rope_base, config.rope_scaling);
+  const auto positions =
+      positions_of_member(shape.length * context->size(), context->size(), context->index());
+  return Rotary<T>(positions, config.head_size(), config.rope_base, config.rope_scaling);
 }
 
 }  // namespace
@@ -45,13 +61,14 @@ std::size_t physical_memory_bytes() {
 
 template <class T>
 Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShape shape, Keep keep,
-                                            TensorGroup<T>* group, bool sequence) {
-  CHECK(group != nullptr || !sequence, "sequence parallelism is between the members of a group");
+                                            const Sharing<T>& sharing) {
+  CHECK(sharing.layers != nullptr || !sharing.sequence, "members that share layers share their rows");
+  CHECK(sharing.layers == nullptr || sharing.context == nullptr, "a group shares layers or the context");
   TRY(validate(config));
   TRY(check_shape(config, shape));
   TRY(check_keep(config, keep));
   Carver<T> plan(nullptr);
-  place_activations(plan, config, shape, keep, group, sequence);
+  place_activations(plan, config, shape, keep, sharing);
   const std::size_t bytes = plan.elements() * sizeof(T);
   const std::size_t machine_bytes = physical_memory_bytes();
   std::unique_ptr<T[]> memory;
@@ -64,24 +81,25 @@ Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShap
         shape.batch, shape.length, bytes >> 20, machine_bytes >> 20);
   }
   use_one_blas_thread();
-  return BasicModel(config, shape, keep, std::move(memory), bytes, group, sequence);
+  return BasicModel(config, shape, keep, std::move(memory), bytes, sharing);
 }
 
 template <class T>
 BasicModel<T>::BasicModel(const ModelConfig& config, BatchShape shape, Keep keep, std::unique_ptr<T[]> memory,
-                          std::size_t bytes, TensorGroup<T>* group, bool sequence)
+                          std::size_t bytes, const Sharing<T>& sharing)
     : config_(config),
       shape_(shape),
       keep_(keep),
       table_(parameter_table(config)),
-      rotary_(config.context, config.head_size(), config.rope_base, config.rope_scaling),
+      rotary_(rotary_of<T>(config, shape, sharing.context)),
       memory_(std::move(memory)),
       activation_bytes_(bytes) {
   Carver<T> place(memory_.get());
-  auto placed = place_activations(place, config_, shape_, keep_, group, sequence);
+  auto placed = place_activations(place, config_, shape_, keep_, sharing);
   activations_ = std::move(placed.activations);
   tensor_ = placed.tensor;
-  if (group != nullptr) whole_logits_.resize(vocabulary());
+  across_ = placed.across;
+  if (tensor_) whole_logits_.resize(vocabulary());
 }
 
 template <class T>
@@ -104,11 +122,17 @@ Result<T> BasicModel<T>::forward_loss(Parameters parameters, Tokens tokens, Toke
 template <class T>
 Result<std::span<const T>> BasicModel<T>::logits(Parameters parameters, Tokens tokens,
                                                  const StepHooks& hooks) {
+  return logits_of(parameters, tokens, tokens.size() - 1, hooks);
+}
+
+template <class T>
+Result<std::span<const T>> BasicModel<T>::logits_of(Parameters parameters, Tokens tokens, std::size_t row,
+                                                    const StepHooks& hooks) {
   CHECK(!tokens.empty() && tokens.size() <= shape_.length, "logits() takes one sequence of 1..T tokens");
   const Pass<T> pass{parameters, {}, hooks};
   TRY(trunk_forward({1, tokens.size()}, pass, tokens));
   const std::size_t N = tokens.size(), C = config_.width, V = config_.vocabulary;
-  const T* last = TRY(all_rows<T>(tensor(), N, C, activations_.final_norm.output)) + (N - 1) * C;
+  const T* last = TRY(all_rows<T>(tensor(), N, C, activations_.final_norm.output)) + row * C;
   const std::span<T> found(activations_.logits, V);
   linear_forward({1, C, V}, last, TRY(pass.use(table_.head)), found.data());
   if (!tensor_) return std::span<const T>(found);

@@ -9,9 +9,11 @@
 #include "apps/gpt/activations.hpp"
 #include "apps/gpt/block.hpp"
 #include "apps/gpt/config.hpp"
+#include "apps/gpt/context/context_attention.hpp"
 #include "apps/gpt/parameters.hpp"
 #include "apps/gpt/pass.hpp"
 #include "apps/gpt/pipeline/part_passes.hpp"
+#include "apps/gpt/sharing.hpp"
 #include "apps/gpt/tensor/rows.hpp"
 
 namespace troupe::apps::gpt {
@@ -27,13 +29,13 @@ class BasicModel {
   using Gradients = std::span<T* const>;
 
   /// Checks the configuration and that the activations fit in this machine's memory, then allocates them
-  /// once. With a group this is one part of a model whose layers the group shares, and `config` that of the
-  /// part (config_of_share()); tokens, losses and logits are of the whole model, the same at every member,
-  /// and parameters and gradients are the part's. With sequence parallelism norms are given a part of the
-  /// rows, and add a part of their gradients.
+  /// once. Where a group shares the layers this is one part of the model, and `config` that of the part
+  /// (config_of_share()); tokens, losses and logits are of the whole model, the same at every member, and
+  /// parameters and gradients are the part's. With sequence parallelism norms are given a part of the rows,
+  /// and add a part of their gradients. Where a group shares the context, `shape` has this member's tokens of
+  /// each sequence, in the order of positions_of_member(), and losses and gradients are of these.
   static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape,
-                                         Keep keep = Keep::activations, TensorGroup<T>* group = nullptr,
-                                         bool sequence = false);
+                                         Keep keep = Keep::activations, const Sharing<T>& sharing = {});
 
   /// Mean loss over the tokens in nats, and what the routers of experts add to it; adds its gradients to
   /// `gradients`. tokens and targets are (B, T), of
@@ -49,6 +51,10 @@ class BasicModel {
   /// Logits (V) of the token that follows one sequence of 1..T tokens. They live until the next call.
   core::Result<std::span<const T>> logits(Parameters parameters, Tokens tokens, const StepHooks& hooks = {});
 
+  /// As logits(), of the token after that of `row`.
+  core::Result<std::span<const T>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
+                                             const StepHooks& hooks = {});
+
   const ModelConfig& config() const { return config_; }
   const ParameterTable& table() const { return table_; }
   BatchShape shape() const { return shape_; }
@@ -58,15 +64,16 @@ class BasicModel {
 
  private:
   BasicModel(const ModelConfig& config, BatchShape shape, Keep keep, std::unique_ptr<T[]> memory,
-             std::size_t bytes, TensorGroup<T>* group, bool sequence);
+             std::size_t bytes, const Sharing<T>& sharing);
 
   core::Result<T> loss(const Pass<T>& pass, Tokens tokens, Tokens targets);
   core::Result<void> trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens);
   core::Result<void> backward(const Pass<T>& pass, Tokens tokens, Tokens targets);
   PartContext<T> context(BatchShape shape) const {
-    return {{config_, shape, rotary_, tensor()}, table_, whole_model(config_), keep_};
+    return {{config_, shape, rotary_, tensor(), across()}, table_, whole_model(config_), keep_};
   }
   const TensorParallel<T>* tensor() const { return tensor_ ? &*tensor_ : nullptr; }
+  const ContextParallel<T>* across() const { return across_ ? &*across_ : nullptr; }
   /// Of the whole model.
   std::size_t vocabulary() const { return config_.vocabulary * (tensor_ ? tensor_->group->size() : 1); }
 
@@ -79,6 +86,7 @@ class BasicModel {
   std::size_t activation_bytes_;
   Activations<T> activations_;
   std::optional<TensorParallel<T>> tensor_;
+  std::optional<ContextParallel<T>> across_;
   std::vector<T> whole_logits_;  // (V) of the last logits(), where a group shares the vocabulary
 };
 

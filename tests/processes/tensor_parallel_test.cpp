@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,11 +33,12 @@ struct Mesh {
   Strategy strategy = Strategy::zero1;
   core::Numerics numerics = core::Numerics::ordered;
   int microbatches = 1;
+  int context = 1;  ///< ranks that share each sequence
 
-  int ranks() const { return size * data_parallel; }
+  int ranks() const { return size * context * data_parallel; }
   std::string name() const {
-    return fmt::format("{} of {}x{} ranks, {} slices{}", core::name_of(strategy), size, data_parallel, slices,
-                       sequence ? ", sequence parallel" : "");
+    return fmt::format("{} of {}x{}x{} ranks, {} slices{}", core::name_of(strategy), size, context,
+                       data_parallel, slices, sequence ? ", sequence parallel" : "");
   }
 };
 
@@ -45,7 +47,8 @@ TrainerOptions options_of(const Mesh& mesh) {
   auto options = tests::gpt_options();
   options.model.heads = 4;
   options.model.query_key_norm = true;
-  options.tensor = {mesh.sequence, mesh.slices};
+  options.model.vocabulary = 128;  // so that any quarter of it has letters
+  options.tensor = {mesh.sequence, mesh.slices, mesh.context};
   auto& training = options.session.training;
   training.tensor_parallel = mesh.size;
   training.strategy = mesh.strategy;
@@ -195,6 +198,59 @@ TEST_F(TensorParallel, GoesOnFromItsCheckpointsOnAnyOtherMesh) {
       }
       const bool sums_alike = std::max(mesh.size, mesh.slices) == 2 && mesh.sequence;
       if (sums_alike) {
+        ASSERT_EQ(rank.parameters, uninterrupted.parameters) << mesh.name();
+      }
+    }
+  }
+}
+
+TEST_F(TensorParallel, OfTheContextHasTheLossesOfWholeSequencesOnAnyMesh) {
+  const Trained whole = simulate({})[0];
+  for (const int context : {2, 4}) {
+    std::optional<Trained> first;
+    for (const int data_parallel : {1, 2}) {
+      for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
+        const Mesh mesh{.data_parallel = data_parallel, .strategy = strategy, .context = context};
+        for (const auto& rank : simulate(mesh)) {
+          expect_close(rank, whole, mesh.name());
+          ASSERT_EQ(rank.logits.size(), whole.logits.size()) << mesh.name();
+          for (std::size_t v = 0; v < whole.logits.size(); ++v)
+            ASSERT_NEAR(rank.logits[v], whole.logits[v], 1e-4) << mesh.name();
+          if (!first) first = rank;
+          ASSERT_TRUE(rank == *first) << mesh.name();
+        }
+      }
+    }
+  }
+}
+
+TEST_F(TensorParallel, OfTheContextAccumulatesAndIsFast) {
+  for (const auto numerics : {core::Numerics::ordered, core::Numerics::fast}) {
+    Mesh mesh{.numerics = numerics, .microbatches = 2};
+    const Trained whole = simulate(mesh, 5)[0];
+    mesh.context = 2;
+    mesh.data_parallel = 2;
+    for (const auto& rank : simulate(mesh, 5)) expect_close(rank, whole, mesh.name());
+  }
+}
+
+TEST_F(TensorParallel, OfTheContextGoesOnFromItsCheckpointsOnAnyOtherMesh) {
+  const Mesh pair{.context = 2};
+  const Trained uninterrupted = simulate(pair, 8)[0];
+  const Mesh next[] = {{},
+                       {.data_parallel = 2, .strategy = Strategy::zero3, .context = 4},
+                       {.data_parallel = 2, .context = 2},
+                       {.size = 2}};
+  for (const auto& mesh : next) {
+    actors::SimulatedStorage disk({});
+    const Trained first = simulate(pair, 4, &disk)[0];
+    for (const auto& rank : simulate(mesh, 4, &disk)) {
+      ASSERT_EQ(rank.restored, first.parameters) << mesh.name();
+      for (std::size_t step = 0; step < 4; ++step) {
+        const double expected = uninterrupted.losses[4 + step];
+        ASSERT_NEAR(rank.losses[step], expected, 1e-5 * expected) << mesh.name();
+      }
+      if (mesh.context == 2) {
         ASSERT_EQ(rank.parameters, uninterrupted.parameters) << mesh.name();
       }
     }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 namespace troupe::apps::gpt {
 
@@ -18,14 +19,25 @@ double scaled(double angle, const RotaryScaling& scaling) {
   return (1 - smooth) * angle / scaling.factor + smooth * angle;
 }
 
+std::vector<std::size_t> first_positions(std::size_t context) {
+  std::vector<std::size_t> positions(context);
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
+}
+
 }  // namespace
 
 template <class T>
 Rotary<T>::Rotary(std::size_t context, std::size_t head_size, double base, const RotaryScaling& scaling)
+    : Rotary(first_positions(context), head_size, base, scaling) {}
+
+template <class T>
+Rotary<T>::Rotary(std::span<const std::size_t> positions, std::size_t head_size, double base,
+                  const RotaryScaling& scaling)
     : half_(head_size / 2) {
-  cosine_.reserve(context * half_);
-  sine_.reserve(context * half_);
-  for (std::size_t position = 0; position < context; ++position) {
+  cosine_.reserve(positions.size() * half_);
+  sine_.reserve(positions.size() * half_);
+  for (const std::size_t position : positions) {
     for (std::size_t i = 0; i < half_; ++i) {
       const double exponent = -static_cast<double>(i) / static_cast<double>(half_);
       const double angle = static_cast<double>(position) * scaled(std::pow(base, exponent), scaling);

@@ -16,8 +16,11 @@ template <class T>
 class Rotary {
  public:
   Rotary(std::size_t context, std::size_t head_size, double base, const RotaryScaling& scaling = {});
+  /// Row t of a sequence stands at positions[t].
+  Rotary(std::span<const std::size_t> positions, std::size_t head_size, double base,
+         const RotaryScaling& scaling);
 
-  /// x (B, T, H, D) in place; row t of a sequence stands at position t.
+  /// x (B, T, H, D) in place; row t of a sequence stands at position t unless others were given.
   void forward(std::size_t batch, std::size_t length, std::size_t heads, T* x) const;
   /// The gradient, in place: the turn back.
   void backward(std::size_t batch, std::size_t length, std::size_t heads, T* d_x) const;

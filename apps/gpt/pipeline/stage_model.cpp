@@ -58,18 +58,18 @@ Places place(float* base, const ModelConfig& config, const StageCut& cut, const 
   std::size_t largest = 0;
   for (const ModelPart part : cut.parts) {
     Carver<float> plan(nullptr);
-    carve_part(plan, config, shape.batch, shape.keep, part, N);
+    carve_part(plan, config, shape.batch, shape.keep, part);
     largest = std::max(largest, plan.elements());
     if (shape.is_split) places.kept = std::max(places.kept, kept_elements(config, N, part));
   }
-  places.scratch = carve_gradients(carver, config, shape.batch, N);
+  places.scratch = carve_gradients(carver, config, shape.batch);
   places.unused = shape.is_split ? carver.take(unused_elements(config, N)) : nullptr;
   for (int index = 0; index < shape.slots; ++index) {
     Places::Slot slot{};
     float* memory = carver.take(largest);
     for (const ModelPart part : cut.parts) {
       Carver<float> own(memory);
-      slot.chunks.push_back(carve_part(own, config, shape.batch, shape.keep, part, N));
+      slot.chunks.push_back(carve_part(own, config, shape.batch, shape.keep, part));
     }
     slot.gradient = carver.take(N, C);
     slot.kept = carver.take(places.kept);

@@ -6,10 +6,8 @@
 
 namespace troupe::apps::gpt {
 
-PartialGradients::PartialGradients(const SharedTable& table) : collected_(table.size()) {
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    if (table.at(i).also_sum) collected_[i].resize(table.part().specs[i].elements());
-  }
+PartialGradients::PartialGradients(const std::vector<std::size_t>& elements) {
+  for (const std::size_t count : elements) collected_.emplace_back(count);
 }
 
 std::span<float* const> PartialGradients::places(std::span<float* const> gradients) {

@@ -79,6 +79,12 @@ PartLayout SharedTable::layout(std::size_t parameter, std::size_t index) const {
   return layout;
 }
 
+std::vector<std::size_t> SharedTable::summed_elements() const {
+  std::vector<std::size_t> elements;
+  for (std::size_t i = 0; i < size(); ++i) elements.push_back(at(i).also_sum ? at(i).part->elements() : 0);
+  return elements;
+}
+
 void SharedTable::declare(std::span<core::ParameterSpec> specs) const {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const SharedParameter shared = at(i);

@@ -12,13 +12,17 @@ Result<std::unique_ptr<TensorModel>> TensorModel::create(const ModelConfig& conf
                                                          Keep keep, const TensorShare& share,
                                                          TensorGroup<float>& group) {
   TRY(validate(config));
-  auto model = TRY(Model::create(config_of_share(config, share.size), shape, keep, &group, share.sequence));
+  auto model = TRY(Model::create(config_of_share(config, share.size), shape, keep, {&group, share.sequence}));
   return std::unique_ptr<TensorModel>(new TensorModel(config, share, group, std::move(model)));
 }
 
 TensorModel::TensorModel(const ModelConfig& config, const TensorShare& share, TensorGroup<float>& group,
                          Model model)
-    : config_(config), table_(config, share), group_(group), partial_(table_), model_(std::move(model)) {}
+    : config_(config),
+      table_(config, share),
+      group_(group),
+      partial_(table_.summed_elements()),
+      model_(std::move(model)) {}
 
 Result<void> TensorModel::forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
                                            Tokens targets, const StepHooks& hooks) {

@@ -15,6 +15,9 @@ struct TensorOptions {
   bool sequence_parallel = false;
   /// One rank computes the layers in this many slices, as so many tensor-parallel ranks do.
   int slices = 1;
+  /// Ranks that share each sequence: to a session the ranks of a tensor-parallel group, which keep all
+  /// parameters whole.
+  int context_parallel = 1;
 };
 
 void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOptions& tensor);

@@ -166,7 +166,7 @@ TEST(PartialGradients, AreTheSumOfEachMemberOnceWhenALaneIsComplete) {
     for (const std::size_t size : {2, 4}) {
       play_members<float>(size, [&](TensorGroup<float>& group) {
         const SharedTable table(model_of_shares(), {size, group.index(), sequence});
-        PartialGradients partial(table);
+        PartialGradients partial(table.summed_elements());
         const float own = static_cast<float>(std::size_t{1} << group.index());
         std::vector<std::vector<float>> memory;
         std::vector<float*> gradients;

@@ -94,7 +94,7 @@ TEST_P(TensorGradient, OfEveryParameterIsThatOfOneRank) {
     ASSERT_TRUE(check_share(config, share));
     const SharedTable table(config, share);
     auto model = BasicModel<double>::create(config_of_share(config, size), {.batch = 2, .length = 5}, keep,
-                                            &group, sequence)
+                                            {&group, sequence})
                      .value();
     Tensors<double> values(table.part().specs), gradients(table.part().specs);
     for (std::size_t i = 0; i < table.size(); ++i)

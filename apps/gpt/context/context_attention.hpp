@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "apps/gpt/activations.hpp"
+#include "apps/gpt/layers/attention.hpp"
+#include "apps/gpt/tensor/group.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+// B batch, T tokens of whole sequences, N members, L = T / N rows of a sequence that a member keeps, H heads,
+// K heads with keys of their own, D head size.
+
+/// Which positions of a sequence of T tokens a member keeps. The sequence is cut in 2N pieces, and member i
+/// keeps pieces i and 2N - 1 - i, so that causal attention is as much work for each. T is a multiple of 2N.
+std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t members, std::size_t index);
+
+/// What attention of a member has besides its own rows; all blocks share it.
+template <class T>
+struct ContextParallel {
+  TensorGroup<T>* group;
+  T* key;        ///< (B, T, K, D), of all members, by position
+  T* value;      ///< likewise
+  T* d_key;      ///< (B, T, K, D): what this member adds to the gradients
+  T* d_value;    ///< likewise
+  T* exchanged;  ///< (N, B, L, K, D): as members hand it over
+};
+
+/// For sequences of T tokens.
+template <class T>
+ContextParallel<T> carve_context(Carver<T>& carver, TensorGroup<T>& group, std::size_t batch,
+                                 std::size_t length, std::size_t key_width);
+
+/// As attention_forward(), where each member has L rows of each sequence, `attention.shape.length`, and sees
+/// the keys and values of all: query and y are (B, L, H, D), key and value (B, L, K, D), probabilities
+/// (B, H, L, T).
+template <class T>
+core::Result<void> context_attention_forward(const ContextParallel<T>& context, const Attention<T>& attention,
+                                             T* y);
+
+/// As attention_backward(); the gradients by keys and values are the sums over the members. gradients.scratch
+/// is (L, T).
+template <class T>
+core::Result<void> context_attention_backward(const ContextParallel<T>& context,
+                                              const Attention<T>& attention, const T* d_y,
+                                              const AttentionGradients<T>& gradients);
+
+}  // namespace troupe::apps::gpt

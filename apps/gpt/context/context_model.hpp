@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "apps/gpt/host_model.hpp"
+#include "apps/gpt/tensor/group.hpp"
+#include "apps/gpt/tensor/partial_gradients.hpp"
+#include "apps/gpt/trainable_model.hpp"
+
+namespace troupe::apps::gpt {
+
+/// The host's model on one member of a context-parallel group: all of its layers, and a part of the positions
+/// of each sequence (positions_of_member()). Every call is made by all members with the same tokens, which
+/// are those of whole sequences, and gives all of them the same losses and logits. Every gradient is a part
+/// of the sum over the group, and complete, and its hook called, only in the lane's last microbatch.
+class ContextModel final : public TrainableModel {
+ public:
+  /// `shape` is of whole sequences. The group outlives the model and is not used before the first pass.
+  static core::Result<std::unique_ptr<ContextModel>> create(const ModelConfig& config, BatchShape shape,
+                                                            Keep keep, TensorGroup<float>& group);
+
+  const ModelConfig& config() const override { return model_.config(); }
+  const ParameterTable& table() const override { return model_.table(); }
+  BatchShape shape() const override { return shape_; }
+  core::DType dtype() const override { return core::DType::f32; }
+  std::size_t activation_bytes() const override { return model_.activation_bytes(); }
+
+  core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
+                                      Tokens targets, const StepHooks& hooks) override;
+  core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                                  const StepHooks& hooks) override;
+  core::Result<std::vector<double>> take_losses() override { return std::exchange(losses_, {}); }
+  core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
+                                              const StepHooks& hooks) override;
+
+ private:
+  ContextModel(BatchShape shape, TensorGroup<float>& group, Model model);
+  /// This member's of (B, T) tokens.
+  std::vector<std::int32_t> own(Tokens tokens) const;
+  /// The part of a mean over the rows with a target that the member's own rows are.
+  double weight(Tokens targets) const;
+  /// Adds the last pass's mean loss of the group to the losses.
+  core::Result<void> finish_loss(double weight);
+
+  BatchShape shape_;
+  TensorGroup<float>& group_;
+  std::vector<std::size_t> positions_;
+  HostModel model_;
+  PartialGradients partial_;
+  std::vector<double> losses_;
+  std::vector<float> logits_;
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,50 @@
+#include "apps/gpt/context/context_rank.hpp"
+
+#include <utility>
+
+#include "apps/gpt/context/context_model.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Errc;
+using core::fail;
+using core::Result;
+
+Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& options, core::Rank rank,
+                                                         gpu::DeviceKind device) {
+  const int size = options.tensor.context_parallel;
+  if (size < 1) return fail(Errc::invalid_argument, "context_parallel must be 1 or more, found {}", size);
+  if (size == 1) return std::unique_ptr<ContextRank>{};
+  const auto& training = options.session.training;
+  TRY(check_tensor_options(training, options.tensor, false));
+  if (device == gpu::DeviceKind::cuda) {
+    return fail(Errc::unavailable,
+                "sequences are shared between ranks on the host device only; use --device host, or leave "
+                "--context-parallel out");
+  }
+  if (options.model.experts.count > 0) {
+    return fail(Errc::unavailable,
+                "routers of experts see whole sequences, and context parallelism cuts them; use "
+                "--context-parallel 1 for a model with experts");
+  }
+  return std::unique_ptr<ContextRank>(new ContextRank(
+      static_cast<std::size_t>(size), static_cast<std::size_t>(rank.value % size), training.numerics));
+}
+
+Result<std::unique_ptr<TrainableModel>> ContextRank::make_model(const TrainerOptions& options) {
+  return TRY(ContextModel::create(options.model, options.microbatch, options.arithmetic.keep, group_));
+}
+
+Result<void> ContextRank::open(actors::Session& session) {
+  group_.open(*TRY(session.group("tp")));
+  return {};
+}
+
+TrainerOptions with_context_group(TrainerOptions options) {
+  if (options.tensor.context_parallel > 1)
+    options.session.training.tensor_parallel = options.tensor.context_parallel;
+  return options;
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,73 @@
+#include "apps/gpt/tensor/tensor_model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "apps/gpt/initial_values.hpp"
+#include "tests/apps_gpt/tensor/members.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+/// A member's parameters and gradients, and how often it was told of each.
+struct MemberOfModel {
+  explicit MemberOfModel(const TensorModel& model) {
+    const RandomValues initial(3);
+    for (std::size_t p = 0; p < model.table().specs.size(); ++p) {
+      values.emplace_back(model.table().specs[p].elements());
+      const auto count = static_cast<std::int64_t>(values.back().size());
+      EXPECT_TRUE(read_part(initial, model.shared(), p, {0, count}, values.back()));
+      gradients.emplace_back(values.back().size());
+    }
+    for (auto& one : values) readable.push_back(reinterpret_cast<const std::byte*>(one.data()));
+    for (auto& one : gradients) places.push_back(one.data());
+  }
+
+  void zero() {
+    for (auto& one : gradients) std::fill(one.begin(), one.end(), 0.0F);
+  }
+
+  std::vector<std::vector<float>> values, gradients;
+  std::vector<const std::byte*> readable;
+  std::vector<float*> places;
+};
+
+TEST(TensorModel, FinishesSummedGradientsInTheLastMicrobatchOfALaneAlone) {
+  ModelConfig config{.layers = 1, .heads = 4, .width = 8, .feed_forward = 8, .context = 4, .vocabulary = 8};
+  config.query_key_norm = true;
+  const std::vector<std::int32_t> tokens = {1, 5, 7, 0}, targets = {5, 7, 0, 2};
+  play_members<float>(2, [&](TensorGroup<float>& group) {
+    const auto model =
+        TensorModel::create(config, {1, 4}, Keep::activations, {2, group.index(), true}, group).value();
+    MemberOfModel member(*model);
+    const auto pass = [&](bool last) {
+      StepHooks hooks;
+      hooks.last_microbatch = last;
+      ASSERT_TRUE(model->forward_backward(member.readable, member.places, tokens, targets, hooks));
+    };
+    pass(true);
+    const auto once = member.gradients;
+    member.zero();
+
+    pass(false);
+    for (std::size_t p = 0; p < once.size(); ++p) {
+      const auto& gradient = member.gradients[p];
+      const bool is_untouched =
+          std::all_of(gradient.begin(), gradient.end(), [](float value) { return value == 0; });
+      EXPECT_EQ(is_untouched, model->shared().at(p).also_sum) << model->table().specs[p].name;
+    }
+    pass(true);
+    for (std::size_t p = 0; p < once.size(); ++p) {
+      for (std::size_t e = 0; e < once[p].size(); ++e)
+        EXPECT_NEAR(member.gradients[p][e], 2 * once[p][e], 1e-7) << model->table().specs[p].name;
+    }
+    member.zero();
+    pass(true);
+    EXPECT_EQ(member.gradients, once) << "a lane begins with nothing of the one before";
+  });
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
