@@ -26,8 +26,8 @@ Result<void> move_rows(const std::vector<std::int64_t>& sent, const std::vector<
   const auto total = [](const ExpertPeers::Counts& counts) {
     return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   };
-  return peers.exchange({reinterpret_cast<const std::byte*>(input), total(given)}, given,
-                        {reinterpret_cast<std::byte*>(output), total(got)}, got);
+  return peers.begin_exchange({reinterpret_cast<const std::byte*>(input), total(given)}, given,
+                              {reinterpret_cast<std::byte*>(output), total(got)}, got);
 }
 
 }  // namespace

@@ -21,11 +21,12 @@ namespace troupe::apps::gpt {
 core::Result<core::ExpertExchange> plan_rows(const ExpertConfig& config, std::size_t rows,
                                              const core::Dispatch& dispatch, ExpertPeers* peers);
 
-/// Brings `slots` (S, C) to the ranks of their experts, as `rows` (R, C) there.
+/// Begins to bring `slots` (S, C) to the ranks of their experts, as `rows` (R, C) there; over with
+/// ExpertPeers::wait().
 template <class T>
 core::Result<void> send_rows(const core::ExpertExchange& exchange, std::size_t width, ExpertPeers& peers,
                              const T* slots, T* rows);
-/// The way back: `rows` (R, C) to the slots they came from.
+/// Likewise the way back: `rows` (R, C) to the slots they came from.
 template <class T>
 core::Result<void> return_rows(const core::ExpertExchange& exchange, std::size_t width, ExpertPeers& peers,
                                const T* rows, T* slots);

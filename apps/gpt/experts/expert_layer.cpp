@@ -98,7 +98,8 @@ Result<void> choose_experts(const ExpertShape& shape, const ExpertActivations<T>
 
 template <class T>
 Result<void> shared_forward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
-                            const ExpertActivations<T>& layer, const T* x, const Pass<T>& pass, T* output) {
+                            const ExpertActivations<T>& layer, const T* x, const Pass<T>& pass) {
+  if (!parameters.shared) return {};
   const std::size_t N = shape.rows, C = shape.width;
   const Gated<T> kept{layer.shared_gate, layer.shared_up, layer.shared_hidden};
   TRY(gated_forward<T>({N, C, shape.config.shared_feed_forward}, *parameters.shared, x, kept, pass,
@@ -108,11 +109,18 @@ Result<void> shared_forward(const ExpertShape& shape, const ExpertLayerParameter
     for (std::size_t n = 0; n < N; ++n)
       layer.shared_share[n] = T{1} / (T{1} + std::exp(-layer.shared_share[n]));
   }
+  return {};
+}
+
+template <class T>
+void add_shared(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+                const ExpertActivations<T>& layer, T* output) {
+  if (!parameters.shared) return;
+  const std::size_t N = shape.rows, C = shape.width;
   for (std::size_t n = 0; n < N; ++n) {
     const T share = parameters.shared_gate ? layer.shared_share[n] : T{1};
     for (std::size_t c = n * C; c < (n + 1) * C; ++c) output[c] += share * layer.shared_output[c];
   }
-  return {};
 }
 
 /// From the gradient by what it added to the output; adds to d_x.
@@ -120,6 +128,7 @@ template <class T>
 Result<void> shared_backward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
                              const ExpertActivations<T>& layer, const ExpertScratch<T>& scratch,
                              const ExpertGradient<T>& gradient, const Pass<T>& pass, T* d_x) {
+  if (!parameters.shared) return {};
   const std::size_t N = shape.rows, C = shape.width;
   const T* d_y = gradient.d_output;
   if (parameters.shared_gate) {
@@ -142,14 +151,17 @@ Result<void> shared_backward(const ExpertShape& shape, const ExpertLayerParamete
                            d_y, pass, d_x, Write::accumulate);
 }
 
-/// The rows of `slots` at the ranks of their experts, in the order of the products.
-template <class T>
+/// The rows of `slots` come to the ranks of their experts, in the order of the products, while `meanwhile`
+/// runs.
+template <class T, class Work>
 Result<void> receive_rows(const Views<T>& view, const ExpertActivations<T>& layer, ExpertPeers& peers,
-                          const T* slots, T* rows) {
+                          const T* slots, T* rows, const Work& meanwhile) {
   const auto& routes = *layer.routes;
-  if (layer.ordered == nullptr) return send_rows<T>(routes.exchange, view.C, peers, slots, rows);
-  TRY(send_rows<T>(routes.exchange, view.C, peers, slots, layer.ordered));
-  order_rows<T>(routes.order, view.C, layer.ordered, rows);
+  const bool is_grouped = layer.ordered != nullptr;
+  TRY(send_rows<T>(routes.exchange, view.C, peers, slots, is_grouped ? layer.ordered : rows));
+  TRY(meanwhile());
+  TRY(peers.wait());
+  if (is_grouped) order_rows<T>(routes.order, view.C, layer.ordered, rows);
   return {};
 }
 
@@ -157,9 +169,10 @@ template <class T>
 Result<void> give_back_rows(const Views<T>& view, const ExpertActivations<T>& layer, ExpertPeers& peers,
                             const T* rows, T* slots) {
   const auto& routes = *layer.routes;
-  if (layer.ordered == nullptr) return return_rows<T>(routes.exchange, view.C, peers, rows, slots);
-  restore_rows<T>(routes.order, view.C, rows, layer.ordered);
-  return return_rows<T>(routes.exchange, view.C, peers, layer.ordered, slots);
+  const bool is_grouped = layer.ordered != nullptr;
+  if (is_grouped) restore_rows<T>(routes.order, view.C, rows, layer.ordered);
+  TRY(return_rows<T>(routes.exchange, view.C, peers, is_grouped ? layer.ordered : rows, slots));
+  return peers.wait();
 }
 
 /// Where the products of experts read and write: slots where all experts are here, else what ranks exchange.
@@ -259,17 +272,20 @@ Result<void> expert_layer_forward(const ExpertShape& shape, const ExpertLayerPar
   ExpertPeers* peers = pass.hooks.peers;
   auto& exchange = layer.routes->exchange;
   exchange = TRY(plan_rows(shape.config, view.N, dispatch, peers));
+  const auto shared = [&] { return shared_forward(shape, parameters, layer, x, pass); };
   if (peers == nullptr) {
     TRY(experts_forward<T>(view, parameters, layer, {layer.gathered, layer.output}, pass));
+    TRY(shared());
   } else {
     if (shape.config.grouped) layer.routes->order = group_rows(exchange);
-    TRY(receive_rows<T>(view, layer, *peers, layer.gathered, layer.received));
+    TRY(receive_rows<T>(view, layer, *peers, layer.gathered, layer.received, shared));
     TRY(experts_forward<T>(view, parameters, layer, {layer.received, layer.returned}, pass));
     TRY(give_back_rows<T>(view, layer, *peers, layer.returned, layer.output));
   }
   core::combine<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
                    {output, view.N * view.C});
-  return parameters.shared ? shared_forward(shape, parameters, layer, x, pass, output) : Result<void>{};
+  add_shared(shape, parameters, layer, output);
+  return {};
 }
 
 template <class T>
@@ -283,15 +299,15 @@ Result<void> expert_layer_backward(const ExpertShape& shape, const ExpertLayerPa
   const std::span<T> d_tokens(d_x, view.N * view.C), d_slots = view.slots(scratch.slots, dispatch);
   const std::span<T> d_weights(scratch.weights, view.N * view.K), d_logits(scratch.logits, view.N * view.E);
   std::fill(d_tokens.begin(), d_tokens.end(), T{0});
-  if (parameters.shared) TRY(shared_backward(shape, parameters, layer, scratch, gradient, pass, d_x));
-
+  const auto shared = [&] { return shared_backward(shape, parameters, layer, scratch, gradient, pass, d_x); };
   core::combine_backward<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
                             {gradient.d_output, view.N * view.C}, d_slots, d_weights);
   if (ExpertPeers* peers = pass.hooks.peers; peers != nullptr) {
-    TRY(receive_rows<T>(view, layer, *peers, scratch.slots, scratch.rows));
+    TRY(receive_rows<T>(view, layer, *peers, scratch.slots, scratch.rows, shared));
     TRY(experts_backward<T>(view, parameters, layer, scratch, {layer.received, scratch.rows}, pass));
     TRY(give_back_rows<T>(view, layer, *peers, scratch.rows, scratch.slots));
   } else {
+    TRY(shared());
     core::gather_tokens<T>(dispatch, view.K, view.C, {gradient.x, view.N * view.C},
                            view.slots(scratch.gathered, dispatch));
     TRY(experts_backward<T>(view, parameters, layer, scratch, {scratch.gathered, scratch.slots}, pass));

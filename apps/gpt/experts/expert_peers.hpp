@@ -21,9 +21,11 @@ class ExpertPeers {
   /// The slots of each expert (E) that every rank has filled, by rank. `own` are this rank's.
   virtual core::Result<std::vector<std::vector<std::int64_t>>> gather_counts(
       const std::vector<std::int64_t>& own) = 0;
-  /// Gives `sent[i]` bytes of `input` to rank i and takes `taken[i]` from it, both in rank order.
-  virtual core::Result<void> exchange(std::span<const std::byte> input, const Counts& sent,
-                                      std::span<std::byte> output, const Counts& taken) = 0;
+  /// Begins to give `sent[i]` bytes of `input` to rank i and to take `taken[i]` from it, both in rank order.
+  /// The bytes stay where they are until wait(); one exchange at a time.
+  virtual core::Result<void> begin_exchange(std::span<const std::byte> input, const Counts& sent,
+                                            std::span<std::byte> output, const Counts& taken) = 0;
+  virtual core::Result<void> wait() = 0;
   /// Where the gradient of an expert's parameter that this rank has is added, for tokens of the rank
   /// `source`: floats, or what the pass computes with.
   virtual void* gradient(std::size_t parameter, std::size_t source) = 0;

@@ -75,10 +75,10 @@ Result<std::vector<std::vector<std::int64_t>>> SessionPeers::gather_counts(
   return counts;
 }
 
-Result<void> SessionPeers::exchange(std::span<const std::byte> input, const Counts& sent,
-                                    std::span<std::byte> output, const Counts& taken) {
-  return group_.wait(
-      TRY(group_.all_to_all(gpu::view_of(input), sent, gpu::view_of(output), taken, DType::u8)));
+Result<void> SessionPeers::begin_exchange(std::span<const std::byte> input, const Counts& sent,
+                                          std::span<std::byte> output, const Counts& taken) {
+  exchange_ = TRY(group_.all_to_all(gpu::view_of(input), sent, gpu::view_of(output), taken, DType::u8));
+  return {};
 }
 
 Result<void> SessionPeers::visit_all(const ModelConfig& config, const Visit& visit) {

@@ -27,8 +27,9 @@ class SessionPeers final : public ExpertPeers {
 
   core::Result<std::vector<std::vector<std::int64_t>>> gather_counts(
       const std::vector<std::int64_t>& own) override;
-  core::Result<void> exchange(std::span<const std::byte> input, const Counts& sent,
-                              std::span<std::byte> output, const Counts& taken) override;
+  core::Result<void> begin_exchange(std::span<const std::byte> input, const Counts& sent,
+                                    std::span<std::byte> output, const Counts& taken) override;
+  core::Result<void> wait() override { return group_.wait(exchange_); }
   void* gradient(std::size_t parameter, std::size_t source) override { return gradients_[parameter][source]; }
 
   using Visit = std::function<void(std::span<const float>)>;
@@ -42,6 +43,7 @@ class SessionPeers final : public ExpertPeers {
 
   actors::Session& session_;
   actors::TrainerGroup& group_;
+  actors::TrainerGroup::Posted exchange_{};     ///< the last one
   std::vector<bool> is_expert_;                 ///< each parameter
   std::vector<std::vector<float*>> gradients_;  ///< of each, by source; empty for others than experts
 };

@@ -21,7 +21,7 @@ namespace {
 constexpr BatchShape kShape{.batch = 2, .length = 5};
 constexpr std::uint64_t kSeed = 7;
 
-/// Ranks as threads, which find what the others give in each other's memory.
+/// Ranks as threads, which find what the others give in each other's memory. Nothing moves before wait().
 struct Meeting {
   explicit Meeting(std::size_t ranks)
       : barrier(static_cast<std::ptrdiff_t>(ranks)), counts(ranks), inputs(ranks), sent(ranks) {}
@@ -46,21 +46,27 @@ class ThreadPeers final : public ExpertPeers {
     return all;
   }
 
-  core::Result<void> exchange(std::span<const std::byte> input, const Counts& sent,
-                              std::span<std::byte> output, const Counts& taken) override {
+  core::Result<void> begin_exchange(std::span<const std::byte> input, const Counts& sent,
+                                    std::span<std::byte> output, const Counts& taken) override {
     meeting_.inputs[place_] = input;
     meeting_.sent[place_] = sent;
+    output_ = output;
+    taken_ = taken;
+    return {};
+  }
+
+  core::Result<void> wait() override {
     meeting_.barrier.arrive_and_wait();
     std::size_t to = 0;
     for (std::size_t other = 0; other < meeting_.sent.size(); ++other) {
       std::size_t from = 0;
       for (std::size_t i = 0; i < place_; ++i) from += meeting_.sent[other][i];
-      EXPECT_EQ(meeting_.sent[other][place_], taken[other]);
-      const auto bytes = meeting_.inputs[other].subspan(from, taken[other]);
-      std::copy(bytes.begin(), bytes.end(), output.begin() + static_cast<std::ptrdiff_t>(to));
-      to += taken[other];
+      EXPECT_EQ(meeting_.sent[other][place_], taken_[other]);
+      const auto bytes = meeting_.inputs[other].subspan(from, taken_[other]);
+      std::copy(bytes.begin(), bytes.end(), output_.begin() + static_cast<std::ptrdiff_t>(to));
+      to += taken_[other];
     }
-    EXPECT_EQ(to, output.size());
+    EXPECT_EQ(to, output_.size());
     meeting_.barrier.arrive_and_wait();
     return {};
   }
@@ -73,6 +79,8 @@ class ThreadPeers final : public ExpertPeers {
   Meeting& meeting_;
   std::size_t place_;
   std::vector<Tensors<float>>& gradients_;
+  std::span<std::byte> output_;
+  Counts taken_;
 };
 
 ModelConfig mixture(std::optional<double> capacity_factor = {}) {
@@ -206,9 +214,10 @@ TEST(SpreadExperts, InOneProductForAllRanksComeCloseToTheirOwn) {
   auto config = mixture(0.9);
   config.experts.grouped = true;
   const Values nothing = [](auto&, auto&) {};
-  const auto found = together(config, 4, nothing);
+  constexpr std::size_t kRanks = 2;  // each with two experts, whose rows change places
+  const auto found = together(config, kRanks, nothing);
   std::map<std::string, std::vector<float>> of_experts;
-  for (std::size_t source = 0; source < 4; ++source) {
+  for (std::size_t source = 0; source < kRanks; ++source) {
     const auto expected = alone(mixture(0.9), source, nothing);
     EXPECT_NEAR(found[source].loss, expected.loss, 1e-6 * expected.loss);
     EXPECT_EQ(found[source].dropped, expected.dropped);
