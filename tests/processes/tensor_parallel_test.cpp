@@ -257,6 +257,39 @@ TEST_F(TensorParallel, OfTheContextGoesOnFromItsCheckpointsOnAnyOtherMesh) {
   }
 }
 
+/// Meshes, moments and victims are drawn; a rank that waits for what will never come is a violation.
+TEST_F(TensorParallel, NoRankWaitsForOneThatDied) {
+  constexpr Mesh kMeshes[] = {{.size = 2, .data_parallel = 2, .sequence = true},
+                              {.size = 4, .strategy = Strategy::ddp},
+                              {.size = 2, .data_parallel = 2, .strategy = Strategy::zero3},
+                              {.size = 2, .sequence = true, .numerics = core::Numerics::fast},
+                              {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2}};
+  int failed = 0;
+  for (const auto& mesh : kMeshes) {
+    const auto run = [&](std::uint64_t seed, std::vector<actors::SimulatedFault> faults) {
+      actors::SimulationOptions simulation;
+      simulation.ranks = {mesh.ranks()};
+      simulation.seed = seed;
+      simulation.faults = std::move(faults);
+      return actors::Simulation(simulation).run([&](actors::SimulatedRank& rank) -> Result<void> {
+        TRY(train(rank, options_of(mesh), corpus_, 2));
+        return {};
+      });
+    };
+    const auto length = run(0, {}).virtual_time;
+    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+      const core::Rank victim{static_cast<int>(seed % static_cast<std::uint64_t>(mesh.ranks()))};
+      const auto at = length * static_cast<int>(seed) / 12;
+      const auto report = run(seed, {{actors::SimulatedFault::Kind::kill, victim, at}});
+      ASSERT_EQ(report.violations, std::vector<std::string>{}) << mesh.name() << ", seed " << seed;
+      for (std::size_t rank = 0; rank < report.results.size(); ++rank) {
+        if (static_cast<int>(rank) != victim.value) failed += report.results[rank] ? 0 : 1;
+      }
+    }
+  }
+  EXPECT_GT(failed, 60) << "most deaths hit a job that runs";
+}
+
 TEST_F(TensorParallel, RanksThatTakeAParameterForDifferentThingsNameIt) {
   std::vector<std::string> errors(2);
   actors::SimulationOptions simulation;
