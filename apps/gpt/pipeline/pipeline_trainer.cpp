@@ -48,10 +48,10 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
   CHECK(lanes_->microbatches() == schedule_.microbatches, "the schedule has the microbatches of the lanes");
   if (!options_.model.tied_embeddings) return {};
   const bool is_ordered = options_.session.training.numerics == core::Numerics::ordered;
-  const auto when = is_ordered ? GiveGradients::each_microbatch : GiveGradients::each_step;
-  const std::size_t elements = model_->table().specs[model_->table().embedding].elements();
-  if (cut_.is_first()) owner_.emplace(*stages_, when, elements);
-  if (cut_.is_last()) copy_.emplace(*stages_, when, elements);
+  const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
+  const HeadShape shape{options_.microbatch.rows(), options_.model.width, options_.model.vocabulary};
+  if (cut_.is_first()) owner_.emplace(*stages_, how, shape);
+  if (cut_.is_last()) copy_.emplace(*stages_, how, shape);
   return {};
 }
 
@@ -99,18 +99,19 @@ StepHooks PipelineTrainer::reading() {
   return hooks;
 }
 
-StepHooks PipelineTrainer::adding(int microbatch) {
+StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
   StepHooks hooks;
   const std::size_t embedding = model_->table().embedding;
-  hooks.before_use = [this, microbatch, embedding](std::size_t place) -> Result<void> {
+  hooks.before_use = [this, microbatch = done.microbatch, embedding](std::size_t place) -> Result<void> {
     TRY(before_use(place));
     if (!owner_ || place != embedding) return {};
     // After the output layer's gradient come those of the rows, as on one rank.
-    return owner_->add_gradient(microbatch, {gradients_[place], model_->table().specs[place].elements()});
+    return owner_->add_gradient(microbatch, gradients_[place]);
   };
-  hooks.gradient_ready = [this, microbatch](std::size_t place) {
+  hooks.gradient_ready = [this, done, slot](std::size_t place) {
     if (parameters_.index(place)) return lanes_->ready(place);
-    if (auto given = copy_->give_gradient(microbatch); !given && given_) given_ = given;
+    auto given = copy_->give_gradient(done.microbatch, model_->head_factors(done.chunk, slot));
+    if (!given && given_) given_ = given;
   };
   hooks.loss_scale = session_->loss_scale();
   return hooks;
@@ -138,7 +139,7 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, int slot) 
 Result<void> PipelineTrainer::backward(const core::PipelinePass& done, int slot) {
   const Batch& batch = batches_[static_cast<std::size_t>(slot)];
   const auto [kind, microbatch, chunk] = done;
-  const StepHooks hooks = adding(microbatch);
+  const StepHooks hooks = adding(done, slot);
   const bool adds = kind != PassKind::backward_input;
   if (adds) TRY(lanes_->begin(chunk, microbatch, gradients_));
   if (kind == PassKind::backward_weight) {

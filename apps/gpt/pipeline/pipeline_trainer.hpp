@@ -60,7 +60,7 @@ class PipelineTrainer final : private StageWork {
   core::Result<void> forward(const core::PipelinePass& pass, int slot);
   core::Result<void> backward(const core::PipelinePass& pass, int slot);
   StepHooks reading();
-  StepHooks adding(int microbatch);
+  StepHooks adding(const core::PipelinePass& done, int slot);
   core::Result<void> before_use(std::size_t place);
   core::Result<void> refresh_copies();
   core::Result<void> settle();

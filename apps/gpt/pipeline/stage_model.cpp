@@ -173,6 +173,12 @@ Result<void> StageModel::backward_weight(int slot, const Pass<float>& pass) {
   return later_[static_cast<std::size_t>(slot)].run(pass);
 }
 
+HeadFactors StageModel::head_factors(int chunk, int slot) {
+  const auto& a = activations(chunk, slot);
+  const std::size_t N = shape_.batch.rows();
+  return {{a.logits, N * config_.vocabulary}, {a.final_norm.output, N * config_.width}};
+}
+
 Result<void> StageModel::forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,
                                           TokenSpan tokens) {
   CHECK(length >= 1 && length <= shape_.batch.length, "one sequence of 1..T tokens");

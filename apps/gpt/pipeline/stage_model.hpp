@@ -22,6 +22,10 @@ struct StageShape {
   bool is_split = false;  ///< backward in two halves
 };
 
+struct HeadFactors {
+  std::span<const float> logits, normed;
+};
+
 /// The passes of one pipeline stage on the host, one microbatch of a chunk per slot. It owns no parameters:
 /// passes are given pointers in the order of the whole model's table, of which a chunk uses its own. One
 /// thread at a time.
@@ -55,6 +59,9 @@ class StageModel {
   core::Result<void> backward(int chunk, int slot, const Pass<float>& pass, TokenSpan tokens,
                               TokenSpan targets);
   core::Result<void> backward_weight(int slot, const Pass<float>& pass);
+  /// Of a chunk that ends the model, once backward says that the output layer is ready: the factors of its
+  /// gradient, by the logits (N, V) and the normed rows (N, C).
+  HeadFactors head_factors(int chunk, int slot);
 
   /// One sequence of 1..T tokens through a chunk, in slot 0.
   core::Result<void> forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,
