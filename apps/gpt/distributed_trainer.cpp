@@ -103,7 +103,7 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
     compute_ = TRY(session_->compute_stream());
     model_ = TRY(make());
   }
-  if (pipeline_) TRY(pipeline_->open(*session_, *corpus_));
+  if (pipeline_) TRY(pipeline_->open(*session_, *device_, *corpus_));
   gradients_.resize(specs.size());
   TRY(write_initial_values());
   return on_host ? Result<void>{} : warm_up();

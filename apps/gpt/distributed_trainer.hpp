@@ -47,6 +47,10 @@ class DistributedTrainer {
   /// hand_over_parameters() meanwhile.
   core::Result<void> export_model(const ExportOptions& options);
   core::Result<void> hand_over_parameters();
+  /// For all ranks together; nothing where the model is not cut into stages.
+  core::Result<std::optional<PipelineTimeline>> pipeline_timeline() {
+    return pipeline_ ? pipeline_->timeline() : std::optional<PipelineTimeline>{};
+  }
   /// A hash of all parameters.
   core::Result<std::uint64_t> parameter_hash();
 

@@ -153,6 +153,38 @@ TEST(PipelineModel, EvaluatesAnswersAndIsExportedAsOnOneRank) {
   }
 }
 
+TEST(PipelineModel, TellsWhatEachStageDidInTheLastStep) {
+  const TrainingText text;
+  const Cut cut{4, 4, ScheduleKind::zero_bubble};
+  const auto schedule = core::plan_schedule({cut.schedule, 4, 1, 8}).value();
+  simulate(cut, [&](actors::SimulatedRank& rank) -> core::Result<Trained> {
+    auto trainer = TRY(DistributedTrainer::create(rank, trainer_options(cut), text.corpus()));
+    EXPECT_FALSE(TRY(trainer->pipeline_timeline())) << "there was no step";
+    for (int step = 0; step < 2; ++step) TRY(trainer->step());
+
+    const auto timeline = TRY(trainer->pipeline_timeline());
+
+    TRY(trainer->session().leave());
+    EXPECT_TRUE(timeline);
+    if (!timeline) return Trained{};
+    EXPECT_EQ(timeline->run.stages.size(), 4U);
+    for (std::size_t stage = 0; stage < timeline->run.stages.size(); ++stage) {
+      std::vector<core::PipelinePass> passes;
+      double last = 0;
+      for (const auto& pass : timeline->run.stages[stage]) {
+        passes.push_back(pass.pass);
+        EXPECT_GE(pass.start, last);
+        EXPECT_GE(pass.end, pass.start);
+        last = pass.end;
+      }
+      EXPECT_EQ(passes, schedule.passes[stage]);
+    }
+    EXPECT_EQ(timeline->run.stages[0].front().start, 0);
+    EXPECT_GT(timeline->run.bubble_share(), 0);
+    return Trained{};
+  });
+}
+
 std::string refusal(const Cut& cut, const std::function<void(TrainerOptions&)>& change = {}) {
   auto options = trainer_options(cut);
   if (change) change(options);

@@ -30,13 +30,15 @@ core::ScheduleOptions drawn_schedule(const core::CounterRandom& random, std::uin
 /// Passes that take any time, and count what comes: each row is the sum of what made it.
 class CountingWork final : public StageWork {
  public:
-  CountingWork(actors::SimulatedRank& rank, int chunks, int slots, std::uint64_t seed)
+  CountingWork(actors::SimulatedRank& rank, int chunks, PassSlots slots, std::uint64_t seed)
       : rank_(rank),
         times_(seed, fmt::format("rank {}", rank.rank().value)),
-        rows_(static_cast<std::size_t>(3 * slots)),
+        rows_(static_cast<std::size_t>(2 * slots.activations + slots.input)),
+        outputs_(slots.input),
         chunks_(chunks) {}
 
-  core::Result<void> run(const core::PipelinePass& pass, int slot) override {
+  core::Result<void> run(const core::PipelinePass& pass, PassSlots slots) override {
+    const int slot = slots.activations;
     rank_.compute(std::chrono::nanoseconds(times_.below(300'000, drawn_++)));
     const int place = pass.chunk * rank_.world_size().value + rank_.rank().value;
     const auto expect = [&](float found, int places) {
@@ -44,19 +46,19 @@ class CountingWork final : public StageWork {
     };
     const int last = chunks_ * rank_.world_size().value - 1;
     if (pass.kind == core::PassKind::forward) {
-      if (place == 0) input(pass.chunk, slot)[0] = static_cast<float>(1000 * pass.microbatch);
-      expect(input(pass.chunk, slot)[0], place);
-      output(pass.chunk, slot)[0] = input(pass.chunk, slot)[0] + 1;
+      if (place == 0) input(slots.input)[0] = static_cast<float>(1000 * pass.microbatch);
+      expect(input(slots.input)[0], place);
+      output(pass.chunk, slot)[0] = input(slots.input)[0] + 1;
     } else if (pass.kind != core::PassKind::backward_weight) {
-      if (place == last) gradient(pass.chunk, slot)[0] = static_cast<float>(1000 * pass.microbatch);
-      expect(gradient(pass.chunk, slot)[0], last - place);
-      gradient(pass.chunk, slot)[0] += 1;
+      if (place == last) gradient(slot)[0] = static_cast<float>(1000 * pass.microbatch);
+      expect(gradient(slot)[0], last - place);
+      gradient(slot)[0] += 1;
     }
     return {};
   }
-  std::span<float> input(int, int slot) override { return row(3 * slot); }
-  std::span<float> output(int, int slot) override { return row(3 * slot + 1); }
-  std::span<float> gradient(int, int slot) override { return row(3 * slot + 2); }
+  std::span<float> input(int slot) override { return row(slot); }
+  std::span<float> output(int, int slot) override { return row(outputs_ + 2 * slot); }
+  std::span<float> gradient(int slot) override { return row(outputs_ + 2 * slot + 1); }
 
   int wrong() const { return wrong_; }
 
@@ -67,6 +69,7 @@ class CountingWork final : public StageWork {
   core::CounterRandom times_;
   std::uint64_t drawn_ = 0;
   std::vector<float> rows_;
+  int outputs_;  ///< after the inputs
   int chunks_;
   int wrong_ = 0;
 };

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "apps/gpt/pipeline/tied_embedding.hpp"
+#include "apps/pipeline/runner.hpp"
 #include "core/errors.hpp"
 #include "core/plan/lanes.hpp"
 #include "core/schedule/check_schedule.hpp"
-#include "core/schedule/schedule_slots.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -113,10 +113,9 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
 }
 
 StageShape stage_shape(const TrainerOptions& options, const core::PipelineSchedule& schedule, int stage) {
-  const auto slots = core::plan_slots(schedule.passes[static_cast<std::size_t>(stage)]);
   return {.batch = options.microbatch,
           .keep = options.arithmetic.keep,
-          .slots = *std::max_element(slots.begin(), slots.end()) + 1,
+          .slots = StageRunner(schedule, stage).slots(),
           .is_split = options.pipeline.schedule == ScheduleKind::zero_bubble};
 }
 

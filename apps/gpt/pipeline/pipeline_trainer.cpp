@@ -1,15 +1,42 @@
 #include "apps/gpt/pipeline/pipeline_trainer.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <utility>
 
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/schedule/check_schedule.hpp"
 
 namespace troupe::apps::gpt {
 
 using core::PassKind;
 using core::Result;
+
+namespace {
+
+/// Of whole backwards a half each for inputs and weights.
+core::PassDurations mean_durations(const core::ScheduleRun& run) {
+  std::map<PassKind, std::pair<double, int>> sums;
+  for (const auto& stage : run.stages) {
+    for (const auto& [pass, start, end] : stage) {
+      auto& [sum, count] = sums[pass.kind];
+      sum += end - start;
+      count += 1;
+    }
+  }
+  const auto mean = [&](PassKind kind) {
+    const auto [sum, count] = sums[kind];
+    return count > 0 ? sum / count : 0;
+  };
+  const double half = mean(PassKind::backward) / 2;
+  return {.forward = mean(PassKind::forward),
+          .backward_input = mean(PassKind::backward_input) + half,
+          .backward_weight = mean(PassKind::backward_weight) + half};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<PipelineTrainer>> PipelineTrainer::create(const TrainerOptions& options,
                                                                  PipelinePlace place,
@@ -31,7 +58,7 @@ PipelineTrainer::PipelineTrainer(const TrainerOptions& options, PipelinePlace pl
       model_(std::move(model)),
       parameters_(options_.model, model_->table(), cut_),
       runner_(schedule_, cut_.stage),
-      batches_(static_cast<std::size_t>(runner_.slots()), Batch(options_.microbatch)),
+      batches_(static_cast<std::size_t>(runner_.slots().activations), Batch(options_.microbatch)),
       readable_(model_->table().specs.size()),
       gradients_(model_->table().specs.size()) {}
 
@@ -39,7 +66,8 @@ std::vector<actors::TrainerGroupSpec> PipelineTrainer::groups() const {
   return link_groups(place_.world, cut_.stages, cut_.chunks() > 1);
 }
 
-Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpus) {
+Result<void> PipelineTrainer::open(actors::Session& session, gpu::Device& device, const Corpus& corpus) {
+  device_ = &device;
   session_ = &session;
   corpus_ = &corpus;
   stages_ = TRY(session.group("pp"));
@@ -57,6 +85,8 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
 
 Result<void> PipelineTrainer::play_lanes() {
   lanes_->begin_step();
+  began_.clear();
+  ended_.clear();
   TRY(refresh_copies());
   if (owner_) TRY(owner_->begin_step(schedule_.microbatches));
   if (copy_) copy_->begin_step(schedule_.microbatches);
@@ -117,11 +147,15 @@ StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
   return hooks;
 }
 
-Result<void> PipelineTrainer::run(const core::PipelinePass& pass, int slot) {
-  return pass.kind == PassKind::forward ? forward(pass, slot) : backward(pass, slot);
+Result<void> PipelineTrainer::run(const core::PipelinePass& pass, PassSlots slots) {
+  began_.push_back(device_->now().count());
+  TRY(pass.kind == PassKind::forward ? forward(pass, slots) : backward(pass, slots.activations));
+  ended_.push_back(device_->now().count());
+  return {};
 }
 
-Result<void> PipelineTrainer::forward(const core::PipelinePass& done, int slot) {
+Result<void> PipelineTrainer::forward(const core::PipelinePass& done, PassSlots slots) {
+  const int slot = slots.activations;
   Batch& batch = batches_[static_cast<std::size_t>(slot)];
   const auto [lane, index] = lanes_->place_of(done.microbatch);
   const bool has_text = begins(done.chunk) || ends(done.chunk);
@@ -130,7 +164,7 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, int slot) 
                          {options_.seed, session_->next_step(), lane, static_cast<std::uint32_t>(index)});
   }
   const StepHooks hooks = reading();
-  TRY(model_->forward(done.chunk, slot, pass(hooks), batch.tokens()));
+  TRY(model_->forward(done.chunk, slots, pass(hooks), batch.tokens()));
   if (!ends(done.chunk)) return {};
   lanes_->set_loss(done.microbatch, TRY(model_->loss(done.chunk, slot, pass(hooks), batch.targets())));
   return {};
@@ -158,7 +192,7 @@ Result<void> PipelineTrainer::pass_through(const std::function<Result<void>(int 
   for (int chunk = 0; chunk < cut_.chunks(); ++chunk) {
     const core::PipelinePass forward{PassKind::forward, 0, chunk};
     if (const auto from = core::receives(schedule_, cut_.stage, forward))
-      TRY(links_->wait(*from, TRY(links_->receive(*from, input(chunk, 0).first(elements)))));
+      TRY(links_->wait(*from, TRY(links_->receive(*from, input(0).first(elements)))));
     TRY(compute(chunk));
     if (const auto to = core::sends(schedule_, cut_.stage, forward))
       TRY(links_->wait(*to, TRY(links_->send(*to, output(chunk, 0).first(elements)))));
@@ -178,7 +212,7 @@ Result<double> PipelineTrainer::evaluate(std::size_t batches) {
   for (std::size_t i = 0; i < batches; ++i) {
     batch.fill_evenly(corpus_->evaluation(), i, batches);
     const auto compute = [&](int chunk) -> Result<void> {
-      TRY(model_->forward(chunk, 0, pass(hooks), batch.tokens()));
+      TRY(model_->forward(chunk, {}, pass(hooks), batch.tokens()));
       if (ends(chunk)) total += TRY(model_->loss(chunk, 0, pass(hooks), batch.targets()));
       return {};
     };
@@ -205,6 +239,35 @@ Result<std::span<const float>> PipelineTrainer::logits(TokenSpan tokens) {
   TRY(settle());
   TRY(broadcast(std::as_writable_bytes(std::span(answer_)), cut_.stages - 1));
   return std::span<const float>(answer_);
+}
+
+Result<std::optional<PipelineTimeline>> PipelineTrainer::timeline() {
+  if (ended_.empty()) return std::optional<PipelineTimeline>{};
+  PipelineTimeline timeline;
+  timeline.schedule = {options_.pipeline.schedule, schedule_.stages, schedule_.chunks,
+                       schedule_.microbatches};
+  auto first = std::numeric_limits<std::int64_t>::max();
+  for (int stage = 0; stage < schedule_.stages; ++stage) {
+    const auto& passes = schedule_.passes[static_cast<std::size_t>(stage)];
+    std::vector<std::int64_t> times(2 * passes.size());
+    CHECK(stage != cut_.stage || ended_.size() == passes.size(), "the step was played to its end");
+    if (stage == cut_.stage)
+      std::copy(ended_.begin(), ended_.end(), std::copy(began_.begin(), began_.end(), times.begin()));
+    TRY(broadcast(std::as_writable_bytes(std::span(times)), stage));
+    first = std::min(first, times.front());
+    auto& timed = timeline.run.stages.emplace_back();
+    for (std::size_t i = 0; i < passes.size(); ++i)
+      timed.push_back(
+          {passes[i], static_cast<double>(times[i]), static_cast<double>(times[passes.size() + i])});
+  }
+  for (auto& stage : timeline.run.stages) {
+    for (auto& pass : stage) {
+      pass.start = (pass.start - static_cast<double>(first)) * 1e-6;
+      pass.end = (pass.end - static_cast<double>(first)) * 1e-6;
+    }
+  }
+  timeline.theory = core::theoretical_bubble_share(timeline.schedule, mean_durations(timeline.run));
+  return std::optional(std::move(timeline));
 }
 
 int PipelineTrainer::stage_of(std::size_t place) const {
