@@ -67,6 +67,9 @@ Result<void> RunWriter::write(const RunEvent& event) {
 Result<void> RunWriter::write(const RunSample& sample) {
   return write_line(text_of(to_json_line(sample)));
 }
+Result<void> RunWriter::write(const RunPipeline& pipeline) {
+  return write_line(text_of(to_json_line(pipeline)));
+}
 
 double seconds_since_start(const RunRecord& record, double unix_seconds) {
   const double started = record.description.started_unix_seconds;

@@ -15,7 +15,7 @@ Microbatch microbatch_of(const PipelinePass& pass) {
 }
 
 /// Slots that are taken at a forward, by it and by `ahead` that follow.
-std::vector<int> plan(const std::vector<PipelinePass>& passes, std::size_t ahead) {
+std::vector<int> plan_ahead(const std::vector<PipelinePass>& passes, std::size_t ahead) {
   std::vector<Microbatch> forwards;
   for (const PipelinePass& pass : passes) {
     if (pass.kind == PassKind::forward) forwards.push_back(microbatch_of(pass));
@@ -44,11 +44,11 @@ std::vector<int> plan(const std::vector<PipelinePass>& passes, std::size_t ahead
 }  // namespace
 
 std::vector<int> plan_slots(const std::vector<PipelinePass>& passes) {
-  return plan(passes, 0);
+  return plan_ahead(passes, 0);
 }
 
 std::vector<int> plan_input_slots(const std::vector<PipelinePass>& passes) {
-  return plan(passes, 1);
+  return plan_ahead(passes, 1);
 }
 
 }  // namespace troupe::core
