@@ -111,6 +111,20 @@ class Narrator {
     return event(save.step.value, "save", fmt::format("{}, {} bytes", save.name, save.bytes));
   }
 
+  Result<void> pipeline(std::int64_t step, const PipelineTimeline& timeline) {
+    const auto& [schedule, run, theory] = timeline;
+    RunPipeline shown{step, std::string(core::name_of(schedule.kind)), run.bubble_share(), theory, {}};
+    for (const auto& stage : run.stages) {
+      auto& passes = shown.stages.emplace_back();
+      for (const auto& [pass, start, end] : stage)
+        passes.push_back({core::short_name(pass, schedule.chunks), start, end});
+    }
+    if (writer_) TRY(writer_->write(shown));
+    const auto expected = theory ? fmt::format(", {:.1f} % in theory", 100 * *theory) : "";
+    return say(step + 1, "pipeline",
+               fmt::format("{:.1f} % of the stages' time is bubble{}", 100 * shown.bubble_share, expected));
+  }
+
   Result<void> local_save_failed(const actors::SaveResult& save) {
     return say(save.step.value, "local save failed",
                fmt::format("the local save after step {} failed, training goes on: {}", save.step.value,
@@ -338,6 +352,8 @@ class Run {
     TRY(session.wait_local_saves());
     TRY(report_saves());
     if (!takes_part()) return RunEnd::finished;
+    const auto timeline = TRY(trainer_.pipeline_timeline());
+    if (timeline && narrator_) TRY(narrator_->pipeline(session.next_step().value - 1, *timeline));
     TRY(write_sample(trainer_, narrator_, options_, codec_));
     TRY(export_trained(trainer_, narrator_, options_));
     const auto text = TRY(state_text(trainer_));

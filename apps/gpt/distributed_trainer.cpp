@@ -141,7 +141,7 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
     expert_load_ = ExpertTally(options_.model.layers, options_.model.experts.count);
   }
   if (pipeline_) {
-    TRY(pipeline_->open(*session_, *corpus_));
+    TRY(pipeline_->open(*session_, *device_, *corpus_));
   } else {
     peers_ = TRY(SessionPeers::create(*session_, model_->table()));
   }

@@ -56,6 +56,10 @@ class DistributedTrainer {
   /// Where the tokens of all ranks went since the last call, or since the run began. For all ranks together,
   /// between steps.
   core::Result<ExpertTally> take_expert_load();
+  /// For all ranks together; nothing where the model is not cut into stages.
+  core::Result<std::optional<PipelineTimeline>> pipeline_timeline() {
+    return pipeline_ ? pipeline_->timeline() : std::optional<PipelineTimeline>{};
+  }
   /// A hash of all parameters, the same however they are shared.
   core::Result<std::uint64_t> parameter_hash();
 

@@ -27,25 +27,26 @@ Result<void> settle(std::optional<std::pair<core::ScheduleLink, StageLinks::Post
 
 StageRunner::StageRunner(const core::PipelineSchedule& schedule, int stage) {
   const auto& passes = schedule.passes[static_cast<std::size_t>(stage)];
-  const auto slots = core::plan_slots(passes);
-  std::vector<std::size_t> free;   // per slot, the steps that are over when its last user is
-  std::vector<std::size_t> begun;  // per slot, since when its user has it
+  const auto activations = core::plan_slots(passes), inputs = core::plan_input_slots(passes);
+  std::map<int, std::size_t> free_input;   // per slot, the steps that are over when its last user is
+  std::map<int, std::size_t> free, begun;  // likewise of activations, and since when its user has it
   for (std::size_t i = 0; i < passes.size(); ++i) {
-    const auto slot = static_cast<std::size_t>(slots[i]);
-    free.resize(std::max(free.size(), slot + 1));
-    begun.resize(free.size());
     Step step{passes[i],
-              slots[i],
+              {activations[i], inputs[i]},
               core::receives(schedule, stage, passes[i]),
               core::sends(schedule, stage, passes[i]),
               0,
               {}};
-    if (step.pass.kind == PassKind::forward) begun[slot] = free[slot];
-    step.ready = begun[slot];
-    if (step.pass.kind == PassKind::backward || step.pass.kind == PassKind::backward_weight)
-      free[slot] = i + 1;
+    const bool is_forward = step.pass.kind == PassKind::forward;
+    if (is_forward) begun[activations[i]] = free[activations[i]];
+    step.ready = is_forward ? free_input[inputs[i]] : begun[activations[i]];
+    if (step.pass.kind == PassKind::backward || step.pass.kind == PassKind::backward_weight) {
+      free[activations[i]] = i + 1;
+      free_input[inputs[i]] = i + 1;
+    }
     if (step.from) queues_[*step.from].steps.push_back(i);
     steps_.push_back(step);
+    inputs_ = std::max(inputs_, inputs[i] + 1);
   }
   sent_.resize(free.size());
 }
@@ -72,9 +73,8 @@ Result<void> StageRunner::post_receives(std::size_t now, StageWork& work, StageL
       Step& step = steps_[index];
       if (step.ready > now || (index > now && ahead++ == kAhead)) break;
       const bool is_forward = step.pass.kind == PassKind::forward;
-      if (!is_forward) TRY(settle(sent(step.slot).gradient, links));
-      const auto rows =
-          is_forward ? work.input(step.pass.chunk, step.slot) : work.gradient(step.pass.chunk, step.slot);
+      if (!is_forward) TRY(settle(sent(step.slots.activations).gradient, links));
+      const auto rows = is_forward ? work.input(step.slots.input) : work.gradient(step.slots.activations);
       step.received = {link, TRY(links.receive(link, rows))};
       ++queue.posted;
     }
@@ -83,15 +83,16 @@ Result<void> StageRunner::post_receives(std::size_t now, StageWork& work, StageL
 }
 
 Result<void> StageRunner::run_step(Step& step, StageWork& work, StageLinks& links) {
-  const auto& [pass, slot, from, to, ready, received] = step;
+  const auto& pass = step.pass;
+  const int slot = step.slots.activations;
   const bool is_forward = pass.kind == PassKind::forward;
   TRY(settle(step.received, links));
   auto& sent_before = is_forward ? sent(slot).output : sent(slot).gradient;
   if (pass.kind != PassKind::backward_weight) TRY(settle(sent_before, links));
-  TRY(work.run(pass, slot));
-  if (!to) return {};
-  const auto rows = is_forward ? work.output(pass.chunk, slot) : work.gradient(pass.chunk, slot);
-  sent_before = {*to, TRY(links.send(*to, rows))};
+  TRY(work.run(pass, step.slots));
+  if (!step.to) return {};
+  const auto rows = is_forward ? work.output(pass.chunk, slot) : work.gradient(slot);
+  sent_before = {*step.to, TRY(links.send(*step.to, rows))};
   return {};
 }
 

@@ -14,18 +14,23 @@
 
 namespace troupe::apps {
 
-/// What a stage does in its passes, and where the rows lie that it receives and sends. `slot` is the place of
-/// a microbatch's activations (core::plan_slots()).
+/// The places of a microbatch in a chunk, from forward to the end of backward.
+struct PassSlots {
+  int activations = 0;  ///< core::plan_slots()
+  int input = 0;        ///< core::plan_input_slots()
+};
+
+/// What a stage does in its passes, and where the rows lie that it receives and sends.
 class StageWork {
  public:
   virtual ~StageWork() = default;
-  virtual core::Result<void> run(const core::PipelinePass& pass, int slot) = 0;
+  virtual core::Result<void> run(const core::PipelinePass& pass, PassSlots slots) = 0;
 
-  /// What a forward reads, and what it writes.
-  virtual std::span<float> input(int chunk, int slot) = 0;
+  /// What a forward reads, in a slot of inputs, and what it writes.
+  virtual std::span<float> input(int slot) = 0;
   virtual std::span<float> output(int chunk, int slot) = 0;
   /// Of the output before backward, of the input after it.
-  virtual std::span<float> gradient(int chunk, int slot) = 0;
+  virtual std::span<float> gradient(int slot) = 0;
 };
 
 /// The channels to other stages, each with an order of its own: what is posted to one never waits for
@@ -48,13 +53,14 @@ class StageRunner {
 
   /// All passes, and all sends to their end. After an Error rows may still be on their way.
   core::Result<void> run(StageWork& work, StageLinks& links);
-  int slots() const { return static_cast<int>(sent_.size()); }
+  /// As many of each.
+  PassSlots slots() const { return {static_cast<int>(sent_.size()), inputs_}; }
 
  private:
   using Waited = std::optional<std::pair<core::ScheduleLink, StageLinks::Posted>>;
   struct Step {
     core::PipelinePass pass;
-    int slot = 0;
+    PassSlots slots;
     std::optional<core::ScheduleLink> from, to;
     std::size_t ready = 0;  ///< when so many steps are over, its rows may be received
     Waited received;
@@ -73,6 +79,7 @@ class StageRunner {
 
   std::vector<Step> steps_;
   std::map<core::ScheduleLink, Queue> queues_;
+  int inputs_ = 0;
   std::vector<Sent> sent_;  ///< of each slot, what is not known to have arrived
 };
 

@@ -115,6 +115,41 @@ json to_json_line(const ExpertLoadRecord& load) {
   return {{"type", "expert_load"}, {"step", load.step}, {"layers", std::move(layers)}};
 }
 
+json to_json_line(const RunPipeline& pipeline) {
+  json stages = json::array();
+  for (const auto& stage : pipeline.stages) {
+    json passes = json::array();
+    for (const auto& pass : stage) passes.push_back({pass.name, pass.start_ms, pass.end_ms});
+    stages.push_back(std::move(passes));
+  }
+  return {{"type", "pipeline"},
+          {"step", pipeline.step},
+          {"schedule", pipeline.schedule},
+          {"bubble_share", pipeline.bubble_share},
+          {"theoretical_bubble_share", pipeline.theory ? json(*pipeline.theory) : json(nullptr)},
+          {"stages", std::move(stages)}};
+}
+
+namespace {
+
+RunPipeline pipeline_of(const json& line) {
+  RunPipeline pipeline{.step = line.at("step").get<std::int64_t>(),
+                       .schedule = line.at("schedule").get<std::string>(),
+                       .bubble_share = line.at("bubble_share").get<double>(),
+                       .theory = {},
+                       .stages = {}};
+  const auto& theory = line.at("theoretical_bubble_share");
+  if (!theory.is_null()) pipeline.theory = theory.get<double>();
+  for (const auto& stage : line.at("stages")) {
+    auto& passes = pipeline.stages.emplace_back();
+    for (const auto& pass : stage)
+      passes.push_back({pass.at(0).get<std::string>(), pass.at(1).get<double>(), pass.at(2).get<double>()});
+  }
+  return pipeline;
+}
+
+}  // namespace
+
 void add_json_line(RunRecord& record, const json& line) {
   const auto type = line.at("type").get<std::string>();
   if (type == "run") {
@@ -134,6 +169,8 @@ void add_json_line(RunRecord& record, const json& line) {
                              .seconds_since_start = number(line, "seconds_since_start"),
                              .kind = line.at("kind").get<std::string>(),
                              .text = line.at("text").get<std::string>()});
+  } else if (type == "pipeline") {
+    record.pipeline = pipeline_of(line);
   } else if (type == "sample") {
     record.samples.push_back({.step = line.at("step").get<std::int64_t>(),
                               .prompt = line.at("prompt").get<std::string>(),

@@ -70,6 +70,9 @@ Result<void> RunWriter::write(const RunSample& sample) {
 Result<void> RunWriter::write(const ExpertLoadRecord& load) {
   return write_line(text_of(to_json_line(load)));
 }
+Result<void> RunWriter::write(const RunPipeline& pipeline) {
+  return write_line(text_of(to_json_line(pipeline)));
+}
 
 double seconds_since_start(const RunRecord& record, double unix_seconds) {
   const double started = record.description.started_unix_seconds;

@@ -71,6 +71,20 @@ struct ExpertLoadRecord {
   std::vector<Layer> layers;  ///< those with experts
 };
 
+/// A step of a pipeline, as it went.
+struct RunPipeline {
+  struct Pass {
+    std::string name;  ///< as core::short_name() gives it
+    double start_ms = 0;
+    double end_ms = 0;
+  };
+  std::int64_t step = 0;
+  std::string schedule;
+  double bubble_share = 0;       ///< of all stages' time, in which they ran no pass
+  std::optional<double> theory;  ///< of it, for passes that take as long as the mean of these
+  std::vector<std::vector<Pass>> stages;
+};
+
 /// All that is known of a run. Steps are in order; of a step that was repeated after a restart, the last
 /// stays.
 struct RunRecord {
@@ -79,6 +93,7 @@ struct RunRecord {
   std::vector<RunEvent> events;
   std::vector<RunSample> samples;
   std::vector<ExpertLoadRecord> expert_loads;  ///< in order, as steps
+  std::optional<RunPipeline> pipeline;         ///< the last one
 };
 
 /// How long the run of this record has gone on at `unix_seconds` of the wall clock: where the clock of a
@@ -98,6 +113,7 @@ class RunWriter {
   core::Result<void> write(const RunEvent& event);
   core::Result<void> write(const RunSample& sample);
   core::Result<void> write(const ExpertLoadRecord& load);
+  core::Result<void> write(const RunPipeline& pipeline);
 
  private:
   struct Close {

@@ -11,4 +11,8 @@ namespace troupe::core {
 /// ScheduleFacts::peak_activations says. The passes are those of a schedule that passes check_schedule().
 std::vector<int> plan_slots(const std::vector<PipelinePass>& passes);
 
+/// Where a stage keeps what forwards receive: the same, but a forward's slot is taken with the forward before
+/// it, so that its rows may come while that one runs. One slot more at most.
+std::vector<int> plan_input_slots(const std::vector<PipelinePass>& passes);
+
 }  // namespace troupe::core

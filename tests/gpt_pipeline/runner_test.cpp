@@ -16,21 +16,23 @@ using core::Result;
 /// One stage alone, which notes whose rows are on their way: nobody may touch them.
 class WatchedStage final : public StageWork, public StageLinks {
  public:
-  explicit WatchedStage(int slots) : rows_(static_cast<std::size_t>(3 * slots)) {}
+  explicit WatchedStage(PassSlots slots)
+      : rows_(static_cast<std::size_t>(2 * slots.activations + slots.input)), outputs_(slots.input) {}
 
-  Result<void> run(const core::PipelinePass& pass, int slot) override {
+  Result<void> run(const core::PipelinePass& pass, PassSlots slots) override {
+    const int slot = slots.activations;
     const bool is_forward = pass.kind == PassKind::forward;
-    if (is_forward) expect_at_rest(input(pass.chunk, slot), "input");
+    expect_at_rest(input(slots.input), "input");  // which backward reads too
     if (is_forward) expect_at_rest(output(pass.chunk, slot), "output");
     if (pass.kind == PassKind::backward || pass.kind == PassKind::backward_input)
-      expect_at_rest(gradient(pass.chunk, slot), "gradient");
+      expect_at_rest(gradient(slot), "gradient");
     early_ += receiving_.size();
     ++passes_;
     return {};
   }
-  std::span<float> input(int, int slot) override { return place(3 * slot); }
-  std::span<float> output(int, int slot) override { return place(3 * slot + 1); }
-  std::span<float> gradient(int, int slot) override { return place(3 * slot + 2); }
+  std::span<float> input(int slot) override { return place(slot); }
+  std::span<float> output(int, int slot) override { return place(outputs_ + 2 * slot); }
+  std::span<float> gradient(int slot) override { return place(outputs_ + 2 * slot + 1); }
 
   Result<Posted> send(const core::ScheduleLink&, std::span<const float> rows) override {
     expect_at_rest(rows, "what is sent");
@@ -64,6 +66,7 @@ class WatchedStage final : public StageWork, public StageLinks {
   }
 
   std::vector<float> rows_;
+  int outputs_;  ///< after the inputs
   std::vector<const float*> posted_;
   std::set<const float*> sending_, receiving_;
   std::size_t passes_ = 0;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/report/run_record.hpp"
 #include "tests/processes/gpt_job.hpp"
 
 namespace troupe {
@@ -44,6 +45,12 @@ TEST_F(PipelineProcesses, HaveTheBitsOfOneRank) {
       const auto found = run(ranks, 20, cut, model);
       EXPECT_EQ(found.losses, expected.losses) << cut.back();
       EXPECT_EQ(found.state, expected.state) << cut.back();
+      const auto record = apps::read_run(folder_.path("run/run.jsonl"));
+      ASSERT_TRUE(record && record->pipeline) << cut.back();
+      EXPECT_EQ(record->pipeline->step, 19);
+      EXPECT_EQ(std::to_string(record->pipeline->stages.size()), cut[1]);
+      EXPECT_GT(record->pipeline->bubble_share, 0);
+      EXPECT_LT(record->pipeline->bubble_share, 1);
     }
   }
 }

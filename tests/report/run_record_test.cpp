@@ -13,6 +13,37 @@ using testing::read_text;
 using testing::step_at;
 using testing::TemporaryFolder;
 
+TEST(RunRecord, KeepsTheLastStepOfAPipeline) {
+  TemporaryFolder folder;
+  {
+    auto writer = RunWriter::open(folder / "run.jsonl", description());
+    ASSERT_TRUE(writer);
+    RunPipeline first{.step = 3, .schedule = "1f1b", .bubble_share = 0.5, .theory = {}, .stages = {{}}};
+    RunPipeline second{.step = 7,
+                       .schedule = "interleaved",
+                       .bubble_share = 0.25,
+                       .theory = 0.2,
+                       .stages = {{{"F0.0", 0, 1.5}, {"B0.0", 2, 4}}, {{"F0.1", 1.5, 2}}}};
+    ASSERT_TRUE(writer->write(first));
+    ASSERT_TRUE(writer->write(second));
+  }
+
+  const auto record = read_run(folder / "run.jsonl");
+
+  ASSERT_TRUE(record);
+  ASSERT_TRUE(record->pipeline);
+  const RunPipeline& found = *record->pipeline;
+  EXPECT_EQ(found.step, 7);
+  EXPECT_EQ(found.schedule, "interleaved");
+  EXPECT_EQ(found.bubble_share, 0.25);
+  EXPECT_EQ(found.theory, 0.2);
+  ASSERT_EQ(found.stages.size(), 2U);
+  ASSERT_EQ(found.stages[0].size(), 2U);
+  EXPECT_EQ(found.stages[0][1].name, "B0.0");
+  EXPECT_EQ(found.stages[0][1].start_ms, 2);
+  EXPECT_EQ(found.stages[0][1].end_ms, 4);
+}
+
 TEST(RunRecord, GivesBackWhatWasWritten) {
   TemporaryFolder folder;
   {

@@ -56,7 +56,9 @@ Result<void> head_backward(const PartContext<T>& context, const Activations<T>& 
   // A tied embedding is ready when its rows are added too; where another part has it, that part waits for
   // this, so it is not put off.
   const bool is_tied = config.tied_embeddings;
-  if (pass.later != nullptr && !is_tied) {
+  if (is_tied && pass.gradient(parameter) == nullptr) {
+    pass.ready(parameter);  // another part multiplies
+  } else if (pass.later != nullptr && !is_tied) {
     CHECK(tensor == nullptr || !tensor->sequence, "gathered rows do not wait for the weights' half");
     pass.later->add([=](const Pass<T>& at) -> Result<void> {
       TRY(at.use(parameter));

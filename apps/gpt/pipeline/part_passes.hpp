@@ -36,7 +36,9 @@ core::Result<T> part_loss(const PartContext<T>& context, const Activations<T>& a
                           TokenSpan targets);
 
 /// Turns d.residual (N, C) from the gradient by the part's output, which where the part ends the model is
-/// that of the loss, into the gradient by its input, and adds those of its parameters.
+/// that of the loss, into the gradient by its input, and adds those of its parameters. An output layer
+/// without a place for its gradient is only said to be ready: the factors are in a.logits and the final
+/// norm's output.
 template <class T>
 core::Result<void> part_backward(const PartContext<T>& context, const Activations<T>& a,
                                  const GradientScratch<T>& d, const Pass<T>& pass, TokenSpan tokens,

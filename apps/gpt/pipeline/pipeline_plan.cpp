@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "apps/gpt/pipeline/tied_embedding.hpp"
+#include "apps/pipeline/runner.hpp"
 #include "core/errors.hpp"
 #include "core/plan/lanes.hpp"
 #include "core/schedule/check_schedule.hpp"
-#include "core/schedule/schedule_slots.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -68,13 +69,6 @@ Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world
                 "found {}; use one of these, or leave out --pipeline-parallel",
                 core::name_of(training.strategy));
   }
-  if (options.model.tied_embeddings && training.numerics == core::Numerics::ordered &&
-      training.microbatches > 1) {
-    return fail(Errc::unavailable,
-                "with tied embeddings in stages, ordered numerics add up one microbatch per lane, found {}; "
-                "use --microbatches 1 and more --lanes, --untied, or --numerics fast",
-                training.microbatches);
-  }
   TRY(cut_model(options.model, options.pipeline, stages, 0));
   // The first ranks have most lanes, the last ones fewest.
   for (const int place : {0, data_parallel(options, world) - 1}) {
@@ -108,18 +102,20 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
   const auto stages = static_cast<std::size_t>(cut.stages);
   for (std::size_t chunk = 1; chunk < cut.parts.size(); ++chunk)
     elements += stages * elements_of(parameters_of(options.model, table, cut.parts[chunk]));
-  const std::size_t embedding = table.specs[table.embedding].elements();
-  if (options.model.tied_embeddings && cut.is_first()) elements += embedding;
-  if (options.model.tied_embeddings && cut.is_last()) elements += (1 + stages) * embedding;
+  const bool is_ordered = options.session.training.numerics == core::Numerics::ordered;
+  const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
+  const HeadShape head{options.microbatch.rows(), options.model.width, options.model.vocabulary};
+  if (options.model.tied_embeddings && cut.is_first()) elements += head.message(how);
+  if (options.model.tied_embeddings && cut.is_last())
+    elements += head.elements() + (is_ordered ? stages : 1) * head.message(how);
   return elements * sizeof(float) +
          StageModel::bytes(options.model, cut, stage_shape(options, schedule, cut.stage));
 }
 
 StageShape stage_shape(const TrainerOptions& options, const core::PipelineSchedule& schedule, int stage) {
-  const auto slots = core::plan_slots(schedule.passes[static_cast<std::size_t>(stage)]);
   return {.batch = options.microbatch,
           .keep = options.arithmetic.keep,
-          .slots = *std::max_element(slots.begin(), slots.end()) + 1,
+          .slots = StageRunner(schedule, stage).slots(),
           .is_split = options.pipeline.schedule == ScheduleKind::zero_bubble};
 }
 

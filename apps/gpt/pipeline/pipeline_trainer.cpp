@@ -1,15 +1,42 @@
 #include "apps/gpt/pipeline/pipeline_trainer.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <utility>
 
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/schedule/check_schedule.hpp"
 
 namespace troupe::apps::gpt {
 
 using core::PassKind;
 using core::Result;
+
+namespace {
+
+/// Of whole backwards a half each for inputs and weights.
+core::PassDurations mean_durations(const core::ScheduleRun& run) {
+  std::map<PassKind, std::pair<double, int>> sums;
+  for (const auto& stage : run.stages) {
+    for (const auto& [pass, start, end] : stage) {
+      auto& [sum, count] = sums[pass.kind];
+      sum += end - start;
+      count += 1;
+    }
+  }
+  const auto mean = [&](PassKind kind) {
+    const auto [sum, count] = sums[kind];
+    return count > 0 ? sum / count : 0;
+  };
+  const double half = mean(PassKind::backward) / 2;
+  return {.forward = mean(PassKind::forward),
+          .backward_input = mean(PassKind::backward_input) + half,
+          .backward_weight = mean(PassKind::backward_weight) + half};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<PipelineTrainer>> PipelineTrainer::create(const TrainerOptions& options,
                                                                  PipelinePlace place,
@@ -31,7 +58,7 @@ PipelineTrainer::PipelineTrainer(const TrainerOptions& options, PipelinePlace pl
       model_(std::move(model)),
       parameters_(options_.model, model_->table(), cut_),
       runner_(schedule_, cut_.stage),
-      batches_(static_cast<std::size_t>(runner_.slots()), Batch(options_.microbatch)),
+      batches_(static_cast<std::size_t>(runner_.slots().activations), Batch(options_.microbatch)),
       readable_(model_->table().specs.size()),
       gradients_(model_->table().specs.size()) {}
 
@@ -39,7 +66,8 @@ std::vector<actors::TrainerGroupSpec> PipelineTrainer::groups() const {
   return link_groups(place_.world, cut_.stages, cut_.chunks() > 1);
 }
 
-Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpus) {
+Result<void> PipelineTrainer::open(actors::Session& session, gpu::Device& device, const Corpus& corpus) {
+  device_ = &device;
   session_ = &session;
   corpus_ = &corpus;
   stages_ = TRY(session.group("pp"));
@@ -48,15 +76,17 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
   CHECK(lanes_->microbatches() == schedule_.microbatches, "the schedule has the microbatches of the lanes");
   if (!options_.model.tied_embeddings) return {};
   const bool is_ordered = options_.session.training.numerics == core::Numerics::ordered;
-  const auto when = is_ordered ? GiveGradients::each_microbatch : GiveGradients::each_step;
-  const std::size_t elements = model_->table().specs[model_->table().embedding].elements();
-  if (cut_.is_first()) owner_.emplace(*stages_, when, elements);
-  if (cut_.is_last()) copy_.emplace(*stages_, when, elements);
+  const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
+  const HeadShape shape{options_.microbatch.rows(), options_.model.width, options_.model.vocabulary};
+  if (cut_.is_first()) owner_.emplace(*stages_, how, shape);
+  if (cut_.is_last()) copy_.emplace(*stages_, how, shape);
   return {};
 }
 
 Result<void> PipelineTrainer::play_lanes() {
   lanes_->begin_step();
+  began_.clear();
+  ended_.clear();
   TRY(refresh_copies());
   if (owner_) TRY(owner_->begin_step(schedule_.microbatches));
   if (copy_) copy_->begin_step(schedule_.microbatches);
@@ -99,28 +129,33 @@ StepHooks PipelineTrainer::reading() {
   return hooks;
 }
 
-StepHooks PipelineTrainer::adding(int microbatch) {
+StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
   StepHooks hooks;
   const std::size_t embedding = model_->table().embedding;
-  hooks.before_use = [this, microbatch, embedding](std::size_t place) -> Result<void> {
+  hooks.before_use = [this, microbatch = done.microbatch, embedding](std::size_t place) -> Result<void> {
     TRY(before_use(place));
     if (!owner_ || place != embedding) return {};
     // After the output layer's gradient come those of the rows, as on one rank.
-    return owner_->add_gradient(microbatch, {gradients_[place], model_->table().specs[place].elements()});
+    return owner_->add_gradient(microbatch, gradients_[place]);
   };
-  hooks.gradient_ready = [this, microbatch](std::size_t place) {
+  hooks.gradient_ready = [this, done, slot](std::size_t place) {
     if (parameters_.index(place)) return lanes_->ready(place);
-    if (auto given = copy_->give_gradient(microbatch); !given && given_) given_ = given;
+    auto given = copy_->give_gradient(done.microbatch, model_->head_factors(done.chunk, slot));
+    if (!given && given_) given_ = given;
   };
   hooks.loss_scale = session_->loss_scale();
   return hooks;
 }
 
-Result<void> PipelineTrainer::run(const core::PipelinePass& pass, int slot) {
-  return pass.kind == PassKind::forward ? forward(pass, slot) : backward(pass, slot);
+Result<void> PipelineTrainer::run(const core::PipelinePass& pass, PassSlots slots) {
+  began_.push_back(device_->now().count());
+  TRY(pass.kind == PassKind::forward ? forward(pass, slots) : backward(pass, slots.activations));
+  ended_.push_back(device_->now().count());
+  return {};
 }
 
-Result<void> PipelineTrainer::forward(const core::PipelinePass& done, int slot) {
+Result<void> PipelineTrainer::forward(const core::PipelinePass& done, PassSlots slots) {
+  const int slot = slots.activations;
   Batch& batch = batches_[static_cast<std::size_t>(slot)];
   const auto [lane, index] = lanes_->place_of(done.microbatch);
   const bool has_text = begins(done.chunk) || ends(done.chunk);
@@ -129,7 +164,7 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, int slot) 
                          {options_.seed, session_->next_step(), lane, static_cast<std::uint32_t>(index)});
   }
   const StepHooks hooks = reading();
-  TRY(model_->forward(done.chunk, slot, pass(hooks), batch.tokens()));
+  TRY(model_->forward(done.chunk, slots, pass(hooks), batch.tokens()));
   if (!ends(done.chunk)) return {};
   lanes_->set_loss(done.microbatch, TRY(model_->loss(done.chunk, slot, pass(hooks), batch.targets())));
   return {};
@@ -138,7 +173,7 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, int slot) 
 Result<void> PipelineTrainer::backward(const core::PipelinePass& done, int slot) {
   const Batch& batch = batches_[static_cast<std::size_t>(slot)];
   const auto [kind, microbatch, chunk] = done;
-  const StepHooks hooks = adding(microbatch);
+  const StepHooks hooks = adding(done, slot);
   const bool adds = kind != PassKind::backward_input;
   if (adds) TRY(lanes_->begin(chunk, microbatch, gradients_));
   if (kind == PassKind::backward_weight) {
@@ -157,7 +192,7 @@ Result<void> PipelineTrainer::pass_through(const std::function<Result<void>(int 
   for (int chunk = 0; chunk < cut_.chunks(); ++chunk) {
     const core::PipelinePass forward{PassKind::forward, 0, chunk};
     if (const auto from = core::receives(schedule_, cut_.stage, forward))
-      TRY(links_->wait(*from, TRY(links_->receive(*from, input(chunk, 0).first(elements)))));
+      TRY(links_->wait(*from, TRY(links_->receive(*from, input(0).first(elements)))));
     TRY(compute(chunk));
     if (const auto to = core::sends(schedule_, cut_.stage, forward))
       TRY(links_->wait(*to, TRY(links_->send(*to, output(chunk, 0).first(elements)))));
@@ -177,7 +212,7 @@ Result<double> PipelineTrainer::evaluate(std::size_t batches) {
   for (std::size_t i = 0; i < batches; ++i) {
     batch.fill_evenly(corpus_->evaluation(), i, batches);
     const auto compute = [&](int chunk) -> Result<void> {
-      TRY(model_->forward(chunk, 0, pass(hooks), batch.tokens()));
+      TRY(model_->forward(chunk, {}, pass(hooks), batch.tokens()));
       if (ends(chunk)) total += TRY(model_->loss(chunk, 0, pass(hooks), batch.targets()));
       return {};
     };
@@ -204,6 +239,35 @@ Result<std::span<const float>> PipelineTrainer::logits(TokenSpan tokens) {
   TRY(settle());
   TRY(broadcast(std::as_writable_bytes(std::span(answer_)), cut_.stages - 1));
   return std::span<const float>(answer_);
+}
+
+Result<std::optional<PipelineTimeline>> PipelineTrainer::timeline() {
+  if (ended_.empty()) return std::optional<PipelineTimeline>{};
+  PipelineTimeline timeline;
+  timeline.schedule = {options_.pipeline.schedule, schedule_.stages, schedule_.chunks,
+                       schedule_.microbatches};
+  auto first = std::numeric_limits<std::int64_t>::max();
+  for (int stage = 0; stage < schedule_.stages; ++stage) {
+    const auto& passes = schedule_.passes[static_cast<std::size_t>(stage)];
+    std::vector<std::int64_t> times(2 * passes.size());
+    CHECK(stage != cut_.stage || ended_.size() == passes.size(), "the step was played to its end");
+    if (stage == cut_.stage)
+      std::copy(ended_.begin(), ended_.end(), std::copy(began_.begin(), began_.end(), times.begin()));
+    TRY(broadcast(std::as_writable_bytes(std::span(times)), stage));
+    first = std::min(first, times.front());
+    auto& timed = timeline.run.stages.emplace_back();
+    for (std::size_t i = 0; i < passes.size(); ++i)
+      timed.push_back(
+          {passes[i], static_cast<double>(times[i]), static_cast<double>(times[passes.size() + i])});
+  }
+  for (auto& stage : timeline.run.stages) {
+    for (auto& pass : stage) {
+      pass.start = (pass.start - static_cast<double>(first)) * 1e-6;
+      pass.end = (pass.end - static_cast<double>(first)) * 1e-6;
+    }
+  }
+  timeline.theory = core::theoretical_bubble_share(timeline.schedule, mean_durations(timeline.run));
+  return std::optional(std::move(timeline));
 }
 
 int PipelineTrainer::stage_of(std::size_t place) const {

@@ -17,8 +17,17 @@
 #include "apps/gpt/run_options.hpp"
 #include "apps/pipeline/runner.hpp"
 #include "apps/pipeline/session_links.hpp"
+#include "core/schedule/schedule_run.hpp"
+#include "gpu/device.hpp"
 
 namespace troupe::apps::gpt {
+
+/// The passes of all stages of a pipeline in a step, in milliseconds from the first one's beginning.
+struct PipelineTimeline {
+  core::ScheduleOptions schedule;
+  core::ScheduleRun run;
+  std::optional<double> theory;  ///< the bubble's share, where all passes take as long as the mean of these
+};
 
 /// What a rank of a cut model does where another one has the whole of it. Its memory must outlive the
 /// session.
@@ -32,8 +41,8 @@ class PipelineTrainer final : private StageWork {
   const StageParameters& parameters() const { return parameters_; }
   std::vector<actors::TrainerGroupSpec> groups() const;
 
-  /// With the session that was joined with these. Both must outlive the trainer's last call.
-  core::Result<void> open(actors::Session& session, const Corpus& corpus);
+  /// With the session that was joined with these. All must outlive the trainer's last call.
+  core::Result<void> open(actors::Session& session, gpu::Device& device, const Corpus& corpus);
   /// All lanes of a step that has begun, to their ends.
   core::Result<void> play_lanes();
   /// Parameters were read from elsewhere.
@@ -47,20 +56,23 @@ class PipelineTrainer final : private StageWork {
   /// pipeline hand over.
   core::Result<std::span<const float>> take_parameter(std::size_t place);
   core::Result<void> hand_over_parameters();
+  /// Of the last step that was played; nothing before the first. What a pass waits for inside the session is
+  /// part of it. Stages must share a clock: be on one node.
+  core::Result<std::optional<PipelineTimeline>> timeline();
 
  private:
   PipelineTrainer(const TrainerOptions& options, PipelinePlace place, StageCut cut,
                   core::PipelineSchedule schedule, std::unique_ptr<StageModel> model);
 
-  core::Result<void> run(const core::PipelinePass& pass, int slot) override;
-  std::span<float> input(int chunk, int slot) override { return model_->input(chunk, slot); }
+  core::Result<void> run(const core::PipelinePass& pass, PassSlots slots) override;
+  std::span<float> input(int slot) override { return model_->input(slot); }
   std::span<float> output(int chunk, int slot) override { return model_->output(chunk, slot); }
-  std::span<float> gradient(int, int slot) override { return model_->gradient(slot); }
+  std::span<float> gradient(int slot) override { return model_->gradient(slot); }
 
-  core::Result<void> forward(const core::PipelinePass& pass, int slot);
+  core::Result<void> forward(const core::PipelinePass& pass, PassSlots slots);
   core::Result<void> backward(const core::PipelinePass& pass, int slot);
   StepHooks reading();
-  StepHooks adding(int microbatch);
+  StepHooks adding(const core::PipelinePass& done, int slot);
   core::Result<void> before_use(std::size_t place);
   core::Result<void> refresh_copies();
   core::Result<void> settle();
@@ -83,14 +95,17 @@ class PipelineTrainer final : private StageWork {
   StageRunner runner_;
 
   actors::Session* session_ = nullptr;
+  gpu::Device* device_ = nullptr;
   const Corpus* corpus_ = nullptr;
   actors::TrainerGroup* stages_ = nullptr;  ///< the ranks of this pipeline, in order
   std::optional<SessionLinks> links_;
   std::optional<StageLanes> lanes_;
   std::optional<EmbeddingOwner> owner_;  ///< on the first stage, and the copy on the last, of tied embeddings
   std::optional<EmbeddingCopy> copy_;
-  core::Result<void> given_;            ///< of the copy's gradients, the first failure
-  std::optional<core::Step> copy_of_;   ///< before which step the copy was taken
+  core::Result<void> given_;           ///< of the copy's gradients, the first failure
+  std::optional<core::Step> copy_of_;  ///< before which step the copy was taken
+  /// Of the last step's passes, in nanoseconds of the device's clock.
+  std::vector<std::int64_t> began_, ended_;
   std::vector<Batch> batches_;          ///< per slot
   std::vector<const float*> readable_;  ///< by place in the whole table
   std::vector<float*> gradients_;

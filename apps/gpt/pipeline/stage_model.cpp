@@ -46,6 +46,7 @@ struct Places {
   };
   std::vector<Slot> slots;
   float* unused;
+  float* input;          // one more than slots have
   std::size_t kept = 0;  // elements per slot
   std::size_t elements = 0;
 };
@@ -63,8 +64,9 @@ Places place(float* base, const ModelConfig& config, const StageCut& cut, const 
     if (shape.is_split) places.kept = std::max(places.kept, kept_elements(config, N, part));
   }
   places.scratch = carve_gradients(carver, config, shape.batch);
+  places.input = shape.slots.input > shape.slots.activations ? carver.take(N, C) : nullptr;
   places.unused = shape.is_split ? carver.take(unused_elements(config, N)) : nullptr;
-  for (int index = 0; index < shape.slots; ++index) {
+  for (int index = 0; index < shape.slots.activations; ++index) {
     Places::Slot slot{};
     float* memory = carver.take(largest);
     for (const ModelPart part : cut.parts) {
@@ -107,7 +109,7 @@ Result<std::unique_ptr<StageModel>> StageModel::create(const ModelConfig& config
                 "the activations of {} microbatches of {} sequences of {} tokens need {} MiB in stage {}, "
                 "this machine has {} MiB; use a smaller microbatch, a shorter context, --recompute, another "
                 "schedule or a smaller model",
-                shape.slots, shape.batch.batch, shape.batch.length, wanted >> 20, cut.stage,
+                shape.slots.activations, shape.batch.batch, shape.batch.length, wanted >> 20, cut.stage,
                 machine_bytes >> 20);
   }
   use_one_blas_thread();
@@ -128,15 +130,18 @@ StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const Sta
   for (auto& slot : places.slots) {
     later_.emplace_back(std::span(slot.kept, places.kept), unused);
     slots_.push_back({std::move(slot.chunks), slot.gradient});
+    // The first piece of a slot, whichever chunk it has.
+    inputs_.push_back(slots_.back().chunks.front().blocks.front().input);
   }
+  inputs_.push_back(places.input);
 }
 
 PartContext<float> StageModel::context(int chunk, BatchShape batch) const {
   return {{config_, batch, rotary_}, table_, cut_.parts[static_cast<std::size_t>(chunk)], shape_.keep};
 }
 
-std::span<float> StageModel::input(int chunk, int slot) {
-  return {activations(chunk, slot).blocks.front().input, shape_.batch.rows() * config_.width};
+std::span<float> StageModel::input(int slot) {
+  return {inputs_[static_cast<std::size_t>(slot)], shape_.batch.rows() * config_.width};
 }
 
 std::span<float> StageModel::output(int chunk, int slot) {
@@ -147,8 +152,10 @@ std::span<float> StageModel::gradient(int index) {
   return {slot(index).gradient, shape_.batch.rows() * config_.width};
 }
 
-Result<void> StageModel::forward(int chunk, int slot, const Pass<float>& pass, TokenSpan tokens) {
-  return part_forward(context(chunk, shape_.batch), activations(chunk, slot), pass, tokens);
+Result<void> StageModel::forward(int chunk, PassSlots slots, const Pass<float>& pass, TokenSpan tokens) {
+  auto& a = activations(chunk, slots.activations);
+  a.blocks.front().input = inputs_[static_cast<std::size_t>(slots.input)];
+  return part_forward(context(chunk, shape_.batch), a, pass, tokens);
 }
 
 Result<float> StageModel::loss(int chunk, int slot, const Pass<float>& pass, TokenSpan targets) {
@@ -173,10 +180,18 @@ Result<void> StageModel::backward_weight(int slot, const Pass<float>& pass) {
   return later_[static_cast<std::size_t>(slot)].run(pass);
 }
 
+HeadFactors StageModel::head_factors(int chunk, int slot) {
+  const auto& a = activations(chunk, slot);
+  const std::size_t N = shape_.batch.rows();
+  return {{a.logits, N * config_.vocabulary}, {a.final_norm.output, N * config_.width}};
+}
+
 Result<void> StageModel::forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,
                                           TokenSpan tokens) {
   CHECK(length >= 1 && length <= shape_.batch.length, "one sequence of 1..T tokens");
-  return part_forward(context(chunk, {1, length}), activations(chunk, 0), pass, tokens);
+  auto& a = activations(chunk, 0);
+  a.blocks.front().input = inputs_.front();
+  return part_forward(context(chunk, {1, length}), a, pass, tokens);
 }
 
 Result<std::span<const float>> StageModel::last_logits(int chunk, std::size_t length,

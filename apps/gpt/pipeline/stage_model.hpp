@@ -11,6 +11,7 @@
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/part_passes.hpp"
 #include "apps/gpt/pipeline/weight_work.hpp"
+#include "apps/pipeline/runner.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -18,8 +19,12 @@ namespace troupe::apps::gpt {
 struct StageShape {
   BatchShape batch;
   Keep keep = Keep::activations;
-  int slots = 1;          ///< microbatches of a chunk whose activations are kept at once
+  PassSlots slots{1, 1};  ///< microbatches of a chunk whose activations and inputs are kept at once
   bool is_split = false;  ///< backward in two halves
+};
+
+struct HeadFactors {
+  std::span<const float> logits, normed;
 };
 
 /// The passes of one pipeline stage on the host, one microbatch of a chunk per slot. It owns no parameters:
@@ -40,14 +45,14 @@ class StageModel {
   const ModelConfig& config() const { return config_; }
   const ParameterTable& table() const { return table_; }
 
-  /// Rows (N, C): what a chunk's forward reads where it does not begin the model, what it writes, and the
-  /// gradient, first by the output and after backward by the input.
-  std::span<float> input(int chunk, int slot);
+  /// Rows (N, C): what a forward reads where it does not begin the model, in a slot of inputs, what it
+  /// writes, and the gradient, first by the output and after backward by the input.
+  std::span<float> input(int slot);
   std::span<float> output(int chunk, int slot);
   std::span<float> gradient(int slot);
 
   /// `tokens` only where the chunk begins the model.
-  core::Result<void> forward(int chunk, int slot, const Pass<float>& pass, TokenSpan tokens);
+  core::Result<void> forward(int chunk, PassSlots slots, const Pass<float>& pass, TokenSpan tokens);
   /// Of a chunk that ends the model, after its forward.
   core::Result<float> loss(int chunk, int slot, const Pass<float>& pass, TokenSpan targets);
   /// Of a microbatch that was forward, and has a loss. Tokens and targets as above. Where backwards are split
@@ -55,8 +60,11 @@ class StageModel {
   core::Result<void> backward(int chunk, int slot, const Pass<float>& pass, TokenSpan tokens,
                               TokenSpan targets);
   core::Result<void> backward_weight(int slot, const Pass<float>& pass);
+  /// Of a chunk that ends the model, once backward says that the output layer is ready: the factors of its
+  /// gradient, by the logits (N, V) and the normed rows (N, C).
+  HeadFactors head_factors(int chunk, int slot);
 
-  /// One sequence of 1..T tokens through a chunk, in slot 0.
+  /// One sequence of 1..T tokens through a chunk, in the first slots.
   core::Result<void> forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,
                                       TokenSpan tokens);
   /// After it, of a chunk that ends the model: logits (V) of the token that follows.
@@ -84,6 +92,7 @@ class StageModel {
   std::unique_ptr<float[]> memory_;
   GradientScratch<float> scratch_{};
   std::vector<Slot> slots_;
+  std::vector<float*> inputs_;           ///< (N, C) each: those of the slots, and one more
   std::deque<WeightWork<float>> later_;  ///< per slot, where backwards are split
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/gpt/layers/matmul.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -21,8 +22,8 @@ Result<void> wait_for(TrainerGroup& group, std::optional<TrainerGroup::Posted>& 
 
 }  // namespace
 
-EmbeddingOwner::EmbeddingOwner(TrainerGroup& stages, GiveGradients when, std::size_t elements)
-    : stages_(stages), when_(when), received_(elements) {}
+EmbeddingOwner::EmbeddingOwner(TrainerGroup& stages, HeadGradient how, HeadShape shape)
+    : stages_(stages), how_(how), shape_(shape), received_(shape.message(how)) {}
 
 Result<void> EmbeddingOwner::give_values(std::span<const float> values) {
   giving_ = TRY(stages_.send(gpu::view_of(values), DType::f32, stages_.size() - 1));
@@ -39,11 +40,16 @@ Result<void> EmbeddingOwner::post_receive() {
   return {};
 }
 
-Result<void> EmbeddingOwner::add_gradient(int microbatch, std::span<float> gradient) {
+Result<void> EmbeddingOwner::add_gradient(int microbatch, float* gradient) {
   const bool is_last = microbatch + 1 == microbatches_;
-  if (when_ == GiveGradients::each_step && !is_last) return {};
+  if (how_ == HeadGradient::sum && !is_last) return {};
   TRY(wait_for(stages_, receiving_));
-  for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] += received_[i];
+  const auto [N, C, V] = shape_;
+  if (how_ == HeadGradient::factors) {
+    linear_backward_weight({N, C, V}, received_.data(), received_.data() + N * V, gradient);
+  } else {
+    for (std::size_t i = 0; i < V * C; ++i) gradient[i] += received_[i];
+  }
   return is_last ? Result<void>{} : post_receive();
 }
 
@@ -51,10 +57,10 @@ Result<void> EmbeddingOwner::settle() {
   return wait_for(stages_, giving_);
 }
 
-EmbeddingCopy::EmbeddingCopy(TrainerGroup& stages, GiveGradients when, std::size_t elements)
-    : stages_(stages), when_(when), values_(elements) {
-  const int parts = when == GiveGradients::each_microbatch ? stages.size() : 1;
-  for (int i = 0; i < parts; ++i) parts_.push_back({std::vector<float>(elements), {}});
+EmbeddingCopy::EmbeddingCopy(TrainerGroup& stages, HeadGradient how, HeadShape shape)
+    : stages_(stages), how_(how), shape_(shape), values_(shape.elements()) {
+  const int parts = how == HeadGradient::factors ? stages.size() : 1;
+  for (int i = 0; i < parts; ++i) parts_.push_back({std::vector<float>(shape.message(how)), {}});
 }
 
 Result<void> EmbeddingCopy::take_values() {
@@ -72,16 +78,21 @@ void EmbeddingCopy::begin_step(int microbatches) {
 }
 
 Result<float*> EmbeddingCopy::gradient(int microbatch) {
+  if (how_ == HeadGradient::factors) return nullptr;
   Part& own = part(microbatch);
   TRY(wait_for(stages_, own.giving));
-  if (when_ == GiveGradients::each_microbatch || microbatch == 0)
-    std::fill(own.values.begin(), own.values.end(), 0.0F);
+  if (microbatch == 0) std::fill(own.values.begin(), own.values.end(), 0.0F);
   return own.values.data();
 }
 
-Result<void> EmbeddingCopy::give_gradient(int microbatch) {
-  if (when_ == GiveGradients::each_step && microbatch + 1 != microbatches_) return {};
+Result<void> EmbeddingCopy::give_gradient(int microbatch, const HeadFactors& factors) {
+  if (how_ == HeadGradient::sum && microbatch + 1 != microbatches_) return {};
   Part& own = part(microbatch);
+  if (how_ == HeadGradient::factors) {
+    TRY(wait_for(stages_, own.giving));
+    const auto end = std::copy(factors.logits.begin(), factors.logits.end(), own.values.begin());
+    std::copy(factors.normed.begin(), factors.normed.end(), end);
+  }
   own.giving = TRY(stages_.send(gpu::view_of(std::span<const float>(own.values)), DType::f32, 0));
   return {};
 }

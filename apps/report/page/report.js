@@ -153,6 +153,44 @@
     }
   }
 
+  // Forward blue, backward green, that of weights violet; later chunks are paler.
+  function pipeline() {
+    const drawn = data.pipeline;
+    at("pipeline").hidden = !drawn;
+    if (!drawn) return;
+    const share = (value) => `${(100 * value).toFixed(1)} %`;
+    const theory = known(drawn.theoretical_bubble_share)
+      ? `, ${share(drawn.theoretical_bubble_share)} in theory` : "";
+    element(at("pipeline"), "p", "", `Step ${drawn.step + 1}, ${drawn.schedule}: ${share(drawn.bubble_share)} of the `
+      + `stages' time is bubble${theory}. F forward, B backward (of inputs, where W follows), W backward of weights; `
+      + "then the microbatch and the chunk.");
+    const width = 1160, row = 34, left = 60;
+    const total = Math.max(...drawn.stages.flat().map((pass) => pass[2]));
+    const chunks = 1 + Math.max(...drawn.stages.flat().map(([name]) => Number(name.split(".")[1] || 0)));
+    const make = (parent, kind, attributes, text) => {
+      const made = document.createElementNS("http://www.w3.org/2000/svg", kind);
+      for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+      if (text !== undefined) made.textContent = text;
+      parent.append(made);
+      return made;
+    };
+    const colours = { F: "var(--blue)", B: "var(--green)", W: "var(--violet)" };
+    const svg = make(at("pipeline"), "svg", { viewBox: `0 0 ${width} ${row * drawn.stages.length}`, role: "img" });
+    drawn.stages.forEach((passes, stage) => {
+      make(svg, "text", { x: 0, y: row * stage + 19 }, `stage ${stage}`);
+      for (const [name, start, end] of passes) {
+        const x = left + (start / total) * (width - left), wide = ((end - start) / total) * (width - left);
+        const group = make(svg, "g", {});
+        make(group, "title", {}, `${name}: ${start.toFixed(3)} to ${end.toFixed(3)} ms`);
+        make(group, "rect", { x, y: row * stage, width: wide, height: 28, rx: 2, fill: colours[name[0]],
+          "fill-opacity": 1 - 0.6 * Number(name.split(".")[1] || 0) / chunks, stroke: "var(--card)" });
+        if (wide > 7 * name.length)
+          make(group, "text", { x: x + wide / 2, y: row * stage + 18, "text-anchor": "middle",
+            style: "fill: var(--ink)" }, name);
+      }
+    });
+  }
+
   function table(parent, head, rows, textual) {
     const made = element(element(parent, "div", "scroll"), "table");
     const first = element(element(made, "thead"), "tr");
@@ -205,6 +243,7 @@
   figures();
   plots();
   expertLoads();
+  pipeline();
   sampledText();
   eventList();
   pairs(at("configuration"), run.configuration);

@@ -33,7 +33,7 @@ class TimedWork final : public StageWork {
   TimedWork(actors::SimulatedRank& rank, const core::PassDurations& milliseconds, std::size_t elements)
       : rank_(rank), milliseconds_(milliseconds), rows_(elements) {}
 
-  Result<void> run(const core::PipelinePass& pass, int) override {
+  Result<void> run(const core::PipelinePass& pass, PassSlots) override {
     const auto duration = std::chrono::duration<double, std::milli>(milliseconds_.of(pass.kind));
     busy_.first = std::min(busy_.first, rank_.device().now());
     rank_.compute(std::chrono::duration_cast<nanoseconds>(duration));
@@ -42,9 +42,9 @@ class TimedWork final : public StageWork {
     return {};
   }
   // Nobody reads them, so they are the same for all.
-  std::span<float> input(int, int) override { return rows_; }
+  std::span<float> input(int) override { return rows_; }
   std::span<float> output(int, int) override { return rows_; }
-  std::span<float> gradient(int, int) override { return rows_; }
+  std::span<float> gradient(int) override { return rows_; }
 
   const Busy& busy() const { return busy_; }
 

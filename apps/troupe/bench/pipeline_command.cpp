@@ -89,7 +89,7 @@ void add_pipeline_bench(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   add_number(*command, "--weight-ms", milliseconds.backward_weight, kTimes, "Of a stage, of its weights")
       ->capture_default_str();
-  add_number(*command, "--message-kib", flags->kib, {1, 1 << 20}, "Rows that a stage sends")
+  add_number(*command, "--message-kib", flags->kib, {1, 1 << 16}, "Rows that a stage sends")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "Print JSON instead of a table");
   command->callback([flags, &exit_code] { exit_code = run_pipeline_bench(*flags); });

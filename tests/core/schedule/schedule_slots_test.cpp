@@ -46,6 +46,9 @@ TEST(ScheduleSlots, TheLowestThatIsFreeIsTaken) {
 
   EXPECT_EQ(plan_slots(schedule.passes[0]), (std::vector<int>{0, 1, 0, 0, 1, 0}));  // F0 F1 B0 F2 B1 B2
   EXPECT_EQ(plan_slots(schedule.passes[1]), (std::vector<int>{0, 0, 0, 0, 0, 0}));
+  // F0 B0 F1 B1 F2 B2: the rows of the next forward come while this one runs.
+  EXPECT_EQ(plan_input_slots(schedule.passes[1]), (std::vector<int>{0, 0, 1, 1, 0, 0}));
+  EXPECT_EQ(plan_input_slots(schedule.passes[0]), (std::vector<int>{0, 1, 0, 2, 1, 2}));
 }
 
 }  // namespace
