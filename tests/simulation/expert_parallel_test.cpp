@@ -139,49 +139,63 @@ TEST(ExpertParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
   EXPECT_GT(resumed, 10);
 }
 
-/// Every rank gives 2^rank to the dense parameter, and of every expert each source gives as much.
+/// Every rank gives 2^place to the dense parameters of its pipeline stage, and of every expert each source
+/// gives as much. What the parameters end with, from 0.
+core::Result<Trained> give_powers_of_two(SimulatedRank& rank, const Spread& spread, int stages,
+                                         bool average) {
+  auto options = options_of(spread);
+  options.training.pipeline_parallel = stages;
+  options.training.average = average;
+  options.training.clip_norm = 0;
+  options.training.optimizer.kind = core::OptimizerKind::sgd;
+  const int place = rank.rank().value % spread.lanes;
+  auto specs = Trainer::specs(spread, rank.rank());
+  for (auto& spec : specs) spec.name = fmt::format("{}.{}", rank.rank().value / spread.lanes, spec.name);
+  auto session = TRY(Session::join(rank, options, specs));
+  TRY(session->begin_step(1));
+  const core::Lane lane = session->lanes().front();
+  CHECK(session->lanes().size() == 1 && lane.value == place, "a lane for each rank of a stage");
+  TRY(session->begin_lane(lane));
+  const auto count = static_cast<std::uint32_t>(specs.size());
+  for (std::uint32_t p = 0; p < count; ++p) TRY(session->before_use({p}));
+  TRY(session->begin_backward());
+  for (std::uint32_t p = count; p-- > 0;) {
+    TRY(session->before_use({p}));
+    const int sources = TRY(session->sources({p}));
+    for (int source = 0; source < sources; ++source) {
+      const int whose = sources == 1 ? place : place / spread.ep * spread.ep + source;
+      for (float& element : TRY(session->gradient({p}, source))) element += std::ldexp(1.0F, whose);
+    }
+    TRY(session->gradient_ready({p}));
+  }
+  TRY(session->end_lane(0));
+  TRY(session->finish_step());
+  Trained trained;
+  trained.parameters = TRY(values_of(*session));
+  TRY(session->leave());
+  return trained;
+}
+
 TEST(ExpertParallelSums, NameExactlyWhoWasCounted) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
     for (const auto numerics : {Numerics::ordered, Numerics::fast}) {
       for (const bool average : {false, true}) {
-        const Spread spread{8, 4, strategy, numerics, 1, 8};
-        SimulationOptions simulation;
-        simulation.ranks = {spread.ranks};
-        const auto outcome =
-            simulate_job<Trained>(simulation, [&](SimulatedRank& rank) -> core::Result<Trained> {
-              auto options = options_of(spread);
-              options.training.average = average;
-              options.training.clip_norm = 0;
-              options.training.optimizer.kind = core::OptimizerKind::sgd;
-              auto session = TRY(Session::join(rank, options, Trainer::specs(spread, rank.rank())));
-              TRY(session->begin_step(1));
-              const core::Lane lane = session->lanes().front();
-              CHECK(session->lanes().size() == 1 && lane.value == rank.rank().value, "a lane for each rank");
-              TRY(session->begin_lane(lane));
-              const auto count = static_cast<std::uint32_t>(session->parameters().size());
-              for (std::uint32_t p = 0; p < count; ++p) TRY(session->before_use({p}));
-              TRY(session->begin_backward());
-              const int first = rank.rank().value / spread.ep * spread.ep;
-              for (std::uint32_t p = count; p-- > 0;) {
-                TRY(session->before_use({p}));
-                const int sources = TRY(session->sources({p}));
-                for (int source = 0; source < sources; ++source) {
-                  const int whose = sources == 1 ? rank.rank().value : first + source;
-                  for (float& element : TRY(session->gradient({p}, source)))
-                    element += std::ldexp(1.0F, whose);
-                }
-                TRY(session->gradient_ready({p}));
-              }
-              TRY(session->end_lane(0));
-              TRY(session->finish_step());
-              Trained trained;
-              trained.parameters = TRY(values_of(*session));
-              TRY(session->leave());
-              return trained;
-            });
-        ASSERT_EQ(problems_of(outcome.report), "");
-        for (const auto& [name, values] : whole(outcome.ranks)) {
-          for (const float value : values) EXPECT_EQ(value, average ? -255.0F / 8 : -255.0F) << name;
+        for (const auto& [stages, ep] : {std::pair{1, 4}, {2, 2}, {2, 4}}) {
+          const int places = 8 / stages;
+          const Spread spread{8, ep, strategy, numerics, 1, places};
+          SimulationOptions simulation;
+          simulation.ranks = {spread.ranks};
+          const auto outcome = simulate_job<Trained>(simulation, [&, of = stages](SimulatedRank& rank) {
+            return give_powers_of_two(rank, spread, of, average);
+          });
+          ASSERT_EQ(problems_of(outcome.report), "");
+          const auto found = whole(outcome.ranks);
+          EXPECT_EQ(found.size(), static_cast<std::size_t>(stages * kLayers * (1 + kExperts)));
+          const float sum = std::ldexp(1.0F, places) - 1;
+          for (const auto& [name, values] : found) {
+            for (const float value : values)
+              EXPECT_EQ(value, average ? -sum / static_cast<float>(places) : -sum) << name;
+          }
         }
       }
     }
