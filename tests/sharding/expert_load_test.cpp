@@ -27,31 +27,34 @@ struct Told {
 
 class ExpertLoad : public testing::Test {
  protected:
-  apps::gpt::TrainerOptions options(core::Strategy strategy) const {
+  /// `spread` ranks keep a part of the experts each.
+  apps::gpt::TrainerOptions options(core::Strategy strategy, int spread = 1) const {
     auto options = tests::gpt_options("adamw");
     EXPECT_TRUE(
         apps::gpt::apply_expert_options({.count = kExperts, .capacity_factor = 0.75}, false, options.model));
     options.session.training.strategy = strategy;
+    options.session.training.expert_parallel = spread;
     return options;
   }
 
   template <class Play>
-  void run(int ranks, core::Strategy strategy, actors::Storage* disk, const Play& play) const {
+  void run(int ranks, core::Strategy strategy, actors::Storage* disk, const Play& play,
+           int spread = 1) const {
     actors::SimulationOptions simulation;
     simulation.ranks = {ranks};
     simulation.storage = disk;
     const auto report =
         actors::Simulation(simulation).run([&](actors::SimulatedRank& rank) -> core::Result<void> {
-          auto trainer = TRY(DistributedTrainer::create(rank, options(strategy), corpus_));
+          auto trainer = TRY(DistributedTrainer::create(rank, options(strategy, spread), corpus_));
           TRY(play(rank.rank(), *trainer));
           return trainer->session().leave();
         });
     for (const auto& result : report.results) ASSERT_TRUE(result) << result.error().message;
   }
 
-  Told told(int ranks, core::Strategy strategy, actors::Storage* disk) const {
+  Told told(int ranks, core::Strategy strategy, actors::Storage* disk, int spread = 1) const {
     Told told;
-    run(ranks, strategy, disk, [&](core::Rank rank, DistributedTrainer& trainer) -> core::Result<void> {
+    const auto play = [&](core::Rank rank, DistributedTrainer& trainer) -> core::Result<void> {
       for (int step = 0; step < 2; ++step) TRY(trainer.step());
       const auto two = TRY(trainer.take_expert_load());
       TRY(trainer.step());
@@ -60,7 +63,8 @@ class ExpertLoad : public testing::Test {
       TRY(trainer.session().wait_saves());
       if (rank.value == 0) told = {two, one};
       return {};
-    });
+    };
+    run(ranks, strategy, disk, play, spread);
     return told;
   }
 
@@ -86,11 +90,11 @@ TEST_F(ExpertLoad, CountsEveryChoiceOfEveryTokenOnAnyNumberOfRanks) {
     EXPECT_EQ(total(alone.two.chosen(layer)), 2 * tokens * 2) << "of two steps";
     EXPECT_GT(total(alone.one.dropped(layer)), 0) << "there is room for three quarters";
   }
-  for (const int ranks : {2, 4}) {
+  for (const auto& [ranks, spread] : {std::pair{2, 1}, {4, 1}, {4, 2}, {4, 4}}) {
     actors::SimulatedStorage other({});
-    const auto shared = told(ranks, core::Strategy::zero3, &other);
-    EXPECT_EQ(shared.two, alone.two) << ranks;
-    EXPECT_EQ(shared.one, alone.one) << ranks;
+    const auto shared = told(ranks, core::Strategy::zero3, &other, spread);
+    EXPECT_EQ(shared.two, alone.two) << ranks << " ranks, experts over " << spread;
+    EXPECT_EQ(shared.one, alone.one) << ranks << " ranks, experts over " << spread;
   }
 }
 
