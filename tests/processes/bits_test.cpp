@@ -107,11 +107,7 @@ TEST_P(TrainerBits, OfRealProcessesAreThoseOfTheSimulator) {
       job.trainer_options.insert(job.trainer_options.end(),
                                  {"--strategy", std::string(core::name_of(setting.strategy))});
       if (!setting.overlap) job.trainer_options.push_back("--no-overlap");
-      auto output = folder_.path("run");
-      std::filesystem::remove_all(output);
-      auto result = tests::run_command(tests::gpt_command(job, text_, output), std::chrono::seconds(120));
-      ASSERT_EQ(result.exit_code, 0) << result.output;
-      auto record = tests::read_record(output);
+      const auto record = tests::run_gpt(job, text_, folder_.path("run"));
       ASSERT_EQ(record.losses, expected.losses) << name_of(setting, ranks);
       ASSERT_EQ(record.state, expected.state) << name_of(setting, ranks);
     }

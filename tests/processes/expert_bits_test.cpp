@@ -146,11 +146,7 @@ TEST_F(ExpertBits, OfRealProcessesAreThoseOfOneRank) {
   const auto run = [&](int ranks, const std::vector<std::string>& more) {
     tests::GptJob job{ranks, 20, {}, {"--experts", "4"}};
     job.trainer_options.insert(job.trainer_options.end(), more.begin(), more.end());
-    const auto output = folder_.path("run");
-    std::filesystem::remove_all(output);
-    const auto result = tests::run_command(tests::gpt_command(job, text_, output), std::chrono::seconds(120));
-    EXPECT_EQ(result.exit_code, 0) << result.output;
-    return tests::read_record(output);
+    return tests::run_gpt(job, text_, folder_.path("run"));
   };
   const auto expected = run(1, {});
   ASSERT_EQ(expected.losses.size(), 20U);

@@ -1,5 +1,6 @@
 #include "tests/processes/gpt_job.hpp"
 
+#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -87,6 +88,13 @@ GptRecord read_record(const std::string& output) {
     if (event.kind == "end") found.state = event.text;
   }
   return found;
+}
+
+GptRecord run_gpt(const GptJob& job, const std::string& text, const std::string& output) {
+  std::filesystem::remove_all(output);
+  const auto result = run_command(gpt_command(job, text, output), std::chrono::seconds(120));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  return read_record(output);
 }
 
 int count_checkpoints(const std::string& folder) {

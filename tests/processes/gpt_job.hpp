@@ -31,6 +31,8 @@ struct GptRecord {
   std::string state;  ///< "parameters <hash>", at the end
 };
 GptRecord read_record(const std::string& output);
+/// Runs the job into a new folder of this name, and expects that it comes to its end.
+GptRecord run_gpt(const GptJob& job, const std::string& text, const std::string& output);
 
 /// How many complete checkpoints the folder holds; none while it is not there.
 int count_checkpoints(const std::string& folder);

@@ -19,11 +19,7 @@ class PipelineProcesses : public testing::Test {
     tests::GptJob job{ranks, steps, {}, {"--layers", "8"}};
     job.trainer_options.insert(job.trainer_options.end(), cut.begin(), cut.end());
     job.trainer_options.insert(job.trainer_options.end(), more.begin(), more.end());
-    const auto output = folder_.path("run");
-    std::filesystem::remove_all(output);
-    const auto result = tests::run_command(tests::gpt_command(job, text_, output), std::chrono::seconds(120));
-    EXPECT_EQ(result.exit_code, 0) << result.output;
-    return tests::read_record(output);
+    return tests::run_gpt(job, text_, folder_.path("run"));
   }
 
   tests::ScratchFolder folder_;

@@ -161,10 +161,7 @@ INSTANTIATE_TEST_SUITE_P(Simulated, ShardingBits, testing::ValuesIn(tests::shard
 class ShardingProcesses : public ShardingBits {
  protected:
   GptRecord run(const tests::GptJob& job, const std::string& output) {
-    std::filesystem::remove_all(output);
-    const auto result = tests::run_command(tests::gpt_command(job, text_, output), std::chrono::seconds(120));
-    EXPECT_EQ(result.exit_code, 0) << result.output;
-    return tests::read_record(output);
+    return tests::run_gpt(job, text_, output);
   }
 
   tests::GptJob job() const {

@@ -10,6 +10,7 @@
 #include "core/program/memory.hpp"
 #include "core/random.hpp"
 #include "tests/simulation/expert_job.hpp"
+#include "tests/simulation/swarm_of_cuts.hpp"
 
 namespace troupe::actors::experts {
 namespace {
@@ -99,44 +100,13 @@ TEST(ExpertParallelCheckpoint, GoesOnWithTheSameBitsWithExpertsOnAnyOtherRanks) 
 /// A job of any spread, of which a rank dies or hangs; then others, until one comes to the end.
 TEST(ExpertParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
   constexpr int kUntil = 5;
-  const auto expected = whole(run({}, kUntil).ranks);
-  const auto all = spreads();
-  int resumed = 0;
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    const core::CounterRandom random(seed, "expert parallel swarm");
-    std::uint64_t drawn = 0;
-    const auto draw = [&](std::uint32_t bound) { return random.below(bound, drawn++); };
-    SimulatedStorage disk({});
-    bool is_over = false;
-    for (int life = 0; life < 20 && !is_over; ++life) {
-      const auto& spread = all[draw(static_cast<std::uint32_t>(all.size()))];
-      SimulationOptions simulation;
-      simulation.ranks = {spread.ranks};
-      simulation.seed = seed;
-      simulation.storage = &disk;
-      simulation.fabric.in_launch_order = draw(2) == 0;
-      if (draw(4) != 0) {
-        simulation.faults.push_back(
-            {.kind = draw(3) == 0 ? SimulatedFault::Kind::hang : SimulatedFault::Kind::kill,
-             .rank = {static_cast<std::int32_t>(draw(static_cast<std::uint32_t>(spread.ranks)))},
-             .at = std::chrono::microseconds(draw(8000))});
-      }
-      const auto outcome = simulate_job<Trained>(simulation, [&](SimulatedRank& rank) {
-        const core::CounterRandom times(seed, fmt::format("rank {}", rank.rank().value));
-        std::uint64_t time = 0;
-        return train(rank, spread, kUntil,
-                     [&] { rank.compute(std::chrono::nanoseconds(times.below(1'000'000, time++))); });
-      });
-      ASSERT_EQ(violations_of(outcome.report), "") << "seed " << seed << ", " << spread.name();
-      const auto& results = outcome.report.results;
-      is_over = std::all_of(results.begin(), results.end(), [](const auto& result) { return bool{result}; });
-      if (!is_over) continue;
-      ASSERT_EQ(whole(outcome.ranks), expected) << "seed " << seed << ", " << spread.name();
-      resumed += outcome.ranks[0].norms.size() < kUntil ? 1 : 0;
-    }
-    ASSERT_TRUE(is_over) << "seed " << seed;
-  }
-  EXPECT_GT(resumed, 10);
+  const auto train_one = [](auto&&... arguments) { return train(arguments...); };
+  const auto make_whole = [](const auto& ranks) { return whole(ranks); };
+
+  const auto lives = swarm_of_cuts<Trained>("expert parallel swarm", 40, spreads(), kUntil, train_one,
+                                            make_whole, whole(run({}, kUntil).ranks));
+
+  EXPECT_GT(lives.resumed, 10);
 }
 
 /// Every rank gives 2^place to the dense parameters of its pipeline stage, and of every expert each source

@@ -12,6 +12,7 @@
 #include "core/indices.hpp"
 #include "core/random.hpp"
 #include "tests/simulation/simulated_job.hpp"
+#include "tests/simulation/swarm_of_cuts.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -369,47 +370,14 @@ TEST(ModelParallelCheckpoint, GoesOnWithTheSameBitsOnAnyOtherCut) {
 /// A job of any cut on any devices, of which a rank dies or hangs; then others, until one comes to the end.
 TEST(ModelParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
   constexpr int kUntil = 6;
-  const auto expected = whole(run({}, kUntil).ranks);
-  const auto shares = cuts();
-  int lives = 0;
-  int resumed = 0;
-  for (std::uint64_t seed = 0; seed < 150; ++seed) {
-    const core::CounterRandom random(seed, "model parallel swarm");
-    std::uint64_t drawn = 0;
-    const auto draw = [&](std::uint32_t bound) { return random.below(bound, drawn++); };
-    SimulatedStorage disk({});
-    bool is_over = false;
-    for (int life = 0; life < 20 && !is_over; ++life) {
-      const auto& cut = shares[draw(static_cast<std::uint32_t>(shares.size()))];
-      SimulationOptions simulation;
-      simulation.ranks = {cut.ranks};
-      simulation.seed = seed;
-      simulation.storage = &disk;
-      simulation.fabric.in_launch_order = draw(2) == 0;
-      if (draw(4) != 0) {
-        simulation.faults.push_back(
-            {.kind = draw(3) == 0 ? SimulatedFault::Kind::hang : SimulatedFault::Kind::kill,
-             .rank = {static_cast<std::int32_t>(draw(static_cast<std::uint32_t>(cut.ranks)))},
-             .at = std::chrono::microseconds(draw(8000))});
-      }
-      const auto outcome = simulate_job<Trained>(simulation, [&](SimulatedRank& rank) {
-        const core::CounterRandom times(seed, fmt::format("rank {}", rank.rank().value));
-        std::uint64_t time = 0;
-        return train(rank, cut, kUntil,
-                     [&] { rank.compute(std::chrono::nanoseconds(times.below(1'000'000, time++))); });
-      });
-      ASSERT_EQ(violations_of(outcome.report), "") << "seed " << seed << ", " << cut.name();
-      const auto& results = outcome.report.results;
-      is_over = std::all_of(results.begin(), results.end(), [](const auto& result) { return bool{result}; });
-      lives += 1;
-      if (!is_over) continue;
-      ASSERT_EQ(whole(outcome.ranks), expected) << "seed " << seed << ", " << cut.name();
-      resumed += outcome.ranks[0].norms.size() < kUntil ? 1 : 0;
-    }
-    ASSERT_TRUE(is_over) << "seed " << seed;
-  }
-  std::printf("150 seeds: %d jobs, %d came to the end from a checkpoint\n", lives, resumed);
-  EXPECT_GT(resumed, 50);
+  const auto train_one = [](auto&&... arguments) { return train(arguments...); };
+  const auto make_whole = [](const auto& ranks) { return whole(ranks); };
+
+  const auto lives = swarm_of_cuts<Trained>("model parallel swarm", 150, cuts(), kUntil, train_one,
+                                            make_whole, whole(run({}, kUntil).ranks));
+
+  std::printf("150 seeds: %d jobs, %d came to the end from a checkpoint\n", lives.jobs, lives.resumed);
+  EXPECT_GT(lives.resumed, 50);
 }
 
 std::string refusal(const Cut& cut, const std::function<void(std::vector<core::ParameterSpec>&)>& change,
