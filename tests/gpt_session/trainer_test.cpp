@@ -152,7 +152,7 @@ class ShardedTrainerOnGpus : public TrainerOnGpus {
   }
 };
 
-TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankInBf16WithMainValuesInF32OnEveryMesh) {
+TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankInBf16WithMainValuesInF32) {
   auto options = trainer_options(core::DType::bf16);
   options.model.tied_embeddings = false;
   expect_bits_of_one_rank(options, meshes());
