@@ -166,7 +166,7 @@ std::size_t Batch::fill_in_order(const TokenText& text, std::size_t first) {
   std::fill(targets_.begin(), targets_.end(), kNoTarget);
   for (std::size_t sequence = 0; sequence < shape_.batch && first + sequence < count; ++sequence)
     copy(text, (first + sequence) * step, sequence);
-  return targets_.size() - static_cast<std::size_t>(std::count(targets_.begin(), targets_.end(), kNoTarget));
+  return learned_rows(targets_);
 }
 
 // Past the end of the text nothing is written.

@@ -18,10 +18,6 @@ std::vector<std::size_t> elements_of(const ParameterTable& table) {
   return elements;
 }
 
-std::size_t with_target(TrainableModel::Tokens targets) {
-  return targets.size() - static_cast<std::size_t>(std::count(targets.begin(), targets.end(), kNoTarget));
-}
-
 }  // namespace
 
 Result<std::unique_ptr<ContextModel>> ContextModel::create(const ModelConfig& config, BatchShape shape,
@@ -54,8 +50,8 @@ std::vector<std::int32_t> ContextModel::own(Tokens tokens) const {
 }
 
 double ContextModel::weight(Tokens targets) const {
-  const auto all = std::max<std::size_t>(with_target(targets), 1);
-  return static_cast<double>(with_target(own(targets))) / static_cast<double>(all);
+  const auto all = std::max<std::size_t>(learned_rows(targets), 1);
+  return static_cast<double>(learned_rows(own(targets))) / static_cast<double>(all);
 }
 
 Result<void> ContextModel::finish_loss(double weight) {

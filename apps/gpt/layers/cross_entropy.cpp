@@ -7,13 +7,9 @@
 
 namespace troupe::apps::gpt {
 
-namespace {
-
 std::size_t learned_rows(std::span<const std::int32_t> targets) {
   return targets.size() - static_cast<std::size_t>(std::count(targets.begin(), targets.end(), kNoTarget));
 }
-
-}  // namespace
 
 template <class T>
 double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* logits) {

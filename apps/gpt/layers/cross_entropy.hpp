@@ -10,6 +10,7 @@ namespace troupe::apps::gpt {
 
 /// Of a row that is not learned: it has no loss and no gradient, and does not count for the mean.
 inline constexpr std::int32_t kNoTarget = -1;
+std::size_t learned_rows(std::span<const std::int32_t> targets);
 
 /// Mean over the rows of -log softmax(logits)[target], in nats; summed in double. logits is (N, V), and holds
 /// the probabilities afterwards. Targets must lie in 0..V-1, or be kNoTarget; 0 when all are that.

@@ -22,11 +22,6 @@ std::optional<std::size_t> row_of(std::int32_t token, std::size_t index, std::si
   return static_cast<std::size_t>(token - first);
 }
 
-std::size_t rows_with_target(std::span<const std::int32_t> targets) {
-  const auto without = std::count(targets.begin(), targets.end(), kNoTarget);
-  return std::max<std::size_t>(targets.size() - static_cast<std::size_t>(without), 1);
-}
-
 /// The greatest of each row at every member.
 template <class T>
 Result<std::vector<T>> greatest_of_rows(TensorGroup<T>& group, std::size_t rows, std::size_t part,
@@ -88,13 +83,13 @@ Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>& group, std::span
     if (targets[n] == kNoTarget) continue;
     loss += std::log(static_cast<double>(sums[n])) - static_cast<double>(sums[rows + n]);
   }
-  return loss / static_cast<double>(rows_with_target(targets));
+  return loss / static_cast<double>(std::max<std::size_t>(learned_rows(targets), 1));
 }
 
 template <class T>
 void vocabulary_cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t index,
                                        std::size_t part, T* probabilities, T scale) {
-  const T share = scale / static_cast<T>(rows_with_target(targets));
+  const T share = scale / static_cast<T>(std::max<std::size_t>(learned_rows(targets), 1));
   for (std::size_t n = 0; n < targets.size(); ++n) {
     T* row = probabilities + n * part;
     if (targets[n] == kNoTarget) {
