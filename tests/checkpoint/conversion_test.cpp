@@ -55,7 +55,8 @@ TEST_P(ImportOfPyTorch, HasTheTensorsThatPyTorchSaved) {
   EXPECT_EQ(run_checkpoint({"diff", from, directory / "out"}).exit_code, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, ImportOfPyTorch, testing::Values("plain", "mesh", "fsdp"));
+INSTANTIATE_TEST_SUITE_P(Golden, ImportOfPyTorch,
+                         testing::Values("plain", "mesh", "fsdp", "rank_files", "rank_files_hsdp"));
 
 TEST(CheckpointImport, ValuesAreNestedAsTheyWereAndAreWhatASessionLooksFor) {
   TemporaryDirectory directory;

@@ -57,9 +57,11 @@ class TorchsOptimizer : public testing::Test {
   TemporaryDirectory directory_;
 };
 
+class TorchsOptimizerOf : public TorchsOptimizer, public testing::WithParamInterface<const char*> {};
+
 /// Four ranks of PyTorch saved it after one step; the next one's gradients are like those of the first.
-TEST_F(TorchsOptimizer, GoesOnWithItsMomentsAndSteps) {
-  const Output run = import(golden("interop/fsdp"));
+TEST_P(TorchsOptimizerOf, GoesOnWithItsMomentsAndSteps) {
+  const Output run = import(golden(GetParam()));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto expected = Json::parse(read_file(golden("interop/fsdp/next_step.json")));
   actors::Script script;
@@ -87,6 +89,8 @@ TEST_F(TorchsOptimizer, GoesOnWithItsMomentsAndSteps) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Golden, TorchsOptimizerOf, testing::Values("interop/fsdp", "interop/rank_files"));
 
 TEST_F(TorchsOptimizer, ComesBackUnderEveryNameItHad) {
   ASSERT_EQ(import(golden("interop/fsdp")).exit_code, 0);

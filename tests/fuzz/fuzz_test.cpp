@@ -15,7 +15,7 @@ namespace {
 
 /// Of each format, in the tests of every day; the libFuzzer programs go on for as long as they are let.
 constexpr int kExecutions = 100'000;
-constexpr std::size_t kLargestMutant = 4096;
+constexpr std::size_t kLargestMutant = 8192;
 
 std::vector<std::string> corpus_of(std::string_view name) {
   std::vector<std::filesystem::path> paths;

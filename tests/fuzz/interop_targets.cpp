@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/boxes/box.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
 #include "core/interop/dcp_metadata.hpp"
@@ -11,6 +12,7 @@
 #include "core/interop/pickle.hpp"
 #include "core/interop/plain_data.hpp"
 #include "core/interop/torch_archive.hpp"
+#include "core/interop/torch_shards.hpp"
 #include "core/interop/zip_archive.hpp"
 #include "core/models/model_config.hpp"
 #include "tests/fuzz/targets.hpp"
@@ -105,6 +107,31 @@ int fuzz_torch_archive(const std::uint8_t* data, std::size_t size) {
     CHECK(encoded.has_value(), "a value that was read can be written");
     const auto again = core::parse_torch_value(*encoded);
     CHECK(again.has_value() && *again == *value, "a value is the same after writing and reading");
+  }
+  return 0;
+}
+
+int fuzz_torch_shards(const std::uint8_t* data, std::size_t size) {
+  const auto bytes = input(data, size);
+  const auto archive = core::TorchArchive::open(bytes);
+  if (!archive) return 0;
+  const auto parts = core::torch_model_parts(*archive);
+  if (!parts) return 0;
+  core::disregard(core::torch_optimizer_parts(*archive, *parts), "either is right, a crash is not");
+  // The one rank of a job, and each rank of one of two.
+  for (const std::size_t ranks : {1, 2}) {
+    const auto merged = core::merge_torch_parts(std::vector(ranks, *parts));
+    if (!merged) continue;
+    for (const auto& tensor : *merged) {
+      std::vector<core::Box> boxes;
+      for (const auto& shard : tensor.shards) {
+        boxes.push_back(shard.box);
+        CHECK(shard.offset <= size && shard.bytes <= size - shard.offset, "a shard lies in its archive");
+        CHECK(shard.bytes == static_cast<std::uint64_t>(shard.box.elements()) * core::size_of(tensor.dtype),
+              "a shard has the bytes of its box");
+      }
+      CHECK(core::check_exact_cover(tensor.shape, boxes).has_value(), "the shards cover their tensor");
+    }
   }
   return 0;
 }

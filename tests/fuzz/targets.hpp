@@ -12,6 +12,7 @@ namespace troupe::fuzz {
 int fuzz_pickle(const std::uint8_t* data, std::size_t size);
 int fuzz_zip(const std::uint8_t* data, std::size_t size);
 int fuzz_torch_archive(const std::uint8_t* data, std::size_t size);
+int fuzz_torch_shards(const std::uint8_t* data, std::size_t size);
 int fuzz_dcp_metadata(const std::uint8_t* data, std::size_t size);
 int fuzz_safetensors(const std::uint8_t* data, std::size_t size);
 int fuzz_manifest(const std::uint8_t* data, std::size_t size);
@@ -27,10 +28,11 @@ struct Target {
   int (*run)(const std::uint8_t* data, std::size_t size);
 };
 
-inline constexpr std::array<Target, 11> kTargets{{
+inline constexpr std::array<Target, 12> kTargets{{
     {"pickle", fuzz_pickle},
     {"zip", fuzz_zip},
     {"torch_archive", fuzz_torch_archive},
+    {"torch_shards", fuzz_torch_shards},
     {"dcp_metadata", fuzz_dcp_metadata},
     {"safetensors", fuzz_safetensors},
     {"manifest", fuzz_manifest},

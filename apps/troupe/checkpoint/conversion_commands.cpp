@@ -237,7 +237,8 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
   auto* command = checkpoint.add_subcommand("import", "Make a checkpoint of one of PyTorch or Hugging Face");
   command
       ->add_option("FROM", arguments->from,
-                   "A directory of torch.distributed.checkpoint or of *.safetensors, or one such file")
+                   "A directory of torch.distributed.checkpoint, of *.safetensors or of verl's files of each "
+                   "rank, or one *.safetensors")
       ->required();
   command->add_option("OUT", arguments->to, "A directory of checkpoints, which gets another one")->required();
   add_number(*command, "--step", arguments->step, kAnyNumber<std::int64_t>,

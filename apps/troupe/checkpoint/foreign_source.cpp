@@ -5,6 +5,7 @@
 #include "apps/troupe/checkpoint/dcp_source.hpp"
 #include "apps/troupe/checkpoint/safetensors_source.hpp"
 #include "apps/troupe/checkpoint/source.hpp"
+#include "apps/troupe/checkpoint/torch_shards_source.hpp"
 #include "core/errors.hpp"
 #include "core/interop/dcp_metadata.hpp"
 
@@ -19,12 +20,13 @@ core::Result<Source> open_foreign(const std::string& path, bool check, actors::L
   }
   if (status.type() == fs::file_type::directory) {
     if (fs::exists(fs::path(path) / core::kDcpMetadataName, error)) return open_dcp(path, check, links);
+    if (holds_torch_shards(path)) return open_torch_shards(path, check, links);
     if (holds_safetensors(path)) return open_safetensors(path, links);
   }
   return core::fail(core::Errc::not_found,
-                    "{} is not a checkpoint of PyTorch or Hugging Face: expected a directory with {} or with "
-                    "*.safetensors, or one such file",
-                    path, core::kDcpMetadataName);
+                    "{} is not a checkpoint of PyTorch or Hugging Face: expected a directory with {}, with "
+                    "files such as {} or with *.safetensors, or one such file",
+                    path, core::kDcpMetadataName, kTorchShardsExample);
 }
 
 }  // namespace troupe::apps

@@ -84,6 +84,8 @@ std::string_view describe(SourceForm form) noexcept {
       return "a checkpoint of torch.distributed.checkpoint";
     case SourceForm::safetensors:
       return "safetensors files";
+    case SourceForm::torch_shards:
+      return "files of PyTorch, one per rank";
   }
   return "";
 }

@@ -18,8 +18,9 @@ namespace troupe::apps {
 
 enum class SourceForm : std::uint8_t {
   troupe,
-  dcp,          ///< torch.distributed.checkpoint: .metadata and *.distcp
-  safetensors,  ///< a model of Hugging Face, or a sharded save of PyTorch in such files
+  dcp,           ///< torch.distributed.checkpoint: .metadata and *.distcp
+  safetensors,   ///< a model of Hugging Face, or a sharded save of PyTorch in such files
+  torch_shards,  ///< what every rank saved for itself with torch.save, as verl does
 };
 
 /// "a checkpoint of Troupe", ...

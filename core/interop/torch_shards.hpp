@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/boxes/box.hpp"
+#include "core/dtype.hpp"
+#include "core/interop/pickle.hpp"
+#include "core/interop/torch_archive.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+// State dicts that every rank of a job of FSDP saves for itself with torch.save: plain tensors are whole, and
+// of a DTensor there is the part of that rank.
+
+/// What a rank has of a tensor.
+struct TorchPart {
+  std::string key;
+  DType dtype = DType::f32;
+  Shape shape;  ///< of the whole tensor
+  bool is_dtensor = false;
+  std::optional<std::size_t>
+      axis;  ///< along which the ranks' parts follow each other; none: all of it is here
+  TorchTensor local;
+};
+
+struct TorchOddity {
+  std::string key;
+  std::string reason;
+};
+
+struct TorchParts {
+  std::vector<TorchPart> parts;  ///< in the order of the state dict
+  std::vector<TorchOddity> left_out;
+};
+
+/// The tensors of a model's state_dict(). Left out is what is no tensor, has a dtype that Troupe has not, and
+/// a DTensor that is a partial sum or is cut along several dimensions of its mesh. Errc::corrupt for another
+/// object than a dict of such things, and for one whose numbers contradict each other.
+Result<TorchParts> torch_model_parts(const TorchArchive& archive);
+
+/// The tensors of an optimizer's state_dict(), which numbers the parameters: those of number i are
+/// "optimizer.state.<name of i>.<kind>". The numbers are places in `model`, where its DTensors are counted
+/// and a tensor that comes under two names counts once. That holds for an optimizer with one group of all
+/// parameters; of any other all is left out.
+Result<TorchParts> torch_optimizer_parts(const TorchArchive& archive, const TorchParts& model);
+
+/// The dict of an optimizer's groups, or of its only one; nothing when there is none.
+std::optional<PickleNode> torch_parameter_groups(const TorchArchive& archive);
+
+/// Some elements of a tensor, and where they are.
+struct TorchShard {
+  Box box;
+  std::uint32_t rank = 0;
+  std::uint64_t offset = 0;  ///< in bytes, from the beginning of the rank's archive
+  std::uint64_t bytes = 0;
+
+  friend bool operator==(const TorchShard&, const TorchShard&) = default;
+};
+
+struct MergedTensor {
+  std::string key;
+  DType dtype = DType::f32;
+  Shape shape;
+  bool is_dtensor = false;
+  std::vector<TorchShard> shards;  ///< cover the tensor exactly
+  std::vector<TorchShard>
+      copies;  ///< boxes of `shards` again, in their order, as often as there are replicas
+};
+
+/// Puts the parts of all ranks together, in the order of the ranks. Errc::corrupt names a tensor that a rank
+/// lacks or describes differently, and one that the parts do not cover.
+Result<std::vector<MergedTensor>> merge_torch_parts(std::span<const TorchParts> ranks);
+
+}  // namespace troupe::core
