@@ -10,7 +10,7 @@ namespace troupe::apps {
 
 namespace {
 
-constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
+constexpr std::size_t kBufferBytes = std::size_t{8} << 20;
 constexpr std::size_t kAlignment = 4096;
 
 }  // namespace
@@ -19,15 +19,17 @@ void FileWriter::Free::operator()(std::byte* memory) const {
   std::free(memory);
 }
 
-FileWriter::FileWriter(std::unique_ptr<actors::WritableFile> file)
-    : file_(std::move(file)), buffer_(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBufferBytes))) {
-  CHECK(buffer_ != nullptr, "there is memory for a buffer of a file");
+FileWriter::FileWriter(std::unique_ptr<actors::WritableFile> file) : file_(std::move(file)) {
+  for (auto& buffer : buffers_) {
+    buffer.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBufferBytes)));
+    CHECK(buffer != nullptr, "there is memory for a buffer of a file");
+  }
 }
 
 core::Result<void> FileWriter::append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto count = std::min(bytes.size(), kBufferBytes - filled_);
-    std::copy_n(bytes.data(), count, buffer_.get() + filled_);
+    std::copy_n(bytes.data(), count, buffers_[filling_].get() + filled_);
     filled_ += count;
     bytes = bytes.subspan(count);
     if (filled_ == kBufferBytes) TRY(flush());
@@ -37,13 +39,21 @@ core::Result<void> FileWriter::append(std::span<const std::byte> bytes) {
 
 core::Result<void> FileWriter::finish() {
   TRY(flush());
+  TRY(wait());
   TRY(file_->sync());
   return file_->close();
 }
 
 core::Result<void> FileWriter::flush() {
-  const auto count = std::exchange(filled_, 0);
-  return file_->append({buffer_.get(), count});
+  TRY(wait());
+  const std::span<const std::byte> piece(buffers_[filling_].get(), std::exchange(filled_, 0));
+  filling_ = 1 - filling_;
+  writing_ = std::async(std::launch::async, [file = file_.get(), piece] { return file->append(piece); });
+  return {};
+}
+
+core::Result<void> FileWriter::wait() {
+  return writing_.valid() ? writing_.get() : core::Result<void>{};
 }
 
 }  // namespace troupe::apps

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <future>
 #include <memory>
 #include <span>
 
@@ -10,7 +12,8 @@
 namespace troupe::apps {
 
 /// Appends to a file in large pieces whose memory is aligned as their place in the file is: storage may then
-/// hand them to the disk as they are.
+/// hand them to the disk as they are. One piece is written while the next one is filled, so an error comes
+/// with a later call, with finish() at the latest.
 class FileWriter {
  public:
   explicit FileWriter(std::unique_ptr<actors::WritableFile> file);
@@ -23,12 +26,17 @@ class FileWriter {
   struct Free {
     void operator()(std::byte* memory) const;
   };
+  using Buffer = std::unique_ptr<std::byte, Free>;
 
   core::Result<void> flush();
+  core::Result<void> wait();
 
   std::unique_ptr<actors::WritableFile> file_;
-  std::unique_ptr<std::byte, Free> buffer_;
-  std::size_t filled_ = 0;
+  std::array<Buffer, 2> buffers_;
+  std::size_t filling_ = 0;  ///< which of them
+  std::size_t filled_ = 0;   ///< bytes
+  /// Of the other buffer. Declared last: what it uses outlives it, as its end is waited for.
+  std::future<core::Result<void>> writing_;
 };
 
 }  // namespace troupe::apps
