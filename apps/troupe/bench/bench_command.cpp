@@ -279,7 +279,11 @@ void print_json(const MoeTime& time) {
                                    {"combine_seconds", time.combine_seconds},
                                    {"local_seconds", time.local_seconds},
                                    {"plain_seconds", time.plain_seconds},
-                                   {"ratio", time.ratio()}};
+                                   {"ratio", time.ratio()},
+                                   {"shared_expert_seconds", time.shared_seconds},
+                                   {"exchange_seconds", time.exchange_seconds},
+                                   {"both_seconds", time.both_seconds},
+                                   {"overlapped_share", time.overlapped_share()}};
   fmt::print("{}\n", row.dump());
 }
 
@@ -289,6 +293,10 @@ void print_table(const MoeTime& time) {
              time.dispatch_seconds * 1e3, time.combine_seconds * 1e3, time.local_seconds * 1e3);
   fmt::print("two plain all_to_alls of the same bytes {:.2f} ms: {:.2f} x\n", time.plain_seconds * 1e3,
              time.ratio());
+  fmt::print(
+      "exchange {:.2f} ms beside a shared expert of {:.2f} ms: {:.2f} ms together, {:.0f} % overlapped\n",
+      time.exchange_seconds * 1e3, time.shared_seconds * 1e3, time.both_seconds * 1e3,
+      time.overlapped_share() * 1e2);
 }
 
 void add_moe_bench(CLI::App& bench, int& exit_code) {

@@ -31,8 +31,11 @@ namespace {
 using core::Errc;
 using core::Result;
 using Counts = std::vector<std::size_t>;
+using Posted = std::shared_ptr<gpu::OperationStatus>;
 
 constexpr auto kMoeDeadline = std::chrono::seconds(60);
+/// Elements of the expert that all tokens share: it takes about as long as the exchange.
+constexpr std::size_t kSharedElements = 8;
 
 std::vector<std::size_t> elements_of(const std::vector<std::int64_t>& rows, std::size_t width) {
   Counts counts;
@@ -98,6 +101,28 @@ class MoeMember {
     return {};
   }
 
+  Result<void> exchange() { return exchange_rows(slots_, exchange_.sent, rows_, exchange_.received); }
+
+  Result<void> shared() {
+    const std::size_t width = bench_.width;
+    for (std::size_t token = 0; token < bench_.tokens; ++token) {
+      std::array<float, kSharedElements> sums{};
+      for (std::size_t i = 0; i < width; ++i) {
+        for (std::size_t h = 0; h < kSharedElements; ++h)
+          sums[h] += tokens_[token * width + i] * shared_weights_[i * kSharedElements + h];
+      }
+      std::copy(sums.begin(), sums.end(),
+                shared_.begin() + static_cast<std::ptrdiff_t>(token * kSharedElements));
+    }
+    return {};
+  }
+
+  Result<void> both() {
+    const auto rows = TRY(begin_rows(slots_, exchange_.sent, rows_, exchange_.received));
+    TRY(shared());
+    return wait(rows);
+  }
+
   /// From a common start.
   Result<double> time(const std::function<Result<void>()>& run) {
     TRY(post({}));
@@ -141,6 +166,8 @@ class MoeMember {
     counts_.resize(experts * static_cast<std::size_t>(bench_.ranks));
     TRY(exchange_counts());
     rows_.resize(static_cast<std::size_t>(exchange_.received_rows()) * width);
+    shared_.resize(tokens * kSharedElements);
+    shared_weights_.assign(width * kSharedElements, 0.5F);
     return {};
   }
 
@@ -171,16 +198,24 @@ class MoeMember {
 
   Result<void> exchange_rows(const std::vector<float>& input, const std::vector<std::int64_t>& sent,
                              std::vector<float>& output, const std::vector<std::int64_t>& taken) {
+    return wait(TRY(begin_rows(input, sent, output, taken)));
+  }
+
+  Result<Posted> begin_rows(const std::vector<float>& input, const std::vector<std::int64_t>& sent,
+                            std::vector<float>& output, const std::vector<std::int64_t>& taken) {
     gpu::Operation move{.kind = gpu::OperationKind::all_to_all};
     move.input_counts = elements_of(sent, bench_.width);
     move.output_counts = elements_of(taken, bench_.width);
     move.input = gpu::view_of(std::span(input).first(total(move.input_counts)));
     move.output = gpu::view_of(std::span(output).first(total(move.output_counts)));
-    return post(std::move(move));
+    return group_->post(std::move(move), stream_.get());
   }
 
   Result<void> post(gpu::Operation operation) {
-    const auto posted = TRY(group_->post(std::move(operation), stream_.get()));
+    return wait(TRY(group_->post(std::move(operation), stream_.get())));
+  }
+
+  Result<void> wait(const Posted& posted) {
     TRY(stream_->synchronize(kMoeDeadline * 2));
     return *posted->result();
   }
@@ -196,6 +231,7 @@ class MoeMember {
   core::ExpertExchange exchange_;
   std::vector<std::int64_t> counts_;  // of all ranks
   std::vector<float> tokens_, output_, weights_, slots_, rows_;
+  std::vector<float> shared_, shared_weights_;
 };
 
 double median_of(std::vector<double> values) {
@@ -208,10 +244,11 @@ Result<void> run_moe_member(const MoeBench& bench, const std::filesystem::path& 
   gpu::FileRendezvous rendezvous(meeting_place);
   const auto member = TRY(MoeMember::create(bench, rendezvous, index));
   TRY(member->check());
-  std::array<std::vector<double>, 4> seconds;
-  const std::array<std::function<Result<void>()>, 4> runs{
+  std::array<std::vector<double>, 7> seconds;
+  const std::array<std::function<Result<void>()>, 7> runs{
       [&] { return member->dispatch(); }, [&] { return member->combine(); }, [&] { return member->plain(); },
-      [&] { return member->local(); }};
+      [&] { return member->local(); },    [&] { return member->shared(); },  [&] { return member->both(); },
+      [&] { return member->exchange(); }};
   // In turn, so that what else runs on the machine falls on all of them.
   for (int repeat = 0; repeat < bench.repeats; ++repeat) {
     for (std::size_t i = 0; i < runs.size(); ++i) seconds[i].push_back(TRY(member->time(runs[i])));
@@ -224,6 +261,11 @@ Result<void> run_moe_member(const MoeBench& bench, const std::filesystem::path& 
 }
 
 }  // namespace
+
+double MoeTime::overlapped_share() const {
+  const double hidden = shared_seconds + exchange_seconds - both_seconds;
+  return std::clamp(hidden / std::min(shared_seconds, exchange_seconds), 0.0, 1.0);
+}
 
 Result<MoeTime> measure_moe(const MoeBench& bench) {
   TRY(core::ExpertOwners::create(bench.experts, static_cast<std::size_t>(bench.ranks)));
@@ -246,8 +288,9 @@ Result<MoeTime> measure_moe(const MoeBench& bench) {
   MoeTime time;
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(report.c_str(), "r"), std::fclose);
   const bool is_read =
-      file && std::fscanf(file.get(), "%zu %lf %lf %lf %lf", &time.bytes, &time.dispatch_seconds,
-                          &time.combine_seconds, &time.plain_seconds, &time.local_seconds) == 5;
+      file && std::fscanf(file.get(), "%zu %lf %lf %lf %lf %lf %lf %lf", &time.bytes, &time.dispatch_seconds,
+                          &time.combine_seconds, &time.plain_seconds, &time.local_seconds,
+                          &time.shared_seconds, &time.both_seconds, &time.exchange_seconds) == 8;
   if (!is_read) return core::fail(Errc::io, "bench: cannot read {}", report.string());
   return time;
 }

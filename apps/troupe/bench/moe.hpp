@@ -25,8 +25,13 @@ struct MoeTime {
   double combine_seconds = 0;   ///< the way back, and the weighted sums
   double plain_seconds = 0;     ///< two exchanges of the same rows, and nothing else
   double local_seconds = 0;     ///< the part of dispatch and combine that exchanges nothing
+  double shared_seconds = 0;    ///< a small expert that all tokens share
+  double both_seconds = 0;      ///< that expert while the rows of dispatch are exchanged
+  double exchange_seconds = 0;  ///< of these rows alone
 
   double ratio() const { return (dispatch_seconds + combine_seconds) / plain_seconds; }
+  /// Of the shorter of exchange and shared expert, what went on while the other did, from 0 to 1.
+  double overlapped_share() const;
 };
 
 /// Forks the ranks, so the process must not have threads yet. Their tokens go to experts at random and come
