@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -21,12 +23,13 @@ using core::DType;
 using core::Numerics;
 using core::Strategy;
 
-constexpr std::size_t kWidth = 5;
+constexpr std::size_t kWidth = 6;
 constexpr std::size_t kTokens = 6;
 constexpr int kExperts = 24;
 constexpr int kLayers = 3;
 constexpr int kLanes = 16;
 
+/// ep data-parallel ranks share the experts, tp neighbours the elements of everything.
 struct Spread {
   int ranks = 1;
   int ep = 1;
@@ -34,9 +37,16 @@ struct Spread {
   Numerics numerics = Numerics::ordered;
   int instances = 1;
   int lanes = kLanes;
+  int tp = 1;
+
+  std::size_t width() const { return kWidth / static_cast<std::size_t>(tp); }
+  std::size_t offset(core::Rank rank) const { return static_cast<std::size_t>(rank.value % tp) * width(); }
+  /// In the expert-parallel group.
+  int place(core::Rank rank) const { return rank.value / tp % ep; }
 
   std::string name() const {
-    return fmt::format("{}On{}ep{}{}", core::name_of(strategy), ranks, ep, instances > 1 ? "Copies" : "");
+    return fmt::format("{}On{}ep{}{}{}", core::name_of(strategy), ranks, ep, instances > 1 ? "Copies" : "",
+                       tp > 1 ? fmt::format("tp{}", tp) : "");
   }
 };
 
@@ -46,27 +56,33 @@ inline std::string expert_name(int layer, int expert) {
 
 using Vector = std::vector<float>;
 
-/// Tokens of kWidth elements. A layer multiplies all by its `dense`, then each by the weights of its expert;
+/// Tokens of kWidth elements, of which a rank has width_ from offset_ on. A layer multiplies all by its
+/// `dense`, then each by the weights of its expert;
 /// all elementwise. The loss is the sum of what comes out. A layer's dense weights and experts are a unit.
 class Trainer {
  public:
   Trainer(Session& session, const Spread& spread)
       : session_(session),
         own_(kExperts / spread.ep),
-        place_(session.rank().value % spread.ep),
-        ep_(spread.ep) {}
+        place_(spread.place(session.rank())),
+        ep_(spread.ep),
+        width_(spread.width()),
+        offset_(spread.offset(session.rank())) {}
 
   static std::vector<core::ParameterSpec> specs(const Spread& spread, core::Rank rank) {
     std::vector<core::ParameterSpec> specs;
     const int own = kExperts / spread.ep;
+    const auto add = [&](int layer, std::string name) {
+      specs.push_back({std::move(name), {static_cast<std::int64_t>(spread.width())}});
+      specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
+      if (spread.tp == 1) return;
+      specs.back().global_shape = {static_cast<std::int64_t>(kWidth)};
+      specs.back().offset = {static_cast<std::int64_t>(spread.offset(rank))};
+    };
     for (int layer = 0; layer < kLayers; ++layer) {
-      const core::UnitIndex unit{static_cast<std::uint32_t>(layer)};
-      specs.push_back({fmt::format("layer.{}.dense", layer), {static_cast<std::int64_t>(kWidth)}});
-      specs.back().unit = unit;
+      add(layer, fmt::format("layer.{}.dense", layer));
       for (int e = 0; e < own; ++e) {
-        specs.push_back(
-            {expert_name(layer, rank.value % spread.ep * own + e), {static_cast<std::int64_t>(kWidth)}});
-        specs.back().unit = unit;
+        add(layer, expert_name(layer, spread.place(rank) * own + e));
         specs.back().is_expert = true;
       }
     }
@@ -122,7 +138,7 @@ class Trainer {
   /// Rows that owners computed for all sources go back: of each token its owner's.
   core::Result<Vector> returned(int layer, core::Lane lane, Vector computed) {
     if (ep_ == 1) return computed;
-    const std::size_t size = kTokens * kWidth;
+    const std::size_t size = kTokens * width_;
     Vector taken(computed.size());
     auto& group = *TRY(session_.group("ep"));
     const TrainerGroup::Counts counts(static_cast<std::size_t>(ep_), size);
@@ -130,7 +146,7 @@ class Trainer {
                                         gpu::view_of(std::span(taken)), counts, DType::f32))));
     Vector own(size);
     for (std::size_t i = 0; i < size; ++i) {
-      const auto owner = static_cast<std::size_t>(chosen(layer, lane, i / kWidth) / own_);
+      const auto owner = static_cast<std::size_t>(chosen(layer, lane, i / width_) / own_);
       own[i] = taken[owner * size + i];
     }
     return own;
@@ -142,8 +158,8 @@ class Trainer {
       for (std::size_t token = 0; token < kTokens; ++token) {
         const int expert = chosen(layer, lanes[source], token) - place_ * own_;
         if (expert < 0 || expert >= own_) continue;
-        const std::size_t first = (source * kTokens + token) * kWidth;
-        for (std::size_t i = 0; i < kWidth; ++i) visit(static_cast<int>(source), expert, first + i, i);
+        const std::size_t first = (source * kTokens + token) * width_;
+        for (std::size_t i = 0; i < width_; ++i) visit(static_cast<int>(source), expert, first + i, i);
       }
     }
   }
@@ -151,14 +167,17 @@ class Trainer {
   core::Result<void> play(core::Lane lane) {
     TRY(session_.begin_lane(lane));
     const auto lanes = TRY(lanes_of_sources(lane));
-    Vector h(kTokens * kWidth);
-    for (std::size_t i = 0; i < h.size(); ++i)
-      h[i] = 0.25F + static_cast<float>((13 * static_cast<std::size_t>(lane.value) + 5 * i) % 11) / 16.0F;
+    Vector h(kTokens * width_);
+    for (std::size_t i = 0; i < h.size(); ++i) {
+      const auto element = i / width_ * kWidth + offset_ + i % width_;
+      h[i] =
+          0.25F + static_cast<float>((13 * static_cast<std::size_t>(lane.value) + 5 * element) % 11) / 16.0F;
+    }
     std::vector<Vector> inputs, expert_inputs;
     for (int layer = 0; layer < kLayers; ++layer) {
       const auto weights = TRY(read(dense(layer)));
       inputs.push_back(h);
-      for (std::size_t i = 0; i < h.size(); ++i) h[i] *= weights[i % kWidth];
+      for (std::size_t i = 0; i < h.size(); ++i) h[i] *= weights[i % width_];
       expert_inputs.push_back(TRY(gathered(h)));
       Vector computed(expert_inputs.back().size());
       std::vector<std::span<float>> experts;
@@ -191,8 +210,8 @@ class Trainer {
       const auto weights = TRY(read(dense(layer)));
       const auto to = TRY(session_.gradient(dense(layer)));
       for (std::size_t i = 0; i < d.size(); ++i) {
-        to[i % kWidth] += d[i] * inputs[static_cast<std::size_t>(layer)][i];
-        d[i] *= weights[i % kWidth];
+        to[i % width_] += d[i] * inputs[static_cast<std::size_t>(layer)][i];
+        d[i] *= weights[i % width_];
       }
       TRY(session_.gradient_ready(dense(layer)));
     }
@@ -203,8 +222,11 @@ class Trainer {
   int own_;
   int place_;
   int ep_;
+  std::size_t width_;
+  std::size_t offset_;
 };
 
+/// What a rank ends with; elements of parameters that others have are NaN.
 struct Trained {
   std::map<std::string, Vector> parameters;
   std::vector<double> norms;
@@ -219,7 +241,10 @@ inline core::Result<std::map<std::string, Vector>> values_of(Session& session) {
   for (const auto index : core::indices<core::ParameterIndex>(session.parameters().size())) {
     TRY(session.before_use(index));
     const auto values = TRY(session.parameter(index));
-    all[session.parameters()[index.value].name] = {values.begin(), values.end()};
+    const auto& spec = session.parameters()[index.value];
+    auto& whole = all[spec.name];
+    whole.assign(kWidth, std::numeric_limits<float>::quiet_NaN());
+    std::copy(values.begin(), values.end(), whole.begin() + (spec.offset.empty() ? 0 : spec.offset[0]));
   }
   TRY(session.end_evaluation());
   return all;
@@ -230,6 +255,7 @@ inline SessionOptions options_of(const Spread& spread) {
   options.training.strategy = spread.strategy;
   options.training.numerics = spread.numerics;
   options.training.expert_parallel = spread.ep;
+  options.training.tensor_parallel = spread.tp;
   options.training.optimizer_instances = spread.instances;
   options.training.lanes = spread.lanes;
   options.training.bucket_elements = 20;
@@ -242,10 +268,11 @@ inline core::Result<Trained> train(SimulatedRank& rank, const Spread& spread, in
   auto session = TRY(Session::join(rank, options_of(spread), Trainer::specs(spread, rank.rank())));
   for (const auto index : core::indices<core::ParameterIndex>(session->parameters().size())) {
     TRY(session->write_parameter(index, [&](std::int64_t first, std::span<float> values) {
-      const auto hash = std::hash<std::string>{}(session->parameters()[index.value].name);
+      const auto& spec = session->parameters()[index.value];
+      const auto hash = std::hash<std::string>{}(spec.name);
+      const auto begin = static_cast<std::size_t>(first + (spec.offset.empty() ? 0 : spec.offset[0]));
       for (std::size_t i = 0; i < values.size(); ++i)
-        values[i] =
-            0.5F + static_cast<float>((hash + 7919 * (static_cast<std::size_t>(first) + i)) % 1000) / 1000.0F;
+        values[i] = 0.5F + static_cast<float>((hash + 7919 * (begin + i)) % 1000) / 1000.0F;
     }));
   }
   if (rank.storage() != nullptr) TRY(session->restore());
@@ -275,14 +302,21 @@ inline JobOutcome<Trained> run(const Spread& spread, int until, Storage* storage
   return simulate_job<Trained>(simulation, [&](SimulatedRank& rank) { return train(rank, spread, until); });
 }
 
-/// What all ranks together hold; what two of them hold otherwise is a failure.
+/// What all ranks together hold; what two of them hold otherwise is a failure, as is what none has.
 inline std::map<std::string, Vector> whole(const std::vector<Trained>& ranks) {
   std::map<std::string, Vector> all;
   for (const auto& rank : ranks) {
     for (const auto& [name, values] : rank.parameters) {
-      const auto& known = all.try_emplace(name, values).first->second;
-      EXPECT_EQ(known, values) << name;
+      auto& known = all.try_emplace(name, values).first->second;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (std::isnan(values[i])) continue;
+        if (std::isnan(known[i])) known[i] = values[i];
+        EXPECT_EQ(known[i], values[i]) << name << " " << i;
+      }
     }
+  }
+  for (const auto& [name, values] : all) {
+    for (const float value : values) EXPECT_FALSE(std::isnan(value)) << name;
   }
   return all;
 }
@@ -300,6 +334,13 @@ inline std::vector<Spread> spreads() {
       all.push_back({ranks, ep, strategy, Numerics::ordered, 2});
     }
   }
+  for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+    for (const auto& [ranks, ep, tp] :
+         {std::tuple{2, 1, 2}, {4, 2, 2}, {8, 2, 2}, {8, 4, 2}, {6, 2, 3}, {12, 2, 3}}) {
+      all.push_back({ranks, ep, strategy, Numerics::ordered, 1, kLanes, tp});
+    }
+  }
+  all.push_back({8, 2, Strategy::hsdp, Numerics::ordered, 2, kLanes, 2});
   return all;
 }
 

@@ -14,12 +14,6 @@ core::Result<void> check_experts(const core::TrainingOptions& options, int data_
         ep, data_parallel);
   }
   if (ep == 1) return {};
-  if (options.tensor_parallel > 1) {
-    return core::fail(core::Errc::unavailable,
-                      "expert_parallel {} with tensor_parallel {}: experts are spread over ranks that keep "
-                      "whole layers; use one of the two",
-                      ep, options.tensor_parallel);
-  }
   if (options.lanes % data_parallel != 0) {
     return core::fail(core::Errc::invalid_argument,
                       "{} lanes do not divide by {} data-parallel ranks, of which {} share experts and go "

@@ -111,11 +111,6 @@ core::Result<void> check_parts(const TrainingPlan& plan) {
   for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
     const auto& spec = plan.specs[index.value];
     if (spec.global_shape.empty()) continue;
-    if (spec.is_expert) {
-      return core::fail(core::Errc::invalid_argument,
-                        "parameter {} is of an expert and a part of a tensor; register experts whole",
-                        spec.name);
-    }
     if (plan.options.tensor_parallel == 1 && spec.global_shape != spec.shape) {
       return core::fail(core::Errc::invalid_argument,
                         "parameter {} is a part of a tensor, but there are no other ranks to keep the rest: "
@@ -409,7 +404,8 @@ int TrainingPlan::part_of_model(core::Rank rank) const {
 
 core::Rank TrainingPlan::first_of_part(core::Rank rank) const {
   const bool spread = options.expert_parallel > 1;
-  return mesh.group(spread ? core::GroupKind::edp : core::GroupKind::tp_dp_cp, rank).front();
+  const auto first = mesh.group(spread ? core::GroupKind::edp : core::GroupKind::tp_dp_cp, rank).front();
+  return mesh.group(core::GroupKind::tp, first).front();
 }
 
 bool TrainingPlan::counts_in_norms(core::ParameterIndex parameter, core::Rank rank) const {
