@@ -2,6 +2,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "apps/gpt/pipeline/pipeline_plan.hpp"
 #include "tests/gpt_pipeline/pipeline_job.hpp"
 
 namespace troupe::apps::gpt {

@@ -39,35 +39,44 @@ core::PassDurations mean_durations(const core::ScheduleRun& run) {
 }  // namespace
 
 Result<std::unique_ptr<PipelineTrainer>> PipelineTrainer::create(const TrainerOptions& options,
-                                                                 PipelinePlace place,
-                                                                 gpu::DeviceKind device) {
-  TRY(check_pipeline(options, place.world, device));
+                                                                 PipelinePlace place, gpu::Device& device,
+                                                                 std::unique_ptr<TensorRank> share) {
+  TRY(check_pipeline(options, place.world, device.kind()));
   auto cut = TRY(cut_of(options, place));
   auto schedule = TRY(schedule_of(options, place));
-  auto model = TRY(StageModel::create(options.model, cut, stage_shape(options, schedule, cut.stage)));
   return std::unique_ptr<PipelineTrainer>(
-      new PipelineTrainer(options, place, std::move(cut), std::move(schedule), std::move(model)));
+      new PipelineTrainer(options, place, std::move(cut), std::move(schedule), device, std::move(share)));
 }
 
 PipelineTrainer::PipelineTrainer(const TrainerOptions& options, PipelinePlace place, StageCut cut,
-                                 core::PipelineSchedule schedule, std::unique_ptr<StageModel> model)
+                                 core::PipelineSchedule schedule, gpu::Device& device,
+                                 std::unique_ptr<TensorRank> share)
     : options_(options),
       place_(place),
       cut_(std::move(cut)),
       schedule_(std::move(schedule)),
-      model_(std::move(model)),
-      parameters_(options_.model, model_->table(), cut_),
+      device_(device),
+      share_(std::move(share)),
+      parameters_(options_.model, table().part(), cut_),
       runner_(schedule_, cut_.stage),
       batches_(static_cast<std::size_t>(runner_.slots().activations), Batch(options_.microbatch)),
-      readable_(model_->table().specs.size()),
-      gradients_(model_->table().specs.size()) {}
+      readable_(table().size()),
+      gradients_(table().size()) {}
+
+std::vector<core::ParameterSpec> PipelineTrainer::parameters() const {
+  return parameters_.select(session_parameters(table(), options_));
+}
+
+Result<void> PipelineTrainer::prepare() {
+  model_ = TRY(StageModel::create(options_.model, cut_, stage_shape(options_, schedule_, cut_.stage)));
+  return {};
+}
 
 std::vector<actors::TrainerGroupSpec> PipelineTrainer::groups() const {
   return link_groups(place_.world, cut_.stages, cut_.chunks() > 1);
 }
 
-Result<void> PipelineTrainer::open(actors::Session& session, gpu::Device& device, const Corpus& corpus) {
-  device_ = &device;
+Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpus) {
   session_ = &session;
   corpus_ = &corpus;
   stages_ = TRY(session.group("pp"));
@@ -148,9 +157,9 @@ StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
 }
 
 Result<void> PipelineTrainer::run(const core::PipelinePass& pass, PassSlots slots) {
-  began_.push_back(device_->now().count());
+  began_.push_back(device_.now().count());
   TRY(pass.kind == PassKind::forward ? forward(pass, slots) : backward(pass, slots.activations));
-  ended_.push_back(device_->now().count());
+  ended_.push_back(device_.now().count());
   return {};
 }
 
@@ -295,6 +304,13 @@ Result<std::uint64_t> PipelineTrainer::parameter_hash() {
     TRY(broadcast(std::as_writable_bytes(std::span(&hash, 1)), stage));
   }
   return hash;
+}
+
+Result<void> PipelineTrainer::read_parameter(std::size_t place, core::ElementRange range,
+                                             std::span<float> values) {
+  const auto whole = TRY(take_parameter(place));
+  std::copy_n(whole.begin() + range.start, values.size(), values.begin());
+  return {};
 }
 
 Result<std::span<const float>> PipelineTrainer::take_parameter(std::size_t place) {
