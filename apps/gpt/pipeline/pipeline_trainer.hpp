@@ -74,6 +74,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
   /// Whole parameters one after another in the order of the whole table: rank 0 takes what the other stages
   /// of its pipeline hand over.
   core::Result<std::span<const float>> take_parameter(std::size_t place);
+  core::Result<std::span<const float>> whole_parameter(std::size_t place);
   core::Result<void> broadcast(std::span<std::byte> bytes, int stage);
   bool begins(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_begin(); }
   bool ends(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_end(options_.model); }
@@ -106,7 +107,8 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::vector<const float*> readable_;  ///< by place in the whole table
   std::vector<float*> gradients_;
   std::vector<float> answer_;         ///< logits, or a parameter of another stage
-  std::optional<std::size_t> taken_;
+  std::optional<std::size_t> taken_;  ///< of which parameter `whole_` has the values
+  std::span<const float> whole_;
 };
 
 }  // namespace troupe::apps::gpt

@@ -22,6 +22,8 @@ class TensorRank {
 
   const SharedTable& table() const { return table_; }
   bool is_shared() const { return table_.share().size > 1; }
+  /// For models, which may use it after open(); null where the rank is alone.
+  TensorGroup<float>* group() { return is_shared() ? &group_ : nullptr; }
   /// Before open(), after which it may be used.
   core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options);
 
