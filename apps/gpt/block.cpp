@@ -80,6 +80,14 @@ Result<const T*> normed_rows(const BlockContext<T>& context, const NormActivatio
   return all_rows(context.tensor, context.shape.rows(), context.config.width, norm.output);
 }
 
+// The same in backward, for the weights' half of it too.
+template <class T>
+Result<const T*> normed_rows_again(const BlockContext<T>& context, const NormActivations<T>& norm,
+                                   const Pass<T>& pass) {
+  const T* rows = TRY(normed_rows(context, norm));
+  return kept_for_weights<T>(pass, rows, norm.output, context.shape.rows() * context.config.width);
+}
+
 // residual += x * weight^T, summed over the ranks that share the product by rows, one part of x each.
 template <class T>
 Result<void> project_into_residual(const BlockContext<T>& context, const Pass<T>& pass, std::size_t in,
@@ -122,7 +130,7 @@ Result<void> mlp_backward(const BlockContext<T>& context, const BlockParameters&
   }
   const T* d_output = TRY(all_rows<T>(context.tensor, N, C, d.residual));
   TRY(project_backward(pass, {N, F, C}, parameters.down, block.hidden, d_output, d.hidden, Write::overwrite));
-  const T* x = TRY(normed_rows(context, block.mlp_norm));
+  const T* x = TRY(normed_rows_again(context, block.mlp_norm, pass));
   if (parameters.gate) {
     swiglu_backward(N * F, block.gate, block.up, d.hidden, d.gate, d.up);
     TRY(project_backward(pass, {N, C, F}, parameters.up, x, d.up, d.normed, Write::overwrite));
@@ -249,7 +257,7 @@ Result<void> self_attention_backward(const BlockContext<T>& context, const Block
                        Write::overwrite));
   TRY(attend_backward(context, block, d));
   TRY(add_bias_gradient(pass, N, K, parameters.value_bias, d.value));
-  const T* x = TRY(normed_rows(context, block.attention_norm));
+  const T* x = TRY(normed_rows_again(context, block.attention_norm, pass));
   TRY(project_backward(pass, {N, C, K}, parameters.value, x, d.value, d.normed, Write::overwrite));
   TRY(head_backward(context, key_side(context, parameters, block), x, d, d.key, pass));
   return head_backward(context, query_side(context, parameters, block), x, d, d.query, pass);

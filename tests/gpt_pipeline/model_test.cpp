@@ -1,7 +1,4 @@
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-
+#include "apps/gpt/pipeline/pipeline_plan.hpp"
 #include "tests/gpt_pipeline/pipeline_job.hpp"
 
 namespace troupe::apps::gpt {
@@ -99,51 +96,16 @@ TEST(PipelineModel, WithFastNumericsATiedEmbeddingIsAddedOncePerStep) {
   }
 }
 
-/// What is computed between steps.
-struct Said {
-  double evaluation = 0;
-  std::vector<float> logits;
-  std::string exported;
-};
-
-std::vector<Said> ask(const Cut& cut, const Corpus& corpus, const std::string& folder) {
-  std::vector<Said> said(static_cast<std::size_t>(cut.ranks));
-  simulate(cut, [&](actors::SimulatedRank& rank) -> core::Result<Trained> {
-    auto trainer = TRY(DistributedTrainer::create(rank, trainer_options(cut), corpus));
-    Said& own = said[static_cast<std::size_t>(rank.rank().value)];
-    const std::vector<std::int32_t> tokens{116, 104, 101, 32, 113};
-    const bool is_first = rank.rank().value == 0;
-    TRY(trainer->evaluate(2));
-    TRY(trainer->step());
-    own.evaluation = TRY(trainer->evaluate(3));
-    const auto logits = TRY(trainer->logits(tokens));
-    own.logits.assign(logits.begin(), logits.end());
-    TRY(trainer->step());
-    const auto later = TRY(trainer->logits(std::span(tokens).first(1)));
-    own.logits.insert(own.logits.end(), later.begin(), later.end());
-    if (is_first) {
-      TRY(trainer->export_model({.directory = folder}));
-      std::ifstream file(folder + "/model.safetensors", std::ios::binary);
-      own.exported.assign(std::istreambuf_iterator<char>(file), {});
-    } else {
-      TRY(trainer->hand_over_parameters());
-    }
-    TRY(trainer->session().leave());
-    return Trained{};
-  });
-  std::filesystem::remove_all(folder);
-  return said;
-}
-
 TEST(PipelineModel, EvaluatesAnswersAndIsExportedAsOnOneRank) {
   const TrainingText text;
   tests::ScratchFolder folder;
   for (const bool tied : {true, false}) {
-    const auto expected = ask({.tied = tied}, text.corpus(), folder.path("alone")).front();
+    const Cut alone{.tied = tied};
+    const auto expected = ask(alone, trainer_options(alone), text.corpus(), folder.path("alone")).front();
     ASSERT_FALSE(expected.exported.empty());
     for (auto cut : one_of_each(tied)) {
       cut.ranks = 4;
-      const auto ranks = ask(cut, text.corpus(), folder.path("cut"));
+      const auto ranks = ask(cut, trainer_options(cut), text.corpus(), folder.path("cut"));
       EXPECT_EQ(ranks.front().exported, expected.exported) << cut.name();
       for (const auto& rank : ranks) {
         EXPECT_EQ(rank.evaluation, expected.evaluation) << cut.name();
@@ -207,9 +169,12 @@ TEST(PipelineModel, RefusesWhatCannotBeCut) {
       "zero3; use one of these, or leave out --pipeline-parallel");
   EXPECT_EQ(refusal({6, 2, ScheduleKind::interleaved, 2}),
             "an interleaved schedule of 2 stages needs a multiple of as many microbatches, found 3");
-  EXPECT_EQ(refusal({2, 2}, [](auto& options) { options.session.training.tensor_parallel = 2; }),
-            "a model is cut into stages or into tensor-parallel parts, found 2 stages of 2 parts; leave out "
-            "one of the two");
+  EXPECT_EQ(refusal({6, 2}, [](auto& options) { options.session.training.tensor_parallel = 2; }),
+            "expected pipelines of 2 times 2 ranks, but the job has 6; choose a --pipeline-parallel and a "
+            "--tensor-parallel that divides them");
+  EXPECT_EQ(refusal({4, 2}, [](auto& options) { options.tensor.context_parallel = 2; }),
+            "stages are not cut along sequences, nor computed in slices: found --context-parallel 2 and "
+            "--tensor-slices 1; leave them out, or --pipeline-parallel");
   const auto on_gpu = check_pipeline(trainer_options({2, 2}), {2}, gpu::DeviceKind::cuda);
   ASSERT_FALSE(on_gpu);
   EXPECT_EQ(on_gpu.error().code, core::Errc::unavailable);

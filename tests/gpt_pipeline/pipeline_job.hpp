@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,10 +29,15 @@ struct Cut {
   int chunks = 1;
   bool tied = true;
   core::Strategy strategy = core::Strategy::zero1;
+  int tensor = 1;         ///< ranks that share each layer
+  bool sequence = false;  ///< and its rows
+  int slices = 1;         ///< in which one rank computes, as so many of those do
 
   std::string name() const {
-    return fmt::format("{}{}x{}on{}{}{}", core::name_of(schedule), stages, chunks, ranks,
-                       tied ? "tied" : "untied", core::name_of(strategy));
+    const auto parts = fmt::format("{}parts{}", std::max(tensor, slices), sequence ? "byrows" : "");
+    return fmt::format("{}{}x{}on{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
+                       tied ? "tied" : "untied", core::name_of(strategy),
+                       tensor > 1 || slices > 1 ? parts : "");
   }
 };
 
@@ -42,9 +50,11 @@ inline TrainerOptions trainer_options(const Cut& cut) {
   options.microbatch = {2, options.model.context};
   options.schedule = {.peak = 3e-3, .floor = 3e-4, .warmup = core::Step{5}, .total = core::Step{20}};
   options.pipeline = {cut.schedule, cut.chunks};
+  options.tensor = {.sequence_parallel = cut.sequence, .slices = cut.slices};
   auto& training = options.session.training;
   training.strategy = cut.strategy;
   training.pipeline_parallel = cut.stages;
+  training.tensor_parallel = cut.tensor;
   training.lanes = 8;
   training.bucket_elements = 3000;
   training.clip_norm = 1;
@@ -112,6 +122,44 @@ inline core::Result<Trained> train_until(actors::SimulatedRank& rank, const Trai
   trained.parameters = TRY(trainer->parameter_hash());
   TRY(trainer->session().leave());
   return trained;
+}
+
+/// What is computed between steps.
+struct Said {
+  double evaluation = 0;
+  std::vector<float> logits;
+  std::string exported;
+};
+
+/// Every rank's answers; rank 0 exports into a folder that does not stay.
+inline std::vector<Said> ask(const Cut& cut, const TrainerOptions& options, const Corpus& corpus,
+                             const std::string& folder) {
+  std::vector<Said> said(static_cast<std::size_t>(cut.ranks));
+  simulate(cut, [&](actors::SimulatedRank& rank) -> core::Result<Trained> {
+    auto trainer = TRY(DistributedTrainer::create(rank, options, corpus));
+    Said& own = said[static_cast<std::size_t>(rank.rank().value)];
+    const std::vector<std::int32_t> tokens{116, 104, 101, 32, 113};
+    const bool is_first = rank.rank().value == 0;
+    TRY(trainer->evaluate(2));
+    TRY(trainer->step());
+    own.evaluation = TRY(trainer->evaluate(3));
+    const auto logits = TRY(trainer->logits(tokens));
+    own.logits.assign(logits.begin(), logits.end());
+    TRY(trainer->step());
+    const auto later = TRY(trainer->logits(std::span(tokens).first(1)));
+    own.logits.insert(own.logits.end(), later.begin(), later.end());
+    if (is_first) {
+      TRY(trainer->export_model({.directory = folder}));
+      std::ifstream file(folder + "/model.safetensors", std::ios::binary);
+      own.exported.assign(std::istreambuf_iterator<char>(file), {});
+    } else {
+      TRY(trainer->hand_over_parameters());
+    }
+    TRY(trainer->session().leave());
+    return Trained{};
+  });
+  std::filesystem::remove_all(folder);
+  return said;
 }
 
 }  // namespace troupe::apps::gpt

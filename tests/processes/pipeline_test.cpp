@@ -66,5 +66,32 @@ TEST_F(PipelineProcesses, GoOnFromEachOthersCheckpoints) {
   }
 }
 
+TEST_F(PipelineProcesses, OfSharedLayersHaveTheBitsOfFixedSlicesAndGoOnFromTheirCheckpoints) {
+  const Flags mesh{"--tensor-parallel", "2", "--pipeline-parallel", "2"};
+  const auto with = [](Flags flags, const Flags& more) {
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  };
+  const auto whole = run(1, 20, {});
+  ASSERT_EQ(whole.losses.size(), 20u);
+  for (const Flags& rows : {Flags{}, Flags{"--sequence-parallel"}}) {
+    const auto slices = run(1, 20, {"--tensor-slices", "2"}, rows);
+    for (std::size_t step = 0; step < whole.losses.size(); ++step)
+      EXPECT_NEAR(slices.losses[step], whole.losses[step], 1e-5 * whole.losses[step]);
+    for (const Flags& schedule : {Flags{}, Flags{"--pipeline-schedule", "zero-bubble"},
+                                  Flags{"--pipeline-schedule", "interleaved", "--pipeline-chunks", "2"}}) {
+      const auto found = run(4, 20, with(mesh, schedule), rows);
+      EXPECT_EQ(found.losses, slices.losses);
+      EXPECT_EQ(found.state, slices.state);
+    }
+    const auto name = "checkpoints" + std::to_string(rows.size());
+    const auto saved = with(rows, {"--checkpoints", folder_.path(name)});
+    run(4, 10, mesh, saved);
+    const auto gone_on = run(1, 20, {"--tensor-slices", "2"}, saved);
+    EXPECT_EQ(gone_on.losses.size(), 10u);
+    EXPECT_EQ(gone_on.state, slices.state);
+  }
+}
+
 }  // namespace
 }  // namespace troupe

@@ -59,10 +59,10 @@ Result<void> head_backward(const PartContext<T>& context, const Activations<T>& 
   if (is_tied && pass.gradient(parameter) == nullptr) {
     pass.ready(parameter);  // another part multiplies
   } else if (pass.later != nullptr && !is_tied) {
-    CHECK(tensor == nullptr || !tensor->sequence, "gathered rows do not wait for the weights' half");
+    const T* kept = kept_for_weights(pass, x, a.final_norm.output, shape.rows * config.width);
     pass.later->add([=](const Pass<T>& at) -> Result<void> {
       TRY(at.use(parameter));
-      linear_backward_weight(shape, a.logits, x, at.gradient(parameter));
+      linear_backward_weight(shape, a.logits, kept, at.gradient(parameter));
       at.ready(parameter);
       return {};
     });

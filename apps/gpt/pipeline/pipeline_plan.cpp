@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "apps/gpt/pipeline/tied_embedding.hpp"
 #include "apps/pipeline/runner.hpp"
 #include "core/errors.hpp"
 #include "core/plan/lanes.hpp"
@@ -18,9 +17,21 @@ using core::Strategy;
 
 namespace {
 
-/// Ranks that keep the same stage.
-int data_parallel(const TrainerOptions& options, core::WorldSize world) {
+/// Ranks of one stage.
+int stage_ranks(const TrainerOptions& options, core::WorldSize world) {
   return world.value / options.session.training.pipeline_parallel;
+}
+
+/// Ranks that keep the same part of the same stage.
+int data_parallel(const TrainerOptions& options, core::WorldSize world) {
+  return stage_ranks(options, world) / options.session.training.tensor_parallel;
+}
+
+/// Of the layers that it computes.
+TensorShare share_of(const TrainerOptions& options, PipelinePlace place) {
+  const int size = options.session.training.tensor_parallel;
+  return {static_cast<std::size_t>(size), static_cast<std::size_t>(place.rank.value % size),
+          options.tensor.sequence_parallel};
 }
 
 Result<core::PipelineSchedule> schedule_with(const TrainerOptions& options, int lanes) {
@@ -49,19 +60,20 @@ Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world
                 "--pipeline-parallel, or use --device host",
                 stages);
   }
-  if (world.value % stages != 0) {
+  const int parts = training.tensor_parallel;
+  if (world.value % (stages * parts) != 0) {
     return fail(
         Errc::invalid_argument,
-        "expected pipelines of {} ranks, but the job has {}; choose a --pipeline-parallel that divides "
+        "expected pipelines of {}{} ranks, but the job has {}; choose a --pipeline-parallel{} that divides "
         "them",
-        stages, world.value);
+        parts > 1 ? fmt::format("{} times ", stages) : "", parts > 1 ? parts : stages, world.value,
+        parts > 1 ? " and a --tensor-parallel" : "");
   }
-  if (training.tensor_parallel > 1) {
-    return fail(
-        Errc::unavailable,
-        "a model is cut into stages or into tensor-parallel parts, found {} stages of {} parts; leave "
-        "out one of the two",
-        stages, training.tensor_parallel);
+  if (options.tensor.context_parallel > 1 || options.tensor.slices > 1) {
+    return fail(Errc::unavailable,
+                "stages are not cut along sequences, nor computed in slices: found --context-parallel {} and "
+                "--tensor-slices {}; leave them out, or --pipeline-parallel",
+                options.tensor.context_parallel, options.tensor.slices);
   }
   if (training.strategy != Strategy::ddp && training.strategy != Strategy::zero1) {
     return fail(Errc::unavailable,
@@ -80,18 +92,20 @@ Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world
 
 Result<StageCut> cut_of(const TrainerOptions& options, PipelinePlace place) {
   return cut_model(options.model, options.pipeline, options.session.training.pipeline_parallel,
-                   place.rank.value / data_parallel(options, place.world));
+                   place.rank.value / stage_ranks(options, place.world));
 }
 
 Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, PipelinePlace place) {
-  const int column = place.rank.value % data_parallel(options, place.world);
-  return schedule_with(options, TRY(lanes_of(options, place.world, column)));
+  const int column = place.rank.value % stage_ranks(options, place.world);
+  const int index = column / options.session.training.tensor_parallel;
+  return schedule_with(options, TRY(lanes_of(options, place.world, index)));
 }
 
 Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place) {
   const auto cut = TRY(cut_of(options, place));
   const auto schedule = TRY(schedule_of(options, place));
-  const auto table = parameter_table(options.model);
+  const auto model = config_of_share(options.model, share_of(options, place).size);
+  const auto table = parameter_table(model);
   const auto elements_of = [&](TableRange range) {
     std::size_t elements = 0;
     for (std::size_t i = range.begin; i < range.end; ++i) elements += table.specs[i].elements();
@@ -101,22 +115,29 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
   // Gradients that wait for their lane, and both ends of a tied embedding.
   const auto stages = static_cast<std::size_t>(cut.stages);
   for (std::size_t chunk = 1; chunk < cut.parts.size(); ++chunk)
-    elements += stages * elements_of(parameters_of(options.model, table, cut.parts[chunk]));
+    elements += stages * elements_of(parameters_of(model, table, cut.parts[chunk]));
   const bool is_ordered = options.session.training.numerics == core::Numerics::ordered;
   const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
-  const HeadShape head{options.microbatch.rows(), options.model.width, options.model.vocabulary};
+  const HeadShape head = head_shape(options);
   if (options.model.tied_embeddings && cut.is_first()) elements += head.message(how);
   if (options.model.tied_embeddings && cut.is_last())
     elements += head.elements() + (is_ordered ? stages : 1) * head.message(how);
   return elements * sizeof(float) +
-         StageModel::bytes(options.model, cut, stage_shape(options, schedule, cut.stage));
+         StageModel::bytes(options.model, cut, stage_shape(options, place, schedule, cut.stage));
 }
 
-StageShape stage_shape(const TrainerOptions& options, const core::PipelineSchedule& schedule, int stage) {
+StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
+                       const core::PipelineSchedule& schedule, int stage) {
   return {.batch = options.microbatch,
           .keep = options.arithmetic.keep,
           .slots = StageRunner(schedule, stage).slots(),
-          .is_split = options.pipeline.schedule == ScheduleKind::zero_bubble};
+          .is_split = options.pipeline.schedule == ScheduleKind::zero_bubble,
+          .share = share_of(options, place)};
+}
+
+HeadShape head_shape(const TrainerOptions& options) {
+  const auto parts = static_cast<std::size_t>(options.session.training.tensor_parallel);
+  return {options.microbatch.rows(), options.model.width, options.model.vocabulary / parts};
 }
 
 }  // namespace troupe::apps::gpt

@@ -2,6 +2,7 @@
 
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/stage_model.hpp"
+#include "apps/gpt/pipeline/tied_embedding.hpp"
 #include "apps/gpt/run_options.hpp"
 #include "core/ids.hpp"
 #include "core/schedule/pipeline_schedule.hpp"
@@ -25,6 +26,9 @@ core::Result<StageCut> cut_of(const TrainerOptions& options, PipelinePlace place
 core::Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, PipelinePlace place);
 /// Of this rank, beside what its session takes.
 core::Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place);
-StageShape stage_shape(const TrainerOptions& options, const core::PipelineSchedule& schedule, int stage);
+StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
+                       const core::PipelineSchedule& schedule, int stage);
+/// Of the output layer, or the rank's part of it.
+HeadShape head_shape(const TrainerOptions& options);
 
 }  // namespace troupe::apps::gpt

@@ -39,37 +39,48 @@ core::PassDurations mean_durations(const core::ScheduleRun& run) {
 }  // namespace
 
 Result<std::unique_ptr<PipelineTrainer>> PipelineTrainer::create(const TrainerOptions& options,
-                                                                 PipelinePlace place,
-                                                                 gpu::DeviceKind device) {
-  TRY(check_pipeline(options, place.world, device));
+                                                                 PipelinePlace place, gpu::Device& device,
+                                                                 std::unique_ptr<TensorRank> share) {
+  TRY(check_pipeline(options, place.world, device.kind()));
   auto cut = TRY(cut_of(options, place));
   auto schedule = TRY(schedule_of(options, place));
-  auto model = TRY(StageModel::create(options.model, cut, stage_shape(options, schedule, cut.stage)));
   return std::unique_ptr<PipelineTrainer>(
-      new PipelineTrainer(options, place, std::move(cut), std::move(schedule), std::move(model)));
+      new PipelineTrainer(options, place, std::move(cut), std::move(schedule), device, std::move(share)));
 }
 
 PipelineTrainer::PipelineTrainer(const TrainerOptions& options, PipelinePlace place, StageCut cut,
-                                 core::PipelineSchedule schedule, std::unique_ptr<StageModel> model)
+                                 core::PipelineSchedule schedule, gpu::Device& device,
+                                 std::unique_ptr<TensorRank> share)
     : options_(options),
       place_(place),
       cut_(std::move(cut)),
       schedule_(std::move(schedule)),
-      model_(std::move(model)),
-      parameters_(options_.model, model_->table(), cut_),
+      device_(device),
+      share_(std::move(share)),
+      parameters_(options_.model, table().part(), cut_),
       runner_(schedule_, cut_.stage),
       batches_(static_cast<std::size_t>(runner_.slots().activations), Batch(options_.microbatch)),
-      readable_(model_->table().specs.size()),
-      gradients_(model_->table().specs.size()) {}
+      readable_(table().size()),
+      gradients_(table().size()) {}
+
+std::vector<core::ParameterSpec> PipelineTrainer::parameters() const {
+  return parameters_.select(session_parameters(table(), options_));
+}
+
+Result<void> PipelineTrainer::prepare() {
+  const auto shape = stage_shape(options_, place_, schedule_, cut_.stage);
+  model_ = TRY(StageModel::create(options_.model, cut_, shape, share_->group()));
+  return {};
+}
 
 std::vector<actors::TrainerGroupSpec> PipelineTrainer::groups() const {
   return link_groups(place_.world, cut_.stages, cut_.chunks() > 1);
 }
 
-Result<void> PipelineTrainer::open(actors::Session& session, gpu::Device& device, const Corpus& corpus) {
-  device_ = &device;
+Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpus) {
   session_ = &session;
   corpus_ = &corpus;
+  TRY(share_->open(session));
   stages_ = TRY(session.group("pp"));
   links_ = TRY(SessionLinks::open(session, cut_.stages, cut_.stage, cut_.chunks() > 1));
   lanes_.emplace(session, parameters_, model_->table());
@@ -77,13 +88,14 @@ Result<void> PipelineTrainer::open(actors::Session& session, gpu::Device& device
   if (!options_.model.tied_embeddings) return {};
   const bool is_ordered = options_.session.training.numerics == core::Numerics::ordered;
   const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
-  const HeadShape shape{options_.microbatch.rows(), options_.model.width, options_.model.vocabulary};
+  const HeadShape shape = head_shape(options_);
   if (cut_.is_first()) owner_.emplace(*stages_, how, shape);
   if (cut_.is_last()) copy_.emplace(*stages_, how, shape);
   return {};
 }
 
 Result<void> PipelineTrainer::play_lanes() {
+  taken_.reset();
   lanes_->begin_step();
   began_.clear();
   ended_.clear();
@@ -144,13 +156,14 @@ StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
     if (!given && given_) given_ = given;
   };
   hooks.loss_scale = session_->loss_scale();
+  hooks.last_microbatch = lanes_->ends_lane(done.microbatch);
   return hooks;
 }
 
 Result<void> PipelineTrainer::run(const core::PipelinePass& pass, PassSlots slots) {
-  began_.push_back(device_->now().count());
+  began_.push_back(device_.now().count());
   TRY(pass.kind == PassKind::forward ? forward(pass, slots) : backward(pass, slots.activations));
-  ended_.push_back(device_->now().count());
+  ended_.push_back(device_.now().count());
   return {};
 }
 
@@ -188,13 +201,13 @@ Result<void> PipelineTrainer::backward(const core::PipelinePass& done, int slot)
 
 Result<void> PipelineTrainer::pass_through(const std::function<Result<void>(int chunk)>& compute,
                                            std::size_t rows) {
-  const std::size_t elements = rows * options_.model.width;
+  const std::size_t elements = model_->own_rows(rows) * options_.model.width;
   for (int chunk = 0; chunk < cut_.chunks(); ++chunk) {
     const core::PipelinePass forward{PassKind::forward, 0, chunk};
-    if (const auto from = core::receives(schedule_, cut_.stage, forward))
+    if (const auto from = core::receives(schedule_, cut_.stage, forward); from && elements > 0)
       TRY(links_->wait(*from, TRY(links_->receive(*from, input(0).first(elements)))));
     TRY(compute(chunk));
-    if (const auto to = core::sends(schedule_, cut_.stage, forward))
+    if (const auto to = core::sends(schedule_, cut_.stage, forward); to && elements > 0)
       TRY(links_->wait(*to, TRY(links_->send(*to, output(chunk, 0).first(elements)))));
   }
   return {};
@@ -228,6 +241,7 @@ Result<std::span<const float>> PipelineTrainer::logits(TokenSpan tokens) {
   TRY(refresh_copies());
   const StepHooks hooks = reading();
   answer_.resize(options_.model.vocabulary);
+  taken_.reset();
   const auto compute = [&](int chunk) -> Result<void> {
     TRY(model_->forward_sequence(chunk, tokens.size(), pass(hooks), tokens));
     if (!ends(chunk)) return {};
@@ -287,9 +301,7 @@ Result<std::uint64_t> PipelineTrainer::parameter_hash() {
   for (std::size_t place = 0; place < count; ++place) {
     const int stage = stage_of(place);
     if (stage == cut_.stage) {
-      TRY(before_use(place));
-      hash = core::hash64(std::as_bytes(std::span(readable_[place], model_->table().specs[place].elements())),
-                          hash);
+      hash = core::hash64(std::as_bytes(TRY(whole_parameter(place))), hash);
     }
     if (place + 1 < count && stage_of(place + 1) == stage) continue;
     TRY(broadcast(std::as_writable_bytes(std::span(&hash, 1)), stage));
@@ -297,27 +309,39 @@ Result<std::uint64_t> PipelineTrainer::parameter_hash() {
   return hash;
 }
 
+Result<void> PipelineTrainer::read_parameter(std::size_t place, core::ElementRange range,
+                                             std::span<float> values) {
+  const auto whole = TRY(take_parameter(place));
+  std::copy_n(whole.begin() + range.start, values.size(), values.begin());
+  return {};
+}
+
 Result<std::span<const float>> PipelineTrainer::take_parameter(std::size_t place) {
-  const std::size_t elements = model_->table().specs[place].elements();
+  if (taken_ == place) return whole_;
   if (parameters_.index(place)) {
-    TRY(before_use(place));
-    return std::span(readable_[place], elements);
-  }
-  if (taken_ != place) {
-    answer_.resize(elements);
+    whole_ = TRY(whole_parameter(place));
+  } else {
+    answer_.resize(table().at(place).whole->elements());
     TRY(stages_->wait(
         TRY(stages_->receive(gpu::view_of(std::span(answer_)), core::DType::f32, stage_of(place)))));
-    taken_ = place;
+    whole_ = answer_;
   }
-  return std::span<const float>(answer_);
+  taken_ = place;
+  return whole_;
+}
+
+/// Of this stage.
+Result<std::span<const float>> PipelineTrainer::whole_parameter(std::size_t place) {
+  TRY(before_use(place));
+  taken_.reset();
+  return share_->whole(place, {readable_[place], model_->table().specs[place].elements()});
 }
 
 Result<void> PipelineTrainer::hand_over_parameters() {
   const bool is_asked = stages_->members().front().value == 0;
   for (const std::size_t place : parameters_.places()) {
-    TRY(before_use(place));
+    const auto values = TRY(whole_parameter(place));
     if (!is_asked || cut_.is_first()) continue;
-    const std::span values(readable_[place], model_->table().specs[place].elements());
     TRY(stages_->wait(TRY(stages_->send(gpu::view_of(values), core::DType::f32, 0))));
   }
   return {};

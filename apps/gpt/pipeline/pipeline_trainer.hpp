@@ -14,55 +14,47 @@
 #include "apps/gpt/pipeline/stage_lanes.hpp"
 #include "apps/gpt/pipeline/stage_model.hpp"
 #include "apps/gpt/pipeline/tied_embedding.hpp"
+#include "apps/gpt/rank_model.hpp"
 #include "apps/gpt/run_options.hpp"
+#include "apps/gpt/tensor/tensor_rank.hpp"
 #include "apps/pipeline/runner.hpp"
 #include "apps/pipeline/session_links.hpp"
-#include "core/schedule/schedule_run.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::apps::gpt {
 
-/// The passes of all stages of a pipeline in a step, in milliseconds from the first one's beginning.
-struct PipelineTimeline {
-  core::ScheduleOptions schedule;
-  core::ScheduleRun run;
-  std::optional<double> theory;  ///< the bubble's share, where all passes take as long as the mean of these
-};
-
-/// What a rank of a cut model does where another one has the whole of it. Its memory must outlive the
-/// session.
-class PipelineTrainer final : private StageWork {
+/// A rank that has a stage of the layers.
+class PipelineTrainer final : public RankModel, private StageWork {
  public:
   /// Errc::invalid_argument and Errc::unavailable name the option that cannot be, alike on all ranks.
   static core::Result<std::unique_ptr<PipelineTrainer>> create(const TrainerOptions& options,
-                                                               PipelinePlace place, gpu::DeviceKind device);
+                                                               PipelinePlace place, gpu::Device& device,
+                                                               std::unique_ptr<TensorRank> share);
 
-  /// What the session registers, and the groups it is joined with.
-  const StageParameters& parameters() const { return parameters_; }
-  std::vector<actors::TrainerGroupSpec> groups() const;
+  const SharedTable& table() const override { return share_->table(); }
+  std::vector<core::ParameterSpec> parameters() const override;
+  std::vector<std::size_t> places() const override { return parameters_.places(); }
+  std::vector<actors::TrainerGroupSpec> groups() const override;
+  core::Result<std::size_t> bytes() const override { return pipeline_bytes(options_, place_); }
 
-  /// With the session that was joined with these. All must outlive the trainer's last call.
-  core::Result<void> open(actors::Session& session, gpu::Device& device, const Corpus& corpus);
-  /// All lanes of a step that has begun, to their ends.
-  core::Result<void> play_lanes();
-  /// Parameters were read from elsewhere.
-  void forget_copies() { copy_of_.reset(); }
+  core::Result<void> prepare() override;
+  core::Result<void> open(actors::Session& session, const Corpus& corpus) override;
+  core::Result<void> play_lanes() override;
+  void forget_copies() override { copy_of_.reset(); }
 
-  // For all ranks together, in an evaluation of the session.
-  core::Result<double> evaluate(std::size_t batches);
-  core::Result<std::span<const float>> logits(TokenSpan tokens);
-  core::Result<std::uint64_t> parameter_hash();
-  /// Parameters one after another in the order of the whole table: rank 0 takes what the other stages of its
-  /// pipeline hand over.
-  core::Result<std::span<const float>> take_parameter(std::size_t place);
-  core::Result<void> hand_over_parameters();
-  /// Of the last step that was played; nothing before the first. What a pass waits for inside the session is
-  /// part of it. Stages must share a clock: be on one node.
-  core::Result<std::optional<PipelineTimeline>> timeline();
+  bool needs_others() const override { return true; }
+  core::Result<double> evaluate(std::size_t batches) override;
+  core::Result<std::span<const float>> logits(TokenSpan tokens) override;
+  core::Result<std::uint64_t> parameter_hash() override;
+  core::Result<void> read_parameter(std::size_t place, core::ElementRange range,
+                                    std::span<float> values) override;
+  core::Result<void> hand_over_parameters() override;
+  /// What a pass waits for inside the session is part of it. Stages must share a clock: be on one node.
+  core::Result<std::optional<PipelineTimeline>> timeline() override;
 
  private:
   PipelineTrainer(const TrainerOptions& options, PipelinePlace place, StageCut cut,
-                  core::PipelineSchedule schedule, std::unique_ptr<StageModel> model);
+                  core::PipelineSchedule schedule, gpu::Device& device, std::unique_ptr<TensorRank> share);
 
   core::Result<void> run(const core::PipelinePass& pass, PassSlots slots) override;
   std::span<float> input(int slot) override { return model_->input(slot); }
@@ -79,6 +71,10 @@ class PipelineTrainer final : private StageWork {
   /// One microbatch through this stage's chunks, forward alone.
   core::Result<void> pass_through(const std::function<core::Result<void>(int chunk)>& compute,
                                   std::size_t rows);
+  /// Whole parameters one after another in the order of the whole table: rank 0 takes what the other stages
+  /// of its pipeline hand over.
+  core::Result<std::span<const float>> take_parameter(std::size_t place);
+  core::Result<std::span<const float>> whole_parameter(std::size_t place);
   core::Result<void> broadcast(std::span<std::byte> bytes, int stage);
   bool begins(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_begin(); }
   bool ends(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_end(options_.model); }
@@ -90,12 +86,13 @@ class PipelineTrainer final : private StageWork {
   const PipelinePlace place_;
   const StageCut cut_;
   const core::PipelineSchedule schedule_;
+  gpu::Device& device_;
+  std::unique_ptr<TensorRank> share_;
   std::unique_ptr<StageModel> model_;
   StageParameters parameters_;
   StageRunner runner_;
 
   actors::Session* session_ = nullptr;
-  gpu::Device* device_ = nullptr;
   const Corpus* corpus_ = nullptr;
   actors::TrainerGroup* stages_ = nullptr;  ///< the ranks of this pipeline, in order
   std::optional<SessionLinks> links_;
@@ -109,8 +106,9 @@ class PipelineTrainer final : private StageWork {
   std::vector<Batch> batches_;          ///< per slot
   std::vector<const float*> readable_;  ///< by place in the whole table
   std::vector<float*> gradients_;
-  std::vector<float> answer_;  ///< logits, or a parameter of another stage
-  std::optional<std::size_t> taken_;
+  std::vector<float> answer_;         ///< logits, or a parameter of another stage
+  std::optional<std::size_t> taken_;  ///< of which parameter `whole_` has the values
+  std::span<const float> whole_;
 };
 
 }  // namespace troupe::apps::gpt

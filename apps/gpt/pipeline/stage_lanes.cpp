@@ -97,7 +97,7 @@ void StageLanes::ready(std::size_t place) {
 
 Result<void> StageLanes::end(int chunk, int microbatch) {
   TRY(told_);
-  if (chunk != 0 || microbatch % per_lane_ + 1 != per_lane_) return {};
+  if (chunk != 0 || !ends_lane(microbatch)) return {};
   const int lane = microbatch / per_lane_;
   TRY(add_waiting(lane));
   return session_.end_lane(loss_of(lane));

@@ -43,6 +43,8 @@ class StageLanes {
   int microbatches() const { return static_cast<int>(lanes_.size()) * per_lane_; }
   /// The lane of a pipeline's microbatch, and its number there.
   std::pair<core::Lane, int> place_of(int microbatch) const;
+  /// It is the last of its lane.
+  bool ends_lane(int microbatch) const { return microbatch % per_lane_ + 1 == per_lane_; }
 
   /// Before a chunk adds to gradients for a microbatch: sets where, by place in the whole table.
   core::Result<void> begin(int chunk, int microbatch, std::span<float*> gradients);

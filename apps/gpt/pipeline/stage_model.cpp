@@ -18,8 +18,8 @@ using core::Result;
 
 namespace {
 
-/// Elements of the gradients that a split backward of a part keeps copies of.
-std::size_t kept_elements(const ModelConfig& config, std::size_t rows, ModelPart part) {
+/// Elements that a split backward of a part keeps copies of: gradients, and rows that are gathered.
+std::size_t kept_elements(const ModelConfig& config, std::size_t rows, ModelPart part, bool sequence) {
   const std::size_t C = config.width, F = config.feed_forward;
   const std::size_t Q = config.query_width(), K = config.key_width();
   std::size_t block = Q + 2 * K + C;                                   // of attention's projections
@@ -28,7 +28,9 @@ std::size_t kept_elements(const ModelConfig& config, std::size_t rows, ModelPart
   if (config.query_key_norm) block += Q + K;
   if (config.query_key_value_bias) block += Q + 2 * K;
   if (config.attention_output_bias) block += C;
-  const std::size_t ends = (part.has_begin() ? C : 0) + (part.has_end(config) ? C : 0);
+  if (sequence) block += 2 * C;  // what is gathered of the norms' outputs
+  const std::size_t at_end = sequence ? 2 * C : C;
+  const std::size_t ends = (part.has_begin() ? C : 0) + (part.has_end(config) ? at_end : 0);
   return rows * ((part.end - part.first) * block + ends);
 }
 
@@ -39,6 +41,7 @@ std::size_t unused_elements(const ModelConfig& config, std::size_t rows) {
 
 struct Places {
   GradientScratch<float> scratch;
+  std::optional<TensorParallel<float>> tensor;  // without its group
   struct Slot {
     std::vector<Activations<float>> chunks;
     float* gradient;
@@ -51,29 +54,37 @@ struct Places {
   std::size_t elements = 0;
 };
 
-/// A slot is as large as the largest chunk.
+/// A slot is as large as the largest chunk. The configuration is of the share.
 Places place(float* base, const ModelConfig& config, const StageCut& cut, const StageShape& shape) {
   const std::size_t N = shape.batch.rows(), C = config.width;
+  const auto [members, member, sequence] = shape.share;
+  const std::size_t rows = sequence ? most_own_rows(N, members) : N;
+  const ActivationExtents extents{.stream_rows = rows};
   Carver<float> carver(base);
   Places places{};
   std::size_t largest = 0;
   for (const ModelPart part : cut.parts) {
     Carver<float> plan(nullptr);
-    carve_part(plan, config, shape.batch, shape.keep, part);
+    carve_part(plan, config, shape.batch, shape.keep, part, extents);
     largest = std::max(largest, plan.elements());
-    if (shape.is_split) places.kept = std::max(places.kept, kept_elements(config, N, part));
+    if (shape.is_split) places.kept = std::max(places.kept, kept_elements(config, N, part, sequence));
   }
-  places.scratch = carve_gradients(carver, config, shape.batch);
-  places.input = shape.slots.input > shape.slots.activations ? carver.take(N, C) : nullptr;
+  places.scratch = carve_gradients(carver, config, shape.batch, extents);
+  if (members > 1) {
+    places.tensor = carve_tensor(carver, members, sequence, N, C);
+    // Between passes nobody needs it, and within one as in a whole model.
+    places.tensor->partial = places.scratch.normed;
+  }
+  places.input = shape.slots.input > shape.slots.activations ? carver.take(rows, C) : nullptr;
   places.unused = shape.is_split ? carver.take(unused_elements(config, N)) : nullptr;
   for (int index = 0; index < shape.slots.activations; ++index) {
     Places::Slot slot{};
     float* memory = carver.take(largest);
     for (const ModelPart part : cut.parts) {
       Carver<float> own(memory);
-      slot.chunks.push_back(carve_part(own, config, shape.batch, shape.keep, part));
+      slot.chunks.push_back(carve_part(own, config, shape.batch, shape.keep, part, extents));
     }
-    slot.gradient = carver.take(N, C);
+    slot.gradient = carver.take(rows, C);
     slot.kept = carver.take(places.kept);
     places.slots.push_back(std::move(slot));
   }
@@ -84,11 +95,12 @@ Places place(float* base, const ModelConfig& config, const StageCut& cut, const 
 }  // namespace
 
 std::size_t StageModel::bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape) {
-  return place(nullptr, config, cut, shape).elements * sizeof(float);
+  return place(nullptr, config_of_share(config, shape.share.size), cut, shape).elements * sizeof(float);
 }
 
 Result<std::unique_ptr<StageModel>> StageModel::create(const ModelConfig& config, const StageCut& cut,
-                                                       const StageShape& shape) {
+                                                       const StageShape& shape, TensorGroup<float>* group) {
+  CHECK((shape.share.size > 1) == (group != nullptr), "members of a group have a share");
   TRY(validate(config));
   TRY(check_shape(config, shape.batch));
   if (config.experts.count > 0) {
@@ -113,19 +125,22 @@ Result<std::unique_ptr<StageModel>> StageModel::create(const ModelConfig& config
                 machine_bytes >> 20);
   }
   use_one_blas_thread();
-  return std::unique_ptr<StageModel>(new StageModel(config, cut, shape, std::move(memory)));
+  return std::unique_ptr<StageModel>(new StageModel(config, cut, shape, group, std::move(memory)));
 }
 
 StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
-                       std::unique_ptr<float[]> memory)
-    : config_(config),
+                       TensorGroup<float>* group, std::unique_ptr<float[]> memory)
+    : config_(config_of_share(config, shape.share.size)),
       cut_(cut),
       shape_(shape),
-      table_(parameter_table(config)),
+      table_(config, shape.share),
+      partial_(table_.summed_elements()),
       rotary_(config.context, config.head_size(), config.rope_base, config.rope_scaling),
       memory_(std::move(memory)) {
   auto places = place(memory_.get(), config_, cut_, shape_);
   scratch_ = places.scratch;
+  tensor_ = places.tensor;
+  if (tensor_) tensor_->group = group;
   const std::span unused(places.unused, shape_.is_split ? unused_elements(config_, shape_.batch.rows()) : 0);
   for (auto& slot : places.slots) {
     later_.emplace_back(std::span(slot.kept, places.kept), unused);
@@ -137,19 +152,20 @@ StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const Sta
 }
 
 PartContext<float> StageModel::context(int chunk, BatchShape batch) const {
-  return {{config_, batch, rotary_}, table_, cut_.parts[static_cast<std::size_t>(chunk)], shape_.keep};
+  return {
+      {config_, batch, rotary_, tensor()}, table(), cut_.parts[static_cast<std::size_t>(chunk)], shape_.keep};
 }
 
 std::span<float> StageModel::input(int slot) {
-  return {inputs_[static_cast<std::size_t>(slot)], shape_.batch.rows() * config_.width};
+  return {inputs_[static_cast<std::size_t>(slot)], own_rows(shape_.batch.rows()) * config_.width};
 }
 
 std::span<float> StageModel::output(int chunk, int slot) {
-  return {activations(chunk, slot).output, shape_.batch.rows() * config_.width};
+  return {activations(chunk, slot).output, own_rows(shape_.batch.rows()) * config_.width};
 }
 
 std::span<float> StageModel::gradient(int index) {
-  return {slot(index).gradient, shape_.batch.rows() * config_.width};
+  return {slot(index).gradient, own_rows(shape_.batch.rows()) * config_.width};
 }
 
 Result<void> StageModel::forward(int chunk, PassSlots slots, const Pass<float>& pass, TokenSpan tokens) {
@@ -159,7 +175,7 @@ Result<void> StageModel::forward(int chunk, PassSlots slots, const Pass<float>& 
 }
 
 Result<float> StageModel::loss(int chunk, int slot, const Pass<float>& pass, TokenSpan targets) {
-  TRY(check_targets(targets, config_.vocabulary));
+  TRY(check_targets(targets, config_.vocabulary * shape_.share.size));
   return part_loss(context(chunk, shape_.batch), activations(chunk, slot), pass, targets);
 }
 
@@ -172,18 +188,35 @@ Result<void> StageModel::backward(int chunk, int index, const Pass<float>& pass,
     own.later = &later_[static_cast<std::size_t>(index)];
     own.later->begin();
   }
-  return part_backward(context(chunk, shape_.batch), activations(chunk, index), scratch, own, tokens,
-                       targets);
+  return adding(own, [&](const Pass<float>& at) {
+    return part_backward(context(chunk, shape_.batch), activations(chunk, index), scratch, at, tokens,
+                         targets);
+  });
 }
 
 Result<void> StageModel::backward_weight(int slot, const Pass<float>& pass) {
-  return later_[static_cast<std::size_t>(slot)].run(pass);
+  return adding(pass, [&](const Pass<float>& at) { return later_[static_cast<std::size_t>(slot)].run(at); });
+}
+
+Result<void> StageModel::adding(const Pass<float>& pass, const Backward& run) {
+  if (!tensor_) return run(pass);
+  StepHooks own = pass.hooks;
+  Result<void> finished;  // the first failure
+  own.gradient_ready = [&](std::size_t parameter) {
+    if (pass.hooks.last_microbatch && finished)
+      finished = partial_.finish(parameter, *tensor_->group, pass.gradient(parameter));
+    if (finished) pass.ready(parameter);
+  };
+  TRY(run({pass.parameters, partial_.places(pass.gradients), own, pass.later}));
+  return finished;
 }
 
 HeadFactors StageModel::head_factors(int chunk, int slot) {
   const auto& a = activations(chunk, slot);
   const std::size_t N = shape_.batch.rows();
-  return {{a.logits, N * config_.vocabulary}, {a.final_norm.output, N * config_.width}};
+  const bool is_gathered = tensor_ && tensor_->sequence;
+  const float* normed = is_gathered ? tensor_->gathered : a.final_norm.output;
+  return {{a.logits, N * config_.vocabulary}, {normed, N * config_.width}};
 }
 
 Result<void> StageModel::forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,
@@ -198,8 +231,14 @@ Result<std::span<const float>> StageModel::last_logits(int chunk, std::size_t le
                                                        const Pass<float>& pass) {
   const std::size_t C = config_.width, V = config_.vocabulary;
   const auto& a = activations(chunk, 0);
-  linear_forward({1, C, V}, a.final_norm.output + (length - 1) * C, TRY(pass.use(table_.head)), a.logits);
-  return std::span<const float>(a.logits, V);
+  const float* last = TRY(all_rows<float>(tensor(), length, C, a.final_norm.output)) + (length - 1) * C;
+  const std::span<float> own(a.logits, V);
+  linear_forward({1, C, V}, last, TRY(pass.use(table().head)), own.data());
+  if (!tensor_) return std::span<const float>(own);
+  const std::size_t members = tensor_->group->size();
+  whole_logits_.resize(members * V);
+  TRY(tensor_->group->gather(own, whole_logits_, TensorGroup<float>::Counts(members, V)));
+  return std::span<const float>(whole_logits_);
 }
 
 }  // namespace troupe::apps::gpt

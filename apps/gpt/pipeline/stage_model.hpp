@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,6 +13,9 @@
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/part_passes.hpp"
 #include "apps/gpt/pipeline/weight_work.hpp"
+#include "apps/gpt/tensor/partial_gradients.hpp"
+#include "apps/gpt/tensor/rows.hpp"
+#include "apps/gpt/tensor/share.hpp"
 #include "apps/pipeline/runner.hpp"
 
 namespace troupe::apps::gpt {
@@ -21,6 +26,7 @@ struct StageShape {
   Keep keep = Keep::activations;
   PassSlots slots{1, 1};  ///< microbatches of a chunk whose activations and inputs are kept at once
   bool is_split = false;  ///< backward in two halves
+  TensorShare share{};    ///< of each layer, where a group of ranks shares the stage
 };
 
 struct HeadFactors {
@@ -28,24 +34,29 @@ struct HeadFactors {
 };
 
 /// The passes of one pipeline stage on the host, one microbatch of a chunk per slot. It owns no parameters:
-/// passes are given pointers in the order of the whole model's table, of which a chunk uses its own. One
-/// thread at a time.
+/// passes are given pointers in the order of the whole model's table, of which a chunk uses its own. Where a
+/// group shares the stage, parameters are this rank's parts of them, all members make every call, and a
+/// gradient that is also a sum over the group is complete, and its hook called, in the lane's last microbatch
+/// alone. One thread at a time.
 class StageModel {
  public:
   /// Errc::out_of_memory when the activations do not fit in this machine's memory; Errc::unavailable for
-  /// models with experts, and for split backwards of what is computed again.
+  /// models with experts, and for split backwards of what is computed again. The group has the shape's share,
+  /// null where there is none; it outlives the model and is not used before the first pass.
   static core::Result<std::unique_ptr<StageModel>> create(const ModelConfig& config, const StageCut& cut,
-                                                          const StageShape& shape);
+                                                          const StageShape& shape,
+                                                          TensorGroup<float>* group = nullptr);
   /// What create() allocates.
   static std::size_t bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape);
 
   StageModel(const StageModel&) = delete;
   StageModel& operator=(const StageModel&) = delete;
 
-  const ModelConfig& config() const { return config_; }
-  const ParameterTable& table() const { return table_; }
+  const ParameterTable& table() const { return table_.part(); }
+  /// Those of the residual stream that this rank keeps, of so many of a pass.
+  std::size_t own_rows(std::size_t rows) const { return gpt::own_rows(tensor(), rows); }
 
-  /// Rows (N, C): what a forward reads where it does not begin the model, in a slot of inputs, what it
+  /// Own rows (N, C): what a forward reads where it does not begin the model, in a slot of inputs, what it
   /// writes, and the gradient, first by the output and after backward by the input.
   std::span<float> input(int slot);
   std::span<float> output(int chunk, int slot);
@@ -61,7 +72,7 @@ class StageModel {
                               TokenSpan targets);
   core::Result<void> backward_weight(int slot, const Pass<float>& pass);
   /// Of a chunk that ends the model, once backward says that the output layer is ready: the factors of its
-  /// gradient, by the logits (N, V) and the normed rows (N, C).
+  /// gradient, by this rank's logits (N, V) and all of the normed rows (N, C).
   HeadFactors head_factors(int chunk, int slot);
 
   /// One sequence of 1..T tokens through a chunk, in the first slots.
@@ -77,20 +88,27 @@ class StageModel {
   };
 
   StageModel(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
-             std::unique_ptr<float[]> memory);
+             TensorGroup<float>* group, std::unique_ptr<float[]> memory);
   PartContext<float> context(int chunk, BatchShape batch) const;
+  const TensorParallel<float>* tensor() const { return tensor_ ? &*tensor_ : nullptr; }
+  using Backward = std::function<core::Result<void>(const Pass<float>&)>;
+  /// `run` with a pass that collects what is also summed, and finishes it where the lane ends.
+  core::Result<void> adding(const Pass<float>& pass, const Backward& run);
   Slot& slot(int index) { return slots_[static_cast<std::size_t>(index)]; }
   Activations<float>& activations(int chunk, int index) {
     return slot(index).chunks[static_cast<std::size_t>(chunk)];
   }
 
-  ModelConfig config_;
+  ModelConfig config_;  ///< of the share
   StageCut cut_;
   StageShape shape_;
-  ParameterTable table_;
+  SharedTable table_;
+  PartialGradients partial_;
   Rotary<float> rotary_;
   std::unique_ptr<float[]> memory_;
   GradientScratch<float> scratch_{};
+  std::optional<TensorParallel<float>> tensor_;
+  std::vector<float> whole_logits_;  ///< (V) of all members
   std::vector<Slot> slots_;
   std::vector<float*> inputs_;           ///< (N, C) each: those of the slots, and one more
   std::deque<WeightWork<float>> later_;  ///< per slot, where backwards are split

@@ -12,7 +12,7 @@
 
 namespace troupe::apps::gpt {
 
-// N rows of a microbatch, C width, V vocabulary.
+// N rows of a microbatch, C width, V vocabulary, or what the stage's rank has of it where ranks share layers.
 
 // A tied embedding is a parameter of the first stage alone: its state, its update and its part in norms are
 // there once. The last stage has a copy of the values, which it gets once per step, and gives its part of the

@@ -54,4 +54,11 @@ class WeightWork {
   std::vector<Work> works_;
 };
 
+/// `rows` as the weights' half of the pass's backward will find them, where it is put off: where they are if
+/// those are `own`, which stay, or else a copy.
+template <class T>
+const T* kept_for_weights(const Pass<T>& pass, const T* rows, const T* own, std::size_t elements) {
+  return pass.later == nullptr || rows == own ? rows : pass.later->keep(rows, elements);
+}
+
 }  // namespace troupe::apps::gpt

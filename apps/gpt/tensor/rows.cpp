@@ -53,13 +53,13 @@ Result<const T*> summed_rows(const TensorParallel<T>* tensor, std::size_t rows, 
 }
 
 template <class T>
-TensorParallel<T> carve_tensor(Carver<T>& carver, TensorGroup<T>& group, bool sequence, std::size_t rows,
+TensorParallel<T> carve_tensor(Carver<T>& carver, std::size_t members, bool sequence, std::size_t rows,
                                std::size_t width) {
-  return {.group = &group,
+  return {.group = nullptr,
           .sequence = sequence,
           .gathered = sequence ? carver.take(rows, width) : nullptr,
           .partial = nullptr,
-          .own = sequence ? carver.take(most_own_rows(rows, group.size()), width) : nullptr};
+          .own = sequence ? carver.take(most_own_rows(rows, members), width) : nullptr};
 }
 
 template std::size_t own_rows<float>(const TensorParallel<float>*, std::size_t);
@@ -72,9 +72,9 @@ template Result<const float*> summed_rows<float>(const TensorParallel<float>*, s
                                                  float*);
 template Result<const double*> summed_rows<double>(const TensorParallel<double>*, std::size_t, std::size_t,
                                                    double*);
-template TensorParallel<float> carve_tensor<float>(Carver<float>&, TensorGroup<float>&, bool, std::size_t,
+template TensorParallel<float> carve_tensor<float>(Carver<float>&, std::size_t, bool, std::size_t,
                                                    std::size_t);
-template TensorParallel<double> carve_tensor<double>(Carver<double>&, TensorGroup<double>&, bool, std::size_t,
+template TensorParallel<double> carve_tensor<double>(Carver<double>&, std::size_t, bool, std::size_t,
                                                      std::size_t);
 
 }  // namespace troupe::apps::gpt

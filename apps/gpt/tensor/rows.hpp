@@ -39,9 +39,10 @@ template <class T>
 core::Result<const T*> summed_rows(const TensorParallel<T>* tensor, std::size_t rows, std::size_t width,
                                    T* partial);
 
-/// What only sequence parallelism needs; `partial` is for the caller to give.
+/// What only sequence parallelism needs, between so many members; the group and `partial` are for the caller
+/// to give.
 template <class T>
-TensorParallel<T> carve_tensor(Carver<T>& carver, TensorGroup<T>& group, bool sequence, std::size_t rows,
+TensorParallel<T> carve_tensor(Carver<T>& carver, std::size_t members, bool sequence, std::size_t rows,
                                std::size_t width);
 
 }  // namespace troupe::apps::gpt

@@ -45,8 +45,7 @@ Result<std::unique_ptr<TensorRank>> TensorRank::create(const TrainerOptions& opt
   // The ranks of a group have neighbouring numbers.
   const TensorShare share{static_cast<std::size_t>(size), static_cast<std::size_t>(rank.value % size),
                           options.tensor.sequence_parallel};
-  if (size == 1) return std::unique_ptr<TensorRank>{};
-  TRY(check_tensor_parallel(options, share, device));
+  if (size > 1) TRY(check_tensor_parallel(options, share, device));
   return std::unique_ptr<TensorRank>(new TensorRank(options, share));
 }
 
@@ -59,6 +58,7 @@ Result<std::unique_ptr<TrainableModel>> TensorRank::make_model(const TrainerOpti
 }
 
 Result<void> TensorRank::open(actors::Session& session) {
+  if (!is_shared()) return {};
   group_.open(*TRY(session.group("tp")));
   return agree();
 }

@@ -12,19 +12,23 @@
 
 namespace troupe::apps::gpt {
 
-/// What a trainer's rank has of tensor parallelism: its share of the layers, and the session's group "tp".
+/// What a trainer's rank has of tensor parallelism: its share of the layers, all of them where it is alone,
+/// and the session's group "tp".
 class TensorRank {
  public:
-  /// Null where tensor_parallel is 1. Errc::invalid_argument names what does not divide, Errc::unavailable
-  /// what is not cut.
+  /// Errc::invalid_argument names what does not divide, Errc::unavailable what is not cut.
   static core::Result<std::unique_ptr<TensorRank>> create(const TrainerOptions& options, core::Rank rank,
                                                           gpu::DeviceKind device);
 
   const SharedTable& table() const { return table_; }
+  bool is_shared() const { return table_.share().size > 1; }
+  /// For models, which may use it after open(); null where the rank is alone.
+  TensorGroup<float>* group() { return is_shared() ? &group_ : nullptr; }
   /// Before open(), after which it may be used.
   core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options);
 
-  /// With the session's group, whose ranks tell each other what they take the parameters for.
+  /// With the session's group, where layers are shared; its ranks tell each other what they take the
+  /// parameters for.
   /// Errc::mismatch names the first parameter of which they say different things.
   core::Result<void> open(actors::Session& session);
 

@@ -134,10 +134,16 @@ TEST(TensorShare, SaysWhatDoesNotDivide) {
               HasSubstr("sequence parallelism is between tensor-parallel ranks"));
 }
 
-TEST(TensorRank, IsRefusedOnGpusAndIsNotThereForOneRank) {
+TEST(TensorRank, IsRefusedOnGpusAndHasAllOfTheLayersWhereItIsAlone) {
   TrainerOptions options;
   options.model = model_of_shares();
-  EXPECT_EQ(TensorRank::create(options, {0}, gpu::DeviceKind::cuda).value(), nullptr);
+  const auto alone = TensorRank::create(options, {0}, gpu::DeviceKind::cuda).value();
+  EXPECT_FALSE(alone->is_shared());
+  for (std::size_t p = 0; p < alone->table().size(); ++p) {
+    const SharedParameter parameter = alone->table().at(p);
+    EXPECT_EQ(parameter.part->shape, parameter.whole->shape) << parameter.whole->name;
+    EXPECT_FALSE(parameter.axis || parameter.also_sum) << parameter.whole->name;
+  }
   options.session.training.tensor_parallel = 2;
   EXPECT_THAT(TensorRank::create(options, {0}, gpu::DeviceKind::cuda).error().message,
               HasSubstr("on the host device only"));

@@ -1,0 +1,227 @@
+#include "apps/gpt/all_layers.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <utility>
+
+#include "core/convert.hpp"
+#include "core/errors.hpp"
+#include "core/hash.hpp"
+#include "gpu/kernels.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Result;
+
+namespace {
+
+constexpr auto kDeadline = std::chrono::minutes(5);
+
+}  // namespace
+
+AllLayers::AllLayers(const TrainerOptions& options, gpu::Device& device, std::unique_ptr<TensorRank> share,
+                     std::unique_ptr<ContextRank> context)
+    : options_(options),
+      device_(device),
+      share_(std::move(share)),
+      context_(std::move(context)),
+      batch_(options.microbatch),
+      readable_(table().size()),
+      gradients_(table().size()) {}
+
+std::vector<std::size_t> AllLayers::places() const {
+  std::vector<std::size_t> places(table().size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  return places;
+}
+
+Result<std::size_t> AllLayers::bytes() const {
+  const auto pieces = static_cast<std::size_t>(options_.tensor.context_parallel);
+  const BatchShape shape{options_.microbatch.batch, options_.microbatch.length / pieces};
+  const auto model = config_of_share(options_.model, table().share().size);
+  return memory_need(model, shape, options_.arithmetic, device_.kind()).activations;
+}
+
+Result<void> AllLayers::prepare() {
+  if (is_on_host()) model_ = TRY(make_model());
+  return {};
+}
+
+Result<void> AllLayers::open(actors::Session& session, const Corpus& corpus) {
+  session_ = &session;
+  corpus_ = &corpus;
+  TRY(share_->open(session));
+  if (context_) TRY(context_->open(session));
+  if (!is_on_host()) {
+    compute_ = TRY(session.compute_stream());
+    model_ = TRY(make_model());
+  }
+  peers_ = TRY(SessionPeers::create(session, model_->table()));
+  return {};
+}
+
+Result<std::unique_ptr<TrainableModel>> AllLayers::make_model() {
+  if (share_->is_shared()) return share_->make_model(options_);
+  if (context_) return context_->make_model(options_);
+  if (options_.tensor.slices > 1) return create_sliced_model(options_, device_.kind());
+  return create_model(options_.model, options_.microbatch, options_.arithmetic, device_, compute_);
+}
+
+// A kernel is loaded when it first runs, and loading may wait for all that the device runs: for a collective,
+// say, whose other ranks wait for this one. So every kernel runs once before the first collective.
+Result<void> AllLayers::warm_up() {
+  if (is_on_host()) return {};
+  std::size_t largest = 0;
+  for (const auto& spec : model_->table().specs) largest = std::max(largest, spec.elements());
+  const auto scratch = TRY(device_.allocate(largest * sizeof(float)));
+  batch_.fill_evenly(corpus_->evaluation(), 0, 1);
+  const std::vector<float*> gradients(readable_.size(), scratch.view().as<float>().data());
+  // Their values do not matter, and where they are sharded they are not here yet.
+  const std::vector<const std::byte*> parameters(readable_.size(), scratch.view().data);
+  TRY(model_->forward_backward(parameters, gradients, batch_.tokens(), batch_.targets(), {}));
+  TRY(model_->take_losses());
+  return compute_->synchronize(kDeadline);
+}
+
+Result<void> AllLayers::before_use(core::ParameterIndex parameter) {
+  TRY(session_->before_use(parameter));
+  readable_[parameter.value] = TRY(session_->parameter_memory(parameter)).data;
+  return {};
+}
+
+StepHooks AllLayers::reading() {
+  StepHooks hooks;
+  hooks.before_use = [this](std::size_t p) { return before_use({static_cast<std::uint32_t>(p)}); };
+  hooks.peers = peers_.get();
+  return hooks;
+}
+
+Result<void> AllLayers::play_lanes() {
+  gathered_.reset();
+  for (const core::Lane lane : session_->lanes()) TRY(session_->end_lane(TRY(run_lane(lane))));
+  return {};
+}
+
+Result<double> AllLayers::run_lane(core::Lane lane) {
+  TRY(session_->begin_lane(lane));
+  for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
+    const bool is_spread = peers_ != nullptr && model_->table().specs[i].is_expert;
+    gradients_[i] = is_spread ? nullptr : TRY(session_->gradient_memory({i})).as<float>().data();
+  }
+  if (peers_) TRY(peers_->begin_lane());
+  const auto index = [](std::size_t p) { return core::ParameterIndex{static_cast<std::uint32_t>(p)}; };
+  Result<void> ready;  // the first failure
+  StepHooks hooks{.before_use = [&](std::size_t p) { return before_use(index(p)); },
+                  .begin_backward = [&] { return session_->begin_backward(); },
+                  .gradient_ready =
+                      [&](std::size_t p) {
+                        if (auto told = session_->gradient_ready(index(p)); !told && ready) ready = told;
+                      },
+                  .loss_scale = session_->loss_scale(),
+                  .peers = peers_.get()};
+  const int microbatches = session_->training().microbatches;
+  for (int m = 0; m < microbatches; ++m) {
+    TRY(session_->begin_microbatch(m));
+    hooks.last_microbatch = m + 1 == microbatches;
+    batch_.fill_at_random(corpus_->training(),
+                          {options_.seed, session_->next_step(), lane, static_cast<std::uint32_t>(m)});
+    TRY(model_->forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets(), hooks));
+    TRY(ready);
+  }
+  double loss = 0;
+  for (const double one : TRY(model_->take_losses())) loss += one;
+  return loss / microbatches;
+}
+
+bool AllLayers::needs_others() const {
+  return peers_ != nullptr || share_->is_shared() || context_ != nullptr;
+}
+
+Result<double> AllLayers::evaluate(std::size_t batches) {
+  for (std::size_t i = 0; i < batches; ++i) {
+    batch_.fill_evenly(corpus_->evaluation(), i, batches);
+    TRY(model_->forward_loss(readable_, batch_.tokens(), batch_.targets(), reading()));
+  }
+  double total = 0;
+  for (const double loss : TRY(model_->take_losses())) total += loss;
+  return total / static_cast<double>(batches);
+}
+
+Result<std::span<const float>> AllLayers::logits(TrainableModel::Tokens tokens) {
+  return model_->logits(readable_, tokens, reading());
+}
+
+Result<std::uint64_t> AllLayers::parameter_hash() {
+  std::uint64_t hash = 0;
+  if (peers_) {
+    TRY(peers_->visit_all(model_->config(), [&](std::span<const float> values) {
+      hash = core::hash64(std::as_bytes(values), hash);
+    }));
+    return hash;
+  }
+  for (std::uint32_t i = 0; i < readable_.size(); ++i) {
+    if (share_->is_shared()) {
+      hash = core::hash64(std::as_bytes(TRY(whole_parameter({i}))), hash);
+      continue;
+    }
+    TRY(session_->before_use({i}));
+    gpu::Buffer staging;
+    const auto values = TRY(on_host(TRY(session_->parameter_memory({i})), staging));
+    hash = core::hash64(values.as<const std::byte>(), hash);
+  }
+  return hash;
+}
+
+Result<void> AllLayers::check_export() const {
+  if (!peers_) return {};
+  return core::fail(core::Errc::unavailable,
+                    "experts of {} ranks cannot be exported yet; save a checkpoint, and export from one "
+                    "that is resumed with --expert-parallel 1",
+                    session_->training().expert_parallel);
+}
+
+Result<void> AllLayers::read_parameter(std::size_t place, core::ElementRange range, std::span<float> values) {
+  const core::ParameterIndex parameter{static_cast<std::uint32_t>(place)};
+  if (share_->is_shared()) {
+    if (gathered_ != parameter) TRY(whole_parameter(parameter));
+    std::copy_n(whole_.begin() + range.start, values.size(), values.begin());
+    return {};
+  }
+  TRY(session_->before_use(parameter));
+  const auto dtype = options_.arithmetic.dtype;
+  const auto offset = static_cast<std::size_t>(range.start) * core::size_of(dtype);
+  gpu::Buffer staging;
+  const auto from = TRY(on_host(
+      TRY(session_->parameter_memory(parameter)).subview(offset, values.size() * core::size_of(dtype)),
+      staging));
+  core::convert_elements(dtype, from.data, core::DType::f32, std::as_writable_bytes(values).data(),
+                         values.size());
+  return {};
+}
+
+Result<void> AllLayers::hand_over_parameters() {
+  for (std::uint32_t i = 0; i < readable_.size(); ++i) {
+    TRY(session_->before_use({i}));
+    if (share_->is_shared()) TRY(whole_parameter({i}));
+  }
+  return {};
+}
+
+Result<std::span<const float>> AllLayers::whole_parameter(core::ParameterIndex parameter) {
+  TRY(session_->before_use(parameter));
+  whole_ = TRY(share_->whole(parameter.value, TRY(session_->parameter(parameter))));
+  gathered_ = parameter;
+  return whole_;
+}
+
+/// The same bytes where the host reads them: where they are, or in `staging`.
+Result<gpu::BufferView> AllLayers::on_host(gpu::BufferView values, gpu::Buffer& staging) {
+  if (compute_ == nullptr) return values;
+  staging = TRY(device_.allocate_staging(values.bytes));
+  gpu::copy(values, staging.view(), compute_);
+  TRY(compute_->synchronize(kDeadline));
+  return staging.view();
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "apps/gpt/context/context_rank.hpp"
+#include "apps/gpt/experts/session_peers.hpp"
+#include "apps/gpt/rank_model.hpp"
+#include "apps/gpt/tensor/tensor_rank.hpp"
+
+namespace troupe::apps::gpt {
+
+/// A rank that computes in all layers: whole ones, or its share of them, of sequences or of experts.
+class AllLayers final : public RankModel {
+ public:
+  /// `context` is null where no ranks share a sequence.
+  AllLayers(const TrainerOptions& options, gpu::Device& device, std::unique_ptr<TensorRank> share,
+            std::unique_ptr<ContextRank> context);
+
+  const SharedTable& table() const override { return share_->table(); }
+  std::vector<core::ParameterSpec> parameters() const override {
+    return session_parameters(table(), options_);
+  }
+  std::vector<std::size_t> places() const override;
+  core::Result<std::size_t> bytes() const override;
+  core::Result<void> prepare() override;
+  core::Result<void> open(actors::Session& session, const Corpus& corpus) override;
+  core::Result<void> warm_up() override;
+  void close() override { model_.reset(); }
+  core::Result<void> play_lanes() override;
+  void forget_copies() override { gathered_.reset(); }
+  ExpertTally take_expert_tally() override { return model_->take_expert_tally(); }
+
+  bool needs_others() const override;
+  core::Result<double> evaluate(std::size_t batches) override;
+  core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens) override;
+  core::Result<std::uint64_t> parameter_hash() override;
+  core::Result<void> check_export() const override;
+  core::Result<void> read_parameter(std::size_t place, core::ElementRange range,
+                                    std::span<float> values) override;
+  core::Result<void> hand_over_parameters() override;
+
+ private:
+  bool is_on_host() const { return device_.kind() != gpu::DeviceKind::cuda; }
+  core::Result<std::unique_ptr<TrainableModel>> make_model();
+  core::Result<double> run_lane(core::Lane lane);
+  /// Waits until a parameter may be read, and notes where it lies.
+  core::Result<void> before_use(core::ParameterIndex parameter);
+  /// For a pass between steps.
+  StepHooks reading();
+  /// All of a parameter of which ranks have parts. It lives until the next call.
+  core::Result<std::span<const float>> whole_parameter(core::ParameterIndex parameter);
+  core::Result<gpu::BufferView> on_host(gpu::BufferView values, gpu::Buffer& staging);
+
+  const TrainerOptions options_;
+  gpu::Device& device_;
+  std::unique_ptr<TensorRank> share_;
+  std::unique_ptr<ContextRank> context_;
+  Batch batch_;
+  actors::Session* session_ = nullptr;
+  const Corpus* corpus_ = nullptr;
+  gpu::StreamView compute_ = nullptr;  ///< of the session; null where the model computes on the host
+  std::unique_ptr<TrainableModel> model_;
+  std::vector<const std::byte*> readable_;  ///< of units that are not gathered: where they were last
+  std::vector<float*> gradients_;
+  std::unique_ptr<SessionPeers> peers_;  ///< null: all experts are here
+  std::optional<core::ParameterIndex> gathered_;
+  std::span<const float> whole_;  ///< of the parameter that was gathered last
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,53 @@
+#include "apps/gpt/rank_model.hpp"
+
+#include <utility>
+
+#include "apps/gpt/all_layers.hpp"
+#include "apps/gpt/optimizer.hpp"
+#include "apps/gpt/pipeline/pipeline_trainer.hpp"
+#include "core/errors.hpp"
+#include "core/layout/buffers.hpp"
+
+namespace troupe::apps::gpt {
+
+core::Result<std::unique_ptr<RankModel>> create_rank_model(actors::RankWorld& world,
+                                                           const TrainerOptions& options) {
+  auto& device = world.device();
+  auto context = TRY(ContextRank::create(options, world.rank(), device.kind()));
+  const auto of_session = with_context_group(options);
+  auto share = TRY(TensorRank::create(options, world.rank(), device.kind()));
+  if (options.session.training.pipeline_parallel > 1) {
+    const PipelinePlace place{world.rank(), world.world_size()};
+    return TRY(PipelineTrainer::create(of_session, place, device, std::move(share)));
+  }
+  return std::make_unique<AllLayers>(of_session, device, std::move(share), std::move(context));
+}
+
+std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype,
+                                                    const core::TrainingOptions& training) {
+  std::vector<core::ParameterSpec> specs;
+  for (const auto& spec : table.specs) {
+    const std::size_t index = specs.size();
+    const bool whole =
+        core::is_whole_parameter({.dimensions = spec.shape.size(),
+                                  .embedding_or_output = index == table.embedding || index == table.head});
+    core::ParameterSpec parameter;
+    parameter.name = spec.name;
+    for (std::size_t extent : spec.shape) parameter.shape.push_back(static_cast<std::int64_t>(extent));
+    parameter.dtype = dtype;
+    parameter.weight_decay = spec.weight_decay;
+    if (spec.unit) parameter.unit = core::UnitIndex{static_cast<std::uint32_t>(*spec.unit)};
+    parameter.is_expert = spec.is_expert;
+    if (!training.groups.empty()) parameter.group = whole ? kMatrices : kOthers;
+    specs.push_back(std::move(parameter));
+  }
+  return specs;
+}
+
+std::vector<core::ParameterSpec> session_parameters(const SharedTable& table, const TrainerOptions& options) {
+  auto specs = session_parameters(table.part(), options.arithmetic.dtype, options.session.training);
+  table.declare(specs);
+  return specs;
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,258 @@
+#include <map>
+#include <tuple>
+
+#include "tests/gpt_pipeline/pipeline_job.hpp"
+#include "tests/simulation/swarm_of_cuts.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+using core::ScheduleKind;
+using core::Strategy;
+
+/// A model with all that a share of a layer may lack: keys for fewer heads, norms of heads, and biases that
+/// are added to a sum; of tokens whose halves both have letters.
+TrainerOptions mesh_options(const Cut& cut) {
+  auto options = trainer_options(cut);
+  options.model.layers = 4;
+  options.model.heads = 4;
+  options.model.key_value_heads = 2;
+  options.model.query_key_norm = true;
+  options.model.query_key_value_bias = true;
+  options.model.attention_output_bias = true;
+  options.model.vocabulary = 128;
+  options.session.training.lanes = 4;
+  return options;
+}
+
+using Change = std::function<void(TrainerOptions&)>;
+
+std::vector<Trained> run(const Cut& cut, const Corpus& corpus, int until = 20, const Change& change = {},
+                         actors::Storage* disk = nullptr) {
+  auto options = mesh_options(cut);
+  if (change) change(options);
+  return simulate(
+      cut, [&](actors::SimulatedRank& rank) { return train_until(rank, options, corpus, until); }, disk);
+}
+
+void expect_bits(const std::vector<Trained>& ranks, const Trained& expected, const std::string& name) {
+  for (const auto& rank : ranks) {
+    EXPECT_EQ(rank.losses, expected.losses) << name;
+    EXPECT_EQ(rank.norms, expected.norms) << name;
+    EXPECT_EQ(rank.parameters, expected.parameters) << name;
+  }
+}
+
+void expect_close(const Trained& found, const Trained& whole, const std::string& name) {
+  ASSERT_EQ(found.losses.size(), whole.losses.size()) << name;
+  for (std::size_t step = 0; step < whole.losses.size(); ++step) {
+    ASSERT_NEAR(found.losses[step], whole.losses[step], 1e-5 * whole.losses[step]) << name << ", " << step;
+    ASSERT_NEAR(found.norms[step], whole.norms[step], 1e-4 * whole.norms[step]) << name << ", " << step;
+  }
+}
+
+/// One rank, which computes in two slices or, of whole layers, in one.
+const Trained& alone(bool tied, bool sequence, int slices, const Corpus& corpus) {
+  static std::map<std::tuple<bool, bool, int>, Trained> known;
+  auto& found = known[{tied, sequence, slices}];
+  if (found.losses.empty())
+    found = run({.tied = tied, .strategy = Strategy::ddp, .sequence = sequence, .slices = slices}, corpus)[0];
+  return found;
+}
+
+const std::vector<std::pair<ScheduleKind, int>> kSchedules = {{ScheduleKind::gpipe, 1},
+                                                              {ScheduleKind::one_f_one_b, 1},
+                                                              {ScheduleKind::interleaved, 2},
+                                                              {ScheduleKind::zero_bubble, 1}};
+
+/// Two stages of two parts.
+std::vector<Cut> cuts() {
+  std::vector<Cut> all;
+  for (const auto strategy : {Strategy::ddp, Strategy::zero1}) {
+    for (const bool tied : {true, false}) {
+      for (const bool sequence : {false, true}) {
+        for (const int data_parallel : {1, 2}) {
+          for (const auto& [schedule, chunks] : kSchedules)
+            all.push_back({4 * data_parallel, 2, schedule, chunks, tied, strategy, 2, sequence});
+        }
+      }
+    }
+  }
+  all.push_back({8, 4, ScheduleKind::one_f_one_b, 1, true, Strategy::zero1, 2, true});
+  return all;
+}
+
+class MeshBits : public testing::TestWithParam<Cut> {};
+
+TEST_P(MeshBits, AreThoseOfFixedSlicesAndLossesThoseOfWholeLayers) {
+  const TrainingText text;
+  const auto& [tied, sequence] = std::pair{GetParam().tied, GetParam().sequence};
+
+  const auto& slices = alone(tied, sequence, 2, text.corpus());
+  const auto ranks = run(GetParam(), text.corpus());
+
+  ASSERT_EQ(slices.losses.size(), 20U);
+  ASSERT_LT(slices.losses.back(), slices.losses.front());
+  expect_bits(ranks, slices, GetParam().name());
+  expect_close(ranks[0], alone(tied, false, 1, text.corpus()), GetParam().name());
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, MeshBits, testing::ValuesIn(cuts()),
+                         [](const auto& test) { return test.param.name(); });
+
+/// In the order of `kSchedules`, on four ranks.
+std::vector<Cut> one_of_each(bool tied, bool sequence) {
+  std::vector<Cut> all;
+  for (const auto& [schedule, chunks] : kSchedules)
+    all.push_back({4, 2, schedule, chunks, tied, Strategy::zero1, 2, sequence});
+  return all;
+}
+
+void expect_bits_of_slices(const Cut& cut, const Change& change) {
+  const TrainingText text;
+  const Cut slices{.tied = cut.tied, .sequence = cut.sequence, .slices = 2};
+  const auto expected = run(slices, text.corpus(), 3, change)[0];
+  expect_bits(run(cut, text.corpus(), 3, change), expected, cut.name());
+}
+
+TEST(Mesh, AddsUpSeveralMicrobatchesPerLane) {
+  for (const bool tied : {true, false}) {
+    for (const auto& cut : one_of_each(tied, tied))
+      expect_bits_of_slices(cut, [](auto& options) { options.session.training.microbatches = 3; });
+  }
+}
+
+TEST(Mesh, ScalesLossesAndComputesActivationsAgain) {
+  for (const auto& cut : one_of_each(true, true)) {
+    expect_bits_of_slices(cut, [](auto& options) {
+      options.session.training.loss_scaling = {.kind = core::LossScale::fixed, .scale = 1024};
+      if (options.pipeline.schedule != ScheduleKind::zero_bubble) options.arithmetic.keep = Keep::inputs;
+    });
+  }
+}
+
+TEST(Mesh, SharesOtherLayersAndRowsThatDoNotDivide) {
+  for (const auto& cut : one_of_each(false, true)) {
+    expect_bits_of_slices(cut, [](auto& options) {
+      options.model.norm = Norm::layer;
+      options.model.activation = Activation::gelu;
+      options.microbatch = {3, 5};
+    });
+  }
+}
+
+/// In fast numerics a rank adds its lanes as they come.
+TEST(Mesh, InFastNumericsHasTheLossesOfWholeLayers) {
+  const TrainingText text;
+  const Change fast = [](auto& options) { options.session.training.numerics = core::Numerics::fast; };
+  for (const bool tied : {true, false}) {
+    const auto whole = run({.tied = tied}, text.corpus(), 20, fast)[0];
+    for (const bool sequence : {false, true}) {
+      for (const auto& cut : one_of_each(tied, sequence)) {
+        const auto ranks = run(cut, text.corpus(), 20, fast);
+        expect_close(ranks[0], whole, cut.name());
+        for (const auto& rank : ranks) EXPECT_EQ(rank.parameters, ranks[0].parameters) << cut.name();
+      }
+    }
+  }
+}
+
+TEST(Mesh, EvaluatesAnswersAndIsExportedAsOneRankInSlices) {
+  const TrainingText text;
+  tests::ScratchFolder folder;
+  for (const bool tied : {true, false}) {
+    for (const bool sequence : {false, true}) {
+      const Cut slices{.tied = tied, .sequence = sequence, .slices = 2};
+      const auto expected = ask(slices, mesh_options(slices), text.corpus(), folder.path("alone"))[0];
+      ASSERT_FALSE(expected.exported.empty());
+      for (auto cut : one_of_each(tied, sequence)) {
+        cut.ranks = 8;
+        const auto ranks = ask(cut, mesh_options(cut), text.corpus(), folder.path("cut"));
+        EXPECT_EQ(ranks[0].exported, expected.exported) << cut.name();
+        for (const auto& rank : ranks) {
+          EXPECT_EQ(rank.evaluation, expected.evaluation) << cut.name();
+          EXPECT_EQ(rank.logits, expected.logits) << cut.name();
+        }
+      }
+    }
+  }
+}
+
+TEST(MeshCheckpoint, GoesOnOnAnyOtherCutAndBack) {
+  const TrainingText text;
+  const Corpus& corpus = text.corpus();
+  for (const bool tied : {true, false}) {
+    const Cut slices{.tied = tied, .sequence = true, .slices = 2};
+    const Cut mesh{8, 2, ScheduleKind::one_f_one_b, 1, tied, Strategy::zero1, 2, true};
+    const Cut chunks{4, 2, ScheduleKind::interleaved, 2, tied, Strategy::ddp, 2, true};
+    const Cut whole{.tied = tied};
+    const Cut stages{4, 4, ScheduleKind::zero_bubble, 1, tied, Strategy::ddp};
+    const Cut sharded{4, 1, ScheduleKind::one_f_one_b, 1, tied, Strategy::zero3, 2, true};
+    const auto exact = run(slices, corpus, 6)[0];
+    const auto close = run(whole, corpus, 6)[0];
+    for (const auto& [from, to] : {std::pair{mesh, slices},
+                                   {slices, mesh},
+                                   {mesh, chunks},
+                                   {chunks, mesh},
+                                   {mesh, sharded},
+                                   {sharded, mesh},
+                                   {mesh, whole},
+                                   {whole, mesh},
+                                   {mesh, stages},
+                                   {stages, mesh}}) {
+      const auto name = from.name() + " to " + to.name();
+      const auto halves = [](const Cut& cut) { return std::max(cut.tensor, cut.slices) == 2; };
+      actors::SimulatedStorage disk({});
+
+      run(from, corpus, 3, {}, &disk);
+      const auto ranks = run(to, corpus, 6, {}, &disk);
+
+      for (const auto& rank : ranks) {
+        ASSERT_EQ(rank.losses.size(), 3U) << name << " goes on after the saved step";
+        EXPECT_EQ(rank.parameters, ranks[0].parameters) << name;
+        EXPECT_NEAR(rank.losses.back(), close.losses.back(), 1e-5 * close.losses.back()) << name;
+        if (!halves(from) || !halves(to)) continue;
+        EXPECT_EQ(rank.losses.back(), exact.losses.back()) << name;
+        EXPECT_EQ(rank.parameters, exact.parameters) << name;
+      }
+    }
+  }
+}
+
+/// Meshes, moments and victims are drawn, and those that follow go on from what is on the disk.
+TEST(MeshSwarm, EndsWithTheBitsOfFixedSlicesWhateverFailsOnTheWay) {
+  constexpr int kUntil = 4;
+  const TrainingText text;
+  const Cut slices{.sequence = true, .slices = 2};
+  const std::vector<Cut> meshes = {slices,
+                                   {4, 2, ScheduleKind::one_f_one_b, 1, true, Strategy::zero1, 2, true},
+                                   {8, 2, ScheduleKind::zero_bubble, 1, true, Strategy::ddp, 2, true},
+                                   {4, 2, ScheduleKind::interleaved, 2, true, Strategy::zero1, 2, true},
+                                   {2, 1, ScheduleKind::one_f_one_b, 1, true, Strategy::zero3, 2, true}};
+  const auto expected = run(slices, text.corpus(), kUntil)[0].parameters;
+  const auto train = [&](actors::SimulatedRank& rank, const Cut& cut, int until,
+                         const std::function<void()>& pass_time) -> core::Result<Trained> {
+    auto trainer = TRY(DistributedTrainer::create(rank, mesh_options(cut), text.corpus()));
+    TRY(trainer->resume({}));
+    Trained trained;
+    while (trainer->session().next_step().value < until) {
+      pass_time();
+      trained.norms.push_back(TRY(trainer->step()).gradient_norm);
+      TRY(trainer->save());
+    }
+    TRY(trainer->session().wait_saves());
+    trained.parameters = TRY(trainer->parameter_hash());
+    TRY(trainer->session().leave());
+    return trained;
+  };
+
+  const auto lives = actors::swarm_of_cuts<Trained>(
+      "mesh swarm", 12, meshes, kUntil, train, [](const auto& ranks) { return ranks[0].parameters; },
+      expected);
+
+  EXPECT_GT(lives.jobs, 20) << "most deaths hit a job that runs";
+  EXPECT_GT(lives.resumed, 3);
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
