@@ -155,9 +155,9 @@ Result<std::span<const float>> AllLayers::logits(TrainableModel::Tokens tokens) 
 Result<std::uint64_t> AllLayers::parameter_hash() {
   std::uint64_t hash = 0;
   if (peers_) {
-    TRY(peers_->visit_all(model_->config(), [&](std::span<const float> values) {
-      hash = core::hash64(std::as_bytes(values), hash);
-    }));
+    TRY(peers_->visit_all(
+        model_->config(), [&](core::ParameterIndex parameter) { return whole_parameter(parameter); },
+        [&](std::span<const float> values) { hash = core::hash64(std::as_bytes(values), hash); }));
     return hash;
   }
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
@@ -171,6 +171,12 @@ Result<std::uint64_t> AllLayers::parameter_hash() {
     hash = core::hash64(values.as<const std::byte>(), hash);
   }
   return hash;
+}
+
+// Ranks that share the layers see the same tokens.
+ExpertTally AllLayers::take_expert_tally() {
+  auto tally = model_->take_expert_tally();
+  return table().share().index == 0 ? tally : tally - tally;
 }
 
 Result<void> AllLayers::check_export() const {

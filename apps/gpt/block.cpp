@@ -88,6 +88,16 @@ Result<const T*> normed_rows_again(const BlockContext<T>& context, const NormAct
   return kept_for_weights<T>(pass, rows, norm.output, context.shape.rows() * context.config.width);
 }
 
+// residual += the sum of all members' partial rows.
+template <class T>
+Result<void> add_sum(const BlockContext<T>& context, T* residual) {
+  const std::size_t N = context.shape.rows(), C = context.config.width;
+  const T* sum = TRY(summed_rows(context.tensor, N, C, context.tensor->partial));
+  const std::size_t elements = own_rows(context.tensor, N) * C;
+  for (std::size_t i = 0; i < elements; ++i) residual[i] += sum[i];
+  return {};
+}
+
 // residual += x * weight^T, summed over the ranks that share the product by rows, one part of x each.
 template <class T>
 Result<void> project_into_residual(const BlockContext<T>& context, const Pass<T>& pass, std::size_t in,
@@ -95,10 +105,7 @@ Result<void> project_into_residual(const BlockContext<T>& context, const Pass<T>
   const std::size_t N = context.shape.rows(), C = context.config.width;
   if (context.tensor == nullptr) return project(pass, {N, in, C}, weight, x, residual, Write::accumulate);
   TRY(project(pass, {N, in, C}, weight, x, context.tensor->partial));
-  const T* sum = TRY(summed_rows(context.tensor, N, C, context.tensor->partial));
-  const std::size_t elements = own_rows(context.tensor, N) * C;
-  for (std::size_t i = 0; i < elements; ++i) residual[i] += sum[i];
-  return {};
+  return add_sum(context, residual);
 }
 
 // Up to block.hidden.
@@ -120,14 +127,42 @@ Result<void> mlp_activations(const BlockContext<T>& context, const BlockParamete
 }
 
 template <class T>
+ExpertShape expert_shape(const BlockContext<T>& context) {
+  const bool is_first = context.tensor == nullptr || context.tensor->group->index() == 0;
+  return {context.config.experts, context.shape.rows(), context.config.width, is_first};
+}
+
+template <class T>
+Result<void> experts_into_residual(const BlockContext<T>& context, const BlockParameters& parameters,
+                                   const BlockActivations<T>& block, const Pass<T>& pass, T* residual) {
+  const T* x = TRY(normed_rows(context, block.mlp_norm));
+  const auto add_to = [&](T* to) {
+    return expert_layer_forward<T>(expert_shape(context), *parameters.experts, block.experts, x, pass, to);
+  };
+  if (context.tensor == nullptr) return add_to(residual);
+  std::fill_n(context.tensor->partial, context.shape.rows() * context.config.width, T{0});
+  TRY(add_to(context.tensor->partial));
+  return add_sum(context, residual);
+}
+
+template <class T>
+Result<void> experts_backward(const BlockContext<T>& context, const BlockParameters& parameters,
+                              const BlockActivations<T>& block, const GradientScratch<T>& d,
+                              const Pass<T>& pass) {
+  const std::size_t N = context.shape.rows(), C = context.config.width;
+  const T* d_output = TRY(all_rows<T>(context.tensor, N, C, d.residual));
+  if (d_output != d.residual) d_output = std::copy_n(d_output, N * C, context.tensor->again) - N * C;
+  const T* x = TRY(normed_rows(context, block.mlp_norm));
+  return expert_layer_backward<T>(expert_shape(context), *parameters.experts, block.experts, d.experts,
+                                  {x, d_output}, pass, d.normed);
+}
+
+template <class T>
 Result<void> mlp_backward(const BlockContext<T>& context, const BlockParameters& parameters,
                           const BlockActivations<T>& block, const GradientScratch<T>& d,
                           const Pass<T>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
-  if (parameters.experts) {
-    return expert_layer_backward<T>({context.config.experts, N, C}, *parameters.experts, block.experts,
-                                    d.experts, {block.mlp_norm.output, d.residual}, pass, d.normed);
-  }
+  if (parameters.experts) return experts_backward(context, parameters, block, d, pass);
   const T* d_output = TRY(all_rows<T>(context.tensor, N, C, d.residual));
   TRY(project_backward(pass, {N, F, C}, parameters.down, block.hidden, d_output, d.hidden, Write::overwrite));
   const T* x = TRY(normed_rows_again(context, block.mlp_norm, pass));
@@ -321,14 +356,12 @@ Result<void> block_activations(const BlockContext<T>& context, const BlockParame
 template <class T>
 Result<void> block_forward(const BlockContext<T>& context, const BlockParameters& parameters,
                            const BlockActivations<T>& block, const Pass<T>& pass, T* output) {
-  const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
+  const std::size_t N = context.shape.rows(), C = context.config.width;
   TRY(block_activations(context, parameters, block, pass));
   std::copy_n(block.middle, own_rows(context.tensor, N) * C, output);
-  if (parameters.experts) {
-    return expert_layer_forward<T>({context.config.experts, N, C}, *parameters.experts, block.experts,
-                                   block.mlp_norm.output, pass, output);
-  }
-  return project_into_residual(context, pass, F, parameters.down, block.hidden, output);
+  if (parameters.experts) return experts_into_residual(context, parameters, block, pass, output);
+  return project_into_residual(context, pass, context.config.feed_forward, parameters.down, block.hidden,
+                               output);
 }
 
 template <class T>

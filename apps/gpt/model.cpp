@@ -35,7 +35,7 @@ PlacedActivations<T> place_activations(Carver<T>& carver, const ModelConfig& con
   PlacedActivations<T> placed;
   placed.activations = carve(carver, config, shape, keep, extents);
   if (sharing.layers != nullptr) {
-    placed.tensor = carve_tensor(carver, sharing.layers->size(), sharing.sequence, N, config.width);
+    placed.tensor = carve_tensor(carver, sharing.layers->size(), sharing.sequence, N, config);
     placed.tensor->group = sharing.layers;
     // Forward leaves it alone, and backward is done with it when a block computes forward again.
     placed.tensor->partial = placed.activations.gradients.normed;

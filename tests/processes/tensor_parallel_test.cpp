@@ -34,11 +34,14 @@ struct Mesh {
   core::Numerics numerics = core::Numerics::ordered;
   int microbatches = 1;
   int context = 1;  ///< ranks that share each sequence
+  std::size_t experts = 0;
+  int expert_parallel = 1;
 
   int ranks() const { return size * context * data_parallel; }
   std::string name() const {
-    return fmt::format("{} of {}x{}x{} ranks, {} slices{}", core::name_of(strategy), size, context,
-                       data_parallel, slices, sequence ? ", sequence parallel" : "");
+    return fmt::format("{} of {}x{}x{} ranks, {} slices{}, {} experts over {}", core::name_of(strategy), size,
+                       context, data_parallel, slices, sequence ? ", sequence parallel" : "", experts,
+                       expert_parallel);
   }
 };
 
@@ -48,9 +51,12 @@ TrainerOptions options_of(const Mesh& mesh) {
   options.model.heads = 4;
   options.model.query_key_norm = true;
   options.model.vocabulary = 128;  // so that any quarter of it has letters
+  if (mesh.experts > 0)
+    options.model.experts = {.count = mesh.experts, .feed_forward = 16, .balance = 0.01, .z_loss = 0.001};
   options.tensor = {mesh.sequence, mesh.slices, mesh.context};
   auto& training = options.session.training;
   training.tensor_parallel = mesh.size;
+  training.expert_parallel = mesh.expert_parallel;
   training.strategy = mesh.strategy;
   training.numerics = mesh.numerics;
   training.microbatches = mesh.microbatches;
@@ -62,6 +68,7 @@ struct Trained {
   std::uint64_t restored = 0, parameters = 0;  ///< hashes, before the first step and at the end
   double evaluation = 0;
   std::vector<float> logits;
+  std::vector<std::int64_t> load;  ///< of experts, by the tokens of all ranks
   friend bool operator==(const Trained&, const Trained&) = default;
 };
 
@@ -76,6 +83,8 @@ Result<Trained> train(actors::RankWorld& world, const TrainerOptions& options, c
     trained.losses.push_back(outcome.loss);
     trained.norms.push_back(outcome.gradient_norm);
   }
+  const auto load = TRY(trainer->take_expert_load()).counts();
+  trained.load.assign(load.begin(), load.end());
   trained.evaluation = TRY(trainer->evaluate(2));
   const std::int32_t tokens[] = {'t', 'h', 'e'};
   const auto logits = TRY(trainer->logits(tokens));
@@ -160,6 +169,28 @@ TEST_F(TensorParallel, AccumulatesMicrobatchesWithTheBitsOfFixedSlices) {
       mesh.data_parallel = data_parallel;
       mesh.strategy = strategy;
       for (const auto& rank : simulate(mesh, 5)) ASSERT_TRUE(rank == slices) << mesh.name();
+    }
+  }
+}
+
+/// Each rank has a part of each of its experts, and all of the router.
+TEST_F(TensorParallel, OfExpertsHasTheBitsOfFixedSlicesAndTheLossesOfWholeLayersOnAnyMesh) {
+  const Trained whole = simulate({.experts = 4})[0];
+  ASSERT_LT(whole.losses.back(), whole.losses.front());
+  for (const bool sequence : {false, true}) {
+    const Trained slices = simulate({.slices = 2, .sequence = sequence, .experts = 4})[0];
+    ASSERT_EQ(slices.restored, whole.restored) << "first values are those of the whole";
+    expect_close(slices, whole, "2 slices");
+    for (const auto& [data_parallel, expert_parallel] : {std::pair{1, 1}, {2, 1}, {2, 2}, {4, 2}}) {
+      for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
+        Mesh mesh{2, data_parallel, 1, sequence, strategy};
+        mesh.experts = 4;
+        mesh.expert_parallel = expert_parallel;
+        for (const auto& rank : simulate(mesh)) {
+          ASSERT_EQ(rank.losses, slices.losses) << mesh.name();
+          ASSERT_TRUE(rank == slices) << mesh.name();
+        }
+      }
     }
   }
 }
@@ -333,6 +364,11 @@ TEST_F(TensorParallel, OfRealProcessesHasTheBitsOfFixedSlicesOnOne) {
         EXPECT_NEAR(ranks.losses[step], whole.losses[step], 1e-5 * whole.losses[step]) << name;
     }
   }
+  const auto experts =
+      run(4, {"--experts", "4", "--tensor-parallel", "2", "--expert-parallel", "2"}, "experts");
+  const auto expert_slices = run(1, {"--experts", "4", "--tensor-slices", "2"}, "expert-slices");
+  EXPECT_EQ(experts.losses, expert_slices.losses);
+  EXPECT_EQ(experts.state, expert_slices.state);
   const auto mesh = run(4, {"--tensor-parallel", "2", "--sequence-parallel", "--strategy", "zero3"}, "mesh");
   const auto slices = run(1, {"--tensor-slices", "2", "--sequence-parallel"}, "mesh-slices");
   EXPECT_EQ(mesh.losses, slices.losses);

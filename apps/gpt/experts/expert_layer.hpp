@@ -18,6 +18,9 @@ struct ExpertShape {
   const ExpertConfig& config;
   std::size_t rows = 0;   ///< N
   std::size_t width = 0;  ///< C
+  /// Backward adds the gradients of the router's losses. Of ranks that share the layer, whose gradients are
+  /// summed, one does.
+  bool adds_losses = true;
 };
 
 /// output (N, C) += what the experts that each row of x (N, C) chose make of it, weighed, and then the shared

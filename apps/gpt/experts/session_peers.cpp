@@ -39,7 +39,9 @@ std::vector<int> owners_of(const ParameterTable& whole, const core::ExpertOwners
 ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& training, core::Rank rank) {
   config.experts.ranks = static_cast<std::size_t>(std::max(training.expert_parallel, 1));
   config.experts.grouped = training.numerics == core::Numerics::fast && config.experts.ranks > 1;
-  config.experts.place = static_cast<std::size_t>(rank.value) % config.experts.ranks;
+  // Those with the same share of the layers: tensor-parallel ranks have neighbouring numbers.
+  config.experts.place =
+      static_cast<std::size_t>(rank.value / training.tensor_parallel) % config.experts.ranks;
   return config;
 }
 
@@ -81,7 +83,7 @@ Result<void> SessionPeers::begin_exchange(std::span<const std::byte> input, cons
   return {};
 }
 
-Result<void> SessionPeers::visit_all(const ModelConfig& config, const Visit& visit) {
+Result<void> SessionPeers::visit_all(const ModelConfig& config, const Read& read, const Visit& visit) {
   ModelConfig alone = config;
   alone.experts.ranks = 1;
   alone.experts.place = 0;
@@ -94,8 +96,7 @@ Result<void> SessionPeers::visit_all(const ModelConfig& config, const Visit& vis
     const auto mine = own.find(spec.name);
     std::vector<float> values(spec.elements());
     if (mine != own.end()) {
-      TRY(session_.before_use(index_of_parameter(mine->second)));
-      const auto here = TRY(session_.parameter(index_of_parameter(mine->second)));
+      const auto here = TRY(read(index_of_parameter(mine->second)));
       std::copy(here.begin(), here.end(), values.begin());
     }
     if (spec.is_expert)

@@ -33,9 +33,11 @@ class SessionPeers final : public ExpertPeers {
   void* gradient(std::size_t parameter, std::size_t source) override { return gradients_[parameter][source]; }
 
   using Visit = std::function<void(std::span<const float>)>;
+  /// All values of one of this rank's parameters; they live until the next call.
+  using Read = std::function<core::Result<std::span<const float>>(core::ParameterIndex)>;
   /// Calls `visit` with all values of each parameter of the whole model, in the order of the table that a
   /// rank alone has. In an evaluation, by all ranks alike.
-  core::Result<void> visit_all(const ModelConfig& config, const Visit& visit);
+  core::Result<void> visit_all(const ModelConfig& config, const Read& read, const Visit& visit);
 
  private:
   SessionPeers(actors::Session& session, actors::TrainerGroup& group, std::vector<bool> is_expert)

@@ -71,7 +71,7 @@ Places place(float* base, const ModelConfig& config, const StageCut& cut, const 
   }
   places.scratch = carve_gradients(carver, config, shape.batch, extents);
   if (members > 1) {
-    places.tensor = carve_tensor(carver, members, sequence, N, C);
+    places.tensor = carve_tensor(carver, members, sequence, N, config);
     // Between passes nobody needs it, and within one as in a whole model.
     places.tensor->partial = places.scratch.normed;
   }

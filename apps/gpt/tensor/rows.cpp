@@ -54,12 +54,14 @@ Result<const T*> summed_rows(const TensorParallel<T>* tensor, std::size_t rows, 
 
 template <class T>
 TensorParallel<T> carve_tensor(Carver<T>& carver, std::size_t members, bool sequence, std::size_t rows,
-                               std::size_t width) {
+                               const ModelConfig& config) {
+  const std::size_t width = config.width;
   return {.group = nullptr,
           .sequence = sequence,
           .gathered = sequence ? carver.take(rows, width) : nullptr,
           .partial = nullptr,
-          .own = sequence ? carver.take(most_own_rows(rows, members), width) : nullptr};
+          .own = sequence ? carver.take(most_own_rows(rows, members), width) : nullptr,
+          .again = sequence && config.experts.count > 0 ? carver.take(rows, width) : nullptr};
 }
 
 template std::size_t own_rows<float>(const TensorParallel<float>*, std::size_t);
@@ -73,8 +75,8 @@ template Result<const float*> summed_rows<float>(const TensorParallel<float>*, s
 template Result<const double*> summed_rows<double>(const TensorParallel<double>*, std::size_t, std::size_t,
                                                    double*);
 template TensorParallel<float> carve_tensor<float>(Carver<float>&, std::size_t, bool, std::size_t,
-                                                   std::size_t);
+                                                   const ModelConfig&);
 template TensorParallel<double> carve_tensor<double>(Carver<double>&, std::size_t, bool, std::size_t,
-                                                     std::size_t);
+                                                     const ModelConfig&);
 
 }  // namespace troupe::apps::gpt

@@ -20,6 +20,7 @@ struct TensorParallel {
   T* gathered;  ///< (N, C), with sequence parallelism only
   T* partial;   ///< (N, C): what this rank adds to a sum
   T* own;       ///< (the most rows of a member, C), with sequence parallelism only
+  T* again;     ///< (N, C): beside `gathered`, with sequence parallelism and experts only
 };
 
 /// A rank's rows of the residual stream. Without a group (null), or without sequence parallelism, all.
@@ -39,10 +40,10 @@ template <class T>
 core::Result<const T*> summed_rows(const TensorParallel<T>* tensor, std::size_t rows, std::size_t width,
                                    T* partial);
 
-/// What only sequence parallelism needs, between so many members; the group and `partial` are for the caller
-/// to give.
+/// What only sequence parallelism needs for layers of this configuration, between so many members; the group
+/// and `partial` are for the caller to give.
 template <class T>
 TensorParallel<T> carve_tensor(Carver<T>& carver, std::size_t members, bool sequence, std::size_t rows,
-                               std::size_t width);
+                               const ModelConfig& config);
 
 }  // namespace troupe::apps::gpt

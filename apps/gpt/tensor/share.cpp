@@ -17,16 +17,14 @@ Result<void> check_share(const ModelConfig& config, const TensorShare& share) {
                 "--tensor-parallel 2 or more, or leave --sequence-parallel out");
   }
   if (share.size == 1) return {};
-  if (config.experts.count > 0) {
-    return fail(Errc::unavailable,
-                "tensor parallelism cuts no experts yet; use --tensor-parallel 1 for a model with experts");
-  }
   const struct {
     const char* name;
     std::size_t value;
   } cuts[] = {{"heads", config.heads},
               {"heads with keys of their own (key_value_heads)", config.key_heads()},
               {"feed_forward", config.feed_forward},
+              {"feed_forward of experts", config.experts.feed_forward},
+              {"feed_forward of the experts that all tokens share", config.experts.shared_feed_forward},
               {"vocabulary", config.vocabulary}};
   for (const auto& [name, value] : cuts) {
     if (value % share.size == 0) continue;
@@ -44,6 +42,8 @@ ModelConfig config_of_share(const ModelConfig& config, std::size_t size) {
   part.heads /= size;
   part.key_value_heads = config.key_heads() / size;
   part.feed_forward /= size;
+  part.experts.feed_forward /= size;
+  part.experts.shared_feed_forward /= size;
   part.vocabulary /= size;
   return part;
 }
@@ -58,11 +58,14 @@ SharedParameter SharedTable::at(std::size_t parameter) const {
   const auto& whole = found.whole->shape;
   const auto differs = std::mismatch(whole.begin(), whole.end(), found.part->shape.begin()).first;
   if (differs != whole.end()) found.axis = static_cast<std::size_t>(differs - whole.begin());
-  const auto of_heads = [&](const BlockParameters& block) {
-    return block.query_norm == parameter || block.key_norm == parameter;
+  const auto sees_a_part = [&](const BlockParameters& block) {
+    const bool of_heads = block.query_norm == parameter || block.key_norm == parameter;
+    const bool of_choices =
+        block.experts && (block.experts->router == parameter || block.experts->shared_gate == parameter);
+    return of_heads || of_choices;
   };
   found.also_sum = share_.size > 1 && !found.axis &&
-                   (share_.sequence || std::any_of(whole_.blocks.begin(), whole_.blocks.end(), of_heads));
+                   (share_.sequence || std::any_of(whole_.blocks.begin(), whole_.blocks.end(), sees_a_part));
   return found;
 }
 

@@ -16,14 +16,15 @@
 namespace troupe::apps::gpt {
 
 /// Which part of each layer a rank keeps: of `size` equal ones that with this index. Heads, the feed-forward
-/// elements and the vocabulary are cut; norms, and biases that are added to a sum, are whole on every rank.
+/// elements, of each expert too, and the vocabulary are cut; norms, routers, and biases that are added to a
+/// sum, are whole on every rank.
 struct TensorShare {
   std::size_t size = 1;
   std::size_t index = 0;
   bool sequence = false;  ///< sequence parallelism: norms see a part of the rows
 };
 
-/// Errc::invalid_argument names what does not divide; Errc::unavailable for models with experts.
+/// Errc::invalid_argument names what does not divide.
 core::Result<void> check_share(const ModelConfig& config, const TensorShare& share);
 
 /// The model whose layers are one part of `size` of those of `config`: it computes the part's share.
@@ -46,7 +47,7 @@ struct SharedParameter {
   const ParameterSpec* part;
   std::optional<std::size_t> axis;  ///< that is cut; none: every rank keeps it whole
   /// A whole one whose gradient is complete only as the sum over the group: each rank sees a part of the rows
-  /// (sequence parallelism) or of the heads (norms of queries and keys).
+  /// (sequence parallelism), of the heads (norms of queries and keys) or of what experts give (routers).
   bool also_sum = false;
 };
 

@@ -61,6 +61,12 @@ Result<std::vector<double>> SlicedModel::take_losses() {
   return losses;
 }
 
+// All slices see the same tokens.
+ExpertTally SlicedModel::take_expert_tally() {
+  for (std::size_t i = 1; i < slices_.size(); ++i) slices_[i].model->take_expert_tally();
+  return slices_.front().model->take_expert_tally();
+}
+
 Result<std::span<const float>> SlicedModel::logits(Parameters parameters, Tokens tokens,
                                                    const StepHooks& hooks) {
   TRY(copy_parameters(parameters, hooks));

@@ -30,6 +30,7 @@ class SlicedModel final : public TrainableModel {
   core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                                   const StepHooks& hooks) override;
   core::Result<std::vector<double>> take_losses() override;
+  ExpertTally take_expert_tally() override;
   core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
                                               const StepHooks& hooks) override;
 

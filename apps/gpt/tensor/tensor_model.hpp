@@ -38,6 +38,7 @@ class TensorModel final : public TrainableModel {
     return model_.forward_loss(parameters, tokens, targets, hooks);
   }
   core::Result<std::vector<double>> take_losses() override { return model_.take_losses(); }
+  ExpertTally take_expert_tally() override { return model_.take_expert_tally(); }
   core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
                                               const StepHooks& hooks) override {
     return model_.logits(parameters, tokens, hooks);

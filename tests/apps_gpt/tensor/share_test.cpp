@@ -129,7 +129,10 @@ TEST(TensorShare, SaysWhatDoesNotDivide) {
               HasSubstr("feed_forward evenly, found 14"));
   EXPECT_THAT(message([](ModelConfig& c) { c.vocabulary = 257; }, 2),
               HasSubstr("vocabulary evenly, found 257"));
-  EXPECT_THAT(message([](ModelConfig& c) { c.experts.count = 4; }, 2), HasSubstr("cuts no experts"));
+  EXPECT_THAT(message([](ModelConfig& c) { c.experts = {.count = 4, .feed_forward = 6}; }, 4),
+              HasSubstr("the feed_forward of experts evenly, found 6 for 4 ranks"));
+  EXPECT_THAT(message([](ModelConfig& c) { c.experts = {.count = 4, .shared_feed_forward = 6}; }, 4),
+              HasSubstr("experts that all tokens share evenly, found 6 for 4 ranks"));
   EXPECT_THAT(check_share(model_of_shares(), {1, 0, true}).error().message,
               HasSubstr("sequence parallelism is between tensor-parallel ranks"));
 }
