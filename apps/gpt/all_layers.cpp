@@ -57,7 +57,7 @@ Result<void> AllLayers::open(actors::Session& session, const Corpus& corpus) {
     compute_ = TRY(session.compute_stream());
     model_ = TRY(make_model());
   }
-  peers_ = TRY(SessionPeers::create(session, model_->table()));
+  peers_ = TRY(SessionPeers::create(session, model_->config(), model_->table()));
   return {};
 }
 
@@ -154,12 +154,9 @@ Result<std::span<const float>> AllLayers::logits(TrainableModel::Tokens tokens) 
 
 Result<std::uint64_t> AllLayers::parameter_hash() {
   std::uint64_t hash = 0;
-  if (peers_) {
-    TRY(peers_->visit_all(
-        model_->config(), [&](core::ParameterIndex parameter) { return whole_parameter(parameter); },
-        [&](std::span<const float> values) { hash = core::hash64(std::as_bytes(values), hash); }));
-    return hash;
-  }
+  for (std::size_t place = 0; peers_ && place < peers_->whole_table().specs.size(); ++place)
+    hash = core::hash64(std::as_bytes(TRY(whole_of_all(place))), hash);
+  if (peers_) return hash;
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
     if (share_->is_shared()) {
       hash = core::hash64(std::as_bytes(TRY(whole_parameter({i}))), hash);
@@ -179,18 +176,10 @@ ExpertTally AllLayers::take_expert_tally() {
   return table().share().index == 0 ? tally : tally - tally;
 }
 
-Result<void> AllLayers::check_export() const {
-  if (!peers_) return {};
-  return core::fail(core::Errc::unavailable,
-                    "experts of {} ranks cannot be exported yet; save a checkpoint, and export from one "
-                    "that is resumed with --expert-parallel 1",
-                    session_->training().expert_parallel);
-}
-
 Result<void> AllLayers::read_parameter(std::size_t place, core::ElementRange range, std::span<float> values) {
   const core::ParameterIndex parameter{static_cast<std::uint32_t>(place)};
-  if (share_->is_shared()) {
-    if (gathered_ != parameter) TRY(whole_parameter(parameter));
+  if (peers_ || share_->is_shared()) {
+    if (gathered_ != place) TRY(peers_ ? whole_of_all(place) : whole_parameter(parameter));
     std::copy_n(whole_.begin() + range.start, values.size(), values.begin());
     return {};
   }
@@ -207,6 +196,9 @@ Result<void> AllLayers::read_parameter(std::size_t place, core::ElementRange ran
 }
 
 Result<void> AllLayers::hand_over_parameters() {
+  for (std::size_t place = 0; peers_ && place < peers_->whole_table().specs.size(); ++place)
+    TRY(whole_of_all(place));
+  if (peers_) return {};
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
     TRY(session_->before_use({i}));
     if (share_->is_shared()) TRY(whole_parameter({i}));
@@ -217,7 +209,14 @@ Result<void> AllLayers::hand_over_parameters() {
 Result<std::span<const float>> AllLayers::whole_parameter(core::ParameterIndex parameter) {
   TRY(session_->before_use(parameter));
   whole_ = TRY(share_->whole(parameter.value, TRY(session_->parameter(parameter))));
-  gathered_ = parameter;
+  gathered_ = parameter.value;
+  return whole_;
+}
+
+Result<std::span<const float>> AllLayers::whole_of_all(std::size_t place) {
+  whole_ =
+      TRY(peers_->whole(place, [&](core::ParameterIndex parameter) { return whole_parameter(parameter); }));
+  gathered_ = place;
   return whole_;
 }
 

@@ -37,7 +37,6 @@ class AllLayers final : public RankModel {
   core::Result<double> evaluate(std::size_t batches) override;
   core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens) override;
   core::Result<std::uint64_t> parameter_hash() override;
-  core::Result<void> check_export() const override;
   core::Result<void> read_parameter(std::size_t place, core::ElementRange range,
                                     std::span<float> values) override;
   core::Result<void> hand_over_parameters() override;
@@ -52,6 +51,8 @@ class AllLayers final : public RankModel {
   StepHooks reading();
   /// All of a parameter of which ranks have parts. It lives until the next call.
   core::Result<std::span<const float>> whole_parameter(core::ParameterIndex parameter);
+  /// All of a parameter of the whole model, by its place there, where ranks share the experts. Likewise.
+  core::Result<std::span<const float>> whole_of_all(std::size_t place);
   core::Result<gpu::BufferView> on_host(gpu::BufferView values, gpu::Buffer& staging);
 
   const TrainerOptions options_;
@@ -66,8 +67,8 @@ class AllLayers final : public RankModel {
   std::vector<const std::byte*> readable_;  ///< of units that are not gathered: where they were last
   std::vector<float*> gradients_;
   std::unique_ptr<SessionPeers> peers_;  ///< null: all experts are here
-  std::optional<core::ParameterIndex> gathered_;
-  std::span<const float> whole_;  ///< of the parameter that was gathered last
+  std::optional<std::size_t> gathered_;  ///< the place of `whole_`
+  std::span<const float> whole_;         ///< of the parameter that was gathered last
 };
 
 }  // namespace troupe::apps::gpt

@@ -172,10 +172,9 @@ Result<void> DistributedTrainer::save_local() {
 }
 
 Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
-  TRY(model_->check_export());
   TRY(session_->begin_evaluation());
   TRY(gpt::export_model(
-      options_.model,
+      model_of_all(options_.model),
       [&](std::size_t place, core::ElementRange range, std::span<float> values) {
         return model_->read_parameter(place, range, values);
       },

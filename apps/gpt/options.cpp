@@ -319,8 +319,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
                       options.optimizer);
   }
   auto& training = trainer.session.training;
-  training.expert_parallel = TRY(
-      expert_parallel_of(options.experts, trainer.model, options.local, !run.export_to.directory.empty()));
+  training.expert_parallel = TRY(expert_parallel_of(options.experts, trainer.model, options.local));
   TRY(check_tensor_options(training, trainer.tensor, options.local));
   TRY(check_pipeline_options(trainer, options.local));
   TRY(choose_optimizer(training, options.optimizer, training.optimizer));

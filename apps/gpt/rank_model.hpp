@@ -59,8 +59,6 @@ class RankModel {
   virtual core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens) = 0;
   /// Of all parameters, whole and in order.
   virtual core::Result<std::uint64_t> parameter_hash() = 0;
-  /// Errc::unavailable where parameters cannot be read as below.
-  virtual core::Result<void> check_export() const { return {}; }
   /// Elements of a whole parameter. Rank 0 reads them in the order of places, from the first to the last
   /// element of each; the others hand theirs over.
   virtual core::Result<void> read_parameter(std::size_t place, core::ElementRange range,

@@ -391,6 +391,14 @@ TEST_F(TensorParallel, ExportsTheModelOfOneRank) {
 
   EXPECT_EQ(command(2, {"--tensor-parallel", "2"}, "pair"), sliced);
   EXPECT_EQ(command(4, {"--tensor-parallel", "2", "--strategy", "zero3"}, "mesh"), sliced);
+
+  const auto experts = command(1, {"--experts", "4"}, "experts");
+  ASSERT_GT(experts.size(), sliced.size());
+  EXPECT_EQ(command(2, {"--experts", "4", "--expert-parallel", "2"}, "spread"), experts);
+  EXPECT_EQ(command(2, {"--experts", "4", "--expert-parallel", "2", "--strategy", "zero3"}, "sharded"),
+            experts);
+  const auto cut = command(1, {"--experts", "4", "--tensor-slices", "2"}, "cut");
+  EXPECT_EQ(command(4, {"--experts", "4", "--expert-parallel", "2", "--tensor-parallel", "2"}, "both"), cut);
 }
 
 }  // namespace

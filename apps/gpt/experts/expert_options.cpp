@@ -54,8 +54,7 @@ Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, M
   return {};
 }
 
-Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local,
-                               bool exports) {
+Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local) {
   if (options.parallel == 1) return 1;
   if (config.experts.count == 0)
     return fail(
@@ -68,10 +67,6 @@ Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& 
                 "--expert-parallel {} is of several ranks, and --local of one; leave "
                 "one of the two out",
                 options.parallel);
-  if (exports)
-    return fail(Errc::unavailable,
-                "experts of several ranks cannot be exported yet; save a checkpoint, and --export from one "
-                "that is resumed with --expert-parallel 1");
   return options.parallel;
 }
 

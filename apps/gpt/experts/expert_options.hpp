@@ -31,8 +31,7 @@ void add_expert_options(CLI::App& app, ExpertOptions& options);
 core::Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, ModelConfig& config);
 
 /// How many ranks share the model's experts. Errc::invalid_argument for a number that does not divide them,
-/// or a run that is not of ranks, Errc::unavailable for what such a run cannot do yet.
-core::Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local,
-                                     bool exports);
+/// or a run that is not of ranks.
+core::Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local);
 
 }  // namespace troupe::apps::gpt

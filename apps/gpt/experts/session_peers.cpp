@@ -45,13 +45,35 @@ ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& train
   return config;
 }
 
+ModelConfig model_of_all(ModelConfig config) {
+  config.experts.ranks = 1;
+  config.experts.place = 0;
+  return config;
+}
+
 Result<std::unique_ptr<SessionPeers>> SessionPeers::create(actors::Session& session,
-                                                           const ParameterTable& table) {
+                                                           const ModelConfig& config,
+                                                           const ParameterTable& own) {
   if (session.training().expert_parallel == 1) return std::unique_ptr<SessionPeers>{};
-  std::vector<bool> is_expert;
-  for (const auto& spec : table.specs) is_expert.push_back(spec.is_expert);
   auto* const group = TRY(session.group("ep"));
-  return std::unique_ptr<SessionPeers>(new SessionPeers(session, *group, std::move(is_expert)));
+  return std::unique_ptr<SessionPeers>(new SessionPeers(session, *group, config, own));
+}
+
+SessionPeers::SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
+                           const ParameterTable& own)
+    : session_(session),
+      group_(group),
+      whole_(parameter_table(model_of_all(config))),
+      owners_(owners_of(whole_, config.experts.owners())) {
+  std::map<std::string, std::size_t> kept;
+  for (const auto& spec : own.specs) {
+    kept[spec.name] = is_expert_.size();
+    is_expert_.push_back(spec.is_expert);
+  }
+  for (const auto& spec : whole_.specs) {
+    const auto found = kept.find(spec.name);
+    kept_.push_back(found == kept.end() ? std::nullopt : std::optional(index_of_parameter(found->second)));
+  }
 }
 
 Result<void> SessionPeers::begin_lane() {
@@ -83,27 +105,16 @@ Result<void> SessionPeers::begin_exchange(std::span<const std::byte> input, cons
   return {};
 }
 
-Result<void> SessionPeers::visit_all(const ModelConfig& config, const Read& read, const Visit& visit) {
-  ModelConfig alone = config;
-  alone.experts.ranks = 1;
-  alone.experts.place = 0;
-  const auto whole = parameter_table(alone);
-  const auto owners = owners_of(whole, config.experts.owners());
-  std::map<std::string, std::size_t> own;
-  for (std::size_t p = 0; p < session_.parameters().size(); ++p) own[session_.parameters()[p].name] = p;
-  for (std::size_t p = 0; p < whole.specs.size(); ++p) {
-    const auto& spec = whole.specs[p];
-    const auto mine = own.find(spec.name);
-    std::vector<float> values(spec.elements());
-    if (mine != own.end()) {
-      const auto here = TRY(read(index_of_parameter(mine->second)));
-      std::copy(here.begin(), here.end(), values.begin());
-    }
-    if (spec.is_expert)
-      TRY(group_.wait(TRY(group_.broadcast(gpu::view_of(std::span(values)), DType::f32, owners[p]))));
-    visit(values);
+Result<std::span<const float>> SessionPeers::whole(std::size_t place, const Read& read) {
+  const auto& spec = whole_.specs[place];
+  values_.resize(spec.elements());
+  if (const auto own = kept_[place]) {
+    const auto here = TRY(read(*own));
+    std::copy(here.begin(), here.end(), values_.begin());
   }
-  return {};
+  if (spec.is_expert)
+    TRY(group_.wait(TRY(group_.broadcast(gpu::view_of(std::span(values_)), DType::f32, owners_[place]))));
+  return std::span<const float>(values_);
 }
 
 }  // namespace troupe::apps::gpt

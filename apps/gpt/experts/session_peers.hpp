@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,9 +19,11 @@ namespace troupe::apps::gpt {
 /// The group "ep" of a session whose tensors the host reaches.
 class SessionPeers final : public ExpertPeers {
  public:
-  /// `table` is that of this rank. The session must outlive the peers. Null where no experts are spread.
+  /// `own` is the table of this rank, whose parameters are those of its model or parts of them. The session
+  /// must outlive the peers. Null where no experts are spread.
   static core::Result<std::unique_ptr<SessionPeers>> create(actors::Session& session,
-                                                            const ParameterTable& table);
+                                                            const ModelConfig& config,
+                                                            const ParameterTable& own);
 
   /// Learns where this lane's gradients go.
   core::Result<void> begin_lane();
@@ -32,26 +35,33 @@ class SessionPeers final : public ExpertPeers {
   core::Result<void> wait() override { return group_.wait(exchange_); }
   void* gradient(std::size_t parameter, std::size_t source) override { return gradients_[parameter][source]; }
 
-  using Visit = std::function<void(std::span<const float>)>;
+  /// The parameters of the whole model, by the places that a rank alone has.
+  const ParameterTable& whole_table() const { return whole_; }
   /// All values of one of this rank's parameters; they live until the next call.
   using Read = std::function<core::Result<std::span<const float>>(core::ParameterIndex)>;
-  /// Calls `visit` with all values of each parameter of the whole model, in the order of the table that a
-  /// rank alone has. In an evaluation, by all ranks alike.
-  core::Result<void> visit_all(const ModelConfig& config, const Read& read, const Visit& visit);
+  /// All values of a parameter of the whole model; they live until the next call. In an evaluation, by all
+  /// ranks alike.
+  core::Result<std::span<const float>> whole(std::size_t place, const Read& read);
 
  private:
-  SessionPeers(actors::Session& session, actors::TrainerGroup& group, std::vector<bool> is_expert)
-      : session_(session), group_(group), is_expert_(std::move(is_expert)) {}
+  SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
+               const ParameterTable& own);
 
   actors::Session& session_;
   actors::TrainerGroup& group_;
   actors::TrainerGroup::Posted exchange_{};     ///< the last one
   std::vector<bool> is_expert_;                 ///< each parameter
   std::vector<std::vector<float*>> gradients_;  ///< of each, by source; empty for others than experts
+  ParameterTable whole_;
+  std::vector<int> owners_;                                ///< of the whole model's; of dense ones 0
+  std::vector<std::optional<core::ParameterIndex>> kept_;  ///< of the whole model's, by this rank
+  std::vector<float> values_;
 };
 
 /// The configuration of a rank of a job, with its place among the ranks that share experts. `fast` numerics
 /// group their products.
 ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& training, core::Rank rank);
+/// As a rank that has all experts has it.
+ModelConfig model_of_all(ModelConfig config);
 
 }  // namespace troupe::apps::gpt

@@ -50,18 +50,14 @@ TEST(ExpertOptions, SpreadExpertsOverRanksThatDivideThem) {
   config.experts = {.count = 4, .feed_forward = 5};
   const ExpertOptions two{.parallel = 2};
 
-  EXPECT_EQ(expert_parallel_of({}, config, true, true).value(), 1);
-  EXPECT_EQ(expert_parallel_of(two, config, false, false).value(), 2);
-  EXPECT_EQ(expert_parallel_of({.parallel = 3}, config, false, false).error().message,
+  EXPECT_EQ(expert_parallel_of({}, config, true).value(), 1);
+  EXPECT_EQ(expert_parallel_of(two, config, false).value(), 2);
+  EXPECT_EQ(expert_parallel_of({.parallel = 3}, config, false).error().message,
             "4 experts cannot be owned by 3 ranks alike; choose an expert parallel size that divides them");
-  EXPECT_EQ(expert_parallel_of(two, preset("tiny").value(), false, false).error().message,
+  EXPECT_EQ(expert_parallel_of(two, preset("tiny").value(), false).error().message,
             "--expert-parallel 2 spreads experts, and the model has none; add --experts, or leave it out");
-  EXPECT_EQ(expert_parallel_of(two, config, true, false).error().message,
+  EXPECT_EQ(expert_parallel_of(two, config, true).error().message,
             "--expert-parallel 2 is of several ranks, and --local of one; leave one of the two out");
-  EXPECT_EQ(
-      expert_parallel_of(two, config, false, true).error().message,
-      "experts of several ranks cannot be exported yet; save a checkpoint, and --export from one that is "
-      "resumed with --expert-parallel 1");
 }
 
 }  // namespace
