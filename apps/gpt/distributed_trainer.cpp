@@ -62,7 +62,7 @@ Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options,
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
   const auto model =
       tensor != nullptr ? config_of_share(options.model, tensor->table().share().size) : options.model;
-  const auto pieces = static_cast<std::size_t>(options.tensor.context_parallel);
+  const auto pieces = static_cast<std::size_t>(options.session.training.context_parallel);
   const BatchShape shape{options.microbatch.batch, options.microbatch.length / pieces};
   auto need = memory_need(model, shape, options.arithmetic, world.device().kind());
   need.activations = stage_bytes.value_or(need.activations);
@@ -99,7 +99,7 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
     actors::RankWorld& world, const TrainerOptions& of_job, const Corpus& corpus,
     std::optional<std::size_t> device_bytes) {
   const auto device = world.device().kind();
-  TrainerOptions options = with_context_group(of_job);
+  TrainerOptions options = of_job;
   options.model = model_of_rank(options.model, options.session.training, world.rank());
   TRY(check_model(options.model, options.microbatch, options.arithmetic, device));
   auto context = TRY(ContextRank::create(of_job, world.rank(), device));
@@ -151,8 +151,8 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
 }
 
 Result<std::unique_ptr<TrainableModel>> DistributedTrainer::make_model() {
+  if (context_) return context_->make_model(options_, tensor_.get());
   if (tensor_) return tensor_->make_model(options_);
-  if (context_) return context_->make_model(options_);
   if (options_.tensor.slices > 1) return create_sliced_model(options_, device_->kind());
   return create_model(options_.model, options_.microbatch, options_.arithmetic, *device_, compute_);
 }

@@ -21,6 +21,8 @@ class TensorRank {
                                                           gpu::DeviceKind device);
 
   const SharedTable& table() const { return table_; }
+  /// For a model that is made elsewhere; after open() it may be used.
+  TensorGroup<float>& group() { return group_; }
   /// Before open(), after which it may be used.
   core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options);
 
