@@ -203,7 +203,8 @@ core::Result<void> Session::Parts::connect() {
 /// Those that were asked for, and those of the axes along which the model is cut.
 std::vector<TrainerGroupSpec> Session::Parts::trainer_groups() const {
   auto groups = options.groups;
-  for (const auto axis : {core::GroupKind::tp, core::GroupKind::pp, core::GroupKind::ep}) {
+  for (const auto axis :
+       {core::GroupKind::tp, core::GroupKind::cp, core::GroupKind::pp, core::GroupKind::ep}) {
     if (plan.mesh.group_size(axis) == 1) continue;
     groups.push_back({std::string(core::name_of(axis)), plan.mesh.groups(axis)});
   }

@@ -37,7 +37,7 @@ std::vector<std::size_t> AllLayers::places() const {
 }
 
 Result<std::size_t> AllLayers::bytes() const {
-  const auto pieces = static_cast<std::size_t>(options_.tensor.context_parallel);
+  const auto pieces = static_cast<std::size_t>(options_.session.training.context_parallel);
   const BatchShape shape{options_.microbatch.batch, options_.microbatch.length / pieces};
   const auto model = config_of_share(options_.model, table().share().size);
   return memory_need(model, shape, options_.arithmetic, device_.kind()).activations;
@@ -62,8 +62,8 @@ Result<void> AllLayers::open(actors::Session& session, const Corpus& corpus) {
 }
 
 Result<std::unique_ptr<TrainableModel>> AllLayers::make_model() {
+  if (context_) return context_->make_model(options_, *share_);
   if (share_->is_shared()) return share_->make_model(options_);
-  if (context_) return context_->make_model(options_);
   if (options_.tensor.slices > 1) return create_sliced_model(options_, device_.kind());
   return create_model(options_.model, options_.microbatch, options_.arithmetic, device_, compute_);
 }

@@ -46,7 +46,7 @@ Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options,
 Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
     actors::RankWorld& world, const TrainerOptions& of_job, const Corpus& corpus,
     std::optional<std::size_t> device_bytes) {
-  TrainerOptions options = with_context_group(of_job);
+  TrainerOptions options = of_job;
   options.model = model_of_rank(options.model, options.session.training, world.rank());
   TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
   std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));

@@ -8,8 +8,17 @@
 
 namespace troupe::apps::gpt {
 
+/// A model whose passes may be of a part of the positions of each sequence, of which the last need not be
+/// the one that has the answer.
+class RowModel : public TrainableModel {
+ public:
+  /// As logits(), of the token after that of `row`.
+  virtual core::Result<std::span<const float>> logits_of(Parameters parameters, Tokens tokens,
+                                                         std::size_t row, const StepHooks& hooks) = 0;
+};
+
 /// The plain reference, which computes at once, as the trainer drives models.
-class HostModel final : public TrainableModel {
+class HostModel final : public RowModel {
  public:
   explicit HostModel(Model model)
       : model_(std::move(model)), tally_(config().layers, config().experts.count) {}
@@ -30,9 +39,8 @@ class HostModel final : public TrainableModel {
   }
   core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
                                               const StepHooks& hooks) override;
-  /// As Model::logits_of().
   core::Result<std::span<const float>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
-                                                 const StepHooks& hooks);
+                                                 const StepHooks& hooks) override;
 
  private:
   Model::Parameters floats(Parameters parameters);

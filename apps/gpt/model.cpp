@@ -64,7 +64,6 @@ template <class T>
 Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShape shape, Keep keep,
                                             const Sharing<T>& sharing) {
   CHECK(sharing.layers != nullptr || !sharing.sequence, "members that share layers share their rows");
-  CHECK(sharing.layers == nullptr || sharing.context == nullptr, "a group shares layers or the context");
   TRY(validate(config));
   TRY(check_shape(config, shape));
   TRY(check_keep(config, keep));

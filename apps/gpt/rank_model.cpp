@@ -14,13 +14,12 @@ core::Result<std::unique_ptr<RankModel>> create_rank_model(actors::RankWorld& wo
                                                            const TrainerOptions& options) {
   auto& device = world.device();
   auto context = TRY(ContextRank::create(options, world.rank(), device.kind()));
-  const auto of_session = with_context_group(options);
   auto share = TRY(TensorRank::create(options, world.rank(), device.kind()));
   if (options.session.training.pipeline_parallel > 1) {
     const PipelinePlace place{world.rank(), world.world_size()};
-    return TRY(PipelineTrainer::create(of_session, place, device, std::move(share)));
+    return TRY(PipelineTrainer::create(options, place, device, std::move(share)));
   }
-  return std::make_unique<AllLayers>(of_session, device, std::move(share), std::move(context));
+  return std::make_unique<AllLayers>(options, device, std::move(share), std::move(context));
 }
 
 std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype,

@@ -9,7 +9,7 @@ template <class T>
 struct Sharing {
   TensorGroup<T>* layers = nullptr;   ///< members keep parts of the same layers
   bool sequence = false;              ///< and their own rows of the residual stream alone
-  TensorGroup<T>* context = nullptr;  ///< members keep parts of the same sequences; not with `layers`
+  TensorGroup<T>* context = nullptr;  ///< members keep parts of the same sequences
 };
 
 }  // namespace troupe::apps::gpt

@@ -115,7 +115,8 @@ struct LossScaling {
 struct TrainingOptions {
   Strategy strategy = Strategy::zero1;
   Numerics numerics = Numerics::ordered;
-  /// Logical data-parallel workers; 0 means one per data-parallel rank. The result of `ordered` numerics
+  /// Logical data-parallel workers; 0 means one per data-parallel rank, or where ranks share lanes
+  /// (context_parallel) one for those that do. The result of `ordered` numerics
   /// depends on this number and not on the number of ranks.
   int lanes = 0;
   /// Microbatches that a lane accumulates in a step.
@@ -134,11 +135,20 @@ struct TrainingOptions {
   /// the ranks that keep the same part of the model. Session::group() has the groups "tp" and "pp".
   int tensor_parallel = 1;
   int pipeline_parallel = 1;
+  /// Ranks that share each lane, as those that keep a part of each sequence do: neighbours among the
+  /// data-parallel ranks of one part of the model, which then are lanes' ranks times these. Each goes through
+  /// the same lanes with its piece of them. The gradient of a lane is the sum of what they add, and its loss
+  /// the sum of what they say (Session::end_lane()). `average` divides by lanes and microbatches, not by
+  /// pieces: a trainer divides what it sums over its own rows by all rows of the lane's microbatch.
+  /// Strategies cut among all of them, and the result of `ordered` numerics depends on lanes and on this
+  /// number. Session::group() has "cp".
+  int context_parallel = 1;
   /// Ranks among which experts are spread (ParameterSpec::is_expert), neighbours among the data-parallel
   /// ones, whose number it divides. Lanes must divide by the data-parallel ranks then. Session::group() has
   /// "ep".
   int expert_parallel = 1;
-  /// Replicas of the sharded optimizer; must divide the number of ranks. Of hsdp and hfsdp the outer axis.
+  /// Replicas of the sharded optimizer; must divide the number of data-parallel ranks, or where these share
+  /// lanes that of their groups. Of hsdp and hfsdp the outer axis.
   int optimizer_instances = 1;
   /// Units whose full parameters, and whose full gradients, may exist at once where they are sharded: 1 for
   /// the least memory, 2 to gather the next unit while one computes.

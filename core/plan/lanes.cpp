@@ -50,6 +50,27 @@ class Finisher {
 
 }  // namespace
 
+LaneRange PieceTree::leaves_of(LaneRange range, int piece) const {
+  CHECK(piece >= 0 && piece < pieces, "a piece is one of the lane's");
+  return {.first = piece * lanes + range.first, .count = range.count};
+}
+
+std::vector<LaneRange> PieceTree::leaves_of(LaneRange range) const {
+  if (range.count == lanes) return {{.first = 0, .count = leaves()}};
+  std::vector<LaneRange> found;
+  for (int piece = 0; piece < pieces; ++piece) found.push_back(leaves_of(range, piece));
+  return found;
+}
+
+std::vector<LaneRange> PieceTree::roots_of(LaneRange range) const {
+  if (range.count == leaves()) return {range};
+  if (range.count == 0) return {};
+  const int first = piece_of(range) * lanes;
+  auto roots = subtree_roots({.first = range.first - first, .count = range.count}, lanes);
+  for (LaneRange& root : roots) root.first += first;
+  return roots;
+}
+
 Result<LaneRange> lanes_of_rank(int lanes, WorldSize ranks, Rank rank) {
   if (ranks.value < 1 || lanes < ranks.value) {
     return fail(Errc::invalid_argument,

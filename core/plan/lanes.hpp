@@ -22,6 +22,24 @@ struct LaneRange {
   friend bool operator==(const LaneRange&, const LaneRange&) = default;
 };
 
+/// Lanes that are computed in pieces, each on a rank of its own: the gradient of a piece is a summand of its
+/// lane's. The lanes of one piece are summed in the tree of whole lanes, and the sums of the pieces in a tree
+/// over these. So a rank with lanes of one piece adds and keeps what it would of whole ones
+/// (docs/decisions/0012). The leaves are numbered piece by piece: piece p of lane l is p * lanes + l.
+struct PieceTree {
+  int lanes = 0;
+  int pieces = 1;
+
+  int leaves() const { return lanes * pieces; }
+  int piece_of(LaneRange leaf) const { return leaf.first / lanes; }
+  /// One piece of these lanes.
+  LaneRange leaves_of(LaneRange range, int piece) const;
+  /// All pieces of these lanes: one range where they are all lanes, otherwise one for each piece.
+  std::vector<LaneRange> leaves_of(LaneRange range) const;
+  /// The largest nodes of the tree that lie in a range as leaves_of() gives it.
+  std::vector<LaneRange> roots_of(LaneRange leaves) const;
+};
+
 /// The lanes a rank hosts: contiguous, in rank order; the first `lanes % ranks` ranks have one more.
 /// Errc::invalid_argument when there are more ranks than lanes.
 Result<LaneRange> lanes_of_rank(int lanes, WorldSize ranks, Rank rank);

@@ -35,15 +35,15 @@ std::vector<LaneRange> DomainLanes::pieces(int round) const {
 }
 
 Result<DomainLanes> lanes_of(std::size_t domain, std::span<const Domain> domains, const Placements& gradients,
-                             int lanes, const std::vector<int>& coordinates) {
+                             int lanes, const std::vector<int>& coordinates, int pieces) {
   const Domain& own = domains[domain];
   DomainLanes found{.deal = {},
                     .coordinates = coordinates_in(own, domains[0], coordinates),
                     .sources = sources_in(own, domains[0]),
                     .source_blocks = {}};
-  found.deal = TRY(LaneDeal::create(lanes, gradients, own.sizes, found.sources));
+  found.deal = TRY(LaneDeal::create(lanes, gradients, own.sizes, found.sources, pieces));
   if (found.is_dealt_by_round()) return found;
-  const auto first = TRY(LaneDeal::create(lanes, gradients, domains[0].sizes));
+  const auto first = TRY(LaneDeal::create(lanes, gradients, domains[0].sizes, 1, pieces));
   auto source = coordinates;
   source.back() = source.back() / found.sources * found.sources;
   for (int i = 0; i < found.sources; ++i, ++source.back()) {
@@ -71,6 +71,35 @@ SourceStacks source_stacks(const DomainLanes& lanes, int round) {
   const auto slot = [&](int place) { return slot_of[static_cast<std::size_t>(place)]; };
   for (TreeStep& step : stacks.merge.steps) step = {slot(step.destination), slot(step.source)};
   for (int& root : stacks.merge.roots) root = slot(root);
+  return stacks;
+}
+
+std::vector<int> RestingStacks::slots_of(std::span<const LaneRange> roots) const {
+  std::vector<int> found;
+  int piece = -1, in_stack = 0;
+  for (const LaneRange& root : roots) {
+    in_stack = tree.piece_of(root) == piece ? in_stack + 1 : 0;
+    piece = tree.piece_of(root);
+    found.push_back(piece * depth + in_stack);
+  }
+  return found;
+}
+
+RestingStacks resting_stacks(const DomainLanes& lanes, int rounds) {
+  const auto axes = lanes.deal.partial_axes();
+  const LaneRange held = lanes.deal.block(lanes.coordinates, axes);
+  RestingStacks stacks{.tree = lanes.deal.tree()};
+  // What rests after a round are the roots of all lanes so far.
+  for (int round = 0; round < rounds; ++round) {
+    const int end = lanes.deal.round_lanes(lanes.coordinates, axes, round).end();
+    const LaneRange summed{.first = held.first, .count = end - held.first};
+    const auto roots = roots_of(stacks.tree.leaves_of(summed), stacks.tree);
+    const bool is_all = summed.count == stacks.tree.lanes;
+    const int pieces = is_all ? 1 : stacks.tree.pieces;
+    const int depth = static_cast<int>(roots.size()) / pieces;
+    if (!is_all) stacks.depth = std::max(stacks.depth, depth);
+    stacks.slots = std::max(stacks.slots, pieces * depth);
+  }
   return stacks;
 }
 

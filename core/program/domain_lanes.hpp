@@ -34,9 +34,9 @@ struct DomainLanes {
   std::vector<LaneRange> pieces(int round) const;
 };
 
-/// `coordinates` are of domain 0. Errc::invalid_argument as LaneDeal::create().
+/// `coordinates` are of domain 0. Errors as LaneDeal::create().
 Result<DomainLanes> lanes_of(std::size_t domain, std::span<const Domain> domains, const Placements& gradients,
-                             int lanes, const std::vector<int>& coordinates);
+                             int lanes, const std::vector<int>& coordinates, int pieces = 1);
 
 /// Partial sums of several sources in memory, and how they become as few as they can be: slots are the
 /// sources' own stacks one after the other, each of `depth`.
@@ -46,5 +46,17 @@ struct SourceStacks {
   RootMerge merge;  ///< after the last round, or where lanes are dealt by round in each
 };
 SourceStacks source_stacks(const DomainLanes& lanes, int round);
+
+/// Sums that wait for those of later rounds, where each round reduces gradients: a stack for each piece of
+/// the lanes, one after the other. What is left when all pieces of all lanes are summed is in slot 0.
+struct RestingStacks {
+  PieceTree tree;
+  int depth = 0;
+  int slots = 1;
+
+  /// Where roots lie that are in the order of the tree.
+  std::vector<int> slots_of(std::span<const LaneRange> roots) const;
+};
+RestingStacks resting_stacks(const DomainLanes& lanes, int rounds);
 
 }  // namespace troupe::core

@@ -82,7 +82,8 @@ Result<JobPrograms> plan_all(const ProgramInputs& inputs) {
   JobPrograms job;
   if (inputs.domains.empty()) return fail(Errc::invalid_argument, "a program has at least one domain");
   job.sizes = inputs.domains[0].sizes;
-  const auto deal = TRY(LaneDeal::create(inputs.lanes, inputs.placements.gradients, job.sizes));
+  const auto deal =
+      TRY(LaneDeal::create(inputs.lanes, inputs.placements.gradients, job.sizes, 1, inputs.pieces));
   std::int64_t ranks = 1;
   for (const int size : job.sizes) ranks *= size;
   std::map<std::vector<BlockShape>, int> known;
@@ -94,8 +95,8 @@ Result<JobPrograms> plan_all(const ProgramInputs& inputs) {
     }
     for (std::size_t domain = 1; domain < inputs.domains.size(); ++domain) {
       if (!has_gradients_in(inputs, domain)) continue;
-      const auto lanes =
-          TRY(lanes_of(domain, inputs.domains, inputs.placements.gradients, inputs.lanes, coordinates));
+      const auto lanes = TRY(lanes_of(domain, inputs.domains, inputs.placements.gradients, inputs.lanes,
+                                      coordinates, inputs.pieces));
       for (std::size_t axes = 1; axes <= lanes.deal.partial_axes(); ++axes) {
         shapes.push_back(shape_of(lanes.deal.block(lanes.coordinates, axes), inputs));
       }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <numeric>
 
 #include "core/errors.hpp"
 
@@ -48,11 +49,26 @@ class Merger {
 
 }  // namespace
 
-Result<LaneDeal> LaneDeal::create(int lanes, const Placements& gradients, std::vector<int> sizes,
-                                  int sources) {
+Result<LaneDeal> LaneDeal::create(int lanes, const Placements& gradients, std::vector<int> sizes, int sources,
+                                  int pieces) {
+  if (pieces < 1 || sizes.empty() || sizes.back() % pieces != 0) {
+    return fail(
+        Errc::invalid_argument,
+        "{} pieces of a lane do not divide the {} ranks of the innermost axis; choose a number from 1 "
+        "that does",
+        pieces, sizes.empty() ? 0 : sizes.back());
+  }
+  if (pieces > 1 && sources > 1) {
+    return fail(
+        Errc::unavailable,
+        "{} ranks share experts, and {} others each lane; spread experts over ranks, or cut lanes, not "
+        "both",
+        sources, pieces);
+  }
   LaneDeal deal;
-  deal.lanes_ = lanes;
+  deal.tree_ = {.lanes = lanes, .pieces = pieces};
   deal.sizes_ = std::move(sizes);
+  deal.sizes_.back() /= pieces;
   deal.sources_ = sources;
   std::int64_t ranks = sources;
   bool sharded = false;
@@ -86,21 +102,27 @@ Result<LaneDeal> LaneDeal::create(int lanes, const Placements& gradients, std::v
 
 LaneRange LaneDeal::block(const std::vector<int>& coordinates, std::size_t axes) const {
   CHECK(axes <= partial_axes_, "lanes are contiguous along partial axes only");
-  LaneRange block{.first = 0, .count = lanes_};
-  for (std::size_t axis = 0; axis < axes; ++axis) block = cut(block, sizes_[axis], coordinates[axis]);
+  LaneRange block{.first = 0, .count = lanes()};
+  for (std::size_t axis = 0; axis < axes; ++axis) block = cut(block, sizes_[axis], place(coordinates, axis));
   return block;
+}
+
+std::vector<LaneRange> LaneDeal::leaves_of(LaneRange lanes, const std::vector<int>& coordinates,
+                                           std::size_t axes) const {
+  if (axes < sizes_.size()) return tree_.leaves_of(lanes);
+  return {tree_.leaves_of(lanes, coordinates.back() % tree_.pieces)};
 }
 
 LaneRange LaneDeal::round_lanes(const std::vector<int>& coordinates, std::size_t axes, int round) const {
   CHECK(axes >= partial_axes_, "a round is of ranks that share their partial axes");
   const LaneRange all = block(coordinates, partial_axes_);
-  int place = 0;
+  int at = 0;
   int together = 1;
   for (std::size_t axis = partial_axes_; axis < sizes_.size(); ++axis) {
-    place = place * sizes_[axis] + (axis < axes ? coordinates[axis] : 0);
+    at = at * sizes_[axis] + (axis < axes ? place(coordinates, axis) : 0);
     if (axis >= axes) together *= sizes_[axis];
   }
-  const int first = std::min(all.first + (round * width_ + place) * sources_, all.end());
+  const int first = std::min(all.first + (round * width_ + at) * sources_, all.end());
   return {.first = first, .count = std::min(first + together * sources_, all.end()) - first};
 }
 
@@ -108,15 +130,20 @@ DealtLanes LaneDeal::dealt(const std::vector<int>& coordinates) const {
   CHECK(sources_ == 1, "each source has lanes of its own");
   const LaneRange all = block(coordinates, partial_axes_);
   const LaneRange start = round_lanes(coordinates, sizes_.size(), 0);
-  const int place = start.first - all.first;
-  return {.first = start.first, .stride = width_, .count = (all.count - place + width_ - 1) / width_};
+  const int at = start.first - all.first;
+  return {.first = start.first, .stride = width_, .count = (all.count - at + width_ - 1) / width_};
+}
+
+std::vector<LaneRange> roots_of(std::span<const LaneRange> leaves, const PieceTree& tree) {
+  std::vector<LaneRange> roots;
+  for (const LaneRange& range : leaves) {
+    for (const LaneRange& root : tree.roots_of(range)) roots.push_back(root);
+  }
+  return roots;
 }
 
 RootMerge merge_roots(std::span<const LaneRange> pieces, int lanes) {
-  std::vector<LaneRange> roots;
-  for (const LaneRange& piece : pieces) {
-    for (const LaneRange& root : subtree_roots(piece, lanes)) roots.push_back(root);
-  }
+  const auto roots = roots_of(pieces, {.lanes = lanes, .pieces = 1});
   RootMerge merge;
   if (roots.empty()) return merge;
   const LaneRange all{.first = roots.front().first, .count = roots.back().end() - roots.front().first};
@@ -127,6 +154,55 @@ RootMerge merge_roots(std::span<const LaneRange> pieces, int lanes) {
   }
   merge.steps = std::move(merger.steps);
   return merge;
+}
+
+SortedMerge sort_and_merge(std::span<const LaneRange> leaves, const PieceTree& tree) {
+  const auto given = roots_of(leaves, tree);
+  SortedMerge found;
+  found.order.resize(given.size());
+  std::iota(found.order.begin(), found.order.end(), 0);
+  std::sort(found.order.begin(), found.order.end(), [&](int a, int b) {
+    return given[static_cast<std::size_t>(a)].first < given[static_cast<std::size_t>(b)].first;
+  });
+  std::vector<LaneRange> run;  // lanes of one piece without a hole
+  int first = 0;               // the number of the piece's first leaf
+  const auto close = [&](std::size_t end) {
+    const auto slot = static_cast<int>(end - run.size());
+    const auto merge = merge_roots(run, tree.lanes);
+    for (const auto& [destination, source] : merge.steps)
+      found.merge.steps.push_back({.destination = slot + destination, .source = slot + source});
+    for (const int root : merge.roots) found.merge.roots.push_back(slot + root);
+    const LaneRange all{.first = run.front().first, .count = run.back().end() - run.front().first};
+    for (const LaneRange& root : subtree_roots(all, tree.lanes))
+      found.roots.push_back({.first = first + root.first, .count = root.count});
+    run.clear();
+  };
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const LaneRange& root = given[static_cast<std::size_t>(found.order[i])];
+    if (root.count == tree.leaves()) {
+      found.merge.roots = {0};
+      found.roots = {root};
+      return found;
+    }
+    const int own = tree.piece_of(root) * tree.lanes;
+    if (!run.empty() && (own != first || run.back().end() != root.first - own)) close(i);
+    first = own;
+    run.push_back({.first = root.first - own, .count = root.count});
+  }
+  if (!run.empty()) close(given.size());
+  const bool is_all = std::ssize(found.roots) == tree.pieces &&
+                      std::all_of(found.roots.begin(), found.roots.end(),
+                                  [&](const LaneRange& root) { return root.count == tree.lanes; });
+  if (!is_all || tree.pieces == 1) return found;
+  std::vector<LaneRange> each;
+  for (int piece = 0; piece < tree.pieces; ++piece) each.push_back({.first = piece, .count = 1});
+  for (const auto& [destination, source] : merge_roots(each, tree.pieces).steps) {
+    found.merge.steps.push_back({found.merge.roots[static_cast<std::size_t>(destination)],
+                                 found.merge.roots[static_cast<std::size_t>(source)]});
+  }
+  found.merge.roots = {found.merge.roots.front()};
+  found.roots = {{.first = 0, .count = tree.leaves()}};
+  return found;
 }
 
 int accumulation_slots(LaneRange held, int lanes) {

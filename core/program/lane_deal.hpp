@@ -26,14 +26,23 @@ struct DealtLanes {
 ///
 /// A place may stand for several neighbouring ranks, its sources, which deal its lanes among themselves in
 /// the same way: those whose gradients of experts one of them has. Lanes must be as many for all places then.
+///
+/// With several pieces to a lane that many neighbours on the innermost axis go through the same lanes, each
+/// with its piece of them: the rank at coordinate i of it has piece i % pieces, and lanes by i / pieces.
 class LaneDeal {
  public:
-  /// Errc::invalid_argument when there are fewer lanes than ranks, sharded axes are not the last ones, or
-  /// lanes do not divide by places of several sources.
+  /// Errc::invalid_argument when there are fewer lanes than ranks, sharded axes are not the last ones, lanes
+  /// do not divide by places of several sources, or the innermost axis not by pieces. Errc::unavailable for
+  /// several sources and several pieces.
   static Result<LaneDeal> create(int lanes, const Placements& gradients, std::vector<int> sizes,
-                                 int sources = 1);
+                                 int sources = 1, int pieces = 1);
 
-  int lanes() const { return lanes_; }
+  int lanes() const { return tree_.lanes; }
+  const PieceTree& tree() const { return tree_; }
+  /// The leaves of the tree that ranks have of these lanes which share the first `axes` coordinates: of one
+  /// piece when that is all of them, otherwise of all pieces.
+  std::vector<LaneRange> leaves_of(LaneRange lanes, const std::vector<int>& coordinates,
+                                   std::size_t axes) const;
   /// Of places with one source.
   DealtLanes dealt(const std::vector<int>& coordinates) const;
   /// The lanes of all ranks which share the first `axes` coordinates: a contiguous block, when none of these
@@ -46,8 +55,13 @@ class LaneDeal {
   std::size_t partial_axes() const { return partial_axes_; }
 
  private:
-  int lanes_ = 0;
-  std::vector<int> sizes_;
+  /// Of the ranks that have the same piece.
+  int place(const std::vector<int>& coordinates, std::size_t axis) const {
+    return axis + 1 == sizes_.size() ? coordinates[axis] / tree_.pieces : coordinates[axis];
+  }
+
+  PieceTree tree_;
+  std::vector<int> sizes_;  // in places: ranks, or of the innermost axis those that have the same piece
   std::size_t partial_axes_ = 0;
   int width_ = 1;  // places on the sharded axes
   int sources_ = 1;
@@ -65,6 +79,17 @@ struct RootMerge {
 /// Slots are the roots of the first piece, then those of the second, and so on, as subtree_roots() gives
 /// them. What remains are the roots of all pieces together.
 RootMerge merge_roots(std::span<const LaneRange> pieces, int lanes);
+
+/// The roots of some ranges of leaves, one range after the other.
+std::vector<LaneRange> roots_of(std::span<const LaneRange> leaves, const PieceTree& tree);
+
+/// As merge_roots(), of ranges of leaves in any order and with holes between them.
+struct SortedMerge {
+  std::vector<int> order;        ///< the slots of the roots of the ranges, in the order of the tree
+  RootMerge merge;               ///< its slots are places in `order`
+  std::vector<LaneRange> roots;  ///< what remains, as merge.roots
+};
+SortedMerge sort_and_merge(std::span<const LaneRange> leaves, const PieceTree& tree);
 
 /// Full gradients that a rank needs which accumulates the contiguous lanes `held`, the one that is being
 /// computed among them.

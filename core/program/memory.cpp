@@ -25,8 +25,8 @@ std::int64_t longest_part(std::int64_t elements, std::int64_t parts) {
 }
 
 DomainLanes domain_lanes(const Program& program, std::size_t domain) {
-  auto lanes =
-      lanes_of(domain, program.domains, program.placements.gradients, program.lanes, program.coordinates);
+  auto lanes = lanes_of(domain, program.domains, program.placements.gradients, program.lanes,
+                        program.coordinates, program.pieces);
   CHECK(lanes.has_value(), "a planned program's lanes can be dealt");
   return *std::move(lanes);
 }
@@ -97,7 +97,8 @@ class MemoryCount {
     const bool rests = entry.to == program_.placements.gradients;
     if (axis == 0 || rests || entry.from[axis - 1] != Placement::partial) return 0;
     const auto lanes = domain_lanes(program_, domain);
-    const auto roots = subtree_roots(lanes.deal.block(lanes.coordinates, axis), program_.lanes).size();
+    const auto leaves = lanes.deal.tree().leaves_of(lanes.deal.block(lanes.coordinates, axis));
+    const auto roots = roots_of(leaves, lanes.deal.tree()).size();
     return static_cast<std::int64_t>(roots - 1) * longest_part(entry.elements, entry.counts.members());
   }
 
@@ -149,15 +150,7 @@ int gradient_slots(const Program& program, std::size_t domain) {
   if (program.numerics == Numerics::fast) return 1;
   const auto lanes = domain_lanes(program, domain);
   if (!lanes.is_dealt_by_round()) return source_stacks(lanes, 0).slots;
-  const auto axes = lanes.deal.partial_axes();
-  const LaneRange held = lanes.deal.block(lanes.coordinates, axes);
-  // What rests after a round are the roots of all lanes so far.
-  std::size_t most = 1;
-  for (int round = 0; round < program.rounds; ++round) {
-    const int end = lanes.deal.round_lanes(lanes.coordinates, axes, round).end();
-    most = std::max(most, subtree_roots({held.first, end - held.first}, program.lanes).size());
-  }
-  return static_cast<int>(most);
+  return resting_stacks(lanes, program.rounds).slots;
 }
 
 int full_gradient_slots(const Program& program, std::size_t domain) {

@@ -22,8 +22,8 @@ class ProgramPlanner {
  public:
   static Result<Program> plan(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
     TRY(check(inputs, coordinates));
-    const auto deal =
-        TRY(LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes));
+    const auto deal = TRY(LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes,
+                                           1, inputs.pieces));
     ProgramPlanner planner(inputs, coordinates, TRY(Reductions::create(inputs, coordinates)));
     planner.describe_it(deal);
     planner.program_.last_round.runs = fold(TRY(planner.round(true)));
@@ -63,6 +63,7 @@ class ProgramPlanner {
     program_.classes = inputs_.classes;
     program_.units = fold(inputs_.units);
     program_.lanes = inputs_.lanes;
+    program_.pieces = inputs_.pieces;
     program_.verdict_elements = inputs_.verdict_elements;
     program_.optimizer_scratch_bytes = inputs_.optimizer_scratch_bytes;
     program_.streams = inputs_.separate_streams ? 2 : 1;
@@ -303,6 +304,8 @@ Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh) {
   inputs.world = mesh.world();
   inputs.lanes = static_cast<int>(std::accumulate(inputs.domains[0].sizes.begin(),
                                                   inputs.domains[0].sizes.end(), 1, std::multiplies<>()));
+  inputs.pieces = mesh.sizes().cp;
+  inputs.lanes /= inputs.pieces;
   return inputs;
 }
 

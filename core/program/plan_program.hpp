@@ -16,7 +16,9 @@ struct ProgramInputs {
   std::vector<Unit> units;  ///< in the order of forward
   WorldSize world{1};       ///< ranks of the job, which the verdict is of
   Numerics numerics = Numerics::ordered;
-  int lanes = 0;              ///< of the job
+  int lanes = 0;  ///< of the job
+  /// Of a lane, each computed by a rank of its own: neighbours on the innermost axis (context parallelism).
+  int pieces = 1;
   bool overlap = true;        ///< communication runs beside forward and backward; otherwise between them
   int parameter_credits = 2;  ///< units on demand that may be gathered at once; 1 without overlap
   int gradient_credits = 2;   ///< full gradients that may exist where each round reduces them; as above
@@ -31,6 +33,7 @@ struct ProgramInputs {
 /// The inputs of a strategy on a mesh: its placements, and the dense domain with that of experts after it,
 /// each over as many axes as the placements. The outer axis is as long as
 /// mesh.sizes().optimizer_instances says, which must be 1 for strategies of one axis that cannot have copies.
+/// Lanes are cut in mesh.sizes().cp pieces, and there is one lane for the ranks of each.
 Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh);
 
 /// The program of the rank at `coordinates` of domain 0. What moves follows from placements alone:

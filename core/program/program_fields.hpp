@@ -118,6 +118,7 @@ void visit_fields(Program& program, const Visit& visit) {
   visit("units", program.units);
   visit("coordinates", program.coordinates);
   visit("lanes", program.lanes);
+  visit("pieces", program.pieces);
   visit("rounds", program.rounds);
   visit("credits", program.credits);
   visit("verdict_elements", program.verdict_elements);

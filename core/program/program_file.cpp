@@ -79,6 +79,13 @@ struct IsOptional : std::false_type {};
 template <class T>
 struct IsOptional<std::optional<T>> : std::true_type {};
 
+/// Programs of jobs that cut no lanes are written as they were before lanes could be cut.
+template <class T>
+bool is_left_out(const T& value, std::string_view name) {
+  if constexpr (std::is_same_v<T, Program>) return name == "pieces" && value.pieces == 1;
+  return false;
+}
+
 template <class T>
 Ordered put(const T& value) {
   if constexpr (std::is_same_v<T, Placements>) {
@@ -98,8 +105,9 @@ Ordered put(const T& value) {
   } else {
     Ordered object = Ordered::object();
     // Visited by one function for both ways, of which this one changes nothing.
-    visit_fields(const_cast<T&>(value),
-                 [&](const char* name, const auto& field) { object[name] = put(field); });
+    visit_fields(const_cast<T&>(value), [&](const char* name, const auto& field) {
+      if (!is_left_out(value, name)) object[name] = put(field);
+    });
     return object;
   }
 }
@@ -192,9 +200,9 @@ class Reader {
       if (!wrong_.empty()) return;
       path_ += (path_.empty() ? "" : ".") + std::string(name);
       const auto found = json.find(name);
-      if (found == json.end()) {
+      if (found == json.end() && !is_left_out(value, name)) {
         wrong_ = path_ + " is missing";
-      } else {
+      } else if (found != json.end()) {
         ++taken;
         read(*found, field);
       }

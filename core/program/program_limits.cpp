@@ -61,6 +61,10 @@ class Limits {
       return fail(Errc::corrupt, "coordinate {} is beyond an axis of {} ranks", program_.coordinates[axis],
                   sizes_[axis]);
     }
+    if (program_.pieces < 1 || sizes_.back() % program_.pieces != 0) {
+      return fail(Errc::corrupt, "{} pieces of a lane do not divide an axis of {} ranks", program_.pieces,
+                  sizes_.back());
+    }
     for (const Domain& domain : program_.domains) {
       if (domain.axes.size() != axes || domain.sizes.size() != axes) {
         return fail(Errc::corrupt, "a domain has {} axes and {} sizes; the job has {}", domain.axes.size(),

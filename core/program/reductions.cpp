@@ -27,7 +27,8 @@ Result<Reductions> Reductions::create(const ProgramInputs& inputs, const std::ve
   Reductions reductions(inputs);
   reductions.held_.resize(inputs.domains.size());
   if (inputs.numerics != Numerics::ordered) return reductions;
-  const auto first = TRY(lanes_of(0, inputs.domains, inputs.placements.gradients, inputs.lanes, coordinates));
+  const auto first =
+      TRY(lanes_of(0, inputs.domains, inputs.placements.gradients, inputs.lanes, coordinates, inputs.pieces));
   auto longest = coordinates;
   for (std::size_t axis = first.deal.partial_axes(); axis < longest.size(); ++axis) longest[axis] = 0;
   const int rounds = first.deal.dealt(longest).count;
@@ -49,8 +50,10 @@ Reductions::Held Reductions::held_in_round(const DomainLanes& domain, const Doma
     member[axis] = i;
     const LaneRange lanes =
         axis < deal.partial_axes() ? deal.block(member, axis + 1) : deal.round_lanes(member, axis + 1, round);
-    roots.push_back(static_cast<std::int64_t>(subtree_roots(lanes, deal.lanes()).size()));
-    held.single_lanes = held.single_lanes && lanes.count <= 1;
+    const auto leaves = deal.leaves_of(lanes, member, axis + 1);
+    roots.push_back(static_cast<std::int64_t>(roots_of(leaves, deal.tree()).size()));
+    const bool is_one_piece = deal.tree().pieces == 1 || axis + 1 == member.size();
+    held.single_lanes = held.single_lanes && lanes.count <= 1 && is_one_piece;
   }
   held.roots = Counts::table(roots);
   return held;
@@ -58,8 +61,8 @@ Reductions::Held Reductions::held_in_round(const DomainLanes& domain, const Doma
 
 Result<void> Reductions::find_held(std::size_t index, const std::vector<int>& coordinates, int rounds) {
   const Domain& axes = inputs_->domains[index];
-  const auto domain =
-      TRY(lanes_of(index, inputs_->domains, inputs_->placements.gradients, inputs_->lanes, coordinates));
+  const auto domain = TRY(lanes_of(index, inputs_->domains, inputs_->placements.gradients, inputs_->lanes,
+                                   coordinates, inputs_->pieces));
   auto& [every, last] = held_[index];
   for (std::size_t axis = 0; axis < coordinates.size(); ++axis) {
     every.push_back(held_in_round(domain, axes, axis, 0));

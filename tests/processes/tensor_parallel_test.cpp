@@ -53,8 +53,9 @@ TrainerOptions options_of(const Mesh& mesh) {
   options.model.vocabulary = 128;  // so that any quarter of it has letters
   if (mesh.experts > 0)
     options.model.experts = {.count = mesh.experts, .feed_forward = 16, .balance = 0.01, .z_loss = 0.001};
-  options.tensor = {mesh.sequence, mesh.slices, mesh.context};
+  options.tensor = {mesh.sequence, mesh.slices};
   auto& training = options.session.training;
+  training.context_parallel = mesh.context;
   training.tensor_parallel = mesh.size;
   training.expert_parallel = mesh.expert_parallel;
   training.strategy = mesh.strategy;
@@ -117,6 +118,12 @@ class TensorParallel : public testing::Test {
     for (const auto& result : report.results)
       EXPECT_TRUE(result) << mesh.name() << ": " << result.error().message;
     return trained;
+  }
+
+  /// Twenty steps of `gpt` with these options.
+  tests::GptRecord run_processes(int ranks, std::vector<std::string> options, const std::string& name) {
+    options.insert(options.end(), {"--heads", "4"});
+    return tests::run_gpt({ranks, 20, {}, options}, text_, folder_.path(name));
   }
 
   /// Losses, evaluation and norms, of the same job with whole layers.
@@ -255,6 +262,32 @@ TEST_F(TensorParallel, OfTheContextHasTheLossesOfWholeSequencesOnAnyMesh) {
   }
 }
 
+/// Attention of a rank's heads over its pieces of the sequences. Bits are those of any data-parallel ranks
+/// and strategy.
+TEST_F(TensorParallel, BesideThatOfTheContextHasTheLossesOfOneRank) {
+  const Trained whole = simulate({})[0];
+  for (const bool sequence : {false, true}) {
+    std::optional<Trained> first;
+    for (const int data_parallel : {1, 2}) {
+      for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
+        const Mesh mesh{.size = 2,
+                        .data_parallel = data_parallel,
+                        .sequence = sequence,
+                        .strategy = strategy,
+                        .context = 2};
+        for (const auto& rank : simulate(mesh)) {
+          expect_close(rank, whole, mesh.name());
+          ASSERT_EQ(rank.restored, whole.restored) << mesh.name();
+          for (std::size_t v = 0; v < whole.logits.size(); ++v)
+            ASSERT_NEAR(rank.logits[v], whole.logits[v], 1e-4) << mesh.name();
+          if (!first) first = rank;
+          ASSERT_TRUE(rank == *first) << mesh.name();
+        }
+      }
+    }
+  }
+}
+
 TEST_F(TensorParallel, OfTheContextAccumulatesAndIsFast) {
   for (const auto numerics : {core::Numerics::ordered, core::Numerics::fast}) {
     Mesh mesh{.numerics = numerics, .microbatches = 2};
@@ -271,6 +304,8 @@ TEST_F(TensorParallel, OfTheContextGoesOnFromItsCheckpointsOnAnyOtherMesh) {
   const Mesh next[] = {{},
                        {.data_parallel = 2, .strategy = Strategy::zero3, .context = 4},
                        {.data_parallel = 2, .context = 2},
+                       {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2},
+                       {.size = 2, .sequence = true, .strategy = Strategy::zero3, .context = 2},
                        {.size = 2}};
   for (const auto& mesh : next) {
     actors::SimulatedStorage disk({});
@@ -281,7 +316,7 @@ TEST_F(TensorParallel, OfTheContextGoesOnFromItsCheckpointsOnAnyOtherMesh) {
         const double expected = uninterrupted.losses[4 + step];
         ASSERT_NEAR(rank.losses[step], expected, 1e-5 * expected) << mesh.name();
       }
-      if (mesh.context == 2) {
+      if (mesh.context == 2 && mesh.size == 1) {
         ASSERT_EQ(rank.parameters, uninterrupted.parameters) << mesh.name();
       }
     }
@@ -294,7 +329,8 @@ TEST_F(TensorParallel, NoRankWaitsForOneThatDied) {
                               {.size = 4, .strategy = Strategy::ddp},
                               {.size = 2, .data_parallel = 2, .strategy = Strategy::zero3},
                               {.size = 2, .sequence = true, .numerics = core::Numerics::fast},
-                              {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2}};
+                              {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2},
+                              {.size = 2, .strategy = Strategy::zero1, .context = 2}};
   int failed = 0;
   for (const auto& mesh : kMeshes) {
     const auto run = [&](std::uint64_t seed, std::vector<actors::SimulatedFault> faults) {
@@ -337,15 +373,7 @@ TEST_F(TensorParallel, RanksThatTakeAParameterForDifferentThingsNameIt) {
 }
 
 TEST_F(TensorParallel, OfRealProcessesHasTheBitsOfFixedSlicesOnOne) {
-  const auto run = [&](int ranks, std::vector<std::string> options, const std::string& name) {
-    options.insert(options.end(), {"--heads", "4"});
-    const auto output = folder_.path(name);
-    const auto result = tests::run_command(tests::gpt_command({ranks, 20, {}, options}, text_, output),
-                                           std::chrono::seconds(120));
-    EXPECT_EQ(result.exit_code, 0) << result.output;
-    return tests::read_record(output);
-  };
-  const auto whole = run(1, {}, "whole");
+  const auto whole = run_processes(1, {}, "whole");
   ASSERT_EQ(whole.losses.size(), 20u);
 
   for (const std::string size : {"2", "4"}) {
@@ -353,9 +381,9 @@ TEST_F(TensorParallel, OfRealProcessesHasTheBitsOfFixedSlicesOnOne) {
       std::vector<std::string> how = {"--tensor-slices", size};
       if (sequence) how.push_back("--sequence-parallel");
       const auto name = size + (sequence ? "s" : "");
-      const auto slices = run(1, how, "slices" + name);
+      const auto slices = run_processes(1, how, "slices" + name);
       how[0] = "--tensor-parallel";
-      const auto ranks = run(std::stoi(size), how, "ranks" + name);
+      const auto ranks = run_processes(std::stoi(size), how, "ranks" + name);
 
       EXPECT_EQ(ranks.losses, slices.losses) << name;
       EXPECT_EQ(ranks.state, slices.state) << name;
@@ -364,15 +392,34 @@ TEST_F(TensorParallel, OfRealProcessesHasTheBitsOfFixedSlicesOnOne) {
         EXPECT_NEAR(ranks.losses[step], whole.losses[step], 1e-5 * whole.losses[step]) << name;
     }
   }
-  const auto experts =
-      run(4, {"--experts", "4", "--tensor-parallel", "2", "--expert-parallel", "2"}, "experts");
-  const auto expert_slices = run(1, {"--experts", "4", "--tensor-slices", "2"}, "expert-slices");
+  const auto experts = run_processes(
+      4, {"--experts", "4", "--tensor-parallel", "2", "--expert-parallel", "2"}, "experts");
+  const auto expert_slices = run_processes(1, {"--experts", "4", "--tensor-slices", "2"}, "expert-slices");
   EXPECT_EQ(experts.losses, expert_slices.losses);
   EXPECT_EQ(experts.state, expert_slices.state);
-  const auto mesh = run(4, {"--tensor-parallel", "2", "--sequence-parallel", "--strategy", "zero3"}, "mesh");
-  const auto slices = run(1, {"--tensor-slices", "2", "--sequence-parallel"}, "mesh-slices");
+  const auto mesh =
+      run_processes(4, {"--tensor-parallel", "2", "--sequence-parallel", "--strategy", "zero3"}, "mesh");
+  const auto slices = run_processes(1, {"--tensor-slices", "2", "--sequence-parallel"}, "mesh-slices");
   EXPECT_EQ(mesh.losses, slices.losses);
   EXPECT_EQ(mesh.state, slices.state);
+}
+
+TEST_F(TensorParallel, OfTheContextOfRealProcessesHasTheBitsOfAnyOtherRanks) {
+  const auto whole = run_processes(1, {}, "whole");
+  const auto pair = run_processes(2, {"--context-parallel", "2"}, "pair");
+  const auto sharded =
+      run_processes(4, {"--context-parallel", "2", "--strategy", "zero3", "--recompute"}, "sharded");
+  const auto beside = run_processes(
+      4, {"--context-parallel", "2", "--tensor-parallel", "2", "--sequence-parallel"}, "beside");
+
+  EXPECT_EQ(sharded.losses, pair.losses);
+  EXPECT_EQ(sharded.state, pair.state);
+  ASSERT_EQ(whole.losses.size(), 20u);
+  for (const auto& record : {pair, beside}) {
+    ASSERT_EQ(record.losses.size(), whole.losses.size());
+    for (std::size_t step = 0; step < whole.losses.size(); ++step)
+      EXPECT_NEAR(record.losses[step], whole.losses[step], 1e-5 * whole.losses[step]) << step;
+  }
 }
 
 /// Rank 0 writes what the others hand over.
@@ -399,6 +446,9 @@ TEST_F(TensorParallel, ExportsTheModelOfOneRank) {
             experts);
   const auto cut = command(1, {"--experts", "4", "--tensor-slices", "2"}, "cut");
   EXPECT_EQ(command(4, {"--experts", "4", "--expert-parallel", "2", "--tensor-parallel", "2"}, "both"), cut);
+  const auto shared = command(2, {"--context-parallel", "2"}, "shared");
+  ASSERT_EQ(shared.size(), sliced.size());
+  EXPECT_EQ(command(4, {"--context-parallel", "2", "--strategy", "zero3"}, "sharded"), shared);
 }
 
 }  // namespace

@@ -30,8 +30,12 @@ struct Cut {
   int tp = 1;
   int pp = 1;
   Strategy strategy = Strategy::zero1;
+  int cp = 1;  ///< ranks with a piece of each lane
 
-  std::string name() const { return fmt::format("{}On{}tp{}pp{}", core::name_of(strategy), ranks, tp, pp); }
+  std::string name() const {
+    const auto text = fmt::format("{}On{}tp{}pp{}", core::name_of(strategy), ranks, tp, pp);
+    return cp == 1 ? text : fmt::format("{}cp{}", text, cp);
+  }
 };
 
 /// The model: h = x * tied + shift, then h = h * layer for each layer, y = h * tied; all elementwise, so that
@@ -41,6 +45,7 @@ class Model {
   Model(const Cut& cut, core::Rank rank)
       : width_(kWidth / cut.tp),
         offset_(rank.value % cut.tp * width_),
+        piece_(rank.value / cut.tp % cut.cp),
         layers_(kLayers / cut.pp),
         stage_(rank.value / (cut.ranks / cut.pp)),
         stages_(cut.pp) {
@@ -63,6 +68,7 @@ class Model {
   int stage() const { return stage_; }
   std::int64_t width() const { return width_; }
   std::int64_t offset() const { return offset_; }
+  int piece() const { return piece_; }
   core::ParameterIndex index(const std::string& name) const {
     for (const auto index : core::indices<core::ParameterIndex>(specs_.size())) {
       if (specs_[index.value].name == name) return index;
@@ -94,6 +100,7 @@ class Model {
 
   std::int64_t width_;
   std::int64_t offset_;
+  int piece_;
   int layers_;
   int stage_;
   int stages_;
@@ -166,7 +173,7 @@ class Trainer {
   }
 
   float data(core::Lane lane, std::int64_t element) const {
-    return 0.25F + static_cast<float>((13 * lane.value + 5 * element) % 11) / 16.0F;
+    return 0.25F + static_cast<float>((13 * lane.value + 5 * element + 7 * model_.piece()) % 11) / 16.0F;
   }
 
   core::Result<Vector> first_input(core::Lane lane) {
@@ -246,6 +253,7 @@ core::Result<Trained> train(SimulatedRank& rank, const Cut& cut, int until, cons
   options.training.strategy = cut.strategy;
   options.training.tensor_parallel = cut.tp;
   options.training.pipeline_parallel = cut.pp;
+  options.training.context_parallel = cut.cp;
   options.training.lanes = kLanes;
   options.training.bucket_elements = 20;
   options.training.clip_norm = 0.5;
@@ -348,6 +356,38 @@ TEST_P(ModelParallel, HasTheBitsOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Cuts, ModelParallel, testing::ValuesIn(cuts()),
                          [](const auto& test) { return test.param.name(); });
 
+/// Ranks with a piece of each lane beside those that keep a part of the model: as many as there are pieces
+/// compute the same.
+class ContextAndModelParallel : public testing::TestWithParam<Cut> {};
+
+TEST_P(ContextAndModelParallel, HaveTheBitsOfOneRankForEachPiece) {
+  const Cut& cut = GetParam();
+  const auto alone = run({cut.cp, 1, 1, Strategy::ddp, cut.cp}, 5);
+  const auto together = run(cut, 5);
+
+  ASSERT_EQ(problems_of(alone.report) + problems_of(together.report), "");
+  EXPECT_EQ(whole(together.ranks), whole(alone.ranks));
+  EXPECT_NE(whole(alone.ranks), whole(run({}, 5).ranks)) << "pieces have other data";
+  for (const auto& rank : together.ranks) {
+    EXPECT_EQ(rank.norms, alone.ranks[0].norms) << "every element counts once";
+    EXPECT_EQ(rank.losses, (cut.tp == 1 ? alone : together).ranks[0].losses);
+  }
+}
+
+std::vector<Cut> context_cuts() {
+  std::vector<Cut> all;
+  for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
+    for (const auto& [ranks, tp, pp, cp] :
+         {std::tuple{4, 2, 1, 2}, {4, 1, 2, 2}, {8, 2, 1, 2}, {8, 2, 2, 2}, {16, 2, 2, 2}, {12, 2, 1, 3}}) {
+      all.push_back({ranks, tp, pp, strategy, cp});
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, ContextAndModelParallel, testing::ValuesIn(context_cuts()),
+                         [](const auto& test) { return test.param.name(); });
+
 TEST(ModelParallelCheckpoint, GoesOnWithTheSameBitsOnAnyOtherCut) {
   const auto expected = whole(run({}, 6).ranks);
   const std::vector<Cut> shares{{1, 1, 1, Strategy::ddp},   {2, 2, 1, Strategy::zero1},
@@ -378,6 +418,21 @@ TEST(ModelParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
 
   std::printf("150 seeds: %d jobs, %d came to the end from a checkpoint\n", lives.jobs, lives.resumed);
   EXPECT_GT(lives.resumed, 50);
+}
+
+/// The same of jobs in which two ranks have a piece of each lane.
+TEST(ContextAndModelParallelSwarm, EndsWithTheBitsOfOneRankForEachPieceWhateverFailsOnTheWay) {
+  constexpr int kUntil = 6;
+  const auto train_one = [](auto&&... arguments) { return train(arguments...); };
+  const auto make_whole = [](const auto& ranks) { return whole(ranks); };
+  auto cuts = context_cuts();
+  std::erase_if(cuts, [](const Cut& cut) { return cut.cp != 2; });
+
+  const auto lives =
+      swarm_of_cuts<Trained>("context and model parallel swarm", 60, cuts, kUntil, train_one, make_whole,
+                             whole(run({2, 1, 1, Strategy::ddp, 2}, kUntil).ranks));
+
+  EXPECT_GT(lives.resumed, 20);
 }
 
 std::string refusal(const Cut& cut, const std::function<void(std::vector<core::ParameterSpec>&)>& change,

@@ -36,6 +36,7 @@ std::size_t elements_of(const core::ParameterSpec& spec) {
 }
 
 core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script& script, core::Lane lane) {
+  const int piece = rank.rank().value % session.training().context_parallel;
   TRY(session.begin_lane(lane));
   const auto scale = static_cast<float>(session.loss_scale());
   for (int m = 0; m < session.training().microbatches; ++m) {
@@ -47,7 +48,7 @@ core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script&
     for (auto p = static_cast<std::uint32_t>(script.parameters.size()); p-- > 0;) {
       TRY(session.before_use({p}));
       rank.compute(script.backward_time);
-      GradientPlace place{session.next_step(), lane, m, p, 0};
+      GradientPlace place{session.next_step(), lane, m, p, 0, piece};
       if (!script.parameters[p].trainable) continue;
       for (int use = script.uses(place); use > 0; --use) {
         for (place.element = 0; place.element < elements_of(script.parameters[p]); ++place.element) {
@@ -58,7 +59,7 @@ core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script&
       }
     }
   }
-  return session.end_lane(static_cast<double>(lane.value));
+  return session.end_lane(static_cast<double>(lane.value + 100 * piece));
 }
 
 core::Result<Values> read_values(Session& session, const Script& script) {
@@ -153,17 +154,21 @@ float optimized(const core::OptimizerSettings& o, double rate, int step, float v
 
 float summed_gradient(const Script& script, GradientPlace place) {
   const auto& training = script.session.training;
-  std::vector<float> lanes;
-  for (int lane = 0; lane < training.lanes; ++lane) {
-    float sum = 0;
-    for (int m = 0; m < training.microbatches; ++m) {
-      place.lane = {lane};
-      place.microbatch = m;
-      for (int use = script.uses(place); use > 0; --use) sum += script.gradient(place);
+  std::vector<float> pieces;
+  for (place.piece = 0; place.piece < training.context_parallel; ++place.piece) {
+    std::vector<float> lanes;
+    for (int lane = 0; lane < training.lanes; ++lane) {
+      float sum = 0;
+      for (int m = 0; m < training.microbatches; ++m) {
+        place.lane = {lane};
+        place.microbatch = m;
+        for (int use = script.uses(place); use > 0; --use) sum += script.gradient(place);
+      }
+      lanes.push_back(sum);
     }
-    lanes.push_back(sum);
+    pieces.push_back(sum_lanes(lanes, 0, std::bit_ceil(lanes.size())));
   }
-  float sum = sum_lanes(lanes, 0, std::bit_ceil(lanes.size()));
+  const float sum = sum_lanes(pieces, 0, std::bit_ceil(pieces.size()));
   if (!training.average) return sum;
   return sum * (1.0F / static_cast<float>(training.lanes * training.microbatches));
 }

@@ -16,9 +16,11 @@ struct GradientPlace {
   int microbatch = 0;
   std::uint32_t parameter = 0;
   std::size_t element = 0;
+  int piece = 0;  ///< of the lane, with several TrainingOptions::context_parallel
 };
 
-/// A job whose parameters and gradients the test writes.
+/// A job whose parameters and gradients the test writes. A rank's loss of a lane is the lane's number and a
+/// hundred times that of its piece.
 struct Script {
   std::vector<core::ParameterSpec> parameters;
   SessionOptions session;
@@ -53,8 +55,8 @@ JobOutcome<ScriptResult> simulate_script(int ranks, const Script& script, std::u
 float rounded(core::DType dtype, float value);
 
 /// What the job must come to, computed by one loop over plain numbers: lanes one after another, the tree over
-/// lanes by its definition, then the optimizer's formulas. Without clipping and refusals; steps with
-/// gradients that are NaN or Inf do not count.
+/// the lanes of each piece and that over pieces by their definition, then the optimizer's formulas. Without
+/// clipping and refusals; steps with gradients that are NaN or Inf do not count.
 Values expected_values(const Script& script);
 
 }  // namespace troupe::actors

@@ -31,12 +31,12 @@ struct DataPlane::State {
     std::atomic<std::int64_t> launched_ns{0};
   };
 
-  /// One of the sums that an exchange leaves: of neighbouring slots, which are what rested here before and
-  /// then what arrived.
+  /// One of the sums that an exchange leaves.
   struct RootSum {
-    std::size_t first = 0;
-    std::size_t count = 0;
-    std::vector<core::TreeStep> steps;  ///< slots relative to `first`
+    /// What it is of, in the order of the tree: numbers of what rested here before and then of what arrived.
+    std::vector<std::size_t> terms;
+    std::vector<core::TreeStep> steps;  ///< of places among the terms
+    int slot = 0;                       ///< where it rests, of an exchange after which sums do
   };
 
   /// What a launch has enqueued.
@@ -100,7 +100,8 @@ struct DataPlane::State {
   bool rests(const PlannedLaunch& launch) const;
   void add_roots(core::PlanEntryIndex index, core::ElementRange range,
                  std::vector<gpu::ConstBufferView> arrived);
-  gpu::BufferView destination_of(const PlannedLaunch& launch, std::size_t root, core::ElementRange range);
+  gpu::BufferView destination_of(const PlannedLaunch& launch, std::size_t root, int slot,
+                                 core::ElementRange range);
   void end_reduction(const PlannedLaunch& launch, core::Step step);
   void measure(core::BucketIndex bucket);
   std::vector<core::ElementRange> counted_in_norms(core::BucketIndex bucket, core::ElementRange part) const;

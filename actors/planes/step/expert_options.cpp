@@ -14,6 +14,13 @@ core::Result<void> check_experts(const core::TrainingOptions& options, int data_
         ep, data_parallel);
   }
   if (ep == 1) return {};
+  if (options.context_parallel > 1) {
+    return core::fail(
+        core::Errc::unavailable,
+        "expert_parallel {} with context_parallel {}: routers see whole sequences; use one of the "
+        "two",
+        ep, options.context_parallel);
+  }
   if (options.lanes % data_parallel != 0) {
     return core::fail(core::Errc::invalid_argument,
                       "{} lanes do not divide by {} data-parallel ranks, of which {} share experts and go "

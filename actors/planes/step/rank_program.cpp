@@ -13,8 +13,8 @@ namespace troupe::actors {
 namespace {
 
 core::LaneDeal deal_of(const TrainingPlan& plan) {
-  auto deal =
-      core::LaneDeal::create(plan.inputs.lanes, plan.inputs.placements.gradients, plan.domain().sizes);
+  auto deal = core::LaneDeal::create(plan.inputs.lanes, plan.inputs.placements.gradients, plan.domain().sizes,
+                                     1, plan.inputs.pieces);
   CHECK(deal.has_value(), "plan_training() has dealt the lanes before");
   return *std::move(deal);
 }
@@ -46,9 +46,10 @@ RankProgram::RankProgram(const TrainingPlan& plan, core::Rank rank)
   const bool spread = plan.options.expert_parallel > 1;
   for (std::size_t domain = 0; domain < (spread ? 2 : 1); ++domain) {
     auto lanes = core::lanes_of(domain, plan.inputs.domains, plan.inputs.placements.gradients,
-                                plan.inputs.lanes, coordinates());
+                                plan.inputs.lanes, coordinates(), plan.inputs.pieces);
     CHECK(lanes.has_value(), "plan_training() has dealt the lanes before");
     lanes_.push_back(*std::move(lanes));
+    resting_.push_back(core::resting_stacks(lanes_.back(), program_.rounds));
   }
   write_out();
 }
@@ -97,18 +98,14 @@ int RankProgram::round_of(core::Lane lane) const {
   return static_cast<int>(found - rounds_.begin());
 }
 
-std::vector<core::LaneRange> RankProgram::pieces(const PlannedLaunch& launch) const {
+std::vector<core::LaneRange> RankProgram::leaves_of(const PlannedLaunch& launch, int member) const {
   const auto& lanes = lanes_of(*launch.bucket);
-  const auto& domain = plan_->inputs.domains[plan_->domain_of(*launch.bucket)];
-  std::vector<core::LaneRange> pieces;
-  auto member = lanes.coordinates;
-  for (int i = 0; i < domain.sizes[launch.axis]; ++i) {
-    member[launch.axis] = i;
-    pieces.push_back(launch.axis < lanes.deal.partial_axes()
-                         ? lanes.deal.block(member, launch.axis + 1)
-                         : lanes.deal.round_lanes(member, launch.axis + 1, launch.round));
-  }
-  return pieces;
+  auto at = lanes.coordinates;
+  at[launch.axis] = member;
+  const auto axes = launch.axis + 1;
+  const auto own = launch.axis < lanes.deal.partial_axes() ? lanes.deal.block(at, axes)
+                                                           : lanes.deal.round_lanes(at, axes, launch.round);
+  return lanes.deal.leaves_of(own, at, axes);
 }
 
 int RankProgram::source_slot(core::BucketIndex bucket, int round, int source) const {
@@ -119,9 +116,12 @@ int RankProgram::source_slot(core::BucketIndex bucket, int round, int source) co
   return source * stacks(bucket, round).depth + own;
 }
 
-core::LaneRange RankProgram::before(int round) const {
-  const auto all = held();
-  return {all.first, deal_.round_lanes(coordinates(), deal_.partial_axes(), round).first - all.first};
+std::vector<core::LaneRange> RankProgram::before(core::BucketIndex bucket, int round) const {
+  const auto& lanes = lanes_of(bucket);
+  const auto axes = lanes.deal.partial_axes();
+  const auto first = lanes.deal.block(lanes.coordinates, axes).first;
+  const auto end = lanes.deal.round_lanes(lanes.coordinates, axes, round).first;
+  return tree().leaves_of({first, end - first});
 }
 
 std::vector<std::string> RankProgram::lines() const {

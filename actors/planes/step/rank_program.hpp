@@ -57,9 +57,6 @@ class RankProgram {
   int round_of(core::Lane lane) const;
   /// Gradients are reduced in every round; otherwise lanes are summed first.
   bool reduces_each_round() const { return deal_.partial_axes() < coordinates().size(); }
-  /// The contiguous lanes whose gradients this rank sums before the last round's end: its own, or where each
-  /// round reduces those of all ranks that it shares rounds with.
-  core::LaneRange held() const { return deal_.block(coordinates(), deal_.partial_axes()); }
   /// As the domain of the bucket sees them.
   const core::DomainLanes& lanes_of(core::BucketIndex bucket) const {
     return lanes_[plan_->domain_of(bucket)];
@@ -73,10 +70,16 @@ class RankProgram {
   }
   /// The slot of these stacks that a lane's gradient is computed into, in a round of all sources.
   int source_slot(core::BucketIndex bucket, int round, int source) const;
-  /// Lanes whose sums the members of the launch's group put in, in group order.
-  std::vector<core::LaneRange> pieces(const PlannedLaunch& launch) const;
-  /// Of `held()`, those of the rounds before this one.
-  core::LaneRange before(int round) const;
+  /// The tree of sums of the job.
+  const core::PieceTree& tree() const { return deal_.tree(); }
+  /// Leaves of the tree whose sums a member of the launch's group puts in.
+  std::vector<core::LaneRange> leaves_of(const PlannedLaunch& launch, int member) const;
+  /// Where each round reduces gradients: the leaves whose sums rest here from the rounds before this one.
+  std::vector<core::LaneRange> before(core::BucketIndex bucket, int round) const;
+  /// And where those sums lie.
+  const core::RestingStacks& resting(core::BucketIndex bucket) const {
+    return resting_[plan_->domain_of(bucket)];
+  }
 
   /// Where the full gradients of a bucket lie, where each round reduces them: the slot of its unit in the
   /// pool, the same in every round; -1: they have memory of their own.
@@ -97,6 +100,7 @@ class RankProgram {
   core::LaneDeal deal_;
   core::Program program_;
   std::vector<core::DomainLanes> lanes_;  ///< of domains that have parameters
+  std::vector<core::RestingStacks> resting_;
   std::vector<std::optional<core::Lane>> rounds_;
   std::vector<PlannedLaunch> launches_;
   std::vector<int> gradient_slots_;  ///< by bucket

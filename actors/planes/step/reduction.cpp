@@ -108,21 +108,24 @@ void DataPlane::State::plan_sums() {
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const auto& launch = program.launches()[i];
     if (launch.entry.operation != core::CollectiveKind::all_to_all) continue;
-    auto pieces = program.pieces(launch);
-    if (rests(launch)) pieces.insert(pieces.begin(), program.before(launch.round));
-    std::size_t slots = 0;
-    for (const auto& piece : pieces) slots += core::subtree_roots(piece, plan.options.lanes).size();
-    const auto merge = core::merge_roots(pieces, plan.options.lanes);
-    for (std::size_t root = 0; root < merge.roots.size(); ++root) {
-      RootSum sum;
-      sum.first = static_cast<std::size_t>(merge.roots[root]);
-      const auto end =
-          root + 1 < merge.roots.size() ? static_cast<std::size_t>(merge.roots[root + 1]) : slots;
-      sum.count = end - sum.first;
-      for (const auto& step : merge.steps) {
-        const auto place = static_cast<std::size_t>(step.destination);
-        if (place < sum.first || place >= end) continue;
-        sum.steps.push_back({step.destination - merge.roots[root], step.source - merge.roots[root]});
+    std::vector<core::LaneRange> blocks;
+    const auto add = [&](const std::vector<core::LaneRange>& more) {
+      blocks.insert(blocks.end(), more.begin(), more.end());
+    };
+    if (rests(launch)) add(program.before(*launch.bucket, launch.round));
+    for (int member = 0; member < launch.entry.counts.members(); ++member)
+      add(program.leaves_of(launch, member));
+    const auto [order, merge, roots] = core::sort_and_merge(blocks, program.tree());
+    const auto slots = program.resting(*launch.bucket).slots_of(roots);
+    for (std::size_t root = 0; root < roots.size(); ++root) {
+      RootSum sum{.slot = slots[root]};
+      const auto first = merge.roots[root];
+      const auto end = root + 1 < roots.size() ? merge.roots[root + 1] : static_cast<int>(order.size());
+      for (int place = first; place < end; ++place)
+        sum.terms.push_back(static_cast<std::size_t>(order[static_cast<std::size_t>(place)]));
+      for (const auto& [destination, source] : merge.steps) {
+        if (destination >= first && destination < end)
+          sum.steps.push_back({destination - first, source - first});
       }
       sums[i].push_back(std::move(sum));
     }
@@ -134,8 +137,8 @@ std::vector<gpu::BufferView> DataPlane::State::roots_of(const PlannedLaunch& lau
   const auto& entry = launch.entry;
   const auto bucket = *launch.bucket;
   const auto from = program.held(entry.from, bucket);
-  const auto place = static_cast<std::size_t>(launch.place);
-  const auto count = core::subtree_roots(program.pieces(launch)[place], plan.options.lanes).size();
+  const auto held = core::roots_of(program.leaves_of(launch, launch.place), program.tree());
+  const auto count = held.size();
   std::vector<gpu::BufferView> roots;
   if (is_first_of_round(launch)) {
     if (count == 0) return roots;
@@ -147,8 +150,8 @@ std::vector<gpu::BufferView> DataPlane::State::roots_of(const PlannedLaunch& lau
     return roots;
   }
   if (entry.from == resting_gradients()) {
-    for (std::size_t i = 0; i < count; ++i)
-      roots.push_back(arena.gradients(bucket, static_cast<int>(i), from));
+    for (const int slot : program.resting(bucket).slots_of(held))
+      roots.push_back(arena.gradients(bucket, slot, from));
     return roots;
   }
   const auto carried = arena.carry(buckets[bucket.value]->carry);
@@ -228,9 +231,10 @@ DataPlane::State::Posted DataPlane::State::exchange_chunk(core::PlanEntryIndex i
 }
 
 /// `range` is of the bucket's buffer, and lies in the part that this rank holds when the exchange is over.
-gpu::BufferView DataPlane::State::destination_of(const PlannedLaunch& launch, std::size_t root,
+gpu::BufferView DataPlane::State::destination_of(const PlannedLaunch& launch, std::size_t root, int slot,
                                                  core::ElementRange range) {
-  if (root == 0 || rests(launch)) return arena.gradients(*launch.bucket, static_cast<int>(root), range);
+  if (rests(launch)) return arena.gradients(*launch.bucket, slot, range);
+  if (root == 0) return arena.gradients(*launch.bucket, 0, range);
   const auto part = program.held(launch.entry.to, *launch.bucket);
   const auto first = (root - 1) * elements(part) + static_cast<std::size_t>(range.start - part.start);
   return arena.carry(buckets[launch.bucket->value]->carry)
@@ -240,22 +244,22 @@ gpu::BufferView DataPlane::State::destination_of(const PlannedLaunch& launch, st
 void DataPlane::State::add_roots(core::PlanEntryIndex index, core::ElementRange range,
                                  std::vector<gpu::ConstBufferView> arrived) {
   const auto& launch = program.launch(index);
-  std::vector<gpu::ConstBufferView> slots;
+  std::vector<gpu::ConstBufferView> terms;
   if (rests(launch)) {
-    const auto resting = core::subtree_roots(program.before(launch.round), plan.options.lanes).size();
-    for (std::size_t i = 0; i < resting; ++i)
-      slots.push_back(arena.gradients(*launch.bucket, static_cast<int>(i), range));
+    const auto bucket = *launch.bucket;
+    const auto before = core::roots_of(program.before(bucket, launch.round), program.tree());
+    for (const int slot : program.resting(bucket).slots_of(before))
+      terms.push_back(arena.gradients(bucket, slot, range));
   }
-  slots.insert(slots.end(), arrived.begin(), arrived.end());
+  terms.insert(terms.end(), arrived.begin(), arrived.end());
   const auto& roots = sums[static_cast<std::size_t>(index.value)];
-  // Root k never takes what lies below slot k, so what it overwrites was added before.
+  // A sum never takes what lies below it in its stack, so what it overwrites was added before.
   for (std::size_t root = 0; root < roots.size(); ++root) {
-    const auto begin = slots.begin() + static_cast<std::ptrdiff_t>(roots[root].first);
     gpu::TreeSum sum;
-    sum.slots.assign(begin, begin + static_cast<std::ptrdiff_t>(roots[root].count));
+    for (const auto term : roots[root].terms) sum.slots.push_back(terms[term]);
     sum.steps = roots[root].steps;
     sum.factor = launch.last_reduction ? scale() : 1.0F;
-    sum.output = {destination_of(launch, root, range), core::DType::f32};
+    sum.output = {destination_of(launch, root, roots[root].slot, range), core::DType::f32};
     gpu::tree_sum(std::move(sum), update.get());
   }
 }

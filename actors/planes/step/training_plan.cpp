@@ -54,16 +54,17 @@ core::Result<void> check_parameters(const std::vector<core::ParameterSpec>& spec
   return {};
 }
 
-/// Data-parallel ranks: all, over those that share a model.
+/// Ranks with lanes of their own, or groups of those that share them: all, over those that share a model.
 core::Result<int> data_parallel_of(const core::TrainingOptions& options, core::WorldSize world) {
-  const int tp = options.tensor_parallel;
-  const int pp = options.pipeline_parallel;
-  if (tp >= 1 && pp >= 1 && world.value % (std::int64_t{tp} * pp) == 0) return world.value / (tp * pp);
+  const int tp = options.tensor_parallel, cp = options.context_parallel, pp = options.pipeline_parallel;
+  const std::int64_t sharing = std::int64_t{tp} * pp * std::max(cp, 0);
+  if (tp >= 1 && cp >= 1 && pp >= 1 && world.value % sharing == 0)
+    return static_cast<int>(world.value / sharing);
   return core::fail(
       core::Errc::invalid_argument,
-      "tensor_parallel {} times pipeline_parallel {} do not divide {} ranks; choose numbers from "
+      "tensor_parallel {}{} times pipeline_parallel {} do not divide {} ranks; choose numbers from "
       "1 whose product does",
-      tp, pp, world.value);
+      tp, cp == 1 ? "" : fmt::format(" times context_parallel {}", cp), pp, world.value);
 }
 
 core::Result<void> check_options(const core::TrainingOptions& options, int data_parallel) {
@@ -372,6 +373,7 @@ std::string describe(const TrainingPlan& plan) {
       o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.tensor_parallel,
       o.pipeline_parallel, o.expert_parallel, o.optimizer_instances, o.gathered_units, o.staging_elements,
       static_cast<int>(o.unused_parameters), o.clip_norm);
+  if (o.context_parallel > 1) text += fmt::format("\ncontext parallel {}", o.context_parallel);
   text += "\n" + core::describe(o.loss_scaling);
   for (const auto& group : plan.groups) {
     text += fmt::format("\noptimizer {} learning rate factor {}", core::describe(group.optimizer),
@@ -465,8 +467,12 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   plan.specs = std::move(specs);
   plan.options = std::move(options);
   plan.world = world;
-  core::MeshSizes sizes;
-  sizes.dp = TRY(data_parallel_of(plan.options, world));
+  const core::MeshSizes sizes{.tp = plan.options.tensor_parallel,
+                              .cp = plan.options.context_parallel,
+                              .ep = plan.options.expert_parallel,
+                              .dp = TRY(data_parallel_of(plan.options, world)),
+                              .pp = plan.options.pipeline_parallel,
+                              .optimizer_instances = plan.options.optimizer_instances};
   if (plan.options.lanes == 0) plan.options.lanes = sizes.dp;
   TRY(check_parameters(plan.specs));
   TRY(check_options(plan.options, sizes.dp));
@@ -474,10 +480,6 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   TRY(core::check(plan.options.loss_scaling));
   plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
   TRY(check_parts(plan));
-  sizes.tp = plan.options.tensor_parallel;
-  sizes.pp = plan.options.pipeline_parallel;
-  sizes.ep = plan.options.expert_parallel;
-  sizes.optimizer_instances = plan.options.optimizer_instances;
   plan.mesh = TRY(core::Mesh::create(sizes));
   TRY(plan_inputs(plan));
   plan.configuration = describe(plan);

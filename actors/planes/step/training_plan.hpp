@@ -71,7 +71,8 @@ struct TrainingPlan {
   const core::GroupSettings& group_of(core::ParameterIndex parameter) const {
     return groups[specs[parameter.value].group];
   }
-  /// Ranks that play lanes of their own with the same part of the model, but for experts.
+  /// Ranks that play lanes, or pieces of lanes, of their own with the same part of the model, but for
+  /// experts.
   int data_parallel() const { return mesh.group_size(core::GroupKind::dp_cp); }
   /// Whether all ranks keep the same part of it.
   bool is_data_parallel_alone() const {

@@ -4,24 +4,16 @@
 
 #include "apps/gpt/context/context_attention.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
+#include "apps/gpt/tensor/tensor_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 
 using core::Result;
 
-namespace {
-
-std::vector<std::size_t> elements_of(const ParameterTable& table) {
-  std::vector<std::size_t> elements;
-  for (const ParameterSpec& spec : table.specs) elements.push_back(spec.elements());
-  return elements;
-}
-
-}  // namespace
-
 Result<std::unique_ptr<ContextModel>> ContextModel::create(const ModelConfig& config, BatchShape shape,
-                                                           Keep keep, TensorGroup<float>& group) {
+                                                           Keep keep, TensorGroup<float>& group,
+                                                           const SharedLayers& layers) {
   if (shape.length % (2 * group.size()) != 0) {
     return core::fail(core::Errc::invalid_argument,
                       "context parallelism cuts a sequence in two pieces per rank, found {} tokens for {} "
@@ -29,17 +21,21 @@ Result<std::unique_ptr<ContextModel>> ContextModel::create(const ModelConfig& co
                       shape.length, group.size(), 2 * group.size());
   }
   const BatchShape own{shape.batch, shape.length / group.size()};
-  auto model = TRY(Model::create(config, own, keep, {.context = &group}));
+  std::unique_ptr<RowModel> model;
+  if (layers.group != nullptr) {
+    model = TRY(TensorModel::create(config, own, keep, layers.share, *layers.group, &group));
+  } else {
+    model = std::make_unique<HostModel>(TRY(Model::create(config, own, keep, {.context = &group})));
+  }
   return std::unique_ptr<ContextModel>(new ContextModel(shape, group, std::move(model)));
 }
 
-ContextModel::ContextModel(BatchShape shape, TensorGroup<float>& group, Model model)
+ContextModel::ContextModel(BatchShape shape, TensorGroup<float>& group, std::unique_ptr<RowModel> model)
     : shape_(shape),
       group_(group),
       positions_(positions_of_member(shape.length, group.size(), group.index())),
       model_(std::move(model)),
-      partial_(elements_of(model_.table())),
-      logits_(model_.config().vocabulary) {}
+      logits_(model_->config().vocabulary) {}
 
 std::vector<std::int32_t> ContextModel::own(Tokens tokens) const {
   std::vector<std::int32_t> found;
@@ -54,13 +50,6 @@ double ContextModel::weight(Tokens targets) const {
   return static_cast<double>(learned_rows(own(targets))) / static_cast<double>(all);
 }
 
-Result<void> ContextModel::finish_loss(double weight) {
-  auto loss = static_cast<float>(TRY(model_.take_losses()).front() * weight);
-  TRY(group_.sum({&loss, 1}));
-  losses_.push_back(loss);
-  return {};
-}
-
 Result<void> ContextModel::forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
                                             Tokens targets, const StepHooks& hooks) {
   CHECK(tokens.size() == shape_.rows() && targets.size() == shape_.rows(),
@@ -68,21 +57,18 @@ Result<void> ContextModel::forward_backward(Parameters parameters, Gradients gra
   const double share = weight(targets);
   StepHooks own_hooks = hooks;
   own_hooks.loss_scale = hooks.loss_scale * share;
-  Result<void> finished;  // the first failure
-  own_hooks.gradient_ready = [&](std::size_t parameter) {
-    if (hooks.last_microbatch && finished)
-      finished = partial_.finish(parameter, group_, gradients[parameter]);
-    if (finished && hooks.gradient_ready) hooks.gradient_ready(parameter);
-  };
-  TRY(model_.forward_backward(parameters, partial_.places(gradients), own(tokens), own(targets), own_hooks));
-  TRY(finished);
-  return finish_loss(share);
+  TRY(model_->forward_backward(parameters, gradients, own(tokens), own(targets), own_hooks));
+  losses_.push_back(TRY(model_->take_losses()).front() * share);
+  return {};
 }
 
 Result<void> ContextModel::forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                                         const StepHooks& hooks) {
-  TRY(model_.forward_loss(parameters, own(tokens), own(targets), hooks));
-  return finish_loss(weight(targets));
+  TRY(model_->forward_loss(parameters, own(tokens), own(targets), hooks));
+  auto loss = static_cast<float>(TRY(model_->take_losses()).front() * weight(targets));
+  TRY(group_.sum({&loss, 1}));
+  losses_.push_back(loss);
+  return {};
 }
 
 // A sequence of any length is filled up behind its end, which nothing before it sees. One member has the last
@@ -95,7 +81,7 @@ Result<std::span<const float>> ContextModel::logits(Parameters parameters, Token
   const auto row = std::find(positions_.begin(), positions_.end(), tokens.size() - 1);
   const bool has_row = row != positions_.end();
   const auto place = has_row ? static_cast<std::size_t>(row - positions_.begin()) : 0;
-  const auto found = TRY(model_.logits_of(parameters, own(filled), place, hooks));
+  const auto found = TRY(model_->logits_of(parameters, own(filled), place, hooks));
   std::fill(logits_.begin(), logits_.end(), 0.0F);
   if (has_row) std::copy(found.begin(), found.end(), logits_.begin());
   TRY(group_.sum(logits_));

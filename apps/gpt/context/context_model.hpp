@@ -6,26 +6,34 @@
 
 #include "apps/gpt/host_model.hpp"
 #include "apps/gpt/tensor/group.hpp"
-#include "apps/gpt/tensor/partial_gradients.hpp"
+#include "apps/gpt/tensor/share.hpp"
 #include "apps/gpt/trainable_model.hpp"
 
 namespace troupe::apps::gpt {
 
-/// The host's model on one member of a context-parallel group: all of its layers, and a part of the positions
-/// of each sequence (positions_of_member()). Every call is made by all members with the same tokens, which
-/// are those of whole sequences, and gives all of them the same losses and logits. Every gradient is a part
-/// of the sum over the group, and complete, and its hook called, only in the lane's last microbatch.
+/// Of tensor parallelism beside context parallelism: a member's share of the layers, and who has the others.
+struct SharedLayers {
+  TensorShare share;
+  TensorGroup<float>* group = nullptr;  ///< null: each member has whole layers
+};
+
+/// The host's model on one member of a context-parallel group: all of its layers or a share of them, and a
+/// part of the positions of each sequence (positions_of_member()). Every call is made by all members with the
+/// same tokens, which are those of whole sequences. A member adds to gradients, and says of the loss of a
+/// forward and backward, what its own rows make of the mean over all rows: the members' sum is the
+/// microbatch's. Losses of forward alone, and logits, are the same at all members.
 class ContextModel final : public TrainableModel {
  public:
-  /// `shape` is of whole sequences. The group outlives the model and is not used before the first pass.
+  /// `shape` is of whole sequences. The groups outlive the model and are not used before the first pass.
   static core::Result<std::unique_ptr<ContextModel>> create(const ModelConfig& config, BatchShape shape,
-                                                            Keep keep, TensorGroup<float>& group);
+                                                            Keep keep, TensorGroup<float>& group,
+                                                            const SharedLayers& layers = {});
 
-  const ModelConfig& config() const override { return model_.config(); }
-  const ParameterTable& table() const override { return model_.table(); }
+  const ModelConfig& config() const override { return model_->config(); }
+  const ParameterTable& table() const override { return model_->table(); }
   BatchShape shape() const override { return shape_; }
   core::DType dtype() const override { return core::DType::f32; }
-  std::size_t activation_bytes() const override { return model_.activation_bytes(); }
+  std::size_t activation_bytes() const override { return model_->activation_bytes(); }
 
   core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
                                       Tokens targets, const StepHooks& hooks) override;
@@ -36,19 +44,16 @@ class ContextModel final : public TrainableModel {
                                               const StepHooks& hooks) override;
 
  private:
-  ContextModel(BatchShape shape, TensorGroup<float>& group, Model model);
+  ContextModel(BatchShape shape, TensorGroup<float>& group, std::unique_ptr<RowModel> model);
   /// This member's of (B, T) tokens.
   std::vector<std::int32_t> own(Tokens tokens) const;
   /// The part of a mean over the rows with a target that the member's own rows are.
   double weight(Tokens targets) const;
-  /// Adds the last pass's mean loss of the group to the losses.
-  core::Result<void> finish_loss(double weight);
 
   BatchShape shape_;
   TensorGroup<float>& group_;
   std::vector<std::size_t> positions_;
-  HostModel model_;
-  PartialGradients partial_;
+  std::unique_ptr<RowModel> model_;
   std::vector<double> losses_;
   std::vector<float> logits_;
 };

@@ -13,10 +13,10 @@ using core::Result;
 
 Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& options, core::Rank rank,
                                                          gpu::DeviceKind device) {
-  const int size = options.tensor.context_parallel;
+  const auto& training = options.session.training;
+  const int size = training.context_parallel;
   if (size < 1) return fail(Errc::invalid_argument, "context_parallel must be 1 or more, found {}", size);
   if (size == 1) return std::unique_ptr<ContextRank>{};
-  const auto& training = options.session.training;
   TRY(check_tensor_options(training, options.tensor, false));
   if (device == gpu::DeviceKind::cuda) {
     return fail(Errc::unavailable,
@@ -28,23 +28,27 @@ Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& o
                 "routers of experts see whole sequences, and context parallelism cuts them; use "
                 "--context-parallel 1 for a model with experts");
   }
-  return std::unique_ptr<ContextRank>(new ContextRank(
-      static_cast<std::size_t>(size), static_cast<std::size_t>(rank.value % size), training.numerics));
+  if (training.pipeline_parallel > 1) {
+    return fail(Errc::unavailable,
+                "stages of a pipeline take whole sequences yet; use --context-parallel 1, or "
+                "--pipeline-parallel 1");
+  }
+  // Tensor-parallel ranks have neighbouring numbers, then come those that share a sequence.
+  const auto index = static_cast<std::size_t>(rank.value / training.tensor_parallel % size);
+  return std::unique_ptr<ContextRank>(
+      new ContextRank(static_cast<std::size_t>(size), index, training.numerics));
 }
 
-Result<std::unique_ptr<TrainableModel>> ContextRank::make_model(const TrainerOptions& options) {
-  return TRY(ContextModel::create(options.model, options.microbatch, options.arithmetic.keep, group_));
+Result<std::unique_ptr<TrainableModel>> ContextRank::make_model(const TrainerOptions& options,
+                                                                TensorRank& tensor) {
+  const SharedLayers layers{tensor.table().share(), tensor.group()};
+  return TRY(
+      ContextModel::create(options.model, options.microbatch, options.arithmetic.keep, group_, layers));
 }
 
 Result<void> ContextRank::open(actors::Session& session) {
-  group_.open(*TRY(session.group("tp")));
+  group_.open(*TRY(session.group("cp")));
   return {};
-}
-
-TrainerOptions with_context_group(TrainerOptions options) {
-  if (options.tensor.context_parallel > 1)
-    options.session.training.tensor_parallel = options.tensor.context_parallel;
-  return options;
 }
 
 }  // namespace troupe::apps::gpt

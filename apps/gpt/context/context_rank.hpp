@@ -5,13 +5,13 @@
 #include "actors/session/session.hpp"
 #include "apps/gpt/run_options.hpp"
 #include "apps/gpt/tensor/session_group.hpp"
+#include "apps/gpt/tensor/tensor_rank.hpp"
 #include "apps/gpt/trainable_model.hpp"
 
 namespace troupe::apps::gpt {
 
-/// What a trainer's rank has of context parallelism. To the session the ranks that share sequences are those
-/// of a tensor-parallel group in which each keeps all parameters: they play the same lanes, and have the same
-/// gradients when these are ready.
+/// What a trainer's rank has of context parallelism: the session's group "cp", whose ranks hand each other
+/// keys and values. Gradients and losses of the group are the session's to add.
 class ContextRank {
  public:
   /// Null where context_parallel is 1. Errc::invalid_argument or Errc::unavailable says what it does not go
@@ -20,7 +20,7 @@ class ContextRank {
                                                            gpu::DeviceKind device);
 
   /// Before open(), after which it may be used.
-  core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options);
+  core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options, TensorRank& tensor);
   core::Result<void> open(actors::Session& session);
 
  private:
@@ -28,8 +28,5 @@ class ContextRank {
 
   SessionTensorGroup group_;
 };
-
-/// The options with what the session is to know of context parallelism.
-TrainerOptions with_context_group(TrainerOptions options);
 
 }  // namespace troupe::apps::gpt

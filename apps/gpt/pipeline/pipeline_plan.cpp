@@ -69,11 +69,11 @@ Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world
         parts > 1 ? fmt::format("{} times ", stages) : "", parts > 1 ? parts : stages, world.value,
         parts > 1 ? " and a --tensor-parallel" : "");
   }
-  if (options.tensor.context_parallel > 1 || options.tensor.slices > 1) {
+  if (training.context_parallel > 1 || options.tensor.slices > 1) {
     return fail(Errc::unavailable,
                 "stages are not cut along sequences, nor computed in slices: found --context-parallel {} and "
                 "--tensor-slices {}; leave them out, or --pipeline-parallel",
-                options.tensor.context_parallel, options.tensor.slices);
+                training.context_parallel, options.tensor.slices);
   }
   if (training.strategy != Strategy::ddp && training.strategy != Strategy::zero1) {
     return fail(Errc::unavailable,

@@ -10,9 +10,11 @@ using core::Result;
 
 Result<std::unique_ptr<TensorModel>> TensorModel::create(const ModelConfig& config, BatchShape shape,
                                                          Keep keep, const TensorShare& share,
-                                                         TensorGroup<float>& group) {
+                                                         TensorGroup<float>& group,
+                                                         TensorGroup<float>* context) {
   TRY(validate(config));
-  auto model = TRY(Model::create(config_of_share(config, share.size), shape, keep, {&group, share.sequence}));
+  auto model =
+      TRY(Model::create(config_of_share(config, share.size), shape, keep, {&group, share.sequence, context}));
   return std::unique_ptr<TensorModel>(new TensorModel(config, share, group, std::move(model)));
 }
 

@@ -13,12 +13,14 @@ namespace troupe::apps::gpt {
 
 /// One share of the host's model, whose members compute together: every call is made by all of them with the
 /// same tokens, gives all of them the same losses and logits, and uses the group.
-class TensorModel final : public TrainableModel {
+class TensorModel final : public RowModel {
  public:
-  /// The group outlives the model and is not used before the first pass. The share has passed check_share().
+  /// The groups outlive the model and are not used before the first pass. The share has passed check_share().
+  /// Where `context` shares the sequences, `shape` is as Model::create() takes it.
   static core::Result<std::unique_ptr<TensorModel>> create(const ModelConfig& config, BatchShape shape,
                                                            Keep keep, const TensorShare& share,
-                                                           TensorGroup<float>& group);
+                                                           TensorGroup<float>& group,
+                                                           TensorGroup<float>* context = nullptr);
 
   /// Of the whole model.
   const ModelConfig& config() const override { return config_; }
@@ -42,6 +44,10 @@ class TensorModel final : public TrainableModel {
   core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
                                               const StepHooks& hooks) override {
     return model_.logits(parameters, tokens, hooks);
+  }
+  core::Result<std::span<const float>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
+                                                 const StepHooks& hooks) override {
+    return model_.logits_of(parameters, tokens, row, hooks);
   }
 
  private:

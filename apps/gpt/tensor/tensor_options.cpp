@@ -18,7 +18,7 @@ void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOp
              "Compute each layer in the slices of so many tensor-parallel ranks, on one: the bits to compare "
              "theirs with")
       ->capture_default_str();
-  add_number(app, "--context-parallel", tensor.context_parallel, {1, 1024},
+  add_number(app, "--context-parallel", training.context_parallel, {1, 1024},
              "Ranks that share each sequence: an early and a late piece for each")
       ->capture_default_str();
 }
@@ -36,29 +36,33 @@ core::Result<void> check_tensor_options(const core::TrainingOptions& training, c
                 "--sequence-parallel is between tensor-parallel ranks, and there is one; add "
                 "--tensor-parallel 2 or more, or leave it out");
   }
-  if (is_local && (training.tensor_parallel > 1 || tensor.slices > 1 || tensor.context_parallel > 1)) {
+  if (is_local && (training.tensor_parallel > 1 || tensor.slices > 1 || training.context_parallel > 1)) {
     return fail(Errc::invalid_argument,
                 "--local is one rank that computes whole layers; leave it out, or --tensor-parallel, "
                 "--tensor-slices and --context-parallel");
   }
-  if (tensor.context_parallel > 1 && (training.tensor_parallel > 1 || tensor.slices > 1)) {
-    return fail(Errc::invalid_argument,
-                "--context-parallel {} does not go together with --tensor-parallel or --tensor-slices yet; "
-                "leave one of them out",
-                tensor.context_parallel);
+  if (training.context_parallel > 1 && tensor.slices > 1) {
+    return fail(
+        Errc::invalid_argument,
+        "--tensor-slices is for ranks with whole sequences, found it with --context-parallel {}; leave "
+        "one of the two out",
+        training.context_parallel);
   }
   return {};
 }
 
 std::vector<std::pair<std::string, std::string>> describe(const core::TrainingOptions& training,
                                                           const TensorOptions& tensor) {
-  if (tensor.context_parallel > 1)
-    return {{"context-parallel ranks", std::to_string(tensor.context_parallel)}};
+  std::vector<std::pair<std::string, std::string>> rows;
   const bool is_shared = training.tensor_parallel > 1;
-  if (!is_shared && tensor.slices == 1) return {};
-  return {{is_shared ? "tensor-parallel ranks" : "tensor slices",
-           std::to_string(is_shared ? training.tensor_parallel : tensor.slices)},
-          {"sequence parallelism", tensor.sequence_parallel ? "on" : "off"}};
+  if (is_shared || tensor.slices > 1) {
+    rows.emplace_back(is_shared ? "tensor-parallel ranks" : "tensor slices",
+                      std::to_string(is_shared ? training.tensor_parallel : tensor.slices));
+    rows.emplace_back("sequence parallelism", tensor.sequence_parallel ? "on" : "off");
+  }
+  if (training.context_parallel > 1)
+    rows.emplace_back("context-parallel ranks", std::to_string(training.context_parallel));
+  return rows;
 }
 
 }  // namespace troupe::apps::gpt

@@ -10,14 +10,12 @@
 
 namespace troupe::apps::gpt {
 
-/// How layers are shared; TrainingOptions::tensor_parallel says between how many ranks.
+/// How layers are shared; TrainingOptions::tensor_parallel says between how many ranks, and context_parallel
+/// how many share each sequence.
 struct TensorOptions {
   bool sequence_parallel = false;
   /// One rank computes the layers in this many slices, as so many tensor-parallel ranks do.
   int slices = 1;
-  /// Ranks that share each sequence: to a session the ranks of a tensor-parallel group, which keep all
-  /// parameters whole.
-  int context_parallel = 1;
 };
 
 void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOptions& tensor);
@@ -26,7 +24,8 @@ void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOp
 core::Result<void> check_tensor_options(const core::TrainingOptions& training, const TensorOptions& tensor,
                                         bool is_local);
 
-/// Rows of what the report shows as the run's settings; none without tensor parallelism.
+/// Rows of what the report shows as the run's settings; none without tensor or context
+/// parallelism.
 std::vector<std::pair<std::string, std::string>> describe(const core::TrainingOptions& training,
                                                           const TensorOptions& tensor);
 

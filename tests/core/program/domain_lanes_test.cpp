@@ -51,6 +51,23 @@ std::vector<std::string> at(const std::vector<std::string>& slots, const std::ve
   return found;
 }
 
+TEST(RestingStacks, HoldAStackForEachPieceUntilAllIsSummed) {
+  const auto stacks_of = [](int ranks, int lanes, int pieces, int rounds) {
+    const auto own = lanes_of(0, domains_of(ranks * pieces, 1), {F}, lanes, {0}, pieces).value();
+    return resting_stacks(own, rounds);
+  };
+  EXPECT_EQ(stacks_of(2, 8, 1, 4).slots, 2) << "after three rounds lanes [0, 4) and [4, 6)";
+
+  const auto stacks = stacks_of(2, 8, 2, 4);
+  EXPECT_EQ(stacks.slots, 4);
+  EXPECT_EQ(stacks.slots_of(std::vector<LaneRange>{{0, 4}, {4, 2}, {8, 4}, {12, 2}}),
+            (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(stacks.slots_of(std::vector<LaneRange>{{0, 2}, {8, 2}}), (std::vector<int>{0, 2}));
+  EXPECT_EQ(stacks.slots_of(std::vector<LaneRange>{{0, 16}}), (std::vector<int>{0}));
+
+  EXPECT_EQ(stacks_of(8, 8, 4, 1).slots, 1) << "one round sums all pieces of all lanes";
+}
+
 /// A rank's sums of all its sources' lanes are the tree's nodes in them, whatever they are.
 TEST(DomainLanes, SumSourcesToTheNodesOfTheTree) {
   for (const auto& [ranks, ep] : {std::pair{2, 2}, {4, 2}, {4, 4}, {6, 2}, {6, 3}, {8, 2}, {8, 4}, {12, 4}}) {

@@ -14,10 +14,16 @@ namespace {
 
 using Values = std::vector<float>;
 
+struct Leaf {
+  int lane = 0;
+  int piece = 0;
+};
+
 /// A number that no order of summation treats alike.
-float gradient_of(int unit, int lane, std::int64_t element) {
-  const auto mixed =
-      static_cast<std::uint32_t>(unit * 7919 + lane * 104729 + element * 1299709) * 2654435761U;
+float gradient_of(int unit, Leaf leaf, std::int64_t element) {
+  const auto mixed = static_cast<std::uint32_t>(unit * 7919 + leaf.lane * 104729 + leaf.piece * 15485863 +
+                                                element * 1299709) *
+                     2654435761U;
   return static_cast<float>(static_cast<std::int32_t>(mixed)) * (mixed % 3 == 0 ? 1.7e-3F : 3.1e-7F);
 }
 
@@ -25,13 +31,29 @@ float rounded_to(DType wire, float value) {
   return wire == DType::bf16 ? bf16_to_float(float_to_bf16(value)) : value;
 }
 
-/// The tree over all lanes, by its definition.
-float tree_sum(int unit, int first, int width, int lanes, std::int64_t element, DType wire) {
-  if (width == 1) return rounded_to(wire, gradient_of(unit, first, element));
+/// A tree over `count` leaves, by its definition.
+template <class LeafOf>
+float tree_sum(int first, int width, int count, const LeafOf& leaf) {
+  if (width == 1) return leaf(first);
   const int half = width / 2;
-  const float left = tree_sum(unit, first, half, lanes, element, wire);
-  if (first + half >= lanes) return left;
-  return left + tree_sum(unit, first + half, half, lanes, element, wire);
+  const float left = tree_sum(first, half, count, leaf);
+  if (first + half >= count) return left;
+  return left + tree_sum(first + half, half, count, leaf);
+}
+
+int width_of(int count) {
+  int width = 1;
+  while (width < count) width *= 2;
+  return width;
+}
+
+/// The lanes of each piece, then the pieces.
+float tree_sum(int unit, int lanes, int pieces, std::int64_t element, DType wire) {
+  return tree_sum(0, width_of(pieces), pieces, [&](int piece) {
+    return tree_sum(0, width_of(lanes), lanes, [&](int lane) {
+      return rounded_to(wire, gradient_of(unit, {lane, piece}, element));
+    });
+  });
 }
 
 /// What a rank holds of a gradient: the sums of these lanes, each over the part of the tensor it has.
@@ -46,7 +68,9 @@ class Interpreter {
   Interpreter(const ProgramInputs& inputs, const Mesh& mesh)
       : inputs_(inputs),
         mesh_(mesh),
-        deal_(LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes).value()) {
+        deal_(LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes, 1,
+                               inputs.pieces)
+                  .value()) {
     for (int r = 0; r < mesh.world().value; ++r) {
       at_.push_back(coordinates_in(inputs.domains[0], mesh, {r}));
       programs_.push_back(plan_program(inputs, at_.back()).value());
@@ -138,21 +162,22 @@ class Interpreter {
     const bool each_round = deal_.partial_axes() < at.size();
     const LaneRange lanes =
         each_round ? deal_.round_lanes(at, at.size(), task.round) : deal_.block(at, at.size());
+    const int piece = at.back() % inputs_.pieces;
     Held held;
     for (const LaneRange& root : subtree_roots(lanes, inputs_.lanes))
-      held = appended(held, sum_of(unit, root));
+      held = appended(held, sum_of(unit, root, piece));
     return held;
   }
 
   /// One subtree root, summed lane by lane as lane_slot and merge_after say.
-  Held sum_of(int unit, LaneRange root) const {
+  Held sum_of(int unit, LaneRange root, int piece) const {
     const auto& tensor = inputs_.units[static_cast<std::size_t>(unit)].tensors[0];
     const DType wire = inputs_.classes[tensor.tensor_class].wire;
     std::vector<Values> slots;
     for (int lane = root.first; lane < root.end(); ++lane) {
       Values values;
       for (std::int64_t e = 0; e < tensor.elements; ++e) {
-        values.push_back(rounded_to(wire, gradient_of(unit, lane, e)));
+        values.push_back(rounded_to(wire, gradient_of(unit, {lane, piece}, e)));
       }
       slots.push_back(std::move(values));
       for (const TreeStep& add : merge_after({lane}, root, inputs_.lanes)) {
@@ -164,7 +189,7 @@ class Interpreter {
       }
     }
     EXPECT_EQ(slots.size(), 1U);
-    return {{root}, {std::move(slots[0])}};
+    return {{deal_.tree().leaves_of(root, piece)}, {std::move(slots[0])}};
   }
 
   static Held appended(Held held, const Held& more) {
@@ -174,21 +199,16 @@ class Interpreter {
   }
 
   Held merged(const Held& held) const {
-    const auto merge = merge_roots(held.lanes, inputs_.lanes);
-    auto slots = held.sums;
-    auto lanes = held.lanes;
+    const auto [order, merge, roots] = sort_and_merge(held.lanes, deal_.tree());
+    std::vector<Values> slots;
+    for (const int place : order) slots.push_back(held.sums[static_cast<std::size_t>(place)]);
     for (const TreeStep& add : merge.steps) {
       auto& destination = slots[static_cast<std::size_t>(add.destination)];
       const auto& source = slots[static_cast<std::size_t>(add.source)];
       for (std::size_t e = 0; e < destination.size(); ++e) destination[e] += source[e];
-      lanes[static_cast<std::size_t>(add.destination)].count +=
-          lanes[static_cast<std::size_t>(add.source)].count;
     }
-    Held result;
-    for (const int root : merge.roots) {
-      result.lanes.push_back(lanes[static_cast<std::size_t>(root)]);
-      result.sums.push_back(slots[static_cast<std::size_t>(root)]);
-    }
+    Held result{roots, {}};
+    for (const int root : merge.roots) result.sums.push_back(slots[static_cast<std::size_t>(root)]);
     return result;
   }
 
@@ -237,22 +257,20 @@ class Interpreter {
 };
 
 /// Every rank must end with its part of the sum over one tree, whatever the strategy, the mesh and the wire.
-void expect_one_tree(Strategy strategy, int outer, int inner, int lanes, DType wire) {
-  const Mesh mesh = Mesh::create({.dp = outer * inner, .optimizer_instances = outer}).value();
+void expect_one_tree(Strategy strategy, int outer, int inner, int lanes, DType wire, int pieces = 1) {
+  const Mesh mesh = Mesh::create({.cp = pieces, .dp = outer * inner, .optimizer_instances = outer}).value();
   auto inputs = inputs_of(strategy, mesh).value();
   inputs.numerics = Numerics::ordered;
   inputs.lanes = lanes;
   inputs.classes = {{.wire = wire}};
   for (const int rows : {1, 3}) {
-    inputs.units.push_back({.tensors = {{.elements = std::int64_t{rows} * outer * inner}}});
+    inputs.units.push_back({.tensors = {{.elements = std::int64_t{rows} * outer * inner * pieces}}});
   }
-  int width = 1;
-  while (width < lanes) width *= 2;
 
   Interpreter interpreter(inputs, mesh);
   interpreter.run();
 
-  for (int rank = 0; rank < outer * inner; ++rank) {
+  for (int rank = 0; rank < outer * inner * pieces; ++rank) {
     for (int unit = 0; unit < 2; ++unit) {
       const auto elements = inputs.units[static_cast<std::size_t>(unit)].tensors[0].elements;
       const auto map = ShardMap::create({{0, elements}}, inputs.placements, inputs.domains[0].sizes,
@@ -260,12 +278,12 @@ void expect_one_tree(Strategy strategy, int outer, int inner, int lanes, DType w
                            .value();
       const ElementRange part = map.range(TensorRole::optimizer, 0);
       Values expected;
-      for (auto e = part.start; e < part.end; ++e)
-        expected.push_back(tree_sum(unit, 0, width, lanes, e, wire));
+      for (auto e = part.start; e < part.end; ++e) expected.push_back(tree_sum(unit, lanes, pieces, e, wire));
       const Held& held = interpreter.gradients(rank, unit);
       ASSERT_EQ(held.sums.size(), 1U) << "the tree is finished";
-      ASSERT_EQ(held.sums[0], expected) << "rank " << rank << " of " << outer << "x" << inner << ", "
-                                        << name_of(strategy) << ", " << lanes << " lanes";
+      ASSERT_EQ(held.sums[0], expected)
+          << "rank " << rank << " of " << outer << "x" << inner << ", " << name_of(strategy) << ", " << lanes
+          << " lanes of " << pieces << " pieces";
     }
   }
 }
@@ -283,6 +301,23 @@ TEST(ProgramExecution, EightLanesGiveTheSameBitsOnEveryMeshAndStrategy) {
   }
 }
 
+TEST(ProgramExecution, LanesOfSeveralPiecesGiveTheSameBitsOnEveryMeshAndStrategy) {
+  for (const int pieces : {2, 3, 4}) {
+    for (const int lanes : {4, 5, 8}) {
+      for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        for (const int ranks : {1, 2, 3, 4}) {
+          expect_one_tree(strategy, 1, ranks, lanes, DType::bf16, pieces);
+        }
+      }
+      for (const auto strategy : {Strategy::hsdp, Strategy::hfsdp, Strategy::zero1, Strategy::zero2}) {
+        for (const auto& [outer, inner] : {std::pair{1, 2}, {2, 1}, {2, 2}, {4, 1}}) {
+          expect_one_tree(strategy, outer, inner, lanes, DType::bf16, pieces);
+        }
+      }
+    }
+  }
+}
+
 RC_GTEST_PROP(ProgramExecution, AnyNumberOfLanesGivesTheSameBits, ()) {
   const auto strategy = *rc::gen::element(Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3,
                                           Strategy::hsdp, Strategy::hfsdp);
@@ -290,7 +325,8 @@ RC_GTEST_PROP(ProgramExecution, AnyNumberOfLanesGivesTheSameBits, ()) {
   const int inner = *rc::gen::inRange(1, 6);
   const int lanes = outer * inner + *rc::gen::inRange(0, 30);
 
-  expect_one_tree(strategy, outer, inner, lanes, *rc::gen::element(DType::f32, DType::bf16));
+  expect_one_tree(strategy, outer, inner, lanes, *rc::gen::element(DType::f32, DType::bf16),
+                  *rc::gen::inRange(1, 5));
 
   RC_ASSERT(!testing::Test::HasFailure());
 }

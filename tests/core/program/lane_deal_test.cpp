@@ -73,6 +73,51 @@ RC_GTEST_PROP(LaneDeal, EveryLaneIsComputedOnce, ()) {
   RC_ASSERT(std::count(computed.begin(), computed.end(), 1) == lanes);
 }
 
+RC_GTEST_PROP(LaneDeal, EveryPieceOfEveryLaneIsComputedOnce, ()) {
+  const Placements gradients = *rc::gen::element(Placements{P, P}, Placements{P, F}, Placements{F, F});
+  const int outer = *rc::gen::inRange(1, 5);
+  const int inner = *rc::gen::inRange(1, 5);
+  const int pieces = *rc::gen::inRange(1, 5);
+  const int lanes = outer * inner + *rc::gen::inRange(0, 20);
+  const auto deal = LaneDeal::create(lanes, gradients, {outer, inner * pieces}, 1, pieces).value();
+  std::vector<int> computed(static_cast<std::size_t>(deal.tree().leaves()));
+
+  for (int place = 0; place < outer * inner * pieces; ++place) {
+    const std::vector<int> at{place / (inner * pieces), place % (inner * pieces)};
+    const auto dealt = deal.dealt(at);
+    for (int i = 0; i < dealt.count; ++i) {
+      const LaneRange lane{dealt.first + i * dealt.stride, 1};
+      const auto leaves = deal.leaves_of(lane, at, 2);
+      RC_ASSERT(leaves.size() == 1U);
+      for (int leaf = leaves[0].first; leaf < leaves[0].end(); ++leaf)
+        ++computed.at(static_cast<std::size_t>(leaf));
+    }
+  }
+
+  RC_ASSERT(std::count(computed.begin(), computed.end(), 1) == std::ssize(computed));
+}
+
+TEST(LaneDeal, NeighboursShareTheirLanesAndHaveAPieceEach) {
+  const auto deal = LaneDeal::create(5, {P}, {4}, 1, 2).value();
+
+  EXPECT_EQ(deal.dealt({0}), (DealtLanes{0, 1, 3}));
+  EXPECT_EQ(deal.dealt({1}), (DealtLanes{0, 1, 3}));
+  EXPECT_EQ(deal.dealt({3}), (DealtLanes{3, 1, 2}));
+  EXPECT_EQ(deal.leaves_of({0, 3}, {0}, 1), (std::vector<LaneRange>{{0, 3}}));
+  EXPECT_EQ(deal.leaves_of({3, 2}, {3}, 1), (std::vector<LaneRange>{{8, 2}}));
+  EXPECT_EQ(deal.leaves_of({0, 5}, {0}, 0), (std::vector<LaneRange>{{0, 10}}));
+  EXPECT_EQ(deal.leaves_of({0, 3}, {0}, 0), (std::vector<LaneRange>{{0, 3}, {5, 3}}));
+}
+
+TEST(LaneDeal, RefusesPiecesThatDoNotFit) {
+  EXPECT_EQ(LaneDeal::create(8, {F}, {6}, 1, 4).error().message,
+            "4 pieces of a lane do not divide the 6 ranks of the innermost axis; choose a number from 1 that "
+            "does");
+  EXPECT_EQ(
+      LaneDeal::create(8, {F}, {4}, 2, 2).error().message,
+      "2 ranks share experts, and 2 others each lane; spread experts over ranks, or cut lanes, not both");
+}
+
 /// The sum of a node of the tree, as an expression.
 std::string node(int first, int width, int lanes) {
   if (width == 1) return std::to_string(first);
@@ -113,6 +158,26 @@ RC_GTEST_PROP(MergeRoots, MakesTheRootsOfTheUnionWithTheAdditionsOfTheTree, ()) 
   std::vector<std::string> found;
   for (const int root : merge.roots) found.push_back(slots.at(static_cast<std::size_t>(root)));
   RC_ASSERT(found == expected);
+}
+
+TEST(SortAndMerge, AddsBlocksThatComeInTheOrderOfRanksInThatOfTheTree) {
+  // Ranks with lanes [0, 2) and [2, 4), each of pieces 0 and 1.
+  const std::vector<LaneRange> some{{0, 2}, {6, 2}, {2, 2}, {8, 2}};
+
+  const auto found = sort_and_merge(some, {.lanes = 6, .pieces = 2});
+
+  EXPECT_EQ(found.order, (std::vector<int>{0, 2, 1, 3}));
+  EXPECT_EQ(found.merge.steps, (std::vector<TreeStep>{{0, 1}, {2, 3}}));
+  EXPECT_EQ(found.merge.roots, (std::vector<int>{0, 2}));
+  EXPECT_EQ(found.roots, (std::vector<LaneRange>{{0, 4}, {6, 4}}));
+
+  const PieceTree four{.lanes = 4, .pieces = 2};
+  const auto all = sort_and_merge(std::vector<LaneRange>{{0, 2}, {4, 2}, {2, 2}, {6, 2}}, four);
+  EXPECT_EQ(all.merge.steps, (std::vector<TreeStep>{{0, 1}, {2, 3}, {0, 2}})) << "at last the pieces";
+  EXPECT_EQ(all.roots, (std::vector<LaneRange>{{0, 8}}));
+
+  const auto apart = sort_and_merge(std::vector<LaneRange>{{2, 2}, {4, 2}}, four);
+  EXPECT_EQ(apart.merge.steps, std::vector<TreeStep>{}) << "neighbours by number are of two pieces";
 }
 
 RC_GTEST_PROP(MergeRoots, OfAllRanksIsTheFinishingProgram, ()) {

@@ -50,6 +50,21 @@ TEST(ProgramFile, KeepsWhatOnlySomeProgramsHave) {
   EXPECT_EQ(parse_program_file(to_text(file)).value(), file);
 }
 
+TEST(ProgramFile, SaysThatLanesAreCutOnlyWhereTheyAre) {
+  auto inputs = inputs_of(SomeJob{.ranks = 6, .numerics = Numerics::ordered, .elements = 1152});
+  inputs.pieces = 2;
+  inputs.lanes = 5;
+  const auto file = file_of(plan_all(inputs).value());
+
+  EXPECT_EQ(parse_program_file(to_text(file)).value(), file);
+  EXPECT_THAT(to_text(file), HasSubstr("\"pieces\": 2"));
+  EXPECT_THAT(to_text(file_of(SomeJob{})), testing::Not(HasSubstr("pieces")));
+  auto json = Json::parse(to_text(file));
+  json["programs"][0]["program"]["pieces"] = 4;
+  EXPECT_THAT(parse_program_file(json.dump()).error().message,
+              HasSubstr("4 pieces of a lane do not divide an axis of 6 ranks"));
+}
+
 TEST(ProgramFile, ListsRanksAsRanges) {
   auto inputs = inputs_of(SomeJob{.strategy = Strategy::ddp, .ranks = 4});
   inputs.lanes = 6;  // ranks 0 and 1 have two lanes, the others one
