@@ -6,10 +6,21 @@
 
 namespace troupe::core {
 
+/// A field that a file leaves out where it is as in an object without values.
+template <class T>
+struct Unless {
+  T* value;
+};
+template <class T>
+Unless<T> unless_empty(T& value) {
+  return {&value};
+}
+
 template <class Visit>
 void visit_fields(TrainerPoint& point, const Visit& visit) {
   visit("phase", point.phase);
   visit("unit", point.unit);
+  visit("round", unless_empty(point.round));
 }
 
 template <class Visit>
@@ -59,13 +70,30 @@ template <class Visit>
 void visit_fields(ProgramRun& run, const Visit& visit) {
   visit("times", run.times);
   visit("unit_step", run.unit_step);
+  visit("round", unless_empty(run.round));
   visit("entries", run.entries);
 }
 
 template <class Visit>
 void visit_fields(ProgramSegment& segment, const Visit& visit) {
   visit("times", segment.times);
+  visit("round_step", unless_empty(segment.round_step));
   visit("runs", segment.runs);
+}
+
+template <class Visit>
+void visit_fields(UnitPass& pass, const Visit& visit) {
+  visit("phase", pass.phase);
+  visit("round", pass.round);
+  visit("first", pass.first);
+  visit("end", pass.end);
+}
+
+template <class Visit>
+void visit_fields(PassRun& run, const Visit& visit) {
+  visit("times", run.times);
+  visit("round_step", run.round_step);
+  visit("passes", run.passes);
 }
 
 template <class Visit>
@@ -126,6 +154,8 @@ void visit_fields(Program& program, const Visit& visit) {
   visit("body", program.body);
   visit("last_round", program.last_round);
   visit("epilogue", program.epilogue);
+  visit("passes", unless_empty(program.passes));
+  visit("pass_segments", unless_empty(program.pass_segments));
 }
 
 template <class Visit>

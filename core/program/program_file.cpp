@@ -78,6 +78,10 @@ template <class T>
 struct IsOptional : std::false_type {};
 template <class T>
 struct IsOptional<std::optional<T>> : std::true_type {};
+template <class T>
+struct IsUnless : std::false_type {};
+template <class T>
+struct IsUnless<Unless<T>> : std::true_type {};
 
 template <class T>
 Ordered put(const T& value) {
@@ -98,8 +102,13 @@ Ordered put(const T& value) {
   } else {
     Ordered object = Ordered::object();
     // Visited by one function for both ways, of which this one changes nothing.
-    visit_fields(const_cast<T&>(value),
-                 [&](const char* name, const auto& field) { object[name] = put(field); });
+    visit_fields(const_cast<T&>(value), [&](const char* name, const auto& field) {
+      if constexpr (IsUnless<std::decay_t<decltype(field)>>::value) {
+        if (*field.value != std::decay_t<decltype(*field.value)>{}) object[name] = put(*field.value);
+      } else {
+        object[name] = put(field);
+      }
+    });
     return object;
   }
 }
@@ -188,15 +197,21 @@ class Reader {
     if (!json.is_object()) return complain("an object", json);
     const auto length = path_.size();
     std::size_t taken = 0;
-    visit_fields(value, [&](const char* name, auto& field) {
+    visit_fields(value, [&](const char* name, auto&& field) {
+      constexpr bool kMayMiss = IsUnless<std::decay_t<decltype(field)>>::value;
       if (!wrong_.empty()) return;
-      path_ += (path_.empty() ? "" : ".") + std::string(name);
       const auto found = json.find(name);
+      if (kMayMiss && found == json.end()) return;
+      path_ += (path_.empty() ? "" : ".") + std::string(name);
       if (found == json.end()) {
         wrong_ = path_ + " is missing";
       } else {
         ++taken;
-        read(*found, field);
+        if constexpr (kMayMiss) {
+          read(*found, *field.value);
+        } else {
+          read(*found, field);
+        }
       }
       path_.resize(length);
     });
