@@ -6,6 +6,7 @@
 
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
+#include "actors/session/passes.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "apps/gpt/optimizer.hpp"
 #include "core/convert.hpp"
@@ -51,13 +52,18 @@ Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options,
                         std::size_t device_bytes) {
   auto specs = parameters_of_rank(options, tensor);
   std::optional<std::size_t> stage_bytes;
+  std::vector<actors::TrainerPass> passes;
   if (is_pipeline(options)) {
     const PipelinePlace place{world.rank(), world.world_size()};
     const auto cut = TRY(cut_of(options, place));
-    specs = StageParameters(options.model, parameter_table(options.model), cut).select(specs);
+    const StageParameters parameters(options.model, parameter_table(options.model), cut);
+    const auto schedule = TRY(schedule_of_rounds(options, TRY(deal_of(options, place))));
+    specs = parameters.select(specs);
+    passes = trainer_passes(schedule.passes[static_cast<std::size_t>(cut.stage)], parameters);
     stage_bytes = TRY(pipeline_bytes(options, place));
   }
-  const auto plan = TRY(actors::plan_training(specs, options.session.training, world.world_size()));
+  const auto plan = TRY(actors::plan_training(specs, options.session.training, world.world_size(),
+                                              actors::unit_passes(passes)));
   const auto memory = core::memory_of(actors::RankProgram(plan, world.rank()).program());
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
   const auto model =
@@ -166,6 +172,7 @@ Result<void> DistributedTrainer::make_pipeline(actors::RankWorld& world,
   const auto whole = std::exchange(kept_, {});
   for (const std::size_t place : parameters.places()) kept_.push_back(whole[place]);
   for (auto& group : pipeline_->groups()) options_.session.groups.push_back(std::move(group));
+  options_.session.passes = pipeline_->passes();
   return {};
 }
 
@@ -272,7 +279,7 @@ Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors:
 
 Result<void> DistributedTrainer::sum_expert_load() {
   if (all_ranks_ == nullptr) return {};
-  const auto counts = model_->take_expert_tally().counts();
+  const auto counts = (pipeline_ ? pipeline_->take_expert_tally() : model_->take_expert_tally()).counts();
   const auto bytes = std::as_bytes(std::span(counts));
   const auto buffer = TRY(device_->allocate(bytes.size()));
   const auto sums = buffer.view().as<std::int64_t>();

@@ -201,15 +201,15 @@ TEST(PipelineModel, RefusesWhatCannotBeCut) {
       refusal({16, 16}),
       "expected 16 layers or more, one for each chunk of 16 stages, but the model has 8; use fewer stages "
       "or chunks, or a deeper model");
-  EXPECT_EQ(
-      refusal({2, 2, ScheduleKind::one_f_one_b, 1, true, core::Strategy::zero3}),
-      "pipeline stages keep all their parameters and gradients: expected --strategy ddp or zero1, found "
-      "zero3; use one of these, or leave out --pipeline-parallel");
   EXPECT_EQ(refusal({6, 2, ScheduleKind::interleaved, 2}),
             "an interleaved schedule of 2 stages needs a multiple of as many microbatches, found 3");
   EXPECT_EQ(refusal({2, 2}, [](auto& options) { options.session.training.tensor_parallel = 2; }),
             "a model is cut into stages or into tensor-parallel parts, found 2 stages of 2 parts; leave out "
             "one of the two");
+  EXPECT_EQ(
+      refusal({2, 2}, [](auto& options) { options.session.training.expert_parallel = 2; }),
+      "all experts of a pipeline stage are on each of its ranks, found --expert-parallel 2; leave it out, or "
+      "--pipeline-parallel");
   const auto on_gpu = check_pipeline(trainer_options({2, 2}), {2}, gpu::DeviceKind::cuda);
   ASSERT_FALSE(on_gpu);
   EXPECT_EQ(on_gpu.error().code, core::Errc::unavailable);

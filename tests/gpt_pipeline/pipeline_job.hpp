@@ -26,10 +26,13 @@ struct Cut {
   int chunks = 1;
   bool tied = true;
   core::Strategy strategy = core::Strategy::zero1;
+  int copies = 1;         ///< of a sharded optimizer, of strategies of two axes
+  bool experts = false;   ///< in all layers but the first
+  bool capacity = false;  ///< which drops what is too much for an expert
 
   std::string name() const {
-    return fmt::format("{}{}x{}on{}{}{}", core::name_of(schedule), stages, chunks, ranks,
-                       tied ? "tied" : "untied", core::name_of(strategy));
+    return fmt::format("{}{}x{}on{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
+                       tied ? "tied" : "untied", core::name_of(strategy), capacity ? "capacity" : "");
   }
 };
 
@@ -39,12 +42,23 @@ inline TrainerOptions trainer_options(const Cut& cut) {
   options.model = preset("tiny").value();
   options.model.layers = 8;
   options.model.tied_embeddings = cut.tied;
+  if (cut.experts) {
+    options.model.experts = {.count = 4,
+                             .choices = 2,
+                             .feed_forward = 24,
+                             .shared_feed_forward = 16,
+                             .balance = 0.01,
+                             .z_loss = 0.001,
+                             .dense_layers = {0}};
+    if (cut.capacity) options.model.experts.capacity_factor = 1.0;
+  }
   options.microbatch = {2, options.model.context};
   options.schedule = {.peak = 3e-3, .floor = 3e-4, .warmup = core::Step{5}, .total = core::Step{20}};
   options.pipeline = {cut.schedule, cut.chunks};
   auto& training = options.session.training;
   training.strategy = cut.strategy;
   training.pipeline_parallel = cut.stages;
+  training.optimizer_instances = cut.copies;
   training.lanes = 8;
   training.bucket_elements = 3000;
   training.clip_norm = 1;
@@ -72,6 +86,7 @@ struct Trained {
   std::vector<double> losses;
   std::vector<double> norms;
   std::uint64_t parameters = 0;  ///< a hash of all of them
+  ExpertTally load;              ///< of all ranks, of models with experts
 };
 
 using Training = std::function<core::Result<Trained>(actors::SimulatedRank&)>;
@@ -109,6 +124,7 @@ inline core::Result<Trained> train_until(actors::SimulatedRank& rank, const Trai
     TRY(trainer->save());
     TRY(trainer->session().wait_saves());
   }
+  if (options.model.experts.count > 0) trained.load = TRY(trainer->take_expert_load());
   trained.parameters = TRY(trainer->parameter_hash());
   TRY(trainer->session().leave());
   return trained;

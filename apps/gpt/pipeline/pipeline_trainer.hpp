@@ -9,10 +9,13 @@
 
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
+#include "apps/gpt/experts/expert_tally.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/pipeline_plan.hpp"
+#include "apps/gpt/pipeline/route_losses.hpp"
 #include "apps/gpt/pipeline/stage_lanes.hpp"
 #include "apps/gpt/pipeline/stage_model.hpp"
+#include "apps/gpt/pipeline/stage_passes.hpp"
 #include "apps/gpt/pipeline/tied_embedding.hpp"
 #include "apps/gpt/run_options.hpp"
 #include "apps/pipeline/runner.hpp"
@@ -40,6 +43,7 @@ class PipelineTrainer final : private StageWork {
   /// What the session registers, and the groups it is joined with.
   const StageParameters& parameters() const { return parameters_; }
   std::vector<actors::TrainerGroupSpec> groups() const;
+  std::vector<actors::TrainerPass> passes() const { return trainer_passes(all_passes_, parameters_); }
 
   /// With the session that was joined with these. All must outlive the trainer's last call.
   core::Result<void> open(actors::Session& session, gpu::Device& device, const Corpus& corpus);
@@ -56,6 +60,8 @@ class PipelineTrainer final : private StageWork {
   /// pipeline hand over.
   core::Result<std::span<const float>> take_parameter(std::size_t place);
   core::Result<void> hand_over_parameters();
+  /// Of this rank's microbatches, since it was last asked.
+  ExpertTally take_expert_tally();
   /// Of the last step that was played; nothing before the first. What a pass waits for inside the session is
   /// part of it. Stages must share a clock: be on one node.
   core::Result<std::optional<PipelineTimeline>> timeline();
@@ -69,6 +75,7 @@ class PipelineTrainer final : private StageWork {
   std::span<float> output(int chunk, int slot) override { return model_->output(chunk, slot); }
   std::span<float> gradient(int slot) override { return model_->gradient(slot); }
 
+  core::Result<void> begin_pass(const core::PipelinePass& pass);
   core::Result<void> forward(const core::PipelinePass& pass, PassSlots slots);
   core::Result<void> backward(const core::PipelinePass& pass, int slot);
   StepHooks reading();
@@ -93,6 +100,8 @@ class PipelineTrainer final : private StageWork {
   std::unique_ptr<StageModel> model_;
   StageParameters parameters_;
   StageRunner runner_;
+  std::vector<core::PipelinePass> all_passes_;  ///< of this stage, also of rounds without a lane
+  std::optional<std::size_t> begun_;            ///< of them
 
   actors::Session* session_ = nullptr;
   gpu::Device* device_ = nullptr;
@@ -102,6 +111,8 @@ class PipelineTrainer final : private StageWork {
   std::optional<StageLanes> lanes_;
   std::optional<EmbeddingOwner> owner_;  ///< on the first stage, and the copy on the last, of tied embeddings
   std::optional<EmbeddingCopy> copy_;
+  std::optional<RouteLosses> route_losses_;  ///< of models with experts
+  ExpertTally tally_;
   core::Result<void> given_;           ///< of the copy's gradients, the first failure
   std::optional<core::Step> copy_of_;  ///< before which step the copy was taken
   /// Of the last step's passes, in nanoseconds of the device's clock.

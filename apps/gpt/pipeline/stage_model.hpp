@@ -33,7 +33,7 @@ struct HeadFactors {
 class StageModel {
  public:
   /// Errc::out_of_memory when the activations do not fit in this machine's memory; Errc::unavailable for
-  /// models with experts, and for split backwards of what is computed again.
+  /// split backwards of experts, and of what is computed again.
   static core::Result<std::unique_ptr<StageModel>> create(const ModelConfig& config, const StageCut& cut,
                                                           const StageShape& shape);
   /// What create() allocates.
@@ -63,6 +63,8 @@ class StageModel {
   /// Of a chunk that ends the model, once backward says that the output layer is ready: the factors of its
   /// gradient, by the logits (N, V) and the normed rows (N, C).
   HeadFactors head_factors(int chunk, int slot);
+  /// Where forward sent the rows of a model with experts: of all layers, of which the chunk's are in use.
+  std::span<const ExpertRoutes> routes(int chunk, int slot) { return activations(chunk, slot).routes; }
 
   /// One sequence of 1..T tokens through a chunk, in the first slots.
   core::Result<void> forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,
