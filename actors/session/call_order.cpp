@@ -10,8 +10,9 @@ using core::Errc;
 using core::fail;
 using core::Result;
 
-CallOrder::CallOrder(std::vector<core::Lane> lanes, int microbatches, std::uint32_t parameters)
-    : lanes_(std::move(lanes)), microbatches_(microbatches), parameters_(parameters) {}
+CallOrder::CallOrder(std::vector<core::Lane> lanes, int microbatches, std::uint32_t parameters,
+                     bool by_passes)
+    : lanes_(std::move(lanes)), microbatches_(microbatches), parameters_(parameters), by_passes_(by_passes) {}
 
 std::string CallOrder::here() const {
   switch (place_) {
@@ -19,8 +20,11 @@ std::string CallOrder::here() const {
       return "no step has begun; call begin_step() first";
     case Place::between_lanes:
       if (played_ == lanes_.size()) return "all lanes of the step have ended; call finish_step()";
+      if (by_passes_) return "the step has begun and no pass has; call begin_pass()";
       return fmt::format("the step has begun and no lane has; call begin_lane({})", lanes_[played_].value);
     case Place::in_lane:
+      if (by_passes_)
+        return "a pass has begun; call begin_pass(), or end_lane() after the last one of a lane";
       return fmt::format("lane {} has begun; call end_lane() first", lanes_[played_].value);
     case Place::left:
       return "the session was left; join again";
@@ -43,6 +47,25 @@ Result<void> CallOrder::between_steps(std::string_view call) const {
   return expect(Place::between_steps, call);
 }
 
+Result<void> CallOrder::by_lanes(std::string_view call) const {
+  if (!by_passes_) return {};
+  return fail(Errc::invalid_argument,
+              "{} was called, but SessionOptions::passes says what a step does; call begin_pass() instead",
+              call);
+}
+
+Result<void> CallOrder::may_begin_pass() const {
+  if (!by_passes_) {
+    return fail(
+        Errc::invalid_argument,
+        "begin_pass() was called, but there is no list of passes: give SessionOptions::passes, with a "
+        "strategy that shards parameters or gradients, or call begin_lane()");
+  }
+  if (place_ == Place::in_lane) return {};
+  if (place_ == Place::between_lanes && played_ < lanes_.size()) return {};
+  return fail(Errc::invalid_argument, "begin_pass() was called out of turn: {}", here());
+}
+
 Result<void> CallOrder::in_lane(std::string_view call) const {
   return expect(Place::in_lane, call);
 }
@@ -62,6 +85,7 @@ Result<void> CallOrder::begin_step() {
 }
 
 Result<void> CallOrder::begin_lane(core::Lane lane) {
+  TRY(by_lanes("begin_lane()"));
   TRY(expect(Place::between_lanes, "begin_lane()"));
   if (played_ == lanes_.size() || lanes_[played_] != lane) {
     return fail(Errc::invalid_argument, "begin_lane({}) was called out of turn: {}", lane.value, here());

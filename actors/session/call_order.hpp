@@ -17,11 +17,15 @@ namespace troupe::actors {
 ///     between steps -> begin_step -> (begin_lane -> begin_microbatch* -> end_lane)* -> finish_step
 class CallOrder {
  public:
-  /// `lanes` are those that the rank plays, in order.
-  CallOrder(std::vector<core::Lane> lanes, int microbatches, std::uint32_t parameters);
+  /// `lanes` are those that the rank plays, in order; by passes: not one after another.
+  CallOrder(std::vector<core::Lane> lanes, int microbatches, std::uint32_t parameters,
+            bool by_passes = false);
 
   core::Result<void> begin_step();
   core::Result<void> begin_lane(core::Lane lane);
+  /// That a pass may begin, which pass_begun() is told of.
+  core::Result<void> may_begin_pass() const;
+  void pass_begun() { place_ = Place::in_lane; }
   /// Microbatch 0 begins with its lane; saying so again is allowed.
   core::Result<void> begin_microbatch(int index);
   core::Result<void> end_lane();
@@ -30,6 +34,8 @@ class CallOrder {
 
   /// A call that is for between two steps: a save, a restore.
   core::Result<void> between_steps(std::string_view call) const;
+  /// A call that is for lanes that are played one after another.
+  core::Result<void> by_lanes(std::string_view call) const;
   /// A call that is for a lane: a gradient.
   core::Result<void> in_lane(std::string_view call) const;
   /// That there is such a parameter, and the session was not left.
@@ -47,6 +53,7 @@ class CallOrder {
   std::vector<core::Lane> lanes_;
   int microbatches_;
   std::uint32_t parameters_;
+  bool by_passes_;
   Place place_ = Place::between_steps;
   std::size_t played_ = 0;  ///< lanes of this step that have ended
   int microbatch_ = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,18 @@ namespace troupe::actors {
 
 class Storage;
 
+/// What a trainer does in one go with units that follow each other, for one lane: forward from the first up;
+/// or from the last one down backward, or of a backward in two passes the one that adds to gradients.
+struct TrainerPass {
+  enum class Kind : std::uint8_t { forward, backward, weights };
+  Kind kind = Kind::forward;
+  int round = 0;  ///< of the rank's lanes, from 0; it may have none in the last rounds
+  int first_unit = 0;
+  int end_unit = 0;
+
+  friend bool operator==(const TrainerPass&, const TrainerPass&) = default;
+};
+
 struct SessionOptions {
   core::TrainingOptions training;
   /// For collectives of the trainer's own, by Session::group(). The same on all ranks.
@@ -20,6 +33,11 @@ struct SessionOptions {
   /// Tensors of the trainer's own, which saves and restores take along. Ranks may have different ones; all
   /// their parts together must make up whole tensors.
   std::vector<TrainerTensor> tensors{};
+  /// What a trainer does in a step that does not end a lane before it begins the next one, as a pipeline
+  /// stage. All ranks that keep the same stage give the same, with as many rounds as the one with most lanes
+  /// has (docs/pipelines.md). Where there are Session::units() the trainer begins each pass with
+  /// begin_pass(); elsewhere they change nothing. Empty: lane after lane.
+  std::vector<TrainerPass> passes{};
   core::CheckpointOptions checkpoint;
   core::LocalTierOptions local;
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "actors/session/passes.hpp"
 #include "actors/session/restore.hpp"
 #include "actors/session/session_parts.hpp"
 #include "core/errors.hpp"
@@ -13,7 +14,8 @@ using messages::Role;
 
 core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOptions options,
                                                      std::vector<core::ParameterSpec> parameters) {
-  TrainingPlan plan = TRY(plan_training(std::move(parameters), options.training, world.world_size()));
+  TrainingPlan plan = TRY(plan_training(std::move(parameters), options.training, world.world_size(),
+                                        unit_passes(options.passes)));
   auto parts = std::make_unique<Parts>(world, std::move(options), std::move(plan));
   TRY(parts->open());
   return std::unique_ptr<Session>(new Session(std::move(parts)));
@@ -139,6 +141,16 @@ core::Result<void> Session::begin_lane(core::Lane lane) {
   return {};
 }
 
+core::Result<void> Session::begin_pass(std::size_t pass) {
+  auto& s = *parts_;
+  TRY(s.in_turn(s.order->may_begin_pass()));
+  const auto lane = s.gate->begin_pass(pass);
+  if (!lane) return s.in_turn(tl::unexpected(lane.error()));
+  s.order->pass_begun();
+  s.lane = *lane;
+  return {};
+}
+
 core::Result<void> Session::acquire(core::UnitIndex unit) {
   auto& s = *parts_;
   if (!s.gate->is_evaluating()) TRY(s.in_turn(s.order->in_lane("acquire()")));
@@ -154,6 +166,7 @@ core::Result<void> Session::release(core::UnitIndex unit) {
 core::Result<void> Session::begin_backward() {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->in_lane("begin_backward()")));
+  TRY(s.in_turn(s.order->by_lanes("begin_backward()")));
   return s.gate->has_units() ? s.gate->begin_backward() : core::Result<void>{};
 }
 
@@ -200,6 +213,7 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
 
 core::Result<void> Session::end_lane(double loss) {
   auto& s = *parts_;
+  TRY(s.in_turn(s.gate->may_end_round()));
   TRY(s.in_turn(s.order->end_lane()));
   s.losses.push_back({s.lane, loss});
   s.gate->end_round();

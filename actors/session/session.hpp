@@ -119,6 +119,11 @@ class Session {
   core::Result<void> begin_lane(core::Lane lane);
   /// From 0, in order. A lane begins with microbatch 0.
   core::Result<void> begin_microbatch(int index);
+  /// In place of begin_lane() and begin_backward(), where SessionOptions::passes is given and there are
+  /// units(): what follows is of this one of them, from 0, until the next begins. Passes come in the order of
+  /// the list, without those of rounds in which the rank has no lane; end_lane() comes after the last one of
+  /// each lane. Units are acquired in the order of the pass.
+  core::Result<void> begin_pass(std::size_t pass);
   /// Waits until the unit's parameters may be read and, after begin_backward(), its gradients written; fetch
   /// their memory anew then. Units come in the order of forward, then in the opposite order; the one before
   /// is released. Only where there are units().

@@ -134,7 +134,8 @@ core::Result<void> Session::Parts::open_planes() {
   sequencer.emplace(
       *context, *gate, *meter,
       Sequencer::Settings{options.step_deadline, trainer_deadline(), launches_in_order(), tracer.get()});
-  order.emplace(own_lanes(), plan.options.microbatches, static_cast<std::uint32_t>(plan.specs.size()));
+  order.emplace(own_lanes(), plan.options.microbatches, static_cast<std::uint32_t>(plan.specs.size()),
+                !plan.inputs.passes.empty());
   return {};
 }
 

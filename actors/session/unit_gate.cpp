@@ -62,6 +62,7 @@ void UnitGate::begin_step(core::Step step, core::Step decided) {
   step_ = step;
   decided_ = decided;
   round_ = -1;
+  next_pass_ = 0;
   passed_ = -1;
   next_gather_ = 0;
 }
@@ -80,11 +81,49 @@ Result<void> UnitGate::begin_backward() {
   return {};
 }
 
+Result<core::Lane> UnitGate::begin_pass(std::size_t index) {
+  const auto lane_of = [&](std::size_t pass) {
+    return program_.rounds()[static_cast<std::size_t>(passes()[pass].round)];
+  };
+  std::size_t expected = next_pass_;
+  while (expected < passes().size() && !lane_of(expected)) ++expected;
+  if (index != expected) {
+    return core::fail(Errc::invalid_argument,
+                      "begin_pass({}) was called where {} comes next: a step goes through the {} passes of "
+                      "SessionOptions::passes in their order, but for rounds in which this rank has no lane",
+                      index, expected < passes().size() ? fmt::format("pass {}", expected) : "none",
+                      passes().size());
+  }
+  const core::UnitPass& begun = passes()[index];
+  close();
+  next_pass_ = index + 1;
+  phase_ = begun.phase;
+  round_ = begun.round;
+  const int first = phase_ == Phase::forward ? begun.first : begun.end - 1;
+  pass(clock_.at({phase_, first}, round_) - 1);
+  return *lane_of(index);
+}
+
+Result<void> UnitGate::may_end_round() const {
+  if (passes().empty()) return {};
+  for (std::size_t i = next_pass_; i < passes().size(); ++i) {
+    if (passes()[i].round != round_) continue;
+    return core::fail(Errc::invalid_argument,
+                      "end_lane() was called before pass {} of the lane, {}; call begin_pass() first", i,
+                      core::describe(passes()[i]));
+  }
+  return {};
+}
+
 Result<void> UnitGate::acquire(core::UnitIndex index) {
   TRY(has_unit(index));
   const int unit = program_unit(index);
   if (open_ == unit) return {};
   if (evaluating_) return gather_for_evaluation(unit);
+  if (!passes().empty() && clock_.pass_of({phase_, unit}, round_) + 1 != static_cast<int>(next_pass_)) {
+    return core::fail(Errc::invalid_argument, "unit {} is not of the pass that has begun, {}", index.value,
+                      core::describe(passes()[next_pass_ - 1]));
+  }
   const auto at = clock_.at({phase_, unit}, round_);
   if (at <= passed_) {
     return core::fail(Errc::invalid_argument,
@@ -100,7 +139,7 @@ Result<void> UnitGate::acquire(core::UnitIndex index) {
     TRY(wait_published(unit));
   }
   open_ = unit;
-  if (phase_ == Phase::backward) TRY(wait_gradients(unit));
+  if (adds_gradients(phase_)) TRY(wait_gradients(unit));
   return {};
 }
 
@@ -128,10 +167,8 @@ void UnitGate::end_round() {
 }
 
 void UnitGate::pass_rest() {
-  while (round_ + 1 < static_cast<int>(program_.rounds().size())) {
-    begin_round();
-    end_round();
-  }
+  close();
+  pass(clock_.at({Phase::finish, 0}, 0) - 1);
 }
 
 void UnitGate::pass(std::int64_t at) {
@@ -146,13 +183,14 @@ void UnitGate::pass_point(std::int64_t at) {
     in_.post(Role::parameter_shard, program_.launch(entry).bucket->value, messages::UnitWanted{step_, entry});
   }
   const auto point = clock_.point(at);
-  if (point.phase == Phase::backward && point.unit >= resident_) end_lane_of(point.unit);
+  const int round = clock_.round_of(at);
+  if (adds_gradients(point.phase) && point.unit >= resident_) end_lane_of(point.unit, round);
   if (point.phase != Phase::round_end) return;
-  for (int unit = resident_; unit-- > 0;) end_lane_of(unit);
+  for (int unit = resident_; unit-- > 0;) end_lane_of(unit, round);
 }
 
-void UnitGate::end_lane_of(int unit) {
-  const auto lane = program_.rounds()[static_cast<std::size_t>(round_)].value_or(core::Lane{-1});
+void UnitGate::end_lane_of(int unit, int round) {
+  const auto lane = program_.rounds()[static_cast<std::size_t>(round)].value_or(core::Lane{-1});
   for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
     if (!in_.plan.is_trainable(bucket)) continue;
     in_.post(Role::gradient_bucket, bucket.value, messages::LaneEnded{step_, lane});

@@ -38,10 +38,14 @@ class UnitGate {
   void begin_step(core::Step step, core::Step decided);
   void begin_round();
   core::Result<void> begin_backward();
+  /// In place of both, of a list of passes: its lane. Errc::invalid_argument names the pass that comes next.
+  core::Result<core::Lane> begin_pass(std::size_t pass);
   /// Waits until the unit's parameters may be read and, in backward, its gradients written. Ends the unit
   /// before it.
   core::Result<void> acquire(core::UnitIndex unit);
   core::Result<void> release(core::UnitIndex unit);
+  /// Of a list of passes: the one that has begun is the last of its round.
+  core::Result<void> may_end_round() const;
   void end_round();
   /// Takes part in the rounds in which this rank has no lane.
   void pass_rest();
@@ -64,7 +68,9 @@ class UnitGate {
   core::Result<void> has_unit(core::UnitIndex unit) const;
   void pass(std::int64_t at);
   void pass_point(std::int64_t at);
-  void end_lane_of(int unit);
+  void end_lane_of(int unit, int round);
+  bool adds_gradients(core::Phase phase) const { return phase == core::gradient_phase(clock_.is_split()); }
+  const std::vector<core::UnitPass>& passes() const { return in_.plan.inputs.passes; }
   void close();
   core::Result<void> wait_published(int unit);
   core::Result<void> gather(int unit, core::Phase phase, int round);
@@ -86,6 +92,7 @@ class UnitGate {
   core::Step decided_{-1};
   int round_ = -1;
   core::Phase phase_ = core::Phase::forward;
+  std::size_t next_pass_ = 0;    ///< of a list: the one after that which has begun
   std::int64_t passed_ = -1;     ///< the last point that is over
   std::size_t next_gather_ = 0;  ///< not asked for yet
   std::optional<int> open_;      ///< unit of the program that may be read

@@ -170,12 +170,6 @@ Result<std::uint64_t> AllLayers::parameter_hash() {
   return hash;
 }
 
-// Ranks that share the layers see the same tokens.
-ExpertTally AllLayers::take_expert_tally() {
-  auto tally = model_->take_expert_tally();
-  return table().share().index == 0 ? tally : tally - tally;
-}
-
 Result<void> AllLayers::read_parameter(std::size_t place, core::ElementRange range, std::span<float> values) {
   const core::ParameterIndex parameter{static_cast<std::uint32_t>(place)};
   if (peers_ || share_->is_shared()) {

@@ -31,7 +31,7 @@ class AllLayers final : public RankModel {
   void close() override { model_.reset(); }
   core::Result<void> play_lanes() override;
   void forget_copies() override { gathered_.reset(); }
-  ExpertTally take_expert_tally() override;
+  ExpertTally take_expert_tally() override { return model_->take_expert_tally(); }
 
   bool needs_others() const override;
   core::Result<double> evaluate(std::size_t batches) override;

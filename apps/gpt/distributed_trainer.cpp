@@ -5,6 +5,7 @@
 
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
+#include "actors/session/passes.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "apps/gpt/context/context_rank.hpp"
 #include "apps/gpt/experts/session_peers.hpp"
@@ -30,8 +31,8 @@ actors::TrainerGroupSpec all_ranks(core::WorldSize world) {
 
 Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, const RankModel& model,
                         std::size_t device_bytes) {
-  const auto plan =
-      TRY(actors::plan_training(model.parameters(), options.session.training, world.world_size()));
+  const auto plan = TRY(actors::plan_training(model.parameters(), options.session.training,
+                                              world.world_size(), actors::unit_passes(model.passes())));
   const auto memory = core::memory_of(actors::RankProgram(plan, world.rank()).program());
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
   return check_memory({.parameters = bytes(memory.parameters + memory.parameter_pool),
@@ -70,6 +71,7 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   TRY(model_->prepare());
   auto session = options_.session;
   for (auto& group : model_->groups()) session.groups.push_back(std::move(group));
+  session.passes = model_->passes();
   const bool has_experts = options_.model.experts.count > 0;
   if (has_experts) session.groups.push_back(all_ranks(world.world_size()));
   session_ = TRY(actors::Session::join(world, session, model_->parameters()));
@@ -121,7 +123,9 @@ Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors:
 
 Result<void> DistributedTrainer::sum_expert_load() {
   if (all_ranks_ == nullptr) return {};
-  const auto counts = model_->take_expert_tally().counts();
+  auto counts = model_->take_expert_tally().counts();
+  // Ranks that share the layers see the same tokens.
+  if (model_->table().share().index > 0) std::fill(counts.begin(), counts.end(), 0);
   const auto bytes = std::as_bytes(std::span(counts));
   const auto buffer = TRY(device_->allocate(bytes.size()));
   const auto sums = buffer.view().as<std::int64_t>();

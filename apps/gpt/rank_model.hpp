@@ -32,6 +32,8 @@ class RankModel {
   virtual std::vector<core::ParameterSpec> parameters() const = 0;
   virtual std::vector<std::size_t> places() const = 0;
   virtual std::vector<actors::TrainerGroupSpec> groups() const { return {}; }
+  /// What the rank does in its rounds, as SessionOptions::passes.
+  virtual std::vector<actors::TrainerPass> passes() const { return {}; }
   /// What it takes of the device's memory beside what the session does.
   virtual core::Result<std::size_t> bytes() const = 0;
 

@@ -3,54 +3,68 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "core/program/repeats.hpp"
+
 namespace troupe::core {
 namespace {
 
 /// Entries of a unit, in both sweeps, hardly ever are more.
 constexpr std::size_t kLongestPattern = 12;
 
-struct Repeat {
-  std::size_t period = 1;
-  std::size_t times = 1;
-  int unit_step = 0;
-};
-
-/// How often the `period` entries at `first` come again, each time for a unit `step` further on.
-std::size_t times_of(const std::vector<ProgramEntry>& entries, std::size_t first, std::size_t period,
-                     int step) {
-  std::size_t times = 1;
-  for (; first + (times + 1) * period <= entries.size(); ++times) {
-    for (std::size_t i = 0; i < period; ++i) {
-      const ProgramEntry& before = entries[first + (times - 1) * period + i];
-      if (shifted(before, step) != entries[first + times * period + i]) return times;
-    }
+/// All of one round.
+std::vector<ProgramRun> fold_units(const std::vector<ProgramEntry>& entries, int round) {
+  std::vector<ProgramRun> runs;
+  const auto step = [](const ProgramEntry& a, const ProgramEntry& b) {
+    return b.tensor.unit - a.tensor.unit;
+  };
+  const auto shift = [](const ProgramEntry& entry, int units) { return shifted(entry, units); };
+  for (std::size_t first = 0; first < entries.size();) {
+    const auto repeat = longest_repeat(entries, first, kLongestPattern, step, shift);
+    const auto begin = entries.begin() + static_cast<std::ptrdiff_t>(first);
+    runs.push_back({.entries = {begin, begin + static_cast<std::ptrdiff_t>(repeat.period)},
+                    .times = static_cast<int>(repeat.times),
+                    .unit_step = repeat.step,
+                    .round = round});
+    first += repeat.period * repeat.times;
   }
-  return times;
-}
-
-Repeat longest_repeat(const std::vector<ProgramEntry>& entries, std::size_t first) {
-  Repeat best;
-  for (std::size_t period = 1; period <= kLongestPattern && first + 2 * period <= entries.size(); ++period) {
-    const int step = entries[first + period].tensor.unit - entries[first].tensor.unit;
-    const std::size_t times = times_of(entries, first, period, step);
-    if (times > 1 && times * period > best.times * best.period) best = {period, times, step};
-  }
-  return best;
+  return runs;
 }
 
 }  // namespace
 
 std::vector<ProgramRun> fold(const std::vector<ProgramEntry>& entries) {
+  return fold_units(entries, 0);
+}
+
+std::vector<ProgramSegment> fold(const std::vector<PlacedEntry>& entries) {
   std::vector<ProgramRun> runs;
   for (std::size_t first = 0; first < entries.size();) {
-    const Repeat repeat = longest_repeat(entries, first);
-    const auto begin = entries.begin() + static_cast<std::ptrdiff_t>(first);
-    runs.push_back({.entries = {begin, begin + static_cast<std::ptrdiff_t>(repeat.period)},
-                    .times = static_cast<int>(repeat.times),
-                    .unit_step = repeat.unit_step});
+    std::vector<ProgramEntry> alike;
+    const int round = entries[first].round;
+    for (; first < entries.size() && entries[first].round == round; ++first) {
+      alike.push_back(entries[first].entry);
+    }
+    const auto folded = fold_units(alike, round);
+    runs.insert(runs.end(), folded.begin(), folded.end());
+  }
+  const auto step = [](const ProgramRun& a, const ProgramRun& b) { return b.round - a.round; };
+  const auto shift = [](ProgramRun run, int rounds) {
+    run.round += rounds;
+    return run;
+  };
+  std::vector<ProgramSegment> segments;
+  for (std::size_t first = 0; first < runs.size();) {
+    const auto repeat = longest_repeat(runs, first, kLongestSteadyState, step, shift);
+    const auto begin = runs.begin() + static_cast<std::ptrdiff_t>(first);
+    const bool joins = repeat.times == 1 && !segments.empty() && segments.back().times == 1;
+    if (!joins) {
+      segments.push_back({.times = static_cast<int>(repeat.times), .runs = {}, .round_step = repeat.step});
+    }
+    auto& into = segments.back().runs;
+    into.insert(into.end(), begin, begin + static_cast<std::ptrdiff_t>(repeat.period));
     first += repeat.period * repeat.times;
   }
-  return runs;
+  return segments;
 }
 
 std::vector<UnitRun> fold(const std::vector<Unit>& units) {

@@ -9,6 +9,17 @@ namespace troupe::core {
 /// The same entries in the same order, with those that repeat for unit after unit written once.
 std::vector<ProgramRun> fold(const std::vector<ProgramEntry>& entries);
 
+/// An entry of a list of passes, and its round.
+struct PlacedEntry {
+  ProgramEntry entry;
+  int round = 0;
+
+  friend bool operator==(const PlacedEntry&, const PlacedEntry&) = default;
+};
+
+/// The same, with what repeats for round after round written once.
+std::vector<ProgramSegment> fold(const std::vector<PlacedEntry>& entries);
+
 /// Units that are alike and follow each other, written once.
 std::vector<UnitRun> fold(const std::vector<Unit>& units);
 

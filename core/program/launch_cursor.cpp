@@ -4,13 +4,9 @@
 
 namespace troupe::core {
 
-LaunchCursor::LaunchCursor(const Program& program) : program_(&program) {
+LaunchCursor::LaunchCursor(const Program& program)
+    : program_(&program), clock_(program.clock()), segments_(program.segments()) {
   settle();
-}
-
-const ProgramSegment& LaunchCursor::segment() const {
-  if (segment_ == 0) return program_->body;
-  return segment_ == 1 ? program_->last_round : program_->epilogue;
 }
 
 void LaunchCursor::advance() {
@@ -20,8 +16,8 @@ void LaunchCursor::advance() {
 
 void LaunchCursor::settle() {
   while (!at_end()) {
-    const ProgramSegment& now = segment();
-    if (time_ == now.times || now.runs.empty()) {
+    const ProgramSegment& now = *segments_[segment_];
+    if (time_ == now.times) {
       ++segment_;
       time_ = 0;
     } else if (run_ == now.runs.size()) {
@@ -36,23 +32,29 @@ void LaunchCursor::settle() {
     } else {
       const ProgramRun& run = now.runs[run_];
       entry_ = shifted(run.entries[place_], repetition_ * run.unit_step);
-      round_ = segment_ == 0 ? time_ : std::max(program_->rounds - 1, 0);
+      round_ = round_in(now, run);
       slot_ = slot_of(entry_);
       return;
     }
   }
 }
 
-/// The n-th unit of a sweep has slot n % slots.
+int LaunchCursor::round_in(const ProgramSegment& segment, const ProgramRun& run) const {
+  if (&segment == &program_->body) return time_;
+  const bool is_last = &segment == &program_->last_round || &segment == &program_->epilogue;
+  return is_last ? std::max(program_->rounds - 1, 0) : run.round + time_ * segment.round_step;
+}
+
+/// The n-th unit of a pass has slot n % slots.
 int LaunchCursor::slot_of(const ProgramEntry& entry) {
   if (entry.tensor.kind == TensorKind::verdict) return -1;
   const bool gathers = entry.tensor.kind == TensorKind::parameters;
-  const Phase sweep = gathers ? entry.needed.phase : entry.ready.phase;
+  const int pass = clock_.pass_of(gathers ? entry.needed : entry.ready, round_);
   const auto pool = static_cast<std::size_t>(gathers ? Pool::parameters : Pool::gradients);
-  if (program_->credits[pool] == 0 || (sweep != Phase::forward && sweep != Phase::backward)) return -1;
+  if (program_->credits[pool] == 0 || pass < 0) return -1;
   if (program_->unit(entry.tensor.unit).residency == Residency::resident) return -1;
   Sweep& now = sweeps_[pool];
-  if (now.round != round_ || now.phase != sweep) now = {.round = round_, .phase = sweep};
+  if (now.pass != pass) now = {.pass = pass};
   if (now.unit != entry.tensor.unit) {
     now.unit = entry.tensor.unit;
     ++now.ordinal;

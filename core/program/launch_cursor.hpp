@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <vector>
 
 #include "core/program/program.hpp"
 
@@ -22,28 +23,29 @@ class LaunchCursor {
   /// The program must outlive the cursor.
   explicit LaunchCursor(const Program& program);
 
-  bool at_end() const { return segment_ == 3; }
+  bool at_end() const { return segment_ == segments_.size(); }
   /// Not at the end.
   Launch current() const { return {.entry = &entry_, .round = round_, .slot = slot_}; }
   void advance();
 
  private:
-  /// The units of a pool that had a slot in this sweep over the units.
+  /// The units of a pool that had a slot in this pass over the units.
   struct Sweep {
-    int round = -1;
-    Phase phase = Phase::forward;
+    int pass = -1;
     int ordinal = -1;
     int unit = -1;
   };
 
-  const ProgramSegment& segment() const;
   /// Goes on to the next place that has an entry, from one that may have none.
   void settle();
+  int round_in(const ProgramSegment& segment, const ProgramRun& run) const;
   int slot_of(const ProgramEntry& entry);
 
   const Program* program_;
-  int segment_ = 0;  // body, last round, epilogue, end
-  int time_ = 0;     // of the segment
+  StepClock clock_;
+  std::vector<const ProgramSegment*> segments_;
+  std::size_t segment_ = 0;
+  int time_ = 0;  // of the segment
   std::size_t run_ = 0;
   int repetition_ = 0;  // of the run
   std::size_t place_ = 0;

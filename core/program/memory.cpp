@@ -42,8 +42,7 @@ class MemoryCount {
     for (const UnitRun& run : program_.units) add(run);
     memory_.parameter_pool = program_.credits[static_cast<std::size_t>(Pool::parameters)] * largest_gathered_;
     memory_.gradient_pool = program_.credits[static_cast<std::size_t>(Pool::gradients)] * largest_reduced_;
-    for (const ProgramSegment* segment : {&program_.body, &program_.last_round}) {
-      if (segment->times == 0) continue;
+    for (const ProgramSegment* segment : program_.segments()) {
       for (const ProgramRun& run : segment->runs) {
         for (const ProgramEntry& entry : run.entries) stage(entry);
       }

@@ -20,7 +20,7 @@ std::vector<std::int64_t> work_before(const Program& program) {
     before.push_back(count);
     const TrainerPoint point = clock.point(at);
     const bool forward = point.phase == Phase::forward || point.phase == Phase::next_forward;
-    if (!forward && point.phase != Phase::backward) continue;
+    if (!forward && point.phase != Phase::backward && point.phase != Phase::weights) continue;
     const UnitUse use = uses[static_cast<std::size_t>(point.unit)];
     const bool computes = forward ? use != UnitUse::none : use == UnitUse::forward_and_backward;
     count += computes ? 1 : 0;

@@ -1,6 +1,7 @@
 #include "core/program/plan_program.hpp"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "core/errors.hpp"
@@ -22,12 +23,20 @@ class ProgramPlanner {
  public:
   static Result<Program> plan(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
     TRY(check(inputs, coordinates));
-    const auto deal = TRY(LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes,
-                                           1, inputs.pieces));
+    const int rounds = TRY(rounds_of(inputs, coordinates));
+    const auto units = static_cast<int>(inputs.units.size());
+    if (!inputs.passes.empty()) TRY(check_passes(inputs.passes, units, rounds));
     ProgramPlanner planner(inputs, coordinates, TRY(Reductions::create(inputs, coordinates)));
-    planner.describe_it(deal);
-    planner.program_.last_round.runs = fold(TRY(planner.round(true)));
-    planner.program_.body.runs = fold(TRY(planner.round(false)));
+    planner.describe_it(rounds);
+    if (inputs.passes.empty()) {
+      planner.program_.last_round.runs = fold(TRY(planner.round(true)));
+      planner.program_.body.runs = fold(TRY(planner.round(false)));
+    } else {
+      const auto of_round = [&](int round) { return round + 1 == rounds; };
+      const StepClock clock(units, rounds, inputs.passes);
+      planner.program_.passes = fold(inputs.passes);
+      planner.program_.pass_segments = fold(TRY(planner.entries_of(inputs.passes, clock, of_round)));
+    }
     planner.program_.epilogue.runs = fold(TRY(planner.epilogue()));
     return std::move(planner.program_);
   }
@@ -56,7 +65,7 @@ class ProgramPlanner {
     return is_reduced(unit) && unit.residency == Residency::on_demand && has(inputs_.placements.gradients, F);
   }
 
-  void describe_it(const LaneDeal& deal) {
+  void describe_it(int rounds) {
     program_.numerics = inputs_.numerics;
     program_.placements = inputs_.placements;
     program_.domains = inputs_.domains;
@@ -67,15 +76,8 @@ class ProgramPlanner {
     program_.verdict_elements = inputs_.verdict_elements;
     program_.optimizer_scratch_bytes = inputs_.optimizer_scratch_bytes;
     program_.streams = inputs_.separate_streams ? 2 : 1;
-    // Ranks that gather or reduce together in every round go through as many rounds.
-    auto longest = program_.coordinates;
-    for (std::size_t axis = 0; axis < longest.size(); ++axis) {
-      if (inputs_.placements.parameters[axis] == F || inputs_.placements.gradients[axis] == F) {
-        longest[axis] = 0;
-      }
-    }
-    program_.rounds = deal.dealt(longest).count;
-    program_.body.times = program_.rounds - 1;
+    program_.rounds = rounds;
+    program_.body.times = inputs_.passes.empty() ? rounds - 1 : 0;
     int gathered = 0;
     int pooled = 0;
     for (const Unit& unit : inputs_.units) {
@@ -86,47 +88,67 @@ class ProgramPlanner {
     program_.credits = {slots(inputs_.parameter_credits, gathered), slots(inputs_.gradient_credits, pooled)};
   }
 
+  /// A round of forward and backward of all units.
   Result<std::vector<ProgramEntry>> round(bool last) {
+    const auto units = static_cast<int>(inputs_.units.size());
+    const std::vector<UnitPass> passes{{Phase::forward, 0, 0, units}, {Phase::backward, 0, 0, units}};
+    const auto placed = TRY(entries_of(passes, StepClock(units, 1), [&](int) { return last; }));
     std::vector<ProgramEntry> entries;
-    TRY(add_gathers(Phase::forward, entries));
-    TRY(add_gathers(Phase::backward, entries));
-    TRY(add_reductions(last, entries));
-    const StepClock clock(static_cast<int>(inputs_.units.size()), 1);
-    std::stable_sort(entries.begin(), entries.end(), [&](const ProgramEntry& a, const ProgramEntry& b) {
-      return clock.at(a.ready, 0) < clock.at(b.ready, 0);
-    });
+    for (const PlacedEntry& one : placed) entries.push_back(one.entry);
     return entries;
+  }
+
+  template <class IsLast>
+  Result<std::vector<PlacedEntry>> entries_of(const std::vector<UnitPass>& passes, const StepClock& clock,
+                                              IsLast is_last) {
+    std::vector<PlacedEntry> placed;
+    for (std::size_t i = 0; i < passes.size(); ++i) TRY(add_gathers(passes, i, placed));
+    TRY(add_reductions(passes, is_last, placed));
+    std::stable_sort(placed.begin(), placed.end(), [&](const PlacedEntry& a, const PlacedEntry& b) {
+      return clock.at(a.entry.ready, a.round) < clock.at(b.entry.ready, b.round);
+    });
+    return placed;
+  }
+
+  static void place(const std::vector<ProgramEntry>& entries, int round, std::vector<PlacedEntry>& placed) {
+    for (const ProgramEntry& entry : entries) placed.push_back({entry, round});
   }
 
   /// Units in the order of a sweep.
   template <class Wanted>
-  std::vector<int> sweep(Phase phase, Wanted wanted) const {
+  std::vector<int> sweep(const UnitPass& pass, Wanted wanted) const {
     std::vector<int> order;
-    for (std::size_t i = 0; i < inputs_.units.size(); ++i) {
-      if (wanted(inputs_.units[i])) order.push_back(static_cast<int>(i));
+    for (int i = pass.first; i < pass.end; ++i) {
+      if (wanted(inputs_.units[static_cast<std::size_t>(i)])) order.push_back(i);
     }
-    if (phase == Phase::backward) std::reverse(order.begin(), order.end());
+    if (pass.phase != Phase::forward) std::reverse(order.begin(), order.end());
     return order;
   }
 
   /// F -> R for each use of a unit on demand, as early as its slot is free.
-  Result<void> add_gathers(Phase phase, std::vector<ProgramEntry>& entries) {
-    const auto users = sweep(phase, [&](const Unit& unit) {
-      return is_gathered(unit) && (phase == Phase::forward || unit.use == UnitUse::forward_and_backward);
+  Result<void> add_gathers(const std::vector<UnitPass>& passes, std::size_t at,
+                           std::vector<PlacedEntry>& placed) {
+    const UnitPass& pass = passes[at];
+    const auto users = sweep(pass, [&](const Unit& unit) {
+      return is_gathered(unit) && (pass.phase == Phase::forward || unit.use == UnitUse::forward_and_backward);
     });
-    const TrainerPoint start = phase == Phase::forward
-                                   ? TrainerPoint{Phase::round_begin, 0}
-                                   : TrainerPoint{Phase::forward, static_cast<int>(inputs_.units.size()) - 1};
+    TrainerPoint start{Phase::round_begin, 0};
+    if (at > 0) {
+      const UnitPass& before = passes[at - 1];
+      start = {before.phase, before.last_unit(), before.round - pass.round};
+    }
     const auto slots = static_cast<std::size_t>(program_.credits[static_cast<std::size_t>(Pool::parameters)]);
     const Placements all(inputs_.placements.parameters.size(), R);
     const auto moves = TRY(redistributions(inputs_.placements.parameters, all));
+    std::vector<ProgramEntry> entries;
     for (std::size_t i = 0; i < users.size(); ++i) {
       ProgramEntry entry;
-      entry.ready = i < slots ? start : TrainerPoint{phase, users[i - slots]};
-      entry.needed = {phase, users[i]};
-      entry.takes = Credit{Pool::parameters, {phase, users[i]}};
+      entry.ready = i < slots ? start : TrainerPoint{pass.phase, users[i - slots]};
+      entry.needed = {pass.phase, users[i]};
+      entry.takes = Credit{Pool::parameters, {pass.phase, users[i]}};
       add_growing(users[i], inputs_.placements.parameters, moves, false, entry, entries);
     }
+    place(entries, pass.round, placed);
     return {};
   }
 
@@ -158,26 +180,54 @@ class ProgramPlanner {
     }
   }
 
-  Result<void> add_reductions(bool last, std::vector<ProgramEntry>& entries) {
-    const auto users = sweep(Phase::backward, [&](const Unit& unit) { return is_reduced(unit); });
-    const auto pooled = sweep(Phase::backward, [&](const Unit& unit) { return has_pooled_gradients(unit); });
-    const auto slots = static_cast<std::size_t>(program_.credits[static_cast<std::size_t>(Pool::gradients)]);
+  /// A unit in a pass that adds to its gradients.
+  struct Addition {
+    int unit = 0;
+    int round = 0;
+    std::size_t pass = 0;
+    int memory = 0;  ///< a slot of the pool, or below 0 its own
+  };
+
+  std::vector<Addition> additions(const std::vector<UnitPass>& passes, Phase adding) const {
+    const int slots = program_.credits[static_cast<std::size_t>(Pool::gradients)];
+    std::vector<Addition> found;
+    for (std::size_t i = 0; i < passes.size(); ++i) {
+      if (passes[i].phase != adding) continue;
+      int pooled = 0;
+      for (const int user : sweep(passes[i], [&](const Unit& unit) { return is_reduced(unit); })) {
+        const bool in_pool = has_pooled_gradients(inputs_.units[static_cast<std::size_t>(user)]);
+        found.push_back({user, passes[i].round, i, in_pool ? pooled++ % slots : -1 - user});
+      }
+    }
+    return found;
+  }
+
+  template <class IsLast>
+  Result<void> add_reductions(const std::vector<UnitPass>& passes, IsLast is_last,
+                              std::vector<PlacedEntry>& placed) {
+    const Phase adding = gradient_phase(splits_backward(passes));
+    const auto all = additions(passes, adding);
     const bool each_round = has(inputs_.placements.gradients, F);
-    std::size_t next_pooled = 0;
-    for (const int user : users) {
+    const bool is_list = !inputs_.passes.empty();
+    std::map<int, std::size_t> next_user;  // of memory
+    std::vector<std::vector<ProgramEntry>> entries(all.size());
+    for (std::size_t i = all.size(); i-- > 0;) {
+      const auto& [user, round, pass, memory] = all[i];
       Reductions::Unit unit;
       unit.index = user;
-      unit.pooled = has_pooled_gradients(inputs_.units[static_cast<std::size_t>(user)]);
-      unit.ready = inputs_.overlap || each_round ? TrainerPoint{Phase::backward, user}
-                                                 : TrainerPoint{Phase::round_end, 0};
-      unit.reused = {Phase::round_end, 0};
-      if (unit.pooled) {
-        // Each round's gradients leave their slot for the unit that has it next.
-        const std::size_t reuse = next_pooled++ + slots;
-        if (reuse < pooled.size()) unit.reused = {Phase::backward, pooled[reuse]};
+      unit.pooled = memory >= 0;
+      unit.ready =
+          inputs_.overlap || each_round ? TrainerPoint{adding, user} : TrainerPoint{Phase::round_end, 0};
+      unit.reused = {is_list ? Phase::finish : Phase::round_end, 0};
+      const auto next = next_user.find(memory);
+      // Each round's gradients leave their memory for those that have it next.
+      if (each_round && next != next_user.end()) {
+        unit.reused = {adding, all[next->second].unit, all[next->second].round - round};
       }
-      TRY(reductions_.add(unit, last, entries));
+      next_user[memory] = i;
+      TRY(reductions_.add(unit, is_last(round), entries[i]));
     }
+    for (std::size_t i = 0; i < all.size(); ++i) place(entries[i], all[i].round, placed);
     return {};
   }
 
@@ -190,7 +240,8 @@ class ProgramPlanner {
     verdict.ready = {Phase::finish, 0};
     verdict.needed = {Phase::commit, 0};
     entries.push_back(std::move(verdict));
-    for (const int unit : sweep(Phase::forward, [&](const Unit& u) { return is_reduced(u); })) {
+    const UnitPass all{Phase::forward, 0, 0, static_cast<int>(inputs_.units.size())};
+    for (const int unit : sweep(all, [&](const Unit& u) { return is_reduced(u); })) {
       const auto placements = placements_in(program_, inputs_.units[static_cast<std::size_t>(unit)]);
       const auto moves = TRY(redistributions(placements.optimizer, placements.parameters));
       if (std::any_of(moves.begin(), moves.end(),
@@ -307,6 +358,16 @@ Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh) {
   inputs.pieces = mesh.sizes().cp;
   inputs.lanes /= inputs.pieces;
   return inputs;
+}
+
+Result<int> rounds_of(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
+  const auto deal = TRY(
+      LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes, 1, inputs.pieces));
+  auto longest = coordinates;
+  for (std::size_t axis = 0; axis < longest.size(); ++axis) {
+    if (inputs.placements.parameters[axis] == F || inputs.placements.gradients[axis] == F) longest[axis] = 0;
+  }
+  return deal.dealt(longest).count;
 }
 
 Result<Program> plan_program(const ProgramInputs& inputs, const std::vector<int>& coordinates) {

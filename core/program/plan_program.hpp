@@ -14,7 +14,10 @@ struct ProgramInputs {
   std::vector<Domain> domains;  ///< the first one deals the lanes
   std::vector<TensorClass> classes;
   std::vector<Unit> units;  ///< in the order of forward
-  WorldSize world{1};       ///< ranks of the job, which the verdict is of
+  /// What the rank does in its rounds, where that is not forward and backward of all units, one round after
+  /// another: the list of a pipeline stage. All ranks that gather or reduce together have the same.
+  std::vector<UnitPass> passes;
+  WorldSize world{1};  ///< ranks of the job, which the verdict is of
   Numerics numerics = Numerics::ordered;
   int lanes = 0;  ///< of the job
   /// Of a lane, each computed by a rank of its own: neighbours on the innermost axis (context parallelism).
@@ -36,6 +39,10 @@ struct ProgramInputs {
 /// Lanes are cut in mesh.sizes().cp pieces, and there is one lane for the ranks of each.
 Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh);
 
+/// Rounds of the rank at `coordinates` of domain 0: as many as of any rank that it gathers or reduces with in
+/// each of them. Errc::invalid_argument as LaneDeal::create().
+Result<int> rounds_of(const ProgramInputs& inputs, const std::vector<int>& coordinates);
+
 /// The program of the rank at `coordinates` of domain 0. What moves follows from placements alone:
 ///
 /// - in each round, parameters of units on demand from where they rest to R before forward and before
@@ -55,6 +62,11 @@ Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh);
 /// `ordered` numerics keep those of each source's lanes apart, which are neighbours: dealt by round, in each
 /// round, otherwise all together (domain_lanes.hpp). So what their owner puts in are subtree roots as of any
 /// rank.
+///
+/// Of a list of passes every pass is a sweep of its own: it gathers the units it goes through, none of them
+/// before the pass before it is over, and the one that adds to gradients hands them over. A slot of gradients
+/// is taken until its next user in any pass comes. The last round's reductions are those of the last round
+/// of each unit.
 ///
 /// Errc::invalid_argument for what does not fit together, Errc::unavailable for inner axes, or groups of
 /// experts, that hold other subtrees in other rounds in `ordered` numerics.

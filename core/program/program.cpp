@@ -20,11 +20,13 @@ std::int64_t bytes_of(const ProgramEntry& entry) {
 
 template <class Visit>
 void for_each_stored(const Program& program, Visit visit) {
-  for (const ProgramSegment* segment : {&program.body, &program.last_round, &program.epilogue}) {
-    for (const ProgramRun& run : segment->runs) {
+  const auto all = [&](const ProgramSegment& segment) {
+    for (const ProgramRun& run : segment.runs) {
       for (const ProgramEntry& entry : run.entries) visit(entry);
     }
-  }
+  };
+  for (const ProgramSegment* segment : {&program.body, &program.last_round, &program.epilogue}) all(*segment);
+  for (const ProgramSegment& segment : program.pass_segments) all(segment);
 }
 
 }  // namespace
@@ -55,6 +57,18 @@ ProgramEntry shifted(ProgramEntry entry, int units) {
   return entry;
 }
 
+std::vector<const ProgramSegment*> Program::segments() const {
+  std::vector<const ProgramSegment*> all;
+  const auto add = [&](const ProgramSegment& segment) {
+    if (segment.times > 0 && !segment.runs.empty()) all.push_back(&segment);
+  };
+  add(body);
+  add(last_round);
+  for (const ProgramSegment& segment : pass_segments) add(segment);
+  add(epilogue);
+  return all;
+}
+
 int Program::unit_count() const {
   int count = 0;
   for (const UnitRun& run : units) count += run.count;
@@ -80,6 +94,9 @@ std::int64_t stored_bytes(const Program& program) {
   for_each_stored(program, [&](const ProgramEntry& entry) { bytes += bytes_of(entry); });
   for (const UnitRun& run : program.units) {
     bytes += static_cast<std::int64_t>(sizeof(UnitRun) + run.unit.tensors.capacity() * sizeof(FlatTensor));
+  }
+  for (const PassRun& run : program.passes) {
+    bytes += static_cast<std::int64_t>(sizeof(PassRun) + run.passes.capacity() * sizeof(UnitPass));
   }
   return bytes;
 }

@@ -13,6 +13,7 @@
 #include "core/plan/strategy.hpp"
 #include "core/program/counts.hpp"
 #include "core/program/lane_deal.hpp"
+#include "core/program/passes.hpp"
 #include "core/program/tensor_class.hpp"
 #include "core/program/trainer_point.hpp"
 #include "core/program/unit.hpp"
@@ -85,6 +86,7 @@ struct ProgramRun {
   std::vector<ProgramEntry> entries;
   int times = 1;
   int unit_step = 0;
+  int round = 0;  ///< in lists of passes: of the entries, the first time that their segment is done
 
   friend bool operator==(const ProgramRun&, const ProgramRun&) = default;
 };
@@ -93,6 +95,7 @@ struct ProgramRun {
 struct ProgramSegment {
   int times = 1;
   std::vector<ProgramRun> runs;
+  int round_step = 0;  ///< in lists of passes: each time of rounds so much further on
 
   friend bool operator==(const ProgramSegment&, const ProgramSegment&) = default;
 };
@@ -127,10 +130,15 @@ struct Program {
   ProgramSegment body;
   ProgramSegment last_round;
   ProgramSegment epilogue;
+  // With a list of passes, in place of body and last round, which are empty.
+  std::vector<PassRun> passes;
+  std::vector<ProgramSegment> pass_segments;
 
+  /// In the order of the step; of none of them done 0 times.
+  std::vector<const ProgramSegment*> segments() const;
   int unit_count() const;
   const Unit& unit(int index) const;
-  StepClock clock() const { return {unit_count(), rounds}; }
+  StepClock clock() const { return {unit_count(), rounds, unfold(passes)}; }
 
   friend bool operator==(const Program&, const Program&) = default;
 };

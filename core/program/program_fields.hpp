@@ -6,10 +6,22 @@
 
 namespace troupe::core {
 
+/// A field that a file leaves out where it has its usual value.
+template <class T>
+struct Unless {
+  T* value;
+  T otherwise{};
+};
+template <class T>
+Unless<T> unless_empty(T& value) {
+  return {&value, {}};
+}
+
 template <class Visit>
 void visit_fields(TrainerPoint& point, const Visit& visit) {
   visit("phase", point.phase);
   visit("unit", point.unit);
+  visit("round", unless_empty(point.round));
 }
 
 template <class Visit>
@@ -59,13 +71,30 @@ template <class Visit>
 void visit_fields(ProgramRun& run, const Visit& visit) {
   visit("times", run.times);
   visit("unit_step", run.unit_step);
+  visit("round", unless_empty(run.round));
   visit("entries", run.entries);
 }
 
 template <class Visit>
 void visit_fields(ProgramSegment& segment, const Visit& visit) {
   visit("times", segment.times);
+  visit("round_step", unless_empty(segment.round_step));
   visit("runs", segment.runs);
+}
+
+template <class Visit>
+void visit_fields(UnitPass& pass, const Visit& visit) {
+  visit("phase", pass.phase);
+  visit("round", pass.round);
+  visit("first", pass.first);
+  visit("end", pass.end);
+}
+
+template <class Visit>
+void visit_fields(PassRun& run, const Visit& visit) {
+  visit("times", run.times);
+  visit("round_step", run.round_step);
+  visit("passes", run.passes);
 }
 
 template <class Visit>
@@ -118,7 +147,7 @@ void visit_fields(Program& program, const Visit& visit) {
   visit("units", program.units);
   visit("coordinates", program.coordinates);
   visit("lanes", program.lanes);
-  visit("pieces", program.pieces);
+  visit("pieces", Unless<int>{&program.pieces, 1});
   visit("rounds", program.rounds);
   visit("credits", program.credits);
   visit("verdict_elements", program.verdict_elements);
@@ -127,6 +156,8 @@ void visit_fields(Program& program, const Visit& visit) {
   visit("body", program.body);
   visit("last_round", program.last_round);
   visit("epilogue", program.epilogue);
+  visit("passes", unless_empty(program.passes));
+  visit("pass_segments", unless_empty(program.pass_segments));
 }
 
 template <class Visit>

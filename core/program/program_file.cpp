@@ -78,13 +78,10 @@ template <class T>
 struct IsOptional : std::false_type {};
 template <class T>
 struct IsOptional<std::optional<T>> : std::true_type {};
-
-/// Programs of jobs that cut no lanes are written as they were before lanes could be cut.
 template <class T>
-bool is_left_out(const T& value, std::string_view name) {
-  if constexpr (std::is_same_v<T, Program>) return name == "pieces" && value.pieces == 1;
-  return false;
-}
+struct IsUnless : std::false_type {};
+template <class T>
+struct IsUnless<Unless<T>> : std::true_type {};
 
 template <class T>
 Ordered put(const T& value) {
@@ -106,7 +103,11 @@ Ordered put(const T& value) {
     Ordered object = Ordered::object();
     // Visited by one function for both ways, of which this one changes nothing.
     visit_fields(const_cast<T&>(value), [&](const char* name, const auto& field) {
-      if (!is_left_out(value, name)) object[name] = put(field);
+      if constexpr (IsUnless<std::decay_t<decltype(field)>>::value) {
+        if (*field.value != field.otherwise) object[name] = put(*field.value);
+      } else {
+        object[name] = put(field);
+      }
     });
     return object;
   }
@@ -196,15 +197,21 @@ class Reader {
     if (!json.is_object()) return complain("an object", json);
     const auto length = path_.size();
     std::size_t taken = 0;
-    visit_fields(value, [&](const char* name, auto& field) {
+    visit_fields(value, [&](const char* name, auto&& field) {
+      constexpr bool kMayMiss = IsUnless<std::decay_t<decltype(field)>>::value;
       if (!wrong_.empty()) return;
-      path_ += (path_.empty() ? "" : ".") + std::string(name);
       const auto found = json.find(name);
-      if (found == json.end() && !is_left_out(value, name)) {
+      if (kMayMiss && found == json.end()) return;
+      path_ += (path_.empty() ? "" : ".") + std::string(name);
+      if (found == json.end()) {
         wrong_ = path_ + " is missing";
       } else if (found != json.end()) {
         ++taken;
-        read(*found, field);
+        if constexpr (kMayMiss) {
+          read(*found, *field.value);
+        } else {
+          read(*found, field);
+        }
       }
       path_.resize(length);
     });

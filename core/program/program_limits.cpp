@@ -39,14 +39,17 @@ class Limits {
     TRY(check_facts());
     TRY(check_units());
     std::int64_t launches = 0;
-    for (const ProgramSegment* segment : {&program_.body, &program_.last_round, &program_.epilogue}) {
+    std::vector<const ProgramSegment*> segments{&program_.body, &program_.last_round};
+    for (const ProgramSegment& segment : program_.pass_segments) segments.push_back(&segment);
+    segments.push_back(&program_.epilogue);
+    for (const ProgramSegment* segment : segments) {
       launches += TRY(launches_of(*segment, kMostFileLaunches - launches));
     }
     if (program_.last_round.times != 1 || program_.epilogue.times != 1) {
       return fail(Errc::corrupt, "the last round and the epilogue have to be there once, not {} and {} times",
                   program_.last_round.times, program_.epilogue.times);
     }
-    return {};
+    return check_rounds();
   }
 
  private:
@@ -103,12 +106,80 @@ class Limits {
                     tensor.tensor_class, program_.classes.size());
       }
     }
-    if (program_.rounds < 1 || program_.body.times != program_.rounds - 1 ||
+    const bool has_list = !program_.passes.empty();
+    if (program_.rounds < 1 || program_.body.times != (has_list ? 0 : program_.rounds - 1) ||
         program_.rounds > kMostPoints / (2 * (units_ + 1))) {
       return fail(Errc::corrupt,
                   "{} rounds with a body that is done {} times, of {} units; rounds are one more, "
                   "and {} at most with so many units",
                   program_.rounds, program_.body.times, units_, kMostPoints / (2 * (units_ + 1)));
+    }
+    return check_list();
+  }
+
+  Result<void> check_list() const {
+    if (program_.passes.empty() && !program_.pass_segments.empty()) {
+      return fail(Errc::corrupt, "a program without a list of passes has segments of passes");
+    }
+    if (!program_.passes.empty() && !(program_.body.runs.empty() && program_.last_round.runs.empty())) {
+      return fail(Errc::corrupt, "a program with a list of passes has a body or a last round as well");
+    }
+    std::int64_t passes = 0;
+    for (const PassRun& run : program_.passes) {
+      const auto length = static_cast<std::int64_t>(run.passes.size());
+      if (run.times < 1 || run.times > kMostPoints || length == 0 || length > kMostPoints ||
+          run.round_step < 0 || run.round_step > program_.rounds) {
+        return fail(Errc::corrupt, "{} passes are repeated {} times with rounds {} apart", length, run.times,
+                    run.round_step);
+      }
+      passes += length * run.times;
+      if (passes > kMostPoints) return fail(Errc::corrupt, "more than {} passes", kMostPoints);
+      for (const UnitPass& pass : run.passes) {
+        if (pass.round >= 0 && pass.round < program_.rounds) continue;
+        return fail(Errc::corrupt, "a pass is of round {} of {}", pass.round, program_.rounds);
+      }
+    }
+    if (passes == 0) return {};
+    const auto checked = check_passes(unfold(program_.passes), static_cast<int>(units_), program_.rounds);
+    if (!checked) return fail(Errc::corrupt, "{}", checked.error().message);
+    return {};
+  }
+
+  /// Points name a pass of their round; other rounds than the entry's in lists alone.
+  Result<void> check_rounds() const {
+    const StepClock clock = program_.clock();
+    const bool has_list = !program_.passes.empty();
+    const auto has = [&](const TrainerPoint& point, std::int64_t round) {
+      const std::int64_t of = round + point.round;
+      if (!has_list && point.round != 0) return false;
+      if (is_of_round(point.phase) && is_of_unit(point.phase)) return clock.pass_of(point, round) >= 0;
+      return of >= 0 && of < program_.rounds;
+    };
+    const auto check = [&](const ProgramEntry& entry, std::int64_t round) -> Result<void> {
+      std::vector<TrainerPoint> points{entry.ready, entry.needed};
+      if (entry.takes) points.push_back(entry.takes->point);
+      if (entry.gives) points.push_back(entry.gives->point);
+      for (const TrainerPoint& point : points) {
+        if (has(point, round)) continue;
+        return fail(Errc::corrupt, "{} of round {} names '{}', which is none of the step's points",
+                    describe(entry), round, describe(point));
+      }
+      return {};
+    };
+    for (const ProgramSegment* segment : program_.segments()) {
+      const bool is_listed = has_list && segment != &program_.epilogue;
+      for (const ProgramRun& run : segment->runs) {
+        const auto steps = static_cast<std::int64_t>(run.times) * segment->times;
+        for (std::int64_t step = 0; step < (is_listed ? steps : 1); ++step) {
+          const auto round = is_listed ? run.round + step / run.times * segment->round_step : 0;
+          if (round < 0 || round >= program_.rounds) {
+            return fail(Errc::corrupt, "an entry is of round {} of {}", round, program_.rounds);
+          }
+          for (const ProgramEntry& entry : run.entries) {
+            TRY(check(shifted(entry, static_cast<int>(step % run.times) * run.unit_step), round));
+          }
+        }
+      }
     }
     return {};
   }

@@ -34,6 +34,7 @@ void add_lines(const std::string& name, int times, const std::vector<ProgramRun>
   if (times == 0 || runs.empty()) return;
   lines.push_back(times == 1 ? name + ":" : fmt::format("{} x{}:", name, times));
   for (const ProgramRun& run : runs) {
+    if (run.round != 0) lines.push_back(fmt::format(" round {}:", run.round));
     if (run.times > 1) lines.push_back(fmt::format(" x{} unit{:+}:", run.times, run.unit_step));
     for (const ProgramEntry& entry : run.entries) lines.push_back("  " + text(entry));
   }
@@ -52,11 +53,39 @@ std::vector<ProgramEntry> entries_on(const ProgramSegment& segment, const Commun
 }
 
 /// Only what members have in common, so that they fold alike.
-std::vector<ProgramRun> common_runs(const ProgramSegment& segment, const Communicator& communicator) {
+std::vector<ProgramEntry> common_entries(const ProgramSegment& segment, const Communicator& communicator) {
   auto entries = entries_on(segment, communicator);
   for (ProgramEntry& entry : entries) {
     entry.ready = entry.needed = {};
     entry.takes = entry.gives = std::nullopt;
+  }
+  return entries;
+}
+
+std::vector<ProgramRun> common_runs(const ProgramSegment& segment, const Communicator& communicator) {
+  return fold(common_entries(segment, communicator));
+}
+
+/// Of a list of passes, folded by what members have in common alone.
+template <class Text>
+void add_pass_lines(const std::vector<ProgramSegment>& segments, Text text, std::vector<std::string>& lines) {
+  for (const ProgramSegment& segment : segments) {
+    const auto name = segment.times > 1 ? fmt::format("passes round{:+}", segment.round_step) : "passes";
+    add_lines(name, segment.times, segment.runs, text, lines);
+  }
+}
+
+std::vector<ProgramSegment> common_segments(const Program& program, const Communicator& communicator) {
+  std::vector<PlacedEntry> entries;
+  for (const ProgramSegment& segment : program.pass_segments) {
+    for (int time = 0; time < segment.times; ++time) {
+      for (const ProgramRun& run : segment.runs) {
+        const ProgramSegment one{.times = 1, .runs = {run}};
+        for (const ProgramEntry& entry : common_entries(one, communicator)) {
+          entries.push_back({entry, run.round + time * segment.round_step});
+        }
+      }
+    }
   }
   return fold(entries);
 }
@@ -83,17 +112,14 @@ Communicator communicator_of(const ProgramEntry& entry) {
 
 std::vector<Communicator> communicators(const Program& program) {
   std::vector<Communicator> found;
-  const auto add = [&](const ProgramSegment& segment) {
-    for (const ProgramRun& run : segment.runs) {
+  for (const ProgramSegment* segment : program.segments()) {
+    for (const ProgramRun& run : segment->runs) {
       for (const ProgramEntry& entry : run.entries) {
         const auto communicator = communicator_of(entry);
         if (std::find(found.begin(), found.end(), communicator) == found.end()) found.push_back(communicator);
       }
     }
-  };
-  if (program.body.times > 0) add(program.body);
-  add(program.last_round);
-  add(program.epilogue);
+  }
   return found;
 }
 
@@ -102,6 +128,7 @@ std::vector<std::string> lines(const Program& program) {
   std::vector<std::string> found;
   add_lines("round", program.body.times, program.body.runs, text, found);
   add_lines("last round", 1, program.last_round.runs, text, found);
+  add_pass_lines(program.pass_segments, text, found);
   add_lines("end", 1, program.epilogue.runs, text, found);
   return found;
 }
@@ -110,6 +137,7 @@ std::vector<std::string> lines(const Program& program, const Communicator& commu
   std::vector<std::string> found;
   add_lines("round", program.body.times, common_runs(program.body, communicator), common_text, found);
   add_lines("last round", 1, common_runs(program.last_round, communicator), common_text, found);
+  add_pass_lines(common_segments(program, communicator), common_text, found);
   add_lines("end", 1, common_runs(program.epilogue, communicator), common_text, found);
   return found;
 }

@@ -98,9 +98,10 @@ class Timeline {
   }
 
   double computes(const TrainerPoint& point) const {
-    if (point.phase != Phase::forward && point.phase != Phase::backward) return 0;
+    const bool is_backward = point.phase == Phase::backward || point.phase == Phase::weights;
+    if (point.phase != Phase::forward && !is_backward) return 0;
     const double share = shares_[static_cast<std::size_t>(point.unit)] * round_seconds_;
-    return point.phase == Phase::forward ? share / 3 : share * 2 / 3;
+    return is_backward && !clock_.is_split() ? share * 2 / 3 : share / 3;
   }
 
   void wait(const Waited& waited) {

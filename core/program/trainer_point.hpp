@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace troupe::core {
 
@@ -11,10 +13,14 @@ namespace troupe::core {
 /// then `finish`, where the gradients of the step are complete; `commit`, where the verdict is known; the
 /// update of all units from 0 up; `step_end`; and the forward of the step after it. A rank without a lane in
 /// a round passes its points without computing.
+///
+/// A step may have a list of passes in place of that order of rounds (UnitPass), where `round_begin` comes
+/// before the first pass of a round and `round_end` after its last one.
 enum class Phase : std::uint8_t {
   round_begin,
   forward,
   backward,
+  weights,  ///< of lists that split backward: the half that adds to gradients
   round_end,
   finish,
   commit,
@@ -28,9 +34,30 @@ bool is_of_unit(Phase phase) noexcept;
 /// The phases that pass in every round.
 bool is_of_round(Phase phase) noexcept;
 
+/// Forward of the units [first, end) from `first` up, or from the last one down their backward, or of a split
+/// one the half of the weights. Of the lane that the round is of.
+struct UnitPass {
+  Phase phase = Phase::forward;
+  int round = 0;
+  int first = 0;
+  int end = 0;
+
+  int last_unit() const { return phase == Phase::forward ? end - 1 : first; }
+  friend bool operator==(const UnitPass&, const UnitPass&) = default;
+};
+/// "backward of units 2 to 3 in round 1"
+std::string describe(const UnitPass& pass);
+/// Of a list that goes through each unit in three passes of a round.
+bool splits_backward(const std::vector<UnitPass>& passes);
+/// The phase that adds to gradients.
+inline Phase gradient_phase(bool is_split) {
+  return is_split ? Phase::weights : Phase::backward;
+}
+
 struct TrainerPoint {
   Phase phase = Phase::round_begin;
-  int unit = 0;  ///< 0 for phases that are not of a unit
+  int unit = 0;   ///< 0 for phases that are not of a unit
+  int round = 0;  ///< in lists of passes: counted from the round of the entry that names the point
 
   friend bool operator==(const TrainerPoint&, const TrainerPoint&) = default;
 };
@@ -44,6 +71,8 @@ TrainerPoint shifted(TrainerPoint point, int units);
 class StepClock {
  public:
   StepClock(int units, int rounds) : units_(units), rounds_(rounds) {}
+  /// Of a list that passes check_passes() (passes.hpp); empty: as above.
+  StepClock(int units, int rounds, std::vector<UnitPass> passes);
 
   /// `round` matters for the phases of a round only.
   std::int64_t at(const TrainerPoint& point, int round) const;
@@ -52,12 +81,21 @@ class StepClock {
   /// The inverse of at(), and the round of the point.
   TrainerPoint point(std::int64_t at) const;
   int round_of(std::int64_t at) const;
+  /// Which pass of the step a point of forward, backward or weights is in, from 0; -1: none.
+  int pass_of(const TrainerPoint& point, std::int64_t round) const;
+  /// Backward and weights are two passes.
+  bool is_split() const;
 
  private:
+  struct Listed;
+
   std::int64_t round_points() const { return 2 * std::int64_t{units_} + 2; }
+  /// Of all rounds.
+  std::int64_t rest() const;
 
   int units_;
   int rounds_;
+  std::shared_ptr<const Listed> listed_;  ///< null: rounds one after another
 };
 
 }  // namespace troupe::core

@@ -23,22 +23,31 @@ const Trained& alone(bool tied, const Corpus& corpus) {
 
 std::vector<Cut> cuts() {
   using core::ScheduleKind;
+  using core::Strategy;
+  const std::vector<std::pair<ScheduleKind, int>> schedules{{ScheduleKind::gpipe, 1},
+                                                            {ScheduleKind::one_f_one_b, 1},
+                                                            {ScheduleKind::interleaved, 2},
+                                                            {ScheduleKind::zero_bubble, 1}};
   std::vector<Cut> all;
-  for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
-    for (const bool tied : {true, false}) {
-      for (const int stages : {2, 4}) {
-        for (const int data_parallel : {1, 2}) {
-          for (const auto& [schedule, chunks] : {std::pair{ScheduleKind::gpipe, 1},
-                                                 {ScheduleKind::one_f_one_b, 1},
-                                                 {ScheduleKind::interleaved, 2},
-                                                 {ScheduleKind::zero_bubble, 1}})
+  for (const bool tied : {true, false}) {
+    for (const auto& [schedule, chunks] : schedules) {
+      for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+        for (const int stages : {2, 4}) {
+          for (const int data_parallel : {1, 2})
             all.push_back({stages * data_parallel, stages, schedule, chunks, tied, strategy});
         }
       }
+      for (const auto strategy : {Strategy::hsdp, Strategy::hfsdp})
+        all.push_back({8, 2, schedule, chunks, tied, strategy, 2});
     }
   }
   // An odd ring, and layers that do not divide.
-  all.push_back({3, 3, ScheduleKind::one_f_one_b, 1, true, core::Strategy::zero1});
+  all.push_back({3, 3, ScheduleKind::one_f_one_b, 1, true, Strategy::zero1});
+  // A last round in which some ranks have no lane.
+  for (const auto strategy : {Strategy::zero2, Strategy::zero3}) {
+    for (const auto schedule : {ScheduleKind::one_f_one_b, ScheduleKind::zero_bubble})
+      all.push_back({6, 2, schedule, 1, true, strategy});
+  }
   return all;
 }
 
@@ -61,6 +70,45 @@ TEST_P(PipelineBits, AreThoseOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuts, PipelineBits, testing::ValuesIn(cuts()),
+                         [](const auto& test) { return test.param.name(); });
+
+/// Experts are where their layer is; what balance adds to the loss comes from all stages.
+class PipelineExperts : public testing::TestWithParam<Cut> {};
+
+TEST_P(PipelineExperts, HaveTheBitsAndTheLoadOfOneRank) {
+  const TrainingText text;
+  Cut alone{.tied = GetParam().tied, .strategy = core::Strategy::ddp, .experts = true};
+  alone.capacity = GetParam().capacity;
+  const auto expected = run(alone, text.corpus()).front();
+
+  const auto ranks = run(GetParam(), text.corpus());
+
+  ASSERT_EQ(expected.losses.size(), std::size_t{kSteps});
+  ASSERT_LT(expected.losses.back(), expected.losses.front());
+  ASSERT_GT(expected.load.chosen(7)[0], 0);
+  for (const auto& rank : ranks) {
+    EXPECT_EQ(rank.losses, expected.losses);
+    EXPECT_EQ(rank.norms, expected.norms);
+    EXPECT_EQ(rank.parameters, expected.parameters);
+    EXPECT_EQ(rank.load, expected.load);
+  }
+}
+
+std::vector<Cut> cuts_of_experts() {
+  using core::ScheduleKind;
+  using core::Strategy;
+  std::vector<Cut> all;
+  for (const auto strategy : {Strategy::zero1, Strategy::zero3}) {
+    for (const bool capacity : {false, true}) {
+      all.push_back({4, 2, ScheduleKind::one_f_one_b, 1, true, strategy, 1, true, capacity});
+      all.push_back({4, 4, ScheduleKind::gpipe, 1, false, strategy, 1, true, capacity});
+      all.push_back({8, 4, ScheduleKind::interleaved, 2, true, strategy, 1, true, capacity});
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, PipelineExperts, testing::ValuesIn(cuts_of_experts()),
                          [](const auto& test) { return test.param.name(); });
 
 }  // namespace

@@ -21,13 +21,19 @@ TEST(PipelineCheckpoint, OfAnyCutGoesOnWithTheSameBitsOnAnyOther) {
     const Cut two{2, 2, ScheduleKind::one_f_one_b, 1, tied, core::Strategy::ddp};
     const Cut chunks{4, 2, ScheduleKind::interleaved, 2, tied, core::Strategy::zero1};
     const Cut split{4, 4, ScheduleKind::zero_bubble, 1, tied, core::Strategy::zero1};
-    Cut sharded{2, 1, ScheduleKind::one_f_one_b, 1, tied, core::Strategy::zero3};
+    const Cut sharded{2, 1, ScheduleKind::one_f_one_b, 1, tied, core::Strategy::zero3};
+    const Cut both{4, 2, ScheduleKind::interleaved, 2, tied, core::Strategy::zero3};
+    const Cut copies{8, 2, ScheduleKind::zero_bubble, 1, tied, core::Strategy::hsdp, 2};
     for (const auto& [from, to] : {std::pair{two, alone},
                                    {alone, split},
                                    {split, chunks},
                                    {chunks, alone},
                                    {sharded, two},
-                                   {chunks, sharded}}) {
+                                   {chunks, sharded},
+                                   {both, alone},
+                                   {split, both},
+                                   {both, copies},
+                                   {copies, sharded}}) {
       actors::SimulatedStorage disk({});
 
       train(from, 3, &disk);

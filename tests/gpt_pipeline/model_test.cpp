@@ -163,18 +163,18 @@ TEST(PipelineModel, RefusesWhatCannotBeCut) {
       refusal({16, 16}),
       "expected 16 layers or more, one for each chunk of 16 stages, but the model has 8; use fewer stages "
       "or chunks, or a deeper model");
-  EXPECT_EQ(
-      refusal({2, 2, ScheduleKind::one_f_one_b, 1, true, core::Strategy::zero3}),
-      "pipeline stages keep all their parameters and gradients: expected --strategy ddp or zero1, found "
-      "zero3; use one of these, or leave out --pipeline-parallel");
   EXPECT_EQ(refusal({6, 2, ScheduleKind::interleaved, 2}),
             "an interleaved schedule of 2 stages needs a multiple of as many microbatches, found 3");
   EXPECT_EQ(refusal({6, 2}, [](auto& options) { options.session.training.tensor_parallel = 2; }),
             "expected pipelines of 2 times 2 ranks, but the job has 6; choose a --pipeline-parallel and a "
             "--tensor-parallel that divides them");
-  EXPECT_EQ(refusal({4, 2}, [](auto& options) { options.tensor.context_parallel = 2; }),
+  EXPECT_EQ(refusal({4, 2}, [](auto& options) { options.session.training.context_parallel = 2; }),
             "stages are not cut along sequences, nor computed in slices: found --context-parallel 2 and "
             "--tensor-slices 1; leave them out, or --pipeline-parallel");
+  EXPECT_EQ(
+      refusal({2, 2}, [](auto& options) { options.session.training.expert_parallel = 2; }),
+      "all experts of a pipeline stage are on each of its ranks, found --expert-parallel 2; leave it out, or "
+      "--pipeline-parallel");
   const auto on_gpu = check_pipeline(trainer_options({2, 2}), {2}, gpu::DeviceKind::cuda);
   ASSERT_FALSE(on_gpu);
   EXPECT_EQ(on_gpu.error().code, core::Errc::unavailable);

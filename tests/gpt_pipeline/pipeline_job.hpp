@@ -32,12 +32,15 @@ struct Cut {
   int tensor = 1;         ///< ranks that share each layer
   bool sequence = false;  ///< and its rows
   int slices = 1;         ///< in which one rank computes, as so many of those do
+  int copies = 1;         ///< of a sharded optimizer, of strategies of two axes
+  bool experts = false;   ///< in all layers but the first
+  bool capacity = false;  ///< which drops what is too much for an expert
 
   std::string name() const {
     const auto parts = fmt::format("{}parts{}", std::max(tensor, slices), sequence ? "byrows" : "");
-    return fmt::format("{}{}x{}on{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
+    return fmt::format("{}{}x{}on{}{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
                        tied ? "tied" : "untied", core::name_of(strategy),
-                       tensor > 1 || slices > 1 ? parts : "");
+                       tensor > 1 || slices > 1 ? parts : "", capacity ? "capacity" : "");
   }
 };
 
@@ -47,6 +50,16 @@ inline TrainerOptions trainer_options(const Cut& cut) {
   options.model = preset("tiny").value();
   options.model.layers = 8;
   options.model.tied_embeddings = cut.tied;
+  if (cut.experts) {
+    options.model.experts = {.count = 4,
+                             .choices = 2,
+                             .feed_forward = 24,
+                             .shared_feed_forward = 16,
+                             .balance = 0.01,
+                             .z_loss = 0.001,
+                             .dense_layers = {0}};
+    if (cut.capacity) options.model.experts.capacity_factor = 1.0;
+  }
   options.microbatch = {2, options.model.context};
   options.schedule = {.peak = 3e-3, .floor = 3e-4, .warmup = core::Step{5}, .total = core::Step{20}};
   options.pipeline = {cut.schedule, cut.chunks};
@@ -55,6 +68,7 @@ inline TrainerOptions trainer_options(const Cut& cut) {
   training.strategy = cut.strategy;
   training.pipeline_parallel = cut.stages;
   training.tensor_parallel = cut.tensor;
+  training.optimizer_instances = cut.copies;
   training.lanes = 8;
   training.bucket_elements = 3000;
   training.clip_norm = 1;
@@ -82,6 +96,7 @@ struct Trained {
   std::vector<double> losses;
   std::vector<double> norms;
   std::uint64_t parameters = 0;  ///< a hash of all of them
+  ExpertTally load;              ///< of all ranks, of models with experts
 };
 
 using Training = std::function<core::Result<Trained>(actors::SimulatedRank&)>;
@@ -119,6 +134,7 @@ inline core::Result<Trained> train_until(actors::SimulatedRank& rank, const Trai
     TRY(trainer->save());
     TRY(trainer->session().wait_saves());
   }
+  if (options.model.experts.count > 0) trained.load = TRY(trainer->take_expert_load());
   trained.parameters = TRY(trainer->parameter_hash());
   TRY(trainer->session().leave());
   return trained;

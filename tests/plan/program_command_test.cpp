@@ -38,6 +38,65 @@ TEST(PlanProgramCommand, OverlapCountsOfTheReferenceComeOutAsJson) {
   EXPECT_EQ(json["hidden_reductions"], 6);
 }
 
+TEST(PlanProgramCommand, OfAPipelineStageFollowsItsListOfPasses) {
+  const ProgramArguments two{.strategy = "zero3", .ranks = 2, .rounds = 2, .stages = 2, .units = 1};
+  const auto text = report_program({.program = two}).value();
+
+  // F0 F1 B0 B1.
+  std::vector<std::string> gathers;
+  for (std::size_t at = text.find("  all_gather of parameters"); at < text.find("end:");
+       at = text.find("  all_gather of parameters", at + 1)) {
+    const auto line = text.substr(at, text.find('\n', at) - at);
+    gathers.push_back(line.substr(line.find("after")));
+  }
+  EXPECT_EQ(gathers,
+            (std::vector<std::string>{
+                "after 'round_begin' before 'forward of unit 0' takes parameters until 'forward of unit "
+                "0'",
+                "after 'forward of unit 0 -1 rounds' before 'forward of unit 0' takes parameters until "
+                "'forward of unit 0'",
+                "after 'forward of unit 0 +1 rounds' before 'backward of unit 0' takes parameters until "
+                "'backward of unit 0'",
+                "after 'backward of unit 0 -1 rounds' before 'backward of unit 0' takes parameters until "
+                "'backward of unit 0'"}));
+  auto plain = two;
+  plain.stages = 1;
+  plain.strategy = "zero1";
+  auto staged = two;
+  staged.strategy = "zero1";
+  EXPECT_EQ(report_program({.program = staged}).value(), report_program({.program = plain}).value())
+      << "where nothing moves in rounds";
+}
+
+TEST(PlanProgramCommand, SaysWhatAStageCannotHave) {
+  EXPECT_EQ(report_program({.program = {.stages = 2, .stage = 2}}).error().message,
+            "--stage 2: there are 2 stages, counted from 0");
+  EXPECT_EQ(report_program(
+                {.program = {.rounds = 2, .stages = 2, .schedule = "interleaved", .chunks = 2, .units = 3}})
+                .error()
+                .message,
+            "--chunks 2: chunks of a stage have as many units each, which 3 units do not give");
+}
+
+TEST(PlanCheckCommand, LetsEveryStageOfEveryScheduleOnAHundredThousandRanksPass) {
+  for (const auto& [schedule, chunks] :
+       {std::pair{"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"zero_bubble", 1}}) {
+    for (const int stage : {0, 3}) {
+      const auto checked = report_check({.strategy = "hsdp",
+                                         .ranks = 100'000,
+                                         .outer = 3'125,
+                                         .rounds = 8,
+                                         .stages = 4,
+                                         .stage = stage,
+                                         .schedule = schedule,
+                                         .chunks = chunks,
+                                         .json = true});
+      ASSERT_TRUE(checked) << schedule << ": " << checked.error().message;
+      EXPECT_LE(nlohmann::json::parse(*checked)["programs"], 3);
+    }
+  }
+}
+
 TEST(PlanCheckCommand, LetsAHundredThousandRanksPass) {
   const auto json = nlohmann::json::parse(
       report_check({.strategy = "hsdp", .ranks = 100'000, .outer = 3'125, .rounds = 3, .json = true})

@@ -8,6 +8,7 @@
 
 #include "actors/planes/step/expert_options.hpp"
 #include "actors/planes/step/optimizer_step.hpp"
+#include "actors/planes/step/pass_list.hpp"
 #include "actors/planes/step/verdict.hpp"
 #include "core/errors.hpp"
 #include "core/indices.hpp"
@@ -323,7 +324,7 @@ class BucketPlanner {
   std::vector<core::BufferIndex> buffer_of_;  ///< each parameter
 };
 
-core::Result<void> plan_inputs(TrainingPlan& plan) {
+core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> passes) {
   auto& inputs = plan.inputs;
   inputs = TRY(core::inputs_of(plan.options.strategy, plan.mesh));
   inputs.numerics = plan.options.numerics;
@@ -346,6 +347,7 @@ core::Result<void> plan_inputs(TrainingPlan& plan) {
                       plan.options.lanes, plan.options.microbatches);
   }
   TRY(BucketPlanner(plan).run());
+  TRY(take_passes(plan, std::move(passes)));
   for (const auto& buffer : plan.buffers) {
     inputs.classes.push_back(
         {.storage = buffer.dtype,
@@ -462,7 +464,8 @@ bool TrainingPlan::optimizer_is_replicated() const {
 }
 
 core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
-                                         core::TrainingOptions options, core::WorldSize world) {
+                                         core::TrainingOptions options, core::WorldSize world,
+                                         std::vector<core::UnitPass> passes) {
   TrainingPlan plan;
   plan.specs = std::move(specs);
   plan.options = std::move(options);
@@ -481,7 +484,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
   TRY(check_parts(plan));
   plan.mesh = TRY(core::Mesh::create(sizes));
-  TRY(plan_inputs(plan));
+  TRY(plan_inputs(plan, std::move(passes)));
   plan.configuration = describe(plan);
   return plan;
 }

@@ -111,8 +111,10 @@ struct TrainingPlan {
   bool optimizer_is_replicated() const;
 };
 
-/// Errc::invalid_argument says which option or parameter cannot be, and what could.
+/// Errc::invalid_argument says which option or parameter cannot be, and what could. `passes` are
+/// SessionOptions::passes of the pipeline stage whose specs these are.
 core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
-                                         core::TrainingOptions options, core::WorldSize world);
+                                         core::TrainingOptions options, core::WorldSize world,
+                                         std::vector<core::UnitPass> passes = {});
 
 }  // namespace troupe::actors

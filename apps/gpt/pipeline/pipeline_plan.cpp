@@ -1,10 +1,10 @@
 #include "apps/gpt/pipeline/pipeline_plan.hpp"
 
-#include <algorithm>
+#include <set>
 
+#include "apps/gpt/pipeline/stage_passes.hpp"
 #include "apps/pipeline/runner.hpp"
 #include "core/errors.hpp"
-#include "core/plan/lanes.hpp"
 #include "core/schedule/check_schedule.hpp"
 
 namespace troupe::apps::gpt {
@@ -13,18 +13,12 @@ using core::Errc;
 using core::fail;
 using core::Result;
 using core::ScheduleKind;
-using core::Strategy;
 
 namespace {
 
 /// Ranks of one stage.
 int stage_ranks(const TrainerOptions& options, core::WorldSize world) {
   return world.value / options.session.training.pipeline_parallel;
-}
-
-/// Ranks that keep the same part of the same stage.
-int data_parallel(const TrainerOptions& options, core::WorldSize world) {
-  return stage_ranks(options, world) / options.session.training.tensor_parallel;
 }
 
 /// Of the layers that it computes.
@@ -34,19 +28,8 @@ TensorShare share_of(const TrainerOptions& options, PipelinePlace place) {
           options.tensor.sequence_parallel};
 }
 
-Result<core::PipelineSchedule> schedule_with(const TrainerOptions& options, int lanes) {
-  const auto& training = options.session.training;
-  return core::plan_schedule({.kind = options.pipeline.schedule,
-                              .stages = training.pipeline_parallel,
-                              .chunks = options.pipeline.chunks,
-                              .microbatches = lanes * training.microbatches});
-}
-
-/// The lanes of the rank at this place among those that keep the same stage.
-Result<int> lanes_of(const TrainerOptions& options, core::WorldSize world, int place) {
-  const int ranks = data_parallel(options, world);
-  const int lanes = options.session.training.lanes;
-  return TRY(core::lanes_of_rank(lanes > 0 ? lanes : ranks, {ranks}, {place})).count;
+Result<core::PipelineSchedule> schedule_with(const TrainerOptions& options, StageDeal deal) {
+  return played(TRY(schedule_of_rounds(options, deal)), deal.lanes * options.session.training.microbatches);
 }
 
 }  // namespace
@@ -75,17 +58,20 @@ Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world
                 "--tensor-slices {}; leave them out, or --pipeline-parallel",
                 training.context_parallel, options.tensor.slices);
   }
-  if (training.strategy != Strategy::ddp && training.strategy != Strategy::zero1) {
-    return fail(Errc::unavailable,
-                "pipeline stages keep all their parameters and gradients: expected --strategy ddp or zero1, "
-                "found {}; use one of these, or leave out --pipeline-parallel",
-                core::name_of(training.strategy));
+  if (training.expert_parallel > 1) {
+    return fail(
+        Errc::unavailable,
+        "all experts of a pipeline stage are on each of its ranks, found --expert-parallel {}; leave it "
+        "out, or --pipeline-parallel",
+        training.expert_parallel);
   }
   TRY(cut_model(options.model, options.pipeline, stages, 0));
-  // The first ranks have most lanes, the last ones fewest.
-  for (const int place : {0, data_parallel(options, world) - 1}) {
-    const auto schedule = TRY(schedule_with(options, TRY(lanes_of(options, world, place))));
-    TRY(core::check_schedule(schedule));
+  std::set<StageDeal> deals;
+  for (int rank = 0; rank < world.value / stages; ++rank)
+    deals.insert(TRY(deal_of(options, {{rank}, world})));
+  for (const StageDeal& deal : deals) {
+    TRY(core::check_schedule(TRY(schedule_of_rounds(options, deal))));
+    TRY(core::check_schedule(TRY(schedule_with(options, deal))));
   }
   return {};
 }
@@ -96,9 +82,7 @@ Result<StageCut> cut_of(const TrainerOptions& options, PipelinePlace place) {
 }
 
 Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, PipelinePlace place) {
-  const int column = place.rank.value % stage_ranks(options, place.world);
-  const int index = column / options.session.training.tensor_parallel;
-  return schedule_with(options, TRY(lanes_of(options, place.world, index)));
+  return schedule_with(options, TRY(deal_of(options, place)));
 }
 
 Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place) {

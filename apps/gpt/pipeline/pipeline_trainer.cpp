@@ -44,8 +44,12 @@ Result<std::unique_ptr<PipelineTrainer>> PipelineTrainer::create(const TrainerOp
   TRY(check_pipeline(options, place.world, device.kind()));
   auto cut = TRY(cut_of(options, place));
   auto schedule = TRY(schedule_of(options, place));
-  return std::unique_ptr<PipelineTrainer>(
+  auto rounds = TRY(schedule_of_rounds(options, TRY(deal_of(options, place))));
+  const auto stage = static_cast<std::size_t>(cut.stage);
+  std::unique_ptr<PipelineTrainer> trainer(
       new PipelineTrainer(options, place, std::move(cut), std::move(schedule), device, std::move(share)));
+  trainer->all_passes_ = std::move(rounds.passes[stage]);
+  return trainer;
 }
 
 PipelineTrainer::PipelineTrainer(const TrainerOptions& options, PipelinePlace place, StageCut cut,
@@ -74,7 +78,10 @@ Result<void> PipelineTrainer::prepare() {
 }
 
 std::vector<actors::TrainerGroupSpec> PipelineTrainer::groups() const {
-  return link_groups(place_.world, cut_.stages, cut_.chunks() > 1);
+  auto groups = link_groups(place_.world, cut_.stages, cut_.chunks() > 1);
+  if (options_.model.experts.count == 0) return groups;
+  for (auto& group : RouteLosses::groups(place_.world, cut_.stages)) groups.push_back(std::move(group));
+  return groups;
 }
 
 Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpus) {
@@ -85,6 +92,13 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
   links_ = TRY(SessionLinks::open(session, cut_.stages, cut_.stage, cut_.chunks() > 1));
   lanes_.emplace(session, parameters_, model_->table());
   CHECK(lanes_->microbatches() == schedule_.microbatches, "the schedule has the microbatches of the lanes");
+  if (options_.model.experts.count > 0) {
+    std::vector<StageCut> cuts;
+    for (int stage = 0; stage < cut_.stages; ++stage)
+      cuts.push_back(TRY(cut_model(options_.model, options_.pipeline, cut_.stages, stage)));
+    route_losses_ = TRY(RouteLosses::open(session, options_.model, cut_, cuts));
+    take_expert_tally();
+  }
   if (!options_.model.tied_embeddings) return {};
   const bool is_ordered = options_.session.training.numerics == core::Numerics::ordered;
   const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
@@ -99,11 +113,19 @@ Result<void> PipelineTrainer::play_lanes() {
   lanes_->begin_step();
   began_.clear();
   ended_.clear();
+  begun_.reset();
+  if (lanes_->by_passes()) TRY(begin_pass(all_passes_.front()));  // which may read what is copied
   TRY(refresh_copies());
+  if (route_losses_) TRY(route_losses_->begin_step(schedule_));
   if (owner_) TRY(owner_->begin_step(schedule_.microbatches));
   if (copy_) copy_->begin_step(schedule_.microbatches);
   TRY(runner_.run(*this, *links_));
+  if (route_losses_) TRY(route_losses_->settle());
   return settle();
+}
+
+ExpertTally PipelineTrainer::take_expert_tally() {
+  return std::exchange(tally_, {options_.model.layers, options_.model.experts.count});
 }
 
 /// Once per step, before the first use of its values by another stage than their own.
@@ -114,6 +136,7 @@ Result<void> PipelineTrainer::refresh_copies() {
   if (owner_) {
     TRY(before_use(place));
     TRY(owner_->give_values({readable_[place], model_->table().specs[place].elements()}));
+    if (lanes_->by_passes()) TRY(owner_->settle());  // before another unit has the memory
   }
   return copy_ ? copy_->take_values() : Result<void>{};
 }
@@ -160,8 +183,17 @@ StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
   return hooks;
 }
 
+Result<void> PipelineTrainer::begin_pass(const core::PipelinePass& pass) {
+  const auto found = std::find(all_passes_.begin(), all_passes_.end(), pass);
+  const auto index = static_cast<std::size_t>(found - all_passes_.begin());
+  if (begun_ == index) return {};
+  begun_ = index;
+  return session_->begin_pass(index);
+}
+
 Result<void> PipelineTrainer::run(const core::PipelinePass& pass, PassSlots slots) {
   began_.push_back(device_.now().count());
+  if (lanes_->by_passes()) TRY(begin_pass(pass));
   TRY(pass.kind == PassKind::forward ? forward(pass, slots) : backward(pass, slots.activations));
   ended_.push_back(device_.now().count());
   return {};
@@ -178,8 +210,14 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, PassSlots 
   }
   const StepHooks hooks = reading();
   TRY(model_->forward(done.chunk, slots, pass(hooks), batch.tokens()));
+  if (route_losses_) {
+    tally_.add(model_->routes(done.chunk, slot));
+    TRY(route_losses_->give(done, model_->routes(done.chunk, slot)));
+  }
   if (!ends(done.chunk)) return {};
-  lanes_->set_loss(done.microbatch, TRY(model_->loss(done.chunk, slot, pass(hooks), batch.targets())));
+  const float words = TRY(model_->loss(done.chunk, slot, pass(hooks), batch.targets()));
+  lanes_->set_loss(done.microbatch,
+                   route_losses_ ? TRY(route_losses_->total(done.microbatch, words)) : words);
   return {};
 }
 

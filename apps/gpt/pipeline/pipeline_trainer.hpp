@@ -9,10 +9,13 @@
 
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
+#include "apps/gpt/experts/expert_tally.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/pipeline_plan.hpp"
+#include "apps/gpt/pipeline/route_losses.hpp"
 #include "apps/gpt/pipeline/stage_lanes.hpp"
 #include "apps/gpt/pipeline/stage_model.hpp"
+#include "apps/gpt/pipeline/stage_passes.hpp"
 #include "apps/gpt/pipeline/tied_embedding.hpp"
 #include "apps/gpt/rank_model.hpp"
 #include "apps/gpt/run_options.hpp"
@@ -35,12 +38,17 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::vector<core::ParameterSpec> parameters() const override;
   std::vector<std::size_t> places() const override { return parameters_.places(); }
   std::vector<actors::TrainerGroupSpec> groups() const override;
+  std::vector<actors::TrainerPass> passes() const override {
+    return trainer_passes(all_passes_, parameters_);
+  }
   core::Result<std::size_t> bytes() const override { return pipeline_bytes(options_, place_); }
 
   core::Result<void> prepare() override;
   core::Result<void> open(actors::Session& session, const Corpus& corpus) override;
   core::Result<void> play_lanes() override;
   void forget_copies() override { copy_of_.reset(); }
+
+  ExpertTally take_expert_tally() override;
 
   bool needs_others() const override { return true; }
   core::Result<double> evaluate(std::size_t batches) override;
@@ -61,6 +69,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::span<float> output(int chunk, int slot) override { return model_->output(chunk, slot); }
   std::span<float> gradient(int slot) override { return model_->gradient(slot); }
 
+  core::Result<void> begin_pass(const core::PipelinePass& pass);
   core::Result<void> forward(const core::PipelinePass& pass, PassSlots slots);
   core::Result<void> backward(const core::PipelinePass& pass, int slot);
   StepHooks reading();
@@ -91,6 +100,8 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::unique_ptr<StageModel> model_;
   StageParameters parameters_;
   StageRunner runner_;
+  std::vector<core::PipelinePass> all_passes_;  ///< of this stage, also of rounds without a lane
+  std::optional<std::size_t> begun_;            ///< of them
 
   actors::Session* session_ = nullptr;
   const Corpus* corpus_ = nullptr;
@@ -99,6 +110,8 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::optional<StageLanes> lanes_;
   std::optional<EmbeddingOwner> owner_;  ///< on the first stage, and the copy on the last, of tied embeddings
   std::optional<EmbeddingCopy> copy_;
+  std::optional<RouteLosses> route_losses_;  ///< of models with experts
+  ExpertTally tally_;
   core::Result<void> given_;           ///< of the copy's gradients, the first failure
   std::optional<core::Step> copy_of_;  ///< before which step the copy was taken
   /// Of the last step's passes, in nanoseconds of the device's clock.

@@ -15,6 +15,17 @@ StageParameters::StageParameters(const ModelConfig& config, const ParameterTable
     for (std::size_t place = ranges_.back().begin; place < ranges_.back().end; ++place)
       places_.push_back(place);
   }
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const auto unit_of = [&](std::size_t at) { return table.specs[places_[at]].unit; };
+    const bool begins = i > 0 && (!unit_of(i) || unit_of(i) != unit_of(i - 1));
+    units_.push_back(i == 0 ? 0 : units_.back() + (begins ? 1 : 0));
+  }
+}
+
+std::pair<int, int> StageParameters::units(int chunk) const {
+  const auto unit_at = [&](std::size_t place) { return static_cast<int>(units_[index(place)->value]); };
+  const auto [begin, end] = ranges_[static_cast<std::size_t>(chunk)];
+  return {unit_at(begin), unit_at(end - 1) + 1};
 }
 
 std::optional<core::ParameterIndex> StageParameters::index(std::size_t place) const {
@@ -26,14 +37,9 @@ std::optional<core::ParameterIndex> StageParameters::index(std::size_t place) co
 std::vector<core::ParameterSpec> StageParameters::select(
     const std::vector<core::ParameterSpec>& whole) const {
   std::vector<core::ParameterSpec> specs;
-  std::optional<core::UnitIndex> unit;  // of the whole model
-  std::uint32_t units = 0;
-  for (const std::size_t place : places_) {
-    specs.push_back(whole[place]);
-    auto& spec = specs.back();
-    if (!spec.unit) continue;
-    units += unit != spec.unit ? 1 : 0;
-    unit = std::exchange(spec.unit, core::UnitIndex{units - 1});
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    specs.push_back(whole[places_[i]]);
+    specs.back().unit = core::UnitIndex{units_[i]};
   }
   return specs;
 }
@@ -58,8 +64,8 @@ std::pair<core::Lane, int> StageLanes::place_of(int microbatch) const {
 Result<void> StageLanes::begin(int chunk, int microbatch, std::span<float*> gradients) {
   chunk_ = chunk;
   const auto [begin, end] = parameters_.chunk(chunk);
-  if (chunk == 0) {
-    TRY(begin_lane(microbatch));
+  if (chunk == 0 || by_passes()) {
+    if (!by_passes()) TRY(begin_lane(microbatch));
     for (std::size_t place = begin; place < end; ++place)
       gradients[place] = TRY(session_.gradient_memory(*parameters_.index(place))).as<float>().data();
     return {};
@@ -91,7 +97,7 @@ Result<void> StageLanes::begin_lane(int microbatch) {
 }
 
 void StageLanes::ready(std::size_t place) {
-  if (chunk_ != 0) return;
+  if (chunk_ != 0 && !by_passes()) return;
   if (auto told = session_.gradient_ready(*parameters_.index(place)); !told && told_) told_ = told;
 }
 

@@ -22,24 +22,32 @@ class StageParameters {
   const std::vector<std::size_t>& places() const { return places_; }
   /// Of a place in the whole model's table; nothing where another stage has it.
   std::optional<core::ParameterIndex> index(std::size_t place) const;
-  /// Of the specs of the whole model those of the stage, with units numbered anew.
+  /// Of the specs of the whole model those of the stage, with units numbered anew; what is of none in the
+  /// whole model, as both ends of tied embeddings read it, is one here.
   std::vector<core::ParameterSpec> select(const std::vector<core::ParameterSpec>& whole) const;
   TableRange chunk(int chunk) const { return ranges_[static_cast<std::size_t>(chunk)]; }
+  /// The units of a chunk, the last one not included.
+  std::pair<int, int> units(int chunk) const;
 
  private:
   std::vector<TableRange> ranges_;
   std::vector<std::size_t> places_;
+  std::vector<std::uint32_t> units_;  ///< of the places
 };
 
-/// Brings the gradients of a stage to its session, lane by lane. A pipeline's microbatches are those of the
-/// rank's lanes, one lane after the other, and every chunk goes through them backward in that order. The last
-/// chunk that a microbatch comes to, the first of forward, adds to the session's gradients. A stage may have
-/// been through several lanes in its other chunks by then: their gradients wait in memory of the trainer's.
+/// Brings the gradients of a stage to its session, lane by lane. Where the session goes by passes, every
+/// chunk adds to its gradients in its own. Elsewhere, where lanes come one after another: A pipeline's
+/// microbatches are those of the rank's lanes, one lane after the other, and every chunk goes through them
+/// backward in that order. The last chunk that a microbatch comes to, the first of forward, adds to the
+/// session's gradients. A stage may have been through several lanes in its other chunks by then: their
+/// gradients wait in memory of the trainer's.
 class StageLanes {
  public:
   StageLanes(actors::Session& session, const StageParameters& parameters, const ParameterTable& table);
 
   void begin_step();
+  /// SessionOptions::passes says what a step does.
+  bool by_passes() const { return session_.units() > 0; }
   int microbatches() const { return static_cast<int>(lanes_.size()) * per_lane_; }
   /// The lane of a pipeline's microbatch, and its number there.
   std::pair<core::Lane, int> place_of(int microbatch) const;

@@ -54,6 +54,19 @@ struct Places {
   std::size_t elements = 0;
 };
 
+/// What layers with experts leave beside memory that is carved, and what they share.
+void join_experts(Activations<float>& activations, ModelPart part, std::size_t layers,
+                  const ExpertScratch<float>& scratch) {
+  activations.routes.resize(layers);
+  for (std::size_t layer = part.first; layer < part.end; ++layer) {
+    auto& experts = activations.blocks[layer - part.first].experts;
+    experts.routes = &activations.routes[layer];
+    experts.gathered = scratch.gathered;
+    experts.returned = scratch.rows;
+    experts.ordered = scratch.ordered;
+  }
+}
+
 /// A slot is as large as the largest chunk. The configuration is of the share.
 Places place(float* base, const ModelConfig& config, const StageCut& cut, const StageShape& shape) {
   const std::size_t N = shape.batch.rows(), C = config.width;
@@ -103,10 +116,10 @@ Result<std::unique_ptr<StageModel>> StageModel::create(const ModelConfig& config
   CHECK((shape.share.size > 1) == (group != nullptr), "members of a group have a share");
   TRY(validate(config));
   TRY(check_shape(config, shape.batch));
-  if (config.experts.count > 0) {
+  TRY(check_keep(config, shape.keep));
+  if (config.experts.count > 0 && shape.is_split) {
     return fail(Errc::unavailable,
-                "a model with experts is not cut into pipeline stages yet; leave out --pipeline-parallel or "
-                "--experts");
+                "the backward of experts is not split in two; use --pipeline-schedule 1f1b or interleaved");
   }
   if (shape.is_split && shape.keep == Keep::inputs) {
     return fail(Errc::unavailable,
@@ -145,6 +158,8 @@ StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const Sta
   for (auto& slot : places.slots) {
     later_.emplace_back(std::span(slot.kept, places.kept), unused);
     slots_.push_back({std::move(slot.chunks), slot.gradient});
+    for (std::size_t chunk = 0; chunk < cut_.parts.size(); ++chunk)
+      join_experts(slots_.back().chunks[chunk], cut_.parts[chunk], config_.layers, scratch_.experts);
     // The first piece of a slot, whichever chunk it has.
     inputs_.push_back(slots_.back().chunks.front().blocks.front().input);
   }

@@ -41,8 +41,8 @@ struct HeadFactors {
 class StageModel {
  public:
   /// Errc::out_of_memory when the activations do not fit in this machine's memory; Errc::unavailable for
-  /// models with experts, and for split backwards of what is computed again. The group has the shape's share,
-  /// null where there is none; it outlives the model and is not used before the first pass.
+  /// split backwards of experts, and of what is computed again. The group has the shape's share, null where
+  /// there is none; it outlives the model and is not used before the first pass.
   static core::Result<std::unique_ptr<StageModel>> create(const ModelConfig& config, const StageCut& cut,
                                                           const StageShape& shape,
                                                           TensorGroup<float>* group = nullptr);
@@ -74,6 +74,8 @@ class StageModel {
   /// Of a chunk that ends the model, once backward says that the output layer is ready: the factors of its
   /// gradient, by this rank's logits (N, V) and all of the normed rows (N, C).
   HeadFactors head_factors(int chunk, int slot);
+  /// Where forward sent the rows of a model with experts: of all layers, of which the chunk's are in use.
+  std::span<const ExpertRoutes> routes(int chunk, int slot) { return activations(chunk, slot).routes; }
 
   /// One sequence of 1..T tokens through a chunk, in the first slots.
   core::Result<void> forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,

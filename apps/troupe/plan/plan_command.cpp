@@ -76,6 +76,15 @@ void add_job(CLI::App& command, ProgramArguments& job) {
              "Length of the outer data-parallel axis, which must divide the ranks")
       ->capture_default_str();
   add_number(command, "--rounds", job.rounds, {1, 1024}, "Microbatches of each rank")->capture_default_str();
+  add_number(command, "--stages", job.stages, {1, 1024},
+             "Stages of a pipeline; ranks and units are those of one of them")
+      ->capture_default_str();
+  add_number(command, "--stage", job.stage, {0, 1023}, "Which of them")->capture_default_str();
+  add_choice(command, "--schedule", job.schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"},
+             "Of the pipeline: gpipe, 1f1b, interleaved or zero_bubble")
+      ->capture_default_str();
+  add_number(command, "--chunks", job.chunks, {1, 1024}, "Of the stage's units, interleaved only")
+      ->capture_default_str();
   add_number(command, "--units", job.units, {0, kMostUnits}, "Units that are gathered on demand")
       ->capture_default_str();
   add_number(command, "--unit-elements", job.unit_elements, {0, kMostUnitElements}, "Parameters of each unit")
@@ -160,7 +169,7 @@ std::function<std::string(const std::string&)> checked_by(Parse parse) {
 void add_capacity_model(CLI::App& command, CapacityArguments& arguments) {
   auto* model = command.add_option("--model", arguments.model,
                                    "config.json of Hugging Face, or its directory, in place of equal units");
-  for (const char* units : {"--units", "--unit-elements", "--resident-elements"}) {
+  for (const char* units : {"--units", "--unit-elements", "--resident-elements", "--stages"}) {
     model->excludes(command.get_option(units));
   }
   add_number(command, "--sequences", arguments.sequences, {1, 1 << 20}, "Of a microbatch, with --model")

@@ -9,6 +9,7 @@
 #include "core/layout/buffers.hpp"
 #include "core/optimizer/optimizer.hpp"
 #include "core/program/shard_map.hpp"
+#include "core/schedule/check_schedule.hpp"
 
 namespace troupe::apps {
 
@@ -55,6 +56,37 @@ std::vector<core::ParameterSpec> parameter_specs(const PlannedModel& model, core
     spec.group = grouped && !whole ? 1 : 0;
   }
   return specs;
+}
+
+/// What a pipeline stage does with its units, as many of them in each chunk. What lies outside of units is
+/// read in the first chunk.
+core::Result<std::vector<core::UnitPass>> stage_passes(const ProgramArguments& arguments) {
+  if (arguments.stages == 1) return std::vector<core::UnitPass>{};
+  if (arguments.stage >= arguments.stages) {
+    return core::fail(core::Errc::invalid_argument, "--stage {}: there are {} stages, counted from 0",
+                      arguments.stage, arguments.stages);
+  }
+  if (arguments.units < 1 || arguments.units % arguments.chunks != 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "--chunks {}: chunks of a stage have as many units each, which {} units do not give",
+                      arguments.chunks, arguments.units);
+  }
+  const auto schedule =
+      TRY(core::plan_schedule({.kind = TRY(core::schedule_kind_from_name(arguments.schedule)),
+                               .stages = arguments.stages,
+                               .chunks = arguments.chunks,
+                               .microbatches = arguments.rounds}));
+  TRY(core::check_schedule(schedule));
+  const int each = arguments.units / arguments.chunks, resident = arguments.resident_elements > 0 ? 1 : 0;
+  std::vector<core::UnitPass> passes;
+  for (const auto& [kind, microbatch, chunk] : schedule.passes[static_cast<std::size_t>(arguments.stage)]) {
+    const auto phase = kind == core::PassKind::forward           ? core::Phase::forward
+                       : kind == core::PassKind::backward_weight ? core::Phase::weights
+                                                                 : core::Phase::backward;
+    const int first = chunk == 0 ? 0 : resident + chunk * each;
+    passes.push_back({phase, microbatch, first, resident + (chunk + 1) * each});
+  }
+  return passes;
 }
 
 }  // namespace
@@ -113,6 +145,12 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   }
   inputs.units.insert(inputs.units.end(), static_cast<std::size_t>(arguments.units),
                       unit(core::Residency::on_demand, arguments.unit_elements));
+  auto passes = TRY(stage_passes(arguments));
+  const auto& gradients = inputs.placements.gradients;
+  // As sessions take it: where each round moves something.
+  const bool in_rounds =
+      std::find(gradients.begin(), gradients.end(), core::Placement::flat_shard) != gradients.end();
+  if (in_rounds) inputs.passes = std::move(passes);
   return inputs;
 }
 

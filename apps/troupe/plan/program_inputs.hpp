@@ -30,6 +30,10 @@ struct ProgramArguments {
   int ranks = 8;
   int outer = 1;   ///< length of the outer data-parallel axis
   int rounds = 1;  ///< microbatches of each rank
+  int stages = 1;  ///< of a pipeline, of one of which the ranks and units are
+  int stage = 0;
+  std::string schedule = "1f1b";
+  int chunks = 1;
   int units = 12;
   std::int64_t unit_elements = std::int64_t{1} << 20;
   std::int64_t resident_elements = 0;

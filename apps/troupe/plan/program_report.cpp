@@ -132,7 +132,8 @@ Result<std::string> report_program(const ProgramReportArguments& arguments) {
 }
 
 Result<std::string> report_check(const ProgramArguments& arguments) {
-  const std::int64_t launches = std::int64_t{3} * arguments.units * arguments.rounds;
+  const std::int64_t of_unit = arguments.stages > 1 && arguments.schedule == "zero_bubble" ? 4 : 3;
+  const std::int64_t launches = of_unit * arguments.units * arguments.rounds;
   if (launches > kMostLaunches) {
     return core::fail(
         Errc::invalid_argument,

@@ -143,6 +143,42 @@ TEST(ProgramFile, RefusesNumbersThatNoProgramHas) {
               HasSubstr("has counts of 0 members"));
 }
 
+std::string spoilt_list(const std::function<void(Json&)>& spoil) {
+  auto inputs = inputs_of(SomeJob{.units = 2, .rounds = 2});
+  inputs.passes = {{Phase::forward, 0, 0, 2},
+                   {Phase::forward, 1, 0, 2},
+                   {Phase::backward, 0, 0, 2},
+                   {Phase::backward, 1, 0, 2}};
+  auto json = Json::parse(to_text(file_of(plan_all(inputs).value())));
+  spoil(json["programs"][0]["program"]);
+  const auto read = parse_program_file(json.dump());
+  return read ? "" : read.error().message;
+}
+
+TEST(ProgramFile, RefusesListsOfPassesThatNoProgramHas) {
+  const auto first_entry = [](Json& json) -> Json& {
+    return json["pass_segments"][0]["runs"][0]["entries"][0];
+  };
+  EXPECT_EQ(spoilt_list([](Json&) {}), "");
+  EXPECT_THAT(spoilt_list([](Json& json) { json["passes"][0]["passes"][0]["round"] = 7; }),
+              HasSubstr("a pass is of round 7 of 2"));
+  EXPECT_THAT(spoilt_list([](Json& json) { json["passes"][0]["times"] = 1'000'000'000; }),
+              HasSubstr("are repeated 1000000000 times"));
+  EXPECT_THAT(spoilt_list([](Json& json) { json["passes"][0]["passes"][0]["end"] = 1; }),
+              HasSubstr("comes next"));
+  EXPECT_THAT(spoilt_list([](Json& json) { json.erase("passes"); }), HasSubstr("with a body that is done 0"));
+  EXPECT_THAT(spoilt_list([](Json& json) { json["last_round"]["runs"] = json["pass_segments"][0]["runs"]; }),
+              HasSubstr("has a body or a last round as well"));
+  EXPECT_THAT(spoilt_list([](Json& json) { json["pass_segments"][0]["runs"][0]["round"] = 2; }),
+              HasSubstr("an entry is of round 2 of 2"));
+  EXPECT_THAT(spoilt_list([&](Json& json) { first_entry(json)["needed"]["round"] = 2147483647; }),
+              HasSubstr("which is none of the step's points"));
+  EXPECT_THAT(spoilt_list([&](Json& json) { first_entry(json)["needed"]["phase"] = "weights"; }),
+              HasSubstr("which is none of the step's points"));
+  EXPECT_THAT(spoilt_entry([](Json& json) { json["needed"]["round"] = 1; }),
+              HasSubstr("which is none of the step's points"));
+}
+
 NamedProgramFile named(const std::string& name, std::vector<PlaceRange> places, const SomeJob& job) {
   const auto program = program_of(job);
   return {name, {program.domains[0].sizes, {{std::move(places), program}}}};

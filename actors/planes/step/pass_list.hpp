@@ -1,0 +1,13 @@
+#pragma once
+
+#include <vector>
+
+#include "actors/planes/step/training_plan.hpp"
+
+namespace troupe::actors {
+
+/// Part of plan_training(): the list becomes the plan's where something is gathered or reduced in every
+/// round; elsewhere the order of passes changes nothing. Errc::invalid_argument names a parameter of no unit.
+core::Result<void> take_passes(TrainingPlan& plan, std::vector<core::UnitPass> passes);
+
+}  // namespace troupe::actors

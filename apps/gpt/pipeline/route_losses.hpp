@@ -1,0 +1,47 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "actors/session/session.hpp"
+#include "actors/session/trainer_group.hpp"
+#include "apps/gpt/experts/expert_activations.hpp"
+#include "apps/gpt/pipeline/cut.hpp"
+#include "core/schedule/pipeline_schedule.hpp"
+
+namespace troupe::apps::gpt {
+
+/// What balance adds to the losses of microbatches, in the layers where experts are: stages send it to the
+/// last one, which adds it to the loss of the words in the order of layers, as one rank does.
+class RouteLosses {
+ public:
+  /// A group of two for each stage before the last, with a stream of its own.
+  static std::vector<actors::TrainerGroupSpec> groups(core::WorldSize world, int stages);
+  /// The session was joined with groups().
+  static core::Result<RouteLosses> open(actors::Session& session, const ModelConfig& config,
+                                        const StageCut& cut, const std::vector<StageCut>& all);
+
+  /// Of a step with these forwards.
+  core::Result<void> begin_step(const core::PipelineSchedule& schedule);
+  /// After a forward of this stage; `routes` are of all layers.
+  core::Result<void> give(const core::PipelinePass& forward, std::span<const ExpertRoutes> routes);
+  /// On the last stage: with the loss of the words.
+  core::Result<double> total(int microbatch, float words);
+  core::Result<void> settle();
+
+ private:
+  using Posted = actors::TrainerGroup::Posted;
+
+  std::span<std::byte> place(int microbatch, ModelPart part);
+  actors::TrainerGroup& group(int stage) { return *groups_[static_cast<std::size_t>(stage)]; }
+
+  std::size_t layers_ = 0;
+  int stage_ = 0;
+  std::vector<StageCut> cuts_;
+  std::vector<actors::TrainerGroup*> groups_;   ///< by stage, of those before the last
+  std::vector<double> values_;                  ///< by microbatch, then layer
+  std::vector<std::vector<Posted>> receiving_;  ///< on the last stage, by stage and microbatch: the last part
+  std::vector<Posted> sending_;
+};
+
+}  // namespace troupe::apps::gpt

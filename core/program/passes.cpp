@@ -1,0 +1,84 @@
+#include "core/program/passes.hpp"
+
+#include <array>
+
+#include "core/errors.hpp"
+#include "core/program/repeats.hpp"
+
+namespace troupe::core {
+std::vector<PassRun> fold(const std::vector<UnitPass>& passes) {
+  std::vector<PassRun> runs;
+  bool is_single = false;  // the last run is of passes that do not repeat
+  const auto step = [](const UnitPass& a, const UnitPass& b) { return b.round - a.round; };
+  const auto shift = [](UnitPass pass, int rounds) {
+    pass.round += rounds;
+    return pass;
+  };
+  for (std::size_t first = 0; first < passes.size();) {
+    const auto repeat = longest_repeat(passes, first, kLongestSteadyState, step, shift);
+    const auto begin = passes.begin() + static_cast<std::ptrdiff_t>(first);
+    const bool joins = is_single && repeat.times == 1;
+    if (!joins) runs.push_back({{}, static_cast<int>(repeat.times), repeat.step});
+    auto& into = runs.back().passes;
+    into.insert(into.end(), begin, begin + static_cast<std::ptrdiff_t>(repeat.period));
+    is_single = repeat.times == 1;
+    first += repeat.period * repeat.times;
+  }
+  return runs;
+}
+
+std::vector<UnitPass> unfold(const std::vector<PassRun>& runs) {
+  std::vector<UnitPass> passes;
+  for (const PassRun& run : runs) {
+    for (int time = 0; time < run.times; ++time) {
+      for (UnitPass pass : run.passes) {
+        pass.round += time * run.round_step;
+        passes.push_back(pass);
+      }
+    }
+  }
+  return passes;
+}
+
+Result<void> check_passes(const std::vector<UnitPass>& passes, int units, int rounds) {
+  const bool is_split = splits_backward(passes);
+  // How far a unit is in a round: the phase that comes next.
+  std::vector<Phase> next(static_cast<std::size_t>(units) * static_cast<std::size_t>(rounds), Phase::forward);
+  std::vector<int> added(static_cast<std::size_t>(units), 0);  // rounds whose gradients were
+  for (const UnitPass& pass : passes) {
+    if (pass.phase < Phase::forward || pass.phase > Phase::weights || pass.round < 0 ||
+        pass.round >= rounds || pass.first < 0 || pass.first >= pass.end || pass.end > units) {
+      return fail(Errc::invalid_argument,
+                  "a list of passes has {}; passes are forward, backward or weights of some of {} units in "
+                  "one of {} rounds",
+                  describe(pass), units, rounds);
+    }
+    for (int unit = pass.first; unit < pass.end; ++unit) {
+      Phase& wanted = next[static_cast<std::size_t>(pass.round) * static_cast<std::size_t>(units) +
+                           static_cast<std::size_t>(unit)];
+      if (wanted != pass.phase) {
+        return fail(Errc::invalid_argument, "a list of passes has {} where {} of unit {} comes next",
+                    describe(pass), wanted == Phase::round_end ? "nothing" : name_of(wanted), unit);
+      }
+      const bool adds = pass.phase == gradient_phase(is_split);
+      int& rounds_added = added[static_cast<std::size_t>(unit)];
+      if (adds && rounds_added++ != pass.round) {
+        return fail(Errc::invalid_argument,
+                    "a list of passes has {} before round {} of unit {}; gradients are added in the order of "
+                    "rounds",
+                    describe(pass), rounds_added - 1, unit);
+      }
+      wanted = adds ? Phase::round_end : static_cast<Phase>(static_cast<int>(wanted) + 1);
+    }
+  }
+  for (int unit = 0; unit < units; ++unit) {
+    if (added[static_cast<std::size_t>(unit)] == rounds) continue;
+    return fail(Errc::invalid_argument,
+                "a list of passes adds to the gradients of unit {} in {} of {} rounds; every round goes "
+                "through every unit",
+                unit, added[static_cast<std::size_t>(unit)], rounds);
+  }
+  return {};
+}
+
+}  // namespace troupe::core

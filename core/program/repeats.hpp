@@ -1,0 +1,41 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace troupe::core {
+
+/// Passes of a steady state, or runs of their entries, of a stage whose rounds go through chunks in turn.
+inline constexpr std::size_t kLongestSteadyState = 512;
+
+struct Repeat {
+  std::size_t period = 1;
+  std::size_t times = 1;
+  int step = 0;
+};
+
+/// The longest stretch from `first` on in which up to `longest` items come again and again, each time `step`
+/// further on: step_of() says how far the first of them comes, shifted() what an item is then.
+template <class Item, class StepOf, class Shifted>
+Repeat longest_repeat(const std::vector<Item>& items, std::size_t first, std::size_t longest, StepOf step_of,
+                      Shifted shifted) {
+  Repeat best;
+  for (std::size_t period = 1; period <= longest && first + 2 * period <= items.size(); ++period) {
+    const int step = step_of(items[first], items[first + period]);
+    std::size_t times = 1;
+    const auto comes_again = [&] {
+      const std::size_t now = first + times * period;
+      if (now + period > items.size()) return false;
+      for (std::size_t i = 0; i < period; ++i) {
+        if (shifted(items[now - period + i], step) != items[now + i]) return false;
+      }
+      return true;
+    };
+    while (comes_again()) ++times;
+    if (times > 1 && times * period > best.times * best.period) best = {period, times, step};
+  }
+  return best;
+}
+
+}  // namespace troupe::core
