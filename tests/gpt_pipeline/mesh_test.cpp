@@ -1,6 +1,7 @@
 #include <map>
 #include <tuple>
 
+#include "apps/gpt/pipeline/pipeline_plan.hpp"
 #include "tests/gpt_pipeline/pipeline_job.hpp"
 #include "tests/simulation/swarm_of_cuts.hpp"
 
@@ -174,6 +175,29 @@ TEST(Mesh, EvaluatesAnswersAndIsExportedAsOneRankInSlices) {
           EXPECT_EQ(rank.logits, expected.logits) << cut.name();
         }
       }
+    }
+  }
+}
+
+/// Beside its activations, in elements: of each of two layers both norms and the output's bias (16 each),
+/// which sequence parallelism sums over the ranks, and those of heads (4 each); of the last stage the final
+/// norm. Of a tied embedding of 64 tokens and the factors of 32 rows, a message on the first stage, and two
+/// of them and the values on the last.
+TEST(Mesh, CountsTheMemoryThatAStageOfAShareTakesBesideActivations) {
+  for (const bool tied : {true, false}) {
+    const Cut cut{8, 2, ScheduleKind::one_f_one_b, 1, tied, Strategy::zero1, 2, true};
+    const auto options = mesh_options(cut);
+    for (int rank = 0; rank < 8; ++rank) {
+      const PipelinePlace place{{rank}, {8}};
+      const int stage = rank / 4;
+      const auto shape = stage_shape(options, place, schedule_of(options, place).value(), stage);
+      const auto activations = StageModel::bytes(options.model, cut_of(options, place).value(), shape);
+
+      const std::size_t layers = 2 * (3 * 16 + 2 * 4), message = 32 * (64 + 16);
+      const std::size_t head = stage == 0 ? message : 2 * message + 64 * 16;
+      const std::size_t elements = layers + (stage == 1 ? 16 : 0) + (tied ? head : 0);
+      EXPECT_EQ(pipeline_bytes(options, place).value(), activations + elements * sizeof(float));
+      EXPECT_EQ(shape.share.index, static_cast<std::size_t>(rank % 2));
     }
   }
 }
