@@ -179,6 +179,45 @@ TEST(Mesh, EvaluatesAnswersAndIsExportedAsOneRankInSlices) {
   }
 }
 
+/// Untied, in ordered numerics, on the first of two stages of two parts: C = 16, N = 32 rows, D = 4.
+TEST(Mesh, TellsWhatItSendsAlongEachAxis) {
+  const TrainingText text;
+  const Cut cut{4, 2, ScheduleKind::gpipe, 1, false, Strategy::zero1, 2, false};
+  simulate(cut, [&](actors::SimulatedRank& rank) -> core::Result<Trained> {
+    auto trainer = TRY(DistributedTrainer::create(rank, mesh_options(cut), text.corpus()));
+    EXPECT_TRUE(trainer->traffic().empty());
+    std::vector<std::vector<AxisTraffic>> steps;
+    for (int step = 0; step < 2; ++step) {
+      TRY(trainer->step());
+      TRY(trainer->evaluate(1));
+      steps.push_back(trainer->traffic());
+    }
+    TRY(trainer->session().leave());
+    EXPECT_EQ(steps[0], steps[1]) << "an evaluation is in no step";
+    if (rank.rank().value != 0) return Trained{};
+    constexpr std::int64_t kRows = 32 * 16 * 4, kMicrobatches = 4, kLayers = 2;
+    // A sum of two members is an exchange of halves and a gather of them: of a layer's two products and of
+    // their two gradients, of the embedding, and per lane of the two norms of heads of each layer.
+    const std::int64_t sums = 4 * kLayers + 1, norms = 2 * kLayers;
+    EXPECT_EQ(steps[0].size(), 4U);
+    for (const auto& [axis, sent] : steps[0]) {
+      if (axis == "tensor") {
+        EXPECT_EQ(sent.launches, kMicrobatches * 2 * (sums + norms));
+        EXPECT_EQ(sent.bytes, kMicrobatches * (sums * kRows + norms * 4 * 4));
+      } else if (axis == "pipeline") {
+        EXPECT_EQ(sent.launches, 2 * kMicrobatches) << "activations go, and gradients come";
+        EXPECT_EQ(sent.bytes, kMicrobatches * kRows);
+      } else if (axis == "data") {
+        EXPECT_EQ(sent.bytes, 0) << "there is one data-parallel rank";
+      } else {
+        EXPECT_EQ(axis, "verdict");
+        EXPECT_GT(sent.bytes, 0);
+      }
+    }
+    return Trained{};
+  });
+}
+
 /// Beside its activations, in elements: of each of two layers both norms and the output's bias (16 each),
 /// which sequence parallelism sums over the ranks, and those of heads (4 each); of the last stage the final
 /// norm. Of a tied embedding of 64 tokens and the factors of 32 rows, a message on the first stage, and two
