@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/layout/buffer_layout.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::actors {
@@ -63,6 +64,40 @@ std::string configuration_of(const std::vector<TrainerGroupSpec>& groups) {
   return text;
 }
 
+namespace {
+
+/// Of the member at `index`: see TrainerGroup::Sent. The operation may be one that will be refused.
+std::int64_t bytes_given(const gpu::Operation& operation, int index, int size) {
+  const auto whole = static_cast<std::int64_t>(std::max(operation.input.bytes, operation.output.bytes));
+  const auto element = static_cast<std::int64_t>(core::size_of(operation.dtype));
+  const auto counted = [&](const std::vector<std::size_t>& counts) {
+    const auto own = static_cast<std::size_t>(index);
+    return own < counts.size() ? static_cast<std::int64_t>(counts[own]) * element : 0;
+  };
+  switch (operation.kind) {
+    case gpu::OperationKind::all_reduce: {
+      const std::int64_t own = core::even_part({0, whole / element}, size, index).size() * element;
+      return whole - own + own * (size - 1);
+    }
+    case gpu::OperationKind::reduce_scatter:
+      return whole - counted(operation.output_counts);
+    case gpu::OperationKind::all_gather:
+      return counted(operation.input_counts) * (size - 1);
+    case gpu::OperationKind::all_to_all:
+      return static_cast<std::int64_t>(operation.input.bytes) - counted(operation.input_counts);
+    case gpu::OperationKind::broadcast:
+      return operation.peer == index ? whole * (size - 1) : 0;
+    case gpu::OperationKind::send:
+      return whole;
+    case gpu::OperationKind::receive:
+    case gpu::OperationKind::barrier:
+      return 0;
+  }
+  CHECK(false, "every operation is handled");
+}
+
+}  // namespace
+
 /// One group of this rank's, with its stream.
 class Sequencer::Member final : public TrainerGroup {
  public:
@@ -84,6 +119,7 @@ class Sequencer::Member final : public TrainerGroup {
   const std::string& name() const { return name_; }
   const std::vector<core::Rank>& members() const override { return members_; }
   int index() const override { return group_.index(); }
+  Sent sent() const override { return sent_; }
 
   Result<Posted> all_reduce(gpu::BufferView values, core::DType dtype, Reduction reduction) override {
     auto operation = of(gpu::OperationKind::all_reduce, dtype, reduction);
@@ -196,8 +232,11 @@ class Sequencer::Member final : public TrainerGroup {
     if (sequencer_.settings_.tracer != nullptr) {
       stream_->notify([began, &device = sequencer_.in_.world.device()] { *began = device.now(); });
     }
+    const auto given = bytes_given(operation, index(), size());
     auto status = TRY(group_.post(std::move(operation), stream_.get()));
     posted_ += 1;
+    sent_.launches += 1;
+    sent_.bytes += given;
     if (compute != nullptr) {
       auto event =
           free_.empty() ? TRY(sequencer_.in_.world.device().create_event()) : std::move(free_.back());
@@ -232,6 +271,7 @@ class Sequencer::Member final : public TrainerGroup {
   std::vector<core::Rank> members_;
   gpu::Event asked_;  ///< on "compute": what the operation reads is there
   std::uint64_t posted_ = 0;
+  Sent sent_;
   std::deque<Over> over_;         ///< of operations that are not waited for, where there is a compute stream
   std::vector<gpu::Event> free_;  ///< to be recorded again
   gpu::Stream stream_;            // drains first

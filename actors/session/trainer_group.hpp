@@ -36,6 +36,14 @@ class TrainerGroup {
   enum class Posted : std::uint64_t {};
   enum class Reduction : std::uint8_t { sum, average, min, max };
   using Counts = std::vector<std::size_t>;
+  /// Operations of this rank, and the bytes that it must give to other members for them, whatever the
+  /// back-end (as core::bytes_sent(); a broadcast's root gives its values to each of the others).
+  struct Sent {
+    std::int64_t launches = 0;
+    std::int64_t bytes = 0;
+
+    friend bool operator==(const Sent&, const Sent&) = default;
+  };
 
   virtual ~TrainerGroup() = default;
   virtual const std::vector<core::Rank>& members() const = 0;
@@ -64,6 +72,9 @@ class TrainerGroup {
   /// The operation and those before it are over: for what the compute stream is given from here on; without
   /// a compute stream the calling thread waits.
   virtual core::Result<void> wait(Posted posted) = 0;
+
+  /// Since the session began.
+  virtual Sent sent() const = 0;
 };
 
 }  // namespace troupe::actors

@@ -125,6 +125,18 @@ class Narrator {
                fmt::format("{:.1f} % of the stages' time is bubble{}", 100 * shown.bubble_share, expected));
   }
 
+  Result<void> traffic(std::int64_t step, const std::vector<AxisTraffic>& traffic) {
+    RunTraffic shown{.step = step, .axes = {}};
+    std::string text;
+    for (const auto& [axis, sent] : traffic) {
+      shown.axes.push_back({axis, sent.launches, sent.bytes});
+      text += fmt::format("{}{} {:.3f}", text.empty() ? "" : ", ", axis,
+                          static_cast<double>(sent.bytes) / (1024.0 * 1024.0));
+    }
+    if (writer_) TRY(writer_->write(shown));
+    return say(step + 1, "traffic", "rank 0 sends in a step, in MiB: " + text);
+  }
+
   Result<void> local_save_failed(const actors::SaveResult& save) {
     return say(save.step.value, "local save failed",
                fmt::format("the local save after step {} failed, training goes on: {}", save.step.value,
@@ -351,6 +363,8 @@ class Run {
     TRY(session.wait_saves());
     TRY(session.wait_local_saves());
     TRY(report_saves());
+    if (narrator_ && session.world_size().value > 1 && !trainer_.traffic().empty())
+      TRY(narrator_->traffic(session.next_step().value - 1, trainer_.traffic()));
     if (!takes_part()) return RunEnd::finished;
     const auto timeline = TRY(trainer_.pipeline_timeline());
     if (timeline && narrator_) TRY(narrator_->pipeline(session.next_step().value - 1, *timeline));

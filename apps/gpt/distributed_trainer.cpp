@@ -29,6 +29,17 @@ actors::TrainerGroupSpec all_ranks(core::WorldSize world) {
   return {kAllRanks, {std::move(members)}};
 }
 
+/// Of the session's program.
+std::vector<AxisTraffic> data_traffic(const actors::Session& session, core::Rank rank) {
+  AxisTraffic data{"data", {}}, verdict{"verdict", {}};
+  for (const auto& one : core::traffic_of(actors::RankProgram(session.plan(), rank).program())) {
+    auto& axis = one.communicator.group == core::GroupKind::world ? verdict : data;
+    axis.sent.launches += one.launches;
+    axis.sent.bytes += one.bytes;
+  }
+  return {data, verdict};
+}
+
 Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, const RankModel& model,
                         std::size_t device_bytes) {
   const auto plan = TRY(actors::plan_training(model.parameters(), options.session.training,
@@ -76,6 +87,8 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   if (has_experts) session.groups.push_back(all_ranks(world.world_size()));
   session_ = TRY(actors::Session::join(world, session, model_->parameters()));
   TRY(model_->open(*session_, *corpus_));
+  traffic_of_data_ = data_traffic(*session_, world.rank());
+  find_groups();
   if (has_experts) {
     all_ranks_ = TRY(session_->group(kAllRanks));
     expert_load_ = ExpertTally(options_.model.layers, options_.model.experts.count);
@@ -107,9 +120,40 @@ std::int64_t DistributedTrainer::tokens_per_step() const {
 }
 
 Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
+  const auto before = sent_by_groups();
   TRY(session_->begin_step(learning_rate()));
   TRY(model_->play_lanes());
-  return session_->finish_step({}, wishes);
+  auto outcome = TRY(session_->finish_step({}, wishes));
+  traffic_ = traffic_of_data_;
+  auto after = sent_by_groups();
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    after[i].sent.launches -= before[i].sent.launches;
+    after[i].sent.bytes -= before[i].sent.bytes;
+    traffic_.push_back(std::move(after[i]));
+  }
+  return outcome;
+}
+
+void DistributedTrainer::find_groups() {
+  const std::pair<const char*, const char*> known[] = {
+      {"tensor", "tp"}, {"context", "cp"}, {"experts", "ep"}, {"experts", kAllRanks}, {"pipeline", "pp"}};
+  for (const auto& [axis, name] : known) {
+    if (const auto group = session_->group(name)) groups_.emplace_back(axis, *group);
+  }
+  for (const auto& own : model_->groups()) {
+    if (const auto group = session_->group(own.name)) groups_.emplace_back("pipeline", *group);
+  }
+}
+
+std::vector<AxisTraffic> DistributedTrainer::sent_by_groups() const {
+  std::vector<AxisTraffic> traffic;
+  for (const auto& [axis, group] : groups_) {
+    if (traffic.empty() || traffic.back().axis != axis) traffic.push_back({axis, {}});
+    const auto sent = group->sent();
+    traffic.back().sent.launches += sent.launches;
+    traffic.back().sent.bytes += sent.bytes;
+  }
+  return traffic;
 }
 
 Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors::RestoreOptions& options) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/session/session.hpp"
@@ -14,6 +15,14 @@
 #include "apps/gpt/run_options.hpp"
 
 namespace troupe::apps::gpt {
+
+/// What a rank sent along one axis.
+struct AxisTraffic {
+  std::string axis;
+  actors::TrainerGroup::Sent sent;
+
+  friend bool operator==(const AxisTraffic&, const AxisTraffic&) = default;
+};
 
 /// The model trained by a session: one of any number of ranks, on the world's device. What it computes
 /// depends on the options, the corpus and the kind of device, not on the number of ranks.
@@ -53,6 +62,10 @@ class DistributedTrainer {
   core::Result<ExpertTally> take_expert_load();
   /// For all ranks together; nothing where the model is not cut into stages.
   core::Result<std::optional<PipelineTimeline>> pipeline_timeline() { return model_->timeline(); }
+  /// What this rank sent in the last step along each axis: of "data" the session's program, of "tensor",
+  /// "pipeline", "context" and "experts" the groups that the model computes with. Empty before the first
+  /// step.
+  const std::vector<AxisTraffic>& traffic() const { return traffic_; }
   /// A hash of all parameters, the same however they are shared.
   core::Result<std::uint64_t> parameter_hash();
 
@@ -67,15 +80,22 @@ class DistributedTrainer {
   DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
   core::Result<void> write_initial_values();
+  /// Those of each axis, where there are any.
+  void find_groups();
+  /// Since the session began.
+  std::vector<AxisTraffic> sent_by_groups() const;
 
   TrainerOptions options_;
   gpu::Device* device_;
   const Corpus* corpus_;
   std::unique_ptr<RankModel> model_;
   std::unique_ptr<actors::Session> session_;
-  actors::TrainerGroup* all_ranks_ = nullptr;  ///< null without experts
-  ExpertTally expert_load_;                    ///< of all ranks, since the run began
-  ExpertTally told_load_;                      ///< what take_expert_load() has told of it
+  actors::TrainerGroup* all_ranks_ = nullptr;                          ///< null without experts
+  ExpertTally expert_load_;                                            ///< of all ranks, since the run began
+  std::vector<std::pair<std::string, actors::TrainerGroup*>> groups_;  ///< one axis after the other
+  std::vector<AxisTraffic> traffic_of_data_;                           ///< of every step
+  std::vector<AxisTraffic> traffic_;                                   ///< of the last one
+  ExpertTally told_load_;  ///< what take_expert_load() has told of it
 };
 
 }  // namespace troupe::apps::gpt

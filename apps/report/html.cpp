@@ -36,6 +36,7 @@ json page_data(const RunRecord& record) {
   data["events"] = json::array();
   for (const RunEvent& event : record.events) data["events"].push_back(to_json_line(event));
   data["pipeline"] = record.pipeline ? to_json_line(*record.pipeline) : json(nullptr);
+  data["traffic"] = record.traffic ? to_json_line(*record.traffic) : json(nullptr);
   data["samples"] = json::array();
   for (const RunSample& sample : record.samples) data["samples"].push_back(to_json_line(sample));
   data["expert_loads"] = json::array();

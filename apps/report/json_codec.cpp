@@ -130,7 +130,24 @@ json to_json_line(const RunPipeline& pipeline) {
           {"stages", std::move(stages)}};
 }
 
+json to_json_line(const RunTraffic& traffic) {
+  json axes = json::array();
+  for (const auto& axis : traffic.axes)
+    axes.push_back({{"axis", axis.name}, {"launches", axis.launches}, {"bytes", axis.bytes}});
+  return {{"type", "traffic"}, {"step", traffic.step}, {"axes", std::move(axes)}};
+}
+
 namespace {
+
+RunTraffic traffic_of(const json& line) {
+  RunTraffic traffic{.step = line.at("step").get<std::int64_t>(), .axes = {}};
+  for (const auto& axis : line.at("axes")) {
+    traffic.axes.push_back({.name = axis.at("axis").get<std::string>(),
+                            .launches = axis.at("launches").get<std::int64_t>(),
+                            .bytes = axis.at("bytes").get<std::int64_t>()});
+  }
+  return traffic;
+}
 
 RunPipeline pipeline_of(const json& line) {
   RunPipeline pipeline{.step = line.at("step").get<std::int64_t>(),
@@ -171,6 +188,8 @@ void add_json_line(RunRecord& record, const json& line) {
                              .text = line.at("text").get<std::string>()});
   } else if (type == "pipeline") {
     record.pipeline = pipeline_of(line);
+  } else if (type == "traffic") {
+    record.traffic = traffic_of(line);
   } else if (type == "sample") {
     record.samples.push_back({.step = line.at("step").get<std::int64_t>(),
                               .prompt = line.at("prompt").get<std::string>(),

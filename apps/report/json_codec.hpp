@@ -13,6 +13,7 @@ nlohmann::json to_json_line(const RunEvent& event);
 nlohmann::json to_json_line(const RunSample& sample);
 nlohmann::json to_json_line(const ExpertLoadRecord& load);
 nlohmann::json to_json_line(const RunPipeline& pipeline);
+nlohmann::json to_json_line(const RunTraffic& traffic);
 
 /// Puts a line's object into the record. Throws nlohmann's exceptions for what is missing or of a wrong type.
 void add_json_line(RunRecord& record, const nlohmann::json& line);

@@ -73,6 +73,9 @@ Result<void> RunWriter::write(const ExpertLoadRecord& load) {
 Result<void> RunWriter::write(const RunPipeline& pipeline) {
   return write_line(text_of(to_json_line(pipeline)));
 }
+Result<void> RunWriter::write(const RunTraffic& traffic) {
+  return write_line(text_of(to_json_line(traffic)));
+}
 
 double seconds_since_start(const RunRecord& record, double unix_seconds) {
   const double started = record.description.started_unix_seconds;

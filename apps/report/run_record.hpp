@@ -85,6 +85,17 @@ struct RunPipeline {
   std::vector<std::vector<Pass>> stages;
 };
 
+/// What rank 0 sent in a step, by the axis that its ranks are cut along.
+struct RunTraffic {
+  struct Axis {
+    std::string name;
+    std::int64_t launches = 0;
+    std::int64_t bytes = 0;
+  };
+  std::int64_t step = 0;
+  std::vector<Axis> axes;
+};
+
 /// All that is known of a run. Steps are in order; of a step that was repeated after a restart, the last
 /// stays.
 struct RunRecord {
@@ -94,6 +105,7 @@ struct RunRecord {
   std::vector<RunSample> samples;
   std::vector<ExpertLoadRecord> expert_loads;  ///< in order, as steps
   std::optional<RunPipeline> pipeline;         ///< the last one
+  std::optional<RunTraffic> traffic;           ///< likewise
 };
 
 /// How long the run of this record has gone on at `unix_seconds` of the wall clock: where the clock of a
@@ -114,6 +126,7 @@ class RunWriter {
   core::Result<void> write(const RunSample& sample);
   core::Result<void> write(const ExpertLoadRecord& load);
   core::Result<void> write(const RunPipeline& pipeline);
+  core::Result<void> write(const RunTraffic& traffic);
 
  private:
   struct Close {

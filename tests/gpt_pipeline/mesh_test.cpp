@@ -1,6 +1,7 @@
 #include <map>
 #include <tuple>
 
+#include "apps/gpt/pipeline/pipeline_plan.hpp"
 #include "tests/gpt_pipeline/pipeline_job.hpp"
 #include "tests/simulation/swarm_of_cuts.hpp"
 
@@ -174,6 +175,68 @@ TEST(Mesh, EvaluatesAnswersAndIsExportedAsOneRankInSlices) {
           EXPECT_EQ(rank.logits, expected.logits) << cut.name();
         }
       }
+    }
+  }
+}
+
+/// Untied, in ordered numerics, on the first of two stages of two parts: C = 16, N = 32 rows, D = 4.
+TEST(Mesh, TellsWhatItSendsAlongEachAxis) {
+  const TrainingText text;
+  const Cut cut{4, 2, ScheduleKind::gpipe, 1, false, Strategy::zero1, 2, false};
+  simulate(cut, [&](actors::SimulatedRank& rank) -> core::Result<Trained> {
+    auto trainer = TRY(DistributedTrainer::create(rank, mesh_options(cut), text.corpus()));
+    EXPECT_TRUE(trainer->traffic().empty());
+    std::vector<std::vector<AxisTraffic>> steps;
+    for (int step = 0; step < 2; ++step) {
+      TRY(trainer->step());
+      TRY(trainer->evaluate(1));
+      steps.push_back(trainer->traffic());
+    }
+    TRY(trainer->session().leave());
+    EXPECT_EQ(steps[0], steps[1]) << "an evaluation is in no step";
+    if (rank.rank().value != 0) return Trained{};
+    constexpr std::int64_t kRows = 32 * 16 * 4, kMicrobatches = 4, kLayers = 2;
+    // A sum of two members is an exchange of halves and a gather of them: of a layer's two products and of
+    // their two gradients, of the embedding, and per lane of the two norms of heads of each layer.
+    const std::int64_t sums = 4 * kLayers + 1, norms = 2 * kLayers;
+    EXPECT_EQ(steps[0].size(), 4U);
+    for (const auto& [axis, sent] : steps[0]) {
+      if (axis == "tensor") {
+        EXPECT_EQ(sent.launches, kMicrobatches * 2 * (sums + norms));
+        EXPECT_EQ(sent.bytes, kMicrobatches * (sums * kRows + norms * 4 * 4));
+      } else if (axis == "pipeline") {
+        EXPECT_EQ(sent.launches, 2 * kMicrobatches) << "activations go, and gradients come";
+        EXPECT_EQ(sent.bytes, kMicrobatches * kRows);
+      } else if (axis == "data") {
+        EXPECT_EQ(sent.bytes, 0) << "there is one data-parallel rank";
+      } else {
+        EXPECT_EQ(axis, "verdict");
+        EXPECT_GT(sent.bytes, 0);
+      }
+    }
+    return Trained{};
+  });
+}
+
+/// Beside its activations, in elements: of each of two layers both norms and the output's bias (16 each),
+/// which sequence parallelism sums over the ranks, and those of heads (4 each); of the last stage the final
+/// norm. Of a tied embedding of 64 tokens and the factors of 32 rows, a message on the first stage, and two
+/// of them and the values on the last.
+TEST(Mesh, CountsTheMemoryThatAStageOfAShareTakesBesideActivations) {
+  for (const bool tied : {true, false}) {
+    const Cut cut{8, 2, ScheduleKind::one_f_one_b, 1, tied, Strategy::zero1, 2, true};
+    const auto options = mesh_options(cut);
+    for (int rank = 0; rank < 8; ++rank) {
+      const PipelinePlace place{{rank}, {8}};
+      const int stage = rank / 4;
+      const auto shape = stage_shape(options, place, schedule_of(options, place).value(), stage);
+      const auto activations = StageModel::bytes(options.model, cut_of(options, place).value(), shape);
+
+      const std::size_t layers = 2 * (3 * 16 + 2 * 4), message = 32 * (64 + 16);
+      const std::size_t head = stage == 0 ? message : 2 * message + 64 * 16;
+      const std::size_t elements = layers + (stage == 1 ? 16 : 0) + (tied ? head : 0);
+      EXPECT_EQ(pipeline_bytes(options, place).value(), activations + elements * sizeof(float));
+      EXPECT_EQ(shape.share.index, static_cast<std::size_t>(rank % 2));
     }
   }
 }

@@ -83,6 +83,11 @@ TEST_F(PipelineProcesses, OfSharedLayersHaveTheBitsOfFixedSlicesAndGoOnFromTheir
       const auto found = run(4, 20, with(mesh, schedule), rows);
       EXPECT_EQ(found.losses, slices.losses);
       EXPECT_EQ(found.state, slices.state);
+      const auto record = apps::read_run(folder_.path("run/run.jsonl"));
+      ASSERT_TRUE(record && record->traffic);
+      std::vector<std::string> axes;
+      for (const auto& axis : record->traffic->axes) axes.push_back(axis.name);
+      EXPECT_EQ(axes, (std::vector<std::string>{"data", "verdict", "tensor", "pipeline"}));
     }
     const auto name = "checkpoints" + std::to_string(rows.size());
     const auto saved = with(rows, {"--checkpoints", folder_.path(name)});

@@ -49,6 +49,17 @@ TEST(Report, HoldsTheLoadOfExperts) {
             nlohmann::json({{"layer", 1}, {"chosen", {4, 6}}, {"dropped", {0, 1}}}));
 }
 
+TEST(Report, HoldsWhatWasSentAlongEachAxis) {
+  RunRecord record = record_of(3);
+  EXPECT_EQ(data_of(render_html(record))["traffic"], nullptr);
+  record.traffic = {.step = 2, .axes = {{"data", 3, 4096}}};
+
+  const auto data = data_of(render_html(record));
+
+  EXPECT_EQ(data["traffic"]["step"], 2);
+  EXPECT_EQ(data["traffic"]["axes"][0], nlohmann::json({{"axis", "data"}, {"launches", 3}, {"bytes", 4096}}));
+}
+
 TEST(Report, NeedsNothingFromOutside) {
   const std::string page = render_html(record_of(3));
 

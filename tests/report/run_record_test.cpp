@@ -44,6 +44,26 @@ TEST(RunRecord, KeepsTheLastStepOfAPipeline) {
   EXPECT_EQ(found.stages[0][1].end_ms, 4);
 }
 
+TEST(RunRecord, KeepsWhatWasSentInTheLastStepThatSaysSo) {
+  TemporaryFolder folder;
+  {
+    auto writer = RunWriter::open(folder / "run.jsonl", description());
+    ASSERT_TRUE(writer);
+    ASSERT_TRUE(writer->write(RunTraffic{.step = 3, .axes = {{"data", 1, 2}}}));
+    ASSERT_TRUE(writer->write(RunTraffic{.step = 7, .axes = {{"data", 5, 1 << 20}, {"tensor", 12, 48}}}));
+  }
+
+  const auto record = read_run(folder / "run.jsonl");
+
+  ASSERT_TRUE(record && record->traffic);
+  EXPECT_EQ(record->traffic->step, 7);
+  ASSERT_EQ(record->traffic->axes.size(), 2U);
+  EXPECT_EQ(record->traffic->axes[0].bytes, 1 << 20);
+  EXPECT_EQ(record->traffic->axes[1].name, "tensor");
+  EXPECT_EQ(record->traffic->axes[1].launches, 12);
+  EXPECT_EQ(record->traffic->axes[1].bytes, 48);
+}
+
 TEST(RunRecord, GivesBackWhatWasWritten) {
   TemporaryFolder folder;
   {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <utility>
 
 #include "core/errors.hpp"
 #include "core/indices.hpp"
@@ -157,6 +158,47 @@ TEST(TrainerGroup, MovesPartsOfAnySizeToItsMembers) {
   ASSERT_EQ(problems_of(outcome.report), "");
   EXPECT_EQ(outcome.ranks[2], (std::vector<float>{3, 3}));
   EXPECT_EQ(outcome.ranks[3], (std::vector<float>{2, 2, 2, 3}));
+}
+
+TEST(TrainerGroup, CountsWhatItsRankMustGiveToOthers) {
+  SimulationOptions simulation;
+  simulation.ranks = {3};
+  using Bytes = std::vector<std::int64_t>;
+  const auto outcome = simulate_job<Bytes>(simulation, [](SimulatedRank& rank) -> core::Result<Bytes> {
+    auto options = square_options(core::Strategy::zero1);
+    options.groups = {{"three", {{{0}, {1}, {2}}}}};
+    auto session = TRY(Session::join(rank, options, three_units()));
+    auto& three = *TRY(session->group("three"));
+    const int index = three.index();
+    Bytes sent;
+    std::int64_t before = 0;
+    const auto note = [&](TrainerGroup::Posted posted) -> core::Result<void> {
+      TRY(three.wait(posted));
+      sent.push_back(three.sent().bytes - std::exchange(before, three.sent().bytes));
+      return {};
+    };
+    const TrainerGroup::Counts counts{1, 2, 3};
+    const auto own_count = static_cast<std::size_t>(index) + 1;
+    std::vector<float> six(6), own(own_count), taken(3 * own_count);
+    TRY(note(TRY(three.all_reduce(bytes_of(six), DType::f32))));
+    TRY(note(TRY(three.reduce_scatter(bytes_of(six), bytes_of(own), DType::f32, counts))));
+    TRY(note(TRY(three.all_gather(bytes_of(own), bytes_of(six), DType::f32, counts))));
+    TRY(note(TRY(three.all_to_all(bytes_of(six), counts, bytes_of(taken), TrainerGroup::Counts(3, own_count),
+                                  DType::f32))));
+    TRY(note(TRY(three.broadcast(bytes_of(six), DType::f32, 1))));
+    if (index == 0) TRY(note(TRY(three.send(bytes_of(six), DType::f32, 1))));
+    if (index == 1) TRY(note(TRY(three.receive(bytes_of(six), DType::f32, 0))));
+    sent.push_back(three.sent().launches);
+    TRY(session->leave());
+    return sent;
+  });
+
+  ASSERT_EQ(problems_of(outcome.report), "");
+  // Of 24 bytes members have 4, 8 and 12, and of a sum 8 each: what is not their own they give once, what is
+  // to both others.
+  EXPECT_EQ(outcome.ranks[0], (Bytes{16 + 16, 20, 8, 20, 0, 24, 6}));
+  EXPECT_EQ(outcome.ranks[1], (Bytes{16 + 16, 16, 16, 16, 48, 0, 6}));
+  EXPECT_EQ(outcome.ranks[2], (Bytes{16 + 16, 12, 24, 12, 0, 5}));
 }
 
 TEST(TrainerGroup, GathersScattersAndBroadcasts) {

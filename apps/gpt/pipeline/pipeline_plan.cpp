@@ -88,8 +88,9 @@ Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, Pipeli
 Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place) {
   const auto cut = TRY(cut_of(options, place));
   const auto schedule = TRY(schedule_of(options, place));
-  const auto model = config_of_share(options.model, share_of(options, place).size);
-  const auto table = parameter_table(model);
+  const SharedTable shared(options.model, share_of(options, place));
+  const auto model = config_of_share(options.model, shared.share().size);
+  const auto& table = shared.part();
   const auto elements_of = [&](TableRange range) {
     std::size_t elements = 0;
     for (std::size_t i = range.begin; i < range.end; ++i) elements += table.specs[i].elements();
@@ -100,6 +101,12 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
   const auto stages = static_cast<std::size_t>(cut.stages);
   for (std::size_t chunk = 1; chunk < cut.parts.size(); ++chunk)
     elements += stages * elements_of(parameters_of(model, table, cut.parts[chunk]));
+  // And those that are summed over the ranks of a layer.
+  const auto summed = shared.summed_elements();
+  for (const ModelPart part : cut.parts) {
+    const auto [begin, end] = parameters_of(model, table, part);
+    for (std::size_t i = begin; i < end; ++i) elements += summed[i];
+  }
   const bool is_ordered = options.session.training.numerics == core::Numerics::ordered;
   const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
   const HeadShape head = head_shape(options);

@@ -39,6 +39,18 @@ std::size_t unused_elements(const ModelConfig& config, std::size_t rows) {
   return std::max({2 * config.width, rows * config.width, rows * config.query_width()});
 }
 
+/// Elements of the gradients that are also summed, by place; 0 for what other stages have.
+std::vector<std::size_t> summed_elements(const ModelConfig& config, const SharedTable& table,
+                                         const StageCut& cut) {
+  const auto all = table.summed_elements();
+  std::vector<std::size_t> own(all.size());
+  for (const ModelPart part : cut.parts) {
+    const auto [begin, end] = parameters_of(config, table.part(), part);
+    for (std::size_t place = begin; place < end; ++place) own[place] = all[place];
+  }
+  return own;
+}
+
 struct Places {
   GradientScratch<float> scratch;
   std::optional<TensorParallel<float>> tensor;  // without its group
@@ -147,7 +159,7 @@ StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const Sta
       cut_(cut),
       shape_(shape),
       table_(config, shape.share),
-      partial_(table_.summed_elements()),
+      partial_(summed_elements(config_, table_, cut_)),
       rotary_(config.context, config.head_size(), config.rope_base, config.rope_scaling),
       memory_(std::move(memory)) {
   auto places = place(memory_.get(), config_, cut_, shape_);

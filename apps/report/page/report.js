@@ -191,6 +191,17 @@
     });
   }
 
+  function traffic() {
+    const sent = data.traffic;
+    at("traffic").hidden = !sent || !sent.axes.length;
+    if (at("traffic").hidden) return;
+    element(at("traffic"), "p", "", `What rank 0 sent in step ${sent.step + 1}.`);
+    const all = sent.axes.reduce((sum, axis) => sum + axis.bytes, 0) || 1;
+    const rows = sent.axes.map((axis) => [axis.axis, axis.launches.toLocaleString("en"),
+      axis.bytes.toLocaleString("en"), `${((100 * axis.bytes) / all).toFixed(1)} %`]);
+    table(at("traffic"), ["axis", "operations", "bytes", "share"], rows, [0]);
+  }
+
   function table(parent, head, rows, textual) {
     const made = element(element(parent, "div", "scroll"), "table");
     const first = element(element(made, "thead"), "tr");
@@ -244,6 +255,7 @@
   plots();
   expertLoads();
   pipeline();
+  traffic();
   sampledText();
   eventList();
   pairs(at("configuration"), run.configuration);
