@@ -28,8 +28,9 @@ struct ProgramArguments {
   std::string strategy = "zero3";
   std::string numerics = "ordered";
   int ranks = 8;
-  int outer = 1;   ///< length of the outer data-parallel axis
-  int rounds = 1;  ///< microbatches of each rank
+  int outer = 1;             ///< length of the outer data-parallel axis
+  int rounds = 1;            ///< microbatches of each rank
+  int context_parallel = 1;  ///< of the ranks, so many share each lane
   int units = 12;
   std::int64_t unit_elements = std::int64_t{1} << 20;
   std::int64_t resident_elements = 0;
@@ -43,6 +44,8 @@ struct ProgramArguments {
   std::int64_t staging_elements = std::int64_t{1} << 24;
   bool no_overlap = false;
   bool json = false;
+
+  int lanes() const { return ranks / context_parallel * rounds; }
 };
 
 /// Units are padded to what their strategy's shards need. Errc::invalid_argument names what cannot be.
