@@ -26,6 +26,9 @@ std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& optio
 
 namespace {
 
+/// Between the data of two pieces of a lane; more microbatches than a lane has.
+constexpr int kPieces = 1 << 16;
+
 class TinyTrainer {
  public:
   TinyTrainer(Session& session, const TinyTrainerOptions& options,
@@ -113,7 +116,8 @@ class TinyTrainer {
       if (p.value % 2 == 1) compute_(options_.layer_time);
       auto values = TRY(parameter(p));
       auto gradients = TRY(gradient(p));
-      core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch),
+      const auto piece = session_.rank().value % session_.training().context_parallel;
+      core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch + kPieces * piece),
                                 session_.parameters()[p.value].name, session_.next_step(), lane);
       float mean = 0;
       for (float value : values) mean += value / static_cast<float>(values.size());

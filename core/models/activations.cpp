@@ -18,7 +18,8 @@ struct Elements {
   std::int64_t bytes(const MicrobatchShape& shape) const {
     const double each = static_cast<double>(narrow) * static_cast<double>(size_of(shape.dtype)) +
                         static_cast<double>(wide) * static_cast<double>(size_of(DType::f32));
-    const double all = static_cast<double>(shape.sequences) * static_cast<double>(shape.length) * each;
+    const auto tokens = shape.sequences * (shape.length / shape.context_parallel);
+    const double all = static_cast<double>(tokens) * each;
     return static_cast<std::int64_t>(std::min(all, kMostBytes));
   }
 };
@@ -96,19 +97,29 @@ Elements in_flight(const TransformerConfig& config, const MicrobatchShape& shape
   return scratch;
 }
 
+/// Keys and values of whole sequences, what a rank adds to their gradients, and either as it is exchanged.
+Elements gathered(const TransformerConfig& config) {
+  const auto w = widths_of(config);
+  return {.narrow = 2 * (w.key + w.value) + std::max(w.key, w.value)};
+}
+
 }  // namespace
 
 ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape& shape) {
   const auto& config = model.transformer;
   const Elements input{.narrow = config.hidden_size};
   const auto element = static_cast<std::int64_t>(size_of(shape.dtype));
+  auto whole_sequences = shape;
+  whole_sequences.context_parallel = 1;
   ActivationBytes bytes;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     const bool has_experts = config.layer_has_experts(layer);
     const auto kept = kept_by(config, shape, has_experts).bytes(shape);
     auto scratch = in_flight(config, shape, has_experts).bytes(shape);
     // One head's matrix of probabilities at a time.
-    if (shape.keep_probabilities) scratch += shape.length * shape.length * element;
+    const auto rows = shape.length / shape.context_parallel;
+    if (shape.keep_probabilities) scratch += rows * shape.length * element;
+    if (shape.context_parallel > 1) scratch += gathered(config).bytes(whole_sequences);
     if (shape.recompute) scratch += kept;
     bytes.layers += input.bytes(shape) + (shape.recompute ? 0 : kept);
     bytes.transient = std::max(bytes.transient, scratch);

@@ -17,6 +17,9 @@ struct MicrobatchShape {
   /// Attention keeps its probabilities, (heads, length, length) per sequence; otherwise one f32 of each row,
   /// from which backward has them again (FlashAttention, Dao et al. 2022).
   bool keep_probabilities = false;
+  /// Ranks that share each sequence: a rank has `length` over these of its tokens, and gathers the keys and
+  /// values of all while it attends. Divides the length.
+  std::int64_t context_parallel = 1;
 };
 
 /// Bytes that a rank needs for the activations of one microbatch.

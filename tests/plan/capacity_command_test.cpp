@@ -65,6 +65,23 @@ TEST(PlanCapacityCommand, ComparesStrategiesOfOneAxisOnAllRanksWithThoseOfTwo) {
   EXPECT_THAT(rows, ElementsAre("ddp 8", "zero1 8", "zero2 8", "zero3 8", "hsdp 2x4", "hfsdp 2x4"));
 }
 
+TEST(PlanCapacityCommand, CutsTheStateAmongRanksThatShareSequencesToo) {
+  CapacityArguments data;
+  data.program = {.ranks = 4, .units = 8};
+  auto context = data;
+  context.program.context_parallel = 2;
+
+  const auto shared = capacities(context), alone = capacities(data);
+
+  ASSERT_EQ(shared.size(), 4U);
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    EXPECT_EQ(shared[i].memory.at_rest(), alone[i].memory.at_rest()) << shared[i].strategy;
+    EXPECT_EQ(shared[i].sent_bytes(), alone[i].sent_bytes()) << shared[i].strategy;
+  }
+  const auto run = run_plan("capacity --ranks 4 --context-parallel 2 --units 2");
+  EXPECT_THAT(run.out, HasSubstr("4 ranks of 1 rounds, 2 of them to a sequence, ordered"));
+}
+
 TEST(PlanCapacityCommand, TakesAHundredThousandRanksOnTwoAxes) {
   CapacityArguments arguments;
   arguments.program = {.ranks = 100'000, .outer = 3'125, .rounds = 3, .units = 96};

@@ -97,6 +97,21 @@ TEST(PlanCheckCommand, LetsEveryStageOfEveryScheduleOnAHundredThousandRanksPass)
   }
 }
 
+TEST(PlanProgramCommand, LetsSeveralRanksShareALane) {
+  const ProgramArguments job{.strategy = "zero1", .ranks = 4, .rounds = 3, .context_parallel = 2, .units = 1};
+  const auto text = report_program({.program = job}).value();
+
+  // Three lanes of a rank are two sums; of the four ranks each has the same number, of one piece.
+  EXPECT_NE(text.find("group=dp_cp stream=0 dtype=f32 elements=1048576 counts=even 4x2097152"),
+            std::string::npos)
+      << text;
+  EXPECT_TRUE(report_check(job));
+  auto wrong = job;
+  wrong.context_parallel = 3;
+  EXPECT_EQ(report_check(wrong).error().message,
+            "--context-parallel 3 does not divide 4 ranks; choose a number from 1 that does");
+}
+
 TEST(PlanCheckCommand, LetsAHundredThousandRanksPass) {
   const auto json = nlohmann::json::parse(
       report_check({.strategy = "hsdp", .ranks = 100'000, .outer = 3'125, .rounds = 3, .json = true})

@@ -262,12 +262,12 @@ TEST_F(TensorParallel, OfTheContextHasTheLossesOfWholeSequencesOnAnyMesh) {
   }
 }
 
-/// Attention of a rank's heads over its pieces of the sequences. Bits are those of any data-parallel ranks
-/// and strategy.
-TEST_F(TensorParallel, BesideThatOfTheContextHasTheLossesOfOneRank) {
+/// Attention of a rank's heads over its pieces of the sequences. Bits are those of ranks that share sequences
+/// and compute whole layers in slices, on any data-parallel ranks and strategy.
+TEST_F(TensorParallel, BesideThatOfTheContextHasTheBitsOfFixedSlicesAndTheLossesOfOneRank) {
   const Trained whole = simulate({})[0];
   for (const bool sequence : {false, true}) {
-    std::optional<Trained> first;
+    const Trained slices = simulate({.slices = 2, .sequence = sequence, .context = 2})[0];
     for (const int data_parallel : {1, 2}) {
       for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
         const Mesh mesh{.size = 2,
@@ -280,8 +280,8 @@ TEST_F(TensorParallel, BesideThatOfTheContextHasTheLossesOfOneRank) {
           ASSERT_EQ(rank.restored, whole.restored) << mesh.name();
           for (std::size_t v = 0; v < whole.logits.size(); ++v)
             ASSERT_NEAR(rank.logits[v], whole.logits[v], 1e-4) << mesh.name();
-          if (!first) first = rank;
-          ASSERT_TRUE(rank == *first) << mesh.name();
+          ASSERT_EQ(rank.losses, slices.losses) << mesh.name();
+          ASSERT_TRUE(rank == slices) << mesh.name();
         }
       }
     }
@@ -392,8 +392,8 @@ TEST_F(TensorParallel, OfRealProcessesHasTheBitsOfFixedSlicesOnOne) {
         EXPECT_NEAR(ranks.losses[step], whole.losses[step], 1e-5 * whole.losses[step]) << name;
     }
   }
-  const auto experts = run_processes(
-      4, {"--experts", "4", "--tensor-parallel", "2", "--expert-parallel", "2"}, "experts");
+  const auto experts =
+      run_processes(4, {"--experts", "4", "--tensor-parallel", "2", "--expert-parallel", "2"}, "experts");
   const auto expert_slices = run_processes(1, {"--experts", "4", "--tensor-slices", "2"}, "expert-slices");
   EXPECT_EQ(experts.losses, expert_slices.losses);
   EXPECT_EQ(experts.state, expert_slices.state);

@@ -51,6 +51,26 @@ TEST(OrderedNumerics, GiveTheSameBitsForLanesThatDoNotDivideEvenly) {
   }
 }
 
+TEST(OrderedNumerics, GiveTheSameBitsForPiecesOfLanesOnAnyNumberOfPlaces) {
+  const auto whole = simulate_tiny(1, 3, tiny_job(core::Strategy::ddp));
+  for (int pieces : {2, 3}) {
+    std::optional<std::uint64_t> reference;
+    for (int places : {1, 2, 3}) {
+      for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero3}) {
+        auto options = tiny_job(strategy);
+        options.session.training.context_parallel = pieces;
+        auto outcome = simulate_tiny(places * pieces, 3, options);
+        ASSERT_EQ(problems_of(outcome.report), "") << places << " places";
+        for (const auto& rank : outcome.ranks) {
+          if (!reference) reference = rank.state_hash;
+          ASSERT_EQ(rank.state_hash, *reference) << pieces << " pieces on " << places << " places";
+        }
+      }
+    }
+    EXPECT_NE(*reference, whole.ranks[0].state_hash) << "each piece has data of its own";
+  }
+}
+
 TEST(OrderedNumerics, GiveTheSameBitsWithSeveralCopiesOfTheOptimizer) {
   auto options = tiny_job(core::Strategy::zero1);
   auto one = simulate_tiny(4, 3, options);

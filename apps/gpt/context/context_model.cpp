@@ -4,30 +4,18 @@
 
 #include "apps/gpt/context/context_attention.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/tensor/tensor_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 
 using core::Result;
 
-Result<std::unique_ptr<ContextModel>> ContextModel::create(const ModelConfig& config, BatchShape shape,
-                                                           Keep keep, TensorGroup<float>& group,
-                                                           const SharedLayers& layers) {
-  if (shape.length % (2 * group.size()) != 0) {
-    return core::fail(core::Errc::invalid_argument,
-                      "context parallelism cuts a sequence in two pieces per rank, found {} tokens for {} "
-                      "ranks; choose a context that is a multiple of {}",
-                      shape.length, group.size(), 2 * group.size());
-  }
-  const BatchShape own{shape.batch, shape.length / group.size()};
-  std::unique_ptr<RowModel> model;
-  if (layers.group != nullptr) {
-    model = TRY(TensorModel::create(config, own, keep, layers.share, *layers.group, &group));
-  } else {
-    model = std::make_unique<HostModel>(TRY(Model::create(config, own, keep, {.context = &group})));
-  }
-  return std::unique_ptr<ContextModel>(new ContextModel(shape, group, std::move(model)));
+Result<BatchShape> own_shape(BatchShape shape, const TensorGroup<float>& group) {
+  if (shape.length % (2 * group.size()) == 0) return BatchShape{shape.batch, shape.length / group.size()};
+  return core::fail(core::Errc::invalid_argument,
+                    "context parallelism cuts a sequence in two pieces per rank, found {} tokens for {} "
+                    "ranks; choose a context that is a multiple of {}",
+                    shape.length, group.size(), 2 * group.size());
 }
 
 ContextModel::ContextModel(BatchShape shape, TensorGroup<float>& group, std::unique_ptr<RowModel> model)

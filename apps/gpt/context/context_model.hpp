@@ -6,16 +6,12 @@
 
 #include "apps/gpt/host_model.hpp"
 #include "apps/gpt/tensor/group.hpp"
-#include "apps/gpt/tensor/share.hpp"
 #include "apps/gpt/trainable_model.hpp"
 
 namespace troupe::apps::gpt {
 
-/// Of tensor parallelism beside context parallelism: a member's share of the layers, and who has the others.
-struct SharedLayers {
-  TensorShare share;
-  TensorGroup<float>* group = nullptr;  ///< null: each member has whole layers
-};
+/// The tokens of each sequence that a member has. Errc::invalid_argument where pieces are not even.
+core::Result<BatchShape> own_shape(BatchShape shape, const TensorGroup<float>& group);
 
 /// The host's model on one member of a context-parallel group: all of its layers or a share of them, and a
 /// part of the positions of each sequence (positions_of_member()). Every call is made by all members with the
@@ -24,10 +20,9 @@ struct SharedLayers {
 /// microbatch's. Losses of forward alone, and logits, are the same at all members.
 class ContextModel final : public TrainableModel {
  public:
-  /// `shape` is of whole sequences. The groups outlive the model and are not used before the first pass.
-  static core::Result<std::unique_ptr<ContextModel>> create(const ModelConfig& config, BatchShape shape,
-                                                            Keep keep, TensorGroup<float>& group,
-                                                            const SharedLayers& layers = {});
+  /// `shape` is of whole sequences, the model's own_shape() of it, and it shares them with `group`, which
+  /// outlives it and is not used before the first pass.
+  ContextModel(BatchShape shape, TensorGroup<float>& group, std::unique_ptr<RowModel> model);
 
   const ModelConfig& config() const override { return model_->config(); }
   const ParameterTable& table() const override { return model_->table(); }
@@ -44,7 +39,6 @@ class ContextModel final : public TrainableModel {
                                               const StepHooks& hooks) override;
 
  private:
-  ContextModel(BatchShape shape, TensorGroup<float>& group, std::unique_ptr<RowModel> model);
   /// This member's of (B, T) tokens.
   std::vector<std::int32_t> own(Tokens tokens) const;
   /// The part of a mean over the rows with a target that the member's own rows are.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "apps/gpt/context/context_model.hpp"
+#include "apps/gpt/tensor/tensor_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -41,9 +42,20 @@ Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& o
 
 Result<std::unique_ptr<TrainableModel>> ContextRank::make_model(const TrainerOptions& options,
                                                                 TensorRank& tensor) {
-  const SharedLayers layers{tensor.table().share(), tensor.group()};
-  return TRY(
-      ContextModel::create(options.model, options.microbatch, options.arithmetic.keep, group_, layers));
+  auto own = options;
+  own.microbatch = TRY(own_shape(options.microbatch, group_));
+  const Keep keep = options.arithmetic.keep;
+  std::unique_ptr<RowModel> model;
+  if (tensor.is_shared()) {
+    model = TRY(TensorModel::create(own.model, own.microbatch, keep, tensor.table().share(), *tensor.group(),
+                                    &group_));
+  } else if (options.tensor.slices > 1) {
+    model = TRY(create_sliced_model(own, gpu::DeviceKind::host, &group_));
+  } else {
+    model = std::make_unique<HostModel>(
+        TRY(Model::create(own.model, own.microbatch, keep, {.context = &group_})));
+  }
+  return std::make_unique<ContextModel>(options.microbatch, group_, std::move(model));
 }
 
 Result<void> ContextRank::open(actors::Session& session) {

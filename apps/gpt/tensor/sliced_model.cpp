@@ -10,14 +10,17 @@ namespace troupe::apps::gpt {
 using core::Result;
 
 Result<std::unique_ptr<SlicedModel>> SlicedModel::create(const ModelConfig& config, BatchShape shape,
-                                                         Keep keep, const TensorShare& share) {
+                                                         Keep keep, const TensorShare& share,
+                                                         TensorGroup<float>* context) {
   std::unique_ptr<SlicedModel> sliced(new SlicedModel);
   sliced->room_ = std::make_unique<SliceGroup<float>::Room>(share.size);
+  if (context != nullptr) sliced->across_ = std::make_unique<GroupRelay<float>>(*context, share.size);
   for (std::size_t i = 0; i < share.size; ++i) {
     Slice slice;
     slice.group = std::make_unique<SliceGroup<float>>(*sliced->room_, i);
+    auto* across = context == nullptr ? nullptr : &sliced->across_->member(i);
     slice.model =
-        TRY(TensorModel::create(config, shape, keep, {share.size, i, share.sequence}, *slice.group));
+        TRY(TensorModel::create(config, shape, keep, {share.size, i, share.sequence}, *slice.group, across));
     for (const ParameterSpec& spec : slice.model->table().specs) {
       slice.parameters.emplace_back(spec.elements());
       slice.gradients.emplace_back(spec.elements());
@@ -67,12 +70,12 @@ ExpertTally SlicedModel::take_expert_tally() {
   return slices_.front().model->take_expert_tally();
 }
 
-Result<std::span<const float>> SlicedModel::logits(Parameters parameters, Tokens tokens,
-                                                   const StepHooks& hooks) {
+Result<std::span<const float>> SlicedModel::logits_of(Parameters parameters, Tokens tokens, std::size_t row,
+                                                      const StepHooks& hooks) {
   TRY(copy_parameters(parameters, hooks));
   std::span<const float> first;
   TRY(together([&](Slice& slice) -> Result<void> {
-    const auto found = TRY(slice.model->logits(slice.readable, tokens, StepHooks{}));
+    const auto found = TRY(slice.model->logits_of(slice.readable, tokens, row, StepHooks{}));
     if (slice.group->index() == 0) first = found;
     return {};
   }));
@@ -112,8 +115,13 @@ Result<void> SlicedModel::together(const std::function<Result<void>(Slice&)>& pa
   std::vector<Result<void>> ends(slices_.size());
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < slices_.size(); ++i)
-      threads.emplace_back([&, i] { ends[i] = pass(slices_[i]); });
+    for (std::size_t i = 0; i < slices_.size(); ++i) {
+      threads.emplace_back([&, i] {
+        ends[i] = pass(slices_[i]);
+        if (across_) across_->leave();
+      });
+    }
+    if (across_) across_->serve();
   }
   for (const auto& end : ends) TRY(end);
   return {};

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "apps/gpt/tensor/group_relay.hpp"
 #include "apps/gpt/tensor/slice_group.hpp"
 #include "apps/gpt/tensor/tensor_model.hpp"
 
@@ -13,11 +14,13 @@ namespace troupe::apps::gpt {
 /// their sums in their order: the same bits as theirs in `ordered` numerics. It is there to compare with, not
 /// to be fast: each pass copies the parameters, each slice is computed by a thread of its own, which the call
 /// starts and waits for, and gradients are told of when all are there.
-class SlicedModel final : public TrainableModel {
+class SlicedModel final : public RowModel {
  public:
-  /// share.index has no say.
+  /// share.index has no say. Where `context` shares the sequences, which outlives the model, `shape` is as
+  /// Model::create() takes it.
   static core::Result<std::unique_ptr<SlicedModel>> create(const ModelConfig& config, BatchShape shape,
-                                                           Keep keep, const TensorShare& share);
+                                                           Keep keep, const TensorShare& share,
+                                                           TensorGroup<float>* context = nullptr);
 
   const ModelConfig& config() const override { return slices_.front().model->config(); }
   const ParameterTable& table() const override { return slices_.front().model->shared().whole(); }
@@ -32,7 +35,11 @@ class SlicedModel final : public TrainableModel {
   core::Result<std::vector<double>> take_losses() override;
   ExpertTally take_expert_tally() override;
   core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
-                                              const StepHooks& hooks) override;
+                                              const StepHooks& hooks) override {
+    return logits_of(parameters, tokens, tokens.size() - 1, hooks);
+  }
+  core::Result<std::span<const float>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
+                                                 const StepHooks& hooks) override;
 
  private:
   /// A member with its parameters, and the gradients of the lane so far.
@@ -51,6 +58,7 @@ class SlicedModel final : public TrainableModel {
   core::Result<void> together(const std::function<core::Result<void>(Slice&)>& pass);
 
   std::unique_ptr<SliceGroup<float>::Room> room_;
+  std::unique_ptr<GroupRelay<float>> across_;  ///< null where sequences are whole
   std::vector<Slice> slices_;
 };
 

@@ -41,13 +41,6 @@ core::Result<void> check_tensor_options(const core::TrainingOptions& training, c
                 "--local is one rank that computes whole layers; leave it out, or --tensor-parallel, "
                 "--tensor-slices and --context-parallel");
   }
-  if (training.context_parallel > 1 && tensor.slices > 1) {
-    return fail(
-        Errc::invalid_argument,
-        "--tensor-slices is for ranks with whole sequences, found it with --context-parallel {}; leave "
-        "one of the two out",
-        training.context_parallel);
-  }
   return {};
 }
 

@@ -95,12 +95,12 @@ Result<std::span<const float>> TensorRank::whole(std::size_t parameter, std::spa
   return std::span<const float>(whole_);
 }
 
-Result<std::unique_ptr<TrainableModel>> create_sliced_model(const TrainerOptions& options,
-                                                            gpu::DeviceKind device) {
+Result<std::unique_ptr<RowModel>> create_sliced_model(const TrainerOptions& options, gpu::DeviceKind device,
+                                                      TensorGroup<float>* context) {
   const TensorShare share{static_cast<std::size_t>(std::max(options.tensor.slices, 1)), 0,
                           options.tensor.sequence_parallel};
   TRY(check_tensor_parallel(options, share, device));
-  return TRY(SlicedModel::create(options.model, options.microbatch, options.arithmetic.keep, share));
+  return TRY(SlicedModel::create(options.model, options.microbatch, options.arithmetic.keep, share, context));
 }
 
 }  // namespace troupe::apps::gpt

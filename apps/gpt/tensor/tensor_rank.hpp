@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "actors/session/session.hpp"
+#include "apps/gpt/host_model.hpp"
 #include "apps/gpt/run_options.hpp"
 #include "apps/gpt/tensor/session_group.hpp"
 #include "apps/gpt/tensor/share.hpp"
@@ -45,8 +46,10 @@ class TensorRank {
   std::vector<float> gathered_, whole_;
 };
 
-/// The model of a rank that keeps all of it, computed in slices. Errors as those of TensorRank.
-core::Result<std::unique_ptr<TrainableModel>> create_sliced_model(const TrainerOptions& options,
-                                                                  gpu::DeviceKind device);
+/// The model of a rank that keeps all of it, computed in slices. Errors as those of TensorRank. Where
+/// `context` shares the sequences, the microbatch has this rank's tokens of each.
+core::Result<std::unique_ptr<RowModel>> create_sliced_model(const TrainerOptions& options,
+                                                            gpu::DeviceKind device,
+                                                            TensorGroup<float>* context = nullptr);
 
 }  // namespace troupe::apps::gpt

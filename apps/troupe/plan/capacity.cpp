@@ -84,6 +84,12 @@ Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
                       "--sequences {} of --length {}: a microbatch has {} tokens at most",
                       arguments.sequences, arguments.length, kMostTokens);
   }
+  const int cp = arguments.program.context_parallel;
+  if (cp > 1 && arguments.length % (2 * cp) != 0) {
+    return core::fail(Errc::invalid_argument,
+                      "--context-parallel {} cuts a sequence in {} pieces, which do not divide --length {}",
+                      cp, 2 * cp, arguments.length);
+  }
   plan.model = fmt::format("{} of {} layers", core::facts_of(model.config.architecture).name,
                            model.config.transformer.num_layers);
   plan.elements = model.elements();
@@ -93,7 +99,8 @@ Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
                                             .length = arguments.length,
                                             .dtype = TRY(core::dtype_from_name(arguments.program.dtype)),
                                             .recompute = arguments.recompute,
-                                            .keep_probabilities = arguments.keep_probabilities});
+                                            .keep_probabilities = arguments.keep_probabilities,
+                                            .context_parallel = cp});
   return {};
 }
 

@@ -94,6 +94,7 @@ Json json_of(const CapacityPlan& plan) {
             {"units", plan.units},
             {"ranks", program.ranks},
             {"rounds", program.rounds},
+            {"context_parallel", program.context_parallel},
             {"numerics", program.numerics},
             {"optimizer", program.optimizer},
             {"dtype", program.dtype},
@@ -119,12 +120,17 @@ std::string describe(const core::Link& link) {
   return fmt::format("{:g} GB/s, {:g} us", link.bytes_per_second / 1e9, link.latency_seconds * 1e6);
 }
 
+std::string sharing(const ProgramArguments& program) {
+  const int cp = program.context_parallel;
+  return cp == 1 ? "" : fmt::format(", {} of them to a sequence", cp);
+}
+
 std::string heading(const CapacityPlan& plan) {
   const auto& a = plan.arguments;
   auto text =
-      fmt::format("{}: {:.3f} billion parameters in {} units; {} ranks of {} rounds, {}\n",
+      fmt::format("{}: {:.3f} billion parameters in {} units; {} ranks of {} rounds{}, {}\n",
                   plan.model.empty() ? "equal units" : plan.model, static_cast<double>(plan.elements) / 1e9,
-                  plan.units, a.program.ranks, a.program.rounds, a.program.numerics);
+                  plan.units, a.program.ranks, a.program.rounds, sharing(a.program), a.program.numerics);
   if (plan.model.empty()) return text;
   return text + fmt::format("microbatches of {} x {} tokens{}\n", a.sequences, a.length,
                             a.recompute ? ", activations computed anew in backward" : "");

@@ -76,6 +76,9 @@ void add_job(CLI::App& command, ProgramArguments& job) {
              "Length of the outer data-parallel axis, which must divide the ranks")
       ->capture_default_str();
   add_number(command, "--rounds", job.rounds, {1, 1024}, "Microbatches of each rank")->capture_default_str();
+  add_number(command, "--context-parallel", job.context_parallel, kRanks,
+             "Neighbours among the ranks that share each microbatch, with a part of its sequences each")
+      ->capture_default_str();
   add_number(command, "--stages", job.stages, {1, 1024},
              "Stages of a pipeline; ranks and units are those of one of them")
       ->capture_default_str();

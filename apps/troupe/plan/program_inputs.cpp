@@ -31,7 +31,8 @@ core::Result<core::TrainingOptions> training_options(const ProgramArguments& arg
   core::TrainingOptions training;
   training.strategy = TRY(core::strategy_from_name(arguments.strategy));
   training.numerics = TRY(core::numerics_from_name(arguments.numerics));
-  training.lanes = arguments.ranks * arguments.rounds;
+  training.lanes = arguments.lanes();
+  training.context_parallel = arguments.context_parallel;
   training.overlap = !arguments.no_overlap;
   training.optimizer_instances = arguments.outer;
   training.gathered_units = arguments.parameter_credits;
@@ -40,6 +41,14 @@ core::Result<core::TrainingOptions> training_options(const ProgramArguments& arg
   training.optimizer = optimizer;
   if (core::traits_of(optimizer.kind).takes_matrices_only()) training.groups = {{1, optimizer}, {1, {}}};
   return training;
+}
+
+core::Result<void> check_sharing(const ProgramArguments& arguments) {
+  const int cp = arguments.context_parallel;
+  if (cp >= 1 && arguments.ranks % cp == 0) return {};
+  return core::fail(core::Errc::invalid_argument,
+                    "--context-parallel {} does not divide {} ranks; choose a number from 1 that does", cp,
+                    arguments.ranks);
 }
 
 /// An optimizer of matrices has group 0, AdamW the rest.
@@ -112,10 +121,13 @@ core::Result<PlannedModel> read_planned_model(const std::string& path) {
 
 core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments) {
   const auto strategy = TRY(core::strategy_from_name(arguments.strategy));
-  const auto mesh = TRY(core::Mesh::create({.dp = arguments.ranks, .optimizer_instances = arguments.outer}));
+  TRY(check_sharing(arguments));
+  const int cp = arguments.context_parallel;
+  const auto mesh =
+      TRY(core::Mesh::create({.cp = cp, .dp = arguments.ranks / cp, .optimizer_instances = arguments.outer}));
   auto inputs = TRY(core::inputs_of(strategy, mesh));
   inputs.numerics = TRY(core::numerics_from_name(arguments.numerics));
-  inputs.lanes = arguments.ranks * arguments.rounds;
+  inputs.lanes = arguments.lanes();
   const auto optimizer = TRY(optimizer_settings(arguments.optimizer));
   inputs.overlap = !arguments.no_overlap;
   inputs.parameter_credits = arguments.parameter_credits;
@@ -156,6 +168,7 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
 
 core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments,
                                                  const PlannedModel& model) {
+  TRY(check_sharing(arguments));
   const auto training = TRY(training_options(arguments));
   auto specs = parameter_specs(model, TRY(core::dtype_from_name(arguments.dtype)), !training.groups.empty());
   auto inputs = TRY(actors::plan_training(std::move(specs), training, {arguments.ranks})).inputs;

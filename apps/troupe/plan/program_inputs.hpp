@@ -28,9 +28,10 @@ struct ProgramArguments {
   std::string strategy = "zero3";
   std::string numerics = "ordered";
   int ranks = 8;
-  int outer = 1;   ///< length of the outer data-parallel axis
-  int rounds = 1;  ///< microbatches of each rank
-  int stages = 1;  ///< of a pipeline, of one of which the ranks and units are
+  int outer = 1;             ///< length of the outer data-parallel axis
+  int rounds = 1;            ///< microbatches of each rank
+  int context_parallel = 1;  ///< of the ranks, so many share each lane
+  int stages = 1;            ///< of a pipeline, of one of which the ranks and units are
   int stage = 0;
   std::string schedule = "1f1b";
   int chunks = 1;
@@ -47,6 +48,8 @@ struct ProgramArguments {
   std::int64_t staging_elements = std::int64_t{1} << 24;
   bool no_overlap = false;
   bool json = false;
+
+  int lanes() const { return ranks / context_parallel * rounds; }
 };
 
 /// Units are padded to what their strategy's shards need. Errc::invalid_argument names what cannot be.

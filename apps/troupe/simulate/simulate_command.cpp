@@ -31,6 +31,7 @@ struct Options {
   std::int64_t steps = 5;
   std::string strategy = "zero1";
   std::string numerics = "ordered";
+  int context_parallel = 1;
   int lanes = 0;
   int microbatches = 1;
   int units = 4;
@@ -79,7 +80,7 @@ Options drawn(Options o, std::uint64_t seed) {
   const core::CounterRandom random(seed, "simulated job");
   std::uint64_t draws = 0;
   const auto below = [&](std::size_t bound) { return static_cast<int>(random.bits(draws++) % bound); };
-  const int most = o.ranks;
+  const int most = std::max(1, o.ranks / o.context_parallel);
   o.ranks = 1 + below(static_cast<std::size_t>(most));
   do {
     o.optimizer_instances = 1 + below(static_cast<std::size_t>(o.ranks));
@@ -92,6 +93,7 @@ Options drawn(Options o, std::uint64_t seed) {
   o.units = 1 + below(6);
   if (o.kills.empty() && below(3) == 0)
     o.kills = {fmt::format("{}@{}", below(static_cast<std::size_t>(o.ranks)), below(4000) / 1000.0)};
+  o.ranks *= o.context_parallel;
   return o;
 }
 
@@ -103,6 +105,7 @@ core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   trainer.session.training.strategy = TRY(core::strategy_from_name(o.strategy));
   trainer.session.training.numerics = TRY(core::numerics_from_name(o.numerics));
   trainer.session.training.lanes = o.lanes;
+  trainer.session.training.context_parallel = o.context_parallel;
   trainer.session.training.microbatches = o.microbatches;
   trainer.session.training.overlap = !o.no_overlap;
   trainer.session.training.bucket_elements = 64;
@@ -170,12 +173,14 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
   auto run = TRY(simulate(job, seed));
   run.job = fmt::format("{} on {}x{} ranks, {} lanes, {} units", job.strategy, job.optimizer_instances,
                         job.ranks / job.optimizer_instances, job.lanes, job.units);
+  if (job.context_parallel > 1) run.job += fmt::format(" of {} pieces", job.context_parallel);
   if (!job.kills.empty()) run.job += ", kill " + job.kills.front();
   if (!job.kills.empty() || job.numerics != "ordered") return run;
   auto known = alone.find({job.lanes, job.units});
   if (known == alone.end()) {
     auto reference = job;
-    reference.ranks = reference.optimizer_instances = 1;
+    reference.optimizer_instances = 1;
+    reference.ranks = reference.context_parallel;
     reference.strategy = "ddp";
     known = alone.emplace(std::pair(job.lanes, job.units), TRY(simulate(reference, 0)).state_hash).first;
   }
@@ -230,6 +235,9 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
              "Layers whose full parameters may be there at once where they are sharded")
       ->capture_default_str();
   add_choice(*command, "--numerics", o->numerics, {"ordered", "fast"}, "ordered or fast")
+      ->capture_default_str();
+  add_number(*command, "--context-parallel", o->context_parallel, {1, 4096},
+             "Ranks that share each lane; with any, of every place that is drawn")
       ->capture_default_str();
   add_number(*command, "--lanes", o->lanes, {0, 65536}, "Logical workers; 0: one per rank")
       ->capture_default_str();

@@ -49,6 +49,20 @@ TEST(Activations, WithRecomputationAreTheInputsOfLayersAndOneLayer) {
   EXPECT_EQ(recomputed.head, kept.head);
 }
 
+/// Half of the rows, of probabilities too, which have as many columns; beside them keys, values, their
+/// gradients and what is exchanged, each of whole sequences and as wide as the model.
+TEST(Activations, OfASharedSequenceAreThoseOfItsRows) {
+  MicrobatchShape shape{.sequences = b, .length = s, .keep_probabilities = true};
+  const auto whole = activation_bytes(gpt(), shape);
+  shape.context_parallel = 2;
+
+  const auto part = activation_bytes(gpt(), shape);
+
+  EXPECT_EQ(part.layers, whole.layers / 2);
+  EXPECT_EQ(part.head, whole.head / 2);
+  EXPECT_EQ(part.transient, whole.transient / 2 + 5 * 2 * s * b * h);
+}
+
 TEST(Activations, GrowWithTheTokensAndTheBytesOfAnElement) {
   const auto model = convert(published("Qwen3-8B"), {.class_defaults = true});
   const auto one = activation_bytes(model, {.length = 128});

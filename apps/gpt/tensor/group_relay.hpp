@@ -1,0 +1,94 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "apps/gpt/tensor/group.hpp"
+
+namespace troupe::apps::gpt {
+
+/// One member of a group for several threads of it, which ask for the same operations in the same order, each
+/// with memory of its own. The thread that started them asks the group, for thread 0 first.
+template <class T>
+class GroupRelay {
+ public:
+  /// The group outlives the relay.
+  GroupRelay(TensorGroup<T>& group, std::size_t threads) : group_(group), asked_(threads), answers_(threads) {
+    for (std::size_t i = 0; i < threads; ++i) members_.push_back(std::make_unique<Member>(*this, i));
+  }
+
+  /// What a thread has for the group.
+  TensorGroup<T>& member(std::size_t thread) { return *members_[thread]; }
+  /// A thread asks for nothing more until the next serve().
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    ++left_;
+    changed_.notify_all();
+  }
+  /// Asks for what the threads ask for, until all have left.
+  void serve() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return waiting_ + left_ == asked_.size(); });
+      if (waiting_ == 0) break;
+      for (std::size_t i = 0; i < asked_.size(); ++i) {
+        if (asked_[i]) answers_[i] = std::exchange(asked_[i], nullptr)();
+      }
+      waiting_ = 0;
+      changed_.notify_all();
+    }
+    left_ = 0;
+  }
+
+ private:
+  using Call = std::function<core::Result<void>()>;
+
+  class Member final : public TensorGroup<T> {
+   public:
+    using Counts = typename TensorGroup<T>::Counts;
+    Member(GroupRelay& relay, std::size_t thread) : relay_(relay), thread_(thread) {}
+
+    std::size_t size() const override { return relay_.group_.size(); }
+    std::size_t index() const override { return relay_.group_.index(); }
+    core::Result<void> sum(std::span<T> values) override {
+      return relay_.ask(thread_, [&] { return relay_.group_.sum(values); });
+    }
+    core::Result<void> max(std::span<T> values) override {
+      return relay_.ask(thread_, [&] { return relay_.group_.max(values); });
+    }
+    core::Result<void> gather(std::span<const T> own, std::span<T> all, const Counts& counts) override {
+      return relay_.ask(thread_, [&] { return relay_.group_.gather(own, all, counts); });
+    }
+    core::Result<void> scatter_sum(std::span<const T> all, std::span<T> own, const Counts& counts) override {
+      return relay_.ask(thread_, [&] { return relay_.group_.scatter_sum(all, own, counts); });
+    }
+
+   private:
+    GroupRelay& relay_;
+    std::size_t thread_;
+  };
+
+  core::Result<void> ask(std::size_t thread, Call call) {
+    std::unique_lock lock(mutex_);
+    asked_[thread] = std::move(call);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !asked_[thread]; });
+    return answers_[thread];
+  }
+
+  TensorGroup<T>& group_;
+  std::vector<std::unique_ptr<Member>> members_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<Call> asked_;  // by thread; null: it asks for nothing
+  std::vector<core::Result<void>> answers_;
+  std::size_t waiting_ = 0, left_ = 0;
+};
+
+}  // namespace troupe::apps::gpt
