@@ -1,0 +1,194 @@
+#include <cstdio>
+
+#include "tests/gpt_pipeline/pipeline_job.hpp"
+#include "tests/simulation/swarm_of_cuts.hpp"
+#include "tests/support/environment.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+using core::ScheduleKind;
+using core::Strategy;
+
+/// All axes along which ranks share a model at once: tensors with their rows, stages, sequences, experts, and
+/// data.
+struct Axes : Cut {
+  int experts_over = 1;  ///< data-parallel ranks
+  int context = 1;       ///< ranks that share each sequence
+
+  std::string name() const { return fmt::format("{}ep{}cp{}", Cut::name(), experts_over, context); }
+};
+
+TrainerOptions axes_options(const Axes& axes) {
+  auto options = trainer_options(axes);
+  options.model.layers = 4;
+  options.model.heads = 4;
+  options.model.query_key_norm = true;
+  options.model.vocabulary = 128;
+  auto& training = options.session.training;
+  training.expert_parallel = axes.experts_over;
+  training.context_parallel = axes.context;
+  training.lanes = 4;
+  return options;
+}
+
+constexpr Strategy kStrategies[] = {Strategy::ddp,   Strategy::zero1, Strategy::zero2,
+                                    Strategy::zero3, Strategy::hsdp,  Strategy::hfsdp};
+
+void add(std::vector<Axes>& all, Axes axes, int data_parallel) {
+  axes.ranks = axes.tensor * axes.stages * axes.context * data_parallel;
+  axes.sequence = axes.tensor > 1 || axes.slices > 1;
+  const bool has_copies = axes.strategy == Strategy::hsdp || axes.strategy == Strategy::hfsdp;
+  const int copies = has_copies ? 2 : 1;
+  if (data_parallel * axes.context / axes.experts_over % copies != 0) return;
+  axes.copies = copies;
+  all.push_back(axes);
+}
+
+/// Of a model with experts, whose layers are cut in two: all of them have the bits of one rank that computes
+/// in two slices.
+std::vector<Axes> meshes_with_experts() {
+  std::vector<Axes> all;
+  for (const auto strategy : kStrategies) {
+    for (const int data_parallel : {1, 2, 4}) {
+      for (const int experts_over : {1, 2}) {
+        if (data_parallel % experts_over != 0) continue;
+        Axes axes;
+        axes.experts = true;
+        axes.tensor = 2;
+        axes.strategy = strategy;
+        axes.experts_over = experts_over;
+        add(all, axes, data_parallel);
+        if (experts_over > 1 || data_parallel == 4) continue;
+        for (const auto& [schedule, chunks] : {std::pair{ScheduleKind::gpipe, 1},
+                                               {ScheduleKind::one_f_one_b, 1},
+                                               {ScheduleKind::interleaved, 2}}) {
+          axes.stages = 2;
+          axes.schedule = schedule;
+          axes.chunks = chunks;
+          add(all, axes, data_parallel);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+/// Of a dense model, whose layers and sequences are cut in two.
+std::vector<Axes> meshes_with_context() {
+  std::vector<Axes> all;
+  for (const auto strategy : kStrategies) {
+    for (const int data_parallel : {1, 2, 4}) {
+      Axes axes;
+      axes.tied = false;
+      axes.context = 2;
+      axes.strategy = strategy;
+      axes.slices = 2;
+      add(all, axes, data_parallel);
+      axes.slices = 1;
+      axes.tensor = 2;
+      add(all, axes, data_parallel);
+    }
+  }
+  return all;
+}
+
+/// Of a dense model with nothing cut but its stages, in every schedule.
+std::vector<Axes> meshes_with_stages() {
+  std::vector<Axes> all;
+  for (const auto strategy : kStrategies) {
+    for (const int data_parallel : {1, 2}) {
+      for (const int stages : {1, 2, 4}) {
+        for (const auto& [schedule, chunks] : {std::pair{ScheduleKind::gpipe, 1},
+                                               {ScheduleKind::one_f_one_b, 1},
+                                               {ScheduleKind::interleaved, 2},
+                                               {ScheduleKind::zero_bubble, 1}}) {
+          Axes axes;
+          axes.stages = stages;
+          axes.schedule = schedule;
+          axes.chunks = chunks;
+          axes.strategy = strategy;
+          if (stages * chunks <= 4) add(all, axes, data_parallel);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+core::Result<Trained> train_axes(actors::SimulatedRank& rank, const Axes& axes, const Corpus& corpus,
+                                 int until, const std::function<void()>& pass_time) {
+  auto trainer = TRY(DistributedTrainer::create(rank, axes_options(axes), corpus));
+  if (rank.storage() != nullptr) TRY(trainer->resume({}));
+  Trained trained;
+  while (trainer->session().next_step().value < until) {
+    pass_time();
+    const auto outcome = TRY(trainer->step());
+    trained.losses.push_back(outcome.loss);
+    trained.norms.push_back(outcome.gradient_norm);
+    if (rank.storage() != nullptr) TRY(trainer->save());
+  }
+  if (rank.storage() != nullptr) TRY(trainer->session().wait_saves());
+  trained.parameters = TRY(trainer->parameter_hash());
+  TRY(trainer->session().leave());
+  return trained;
+}
+
+struct Family {
+  const char* name;
+  std::vector<Axes> meshes;
+  Axes alone;  ///< whose bits the meshes have
+};
+
+std::vector<Family> families() {
+  Axes experts;
+  experts.experts = true;
+  experts.slices = 2;
+  experts.sequence = true;
+  // A sequence takes as many ranks as it has parts.
+  Axes context;
+  context.tied = false;
+  context.context = 2;
+  context.ranks = 2;
+  context.slices = 2;
+  context.sequence = true;
+  return {{"Experts", meshes_with_experts(), experts},
+          {"Context", meshes_with_context(), context},
+          {"Stages", meshes_with_stages(), {}}};
+}
+
+class AxesSwarm : public testing::TestWithParam<Family> {};
+
+/// Meshes, moments and victims are drawn, and those that follow go on from what is on the disk. TROUPE_SEEDS
+/// draws more of them.
+TEST_P(AxesSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
+  constexpr int kUntil = 3;
+  const TrainingText text;
+  const auto& [name, meshes, alone] = GetParam();
+  const auto train = [&](actors::SimulatedRank& rank, const Axes& axes, int until,
+                         const std::function<void()>& pass_time) {
+    return train_axes(rank, axes, text.corpus(), until, pass_time);
+  };
+  const auto expected =
+      simulate(alone, [&](actors::SimulatedRank& rank) { return train(rank, alone, kUntil, [] {}); })[0]
+          .parameters;
+  const auto seeds = tests::number_in_environment("TROUPE_SEEDS", 12);
+
+  const auto lives = actors::swarm_of_cuts<Trained>(
+      name, seeds, meshes, kUntil, train,
+      [](const auto& ranks) {
+        for (const auto& rank : ranks) EXPECT_EQ(rank.parameters, ranks[0].parameters);
+        return ranks[0].parameters;
+      },
+      expected);
+
+  std::printf("%s: %zu meshes, %d jobs of %d seeds, %d came to the end from a checkpoint\n", name,
+              meshes.size(), lives.jobs, static_cast<int>(seeds), lives.resumed);
+  EXPECT_GT(lives.jobs, static_cast<int>(seeds)) << "some jobs die";
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, AxesSwarm, testing::ValuesIn(families()),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace troupe::apps::gpt
