@@ -330,7 +330,7 @@ Result<void> DistributedTrainer::save_local() {
 }
 
 Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
-  if (peers_) {
+  if (session_->training().expert_parallel > 1) {
     return core::fail(core::Errc::unavailable,
                       "experts of {} ranks cannot be exported yet; save a checkpoint, and export from one "
                       "that is resumed with --expert-parallel 1",

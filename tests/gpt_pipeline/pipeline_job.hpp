@@ -29,10 +29,12 @@ struct Cut {
   int copies = 1;         ///< of a sharded optimizer, of strategies of two axes
   bool experts = false;   ///< in all layers but the first
   bool capacity = false;  ///< which drops what is too much for an expert
+  int expert_parallel = 1;
 
   std::string name() const {
     return fmt::format("{}{}x{}on{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
-                       tied ? "tied" : "untied", core::name_of(strategy), capacity ? "capacity" : "");
+                       tied ? "tied" : "untied", core::name_of(strategy), capacity ? "capacity" : "") +
+           (expert_parallel > 1 ? fmt::format("ep{}", expert_parallel) : "");
   }
 };
 
@@ -59,6 +61,7 @@ inline TrainerOptions trainer_options(const Cut& cut) {
   training.strategy = cut.strategy;
   training.pipeline_parallel = cut.stages;
   training.optimizer_instances = cut.copies;
+  training.expert_parallel = cut.expert_parallel;
   training.lanes = 8;
   training.bucket_elements = 3000;
   training.clip_norm = 1;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -44,19 +45,26 @@ ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& train
 }
 
 Result<std::unique_ptr<SessionPeers>> SessionPeers::create(actors::Session& session,
-                                                           const ParameterTable& table) {
+                                                           const ParameterTable& table,
+                                                           std::vector<std::size_t> places) {
   if (session.training().expert_parallel == 1) return std::unique_ptr<SessionPeers>{};
   std::vector<bool> is_expert;
   for (const auto& spec : table.specs) is_expert.push_back(spec.is_expert);
   auto* const group = TRY(session.group("ep"));
-  return std::unique_ptr<SessionPeers>(new SessionPeers(session, *group, std::move(is_expert)));
+  if (places.empty()) {
+    places.resize(is_expert.size());
+    std::iota(places.begin(), places.end(), std::size_t{0});
+  }
+  return std::unique_ptr<SessionPeers>(
+      new SessionPeers(session, *group, std::move(is_expert), std::move(places)));
 }
 
 Result<void> SessionPeers::begin_lane() {
   gradients_.assign(is_expert_.size(), {});
-  for (std::size_t p = 0; p < is_expert_.size(); ++p) {
+  for (std::size_t own = 0; own < places_.size(); ++own) {
+    const std::size_t p = places_[own];
     for (int source = 0; is_expert_[p] && source < group_.size(); ++source) {
-      const auto memory = TRY(session_.gradient_memory(index_of_parameter(p), source));
+      const auto memory = TRY(session_.gradient_memory(index_of_parameter(own), source));
       gradients_[p].push_back(memory.as<float>().data());
     }
   }
@@ -81,15 +89,25 @@ Result<void> SessionPeers::begin_exchange(std::span<const std::byte> input, cons
   return {};
 }
 
-Result<void> SessionPeers::visit_all(const ModelConfig& config, const Visit& visit) {
-  ModelConfig alone = config;
-  alone.experts.ranks = 1;
-  alone.experts.place = 0;
-  const auto whole = parameter_table(alone);
+ModelConfig with_all_experts(ModelConfig config) {
+  config.experts.ranks = 1;
+  config.experts.place = 0;
+  return config;
+}
+
+Result<void> SessionPeers::visit_all(const ModelConfig& config, const Visit& see) {
+  std::vector<std::size_t> places(parameter_table(with_all_experts(config)).specs.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  return visit(config, places, see);
+}
+
+Result<void> SessionPeers::visit(const ModelConfig& config, std::span<const std::size_t> places,
+                                 const Visit& visit) {
+  const auto whole = parameter_table(with_all_experts(config));
   const auto owners = owners_of(whole, config.experts.owners());
   std::map<std::string, std::size_t> own;
   for (std::size_t p = 0; p < session_.parameters().size(); ++p) own[session_.parameters()[p].name] = p;
-  for (std::size_t p = 0; p < whole.specs.size(); ++p) {
+  for (const std::size_t p : places) {
     const auto& spec = whole.specs[p];
     const auto mine = own.find(spec.name);
     std::vector<float> values(spec.elements());

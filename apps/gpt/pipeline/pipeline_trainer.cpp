@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -86,6 +87,7 @@ Result<void> PipelineTrainer::open(actors::Session& session, gpu::Device& device
     for (int stage = 0; stage < cut_.stages; ++stage)
       cuts.push_back(TRY(cut_model(options_.model, options_.pipeline, cut_.stages, stage)));
     route_losses_ = TRY(RouteLosses::open(session, options_.model, cut_, cuts));
+    peers_ = TRY(SessionPeers::create(session, model_->table(), parameters_.places()));
     take_expert_tally();
   }
   if (!options_.model.tied_embeddings) return {};
@@ -149,6 +151,7 @@ Result<void> PipelineTrainer::before_use(std::size_t place) {
 StepHooks PipelineTrainer::reading() {
   StepHooks hooks;
   hooks.before_use = [this](std::size_t place) { return before_use(place); };
+  hooks.peers = peers_.get();
   return hooks;
 }
 
@@ -167,6 +170,7 @@ StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
     if (!given && given_) given_ = given;
   };
   hooks.loss_scale = session_->loss_scale();
+  hooks.peers = peers_.get();
   return hooks;
 }
 
@@ -214,6 +218,7 @@ Result<void> PipelineTrainer::backward(const core::PipelinePass& done, int slot)
   const StepHooks hooks = adding(done, slot);
   const bool adds = kind != PassKind::backward_input;
   if (adds) TRY(lanes_->begin(chunk, microbatch, gradients_));
+  if (adds && peers_) TRY(peers_->begin_lane());
   if (kind == PassKind::backward_weight) {
     TRY(model_->backward_weight(slot, pass(hooks)));
   } else {
@@ -319,7 +324,29 @@ int PipelineTrainer::stage_of(std::size_t place) const {
   CHECK(false, "every parameter is of a stage");
 }
 
+Result<std::uint64_t> PipelineTrainer::hash_with_peers() {
+  const ModelConfig alone = with_all_experts(options_.model);
+  const auto table = parameter_table(alone);
+  std::uint64_t hash = 0;
+  for (int place = 0; place < cut_.chunks() * cut_.stages; ++place) {
+    const int stage = place % cut_.stages;
+    const auto cut = TRY(cut_model(alone, options_.pipeline, cut_.stages, stage));
+    const auto [begin, end] =
+        parameters_of(alone, table, cut.parts[static_cast<std::size_t>(place / cut_.stages)]);
+    std::vector<std::size_t> places(end - begin);
+    std::iota(places.begin(), places.end(), begin);
+    if (stage == cut_.stage) {
+      TRY(peers_->visit(options_.model, places, [&](std::span<const float> values) {
+        hash = core::hash64(std::as_bytes(values), hash);
+      }));
+    }
+    TRY(broadcast(std::as_writable_bytes(std::span(&hash, 1)), stage));
+  }
+  return hash;
+}
+
 Result<std::uint64_t> PipelineTrainer::parameter_hash() {
+  if (peers_) return hash_with_peers();
   std::uint64_t hash = 0;
   const std::size_t count = model_->table().specs.size();
   for (std::size_t place = 0; place < count; ++place) {

@@ -10,6 +10,7 @@
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/experts/expert_tally.hpp"
+#include "apps/gpt/experts/session_peers.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/pipeline_plan.hpp"
 #include "apps/gpt/pipeline/route_losses.hpp"
@@ -91,6 +92,7 @@ class PipelineTrainer final : private StageWork {
   bool ends(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_end(options_.model); }
   /// The stage that has a parameter of the whole table.
   int stage_of(std::size_t place) const;
+  core::Result<std::uint64_t> hash_with_peers();
   Pass<float> pass(const StepHooks& hooks) const { return {readable_, gradients_, hooks}; }
 
   const TrainerOptions options_;
@@ -112,6 +114,7 @@ class PipelineTrainer final : private StageWork {
   std::optional<EmbeddingOwner> owner_;  ///< on the first stage, and the copy on the last, of tied embeddings
   std::optional<EmbeddingCopy> copy_;
   std::optional<RouteLosses> route_losses_;  ///< of models with experts
+  std::unique_ptr<SessionPeers> peers_;      ///< null: all experts of the stage are here
   ExpertTally tally_;
   core::Result<void> given_;           ///< of the copy's gradients, the first failure
   std::optional<core::Step> copy_of_;  ///< before which step the copy was taken
