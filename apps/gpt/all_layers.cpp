@@ -208,8 +208,8 @@ Result<std::span<const float>> AllLayers::whole_parameter(core::ParameterIndex p
 }
 
 Result<std::span<const float>> AllLayers::whole_of_all(std::size_t place) {
-  whole_ =
-      TRY(peers_->whole(place, [&](core::ParameterIndex parameter) { return whole_parameter(parameter); }));
+  whole_ = TRY(peers_->whole(
+      place, [&](std::size_t own) { return whole_parameter({static_cast<std::uint32_t>(own)}); }));
   gathered_ = place;
   return whole_;
 }

@@ -13,10 +13,9 @@ using core::Strategy;
 /// All axes along which ranks share a model at once: tensors with their rows, stages, sequences, experts, and
 /// data.
 struct Axes : Cut {
-  int experts_over = 1;  ///< data-parallel ranks
-  int context = 1;       ///< ranks that share each sequence
+  int context = 1;  ///< ranks that share each sequence
 
-  std::string name() const { return fmt::format("{}ep{}cp{}", Cut::name(), experts_over, context); }
+  std::string name() const { return fmt::format("{}cp{}", Cut::name(), context); }
 };
 
 TrainerOptions axes_options(const Axes& axes) {
@@ -26,7 +25,6 @@ TrainerOptions axes_options(const Axes& axes) {
   options.model.query_key_norm = true;
   options.model.vocabulary = 128;
   auto& training = options.session.training;
-  training.expert_parallel = axes.experts_over;
   training.context_parallel = axes.context;
   training.lanes = 4;
   return options;
@@ -40,7 +38,7 @@ void add(std::vector<Axes>& all, Axes axes, int data_parallel) {
   axes.sequence = axes.tensor > 1 || axes.slices > 1;
   const bool has_copies = axes.strategy == Strategy::hsdp || axes.strategy == Strategy::hfsdp;
   const int copies = has_copies ? 2 : 1;
-  if (data_parallel * axes.context / axes.experts_over % copies != 0) return;
+  if (data_parallel * axes.context / axes.expert_parallel % copies != 0) return;
   axes.copies = copies;
   all.push_back(axes);
 }
@@ -57,12 +55,15 @@ std::vector<Axes> meshes_with_experts() {
         axes.experts = true;
         axes.tensor = 2;
         axes.strategy = strategy;
-        axes.experts_over = experts_over;
+        axes.expert_parallel = experts_over;
         add(all, axes, data_parallel);
-        if (experts_over > 1 || data_parallel == 4) continue;
+        if (data_parallel == 4) continue;
         for (const auto& [schedule, chunks] : {std::pair{ScheduleKind::gpipe, 1},
                                                {ScheduleKind::one_f_one_b, 1},
                                                {ScheduleKind::interleaved, 2}}) {
+          // Gradients of shared experts do not wait for their lane.
+          const bool waits = strategy == Strategy::ddp || strategy == Strategy::zero1;
+          if (chunks > 1 && experts_over > 1 && waits) continue;
           axes.stages = 2;
           axes.schedule = schedule;
           axes.chunks = chunks;

@@ -172,9 +172,10 @@ TEST(PipelineModel, RefusesWhatCannotBeCut) {
             "stages are not cut along sequences, nor computed in slices: found --context-parallel 2 and "
             "--tensor-slices 1; leave them out, or --pipeline-parallel");
   EXPECT_EQ(
-      refusal({2, 2}, [](auto& options) { options.session.training.expert_parallel = 2; }),
-      "all experts of a pipeline stage are on each of its ranks, found --expert-parallel 2; leave it out, or "
-      "--pipeline-parallel");
+      refusal({4, 2, ScheduleKind::interleaved, 2},
+              [](auto& options) { options.session.training.expert_parallel = 2; }),
+      "gradients of experts that 2 ranks share do not wait for their lane, as those of several chunks do "
+      "with --strategy zero1; use zero2 or zero3, or leave out --pipeline-chunks");
   const auto on_gpu = check_pipeline(trainer_options({2, 2}), {2}, gpu::DeviceKind::cuda);
   ASSERT_FALSE(on_gpu);
   EXPECT_EQ(on_gpu.error().code, core::Errc::unavailable);

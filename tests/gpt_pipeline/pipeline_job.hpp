@@ -35,12 +35,14 @@ struct Cut {
   int copies = 1;         ///< of a sharded optimizer, of strategies of two axes
   bool experts = false;   ///< in all layers but the first
   bool capacity = false;  ///< which drops what is too much for an expert
+  int expert_parallel = 1;
 
   std::string name() const {
     const auto parts = fmt::format("{}parts{}", std::max(tensor, slices), sequence ? "byrows" : "");
-    return fmt::format("{}{}x{}on{}{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
+    return fmt::format("{}{}x{}on{}{}{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
                        tied ? "tied" : "untied", core::name_of(strategy),
-                       tensor > 1 || slices > 1 ? parts : "", capacity ? "capacity" : "");
+                       tensor > 1 || slices > 1 ? parts : "", capacity ? "capacity" : "",
+                       expert_parallel > 1 ? fmt::format("ep{}", expert_parallel) : "");
   }
 };
 
@@ -69,6 +71,7 @@ inline TrainerOptions trainer_options(const Cut& cut) {
   training.pipeline_parallel = cut.stages;
   training.tensor_parallel = cut.tensor;
   training.optimizer_instances = cut.copies;
+  training.expert_parallel = cut.expert_parallel;
   training.lanes = 8;
   training.bucket_elements = 3000;
   training.clip_norm = 1;

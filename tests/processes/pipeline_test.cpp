@@ -1,5 +1,10 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -49,6 +54,46 @@ TEST_F(PipelineProcesses, HaveTheBitsOfOneRank) {
       EXPECT_LT(record->pipeline->bubble_share, 1);
     }
   }
+}
+
+TEST_F(PipelineProcesses, OfShardedParametersHaveTheBitsOfOneRank) {
+  for (const Flags& model : {Flags{}, Flags{"--untied"}}) {
+    const auto expected = run(1, 20, {}, model);
+
+    for (const char* strategy : {"zero2", "zero3"}) {
+      for (const auto& [ranks, cut] : {std::pair{4, kTwoStages}, {4, kChunks}, {4, kSplit}}) {
+        auto flags = model;
+        flags.insert(flags.end(), {"--strategy", strategy});
+        const auto found = run(ranks, 20, cut, flags);
+        EXPECT_EQ(found.losses, expected.losses) << cut.back() << " " << strategy;
+        EXPECT_EQ(found.state, expected.state) << cut.back() << " " << strategy;
+      }
+    }
+  }
+}
+
+TEST_F(PipelineProcesses, OfShardedParametersGoOnWhereOneWasKilled) {
+  const auto id = fmt::format("pipeline-{}", getpid());
+  tests::GptJob job{
+      4, 60, {"--max-restarts", "1", "--rdzv-id", id}, {"--layers", "8", "--strategy", "zero3"}};
+  const auto expected = run(1, 60, {});
+  job.trainer_options.insert(job.trainer_options.end(), kTwoStages.begin(), kTwoStages.end());
+  const auto checkpoints = folder_.path("checkpoints");
+  job.trainer_options.insert(job.trainer_options.end(), {"--checkpoints", checkpoints, "--save-every", "5"});
+
+  const auto outcome = tests::run_and_signal(
+      tests::gpt_command(job, text_, folder_.path("killed")), id, 2,
+      [&](int) { return tests::count_checkpoints(checkpoints) > 0; }, SIGKILL);
+
+  ASSERT_TRUE(outcome.hit);
+  ASSERT_EQ(outcome.result.exit_code, 0) << outcome.result.output;
+  const auto record = apps::read_run(folder_.path("killed/run.jsonl"));
+  ASSERT_TRUE(record);
+  const bool is_resumed = std::any_of(record->events.begin(), record->events.end(), [](const auto& event) {
+    return event.kind == "resume" && event.text.find("resumed from step_") != std::string::npos;
+  });
+  EXPECT_TRUE(is_resumed) << outcome.result.output;
+  EXPECT_EQ(tests::read_record(folder_.path("killed")).state, expected.state);
 }
 
 TEST_F(PipelineProcesses, GoOnFromEachOthersCheckpoints) {

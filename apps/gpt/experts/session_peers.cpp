@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -53,16 +54,22 @@ ModelConfig model_of_all(ModelConfig config) {
 
 Result<std::unique_ptr<SessionPeers>> SessionPeers::create(actors::Session& session,
                                                            const ModelConfig& config,
-                                                           const ParameterTable& own) {
+                                                           const ParameterTable& own,
+                                                           std::vector<std::size_t> places) {
   if (session.training().expert_parallel == 1) return std::unique_ptr<SessionPeers>{};
   auto* const group = TRY(session.group("ep"));
-  return std::unique_ptr<SessionPeers>(new SessionPeers(session, *group, config, own));
+  if (places.empty()) {
+    places.resize(own.specs.size());
+    std::iota(places.begin(), places.end(), std::size_t{0});
+  }
+  return std::unique_ptr<SessionPeers>(new SessionPeers(session, *group, config, own, std::move(places)));
 }
 
 SessionPeers::SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
-                           const ParameterTable& own)
+                           const ParameterTable& own, std::vector<std::size_t> places)
     : session_(session),
       group_(group),
+      places_(std::move(places)),
       whole_(parameter_table(model_of_all(config))),
       owners_(owners_of(whole_, config.experts.owners())) {
   std::map<std::string, std::size_t> kept;
@@ -72,15 +79,16 @@ SessionPeers::SessionPeers(actors::Session& session, actors::TrainerGroup& group
   }
   for (const auto& spec : whole_.specs) {
     const auto found = kept.find(spec.name);
-    kept_.push_back(found == kept.end() ? std::nullopt : std::optional(index_of_parameter(found->second)));
+    kept_.push_back(found == kept.end() ? std::nullopt : std::optional(found->second));
   }
 }
 
 Result<void> SessionPeers::begin_lane() {
   gradients_.assign(is_expert_.size(), {});
-  for (std::size_t p = 0; p < is_expert_.size(); ++p) {
+  for (std::size_t own = 0; own < places_.size(); ++own) {
+    const std::size_t p = places_[own];
     for (int source = 0; is_expert_[p] && source < group_.size(); ++source) {
-      const auto memory = TRY(session_.gradient_memory(index_of_parameter(p), source));
+      const auto memory = TRY(session_.gradient_memory(index_of_parameter(own), source));
       gradients_[p].push_back(memory.as<float>().data());
     }
   }

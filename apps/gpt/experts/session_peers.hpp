@@ -19,11 +19,13 @@ namespace troupe::apps::gpt {
 /// The group "ep" of a session whose tensors the host reaches.
 class SessionPeers final : public ExpertPeers {
  public:
-  /// `own` is the table of this rank, whose parameters are those of its model or parts of them. The session
-  /// must outlive the peers. Null where no experts are spread.
+  /// `own` is the table of this rank, whose parameters are those of its model or parts of them, and `places`
+  /// says where in it each parameter of the session is; none: they are all of it. The session must outlive
+  /// the peers. Null where no experts are spread.
   static core::Result<std::unique_ptr<SessionPeers>> create(actors::Session& session,
                                                             const ModelConfig& config,
-                                                            const ParameterTable& own);
+                                                            const ParameterTable& own,
+                                                            std::vector<std::size_t> places = {});
 
   /// Learns where this lane's gradients go.
   core::Result<void> begin_lane();
@@ -35,26 +37,25 @@ class SessionPeers final : public ExpertPeers {
   core::Result<void> wait() override { return group_.wait(exchange_); }
   void* gradient(std::size_t parameter, std::size_t source) override { return gradients_[parameter][source]; }
 
-  /// The parameters of the whole model, by the places that a rank alone has.
-  const ParameterTable& whole_table() const { return whole_; }
-  /// All values of one of this rank's parameters; they live until the next call.
-  using Read = std::function<core::Result<std::span<const float>>(core::ParameterIndex)>;
-  /// All values of a parameter of the whole model; they live until the next call. In an evaluation, by all
-  /// ranks alike.
+  /// All values of a parameter by its place in the rank's own table; they live until the next call.
+  using Read = std::function<core::Result<std::span<const float>>(std::size_t)>;
+  /// All values of a parameter by its place in the table of a rank that has all experts; they live until the
+  /// next call. In an evaluation, by all ranks that share these experts.
   core::Result<std::span<const float>> whole(std::size_t place, const Read& read);
 
  private:
   SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
-               const ParameterTable& own);
+               const ParameterTable& own, std::vector<std::size_t> places);
 
   actors::Session& session_;
   actors::TrainerGroup& group_;
   actors::TrainerGroup::Posted exchange_{};     ///< the last one
-  std::vector<bool> is_expert_;                 ///< each parameter
+  std::vector<bool> is_expert_;                 ///< each parameter of the table
+  std::vector<std::size_t> places_;             ///< in the table, of each of the session
   std::vector<std::vector<float*>> gradients_;  ///< of each, by source; empty for others than experts
   ParameterTable whole_;
-  std::vector<int> owners_;                                ///< of the whole model's; of dense ones 0
-  std::vector<std::optional<core::ParameterIndex>> kept_;  ///< of the whole model's, by this rank
+  std::vector<int> owners_;                       ///< of the whole model's; of dense ones 0
+  std::vector<std::optional<std::size_t>> kept_;  ///< of the whole model's, where in the own table
   std::vector<float> values_;
 };
 

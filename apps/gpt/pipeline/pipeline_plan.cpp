@@ -16,6 +16,12 @@ using core::ScheduleKind;
 
 namespace {
 
+/// Something is gathered or reduced in every round, so that sessions go by the stage's passes.
+bool goes_by_passes(const TrainerOptions& options) {
+  const auto strategy = options.session.training.strategy;
+  return strategy != core::Strategy::ddp && strategy != core::Strategy::zero1;
+}
+
 /// Ranks of one stage.
 int stage_ranks(const TrainerOptions& options, core::WorldSize world) {
   return world.value / options.session.training.pipeline_parallel;
@@ -58,12 +64,12 @@ Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world
                 "--tensor-slices {}; leave them out, or --pipeline-parallel",
                 training.context_parallel, options.tensor.slices);
   }
-  if (training.expert_parallel > 1) {
+  if (training.expert_parallel > 1 && options.pipeline.chunks > 1 && !goes_by_passes(options)) {
     return fail(
         Errc::unavailable,
-        "all experts of a pipeline stage are on each of its ranks, found --expert-parallel {}; leave it "
-        "out, or --pipeline-parallel",
-        training.expert_parallel);
+        "gradients of experts that {} ranks share do not wait for their lane, as those of several chunks "
+        "do with --strategy {}; use zero2 or zero3, or leave out --pipeline-chunks",
+        training.expert_parallel, core::name_of(training.strategy));
   }
   TRY(cut_model(options.model, options.pipeline, stages, 0));
   std::set<StageDeal> deals;
@@ -98,9 +104,9 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
   };
   std::size_t elements = 0;
   // Gradients that wait for their lane, and both ends of a tied embedding.
-  const auto stages = static_cast<std::size_t>(cut.stages);
+  const auto stages = static_cast<std::size_t>(cut.stages), waiting = goes_by_passes(options) ? 0 : stages;
   for (std::size_t chunk = 1; chunk < cut.parts.size(); ++chunk)
-    elements += stages * elements_of(parameters_of(model, table, cut.parts[chunk]));
+    elements += waiting * elements_of(parameters_of(model, table, cut.parts[chunk]));
   // And those that are summed over the ranks of a layer.
   const auto summed = shared.summed_elements();
   for (const ModelPart part : cut.parts) {

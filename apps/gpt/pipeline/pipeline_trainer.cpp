@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -62,6 +63,9 @@ PipelineTrainer::PipelineTrainer(const TrainerOptions& options, PipelinePlace pl
       device_(device),
       share_(std::move(share)),
       parameters_(options_.model, table().part(), cut_),
+      all_model_(model_of_all(options_.model)),
+      all_table_(parameter_table(all_model_)),
+      all_parameters_(all_model_, all_table_, cut_),
       runner_(schedule_, cut_.stage),
       batches_(static_cast<std::size_t>(runner_.slots().activations), Batch(options_.microbatch)),
       readable_(table().size()),
@@ -97,6 +101,7 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
     for (int stage = 0; stage < cut_.stages; ++stage)
       cuts.push_back(TRY(cut_model(options_.model, options_.pipeline, cut_.stages, stage)));
     route_losses_ = TRY(RouteLosses::open(session, options_.model, cut_, cuts));
+    peers_ = TRY(SessionPeers::create(session, options_.model, model_->table(), parameters_.places()));
     take_expert_tally();
   }
   if (!options_.model.tied_embeddings) return {};
@@ -161,6 +166,7 @@ Result<void> PipelineTrainer::before_use(std::size_t place) {
 StepHooks PipelineTrainer::reading() {
   StepHooks hooks;
   hooks.before_use = [this](std::size_t place) { return before_use(place); };
+  hooks.peers = peers_.get();
   return hooks;
 }
 
@@ -180,6 +186,7 @@ StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
   };
   hooks.loss_scale = session_->loss_scale();
   hooks.last_microbatch = lanes_->ends_lane(done.microbatch);
+  hooks.peers = peers_.get();
   return hooks;
 }
 
@@ -227,6 +234,7 @@ Result<void> PipelineTrainer::backward(const core::PipelinePass& done, int slot)
   const StepHooks hooks = adding(done, slot);
   const bool adds = kind != PassKind::backward_input;
   if (adds) TRY(lanes_->begin(chunk, microbatch, gradients_));
+  if (adds && peers_) TRY(peers_->begin_lane());
   if (kind == PassKind::backward_weight) {
     TRY(model_->backward_weight(slot, pass(hooks)));
   } else {
@@ -326,7 +334,7 @@ int PipelineTrainer::stage_of(std::size_t place) const {
   for (int stage = 0; stage < cut_.stages; ++stage) {
     const auto cut = cut_model(options_.model, options_.pipeline, cut_.stages, stage);
     for (const ModelPart part : cut->parts) {
-      const auto [begin, end] = parameters_of(options_.model, model_->table(), part);
+      const auto [begin, end] = parameters_of(all_model_, all_table_, part);
       if (place >= begin && place < end) return stage;
     }
   }
@@ -335,7 +343,7 @@ int PipelineTrainer::stage_of(std::size_t place) const {
 
 Result<std::uint64_t> PipelineTrainer::parameter_hash() {
   std::uint64_t hash = 0;
-  const std::size_t count = model_->table().specs.size();
+  const std::size_t count = all_table_.specs.size();
   for (std::size_t place = 0; place < count; ++place) {
     const int stage = stage_of(place);
     if (stage == cut_.stage) {
@@ -356,10 +364,10 @@ Result<void> PipelineTrainer::read_parameter(std::size_t place, core::ElementRan
 
 Result<std::span<const float>> PipelineTrainer::take_parameter(std::size_t place) {
   if (taken_ == place) return whole_;
-  if (parameters_.index(place)) {
+  if (all_parameters_.index(place)) {
     whole_ = TRY(whole_parameter(place));
   } else {
-    answer_.resize(table().at(place).whole->elements());
+    answer_.resize(all_table_.specs[place].elements());
     TRY(stages_->wait(
         TRY(stages_->receive(gpu::view_of(std::span(answer_)), core::DType::f32, stage_of(place)))));
     whole_ = answer_;
@@ -370,14 +378,17 @@ Result<std::span<const float>> PipelineTrainer::take_parameter(std::size_t place
 
 /// Of this stage.
 Result<std::span<const float>> PipelineTrainer::whole_parameter(std::size_t place) {
-  TRY(before_use(place));
   taken_.reset();
-  return share_->whole(place, {readable_[place], model_->table().specs[place].elements()});
+  const auto read = [&](std::size_t own) -> Result<std::span<const float>> {
+    TRY(before_use(own));
+    return share_->whole(own, {readable_[own], model_->table().specs[own].elements()});
+  };
+  return peers_ ? peers_->whole(place, read) : read(place);
 }
 
 Result<void> PipelineTrainer::hand_over_parameters() {
   const bool is_asked = stages_->members().front().value == 0;
-  for (const std::size_t place : parameters_.places()) {
+  for (const std::size_t place : all_parameters_.places()) {
     const auto values = TRY(whole_parameter(place));
     if (!is_asked || cut_.is_first()) continue;
     TRY(stages_->wait(TRY(stages_->send(gpu::view_of(values), core::DType::f32, 0))));

@@ -10,6 +10,7 @@
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/experts/expert_tally.hpp"
+#include "apps/gpt/experts/session_peers.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/pipeline_plan.hpp"
 #include "apps/gpt/pipeline/route_losses.hpp"
@@ -99,6 +100,9 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::unique_ptr<TensorRank> share_;
   std::unique_ptr<StageModel> model_;
   StageParameters parameters_;
+  ModelConfig all_model_;  ///< as a rank that has all experts has it; also its table and this stage's
+  ParameterTable all_table_;
+  StageParameters all_parameters_;
   StageRunner runner_;
   std::vector<core::PipelinePass> all_passes_;  ///< of this stage, also of rounds without a lane
   std::optional<std::size_t> begun_;            ///< of them
@@ -111,6 +115,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::optional<EmbeddingOwner> owner_;  ///< on the first stage, and the copy on the last, of tied embeddings
   std::optional<EmbeddingCopy> copy_;
   std::optional<RouteLosses> route_losses_;  ///< of models with experts
+  std::unique_ptr<SessionPeers> peers_;      ///< null: all experts of the stage are here
   ExpertTally tally_;
   core::Result<void> given_;           ///< of the copy's gradients, the first failure
   std::optional<core::Step> copy_of_;  ///< before which step the copy was taken

@@ -66,8 +66,11 @@ Result<void> StageLanes::begin(int chunk, int microbatch, std::span<float*> grad
   const auto [begin, end] = parameters_.chunk(chunk);
   if (chunk == 0 || by_passes()) {
     if (!by_passes()) TRY(begin_lane(microbatch));
-    for (std::size_t place = begin; place < end; ++place)
-      gradients[place] = TRY(session_.gradient_memory(*parameters_.index(place))).as<float>().data();
+    for (std::size_t place = begin; place < end; ++place) {
+      const auto index = *parameters_.index(place);
+      const bool is_shared = TRY(session_.sources(index)) > 1;  // an expert's, which has one for each source
+      gradients[place] = is_shared ? nullptr : TRY(session_.gradient_memory(index)).as<float>().data();
+    }
     return {};
   }
   auto& waiting = waiting_[{microbatch / per_lane_, chunk}];
