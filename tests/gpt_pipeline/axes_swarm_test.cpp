@@ -38,7 +38,7 @@ void add(std::vector<Axes>& all, Axes axes, int data_parallel) {
   axes.sequence = axes.tensor > 1 || axes.slices > 1;
   const bool has_copies = axes.strategy == Strategy::hsdp || axes.strategy == Strategy::hfsdp;
   const int copies = has_copies ? 2 : 1;
-  if (data_parallel * axes.context / axes.expert_parallel % copies != 0) return;
+  if (data_parallel / axes.expert_parallel % copies != 0) return;
   axes.copies = copies;
   all.push_back(axes);
 }
@@ -163,7 +163,8 @@ class AxesSwarm : public testing::TestWithParam<Family> {};
 /// Meshes, moments and victims are drawn, and those that follow go on from what is on the disk. TROUPE_SEEDS
 /// draws more of them.
 TEST_P(AxesSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
-  constexpr int kUntil = 3;
+  constexpr int kUntil = 4;
+  constexpr std::uint32_t kFaultsWithin = 20'000;  // microseconds; a step takes some 5,000
   const TrainingText text;
   const auto& [name, meshes, alone] = GetParam();
   const auto train = [&](actors::SimulatedRank& rank, const Axes& axes, int until,
@@ -173,7 +174,7 @@ TEST_P(AxesSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
   const auto expected =
       simulate(alone, [&](actors::SimulatedRank& rank) { return train(rank, alone, kUntil, [] {}); })[0]
           .parameters;
-  const auto seeds = tests::number_in_environment("TROUPE_SEEDS", 12);
+  const auto seeds = tests::number_in_environment("TROUPE_SEEDS", 20);
 
   const auto lives = actors::swarm_of_cuts<Trained>(
       name, seeds, meshes, kUntil, train,
@@ -181,11 +182,12 @@ TEST_P(AxesSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
         for (const auto& rank : ranks) EXPECT_EQ(rank.parameters, ranks[0].parameters);
         return ranks[0].parameters;
       },
-      expected);
+      expected, kFaultsWithin);
 
   std::printf("%s: %zu meshes, %d jobs of %d seeds, %d came to the end from a checkpoint\n", name,
               meshes.size(), lives.jobs, static_cast<int>(seeds), lives.resumed);
   EXPECT_GT(lives.jobs, static_cast<int>(seeds)) << "some jobs die";
+  EXPECT_GT(lives.resumed, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, AxesSwarm, testing::ValuesIn(families()),

@@ -38,7 +38,7 @@ std::vector<Cut> cuts() {
         }
       }
       for (const auto strategy : {Strategy::hsdp, Strategy::hfsdp})
-        all.push_back({8, 2, schedule, chunks, tied, strategy, 2});
+        all.push_back({8, 2, schedule, chunks, tied, strategy, 1, false, 1, 2});
     }
   }
   // An odd ring, and layers that do not divide.
@@ -100,15 +100,16 @@ std::vector<Cut> cuts_of_experts() {
   std::vector<Cut> all;
   for (const auto strategy : {Strategy::zero1, Strategy::zero3}) {
     for (const bool capacity : {false, true}) {
-      all.push_back({4, 2, ScheduleKind::one_f_one_b, 1, true, strategy, 1, true, capacity});
-      all.push_back({4, 4, ScheduleKind::gpipe, 1, false, strategy, 1, true, capacity});
-      all.push_back({8, 4, ScheduleKind::interleaved, 2, true, strategy, 1, true, capacity});
+      all.push_back({4, 2, ScheduleKind::one_f_one_b, 1, true, strategy, 1, false, 1, 1, true, capacity});
+      all.push_back({4, 4, ScheduleKind::gpipe, 1, false, strategy, 1, false, 1, 1, true, capacity});
+      all.push_back({8, 4, ScheduleKind::interleaved, 2, true, strategy, 1, false, 1, 1, true, capacity});
       // Experts that the two ranks of a stage share, or each two of four.
-      all.push_back({4, 2, ScheduleKind::one_f_one_b, 1, true, strategy, 1, true, capacity, 2});
-      all.push_back({8, 2, ScheduleKind::gpipe, 1, false, strategy, 1, true, capacity, 2});
-      all.push_back({8, 2, ScheduleKind::one_f_one_b, 1, true, strategy, 1, true, capacity, 4});
+      all.push_back({4, 2, ScheduleKind::one_f_one_b, 1, true, strategy, 1, false, 1, 1, true, capacity, 2});
+      all.push_back({8, 2, ScheduleKind::gpipe, 1, false, strategy, 1, false, 1, 1, true, capacity, 2});
+      all.push_back({8, 2, ScheduleKind::one_f_one_b, 1, true, strategy, 1, false, 1, 1, true, capacity, 4});
       if (strategy == Strategy::zero3)
-        all.push_back({4, 2, ScheduleKind::interleaved, 2, true, strategy, 1, true, capacity, 2});
+        all.push_back(
+            {4, 2, ScheduleKind::interleaved, 2, true, strategy, 1, false, 1, 1, true, capacity, 2});
     }
   }
   return all;

@@ -23,7 +23,7 @@ TEST(PipelineCheckpoint, OfAnyCutGoesOnWithTheSameBitsOnAnyOther) {
     const Cut split{4, 4, ScheduleKind::zero_bubble, 1, tied, core::Strategy::zero1};
     const Cut sharded{2, 1, ScheduleKind::one_f_one_b, 1, tied, core::Strategy::zero3};
     const Cut both{4, 2, ScheduleKind::interleaved, 2, tied, core::Strategy::zero3};
-    const Cut copies{8, 2, ScheduleKind::zero_bubble, 1, tied, core::Strategy::hsdp, 2};
+    const Cut copies{8, 2, ScheduleKind::zero_bubble, 1, tied, core::Strategy::hsdp, 1, false, 1, 2};
     for (const auto& [from, to] : {std::pair{two, alone},
                                    {alone, split},
                                    {split, chunks},

@@ -24,10 +24,12 @@ struct SwarmLives {
 
 /// Jobs of any of `cuts` on any devices, of which a rank may die or hang; then others over the same disk,
 /// until one comes to its end with what `whole` makes of `expected`'s job. `train` gets a rank, a cut, the
-/// steps to come to, and what to call where time passes; a Result has a norm for each step it took.
+/// steps to come to, and what to call where time passes; a Result has a norm for each step it took. Faults
+/// come within the first microseconds.
 template <class Trained, class Cut, class Train, class Whole, class Expected>
 SwarmLives swarm_of_cuts(std::string_view name, std::uint64_t seeds, const std::vector<Cut>& cuts, int until,
-                         const Train& train, const Whole& whole, const Expected& expected) {
+                         const Train& train, const Whole& whole, const Expected& expected,
+                         std::uint32_t microseconds = 8000) {
   SwarmLives lives;
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     const core::CounterRandom random(seed, name);
@@ -46,7 +48,7 @@ SwarmLives swarm_of_cuts(std::string_view name, std::uint64_t seeds, const std::
         simulation.faults.push_back(
             {.kind = draw(3) == 0 ? SimulatedFault::Kind::hang : SimulatedFault::Kind::kill,
              .rank = {static_cast<std::int32_t>(draw(static_cast<std::uint32_t>(cut.ranks)))},
-             .at = std::chrono::microseconds(draw(8000))});
+             .at = std::chrono::microseconds(draw(microseconds))});
       }
       const auto outcome = simulate_job<Trained>(simulation, [&](SimulatedRank& rank) {
         const core::CounterRandom times(seed, fmt::format("rank {}", rank.rank().value));

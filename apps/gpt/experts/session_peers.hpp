@@ -37,6 +37,8 @@ class SessionPeers final : public ExpertPeers {
   core::Result<void> wait() override { return group_.wait(exchange_); }
   void* gradient(std::size_t parameter, std::size_t source) override { return gradients_[parameter][source]; }
 
+  /// The table of a rank that has all experts.
+  const ParameterTable& whole_table() const { return whole_; }
   /// All values of a parameter by its place in the rank's own table; they live until the next call.
   using Read = std::function<core::Result<std::span<const float>>(std::size_t)>;
   /// All values of a parameter by its place in the table of a rank that has all experts; they live until the
