@@ -357,7 +357,7 @@ Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
 Result<void> DistributedTrainer::hand_over_parameters() {
   TRY(session_->begin_evaluation());
   if (pipeline_) TRY(pipeline_->hand_over_parameters());
-  for (std::uint32_t i = 0; i < readable_.size(); ++i) {
+  for (std::uint32_t i = 0; !pipeline_ && i < readable_.size(); ++i) {
     TRY(session_->before_use({i}));
     if (tensor_) TRY(whole_parameter({i}));
   }

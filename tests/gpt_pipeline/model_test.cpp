@@ -104,6 +104,7 @@ struct Said {
   double evaluation = 0;
   std::vector<float> logits;
   std::string exported;
+  std::uint64_t parameters = 0;
 };
 
 std::vector<Said> ask(const Cut& cut, const Corpus& corpus, const std::string& folder) {
@@ -128,6 +129,7 @@ std::vector<Said> ask(const Cut& cut, const Corpus& corpus, const std::string& f
     } else {
       TRY(trainer->hand_over_parameters());
     }
+    own.parameters = TRY(trainer->parameter_hash());
     TRY(trainer->session().leave());
     return Trained{};
   });
@@ -141,13 +143,17 @@ TEST(PipelineModel, EvaluatesAnswersAndIsExportedAsOnOneRank) {
   for (const bool tied : {true, false}) {
     const auto expected = ask({.tied = tied}, text.corpus(), folder.path("alone")).front();
     ASSERT_FALSE(expected.exported.empty());
-    for (auto cut : one_of_each(tied)) {
-      cut.ranks = 4;
-      const auto ranks = ask(cut, text.corpus(), folder.path("cut"));
-      EXPECT_EQ(ranks.front().exported, expected.exported) << cut.name();
-      for (const auto& rank : ranks) {
-        EXPECT_EQ(rank.evaluation, expected.evaluation) << cut.name();
-        EXPECT_EQ(rank.logits, expected.logits) << cut.name();
+    for (const auto strategy : {core::Strategy::zero1, core::Strategy::zero3}) {
+      for (auto cut : one_of_each(tied)) {
+        cut.ranks = 4;
+        cut.strategy = strategy;
+        const auto ranks = ask(cut, text.corpus(), folder.path("cut"));
+        EXPECT_EQ(ranks.front().exported, expected.exported) << cut.name();
+        for (const auto& rank : ranks) {
+          EXPECT_EQ(rank.evaluation, expected.evaluation) << cut.name();
+          EXPECT_EQ(rank.logits, expected.logits) << cut.name();
+          EXPECT_EQ(rank.parameters, expected.parameters) << cut.name();
+        }
       }
     }
   }
