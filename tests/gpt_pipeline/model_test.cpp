@@ -103,13 +103,17 @@ TEST(PipelineModel, EvaluatesAnswersAndIsExportedAsOnOneRank) {
     const Cut alone{.tied = tied};
     const auto expected = ask(alone, trainer_options(alone), text.corpus(), folder.path("alone")).front();
     ASSERT_FALSE(expected.exported.empty());
-    for (auto cut : one_of_each(tied)) {
-      cut.ranks = 4;
-      const auto ranks = ask(cut, trainer_options(cut), text.corpus(), folder.path("cut"));
-      EXPECT_EQ(ranks.front().exported, expected.exported) << cut.name();
-      for (const auto& rank : ranks) {
-        EXPECT_EQ(rank.evaluation, expected.evaluation) << cut.name();
-        EXPECT_EQ(rank.logits, expected.logits) << cut.name();
+    for (const auto strategy : {core::Strategy::zero1, core::Strategy::zero3}) {
+      for (auto cut : one_of_each(tied)) {
+        cut.ranks = 4;
+        cut.strategy = strategy;
+        const auto ranks = ask(cut, trainer_options(cut), text.corpus(), folder.path("cut"));
+        EXPECT_EQ(ranks.front().exported, expected.exported) << cut.name();
+        for (const auto& rank : ranks) {
+          EXPECT_EQ(rank.evaluation, expected.evaluation) << cut.name();
+          EXPECT_EQ(rank.logits, expected.logits) << cut.name();
+          EXPECT_EQ(rank.parameters, expected.parameters) << cut.name();
+        }
       }
     }
   }

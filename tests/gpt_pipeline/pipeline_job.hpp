@@ -148,6 +148,7 @@ struct Said {
   double evaluation = 0;
   std::vector<float> logits;
   std::string exported;
+  std::uint64_t parameters = 0;  ///< a hash of all of them, after that
 };
 
 /// Every rank's answers; rank 0 exports into a folder that does not stay.
@@ -174,6 +175,7 @@ inline std::vector<Said> ask(const Cut& cut, const TrainerOptions& options, cons
     } else {
       TRY(trainer->hand_over_parameters());
     }
+    own.parameters = TRY(trainer->parameter_hash());
     TRY(trainer->session().leave());
     return Trained{};
   });
