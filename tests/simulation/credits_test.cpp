@@ -152,5 +152,23 @@ TEST(CreditsOfASimulation, AreConservedByEveryStrategyThatHasPools) {
   }
 }
 
+/// A rank dies while others reduce with it: their slots hold gradients that went nowhere.
+TEST(CreditsOfASimulation, AreNotGivenBackByACollectiveThatFailed) {
+  TinyTrainerOptions options;
+  options.layers = 6;
+  options.steps = 5;
+  auto& training = options.session.training;
+  training.strategy = core::Strategy::zero2;
+  training.optimizer_instances = 2;
+  training.lanes = 17;
+  training.bucket_elements = 64;
+  training.clip_norm = 1;
+  for (const bool overlap : {false, true}) {
+    training.overlap = overlap;
+    const SimulatedFault death{SimulatedFault::Kind::kill, {10}, std::chrono::microseconds(1021)};
+    EXPECT_EQ(violations_of(simulate_tiny(12, 7481, options, {death}).report), "") << overlap;
+  }
+}
+
 }  // namespace
 }  // namespace troupe::actors

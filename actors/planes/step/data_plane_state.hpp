@@ -102,7 +102,7 @@ struct DataPlane::State {
                  std::vector<gpu::ConstBufferView> arrived);
   gpu::BufferView destination_of(const PlannedLaunch& launch, std::size_t root, int slot,
                                  core::ElementRange range);
-  void end_reduction(const PlannedLaunch& launch, core::Step step);
+  void end_reduction(const PlannedLaunch& launch, core::Step step, const Flight& flight);
   void measure(core::BucketIndex bucket);
   std::vector<core::ElementRange> counted_in_norms(core::BucketIndex bucket, core::ElementRange part) const;
   void plan_sums();

@@ -47,7 +47,7 @@ void DataPlane::State::launch(const LaunchCollective& work) {
     buckets[planned.bucket->value]->launched_ns = device.now().count();
     posted = planned.entry.operation == core::CollectiveKind::all_to_all ? exchange(work.entry, flight)
                                                                          : reduce(planned, flight);
-    if (posted) end_reduction(planned, work.step);
+    if (posted) end_reduction(planned, work.step, flight);
   }
   if (options.launched) options.launched(work.step, work.entry);
   if (posted) return complete(work, std::move(flight));

@@ -301,7 +301,7 @@ DataPlane::State::Posted DataPlane::State::reduce(const PlannedLaunch& launch, F
 }
 
 /// What follows on "update" when a launch has brought gradients: it comes after the sums.
-void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step step) {
+void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step step, const Flight& flight) {
   const auto bucket = *launch.bucket;
   if (launch.last_reduction) measure(bucket);
   update->record(buckets[bucket.value]->reduced.get());
@@ -313,7 +313,12 @@ void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step ste
   for (const int slot : summed_slots(bucket, launch.round)) {
     gpu::zero(arena.full_gradients(bucket, launch.slot, whole, slot), update.get());
   }
-  update->notify([this, step, lane = *lane, bucket] {
+  update->notify([this, step, lane = *lane, bucket, operations = flight.operations] {
+    // After a failure nobody knows that the memory is free.
+    for (const auto& operation : operations) {
+      const auto result = operation->result();
+      if (result && !*result) return;
+    }
     say(messages::Role::trainer, 0, messages::LaneMerged{step, lane, bucket});
   });
 }
