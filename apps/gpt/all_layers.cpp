@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "apps/gpt/tensor/tensor_model.hpp"
 #include "core/convert.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
@@ -37,10 +38,12 @@ std::vector<std::size_t> AllLayers::places() const {
 }
 
 Result<std::size_t> AllLayers::bytes() const {
+  if (share_->is_shared()) {
+    return TensorModel::bytes(options_.model, options_.microbatch, options_.arithmetic.keep, table().share());
+  }
   const auto pieces = static_cast<std::size_t>(options_.tensor.context_parallel);
   const BatchShape shape{options_.microbatch.batch, options_.microbatch.length / pieces};
-  const auto model = config_of_share(options_.model, table().share().size);
-  return memory_need(model, shape, options_.arithmetic, device_.kind()).activations;
+  return memory_need(options_.model, shape, options_.arithmetic, device_.kind()).activations;
 }
 
 Result<void> AllLayers::prepare() {
