@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "apps/gpt/tensor/tensor_model.hpp"
 #include "core/convert.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
@@ -39,8 +40,9 @@ std::vector<std::size_t> AllLayers::places() const {
 Result<std::size_t> AllLayers::bytes() const {
   const auto pieces = static_cast<std::size_t>(options_.session.training.context_parallel);
   const BatchShape shape{options_.microbatch.batch, options_.microbatch.length / pieces};
-  const auto model = config_of_share(options_.model, table().share().size);
-  return memory_need(model, shape, options_.arithmetic, device_.kind()).activations;
+  if (share_->is_shared())
+    return TensorModel::bytes(options_.model, shape, options_.arithmetic.keep, table().share());
+  return memory_need(options_.model, shape, options_.arithmetic, device_.kind()).activations;
 }
 
 Result<void> AllLayers::prepare() {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "apps/gpt/tensor/rows.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -16,6 +17,17 @@ Result<std::unique_ptr<TensorModel>> TensorModel::create(const ModelConfig& conf
   auto model =
       TRY(Model::create(config_of_share(config, share.size), shape, keep, {&group, share.sequence, context}));
   return std::unique_ptr<TensorModel>(new TensorModel(config, share, group, std::move(model)));
+}
+
+std::size_t TensorModel::bytes(const ModelConfig& config, BatchShape shape, Keep keep,
+                               const TensorShare& share) {
+  const std::size_t N = shape.rows();
+  ActivationExtents extents;
+  if (share.sequence) extents.stream_rows = most_own_rows(N, share.size);
+  Carver<float> plan(nullptr);
+  carve(plan, config_of_share(config, share.size), shape, keep, extents);
+  carve_tensor(plan, share.size, share.sequence, N, config.width);
+  return plan.elements() * sizeof(float);
 }
 
 TensorModel::TensorModel(const ModelConfig& config, const TensorShare& share, TensorGroup<float>& group,

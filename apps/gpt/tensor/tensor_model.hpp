@@ -22,6 +22,9 @@ class TensorModel final : public RowModel {
                                                            TensorGroup<float>& group,
                                                            TensorGroup<float>* context = nullptr);
 
+  /// The activation_bytes() that create() would have.
+  static std::size_t bytes(const ModelConfig& config, BatchShape shape, Keep keep, const TensorShare& share);
+
   /// Of the whole model.
   const ModelConfig& config() const override { return config_; }
   /// Of the share, as all that passes are given.

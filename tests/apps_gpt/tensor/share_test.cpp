@@ -153,6 +153,21 @@ TEST(TensorRank, IsRefusedOnGpusAndHasAllOfTheLayersWhereItIsAlone) {
   EXPECT_EQ(TensorRank::create(options, {5}, gpu::DeviceKind::host).value()->table().share().index, 1u);
 }
 
+TEST(TensorRank, TakesAsMuchForItsActivationsAsIsSaidBefore) {
+  const ModelConfig config = model_of_shares();
+  for (const std::size_t size : {2, 4}) {
+    SliceGroup<float>::Room room(size);
+    SliceGroup<float> group(room, 1);
+    for (const bool sequence : {false, true}) {
+      for (const Keep keep : {Keep::activations, Keep::inputs}) {
+        const TensorShare share{size, 1, sequence};
+        const auto model = TensorModel::create(config, {3, 5}, keep, share, group).value();
+        EXPECT_EQ(TensorModel::bytes(config, {3, 5}, keep, share), model->activation_bytes());
+      }
+    }
+  }
+}
+
 TEST(TensorRank, WithSequenceParallelismKeepsLessOfTheResidualStream) {
   ModelConfig config = model_of_shares();
   config.layers = 8;
