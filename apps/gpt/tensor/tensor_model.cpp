@@ -26,7 +26,7 @@ std::size_t TensorModel::bytes(const ModelConfig& config, BatchShape shape, Keep
   if (share.sequence) extents.stream_rows = most_own_rows(N, share.size);
   Carver<float> plan(nullptr);
   carve(plan, config_of_share(config, share.size), shape, keep, extents);
-  carve_tensor(plan, share.size, share.sequence, N, config.width);
+  carve_tensor(plan, share.size, share.sequence, N, config);
   return plan.elements() * sizeof(float);
 }
 
