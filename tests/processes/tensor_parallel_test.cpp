@@ -436,19 +436,20 @@ TEST_F(TensorParallel, ExportsTheModelOfOneRank) {
   const auto sliced = command(1, {"--tensor-slices", "2"}, "sliced");
   ASSERT_FALSE(sliced.empty());
 
-  EXPECT_EQ(command(2, {"--tensor-parallel", "2"}, "pair"), sliced);
-  EXPECT_EQ(command(4, {"--tensor-parallel", "2", "--strategy", "zero3"}, "mesh"), sliced);
+  EXPECT_TRUE(command(2, {"--tensor-parallel", "2"}, "pair") == sliced);
+  EXPECT_TRUE(command(4, {"--tensor-parallel", "2", "--strategy", "zero3"}, "mesh") == sliced);
 
   const auto experts = command(1, {"--experts", "4"}, "experts");
   ASSERT_GT(experts.size(), sliced.size());
-  EXPECT_EQ(command(2, {"--experts", "4", "--expert-parallel", "2"}, "spread"), experts);
-  EXPECT_EQ(command(2, {"--experts", "4", "--expert-parallel", "2", "--strategy", "zero3"}, "sharded"),
-            experts);
+  EXPECT_TRUE(command(2, {"--experts", "4", "--expert-parallel", "2"}, "spread") == experts);
+  EXPECT_TRUE(command(2, {"--experts", "4", "--expert-parallel", "2", "--strategy", "zero3"}, "sharded") ==
+              experts);
   const auto cut = command(1, {"--experts", "4", "--tensor-slices", "2"}, "cut");
-  EXPECT_EQ(command(4, {"--experts", "4", "--expert-parallel", "2", "--tensor-parallel", "2"}, "both"), cut);
+  EXPECT_TRUE(command(4, {"--experts", "4", "--expert-parallel", "2", "--tensor-parallel", "2"}, "both") ==
+              cut);
   const auto shared = command(2, {"--context-parallel", "2"}, "shared");
   ASSERT_EQ(shared.size(), sliced.size());
-  EXPECT_EQ(command(4, {"--context-parallel", "2", "--strategy", "zero3"}, "sharded"), shared);
+  EXPECT_TRUE(command(4, {"--context-parallel", "2", "--strategy", "zero3"}, "sharded-sequences") == shared);
 }
 
 }  // namespace
