@@ -1,7 +1,9 @@
 #include "apps/troupe/convert/weight_writer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <future>
 #include <numeric>
 #include <set>
 
@@ -204,7 +206,8 @@ class Writer {
     return write_text(file.name + kRecordSuffix, record_of(file));
   }
 
-  /// Row block after row block, each put together from the pieces that reach into it. Returns their hash.
+  /// Row block after row block, each put together from the pieces that reach into it, while the one before is
+  /// hashed and given to the sink. Returns their hash.
   Result<std::uint64_t> make_tensor(const Output& output, core::DType dtype, const ByteSink& sink) const {
     const auto& shape = output.tensor.shape;
     const auto rows = shape.empty() ? 1 : shape[0];
@@ -213,8 +216,10 @@ class Writer {
     const auto step = static_cast<std::int64_t>(
         std::max<std::uint64_t>(1, kStreamBytes / std::max<std::uint64_t>(1, row_bytes)));
     core::HashStream hash;
-    std::vector<std::byte> block;
+    std::array<std::vector<std::byte>, 2> blocks;
+    std::future<Result<void>> taking;  // of one block; ends before what it uses
     for (std::int64_t row = 0; row < rows; row += step) {
+      auto& block = blocks[static_cast<std::size_t>(row / step) % 2];
       auto part = core::Box::whole(shape);
       if (!shape.empty()) {
         part.offset[0] = row;
@@ -222,9 +227,13 @@ class Writer {
       }
       block.assign(static_cast<std::size_t>(part.elements()) * core::size_of(dtype), std::byte{0});
       TRY(fill(block, output, part, dtype));
-      hash.add(block);
-      TRY(sink(block));
+      if (taking.valid()) TRY(taking.get());
+      taking = std::async(std::launch::async, [&hash, &sink, &block] {
+        hash.add(block);
+        return sink(block);
+      });
     }
+    if (taking.valid()) TRY(taking.get());
     return hash.value();
   }
 
