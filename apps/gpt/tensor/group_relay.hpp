@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
@@ -36,9 +37,14 @@ class GroupRelay {
     while (true) {
       changed_.wait(lock, [&] { return waiting_ + left_ == asked_.size(); });
       if (waiting_ == 0) break;
+      core::Result<void> first;  // failure
       for (std::size_t i = 0; i < asked_.size(); ++i) {
-        if (asked_[i]) answers_[i] = std::exchange(asked_[i], nullptr)();
+        if (!asked_[i]) continue;
+        answers_[i] = std::exchange(asked_[i], nullptr)();
+        if (!answers_[i] && first) first = answers_[i];
       }
+      // One that went on alone would wait for those that could not.
+      if (!first) std::fill(answers_.begin(), answers_.end(), first);
       waiting_ = 0;
       changed_.notify_all();
     }
