@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 
 namespace troupe::apps::gpt {
@@ -59,6 +60,44 @@ TEST(GroupRelay, ServesThoseWhoStayWhenOneHasLeft) {
     }
     EXPECT_EQ(sum[0], 4);
   });
+}
+
+/// A group of one whose peer dies after the first sum.
+class DyingGroup final : public TensorGroup<float> {
+ public:
+  std::size_t size() const override { return 1; }
+  std::size_t index() const override { return 0; }
+  core::Result<void> sum(std::span<float>) override {
+    if (sums_++ == 0) return {};
+    return core::fail(core::Errc::unavailable, "the peer died");
+  }
+  core::Result<void> max(std::span<float> values) override { return sum(values); }
+  core::Result<void> gather(std::span<const float>, std::span<float> all, const Counts&) override {
+    return sum(all);
+  }
+  core::Result<void> scatter_sum(std::span<const float>, std::span<float> own, const Counts&) override {
+    return sum(own);
+  }
+
+ private:
+  int sums_ = 0;
+};
+
+TEST(GroupRelay, NoThreadGoesOnFromWhatAnotherCouldNotDo) {
+  DyingGroup group;
+  GroupRelay<float> relay(group, 2);
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t t = 0; t < 2; ++t) {
+      threads.emplace_back([&, t] {
+        std::vector<float> sum{1};
+        const auto summed = relay.member(t).sum(sum);
+        EXPECT_FALSE(summed) << t;
+        relay.leave();
+      });
+    }
+    relay.serve();
+  }
 }
 
 }  // namespace
