@@ -7,7 +7,6 @@
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/session/passes.hpp"
 #include "actors/shell/rank_world.hpp"
-#include "apps/gpt/context/context_rank.hpp"
 #include "apps/gpt/experts/session_peers.hpp"
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"

@@ -54,7 +54,7 @@ class DistributedTrainer {
   /// As TrainableModel::logits().
   core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens);
   /// Writes the model as export_model() does. Of sharded parameters the other ranks call
-  /// hand_over_parameters() meanwhile. Errc::unavailable where experts are spread over ranks.
+  /// hand_over_parameters() meanwhile.
   core::Result<void> export_model(const ExportOptions& options);
   core::Result<void> hand_over_parameters();
   /// Where the tokens of all ranks went since the last call, or since the run began. For all ranks together,

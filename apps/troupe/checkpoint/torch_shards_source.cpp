@@ -129,6 +129,8 @@ class ShardsReader {
       return core::fail(Errc::corrupt, "{} says that {} ranks saved, and there is no {}", kConfigName,
                         *configured, file_name(kModel, *configured, 0));
     if (worlds.size() == 1 && *worlds.begin() > 0) return *worlds.begin();
+    if (worlds.empty())
+      return core::fail(Errc::corrupt, "there is no {} of any job", file_name(kModel, 1, 0));
     return core::fail(Errc::corrupt,
                       "there are files of jobs of {} to {} ranks, and no {} says which one saved last; leave "
                       "those of one job",
