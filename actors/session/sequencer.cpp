@@ -191,10 +191,12 @@ class Sequencer::Member final : public TrainerGroup {
                                                     sequencer_.settings_.trainer_deadline);
       });
     }
+    if (number <= waited_) return {};  // the operations of a stream end in their order
     const auto found =
         std::find_if(over_.begin(), over_.end(), [&](const Over& over) { return over.number == number; });
-    CHECK(found != over_.end(), "an operation is waited for once");
+    CHECK(found != over_.end(), "an operation that is not waited for has its event");
     compute->wait(found->event.get());
+    waited_ = number;
     // Those before it are over as well; their events serve again.
     for (auto over = over_.begin(); over != std::next(found); ++over) free_.push_back(std::move(over->event));
     over_.erase(over_.begin(), std::next(found));
@@ -271,6 +273,7 @@ class Sequencer::Member final : public TrainerGroup {
   std::vector<core::Rank> members_;
   gpu::Event asked_;  ///< on "compute": what the operation reads is there
   std::uint64_t posted_ = 0;
+  std::uint64_t waited_ = 0;  ///< the last of those that "compute" was told to wait for
   Sent sent_;
   std::deque<Over> over_;         ///< of operations that are not waited for, where there is a compute stream
   std::vector<gpu::Event> free_;  ///< to be recorded again

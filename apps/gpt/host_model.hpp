@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/gpt/host_parameters.hpp"
 #include "apps/gpt/model.hpp"
 #include "apps/gpt/trainable_model.hpp"
 
@@ -43,12 +44,8 @@ class HostModel final : public RowModel {
                                                  const StepHooks& hooks) override;
 
  private:
-  Model::Parameters floats(Parameters parameters);
-  /// The same, for which a hook that moves parameters moves them here too.
-  StepHooks following(Parameters parameters, const StepHooks& hooks);
-
   Model model_;
-  std::vector<const float*> parameters_;
+  HostParameters host_;
   std::vector<double> losses_;
   ExpertTally tally_;
 };

@@ -3,9 +3,12 @@
 #include <utility>
 
 #include "apps/gpt/host_model.hpp"
+#include "apps/gpt/pipeline/host_stage.hpp"
+#include "apps/gpt/pipeline/stages.hpp"
 #include "core/errors.hpp"
 #ifdef TROUPE_HAS_CUDA
 #include "apps/gpt/cuda/cuda_model.hpp"
+#include "apps/gpt/cuda/cuda_stage.hpp"
 #endif
 
 namespace troupe::apps::gpt {
@@ -70,6 +73,29 @@ Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& config, 
   (void)compute;
   return fail(Errc::unavailable, kWithoutCuda);
 #endif
+}
+
+Result<std::unique_ptr<TrainableStage>> create_stage(const ModelConfig& config, const StageCut& cut,
+                                                     const StageShape& shape, ModelOptions options,
+                                                     StagePlace place) {
+  if (place.device.kind() != gpu::DeviceKind::cuda)
+    return std::make_unique<HostStage>(TRY(StageModel::create(config, cut, shape, place.group)));
+#ifdef TROUPE_HAS_CUDA
+  return create_cuda_stage(config, cut, shape, {options.dtype, options.tf32}, place.device, place.compute);
+#else
+  (void)options;
+  return fail(Errc::unavailable, kWithoutCuda);
+#endif
+}
+
+std::size_t stage_bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
+                        ModelOptions options, gpu::DeviceKind device) {
+#ifdef TROUPE_HAS_CUDA
+  if (device == gpu::DeviceKind::cuda) return cuda_stage_bytes(config, cut, shape, options.dtype);
+#endif
+  (void)options;
+  (void)device;
+  return StageModel::bytes(config, cut, shape);
 }
 
 MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,

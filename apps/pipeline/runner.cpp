@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/errors.hpp"
-#include "core/schedule/schedule_slots.hpp"
 
 namespace troupe::apps {
 
@@ -11,9 +10,6 @@ using core::PassKind;
 using core::Result;
 
 namespace {
-
-/// Rows that are received ahead of the pass that runs, per link.
-constexpr std::size_t kAhead = 1;
 
 Result<void> settle(std::optional<std::pair<core::ScheduleLink, StageLinks::Posted>>& waited,
                     StageLinks& links) {
@@ -25,37 +21,39 @@ Result<void> settle(std::optional<std::pair<core::ScheduleLink, StageLinks::Post
 
 }  // namespace
 
-StageRunner::StageRunner(const core::PipelineSchedule& schedule, int stage) {
-  const auto& passes = schedule.passes[static_cast<std::size_t>(stage)];
-  const auto activations = core::plan_slots(passes), inputs = core::plan_input_slots(passes);
-  std::map<int, std::size_t> free_input;   // per slot, the steps that are over when its last user is
-  std::map<int, std::size_t> free, begun;  // likewise of activations, and since when its user has it
-  for (std::size_t i = 0; i < passes.size(); ++i) {
-    Step step{passes[i],
-              {activations[i], inputs[i]},
-              core::receives(schedule, stage, passes[i]),
-              core::sends(schedule, stage, passes[i]),
-              0,
-              {}};
-    const bool is_forward = step.pass.kind == PassKind::forward;
-    if (is_forward) begun[activations[i]] = free[activations[i]];
-    step.ready = is_forward ? free_input[inputs[i]] : begun[activations[i]];
-    if (step.pass.kind == PassKind::backward || step.pass.kind == PassKind::backward_weight) {
-      free[activations[i]] = i + 1;
-      free_input[inputs[i]] = i + 1;
-    }
-    if (step.from) queues_[*step.from].steps.push_back(i);
-    steps_.push_back(step);
-    inputs_ = std::max(inputs_, inputs[i] + 1);
+StageRunner::StageRunner(const core::PipelineSchedule& schedule, int stage, Posting posting,
+                         HeadMessages heads)
+    : steps_(plan_steps(schedule, stage)),
+      actions_(posting == Posting::at_once ? post_at_once(schedule, stage, heads)
+                                           : post_in_one_order(schedule, stage, heads)),
+      received_(steps_.size()) {
+  int activations = 0;
+  for (const StageStep& step : steps_) {
+    activations = std::max(activations, step.slots.activations + 1);
+    inputs_ = std::max(inputs_, step.slots.input + 1);
   }
-  sent_.resize(free.size());
+  sent_.resize(static_cast<std::size_t>(activations));
 }
 
 Result<void> StageRunner::run(StageWork& work, StageLinks& links) {
-  for (auto& [link, queue] : queues_) queue.posted = 0;
-  for (std::size_t i = 0; i < steps_.size(); ++i) {
-    TRY(post_receives(i, work, links));
-    TRY(run_step(steps_[i], work, links));
+  for (const auto& [kind, step] : actions_) {
+    switch (kind) {
+      case StageAction::Kind::receive:
+        TRY(receive(step, work, links));
+        break;
+      case StageAction::Kind::run:
+        TRY(run_step(step, work, links));
+        break;
+      case StageAction::Kind::send:
+        TRY(send(step, work, links));
+        break;
+      case StageAction::Kind::take_head:
+        TRY(work.take_head(steps_[step].pass.microbatch));
+        break;
+      case StageAction::Kind::give_head:
+        TRY(work.give_head(steps_[step].pass.microbatch));
+        break;
+    }
   }
   for (Sent& sent : sent_) {
     TRY(settle(sent.output, links));
@@ -64,35 +62,33 @@ Result<void> StageRunner::run(StageWork& work, StageLinks& links) {
   return {};
 }
 
-Result<void> StageRunner::post_receives(std::size_t now, StageWork& work, StageLinks& links) {
-  for (auto& [link, queue] : queues_) {
-    std::size_t ahead = 0;
-    for (std::size_t i = 0; i < queue.posted; ++i) ahead += queue.steps[i] > now ? 1 : 0;
-    while (queue.posted < queue.steps.size()) {
-      const std::size_t index = queue.steps[queue.posted];
-      Step& step = steps_[index];
-      if (step.ready > now || (index > now && ahead++ == kAhead)) break;
-      const bool is_forward = step.pass.kind == PassKind::forward;
-      if (!is_forward) TRY(settle(sent(step.slots.activations).gradient, links));
-      const auto rows = is_forward ? work.input(step.slots.input) : work.gradient(step.slots.activations);
-      step.received = {link, TRY(links.receive(link, rows))};
-      ++queue.posted;
-    }
-  }
+Result<void> StageRunner::receive(std::size_t index, StageWork& work, StageLinks& links) {
+  const StageStep& step = steps_[index];
+  const bool is_forward = step.pass.kind == PassKind::forward;
+  if (!is_forward) TRY(settle(sent(step.slots.activations).gradient, links));
+  const auto rows = is_forward ? work.input(step.slots.input) : work.gradient(step.slots.activations);
+  const auto posted = TRY(links.receive(*step.from, rows));
+  received_[index] = {*step.from, posted};
   return {};
 }
 
-Result<void> StageRunner::run_step(Step& step, StageWork& work, StageLinks& links) {
-  const auto& pass = step.pass;
+Result<void> StageRunner::run_step(std::size_t index, StageWork& work, StageLinks& links) {
+  const StageStep& step = steps_[index];
+  const bool is_forward = step.pass.kind == PassKind::forward;
+  TRY(settle(received_[index], links));
+  auto& before = sent(step.slots.activations);
+  if (step.pass.kind != PassKind::backward_weight)
+    TRY(settle(is_forward ? before.output : before.gradient, links));
+  return work.run(step.pass, step.slots);
+}
+
+Result<void> StageRunner::send(std::size_t index, StageWork& work, StageLinks& links) {
+  const StageStep& step = steps_[index];
   const int slot = step.slots.activations;
-  const bool is_forward = pass.kind == PassKind::forward;
-  TRY(settle(step.received, links));
-  auto& sent_before = is_forward ? sent(slot).output : sent(slot).gradient;
-  if (pass.kind != PassKind::backward_weight) TRY(settle(sent_before, links));
-  TRY(work.run(pass, step.slots));
-  if (!step.to) return {};
-  const auto rows = is_forward ? work.output(pass.chunk, slot) : work.gradient(slot);
-  sent_before = {*step.to, TRY(links.send(*step.to, rows))};
+  const bool is_forward = step.pass.kind == PassKind::forward;
+  const auto rows = is_forward ? work.output(step.pass.chunk, slot) : work.gradient(slot);
+  const auto posted = TRY(links.send(*step.to, rows));
+  (is_forward ? sent(slot).output : sent(slot).gradient) = {*step.to, posted};
   return {};
 }
 

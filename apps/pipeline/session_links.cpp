@@ -9,7 +9,6 @@
 namespace troupe::apps {
 
 using actors::TrainerGroup;
-using core::DType;
 using core::Result;
 using core::ScheduleLink;
 
@@ -57,8 +56,10 @@ std::vector<actors::TrainerGroupSpec> link_groups(core::WorldSize world, int sta
   return groups;
 }
 
-Result<SessionLinks> SessionLinks::open(actors::Session& session, int stages, int stage, bool wraps) {
+Result<SessionLinks> SessionLinks::open(actors::Session& session, int stages, int stage, bool wraps,
+                                        core::DType dtype) {
   SessionLinks links;
+  links.dtype_ = dtype;
   for (int first = 0; first < ring_size(stages, wraps); ++first) {
     const int second = (first + 1) % stages;
     if (first != stage && second != stage) continue;
@@ -70,15 +71,15 @@ Result<SessionLinks> SessionLinks::open(actors::Session& session, int stages, in
 }
 
 // A group has two members.
-Result<StageLinks::Posted> SessionLinks::send(const ScheduleLink& link, std::span<const float> rows) {
+Result<StageLinks::Posted> SessionLinks::send(const ScheduleLink& link, gpu::ConstBufferView rows) {
   TrainerGroup& to = group(link);
-  const auto posted = TRY(to.send(gpu::view_of(rows), DType::f32, 1 - to.index()));
+  const auto posted = TRY(to.send(rows, dtype_, 1 - to.index()));
   return Posted{static_cast<std::uint64_t>(posted)};
 }
 
-Result<StageLinks::Posted> SessionLinks::receive(const ScheduleLink& link, std::span<float> rows) {
+Result<StageLinks::Posted> SessionLinks::receive(const ScheduleLink& link, gpu::BufferView rows) {
   TrainerGroup& from = group(link);
-  const auto posted = TRY(from.receive(gpu::view_of(rows), DType::f32, 1 - from.index()));
+  const auto posted = TRY(from.receive(rows, dtype_, 1 - from.index()));
   return Posted{static_cast<std::uint64_t>(posted)};
 }
 

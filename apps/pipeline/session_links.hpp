@@ -1,7 +1,6 @@
 #pragma once
 
 #include <map>
-#include <span>
 #include <vector>
 
 #include "actors/session/session.hpp"
@@ -18,17 +17,19 @@ std::vector<actors::TrainerGroupSpec> link_groups(core::WorldSize world, int sta
 /// The links of one rank over its session's groups.
 class SessionLinks final : public StageLinks {
  public:
-  /// The session was joined with link_groups().
-  static core::Result<SessionLinks> open(actors::Session& session, int stages, int stage, bool wraps);
+  /// The session was joined with link_groups(). `dtype` is of the rows.
+  static core::Result<SessionLinks> open(actors::Session& session, int stages, int stage, bool wraps,
+                                         core::DType dtype = core::DType::f32);
 
-  core::Result<Posted> send(const core::ScheduleLink& link, std::span<const float> rows) override;
-  core::Result<Posted> receive(const core::ScheduleLink& link, std::span<float> rows) override;
+  core::Result<Posted> send(const core::ScheduleLink& link, gpu::ConstBufferView rows) override;
+  core::Result<Posted> receive(const core::ScheduleLink& link, gpu::BufferView rows) override;
   core::Result<void> wait(const core::ScheduleLink& link, Posted posted) override;
 
  private:
   actors::TrainerGroup& group(const core::ScheduleLink& link) { return *groups_.at(link); }
 
   std::map<core::ScheduleLink, actors::TrainerGroup*> groups_;
+  core::DType dtype_ = core::DType::f32;
 };
 
 }  // namespace troupe::apps

@@ -235,7 +235,8 @@ TEST(Mesh, CountsTheMemoryThatAStageOfAShareTakesBesideActivations) {
       const std::size_t layers = 2 * (3 * 16 + 2 * 4), message = 32 * (64 + 16);
       const std::size_t head = stage == 0 ? message : 2 * message + 64 * 16;
       const std::size_t elements = layers + (stage == 1 ? 16 : 0) + (tied ? head : 0);
-      EXPECT_EQ(pipeline_bytes(options, place).value(), activations + elements * sizeof(float));
+      EXPECT_EQ(pipeline_bytes(options, place, gpu::DeviceKind::host).value(),
+                activations + elements * sizeof(float));
       EXPECT_EQ(shape.share.index, static_cast<std::size_t>(rank % 2));
     }
   }

@@ -180,9 +180,23 @@ TEST(PipelineModel, RefusesWhatCannotBeCut) {
               [](auto& options) { options.session.training.expert_parallel = 2; }),
       "gradients of experts that 2 ranks share do not wait for their lane, as those of several chunks do "
       "with --strategy zero1; use zero2 or zero3, or leave out --pipeline-chunks");
-  const auto on_gpu = check_pipeline(trainer_options({2, 2}), {2}, gpu::DeviceKind::cuda);
-  ASSERT_FALSE(on_gpu);
-  EXPECT_EQ(on_gpu.error().code, core::Errc::unavailable);
+}
+
+TEST(PipelineModel, OnGpusRefusesSplitBackwardsAndExperts) {
+  const auto refusal = [](const Cut& cut) {
+    const auto checked = check_pipeline(trainer_options(cut), {2}, gpu::DeviceKind::cuda);
+    return checked ? "" : checked.error().message;
+  };
+
+  EXPECT_EQ(refusal({2, 2}), "");
+  EXPECT_EQ(refusal({2, 2, ScheduleKind::interleaved, 2}), "");
+  EXPECT_EQ(
+      refusal({2, 2, ScheduleKind::zero_bubble}),
+      "backwards are split in two on the host only, found --pipeline-schedule zero-bubble on a GPU; use "
+      "1f1b or interleaved, or --device host");
+  EXPECT_EQ(refusal({.ranks = 2, .stages = 2, .experts = true}),
+            "stages have experts on the host only, found 4 on a GPU; leave out --pipeline-parallel, or use "
+            "--device host");
 }
 
 TEST(PipelineModel, GivesTheFirstStagesTheLayersThatAreLeft) {

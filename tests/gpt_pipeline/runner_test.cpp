@@ -30,20 +30,20 @@ class WatchedStage final : public StageWork, public StageLinks {
     ++passes_;
     return {};
   }
-  std::span<float> input(int slot) override { return place(slot); }
-  std::span<float> output(int, int slot) override { return place(outputs_ + 2 * slot); }
-  std::span<float> gradient(int slot) override { return place(outputs_ + 2 * slot + 1); }
+  gpu::BufferView input(int slot) override { return place(slot); }
+  gpu::BufferView output(int, int slot) override { return place(outputs_ + 2 * slot); }
+  gpu::BufferView gradient(int slot) override { return place(outputs_ + 2 * slot + 1); }
 
-  Result<Posted> send(const core::ScheduleLink&, std::span<const float> rows) override {
+  Result<Posted> send(const core::ScheduleLink&, gpu::ConstBufferView rows) override {
     expect_at_rest(rows, "what is sent");
     return post(sending_, rows);
   }
-  Result<Posted> receive(const core::ScheduleLink&, std::span<float> rows) override {
+  Result<Posted> receive(const core::ScheduleLink&, gpu::BufferView rows) override {
     expect_at_rest(rows, "what is received");
     return post(receiving_, rows);
   }
   Result<void> wait(const core::ScheduleLink&, Posted posted) override {
-    const auto* rows = posted_[static_cast<std::size_t>(posted)];
+    const std::byte* rows = posted_[static_cast<std::size_t>(posted)];
     EXPECT_EQ(sending_.erase(rows) + receiving_.erase(rows), 1U) << "is waited for once";
     return {};
   }
@@ -54,21 +54,23 @@ class WatchedStage final : public StageWork, public StageLinks {
   std::size_t early() const { return early_; }
 
  private:
-  std::span<float> place(int index) { return {&rows_[static_cast<std::size_t>(index)], 1}; }
-  void expect_at_rest(std::span<const float> rows, const char* what) const {
-    EXPECT_FALSE(sending_.contains(rows.data())) << what << " is still being sent";
-    EXPECT_FALSE(receiving_.contains(rows.data())) << what << " is still being received";
+  gpu::BufferView place(int index) {
+    return gpu::view_of(std::span(&rows_[static_cast<std::size_t>(index)], 1));
   }
-  Posted post(std::set<const float*>& under_way, std::span<const float> rows) {
-    under_way.insert(rows.data());
-    posted_.push_back(rows.data());
+  void expect_at_rest(gpu::ConstBufferView rows, const char* what) const {
+    EXPECT_FALSE(sending_.contains(rows.data)) << what << " is still being sent";
+    EXPECT_FALSE(receiving_.contains(rows.data)) << what << " is still being received";
+  }
+  Posted post(std::set<const std::byte*>& under_way, gpu::ConstBufferView rows) {
+    under_way.insert(rows.data);
+    posted_.push_back(rows.data);
     return Posted{posted_.size() - 1};
   }
 
   std::vector<float> rows_;
   int outputs_;  ///< after the inputs
-  std::vector<const float*> posted_;
-  std::set<const float*> sending_, receiving_;
+  std::vector<const std::byte*> posted_;
+  std::set<const std::byte*> sending_, receiving_;
   std::size_t passes_ = 0;
   std::size_t early_ = 0;
 };

@@ -46,24 +46,26 @@ class CountingWork final : public StageWork {
     };
     const int last = chunks_ * rank_.world_size().value - 1;
     if (pass.kind == core::PassKind::forward) {
-      if (place == 0) input(slots.input)[0] = static_cast<float>(1000 * pass.microbatch);
-      expect(input(slots.input)[0], place);
-      output(pass.chunk, slot)[0] = input(slots.input)[0] + 1;
+      if (place == 0) value(slots.input) = static_cast<float>(1000 * pass.microbatch);
+      expect(value(slots.input), place);
+      value(outputs_ + 2 * slot) = value(slots.input) + 1;
     } else if (pass.kind != core::PassKind::backward_weight) {
-      if (place == last) gradient(slot)[0] = static_cast<float>(1000 * pass.microbatch);
-      expect(gradient(slot)[0], last - place);
-      gradient(slot)[0] += 1;
+      float& gradient = value(outputs_ + 2 * slot + 1);
+      if (place == last) gradient = static_cast<float>(1000 * pass.microbatch);
+      expect(gradient, last - place);
+      gradient += 1;
     }
     return {};
   }
-  std::span<float> input(int slot) override { return row(slot); }
-  std::span<float> output(int, int slot) override { return row(outputs_ + 2 * slot); }
-  std::span<float> gradient(int slot) override { return row(outputs_ + 2 * slot + 1); }
+  gpu::BufferView input(int slot) override { return row(slot); }
+  gpu::BufferView output(int, int slot) override { return row(outputs_ + 2 * slot); }
+  gpu::BufferView gradient(int slot) override { return row(outputs_ + 2 * slot + 1); }
 
   int wrong() const { return wrong_; }
 
  private:
-  std::span<float> row(int index) { return {&rows_[static_cast<std::size_t>(index)], 1}; }
+  float& value(int index) { return rows_[static_cast<std::size_t>(index)]; }
+  gpu::BufferView row(int index) { return gpu::view_of(std::span(&value(index), 1)); }
 
   actors::SimulatedRank& rank_;
   core::CounterRandom times_;

@@ -37,7 +37,7 @@ CudaGradientScratch<E> carve_gradients(ByteCarver& carver, const ModelConfig& co
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
   const std::size_t partials =
       std::max(cuda::norm_partials(N, C), segments_at_most(config, shape) * config.width);
-  return {.residual = carver.take<E>(N, C),
+  return {.residual = nullptr,
           .normed = carver.take<E>(N, C),
           .query = carver.take<E>(N, C),
           .key = carver.take<E>(N, C),
@@ -72,32 +72,41 @@ CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchSha
 }
 
 template <class E>
-CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchShape shape, Keep keep) {
-  CudaActivations<E> activations;
-  for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    if (keep == Keep::activations || layer == 0) {
+CudaActivations<E> carve_part(ByteCarver& carver, const ModelConfig& config, BatchShape shape, Keep keep,
+                              ModelPart part) {
+  CudaActivations<E> activations{};
+  for (std::size_t layer = part.first; layer < part.end; ++layer) {
+    if (keep == Keep::activations || layer == part.first) {
       activations.blocks.push_back(carve_block<E>(carver, config, shape));
     } else {
       activations.blocks.push_back(activations.blocks.front());
       activations.blocks.back().input = carver.take<E>(shape.rows(), config.width);
     }
   }
-  const std::size_t N = shape.rows(), half = config.head_size() / 2;
+  const std::size_t N = shape.rows();
   activations.output = carver.take<E>(N, config.width);
+  if (!part.has_end(config)) return activations;
   activations.final_norm = carve_norm<E>(carver, config, N);
   activations.logits = carver.take<E>(N, config.vocabulary);
   activations.log_sum = carver.take<float>(N);
   activations.row_losses = carver.take<float>(N);
-  activations.losses = carver.take<double>(kMostLosses);
-  activations.next_logits = carver.take<float>(config.vocabulary);
-  activations.cosine = carver.take<float>(config.context, half);
-  activations.sine = carver.take<float>(config.context, half);
-  activations.words = carver.take<std::int32_t>(token_words(config, shape));
-  activations.gradients = carve_gradients<E>(carver, config, shape);
   return activations;
 }
 
-template CudaActivations<float> carve<float>(ByteCarver&, const ModelConfig&, BatchShape, Keep);
-template CudaActivations<Bf16> carve<Bf16>(ByteCarver&, const ModelConfig&, BatchShape, Keep);
+template <class E>
+CudaShared<E> carve_shared(ByteCarver& carver, const ModelConfig& config, BatchShape shape) {
+  const std::size_t half = config.head_size() / 2;
+  return {.losses = carver.take<double>(kMostLosses),
+          .next_logits = carver.take<float>(config.vocabulary),
+          .cosine = carver.take<float>(config.context, half),
+          .sine = carver.take<float>(config.context, half),
+          .gradients = carve_gradients<E>(carver, config, shape)};
+}
+
+template CudaActivations<float> carve_part<float>(ByteCarver&, const ModelConfig&, BatchShape, Keep,
+                                                  ModelPart);
+template CudaActivations<Bf16> carve_part<Bf16>(ByteCarver&, const ModelConfig&, BatchShape, Keep, ModelPart);
+template CudaShared<float> carve_shared<float>(ByteCarver&, const ModelConfig&, BatchShape);
+template CudaShared<Bf16> carve_shared<Bf16>(ByteCarver&, const ModelConfig&, BatchShape);
 
 }  // namespace troupe::apps::gpt

@@ -7,6 +7,7 @@
 
 #include "apps/gpt/activations.hpp"
 #include "apps/gpt/cuda/element.cuh"
+#include "apps/gpt/pipeline/model_part.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -86,20 +87,26 @@ struct CudaTokens {
   std::int32_t* first_segment;  // (N + 1)
 };
 
+/// Of a microbatch in a part of the model's layers.
 template <class E>
 struct CudaActivations {
   std::vector<CudaBlockActivations<E>> blocks;  // as those of Activations
   E* output;                                    // (N, C)
+  // Where the part ends the model:
   CudaNormActivations<E> final_norm;
-  E* logits;            // (N, V), then their gradients
-  float* log_sum;       // (N)
-  float* row_losses;    // (N)
-  double* losses;       // (kMostLosses)
-  float* next_logits;   // (V)
-  float* cosine;        // (context, D/2)
-  float* sine;          // (context, D/2)
-  std::int32_t* words;  // what the host sends
-  CudaGradientScratch<E> gradients;
+  E* logits;          // (N, V), then their gradients
+  float* log_sum;     // (N)
+  float* row_losses;  // (N)
+};
+
+/// What all passes use, whichever part they are of.
+template <class E>
+struct CudaShared {
+  double* losses;                    // (kMostLosses)
+  float* next_logits;                // (V)
+  float* cosine;                     // (context, D/2)
+  float* sine;                       // (context, D/2)
+  CudaGradientScratch<E> gradients;  // whose residual is the pass's own
 };
 
 /// This many losses may be waiting to be taken.
@@ -113,6 +120,9 @@ std::size_t token_words(const ModelConfig& config, BatchShape shape);
 CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchShape shape);
 
 template <class E>
-CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchShape shape, Keep keep);
+CudaActivations<E> carve_part(ByteCarver& carver, const ModelConfig& config, BatchShape shape, Keep keep,
+                              ModelPart part);
+template <class E>
+CudaShared<E> carve_shared(ByteCarver& carver, const ModelConfig& config, BatchShape shape);
 
 }  // namespace troupe::apps::gpt

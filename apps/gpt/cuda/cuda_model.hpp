@@ -21,6 +21,9 @@ core::Result<std::unique_ptr<TrainableModel>> create_cuda_model(const ModelConfi
                                                                 CudaModelOptions options, gpu::Device& device,
                                                                 gpu::StreamView compute);
 
+/// What create_cuda_model() refuses before it allocates anything.
+core::Result<void> check_cuda_model(const ModelConfig& config, BatchShape shape, core::DType dtype);
+
 /// Bytes of device memory that its activations take.
 std::size_t cuda_activation_bytes(const ModelConfig& config, BatchShape shape, core::DType dtype,
                                   Keep keep = Keep::activations);

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "apps/gpt/pipeline/stage_passes.hpp"
+#include "apps/gpt/pipeline/stages.hpp"
 #include "apps/pipeline/runner.hpp"
 #include "core/errors.hpp"
 #include "core/schedule/check_schedule.hpp"
@@ -43,11 +44,17 @@ Result<core::PipelineSchedule> schedule_with(const TrainerOptions& options, Stag
 Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world, gpu::DeviceKind device) {
   const auto& training = options.session.training;
   const int stages = training.pipeline_parallel;
-  if (device == gpu::DeviceKind::cuda) {
+  if (device == gpu::DeviceKind::cuda && options.pipeline.schedule == ScheduleKind::zero_bubble) {
+    return fail(
+        Errc::unavailable,
+        "backwards are split in two on the host only, found --pipeline-schedule zero-bubble on a GPU; "
+        "use 1f1b or interleaved, or --device host");
+  }
+  if (device == gpu::DeviceKind::cuda && options.model.experts.count > 0) {
     return fail(Errc::unavailable,
-                "models are cut into pipeline stages on the host only, found {} stages on a GPU; leave out "
-                "--pipeline-parallel, or use --device host",
-                stages);
+                "stages have experts on the host only, found {} on a GPU; leave out --pipeline-parallel, or "
+                "use --device host",
+                options.model.experts.count);
   }
   const int parts = training.tensor_parallel;
   if (world.value % (stages * parts) != 0) {
@@ -91,7 +98,8 @@ Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, Pipeli
   return schedule_with(options, TRY(deal_of(options, place)));
 }
 
-Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place) {
+Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place,
+                                   gpu::DeviceKind device) {
   const auto cut = TRY(cut_of(options, place));
   const auto schedule = TRY(schedule_of(options, place));
   const SharedTable shared(options.model, share_of(options, place));
@@ -116,11 +124,12 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
   const bool is_ordered = options.session.training.numerics == core::Numerics::ordered;
   const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
   const HeadShape head = head_shape(options);
-  if (options.model.tied_embeddings && cut.is_first()) elements += head.message(how);
+  std::size_t bytes = elements * sizeof(float);
+  if (options.model.tied_embeddings && cut.is_first()) bytes += head.message_bytes(how);
   if (options.model.tied_embeddings && cut.is_last())
-    elements += head.elements() + (is_ordered ? stages : 1) * head.message(how);
-  return elements * sizeof(float) +
-         StageModel::bytes(options.model, cut, stage_shape(options, place, schedule, cut.stage));
+    bytes += head.value_bytes() + (is_ordered ? stages : 1) * head.message_bytes(how);
+  return bytes + stage_bytes(options.model, cut, stage_shape(options, place, schedule, cut.stage),
+                             options.arithmetic, device);
 }
 
 StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
@@ -134,7 +143,8 @@ StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
 
 HeadShape head_shape(const TrainerOptions& options) {
   const auto parts = static_cast<std::size_t>(options.session.training.tensor_parallel);
-  return {options.microbatch.rows(), options.model.width, options.model.vocabulary / parts};
+  return {options.microbatch.rows(), options.model.width, options.model.vocabulary / parts,
+          options.arithmetic.dtype};
 }
 
 }  // namespace troupe::apps::gpt

@@ -25,7 +25,8 @@ core::Result<StageCut> cut_of(const TrainerOptions& options, PipelinePlace place
 /// Of the microbatches of the rank's lanes.
 core::Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, PipelinePlace place);
 /// Of this rank, beside what its session takes.
-core::Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place);
+core::Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place,
+                                         gpu::DeviceKind device);
 StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
                        const core::PipelineSchedule& schedule, int stage);
 /// Of the output layer, or the rank's part of it.

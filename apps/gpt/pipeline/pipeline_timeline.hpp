@@ -14,4 +14,7 @@ struct PipelineTimeline {
   std::optional<double> theory;  ///< the bubble's share, where all passes take as long as the mean of these
 };
 
+/// Of the passes of each kind; of whole backwards a half each for inputs and weights.
+core::PassDurations mean_durations(const core::ScheduleRun& run);
+
 }  // namespace troupe::apps::gpt

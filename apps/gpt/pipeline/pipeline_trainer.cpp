@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <utility>
 
+#include "apps/gpt/pipeline/stages.hpp"
+#include "core/convert.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/schedule/check_schedule.hpp"
@@ -16,24 +17,19 @@ using core::Result;
 
 namespace {
 
-/// Of whole backwards a half each for inputs and weights.
-core::PassDurations mean_durations(const core::ScheduleRun& run) {
-  std::map<PassKind, std::pair<double, int>> sums;
-  for (const auto& stage : run.stages) {
-    for (const auto& [pass, start, end] : stage) {
-      auto& [sum, count] = sums[pass.kind];
-      sum += end - start;
-      count += 1;
-    }
-  }
-  const auto mean = [&](PassKind kind) {
-    const auto [sum, count] = sums[kind];
-    return count > 0 ? sum / count : 0;
-  };
-  const double half = mean(PassKind::backward) / 2;
-  return {.forward = mean(PassKind::forward),
-          .backward_input = mean(PassKind::backward_input) + half,
-          .backward_weight = mean(PassKind::backward_weight) + half};
+/// A GPU runs messages in the order in which they are posted.
+Posting posting_on(const gpu::Device& device) {
+  return device.kind() == gpu::DeviceKind::cuda ? Posting::in_one_order : Posting::at_once;
+}
+
+HeadGradient head_gradient(const TrainerOptions& options) {
+  const bool is_ordered = options.session.training.numerics == core::Numerics::ordered;
+  return is_ordered ? HeadGradient::factors : HeadGradient::sum;
+}
+
+HeadMessages head_messages(const TrainerOptions& options) {
+  if (!options.model.tied_embeddings) return HeadMessages::none;
+  return head_gradient(options) == HeadGradient::factors ? HeadMessages::each : HeadMessages::last;
 }
 
 }  // namespace
@@ -65,7 +61,8 @@ PipelineTrainer::PipelineTrainer(const TrainerOptions& options, PipelinePlace pl
       all_model_(model_of_all(options_.model)),
       all_table_(parameter_table(all_model_)),
       all_parameters_(all_model_, all_table_, cut_),
-      runner_(schedule_, cut_.stage),
+      runner_(schedule_, cut_.stage, posting_on(device), head_messages(options_)),
+      memory_(device),
       batches_(static_cast<std::size_t>(runner_.slots().activations), Batch(options_.microbatch)),
       readable_(table().size()),
       gradients_(table().size()) {}
@@ -75,8 +72,13 @@ std::vector<core::ParameterSpec> PipelineTrainer::parameters() const {
 }
 
 Result<void> PipelineTrainer::prepare() {
+  return is_on_host() ? make_stage() : Result<void>{};
+}
+
+Result<void> PipelineTrainer::make_stage() {
   const auto shape = stage_shape(options_, place_, schedule_, cut_.stage);
-  model_ = TRY(StageModel::create(options_.model, cut_, shape, share_->group()));
+  const StagePlace at{device_, memory_.compute(), share_->group()};
+  model_ = TRY(create_stage(options_.model, cut_, shape, options_.arithmetic, at));
   return {};
 }
 
@@ -91,9 +93,13 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
   session_ = &session;
   corpus_ = &corpus;
   TRY(share_->open(session));
+  if (!is_on_host()) {
+    memory_.use(TRY(session.compute_stream()));
+    TRY(make_stage());
+  }
   stages_ = TRY(session.group("pp"));
-  links_ = TRY(SessionLinks::open(session, cut_.stages, cut_.stage, cut_.chunks() > 1));
-  lanes_.emplace(session, parameters_, model_->table());
+  links_ = TRY(SessionLinks::open(session, cut_.stages, cut_.stage, cut_.chunks() > 1, model_->dtype()));
+  lanes_.emplace(session, parameters_, model_->table(), memory_);
   CHECK(lanes_->microbatches() == schedule_.microbatches, "the schedule has the microbatches of the lanes");
   if (options_.model.experts.count > 0) {
     std::vector<StageCut> cuts;
@@ -104,16 +110,45 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
     take_expert_tally();
   }
   if (!options_.model.tied_embeddings) return {};
-  const bool is_ordered = options_.session.training.numerics == core::Numerics::ordered;
-  const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
+  const auto how = head_gradient(options_);
   const HeadShape shape = head_shape(options_);
-  if (cut_.is_first()) owner_.emplace(*stages_, how, shape);
-  if (cut_.is_last()) copy_.emplace(*stages_, how, shape);
+  if (cut_.is_first()) owner_ = TRY(EmbeddingOwner::create(*stages_, memory_, how, shape));
+  if (cut_.is_last()) copy_ = TRY(EmbeddingCopy::create(*stages_, memory_, how, shape));
   return {};
+}
+
+// As AllLayers::warm_up(): every kernel runs once before the first collective.
+Result<void> PipelineTrainer::warm_up() {
+  if (is_on_host()) return {};
+  std::size_t largest = 0;
+  for (const auto& spec : model_->table().specs) largest = std::max(largest, spec.elements());
+  const auto scratch = TRY(memory_.allocate(2 * largest * sizeof(float)));
+  const auto values = scratch.view().subview(0, largest * sizeof(float));
+  const std::vector<const std::byte*> parameters(readable_.size(), values.data);
+  const std::vector<float*> gradients(readable_.size(), values.as<float>().data());
+  memory_.zero(values);
+  memory_.add(values, scratch.view().subview(values.bytes, values.bytes));
+  const StepHooks hooks;
+  return run_all_chunks({parameters, gradients, hooks});
+}
+
+/// As a warm-up, and to its end.
+Result<void> PipelineTrainer::run_all_chunks(const StagePass& pass) {
+  Batch& batch = batches_.front();
+  batch.fill_evenly(corpus_->evaluation(), 0, 1);
+  const StageText text{batch.tokens(), batch.targets()};
+  for (int chunk = 0; chunk < cut_.chunks(); ++chunk) {
+    TRY(model_->forward(chunk, {}, pass, text));
+    if (ends(chunk)) TRY(model_->loss(chunk, 0, pass, text));
+    TRY(model_->backward(chunk, 0, pass, text));
+    if (ends(chunk)) TRY(model_->take_losses(1));
+  }
+  return memory_.settle();
 }
 
 Result<void> PipelineTrainer::play_lanes() {
   taken_.reset();
+  losses_taken_ = 0;
   lanes_->begin_step();
   began_.clear();
   ended_.clear();
@@ -121,7 +156,7 @@ Result<void> PipelineTrainer::play_lanes() {
   if (lanes_->by_passes()) TRY(begin_pass(all_passes_.front()));  // which may read what is copied
   TRY(refresh_copies());
   if (route_losses_) TRY(route_losses_->begin_step(schedule_));
-  if (owner_) TRY(owner_->begin_step(schedule_.microbatches));
+  if (owner_) owner_->begin_step(schedule_.microbatches);
   if (copy_) copy_->begin_step(schedule_.microbatches);
   TRY(runner_.run(*this, *links_));
   if (route_losses_) TRY(route_losses_->settle());
@@ -139,7 +174,7 @@ Result<void> PipelineTrainer::refresh_copies() {
   const std::size_t place = model_->table().embedding;
   if (owner_) {
     TRY(before_use(place));
-    TRY(owner_->give_values({readable_[place], model_->table().specs[place].elements()}));
+    TRY(owner_->give_values(TRY(parameter_memory(place))));
     if (lanes_->by_passes()) TRY(owner_->settle());  // before another unit has the memory
   }
   return copy_ ? copy_->take_values() : Result<void>{};
@@ -158,8 +193,13 @@ Result<void> PipelineTrainer::before_use(std::size_t place) {
     return {};
   }
   TRY(session_->before_use(*index));
-  readable_[place] = TRY(session_->parameter_memory(*index)).as<const float>().data();
+  readable_[place] = TRY(session_->parameter_memory(*index)).data;
   return {};
+}
+
+/// Of this stage, after before_use().
+Result<gpu::ConstBufferView> PipelineTrainer::parameter_memory(std::size_t place) {
+  return gpu::ConstBufferView(TRY(session_->parameter_memory(*parameters_.index(place))));
 }
 
 StepHooks PipelineTrainer::reading() {
@@ -176,12 +216,12 @@ StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
     TRY(before_use(place));
     if (!owner_ || place != embedding) return {};
     // After the output layer's gradient come those of the rows, as on one rank.
-    return owner_->add_gradient(microbatch, gradients_[place]);
+    return owner_->add_gradient(microbatch, *model_, gradients_[place]);
   };
   hooks.gradient_ready = [this, done, slot](std::size_t place) {
     if (parameters_.index(place)) return lanes_->ready(place);
-    auto given = copy_->give_gradient(done.microbatch, model_->head_factors(done.chunk, slot));
-    if (!given && given_) given_ = given;
+    auto kept = copy_->keep(done.microbatch, model_->head_factors(done.chunk, slot));
+    if (!kept && kept_) kept_ = kept;
   };
   hooks.loss_scale = session_->loss_scale();
   hooks.last_microbatch = lanes_->ends_lane(done.microbatch);
@@ -215,15 +255,25 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, PassSlots 
                          {options_.seed, session_->next_step(), lane, static_cast<std::uint32_t>(index)});
   }
   const StepHooks hooks = reading();
-  TRY(model_->forward(done.chunk, slots, pass(hooks), batch.tokens()));
+  const StageText text{batch.tokens(), batch.targets()};
+  TRY(model_->forward(done.chunk, slots, pass(hooks), text));
   if (route_losses_) {
     tally_.add(model_->routes(done.chunk, slot));
     TRY(route_losses_->give(done, model_->routes(done.chunk, slot)));
   }
   if (!ends(done.chunk)) return {};
-  const float words = TRY(model_->loss(done.chunk, slot, pass(hooks), batch.targets()));
-  lanes_->set_loss(done.microbatch,
-                   route_losses_ ? TRY(route_losses_->total(done.microbatch, words)) : words);
+  TRY(model_->loss(done.chunk, slot, pass(hooks), text));
+  return route_losses_ ? take_losses_before(done.microbatch + 1) : Result<void>{};
+}
+
+/// Those of the microbatches before that one, which this stage has been through.
+Result<void> PipelineTrainer::take_losses_before(int microbatch) {
+  const int first = std::exchange(losses_taken_, std::max(losses_taken_, microbatch));
+  const auto words = TRY(model_->take_losses(static_cast<std::size_t>(losses_taken_ - first)));
+  for (int i = first; i < losses_taken_; ++i) {
+    const double loss = words[static_cast<std::size_t>(i - first)];
+    lanes_->set_loss(i, route_losses_ ? TRY(route_losses_->total(i, static_cast<float>(loss))) : loss);
+  }
   return {};
 }
 
@@ -238,28 +288,36 @@ Result<void> PipelineTrainer::backward(const core::PipelinePass& done, int slot)
     TRY(model_->backward_weight(slot, pass(hooks)));
   } else {
     if (copy_ && ends(chunk)) gradients_[model_->table().head] = TRY(copy_->gradient(microbatch));
-    TRY(model_->backward(chunk, slot, pass(hooks), batch.tokens(), batch.targets()));
-    TRY(given_);
+    TRY(model_->backward(chunk, slot, pass(hooks), {batch.tokens(), batch.targets()}));
+    TRY(kept_);
   }
+  // What is waited for was enqueued before this backward, so the device has work meanwhile.
+  const bool ends_lane = adds && chunk == 0 && lanes_->ends_lane(microbatch);
+  if (ends_lane && cut_.is_last()) TRY(take_losses_before(microbatch + 1));
   return adds ? lanes_->end(chunk, microbatch) : Result<void>{};
 }
 
 Result<void> PipelineTrainer::pass_through(const std::function<Result<void>(int chunk)>& compute,
                                            std::size_t rows) {
-  const std::size_t elements = model_->own_rows(rows) * options_.model.width;
+  const std::size_t bytes = model_->own_rows(rows) * options_.model.width * core::size_of(model_->dtype());
   for (int chunk = 0; chunk < cut_.chunks(); ++chunk) {
     const core::PipelinePass forward{PassKind::forward, 0, chunk};
-    if (const auto from = core::receives(schedule_, cut_.stage, forward); from && elements > 0)
-      TRY(links_->wait(*from, TRY(links_->receive(*from, input(0).first(elements)))));
+    if (const auto from = core::receives(schedule_, cut_.stage, forward); from && bytes > 0)
+      TRY(links_->wait(*from, TRY(links_->receive(*from, input(0).subview(0, bytes)))));
     TRY(compute(chunk));
-    if (const auto to = core::sends(schedule_, cut_.stage, forward); to && elements > 0)
-      TRY(links_->wait(*to, TRY(links_->send(*to, output(chunk, 0).first(elements)))));
+    if (const auto to = core::sends(schedule_, cut_.stage, forward); to && bytes > 0)
+      TRY(links_->wait(*to, TRY(links_->send(*to, output(chunk, 0).subview(0, bytes)))));
   }
   return {};
 }
 
 Result<void> PipelineTrainer::broadcast(std::span<std::byte> bytes, int stage) {
-  return stages_->wait(TRY(stages_->broadcast(gpu::view_of(bytes), core::DType::u8, stage)));
+  if (is_on_host())
+    return stages_->wait(TRY(stages_->broadcast(gpu::view_of(bytes), core::DType::u8, stage)));
+  const auto buffer = TRY(memory_.allocate(bytes.size()));
+  if (stage == cut_.stage) TRY(memory_.write(bytes, buffer.view()));
+  TRY(stages_->wait(TRY(stages_->broadcast(buffer.view(), core::DType::u8, stage))));
+  return memory_.read(buffer.view(), bytes);
 }
 
 Result<double> PipelineTrainer::evaluate(std::size_t batches) {
@@ -270,8 +328,11 @@ Result<double> PipelineTrainer::evaluate(std::size_t batches) {
   for (std::size_t i = 0; i < batches; ++i) {
     batch.fill_evenly(corpus_->evaluation(), i, batches);
     const auto compute = [&](int chunk) -> Result<void> {
-      TRY(model_->forward(chunk, {}, pass(hooks), batch.tokens()));
-      if (ends(chunk)) total += TRY(model_->loss(chunk, 0, pass(hooks), batch.targets()));
+      const StageText text{batch.tokens(), batch.targets()};
+      TRY(model_->forward(chunk, {}, pass(hooks), text));
+      if (!ends(chunk)) return {};
+      TRY(model_->loss(chunk, 0, pass(hooks), text));
+      total += TRY(model_->take_losses(1)).front();
       return {};
     };
     TRY(pass_through(compute, options_.microbatch.rows()));
@@ -288,7 +349,7 @@ Result<std::span<const float>> PipelineTrainer::logits(TokenSpan tokens) {
   answer_.resize(options_.model.vocabulary);
   taken_.reset();
   const auto compute = [&](int chunk) -> Result<void> {
-    TRY(model_->forward_sequence(chunk, tokens.size(), pass(hooks), tokens));
+    TRY(model_->forward_sequence(chunk, pass(hooks), tokens));
     if (!ends(chunk)) return {};
     const auto found = TRY(model_->last_logits(chunk, tokens.size(), pass(hooks)));
     std::copy(found.begin(), found.end(), answer_.begin());
@@ -301,7 +362,8 @@ Result<std::span<const float>> PipelineTrainer::logits(TokenSpan tokens) {
 }
 
 Result<std::optional<PipelineTimeline>> PipelineTrainer::timeline() {
-  if (ended_.empty()) return std::optional<PipelineTimeline>{};
+  // On a GPU a pass has only been enqueued when it returns.
+  if (ended_.empty() || !is_on_host()) return std::optional<PipelineTimeline>{};
   PipelineTimeline timeline;
   timeline.schedule = {options_.pipeline.schedule, schedule_.stages, schedule_.chunks,
                        schedule_.microbatches};
@@ -346,7 +408,7 @@ Result<std::uint64_t> PipelineTrainer::parameter_hash() {
   for (std::size_t place = 0; place < count; ++place) {
     const int stage = stage_of(place);
     if (stage == cut_.stage) {
-      hash = core::hash64(std::as_bytes(TRY(whole_parameter(place))), hash);
+      hash = core::hash64(TRY(whole_parameter(place)), hash);
     }
     if (place + 1 < count && stage_of(place + 1) == stage) continue;
     TRY(broadcast(std::as_writable_bytes(std::span(&hash, 1)), stage));
@@ -357,42 +419,64 @@ Result<std::uint64_t> PipelineTrainer::parameter_hash() {
 Result<void> PipelineTrainer::read_parameter(std::size_t place, core::ElementRange range,
                                              std::span<float> values) {
   const auto whole = TRY(take_parameter(place));
-  std::copy_n(whole.begin() + range.start, values.size(), values.begin());
+  const auto dtype = model_->dtype();
+  core::convert_elements(dtype, whole.data() + static_cast<std::size_t>(range.start) * core::size_of(dtype),
+                         core::DType::f32, std::as_writable_bytes(values).data(), values.size());
   return {};
 }
 
-Result<std::span<const float>> PipelineTrainer::take_parameter(std::size_t place) {
+Result<std::span<const std::byte>> PipelineTrainer::take_parameter(std::size_t place) {
   if (taken_ == place) return whole_;
   if (all_parameters_.index(place)) {
     whole_ = TRY(whole_parameter(place));
   } else {
-    answer_.resize(all_table_.specs[place].elements());
-    TRY(stages_->wait(
-        TRY(stages_->receive(gpu::view_of(std::span(answer_)), core::DType::f32, stage_of(place)))));
-    whole_ = answer_;
+    const auto dtype = model_->dtype();
+    read_.resize(all_table_.specs[place].elements() * core::size_of(dtype));
+    const auto buffer = TRY(memory_.allocate(read_.size()));
+    TRY(stages_->wait(TRY(stages_->receive(buffer.view(), dtype, stage_of(place)))));
+    TRY(memory_.read(buffer.view(), read_));
+    whole_ = read_;
   }
   taken_ = place;
   return whole_;
 }
 
 /// Of this stage.
-Result<std::span<const float>> PipelineTrainer::whole_parameter(std::size_t place) {
+Result<std::span<const std::byte>> PipelineTrainer::whole_parameter(std::size_t place) {
   taken_.reset();
+  if (!is_on_host()) {
+    TRY(before_use(place));
+    const auto values = TRY(parameter_memory(place));
+    read_.resize(values.bytes);
+    TRY(memory_.read(values, read_));
+    return std::span<const std::byte>(read_);
+  }
   const auto read = [&](std::size_t own) -> Result<std::span<const float>> {
     TRY(before_use(own));
-    return share_->whole(own, {readable_[own], model_->table().specs[own].elements()});
+    return share_->whole(own, TRY(parameter_memory(own)).as<float>());
   };
-  return peers_ ? peers_->whole(place, read) : read(place);
+  const auto values = peers_ ? peers_->whole(place, read) : read(place);
+  return std::as_bytes(TRY(values));
 }
 
 Result<void> PipelineTrainer::hand_over_parameters() {
   const bool is_asked = stages_->members().front().value == 0;
   for (const std::size_t place : all_parameters_.places()) {
-    const auto values = TRY(whole_parameter(place));
-    if (!is_asked || cut_.is_first()) continue;
-    TRY(stages_->wait(TRY(stages_->send(gpu::view_of(values), core::DType::f32, 0))));
+    if (is_on_host()) {
+      const auto values = TRY(whole_parameter(place));
+      if (is_asked && !cut_.is_first())
+        TRY(stages_->wait(TRY(stages_->send(gpu::view_of(values), model_->dtype(), 0))));
+      continue;
+    }
+    TRY(before_use(place));
+    if (is_asked && !cut_.is_first())
+      TRY(stages_->wait(TRY(stages_->send(TRY(parameter_memory(place)), model_->dtype(), 0))));
   }
   return {};
+}
+
+void PipelineTrainer::close() {
+  if (!is_on_host()) model_.reset();
 }
 
 }  // namespace troupe::apps::gpt

@@ -15,9 +15,10 @@
 #include "apps/gpt/pipeline/pipeline_plan.hpp"
 #include "apps/gpt/pipeline/route_losses.hpp"
 #include "apps/gpt/pipeline/stage_lanes.hpp"
-#include "apps/gpt/pipeline/stage_model.hpp"
+#include "apps/gpt/pipeline/stage_memory.hpp"
 #include "apps/gpt/pipeline/stage_passes.hpp"
 #include "apps/gpt/pipeline/tied_embedding.hpp"
+#include "apps/gpt/pipeline/trainable_stage.hpp"
 #include "apps/gpt/rank_model.hpp"
 #include "apps/gpt/run_options.hpp"
 #include "apps/gpt/tensor/tensor_rank.hpp"
@@ -42,10 +43,14 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::vector<actors::TrainerPass> passes() const override {
     return trainer_passes(all_passes_, parameters_);
   }
-  core::Result<std::size_t> bytes() const override { return pipeline_bytes(options_, place_); }
+  core::Result<std::size_t> bytes() const override {
+    return pipeline_bytes(options_, place_, device_.kind());
+  }
 
   core::Result<void> prepare() override;
   core::Result<void> open(actors::Session& session, const Corpus& corpus) override;
+  core::Result<void> warm_up() override;
+  void close() override;
   core::Result<void> play_lanes() override;
   void forget_copies() override { copy_of_.reset(); }
 
@@ -66,16 +71,23 @@ class PipelineTrainer final : public RankModel, private StageWork {
                   core::PipelineSchedule schedule, gpu::Device& device, std::unique_ptr<TensorRank> share);
 
   core::Result<void> run(const core::PipelinePass& pass, PassSlots slots) override;
-  std::span<float> input(int slot) override { return model_->input(slot); }
-  std::span<float> output(int chunk, int slot) override { return model_->output(chunk, slot); }
-  std::span<float> gradient(int slot) override { return model_->gradient(slot); }
+  gpu::BufferView input(int slot) override { return model_->input(slot); }
+  gpu::BufferView output(int chunk, int slot) override { return model_->output(chunk, slot); }
+  gpu::BufferView gradient(int slot) override { return model_->gradient(slot); }
+  core::Result<void> take_head(int) override { return owner_->take(); }
+  core::Result<void> give_head(int microbatch) override { return copy_->give(microbatch); }
 
+  bool is_on_host() const { return device_.kind() != gpu::DeviceKind::cuda; }
+  core::Result<void> make_stage();
+  core::Result<void> run_all_chunks(const StagePass& pass);
   core::Result<void> begin_pass(const core::PipelinePass& pass);
   core::Result<void> forward(const core::PipelinePass& pass, PassSlots slots);
   core::Result<void> backward(const core::PipelinePass& pass, int slot);
   StepHooks reading();
   StepHooks adding(const core::PipelinePass& done, int slot);
+  core::Result<void> take_losses_before(int microbatch);
   core::Result<void> before_use(std::size_t place);
+  core::Result<gpu::ConstBufferView> parameter_memory(std::size_t place);
   core::Result<void> refresh_copies();
   core::Result<void> settle();
   /// One microbatch through this stage's chunks, forward alone.
@@ -83,14 +95,14 @@ class PipelineTrainer final : public RankModel, private StageWork {
                                   std::size_t rows);
   /// Whole parameters one after another in the order of the whole table: rank 0 takes what the other stages
   /// of its pipeline hand over.
-  core::Result<std::span<const float>> take_parameter(std::size_t place);
-  core::Result<std::span<const float>> whole_parameter(std::size_t place);
+  core::Result<std::span<const std::byte>> take_parameter(std::size_t place);
+  core::Result<std::span<const std::byte>> whole_parameter(std::size_t place);
   core::Result<void> broadcast(std::span<std::byte> bytes, int stage);
   bool begins(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_begin(); }
   bool ends(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_end(options_.model); }
   /// The stage that has a parameter of the whole table.
   int stage_of(std::size_t place) const;
-  Pass<float> pass(const StepHooks& hooks) const { return {readable_, gradients_, hooks}; }
+  StagePass pass(const StepHooks& hooks) const { return {readable_, gradients_, hooks}; }
 
   const TrainerOptions options_;
   const PipelinePlace place_;
@@ -98,12 +110,13 @@ class PipelineTrainer final : public RankModel, private StageWork {
   const core::PipelineSchedule schedule_;
   gpu::Device& device_;
   std::unique_ptr<TensorRank> share_;
-  std::unique_ptr<StageModel> model_;
+  std::unique_ptr<TrainableStage> model_;
   StageParameters parameters_;
   ModelConfig all_model_;  ///< as a rank that has all experts has it; also its table and this stage's
   ParameterTable all_table_;
   StageParameters all_parameters_;
   StageRunner runner_;
+  StageMemory memory_;
   std::vector<core::PipelinePass> all_passes_;  ///< of this stage, also of rounds without a lane
   std::optional<std::size_t> begun_;            ///< of them
 
@@ -112,21 +125,24 @@ class PipelineTrainer final : public RankModel, private StageWork {
   actors::TrainerGroup* stages_ = nullptr;  ///< the ranks of this pipeline, in order
   std::optional<SessionLinks> links_;
   std::optional<StageLanes> lanes_;
-  std::optional<EmbeddingOwner> owner_;  ///< on the first stage, and the copy on the last, of tied embeddings
-  std::optional<EmbeddingCopy> copy_;
+  std::unique_ptr<EmbeddingOwner>
+      owner_;  ///< on the first stage, and the copy on the last, of tied embeddings
+  std::unique_ptr<EmbeddingCopy> copy_;
   std::optional<RouteLosses> route_losses_;  ///< of models with experts
   std::unique_ptr<SessionPeers> peers_;      ///< null: all experts of the stage are here
   ExpertTally tally_;
-  core::Result<void> given_;           ///< of the copy's gradients, the first failure
+  core::Result<void> kept_;            ///< of the copy's gradients, the first failure
+  int losses_taken_ = 0;               ///< in the order of microbatches
   std::optional<core::Step> copy_of_;  ///< before which step the copy was taken
   /// Of the last step's passes, in nanoseconds of the device's clock.
   std::vector<std::int64_t> began_, ended_;
-  std::vector<Batch> batches_;          ///< per slot
-  std::vector<const float*> readable_;  ///< by place in the whole table
+  std::vector<Batch> batches_;              ///< per slot
+  std::vector<const std::byte*> readable_;  ///< by place in the whole table
   std::vector<float*> gradients_;
-  std::vector<float> answer_;         ///< logits, or a parameter of another stage
+  std::vector<float> answer_;         ///< logits
+  std::vector<std::byte> read_;       ///< a parameter of another stage, or from the device
   std::optional<std::size_t> taken_;  ///< of which parameter `whole_` has the values
-  std::span<const float> whole_;
+  std::span<const std::byte> whole_;
 };
 
 }  // namespace troupe::apps::gpt

@@ -45,10 +45,11 @@ std::vector<core::ParameterSpec> StageParameters::select(
 }
 
 StageLanes::StageLanes(actors::Session& session, const StageParameters& parameters,
-                       const ParameterTable& table)
+                       const ParameterTable& table, const StageMemory& memory)
     : session_(session),
       parameters_(parameters),
       table_(table),
+      memory_(memory),
       lanes_(session.lanes()),
       per_lane_(session.training().microbatches),
       losses_(static_cast<std::size_t>(microbatches()), 0) {}
@@ -74,17 +75,19 @@ Result<void> StageLanes::begin(int chunk, int microbatch, std::span<float*> grad
     return {};
   }
   auto& waiting = waiting_[{microbatch / per_lane_, chunk}];
-  if (waiting.empty()) {
+  if (waiting.bytes() == 0) {
     auto& unused = unused_[chunk];
     std::size_t elements = 0;
     for (std::size_t place = begin; place < end; ++place) elements += table_.specs[place].elements();
-    if (!unused.empty()) {
+    if (unused.empty()) {
+      waiting = TRY(memory_.allocate(elements * sizeof(float)));
+    } else {
       waiting = std::move(unused.back());
       unused.pop_back();
     }
-    waiting.assign(elements, 0);
+    memory_.zero(waiting.view());
   }
-  float* next = waiting.data();
+  float* next = waiting.view().as<float>().data();
   for (std::size_t place = begin; place < end; ++place) {
     gradients[place] = next;
     next += table_.specs[place].elements();
@@ -118,12 +121,12 @@ Result<void> StageLanes::add_waiting(int lane) {
        found = waiting_.erase(found)) {
     const int chunk = found->first.second;
     const auto [begin, end] = parameters_.chunk(chunk);
-    const float* from = found->second.data();
+    std::size_t from = 0;
     for (std::size_t place = begin; place < end; ++place) {
       const auto index = *parameters_.index(place);
-      const auto gradient = TRY(session_.gradient_memory(index)).as<float>();
-      for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] += from[i];
-      from += gradient.size();
+      const auto gradient = TRY(session_.gradient_memory(index));
+      memory_.add(found->second.view().subview(from, gradient.bytes), gradient);
+      from += gradient.bytes;
       TRY(session_.gradient_ready(index));
     }
     unused_[chunk].push_back(std::move(found->second));

@@ -10,6 +10,7 @@
 
 #include "actors/session/session.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
+#include "apps/gpt/pipeline/stage_memory.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -43,7 +44,9 @@ class StageParameters {
 /// gradients wait in memory of the trainer's.
 class StageLanes {
  public:
-  StageLanes(actors::Session& session, const StageParameters& parameters, const ParameterTable& table);
+  /// Everything given outlives it.
+  StageLanes(actors::Session& session, const StageParameters& parameters, const ParameterTable& table,
+             const StageMemory& memory);
 
   void begin_step();
   /// SessionOptions::passes says what a step does.
@@ -64,7 +67,7 @@ class StageLanes {
   void set_loss(int microbatch, double loss) { losses_[static_cast<std::size_t>(microbatch)] = loss; }
 
  private:
-  using Waiting = std::vector<float>;  ///< gradients of a chunk's parameters, one after another
+  using Waiting = gpu::Buffer;  ///< gradients of a chunk's parameters, one after another
 
   core::Result<void> begin_lane(int microbatch);
   core::Result<void> add_waiting(int lane);
@@ -73,6 +76,7 @@ class StageLanes {
   actors::Session& session_;
   const StageParameters& parameters_;
   const ParameterTable& table_;
+  const StageMemory& memory_;
   std::vector<core::Lane> lanes_;
   int per_lane_;
   std::vector<double> losses_;                      ///< per microbatch

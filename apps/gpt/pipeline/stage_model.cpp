@@ -243,7 +243,8 @@ HeadFactors StageModel::head_factors(int chunk, int slot) {
   const std::size_t N = shape_.batch.rows();
   const bool is_gathered = tensor_ && tensor_->sequence;
   const float* normed = is_gathered ? tensor_->gathered : a.final_norm.output;
-  return {{a.logits, N * config_.vocabulary}, {normed, N * config_.width}};
+  return {gpu::view_of(std::span<const float>(a.logits, N * config_.vocabulary)),
+          gpu::view_of(std::span(normed, N * config_.width))};
 }
 
 Result<void> StageModel::forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,

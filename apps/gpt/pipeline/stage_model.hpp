@@ -12,26 +12,14 @@
 #include "apps/gpt/layers/rotary.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/part_passes.hpp"
+#include "apps/gpt/pipeline/trainable_stage.hpp"
 #include "apps/gpt/pipeline/weight_work.hpp"
 #include "apps/gpt/tensor/partial_gradients.hpp"
 #include "apps/gpt/tensor/rows.hpp"
 #include "apps/gpt/tensor/share.hpp"
-#include "apps/pipeline/runner.hpp"
+#include "apps/pipeline/stage_steps.hpp"
 
 namespace troupe::apps::gpt {
-
-/// What one stage keeps in memory beside parameters.
-struct StageShape {
-  BatchShape batch;
-  Keep keep = Keep::activations;
-  PassSlots slots{1, 1};  ///< microbatches of a chunk whose activations and inputs are kept at once
-  bool is_split = false;  ///< backward in two halves
-  TensorShare share{};    ///< of each layer, where a group of ranks shares the stage
-};
-
-struct HeadFactors {
-  std::span<const float> logits, normed;
-};
 
 /// The passes of one pipeline stage on the host, one microbatch of a chunk per slot. It owns no parameters:
 /// passes are given pointers in the order of the whole model's table, of which a chunk uses its own. Where a

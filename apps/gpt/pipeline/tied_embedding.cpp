@@ -1,14 +1,10 @@
 #include "apps/gpt/pipeline/tied_embedding.hpp"
 
-#include <algorithm>
-
-#include "apps/gpt/layers/matmul.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 
 using actors::TrainerGroup;
-using core::DType;
 using core::Result;
 
 namespace {
@@ -22,78 +18,83 @@ Result<void> wait_for(TrainerGroup& group, std::optional<TrainerGroup::Posted>& 
 
 }  // namespace
 
-EmbeddingOwner::EmbeddingOwner(TrainerGroup& stages, HeadGradient how, HeadShape shape)
-    : stages_(stages), how_(how), shape_(shape), received_(shape.message(how)) {}
+Result<std::unique_ptr<EmbeddingOwner>> EmbeddingOwner::create(TrainerGroup& stages,
+                                                               const StageMemory& memory, HeadGradient how,
+                                                               HeadShape shape) {
+  std::unique_ptr<EmbeddingOwner> owner(new EmbeddingOwner(stages, memory, how, shape));
+  owner->received_ = TRY(memory.allocate(shape.message_bytes(how)));
+  return owner;
+}
 
-Result<void> EmbeddingOwner::give_values(std::span<const float> values) {
-  giving_ = TRY(stages_.send(gpu::view_of(values), DType::f32, stages_.size() - 1));
+Result<void> EmbeddingOwner::give_values(gpu::ConstBufferView values) {
+  giving_ = TRY(stages_.send(values, shape_.dtype, stages_.size() - 1));
   return {};
 }
 
-Result<void> EmbeddingOwner::begin_step(int microbatches) {
-  microbatches_ = microbatches;
-  return microbatches > 0 ? post_receive() : Result<void>{};
-}
-
-Result<void> EmbeddingOwner::post_receive() {
-  receiving_ = TRY(stages_.receive(gpu::view_of(std::span(received_)), DType::f32, stages_.size() - 1));
+Result<void> EmbeddingOwner::take() {
+  receiving_ = TRY(stages_.receive(received_.view(), shape_.message_dtype(how_), stages_.size() - 1));
   return {};
 }
 
-Result<void> EmbeddingOwner::add_gradient(int microbatch, float* gradient) {
-  const bool is_last = microbatch + 1 == microbatches_;
-  if (how_ == HeadGradient::sum && !is_last) return {};
+Result<void> EmbeddingOwner::add_gradient(int microbatch, TrainableStage& stage, float* gradient) {
+  if (how_ == HeadGradient::sum && microbatch + 1 != microbatches_) return {};
   TRY(wait_for(stages_, receiving_));
-  const auto [N, C, V] = shape_;
-  if (how_ == HeadGradient::factors) {
-    linear_backward_weight({N, C, V}, received_.data(), received_.data() + N * V, gradient);
-  } else {
-    for (std::size_t i = 0; i < V * C; ++i) gradient[i] += received_[i];
+  const auto received = received_.view();
+  if (how_ == HeadGradient::sum) {
+    memory_.add(received, {reinterpret_cast<std::byte*>(gradient), received.bytes});
+    return {};
   }
-  return is_last ? Result<void>{} : post_receive();
+  const std::size_t logits = shape_.rows * shape_.vocabulary * core::size_of(shape_.dtype);
+  stage.add_head_gradient({received.subview(0, logits), received.subview(logits, received.bytes - logits)},
+                          gradient);
+  return {};
 }
 
 Result<void> EmbeddingOwner::settle() {
   return wait_for(stages_, giving_);
 }
 
-EmbeddingCopy::EmbeddingCopy(TrainerGroup& stages, HeadGradient how, HeadShape shape)
-    : stages_(stages), how_(how), shape_(shape), values_(shape.elements()) {
+Result<std::unique_ptr<EmbeddingCopy>> EmbeddingCopy::create(TrainerGroup& stages, const StageMemory& memory,
+                                                             HeadGradient how, HeadShape shape) {
+  std::unique_ptr<EmbeddingCopy> copy(new EmbeddingCopy(stages, memory, how, shape));
+  copy->values_ = TRY(memory.allocate(shape.value_bytes()));
   const int parts = how == HeadGradient::factors ? stages.size() : 1;
-  for (int i = 0; i < parts; ++i) parts_.push_back({std::vector<float>(shape.message(how)), {}});
+  for (int i = 0; i < parts; ++i)
+    copy->parts_.push_back({TRY(memory.allocate(shape.message_bytes(how))), {}});
+  return copy;
 }
 
 Result<void> EmbeddingCopy::take_values() {
-  taking_ = TRY(stages_.receive(gpu::view_of(std::span(values_)), DType::f32, 0));
+  taking_ = TRY(stages_.receive(values_.view(), shape_.dtype, 0));
   return {};
 }
 
-Result<const float*> EmbeddingCopy::copied() {
+Result<const std::byte*> EmbeddingCopy::copied() {
   TRY(wait_for(stages_, taking_));
-  return values_.data();
-}
-
-void EmbeddingCopy::begin_step(int microbatches) {
-  microbatches_ = microbatches;
+  return values_.view().data;
 }
 
 Result<float*> EmbeddingCopy::gradient(int microbatch) {
   if (how_ == HeadGradient::factors) return nullptr;
   Part& own = part(microbatch);
   TRY(wait_for(stages_, own.giving));
-  if (microbatch == 0) std::fill(own.values.begin(), own.values.end(), 0.0F);
-  return own.values.data();
+  if (microbatch == 0) memory_.zero(own.values.view());
+  return own.values.view().as<float>().data();
 }
 
-Result<void> EmbeddingCopy::give_gradient(int microbatch, const HeadFactors& factors) {
-  if (how_ == HeadGradient::sum && microbatch + 1 != microbatches_) return {};
+Result<void> EmbeddingCopy::keep(int microbatch, const HeadFactors& factors) {
+  if (how_ == HeadGradient::sum) return {};
   Part& own = part(microbatch);
-  if (how_ == HeadGradient::factors) {
-    TRY(wait_for(stages_, own.giving));
-    const auto end = std::copy(factors.logits.begin(), factors.logits.end(), own.values.begin());
-    std::copy(factors.normed.begin(), factors.normed.end(), end);
-  }
-  own.giving = TRY(stages_.send(gpu::view_of(std::span<const float>(own.values)), DType::f32, 0));
+  TRY(wait_for(stages_, own.giving));
+  const auto values = own.values.view();
+  memory_.copy(factors.logits, values.subview(0, factors.logits.bytes));
+  memory_.copy(factors.normed, values.subview(factors.logits.bytes, factors.normed.bytes));
+  return {};
+}
+
+Result<void> EmbeddingCopy::give(int microbatch) {
+  Part& own = part(microbatch);
+  own.giving = TRY(stages_.send(own.values.view(), shape_.message_dtype(how_), 0));
   return {};
 }
 

@@ -42,9 +42,9 @@ class TimedWork final : public StageWork {
     return {};
   }
   // Nobody reads them, so they are the same for all.
-  std::span<float> input(int) override { return rows_; }
-  std::span<float> output(int, int) override { return rows_; }
-  std::span<float> gradient(int) override { return rows_; }
+  gpu::BufferView input(int) override { return gpu::view_of(std::span(rows_)); }
+  gpu::BufferView output(int, int) override { return input(0); }
+  gpu::BufferView gradient(int) override { return input(0); }
 
   const Busy& busy() const { return busy_; }
 

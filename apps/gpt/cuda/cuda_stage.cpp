@@ -1,0 +1,408 @@
+#include "apps/gpt/cuda/cuda_stage.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "apps/gpt/cuda/cuda_block.hpp"
+#include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/cuda/token_upload.hpp"
+#include "apps/gpt/layers/cross_entropy.hpp"
+#include "apps/gpt/layers/rotary.hpp"
+#include "core/disregard.hpp"
+#include "core/errors.hpp"
+#include "gpu/kernels.hpp"
+
+namespace troupe::apps::gpt {
+
+// B batch, T length, N = B*T rows, C width, V vocabulary.
+
+using core::Errc;
+using core::fail;
+using core::Result;
+
+namespace {
+
+constexpr auto kDeadline = std::chrono::minutes(10);
+
+/// What a microbatch keeps; a slot is as large as the largest chunk.
+template <class E>
+struct CudaSlot {
+  std::vector<CudaActivations<E>> chunks;  ///< of which one is in use
+  E* gradient = nullptr;                   ///< (N, C)
+  std::int32_t* words = nullptr;           ///< what the host sends, where a chunk reads it
+};
+
+template <class E>
+struct CudaPlaces {
+  CudaShared<E> shared;
+  std::vector<CudaSlot<E>> slots;
+  E* input = nullptr;  ///< one more than slots have
+};
+
+bool reads_text(const ModelConfig& config, ModelPart part) {
+  return part.has_begin() || part.has_end(config);
+}
+
+template <class E>
+CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const StageCut& cut,
+                          const StageShape& shape) {
+  const std::size_t N = shape.batch.rows(), C = config.width;
+  CudaPlaces<E> places{carve_shared<E>(carver, config, shape.batch), {}, nullptr};
+  std::size_t largest = 0;
+  bool has_text = false;
+  for (const ModelPart part : cut.parts) {
+    ByteCarver plan(nullptr);
+    carve_part<E>(plan, config, shape.batch, shape.keep, part);
+    largest = std::max(largest, plan.bytes());
+    has_text = has_text || reads_text(config, part);
+  }
+  if (shape.slots.input > shape.slots.activations) places.input = carver.take<E>(N, C);
+  for (int index = 0; index < shape.slots.activations; ++index) {
+    CudaSlot<E> slot;
+    auto* memory = carver.take<std::byte>(largest);
+    for (const ModelPart part : cut.parts) {
+      ByteCarver own(memory);
+      slot.chunks.push_back(carve_part<E>(own, config, shape.batch, shape.keep, part));
+    }
+    slot.gradient = carver.take<E>(N, C);
+    if (has_text) slot.words = carver.take<std::int32_t>(token_words(config, shape.batch));
+    places.slots.push_back(std::move(slot));
+  }
+  return places;
+}
+
+template <class E>
+class CudaStage final : public TrainableStage {
+ public:
+  CudaStage(const ModelConfig& config, StageCut cut, const StageShape& shape, CudaModelOptions options,
+            gpu::StreamView stream)
+      : config_(config),
+        cut_(std::move(cut)),
+        shape_(shape),
+        options_(options),
+        table_(parameter_table(config)),
+        stream_(stream) {}
+  ~CudaStage() override {
+    core::disregard(stream_->synchronize(kDeadline), "passes that fail now are missed by nobody");
+  }
+
+  Result<void> open(gpu::Device& device);
+
+  const ParameterTable& table() const override { return table_; }
+  core::DType dtype() const override { return options_.dtype; }
+  std::size_t own_rows(std::size_t rows) const override { return rows; }
+
+  gpu::BufferView input(int slot) override { return rows_at(inputs_[static_cast<std::size_t>(slot)]); }
+  gpu::BufferView output(int chunk, int slot) override { return rows_at(activations(chunk, slot).output); }
+  gpu::BufferView gradient(int index) override { return rows_at(slot(index).gradient); }
+
+  Result<void> forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) override;
+  Result<void> loss(int chunk, int slot, const StagePass& pass, StageText text) override;
+  Result<std::vector<double>> take_losses(std::size_t count) override;
+  Result<void> backward(int chunk, int slot, const StagePass& pass, StageText text) override;
+  Result<void> backward_weight(int slot, const StagePass& pass) override;
+
+  HeadFactors head_factors(int chunk, int slot) override;
+  void add_head_gradient(const HeadFactors& factors, float* gradient) override;
+  std::span<const ExpertRoutes> routes(int, int) override { return {}; }
+
+  Result<void> forward_sequence(int chunk, const StagePass& pass,
+                                std::span<const std::int32_t> tokens) override;
+  Result<std::span<const float>> last_logits(int chunk, std::size_t length, const StagePass& pass) override;
+
+ private:
+  CudaSlot<E>& slot(int index) { return places_.slots[static_cast<std::size_t>(index)]; }
+  CudaActivations<E>& activations(int chunk, int index) {
+    return slot(index).chunks[static_cast<std::size_t>(chunk)];
+  }
+  ModelPart part(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)]; }
+  TokenUpload& upload(int slot) { return uploads_[static_cast<std::size_t>(slot)]; }
+  gpu::BufferView rows_at(E* rows) const {
+    return {reinterpret_cast<std::byte*>(rows), shape_.batch.rows() * config_.width * sizeof(E)};
+  }
+  CudaContext context(BatchShape batch) const {
+    return {config_, batch, places_.shared.cosine, places_.shared.sine, *blas_, stream_};
+  }
+  cuda::CrossEntropy<E> entropy(const CudaActivations<E>& a, int slot) {
+    return {shape_.batch.rows(), config_.vocabulary, upload(slot).place().targets, a.logits,
+            a.log_sum,           a.row_losses};
+  }
+  CudaPass<E> own(const StagePass& pass) const {
+    CHECK(pass.parameters.size() == table_.specs.size(), "one pointer per parameter of the table");
+    return {pass.parameters, pass.gradients, pass.hooks};
+  }
+  Result<void> send_angles(gpu::Device& device);
+  Result<void> part_forward(int chunk, PassSlots slots, BatchShape batch, const CudaPass<E>& pass);
+  Result<void> head_backward(const CudaActivations<E>& a, int slot, ModelPart part,
+                             const CudaGradientScratch<E>& d, const CudaPass<E>& pass);
+  Result<void> wait_for_losses(std::size_t count);
+  gpu::BufferView loss_place(std::size_t number) const {
+    return read_losses_.view().subview(number % kMostLosses * sizeof(double), sizeof(double));
+  }
+
+  ModelConfig config_;
+  StageCut cut_;
+  StageShape shape_;
+  CudaModelOptions options_;
+  ParameterTable table_;
+  gpu::StreamView stream_;
+  gpu::Buffer memory_;
+  CudaPlaces<E> places_;
+  std::vector<E*> inputs_;  ///< (N, C) each: those of the slots, and one more
+  std::unique_ptr<Blas> blas_;
+  std::vector<TokenUpload> uploads_;  ///< per slot, where a chunk reads text
+  gpu::Buffer read_losses_;           ///< pinned
+  gpu::Buffer read_logits_;           ///< pinned
+  std::vector<gpu::Event> lost_;      ///< that a loss is on the host, in turn
+  gpu::Event copied_;                 ///< likewise logits
+  std::size_t computed_ = 0;          ///< losses
+  std::size_t read_ = 0;              ///< of them from pinned memory
+  std::deque<double> losses_;         ///< and not taken yet
+};
+
+template <class E>
+Result<void> CudaStage<E>::open(gpu::Device& device) {
+  ByteCarver plan(nullptr);
+  place_stage<E>(plan, config_, cut_, shape_);
+  memory_ = TRY(device.allocate(plan.bytes()));
+  ByteCarver place(memory_.view().data);
+  places_ = place_stage<E>(place, config_, cut_, shape_);
+  blas_ = TRY(Blas::create(device, stream_, options_.tf32));
+  for (const CudaSlot<E>& slot : places_.slots) {
+    // The first piece of a slot, whichever chunk it has.
+    inputs_.push_back(slot.chunks.front().blocks.front().input);
+    if (slot.words != nullptr)
+      uploads_.push_back(TRY(TokenUpload::create(device, config_, shape_.batch, slot.words)));
+  }
+  inputs_.push_back(places_.input);
+  copied_ = TRY(device.create_event());
+  if (cut_.parts.back().has_end(config_)) {
+    read_losses_ = TRY(device.allocate_staging(kMostLosses * sizeof(double)));
+    read_logits_ = TRY(device.allocate_staging(config_.vocabulary * sizeof(float)));
+    for (std::size_t i = 0; i < kMostLosses; ++i) lost_.push_back(TRY(device.create_event()));
+  }
+  return send_angles(device);
+}
+
+template <class E>
+Result<void> CudaStage<E>::send_angles(gpu::Device& device) {
+  const Rotary<float> rotary(config_.context, config_.head_size(), config_.rope_base, config_.rope_scaling);
+  const std::size_t bytes = rotary.cosine().size_bytes();
+  const auto staging = TRY(device.allocate_staging(bytes));
+  for (auto [from, to] :
+       {std::pair(rotary.cosine(), places_.shared.cosine), std::pair(rotary.sine(), places_.shared.sine)}) {
+    gpu::copy(gpu::view_of(from), staging.view());
+    gpu::copy(staging.view(), {reinterpret_cast<std::byte*>(to), bytes}, stream_);
+    TRY(stream_->synchronize(kDeadline));
+  }
+  return {};
+}
+
+template <class E>
+Result<void> CudaStage<E>::forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) {
+  if (reads_text(config_, part(chunk))) {
+    const std::size_t N = shape_.batch.rows(), V = config_.vocabulary;
+    CHECK(text.tokens.size() == N && text.targets.size() == N,
+          "tokens and targets have the shape given to create()");
+    if (std::count(text.targets.begin(), text.targets.end(), kNoTarget) > 0)
+      return fail(Errc::invalid_argument,
+                  "on a GPU every token is learned so far; use a text instead of JSONL, or --device host");
+    TRY(check_targets(text.targets, V));
+    TRY(check_tokens(text.tokens, V));
+    TRY(upload(slots.activations).send(text.tokens, text.targets, stream_));
+  }
+  return part_forward(chunk, slots, shape_.batch, own(pass));
+}
+
+template <class E>
+Result<void> CudaStage<E>::part_forward(int chunk, PassSlots slots, BatchShape batch,
+                                        const CudaPass<E>& pass) {
+  auto& a = activations(chunk, slots.activations);
+  a.blocks.front().input = inputs_[static_cast<std::size_t>(slots.input)];
+  const ModelPart part = this->part(chunk);
+  const CudaContext with = context(batch);
+  if (part.has_begin()) {
+    const E* embedding = TRY(pass.use(table_.embedding));
+    with.run("embedding", [&](cudaStream_t stream) {
+      return cuda::embedding_forward(upload(slots.activations).place().tokens, batch.rows(), config_.width,
+                                     embedding, a.blocks.front().input, stream);
+    });
+  }
+  for (std::size_t i = 0; i < a.blocks.size(); ++i) {
+    E* output = i + 1 < a.blocks.size() ? a.blocks[i + 1].input : a.output;
+    TRY(block_forward(with, table_.blocks[part.first + i], a.blocks[i], pass, output));
+  }
+  if (!part.has_end(config_)) return {};
+  return norm_forward(with, table_.final_norm, a.output, a.final_norm, pass);
+}
+
+template <class E>
+Result<void> CudaStage<E>::loss(int chunk, int slot, const StagePass& pass, StageText /*text*/) {
+  const std::size_t N = shape_.batch.rows(), C = config_.width, V = config_.vocabulary;
+  const auto& a = activations(chunk, slot);
+  blas_->linear_forward({N, C, V}, a.final_norm.output, TRY(own(pass).use(table_.head)), a.logits);
+  if (computed_ == read_ + kMostLosses) TRY(wait_for_losses(1));
+  const std::size_t place = computed_ % kMostLosses;
+  double* mean = places_.shared.losses + place;
+  context(shape_.batch).run("cross entropy", [&](cudaStream_t stream) {
+    return cuda::cross_entropy_forward(entropy(a, slot), mean, stream);
+  });
+  gpu::copy({reinterpret_cast<const std::byte*>(mean), sizeof(double)}, loss_place(computed_++), stream_);
+  stream_->record(lost_[place].get());
+  return {};
+}
+
+/// The next so many come from pinned memory.
+template <class E>
+Result<void> CudaStage<E>::wait_for_losses(std::size_t count) {
+  for (; count > 0; --count) {
+    TRY(lost_[read_ % kMostLosses]->wait(kDeadline));
+    losses_.push_back(loss_place(read_++).template as<double>()[0]);
+  }
+  return {};
+}
+
+template <class E>
+Result<std::vector<double>> CudaStage<E>::take_losses(std::size_t count) {
+  CHECK(count <= losses_.size() + (computed_ - read_), "losses are computed before they are taken");
+  if (count > losses_.size()) TRY(wait_for_losses(count - losses_.size()));
+  const auto end = losses_.begin() + static_cast<std::ptrdiff_t>(count);
+  std::vector<double> taken(losses_.begin(), end);
+  losses_.erase(losses_.begin(), end);
+  return taken;
+}
+
+template <class E>
+Result<void> CudaStage<E>::backward(int chunk, int index, const StagePass& stage_pass, StageText /*text*/) {
+  const CudaPass<E> pass = own(stage_pass);
+  CHECK(pass.gradients.size() == table_.specs.size(), "one gradient pointer per parameter of the table");
+  const auto& a = activations(chunk, index);
+  const ModelPart part = this->part(chunk);
+  auto d = places_.shared.gradients;
+  d.residual = slot(index).gradient;
+  const CudaContext with = context(shape_.batch);
+  if (part.has_end(config_)) TRY(head_backward(a, index, part, d, pass));
+  for (std::size_t i = a.blocks.size(); i-- > 0;) {
+    const BlockParameters& parameters = table_.blocks[part.first + i];
+    // Those of the last block are still there.
+    if (shape_.keep == Keep::inputs && i + 1 < a.blocks.size())
+      TRY(block_activations(with, parameters, a.blocks[i], pass));
+    TRY(block_backward(with, parameters, a.blocks[i], d, pass));
+  }
+  if (!part.has_begin()) return {};
+  TRY(pass.use(table_.embedding));
+  with.run("embedding backward", [&](cudaStream_t stream) {
+    return cuda::embedding_backward(upload(index).order(), config_.width, d.residual, d.partials,
+                                    pass.gradient(table_.embedding), stream);
+  });
+  pass.ready(table_.embedding);
+  return {};
+}
+
+template <class E>
+Result<void> CudaStage<E>::head_backward(const CudaActivations<E>& a, int slot, ModelPart part,
+                                         const CudaGradientScratch<E>& d, const CudaPass<E>& pass) {
+  const LinearShape shape{shape_.batch.rows(), config_.width, config_.vocabulary};
+  const CudaContext with = context(shape_.batch);
+  auto gradient = entropy(a, slot);
+  gradient.scale = static_cast<float>(pass.hooks.loss_scale);
+  with.run("cross entropy backward",
+           [&](cudaStream_t stream) { return cuda::cross_entropy_backward(gradient, stream); });
+  const E* head = TRY(pass.use(table_.head));
+  // Without a place for it, another stage multiplies. A tied embedding is ready when its rows are added too.
+  if (pass.gradient(table_.head) != nullptr)
+    blas_->linear_backward_weight(shape, a.logits, a.final_norm.output, pass.gradient(table_.head));
+  if (!config_.tied_embeddings || !part.has_begin()) pass.ready(table_.head);
+  blas_->linear_backward_input(shape, a.logits, head, d.normed);
+  gpu::zero(rows_at(d.residual), stream_);
+  return norm_backward(with, table_.final_norm, a.output, a.final_norm, d, pass);
+}
+
+template <class E>
+Result<void> CudaStage<E>::backward_weight(int /*slot*/, const StagePass& /*pass*/) {
+  CHECK(false, "backwards are not split on a GPU");
+}
+
+template <class E>
+HeadFactors CudaStage<E>::head_factors(int chunk, int slot) {
+  const auto& a = activations(chunk, slot);
+  const std::size_t logits = shape_.batch.rows() * config_.vocabulary * sizeof(E);
+  return {{reinterpret_cast<const std::byte*>(a.logits), logits}, rows_at(a.final_norm.output)};
+}
+
+template <class E>
+void CudaStage<E>::add_head_gradient(const HeadFactors& factors, float* gradient) {
+  blas_->linear_backward_weight({shape_.batch.rows(), config_.width, config_.vocabulary},
+                                reinterpret_cast<const E*>(factors.logits.data),
+                                reinterpret_cast<const E*>(factors.normed.data), gradient);
+}
+
+template <class E>
+Result<void> CudaStage<E>::forward_sequence(int chunk, const StagePass& pass,
+                                            std::span<const std::int32_t> tokens) {
+  CHECK(!tokens.empty() && tokens.size() <= shape_.batch.length, "one sequence of 1..T tokens");
+  TRY(check_tokens(tokens, config_.vocabulary));
+  if (part(chunk).has_begin()) TRY(upload(0).send(tokens, {}, stream_));
+  return part_forward(chunk, {}, {1, tokens.size()}, own(pass));
+}
+
+template <class E>
+Result<std::span<const float>> CudaStage<E>::last_logits(int chunk, std::size_t length,
+                                                         const StagePass& pass) {
+  const std::size_t C = config_.width, V = config_.vocabulary;
+  const auto& a = activations(chunk, 0);
+  const E* last = a.final_norm.output + (length - 1) * C;
+  blas_->linear_forward({1, C, V}, last, TRY(own(pass).use(table_.head)), a.logits);
+  float* wide = places_.shared.next_logits;
+  context(shape_.batch).run("widen logits", [&](cudaStream_t stream) {
+    return cuda::widen(V, a.logits, wide, stream);
+  });
+  const auto logits = read_logits_.view();
+  gpu::copy({reinterpret_cast<const std::byte*>(wide), logits.bytes}, logits, stream_);
+  stream_->record(copied_.get());
+  TRY(copied_->wait(kDeadline));
+  return std::span<const float>(logits.as<float>());
+}
+
+template <class E>
+Result<std::unique_ptr<TrainableStage>> create(const ModelConfig& config, const StageCut& cut,
+                                               const StageShape& shape, CudaModelOptions options,
+                                               gpu::Device& device, gpu::StreamView compute) {
+  auto stage = std::make_unique<CudaStage<E>>(config, cut, shape, options, compute);
+  TRY(stage->open(device));
+  return stage;
+}
+
+template <class E>
+std::size_t bytes_of(const ModelConfig& config, const StageCut& cut, const StageShape& shape) {
+  ByteCarver plan(nullptr);
+  place_stage<E>(plan, config, cut, shape);
+  return plan.bytes();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TrainableStage>> create_cuda_stage(const ModelConfig& config, const StageCut& cut,
+                                                          const StageShape& shape, CudaModelOptions options,
+                                                          gpu::Device& device, gpu::StreamView compute) {
+  TRY(check_cuda_model(config, shape.batch, options.dtype));
+  if (shape.is_split || shape.share.size > 1) {
+    return fail(Errc::unavailable,
+                "on a GPU backwards are not split and layers are not shared; use --pipeline-schedule 1f1b or "
+                "interleaved without --tensor-parallel, or --device host");
+  }
+  return options.dtype == core::DType::bf16 ? create<Bf16>(config, cut, shape, options, device, compute)
+                                            : create<float>(config, cut, shape, options, device, compute);
+}
+
+std::size_t cuda_stage_bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
+                             core::DType dtype) {
+  return dtype == core::DType::bf16 ? bytes_of<Bf16>(config, cut, shape)
+                                    : bytes_of<float>(config, cut, shape);
+}
+
+}  // namespace troupe::apps::gpt

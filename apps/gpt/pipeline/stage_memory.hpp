@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/result.hpp"
+#include "gpu/device.hpp"
+#include "gpu/elements.hpp"
+
+namespace troupe::apps::gpt {
+
+/// Memory that a stage computes in, and the moves in it: enqueued on the compute stream, or where there is
+/// none (null) done at once in memory of the host. The device outlives it.
+class StageMemory {
+ public:
+  explicit StageMemory(gpu::Device& device) : device_(&device) {}
+
+  /// From now on, of a device that computes on a stream.
+  void use(gpu::StreamView compute) { compute_ = compute; }
+  gpu::StreamView compute() const { return compute_; }
+
+  core::Result<gpu::Buffer> allocate(std::size_t bytes) const { return device_->allocate(bytes); }
+  void copy(gpu::ConstBufferView source, gpu::BufferView destination) const;
+  void zero(gpu::BufferView destination) const;
+  /// destination += source, of f32.
+  void add(gpu::ConstBufferView source, gpu::BufferView destination) const;
+
+  /// Waits for all of it.
+  core::Result<void> settle() const;
+  /// For memory of the host; they wait.
+  core::Result<void> read(gpu::ConstBufferView source, std::span<std::byte> destination) const;
+  core::Result<void> write(std::span<const std::byte> source, gpu::BufferView destination) const;
+
+ private:
+  gpu::Device* device_;
+  gpu::StreamView compute_ = nullptr;
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "apps/gpt/models.hpp"
+#include "apps/gpt/pipeline/cut.hpp"
+#include "apps/gpt/pipeline/trainable_stage.hpp"
+#include "apps/gpt/tensor/group.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::apps::gpt {
+
+/// Where a stage computes, and with whom. All of it outlives the stage.
+struct StagePlace {
+  gpu::Device& device;
+  gpu::StreamView compute = nullptr;    ///< a stream of the device, which the host does not use
+  TensorGroup<float>* group = nullptr;  ///< that has the shape's share, where there is one
+};
+
+/// The stage for a device: the host's reference (StageModel), or the GPU's. Errors as theirs.
+core::Result<std::unique_ptr<TrainableStage>> create_stage(const ModelConfig& config, const StageCut& cut,
+                                                           const StageShape& shape, ModelOptions options,
+                                                           StagePlace place);
+/// Of the device's memory, what create_stage() takes.
+std::size_t stage_bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
+                        ModelOptions options, gpu::DeviceKind device);
+
+}  // namespace troupe::apps::gpt

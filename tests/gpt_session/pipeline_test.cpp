@@ -1,0 +1,72 @@
+#include <tuple>
+
+#include "tests/gpt_session/gpu_trainer.hpp"
+#include "tests/support/scratch_folder.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+using core::ScheduleKind;
+using core::Strategy;
+
+/// How a job on GPUs is cut.
+struct GpuCut {
+  int ranks = 2;
+  int stages = 2;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int chunks = 1;
+  Strategy strategy = Strategy::zero1;
+  bool tied = true;
+
+  std::string name() const {
+    return fmt::format("{} {}x{} on {}, {}, {}", core::name_of(schedule), stages, chunks, ranks,
+                       core::name_of(strategy), tied ? "tied" : "untied");
+  }
+};
+
+TrainerOptions options_of(const GpuCut& cut, core::DType dtype) {
+  auto options = trainer_options(dtype);
+  options.model.layers = 4;
+  options.model.tied_embeddings = cut.tied;
+  options.pipeline = {cut.schedule, cut.chunks};
+  auto& training = options.session.training;
+  training.strategy = cut.strategy;
+  training.pipeline_parallel = cut.stages;
+  training.lanes = 8;
+  training.microbatches = 1;
+  return options;
+}
+
+/// Rows go from stage to stage on streams, in the device's memory; kernels of the emulated NCCL run one after
+/// another in the order of their launches.
+class PipelineOnGpus : public TrainerOnGpus {
+ protected:
+  Seen alone(const GpuCut& cut, core::DType dtype, const std::function<void(TrainerOptions&)>& change) {
+    auto options = options_of({1, 1, ScheduleKind::one_f_one_b, 1, Strategy::ddp, cut.tied}, dtype);
+    change(options);
+    return train_all(1, options)[0].value();
+  }
+
+  void expect_bits_of_one_gpu(
+      const std::vector<GpuCut>& cuts, core::DType dtype,
+      const std::function<void(TrainerOptions&)>& change = [](TrainerOptions&) {}) {
+    for (const auto& cut : cuts) {
+      const Seen expected = alone(cut, dtype, change);
+      auto options = options_of(cut, dtype);
+      change(options);
+      for (const auto& seen : train_all(cut.ranks, options)) {
+        ASSERT_TRUE(seen) << cut.name() << ": " << seen.error().message;
+        EXPECT_EQ(*seen, expected) << cut.name() << " in " << core::name_of(dtype);
+      }
+    }
+  }
+};
+
+TEST_F(PipelineOnGpus, OfTwoStagesHasTheBitsOfOneGpu) {
+  for (const auto dtype : {core::DType::f32, core::DType::bf16}) {
+    expect_bits_of_one_gpu({{.tied = false}, {.tied = true}}, dtype);
+  }
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
