@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <deque>
+#include <map>
 #include <set>
 #include <string>
 
@@ -75,27 +78,120 @@ class WatchedStage final : public StageWork, public StageLinks {
   std::size_t early_ = 0;
 };
 
-TEST(StageRunner, TouchesNoRowsThatAreOnTheirWayAndReceivesAhead) {
-  using core::ScheduleKind;
-  for (const core::ScheduleOptions& options : {core::ScheduleOptions{ScheduleKind::gpipe, 4, 1, 6},
-                                               {ScheduleKind::one_f_one_b, 4, 1, 9},
-                                               {ScheduleKind::interleaved, 2, 2, 8},
-                                               {ScheduleKind::interleaved, 3, 2, 6},
-                                               {ScheduleKind::zero_bubble, 4, 1, 9}}) {
-    const auto schedule = core::plan_schedule(options).value();
-    std::size_t early = 0;
-    for (int stage = 0; stage < options.stages; ++stage) {
-      const auto what = std::string(core::name_of(options.kind)) + ", stage " + std::to_string(stage);
-      StageRunner runner(schedule, stage);
-      WatchedStage watched(runner.slots());
+const core::ScheduleOptions kSchedules[] = {
+    {core::ScheduleKind::gpipe, 4, 1, 6},       {core::ScheduleKind::one_f_one_b, 2, 1, 5},
+    {core::ScheduleKind::one_f_one_b, 4, 1, 9}, {core::ScheduleKind::one_f_one_b, 5, 1, 3},
+    {core::ScheduleKind::interleaved, 2, 2, 8}, {core::ScheduleKind::interleaved, 3, 2, 6},
+    {core::ScheduleKind::interleaved, 4, 3, 8}, {core::ScheduleKind::zero_bubble, 4, 1, 9}};
 
-      for (int step = 0; step < 2; ++step) ASSERT_TRUE(runner.run(watched, watched)) << what;
-
-      EXPECT_TRUE(watched.is_at_rest()) << what;
-      EXPECT_EQ(watched.passes(), 2 * schedule.passes[static_cast<std::size_t>(stage)].size()) << what;
-      early += watched.early();
+/// Stages whose devices run messages one at a time in the order of their posting, each with both its ends.
+class FullDevices {
+ public:
+  FullDevices(const core::PipelineSchedule& schedule, HeadMessages heads) {
+    for (int stage = 0; stage < schedule.stages; ++stage) {
+      steps_.push_back(plan_steps(schedule, stage));
+      for (const StageAction& action : post_in_one_order(schedule, stage, heads))
+        lists_[stage].push_back(action);
+      for (const auto& action : lists_[stage]) messages_ += action.kind == Kind::run ? 0 : 1;
     }
-    EXPECT_GT(early, 0U) << core::name_of(options.kind);
+  }
+
+  /// Until nothing moves: messages that went over, each from one step to another.
+  int run() {
+    int over = 0;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (auto& [stage, list] : lists_) {
+        for (; !list.empty() && list.front().kind == StageAction::Kind::run; list.pop_front()) moved = true;
+      }
+      for (auto& [from, list] : lists_) {
+        if (list.empty() || !is_send(list.front())) continue;
+        auto& other = lists_[receiver_of(from, list.front())];
+        if (other.empty() || !fit(list.front(), from, other.front())) continue;
+        list.pop_front();
+        other.pop_front();
+        over += 1;
+        moved = true;
+      }
+    }
+    return over;
+  }
+  int messages() const { return messages_; }
+  bool is_done() const {
+    return std::all_of(lists_.begin(), lists_.end(), [](const auto& one) { return one.second.empty(); });
+  }
+
+ private:
+  using Kind = StageAction::Kind;
+
+  static bool is_send(const StageAction& action) {
+    return action.kind == Kind::send || action.kind == Kind::give_head;
+  }
+  const StageStep& step(int stage, const StageAction& action) const {
+    return steps_[static_cast<std::size_t>(stage)][action.step];
+  }
+  int receiver_of(int stage, const StageAction& action) const {
+    return action.kind == Kind::send ? step(stage, action).to->to : 0;
+  }
+  bool fit(const StageAction& sent, int from, const StageAction& received) const {
+    const int to = receiver_of(from, sent);
+    if (step(from, sent).pass.microbatch != step(to, received).pass.microbatch) return false;
+    if (sent.kind == Kind::give_head) return received.kind == Kind::take_head;
+    return received.kind == Kind::receive && step(to, received).from == step(from, sent).to;
+  }
+
+  std::vector<std::vector<StageStep>> steps_;
+  std::map<int, std::deque<StageAction>> lists_;
+  int messages_ = 0;
+};
+
+TEST(PostInOneOrder, BringsEveryMessageOverOnDevicesThatRunOneAtATime) {
+  for (const auto& options : kSchedules) {
+    for (const auto heads : {HeadMessages::none, HeadMessages::each, HeadMessages::last}) {
+      const auto schedule = core::plan_schedule(options).value();
+      FullDevices devices(schedule, heads);
+
+      const int over = devices.run();
+
+      EXPECT_TRUE(devices.is_done()) << core::name_of(options.kind) << " of " << options.stages;
+      EXPECT_EQ(2 * over, devices.messages()) << core::name_of(options.kind);
+      const int places = options.stages * options.chunks;
+      const int parts = heads == HeadMessages::none   ? 0
+                        : heads == HeadMessages::last ? 1
+                                                      : options.microbatches;
+      EXPECT_EQ(over, 2 * (places - 1) * options.microbatches + parts) << core::name_of(options.kind);
+    }
+  }
+}
+
+/// What is posted ahead comes in the way of what is sent.
+TEST(PostInOneOrder, DiffersFromPostingAtOnce) {
+  const auto schedule = core::plan_schedule({core::ScheduleKind::one_f_one_b, 2, 1, 4}).value();
+
+  const auto actions = post_at_once(schedule, 0, HeadMessages::none);
+
+  EXPECT_EQ(actions.front().kind, StageAction::Kind::receive);
+  EXPECT_EQ(post_in_one_order(schedule, 0, HeadMessages::none).front().kind, StageAction::Kind::run);
+}
+
+TEST(StageRunner, TouchesNoRowsThatAreOnTheirWayAndReceivesAhead) {
+  for (const auto posting : {Posting::at_once, Posting::in_one_order}) {
+    for (const auto& options : kSchedules) {
+      const auto schedule = core::plan_schedule(options).value();
+      std::size_t early = 0;
+      for (int stage = 0; stage < options.stages; ++stage) {
+        const auto what = std::string(core::name_of(options.kind)) + ", stage " + std::to_string(stage);
+        StageRunner runner(schedule, stage, posting);
+        WatchedStage watched(runner.slots());
+
+        for (int step = 0; step < 2; ++step) ASSERT_TRUE(runner.run(watched, watched)) << what;
+
+        EXPECT_TRUE(watched.is_at_rest()) << what;
+        EXPECT_EQ(watched.passes(), 2 * schedule.passes[static_cast<std::size_t>(stage)].size()) << what;
+        early += watched.early();
+      }
+      EXPECT_GT(early, 0U) << core::name_of(options.kind);
+    }
   }
 }
 

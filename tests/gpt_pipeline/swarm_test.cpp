@@ -78,7 +78,7 @@ class CountingWork final : public StageWork {
 
 /// Rows that were not those of their microbatch and place.
 core::Result<int> run_stage(actors::SimulatedRank& rank, const core::ScheduleOptions& options,
-                            std::uint64_t seed) {
+                            Posting posting, std::uint64_t seed) {
   const auto schedule = TRY(core::plan_schedule(options));
   const bool wraps = options.chunks > 1;
   actors::SessionOptions session_options;
@@ -87,7 +87,7 @@ core::Result<int> run_stage(actors::SimulatedRank& rank, const core::ScheduleOpt
   const int stage = rank.rank().value;
   auto session = TRY(actors::Session::join(rank, session_options, {{fmt::format("stage.{}", stage), {1}}}));
   auto links = TRY(SessionLinks::open(*session, options.stages, stage, wraps));
-  StageRunner runner(schedule, stage);
+  StageRunner runner(schedule, stage, posting);
   CountingWork work(rank, options.chunks, runner.slots(), seed);
   for (int step = 0; step < 2; ++step) TRY(runner.run(work, links));
   TRY(session->leave());
@@ -112,10 +112,14 @@ void run_seeds(std::uint64_t seeds) {
                                       random.below(static_cast<std::uint32_t>(options.stages), draws++))},
                                   .at = std::chrono::microseconds(random.below(4000, draws++))});
     }
+    // Devices that run what is posted one after another.
+    const bool is_full = random.below(2, draws++) == 0;
+    simulated.fabric.in_launch_order = is_full;
+    const auto posting = is_full ? Posting::in_one_order : Posting::at_once;
     int wrong = 0;
     actors::Simulation simulation(simulated);
     const auto report = simulation.run([&](actors::SimulatedRank& rank) -> core::Result<void> {
-      wrong += TRY(run_stage(rank, options, seed));
+      wrong += TRY(run_stage(rank, options, posting, seed));
       return {};
     });
 

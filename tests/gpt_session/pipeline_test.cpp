@@ -68,5 +68,61 @@ TEST_F(PipelineOnGpus, OfTwoStagesHasTheBitsOfOneGpu) {
   }
 }
 
+TEST_F(PipelineOnGpus, OfAnyScheduleHasTheBitsOfOneGpu) {
+  expect_bits_of_one_gpu({{2, 2, ScheduleKind::gpipe},
+                          {4, 4, ScheduleKind::one_f_one_b, 1, Strategy::zero1, false},
+                          {2, 2, ScheduleKind::interleaved, 2}},
+                         core::DType::bf16);
+  expect_bits_of_one_gpu({{4, 4, ScheduleKind::gpipe}, {3, 3, ScheduleKind::one_f_one_b}}, core::DType::f32);
+}
+
+/// Beside the collectives of data parallelism, which must come in one order with the rows.
+TEST_F(PipelineOnGpus, OfAnyStrategyHasTheBitsOfOneGpu) {
+  expect_bits_of_one_gpu({{4, 2, ScheduleKind::one_f_one_b, 1, Strategy::ddp},
+                          {4, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero1},
+                          {4, 2, ScheduleKind::gpipe, 1, Strategy::zero2, false},
+                          {4, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero3},
+                          {4, 2, ScheduleKind::interleaved, 2, Strategy::zero1, false},
+                          {4, 2, ScheduleKind::interleaved, 2, Strategy::zero3}},
+                         core::DType::bf16);
+}
+
+TEST_F(PipelineOnGpus, WithRanksThatHaveDifferentNumbersOfLanesHasTheBitsOfOneGpu) {
+  const auto change = [](TrainerOptions& options) { options.session.training.lanes = 5; };
+  expect_bits_of_one_gpu({{4, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero1},
+                          {4, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero3}},
+                         core::DType::f32, change);
+}
+
+TEST_F(PipelineOnGpus, ComputesActivationsAgainAndAddsUpMicrobatchesOfALane) {
+  expect_bits_of_one_gpu({{2, 2, ScheduleKind::gpipe}}, core::DType::bf16, [](TrainerOptions& options) {
+    options.arithmetic.keep = Keep::inputs;
+    options.session.training.lanes = 2;
+    options.session.training.microbatches = 3;
+  });
+}
+
+/// Each job takes one step and saves for the next one, which is cut in another way.
+TEST_F(PipelineOnGpus, GoesOnFromCheckpointsOfOtherCutsWithTheSameBits) {
+  const GpuCut chain[] = {{1, 1, ScheduleKind::one_f_one_b, 1, Strategy::ddp},
+                          {2, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero1},
+                          {4, 2, ScheduleKind::interleaved, 2, Strategy::zero3},
+                          {4, 4, ScheduleKind::gpipe, 1, Strategy::ddp},
+                          {2, 1, ScheduleKind::one_f_one_b, 1, Strategy::zero3}};
+  auto whole = options_of(chain[0], core::DType::bf16);
+  whole.schedule.total = core::Step{std::size(chain)};
+  const auto uninterrupted = watch_one(whole, std::size(chain));
+  const tests::ScratchFolder checkpoints;
+
+  for (std::size_t step = 0; step < std::size(chain); ++step) {
+    auto options = options_of(chain[step], core::DType::bf16);
+    options.schedule.total = core::Step{std::size(chain)};
+    for (const auto& seen : go_on_all(chain[step].ranks, options, checkpoints.path())) {
+      ASSERT_TRUE(seen) << seen.error().message;
+      ASSERT_EQ(*seen, uninterrupted[step]) << "step " << step << ", " << chain[step].name();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace troupe::apps::gpt
