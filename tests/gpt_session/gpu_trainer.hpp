@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -84,6 +86,34 @@ inline core::Result<std::vector<Seen>> watch(actors::RankWorld& world, const Tra
   return seen;
 }
 
+/// What is computed between steps.
+struct SaidOnGpus {
+  std::vector<float> logits;
+  std::string exported;  ///< by rank 0
+};
+
+/// After a step; rank 0 exports into a folder that does not stay.
+inline core::Result<SaidOnGpus> ask(actors::RankWorld& world, const TrainerOptions& options,
+                                    const Corpus& corpus, const std::string& folder) {
+  const auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
+  const std::vector<std::int32_t> tokens{116, 104, 101, 32, 113};
+  SaidOnGpus said;
+  TRY(trainer->step());
+  const auto logits = TRY(trainer->logits(tokens));
+  said.logits.assign(logits.begin(), logits.end());
+  if (world.rank().value == 0) {
+    TRY(trainer->export_model({.directory = folder}));
+    std::ifstream file(folder + "/model.safetensors", std::ios::binary);
+    said.exported.assign(std::istreambuf_iterator<char>(file), {});
+    std::filesystem::remove_all(folder);
+  } else if (trainer->has_sharded_parameters()) {
+    TRY(trainer->hand_over_parameters());
+  }
+  TRY(trainer->step());
+  TRY(trainer->session().leave());
+  return said;
+}
+
 class TrainerOnGpus : public testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(company_.violations(), std::vector<std::string>{}); }
@@ -95,6 +125,11 @@ class TrainerOnGpus : public testing::Test {
   std::vector<Seen> watch_one(const TrainerOptions& options, std::size_t steps) {
     const auto play = [&](actors::RankWorld& world) { return watch(world, options, corpus_, steps); };
     return company_.run<std::vector<Seen>>(1, play)[0].value();
+  }
+  std::vector<core::Result<SaidOnGpus>> ask_all(int ranks, const TrainerOptions& options,
+                                                const std::string& folder) {
+    return company_.run<SaidOnGpus>(
+        ranks, [&](actors::RankWorld& world) { return ask(world, options, corpus_, folder); });
   }
   std::vector<core::Result<Seen>> go_on_all(int ranks, const TrainerOptions& options,
                                             const std::string& directory) {

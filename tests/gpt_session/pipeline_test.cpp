@@ -102,6 +102,48 @@ TEST_F(PipelineOnGpus, ComputesActivationsAgainAndAddsUpMicrobatchesOfALane) {
   });
 }
 
+TEST_F(PipelineOnGpus, ScalesLossesOfUntiedModelsAsOneGpu) {
+  expect_bits_of_one_gpu({{2, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero1, false}}, core::DType::f32,
+                         [](TrainerOptions& options) {
+                           options.session.training.loss_scaling = {.kind = core::LossScale::fixed,
+                                                                    .scale = 1024};
+                         });
+}
+
+/// The sum of a tied embedding's part goes over once per step.
+TEST_F(PipelineOnGpus, InFastNumericsHasTheLossesOfOneGpu) {
+  const auto change = [](TrainerOptions& options) {
+    options.session.training.numerics = core::Numerics::fast;
+  };
+  const Seen expected = alone({}, core::DType::f32, change);
+  auto options = options_of({}, core::DType::f32);
+  change(options);
+  for (const auto& seen : train_all(2, options)) {
+    ASSERT_TRUE(seen) << seen.error().message;
+    ASSERT_EQ(seen->losses.size(), expected.losses.size());
+    for (std::size_t i = 0; i < seen->losses.size(); ++i)
+      EXPECT_NEAR(seen->losses[i], expected.losses[i], 1e-5 * expected.losses[i]);
+  }
+}
+
+TEST_F(PipelineOnGpus, AnswersAndIsExportedAsOneGpu) {
+  const tests::ScratchFolder folder;
+  const auto ask = [&](const GpuCut& cut) {
+    return ask_all(cut.ranks, options_of(cut, core::DType::bf16), folder.path("exported"));
+  };
+  const auto expected = ask({1, 1, ScheduleKind::one_f_one_b, 1, Strategy::ddp})[0].value();
+  ASSERT_FALSE(expected.exported.empty());
+
+  for (const GpuCut& cut : {GpuCut{}, GpuCut{4, 2, ScheduleKind::interleaved, 2, Strategy::zero3}}) {
+    const auto all = ask(cut);
+    for (const auto& said : all) {
+      ASSERT_TRUE(said) << said.error().message;
+      EXPECT_EQ(said->logits, expected.logits) << cut.name();
+    }
+    EXPECT_EQ(all[0]->exported, expected.exported) << cut.name();
+  }
+}
+
 /// Each job takes one step and saves for the next one, which is cut in another way.
 TEST_F(PipelineOnGpus, GoesOnFromCheckpointsOfOtherCutsWithTheSameBits) {
   const GpuCut chain[] = {{1, 1, ScheduleKind::one_f_one_b, 1, Strategy::ddp},

@@ -33,9 +33,15 @@ class Sums {
     return sums;
   }
 
-  core::Result<void> add() {
+  core::Result<void> add() { return wait(TRY(post())); }
+
+  core::Result<TrainerGroup::Posted> post() {
     gpu::copy(own_.view(), values_.view(), compute_);
-    TRY(group_->wait(TRY(group_->all_reduce(values_.view(), core::DType::f32))));
+    return group_->all_reduce(values_.view(), core::DType::f32);
+  }
+
+  core::Result<void> wait(TrainerGroup::Posted posted) {
+    TRY(group_->wait(posted));
     gpu::copy(values_.view(), results_.view().subview(kBytes * count_++, kBytes), compute_);
     return {};
   }
@@ -110,6 +116,31 @@ TEST(TrainerGroupsOnGpus, SumBesideTheSessionsCollectives) {
         }
       }
     }
+  }
+  EXPECT_EQ(company.violations(), std::vector<std::string>{});
+}
+
+/// Two of them, waited for in the other order.
+core::Result<std::vector<float>> sum_twice(RankWorld& world) {
+  SessionOptions options;
+  options.groups = {{"all", {{{0}, {1}}}}};
+  auto session = TRY(Session::join(world, options, {{"w", {kElements}}}));
+  auto first = TRY(Sums::create(world, *session));
+  auto second = TRY(Sums::create(world, *session));
+  const auto earlier = TRY(first.post()), later = TRY(second.post());
+  TRY(second.wait(later));
+  TRY(first.wait(earlier));
+  auto results = TRY(first.results());
+  TRY(session->leave());
+  return results;
+}
+
+TEST(TrainerGroupsOnGpus, AreOverWithAnOperationWhenALaterOneIsWaitedFor) {
+  EmulatedCompany company;
+
+  for (const auto& result : company.run<std::vector<float>>(2, sum_twice)) {
+    ASSERT_TRUE(result) << result.error().message;
+    EXPECT_EQ(*result, std::vector<float>(kElements, 3));
   }
   EXPECT_EQ(company.violations(), std::vector<std::string>{});
 }
