@@ -117,9 +117,10 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
   return {};
 }
 
-// As AllLayers::warm_up(): every kernel runs once before the first collective.
+// As AllLayers::warm_up(): every kernel runs once before the first collective, and memory is there.
 Result<void> PipelineTrainer::warm_up() {
   if (is_on_host()) return {};
+  TRY(lanes_->reserve(cut_.stages));
   std::size_t largest = 0;
   for (const auto& spec : model_->table().specs) largest = std::max(largest, spec.elements());
   const auto scratch = TRY(memory_.allocate(2 * largest * sizeof(float)));

@@ -54,6 +54,22 @@ StageLanes::StageLanes(actors::Session& session, const StageParameters& paramete
       per_lane_(session.training().microbatches),
       losses_(static_cast<std::size_t>(microbatches()), 0) {}
 
+Result<void> StageLanes::reserve(int lanes) {
+  if (by_passes()) return {};
+  for (int chunk = 1; chunk < parameters_.chunks(); ++chunk) {
+    for (int lane = 0; lane < lanes; ++lane)
+      unused_[chunk].push_back(TRY(memory_.allocate(waiting_bytes(chunk))));
+  }
+  return {};
+}
+
+std::size_t StageLanes::waiting_bytes(int chunk) const {
+  const auto [begin, end] = parameters_.chunk(chunk);
+  std::size_t elements = 0;
+  for (std::size_t place = begin; place < end; ++place) elements += table_.specs[place].elements();
+  return elements * sizeof(float);
+}
+
 void StageLanes::begin_step() {
   std::fill(losses_.begin(), losses_.end(), 0);
 }
@@ -77,10 +93,8 @@ Result<void> StageLanes::begin(int chunk, int microbatch, std::span<float*> grad
   auto& waiting = waiting_[{microbatch / per_lane_, chunk}];
   if (waiting.bytes() == 0) {
     auto& unused = unused_[chunk];
-    std::size_t elements = 0;
-    for (std::size_t place = begin; place < end; ++place) elements += table_.specs[place].elements();
     if (unused.empty()) {
-      waiting = TRY(memory_.allocate(elements * sizeof(float)));
+      waiting = TRY(memory_.allocate(waiting_bytes(chunk)));
     } else {
       waiting = std::move(unused.back());
       unused.pop_back();

@@ -27,6 +27,7 @@ class StageParameters {
   /// whole model, as both ends of tied embeddings read it, is one here.
   std::vector<core::ParameterSpec> select(const std::vector<core::ParameterSpec>& whole) const;
   TableRange chunk(int chunk) const { return ranges_[static_cast<std::size_t>(chunk)]; }
+  int chunks() const { return static_cast<int>(ranges_.size()); }
   /// The units of a chunk, the last one not included.
   std::pair<int, int> units(int chunk) const;
 
@@ -48,6 +49,9 @@ class StageLanes {
   StageLanes(actors::Session& session, const StageParameters& parameters, const ParameterTable& table,
              const StageMemory& memory);
 
+  /// Allocates what gradients of so many lanes wait in, where they do; else it is allocated when it is
+  /// needed.
+  core::Result<void> reserve(int lanes);
   void begin_step();
   /// SessionOptions::passes says what a step does.
   bool by_passes() const { return session_.units() > 0; }
@@ -69,6 +73,7 @@ class StageLanes {
  private:
   using Waiting = gpu::Buffer;  ///< gradients of a chunk's parameters, one after another
 
+  std::size_t waiting_bytes(int chunk) const;
   core::Result<void> begin_lane(int microbatch);
   core::Result<void> add_waiting(int lane);
   double loss_of(int lane) const;
