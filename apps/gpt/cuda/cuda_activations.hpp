@@ -10,7 +10,8 @@
 
 namespace troupe::apps::gpt {
 
-// B batch, T length, H heads, N = B*T rows, C width, F feed_forward, V vocabulary.
+// B batch, T length, H heads, K heads with keys of their own, D head size, N = B*T rows, C width,
+// F feed_forward, V vocabulary.
 
 /// As Carver, of bytes: pieces of several types, each aligned to 256 bytes, as kernels and cuBLAS like them.
 class ByteCarver {
@@ -44,16 +45,24 @@ struct CudaNormActivations {
   E* output;     // (N, C)
 };
 
+/// As HeadNormActivations.
+template <class E>
+struct CudaHeadNormActivations {
+  E* input;      // (N, H D) or (N, K D)
+  float* scale;  // (N, H) or (N, K)
+};
+
 template <class E>
 struct CudaBlockActivations {
   E* input;  // (N, C)
   CudaNormActivations<E> attention_norm;
-  E* query;        // (N, C), rotated
-  E* key;          // (N, C), rotated
-  E* value;        // (N, C)
-  float* log_sum;  // (B, H, T)
-  E* attention;    // (N, C)
-  E* middle;       // (N, C)
+  CudaHeadNormActivations<E> query_norm, key_norm;  // with query_key_norm only
+  E* query;                                         // (N, H D), rotated
+  E* key;                                           // (N, K D), rotated
+  E* value;                                         // (N, K D)
+  float* log_sum;                                   // (B, H, T)
+  E* attention;                                     // (N, H D)
+  E* middle;                                        // (N, C)
   CudaNormActivations<E> mlp_norm;
   E* gate;    // (N, F), SwiGLU only
   E* up;      // (N, F)
@@ -65,10 +74,10 @@ template <class E>
 struct CudaGradientScratch {
   E* residual;      // (N, C)
   E* normed;        // (N, C)
-  E* query;         // (N, C)
-  E* key;           // (N, C)
-  E* value;         // (N, C)
-  E* attention;     // (N, C)
+  E* query;         // (N, H D)
+  E* key;           // (N, K D)
+  E* value;         // (N, K D)
+  E* attention;     // (N, H D)
   float* delta;     // (B, H, T)
   E* gate;          // (N, F), SwiGLU only
   E* up;            // (N, F)

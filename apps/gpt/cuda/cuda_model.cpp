@@ -64,8 +64,8 @@ class CudaModel final : public TrainableModel {
     return {config_, shape, activations_.cosine, activations_.sine, *blas_, stream_};
   }
   cuda::CrossEntropy<E> entropy() const {
-    return {shape_.rows(),       config_.vocabulary,   upload_->place().targets,
-            activations_.logits, activations_.log_sum, activations_.row_losses};
+    return {shape_.rows(),        config_.vocabulary,      upload_->place().targets, activations_.logits,
+            activations_.log_sum, activations_.row_losses, upload_->learned()};
   }
   Result<void> send_angles(gpu::Device& device);
   Result<void> loss(const CudaPass<E>& pass, Tokens tokens, Tokens targets);
@@ -180,10 +180,7 @@ template <class E>
 Result<void> CudaModel<E>::loss(const CudaPass<E>& pass, Tokens tokens, Tokens targets) {
   const std::size_t N = shape_.rows(), C = config_.width, V = config_.vocabulary;
   CHECK(tokens.size() == N && targets.size() == N, "tokens and targets have the shape given to create()");
-  if (std::count(targets.begin(), targets.end(), kNoTarget) > 0)
-    return fail(Errc::invalid_argument,
-                "on a GPU every token is learned so far; use a text instead of JSONL, or --device host");
-  TRY(check_tokens(targets, V));
+  TRY(check_targets(targets, V));
   TRY(check_tokens(tokens, V));
   if (pending_ == kMostLosses) TRY(fetch_losses());
   TRY(upload_->send(tokens, targets, stream_));
@@ -251,15 +248,9 @@ Result<void> CudaModel<E>::backward(const CudaPass<E>& pass) {
 
 // What only the host's model does so far.
 Result<void> check_kind(const ModelConfig& config) {
-  const char* missing = nullptr;
-  if (config.key_heads() != config.heads) missing = "heads that share keys and values";
-  if (config.query_width() != config.width) missing = "heads that are not width / heads wide";
-  if (config.query_key_value_bias || config.attention_output_bias) missing = "biases of attention";
-  if (config.query_key_norm) missing = "norms of queries and keys";
-  if (config.experts.count > 0) missing = "experts";
-  if (missing == nullptr) return {};
-  return fail(Errc::invalid_argument, "on a GPU there are no {} yet; train this model with --device host",
-              missing);
+  if (config.experts.count == 0) return {};
+  return fail(Errc::invalid_argument,
+              "on a GPU there are no experts yet; train this model with --device host");
 }
 
 Result<void> check(const ModelConfig& config, BatchShape shape, core::DType dtype) {
@@ -268,8 +259,8 @@ Result<void> check(const ModelConfig& config, BatchShape shape, core::DType dtyp
   TRY(check_shape(config, shape));
   if (config.head_size() > cuda::kMostHeadSize) {
     return fail(Errc::invalid_argument,
-                "on a GPU width / heads must be at most {}, found {} / {} = {}; use more heads",
-                cuda::kMostHeadSize, config.width, config.heads, config.head_size());
+                "on a GPU heads must be at most {} wide, found {}; use more or narrower heads",
+                cuda::kMostHeadSize, config.head_size());
   }
   // A grid has at most 65,535 rows of blocks.
   if (shape.batch * config.heads > 65535) {
@@ -287,6 +278,13 @@ Result<void> check(const ModelConfig& config, BatchShape shape, core::DType dtyp
     return fail(Errc::invalid_argument,
                 "on a GPU width and feed_forward must be multiples of {} in {}, found {} and {}", step,
                 core::name_of(dtype), config.width, config.feed_forward);
+  }
+  if (config.query_width() % step != 0 || config.key_width() % step != 0 ||
+      (config.query_key_norm && config.head_size() % step != 0)) {
+    return fail(Errc::invalid_argument,
+                "on a GPU heads and key_value_heads times their width must be multiples of {} in {}, and so "
+                "must that width where queries and keys have norms; found {} and {} heads of {}",
+                step, core::name_of(dtype), config.heads, config.key_heads(), config.head_size());
   }
   return {};
 }
