@@ -25,6 +25,17 @@ struct Decoder {
   bool is_masked = false;  ///< some targets are not learned
 };
 
+/// As ExpertConfig; 0 experts: none.
+struct Mixture {
+  std::size_t experts = 0;
+  std::size_t choices = 2;
+  std::size_t shared = 0;
+  bool has_shared_gate = false;
+  bool score_first = false;
+  double capacity = 0;  ///< 0: nothing is dropped
+  bool is_first_dense = false;
+};
+
 struct Case {
   const char* name;
   DType dtype;
@@ -33,6 +44,7 @@ struct Case {
   bool tied;
   BatchShape shape;
   Decoder decoder{};
+  Mixture mixture{};
 };
 
 inline constexpr Decoder kLlama{.heads = 4, .key_heads = 2};
@@ -89,6 +101,18 @@ inline ModelConfig config_of(const Case& of) {
   config.query_key_value_bias = decoder.input_biases;
   config.attention_output_bias = decoder.output_bias;
   config.query_key_norm = decoder.head_norms;
+  const Mixture& mixture = of.mixture;
+  if (mixture.experts == 0) return config;
+  config.experts = {.count = mixture.experts,
+                    .choices = mixture.choices,
+                    .feed_forward = 24,
+                    .shared_feed_forward = mixture.shared,
+                    .shared_gate = mixture.has_shared_gate,
+                    .score_before_choice = mixture.score_first,
+                    .balance = 0.1,
+                    .z_loss = 0.01};
+  if (mixture.capacity > 0) config.experts.capacity_factor = mixture.capacity;
+  if (mixture.is_first_dense) config.experts.dense_layers = {0};
   return config;
 }
 

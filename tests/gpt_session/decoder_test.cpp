@@ -47,6 +47,11 @@ Decoder qwen3() {
   config.tied_embeddings = true;
   return {"qwen3", config};
 }
+Decoder mixtral() {
+  ModelConfig config = small_model();
+  config.experts = {.count = 4, .feed_forward = 24, .names = ExpertConfig::Names::mixtral};
+  return {"mixtral", config};
+}
 
 /// Trains from directories of models, as `gpt --model` does.
 class PretrainedOnGpus : public testing::TestWithParam<Decoder> {
@@ -74,6 +79,7 @@ class PretrainedOnGpus : public testing::TestWithParam<Decoder> {
     const auto corpus = Corpus::open(folder_.path() + "/text", 8).value();
     TrainerOptions options;
     options.model = model->config();
+    options.model.experts.balance = 0.1;
     options.initial = model.get();
     options.arithmetic.dtype = dtype;
     options.microbatch = {.batch = 1, .length = 8};
@@ -97,7 +103,7 @@ class PretrainedOnGpus : public testing::TestWithParam<Decoder> {
   actors::EmulatedCompany company_;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, PretrainedOnGpus, testing::Values(llama(), qwen2(), qwen3()),
+INSTANTIATE_TEST_SUITE_P(All, PretrainedOnGpus, testing::Values(llama(), qwen2(), qwen3(), mixtral()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST_P(PretrainedOnGpus, TrainsToTheSameBitsOverAnyNumberOfRanks) {
@@ -106,7 +112,7 @@ TEST_P(PretrainedOnGpus, TrainsToTheSameBitsOverAnyNumberOfRanks) {
     ASSERT_TRUE(alone) << alone.error().message;
     EXPECT_LT(alone->first.back(), alone->first.front());
 
-    for (const auto strategy : {Strategy::ddp, Strategy::zero3}) {
+    for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
       for (const auto& seen : train(2, strategy, dtype)) {
         ASSERT_TRUE(seen) << seen.error().message;
         EXPECT_EQ(*seen, *alone) << core::name_of(strategy) << " in " << core::name_of(dtype);

@@ -24,7 +24,10 @@ CudaHeadNormActivations<E> carve_head_norm(ByteCarver& carver, const ModelConfig
 }
 
 template <class E>
-CudaBlockActivations<E> carve_block(ByteCarver& carver, const ModelConfig& config, BatchShape shape) {
+CudaBlockActivations<E> carve_block(ByteCarver& carver, const ModelConfig& config, BatchShape shape,
+                                    std::size_t layer) {
+  const bool has_experts = config.experts.in_layer(layer);
+  const bool is_gated = config.activation == Activation::swiglu;
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
   const std::size_t Q = config.query_width(), K = config.key_width();
   return {.input = carver.take<E>(N, C),
@@ -38,9 +41,11 @@ CudaBlockActivations<E> carve_block(ByteCarver& carver, const ModelConfig& confi
           .attention = carver.take<E>(N, Q),
           .middle = carver.take<E>(N, C),
           .mlp_norm = carve_norm<E>(carver, config, N),
-          .gate = config.activation == Activation::swiglu ? carver.take<E>(N, F) : nullptr,
-          .up = carver.take<E>(N, F),
-          .hidden = carver.take<E>(N, F)};
+          .gate = is_gated && !has_experts ? carver.take<E>(N, F) : nullptr,
+          .up = has_experts ? nullptr : carver.take<E>(N, F),
+          .hidden = has_experts ? nullptr : carver.take<E>(N, F),
+          .experts = has_experts ? carve_cuda_experts<E>(carver, layer, N, C, config.experts)
+                                 : CudaExpertActivations<E>{}};
 }
 
 template <class E>
@@ -61,7 +66,9 @@ CudaGradientScratch<E> carve_gradients(ByteCarver& carver, const ModelConfig& co
           .gate = config.activation == Activation::swiglu ? carver.take<E>(N, F) : nullptr,
           .up = carver.take<E>(N, F),
           .hidden = carver.take<E>(N, F),
-          .partials = carver.take<float>(partials)};
+          .partials = carver.take<float>(partials),
+          .experts = config.experts.count > 0 ? carve_cuda_expert_scratch<E>(carver, N, C, config.experts)
+                                              : CudaExpertScratch<E>{}};
 }
 
 }  // namespace
@@ -90,7 +97,7 @@ CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchSha
   CudaActivations<E> activations;
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
     if (keep == Keep::activations || layer == 0) {
-      activations.blocks.push_back(carve_block<E>(carver, config, shape));
+      activations.blocks.push_back(carve_block<E>(carver, config, shape, layer));
     } else {
       activations.blocks.push_back(activations.blocks.front());
       activations.blocks.back().input = carver.take<E>(shape.rows(), config.width);
@@ -108,6 +115,7 @@ CudaActivations<E> carve(ByteCarver& carver, const ModelConfig& config, BatchSha
   activations.sine = carver.take<float>(config.context, half);
   activations.words = carver.take<std::int32_t>(token_words(config, shape));
   activations.gradients = carve_gradients<E>(carver, config, shape);
+  for (auto& block : activations.blocks) block.experts.gathered = activations.gradients.experts.gathered;
   return activations;
 }
 

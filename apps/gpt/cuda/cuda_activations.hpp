@@ -7,6 +7,7 @@
 
 #include "apps/gpt/activations.hpp"
 #include "apps/gpt/cuda/element.cuh"
+#include "apps/gpt/cuda/experts/cuda_expert_activations.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -64,9 +65,10 @@ struct CudaBlockActivations {
   E* attention;                                     // (N, H D)
   E* middle;                                        // (N, C)
   CudaNormActivations<E> mlp_norm;
-  E* gate;    // (N, F), SwiGLU only
-  E* up;      // (N, F)
-  E* hidden;  // (N, F)
+  E* gate;                           // (N, F), SwiGLU only
+  E* up;                             // (N, F)
+  E* hidden;                         // (N, F)
+  CudaExpertActivations<E> experts;  // in place of the three above, where the layer has experts
 };
 
 /// Gradients in flight; all blocks share them.
@@ -83,6 +85,7 @@ struct CudaGradientScratch {
   E* up;            // (N, F)
   E* hidden;        // (N, F)
   float* partials;  // sums of groups of rows
+  CudaExpertScratch<E> experts;
 };
 
 /// What the host sends with a microbatch.

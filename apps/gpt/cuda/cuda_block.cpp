@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "apps/gpt/cuda/cuda_projection.hpp"
+#include "apps/gpt/cuda/experts/cuda_expert_layer.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "core/errors.hpp"
 
@@ -12,23 +14,6 @@ namespace troupe::apps::gpt {
 using core::Result;
 
 namespace {
-
-template <class E>
-Result<void> project(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
-                     std::size_t weight, const E* x, E* y, Write write = Write::overwrite) {
-  context.blas.linear_forward(shape, x, TRY(pass.use(weight)), y, write);
-  return {};
-}
-
-template <class E>
-Result<void> project_backward(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
-                              std::size_t weight, const E* x, const E* d_y, E* d_x, Write write) {
-  const E* values = TRY(pass.use(weight));
-  context.blas.linear_backward_weight(shape, d_y, x, pass.gradient(weight));
-  pass.ready(weight);
-  context.blas.linear_backward_input(shape, d_y, values, d_x, write);
-  return {};
-}
 
 template <class E>
 void copy_rows(const CudaContext& context, const E* from, E* to) {
@@ -96,6 +81,7 @@ template <class E>
 Result<void> mlp_activations(const CudaContext& context, const BlockParameters& parameters,
                              const CudaBlockActivations<E>& block, const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
+  if (parameters.experts) return {};  // they go with what they give
   const E* x = block.mlp_norm.output;
   if (parameters.gate) {
     TRY(project(context, pass, {N, C, F}, *parameters.gate, x, block.gate));
@@ -118,6 +104,10 @@ Result<void> mlp_backward(const CudaContext& context, const BlockParameters& par
                           const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   const E* x = block.mlp_norm.output;
+  if (parameters.experts) {
+    return expert_layer_backward<E>(context, *parameters.experts, block.experts, d.experts, x, d.residual,
+                                    pass, d.normed);
+  }
   TRY(project_backward(context, pass, {N, F, C}, parameters.down, block.hidden, d.residual, d.hidden,
                        Write::overwrite));
   if (parameters.gate) {
@@ -308,6 +298,10 @@ Result<void> block_forward(const CudaContext& context, const BlockParameters& pa
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   TRY(block_activations(context, parameters, block, pass));
   copy_rows(context, block.middle, output);
+  if (parameters.experts) {
+    return expert_layer_forward<E>(context, *parameters.experts, block.experts, block.mlp_norm.output, pass,
+                                   output);
+  }
   return project(context, pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
 }
 

@@ -1,12 +1,14 @@
 #include "apps/gpt/cuda/cuda_model.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "apps/gpt/cuda/cuda_block.hpp"
+#include "apps/gpt/cuda/experts/expert_desk.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "apps/gpt/cuda/token_upload.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
@@ -38,7 +40,12 @@ template <class E>
 class CudaModel final : public TrainableModel {
  public:
   CudaModel(const ModelConfig& config, BatchShape shape, CudaModelOptions options, gpu::StreamView stream)
-      : config_(config), shape_(shape), options_(options), table_(parameter_table(config)), stream_(stream) {}
+      : config_(config),
+        shape_(shape),
+        options_(options),
+        table_(parameter_table(config)),
+        stream_(stream),
+        tally_(config.layers, config.experts.count) {}
   ~CudaModel() override {
     core::disregard(stream_->synchronize(kDeadline), "passes that fail now are missed by nobody");
   }
@@ -56,12 +63,16 @@ class CudaModel final : public TrainableModel {
   Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                             const StepHooks& hooks) override;
   Result<std::vector<double>> take_losses() override;
+  ExpertTally take_expert_tally() override {
+    return std::exchange(tally_, {config_.layers, config_.experts.count});
+  }
   Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
                                         const StepHooks& hooks) override;
 
  private:
-  CudaContext context(BatchShape shape) const {
-    return {config_, shape, activations_.cosine, activations_.sine, *blas_, stream_};
+  CudaContext context(BatchShape shape) {
+    return {config_, shape,   activations_.cosine,      activations_.sine,
+            *blas_,  stream_, desk_ ? &*desk_ : nullptr};
   }
   cuda::CrossEntropy<E> entropy() const {
     return {shape_.rows(),        config_.vocabulary,      upload_->place().targets, activations_.logits,
@@ -85,8 +96,11 @@ class CudaModel final : public TrainableModel {
   std::optional<TokenUpload> upload_;
   gpu::Buffer read_back_;  ///< pinned: losses or logits
   gpu::Event copied_;
-  std::size_t pending_ = 0;     ///< losses on the device
-  std::vector<double> losses_;  ///< taken from it
+  std::size_t pending_ = 0;                          ///< losses on the device
+  std::vector<double> losses_;                       ///< taken from it
+  std::optional<ExpertDesk> desk_;                   ///< of a model with experts
+  std::array<double, kMostLosses> router_losses_{};  ///< what each of those on the device is more
+  ExpertTally tally_;
 };
 
 template <class E>
@@ -99,6 +113,8 @@ Result<void> CudaModel<E>::open(gpu::Device& device) {
   read_back_ = TRY(
       device.allocate_staging(std::max(kMostLosses * sizeof(double), config_.vocabulary * sizeof(float))));
   copied_ = TRY(device.create_event());
+  if (config_.experts.count > 0)
+    desk_ = TRY(ExpertDesk::create(device, config_.experts, config_.layers, shape_.rows()));
   return send_angles(device);
 }
 
@@ -122,6 +138,10 @@ Result<void> CudaModel<E>::forward_backward(Parameters parameters, Gradients gra
   CHECK(gradients.size() == table_.specs.size(), "one gradient pointer per parameter of the table");
   const CudaPass<E> pass{parameters, gradients, hooks};
   TRY(loss(pass, tokens, targets));
+  if (desk_) {
+    for (const ExpertRoutes& routes : desk_->routes()) router_losses_[pending_ - 1] += routes.loss;
+    tally_.add(desk_->routes());
+  }
   return backward(pass);
 }
 
@@ -140,12 +160,12 @@ Result<std::vector<double>> CudaModel<E>::take_losses() {
 template <class E>
 Result<void> CudaModel<E>::fetch_losses() {
   if (pending_ == 0) return {};
-  const std::size_t bytes = std::exchange(pending_, 0) * sizeof(double);
+  const std::size_t count = std::exchange(pending_, 0), bytes = count * sizeof(double);
   const auto read_back = read_back_.view().subview(0, bytes);
   gpu::copy({reinterpret_cast<const std::byte*>(activations_.losses), bytes}, read_back, stream_);
   TRY(wait_for_copy());
   const auto values = read_back.as<double>();
-  losses_.insert(losses_.end(), values.begin(), values.end());
+  for (std::size_t i = 0; i < count; ++i) losses_.push_back(values[i] + router_losses_[i]);
   return {};
 }
 
@@ -187,6 +207,7 @@ Result<void> CudaModel<E>::loss(const CudaPass<E>& pass, Tokens tokens, Tokens t
   TRY(trunk_forward(shape_, pass));
   blas_->linear_forward({N, C, V}, activations_.final_norm.output, TRY(pass.use(table_.head)),
                         activations_.logits);
+  router_losses_[pending_] = 0;
   double* mean = activations_.losses + pending_++;
   context(shape_).run("cross entropy", [&](cudaStream_t stream) {
     return cuda::cross_entropy_forward(entropy(), mean, stream);
@@ -248,9 +269,12 @@ Result<void> CudaModel<E>::backward(const CudaPass<E>& pass) {
 
 // What only the host's model does so far.
 Result<void> check_kind(const ModelConfig& config) {
-  if (config.experts.count == 0) return {};
-  return fail(Errc::invalid_argument,
-              "on a GPU there are no experts yet; train this model with --device host");
+  if (config.experts.ranks == 1) return {};
+  return fail(
+      Errc::invalid_argument,
+      "on a GPU experts are not spread over ranks yet, found {} ranks; leave out --expert-parallel, or "
+      "train with --device host",
+      config.experts.ranks);
 }
 
 Result<void> check(const ModelConfig& config, BatchShape shape, core::DType dtype) {
@@ -279,6 +303,12 @@ Result<void> check(const ModelConfig& config, BatchShape shape, core::DType dtyp
                 "on a GPU width and feed_forward must be multiples of {} in {}, found {} and {}", step,
                 core::name_of(dtype), config.width, config.feed_forward);
   }
+  if (config.experts.count > 0 &&
+      (config.experts.feed_forward % step != 0 || config.experts.shared_feed_forward % step != 0)) {
+    return fail(Errc::invalid_argument,
+                "on a GPU the feed_forward of experts must be multiples of {} in {}, found {} and {}", step,
+                core::name_of(dtype), config.experts.feed_forward, config.experts.shared_feed_forward);
+  }
   if (config.query_width() % step != 0 || config.key_width() % step != 0 ||
       (config.query_key_norm && config.head_size() % step != 0)) {
     return fail(Errc::invalid_argument,
@@ -304,6 +334,7 @@ Result<std::unique_ptr<TrainableModel>> create_cuda_model(const ModelConfig& con
                                                           CudaModelOptions options, gpu::Device& device,
                                                           gpu::StreamView compute) {
   TRY(check(config, shape, options.dtype));
+  TRY(check_keep(config, options.keep));
   return options.dtype == core::DType::bf16 ? create<Bf16>(config, shape, options, device, compute)
                                             : create<float>(config, shape, options, device, compute);
 }
