@@ -4,6 +4,7 @@
 
 #include "apps/gpt/cuda/token_upload.hpp"
 #include "apps/gpt/layers/activation.hpp"
+#include "apps/gpt/layers/bias.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/layers/embedding.hpp"
 #include "apps/gpt/layers/layer_norm.hpp"
@@ -112,37 +113,94 @@ TYPED_TEST(CudaKernels, LayerNormIsTheHosts) {
   }
 }
 
+// Heads of all rows, as queries and keys have them: narrow rows, of which several share a block's threads,
+// and more of them than a group has.
+TYPED_TEST(CudaKernels, NormsOfHeadsOverwriteTheGradientTheyRead) {
+  using E = TypeParam;
+  for (const auto [N, C] : {NormCase{7, 8}, NormCase{530, 16}, NormCase{1100, 6}}) {
+    auto x = this->tensor(N * C), weight = this->tensor(C), d_heads = this->tensor(N * C);
+    auto* y = this->gpu_.template room<E>(N * C);
+    auto* scale = this->gpu_.template room<float>(N);
+    auto* d_weight = this->gpu_.template room<float>(C);
+    auto* partials = this->gpu_.template room<float>(cuda::norm_partials(N, C));
+    const cuda::Norm<E> norm{N, C, 1e-5F, x.device, weight.device, nullptr, nullptr, scale};
+    auto wide_x = x.wide(), wide_weight = weight.wide();
+    std::vector<double> expected(N * C), scales(N), d_expected(N * C), wide_d_weight(C);
+    const RmsNorm<double> host{N, C, 1e-5, wide_x.data(), wide_weight.data(), scales.data()};
+    rms_norm_forward(host, expected.data());
+    rms_norm_backward(host, d_heads.wide().data(), d_expected.data(), wide_d_weight.data());
+
+    this->gpu_.run([&](auto stream) { return cuda::norm_forward(norm, y, stream); });
+    this->gpu_.run([&](auto stream) {
+      return cuda::norm_backward<E>(
+          norm, {d_heads.device, d_heads.device, d_weight, nullptr, partials, Write::overwrite}, stream);
+    });
+
+    EXPECT_LT(difference(this->gpu_.get(y, N * C), expected), kTolerance<E>);
+    EXPECT_LT(difference(this->gpu_.get(d_heads.device, N * C), d_expected), kTolerance<E>);
+    EXPECT_LT(difference(this->gpu_.get(d_weight, C), wide_d_weight), kTolerance<float>);
+  }
+}
+
+TYPED_TEST(CudaKernels, BiasesAreTheHosts) {
+  using E = TypeParam;
+  for (const auto [N, C] : kNormCases) {
+    auto y = this->tensor(N * C), bias = this->tensor(C), d_y = this->tensor(N * C);
+    auto* d_bias = this->gpu_.template room<float>(C);
+    auto* partials = this->gpu_.template room<float>(cuda::norm_partials(N, C));
+    auto expected = y.wide();
+    std::vector<double> d_expected(C);
+    bias_forward(N, C, bias.wide().data(), expected.data());
+    for (int pass = 0; pass < 2; ++pass) bias_backward(N, C, d_y.wide().data(), d_expected.data());
+
+    this->gpu_.run([&](auto stream) { return cuda::bias_forward(N, C, bias.device, y.device, stream); });
+    for (int pass = 0; pass < 2; ++pass) {
+      this->gpu_.run(
+          [&](auto stream) { return cuda::bias_backward(N, C, d_y.device, partials, d_bias, stream); });
+    }
+
+    EXPECT_LT(difference(this->gpu_.get(y.device, N * C), expected), kTolerance<E>);
+    EXPECT_LT(difference(this->gpu_.get(d_bias, C), d_expected), kTolerance<float>);
+  }
+}
+
+// Queries of three heads; keys of as many, of one, and none.
 TYPED_TEST(CudaKernels, RotaryIsTheHostsThereAndBack) {
   using E = TypeParam;
-  for (const std::size_t head_size : {6, 32}) {
+  for (const auto& [head_size, key_heads] : {std::pair<std::size_t, std::size_t>{6, 1}, {32, 3}, {32, 0}}) {
     const std::size_t B = 2, L = 5, H = 3, count = B * L * H * head_size;
-    auto first = this->tensor(count), second = this->tensor(count);
+    const std::size_t key_count = B * L * key_heads * head_size;
+    auto query = this->tensor(count), key = this->tensor(std::max<std::size_t>(key_count, 1));
     const Rotary<double> host(8, head_size, 10000);
     const Rotary<float> narrow(8, head_size, 10000);
     std::vector<float> cosine(narrow.cosine().begin(), narrow.cosine().end());
     std::vector<float> sine(narrow.sine().begin(), narrow.sine().end());
-    auto wide_first = first.wide(), wide_second = second.wide();
-    host.forward(B, L, H, wide_first.data());
-    host.forward(B, L, H, wide_second.data());
+    auto wide_query = query.wide(), wide_key = key.wide();
+    host.forward(B, L, H, wide_query.data());
+    if (key_heads > 0) host.forward(B, L, key_heads, wide_key.data());
     cuda::Turn<E> turn{B * L,
                        L,
                        H,
+                       key_heads,
                        head_size / 2,
                        this->gpu_.template put<float>(cosine),
                        this->gpu_.template put<float>(sine),
                        1,
-                       first.device,
-                       second.device};
+                       query.device,
+                       key.device};
 
     this->gpu_.run([&](auto stream) { return cuda::rotary(turn, stream); });
-    const auto turned = this->gpu_.get(first.device, count);
+    const auto turned = this->gpu_.get(query.device, count),
+               turned_key = this->gpu_.get(key.device, key_count);
     turn.direction = -1;
-    turn.second = nullptr;
     this->gpu_.run([&](auto stream) { return cuda::rotary(turn, stream); });
 
-    EXPECT_LT(difference(turned, wide_first), kTolerance<E>);
-    EXPECT_LT(difference(this->gpu_.get(second.device, count), wide_second), kTolerance<E>);
-    EXPECT_LT(difference(this->gpu_.get(first.device, count), first.host), kTolerance<E>);
+    wide_key.resize(key_count), key.host.resize(key_count);
+    EXPECT_LT(difference(turned, wide_query), kTolerance<E>);
+    EXPECT_LT(difference(this->gpu_.get(query.device, count), query.host), kTolerance<E>);
+    if (key_count == 0) continue;
+    EXPECT_LT(difference(turned_key, wide_key), kTolerance<E>);
+    EXPECT_LT(difference(this->gpu_.get(key.device, key_count), key.host), kTolerance<E>);
   }
 }
 
@@ -182,13 +240,14 @@ TYPED_TEST(CudaKernels, CrossEntropyIsTheHosts) {
   for (const std::size_t V : {520, 37}) {
     const std::size_t N = 7;
     auto logits = this->tensor(N * V);
-    const std::vector<std::int32_t> targets{0, 5, 36, 5, 12, 1, 30};
+    const std::vector<std::int32_t> targets{0, 5, kNoTarget, 5, 36, kNoTarget, 30};
     auto expected = logits.wide();
     const double loss = cross_entropy_forward(std::span(targets), V, expected.data());
     cross_entropy_backward(std::span(targets), V, expected.data(), 8.0);
     auto* rows = this->gpu_.template room<float>(2 * N);
     auto* mean = this->gpu_.template room<double>(1);
-    const cuda::CrossEntropy<E> entropy{N, V, this->gpu_.put(targets), logits.device, rows, rows + N, 8};
+    const cuda::CrossEntropy<E> entropy{N,    V,        this->gpu_.put(targets), logits.device,
+                                        rows, rows + N, learned_rows(targets),   8};
 
     this->gpu_.run([&](auto stream) { return cuda::cross_entropy_forward(entropy, mean, stream); });
     this->gpu_.run([&](auto stream) { return cuda::cross_entropy_backward(entropy, stream); });

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "apps/gpt/cuda/cuda_model.hpp"
+#include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/model.hpp"
 #include "core/random.hpp"
 #include "tests/apps_gpt/tensors.hpp"
@@ -13,6 +14,28 @@ namespace troupe::apps::gpt {
 
 using core::DType;
 
+/// What decoders differ in beside norms and activations. 0 is the preset's.
+struct Decoder {
+  std::size_t heads = 0;
+  std::size_t key_heads = 0;
+  std::size_t head_size = 0;
+  bool input_biases = false;  ///< of queries, keys and values
+  bool output_bias = false;
+  bool head_norms = false;
+  bool is_masked = false;  ///< some targets are not learned
+};
+
+/// As ExpertConfig; 0 experts: none.
+struct Mixture {
+  std::size_t experts = 0;
+  std::size_t choices = 2;
+  std::size_t shared = 0;
+  bool has_shared_gate = false;
+  bool score_first = false;
+  double capacity = 0;  ///< 0: nothing is dropped
+  bool is_first_dense = false;
+};
+
 struct Case {
   const char* name;
   DType dtype;
@@ -20,7 +43,21 @@ struct Case {
   Activation activation;
   bool tied;
   BatchShape shape;
+  Decoder decoder{};
+  Mixture mixture{};
 };
+
+inline constexpr Decoder kLlama{.heads = 4, .key_heads = 2};
+inline constexpr Decoder kQwen2{.heads = 6, .key_heads = 2, .head_size = 12, .input_biases = true};
+inline constexpr Decoder kQwen3{.heads = 4, .key_heads = 1, .head_size = 8, .head_norms = true};
+inline constexpr Decoder kEverything{.heads = 6,
+                                     .key_heads = 2,
+                                     .head_size = 24,
+                                     .input_biases = true,
+                                     .output_bias = true,
+                                     .head_norms = true,
+                                     .is_masked = true};
+inline constexpr Decoder kMasked{.is_masked = true};
 
 inline constexpr Case kCases[] = {
     {"f32_rms_swiglu_tied", DType::f32, Norm::rms, Activation::swiglu, true, {2, 6}},
@@ -29,6 +66,15 @@ inline constexpr Case kCases[] = {
     {"bf16_rms_swiglu_tied", DType::bf16, Norm::rms, Activation::swiglu, true, {2, 6}},
     {"bf16_layer_gelu_untied", DType::bf16, Norm::layer, Activation::gelu, false, {3, 5}},
     {"bf16_longer_than_a_tile", DType::bf16, Norm::layer, Activation::swiglu, true, {1, 67}},
+    {"f32_llama", DType::f32, Norm::rms, Activation::swiglu, false, {2, 7}, kLlama},
+    {"f32_qwen2", DType::f32, Norm::rms, Activation::swiglu, true, {2, 7}, kQwen2},
+    {"f32_qwen3_longer_than_a_tile", DType::f32, Norm::rms, Activation::swiglu, true, {1, 67}, kQwen3},
+    {"f32_everything", DType::f32, Norm::layer, Activation::gelu, false, {3, 5}, kEverything},
+    {"f32_masked", DType::f32, Norm::rms, Activation::swiglu, true, {2, 6}, kMasked},
+    {"bf16_llama", DType::bf16, Norm::rms, Activation::swiglu, false, {2, 7}, kLlama},
+    {"bf16_qwen2", DType::bf16, Norm::rms, Activation::swiglu, true, {2, 7}, kQwen2},
+    {"bf16_qwen3_longer_than_a_tile", DType::bf16, Norm::rms, Activation::swiglu, true, {1, 67}, kQwen3},
+    {"bf16_everything", DType::bf16, Norm::layer, Activation::gelu, false, {3, 5}, kEverything},
 };
 
 // Gradients pass some twenty matrices, each of which rounds what it reads and writes: to 2^-24 in f32, to
@@ -48,7 +94,38 @@ inline ModelConfig config_of(const Case& of) {
   config.activation = of.activation;
   config.tied_embeddings = of.tied;
   config.initial_deviation = 0.2;  // so that attention attends to something
+  const Decoder& decoder = of.decoder;
+  if (decoder.heads > 0) config.heads = decoder.heads;
+  config.key_value_heads = decoder.key_heads;
+  config.head_dimension = decoder.head_size;
+  config.query_key_value_bias = decoder.input_biases;
+  config.attention_output_bias = decoder.output_bias;
+  config.query_key_norm = decoder.head_norms;
+  const Mixture& mixture = of.mixture;
+  if (mixture.experts == 0) return config;
+  config.experts = {.count = mixture.experts,
+                    .choices = mixture.choices,
+                    .feed_forward = 24,
+                    .shared_feed_forward = mixture.shared,
+                    .shared_gate = mixture.has_shared_gate,
+                    .score_before_choice = mixture.score_first,
+                    .balance = 0.1,
+                    .z_loss = 0.01};
+  if (mixture.capacity > 0) config.experts.capacity_factor = mixture.capacity;
+  if (mixture.is_first_dense) config.experts.dense_layers = {0};
   return config;
+}
+
+/// Norms and biases begin as constants, which would hide what is added or multiplied wrongly.
+inline Tensors<float> varied_parameters(const std::vector<ParameterSpec>& specs) {
+  auto values = initial_parameters(specs, 1);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].shape.size() > 1) continue;
+    const core::CounterRandom random(1, specs[i].name);
+    for (std::size_t k = 0; k < values.tensors[i].size(); ++k)
+      values.tensors[i][k] += 0.3F * random.normal(k);
+  }
+  return values;
 }
 
 inline std::vector<std::int32_t> some_tokens(const BatchShape& shape, std::uint64_t seed) {
@@ -60,6 +137,13 @@ inline std::vector<std::int32_t> some_tokens(const BatchShape& shape, std::uint6
   return tokens;
 }
 
+/// A third of a masked case is not learned.
+inline std::vector<std::int32_t> some_targets(const BatchShape& shape, std::uint64_t seed, bool is_masked) {
+  auto targets = some_tokens(shape, seed + 100);
+  for (std::size_t i = seed % 3; is_masked && i < targets.size(); i += 3) targets[i] = kNoTarget;
+  return targets;
+}
+
 /// A model with its parameters, which the host holds too, and zeroed gradients.
 class OnGpu {
  public:
@@ -67,7 +151,8 @@ class OnGpu {
       : model_(
             create_cuda_model(config_of(of), of.shape, {of.dtype, false, keep}, gpu_.device(), gpu_.stream())
                 .value()),
-        values(initial_parameters(model_->table().specs, 1)) {
+        is_masked_(of.decoder.is_masked),
+        values(varied_parameters(model_->table().specs)) {
     for (auto& tensor : values.tensors) {
       parameters_.push_back(reinterpret_cast<const std::byte*>(
           of.dtype == DType::f32 ? reinterpret_cast<const std::byte*>(gpu_.put<float>(tensor))
@@ -78,14 +163,14 @@ class OnGpu {
 
   double pass(std::uint64_t seed, const StepHooks& hooks = {}) {
     const auto tokens = some_tokens(model_->shape(), seed),
-               targets = some_tokens(model_->shape(), seed + 100);
+               targets = some_targets(model_->shape(), seed, is_masked_);
     EXPECT_TRUE(model_->forward_backward(parameters_, gradients_, tokens, targets, hooks));
     return model_->take_losses().value().at(0);
   }
 
   double loss(std::uint64_t seed) {
     const auto tokens = some_tokens(model_->shape(), seed),
-               targets = some_tokens(model_->shape(), seed + 100);
+               targets = some_targets(model_->shape(), seed, is_masked_);
     EXPECT_TRUE(model_->forward_loss(parameters_, tokens, targets, {}));
     return model_->take_losses().value().at(0);
   }
@@ -107,12 +192,14 @@ class OnGpu {
 
   TrainableModel& model() { return *model_; }
   TrainableModel::Parameters parameters() const { return parameters_; }
+  TrainableModel::Gradients gradient_pointers() { return gradients_; }
 
  private:
   TestGpu gpu_;
   std::unique_ptr<TrainableModel> model_;
   std::vector<const std::byte*> parameters_;
   std::vector<float*> gradients_;
+  bool is_masked_;
 
  public:
   Tensors<float> values;
@@ -123,7 +210,8 @@ struct OnHost {
   explicit OnHost(const Case& of, const Tensors<float>& from)
       : model(BasicModel<double>::create(config_of(of), of.shape).value()),
         values(model.table().specs),
-        gradients(model.table().specs) {
+        gradients(model.table().specs),
+        is_masked(of.decoder.is_masked) {
     for (std::size_t i = 0; i < values.tensors.size(); ++i) {
       values.tensors[i].assign(from.tensors[i].begin(), from.tensors[i].end());
     }
@@ -132,13 +220,14 @@ struct OnHost {
   double pass(std::uint64_t seed) {
     return model
         .forward_backward(values.constant(), gradients.pointers(), some_tokens(model.shape(), seed),
-                          some_tokens(model.shape(), seed + 100))
+                          some_targets(model.shape(), seed, is_masked))
         .value();
   }
 
   BasicModel<double> model;
   Tensors<double> values;
   Tensors<double> gradients;
+  bool is_masked;
 };
 
 }  // namespace troupe::apps::gpt

@@ -102,6 +102,14 @@ TEST_F(PipelineOnGpus, ComputesActivationsAgainAndAddsUpMicrobatchesOfALane) {
   });
 }
 
+TEST_F(PipelineOnGpus, OfSharedKeysWithNormsAndBiasesHasTheBitsOfOneGpu) {
+  expect_bits_of_one_gpu({{2, 2, ScheduleKind::gpipe}}, core::DType::bf16, [](TrainerOptions& options) {
+    options.model.key_value_heads = 1;
+    options.model.query_key_norm = true;
+    options.model.query_key_value_bias = true;
+  });
+}
+
 TEST_F(PipelineOnGpus, ScalesLossesOfUntiedModelsAsOneGpu) {
   expect_bits_of_one_gpu({{2, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero1, false}}, core::DType::f32,
                          [](TrainerOptions& options) {

@@ -9,7 +9,7 @@ constexpr unsigned kDeltaRows = 4;
 // delta = sum of y * d_y over a head, of each position: what the softmax's gradient takes from every weight.
 template <class E>
 __global__ void delta_kernel(Attention<E> a, const E* d_y, float* delta) {
-  const Head<E> head(a);
+  const Head<E> head = Head<E>::of_block(a);
   const unsigned row = blockIdx.x * kDeltaRows + threadIdx.x / kWarp;
   if (row >= head.length) return;
   const std::size_t start = head.offset + row * head.stride;
@@ -31,22 +31,17 @@ __device__ inline Pair pair_of(float score, float d_weight, float log_sum, float
   return {weight, weight * (d_weight - delta) * scale};
 }
 
-// A block has a tile of keys, and queries pass: rows are keys here, columns queries.
+// Queries that pass by a tile of keys, with what backward knows of them.
 template <class E, int kD>
-__global__ void __launch_bounds__(kAttentionThreads)
-    attention_keys_kernel(Attention<E> a, AttentionGradients<E> gradients, float scale) {
-  __shared__ SharedTile<E, kD> queries;
-  __shared__ SharedTile<E, kD> d_outputs;
-  __shared__ float log_sums[kPassing<E>];
-  __shared__ float deltas[kPassing<E>];
-  const Head<E> head(a);
-  const unsigned tile_row = blockIdx.x * kTileRows;
-  const unsigned first_row = tile_row + threadIdx.x / kWarp * 16;
-  const LeftRows<E, kD> key(head.rows(a.key), first_row);
-  const LeftRows<E, kD> value(head.rows(a.value), first_row);
-  SumRows<kD> d_key, d_value;
-  // No query before the tile sees its keys. Tiles of queries begin at multiples of their size.
-  for (unsigned first_query = tile_row; first_query < head.length; first_query += kPassing<E>) {
+struct PassingQueries {
+  SharedTile<E, kD> queries;
+  SharedTile<E, kD> d_outputs;
+  float log_sums[kPassing<E>];
+  float deltas[kPassing<E>];
+
+  /// By all threads of the block.
+  __device__ void fill(const Attention<E>& a, const AttentionGradients<E>& gradients, const Head<E>& head,
+                       unsigned first_query) {
     __syncthreads();
     queries.fill(head.rows(a.query), first_query);
     d_outputs.fill(head.rows(gradients.d_y), first_query);
@@ -56,31 +51,55 @@ __global__ void __launch_bounds__(kAttentionThreads)
       deltas[threadIdx.x] = query < head.length ? gradients.delta[head.statistics + query] : 0.0F;
     }
     __syncthreads();
-    for (unsigned sixteen = 0; sixteen < kPassing<E>; sixteen += 16) {
-      FragmentC weights[2], d_scores[2];
+  }
+};
+
+// A block has a tile of keys, and the queries of all heads that read it pass, head after head: rows are keys
+// here, columns queries.
+template <class E, int kD>
+__global__ void __launch_bounds__(kAttentionThreads)
+    attention_keys_kernel(Attention<E> a, AttentionGradients<E> gradients, float scale) {
+  __shared__ PassingQueries<E, kD> passing;
+  const auto key_heads = static_cast<unsigned>(a.key_heads);
+  const auto sharing = static_cast<unsigned>(a.heads) / key_heads;
+  const unsigned batch = blockIdx.y / key_heads, first_head = blockIdx.y % key_heads * sharing;
+  const Head<E> keys(a, batch, first_head);
+  const unsigned tile_row = blockIdx.x * kTileRows;
+  const unsigned first_row = tile_row + threadIdx.x / kWarp * 16;
+  const LeftRows<E, kD> key(keys.key_rows(a.key), first_row);
+  const LeftRows<E, kD> value(keys.key_rows(a.value), first_row);
+  SumRows<kD> d_key, d_value;
+  for (unsigned shared = 0; shared < sharing; ++shared) {
+    const Head<E> head(a, batch, first_head + shared);
+    // No query before the tile sees its keys. Tiles of queries begin at multiples of their size.
+    for (unsigned first_query = tile_row; first_query < head.length; first_query += kPassing<E>) {
+      passing.fill(a, gradients, head, first_query);
+      for (unsigned sixteen = 0; sixteen < kPassing<E>; sixteen += 16) {
+        FragmentC weights[2], d_scores[2];
 #pragma unroll
-      for (unsigned n = 0; n < 2; ++n) {
-        weights[n] = key.times(queries, sixteen + n * 8);
-        d_scores[n] = value.times(d_outputs, sixteen + n * 8);
-        for (int i = 0; i < 4; ++i) {
-          const unsigned row = first_row + group_of_lane() + i / 2 * 8;
-          const unsigned place = sixteen + n * 8 + pair_of_lane() + i % 2;
-          const unsigned query = first_query + place;
-          Pair pair{0, 0};
-          if (row <= query && query < head.length) {
-            pair =
-                pair_of(weights[n].values[i], d_scores[n].values[i], log_sums[place], deltas[place], scale);
+        for (unsigned n = 0; n < 2; ++n) {
+          weights[n] = key.times(passing.queries, sixteen + n * 8);
+          d_scores[n] = value.times(passing.d_outputs, sixteen + n * 8);
+          for (int i = 0; i < 4; ++i) {
+            const unsigned row = first_row + group_of_lane() + i / 2 * 8;
+            const unsigned place = sixteen + n * 8 + pair_of_lane() + i % 2;
+            const unsigned query = first_query + place;
+            Pair pair{0, 0};
+            if (row <= query && query < head.length) {
+              pair = pair_of(weights[n].values[i], d_scores[n].values[i], passing.log_sums[place],
+                             passing.deltas[place], scale);
+            }
+            weights[n].values[i] = pair.weight;
+            d_scores[n].values[i] = pair.d_score;
           }
-          weights[n].values[i] = pair.weight;
-          d_scores[n].values[i] = pair.d_score;
         }
+        d_value.add(joined<E>(weights[0], weights[1]), passing.d_outputs, sixteen);
+        d_key.add(joined<E>(d_scores[0], d_scores[1]), passing.queries, sixteen);
       }
-      d_value.add(joined<E>(weights[0], weights[1]), d_outputs, sixteen);
-      d_key.add(joined<E>(d_scores[0], d_scores[1]), queries, sixteen);
     }
   }
-  d_key.store_rows(gradients.key, head, first_row);
-  d_value.store_rows(gradients.value, head, first_row);
+  d_key.store_rows(keys, gradients.key + keys.key_offset, keys.key_stride, first_row);
+  d_value.store_rows(keys, gradients.value + keys.key_offset, keys.key_stride, first_row);
 }
 
 // A block has a tile of queries, and keys pass.
@@ -89,7 +108,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     attention_queries_kernel(Attention<E> a, AttentionGradients<E> gradients, float scale) {
   __shared__ SharedTile<E, kD> keys;
   __shared__ SharedTile<E, kD> values;
-  const Head<E> head(a);
+  const Head<E> head = Head<E>::of_block(a);
   const unsigned tile_row = (gridDim.x - 1 - blockIdx.x) * kTileRows;
   const unsigned first_row = tile_row + threadIdx.x / kWarp * 16;
   const LeftRows<E, kD> query(head.rows(a.query), first_row);
@@ -105,8 +124,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
   for (unsigned first_key = 0; first_key < tile_row + kTileRows && first_key < head.length;
        first_key += kPassing<E>) {
     __syncthreads();
-    keys.fill(head.rows(a.key), first_key);
-    values.fill(head.rows(a.value), first_key);
+    keys.fill(head.key_rows(a.key), first_key);
+    values.fill(head.key_rows(a.value), first_key);
     __syncthreads();
     for (unsigned sixteen = 0; sixteen < kPassing<E>; sixteen += 16) {
       if (first_key + sixteen > first_row + 15) break;
@@ -128,7 +147,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
       d_query.add(joined<E>(d_scores[0], d_scores[1]), keys, sixteen);
     }
   }
-  d_query.store_rows(gradients.query, head, first_row);
+  d_query.store_rows(head, gradients.query + head.offset, head.stride, first_row);
 }
 
 }  // namespace
@@ -138,13 +157,15 @@ cudaError_t attention_backward(const Attention<E>& a, const AttentionGradients<E
                                cudaStream_t stream) {
   const auto heads = static_cast<unsigned>(a.batch * a.heads);
   const LaunchShape rows{{blocks_for(a.length, kDeltaRows), heads}, kDeltaRows * kWarp};
+  const auto key_heads = static_cast<unsigned>(a.batch * a.key_heads);
   const LaunchShape tiles{{blocks_for(a.length, kTileRows), heads}, kAttentionThreads};
+  const LaunchShape key_tiles{{blocks_for(a.length, kTileRows), key_heads}, kAttentionThreads};
   const float scale = 1.0F / sqrtf(static_cast<float>(a.head_size));
   cudaError_t status = launch(delta_kernel<E>, rows, stream, a, gradients.d_y, gradients.delta);
   if (status != cudaSuccess) return status;
   return with_head_size(a.head_size, [&](auto size) {
     constexpr int kD = decltype(size)::value;
-    status = launch(attention_keys_kernel<E, kD>, tiles, stream, a, gradients, scale);
+    status = launch(attention_keys_kernel<E, kD>, key_tiles, stream, a, gradients, scale);
     if (status != cudaSuccess) return status;
     return launch(attention_queries_kernel<E, kD>, tiles, stream, a, gradients, scale);
   });

@@ -63,7 +63,7 @@ template <class E, int kD>
 __global__ void __launch_bounds__(kAttentionThreads) attention_forward_kernel(Attention<E> a, float scale) {
   __shared__ SharedTile<E, kD> keys;
   __shared__ SharedTile<E, kD> values;
-  const Head<E> head(a);
+  const Head<E> head = Head<E>::of_block(a);
   // The tiles with the most keys begin first.
   const unsigned tile_row = (gridDim.x - 1 - blockIdx.x) * kTileRows;
   const unsigned first_row = tile_row + threadIdx.x / kWarp * 16;
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kAttentionThreads) attention_forward_kernel(At
   for (unsigned first_key = 0; first_key < tile_row + kTileRows && first_key < head.length;
        first_key += kPassing<E>) {
     __syncthreads();
-    keys.fill(head.rows(a.key), first_key);
-    values.fill(head.rows(a.value), first_key);
+    keys.fill(head.key_rows(a.key), first_key);
+    values.fill(head.key_rows(a.value), first_key);
     __syncthreads();
     if (first_key > first_row + 15) continue;
     FragmentC weights[kPassing<E> / 8];
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attention_forward_kernel(At
   softmax.finish();
   const float inverse[2] = {1.0F / softmax.sum[0], 1.0F / softmax.sum[1]};
   sum.scale(inverse);
-  sum.store_rows(a.y, head, first_row);
+  sum.store_rows(head, a.y + head.offset, head.stride, first_row);
   for (int half = 0; half < 2; ++half) {
     const unsigned row = first_row + group_of_lane() + half * 8;
     if (pair_of_lane() != 0 || row >= head.length) continue;

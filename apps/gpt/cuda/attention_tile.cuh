@@ -16,22 +16,35 @@ inline constexpr unsigned kPassing = std::is_same_v<E, float> ? 32 : 64;
 
 inline constexpr float kLog2E = 1.44269504088896341F;
 
-/// Rows of head `blockIdx.y` of all (batch, head) as they lie in (B, T, H, D).
+/// Rows of one head of one sequence as they lie in (B, T, H, D), and those of its keys in (B, T, K, D).
 template <class E>
 struct Head {
   std::size_t offset;      ///< of position 0 in (B, T, H, D)
   std::size_t statistics;  ///< of position 0 in (B, H, T)
   std::size_t stride;
+  std::size_t key_offset;  ///< of position 0 in (B, T, K, D)
+  std::size_t key_stride;
   unsigned length, size;
 
-  __device__ explicit Head(const Attention<E>& a)
-      : offset((blockIdx.y / a.heads * a.length * a.heads + blockIdx.y % a.heads) * a.head_size),
-        statistics(blockIdx.y * a.length),
+  __device__ Head(const Attention<E>& a, unsigned batch, unsigned head)
+      : offset((batch * a.length * a.heads + head) * a.head_size),
+        statistics((batch * a.heads + head) * a.length),
         stride(a.heads * a.head_size),
+        key_offset((batch * a.length * a.key_heads + head / (a.heads / a.key_heads)) * a.head_size),
+        key_stride(a.key_heads * a.head_size),
         length(static_cast<unsigned>(a.length)),
         size(static_cast<unsigned>(a.head_size)) {}
 
+  /// Of head `blockIdx.y` of all (batch, head).
+  __device__ static Head of_block(const Attention<E>& a) {
+    const auto heads = static_cast<unsigned>(a.heads);
+    return Head(a, blockIdx.y / heads, blockIdx.y % heads);
+  }
+
   __device__ Rows<E> rows(const E* tensor) const { return {tensor + offset, stride, length, size}; }
+  __device__ Rows<E> key_rows(const E* tensor) const {
+    return {tensor + key_offset, key_stride, length, size};
+  }
 };
 
 /// Passing rows, with columns up to kD. The extra columns spread a column's rows over the banks.
@@ -107,8 +120,9 @@ struct SumRows {
     }
   }
 
+  /// `first` is the head's position 0, and its rows are `stride` apart.
   template <class E>
-  __device__ void store_rows(E* tensor, const Head<E>& head, unsigned first_row) const {
+  __device__ void store_rows(const Head<E>& head, E* first, std::size_t stride, unsigned first_row) const {
 #pragma unroll
     for (int n = 0; n < kD / 8; ++n) {
       const unsigned column = n * 8 + pair_of_lane();
@@ -116,8 +130,7 @@ struct SumRows {
         const unsigned row = first_row + group_of_lane() + half * 8;
         if (row >= head.length || column >= head.size) continue;
         const float* values = parts[n].values + 2 * half;
-        store(Pack<E, 2>{{narrowed<E>(values[0]), narrowed<E>(values[1])}},
-              tensor + head.offset + row * head.stride + column);
+        store(Pack<E, 2>{{narrowed<E>(values[0]), narrowed<E>(values[1])}}, first + row * stride + column);
       }
     }
   }

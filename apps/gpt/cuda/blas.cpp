@@ -102,6 +102,24 @@ void Blas::linear_forward(LinearShape shape, const E* x, const E* weight, E* y, 
 }
 
 template <class E>
+void Blas::linear_forward_wide(LinearShape shape, const E* x, const E* weight, float* y) {
+  multiply({.a_order = CUBLAS_OP_T,
+            .b_order = CUBLAS_OP_N,
+            .m = shape.out,
+            .n = shape.rows,
+            .k = shape.in,
+            .a = weight,
+            .a_stride = shape.in,
+            .b = x,
+            .b_stride = shape.in,
+            .factors = kType<E>,
+            .c = y,
+            .c_type = CUDA_R_32F,
+            .c_stride = shape.out,
+            .write = Write::overwrite});
+}
+
+template <class E>
 void Blas::linear_backward_input(LinearShape shape, const E* d_y, const E* weight, E* d_x, Write write) {
   multiply({.a_order = CUBLAS_OP_N,
             .b_order = CUBLAS_OP_N,
@@ -139,6 +157,8 @@ void Blas::linear_backward_weight(LinearShape shape, const E* d_y, const E* x, f
 
 template void Blas::linear_forward<float>(LinearShape, const float*, const float*, float*, Write);
 template void Blas::linear_forward<Bf16>(LinearShape, const Bf16*, const Bf16*, Bf16*, Write);
+template void Blas::linear_forward_wide<float>(LinearShape, const float*, const float*, float*);
+template void Blas::linear_forward_wide<Bf16>(LinearShape, const Bf16*, const Bf16*, float*);
 template void Blas::linear_backward_input<float>(LinearShape, const float*, const float*, float*, Write);
 template void Blas::linear_backward_input<Bf16>(LinearShape, const Bf16*, const Bf16*, Bf16*, Write);
 template void Blas::linear_backward_weight<float>(LinearShape, const float*, const float*, float*);

@@ -25,6 +25,9 @@ class Blas {
 
   template <class E>
   void linear_forward(LinearShape shape, const E* x, const E* weight, E* y, Write write = Write::overwrite);
+  /// The same with sums that are not rounded to E.
+  template <class E>
+  void linear_forward_wide(LinearShape shape, const E* x, const E* weight, float* y);
   template <class E>
   void linear_backward_input(LinearShape shape, const E* d_y, const E* weight, E* d_x,
                              Write write = Write::overwrite);

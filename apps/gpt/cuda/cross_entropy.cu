@@ -1,6 +1,9 @@
+#include <algorithm>
+
 #include "apps/gpt/cuda/kernels.hpp"
 #include "apps/gpt/cuda/launch.hpp"
 #include "apps/gpt/cuda/reduce.cuh"
+#include "apps/gpt/layers/cross_entropy.hpp"
 
 namespace troupe::apps::gpt::cuda {
 namespace {
@@ -12,6 +15,10 @@ template <class E, int W>
 __global__ void row_losses_kernel(CrossEntropy<E> entropy) {
   const std::size_t row = blockIdx.x, V = entropy.vocabulary;
   const E* logits = entropy.logits + row * V;
+  if (entropy.targets[row] == kNoTarget) {
+    if (threadIdx.x == 0) entropy.losses[row] = 0;
+    return;
+  }
   float most = -INFINITY;
   for (std::size_t v = threadIdx.x * W; v < V; v += kThreads * W) {
     const auto pack = load<E, W>(logits + v);
@@ -30,11 +37,12 @@ __global__ void row_losses_kernel(CrossEntropy<E> entropy) {
   entropy.losses[row] = log_sum - widened(logits[entropy.targets[row]]);
 }
 
-__global__ void mean_kernel(std::size_t count, const float* values, double* mean) {
+// Rows that are not learned have no loss.
+__global__ void mean_kernel(std::size_t count, const float* values, std::size_t learned, double* mean) {
   double sum = 0;
   for (std::size_t i = threadIdx.x; i < count; i += kThreads) sum += static_cast<double>(values[i]);
   sum = block_sum<kThreads>(sum);
-  if (threadIdx.x == 0) *mean = sum / static_cast<double>(count);
+  if (threadIdx.x == 0) *mean = sum / static_cast<double>(learned);
 }
 
 template <class E, int W>
@@ -42,7 +50,11 @@ __global__ void logit_gradients_kernel(CrossEntropy<E> entropy) {
   const std::size_t row = blockIdx.x, V = entropy.vocabulary;
   E* logits = entropy.logits + row * V;
   const float log_sum = entropy.log_sum[row];
-  const float share = entropy.scale / static_cast<float>(entropy.rows);
+  if (entropy.targets[row] == kNoTarget) {
+    for (std::size_t v = threadIdx.x * W; v < V; v += kThreads * W) store<E, W>(Pack<E, W>{}, logits + v);
+    return;
+  }
+  const float share = entropy.scale / static_cast<float>(entropy.learned);
   const auto target = static_cast<std::size_t>(entropy.targets[row]);
   for (std::size_t v = threadIdx.x * W; v < V; v += kThreads * W) {
     auto pack = load<E, W>(logits + v);
@@ -63,7 +75,8 @@ cudaError_t cross_entropy_forward(const CrossEntropy<E>& entropy, double* mean_l
   const cudaError_t status = is_wide ? launch(row_losses_kernel<E, kWide<E>>, rows, stream, entropy)
                                      : launch(row_losses_kernel<E, 1>, rows, stream, entropy);
   if (status != cudaSuccess) return status;
-  return launch(mean_kernel, {1, kThreads}, stream, entropy.rows, entropy.losses, mean_loss);
+  return launch(mean_kernel, {1, kThreads}, stream, entropy.rows, entropy.losses,
+                std::max<std::size_t>(entropy.learned, 1), mean_loss);
 }
 
 template <class E>

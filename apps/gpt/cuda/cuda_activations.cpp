@@ -16,38 +16,59 @@ CudaNormActivations<E> carve_norm(ByteCarver& carver, const ModelConfig& config,
 }
 
 template <class E>
-CudaBlockActivations<E> carve_block(ByteCarver& carver, const ModelConfig& config, BatchShape shape) {
+CudaHeadNormActivations<E> carve_head_norm(ByteCarver& carver, const ModelConfig& config, std::size_t rows,
+                                           std::size_t heads) {
+  if (!config.query_key_norm) return {};
+  return {.input = carver.take<E>(rows, heads * config.head_size()),
+          .scale = carver.take<float>(rows, heads)};
+}
+
+template <class E>
+CudaBlockActivations<E> carve_block(ByteCarver& carver, const ModelConfig& config, BatchShape shape,
+                                    std::size_t layer) {
+  const bool has_experts = config.experts.in_layer(layer);
+  const bool is_gated = config.activation == Activation::swiglu;
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
+  const std::size_t Q = config.query_width(), K = config.key_width();
   return {.input = carver.take<E>(N, C),
           .attention_norm = carve_norm<E>(carver, config, N),
-          .query = carver.take<E>(N, C),
-          .key = carver.take<E>(N, C),
-          .value = carver.take<E>(N, C),
+          .query_norm = carve_head_norm<E>(carver, config, N, config.heads),
+          .key_norm = carve_head_norm<E>(carver, config, N, config.key_heads()),
+          .query = carver.take<E>(N, Q),
+          .key = carver.take<E>(N, K),
+          .value = carver.take<E>(N, K),
           .log_sum = carver.take<float>(N, config.heads),
-          .attention = carver.take<E>(N, C),
+          .attention = carver.take<E>(N, Q),
           .middle = carver.take<E>(N, C),
           .mlp_norm = carve_norm<E>(carver, config, N),
-          .gate = config.activation == Activation::swiglu ? carver.take<E>(N, F) : nullptr,
-          .up = carver.take<E>(N, F),
-          .hidden = carver.take<E>(N, F)};
+          .gate = is_gated && !has_experts ? carver.take<E>(N, F) : nullptr,
+          .up = has_experts ? nullptr : carver.take<E>(N, F),
+          .hidden = has_experts ? nullptr : carver.take<E>(N, F),
+          .experts = has_experts ? carve_cuda_experts<E>(carver, layer, N, C, config.experts)
+                                 : CudaExpertActivations<E>{}};
 }
 
 template <class E>
 CudaGradientScratch<E> carve_gradients(ByteCarver& carver, const ModelConfig& config, BatchShape shape) {
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
-  const std::size_t partials =
-      std::max(cuda::norm_partials(N, C), segments_at_most(config, shape) * config.width);
+  const std::size_t Q = config.query_width(), K = config.key_width();
+  std::size_t partials = std::max(cuda::norm_partials(N, C), segments_at_most(config, shape) * C);
+  if (config.query_key_value_bias) partials = std::max(partials, cuda::norm_partials(N, std::max(Q, K)));
+  if (config.query_key_norm)
+    partials = std::max(partials, cuda::norm_partials(N * config.heads, config.head_size()));
   return {.residual = nullptr,
           .normed = carver.take<E>(N, C),
-          .query = carver.take<E>(N, C),
-          .key = carver.take<E>(N, C),
-          .value = carver.take<E>(N, C),
-          .attention = carver.take<E>(N, C),
+          .query = carver.take<E>(N, Q),
+          .key = carver.take<E>(N, K),
+          .value = carver.take<E>(N, K),
+          .attention = carver.take<E>(N, Q),
           .delta = carver.take<float>(N, config.heads),
           .gate = config.activation == Activation::swiglu ? carver.take<E>(N, F) : nullptr,
           .up = carver.take<E>(N, F),
           .hidden = carver.take<E>(N, F),
-          .partials = carver.take<float>(partials)};
+          .partials = carver.take<float>(partials),
+          .experts = config.experts.count > 0 ? carve_cuda_expert_scratch<E>(carver, N, C, config.experts)
+                                              : CudaExpertScratch<E>{}};
 }
 
 }  // namespace
@@ -77,7 +98,7 @@ CudaActivations<E> carve_part(ByteCarver& carver, const ModelConfig& config, Bat
   CudaActivations<E> activations{};
   for (std::size_t layer = part.first; layer < part.end; ++layer) {
     if (keep == Keep::activations || layer == part.first) {
-      activations.blocks.push_back(carve_block<E>(carver, config, shape));
+      activations.blocks.push_back(carve_block<E>(carver, config, shape, layer));
     } else {
       activations.blocks.push_back(activations.blocks.front());
       activations.blocks.back().input = carver.take<E>(shape.rows(), config.width);

@@ -7,11 +7,13 @@
 
 #include "apps/gpt/activations.hpp"
 #include "apps/gpt/cuda/element.cuh"
+#include "apps/gpt/cuda/experts/cuda_expert_activations.hpp"
 #include "apps/gpt/pipeline/model_part.hpp"
 
 namespace troupe::apps::gpt {
 
-// B batch, T length, H heads, N = B*T rows, C width, F feed_forward, V vocabulary.
+// B batch, T length, H heads, K heads with keys of their own, D head size, N = B*T rows, C width,
+// F feed_forward, V vocabulary.
 
 /// As Carver, of bytes: pieces of several types, each aligned to 256 bytes, as kernels and cuBLAS like them.
 class ByteCarver {
@@ -45,20 +47,29 @@ struct CudaNormActivations {
   E* output;     // (N, C)
 };
 
+/// As HeadNormActivations.
+template <class E>
+struct CudaHeadNormActivations {
+  E* input;      // (N, H D) or (N, K D)
+  float* scale;  // (N, H) or (N, K)
+};
+
 template <class E>
 struct CudaBlockActivations {
   E* input;  // (N, C)
   CudaNormActivations<E> attention_norm;
-  E* query;        // (N, C), rotated
-  E* key;          // (N, C), rotated
-  E* value;        // (N, C)
-  float* log_sum;  // (B, H, T)
-  E* attention;    // (N, C)
-  E* middle;       // (N, C)
+  CudaHeadNormActivations<E> query_norm, key_norm;  // with query_key_norm only
+  E* query;                                         // (N, H D), rotated
+  E* key;                                           // (N, K D), rotated
+  E* value;                                         // (N, K D)
+  float* log_sum;                                   // (B, H, T)
+  E* attention;                                     // (N, H D)
+  E* middle;                                        // (N, C)
   CudaNormActivations<E> mlp_norm;
-  E* gate;    // (N, F), SwiGLU only
-  E* up;      // (N, F)
-  E* hidden;  // (N, F)
+  E* gate;                           // (N, F), SwiGLU only
+  E* up;                             // (N, F)
+  E* hidden;                         // (N, F)
+  CudaExpertActivations<E> experts;  // in place of the three above, where the layer has experts
 };
 
 /// Gradients in flight; all blocks share them.
@@ -66,15 +77,16 @@ template <class E>
 struct CudaGradientScratch {
   E* residual;      // (N, C)
   E* normed;        // (N, C)
-  E* query;         // (N, C)
-  E* key;           // (N, C)
-  E* value;         // (N, C)
-  E* attention;     // (N, C)
+  E* query;         // (N, H D)
+  E* key;           // (N, K D)
+  E* value;         // (N, K D)
+  E* attention;     // (N, H D)
   float* delta;     // (B, H, T)
   E* gate;          // (N, F), SwiGLU only
   E* up;            // (N, F)
   E* hidden;        // (N, F)
   float* partials;  // sums of groups of rows
+  CudaExpertScratch<E> experts;
 };
 
 /// What the host sends with a microbatch.

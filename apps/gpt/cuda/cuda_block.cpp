@@ -1,32 +1,19 @@
 #include "apps/gpt/cuda/cuda_block.hpp"
 
+#include <optional>
+
+#include "apps/gpt/cuda/cuda_projection.hpp"
+#include "apps/gpt/cuda/experts/cuda_expert_layer.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 
-// N rows of this pass, C width, F feed_forward.
+// N rows of this pass, C width, F feed_forward, H heads, K heads with keys of their own, D head size.
 
 using core::Result;
 
 namespace {
-
-template <class E>
-Result<void> project(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
-                     std::size_t weight, const E* x, E* y, Write write = Write::overwrite) {
-  context.blas.linear_forward(shape, x, TRY(pass.use(weight)), y, write);
-  return {};
-}
-
-template <class E>
-Result<void> project_backward(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
-                              std::size_t weight, const E* x, const E* d_y, E* d_x, Write write) {
-  const E* values = TRY(pass.use(weight));
-  context.blas.linear_backward_weight(shape, d_y, x, pass.gradient(weight));
-  pass.ready(weight);
-  context.blas.linear_backward_input(shape, d_y, values, d_x, write);
-  return {};
-}
 
 template <class E>
 void copy_rows(const CudaContext& context, const E* from, E* to) {
@@ -37,12 +24,41 @@ void copy_rows(const CudaContext& context, const E* from, E* to) {
 }
 
 template <class E>
+Result<void> add_bias(const CudaContext& context, const CudaPass<E>& pass, std::size_t width,
+                      std::optional<std::size_t> bias, E* y) {
+  if (!bias) return {};
+  const E* values = TRY(pass.use(*bias));
+  context.run("bias", [&](cudaStream_t stream) {
+    return cuda::bias_forward(context.shape.rows(), width, values, y, stream);
+  });
+  return {};
+}
+
+template <class E>
+Result<void> add_bias_gradient(const CudaContext& context, const CudaPass<E>& pass, std::size_t width,
+                               std::optional<std::size_t> bias, const E* d_y, float* partials) {
+  if (!bias) return {};
+  TRY(pass.use(*bias));
+  context.run("bias backward", [&](cudaStream_t stream) {
+    return cuda::bias_backward(context.shape.rows(), width, d_y, partials, pass.gradient(*bias), stream);
+  });
+  pass.ready(*bias);
+  return {};
+}
+
+template <class E>
 cuda::Attention<E> attention_of(const CudaContext& context, const CudaBlockActivations<E>& block) {
-  return {context.shape.batch,  context.shape.length,
-          context.config.heads, context.config.head_size(),
-          block.query,          block.key,
-          block.value,          block.attention,
-          block.log_sum};
+  const ModelConfig& config = context.config;
+  return {.batch = context.shape.batch,
+          .length = context.shape.length,
+          .heads = config.heads,
+          .head_size = config.head_size(),
+          .key_heads = config.key_heads(),
+          .query = block.query,
+          .key = block.key,
+          .value = block.value,
+          .y = block.attention,
+          .log_sum = block.log_sum};
 }
 
 template <class E>
@@ -50,6 +66,7 @@ void turn(const CudaContext& context, float direction, E* query, E* key) {
   const cuda::Turn<E> turn{context.shape.rows(),
                            context.shape.length,
                            context.config.heads,
+                           context.config.key_heads(),
                            context.config.head_size() / 2,
                            context.cosine,
                            context.sine,
@@ -64,6 +81,7 @@ template <class E>
 Result<void> mlp_activations(const CudaContext& context, const BlockParameters& parameters,
                              const CudaBlockActivations<E>& block, const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
+  if (parameters.experts) return {};  // they go with what they give
   const E* x = block.mlp_norm.output;
   if (parameters.gate) {
     TRY(project(context, pass, {N, C, F}, *parameters.gate, x, block.gate));
@@ -86,6 +104,10 @@ Result<void> mlp_backward(const CudaContext& context, const BlockParameters& par
                           const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   const E* x = block.mlp_norm.output;
+  if (parameters.experts) {
+    return expert_layer_backward<E>(context, *parameters.experts, block.experts, d.experts, x, d.residual,
+                                    pass, d.normed);
+  }
   TRY(project_backward(context, pass, {N, F, C}, parameters.down, block.hidden, d.residual, d.hidden,
                        Write::overwrite));
   if (parameters.gate) {
@@ -102,22 +124,120 @@ Result<void> mlp_backward(const CudaContext& context, const BlockParameters& par
   return project_backward(context, pass, {N, C, F}, parameters.up, x, d.up, d.normed, Write::overwrite);
 }
 
+// Queries or keys of `heads` heads: their place in the block, and the parameters that make them.
+template <class E>
+struct HeadSide {
+  std::size_t heads;
+  std::size_t weight;
+  std::optional<std::size_t> bias, norm;
+  CudaHeadNormActivations<E> before;
+  E* output;
+};
+
+template <class E>
+HeadSide<E> query_side(const CudaContext& context, const BlockParameters& parameters,
+                       const CudaBlockActivations<E>& block) {
+  return {context.config.heads,  parameters.query, parameters.query_bias,
+          parameters.query_norm, block.query_norm, block.query};
+}
+
+template <class E>
+HeadSide<E> key_side(const CudaContext& context, const BlockParameters& parameters,
+                     const CudaBlockActivations<E>& block) {
+  return {context.config.key_heads(), parameters.key, parameters.key_bias,
+          parameters.key_norm,        block.key_norm, block.key};
+}
+
+template <class E>
+cuda::Norm<E> head_norm_of(const CudaContext& context, const HeadSide<E>& side, const E* weight) {
+  return {.rows = context.shape.rows() * side.heads,
+          .width = context.config.head_size(),
+          .epsilon = static_cast<float>(context.config.norm_epsilon),
+          .x = side.before.input,
+          .weight = weight,
+          .bias = nullptr,
+          .mean = nullptr,
+          .scale = side.before.scale};
+}
+
+template <class E>
+Result<void> head_projection(const CudaContext& context, const HeadSide<E>& side, const E* x,
+                             const CudaPass<E>& pass) {
+  const std::size_t width = side.heads * context.config.head_size();
+  E* y = side.norm ? side.before.input : side.output;
+  TRY(project(context, pass, {context.shape.rows(), context.config.width, width}, side.weight, x, y));
+  return add_bias(context, pass, width, side.bias, y);
+}
+
+template <class E>
+Result<void> head_norm_forward(const CudaContext& context, const HeadSide<E>& side, const CudaPass<E>& pass) {
+  if (!side.norm) return {};
+  const auto norm = head_norm_of(context, side, TRY(pass.use(*side.norm)));
+  context.run("head norm",
+              [&](cudaStream_t stream) { return cuda::norm_forward(norm, side.output, stream); });
+  return {};
+}
+
+// From the gradient by the heads before they were turned to those of the parameters, and to d.normed.
+template <class E>
+Result<void> head_backward(const CudaContext& context, const HeadSide<E>& side, const E* x,
+                           const CudaGradientScratch<E>& d, E* d_heads, const CudaPass<E>& pass) {
+  const std::size_t width = side.heads * context.config.head_size();
+  if (side.norm) {
+    const auto norm = head_norm_of(context, side, TRY(pass.use(*side.norm)));
+    TRY(pass.use(*side.norm));  // as the host: it adds to the gradient now
+    context.run("head norm backward", [&](cudaStream_t stream) {
+      return cuda::norm_backward<E>(
+          norm, {d_heads, d_heads, pass.gradient(*side.norm), nullptr, d.partials, Write::overwrite}, stream);
+    });
+    pass.ready(*side.norm);
+  }
+  TRY(add_bias_gradient(context, pass, width, side.bias, d_heads, d.partials));
+  return project_backward(context, pass, {context.shape.rows(), context.config.width, width}, side.weight, x,
+                          d_heads, d.normed, Write::accumulate);
+}
+
+template <class E>
+Result<void> self_attention_forward(const CudaContext& context, const BlockParameters& parameters,
+                                    const CudaBlockActivations<E>& block, const CudaPass<E>& pass) {
+  const std::size_t N = context.shape.rows(), C = context.config.width;
+  const std::size_t Q = context.config.query_width(), K = context.config.key_width();
+  const auto query = query_side(context, parameters, block), key = key_side(context, parameters, block);
+  const E* x = block.attention_norm.output;
+  TRY(head_projection(context, query, x, pass));
+  TRY(head_projection(context, key, x, pass));
+  TRY(project(context, pass, {N, C, K}, parameters.value, x, block.value));
+  TRY(add_bias(context, pass, K, parameters.value_bias, block.value));
+  TRY(head_norm_forward(context, query, pass));
+  TRY(head_norm_forward(context, key, pass));
+  turn(context, 1, block.query, block.key);
+  context.run("attention", [&](cudaStream_t stream) {
+    return cuda::attention_forward(attention_of(context, block), stream);
+  });
+  copy_rows(context, block.input, block.middle);
+  TRY(project(context, pass, {N, Q, C}, parameters.output, block.attention, block.middle, Write::accumulate));
+  return add_bias(context, pass, C, parameters.output_bias, block.middle);
+}
+
 template <class E>
 Result<void> self_attention_backward(const CudaContext& context, const BlockParameters& parameters,
                                      const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& d,
                                      const CudaPass<E>& pass) {
-  const LinearShape square{context.shape.rows(), context.config.width, context.config.width};
+  const std::size_t N = context.shape.rows(), C = context.config.width;
+  const std::size_t Q = context.config.query_width(), K = context.config.key_width();
   const E* x = block.attention_norm.output;
-  TRY(project_backward(context, pass, square, parameters.output, block.attention, d.residual, d.attention,
+  TRY(add_bias_gradient(context, pass, C, parameters.output_bias, d.residual, d.partials));
+  TRY(project_backward(context, pass, {N, Q, C}, parameters.output, block.attention, d.residual, d.attention,
                        Write::overwrite));
   context.run("attention backward", [&](cudaStream_t stream) {
     return cuda::attention_backward<E>(attention_of(context, block),
                                        {d.attention, d.query, d.key, d.value, d.delta}, stream);
   });
   turn(context, -1, d.query, d.key);
-  TRY(project_backward(context, pass, square, parameters.value, x, d.value, d.normed, Write::overwrite));
-  TRY(project_backward(context, pass, square, parameters.key, x, d.key, d.normed, Write::accumulate));
-  return project_backward(context, pass, square, parameters.query, x, d.query, d.normed, Write::accumulate);
+  TRY(add_bias_gradient(context, pass, K, parameters.value_bias, d.value, d.partials));
+  TRY(project_backward(context, pass, {N, C, K}, parameters.value, x, d.value, d.normed, Write::overwrite));
+  TRY(head_backward(context, key_side(context, parameters, block), x, d, d.key, pass));
+  return head_backward(context, query_side(context, parameters, block), x, d, d.query, pass);
 }
 
 template <class E>
@@ -166,20 +286,8 @@ Result<void> norm_backward(const CudaContext& context, const NormParameters& par
 template <class E>
 Result<void> block_activations(const CudaContext& context, const BlockParameters& parameters,
                                const CudaBlockActivations<E>& block, const CudaPass<E>& pass) {
-  const LinearShape square{context.shape.rows(), context.config.width, context.config.width};
-  const E* normed = block.attention_norm.output;
-
   TRY(norm_forward(context, parameters.attention_norm, block.input, block.attention_norm, pass));
-  TRY(project(context, pass, square, parameters.query, normed, block.query));
-  TRY(project(context, pass, square, parameters.key, normed, block.key));
-  TRY(project(context, pass, square, parameters.value, normed, block.value));
-  turn(context, 1, block.query, block.key);
-  context.run("attention", [&](cudaStream_t stream) {
-    return cuda::attention_forward(attention_of(context, block), stream);
-  });
-  copy_rows(context, block.input, block.middle);
-  TRY(project(context, pass, square, parameters.output, block.attention, block.middle, Write::accumulate));
-
+  TRY(self_attention_forward(context, parameters, block, pass));
   TRY(norm_forward(context, parameters.mlp_norm, block.middle, block.mlp_norm, pass));
   return mlp_activations(context, parameters, block, pass);
 }
@@ -190,6 +298,10 @@ Result<void> block_forward(const CudaContext& context, const BlockParameters& pa
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   TRY(block_activations(context, parameters, block, pass));
   copy_rows(context, block.middle, output);
+  if (parameters.experts) {
+    return expert_layer_forward<E>(context, *parameters.experts, block.experts, block.mlp_norm.output, pass,
+                                   output);
+  }
   return project(context, pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
 }
 

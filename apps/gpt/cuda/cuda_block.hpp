@@ -15,6 +15,8 @@
 
 namespace troupe::apps::gpt {
 
+class ExpertDesk;
+
 /// As Pass, of parameters in E and gradients in fp32.
 template <class E>
 struct CudaPass {
@@ -44,6 +46,7 @@ struct CudaContext {
   const float* sine;
   Blas& blas;
   gpu::StreamView stream;
+  ExpertDesk* desk = nullptr;  ///< of a model with experts
 
   /// Enqueues kernels as one task.
   template <class Launch>

@@ -1,6 +1,7 @@
 #include "apps/gpt/cuda/cuda_model.hpp"
 
 #include <utility>
+#include <vector>
 
 #include "apps/gpt/cuda/cuda_stage.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
@@ -22,7 +23,10 @@ StageCut uncut(const ModelConfig& config) {
 class CudaModel final : public TrainableModel {
  public:
   CudaModel(const ModelConfig& config, const StageShape& shape, std::unique_ptr<TrainableStage> stage)
-      : config_(config), shape_(shape), stage_(std::move(stage)) {}
+      : config_(config),
+        shape_(shape),
+        stage_(std::move(stage)),
+        tally_(config.layers, config.experts.count) {}
 
   const ModelConfig& config() const override { return config_; }
   const ParameterTable& table() const override { return stage_->table(); }
@@ -35,6 +39,8 @@ class CudaModel final : public TrainableModel {
   Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens, Tokens targets,
                                 const StepHooks& hooks) override {
     TRY(forward_loss(parameters, tokens, targets, hooks));
+    for (const ExpertRoutes& routes : stage_->routes(0, 0)) router_losses_.back() += routes.loss;
+    tally_.add(stage_->routes(0, 0));
     if (hooks.begin_backward) TRY(hooks.begin_backward());
     return stage_->backward(0, 0, {parameters, gradients, hooks}, {tokens, targets});
   }
@@ -44,12 +50,19 @@ class CudaModel final : public TrainableModel {
     const StagePass pass{parameters, {}, hooks};
     TRY(stage_->forward(0, {}, pass, {tokens, targets}));
     TRY(stage_->loss(0, 0, pass, {tokens, targets}));
-    losses_ += 1;
+    router_losses_.push_back(0);
     return {};
   }
 
   Result<std::vector<double>> take_losses() override {
-    return stage_->take_losses(std::exchange(losses_, 0));
+    auto losses = TRY(stage_->take_losses(router_losses_.size()));
+    for (std::size_t i = 0; i < losses.size(); ++i) losses[i] += router_losses_[i];
+    router_losses_.clear();
+    return losses;
+  }
+
+  ExpertTally take_expert_tally() override {
+    return std::exchange(tally_, {config_.layers, config_.experts.count});
   }
 
   Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
@@ -63,20 +76,18 @@ class CudaModel final : public TrainableModel {
   ModelConfig config_;
   StageShape shape_;
   std::unique_ptr<TrainableStage> stage_;
-  std::size_t losses_ = 0;  ///< that are not taken
+  std::vector<double> router_losses_;  ///< what each loss is more that is not taken
+  ExpertTally tally_;
 };
 
 // What only the host's model does so far.
 Result<void> check_kind(const ModelConfig& config) {
-  const char* missing = nullptr;
-  if (config.key_heads() != config.heads) missing = "heads that share keys and values";
-  if (config.query_width() != config.width) missing = "heads that are not width / heads wide";
-  if (config.query_key_value_bias || config.attention_output_bias) missing = "biases of attention";
-  if (config.query_key_norm) missing = "norms of queries and keys";
-  if (config.experts.count > 0) missing = "experts";
-  if (missing == nullptr) return {};
-  return fail(Errc::invalid_argument, "on a GPU there are no {} yet; train this model with --device host",
-              missing);
+  if (config.experts.ranks == 1) return {};
+  return fail(
+      Errc::invalid_argument,
+      "on a GPU experts are not spread over ranks yet, found {} ranks; leave out --expert-parallel, or "
+      "train with --device host",
+      config.experts.ranks);
 }
 
 }  // namespace
@@ -87,8 +98,8 @@ Result<void> check_cuda_model(const ModelConfig& config, BatchShape shape, core:
   TRY(check_shape(config, shape));
   if (config.head_size() > cuda::kMostHeadSize) {
     return fail(Errc::invalid_argument,
-                "on a GPU width / heads must be at most {}, found {} / {} = {}; use more heads",
-                cuda::kMostHeadSize, config.width, config.heads, config.head_size());
+                "on a GPU heads must be at most {} wide, found {}; use more or narrower heads",
+                cuda::kMostHeadSize, config.head_size());
   }
   // A grid has at most 65,535 rows of blocks.
   if (shape.batch * config.heads > 65535) {
@@ -106,6 +117,19 @@ Result<void> check_cuda_model(const ModelConfig& config, BatchShape shape, core:
     return fail(Errc::invalid_argument,
                 "on a GPU width and feed_forward must be multiples of {} in {}, found {} and {}", step,
                 core::name_of(dtype), config.width, config.feed_forward);
+  }
+  if (config.experts.count > 0 &&
+      (config.experts.feed_forward % step != 0 || config.experts.shared_feed_forward % step != 0)) {
+    return fail(Errc::invalid_argument,
+                "on a GPU the feed_forward of experts must be multiples of {} in {}, found {} and {}", step,
+                core::name_of(dtype), config.experts.feed_forward, config.experts.shared_feed_forward);
+  }
+  if (config.query_width() % step != 0 || config.key_width() % step != 0 ||
+      (config.query_key_norm && config.head_size() % step != 0)) {
+    return fail(Errc::invalid_argument,
+                "on a GPU heads and key_value_heads times their width must be multiples of {} in {}, and so "
+                "must that width where queries and keys have norms; found {} and {} heads of {}",
+                step, core::name_of(dtype), config.heads, config.key_heads(), config.head_size());
   }
   return {};
 }

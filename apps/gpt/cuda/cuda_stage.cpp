@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/gpt/cuda/cuda_block.hpp"
+#include "apps/gpt/cuda/experts/expert_desk.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "apps/gpt/cuda/token_upload.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
@@ -67,6 +68,8 @@ CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const S
     for (const ModelPart part : cut.parts) {
       ByteCarver own(memory);
       slot.chunks.push_back(carve_part<E>(own, config, shape.batch, shape.keep, part));
+      for (auto& block : slot.chunks.back().blocks)
+        block.experts.gathered = places.shared.gradients.experts.gathered;
     }
     slot.gradient = carver.take<E>(N, C);
     if (has_text) slot.words = carver.take<std::int32_t>(token_words(config, shape.batch));
@@ -108,7 +111,10 @@ class CudaStage final : public TrainableStage {
 
   HeadFactors head_factors(int chunk, int slot) override;
   void add_head_gradient(const HeadFactors& factors, float* gradient) override;
-  std::span<const ExpertRoutes> routes(int, int) override { return {}; }
+  std::span<const ExpertRoutes> routes(int /*chunk*/, int slot) override {
+    if (desks_.empty()) return {};
+    return desks_[static_cast<std::size_t>(slot)].routes();
+  }
 
   Result<void> forward_sequence(int chunk, const StagePass& pass,
                                 std::span<const std::int32_t> tokens) override;
@@ -124,12 +130,18 @@ class CudaStage final : public TrainableStage {
   gpu::BufferView rows_at(E* rows) const {
     return {reinterpret_cast<std::byte*>(rows), shape_.batch.rows() * config_.width * sizeof(E)};
   }
-  CudaContext context(BatchShape batch) const {
-    return {config_, batch, places_.shared.cosine, places_.shared.sine, *blas_, stream_};
+  CudaContext context(BatchShape batch, int slot) {
+    return {config_,
+            batch,
+            places_.shared.cosine,
+            places_.shared.sine,
+            *blas_,
+            stream_,
+            desks_.empty() ? nullptr : &desks_[static_cast<std::size_t>(slot)]};
   }
   cuda::CrossEntropy<E> entropy(const CudaActivations<E>& a, int slot) {
     return {shape_.batch.rows(), config_.vocabulary, upload(slot).place().targets, a.logits,
-            a.log_sum,           a.row_losses};
+            a.log_sum,           a.row_losses,       upload(slot).learned()};
   }
   CudaPass<E> own(const StagePass& pass) const {
     CHECK(pass.parameters.size() == table_.specs.size(), "one pointer per parameter of the table");
@@ -155,6 +167,7 @@ class CudaStage final : public TrainableStage {
   std::vector<E*> inputs_;  ///< (N, C) each: those of the slots, and one more
   std::unique_ptr<Blas> blas_;
   std::vector<TokenUpload> uploads_;  ///< per slot, where a chunk reads text
+  std::vector<ExpertDesk> desks_;     ///< per slot, of a model with experts
   gpu::Buffer read_losses_;           ///< pinned
   gpu::Buffer read_logits_;           ///< pinned
   std::vector<gpu::Event> lost_;      ///< that a loss is on the host, in turn
@@ -177,6 +190,8 @@ Result<void> CudaStage<E>::open(gpu::Device& device) {
     inputs_.push_back(slot.chunks.front().blocks.front().input);
     if (slot.words != nullptr)
       uploads_.push_back(TRY(TokenUpload::create(device, config_, shape_.batch, slot.words)));
+    if (config_.experts.count > 0)
+      desks_.push_back(TRY(ExpertDesk::create(device, config_.experts, config_.layers, shape_.batch.rows())));
   }
   inputs_.push_back(places_.input);
   copied_ = TRY(device.create_event());
@@ -208,9 +223,6 @@ Result<void> CudaStage<E>::forward(int chunk, PassSlots slots, const StagePass& 
     const std::size_t N = shape_.batch.rows(), V = config_.vocabulary;
     CHECK(text.tokens.size() == N && text.targets.size() == N,
           "tokens and targets have the shape given to create()");
-    if (std::count(text.targets.begin(), text.targets.end(), kNoTarget) > 0)
-      return fail(Errc::invalid_argument,
-                  "on a GPU every token is learned so far; use a text instead of JSONL, or --device host");
     TRY(check_targets(text.targets, V));
     TRY(check_tokens(text.tokens, V));
     TRY(upload(slots.activations).send(text.tokens, text.targets, stream_));
@@ -224,7 +236,7 @@ Result<void> CudaStage<E>::part_forward(int chunk, PassSlots slots, BatchShape b
   auto& a = activations(chunk, slots.activations);
   a.blocks.front().input = inputs_[static_cast<std::size_t>(slots.input)];
   const ModelPart part = this->part(chunk);
-  const CudaContext with = context(batch);
+  const CudaContext with = context(batch, slots.activations);
   if (part.has_begin()) {
     const E* embedding = TRY(pass.use(table_.embedding));
     with.run("embedding", [&](cudaStream_t stream) {
@@ -248,7 +260,7 @@ Result<void> CudaStage<E>::loss(int chunk, int slot, const StagePass& pass, Stag
   if (computed_ == read_ + kMostLosses) TRY(wait_for_losses(1));
   const std::size_t place = computed_ % kMostLosses;
   double* mean = places_.shared.losses + place;
-  context(shape_.batch).run("cross entropy", [&](cudaStream_t stream) {
+  context(shape_.batch, slot).run("cross entropy", [&](cudaStream_t stream) {
     return cuda::cross_entropy_forward(entropy(a, slot), mean, stream);
   });
   gpu::copy({reinterpret_cast<const std::byte*>(mean), sizeof(double)}, loss_place(computed_++), stream_);
@@ -284,7 +296,7 @@ Result<void> CudaStage<E>::backward(int chunk, int index, const StagePass& stage
   const ModelPart part = this->part(chunk);
   auto d = places_.shared.gradients;
   d.residual = slot(index).gradient;
-  const CudaContext with = context(shape_.batch);
+  const CudaContext with = context(shape_.batch, index);
   if (part.has_end(config_)) TRY(head_backward(a, index, part, d, pass));
   for (std::size_t i = a.blocks.size(); i-- > 0;) {
     const BlockParameters& parameters = table_.blocks[part.first + i];
@@ -307,7 +319,7 @@ template <class E>
 Result<void> CudaStage<E>::head_backward(const CudaActivations<E>& a, int slot, ModelPart part,
                                          const CudaGradientScratch<E>& d, const CudaPass<E>& pass) {
   const LinearShape shape{shape_.batch.rows(), config_.width, config_.vocabulary};
-  const CudaContext with = context(shape_.batch);
+  const CudaContext with = context(shape_.batch, slot);
   auto gradient = entropy(a, slot);
   gradient.scale = static_cast<float>(pass.hooks.loss_scale);
   with.run("cross entropy backward",
@@ -358,7 +370,7 @@ Result<std::span<const float>> CudaStage<E>::last_logits(int chunk, std::size_t 
   const E* last = a.final_norm.output + (length - 1) * C;
   blas_->linear_forward({1, C, V}, last, TRY(own(pass).use(table_.head)), a.logits);
   float* wide = places_.shared.next_logits;
-  context(shape_.batch).run("widen logits", [&](cudaStream_t stream) {
+  context(shape_.batch, 0).run("widen logits", [&](cudaStream_t stream) {
     return cuda::widen(V, a.logits, wide, stream);
   });
   const auto logits = read_logits_.view();
@@ -390,6 +402,7 @@ Result<std::unique_ptr<TrainableStage>> create_cuda_stage(const ModelConfig& con
                                                           const StageShape& shape, CudaModelOptions options,
                                                           gpu::Device& device, gpu::StreamView compute) {
   TRY(check_cuda_model(config, shape.batch, options.dtype));
+  TRY(check_keep(config, shape.keep));
   if (shape.is_split || shape.share.size > 1) {
     return fail(Errc::unavailable,
                 "on a GPU backwards are not split and layers are not shared; use --pipeline-schedule 1f1b or "

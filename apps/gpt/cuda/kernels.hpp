@@ -6,11 +6,12 @@
 #include <cstdint>
 
 #include "apps/gpt/cuda/element.cuh"
+#include "apps/gpt/layers/matmul.hpp"
 
 namespace troupe::apps::gpt::cuda {
 
 // The layers of apps/gpt/layers on a GPU; those headers give the formulas. N rows, C width, V vocabulary, B
-// batch, T length, H heads, D head size.
+// batch, T length, H heads, K heads with keys of their own, D head size.
 //
 // E is the type of elements in memory, float or Bf16; sums, statistics and gradients of parameters are fp32.
 // All pointers are memory of the device and must live until the stream has passed the call. Every sum has an
@@ -35,15 +36,26 @@ cudaError_t norm_forward(const Norm<E>& norm, E* y, cudaStream_t stream);
 template <class E>
 struct NormGradients {
   const E* d_y;     ///< (N, C)
-  E* d_x;           ///< (N, C), added to
+  E* d_x;           ///< (N, C)
   float* d_weight;  ///< (C), added to
   float* d_bias;    ///< (C), added to; layer norm only
   float* partials;  ///< norm_partials() floats of scratch
+  /// d_x is added to, or else overwritten: then it may be d_y.
+  Write write = Write::accumulate;
 };
-/// Rows are summed in groups of 64, and the groups in order.
+/// Rows are summed in groups, whose size depends on the width alone, and the groups in order.
 std::size_t norm_partials(std::size_t rows, std::size_t width);
 template <class E>
 cudaError_t norm_backward(const Norm<E>& norm, const NormGradients<E>& gradients, cudaStream_t stream);
+
+/// y (N, C) += bias (C), in every row.
+template <class E>
+cudaError_t bias_forward(std::size_t rows, std::size_t width, const E* bias, E* y, cudaStream_t stream);
+/// d_bias (C) += the sum of the rows of d_y (N, C), as those of norms are summed; `partials` are
+/// norm_partials().
+template <class E>
+cudaError_t bias_backward(std::size_t rows, std::size_t width, const E* d_y, float* partials, float* d_bias,
+                          cudaStream_t stream);
 
 template <class E>
 cudaError_t embedding_forward(const std::int32_t* tokens, std::size_t rows, std::size_t width, const E* table,
@@ -64,16 +76,16 @@ template <class E>
 cudaError_t embedding_backward(const EmbeddingOrder& order, std::size_t width, const E* d_x, float* partials,
                                float* d_table, cudaStream_t stream);
 
-/// Turns (B, T, H, D) in place, `second` too where it is not null; direction -1 turns back. cosine and sine
-/// are (context, D/2).
+/// Turns queries (B, T, H, D) and keys (B, T, K, D) in place; direction -1 turns back. cosine and sine are
+/// (context, D/2).
 template <class E>
 struct Turn {
-  std::size_t rows, length, heads, half;
+  std::size_t rows, length, heads, key_heads, half;
   const float* cosine;
   const float* sine;
   float direction;
-  E* first;
-  E* second;
+  E* query;
+  E* key;  ///< not read where key_heads is 0
 };
 template <class E>
 cudaError_t rotary(const Turn<E>& turn, cudaStream_t stream);
@@ -88,14 +100,16 @@ cudaError_t gelu_forward(std::size_t count, const E* x, E* y, cudaStream_t strea
 template <class E>
 cudaError_t gelu_backward(std::size_t count, const E* x, const E* d_y, E* d_x, cudaStream_t stream);
 
-/// Per row: log of the sum of exponentials, and the loss in nats; then their mean, summed in fp64.
+/// Per row: log of the sum of exponentials, and the loss in nats; then the mean of the rows that are learned,
+/// summed in fp64.
 template <class E>
 struct CrossEntropy {
   std::size_t rows, vocabulary;
-  const std::int32_t* targets;  ///< (N)
+  const std::int32_t* targets;  ///< (N), kNoTarget where a row is not learned
   E* logits;                    ///< (N, V); backward turns them into the gradient of the mean
-  float* log_sum;               ///< (N), written by forward
+  float* log_sum;               ///< (N), written by forward of the rows that are learned
   float* losses;                ///< (N), written by forward
+  std::size_t learned;          ///< rows that have a target
   float scale = 1;              ///< multiplies the gradient
 };
 template <class E>
@@ -114,10 +128,11 @@ inline constexpr std::size_t kMostHeadSize = 128;
 template <class E>
 struct Attention {
   std::size_t batch, length, heads, head_size;
-  const E* query;  ///< (B, T, H, D), rotated
-  const E* key;    ///< (B, T, H, D), rotated
-  const E* value;  ///< (B, T, H, D)
-  E* y;            ///< (B, T, H, D), written by forward
+  std::size_t key_heads;  ///< divides heads: head h reads the keys and values of h / (H / K)
+  const E* query;         ///< (B, T, H, D), rotated
+  const E* key;           ///< (B, T, K, D), rotated
+  const E* value;         ///< (B, T, K, D)
+  E* y;                   ///< (B, T, H, D), written by forward
   float* log_sum;  ///< (B, H, T), written by forward: log2 of the sum of exponentials of a row's scores
 };
 template <class E>
@@ -127,12 +142,13 @@ template <class E>
 struct AttentionGradients {
   const E* d_y;  ///< (B, T, H, D)
   E* query;      ///< (B, T, H, D), overwritten
-  E* key;        ///< likewise
-  E* value;      ///< likewise
+  E* key;        ///< (B, T, K, D), likewise
+  E* value;      ///< (B, T, K, D), likewise
   float* delta;  ///< (B, H, T) of scratch
 };
 /// Keys and values get their gradients in one pass over tiles of keys, queries in another over tiles of
-/// queries.
+/// queries. Those of a key that several heads read are summed from the first of these heads on, in fp32, and
+/// rounded once.
 template <class E>
 cudaError_t attention_backward(const Attention<E>& attention, const AttentionGradients<E>& gradients,
                                cudaStream_t stream);

@@ -1,3 +1,4 @@
+#include "apps/gpt/cuda/column_sums.cuh"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "apps/gpt/cuda/launch.hpp"
 #include "apps/gpt/cuda/reduce.cuh"
@@ -7,8 +8,6 @@ namespace {
 
 // A warp has a row.
 constexpr unsigned kRowsOfBlock = 4;
-constexpr unsigned kColumnThreads = 128;
-constexpr std::size_t kRowsOfGroup = 64;
 
 __device__ inline std::size_t row_of_warp() {
   return std::size_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / kWarp;
@@ -92,7 +91,8 @@ __global__ void norm_backward_kernel(Norm<E> norm, NormGradients<E> gradients) {
   for (std::size_t c = threadIdx.x % kWarp * W; c < C; c += kWarp * W) {
     const auto d = load<E, W>(d_y + c);
     const auto pack = load<E, W>(x + c);
-    auto d_x = load<E, W>(gradients.d_x + row * C + c);
+    Pack<E, W> d_x{};
+    if (gradients.write == Write::accumulate) d_x = load<E, W>(gradients.d_x + row * C + c);
     for (int i = 0; i < W; ++i) {
       const float centred = widened(pack.at[i]) - mean;
       const float through = widened(d.at[i]) * widened(weight[c + i]) - average - centred * pull;
@@ -102,58 +102,31 @@ __global__ void norm_backward_kernel(Norm<E> norm, NormGradients<E> gradients) {
   }
 }
 
-// The first stage of the sums over rows: a block has a group of rows, a thread a pack of its columns.
+// The gradients of weight and bias.
 template <class E, int W, bool kLayer>
-__global__ void norm_columns_kernel(Norm<E> norm, NormGradients<E> gradients) {
-  const std::size_t C = norm.width;
-  const std::size_t c = (std::size_t{blockIdx.x} * kColumnThreads + threadIdx.x) * W;
-  if (c >= C) return;
-  const std::size_t begin = blockIdx.y * kRowsOfGroup;
-  const std::size_t end = begin + kRowsOfGroup < norm.rows ? begin + kRowsOfGroup : norm.rows;
-  float weight[W] = {};
-  float bias[W] = {};
-  for (std::size_t row = begin; row < end; ++row) {
-    const auto d = load<E, W>(gradients.d_y + row * C + c);
-    const auto x = load<E, W>(norm.x + row * C + c);
+struct NormTerms {
+  Norm<E> norm;
+  const E* d_y;
+
+  __device__ void add(std::size_t row, std::size_t c, float (&sums)[kLayer ? 2 : 1][W]) const {
+    const auto d = load<E, W>(d_y + row * norm.width + c);
+    const auto x = load<E, W>(norm.x + row * norm.width + c);
     const float mean = kLayer ? norm.mean[row] : 0.0F;
     const float scale = norm.scale[row];
     for (int i = 0; i < W; ++i) {
-      weight[i] += widened(d.at[i]) * (widened(x.at[i]) - mean) * scale;
-      if (kLayer) bias[i] += widened(d.at[i]);
+      sums[0][i] += widened(d.at[i]) * (widened(x.at[i]) - mean) * scale;
+      if (kLayer) sums[kLayer ? 1 : 0][i] += widened(d.at[i]);
     }
   }
-  float* partial = gradients.partials + std::size_t{blockIdx.y} * 2 * C + c;
-  for (int i = 0; i < W; ++i) {
-    partial[i] = weight[i];
-    if (kLayer) partial[C + i] = bias[i];
-  }
-}
-
-// The second stage.
-__global__ void norm_groups_kernel(std::size_t groups, std::size_t width, const float* partials,
-                                   float* d_weight, float* d_bias) {
-  const std::size_t c = std::size_t{blockIdx.x} * kColumnThreads + threadIdx.x;
-  if (c >= width) return;
-  float weight = 0;
-  float bias = 0;
-  for (std::size_t group = 0; group < groups; ++group) {
-    weight += partials[group * 2 * width + c];
-    if (d_bias != nullptr) bias += partials[group * 2 * width + width + c];
-  }
-  d_weight[c] += weight;
-  if (d_bias != nullptr) d_bias[c] += bias;
-}
+};
 
 template <class E, int W, bool kLayer>
 cudaError_t backward(const Norm<E>& norm, const NormGradients<E>& gradients, cudaStream_t stream) {
-  const auto groups = blocks_for(norm.rows, kRowsOfGroup);
   const LaunchShape rows{blocks_for(norm.rows, kRowsOfBlock), kRowsOfBlock * kWarp};
-  const LaunchShape columns{{blocks_for(norm.width, kColumnThreads * W), groups}, kColumnThreads};
-  const LaunchShape sums{blocks_for(norm.width, kColumnThreads), kColumnThreads};
-  cudaError_t status = launch(norm_columns_kernel<E, W, kLayer>, columns, stream, norm, gradients);
-  if (status != cudaSuccess) return status;
-  status = launch(norm_groups_kernel, sums, stream, std::size_t{groups}, norm.width, gradients.partials,
-                  gradients.d_weight, kLayer ? gradients.d_bias : nullptr);
+  const NormTerms<E, W, kLayer> terms{norm, gradients.d_y};
+  const cudaError_t status = add_column_sums < kLayer ? 2 : 1,
+                    W > (terms, norm.rows, norm.width, gradients.partials, gradients.d_weight,
+                         gradients.d_bias, stream);
   if (status != cudaSuccess) return status;
   return launch(norm_backward_kernel<E, W, kLayer>, rows, stream, norm, gradients);
 }
@@ -161,7 +134,7 @@ cudaError_t backward(const Norm<E>& norm, const NormGradients<E>& gradients, cud
 }  // namespace
 
 std::size_t norm_partials(std::size_t rows, std::size_t width) {
-  return 2 * width * blocks_for(rows, kRowsOfGroup);
+  return column_partials(2, rows, width);
 }
 
 template <class E>

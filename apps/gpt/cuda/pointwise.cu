@@ -71,15 +71,16 @@ __device__ inline void turn_pairs(E* low, std::size_t half, const float* cosine,
 
 template <class E, int W>
 __global__ void rotary_kernel(Turn<E> turn) {
-  const std::size_t pair = place<W>();
-  if (pair >= turn.rows * turn.heads * turn.half) return;
+  const std::size_t pair = place<W>(), all_heads = turn.heads + turn.key_heads;
+  if (pair >= turn.rows * all_heads * turn.half) return;
   const std::size_t head = pair / turn.half;  // of all rows
   const std::size_t i = pair - head * turn.half;
-  const std::size_t angle = head / turn.heads % turn.length * turn.half + i;
-  const std::size_t low = head * 2 * turn.half + i;
-  turn_pairs<E, W>(turn.first + low, turn.half, turn.cosine + angle, turn.sine + angle, turn.direction);
-  if (turn.second == nullptr) return;
-  turn_pairs<E, W>(turn.second + low, turn.half, turn.cosine + angle, turn.sine + angle, turn.direction);
+  const std::size_t row = head / all_heads, of_row = head - row * all_heads;
+  const std::size_t angle = row % turn.length * turn.half + i;
+  const bool is_query = of_row < turn.heads;
+  E* heads = is_query ? turn.query + (row * turn.heads + of_row) * 2 * turn.half
+                      : turn.key + (row * turn.key_heads + of_row - turn.heads) * 2 * turn.half;
+  turn_pairs<E, W>(heads + i, turn.half, turn.cosine + angle, turn.sine + angle, turn.direction);
 }
 
 __device__ inline float sigmoid_of(float x) {
@@ -193,7 +194,7 @@ cudaError_t embedding_backward(const EmbeddingOrder& order, std::size_t width, c
 template <class E>
 cudaError_t rotary(const Turn<E>& turn, cudaStream_t stream) {
   constexpr int W = kWide<E>;
-  const std::size_t pairs = turn.rows * turn.heads * turn.half;
+  const std::size_t pairs = turn.rows * (turn.heads + turn.key_heads) * turn.half;
   if (turn.half % W == 0) return launch(rotary_kernel<E, W>, shape_for<W>(pairs), stream, turn);
   return launch(rotary_kernel<E, 1>, shape_for<1>(pairs), stream, turn);
 }

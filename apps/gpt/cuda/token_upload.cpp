@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "apps/gpt/layers/cross_entropy.hpp"
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 
@@ -43,6 +44,7 @@ core::Result<void> TokenUpload::send(std::span<const std::int32_t> tokens,
   if (!targets.empty()) {
     std::copy(targets.begin(), targets.end(), to.targets);
     sort_rows(tokens, to);
+    learned_ = learned_rows(targets);
     count = words.size();
   }
   const std::size_t bytes = count * sizeof(std::int32_t);

@@ -26,6 +26,8 @@ class TokenUpload {
   const CudaTokens& place() const { return place_; }
   /// Of the microbatch that was sent last.
   const cuda::EmbeddingOrder& order() const { return order_; }
+  /// Of its targets, those that are not kNoTarget.
+  std::size_t learned() const { return learned_; }
 
  private:
   struct Slot {
@@ -41,6 +43,7 @@ class TokenUpload {
   std::int32_t* words_;
   CudaTokens place_;
   cuda::EmbeddingOrder order_{};
+  std::size_t learned_ = 0;
   std::vector<std::int32_t> first_;  ///< of each token of the vocabulary, in the sorted order
   std::array<Slot, 4> slots_;
   std::size_t next_ = 0;

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "apps/gpt/cuda/cuda_block.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+/// As those of apps/gpt/projection.hpp, on a GPU.
+template <class E>
+core::Result<void> project(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
+                           std::size_t weight, const E* x, E* y, Write write = Write::overwrite) {
+  context.blas.linear_forward(shape, x, TRY(pass.use(weight)), y, write);
+  return {};
+}
+
+template <class E>
+core::Result<void> project_backward(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
+                                    std::size_t weight, const E* x, const E* d_y, E* d_x, Write write) {
+  const E* values = TRY(pass.use(weight));
+  context.blas.linear_backward_weight(shape, d_y, x, pass.gradient(weight));
+  pass.ready(weight);
+  context.blas.linear_backward_input(shape, d_y, values, d_x, write);
+  return {};
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "apps/gpt/experts/expert_config.hpp"
+
+namespace troupe::apps::gpt {
+
+// N rows, C width, E experts, K choices of a row, S = N K slots at most, F feed_forward of an expert, G of
+// the shared one.
+
+/// What the host sends of a layer's choices.
+struct ExpertMemory {
+  float* weights = nullptr;                ///< (N, K)
+  std::int32_t* choice_of_slot = nullptr;  ///< (S)
+  std::int32_t* slot_of_choice = nullptr;  ///< (N, K)
+};
+
+/// As ExpertActivations.
+template <class E>
+struct CudaExpertActivations {
+  std::size_t layer = 0;
+  float* logits = nullptr;  ///< (N, E)
+  ExpertMemory sent;
+  E* gathered = nullptr;       ///< (S, C); all blocks share it, so backward gathers again
+  E* gate = nullptr;           ///< (S, F)
+  E* up = nullptr;             ///< (S, F)
+  E* hidden = nullptr;         ///< (S, F)
+  E* output = nullptr;         ///< (S, C)
+  E* shared_gate = nullptr;    ///< (N, G)
+  E* shared_up = nullptr;      ///< (N, G)
+  E* shared_hidden = nullptr;  ///< (N, G)
+  E* shared_output = nullptr;  ///< (N, C)
+  E* shared_share = nullptr;   ///< (N), before the sigmoid; null: 1
+};
+
+/// As ExpertScratch.
+template <class E>
+struct CudaExpertScratch {
+  E* gathered = nullptr;       ///< (S, C)
+  E* slots = nullptr;          ///< (S, C)
+  E* gate = nullptr;           ///< (S, F)
+  E* up = nullptr;             ///< (S, F)
+  E* hidden = nullptr;         ///< (S, F)
+  float* weights = nullptr;    ///< (N, K)
+  E* logits = nullptr;         ///< (N, E)
+  E* shared_gate = nullptr;    ///< (N, G)
+  E* shared_up = nullptr;      ///< (N, G)
+  E* shared_hidden = nullptr;  ///< (N, G)
+  E* shared_output = nullptr;  ///< (N, C)
+  E* shared_share = nullptr;   ///< (N)
+};
+
+/// A ByteCarver hands out pieces.
+template <class E, class Carver>
+CudaExpertActivations<E> carve_cuda_experts(Carver& carver, std::size_t layer, std::size_t rows,
+                                            std::size_t width, const ExpertConfig& config) {
+  const std::size_t S = rows * config.choices, F = config.feed_forward, G = config.shared_feed_forward;
+  const auto shared = [&](std::size_t columns) {
+    return G > 0 ? carver.template take<E>(rows, columns) : nullptr;
+  };
+  return {.layer = layer,
+          .logits = carver.template take<float>(rows, config.count),
+          .sent = {.weights = carver.template take<float>(S),
+                   .choice_of_slot = carver.template take<std::int32_t>(S),
+                   .slot_of_choice = carver.template take<std::int32_t>(S)},
+          .gate = carver.template take<E>(S, F),
+          .up = carver.template take<E>(S, F),
+          .hidden = carver.template take<E>(S, F),
+          .output = carver.template take<E>(S, width),
+          .shared_gate = shared(G),
+          .shared_up = shared(G),
+          .shared_hidden = shared(G),
+          .shared_output = shared(width),
+          .shared_share = config.shared_gate ? shared(1) : nullptr};
+}
+
+template <class E, class Carver>
+CudaExpertScratch<E> carve_cuda_expert_scratch(Carver& carver, std::size_t rows, std::size_t width,
+                                               const ExpertConfig& config) {
+  const std::size_t S = rows * config.choices, F = config.feed_forward, G = config.shared_feed_forward;
+  const auto shared = [&](std::size_t columns) {
+    return G > 0 ? carver.template take<E>(rows, columns) : nullptr;
+  };
+  return {.gathered = carver.template take<E>(S, width),
+          .slots = carver.template take<E>(S, width),
+          .gate = carver.template take<E>(S, F),
+          .up = carver.template take<E>(S, F),
+          .hidden = carver.template take<E>(S, F),
+          .weights = carver.template take<float>(S),
+          .logits = carver.template take<E>(rows, config.count),
+          .shared_gate = shared(G),
+          .shared_up = shared(G),
+          .shared_hidden = shared(G),
+          .shared_output = shared(width),
+          .shared_share = config.shared_gate ? shared(1) : nullptr};
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,111 @@
+#include "apps/gpt/cuda/experts/expert_desk.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "apps/gpt/cuda/element.cuh"
+#include "core/errors.hpp"
+#include "core/experts/balance.hpp"
+#include "core/experts/dispatch.hpp"
+#include "core/experts/router.hpp"
+#include "gpu/kernels.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Result;
+
+namespace {
+
+constexpr auto kDeadline = std::chrono::minutes(10);
+
+// Hands out consecutive pieces of pinned memory, and copies each to where it goes.
+class Sender {
+ public:
+  Sender(gpu::BufferView memory, gpu::StreamView stream) : memory_(memory), stream_(stream) {}
+
+  template <class To, class From, class Convert>
+  void send(std::span<const From> values, To* to, const Convert& convert) {
+    const std::size_t bytes = values.size() * sizeof(To);
+    if (bytes == 0) return;
+    const auto piece = memory_.subview(used_, bytes);
+    std::transform(values.begin(), values.end(), piece.template as<To>().begin(), convert);
+    gpu::copy(piece, {reinterpret_cast<std::byte*>(to), bytes}, stream_);
+    used_ += (bytes + 15) / 16 * 16;
+  }
+
+ private:
+  gpu::BufferView memory_;
+  gpu::StreamView stream_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace
+
+Result<ExpertDesk> ExpertDesk::create(gpu::Device& device, const ExpertConfig& config, std::size_t layers,
+                                      std::size_t rows) {
+  ExpertDesk desk(config, layers);
+  const std::size_t scores = rows * std::max(config.count, config.choices) * sizeof(float);
+  desk.down_ = TRY(device.allocate_staging(scores));
+  desk.up_ = TRY(
+      device.allocate_staging(std::max(scores, rows * config.choices * (2 * sizeof(std::int32_t) + 4)) + 64));
+  desk.copied_ = TRY(device.create_event());
+  return desk;
+}
+
+Result<void> ExpertDesk::fetch(const float* from, std::span<float> to, gpu::StreamView stream) {
+  const auto memory = down_.view().subview(0, to.size_bytes());
+  gpu::copy({reinterpret_cast<const std::byte*>(from), to.size_bytes()}, memory, stream);
+  stream->record(copied_.get());
+  TRY(copied_->wait(kDeadline));
+  std::memcpy(to.data(), memory.data, to.size_bytes());
+  return {};
+}
+
+Result<void> ExpertDesk::choose(std::size_t layer, std::size_t rows, const float* logits,
+                                const ExpertMemory& memory, gpu::StreamView stream) {
+  const std::size_t E = config_.count, K = config_.choices;
+  const auto router = config_.router();
+  ExpertRoutes& routes = routes_[layer];
+  auto &known = logits_[layer], &weights = weights_[layer];
+  known.resize(rows * E), weights.resize(rows * K), routes.experts.resize(rows * K);
+  TRY(fetch(logits, known, stream));
+  core::route<float>(router, known, {}, {routes.experts, weights});
+  std::optional<std::int64_t> capacity;
+  if (config_.capacity_factor)
+    capacity = TRY(core::expert_capacity(static_cast<std::int64_t>(rows), K, E, *config_.capacity_factor));
+  routes.dispatch = core::dispatch<float>(E, routes.experts, weights, capacity);
+  routes.load = core::expert_load<float>(router, known, routes.experts);
+  routes.loss = config_.balance * core::balance_loss(router, routes.load);
+  if (config_.z_loss > 0) routes.loss += config_.z_loss * core::z_loss<float>(E, known);
+  Sender sender(up_.view(), stream);
+  const auto narrow = [](std::int64_t place) { return static_cast<std::int32_t>(place); };
+  sender.send(std::span<const std::int64_t>(routes.dispatch.choice_of_slot), memory.choice_of_slot, narrow);
+  sender.send(std::span<const std::int64_t>(routes.dispatch.slot_of_choice), memory.slot_of_choice, narrow);
+  sender.send(std::span<const float>(weights), memory.weights, [](float weight) { return weight; });
+  return {};
+}
+
+template <class E>
+Result<void> ExpertDesk::logit_gradients(std::size_t layer, const float* d_weights, E* d_logits,
+                                         gpu::StreamView stream) {
+  const auto router = config_.router();
+  const ExpertRoutes& routes = routes_[layer];
+  const auto& logits = logits_[layer];
+  std::vector<float> by_weights(weights_[layer].size()), by_logits(logits.size());
+  TRY(fetch(d_weights, by_weights, stream));
+  core::route_backward<float>(router, logits, routes.experts, by_weights, by_logits);
+  if (config_.balance > 0)
+    core::balance_backward<float>(router, logits, routes.load, config_.balance, by_logits);
+  if (config_.z_loss > 0) core::z_loss_backward<float>(config_.count, logits, config_.z_loss, by_logits);
+  Sender(up_.view(), stream).send(std::span<const float>(by_logits), d_logits, [](float value) {
+    return narrowed<E>(value);
+  });
+  return {};
+}
+
+template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, const float*, float*, gpu::StreamView);
+template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, const float*, Bf16*, gpu::StreamView);
+
+}  // namespace troupe::apps::gpt

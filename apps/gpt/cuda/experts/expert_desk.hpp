@@ -1,0 +1,48 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "apps/gpt/cuda/experts/cuda_expert_activations.hpp"
+#include "apps/gpt/experts/expert_activations.hpp"
+#include "core/result.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::apps::gpt {
+
+/// Where the host decides which experts tokens go to, by the code of the host's own layer (core/experts), so
+/// ties and drops are the same: logits come down, and places and weights go up, once per layer and pass; of
+/// backward the gradients by the weights come down and those by the logits go up. The only places where a
+/// pass waits for the device.
+class ExpertDesk {
+ public:
+  /// For all layers of a model, whose microbatches have `rows` tokens. The device must outlive it.
+  static core::Result<ExpertDesk> create(gpu::Device& device, const ExpertConfig& config, std::size_t layers,
+                                         std::size_t rows);
+
+  /// Sends places and weights of what tokens with these logits (N, E) choose.
+  core::Result<void> choose(std::size_t layer, std::size_t rows, const float* logits,
+                            const ExpertMemory& memory, gpu::StreamView stream);
+  /// Gradients by the logits (N, E), with those of the router's losses, from those by the weights (N, K).
+  template <class E>
+  core::Result<void> logit_gradients(std::size_t layer, const float* d_weights, E* d_logits,
+                                     gpu::StreamView stream);
+
+  /// Of the last pass.
+  const ExpertRoutes& routes(std::size_t layer) const { return routes_[layer]; }
+  std::span<const ExpertRoutes> routes() const { return routes_; }
+
+ private:
+  ExpertDesk(const ExpertConfig& config, std::size_t layers)
+      : config_(config), routes_(layers), logits_(layers), weights_(layers) {}
+  core::Result<void> fetch(const float* from, std::span<float> to, gpu::StreamView stream);
+
+  ExpertConfig config_;
+  std::vector<ExpertRoutes> routes_;
+  std::vector<std::vector<float>> logits_;   ///< (N, E) of each layer's last pass
+  std::vector<std::vector<float>> weights_;  ///< (N, K) likewise
+  gpu::Buffer down_, up_;                    ///< pinned; what was sent is gone when the next one has come
+  gpu::Event copied_;
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,104 @@
+#include <gtest/gtest.h>
+
+#include "apps/gpt/host_model.hpp"
+#include "tests/apps_gpt_cuda/on_gpu.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+class CudaExpertsTest : public testing::TestWithParam<Case> {};
+
+Case mixture_of(const char* name, DType dtype, BatchShape shape, Mixture mixture) {
+  return {name, dtype, Norm::rms, Activation::swiglu, true, shape, kLlama, mixture};
+}
+
+// Also experts that nobody chooses, and more choices than experts have room for.
+const Case kMixtures[] = {
+    mixture_of("f32_mixtral", DType::f32, {2, 7}, {.experts = 4}),
+    mixture_of("f32_qwen", DType::f32, {1, 67},
+               {.experts = 6, .choices = 3, .shared = 16, .has_shared_gate = true, .score_first = true}),
+    mixture_of("f32_dropping", DType::f32, {2, 7}, {.experts = 4, .shared = 8, .capacity = 0.7}),
+    mixture_of("f32_one_choice_of_many", DType::f32, {1, 5},
+               {.experts = 12, .choices = 1, .score_first = true}),
+    mixture_of("f32_first_layer_dense", DType::f32, {2, 7}, {.experts = 4, .is_first_dense = true}),
+    mixture_of("bf16_mixtral", DType::bf16, {2, 7}, {.experts = 4}),
+};
+
+INSTANTIATE_TEST_SUITE_P(All, CudaExpertsTest, testing::ValuesIn(kMixtures),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST_P(CudaExpertsTest, HaveTheHostsChoicesLossAndGradients) {
+  const DType dtype = GetParam().dtype;
+  const double tolerance = dtype == DType::f32 ? 1e-5 : loss_tolerance(dtype);
+  OnGpu gpu(GetParam());
+  OnHost host(GetParam(), gpu.values);
+
+  for (const std::uint64_t seed : {1, 2}) {
+    const double expected = host.pass(seed);
+    EXPECT_NEAR(gpu.pass(seed), expected, tolerance * expected);
+    ExpertTally tally(host.model.config().layers, host.model.config().experts.count);
+    tally.add(host.model.routes());
+    EXPECT_EQ(gpu.model().take_expert_tally(), tally);
+  }
+
+  const auto gradients = gpu.gradients();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_LT(difference(gradients[i], host.gradients.tensors[i]), gradient_tolerance(dtype))
+        << host.model.table().specs[i].name;
+  }
+}
+
+TEST_P(CudaExpertsTest, GiveTheSameBitsWhateverCameBefore) {
+  OnGpu one(GetParam()), other(GetParam());
+  const double first = one.pass(1);
+  other.pass(3);
+  other.clear_gradients();
+  const double again = other.pass(1);
+
+  EXPECT_EQ(again, first);
+  EXPECT_EQ(other.gradients(), one.gradients());
+}
+
+TEST_P(CudaExpertsTest, EvaluateWithoutTheRoutersLossesAndTellHooksWhatTheHostDoes) {
+  OnGpu gpu(GetParam());
+  OnHost host(GetParam(), gpu.values);
+  std::vector<std::pair<char, std::size_t>> found, expected;
+  const auto hooks_into = [](auto& list) {
+    return StepHooks{.before_use =
+                         [&list](std::size_t p) {
+                           list.emplace_back('u', p);
+                           return core::Result<void>{};
+                         },
+                     .gradient_ready = [&list](std::size_t p) { list.emplace_back('r', p); }};
+  };
+  const auto tokens = some_tokens(host.model.shape(), 1),
+             targets = some_targets(host.model.shape(), 1, false);
+
+  const double trained = gpu.pass(1, hooks_into(found));
+  ASSERT_TRUE(host.model.forward_backward(host.values.constant(), host.gradients.pointers(), tokens, targets,
+                                          hooks_into(expected)));
+  const double evaluated = host.model.forward_loss(host.values.constant(), tokens, targets).value();
+
+  if (GetParam().dtype == DType::f32) {
+    EXPECT_EQ(found, expected);
+    EXPECT_NEAR(gpu.loss(1), evaluated, 1e-5 * evaluated);
+  }
+  EXPECT_GT(trained, gpu.loss(1));
+}
+
+TEST(CudaExperts, RefuseToBeSpreadOverRanksOrComputedAgain) {
+  TestGpu gpu;
+  ModelConfig model = config_of(kMixtures[0]);
+  const auto recomputed =
+      create_cuda_model(model, {1, 4}, {DType::f32, false, Keep::inputs}, gpu.device(), gpu.stream());
+  model.experts.ranks = 2;
+  const auto spread = create_cuda_model(model, {1, 4}, {DType::f32}, gpu.device(), gpu.stream());
+
+  ASSERT_FALSE(recomputed);
+  EXPECT_EQ(recomputed.error().code, core::Errc::unavailable);
+  ASSERT_FALSE(spread);
+  EXPECT_NE(spread.error().message.find("leave out --expert-parallel"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
