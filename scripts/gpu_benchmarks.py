@@ -1,5 +1,7 @@
 """What scripts/gpu_check measures."""
 import json
+import math
+import random
 import re
 import shutil
 
@@ -31,6 +33,42 @@ def median(values):
     return sorted(values)[len(values) // 2]
 
 
+def write_grouped_model(folder, small):
+    """A Qwen3 whose heads share keys in fours, with made-up weights: as large as the preset "350m", or small."""
+    layers, heads, keys, head, width, inner, words = ((2, 8, 2, 8, 64, 96, 256) if small else
+                                                      (24, 16, 4, 64, 1024, 2816, 50304))
+    shapes = {"model.embed_tokens.weight": (words, width), "model.norm.weight": (width,)}
+    for layer in range(layers):
+        of_layer = {"input_layernorm": (width,), "post_attention_layernorm": (width,),
+                    "self_attn.q_proj": (heads * head, width), "self_attn.k_proj": (keys * head, width),
+                    "self_attn.v_proj": (keys * head, width), "self_attn.o_proj": (width, heads * head),
+                    "self_attn.q_norm": (head,), "self_attn.k_norm": (head,), "mlp.gate_proj": (inner, width),
+                    "mlp.up_proj": (inner, width), "mlp.down_proj": (width, inner)}
+        shapes.update({f"model.layers.{layer}.{name}.weight": shape for name, shape in of_layer.items()})
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    folder.mkdir(parents=True)
+    made = random.Random(1)
+    high = bytes(0x3C if byte % 2 else 0xBC for byte in range(256))  # of bf16: 0.008 to 0.03, and their negatives
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for shape in shapes.values():
+            count = math.prod(shape)
+            values = bytearray(b"\x80\x3f" * count)  # norms are ones
+            if len(shape) > 1:
+                values[0::2], values[1::2] = made.randbytes(count), made.randbytes(count).translate(high)
+            file.write(values)
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": width,
+        "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": keys, "head_dim": head, "vocab_size": words,
+        "max_position_embeddings": 64 if small else 2048, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "tie_word_embeddings": True, "hidden_act": "silu", "attention_bias": False}))
+
+
 class Training:
     """Short runs of the model whose speed counts."""
 
@@ -41,24 +79,41 @@ class Training:
         self.preset = "tiny" if checks.device == "host" else "350m"
         self.tokens_per_second = None
 
-    def run(self, name, ranks, steps, figure, *more):
-        """`figure` gets the steps after the warm-up."""
+    def run(self, name, ranks, steps, figure, *more, model=None):
+        """`figure` gets the steps after the warm-up; `model` is a directory in place of the preset."""
         folder = self.checks.out / re.sub(r"[^a-z0-9]+", "-", name)
         shutil.rmtree(folder, ignore_errors=True)
-        model = ["--preset", self.preset, "--batch", "4", "--lanes", "8", "--steps", str(steps), *more]
-        self.checks.run(f"apps/gpt {self.preset}, {name}",
-                        job(self.checks, self.binaries, ranks, *model, "--output", str(folder)), 90,
+        begun = ["--model", str(model)] if model else ["--preset", self.preset]
+        options = [*begun, "--batch", "4", "--lanes", "8", "--steps", str(steps), *more]
+        self.checks.run(f"apps/gpt {'Qwen3' if model else self.preset}, {name}",
+                        job(self.checks, self.binaries, ranks, *options, "--output", str(folder)), 90,
                         figure=lambda _: figure(records(folder)[0][self.WARM_UP:]))
+
+    @staticmethod
+    def rate(steps):
+        step = sorted(steps, key=lambda step: step["step_seconds"])[len(steps) // 2]
+        used = step.get("model_flop_utilisation")
+        return step["tokens_per_second"], (
+            f"{step['tokens_per_second']:.0f} tokens/s, step {step['step_seconds'] * 1e3:.0f} ms"
+            + (f", {used:.1%} of peak" if used is not None else ""))
 
     def throughput(self):
         def figure(steps):
-            step = sorted(steps, key=lambda step: step["step_seconds"])[len(steps) // 2]
-            self.tokens_per_second = step["tokens_per_second"]
-            used = step.get("model_flop_utilisation")
-            return (f"{self.tokens_per_second:.0f} tokens/s, step {step['step_seconds'] * 1e3:.0f} ms"
-                    + (f", {used:.1%} of peak" if used is not None else ""))
+            self.tokens_per_second, text = self.rate(steps)
+            return text
 
         self.run("1 rank", 1, 10, figure)
+
+    def other_models(self):
+        """Heads that share keys and values, with norms; and experts."""
+        small = self.checks.device == "host"
+        folder = self.checks.out / "grouped-model"
+        shutil.rmtree(folder, ignore_errors=True)
+        write_grouped_model(folder, small)
+        self.run("heads share keys in fours, 1 rank", 1, 10, lambda steps: self.rate(steps)[1], model=folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        self.run("8 experts, 1 rank", 1, 10, lambda steps: self.rate(steps)[1], "--experts", "8",
+                 "--expert-feed-forward", "16" if small else "704")
 
     def overlap(self, gpus):
         def figure(steps):
@@ -120,6 +175,7 @@ def run(checks, binaries, gpus, trains):
         return
     training = Training(checks, binaries)
     training.throughput()
+    training.other_models()
     training.saves()
     training.overlap(gpus)
     training.peers()

@@ -36,7 +36,7 @@ class TrainableModel {
   virtual std::size_t activation_bytes() const = 0;
 
   /// Adds the gradients of a microbatch's mean loss. tokens and targets are (B, T) and may go when it
-  /// returns; each must lie in the vocabulary. On the host targets may be kNoTarget.
+  /// returns; each must lie in the vocabulary, or be kNoTarget, of targets.
   virtual core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
                                               Tokens targets, const StepHooks& hooks) = 0;
   /// The loss alone, for evaluation.

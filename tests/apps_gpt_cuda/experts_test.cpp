@@ -12,7 +12,8 @@ Case mixture_of(const char* name, DType dtype, BatchShape shape, Mixture mixture
   return {name, dtype, Norm::rms, Activation::swiglu, true, shape, kLlama, mixture};
 }
 
-// Also experts that nobody chooses, and more choices than experts have room for.
+// Also experts that nobody chooses, more choices than experts have room for, and ties, of which the lower
+// numbers and the first tokens win.
 const Case kMixtures[] = {
     mixture_of("f32_mixtral", DType::f32, {2, 7}, {.experts = 4}),
     mixture_of("f32_qwen", DType::f32, {1, 67},
@@ -21,6 +22,7 @@ const Case kMixtures[] = {
     mixture_of("f32_one_choice_of_many", DType::f32, {1, 5},
                {.experts = 12, .choices = 1, .score_first = true}),
     mixture_of("f32_first_layer_dense", DType::f32, {2, 7}, {.experts = 4, .is_first_dense = true}),
+    mixture_of("f32_ties", DType::f32, {2, 7}, {.experts = 4, .capacity = 1.2, .has_ties = true}),
     mixture_of("bf16_mixtral", DType::bf16, {2, 7}, {.experts = 4}),
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -34,6 +35,7 @@ struct Mixture {
   bool score_first = false;
   double capacity = 0;  ///< 0: nothing is dropped
   bool is_first_dense = false;
+  bool has_ties = false;  ///< all experts are as good for every token
 };
 
 struct Case {
@@ -153,6 +155,11 @@ class OnGpu {
                 .value()),
         is_masked_(of.decoder.is_masked),
         values(varied_parameters(model_->table().specs)) {
+    for (const auto& block : model_->table().blocks) {
+      if (!of.mixture.has_ties || !block.experts) continue;
+      auto& router = values.tensors[block.experts->router];
+      std::fill(router.begin(), router.end(), 0.0F);
+    }
     for (auto& tensor : values.tensors) {
       parameters_.push_back(reinterpret_cast<const std::byte*>(
           of.dtype == DType::f32 ? reinterpret_cast<const std::byte*>(gpu_.put<float>(tensor))

@@ -172,6 +172,23 @@ class Benchmarks(InAFolder):
                          "step 2000.0 ms, communication 500.0 ms, exposed 100.0 ms (5.0% of the step)")
         self.assertIn("4 ranks", self.checks.rows[0]["check"])
 
+    def test_models_of_shared_heads_and_of_experts_have_rows(self):
+        self.checks.device = "host"  # whose models are small
+        self.train([9, 9, 9, 2, 2, 2]).other_models()
+        rate = ("passed", "50 tokens/s, step 2000 ms")
+        self.assertEqual([(row["check"], row["outcome"], row["figure"]) for row in self.checks.rows], [
+            ("apps/gpt Qwen3, heads share keys in fours, 1 rank", *rate), ("apps/gpt tiny, 8 experts, 1 rank", *rate)])
+
+    def test_a_made_up_model_is_a_file_of_its_tensors(self):
+        gpu_check.gpu_benchmarks.write_grouped_model(self.folder / "model", small=True)
+        data = (self.folder / "model/model.safetensors").read_bytes()
+        begin = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:begin])
+        ends = [tensor["data_offsets"][1] for tensor in header.values()]
+        self.assertEqual(begin + max(ends), len(data))
+        norm = begin + header["model.norm.weight"]["data_offsets"][0]
+        self.assertEqual(data[norm:norm + 4], b"\x80\x3f" * 2)
+
     def test_a_run_without_steps_has_no_figure_and_fails(self):
         self.train([]).throughput()
         self.assertEqual(self.outcomes(), ["FAILED"])
