@@ -145,7 +145,6 @@ Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape sh
     experts.routes = &activations.routes[layer];
     experts.gathered = activations.gradients.experts.gathered;
     experts.returned = activations.gradients.experts.rows;
-    experts.ordered = activations.gradients.experts.ordered;
   }
   return activations;
 }

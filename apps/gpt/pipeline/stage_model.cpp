@@ -75,7 +75,6 @@ void join_experts(Activations<float>& activations, ModelPart part, std::size_t l
     experts.routes = &activations.routes[layer];
     experts.gathered = scratch.gathered;
     experts.returned = scratch.rows;
-    experts.ordered = scratch.ordered;
   }
 }
 
