@@ -30,6 +30,7 @@ struct ExpertRoutes {
 template <class T>
 struct ExpertActivations {
   ExpertRoutes* routes = nullptr;
+  std::size_t layer = 0;       ///< of the model, whose biases its router has
   T* logits = nullptr;         ///< (N, E)
   T* weights = nullptr;        ///< (N, K)
   T* gathered = nullptr;       ///< (S, C) rows by expert, of experts that are all here; all blocks share it

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <vector>
 
 #include "apps/gpt/experts/expert_exchange.hpp"
 #include "apps/gpt/layers/activation.hpp"
@@ -87,7 +88,12 @@ Result<void> choose_experts(const ExpertShape& shape, const ExpertActivations<T>
   const auto router = config.router();
   ExpertRoutes& routes = *layer.routes;
   routes.experts.resize(view.N * view.K);
-  core::route<T>(router, view.logits, {}, {routes.experts, view.weights});
+  std::vector<T> bias;
+  if (config.biases) {
+    const auto first = config.biases->begin() + static_cast<std::ptrdiff_t>(layer.layer * view.E);
+    bias.assign(first, first + static_cast<std::ptrdiff_t>(view.E));
+  }
+  core::route<T>(router, view.logits, bias, {routes.experts, view.weights});
   std::optional<std::int64_t> capacity;
   if (config.capacity_factor) {
     capacity = TRY(
