@@ -11,6 +11,7 @@
 
 #include "core/errors.hpp"
 #include "core/layout/buffer_layout.hpp"
+#include "gpu/collective/operations.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::actors {
@@ -84,7 +85,10 @@ std::int64_t bytes_given(const gpu::Operation& operation, int index, int size) {
     case gpu::OperationKind::all_gather:
       return counted(operation.input_counts) * (size - 1);
     case gpu::OperationKind::all_to_all:
-      return static_cast<std::int64_t>(operation.input.bytes) - counted(operation.input_counts);
+      return (operation.rows.input
+                  ? static_cast<std::int64_t>(gpu::total_of(operation.input_counts)) * element
+                  : static_cast<std::int64_t>(operation.input.bytes)) -
+             counted(operation.input_counts);
     case gpu::OperationKind::broadcast:
       return operation.peer == index ? whole * (size - 1) : 0;
     case gpu::OperationKind::send:
@@ -147,12 +151,13 @@ class Sequencer::Member final : public TrainerGroup {
   }
 
   Result<Posted> all_to_all(gpu::ConstBufferView input, Counts sent, gpu::BufferView output, Counts taken,
-                            core::DType dtype) override {
+                            core::DType dtype, Rows rows) override {
     auto operation = of(gpu::OperationKind::all_to_all, dtype);
     operation.input = input;
     operation.output = output;
     operation.input_counts = std::move(sent);
     operation.output_counts = std::move(taken);
+    operation.rows = {rows.elements, std::move(rows.input), std::move(rows.output)};
     return post(std::move(operation));
   }
 

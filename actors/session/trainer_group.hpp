@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.hpp"
@@ -36,6 +38,14 @@ class TrainerGroup {
   enum class Posted : std::uint64_t {};
   enum class Reduction : std::uint8_t { sum, average, min, max };
   using Counts = std::vector<std::size_t>;
+  /// Which rows of its memory an exchange sends, and where it puts those that come, in the order of members;
+  /// counts are then of these rows, whole ones, and what is not named stays as it is. A list that is not
+  /// there means rows one after the other. With sessions whose collectives are on the host.
+  struct Rows {
+    std::size_t elements = 0;  ///< of a row; 0: there are no lists
+    std::optional<std::vector<std::int64_t>> input;
+    std::optional<std::vector<std::int64_t>> output;
+  };
   /// Operations of this rank, and the bytes that it must give to other members for them, whatever the
   /// back-end (as core::bytes_sent(); a broadcast's root gives its values to each of the others).
   struct Sent {
@@ -62,7 +72,11 @@ class TrainerGroup {
                                           core::DType dtype, Counts counts) = 0;
   /// Gives `sent[i]` elements of `input` to member i and takes `taken[i]` from it, both in group order.
   virtual core::Result<Posted> all_to_all(gpu::ConstBufferView input, Counts sent, gpu::BufferView output,
-                                          Counts taken, core::DType dtype) = 0;
+                                          Counts taken, core::DType dtype, Rows rows) = 0;
+  core::Result<Posted> all_to_all(gpu::ConstBufferView input, Counts sent, gpu::BufferView output,
+                                  Counts taken, core::DType dtype) {
+    return all_to_all(input, std::move(sent), output, std::move(taken), dtype, {});
+  }
   /// The values of member `root` to all, in place.
   virtual core::Result<Posted> broadcast(gpu::BufferView values, core::DType dtype, int root) = 0;
   /// To a member that receives as many. A send may last until its receive has begun.

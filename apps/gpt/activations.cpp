@@ -143,9 +143,9 @@ Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape sh
     if (!config.experts.in_layer(layer)) continue;
     auto& experts = activations.blocks[layer].experts;
     experts.routes = &activations.routes[layer];
+    experts.layer = layer;
     experts.gathered = activations.gradients.experts.gathered;
     experts.returned = activations.gradients.experts.rows;
-    experts.ordered = activations.gradients.experts.ordered;
   }
   return activations;
 }

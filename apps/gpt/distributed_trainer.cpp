@@ -59,8 +59,14 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
     std::optional<std::size_t> device_bytes) {
   TrainerOptions options = of_job;
   options.model = model_of_rank(options.model, options.session.training, world.rank());
+  std::optional<RouterBias> bias;
+  if (options.model.experts.count > 0 && options.model.experts.bias_rate > 0) {
+    bias = TRY(RouterBias::create(options.model.experts, options.model.layers));
+    options.model.experts.biases = bias->values();
+  }
   TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
   std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));
+  trainer->bias_ = std::move(bias);
   TrainerOptions of_model = of_job;
   of_model.model = options.model;
   trainer->model_ = TRY(create_rank_model(world, of_model));
@@ -123,6 +129,11 @@ Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
   TRY(session_->begin_step(learning_rate()));
   TRY(model_->play_lanes());
   auto outcome = TRY(session_->finish_step({}, wishes));
+  if (bias_) {
+    // Of a step that is not committed the tokens count as load, but change no bias.
+    const auto counted = TRY(sum_expert_load());
+    if (outcome.committed) bias_->update(counted);
+  }
   traffic_ = traffic_of_data_;
   auto after = sent_by_groups();
   for (std::size_t i = 0; i < after.size(); ++i) {
@@ -161,11 +172,19 @@ Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors:
   const auto* load = restored ? restored->common.find("expert_load") : nullptr;
   if (load != nullptr && all_ranks_ != nullptr) TRY(expert_load_.set_value(*load));
   told_load_ = expert_load_;
+  const auto* bias = restored ? restored->common.find("router_bias") : nullptr;
+  if (restored && bias_.has_value() != (bias != nullptr))
+    return core::fail(
+        core::Errc::mismatch,
+        "the checkpoint has {} of routers, and this run has {}; give --bias-rate as the run that "
+        "saved it",
+        bias != nullptr ? "biases" : "no biases", bias_ ? "them" : "none");
+  if (bias != nullptr) TRY(bias_->set_value(*bias));
   return restored;
 }
 
-Result<void> DistributedTrainer::sum_expert_load() {
-  if (all_ranks_ == nullptr) return {};
+Result<ExpertTally> DistributedTrainer::sum_expert_load() {
+  if (all_ranks_ == nullptr) return ExpertTally();
   auto counts = model_->take_expert_tally().counts();
   // Ranks that share the layers see the same tokens.
   if (model_->table().share().index > 0) std::fill(counts.begin(), counts.end(), 0);
@@ -177,7 +196,7 @@ Result<void> DistributedTrainer::sum_expert_load() {
   ExpertTally tally(options_.model.layers, options_.model.experts.count);
   tally.set_counts(sums);
   expert_load_ += tally;
-  return {};
+  return tally;
 }
 
 Result<ExpertTally> DistributedTrainer::take_expert_load() {
@@ -205,6 +224,7 @@ Result<core::Value> DistributedTrainer::description() {
                                          {"total", schedule.total.value}}}};
   const auto saved = expert_load_.counts().size();
   if (saved > 0 && saved <= kMostSavedCounts) map.set("expert_load", expert_load_.value());
+  if (bias_) map.set("router_bias", bias_->value());
   return Value(std::move(map));
 }
 

@@ -11,6 +11,7 @@
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/experts/expert_tally.hpp"
+#include "apps/gpt/experts/router_bias.hpp"
 #include "apps/gpt/rank_model.hpp"
 #include "apps/gpt/run_options.hpp"
 
@@ -69,6 +70,9 @@ class DistributedTrainer {
   /// A hash of all parameters, the same however they are shared.
   core::Result<std::uint64_t> parameter_hash();
 
+  /// Of all routers, (layers, experts); null without ExpertConfig::bias_rate. They change with steps.
+  const std::vector<float>* router_biases() const { return bias_ ? bias_->values().get() : nullptr; }
+
   actors::Session& session() { return *session_; }
   double learning_rate() const { return options_.schedule.learning_rate(session_->next_step()); }
   std::int64_t tokens_per_step() const;
@@ -76,7 +80,8 @@ class DistributedTrainer {
  private:
   /// What the run's data and learning rates depend on, and where its tokens went.
   core::Result<core::Value> description();
-  core::Result<void> sum_expert_load();
+  /// Adds what all ranks counted since the last call, and returns it.
+  core::Result<ExpertTally> sum_expert_load();
   DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
   core::Result<void> write_initial_values();
@@ -95,6 +100,7 @@ class DistributedTrainer {
   std::vector<std::pair<std::string, actors::TrainerGroup*>> groups_;  ///< one axis after the other
   std::vector<AxisTraffic> traffic_of_data_;                           ///< of every step
   std::vector<AxisTraffic> traffic_;                                   ///< of the last one
+  std::optional<RouterBias> bias_;
   ExpertTally told_load_;  ///< what take_expert_load() has told of it
 };
 

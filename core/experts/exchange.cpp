@@ -74,15 +74,19 @@ Result<ExpertExchange> plan_exchange(const ExpertOwners& owners, std::size_t ran
   return exchange;
 }
 
-std::vector<std::int64_t> rows_by_expert(const ExpertExchange& exchange) {
-  std::vector<std::int64_t> order;
-  order.reserve(static_cast<std::size_t>(exchange.received_rows()));
-  for (const auto& expert : exchange.products) {
-    for (const ExpertRows& rows : expert) {
-      for (std::int64_t i = 0; i < rows.count; ++i) order.push_back(rows.first + i);
+void group_rows(ExpertExchange& exchange) {
+  auto& places = exchange.grouped.emplace(static_cast<std::size_t>(exchange.received_rows()));
+  std::int64_t next = 0;
+  for (auto& parts : exchange.products) {
+    ExpertRows all{.source = 0, .first = next, .count = 0};
+    for (const ExpertRows& part : parts) {
+      const auto first = places.begin() + static_cast<std::ptrdiff_t>(part.first);
+      std::iota(first, first + static_cast<std::ptrdiff_t>(part.count), next);
+      next += part.count;
+      all.count += part.count;
     }
+    parts = {all};
   }
-  return order;
 }
 
 }  // namespace troupe::core

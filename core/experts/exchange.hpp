@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,8 @@ struct ExpertExchange {
   /// Of each own expert its rows of every source, in rank order, those without rows too: one product each
   /// gives the bits of the source's own computation, whichever rank does it.
   std::vector<std::vector<ExpertRows>> products;
+  /// Of grouped products: where each received row goes among theirs. None: rows stay as received.
+  std::optional<std::vector<std::int64_t>> grouped;
 
   std::int64_t received_rows() const;
 };
@@ -51,8 +54,7 @@ Result<ExpertExchange> plan_exchange(const ExpertOwners& owners, std::size_t ran
                                      std::span<const std::vector<std::int64_t>> slots_of,
                                      std::int64_t most_rows);
 
-/// Where each received row goes so that an expert's rows lie together, by source: the grouped product's
-/// order. The row `i` of the result is the received row order[i].
-std::vector<std::int64_t> rows_by_expert(const ExpertExchange& exchange);
+/// Puts the rows of an expert together, by source, so that there is one product for each expert.
+void group_rows(ExpertExchange& exchange);
 
 }  // namespace troupe::core

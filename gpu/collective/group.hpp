@@ -45,6 +45,17 @@ std::string_view name_of(OperationKind kind) noexcept;
 /// may lose a NaN, and 16-bit integers end in Errc::unavailable. Integers and moved bytes are exact.
 enum class ReduceOp : std::uint8_t { sum, average, min, max };
 
+/// Which rows of its buffers an all_to_all moves, in the order in which it would otherwise find them: those
+/// for or of member 0 first. So a back-end that copies anyway gathers and scatters on the way. Where a list
+/// is not there, rows lie one after the other from the buffer's beginning. Counts must be given then, in
+/// whole rows. An input row may be named often, an output row once; others stay as they are. For host memory:
+/// with `nccl` an operation with lists is Errc::unavailable.
+struct RowLists {
+  std::size_t elements = 0;  ///< of a row; 0: there are no lists
+  std::optional<std::vector<std::int64_t>> input;
+  std::optional<std::vector<std::int64_t>> output;
+};
+
 /// One collective as one rank sees it. n = group size, r = this rank's index in the group. Counts are
 /// elements.
 ///
@@ -61,6 +72,7 @@ enum class ReduceOp : std::uint8_t { sum, average, min, max };
 // clang-format on
 ///
 /// Empty counts mean even parts: the total must then divide by n. Zero-sized parts are legal everywhere.
+/// An all_to_all may name rows (RowLists): its counts are then those of the named rows alone.
 /// A send may last until its receive has begun: to do both at once, post them together on two streams.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
@@ -70,6 +82,7 @@ struct Operation {
   BufferView output;
   std::vector<std::size_t> input_counts;
   std::vector<std::size_t> output_counts;
+  RowLists rows;
   int peer = 0;  ///< root of a broadcast, or the other side of send and receive, as an index in the group
   /// From the moment the operation starts on its stream; when it passes the operation ends in Errc::timeout
   /// and the group is unusable.

@@ -19,10 +19,6 @@ tl::unexpected<core::Error> refuse(const Operation& operation, fmt::format_strin
                     fmt::format(format, std::forward<Args>(args)...));
 }
 
-std::size_t total_of(std::span<const std::size_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-}
-
 bool overlap(ConstBufferView a, ConstBufferView b) {
   const std::less<> before;
   return a.bytes > 0 && b.bytes > 0 && before(a.data, b.data + b.bytes) && before(b.data, a.data + a.bytes);
@@ -74,6 +70,9 @@ class Inspection {
     TRY(check_peer());
     TRY(check_reduction());
     const OperationKind kind = operation_.kind;
+    const RowLists& rows = operation_.rows;
+    if ((rows.elements > 0 || rows.input || rows.output) && kind != OperationKind::all_to_all)
+      return refuse(operation_, "rows: expected none, they are for all_to_all");
     if (kind != OperationKind::all_gather && kind != OperationKind::all_to_all) {
       TRY(check_no_counts("input_counts", operation_.input_counts));
     }
@@ -176,14 +175,51 @@ class Inspection {
   }
 
   Result<void> check_all_to_all() {
-    TRY(fill_counts("input_counts", operation_.input_counts, "input", operation_.input));
-    TRY(fill_counts("output_counts", operation_.output_counts, "output", operation_.output));
+    const RowLists& rows = operation_.rows;
+    TRY(check_rows({"input_counts", operation_.input_counts}, {"rows.input", rows.input},
+                   {"input", operation_.input}));
+    TRY(check_rows({"output_counts", operation_.output_counts}, {"rows.output", rows.output},
+                   {"output", operation_.output}));
     if (operation_.input_counts[index_] != operation_.output_counts[index_]) {
       return refuse(operation_, "output_counts: expected [{}] = {} as in input_counts, found {}", index_,
                     operation_.input_counts[index_], operation_.output_counts[index_]);
     }
     if (overlap(operation_.input, operation_.output)) {
       return refuse(operation_, "output: expected memory apart from input");
+    }
+    return {};
+  }
+
+  template <class Value>
+  struct Field {
+    std::string_view name;
+    Value value;
+  };
+
+  Result<void> check_rows(Field<std::vector<std::size_t>&> counts,
+                          Field<const std::optional<std::vector<std::int64_t>>&> rows,
+                          Field<ConstBufferView> view) {
+    const std::size_t elements = operation_.rows.elements;
+    if (!rows.value) return fill_counts(counts.name, counts.value, view.name, view.value);
+    if (elements == 0) return refuse(operation_, "rows.elements: expected those of a row, found 0");
+    if (counts.value.size() != size_) {
+      return refuse(operation_, "{}: expected {} numbers, one per member, as rows are named; found {}",
+                    counts.name, size_, counts.value.size());
+    }
+    for (const std::size_t count : counts.value) {
+      if (count % elements != 0)
+        return refuse(operation_, "{}: expected whole rows of {} elements, found {}", counts.name, elements,
+                      count);
+    }
+    if (total_of(counts.value) != rows.value->size() * elements) {
+      return refuse(operation_, "{}: expected {} rows, as in {}, found {}", rows.name,
+                    total_of(counts.value) / elements, counts.name, rows.value->size());
+    }
+    const std::size_t there = view.value.bytes / (elements * width_);
+    for (const std::int64_t row : *rows.value) {
+      if (row < 0 || static_cast<std::size_t>(row) >= there)
+        return refuse(operation_, "{}: expected rows of the {} in {}, found {}", rows.name, there, view.name,
+                      row);
     }
     return {};
   }
@@ -396,6 +432,10 @@ Result<int> index_of_self(const GroupOptions& options) {
                       options.name, options.self.value, options.members.size());
   }
   return static_cast<int>(self - options.members.begin());
+}
+
+std::size_t total_of(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {

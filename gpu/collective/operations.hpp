@@ -49,6 +49,9 @@ std::optional<std::string> find_disagreement(const Signature& send, core::Rank s
 /// Where each part begins, in elements, and the total at the end: n + 1 numbers.
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts);
 
+/// Elements of all parts together.
+std::size_t total_of(std::span<const std::size_t> counts);
+
 /// True for kinds that compute.
 bool reduces(OperationKind kind) noexcept;
 

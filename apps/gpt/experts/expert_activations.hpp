@@ -8,6 +8,7 @@
 #include "core/experts/balance.hpp"
 #include "core/experts/dispatch.hpp"
 #include "core/experts/exchange.hpp"
+#include "core/experts/row_move.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -19,8 +20,8 @@ namespace troupe::apps::gpt {
 struct ExpertRoutes {
   std::vector<std::int32_t> experts;  ///< (N, K)
   core::Dispatch dispatch;
-  core::ExpertExchange exchange;    ///< of the slots' rows with the ranks of their experts
-  std::vector<std::int64_t> order;  ///< of grouped products: which received row each of theirs is
+  core::ExpertExchange exchange;  ///< of the slots' rows with the ranks of their experts
+  core::OwnRows own;              ///< where experts are spread over ranks
   core::ExpertLoad load;
   double loss = 0;  ///< what balance adds to that of the words
 };
@@ -29,12 +30,12 @@ struct ExpertRoutes {
 template <class T>
 struct ExpertActivations {
   ExpertRoutes* routes = nullptr;
+  std::size_t layer = 0;       ///< of the model, whose biases its router has
   T* logits = nullptr;         ///< (N, E)
   T* weights = nullptr;        ///< (N, K)
-  T* gathered = nullptr;       ///< (S, C) rows by expert; all blocks share it, so backward gathers again
+  T* gathered = nullptr;       ///< (S, C) rows by expert, of experts that are all here; all blocks share it
   T* received = nullptr;       ///< (R, C) rows of all ranks, where experts are spread over them
   T* returned = nullptr;       ///< (R, C) likewise, what the experts make of them; all blocks share it
-  T* ordered = nullptr;        ///< (R, C) of grouped products, on the way; all blocks share it
   T* gate = nullptr;           ///< (R, F)
   T* up = nullptr;             ///< (R, F)
   T* hidden = nullptr;         ///< (R, F)
@@ -49,10 +50,9 @@ struct ExpertActivations {
 /// Gradients in flight; all blocks share them.
 template <class T>
 struct ExpertScratch {
-  T* gathered = nullptr;       ///< (S, C) as ExpertActivations
+  T* gathered = nullptr;       ///< (S, C) as ExpertActivations; backward gathers again
   T* slots = nullptr;          ///< (S, C)
   T* rows = nullptr;           ///< (R, C) where experts are spread over ranks
-  T* ordered = nullptr;        ///< (R, C) as ExpertActivations
   T* gate = nullptr;           ///< (R, F)
   T* up = nullptr;             ///< (R, F)
   T* hidden = nullptr;         ///< (R, F)
@@ -94,10 +94,9 @@ ExpertScratch<T> carve_expert_scratch(Carver& carver, std::size_t rows, std::siz
   const std::size_t R = config.most_rows(rows);
   const bool shares = G > 0, is_spread = config.ranks > 1;
   const auto shared = [&](std::size_t columns) { return shares ? carver.take(rows, columns) : nullptr; };
-  return {.gathered = carver.take(S, width),
+  return {.gathered = is_spread ? nullptr : carver.take(S, width),
           .slots = carver.take(S, width),
           .rows = is_spread ? carver.take(R, width) : nullptr,
-          .ordered = is_spread && config.grouped ? carver.take(R, width) : nullptr,
           .gate = carver.take(R, F),
           .up = carver.take(R, F),
           .hidden = carver.take(R, F),

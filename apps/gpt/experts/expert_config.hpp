@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -37,13 +38,24 @@ struct ExpertConfig {
   /// Of spread experts: one product for the rows of all ranks instead of one for each rank. Gradients of all
   /// of them are added to one memory then, in another order than a rank alone has.
   bool grouped = false;
+  /// Of balancing without a loss: by how much a step changes a router's biases. 0: it has none. Above 0
+  /// scores are sigmoids, and the chosen ones are divided by their sum.
+  double bias_rate = 0;
+  /// (layers, count), added to scores to choose experts; null: nothing is. Owned by the trainer, which
+  /// changes them between steps, and by the models that it makes.
+  std::shared_ptr<const std::vector<float>> biases;
 
   core::ExpertOwners owners() const { return {count, ranks}; }
   /// Rows that a layer's experts on one rank may have to compute with, when each rank has `rows` tokens: all
   /// choices of all ranks, or those that a capacity lets through.
   std::size_t most_rows(std::size_t rows) const;
   core::RouterOptions router() const {
-    return {.experts = count, .choices = choices, .score_before_choice = score_before_choice};
+    const bool is_biased = bias_rate > 0;
+    return {.experts = count,
+            .choices = choices,
+            .score = is_biased ? core::ScoreFunction::sigmoid : core::ScoreFunction::softmax,
+            .score_before_choice = score_before_choice,
+            .normalise = is_biased};
   }
   bool in_layer(std::size_t layer) const {
     return count > 0 && std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <vector>
 
 #include "apps/gpt/experts/expert_exchange.hpp"
 #include "apps/gpt/layers/activation.hpp"
@@ -10,6 +11,7 @@
 #include "core/errors.hpp"
 #include "core/experts/balance.hpp"
 #include "core/experts/router.hpp"
+#include "core/experts/row_move.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -71,6 +73,9 @@ struct Views {
   std::span<T> slots(T* data, const core::Dispatch& dispatch) const {
     return {data, static_cast<std::size_t>(dispatch.slots()) * C};
   }
+  std::span<T> rows(T* data, const ExpertRoutes& routes) const {
+    return {data, static_cast<std::size_t>(routes.exchange.received_rows()) * C};
+  }
 
   std::size_t N, C, E, K, F;
   std::span<T> logits, weights;
@@ -83,7 +88,12 @@ Result<void> choose_experts(const ExpertShape& shape, const ExpertActivations<T>
   const auto router = config.router();
   ExpertRoutes& routes = *layer.routes;
   routes.experts.resize(view.N * view.K);
-  core::route<T>(router, view.logits, {}, {routes.experts, view.weights});
+  std::vector<T> bias;
+  if (config.biases) {
+    const auto first = config.biases->begin() + static_cast<std::ptrdiff_t>(layer.layer * view.E);
+    bias.assign(first, first + static_cast<std::ptrdiff_t>(view.E));
+  }
+  core::route<T>(router, view.logits, bias, {routes.experts, view.weights});
   std::optional<std::int64_t> capacity;
   if (config.capacity_factor) {
     capacity = TRY(
@@ -151,36 +161,42 @@ Result<void> shared_backward(const ExpertShape& shape, const ExpertLayerParamete
                            d_y, pass, d_x, Write::accumulate);
 }
 
-/// The rows of `slots` come to the ranks of their experts, in the order of the products, while `meanwhile`
-/// runs.
+/// Moves rows between ranks while `meanwhile` runs.
 template <class T, class Work>
-Result<void> receive_rows(const Views<T>& view, const ExpertActivations<T>& layer, ExpertPeers& peers,
-                          const T* slots, T* rows, const Work& meanwhile) {
-  const auto& routes = *layer.routes;
-  const bool is_grouped = layer.ordered != nullptr;
-  TRY(send_rows<T>(routes.exchange, view.C, peers, slots, is_grouped ? layer.ordered : rows));
+Result<void> exchange_rows(const core::RowMove& move, std::size_t width, ExpertPeers& peers,
+                           std::span<const T> from, std::span<T> to, const Work& meanwhile) {
+  TRY(peers.begin_exchange(std::as_bytes(from), std::as_writable_bytes(to), move, width * sizeof(T)));
   TRY(meanwhile());
-  TRY(peers.wait());
-  if (is_grouped) order_rows<T>(routes.order, view.C, layer.ordered, rows);
-  return {};
-}
-
-template <class T>
-Result<void> give_back_rows(const Views<T>& view, const ExpertActivations<T>& layer, ExpertPeers& peers,
-                            const T* rows, T* slots) {
-  const auto& routes = *layer.routes;
-  const bool is_grouped = layer.ordered != nullptr;
-  if (is_grouped) restore_rows<T>(routes.order, view.C, rows, layer.ordered);
-  TRY(return_rows<T>(routes.exchange, view.C, peers, is_grouped ? layer.ordered : rows, slots));
   return peers.wait();
 }
 
-/// Where the products of experts read and write: slots where all experts are here, else what ranks exchange.
+Result<void> nothing() {
+  return {};
+}
+
+/// Where the products of experts read and write: slots where all experts are here, else what ranks exchange,
+/// and for rows of this rank's tokens the slots all the same, so that they are moved nowhere.
 template <class T>
 struct ProductRows {
-  const T* x;  ///< (R, C)
-  T* y;        ///< (R, C), or of a backward from the gradient by it to that by x
+  const T* x;        ///< (R, C)
+  T* y;              ///< (R, C), or of a backward from the gradient by it to that by x
+  T* own = nullptr;  ///< the rows from place.first_slot on, where they are not in `y`
+  std::size_t rank = 0;
+  core::OwnRows place{};
+
+  T* y_of(const core::ExpertRows& part, std::size_t width) const {
+    if (own == nullptr || part.source != rank) return y + static_cast<std::size_t>(part.first) * width;
+    return own + static_cast<std::size_t>(part.first - place.first_received) * width;
+  }
 };
+
+template <class T>
+ProductRows<T> product_rows(const ExpertShape& shape, const ExpertActivations<T>& layer, T* rows, T* slots) {
+  const ExpertRoutes& routes = *layer.routes;
+  if (routes.exchange.grouped) return {layer.received, rows};
+  return {layer.received, rows, slots + static_cast<std::size_t>(routes.own.first_slot) * shape.width,
+          shape.config.place, routes.own};
+}
 
 /// One product for each expert and source, so that each is what the source would compute alone.
 template <class T>
@@ -194,7 +210,7 @@ Result<void> experts_forward(const Views<T>& view, const ExpertLayerParameters& 
       if (count == 0) continue;
       const auto kept = Gated<T>{layer.gate, layer.up, layer.hidden}.at(first * view.F);
       TRY(gated_forward<T>({count, view.C, view.F}, parameters.experts[e], rows.x + first * view.C, kept,
-                           pass, rows.y + first * view.C));
+                           pass, rows.y_of(part, view.C)));
     }
   }
   return {};
@@ -238,7 +254,7 @@ Result<void> experts_backward(const Views<T>& view, const ExpertLayerParameters&
     TRY(matrix_backward<T>(
         products[e], weights.down, pass, [&](const core::ExpertRows& part, T* gradient, const T* values) {
           const auto first = static_cast<std::size_t>(part.first), n = static_cast<std::size_t>(part.count);
-          linear({n, F, C}, layer.hidden + first * F, rows.y + first * C, gradient, values,
+          linear({n, F, C}, layer.hidden + first * F, rows.y_of(part, C), gradient, values,
                  scratch.hidden + first * F, Write::overwrite);
           if (values == nullptr) return;
           swiglu_backward(n * F, layer.gate + first * F, layer.up + first * F, scratch.hidden + first * F,
@@ -248,7 +264,7 @@ Result<void> experts_backward(const Views<T>& view, const ExpertLayerParameters&
       return matrix_backward<T>(
           products[e], weight, pass, [&](const core::ExpertRows& part, T* gradient, const T* values) {
             const auto first = static_cast<std::size_t>(part.first), n = static_cast<std::size_t>(part.count);
-            linear({n, C, F}, rows.x + first * C, d + first * F, gradient, values, rows.y + first * C, write);
+            linear({n, C, F}, rows.x + first * C, d + first * F, gradient, values, rows.y_of(part, C), write);
           });
     };
     TRY(inner(weights.up, scratch.up, Write::overwrite));
@@ -266,21 +282,26 @@ Result<void> expert_layer_forward(const ExpertShape& shape, const ExpertLayerPar
   const Views<T> view(shape, layer);
   TRY(project(pass, {view.N, view.C, view.E}, parameters.router, x, layer.logits));
   TRY(choose_experts(shape, layer));
-  const auto& dispatch = layer.routes->dispatch;
-  core::gather_tokens<T>(dispatch, view.K, view.C, {x, view.N * view.C},
-                         view.slots(layer.gathered, dispatch));
+  ExpertRoutes& routes = *layer.routes;
+  const auto& dispatch = routes.dispatch;
   ExpertPeers* peers = pass.hooks.peers;
-  auto& exchange = layer.routes->exchange;
-  exchange = TRY(plan_rows(shape.config, view.N, dispatch, peers));
+  routes.exchange = TRY(plan_rows(shape.config, view.N, dispatch, peers));
+  const std::span<const T> tokens(x, view.N * view.C);
   const auto shared = [&] { return shared_forward(shape, parameters, layer, x, pass); };
   if (peers == nullptr) {
+    core::gather_tokens<T>(dispatch, view.K, view.C, tokens, view.slots(layer.gathered, dispatch));
     TRY(experts_forward<T>(view, parameters, layer, {layer.gathered, layer.output}, pass));
     TRY(shared());
   } else {
-    if (shape.config.grouped) layer.routes->order = group_rows(exchange);
-    TRY(receive_rows<T>(view, layer, *peers, layer.gathered, layer.received, shared));
-    TRY(experts_forward<T>(view, parameters, layer, {layer.received, layer.returned}, pass));
-    TRY(give_back_rows<T>(view, layer, *peers, layer.returned, layer.output));
+    const std::size_t place = shape.config.place;
+    if (shape.config.grouped) core::group_rows(routes.exchange);
+    routes.own = core::own_rows(shape.config.owners(), place, dispatch, routes.exchange);
+    TRY(exchange_rows<T>(core::tokens_to_products(dispatch, view.K, routes.exchange), view.C, *peers, tokens,
+                         view.rows(layer.received, routes), shared));
+    TRY(experts_forward<T>(view, parameters, layer, product_rows(shape, layer, layer.returned, layer.output),
+                           pass));
+    TRY(exchange_rows<T>(core::products_to_slots(routes.own, place, routes.exchange), view.C, *peers,
+                         view.rows(layer.returned, routes), view.slots(layer.output, dispatch), nothing));
   }
   core::combine<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
                    {output, view.N * view.C});
@@ -303,9 +324,14 @@ Result<void> expert_layer_backward(const ExpertShape& shape, const ExpertLayerPa
   core::combine_backward<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
                             {gradient.d_output, view.N * view.C}, d_slots, d_weights);
   if (ExpertPeers* peers = pass.hooks.peers; peers != nullptr) {
-    TRY(receive_rows<T>(view, layer, *peers, scratch.slots, scratch.rows, shared));
-    TRY(experts_backward<T>(view, parameters, layer, scratch, {layer.received, scratch.rows}, pass));
-    TRY(give_back_rows<T>(view, layer, *peers, scratch.rows, scratch.slots));
+    const std::size_t place = shape.config.place;
+    const std::span<T> rows = view.rows(scratch.rows, routes);
+    TRY(exchange_rows<T>(core::slots_to_products(routes.own, place, routes.exchange), view.C, *peers, d_slots,
+                         rows, shared));
+    TRY(experts_backward<T>(view, parameters, layer, scratch,
+                            product_rows(shape, layer, scratch.rows, scratch.slots), pass));
+    TRY(exchange_rows<T>(core::products_to_slots(routes.own, place, routes.exchange), view.C, *peers, rows,
+                         d_slots, nothing));
   } else {
     TRY(shared());
     core::gather_tokens<T>(dispatch, view.K, view.C, {gradient.x, view.N * view.C},

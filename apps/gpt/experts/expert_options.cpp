@@ -19,6 +19,9 @@ void add_expert_options(CLI::App& app, ExpertOptions& options) {
       ->capture_default_str();
   add_number(app, "--balance", options.balance, {0, 1000},
              "Of the loss that spreads tokens over experts; by default 0.01, with --model 0");
+  add_number(app, "--bias-rate", options.bias_rate, {0, 1},
+             "Without that loss: what a step changes routers' biases by (sigmoid scores); 0: none")
+      ->capture_default_str();
   add_number(app, "--z-loss", options.z_loss, {0, 1000}, "Of the loss that keeps routers' logits small")
       ->capture_default_str();
   add_number(app, "--capacity-factor", options.capacity_factor, {1e-6, 1e6},
@@ -39,15 +42,23 @@ Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, M
     experts.feed_forward = options.feed_forward > 0 ? options.feed_forward : config.feed_forward;
     // So that the model can be exported as one that transformers knows.
     experts.names = ExpertConfig::Names::mixtral;
-    experts.balance = kDefaultBalance;
+    experts.bias_rate = options.bias_rate;
+    experts.balance = options.bias_rate > 0 ? 0 : kDefaultBalance;
   }
   if (experts.count == 0) {
-    if (options.balance || options.z_loss > 0 || options.capacity_factor)
+    if (options.balance || options.bias_rate > 0 || options.z_loss > 0 || options.capacity_factor)
       return fail(Errc::invalid_argument,
-                  "--balance, --z-loss and --capacity-factor are about experts, and the model has none; add "
+                  "--balance, --bias-rate, --z-loss and --capacity-factor are about experts, and the model "
+                  "has none; add "
                   "--experts, or leave them out");
     return {};
   }
+  if (is_begun && options.bias_rate > 0)
+    return fail(
+        Errc::invalid_argument,
+        "--bias-rate {} is for routers with sigmoid scores, and those of the model that was read have "
+        "none; leave it out",
+        options.bias_rate);
   experts.balance = options.balance.value_or(experts.balance);
   experts.z_loss = options.z_loss;
   experts.capacity_factor = options.capacity_factor;
@@ -55,6 +66,11 @@ Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, M
 }
 
 Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local) {
+  if (is_local && config.experts.bias_rate > 0)
+    return fail(
+        Errc::invalid_argument,
+        "--bias-rate {} counts the tokens of all ranks, and --local has none; leave one of the two out",
+        config.experts.bias_rate);
   if (options.parallel == 1) return 1;
   if (config.experts.count == 0)
     return fail(

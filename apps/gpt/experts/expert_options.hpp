@@ -15,6 +15,7 @@ struct ExpertOptions {
   std::size_t choices = 2;
   std::size_t feed_forward = 0;   ///< 0: as the MLP would have
   std::optional<double> balance;  ///< none: kDefaultBalance for a preset, 0 for a model that was begun from
+  double bias_rate = 0;           ///< above 0: balance without a loss
   double z_loss = 0;
   std::optional<double> capacity_factor;
   int parallel = 1;  ///< ranks among which they are spread

@@ -10,6 +10,7 @@
 
 namespace troupe::apps::gpt {
 
+using Counts = actors::TrainerGroup::Counts;
 using core::DType;
 using core::ParameterIndex;
 using core::Result;
@@ -107,9 +108,15 @@ Result<std::vector<std::vector<std::int64_t>>> SessionPeers::gather_counts(
   return counts;
 }
 
-Result<void> SessionPeers::begin_exchange(std::span<const std::byte> input, const Counts& sent,
-                                          std::span<std::byte> output, const Counts& taken) {
-  exchange_ = TRY(group_.all_to_all(gpu::view_of(input), sent, gpu::view_of(output), taken, DType::u8));
+Result<void> SessionPeers::begin_exchange(std::span<const std::byte> input, std::span<std::byte> output,
+                                          const core::RowMove& move, std::size_t row_bytes) {
+  const auto bytes_of = [&](const std::vector<std::int64_t>& rows) {
+    Counts counts;
+    for (const auto count : rows) counts.push_back(static_cast<std::size_t>(count) * row_bytes);
+    return counts;
+  };
+  exchange_ = TRY(group_.all_to_all(gpu::view_of(input), bytes_of(move.sent), gpu::view_of(output),
+                                    bytes_of(move.taken), DType::u8, {row_bytes, move.input, move.output}));
   return {};
 }
 

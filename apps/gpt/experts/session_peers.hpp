@@ -32,8 +32,8 @@ class SessionPeers final : public ExpertPeers {
 
   core::Result<std::vector<std::vector<std::int64_t>>> gather_counts(
       const std::vector<std::int64_t>& own) override;
-  core::Result<void> begin_exchange(std::span<const std::byte> input, const Counts& sent,
-                                    std::span<std::byte> output, const Counts& taken) override;
+  core::Result<void> begin_exchange(std::span<const std::byte> input, std::span<std::byte> output,
+                                    const core::RowMove& move, std::size_t row_bytes) override;
   core::Result<void> wait() override { return group_.wait(exchange_); }
   void* gradient(std::size_t parameter, std::size_t source) override { return gradients_[parameter][source]; }
 

@@ -73,9 +73,9 @@ void join_experts(Activations<float>& activations, ModelPart part, std::size_t l
   for (std::size_t layer = part.first; layer < part.end; ++layer) {
     auto& experts = activations.blocks[layer - part.first].experts;
     experts.routes = &activations.routes[layer];
+    experts.layer = layer;
     experts.gathered = scratch.gathered;
     experts.returned = scratch.rows;
-    experts.ordered = scratch.ordered;
   }
 }
 

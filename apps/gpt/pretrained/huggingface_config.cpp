@@ -103,6 +103,11 @@ Result<Json> object_of(std::string_view text) {
 Result<Architecture> architecture_with_experts(const ModelConfig& config) {
   const ExpertConfig& experts = config.experts;
   const bool has_shared = experts.shared_feed_forward > 0;
+  if (experts.bias_rate > 0)
+    return fail(
+        Errc::invalid_argument,
+        "neither Mixtral nor a Qwen has routers with sigmoid scores and biases (--bias-rate), so there "
+        "is no config.json for this model");
   if (experts.names == ExpertConfig::Names::mixtral && !config.query_key_norm &&
       !config.query_key_value_bias && !has_shared && !experts.score_before_choice &&
       experts.dense_layers.empty())

@@ -275,9 +275,11 @@ struct MoeFlags {
 
 void print_json(const MoeTime& time) {
   const nlohmann::ordered_json row{{"bytes", time.bytes},
+                                   {"own_bytes", time.own_bytes},
                                    {"dispatch_seconds", time.dispatch_seconds},
                                    {"combine_seconds", time.combine_seconds},
-                                   {"local_seconds", time.local_seconds},
+                                   {"counts_seconds", time.counts_seconds},
+                                   {"sum_seconds", time.sum_seconds},
                                    {"plain_seconds", time.plain_seconds},
                                    {"ratio", time.ratio()},
                                    {"shared_expert_seconds", time.shared_seconds},
@@ -288,9 +290,10 @@ void print_json(const MoeTime& time) {
 }
 
 void print_table(const MoeTime& time) {
-  fmt::print("rows of {} bytes from a rank and back\n", time.bytes);
-  fmt::print("dispatch {:.2f} ms, combine {:.2f} ms (without exchange {:.2f} ms)\n",
-             time.dispatch_seconds * 1e3, time.combine_seconds * 1e3, time.local_seconds * 1e3);
+  fmt::print("rows of {} bytes from a rank and back, {} of them to itself\n", time.bytes, time.own_bytes);
+  fmt::print("dispatch {:.2f} ms (counts {:.2f} ms), combine {:.2f} ms (sums {:.2f} ms)\n",
+             time.dispatch_seconds * 1e3, time.counts_seconds * 1e3, time.combine_seconds * 1e3,
+             time.sum_seconds * 1e3);
   fmt::print("two plain all_to_alls of the same bytes {:.2f} ms: {:.2f} x\n", time.plain_seconds * 1e3,
              time.ratio());
   fmt::print(

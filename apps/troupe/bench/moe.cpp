@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "apps/troupe/bench/children.hpp"
@@ -19,6 +19,7 @@
 #include "core/experts/dispatch.hpp"
 #include "core/experts/exchange.hpp"
 #include "core/experts/router.hpp"
+#include "core/experts/row_move.hpp"
 #include "core/random.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/rendezvous_file.hpp"
@@ -43,15 +44,13 @@ std::vector<std::size_t> elements_of(const std::vector<std::int64_t>& rows, std:
   return counts;
 }
 
-std::size_t total(const Counts& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-}
-
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 /// One rank: what a layer with experts does but for the experts themselves, which give back what they get.
+/// Moves are those of apps/gpt/experts: tokens are read where they lie, and rows of this rank's own experts
+/// stay in their slots.
 class MoeMember {
  public:
   static Result<std::unique_ptr<MoeMember>> create(const MoeBench& bench, gpu::Rendezvous& rendezvous,
@@ -77,31 +76,46 @@ class MoeMember {
   }
 
   std::size_t bytes() const { return slots_.size() * sizeof(float); }
+  std::size_t own_bytes() const {
+    return static_cast<std::size_t>(own_.count) * bench_.width * sizeof(float);
+  }
 
   Result<void> dispatch() {
-    TRY(exchange_counts());
-    gather();
-    return exchange_rows(slots_, exchange_.sent, rows_, exchange_.received);
+    TRY(counts());
+    return exchange();
+  }
+
+  /// What an expert makes of the rows that are its rank's own goes to their slots.
+  void experts() {
+    const auto row = [&](std::int64_t index) { return index * static_cast<std::int64_t>(bench_.width); };
+    std::copy_n(rows_.begin() + row(own_.first_received), row(own_.count),
+                slots_.begin() + row(own_.first_slot));
   }
 
   Result<void> combine() {
-    TRY(exchange_rows(rows_, exchange_.received, slots_, exchange_.sent));
-    sum();
-    return {};
+    TRY(wait(TRY(begin(core::products_to_slots(own_, rank(), exchange_), rows_, slots_))));
+    return sum();
   }
 
   Result<void> plain() {
-    TRY(exchange_rows(slots_, exchange_.sent, rows_, exchange_.received));
-    return exchange_rows(rows_, exchange_.received, slots_, exchange_.sent);
+    const core::RowMove there{exchange_.sent, exchange_.received, std::nullopt, std::nullopt};
+    const core::RowMove back{exchange_.received, exchange_.sent, std::nullopt, std::nullopt};
+    TRY(wait(TRY(begin(there, slots_, rows_))));
+    return wait(TRY(begin(back, rows_, slots_)));
   }
 
-  Result<void> local() {
-    gather();
-    sum();
+  Result<void> counts() {
+    TRY(exchange_counts());
+    own_ = core::own_rows(owners_, rank(), dispatch_, exchange_);
     return {};
   }
 
-  Result<void> exchange() { return exchange_rows(slots_, exchange_.sent, rows_, exchange_.received); }
+  Result<void> exchange() { return wait(TRY(begin_dispatch())); }
+
+  Result<void> sum() {
+    core::combine<float>(dispatch_, bench_.choices, bench_.width, weights_, slots_, std::span(output_));
+    return {};
+  }
 
   Result<void> shared() {
     const std::size_t width = bench_.width;
@@ -118,7 +132,7 @@ class MoeMember {
   }
 
   Result<void> both() {
-    const auto rows = TRY(begin_rows(slots_, exchange_.sent, rows_, exchange_.received));
+    const auto rows = TRY(begin_dispatch());
     TRY(shared());
     return wait(rows);
   }
@@ -135,6 +149,7 @@ class MoeMember {
   Result<void> check() {
     std::fill(output_.begin(), output_.end(), 0.0F);
     TRY(dispatch());
+    experts();
     TRY(combine());
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
       if (std::abs(output_[i] - tokens_[i]) <= 1e-5F * std::abs(tokens_[i])) continue;
@@ -156,7 +171,8 @@ class MoeMember {
     std::vector<float> logits(tokens * experts);
     for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = random.normal(i);
     tokens_.resize(tokens * width);
-    for (std::size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = 1.0F + static_cast<float>(i % 97);
+    for (std::size_t i = 0; i < tokens_.size(); ++i)
+      tokens_[i] = 1.0F + static_cast<float>((i + 131 * rank()) % 997);
     output_.resize(tokens_.size());
     std::vector<std::int32_t> chosen(tokens * choices);
     weights_.resize(chosen.size());
@@ -164,7 +180,7 @@ class MoeMember {
     dispatch_ = core::dispatch<float>(experts, chosen, weights_);
     slots_.resize(static_cast<std::size_t>(dispatch_.slots()) * width);
     counts_.resize(experts * static_cast<std::size_t>(bench_.ranks));
-    TRY(exchange_counts());
+    TRY(this->counts());
     rows_.resize(static_cast<std::size_t>(exchange_.received_rows()) * width);
     shared_.resize(tokens * kSharedElements);
     shared_weights_.assign(width * kSharedElements, 0.5F);
@@ -189,25 +205,19 @@ class MoeMember {
     return {};
   }
 
-  void gather() {
-    core::gather_tokens<float>(dispatch_, bench_.choices, bench_.width, tokens_, std::span(slots_));
-  }
-  void sum() {
-    core::combine<float>(dispatch_, bench_.choices, bench_.width, weights_, slots_, std::span(output_));
+  std::size_t rank() const { return static_cast<std::size_t>(index_); }
+
+  Result<Posted> begin_dispatch() {
+    return begin(core::tokens_to_products(dispatch_, bench_.choices, exchange_), tokens_, rows_);
   }
 
-  Result<void> exchange_rows(const std::vector<float>& input, const std::vector<std::int64_t>& sent,
-                             std::vector<float>& output, const std::vector<std::int64_t>& taken) {
-    return wait(TRY(begin_rows(input, sent, output, taken)));
-  }
-
-  Result<Posted> begin_rows(const std::vector<float>& input, const std::vector<std::int64_t>& sent,
-                            std::vector<float>& output, const std::vector<std::int64_t>& taken) {
+  Result<Posted> begin(core::RowMove rows, const std::vector<float>& input, std::vector<float>& output) {
     gpu::Operation move{.kind = gpu::OperationKind::all_to_all};
-    move.input_counts = elements_of(sent, bench_.width);
-    move.output_counts = elements_of(taken, bench_.width);
-    move.input = gpu::view_of(std::span(input).first(total(move.input_counts)));
-    move.output = gpu::view_of(std::span(output).first(total(move.output_counts)));
+    move.input_counts = elements_of(rows.sent, bench_.width);
+    move.output_counts = elements_of(rows.taken, bench_.width);
+    move.input = gpu::view_of(std::span(input));
+    move.output = gpu::view_of(std::span(output));
+    move.rows = {bench_.width, std::move(rows.input), std::move(rows.output)};
     return group_->post(std::move(move), stream_.get());
   }
 
@@ -229,6 +239,7 @@ class MoeMember {
   std::unique_ptr<gpu::Group> group_;
   core::Dispatch dispatch_;
   core::ExpertExchange exchange_;
+  core::OwnRows own_;
   std::vector<std::int64_t> counts_;  // of all ranks
   std::vector<float> tokens_, output_, weights_, slots_, rows_;
   std::vector<float> shared_, shared_weights_;
@@ -244,17 +255,19 @@ Result<void> run_moe_member(const MoeBench& bench, const std::filesystem::path& 
   gpu::FileRendezvous rendezvous(meeting_place);
   const auto member = TRY(MoeMember::create(bench, rendezvous, index));
   TRY(member->check());
-  std::array<std::vector<double>, 7> seconds;
-  const std::array<std::function<Result<void>()>, 7> runs{
-      [&] { return member->dispatch(); }, [&] { return member->combine(); }, [&] { return member->plain(); },
-      [&] { return member->local(); },    [&] { return member->shared(); },  [&] { return member->both(); },
-      [&] { return member->exchange(); }};
+  using Run = std::function<Result<void>()>;
+  const std::array<Run, 8> runs{[&] { return member->dispatch(); }, [&] { return member->combine(); },
+                                [&] { return member->plain(); },    [&] { return member->counts(); },
+                                [&] { return member->sum(); },      [&] { return member->shared(); },
+                                [&] { return member->both(); },     [&] { return member->exchange(); }};
+  std::array<std::vector<double>, 8> seconds;
   // In turn, so that what else runs on the machine falls on all of them.
   for (int repeat = 0; repeat < bench.repeats; ++repeat) {
     for (std::size_t i = 0; i < runs.size(); ++i) seconds[i].push_back(TRY(member->time(runs[i])));
   }
+  TRY(member->check());
   if (report == nullptr) return {};
-  fmt::print(report, "{}", member->bytes());
+  fmt::print(report, "{} {}", member->bytes(), member->own_bytes());
   for (const auto& each : seconds) fmt::print(report, " {}", median_of(each));
   fmt::print(report, "\n");
   return {};
@@ -288,9 +301,10 @@ Result<MoeTime> measure_moe(const MoeBench& bench) {
   MoeTime time;
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(report.c_str(), "r"), std::fclose);
   const bool is_read =
-      file && std::fscanf(file.get(), "%zu %lf %lf %lf %lf %lf %lf %lf", &time.bytes, &time.dispatch_seconds,
-                          &time.combine_seconds, &time.plain_seconds, &time.local_seconds,
-                          &time.shared_seconds, &time.both_seconds, &time.exchange_seconds) == 8;
+      file &&
+      std::fscanf(file.get(), "%zu %zu %lf %lf %lf %lf %lf %lf %lf %lf", &time.bytes, &time.own_bytes,
+                  &time.dispatch_seconds, &time.combine_seconds, &time.plain_seconds, &time.counts_seconds,
+                  &time.sum_seconds, &time.shared_seconds, &time.both_seconds, &time.exchange_seconds) == 10;
   if (!is_read) return core::fail(Errc::io, "bench: cannot read {}", report.string());
   return time;
 }

@@ -21,13 +21,15 @@ struct MoeBench {
 /// Medians, as rank 0 sees them. All ranks begin each of them together.
 struct MoeTime {
   std::size_t bytes = 0;        ///< of the rows that rank 0 sends to all ranks, itself included
-  double dispatch_seconds = 0;  ///< counts, rows put in the order of experts, and their exchange
-  double combine_seconds = 0;   ///< the way back, and the weighted sums
-  double plain_seconds = 0;     ///< two exchanges of the same rows, and nothing else
-  double local_seconds = 0;     ///< the part of dispatch and combine that exchanges nothing
+  std::size_t own_bytes = 0;    ///< of these, the rows to itself
+  double dispatch_seconds = 0;  ///< counts, and the exchange, which takes rows from their tokens
+  double combine_seconds = 0;   ///< the way back to slots, and the weighted sums
+  double plain_seconds = 0;     ///< two exchanges of the same rows as they lie, and nothing else
+  double counts_seconds = 0;    ///< of dispatch: rows per expert and rank, and what follows from them
+  double sum_seconds = 0;       ///< of combine
   double shared_seconds = 0;    ///< a small expert that all tokens share
   double both_seconds = 0;      ///< that expert while the rows of dispatch are exchanged
-  double exchange_seconds = 0;  ///< of these rows alone
+  double exchange_seconds = 0;  ///< of dispatch alone
 
   double ratio() const { return (dispatch_seconds + combine_seconds) / plain_seconds; }
   /// Of the shorter of exchange and shared expert, what went on while the other did, from 0 to 1.

@@ -7,6 +7,7 @@
 #include "core/errors.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/reduce.hpp"
+#include "gpu/collective/row_cursor.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -164,15 +165,30 @@ class Collective {
   Result<void> all_to_all() {
     const auto from = parts(operation_.input_counts);
     const auto to = parts(operation_.output_counts);
-    copy(operation_.input.data + from[self_].begin, operation_.output.data + to[self_].begin,
-         to[self_].bytes);
+    copy_rows(gpu::input_from(operation_, from[self_].begin), gpu::output_from(operation_, to[self_].begin),
+              to[self_].bytes);
+    // Transfers are of memory in one piece: rows of lists are put together first, and apart in the end.
+    const auto& rows = operation_.rows;
+    std::vector<std::byte> packed(rows.input ? from.back().begin + from.back().bytes : 0);
+    std::vector<std::byte> arrived(rows.output ? to.back().begin + to.back().bytes : 0);
     std::vector<Transfer> receives;
     std::vector<Transfer> sends;
     for_each_other([&](std::size_t member) {
       receives.push_back(output_from(member, to[member]));
       sends.push_back(input_to(member, from[member]));
+      if (rows.output) receives.back().data = arrived.data() + to[member].begin;
+      if (!rows.input) return;
+      sends.back().data = packed.data() + from[member].begin;
+      copy_rows(gpu::input_from(operation_, from[member].begin), piece(packed.data() + from[member].begin),
+                from[member].bytes);
     });
-    return exchange(receives, sends);
+    TRY(exchange(receives, sends));
+    for_each_other([&](std::size_t member) {
+      if (!rows.output) return;
+      copy_rows(piece(std::as_const(arrived).data() + to[member].begin),
+                gpu::output_from(operation_, to[member].begin), to[member].bytes);
+    });
+    return {};
   }
 
   /// In round k each member hears from the one 2^k before it; after log2(n) rounds, indirectly from all.

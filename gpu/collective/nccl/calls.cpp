@@ -207,6 +207,11 @@ core::Result<NcclPlan> plan_nccl_calls(const Operation& operation, int index, in
                       "first",
                       name_of(operation.kind), core::name_of(operation.dtype));
   }
+  if (operation.rows.elements > 0) {
+    return core::fail(core::Errc::unavailable,
+                      "{}: rows: NCCL moves memory in one piece; put the rows together with a kernel first",
+                      name_of(operation.kind));
+  }
   if (size == 1) return NcclPlan{.calls = {}, .copies = copies_alone(operation)};
   Planner planner(operation, index, type.value_or(NcclDataType::u8), barrier_word);
   return NcclPlan{.calls = planner.run(), .copies = {}};

@@ -41,7 +41,7 @@ struct NcclPlan {
 
 /// Maps a prepared operation of member `index` of `size`. `barrier_word` is 4 bytes of the device with zero
 /// in them. Parts of zero elements are left out, by all members alike. What only moves is moved as bytes.
-/// Errc::unavailable for what NCCL does not compute: 16-bit integers.
+/// Errc::unavailable for what NCCL does not do: sums of 16-bit integers, lists of rows.
 core::Result<NcclPlan> plan_nccl_calls(const Operation& operation, int index, int size,
                                        BufferView barrier_word);
 

@@ -6,6 +6,7 @@
 
 #include "core/errors.hpp"
 #include "gpu/collective/reduce.hpp"
+#include "gpu/collective/row_cursor.hpp"
 #include "gpu/collective/shared_memory/signature.hpp"
 
 namespace troupe::gpu {
@@ -182,15 +183,21 @@ class Collective {
   Result<void> all_to_all() {
     const auto from = parts(operation_.input_counts);
     const auto to = parts(operation_.output_counts);
-    copy(operation_.input.data + from[self_].begin, operation_.output.data + to[self_].begin,
-         to[self_].bytes);
+    copy_rows(input_from(operation_, from[self_].begin), output_from(operation_, to[self_].begin),
+              to[self_].bytes);
     std::size_t last = 1;
     for (std::size_t round = 0; round < last; ++round) {
-      for_each_other([&](std::size_t member) { put(cut(from[member], round, slot_), member * slot_); });
+      for_each_other([&](std::size_t member) {
+        const Range range = cut(from[member], round, slot_);
+        copy_rows(input_from(operation_, range.begin), piece(outgoing() + member * slot_), range.bytes);
+      });
       TRY(meet());
       // Only the signatures tell how long the longest exchange between any two members is.
       if (round == 0) last = longest_exchange();
-      for_each_other([&](std::size_t member) { take(member, self_ * slot_, cut(to[member], round, slot_)); });
+      for_each_other([&](std::size_t member) {
+        const Range range = cut(to[member], round, slot_);
+        copy_rows(piece(incoming(member) + self_ * slot_), output_from(operation_, range.begin), range.bytes);
+      });
     }
     return {};
   }

@@ -6,6 +6,7 @@
 #include "core/errors.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/reduce.hpp"
+#include "gpu/collective/row_cursor.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -60,8 +61,8 @@ void all_to_all(std::span<const Operation> operations) {
     std::size_t sent = 0;
     for (std::size_t to = 0; to < operations.size(); ++to) {
       const std::size_t count = operations[to].output_counts[from];
-      copy(operations[from].input.subview(sent * width, count * width),
-           operations[to].output.subview(arrived[to] * width, count * width));
+      copy_rows(input_from(operations[from], sent * width), output_from(operations[to], arrived[to] * width),
+                count * width);
       sent += count;
       arrived[to] += count;
     }
@@ -104,8 +105,11 @@ std::uint64_t bytes_on_the_wire(const Operation& operation, int size) {
       return 2 * bytes / n * (n - 1);
     case OperationKind::reduce_scatter:
     case OperationKind::all_gather:
-    case OperationKind::all_to_all:
       return bytes / n * (n - 1);
+    case OperationKind::all_to_all: {
+      const std::size_t moved = std::max(total_of(operation.input_counts), total_of(operation.output_counts));
+      return moved * core::size_of(operation.dtype) / n * (n - 1);
+    }
     default:
       return bytes;
   }

@@ -45,6 +45,20 @@ TEST(ExpertOptions, LossesOfRoutersWithoutRoutersAreRefused) {
               HasSubstr("the model has none"));
 }
 
+TEST(ExpertOptions, ABiasTakesThePlaceOfTheLossOfANewModel) {
+  ModelConfig config = preset("tiny").value();
+
+  ASSERT_TRUE(apply_expert_options({.count = 4, .bias_rate = 0.01}, false, config));
+
+  EXPECT_EQ(config.experts.bias_rate, 0.01);
+  EXPECT_EQ(config.experts.balance, 0);
+  EXPECT_EQ(config.experts.router().score, core::ScoreFunction::sigmoid);
+  EXPECT_TRUE(config.experts.router().normalise);
+  EXPECT_THAT(apply_expert_options({.bias_rate = 0.01}, true, config).error().message,
+              HasSubstr("those of the model that was read have none"));
+  EXPECT_THAT(expert_parallel_of({}, config, true).error().message, HasSubstr("--local has none"));
+}
+
 TEST(ExpertOptions, SpreadExpertsOverRanksThatDivideThem) {
   ModelConfig config = preset("tiny").value();
   config.experts = {.count = 4, .feed_forward = 5};

@@ -24,13 +24,18 @@ constexpr std::uint64_t kSeed = 7;
 /// Ranks as threads, which find what the others give in each other's memory. Nothing moves before wait().
 struct Meeting {
   explicit Meeting(std::size_t ranks)
-      : barrier(static_cast<std::ptrdiff_t>(ranks)), counts(ranks), inputs(ranks), sent(ranks) {}
+      : barrier(static_cast<std::ptrdiff_t>(ranks)), counts(ranks), inputs(ranks), moves(ranks) {}
 
   std::barrier<> barrier;
   std::vector<std::vector<std::int64_t>> counts;
   std::vector<std::span<const std::byte>> inputs;
-  std::vector<ExpertPeers::Counts> sent;
+  std::vector<core::RowMove> moves;
 };
+
+/// Which row comes i-th.
+std::size_t row_of(const std::optional<std::vector<std::int64_t>>& list, std::size_t i) {
+  return list ? static_cast<std::size_t>((*list)[i]) : i;
+}
 
 class ThreadPeers final : public ExpertPeers {
  public:
@@ -46,27 +51,30 @@ class ThreadPeers final : public ExpertPeers {
     return all;
   }
 
-  core::Result<void> begin_exchange(std::span<const std::byte> input, const Counts& sent,
-                                    std::span<std::byte> output, const Counts& taken) override {
+  core::Result<void> begin_exchange(std::span<const std::byte> input, std::span<std::byte> output,
+                                    const core::RowMove& move, std::size_t row_bytes) override {
     meeting_.inputs[place_] = input;
-    meeting_.sent[place_] = sent;
+    meeting_.moves[place_] = move;
     output_ = output;
-    taken_ = taken;
+    row_bytes_ = row_bytes;
     return {};
   }
 
   core::Result<void> wait() override {
     meeting_.barrier.arrive_and_wait();
+    const core::RowMove own = meeting_.moves[place_];
     std::size_t to = 0;
-    for (std::size_t other = 0; other < meeting_.sent.size(); ++other) {
+    for (std::size_t other = 0; other < meeting_.moves.size(); ++other) {
+      const core::RowMove& move = meeting_.moves[other];
+      EXPECT_EQ(move.sent[place_], own.taken[other]);
       std::size_t from = 0;
-      for (std::size_t i = 0; i < place_; ++i) from += meeting_.sent[other][i];
-      EXPECT_EQ(meeting_.sent[other][place_], taken_[other]);
-      const auto bytes = meeting_.inputs[other].subspan(from, taken_[other]);
-      std::copy(bytes.begin(), bytes.end(), output_.begin() + static_cast<std::ptrdiff_t>(to));
-      to += taken_[other];
+      for (std::size_t i = 0; i < place_; ++i) from += static_cast<std::size_t>(move.sent[i]);
+      for (std::int64_t i = 0; i < own.taken[other]; ++i, ++from, ++to) {
+        const auto row = meeting_.inputs[other].subspan(row_of(move.input, from) * row_bytes_, row_bytes_);
+        const auto place = output_.subspan(row_of(own.output, to) * row_bytes_, row_bytes_);
+        std::copy(row.begin(), row.end(), place.begin());
+      }
     }
-    EXPECT_EQ(to, output_.size());
     meeting_.barrier.arrive_and_wait();
     return {};
   }
@@ -80,7 +88,7 @@ class ThreadPeers final : public ExpertPeers {
   std::size_t place_;
   std::vector<Tensors<float>>& gradients_;
   std::span<std::byte> output_;
-  Counts taken_;
+  std::size_t row_bytes_ = 0;
 };
 
 ModelConfig mixture(std::optional<double> capacity_factor = {}) {

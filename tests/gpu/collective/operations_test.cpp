@@ -17,6 +17,16 @@ BufferView out(std::size_t elements, std::size_t offset = 512) {
   return {memory.data() + offset * 4, elements * 4};
 }
 
+/// One row of two elements to and from each of two members, of four rows that there are.
+Operation rows_of(RowLists rows) {
+  return {.kind = OperationKind::all_to_all,
+          .input = in(8),
+          .output = out(4),
+          .input_counts = {2, 2},
+          .output_counts = {2, 2},
+          .rows = std::move(rows)};
+}
+
 struct Refusal {
   Operation operation;
   std::string words;
@@ -51,6 +61,20 @@ TEST(PrepareOperation, NamesTheFieldThatIsWrong) {
       {{.kind = Kind::all_to_all, .input = in(4), .output = out(4, 2)}, "output: expected memory apart"},
       {{.kind = Kind::all_to_all, .input = in(4), .output = out(4), .input_counts = {1, 3}},
        "output_counts: expected [1] = 3"},
+      {{.kind = Kind::all_reduce, .rows = {.elements = 2, .input = {}, .output = {}}}, "rows: expected none"},
+      {rows_of({.elements = 0, .input = {{1, 0}}, .output = {}}), "rows.elements: expected those of a row"},
+      {rows_of({.elements = 3, .input = {{1, 0}}, .output = {}}), "input_counts: expected whole rows of 3"},
+      {rows_of({.elements = 2, .input = {{1}}, .output = {}}),
+       "rows.input: expected 2 rows, as in input_counts, found 1"},
+      {rows_of({.elements = 2, .input = {{1, 4}}, .output = {}}),
+       "rows.input: expected rows of the 4 in input, found 4"},
+      {rows_of({.elements = 2, .input = {{1, 0}}, .output = {{0, -1}}}),
+       "rows.output: expected rows of the 2 in output, found -1"},
+      {{.kind = Kind::all_to_all,
+        .input = in(4),
+        .output = out(4),
+        .rows = {.elements = 2, .input = {{1, 0}}, .output = {}}},
+       "input_counts: expected 2 numbers, one per member, as rows are named; found 0"},
       {{.kind = Kind::send, .input = in(4), .peer = 1}, "peer: expected another member"},
       {{.kind = Kind::send, .input = in(4), .output = out(4), .peer = 0}, "output: expected nothing"},
       {{.kind = Kind::receive, .input = in(4), .peer = 0}, "input: expected nothing"},
@@ -74,6 +98,18 @@ TEST(PrepareOperation, WritesEvenCountsOut) {
   EXPECT_THAT(scattered.value().output_counts, ::testing::ElementsAre(2, 2, 2));
   EXPECT_THAT(exchanged.value().input_counts, ::testing::ElementsAre(2, 2, 2));
   EXPECT_THAT(exchanged.value().output_counts, ::testing::ElementsAre(2, 2, 2));
+}
+
+TEST(PrepareOperation, TakesRowsThatAreNamedOften) {
+  EXPECT_TRUE(prepare(rows_of({.elements = 2, .input = {{3, 3}}, .output = {{1, 0}}}), 1, 2).has_value());
+  EXPECT_TRUE(prepare({.kind = OperationKind::all_to_all,
+                       .input = in(8),
+                       .input_counts = {0, 0},
+                       .output_counts = {0, 0},
+                       .rows = {.elements = 2, .input = {{}}, .output = {{}}}},
+                      1, 2)
+                  .has_value())
+      << "none of them";
 }
 
 TEST(PrepareOperation, TakesAPartInPlaceOnlyAtItsOwnPlace) {
