@@ -136,8 +136,8 @@ Result<std::vector<float>> SlicedModel::next_sum(std::size_t parameter) {
   const std::size_t elements = table().specs[parameter].elements();
   for (Slice& slice : slices_) {
     auto& gradient = slice.gradients[parameter];
-    slice.lanes[parameter].push_back(std::move(gradient));
-    gradient.assign(elements, 0.0F);
+    slice.lanes[parameter].push_back(gradient);  // whose memory passes write to
+    std::fill(gradient.begin(), gradient.end(), 0.0F);
   }
   std::vector<float> total(elements);
   if (slices_.front().lanes[parameter].size() < step_lanes_) return total;
