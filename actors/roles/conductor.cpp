@@ -68,7 +68,8 @@ void ConductorMachine::advance(Cursor& cursor, Outbox& outbox) {
     const bool skipped = entry.only_if_committed && refused_step_ == cursor.step;
     if (!skipped) {
       if (ready_[core::place_of(next)] != cursor.step) return;
-      outbox.perform(LaunchCollective{cursor.step, next, sequence_, entry.communicator, entry.alike});
+      outbox.perform(LaunchCollective{cursor.step, next, sequence_, entry.communicator, entry.alike,
+                                      entry.final_sum, core::BucketIndex{entry.owner.index}});
       in_flight_.push_back({cursor.step, next, sequence_});
       sequence_ += 1;
     }

@@ -21,6 +21,7 @@ struct ConductorEntry {
   int stream = 0;                  ///< that carries it; streams do not wait for each other
   std::uint64_t communicator = 0;  ///< see LaunchCollective
   std::uint64_t alike = 0;
+  FinalSum final_sum = FinalSum::none;
 };
 
 struct ConductorConfig {

@@ -25,6 +25,13 @@ struct PrepareBucket {
   bool last = false;
 };
 
+/// What a launch is to gradients that are also summed over a group beyond the data-parallel axes.
+enum class FinalSum : std::uint8_t {
+  none,    ///< nothing
+  awaits,  ///< their last reduction
+  is,      ///< that sum
+};
+
 /// Conductor: enqueue entry `entry` of the program. Ends in CollectiveDone to the Conductor.
 struct LaunchCollective {
   core::Step step{};
@@ -33,6 +40,9 @@ struct LaunchCollective {
   /// For those who compare ranks: which communicator it is of, and what its members must see alike.
   std::uint64_t communicator = 0;
   std::uint64_t alike = 0;
+  /// And of gradients, how far their bucket is.
+  FinalSum final_sum = FinalSum::none;
+  core::BucketIndex bucket{};
 };
 
 /// RankSupervisor: bring norm, NaN/Inf count, losses and refusals of this rank into the verdict's input. The

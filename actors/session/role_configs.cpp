@@ -19,16 +19,31 @@ messages::Address owner_of(const PlannedLaunch& launch, core::Rank rank) {
   return {rank, role, launch.bucket->value};
 }
 
-/// Everything that ranks must see alike: which parameter lies where, then the collectives.
+FinalSum final_sum_of(const PlannedLaunch& launch, const RankProgram& program) {
+  if (launch.is_verdict() || !launch.moves_gradients() || !program.also_sum(*launch.bucket)) {
+    return FinalSum::none;
+  }
+  if (launch.last_reduction) return FinalSum::awaits;
+  return launch.completes ? FinalSum::is : FinalSum::none;
+}
+
+/// Everything that ranks must see alike: the parameters, where they lie, then the collectives. What they are
+/// comes first, as one that ranks take for different things moves others, too.
 std::vector<std::string> lines_of(const TrainingPlan& plan) {
   std::vector<std::string> lines;
+  for (const auto& spec : plan.specs) {
+    auto line =
+        fmt::format("parameter {} {} [{}]", spec.name, core::name_of(spec.dtype), fmt::join(spec.shape, ","));
+    if (!spec.global_shape.empty()) line += fmt::format(" of [{}]", fmt::join(spec.global_shape, ","));
+    line +=
+        fmt::format(" decays={} group={}{}", spec.weight_decay, spec.group, spec.trainable ? "" : " frozen");
+    if (!spec.also_sum.empty()) line += fmt::format(" summed over {}", spec.also_sum);
+    lines.push_back(std::move(line));
+  }
   for (std::size_t i = 0; i < plan.specs.size(); ++i) {
-    const auto& spec = plan.specs[i];
     const auto& place = plan.parameters[i];
-    lines.push_back(fmt::format("parameter {} {} [{}] decays={} group={} bucket={} elements={}..{}{}",
-                                spec.name, core::name_of(spec.dtype), fmt::join(spec.shape, ","),
-                                spec.weight_decay, spec.group, place.bucket.value, place.range.start,
-                                place.range.end, spec.trainable ? "" : " frozen"));
+    lines.push_back(fmt::format("layout of {} bucket={} elements={}..{}", plan.specs[i].name,
+                                place.bucket.value, place.range.start, place.range.end));
   }
   // Programs follow from the same inputs on all ranks; where ranks have unlike ones, that of rank 0 stands
   // for the inputs.
@@ -62,7 +77,7 @@ ConductorConfig conductor_config(const TrainingPlan& plan, const RankProgram& pr
         {describe(launch), owner_of(launch, program.rank()), !launch.is_verdict() && launch.publishes(),
          launch.entry.stream,
          core::hash64(fmt::format("{} of rank {}", core::describe(communicator), members.front().value)),
-         core::hash64(core::common_text(launch.entry))});
+         core::hash64(core::common_text(launch.entry)), final_sum_of(launch, program)});
   }
   return config;
 }

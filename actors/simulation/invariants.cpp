@@ -60,8 +60,10 @@ void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
   credits_.on_work(who, work);
   const auto rank = who.rank;
   if (const auto* prepare = work_if<PrepareBucket>(work)) on(rank, *prepare);
+  if (const auto* shard = work_if<StepShard>(work)) on(rank, *shard);
   const auto* launch = work_if<LaunchCollective>(work);
   if (!launch) return;
+  follow_sums(rank, *launch);
   std::size_t& place = launched_[{launch->communicator, rank}];
   auto& launches = launches_[launch->communicator];
   if (place == launches.size()) launches.push_back({launch->step, launch->alike, rank});
@@ -85,6 +87,29 @@ void InvariantMonitor::on(core::Rank rank, const PrepareBucket& work) {
   if (before == work.step || (stepped != stepped_.end() && stepped->second == before)) return;
   violate(fmt::format("GB-3: rank {} prepares bucket {} for step {} before its update of step {}", rank.value,
                       work.bucket.value, work.step.value, before.value));
+}
+
+void InvariantMonitor::follow_sums(core::Rank rank, const LaunchCollective& work) {
+  if (work.final_sum == FinalSum::none) return;
+  auto& sums = sums_.try_emplace({rank, work.bucket}, Sums{core::Step{-1}}).first->second;
+  if (work.final_sum == FinalSum::awaits) {
+    sums = {work.step};
+    return;
+  }
+  sums.count += 1;
+  if (sums.step == work.step && sums.count == 1) return;
+  violate(fmt::format("FG-1: rank {} sums the gradients of bucket {} over their group {} in step {}",
+                      rank.value, work.bucket.value,
+                      sums.step == work.step ? "again" : "before their last reduction", work.step.value));
+}
+
+void InvariantMonitor::on(core::Rank rank, const StepShard& work) {
+  const auto found = sums_.find({rank, work.bucket});
+  if (found == sums_.end() || (found->second.step == work.step && found->second.count == 1)) return;
+  violate(
+      fmt::format("FG-1: rank {} steps bucket {} in step {}, whose gradients were not summed over their "
+                  "group once",
+                  rank.value, work.bucket.value, work.step.value));
 }
 
 void InvariantMonitor::on_published(core::Rank rank, core::Step step, core::BucketIndex bucket,

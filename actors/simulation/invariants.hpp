@@ -19,11 +19,13 @@
 namespace troupe::actors {
 
 /// Looks at everything that ranks say and ask for, and checks it against the invariants of
-/// docs/architecture.md: CO-1 the members of a communicator launch the same in the same order; GB-1 a bucket
-/// is ready once per step; GB-3 a bucket is prepared after the update of the step before; RS-1 all ranks
-/// decide the same; RS-4 committed steps grow by one; PS-3 a published bucket has the same bits on all ranks
-/// that keep the same of it; CK-1 to CK-6 about saves; LT-1 to LT-4 about local saves; and where trainers say
-/// where they are, CO-1 by their programs, CR-1 and UG-1 about the slots of pools.
+/// docs/architecture.md: FG-1 gradients that are also summed over a group beyond the data-parallel axes are
+/// so once per step, between their last reduction and their optimizer; CO-1 the members of a communicator
+/// launch the same in the same order; GB-1 a bucket is ready once per step; GB-3 a bucket is prepared after
+/// the update of the step before; RS-1 all ranks decide the same; RS-4 committed steps grow by one; PS-3 a
+/// published bucket has the same bits on all ranks that keep the same of it; CK-1 to CK-6 about saves; LT-1
+/// to LT-4 about local saves; and where trainers say where they are, CO-1 by their programs, CR-1 and UG-1
+/// about the slots of pools.
 class InvariantMonitor {
  public:
   InvariantMonitor() = default;
@@ -60,6 +62,8 @@ class InvariantMonitor {
 
   void on(core::Rank rank, const messages::StepDecided& decided);
   void on(core::Rank rank, const PrepareBucket& work);
+  void follow_sums(core::Rank rank, const LaunchCollective& work);
+  void on(core::Rank rank, const StepShard& work);
 
   std::vector<std::string> violations_;
   std::map<std::uint64_t, std::vector<Launch>> launches_;  ///< of each communicator, the longest seen
@@ -72,6 +76,13 @@ class InvariantMonitor {
       published_;                                                            ///< by what is kept
   std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> prepared_;  ///< the last step of each bucket
   std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> stepped_;
+  /// Of gradients that are also summed: the step in which they were last reduced, and how often they were
+  /// summed since.
+  struct Sums {
+    core::Step step;
+    int count = 0;
+  };
+  std::map<std::pair<core::Rank, core::BucketIndex>, Sums> sums_;
   core::Step last_committed_{-1};
   CheckpointInvariants checkpoints_{[this](std::string sentence) { violate(std::move(sentence)); }};
   ReplicaInvariants replicas_{[this](std::string sentence) { violate(std::move(sentence)); }};

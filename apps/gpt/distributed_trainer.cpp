@@ -30,13 +30,27 @@ actors::TrainerGroupSpec all_ranks(core::WorldSize world) {
 
 /// Of the session's program.
 std::vector<AxisTraffic> data_traffic(const actors::Session& session, core::Rank rank) {
-  AxisTraffic data{"data", {}}, verdict{"verdict", {}};
+  AxisTraffic data{"data", {}}, verdict{"verdict", {}}, tensor{"tensor", {}};
   for (const auto& one : core::traffic_of(actors::RankProgram(session.plan(), rank).program())) {
-    auto& axis = one.communicator.group == core::GroupKind::world ? verdict : data;
+    const auto group = one.communicator.group;
+    auto& axis = group == core::GroupKind::world ? verdict : group == core::GroupKind::tp ? tensor : data;
     axis.sent.launches += one.launches;
     axis.sent.bytes += one.bytes;
   }
-  return {data, verdict};
+  if (tensor.sent.launches == 0) return {data, verdict};
+  return {data, verdict, tensor};
+}
+
+/// To what the program sends along the same axis.
+void add(std::vector<AxisTraffic>& traffic, const AxisTraffic& more) {
+  const auto found = std::find_if(traffic.begin(), traffic.end(),
+                                  [&](const AxisTraffic& one) { return one.axis == more.axis; });
+  if (found == traffic.end()) {
+    traffic.push_back(more);
+    return;
+  }
+  found->sent.launches += more.sent.launches;
+  found->sent.bytes += more.sent.bytes;
 }
 
 Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, const RankModel& model,
@@ -139,7 +153,7 @@ Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
   for (std::size_t i = 0; i < after.size(); ++i) {
     after[i].sent.launches -= before[i].sent.launches;
     after[i].sent.bytes -= before[i].sent.bytes;
-    traffic_.push_back(std::move(after[i]));
+    add(traffic_, after[i]);
   }
   return outcome;
 }

@@ -41,6 +41,11 @@ struct ParameterSpec {
   /// Empty: all ranks of a tensor-parallel group keep the same values.
   std::vector<std::int64_t> global_shape{};
   std::vector<std::int64_t> offset{};  ///< as many axes as global_shape
+  /// Of tensor parallelism: the group, "tp", over which the gradient is summed as well, because each of its
+  /// ranks keeps all of the parameter and sees a part of what it is used for (norms under sequence
+  /// parallelism). A rank adds its own part to the gradient; the session sums what all of them own of it once
+  /// per step, after its last reduction. Empty: each rank of the group adds the same.
+  std::string also_sum{};
   /// Another pipeline stage has the same parameter under the same name (tied embeddings), and counts it in
   /// norms. The trainer keeps them equal.
   bool is_copy = false;

@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "core/errors.hpp"
 #include "core/program/launch_cursor.hpp"
@@ -36,6 +40,90 @@ Result<void> check_points(const CheckedRank& rank) {
   return found;
 }
 
+/// PR-4, of one program.
+class FinalSums {
+ public:
+  explicit FinalSums(const CheckedRank& rank) : rank_(rank) {}
+
+  Result<void> check() {
+    for_each_launch(*rank_.program, [&](const Launch& launch) { take(*launch.entry); });
+    TRY(found_);
+    for (const TensorReference& tensor : order_) {
+      auto& [reduced, sums] = tensors_[key(tensor)];
+      if (sums.size() == 1) continue;
+      return fail(Errc::mismatch, "PR-4: {} sums {} over {} {} times per step, not once", rank_.name,
+                  describe(tensor), name_of(also_sum(tensor)->group), sums.size());
+    }
+    return check_order();
+  }
+
+ private:
+  using Key = std::pair<int, int>;
+  struct Launches {
+    int reduced = -1;       ///< the last reduction
+    std::vector<int> sums;  ///< over the group
+  };
+
+  static Key key(const TensorReference& tensor) { return {tensor.unit, tensor.tensor}; }
+
+  std::optional<AlsoSum> also_sum(const TensorReference& tensor) const {
+    const Program& program = *rank_.program;
+    const auto& tensors = program.unit(tensor.unit).tensors;
+    const auto index = static_cast<std::size_t>(tensor.tensor);
+    return index < tensors.size() ? program.classes[tensors[index].tensor_class].also_sum : std::nullopt;
+  }
+
+  void take(const ProgramEntry& entry) {
+    const int place = place_++;
+    if (!found_ || entry.tensor.kind != TensorKind::gradients) return;
+    const auto wanted = also_sum(entry.tensor);
+    if (!is_also_sum(entry)) {
+      if (!wanted || entry.operation == CollectiveKind::all_gather) return;
+      Launches& known = tensors_[key(entry.tensor)];
+      if (known.reduced < 0) order_.push_back(entry.tensor);
+      known.reduced = place;
+      return;
+    }
+    const bool fits = wanted && wanted->group == entry.group && wanted->members == entry.counts.members();
+    if (!fits) {
+      found_ = fail(Errc::mismatch, "PR-4: {} has a {} of {} members, which its class does not ask for",
+                    rank_.name, describe(entry), entry.counts.members());
+      return;
+    }
+    tensors_[key(entry.tensor)].sums.push_back(place);
+  }
+
+  Result<void> check_order() const {
+    const auto reduced = [&](const TensorReference& tensor) { return tensors_.at(key(tensor)).reduced; };
+    auto order = order_;
+    std::sort(order.begin(), order.end(),
+              [&](const auto& a, const auto& b) { return reduced(a) < reduced(b); });
+    int before = -1;
+    for (const TensorReference& tensor : order) {
+      const int sum = tensors_.at(key(tensor)).sums.front();
+      if (sum < reduced(tensor)) {
+        return fail(Errc::mismatch, "PR-4: {} sums {} over {} before its last reduction", rank_.name,
+                    describe(tensor), name_of(also_sum(tensor)->group));
+      }
+      if (sum < before) {
+        return fail(
+            Errc::mismatch,
+            "PR-4: {} sums {} over {} before a tensor that is reduced earlier; sums come in the order "
+            "of the reductions",
+            rank_.name, describe(tensor), name_of(also_sum(tensor)->group));
+      }
+      before = sum;
+    }
+    return {};
+  }
+
+  const CheckedRank& rank_;
+  Result<void> found_;
+  int place_ = 0;
+  std::map<Key, Launches> tensors_;
+  std::vector<TensorReference> order_;  ///< that have to be summed
+};
+
 Result<void> check_credits(const ProgramRace& race) {
   for (int r = 0; r < static_cast<int>(race.job().ranks.size()); ++r) {
     const auto& rank = race.rank(r);
@@ -55,7 +143,9 @@ Result<void> check_credits(const ProgramRace& race) {
 Result<void> check_programs(const CheckedJob& job) {
   std::set<const Program*> seen;
   for (const CheckedRank& rank : job.ranks) {
-    if (seen.insert(rank.program).second) TRY(check_points(rank));
+    if (!seen.insert(rank.program).second) continue;
+    TRY(check_points(rank));
+    TRY(FinalSums(rank).check());
   }
   ProgramRace race(job);
   TRY(race.run());

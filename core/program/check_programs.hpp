@@ -42,6 +42,8 @@ struct CheckedJob {
 /// have changed places.
 /// PR-3: no pool has more users than slots, and every slot comes back. Otherwise Errc::internal names the
 /// entry.
+/// PR-4: gradients of a class with also_sum are summed over its group once per step, after their last
+/// reduction and in the order of these. Otherwise Errc::mismatch names the tensor.
 Result<void> check_programs(const CheckedJob& job);
 
 /// The whole job on a mesh: programs[r] is that of global rank r.

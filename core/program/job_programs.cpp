@@ -71,6 +71,8 @@ std::vector<std::size_t> axes_of(GroupKind kind, const Program& program) {
       if (domain.axes[axis] == kind) return {axis};
     }
   }
+  // Others have members elsewhere in the job, with the same program as the one that is here.
+  if (kind != GroupKind::world) return {};
   std::vector<std::size_t> all(program.coordinates.size());
   for (std::size_t axis = 0; axis < all.size(); ++axis) all[axis] = axis;
   return all;

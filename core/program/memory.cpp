@@ -129,6 +129,8 @@ class MemoryCount {
       if (entry.wire != c.gradient) out = entry.elements;
     } else if (entry.operation == CollectiveKind::all_reduce && entry.wire != c.gradient) {
       out = entry.elements;
+    } else if (entry.operation == CollectiveKind::all_gather && is_also_sum(entry)) {
+      in = entry.chunk > 0 ? members * entry.chunk : entry.elements;
     }
     memory_.incoming = std::max(memory_.incoming, bytes(in, entry.wire));
     memory_.outgoing = std::max(memory_.outgoing, bytes(out, entry.wire));

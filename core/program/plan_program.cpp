@@ -49,6 +49,7 @@ class ProgramPlanner {
 
   static Result<void> check(const ProgramInputs& inputs, const std::vector<int>& coordinates);
   static Result<void> check_domains(const ProgramInputs& inputs, const std::vector<int>& coordinates);
+  static Result<void> check_classes(const ProgramInputs& inputs);
   static Result<void> check_unit(const ProgramInputs& inputs, std::size_t index);
 
   bool is_gathered(const Unit& unit) const {
@@ -286,6 +287,23 @@ Result<void> ProgramPlanner::check_domains(const ProgramInputs& inputs, const st
   return {};
 }
 
+Result<void> ProgramPlanner::check_classes(const ProgramInputs& inputs) {
+  for (const TensorClass& tensor_class : inputs.classes) {
+    const auto& also = tensor_class.also_sum;
+    if (!also) continue;
+    const bool is_axis = std::any_of(inputs.domains.begin(), inputs.domains.end(), [&](const Domain& domain) {
+      return std::find(domain.axes.begin(), domain.axes.end(), also->group) != domain.axes.end();
+    });
+    if (also->group == GroupKind::world || is_axis || also->members < 2) {
+      return fail(Errc::invalid_argument,
+                  "gradients cannot also be summed over {} with {} members; choose a group of two or more "
+                  "ranks that keep the same values beside the data-parallel ones",
+                  name_of(also->group), also->members);
+    }
+  }
+  return {};
+}
+
 Result<void> ProgramPlanner::check_unit(const ProgramInputs& inputs, std::size_t index) {
   const Unit& unit = inputs.units[index];
   for (const FlatTensor& tensor : unit.tensors) {
@@ -328,6 +346,7 @@ Result<void> ProgramPlanner::check_unit(const ProgramInputs& inputs, std::size_t
 
 Result<void> ProgramPlanner::check(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
   TRY(check_domains(inputs, coordinates));
+  TRY(check_classes(inputs));
   for (std::size_t i = 0; i < inputs.units.size(); ++i) TRY(check_unit(inputs, i));
   if (inputs.parameter_credits < 1 || inputs.gradient_credits < 1) {
     return fail(Errc::invalid_argument, "pools have at least 1 slot, not {} and {}", inputs.parameter_credits,

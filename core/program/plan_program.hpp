@@ -47,7 +47,8 @@ Result<int> rounds_of(const ProgramInputs& inputs, const std::vector<int>& coord
 ///
 /// - in each round, parameters of units on demand from where they rest to R before forward and before
 ///   backward, and gradients from P to where they lie between microbatches, after backward;
-/// - in the last round, gradients from there to where the optimizer steps them;
+/// - in the last round, gradients from there to where the optimizer steps them; those of a class that is also
+///   summed over another group, there, once all lanes are in them;
 /// - the verdict;
 /// - updated parameters from where the optimizer steps them to where they rest, in the order of forward.
 ///

@@ -44,7 +44,14 @@ std::string describe(const TensorReference& tensor) {
   return fmt::format("{} {}.{}", name_of(tensor.kind), tensor.unit, tensor.tensor);
 }
 
+bool is_also_sum(const ProgramEntry& entry) {
+  return entry.tensor.kind == TensorKind::gradients && entry.from == entry.to;
+}
+
 std::string describe(const ProgramEntry& entry) {
+  if (is_also_sum(entry)) {
+    return fmt::format("sum over {} of {}", name_of(entry.group), describe(entry.tensor));
+  }
   return fmt::format("{} of {}", name_of(entry.operation), describe(entry.tensor));
 }
 

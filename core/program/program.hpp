@@ -52,7 +52,10 @@ struct Credit {
 };
 
 /// One collective. It brings a flat tensor from one list of placements to another along one axis of its
-/// domain; the ranges on each rank are ShardMap::part() of the two lists.
+/// domain; the ranges on each rank are ShardMap::part() of the two lists. Or it is the sum over a group
+/// beyond the axes (TensorClass::also_sum): then gradients stay where they are, and each member ends with the
+/// sum of what all had there. In `ordered` numerics that is an all_gather, after which each adds in the order
+/// of members; `elements` are then those of all members.
 struct ProgramEntry {
   CollectiveKind operation = CollectiveKind::all_reduce;
   GroupKind group = GroupKind::world;
@@ -65,7 +68,8 @@ struct ProgramEntry {
   std::int64_t elements = 0;
   /// In an exchange of gradients a member puts in `elements` for each root it holds.
   Counts counts;
-  /// In an exchange: it goes in parts of at most so many elements of each receiver's part; 0: in one.
+  /// In an exchange: it goes in parts of at most so many elements of each receiver's part; in a sum over a
+  /// group beyond the axes, of what each member has. 0: in one.
   std::int64_t chunk = 0;
   TrainerPoint ready;   ///< at its end the last input is complete
   TrainerPoint needed;  ///< it does not begin before the entry is over
@@ -76,7 +80,9 @@ struct ProgramEntry {
   friend bool operator==(const ProgramEntry&, const ProgramEntry&) = default;
 };
 
-/// For people: "all_gather of parameters 3.0".
+/// The sum over a group beyond the data-parallel axes.
+bool is_also_sum(const ProgramEntry& entry);
+/// For people: "all_gather of parameters 3.0", "sum over tp of gradients 3.0".
 std::string describe(const ProgramEntry& entry);
 /// The same entry for a unit further on.
 ProgramEntry shifted(ProgramEntry entry, int units);

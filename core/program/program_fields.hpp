@@ -120,6 +120,12 @@ void visit_fields(Domain& domain, const Visit& visit) {
 }
 
 template <class Visit>
+void visit_fields(AlsoSum& also_sum, const Visit& visit) {
+  visit("group", also_sum.group);
+  visit("members", also_sum.members);
+}
+
+template <class Visit>
 void visit_fields(TensorClass& tensor_class, const Visit& visit) {
   visit("storage", tensor_class.storage);
   visit("gradient", tensor_class.gradient);
@@ -129,6 +135,7 @@ void visit_fields(TensorClass& tensor_class, const Visit& visit) {
   visit("layout", tensor_class.layout);
   visit("optimizer", tensor_class.optimizer.name);
   visit("states", tensor_class.optimizer.states);
+  visit("also_sum", unless_empty(tensor_class.also_sum));
 }
 
 template <class Visit>

@@ -76,9 +76,14 @@ class Limits {
       TRY(product_of(domain.sizes));
     }
     for (const TensorClass& tensor_class : program_.classes) {
-      if (tensor_class.domain < program_.domains.size()) continue;
-      return fail(Errc::corrupt, "a class is of domain {} of {}", tensor_class.domain,
-                  program_.domains.size());
+      if (tensor_class.domain >= program_.domains.size()) {
+        return fail(Errc::corrupt, "a class is of domain {} of {}", tensor_class.domain,
+                    program_.domains.size());
+      }
+      const auto& also = tensor_class.also_sum;
+      if (!also || (also->members >= 2 && also->members <= kMostRanks)) continue;
+      return fail(Errc::corrupt, "gradients are also summed over {} ranks of {}; these are 2 to {}",
+                  also->members, name_of(also->group), kMostRanks);
     }
     const bool pools = program_.credits.size() == kPools &&
                        std::all_of(program_.credits.begin(), program_.credits.end(),

@@ -1,6 +1,7 @@
 #include "core/program/reductions.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/errors.hpp"
 #include "core/program/shard_map.hpp"
@@ -132,6 +133,31 @@ void Reductions::redistribute(Travel& travel, AxisRedistribution to, const Progr
   push(std::move(gather), Placement::replicated);
 }
 
+ProgramEntry Reductions::also_sum(const AlsoSum& over, const TensorClass& tensor_class,
+                                  const ProgramEntry& reduction) const {
+  ProgramEntry sum = reduction;
+  sum.gives.reset();
+  sum.group = over.group;
+  sum.from = reduction.to;
+  sum.wire = tensor_class.gradient;
+  sum.chunk = 0;
+  const std::int64_t members = reduction.counts.members();
+  const bool is_whole = reduction.operation == CollectiveKind::all_reduce;
+  const std::int64_t part = is_whole ? reduction.elements : (reduction.elements + members - 1) / members;
+  if (inputs_->numerics == Numerics::fast) {
+    sum.operation = CollectiveKind::all_reduce;
+    sum.elements = part;
+    sum.counts = Counts::even(part, over.members);
+    return sum;
+  }
+  sum.operation = CollectiveKind::all_gather;
+  sum.elements = part * over.members;
+  sum.counts = Counts::even(part, over.members);
+  const std::int64_t chunk = inputs_->staging_elements / over.members;
+  if (inputs_->staging_elements > 0 && part > chunk) sum.chunk = std::max<std::int64_t>(chunk, 1);
+  return sum;
+}
+
 Result<void> Reductions::add(const Unit& unit, bool last_round, std::vector<ProgramEntry>& entries) const {
   const auto& tensors = inputs_->units[static_cast<std::size_t>(unit.index)].tensors;
   const Placements produced(inputs_->placements.gradients.size(), Placement::partial);
@@ -162,7 +188,18 @@ Result<void> Reductions::add(const Unit& unit, bool last_round, std::vector<Prog
     for (const auto& step : in_round) redistribute(travel, step, model, entries);
     if (!last_round) continue;
     if (inputs_->overlap || in_round.empty()) model.needed = {Phase::finish, 0};
+    const std::size_t first_later = later.size();
     for (const auto& step : after) redistribute(travel, step, model, later);
+    if (!travel.tensor_class->also_sum) continue;
+    // On what each rank owns, when all lanes are in it, and before the others get it.
+    auto place = later.end();
+    while (place != later.begin() + static_cast<std::ptrdiff_t>(first_later) &&
+           std::prev(place)->operation == CollectiveKind::all_gather) {
+      --place;
+    }
+    ProgramEntry reduction = first_later == later.size() ? entries.back() : *std::prev(place);
+    reduction.needed = model.needed;
+    later.insert(place, also_sum(*travel.tensor_class->also_sum, *travel.tensor_class, reduction));
   }
   if (unit.pooled && entries.size() > first) entries.back().gives = Credit{Pool::gradients, unit.ready};
   entries.insert(entries.end(), later.begin(), later.end());

@@ -55,6 +55,9 @@ class Reductions {
   void redistribute(Travel& travel, AxisRedistribution to, const ProgramEntry& model,
                     std::vector<ProgramEntry>& entries) const;
   ProgramEntry exchange(const Travel& travel, std::size_t axis, const Held& held) const;
+  /// Of what the reduction leaves on its members.
+  ProgramEntry also_sum(const AlsoSum& over, const TensorClass& tensor_class,
+                        const ProgramEntry& reduction) const;
 
   const ProgramInputs* inputs_;
   std::vector<Domains> held_;  // of domains; empty where no gradient is of them

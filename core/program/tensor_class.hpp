@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,15 @@ struct OptimizerNeeds {
   friend bool operator==(const OptimizerNeeds&, const OptimizerNeeds&) = default;
 };
 
+/// A group beyond the data-parallel axes, of ranks that keep the same values and each see a part of what
+/// their gradients are of: so these are sums over it, too.
+struct AlsoSum {
+  GroupKind group = GroupKind::tp;
+  int members = 2;
+
+  friend bool operator==(const AlsoSum&, const AlsoSum&) = default;
+};
+
 /// Tensors that are treated alike.
 struct TensorClass {
   DType storage = DType::f32;   ///< as the model reads them and as they are gathered
@@ -54,6 +64,7 @@ struct TensorClass {
   std::size_t domain = 0;   ///< index among the domains of a program
   LayoutPolicy layout = LayoutPolicy::padded;
   OptimizerNeeds optimizer;
+  std::optional<AlsoSum> also_sum;
 
   friend bool operator==(const TensorClass&, const TensorClass&) = default;
 };

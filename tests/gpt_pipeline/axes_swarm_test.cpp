@@ -85,7 +85,7 @@ std::vector<Axes> meshes_with_context() {
       axes.context = 2;
       axes.strategy = strategy;
       axes.slices = 2;
-      add(all, axes, data_parallel);
+      if (data_parallel == 1) add(all, axes, data_parallel);
       axes.slices = 1;
       axes.tensor = 2;
       add(all, axes, data_parallel);

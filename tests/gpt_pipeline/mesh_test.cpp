@@ -195,15 +195,16 @@ TEST(Mesh, TellsWhatItSendsAlongEachAxis) {
     TRY(trainer->session().leave());
     EXPECT_EQ(steps[0], steps[1]) << "an evaluation is in no step";
     if (rank.rank().value != 0) return Trained{};
-    constexpr std::int64_t kRows = 32 * 16 * 4, kMicrobatches = 4, kLayers = 2;
+    constexpr std::int64_t kRows = 32 * 16 * 4, kMicrobatches = 4, kLayers = 2, kNormBytes = 256 * 4;
     // A sum of two members is an exchange of halves and a gather of them: of a layer's two products and of
-    // their two gradients, of the embedding, and per lane of the two norms of heads of each layer.
-    const std::int64_t sums = 4 * kLayers + 1, norms = 2 * kLayers;
+    // their two gradients, and of the embedding. And once per step the program gathers, and adds, the
+    // gradients of the norms of heads: of each layer two of 4 elements, in a bucket padded to 256.
+    const std::int64_t sums = 4 * kLayers + 1;
     EXPECT_EQ(steps[0].size(), 4U);
     for (const auto& [axis, sent] : steps[0]) {
       if (axis == "tensor") {
-        EXPECT_EQ(sent.launches, kMicrobatches * 2 * (sums + norms));
-        EXPECT_EQ(sent.bytes, kMicrobatches * (sums * kRows + norms * 4 * 4));
+        EXPECT_EQ(sent.launches, kMicrobatches * 2 * sums + 1);
+        EXPECT_EQ(sent.bytes, kMicrobatches * sums * kRows + kNormBytes);
       } else if (axis == "pipeline") {
         EXPECT_EQ(sent.launches, 2 * kMicrobatches) << "activations go, and gradients come";
         EXPECT_EQ(sent.bytes, kMicrobatches * kRows);
@@ -218,10 +219,8 @@ TEST(Mesh, TellsWhatItSendsAlongEachAxis) {
   });
 }
 
-/// Beside its activations, in elements: of each of two layers both norms and the output's bias (16 each),
-/// which sequence parallelism sums over the ranks, and those of heads (4 each); of the last stage the final
-/// norm. Of a tied embedding of 64 tokens and the factors of 32 rows, a message on the first stage, and two
-/// of them and the values on the last.
+/// Beside its activations, in elements: of a tied embedding of 64 tokens and the factors of 32 rows, a
+/// message on the first stage, and two of them and the values on the last.
 TEST(Mesh, CountsTheMemoryThatAStageOfAShareTakesBesideActivations) {
   for (const bool tied : {true, false}) {
     const Cut cut{8, 2, ScheduleKind::one_f_one_b, 1, tied, Strategy::zero1, 2, true};
@@ -232,9 +231,9 @@ TEST(Mesh, CountsTheMemoryThatAStageOfAShareTakesBesideActivations) {
       const auto shape = stage_shape(options, place, schedule_of(options, place).value(), stage);
       const auto activations = StageModel::bytes(options.model, cut_of(options, place).value(), shape);
 
-      const std::size_t layers = 2 * (3 * 16 + 2 * 4), message = 32 * (64 + 16);
+      const std::size_t message = 32 * (64 + 16);
       const std::size_t head = stage == 0 ? message : 2 * message + 64 * 16;
-      const std::size_t elements = layers + (stage == 1 ? 16 : 0) + (tied ? head : 0);
+      const std::size_t elements = tied ? head : 0;
       EXPECT_EQ(pipeline_bytes(options, place, gpu::DeviceKind::host).value(),
                 activations + elements * sizeof(float));
       EXPECT_EQ(shape.share.index, static_cast<std::size_t>(rank % 2));

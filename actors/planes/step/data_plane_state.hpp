@@ -93,6 +93,7 @@ struct DataPlane::State {
                         std::int64_t chunk, Flight& flight);
   Posted reduce(const PlannedLaunch& launch, Flight& flight);
   Posted gather_gradients(const PlannedLaunch& launch, Flight& flight);
+  Posted sum_beyond_axes(core::PlanEntryIndex index, Flight& flight);
   /// What the launch starts from: sums of this rank, each over the part of the bucket it holds.
   std::vector<gpu::BufferView> roots_of(const PlannedLaunch& launch);
   bool is_first_of_round(const PlannedLaunch& launch) const;
@@ -105,6 +106,7 @@ struct DataPlane::State {
   void end_reduction(const PlannedLaunch& launch, core::Step step, const Flight& flight);
   void measure(core::BucketIndex bucket);
   std::vector<core::ElementRange> counted_in_norms(core::BucketIndex bucket, core::ElementRange part) const;
+  static RootSum sum_of_members(std::int64_t members);
   void plan_sums();
 
   // In launch.cpp.

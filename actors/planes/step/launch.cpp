@@ -41,6 +41,9 @@ void DataPlane::State::launch(const LaunchCollective& work) {
     posted = reduce_verdict(planned, flight);
   } else if (!planned.moves_gradients()) {
     posted = gather_parameters(planned, flight);
+  } else if (core::is_also_sum(planned.entry)) {
+    posted = sum_beyond_axes(work.entry, flight);
+    if (posted) end_reduction(planned, work.step, flight);
   } else if (planned.entry.operation == core::CollectiveKind::all_gather) {
     posted = gather_gradients(planned, flight);
   } else {

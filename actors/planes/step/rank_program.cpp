@@ -30,6 +30,9 @@ core::Program program_of(const TrainingPlan& plan, const std::vector<int>& coord
 std::string describe(const PlannedLaunch& launch) {
   const auto operation = core::name_of(launch.entry.operation);
   if (launch.is_verdict()) return fmt::format("{} of the verdict", operation);
+  if (core::is_also_sum(launch.entry)) {
+    return fmt::format("sum over {} of bucket {}", core::name_of(launch.entry.group), launch.bucket->value);
+  }
   return fmt::format("{} of bucket {}", operation, launch.bucket->value);
 }
 
@@ -73,23 +76,41 @@ void RankProgram::write_out() {
     if (entry.tensor.kind != core::TensorKind::verdict) {
       planned.bucket =
           buckets[static_cast<std::size_t>(entry.tensor.unit)][static_cast<std::size_t>(entry.tensor.tensor)];
-      while (entry.from[planned.axis] == entry.to[planned.axis]) planned.axis += 1;
-      planned.place = lanes_of(*planned.bucket).coordinates[planned.axis];
+      planned.place = place_in(planned);
     }
     launches_.push_back(std::move(planned));
   });
   for (auto& launch : launches_) {
-    if (launch.moves_gradients() && launch.entry.operation != core::CollectiveKind::all_gather) {
+    if (!launch.moves_gradients()) continue;
+    if (core::is_also_sum(launch.entry)) {
+      launch.completes = true;
+    } else if (launch.entry.operation != core::CollectiveKind::all_gather) {
       last[launch.bucket->value] = &launch;
     }
   }
   for (auto* launch : last) {
-    if (launch != nullptr) launch->last_reduction = true;  // frozen parameters have none
+    if (launch == nullptr) continue;  // frozen parameters have none
+    launch->last_reduction = true;
+    launch->completes = !also_sum(*launch->bucket);
   }
   gradient_slots_.assign(plan_->buckets.size(), -1);
   for (const auto& launch : launches_) {
     if (launch.moves_gradients() && launch.slot >= 0) gradient_slots_[launch.bucket->value] = launch.slot;
   }
+}
+
+int RankProgram::place_in(PlannedLaunch& launch) const {
+  const auto& entry = launch.entry;
+  if (core::is_also_sum(entry)) {
+    const auto members = plan_->mesh.group(entry.group, rank_);
+    return static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
+  }
+  while (entry.from[launch.axis] == entry.to[launch.axis]) launch.axis += 1;
+  return lanes_of(*launch.bucket).coordinates[launch.axis];
+}
+
+bool RankProgram::also_sum(core::BucketIndex bucket) const {
+  return plan_->buffers[plan_->buckets[bucket.value].buffer.value].also_sum.has_value();
 }
 
 int RankProgram::round_of(core::Lane lane) const {

@@ -21,11 +21,12 @@ struct PlannedLaunch {
   int round = 0;
   int slot = -1;  ///< of the pool that holds the full tensor; -1: it has its own memory
   std::optional<core::BucketIndex> bucket;  ///< none: the verdict
-  std::size_t axis = 0;                     ///< of the domain, along which it moves the bucket
+  std::size_t axis = 0;                     ///< of the domain, along which it moves the bucket, if along one
   int place = 0;                            ///< of this rank among the members of its group
   std::int64_t ready = 0;                   ///< by the program's clock: at the end of this point
   std::int64_t needed = 0;                  ///< and before this one begins
-  bool last_reduction = false;              ///< no later one of the step adds to the bucket's gradients
+  bool last_reduction = false;              ///< no later one of the step brings other lanes
+  bool completes = false;                   ///< no later one of the step adds to the bucket's gradients
 
   bool is_verdict() const { return !bucket.has_value(); }
   bool moves_gradients() const { return entry.tensor.kind == core::TensorKind::gradients; }
@@ -81,6 +82,9 @@ class RankProgram {
     return resting_[plan_->domain_of(bucket)];
   }
 
+  /// Gradients of the bucket are also summed over a group beyond the data-parallel axes.
+  bool also_sum(core::BucketIndex bucket) const;
+
   /// Where the full gradients of a bucket lie, where each round reduces them: the slot of its unit in the
   /// pool, the same in every round; -1: they have memory of their own.
   int gradient_slot(core::BucketIndex bucket) const { return gradient_slots_[bucket.value]; }
@@ -94,6 +98,8 @@ class RankProgram {
 
  private:
   void write_out();
+  /// Among the members of its group; finds the axis.
+  int place_in(PlannedLaunch& launch) const;
 
   const TrainingPlan* plan_;
   core::Rank rank_;

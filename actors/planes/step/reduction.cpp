@@ -102,11 +102,22 @@ bool DataPlane::State::rests(const PlannedLaunch& launch) const {
          launch.entry.to == resting_gradients();
 }
 
+/// In the order of members.
+DataPlane::State::RootSum DataPlane::State::sum_of_members(std::int64_t members) {
+  RootSum sum;
+  for (int member = 0; member < members; ++member) {
+    sum.terms.push_back(static_cast<std::size_t>(member));
+    if (member > 0) sum.steps.push_back({0, member});
+  }
+  return sum;
+}
+
 /// The merges of every exchange, as sums that each leave one root.
 void DataPlane::State::plan_sums() {
   sums.resize(program.launches().size());
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const auto& launch = program.launches()[i];
+    if (core::is_also_sum(launch.entry)) sums[i].push_back(sum_of_members(launch.entry.counts.members()));
     if (launch.entry.operation != core::CollectiveKind::all_to_all) continue;
     std::vector<core::LaneRange> blocks;
     const auto add = [&](const std::vector<core::LaneRange>& more) {
@@ -258,7 +269,7 @@ void DataPlane::State::add_roots(core::PlanEntryIndex index, core::ElementRange 
     gpu::TreeSum sum;
     for (const auto term : roots[root].terms) sum.slots.push_back(terms[term]);
     sum.steps = roots[root].steps;
-    sum.factor = launch.last_reduction ? scale() : 1.0F;
+    sum.factor = launch.completes ? scale() : 1.0F;
     sum.output = {destination_of(launch, root, roots[root].slot, range), core::DType::f32};
     gpu::tree_sum(std::move(sum), update.get());
   }
@@ -303,7 +314,7 @@ DataPlane::State::Posted DataPlane::State::reduce(const PlannedLaunch& launch, F
 /// What follows on "update" when a launch has brought gradients: it comes after the sums.
 void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step step, const Flight& flight) {
   const auto bucket = *launch.bucket;
-  if (launch.last_reduction) measure(bucket);
+  if (launch.completes) measure(bucket);
   update->record(buckets[bucket.value]->reduced.get());
   if (!rests(launch)) return;
   const auto lane = program.rounds()[static_cast<std::size_t>(launch.round)];
@@ -347,6 +358,50 @@ std::vector<core::ElementRange> DataPlane::State::counted_in_norms(core::BucketI
     if (own.size() > 0 && counts(parameter)) counted.push_back(own);
   }
   return counted;
+}
+
+/// What this rank owns of the bucket's gradients, whose lanes are all in it, becomes the sum over the ranks
+/// that own the same of it.
+DataPlane::State::Posted DataPlane::State::sum_beyond_axes(core::PlanEntryIndex index, Flight& flight) {
+  const auto& launch = program.launch(index);
+  const auto& entry = launch.entry;
+  const auto bucket = *launch.bucket;
+  auto& state = *buckets[bucket.value];
+  auto& stream = stream_of(launch);
+  const auto own = program.held(entry.from, bucket);
+  stream->wait(state.reduced.get());
+  if (!is_ordered()) {
+    auto post_it = operation(gpu::OperationKind::all_reduce, entry.wire);
+    post_it.input = post_it.output = arena.gradients(bucket, 0, own);
+    TRY(post(launch, std::move(post_it), flight));
+    stream->record(state.exchanged.get());
+    update->wait(state.exchanged.get());
+    return {};
+  }
+  const auto members = static_cast<std::size_t>(entry.counts.members());
+  const auto& sum_of = sums[static_cast<std::size_t>(index.value)].front();
+  const std::int64_t most = entry.chunk > 0 ? entry.chunk : own.size();
+  for (auto first = own.start; first < own.end; first += most) {
+    const core::ElementRange range{first, std::min(first + most, own.end)};
+    const std::size_t credit = exchanges++ % Arena::kScratchCredits;
+    const auto bytes = elements(range) * sizeof(float);
+    const auto arrived = arena.incoming(credit).subview(0, members * bytes);
+    auto post_it = operation(gpu::OperationKind::all_gather, entry.wire);
+    post_it.input = arena.gradients(bucket, 0, range);
+    post_it.output = arrived;
+    stream->wait(credit_free[credit].get());
+    TRY(post(launch, std::move(post_it), flight));
+    stream->record(state.exchanged.get());
+    update->wait(state.exchanged.get());
+    gpu::TreeSum sum;
+    for (const std::size_t member : sum_of.terms) sum.slots.push_back(arrived.subview(member * bytes, bytes));
+    sum.steps = sum_of.steps;
+    sum.factor = scale();
+    sum.output = {arena.gradients(bucket, 0, range), core::DType::f32};
+    gpu::tree_sum(std::move(sum), update.get());
+    update->record(credit_free[credit].get());
+  }
+  return {};
 }
 
 DataPlane::State::Posted DataPlane::State::gather_gradients(const PlannedLaunch& launch, Flight& flight) {

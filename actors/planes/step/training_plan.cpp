@@ -9,6 +9,7 @@
 #include "actors/planes/step/expert_options.hpp"
 #include "actors/planes/step/optimizer_step.hpp"
 #include "actors/planes/step/pass_list.hpp"
+#include "actors/planes/step/tensor_parts.hpp"
 #include "actors/planes/step/verdict.hpp"
 #include "core/errors.hpp"
 #include "core/indices.hpp"
@@ -108,28 +109,6 @@ core::Result<void> check_options(const core::TrainingOptions& options, int data_
   return {};
 }
 
-/// Parts of tensors, of tensor parallelism.
-core::Result<void> check_parts(const TrainingPlan& plan) {
-  for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
-    const auto& spec = plan.specs[index.value];
-    if (spec.global_shape.empty()) continue;
-    if (plan.options.tensor_parallel == 1 && spec.global_shape != spec.shape) {
-      return core::fail(core::Errc::invalid_argument,
-                        "parameter {} is a part of a tensor, but there are no other ranks to keep the rest: "
-                        "tensor_parallel is 1",
-                        spec.name);
-    }
-    if (core::traits_of(plan.group_of(index).optimizer.kind).takes_matrices_only()) {
-      return core::fail(
-          core::Errc::invalid_argument,
-          "parameter {} is a part of a matrix, and its optimizer steps whole ones only; give it a "
-          "group with another optimizer",
-          spec.name);
-    }
-  }
-  return {};
-}
-
 std::optional<std::int64_t> bucket_size(const core::TrainingOptions& options, int data_parallel) {
   if (!options.overlap) return std::nullopt;
   if (options.bucket_elements) return options.bucket_elements;
@@ -171,14 +150,17 @@ class BucketPlanner {
       const bool whole = trainable && core::traits_of(optimizer.kind).takes_matrices_only();
       const bool is_spread = plan_.specs[index.value].is_expert && plan_.options.expert_parallel > 1;
       const std::size_t domain = is_spread ? 1 : 0;
+      const bool sums = trainable && !plan_.specs[index.value].also_sum.empty() &&
+                        plan_.mesh.group_size(core::GroupKind::tp) > 1;
+      const auto also_sum = sums ? std::optional(core::GroupKind::tp) : std::nullopt;
       auto found = std::find_if(plan_.buffers.begin(), plan_.buffers.end(), [&](const auto& b) {
         return b.dtype == dtype && b.trainable == trainable && b.whole_matrices == whole &&
-               b.domain == domain &&
+               b.domain == domain && b.also_sum == also_sum &&
                std::equal(b.states.begin(), b.states.end(), states.begin(), states.end());
       });
       if (found == plan_.buffers.end()) {
         const auto gradient = plan_.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
-        plan_.buffers.push_back({dtype, gradient, {}, 0, states, whole, trainable, domain});
+        plan_.buffers.push_back({dtype, gradient, {}, 0, states, whole, trainable, domain, also_sum});
         found = plan_.buffers.end() - 1;
       }
       found->parameters.push_back(index);
@@ -349,6 +331,8 @@ core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> p
   TRY(BucketPlanner(plan).run());
   TRY(take_passes(plan, std::move(passes)));
   for (const auto& buffer : plan.buffers) {
+    std::optional<core::AlsoSum> also_sum;
+    if (buffer.also_sum) also_sum = {*buffer.also_sum, plan.mesh.group_size(*buffer.also_sum)};
     inputs.classes.push_back(
         {.storage = buffer.dtype,
          .gradient = buffer.gradient_dtype,
@@ -357,7 +341,8 @@ core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> p
          .domain = buffer.domain,
          .layout = buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded,
          .optimizer = {fmt::format("{}", fmt::join(buffer.states, " ")),
-                       std::vector(buffer.states.size(), core::DType::f32)}});
+                       std::vector(buffer.states.size(), core::DType::f32)},
+         .also_sum = also_sum});
   }
   // What cannot be planned is refused here, not when a session begins.
   TRY(core::plan_program(inputs, plan.coordinates({0})));
@@ -482,7 +467,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   TRY(check_experts(plan.options, sizes.dp));
   TRY(core::check(plan.options.loss_scaling));
   plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
-  TRY(check_parts(plan));
+  TRY(check_tensor_parts(plan));
   plan.mesh = TRY(core::Mesh::create(sizes));
   TRY(plan_inputs(plan, std::move(passes)));
   plan.configuration = describe(plan);

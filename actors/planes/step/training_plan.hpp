@@ -27,8 +27,9 @@ struct TrainingBuffer {
   std::int64_t elements = 0;                     ///< with padding
   std::span<const std::string_view> states;      ///< names of what the optimizer keeps of each element
   bool whole_matrices = false;                   ///< of optimizers that step nothing else
-  bool trainable = true;   ///< otherwise frozen: without gradients, states and main values
-  std::size_t domain = 0;  ///< of the program: 1 for experts that are spread over ranks
+  bool trainable = true;                    ///< otherwise frozen: without gradients, states and main values
+  std::size_t domain = 0;                   ///< of the program: 1 for experts that are spread over ranks
+  std::optional<core::GroupKind> also_sum;  ///< gradients are summed over it, too
 };
 
 /// Where a parameter lies.

@@ -115,12 +115,6 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
   const auto stages = static_cast<std::size_t>(cut.stages), waiting = goes_by_passes(options) ? 0 : stages;
   for (std::size_t chunk = 1; chunk < cut.parts.size(); ++chunk)
     elements += waiting * elements_of(parameters_of(model, table, cut.parts[chunk]));
-  // And those that are summed over the ranks of a layer.
-  const auto summed = shared.summed_elements();
-  for (const ModelPart part : cut.parts) {
-    const auto [begin, end] = parameters_of(model, table, part);
-    for (std::size_t i = begin; i < end; ++i) elements += summed[i];
-  }
   const bool is_ordered = options.session.training.numerics == core::Numerics::ordered;
   const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
   const HeadShape head = head_shape(options);

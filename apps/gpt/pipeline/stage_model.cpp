@@ -39,18 +39,6 @@ std::size_t unused_elements(const ModelConfig& config, std::size_t rows) {
   return std::max({2 * config.width, rows * config.width, rows * config.query_width()});
 }
 
-/// Elements of the gradients that are also summed, by place; 0 for what other stages have.
-std::vector<std::size_t> summed_elements(const ModelConfig& config, const SharedTable& table,
-                                         const StageCut& cut) {
-  const auto all = table.summed_elements();
-  std::vector<std::size_t> own(all.size());
-  for (const ModelPart part : cut.parts) {
-    const auto [begin, end] = parameters_of(config, table.part(), part);
-    for (std::size_t place = begin; place < end; ++place) own[place] = all[place];
-  }
-  return own;
-}
-
 struct Places {
   GradientScratch<float> scratch;
   std::optional<TensorParallel<float>> tensor;  // without its group
@@ -159,7 +147,6 @@ StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const Sta
       cut_(cut),
       shape_(shape),
       table_(config, shape.share),
-      partial_(summed_elements(config_, table_, cut_)),
       rotary_(config.context, config.head_size(), config.rope_base, config.rope_scaling),
       memory_(std::move(memory)) {
   auto places = place(memory_.get(), config_, cut_, shape_);
@@ -215,27 +202,12 @@ Result<void> StageModel::backward(int chunk, int index, const Pass<float>& pass,
     own.later = &later_[static_cast<std::size_t>(index)];
     own.later->begin();
   }
-  return adding(own, [&](const Pass<float>& at) {
-    return part_backward(context(chunk, shape_.batch), activations(chunk, index), scratch, at, tokens,
-                         targets);
-  });
+  return part_backward(context(chunk, shape_.batch), activations(chunk, index), scratch, own, tokens,
+                       targets);
 }
 
 Result<void> StageModel::backward_weight(int slot, const Pass<float>& pass) {
-  return adding(pass, [&](const Pass<float>& at) { return later_[static_cast<std::size_t>(slot)].run(at); });
-}
-
-Result<void> StageModel::adding(const Pass<float>& pass, const Backward& run) {
-  if (!tensor_) return run(pass);
-  StepHooks own = pass.hooks;
-  Result<void> finished;  // the first failure
-  own.gradient_ready = [&](std::size_t parameter) {
-    if (pass.hooks.last_microbatch && finished)
-      finished = partial_.finish(parameter, *tensor_->group, pass.gradient(parameter));
-    if (finished) pass.ready(parameter);
-  };
-  TRY(run({pass.parameters, partial_.places(pass.gradients), own, pass.later}));
-  return finished;
+  return later_[static_cast<std::size_t>(slot)].run(pass);
 }
 
 HeadFactors StageModel::head_factors(int chunk, int slot) {

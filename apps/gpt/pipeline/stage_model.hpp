@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,7 +13,6 @@
 #include "apps/gpt/pipeline/part_passes.hpp"
 #include "apps/gpt/pipeline/trainable_stage.hpp"
 #include "apps/gpt/pipeline/weight_work.hpp"
-#include "apps/gpt/tensor/partial_gradients.hpp"
 #include "apps/gpt/tensor/rows.hpp"
 #include "apps/gpt/tensor/share.hpp"
 #include "apps/pipeline/stage_steps.hpp"
@@ -23,9 +21,8 @@ namespace troupe::apps::gpt {
 
 /// The passes of one pipeline stage on the host, one microbatch of a chunk per slot. It owns no parameters:
 /// passes are given pointers in the order of the whole model's table, of which a chunk uses its own. Where a
-/// group shares the stage, parameters are this rank's parts of them, all members make every call, and a
-/// gradient that is also a sum over the group is complete, and its hook called, in the lane's last microbatch
-/// alone. One thread at a time.
+/// group shares the stage, parameters are this rank's parts of them, all members make every call, and of a
+/// gradient that is also a sum over the group each adds its own part. One thread at a time.
 class StageModel {
  public:
   /// Errc::out_of_memory when the activations do not fit in this machine's memory; Errc::unavailable for
@@ -81,9 +78,6 @@ class StageModel {
              TensorGroup<float>* group, std::unique_ptr<float[]> memory);
   PartContext<float> context(int chunk, BatchShape batch) const;
   const TensorParallel<float>* tensor() const { return tensor_ ? &*tensor_ : nullptr; }
-  using Backward = std::function<core::Result<void>(const Pass<float>&)>;
-  /// `run` with a pass that collects what is also summed, and finishes it where the lane ends.
-  core::Result<void> adding(const Pass<float>& pass, const Backward& run);
   Slot& slot(int index) { return slots_[static_cast<std::size_t>(index)]; }
   Activations<float>& activations(int chunk, int index) {
     return slot(index).chunks[static_cast<std::size_t>(chunk)];
@@ -93,7 +87,6 @@ class StageModel {
   StageCut cut_;
   StageShape shape_;
   SharedTable table_;
-  PartialGradients partial_;
   Rotary<float> rotary_;
   std::unique_ptr<float[]> memory_;
   GradientScratch<float> scratch_{};

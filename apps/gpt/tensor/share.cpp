@@ -82,17 +82,12 @@ PartLayout SharedTable::layout(std::size_t parameter, std::size_t index) const {
   return layout;
 }
 
-std::vector<std::size_t> SharedTable::summed_elements() const {
-  std::vector<std::size_t> elements;
-  for (std::size_t i = 0; i < size(); ++i) elements.push_back(at(i).also_sum ? at(i).part->elements() : 0);
-  return elements;
-}
-
 void SharedTable::declare(std::span<core::ParameterSpec> specs) const {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const SharedParameter shared = at(i);
-    if (!shared.axis) continue;
     auto& spec = specs[i];
+    if (shared.also_sum) spec.also_sum = "tp";
+    if (!shared.axis) continue;
     for (const std::size_t extent : shared.whole->shape)
       spec.global_shape.push_back(static_cast<std::int64_t>(extent));
     spec.offset.assign(spec.global_shape.size(), 0);

@@ -64,10 +64,9 @@ class SharedTable {
   SharedParameter at(std::size_t parameter) const;
   /// Of the part that the member with this index keeps.
   PartLayout layout(std::size_t parameter, std::size_t index) const;
-  /// As PartialGradients takes them.
-  std::vector<std::size_t> summed_elements() const;
 
-  /// Says of parameters as a session registers them, which have the part's shapes, what they are parts of.
+  /// Says of parameters as a session registers them, which have the part's shapes, what they are parts of,
+  /// and of which gradients it sums over the group.
   void declare(std::span<core::ParameterSpec> specs) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "core/errors.hpp"
 
@@ -9,11 +10,27 @@ namespace troupe::apps::gpt {
 
 using core::Result;
 
+namespace {
+
+/// In the tree of core/plan/lanes.hpp: neighbours first; one that has none passes through.
+std::vector<float> tree_sum(std::vector<std::vector<float>> terms) {
+  for (std::size_t apart = 1; apart < terms.size(); apart *= 2) {
+    for (std::size_t left = 0; left + apart < terms.size(); left += 2 * apart) {
+      for (std::size_t i = 0; i < terms[left].size(); ++i) terms[left][i] += terms[left + apart][i];
+    }
+  }
+  return std::move(terms.front());
+}
+
+}  // namespace
+
 Result<std::unique_ptr<SlicedModel>> SlicedModel::create(const ModelConfig& config, BatchShape shape,
-                                                         Keep keep, const TensorShare& share,
+                                                         Keep keep, const TensorShare& share, int lanes,
                                                          TensorGroup<float>* context) {
   std::unique_ptr<SlicedModel> sliced(new SlicedModel);
   sliced->room_ = std::make_unique<SliceGroup<float>::Room>(share.size);
+  sliced->context_ = context;
+  sliced->step_lanes_ = static_cast<std::size_t>(lanes);
   if (context != nullptr) sliced->across_ = std::make_unique<GroupRelay<float>>(*context, share.size);
   for (std::size_t i = 0; i < share.size; ++i) {
     Slice slice;
@@ -27,6 +44,7 @@ Result<std::unique_ptr<SlicedModel>> SlicedModel::create(const ModelConfig& conf
       slice.readable.push_back(reinterpret_cast<const std::byte*>(slice.parameters.back().data()));
       slice.places.push_back(slice.gradients.back().data());
     }
+    slice.lanes.resize(slice.places.size());
     sliced->slices_.push_back(std::move(slice));
   }
   return sliced;
@@ -100,7 +118,10 @@ Result<void> SlicedModel::give_gradients(Gradients gradients, const StepHooks& h
   for (std::size_t p = gradients.size(); p-- > 0;) {
     if (hooks.before_use) TRY(hooks.before_use(p));
     whole.assign(table().specs[p].elements(), 0.0F);
+    const bool is_summed = slices_.front().model->shared().at(p).also_sum;
+    if (is_summed) whole = TRY(next_sum(p));
     for (Slice& slice : slices_) {
+      if (is_summed) break;
       copy_from_part(slice.model->shared().layout(p, slice.group->index()), slice.gradients[p].data(),
                      whole.data());
       std::fill(slice.gradients[p].begin(), slice.gradients[p].end(), 0.0F);
@@ -109,6 +130,34 @@ Result<void> SlicedModel::give_gradients(Gradients gradients, const StepHooks& h
     if (hooks.gradient_ready) hooks.gradient_ready(p);
   }
   return {};
+}
+
+Result<std::vector<float>> SlicedModel::next_sum(std::size_t parameter) {
+  const std::size_t elements = table().specs[parameter].elements();
+  for (Slice& slice : slices_) {
+    auto& gradient = slice.gradients[parameter];
+    slice.lanes[parameter].push_back(gradient);  // whose memory passes write to
+    std::fill(gradient.begin(), gradient.end(), 0.0F);
+  }
+  std::vector<float> total(elements);
+  if (slices_.front().lanes[parameter].size() < step_lanes_) return total;
+  const std::size_t pieces = context_ != nullptr ? context_->size() : 1;
+  for (Slice& slice : slices_) {
+    const auto own = tree_sum(std::exchange(slice.lanes[parameter], {}));
+    std::vector<float> all = own;
+    if (context_ != nullptr) {
+      all.resize(pieces * elements);
+      TRY(context_->gather(own, all, TensorGroup<float>::Counts(pieces, elements)));
+    }
+    std::vector<std::vector<float>> of_pieces;
+    for (auto piece = all.begin(); piece != all.end(); piece += static_cast<std::ptrdiff_t>(elements))
+      of_pieces.emplace_back(piece, piece + static_cast<std::ptrdiff_t>(elements));
+    const auto sum = tree_sum(std::move(of_pieces));
+    for (std::size_t i = 0; i < elements; ++i)
+      total[i] = &slice == &slices_.front() ? sum[i] : total[i] + sum[i];
+  }
+  if (context_ != nullptr && context_->index() > 0) total.assign(elements, 0.0F);
+  return total;
 }
 
 Result<void> SlicedModel::together(const std::function<Result<void>(Slice&)>& pass) {

@@ -16,7 +16,7 @@ Result<std::unique_ptr<TensorModel>> TensorModel::create(const ModelConfig& conf
   TRY(validate(config));
   auto model =
       TRY(Model::create(config_of_share(config, share.size), shape, keep, {&group, share.sequence, context}));
-  return std::unique_ptr<TensorModel>(new TensorModel(config, share, group, std::move(model)));
+  return std::unique_ptr<TensorModel>(new TensorModel(config, share, std::move(model)));
 }
 
 std::size_t TensorModel::bytes(const ModelConfig& config, BatchShape shape, Keep keep,
@@ -30,25 +30,7 @@ std::size_t TensorModel::bytes(const ModelConfig& config, BatchShape shape, Keep
   return plan.elements() * sizeof(float);
 }
 
-TensorModel::TensorModel(const ModelConfig& config, const TensorShare& share, TensorGroup<float>& group,
-                         Model model)
-    : config_(config),
-      table_(config, share),
-      group_(group),
-      partial_(table_.summed_elements()),
-      model_(std::move(model)) {}
-
-Result<void> TensorModel::forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
-                                           Tokens targets, const StepHooks& hooks) {
-  StepHooks own = hooks;
-  Result<void> finished;  // the first failure
-  own.gradient_ready = [&](std::size_t parameter) {
-    if (hooks.last_microbatch && finished)
-      finished = partial_.finish(parameter, group_, gradients[parameter]);
-    if (finished && hooks.gradient_ready) hooks.gradient_ready(parameter);
-  };
-  TRY(model_.forward_backward(parameters, partial_.places(gradients), tokens, targets, own));
-  return finished;
-}
+TensorModel::TensorModel(const ModelConfig& config, const TensorShare& share, Model model)
+    : config_(config), table_(config, share), model_(std::move(model)) {}
 
 }  // namespace troupe::apps::gpt

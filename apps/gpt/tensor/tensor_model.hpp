@@ -5,7 +5,6 @@
 
 #include "apps/gpt/host_model.hpp"
 #include "apps/gpt/tensor/group.hpp"
-#include "apps/gpt/tensor/partial_gradients.hpp"
 #include "apps/gpt/tensor/share.hpp"
 #include "apps/gpt/trainable_model.hpp"
 
@@ -34,10 +33,11 @@ class TensorModel final : public RowModel {
   std::size_t activation_bytes() const override { return model_.activation_bytes(); }
   const SharedTable& shared() const { return table_; }
 
-  /// A gradient that is also a sum over the group is complete, and its hook called, only in the lane's last
-  /// microbatch.
+  /// A gradient that is also a sum over the group (SharedParameter::also_sum) is this member's part of it.
   core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
-                                      Tokens targets, const StepHooks& hooks) override;
+                                      Tokens targets, const StepHooks& hooks) override {
+    return model_.forward_backward(parameters, gradients, tokens, targets, hooks);
+  }
   core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                                   const StepHooks& hooks) override {
     return model_.forward_loss(parameters, tokens, targets, hooks);
@@ -54,12 +54,10 @@ class TensorModel final : public RowModel {
   }
 
  private:
-  TensorModel(const ModelConfig& config, const TensorShare& share, TensorGroup<float>& group, Model model);
+  TensorModel(const ModelConfig& config, const TensorShare& share, Model model);
 
   ModelConfig config_;
   SharedTable table_;
-  TensorGroup<float>& group_;
-  PartialGradients partial_;
   HostModel model_;
 };
 

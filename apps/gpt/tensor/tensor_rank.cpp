@@ -25,17 +25,6 @@ Result<void> check_tensor_parallel(const TrainerOptions& options, const TensorSh
   return check_share(options.model, share);
 }
 
-/// What a rank takes a parameter for, as a number to compare.
-float kind_of(const SharedParameter& parameter) {
-  if (parameter.axis) return static_cast<float>(*parameter.axis + 2);
-  return parameter.also_sum ? 1.0F : 0.0F;
-}
-
-const char* name_of_kind(float kind) {
-  if (kind == 0) return "the same on all ranks";
-  return kind == 1 ? "whole, with a gradient to be summed over the ranks" : "cut";
-}
-
 }  // namespace
 
 Result<std::unique_ptr<TensorRank>> TensorRank::create(const TrainerOptions& options, core::Rank rank,
@@ -60,26 +49,6 @@ Result<std::unique_ptr<TrainableModel>> TensorRank::make_model(const TrainerOpti
 Result<void> TensorRank::open(actors::Session& session) {
   if (!is_shared()) return {};
   group_.open(*TRY(session.group("tp")));
-  return agree();
-}
-
-// Ranks that disagree would wait for each other, or add what does not belong together.
-Result<void> TensorRank::agree() {
-  const std::size_t count = table_.size(), size = group_.size();
-  std::vector<float> own, all(count * size);
-  for (std::size_t i = 0; i < count; ++i) own.push_back(kind_of(table_.at(i)));
-  TRY(group_.gather(own, all, SessionTensorGroup::Counts(size, count)));
-  for (std::size_t member = 0; member < size; ++member) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const float theirs = all[member * count + i];
-      if (theirs == own[i]) continue;
-      return fail(Errc::mismatch,
-                  "tensor-parallel ranks must take each parameter for the same, but {} is {} on member {} of "
-                  "the group and {} on member {}; start all ranks with the same options",
-                  table_.part().specs[i].name, name_of_kind(own[i]), group_.index(), name_of_kind(theirs),
-                  member);
-    }
-  }
   return {};
 }
 
@@ -100,7 +69,9 @@ Result<std::unique_ptr<RowModel>> create_sliced_model(const TrainerOptions& opti
   const TensorShare share{static_cast<std::size_t>(std::max(options.tensor.slices, 1)), 0,
                           options.tensor.sequence_parallel};
   TRY(check_tensor_parallel(options, share, device));
-  return TRY(SlicedModel::create(options.model, options.microbatch, options.arithmetic.keep, share, context));
+  const int lanes = std::max(options.session.training.lanes, 1);
+  return TRY(
+      SlicedModel::create(options.model, options.microbatch, options.arithmetic.keep, share, lanes, context));
 }
 
 }  // namespace troupe::apps::gpt

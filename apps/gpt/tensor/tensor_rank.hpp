@@ -28,9 +28,7 @@ class TensorRank {
   /// Before open(), after which it may be used.
   core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options);
 
-  /// With the session's group, where layers are shared; its ranks tell each other what they take the
-  /// parameters for.
-  /// Errc::mismatch names the first parameter of which they say different things.
+  /// With the session's group, where layers are shared.
   core::Result<void> open(actors::Session& session);
 
   /// All of a parameter, of which `part` is this rank's; by all ranks of the group together. It lives until
@@ -39,15 +37,14 @@ class TensorRank {
 
  private:
   TensorRank(const TrainerOptions& options, const TensorShare& share);
-  core::Result<void> agree();
 
   SharedTable table_;
   SessionTensorGroup group_;
   std::vector<float> gathered_, whole_;
 };
 
-/// The model of a rank that keeps all of it, computed in slices. Errors as those of TensorRank. Where
-/// `context` shares the sequences, the microbatch has this rank's tokens of each.
+/// The model of a rank that keeps all of it and computes all lanes, in slices. Errors as those of TensorRank.
+/// Where `context` shares the sequences, the microbatch has this rank's tokens of each.
 core::Result<std::unique_ptr<RowModel>> create_sliced_model(const TrainerOptions& options,
                                                             gpu::DeviceKind device,
                                                             TensorGroup<float>* context = nullptr);

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/gpt/tensor/partial_gradients.hpp"
 #include "apps/gpt/tensor/tensor_model.hpp"
 #include "apps/gpt/tensor/tensor_rank.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
@@ -182,39 +181,6 @@ TEST(TensorRank, WithSequenceParallelismKeepsLessOfTheResidualStream) {
   // 24 rows of 8 floats each; and those of the end, less what is gathered into and what sums are given out
   // to.
   EXPECT_GE(bytes(false) - bytes(true), 8 * 4 * 18 * 8 * sizeof(float));
-}
-
-/// What each member adds names it, so the sum says exactly who was counted, and how often.
-TEST(PartialGradients, AreTheSumOfEachMemberOnceWhenALaneIsComplete) {
-  for (const bool sequence : {false, true}) {
-    for (const std::size_t size : {2, 4}) {
-      play_members<float>(size, [&](TensorGroup<float>& group) {
-        const SharedTable table(model_of_shares(), {size, group.index(), sequence});
-        PartialGradients partial(table.summed_elements());
-        const float own = static_cast<float>(std::size_t{1} << group.index());
-        std::vector<std::vector<float>> memory;
-        std::vector<float*> gradients;
-        for (const ParameterSpec& spec : table.part().specs) memory.emplace_back(spec.elements(), 1000.0F);
-        for (auto& one : memory) gradients.push_back(one.data());
-
-        for (const float lane : {1.0F, 2.0F}) {
-          for (int microbatch = 0; microbatch < 2; ++microbatch) {
-            const auto places = partial.places(gradients);
-            for (std::size_t p = 0; p < table.size(); ++p) {
-              for (std::size_t e = 0; e < memory[p].size(); ++e) places[p][e] += own;
-            }
-          }
-          for (std::size_t p = 0; p < table.size(); ++p) {
-            ASSERT_TRUE(partial.finish(p, group, gradients[p]));
-            const float all = static_cast<float>((std::size_t{1} << size) - 1);
-            const float counted = table.at(p).also_sum ? all : own;
-            EXPECT_EQ(memory[p], std::vector<float>(memory[p].size(), 1000.0F + lane * 2 * counted))
-                << table.part().specs[p].name << " of member " << group.index();
-          }
-        }
-      });
-    }
-  }
 }
 
 }  // namespace
