@@ -52,6 +52,11 @@ class ShardReader {
     if (upload == nullptr) {
       const auto place = place_of_whole(task.read, targets, memory);
       if (!place.empty()) return read_whole(task.read, place);
+      // A hash is of the whole shard.
+      const auto runs =
+          options_.verify ? std::vector<StraightRun>{} : straight_runs(task.read, targets, memory);
+      for (const auto& run : runs) TRY(fill(task.read, run.begin, run.memory));
+      if (!runs.empty()) return {};
     }
     return read_parts(task.read, ShardScatter(task.read, targets, memory), upload);
   }

@@ -68,4 +68,22 @@ std::span<std::byte> place_of_whole(const core::LoadRead& read, std::span<const 
   return memory[copy.target].subspan(at, read.shard->bytes());
 }
 
+std::vector<StraightRun> straight_runs(const core::LoadRead& read, std::span<const core::LoadTarget> targets,
+                                       std::span<const std::span<std::byte>> memory) {
+  constexpr std::uint64_t kShortest = std::uint64_t{256} << 10;
+  const auto width = core::size_of(read.tensor->dtype);
+  std::vector<StraightRun> straight;
+  for (const auto& copy : read.copies) {
+    const auto& target = targets[copy.target];
+    if (target.dtype != read.tensor->dtype) return {};
+    for (const auto& run : core::copy_runs(read.shard->box, target.box, copy.region)) {
+      const auto bytes = static_cast<std::uint64_t>(run.elements) * width;
+      if (bytes < kShortest) return {};
+      straight.push_back({static_cast<std::uint64_t>(run.from) * width,
+                          memory[copy.target].subspan(static_cast<std::size_t>(run.to) * width, bytes)});
+    }
+  }
+  return straight;
+}
+
 }  // namespace troupe::actors

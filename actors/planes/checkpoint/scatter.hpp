@@ -46,4 +46,14 @@ class ShardScatter {
 std::span<std::byte> place_of_whole(const core::LoadRead& read, std::span<const core::LoadTarget> targets,
                                     std::span<const std::span<std::byte>> memory);
 
+/// Bytes of a shard from `begin` on that a target has together, as they are stored.
+struct StraightRun {
+  std::uint64_t begin = 0;
+  std::span<std::byte> memory;
+};
+
+/// What the targets want of a shard, where all of it is long stretches that need no conversion; else nothing.
+std::vector<StraightRun> straight_runs(const core::LoadRead& read, std::span<const core::LoadTarget> targets,
+                                       std::span<const std::span<std::byte>> memory);
+
 }  // namespace troupe::actors

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <utility>
 
+#include "actors/world/storage/direct_read.hpp"
 #include "core/errors.hpp"
 #include "posix/descriptor.hpp"
 
@@ -156,10 +157,11 @@ Descriptor open_below(int directory, const std::string& name, int flags) {
 
 }  // namespace
 
-core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open(const std::string& directory, Links links) {
+core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open(const std::string& directory, Links links,
+                                                               Reads reads) {
   Descriptor opened(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!opened.is_open()) return tl::unexpected(error_of("open the directory", directory, errno));
-  return std::unique_ptr<PosixStorage>(new PosixStorage(directory, std::move(opened), links));
+  return std::unique_ptr<PosixStorage>(new PosixStorage(directory, std::move(opened), links, reads));
 }
 
 core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open_or_make(const std::string& directory) {
@@ -258,6 +260,14 @@ core::Result<std::vector<std::byte>> PosixStorage::read(std::string_view path, s
 
 core::Result<std::size_t> PosixStorage::read_into(std::string_view path, std::uint64_t offset,
                                                   std::span<std::byte> bytes) {
+  if (reads_ == Reads::past_cache && bytes.size() >= kShortestDirectRead) {
+    // A file system without direct reads refuses to open or to read.
+    if (const auto direct = open_regular(path, O_RDONLY | O_DIRECT)) {
+      const auto count = read_direct(direct->get(), offset, bytes);
+      if (count >= 0) return static_cast<std::size_t>(count);
+      if (errno != EINVAL) return tl::unexpected(failure("read", path, errno));
+    }
+  }
   const Descriptor file = TRY(open_file(path));
   return read_from(file.get(), path, offset, bytes);
 }

@@ -18,6 +18,14 @@ enum class Links : std::uint8_t {
   to_blobs,
 };
 
+/// How files are read.
+enum class Reads : std::uint8_t {
+  through_cache,
+  /// Long reads leave the page cache alone, where the file system can: for what is read once, and is as large
+  /// as the memory.
+  past_cache,
+};
+
 /// A directory of the file system. Only regular files are read and written: a pipe, a socket or a device in
 /// the place of one is Errc::corrupt, and so is a link, which could lead out of the directory, unless links
 /// are followed. Nothing waits for the other end of a pipe.
@@ -25,7 +33,8 @@ class PosixStorage final : public Storage {
  public:
   /// The directory must be there; what it is called later does not matter, and it may be a link.
   static core::Result<std::unique_ptr<PosixStorage>> open(const std::string& directory,
-                                                          Links links = Links::refuse);
+                                                          Links links = Links::refuse,
+                                                          Reads reads = Reads::through_cache);
   /// As open(), after making the directory and those above it when they are not there.
   static core::Result<std::unique_ptr<PosixStorage>> open_or_make(const std::string& directory);
 
@@ -45,8 +54,8 @@ class PosixStorage final : public Storage {
   core::Result<posix::Descriptor> open_file(std::string_view path) const;
 
  private:
-  PosixStorage(std::string directory, posix::Descriptor descriptor, Links links)
-      : directory_(std::move(directory)), descriptor_(std::move(descriptor)), links_(links) {}
+  PosixStorage(std::string directory, posix::Descriptor descriptor, Links links, Reads reads)
+      : directory_(std::move(directory)), descriptor_(std::move(descriptor)), links_(links), reads_(reads) {}
 
   core::Error failure(std::string_view what, std::string_view path, int error) const;
   core::Result<std::size_t> read_from(int file, std::string_view path, std::uint64_t offset,
@@ -60,6 +69,7 @@ class PosixStorage final : public Storage {
   std::string directory_;  ///< for messages
   posix::Descriptor descriptor_;
   Links links_;
+  Reads reads_;
 };
 
 }  // namespace troupe::actors

@@ -146,8 +146,8 @@ bool is_file(const std::filesystem::path& path) {
   return std::filesystem::is_regular_file(path, error);
 }
 
-Result<Source> open_in(const std::filesystem::path& directory, actors::Links links) {
-  auto storage = TRY(actors::PosixStorage::open(directory.string(), links));
+Result<Source> open_in(const std::filesystem::path& directory, actors::Links links, actors::Reads reads) {
+  auto storage = TRY(actors::PosixStorage::open(directory.string(), links, reads));
   return Source{SourceForm::safetensors, directory.string(), std::move(storage), {}, false, {}};
 }
 
@@ -162,8 +162,8 @@ bool holds_safetensors(const std::string& directory) {
   return is_file(std::filesystem::path(directory) / core::kHuggingFaceIndexName);
 }
 
-Result<Source> open_safetensors(const std::string& directory, actors::Links links) {
-  auto source = TRY(open_in(directory, links));
+Result<Source> open_safetensors(const std::string& directory, actors::Links links, actors::Reads reads) {
+  auto source = TRY(open_in(directory, links, reads));
   if (is_file(std::filesystem::path(directory) / core::kHuggingFaceIndexName))
     return read_indexed(std::move(source));
   Collector collector(source);
@@ -179,7 +179,7 @@ Result<Source> open_safetensors_file(const std::string& path) {
   std::error_code error;
   const auto file = std::filesystem::canonical(path, error);
   if (error) return core::fail(Errc::io, "cannot read {}: {}", path, error.message());
-  auto source = TRY(open_in(file.parent_path(), actors::Links::refuse));
+  auto source = TRY(open_in(file.parent_path(), actors::Links::refuse, actors::Reads::through_cache));
   source.path = path;
   Collector collector(source);
   TRY(collector.add(file.filename().string(), nullptr));

@@ -24,13 +24,13 @@ using actors::PosixStorage;
 using core::Errc;
 using core::Result;
 
-Result<Source> open_named(const std::string& path, actors::Links links) {
-  Source source{SourceForm::troupe, path, TRY(PosixStorage::open(path, links)), {}, true, {}};
+Result<Source> open_named(const std::string& path, actors::Links links, actors::Reads reads) {
+  Source source{SourceForm::troupe, path, TRY(PosixStorage::open(path, links, reads)), {}, true, {}};
   source.manifest = TRY(actors::check_quickly(*source.storage, ""));
   return source;
 }
 
-Result<Source> open_newest(const std::string& path, actors::Links links) {
+Result<Source> open_newest(const std::string& path, actors::Links links, actors::Reads reads) {
   auto storage = TRY(PosixStorage::open(path, links));
   const auto listed = TRY(actors::list_checkpoints(*storage));
   if (listed.empty()) {
@@ -44,7 +44,7 @@ Result<Source> open_newest(const std::string& path, actors::Links links) {
     std::error_code error;
     const bool leads_out = links == actors::Links::refuse && std::filesystem::is_symlink(inner, error);
     auto source = leads_out ? core::fail(Errc::corrupt, "it is a link; --follow-links reads through it")
-                            : open_named(inner, links);
+                            : open_named(inner, links, reads);
     if (source) {
       fmt::print(stderr, "{} of {} in {}: {}\n",
                  &checkpoint == &listed.front() ? "the newest" : "the newest whole one", listed.size(), path,
@@ -90,7 +90,7 @@ std::string_view describe(SourceForm form) noexcept {
   return "";
 }
 
-Result<Source> open_checkpoint(const std::string& path, actors::Links links) {
+Result<Source> open_checkpoint(const std::string& path, actors::Links links, actors::Reads reads) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found)
@@ -98,8 +98,8 @@ Result<Source> open_checkpoint(const std::string& path, actors::Links links) {
   if (status.type() != std::filesystem::file_type::directory)
     return core::fail(Errc::not_found, "{} is not a checkpoint: expected a directory", path);
   const auto manifest = std::filesystem::status(std::filesystem::path(path) / core::kManifestName, error);
-  if (manifest.type() == std::filesystem::file_type::not_found) return open_newest(path, links);
-  if (manifest.type() == std::filesystem::file_type::regular) return open_named(path, links);
+  if (manifest.type() == std::filesystem::file_type::not_found) return open_newest(path, links, reads);
+  if (manifest.type() == std::filesystem::file_type::regular) return open_named(path, links, reads);
   return core::fail(Errc::not_found, "{} is not a checkpoint: its {} is not a regular file", path,
                     core::kManifestName);
 }

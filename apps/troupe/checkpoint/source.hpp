@@ -46,7 +46,8 @@ struct Source {
 /// A checkpoint of Troupe, or the newest whole one of a directory of them, which is then said on stderr, as
 /// are damaged ones that are passed over. Its files have the right sizes. Errc::not_found for a path that
 /// holds no checkpoint. Links below the path are refused unless `links` says otherwise.
-core::Result<Source> open_checkpoint(const std::string& path, actors::Links links = actors::Links::refuse);
+core::Result<Source> open_checkpoint(const std::string& path, actors::Links links = actors::Links::refuse,
+                                     actors::Reads reads = actors::Reads::through_cache);
 
 /// A foreign checkpoint: a directory, or a single *.safetensors file. Errc::not_found when it is none.
 /// `check` compares the elements of PyTorch's archives with their CRC-32.

@@ -27,6 +27,7 @@ using Output = core::WeightPlan::Output;
 
 constexpr const char* kRecordSuffix = ".done";
 constexpr const char* kUnfinishedSuffix = ".part";
+constexpr std::size_t kReadAhead = 4;
 
 /// One file that is written, and what is known when it is.
 struct OutputFile {
@@ -171,10 +172,10 @@ class Writer {
     const auto header = TRY(storage_.read(path(file.name), 0, file.header.size()));
     if (core::hash64(header) != core::hash64(file.header)) return false;
     for (std::size_t i = 0; i < hashes.size(); ++i) {
-      const auto pass_over = [](std::span<const std::byte>) -> Result<void> { return {}; };
-      if (TRY(make_tensor(*file.outputs[i], file.entries[i].dtype, pass_over)) != hashes[i]) return false;
       if (TRY(hash_of_bytes(file, file.entries[i])) != hashes[i]) return false;
     }
+    const auto pass_over = [](std::span<const std::byte>) -> Result<void> { return {}; };
+    if (TRY(make_tensors(file, pass_over)) != hashes) return false;
     file.hashes = std::move(hashes);
     return true;
   }
@@ -194,50 +195,77 @@ class Writer {
 
   Result<void> write_file(OutputFile& file) {
     const auto unfinished = path(file.name + kUnfinishedSuffix);
-    file.hashes.clear();
     FileWriter out(TRY(storage_.create(unfinished)));
     TRY(out.append(std::as_bytes(std::span(file.header))));
     const auto append = [&](std::span<const std::byte> block) { return out.append(block); };
-    for (std::size_t i = 0; i < file.outputs.size(); ++i)
-      file.hashes.push_back(TRY(make_tensor(*file.outputs[i], file.entries[i].dtype, append)));
+    file.hashes = TRY(make_tensors(file, append));
     TRY(out.finish());
     TRY(storage_.rename(unfinished, path(file.name)));
     TRY(storage_.sync_directory(directory_));
     return write_text(file.name + kRecordSuffix, record_of(file));
   }
 
-  /// Row block after row block, each put together from the pieces that reach into it, while the one before is
-  /// hashed and given to the sink. Returns their hash.
-  Result<std::uint64_t> make_tensor(const Output& output, core::DType dtype, const ByteSink& sink) const {
-    const auto& shape = output.tensor.shape;
-    const auto rows = shape.empty() ? 1 : shape[0];
-    const auto row_bytes = static_cast<std::uint64_t>(core::elements_of(shape)) * core::size_of(dtype) /
-                           static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1));
-    const auto step = static_cast<std::int64_t>(
-        std::max<std::uint64_t>(1, kStreamBytes / std::max<std::uint64_t>(1, row_bytes)));
-    core::HashStream hash;
-    std::array<std::vector<std::byte>, 2> blocks;
-    std::future<Result<void>> taking;  // of one block; ends before what it uses
-    for (std::int64_t row = 0; row < rows; row += step) {
-      auto& block = blocks[static_cast<std::size_t>(row / step) % 2];
-      auto part = core::Box::whole(shape);
-      if (!shape.empty()) {
-        part.offset[0] = row;
-        part.extent[0] = std::min(step, rows - row);
+  /// Rows of one output.
+  struct Part {
+    std::size_t output = 0;
+    core::Box box;
+  };
+
+  std::vector<Part> parts_of(const OutputFile& file) const {
+    std::vector<Part> parts;
+    for (std::size_t i = 0; i < file.entries.size(); ++i) {
+      const auto& entry = file.entries[i];
+      const auto rows = entry.shape.empty() ? 1 : entry.shape[0];
+      const auto row_bytes = static_cast<std::uint64_t>(core::elements_of(entry.shape)) *
+                             core::size_of(entry.dtype) /
+                             static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1));
+      const auto step = static_cast<std::int64_t>(
+          std::max<std::uint64_t>(1, kStreamBytes / std::max<std::uint64_t>(1, row_bytes)));
+      for (std::int64_t row = 0; row < rows; row += step) {
+        auto box = core::Box::whole(entry.shape);
+        if (!entry.shape.empty()) {
+          box.offset[0] = row;
+          box.extent[0] = std::min(step, rows - row);
+        }
+        parts.push_back({i, std::move(box)});
       }
-      block.assign(static_cast<std::size_t>(part.elements()) * core::size_of(dtype), std::byte{0});
-      TRY(fill(block, output, part, dtype));
-      if (taking.valid()) TRY(taking.get());
-      taking = std::async(std::launch::async, [&hash, &sink, &block] {
-        hash.add(block);
-        return sink(block);
-      });
     }
-    if (taking.valid()) TRY(taking.get());
-    return hash.value();
+    return parts;
   }
 
-  /// What the pieces have of `part` goes to `block`, which holds it.
+  /// All tensors of a file, row block after row block, to the sink; a few blocks are read ahead, each on a
+  /// thread of its own, for a disk that gives more when it is asked for more at a time. Returns their hashes.
+  Result<std::vector<std::uint64_t>> make_tensors(const OutputFile& file, const ByteSink& sink) const {
+    struct Block {
+      std::vector<std::byte> memory;
+      std::future<Result<void>> filled;  // ends before what it uses
+    };
+    const auto parts = parts_of(file);
+    std::array<Block, kReadAhead> blocks;
+    const auto read = [&](std::size_t i) {
+      const auto& part = parts[i];
+      const auto dtype = file.entries[part.output].dtype;
+      auto& block = blocks[i % kReadAhead];
+      block.memory.resize(static_cast<std::size_t>(part.box.elements()) * core::size_of(dtype));
+      block.filled = std::async(std::launch::async, [this, &file, &part, &block, dtype] {
+        return fill(block.memory, *file.outputs[part.output], part.box, dtype);
+      });
+    };
+    std::vector<core::HashStream> hashes(file.entries.size());
+    for (std::size_t i = 0; i < std::min(parts.size(), kReadAhead); ++i) read(i);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      auto& block = blocks[i % kReadAhead];
+      TRY(block.filled.get());
+      hashes[parts[i].output].add(block.memory);
+      TRY(sink(block.memory));
+      if (i + kReadAhead < parts.size()) read(i + kReadAhead);
+    }
+    std::vector<std::uint64_t> values;
+    for (const auto& hash : hashes) values.push_back(hash.value());
+    return values;
+  }
+
+  /// What the pieces have of `part`, and zeros where none has any. Pieces do not overlap.
   Result<void> fill(std::span<std::byte> block, const Output& output, const core::Box& part,
                     core::DType dtype) const {
     const auto width = core::size_of(dtype);
@@ -249,6 +277,11 @@ class Writer {
     detours.reserve(output.pieces.size());
     std::vector<core::LoadTarget> targets;
     std::vector<std::span<std::byte>> places;
+    std::int64_t padding = part.elements();
+    for (const auto& piece : output.pieces) {
+      if (const auto region = core::intersection(part, piece.target())) padding -= region->elements();
+    }
+    if (padding > 0) std::fill(block.begin(), block.end(), std::byte{0});
     for (const auto& piece : output.pieces) {
       const auto region = core::intersection(part, piece.target());
       if (!region) continue;

@@ -57,6 +57,32 @@ class OnDisk : public ::testing::Test {
 
 using PosixFiles = OnDisk;
 
+TEST_F(PosixFiles, AreReadPastTheCacheFromAnyOffsetIntoAnyMemory) {
+  std::string whole(3'000'017, '\0');
+  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<char>(i * 2654435761U >> 13);
+  write(root_ / "long", whole);
+  const auto storage = PosixStorage::open(root_, Links::refuse, Reads::past_cache).value();
+  std::string memory(whole.size() + 64, '\0');
+  for (const std::size_t offset : {0UL, 1UL, 4095UL, 4096UL, 1'048'579UL, 2'700'000UL}) {
+    for (const std::size_t bytes : {262'144UL, 1'048'576UL, 2'000'003UL, 3'000'017UL}) {
+      for (const std::size_t shift : {0UL, 3UL}) {
+        const auto place = std::span(memory).subspan(shift, bytes);
+        std::fill(memory.begin(), memory.end(), '\0');
+
+        const auto count = storage->read_into("long", offset, std::as_writable_bytes(place));
+
+        ASSERT_TRUE(count) << count.error().message;
+        const auto expected = std::string_view(whole).substr(offset, bytes);
+        ASSERT_EQ(*count, expected.size()) << offset << " " << bytes;
+        ASSERT_EQ(std::string_view(place.data(), *count), expected) << offset << " " << bytes;
+      }
+    }
+  }
+  const auto none = storage->read_into("long", whole.size() + 5, std::as_writable_bytes(std::span(memory)));
+  ASSERT_TRUE(none);
+  EXPECT_EQ(*none, 0U);
+}
+
 /// What each way to reach a file answers; "good" when it does.
 std::vector<std::string> answers(PosixStorage& storage, const std::string& path) {
   std::array<std::byte, 4> memory{};
