@@ -47,7 +47,7 @@ Result<void> export_trained(LocalTrainer& trainer, const ExportOptions& to) {
 Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
   const ModelConfig& config = run.trainer.model;
   const auto& training = run.trainer.session.training;
-  TRY(check_export(run.export_to));
+  TRY(check_export(config, run.export_to));
   TextCodec codec = TRY(codec_of(run.origin));
   const Corpus corpus = TRY(Corpus::open(run.text, config.context, codec));
   auto trainer = TRY(LocalTrainer::create(run.trainer, corpus));

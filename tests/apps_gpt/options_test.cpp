@@ -67,6 +67,20 @@ TEST_F(OptionsOfAModel, MayNotSayAnythingElseOfIt) {
   }
 }
 
+TEST_F(OptionsOfAModel, ThatHasNoConfigAreRefusedItsExportBeforeTraining) {
+  ModelConfig config = preset("tiny").value();
+  const ExportOptions to{.directory = folder_.path("new")};
+  EXPECT_TRUE(check_export(config, to));
+  config.experts.count = 4;
+  config.experts.bias_rate = 0.001;
+
+  const auto refused = check_export(config, to);
+
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("--bias-rate"));
+  EXPECT_TRUE(check_export(config, {}));
+}
+
 TEST(GptOptions, WithoutAModelBeginFromAPresetAndTheSeed) {
   const auto options = parsed("--preset tiny");
 

@@ -184,10 +184,8 @@ TEST(RouterBias, EvensOutTheLoadOfSkewedRouters) {
     for (std::size_t step = 41; step < 60; ++step) sum += run.loads[step];
     return unevenness(sum, 1);
   };
-  fmt::print("most tokens of an expert over the mean: {:.2f} with biases, {:.2f} without\n", of_last(with),
-             of_last(without));
-  EXPECT_LT(of_last(with), 1.25);
-  EXPECT_GT(of_last(without), 1.45);
+  // More than half of what they are uneven by is gone.
+  EXPECT_LT(of_last(with) - 1, (of_last(without) - 1) / 2);
 }
 
 }  // namespace

@@ -106,16 +106,23 @@ Result<void> write_tensors(const std::vector<ParameterSpec>& specs, const ReadPa
   return write_text(out, core::kHuggingFaceIndexName, TRY(core::encode_huggingface_index(index)));
 }
 
+Result<std::string> config_text(const ModelConfig& config, const ExportOptions& options) {
+  if (options.origin != nullptr) return with_dtype(options.origin->config_text(), options.dtype);
+  return write_huggingface_config(config, options.dtype);
+}
+
 }  // namespace
 
-Result<void> check_export(const ExportOptions& options) {
-  return options.directory.empty() ? Result<void>{} : StagedDirectory::check_path(options.directory);
+Result<void> check_export(const ModelConfig& config, const ExportOptions& options) {
+  if (options.directory.empty()) return {};
+  TRY(StagedDirectory::check_path(options.directory));
+  TRY(config_text(config, options));
+  return {};
 }
 
 Result<void> export_model(const ModelConfig& config, const ReadParameter& read,
                           const ExportOptions& options) {
-  const auto text = TRY(options.origin != nullptr ? with_dtype(options.origin->config_text(), options.dtype)
-                                                  : write_huggingface_config(config, options.dtype));
+  const auto text = TRY(config_text(config, options));
   auto out = TRY(StagedDirectory::create(options.directory));
   TRY(write_tensors(parameters(config), read, options, out));
   TRY(write_text(out, "config.json", text));

@@ -21,8 +21,8 @@ struct ExportOptions {
   const PretrainedModel* origin = nullptr;
 };
 
-/// What export_model() would refuse at once, before there is a model to export. Nothing without a directory.
-core::Result<void> check_export(const ExportOptions& options);
+/// What export_model() would refuse at once, before the model is trained. Nothing without a directory.
+core::Result<void> check_export(const ModelConfig& config, const ExportOptions& options);
 
 /// The elements of a range of a parameter, by its place in the table.
 using ReadParameter = std::function<core::Result<void>(std::size_t parameter, core::ElementRange range,
