@@ -123,6 +123,7 @@ class Sequencer::Member final : public TrainerGroup {
   const std::string& name() const { return name_; }
   const std::vector<core::Rank>& members() const override { return members_; }
   int index() const override { return group_.index(); }
+  bool runs_in_launch_order() const override { return sequencer_.settings_.in_launch_order; }
   Sent sent() const override { return sent_; }
 
   Result<Posted> all_reduce(gpu::BufferView values, core::DType dtype, Reduction reduction) override {

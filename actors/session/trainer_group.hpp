@@ -58,6 +58,9 @@ class TrainerGroup {
   virtual ~TrainerGroup() = default;
   virtual const std::vector<core::Rank>& members() const = 0;
   virtual int index() const = 0;  ///< of this rank among the members
+  /// The rank's operations, of all its groups, run in the order in which they were asked for: one that waits
+  /// for a peer holds up all after it.
+  virtual bool runs_in_launch_order() const = 0;
   int size() const { return static_cast<int>(members().size()); }
 
   /// In place.

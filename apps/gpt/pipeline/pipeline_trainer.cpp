@@ -17,9 +17,8 @@ using core::Result;
 
 namespace {
 
-/// A GPU runs messages in the order in which they are posted.
-Posting posting_on(const gpu::Device& device) {
-  return device.kind() == gpu::DeviceKind::cuda ? Posting::in_one_order : Posting::at_once;
+Posting posting_over(const actors::TrainerGroup& stages) {
+  return stages.runs_in_launch_order() ? Posting::in_one_order : Posting::at_once;
 }
 
 HeadGradient head_gradient(const TrainerOptions& options) {
@@ -61,9 +60,9 @@ PipelineTrainer::PipelineTrainer(const TrainerOptions& options, PipelinePlace pl
       all_model_(model_of_all(options_.model)),
       all_table_(parameter_table(all_model_)),
       all_parameters_(all_model_, all_table_, cut_),
-      runner_(schedule_, cut_.stage, posting_on(device), head_messages(options_)),
       memory_(device),
-      batches_(static_cast<std::size_t>(runner_.slots().activations), Batch(options_.microbatch)),
+      batches_(static_cast<std::size_t>(StageRunner(schedule_, cut_.stage).slots().activations),
+               Batch(options_.microbatch)),
       readable_(table().size()),
       gradients_(table().size()) {}
 
@@ -98,6 +97,7 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
     TRY(make_stage());
   }
   stages_ = TRY(session.group("pp"));
+  runner_.emplace(schedule_, cut_.stage, posting_over(*stages_), head_messages(options_));
   links_ = TRY(SessionLinks::open(session, cut_.stages, cut_.stage, cut_.chunks() > 1, model_->dtype()));
   lanes_.emplace(session, parameters_, model_->table(), memory_);
   CHECK(lanes_->microbatches() == schedule_.microbatches, "the schedule has the microbatches of the lanes");
@@ -159,7 +159,7 @@ Result<void> PipelineTrainer::play_lanes() {
   if (route_losses_) TRY(route_losses_->begin_step(schedule_));
   if (owner_) owner_->begin_step(schedule_.microbatches);
   if (copy_) copy_->begin_step(schedule_.microbatches);
-  TRY(runner_.run(*this, *links_));
+  TRY(runner_->run(*this, *links_));
   if (route_losses_) TRY(route_losses_->settle());
   return settle();
 }

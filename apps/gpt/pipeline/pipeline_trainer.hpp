@@ -115,7 +115,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
   ModelConfig all_model_;  ///< as a rank that has all experts has it; also its table and this stage's
   ParameterTable all_table_;
   StageParameters all_parameters_;
-  StageRunner runner_;
+  std::optional<StageRunner> runner_;  ///< open()
   StageMemory memory_;
   std::vector<core::PipelinePass> all_passes_;  ///< of this stage, also of rounds without a lane
   std::optional<std::size_t> begun_;            ///< of them
