@@ -210,7 +210,8 @@ void check_common_keys(ConfigReader& keys, Architecture architecture) {
   }
   const auto* quantized = keys.find("quantization_config");
   if (quantized != nullptr && !quantized->empty() && *quantized != false)
-    keys.refuse("quantization_config", "convert the weights to bf16 first, then set it to null");
+    keys.refuse("quantization_config",
+                "convert the weights to bf16 first (fp8: `troupe convert weights`), then set it to null");
   check_windows(keys, architecture);
 }
 

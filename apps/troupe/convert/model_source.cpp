@@ -47,9 +47,29 @@ bool is_passed_over(const std::string& name) {
   return name.find("_extra_state") != std::string::npos || name.ends_with("rotary_emb.inv_freq");
 }
 
-Result<void> check_tensors(const core::Manifest& manifest, const core::WeightMap& map,
-                           const core::ModelConfig& model, const std::vector<std::string>& ignored) {
-  std::set<std::string_view> known;
+/// The factors of a matrix in fp8.
+Result<std::string> factors_of(const ModelSource& source, const core::ManifestTensor& matrix) {
+  auto name = matrix.key + std::string(core::kFactorsSuffix);
+  if (matrix.shape.size() != 2)
+    return core::fail(Errc::mismatch, "tensor '{}' of shape {} is in fp8; expected a matrix", matrix.key,
+                      core::to_string(matrix.shape));
+  const auto* factors = source.source.manifest.find(name);
+  const auto shape = core::factors_shape(*source.blocks, matrix.shape);
+  if (factors == nullptr)
+    return core::fail(Errc::mismatch, "tensor '{}' is in fp8, and no file has its factors '{}' of shape {}",
+                      matrix.key, name, core::to_string(shape));
+  if (factors->shape != shape || !core::is_floating(factors->dtype))
+    return core::fail(Errc::mismatch, "tensor '{}' is {} of shape {}, by the blocks of '{}' it has shape {}",
+                      name, core::name_of(factors->dtype), core::to_string(factors->shape), matrix.key,
+                      core::to_string(shape));
+  return name;
+}
+
+Result<void> check_tensors(const ModelSource& source, const core::WeightMap& map,
+                           const std::vector<std::string>& ignored) {
+  const auto& manifest = source.source.manifest;
+  const auto& model = source.model;
+  std::set<std::string> known;
   for (const auto& input : map.plan.inputs) {
     known.insert(input.name);
     const auto* found = manifest.find(input.name);
@@ -59,6 +79,7 @@ Result<void> check_tensors(const core::Manifest& manifest, const core::WeightMap
     if (found->shape != input.shape)
       return core::fail(Errc::mismatch, "tensor '{}' has the shape {}, by config.json it has {}", input.name,
                         core::to_string(found->shape), core::to_string(input.shape));
+    if (source.is_scaled(*found)) known.insert(TRY(factors_of(source, *found)));
   }
   for (const auto& [copy, original] : map.copies) known.insert(copy);
   if (model.builder.share_embeddings_and_output_weights) known.insert("lm_head.weight");
@@ -92,10 +113,13 @@ Result<ModelSource> open_huggingface_model(const std::string& path, const core::
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),
             [](const auto& a, const auto& b) { return a.key < b.key; });
   const auto text = TRY(read_text(*result.source.storage, "config.json"));
-  result.model = TRY(core::from_huggingface(text, options)).config;
+  result.blocks = TRY(core::scaled_blocks(text));
+  auto unquantized = options;
+  if (result.blocks) unquantized.keys["quantization_config"] = "null";
+  result.model = TRY(core::from_huggingface(text, unquantized)).config;
   look_at_names(manifest, result.model, result.options);
   const auto map = TRY(core::map_weights(result.model, result.options));
-  TRY(check_tensors(manifest, map, result.model, ignored));
+  TRY(check_tensors(result, map, ignored));
   return result;
 }
 

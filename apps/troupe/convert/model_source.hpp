@@ -1,9 +1,11 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/troupe/checkpoint/source.hpp"
+#include "core/models/block_scales.hpp"
 #include "core/models/model_config.hpp"
 #include "core/models/weight_map.hpp"
 #include "core/result.hpp"
@@ -23,6 +25,15 @@ struct ModelSource {
   Source source;
   core::ModelConfig model;
   core::WeightOptions options;
+  std::optional<core::ScaledBlocks> blocks = {};  ///< of matrices in f8_e4m3, which become bf16
+
+  bool is_scaled(const core::ManifestTensor& tensor) const {
+    return blocks.has_value() && tensor.dtype == core::DType::f8_e4m3;
+  }
+  /// As which it is read.
+  core::DType dtype_of(const core::ManifestTensor& tensor) const {
+    return is_scaled(tensor) ? core::DType::bf16 : tensor.dtype;
+  }
 };
 
 /// The key of a tensor in a manifest.

@@ -13,6 +13,7 @@
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/sealed_text.hpp"
+#include "core/convert.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/values/json_text.hpp"
@@ -96,12 +97,13 @@ class Writer {
     const auto& first = tensor_of(output.pieces.front().input);
     for (const auto& piece : output.pieces) {
       const auto& other = tensor_of(piece.input);
-      if (other.dtype == first.dtype) continue;
+      if (source_.dtype_of(other) == source_.dtype_of(first)) continue;
       return core::fail(Errc::mismatch,
                         "'{}' is of dtype {}, '{}' of {}; they become one tensor, so use --dtype", other.key,
-                        core::name_of(other.dtype), first.key, core::name_of(first.dtype));
+                        core::name_of(source_.dtype_of(other)), first.key,
+                        core::name_of(source_.dtype_of(first)));
     }
-    return first.dtype;
+    return source_.dtype_of(first);
   }
 
   Result<core::DType> target_dtype(const Output& output) const {
@@ -272,6 +274,8 @@ class Writer {
     struct Detour {
       core::Box region;
       std::vector<std::byte> memory;
+      const core::ManifestTensor* scaled = nullptr;  ///< read in f32, to be multiplied
+      core::Box from = {};                           ///< of it
     };
     std::vector<Detour> detours;
     detours.reserve(output.pieces.size());
@@ -290,25 +294,49 @@ class Writer {
         from.offset[axis] += piece.from.offset[axis] - piece.to[axis];
       const auto& tensor = tensor_of(piece.input);
       const auto runs = core::copy_runs(*region, part, *region);
-      const auto bytes = static_cast<std::size_t>(region->elements()) * width;
-      if (runs.size() == 1) {
+      const bool is_scaled = source_.is_scaled(tensor);
+      const auto read_as = is_scaled ? core::DType::f32 : dtype;
+      const auto bytes = static_cast<std::size_t>(region->elements()) * core::size_of(read_as);
+      if (runs.size() == 1 && !is_scaled) {
         places.push_back(block.subspan(static_cast<std::size_t>(runs[0].to) * width, bytes));
       } else {
-        detours.push_back({*region, std::vector<std::byte>(bytes)});
+        detours.push_back({*region, std::vector<std::byte>(bytes), is_scaled ? &tensor : nullptr, from});
         places.emplace_back(detours.back().memory);
       }
-      targets.push_back({tensor.key, dtype, tensor.shape, std::move(from), false});
+      targets.push_back({tensor.key, read_as, tensor.shape, std::move(from), false});
     }
     actors::ReadOptions options;
     options.verify = false;
     TRY(actors::read_tensors(*source_.source.storage, "", source_.source.manifest, targets, places, options));
-    for (const auto& detour : detours) {
+    for (auto& detour : detours) {
+      if (detour.scaled != nullptr)
+        detour.memory = TRY(unscaled(*detour.scaled, detour.from, std::move(detour.memory), dtype));
       for (const auto& run : core::copy_runs(detour.region, part, detour.region))
         std::memcpy(block.data() + static_cast<std::size_t>(run.to) * width,
                     detour.memory.data() + static_cast<std::size_t>(run.from) * width,
                     static_cast<std::size_t>(run.elements) * width);
     }
     return {};
+  }
+
+  /// A part of a matrix in fp8, whose values are in `memory` in f32, times its factors, in `dtype`.
+  Result<std::vector<std::byte>> unscaled(const core::ManifestTensor& tensor, const core::Box& part,
+                                          std::vector<std::byte> memory, core::DType dtype) const {
+    const auto& manifest = source_.source.manifest;
+    const auto* stored = manifest.find(tensor.key + std::string(core::kFactorsSuffix));
+    CHECK(stored != nullptr, "a matrix in fp8 was opened with its factors");
+    std::vector<float> factors(static_cast<std::size_t>(core::elements_of(stored->shape)));
+    const std::vector<core::LoadTarget> target{
+        {stored->key, core::DType::f32, stored->shape, core::Box::whole(stored->shape), false}};
+    const std::vector<std::span<std::byte>> place{std::as_writable_bytes(std::span(factors))};
+    actors::ReadOptions options;
+    options.verify = false;
+    TRY(actors::read_tensors(*source_.source.storage, "", manifest, target, place, options));
+    const std::span values(reinterpret_cast<float*>(memory.data()), memory.size() / sizeof(float));
+    core::multiply_by_factors(*source_.blocks, tensor.shape, part, factors, values);
+    std::vector<std::byte> converted(values.size() * core::size_of(dtype));
+    core::convert_elements(core::DType::f32, memory.data(), dtype, converted.data(), values.size());
+    return converted;
   }
 
   Result<void> write_text(const std::string& name, const std::string& text) {

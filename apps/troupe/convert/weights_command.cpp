@@ -110,7 +110,7 @@ std::uint64_t element_bytes(const ModelSource& source, const std::optional<core:
   if (dtype) return core::size_of(*dtype);
   std::uint64_t widest = 1;
   for (const auto& tensor : source.source.manifest.tensors)
-    widest = std::max<std::uint64_t>(widest, core::size_of(tensor.dtype));
+    widest = std::max<std::uint64_t>(widest, core::size_of(source.dtype_of(tensor)));
   return widest;
 }
 
@@ -125,7 +125,7 @@ Result<std::string> index_text(const ModelSource& source, const WeightJob& job) 
     const bool converts = job.dtype && core::is_floating(tensor->dtype) &&
                           !output.tensor.name.ends_with("e_score_correction_bias");
     index.total_bytes += static_cast<std::uint64_t>(core::elements_of(output.tensor.shape)) *
-                         core::size_of(converts ? *job.dtype : tensor->dtype);
+                         core::size_of(converts ? *job.dtype : source.dtype_of(*tensor));
   }
   return core::encode_huggingface_index(index);
 }

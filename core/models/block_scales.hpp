@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "core/boxes/box.hpp"
+#include "core/result.hpp"
+
+namespace troupe::core {
+
+/// Matrices in f8_e4m3, as DeepSeek-V3 is published: an element is its value times the factor of its block.
+struct ScaledBlocks {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+
+  friend bool operator==(const ScaledBlocks&, const ScaledBlocks&) = default;
+};
+
+/// What follows a matrix's name in that of its factors.
+inline constexpr std::string_view kFactorsSuffix = "_scale_inv";
+
+/// By `quantization_config` of a config.json; nothing where it is missing, null or empty. Errc::corrupt for
+/// text that is no JSON object, Errc::unavailable names what is there instead of fp8 in blocks.
+Result<std::optional<ScaledBlocks>> scaled_blocks(std::string_view config);
+
+/// Of the factors, one for each block; blocks at the ends of rows and columns may be cut.
+Shape factors_shape(const ScaledBlocks& blocks, const Shape& matrix);
+
+/// Multiplies `values`, the part `part` (rows, columns) of a matrix, by the factors of the whole matrix.
+void multiply_by_factors(const ScaledBlocks& blocks, const Shape& matrix, const Box& part,
+                         std::span<const float> factors, std::span<float> values);
+
+}  // namespace troupe::core
