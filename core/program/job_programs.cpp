@@ -71,8 +71,12 @@ std::vector<std::size_t> axes_of(GroupKind kind, const Program& program) {
       if (domain.axes[axis] == kind) return {axis};
     }
   }
-  // Others have members elsewhere in the job, with the same program as the one that is here.
-  if (kind != GroupKind::world) return {};
+  // Those that gradients are also summed over have members elsewhere in the job, with the same program as the
+  // one that is here.
+  const auto is_summed_over = [kind](const TensorClass& c) {
+    return c.also_sum && c.also_sum->group == kind;
+  };
+  if (std::any_of(program.classes.begin(), program.classes.end(), is_summed_over)) return {};
   std::vector<std::size_t> all(program.coordinates.size());
   for (std::size_t axis = 0; axis < all.size(); ++axis) all[axis] = axis;
   return all;
