@@ -23,6 +23,7 @@ const Case kMixtures[] = {
                {.experts = 12, .choices = 1, .score_first = true}),
     mixture_of("f32_first_layer_dense", DType::f32, {2, 7}, {.experts = 4, .is_first_dense = true}),
     mixture_of("f32_ties", DType::f32, {2, 7}, {.experts = 4, .capacity = 1.2, .has_ties = true}),
+    mixture_of("f32_biases", DType::f32, {2, 7}, {.experts = 6, .has_biases = true}),
     mixture_of("bf16_mixtral", DType::bf16, {2, 7}, {.experts = 4}),
 };
 

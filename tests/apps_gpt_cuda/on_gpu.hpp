@@ -1,8 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "apps/gpt/cuda/cuda_model.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
@@ -35,7 +37,8 @@ struct Mixture {
   bool score_first = false;
   double capacity = 0;  ///< 0: nothing is dropped
   bool is_first_dense = false;
-  bool has_ties = false;  ///< all experts are as good for every token
+  bool has_ties = false;    ///< all experts are as good for every token
+  bool has_biases = false;  ///< later experts are chosen more often
 };
 
 struct Case {
@@ -115,6 +118,15 @@ inline ModelConfig config_of(const Case& of) {
                     .z_loss = 0.01};
   if (mixture.capacity > 0) config.experts.capacity_factor = mixture.capacity;
   if (mixture.is_first_dense) config.experts.dense_layers = {0};
+  if (mixture.has_biases) {
+    std::vector<float> biases;
+    for (std::size_t layer = 1; layer <= config.layers; ++layer) {
+      for (std::size_t expert = 0; expert < mixture.experts; ++expert)
+        biases.push_back(0.1F * static_cast<float>(expert * layer));
+    }
+    config.experts.bias_rate = 0.01;
+    config.experts.biases = std::make_shared<const std::vector<float>>(std::move(biases));
+  }
   return config;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/experts/exchange.hpp"
@@ -49,6 +50,10 @@ struct ExpertConfig {
   /// Rows that a layer's experts on one rank may have to compute with, when each rank has `rows` tokens: all
   /// choices of all ranks, or those that a capacity lets through.
   std::size_t most_rows(std::size_t rows) const;
+  /// (count) of a layer; empty: it has none.
+  std::span<const float> biases_of(std::size_t layer) const {
+    return biases ? std::span(*biases).subspan(layer * count, count) : std::span<const float>();
+  }
   core::RouterOptions router() const {
     const bool is_biased = bias_rate > 0;
     return {.experts = count,

@@ -88,11 +88,8 @@ Result<void> choose_experts(const ExpertShape& shape, const ExpertActivations<T>
   const auto router = config.router();
   ExpertRoutes& routes = *layer.routes;
   routes.experts.resize(view.N * view.K);
-  std::vector<T> bias;
-  if (config.biases) {
-    const auto first = config.biases->begin() + static_cast<std::ptrdiff_t>(layer.layer * view.E);
-    bias.assign(first, first + static_cast<std::ptrdiff_t>(view.E));
-  }
+  const auto biases = config.biases_of(layer.layer);
+  const std::vector<T> bias(biases.begin(), biases.end());
   core::route<T>(router, view.logits, bias, {routes.experts, view.weights});
   std::optional<std::int64_t> capacity;
   if (config.capacity_factor) {
