@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,10 @@ struct Case {
   Decoder decoder{};
   Mixture mixture{};
 };
+
+inline void PrintTo(const Case& of, std::ostream* out) {
+  *out << of.name;
+}
 
 inline constexpr Decoder kLlama{.heads = 4, .key_heads = 2};
 inline constexpr Decoder kQwen2{.heads = 6, .key_heads = 2, .head_size = 12, .input_biases = true};

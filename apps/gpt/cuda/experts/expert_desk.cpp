@@ -71,7 +71,7 @@ Result<void> ExpertDesk::choose(std::size_t layer, std::size_t rows, const float
   auto &known = logits_[layer], &weights = weights_[layer];
   known.resize(rows * E), weights.resize(rows * K), routes.experts.resize(rows * K);
   TRY(fetch(logits, known, stream));
-  core::route<float>(router, known, {}, {routes.experts, weights});
+  core::route<float>(router, known, config_.biases_of(layer), {routes.experts, weights});
   std::optional<std::int64_t> capacity;
   if (config_.capacity_factor)
     capacity = TRY(core::expert_capacity(static_cast<std::int64_t>(rows), K, E, *config_.capacity_factor));
