@@ -152,7 +152,7 @@ Result<void> experts_backward(const BlockContext<T>& context, const BlockParamet
   const std::size_t N = context.shape.rows(), C = context.config.width;
   const T* d_output = TRY(all_rows<T>(context.tensor, N, C, d.residual));
   if (d_output != d.residual) d_output = std::copy_n(d_output, N * C, context.tensor->again) - N * C;
-  const T* x = TRY(normed_rows(context, block.mlp_norm));
+  const T* x = TRY(normed_rows_again(context, block.mlp_norm, pass));
   return expert_layer_backward<T>(expert_shape(context), *parameters.experts, block.experts, d.experts,
                                   {x, d_output}, pass, d.normed);
 }

@@ -60,7 +60,8 @@ std::vector<Axes> meshes_with_experts() {
         if (data_parallel == 4) continue;
         for (const auto& [schedule, chunks] : {std::pair{ScheduleKind::gpipe, 1},
                                                {ScheduleKind::one_f_one_b, 1},
-                                               {ScheduleKind::interleaved, 2}}) {
+                                               {ScheduleKind::interleaved, 2},
+                                               {ScheduleKind::zero_bubble, 1}}) {
           // Gradients of shared experts do not wait for their lane.
           const bool waits = strategy == Strategy::ddp || strategy == Strategy::zero1;
           if (chunks > 1 && experts_over > 1 && waits) continue;

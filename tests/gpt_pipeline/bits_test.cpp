@@ -103,7 +103,9 @@ std::vector<Cut> cuts_of_experts() {
       all.push_back({4, 2, ScheduleKind::one_f_one_b, 1, true, strategy, 1, false, 1, 1, true, capacity});
       all.push_back({4, 4, ScheduleKind::gpipe, 1, false, strategy, 1, false, 1, 1, true, capacity});
       all.push_back({8, 4, ScheduleKind::interleaved, 2, true, strategy, 1, false, 1, 1, true, capacity});
+      all.push_back({4, 4, ScheduleKind::zero_bubble, 1, true, strategy, 1, false, 1, 1, true, capacity});
       // Experts that the two ranks of a stage share, or each two of four.
+      all.push_back({4, 2, ScheduleKind::zero_bubble, 1, false, strategy, 1, false, 1, 1, true, capacity, 2});
       all.push_back({4, 2, ScheduleKind::one_f_one_b, 1, true, strategy, 1, false, 1, 1, true, capacity, 2});
       all.push_back({8, 2, ScheduleKind::gpipe, 1, false, strategy, 1, false, 1, 1, true, capacity, 2});
       all.push_back({8, 2, ScheduleKind::one_f_one_b, 1, true, strategy, 1, false, 1, 1, true, capacity, 4});

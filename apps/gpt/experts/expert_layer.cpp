@@ -213,59 +213,95 @@ Result<void> experts_forward(const Views<T>& view, const ExpertLayerParameters& 
   return {};
 }
 
-/// One matrix of an expert in backward: its gradient of each source, and when it is complete, what goes on.
-template <class T, class Product>
-Result<void> matrix_backward(const std::vector<core::ExpertRows>& parts, std::size_t weight,
-                             const Pass<T>& pass, const Product& product) {
-  const T* values = TRY(pass.use(weight));
-  for (const core::ExpertRows& part : parts) {
-    if (part.count == 0) continue;
-    ExpertPeers* peers = pass.hooks.peers;
-    T* gradient =
-        peers == nullptr ? pass.gradient(weight) : static_cast<T*>(peers->gradient(weight, part.source));
-    product(part, gradient, nullptr);
+/// The rows of one source that an expert has: (n, C) or (n, F) as what they are pieces of.
+template <class T>
+struct SourceRows {
+  std::size_t source, rows;
+  const T* x;
+  T* y;
+  Gated<T> kept, d;
+};
+
+/// Those of expert `e`, without the sources that have none.
+template <class T>
+std::vector<SourceRows<T>> rows_of_expert(const Views<T>& view, const ExpertActivations<T>& layer,
+                                          const ExpertScratch<T>& scratch, const ProductRows<T>& rows,
+                                          std::size_t e) {
+  std::vector<SourceRows<T>> found;
+  for (const core::ExpertRows& part : layer.routes->exchange.products[e]) {
+    const auto first = static_cast<std::size_t>(part.first), count = static_cast<std::size_t>(part.count);
+    if (count == 0) continue;
+    const Gated<T> kept{layer.gate, layer.up, layer.hidden}, d{scratch.gate, scratch.up, scratch.hidden};
+    found.push_back({part.source, count, rows.x + first * view.C, rows.y_of(part, view.C),
+                     kept.at(first * view.F), d.at(first * view.F)});
   }
-  pass.ready(weight);
-  for (const core::ExpertRows& part : parts) {
-    if (part.count > 0) product(part, nullptr, values);
-  }
-  return {};
+  return found;
 }
 
-/// In rows.y from the gradient by the outputs of the experts to that by their inputs. Every expert's gradient
-/// is complete then, also of those without rows, for which other ranks wait.
+/// One product of a gradient by a matrix: x (rows, in), d_y (rows, out).
+template <class T>
+struct SourceFactors {
+  std::size_t source, rows;
+  const T* x;
+  const T* d_y;
+};
+
+/// The gradient of a matrix of an expert, one product per source. It is complete then, also without any:
+/// other ranks wait for it. After pass.use().
+template <class T>
+void add_expert_gradient(const Pass<T>& pass, std::size_t in, std::size_t out, std::size_t weight,
+                         std::vector<SourceFactors<T>> products) {
+  if (pass.later != nullptr) {
+    for (auto& product : products) product.d_y = pass.later->keep(product.d_y, product.rows * out);
+    pass.later->add([=](const Pass<T>& at) -> Result<void> {
+      TRY(at.use(weight));
+      add_expert_gradient(at, in, out, weight, products);
+      return {};
+    });
+    return;
+  }
+  ExpertPeers* const peers = pass.hooks.peers;
+  for (const auto& [source, rows, x, d_y] : products) {
+    T* gradient = peers == nullptr ? pass.gradient(weight) : static_cast<T*>(peers->gradient(weight, source));
+    linear_backward_weight({rows, in, out}, d_y, x, gradient);
+  }
+  pass.ready(weight);
+}
+
+/// In rows.y from the gradient by the outputs of the experts to that by their inputs.
 template <class T>
 Result<void> experts_backward(const Views<T>& view, const ExpertLayerParameters& parameters,
                               const ExpertActivations<T>& layer, const ExpertScratch<T>& scratch,
                               const ProductRows<T>& rows, const Pass<T>& pass) {
   const std::size_t C = view.C, F = view.F;
-  const auto& products = layer.routes->exchange.products;
-  for (std::size_t e = products.size(); e-- > 0;) {
+  for (std::size_t e = layer.routes->exchange.products.size(); e-- > 0;) {
     const ExpertWeights& weights = parameters.experts[e];
-    // `gradient` or `values` is null: only one of the two products is asked for.
-    const auto linear = [](LinearShape shape, const T* x, const T* d_y, T* gradient, const T* values, T* d_x,
-                           Write write) {
-      if (gradient != nullptr) return linear_backward_weight(shape, d_y, x, gradient);
-      linear_backward_input(shape, d_y, values, d_x, write);
+    const auto sources = rows_of_expert(view, layer, scratch, rows, e);
+    const auto factors = [&](const auto& of) {
+      std::vector<SourceFactors<T>> products;
+      for (const auto& part : sources) {
+        const auto [x, d_y] = of(part);
+        products.push_back({part.source, part.rows, x, d_y});
+      }
+      return products;
     };
-    TRY(matrix_backward<T>(
-        products[e], weights.down, pass, [&](const core::ExpertRows& part, T* gradient, const T* values) {
-          const auto first = static_cast<std::size_t>(part.first), n = static_cast<std::size_t>(part.count);
-          linear({n, F, C}, layer.hidden + first * F, rows.y_of(part, C), gradient, values,
-                 scratch.hidden + first * F, Write::overwrite);
-          if (values == nullptr) return;
-          swiglu_backward(n * F, layer.gate + first * F, layer.up + first * F, scratch.hidden + first * F,
-                          scratch.gate + first * F, scratch.up + first * F);
-        }));
-    const auto inner = [&](std::size_t weight, const T* d, Write write) {
-      return matrix_backward<T>(
-          products[e], weight, pass, [&](const core::ExpertRows& part, T* gradient, const T* values) {
-            const auto first = static_cast<std::size_t>(part.first), n = static_cast<std::size_t>(part.count);
-            linear({n, C, F}, rows.x + first * C, d + first * F, gradient, values, rows.y_of(part, C), write);
-          });
-    };
-    TRY(inner(weights.up, scratch.up, Write::overwrite));
-    TRY(inner(weights.gate, scratch.gate, Write::accumulate));
+    using Part = SourceRows<T>;
+    const T* down = TRY(pass.use(weights.down));
+    add_expert_gradient<T>(pass, F, C, weights.down,
+                           factors([](const Part& part) { return std::pair(part.kept.hidden, part.y); }));
+    for (const Part& part : sources) {
+      linear_backward_input({part.rows, F, C}, part.y, down, part.d.hidden);
+      swiglu_backward(part.rows * F, part.kept.gate, part.kept.up, part.d.hidden, part.d.gate, part.d.up);
+    }
+    const T* up = TRY(pass.use(weights.up));
+    add_expert_gradient<T>(pass, C, F, weights.up,
+                           factors([](const Part& part) { return std::pair(part.x, part.d.up); }));
+    for (const Part& part : sources) linear_backward_input({part.rows, C, F}, part.d.up, up, part.y);
+    const T* gate = TRY(pass.use(weights.gate));
+    add_expert_gradient<T>(pass, C, F, weights.gate,
+                           factors([](const Part& part) { return std::pair(part.x, part.d.gate); }));
+    for (const Part& part : sources)
+      linear_backward_input({part.rows, C, F}, part.d.gate, gate, part.y, Write::accumulate);
   }
   return {};
 }
@@ -333,7 +369,10 @@ Result<void> expert_layer_backward(const ExpertShape& shape, const ExpertLayerPa
     TRY(shared());
     core::gather_tokens<T>(dispatch, view.K, view.C, {gradient.x, view.N * view.C},
                            view.slots(scratch.gathered, dispatch));
-    TRY(experts_backward<T>(view, parameters, layer, scratch, {scratch.gathered, scratch.slots}, pass));
+    // Other layers gather there too before the weights' half runs.
+    const T* x = scratch.gathered;
+    if (pass.later != nullptr) x = pass.later->keep(x, view.slots(scratch.gathered, dispatch).size());
+    TRY(experts_backward<T>(view, parameters, layer, scratch, {x, scratch.slots}, pass));
   }
   core::gather_tokens_backward<T>(dispatch, view.K, view.C, d_slots, d_tokens);
 

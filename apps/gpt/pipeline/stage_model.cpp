@@ -18,20 +18,34 @@ using core::Result;
 
 namespace {
 
+/// Elements that a split backward keeps copies of in a layer with experts.
+std::size_t kept_of_experts(const ExpertConfig& experts, std::size_t rows, std::size_t width) {
+  const std::size_t most = experts.most_rows(rows);
+  std::size_t elements = rows * experts.count + most * (width + 2 * experts.feed_forward);
+  if (experts.ranks == 1) elements += rows * experts.choices * width;  // what is gathered of the tokens
+  if (experts.shared_feed_forward > 0) elements += rows * (width + 2 * experts.shared_feed_forward + 1);
+  return elements;
+}
+
 /// Elements that a split backward of a part keeps copies of: gradients, and rows that are gathered.
 std::size_t kept_elements(const ModelConfig& config, std::size_t rows, ModelPart part, bool sequence) {
   const std::size_t C = config.width, F = config.feed_forward;
   const std::size_t Q = config.query_width(), K = config.key_width();
-  std::size_t block = Q + 2 * K + C;                                   // of attention's projections
-  block += (config.activation == Activation::swiglu ? 2 : 1) * F + C;  // of the MLP's
-  block += 2 * C;                                                      // of the two norms
+  std::size_t block = Q + 2 * K + C;  // of attention's projections
+  block += 2 * C;                     // of the two norms
   if (config.query_key_norm) block += Q + K;
   if (config.query_key_value_bias) block += Q + 2 * K;
   if (config.attention_output_bias) block += C;
   if (sequence) block += 2 * C;  // what is gathered of the norms' outputs
   const std::size_t at_end = sequence ? 2 * C : C;
   const std::size_t ends = (part.has_begin() ? C : 0) + (part.has_end(config) ? at_end : 0);
-  return rows * ((part.end - part.first) * block + ends);
+  const std::size_t mlp = rows * ((config.activation == Activation::swiglu ? 2 : 1) * F + C);
+  std::size_t elements = rows * ends;
+  for (std::size_t layer = part.first; layer < part.end; ++layer) {
+    elements += rows * block;
+    elements += config.experts.in_layer(layer) ? kept_of_experts(config.experts, rows, C) : mlp;
+  }
+  return elements;
 }
 
 /// What a layer computes beside the gradient that is wanted.
@@ -117,10 +131,6 @@ Result<std::unique_ptr<StageModel>> StageModel::create(const ModelConfig& config
   TRY(validate(config));
   TRY(check_shape(config, shape.batch));
   TRY(check_keep(config, shape.keep));
-  if (config.experts.count > 0 && shape.is_split) {
-    return fail(Errc::unavailable,
-                "the backward of experts is not split in two; use --pipeline-schedule 1f1b or interleaved");
-  }
   if (shape.is_split && shape.keep == Keep::inputs) {
     return fail(Errc::unavailable,
                 "the weights' half of a backward reads activations that --recompute does not keep; leave out "

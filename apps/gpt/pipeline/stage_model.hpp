@@ -26,8 +26,8 @@ namespace troupe::apps::gpt {
 class StageModel {
  public:
   /// Errc::out_of_memory when the activations do not fit in this machine's memory; Errc::unavailable for
-  /// split backwards of experts, and of what is computed again. The group has the shape's share, null where
-  /// there is none; it outlives the model and is not used before the first pass.
+  /// split backwards of what is computed again. The group has the shape's share, null where there is none; it
+  /// outlives the model and is not used before the first pass.
   static core::Result<std::unique_ptr<StageModel>> create(const ModelConfig& config, const StageCut& cut,
                                                           const StageShape& shape,
                                                           TensorGroup<float>* group = nullptr);
