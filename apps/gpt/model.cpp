@@ -40,18 +40,11 @@ PlacedActivations<T> place_activations(Carver<T>& carver, const ModelConfig& con
     // Forward leaves it alone, and backward is done with it when a block computes forward again.
     placed.tensor->partial = placed.activations.gradients.normed;
   }
-  if (sharing.context != nullptr)
-    placed.across = carve_context(carver, *sharing.context, shape.batch, *extents.keys, config.key_width());
+  if (sharing.context != nullptr) {
+    placed.across = carve_context(carver, shape.batch, *extents.keys, config.key_width());
+    placed.across->group = sharing.context;
+  }
   return placed;
-}
-
-template <class T>
-Rotary<T> rotary_of(const ModelConfig& config, BatchShape shape, const TensorGroup<T>* context) {
-  if (context == nullptr)
-    return Rotary<T>(config.context, config.head_size(), config.rope_base, config.rope_scaling);
-  const auto positions =
-      positions_of_member(shape.length * context->size(), context->size(), context->index());
-  return Rotary<T>(positions, config.head_size(), config.rope_base, config.rope_scaling);
 }
 
 }  // namespace
@@ -91,7 +84,7 @@ BasicModel<T>::BasicModel(const ModelConfig& config, BatchShape shape, Keep keep
       shape_(shape),
       keep_(keep),
       table_(parameter_table(config)),
-      rotary_(rotary_of<T>(config, shape, sharing.context)),
+      rotary_(rotary_of<T>(config, shape.length, sharing.context)),
       memory_(std::move(memory)),
       activation_bytes_(bytes) {
   Carver<T> place(memory_.get());

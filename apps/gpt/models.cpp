@@ -79,7 +79,7 @@ Result<std::unique_ptr<TrainableStage>> create_stage(const ModelConfig& config, 
                                                      const StageShape& shape, ModelOptions options,
                                                      StagePlace place) {
   if (place.device.kind() != gpu::DeviceKind::cuda)
-    return std::make_unique<HostStage>(TRY(StageModel::create(config, cut, shape, place.group)));
+    return std::make_unique<HostStage>(TRY(StageModel::create(config, cut, shape, place.groups)));
 #ifdef TROUPE_HAS_CUDA
   return create_cuda_stage(config, cut, shape, {options.dtype, options.tf32}, place.device, place.compute);
 #else

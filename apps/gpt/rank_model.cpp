@@ -17,7 +17,7 @@ core::Result<std::unique_ptr<RankModel>> create_rank_model(actors::RankWorld& wo
   auto share = TRY(TensorRank::create(options, world.rank(), device.kind()));
   if (options.session.training.pipeline_parallel > 1) {
     const PipelinePlace place{world.rank(), world.world_size()};
-    return TRY(PipelineTrainer::create(options, place, device, std::move(share)));
+    return TRY(PipelineTrainer::create(options, place, device, std::move(share), std::move(context)));
   }
   const auto& training = options.session.training;
   if (options.tensor.slices > 1 && world.world_size().value != training.context_parallel) {

@@ -10,30 +10,26 @@ namespace {
 using core::ScheduleKind;
 using core::Strategy;
 
-/// All axes along which ranks share a model at once: tensors with their rows, stages, sequences, experts, and
-/// data.
-struct Axes : Cut {
-  int context = 1;  ///< ranks that share each sequence
-
-  std::string name() const { return fmt::format("{}cp{}", Cut::name(), context); }
-};
-
-TrainerOptions axes_options(const Axes& axes) {
+TrainerOptions axes_options(const Cut& axes) {
   auto options = trainer_options(axes);
   options.model.layers = 4;
   options.model.heads = 4;
   options.model.query_key_norm = true;
   options.model.vocabulary = 128;
   auto& training = options.session.training;
-  training.context_parallel = axes.context;
   training.lanes = 4;
   return options;
 }
 
+const std::vector<std::pair<ScheduleKind, int>> kSchedules = {{ScheduleKind::gpipe, 1},
+                                                              {ScheduleKind::one_f_one_b, 1},
+                                                              {ScheduleKind::interleaved, 2},
+                                                              {ScheduleKind::zero_bubble, 1}};
+
 constexpr Strategy kStrategies[] = {Strategy::ddp,   Strategy::zero1, Strategy::zero2,
                                     Strategy::zero3, Strategy::hsdp,  Strategy::hfsdp};
 
-void add(std::vector<Axes>& all, Axes axes, int data_parallel) {
+void add(std::vector<Cut>& all, Cut axes, int data_parallel) {
   axes.ranks = axes.tensor * axes.stages * axes.context * data_parallel;
   axes.sequence = axes.tensor > 1 || axes.slices > 1;
   const bool has_copies = axes.strategy == Strategy::hsdp || axes.strategy == Strategy::hfsdp;
@@ -45,23 +41,20 @@ void add(std::vector<Axes>& all, Axes axes, int data_parallel) {
 
 /// Of a model with experts, whose layers are cut in two: all of them have the bits of one rank that computes
 /// in two slices.
-std::vector<Axes> meshes_with_experts() {
-  std::vector<Axes> all;
+std::vector<Cut> meshes_with_experts() {
+  std::vector<Cut> all;
   for (const auto strategy : kStrategies) {
     for (const int data_parallel : {1, 2, 4}) {
       for (const int experts_over : {1, 2}) {
         if (data_parallel % experts_over != 0) continue;
-        Axes axes;
+        Cut axes;
         axes.experts = true;
         axes.tensor = 2;
         axes.strategy = strategy;
         axes.expert_parallel = experts_over;
         add(all, axes, data_parallel);
         if (data_parallel == 4) continue;
-        for (const auto& [schedule, chunks] : {std::pair{ScheduleKind::gpipe, 1},
-                                               {ScheduleKind::one_f_one_b, 1},
-                                               {ScheduleKind::interleaved, 2},
-                                               {ScheduleKind::zero_bubble, 1}}) {
+        for (const auto& [schedule, chunks] : kSchedules) {
           // Gradients of shared experts do not wait for their lane.
           const bool waits = strategy == Strategy::ddp || strategy == Strategy::zero1;
           if (chunks > 1 && experts_over > 1 && waits) continue;
@@ -77,11 +70,11 @@ std::vector<Axes> meshes_with_experts() {
 }
 
 /// Of a dense model, whose layers and sequences are cut in two.
-std::vector<Axes> meshes_with_context() {
-  std::vector<Axes> all;
+std::vector<Cut> meshes_with_context() {
+  std::vector<Cut> all;
   for (const auto strategy : kStrategies) {
     for (const int data_parallel : {1, 2, 4}) {
-      Axes axes;
+      Cut axes;
       axes.tied = false;
       axes.context = 2;
       axes.strategy = strategy;
@@ -90,22 +83,26 @@ std::vector<Axes> meshes_with_context() {
       axes.slices = 1;
       axes.tensor = 2;
       add(all, axes, data_parallel);
+      if (data_parallel == 4) continue;
+      for (const auto& [schedule, chunks] : kSchedules) {
+        axes.stages = 2;
+        axes.schedule = schedule;
+        axes.chunks = chunks;
+        add(all, axes, data_parallel);
+      }
     }
   }
   return all;
 }
 
 /// Of a dense model with nothing cut but its stages, in every schedule.
-std::vector<Axes> meshes_with_stages() {
-  std::vector<Axes> all;
+std::vector<Cut> meshes_with_stages() {
+  std::vector<Cut> all;
   for (const auto strategy : kStrategies) {
     for (const int data_parallel : {1, 2}) {
       for (const int stages : {1, 2, 4}) {
-        for (const auto& [schedule, chunks] : {std::pair{ScheduleKind::gpipe, 1},
-                                               {ScheduleKind::one_f_one_b, 1},
-                                               {ScheduleKind::interleaved, 2},
-                                               {ScheduleKind::zero_bubble, 1}}) {
-          Axes axes;
+        for (const auto& [schedule, chunks] : kSchedules) {
+          Cut axes;
           axes.stages = stages;
           axes.schedule = schedule;
           axes.chunks = chunks;
@@ -118,7 +115,7 @@ std::vector<Axes> meshes_with_stages() {
   return all;
 }
 
-core::Result<Trained> train_axes(actors::SimulatedRank& rank, const Axes& axes, const Corpus& corpus,
+core::Result<Trained> train_axes(actors::SimulatedRank& rank, const Cut& axes, const Corpus& corpus,
                                  int until, const std::function<void()>& pass_time) {
   auto trainer = TRY(DistributedTrainer::create(rank, axes_options(axes), corpus));
   if (rank.storage() != nullptr) TRY(trainer->resume({}));
@@ -138,17 +135,17 @@ core::Result<Trained> train_axes(actors::SimulatedRank& rank, const Axes& axes, 
 
 struct Family {
   const char* name;
-  std::vector<Axes> meshes;
-  Axes alone;  ///< whose bits the meshes have
+  std::vector<Cut> meshes;
+  Cut alone;  ///< whose bits the meshes have
 };
 
 std::vector<Family> families() {
-  Axes experts;
+  Cut experts;
   experts.experts = true;
   experts.slices = 2;
   experts.sequence = true;
   // A sequence takes as many ranks as it has parts.
-  Axes context;
+  Cut context;
   context.tied = false;
   context.context = 2;
   context.ranks = 2;
@@ -168,7 +165,7 @@ TEST_P(AxesSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
   constexpr std::uint32_t kFaultsWithin = 20'000;  // microseconds; a step takes some 5,000
   const TrainingText text;
   const auto& [name, meshes, alone] = GetParam();
-  const auto train = [&](actors::SimulatedRank& rank, const Axes& axes, int until,
+  const auto train = [&](actors::SimulatedRank& rank, const Cut& axes, int until,
                          const std::function<void()>& pass_time) {
     return train_axes(rank, axes, text.corpus(), until, pass_time);
   };

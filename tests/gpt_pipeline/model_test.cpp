@@ -170,11 +170,14 @@ TEST(PipelineModel, RefusesWhatCannotBeCut) {
   EXPECT_EQ(refusal({6, 2, ScheduleKind::interleaved, 2}),
             "an interleaved schedule of 2 stages needs a multiple of as many microbatches, found 3");
   EXPECT_EQ(refusal({6, 2}, [](auto& options) { options.session.training.tensor_parallel = 2; }),
-            "expected pipelines of 2 times 2 ranks, but the job has 6; choose a --pipeline-parallel and a "
-            "--tensor-parallel that divides them");
-  EXPECT_EQ(refusal({4, 2}, [](auto& options) { options.session.training.context_parallel = 2; }),
-            "stages are not cut along sequences, nor computed in slices: found --context-parallel 2 and "
-            "--tensor-slices 1; leave them out, or --pipeline-parallel");
+            "expected pipelines of 2 times 2 ranks, but the job has 6; choose --pipeline-parallel, "
+            "--tensor-parallel and --context-parallel whose product divides them");
+  EXPECT_EQ(refusal({6, 2}, [](auto& options) { options.session.training.context_parallel = 2; }),
+            "expected pipelines of 2 times 2 ranks, but the job has 6; choose --pipeline-parallel, "
+            "--tensor-parallel and --context-parallel whose product divides them");
+  EXPECT_EQ(refusal({4, 2}, [](auto& options) { options.tensor.slices = 2; }),
+            "stages are not computed in slices, found --tensor-slices 2; leave it out, or "
+            "--pipeline-parallel");
   EXPECT_EQ(
       refusal({4, 2, ScheduleKind::interleaved, 2},
               [](auto& options) { options.session.training.expert_parallel = 2; }),

@@ -36,13 +36,15 @@ struct Cut {
   bool experts = false;   ///< in all layers but the first
   bool capacity = false;  ///< which drops what is too much for an expert
   int expert_parallel = 1;
+  int context = 1;  ///< ranks that share each sequence
 
   std::string name() const {
     const auto parts = fmt::format("{}parts{}", std::max(tensor, slices), sequence ? "byrows" : "");
-    return fmt::format("{}{}x{}on{}{}{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
+    return fmt::format("{}{}x{}on{}{}{}{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
                        tied ? "tied" : "untied", core::name_of(strategy),
                        tensor > 1 || slices > 1 ? parts : "", capacity ? "capacity" : "",
-                       expert_parallel > 1 ? fmt::format("ep{}", expert_parallel) : "");
+                       expert_parallel > 1 ? fmt::format("ep{}", expert_parallel) : "",
+                       context > 1 ? fmt::format("cp{}", context) : "");
   }
 };
 
@@ -72,6 +74,7 @@ inline TrainerOptions trainer_options(const Cut& cut) {
   training.tensor_parallel = cut.tensor;
   training.optimizer_instances = cut.copies;
   training.expert_parallel = cut.expert_parallel;
+  training.context_parallel = cut.context;
   training.lanes = 8;
   training.bucket_elements = 3000;
   training.clip_norm = 1;

@@ -144,10 +144,18 @@ std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t mem
 }
 
 template <class T>
-ContextParallel<T> carve_context(Carver<T>& carver, TensorGroup<T>& group, std::size_t batch,
-                                 std::size_t length, std::size_t key_width) {
+Rotary<T> rotary_of(const ModelConfig& config, std::size_t length, const TensorGroup<T>* group) {
+  if (group == nullptr)
+    return Rotary<T>(config.context, config.head_size(), config.rope_base, config.rope_scaling);
+  const auto positions = positions_of_member(length * group->size(), group->size(), group->index());
+  return Rotary<T>(positions, config.head_size(), config.rope_base, config.rope_scaling);
+}
+
+template <class T>
+ContextParallel<T> carve_context(Carver<T>& carver, std::size_t batch, std::size_t length,
+                                 std::size_t key_width) {
   const std::size_t rows = batch * length;
-  return {.group = &group,
+  return {.group = nullptr,
           .key = carver.take(rows, key_width),
           .value = carver.take(rows, key_width),
           .d_key = carver.take(rows, key_width),
@@ -239,10 +247,11 @@ Result<void> context_attention_backward(const ContextParallel<T>& context, const
   return pieces.scatter_sum(context.d_value, gradients.value);
 }
 
-template ContextParallel<float> carve_context<float>(Carver<float>&, TensorGroup<float>&, std::size_t,
-                                                     std::size_t, std::size_t);
-template ContextParallel<double> carve_context<double>(Carver<double>&, TensorGroup<double>&, std::size_t,
-                                                       std::size_t, std::size_t);
+template Rotary<float> rotary_of<float>(const ModelConfig&, std::size_t, const TensorGroup<float>*);
+template Rotary<double> rotary_of<double>(const ModelConfig&, std::size_t, const TensorGroup<double>*);
+template ContextParallel<float> carve_context<float>(Carver<float>&, std::size_t, std::size_t, std::size_t);
+template ContextParallel<double> carve_context<double>(Carver<double>&, std::size_t, std::size_t,
+                                                       std::size_t);
 template Result<void> context_attention_forward<float>(const ContextParallel<float>&, const Attention<float>&,
                                                        float*);
 template Result<void> context_attention_forward<double>(const ContextParallel<double>&,

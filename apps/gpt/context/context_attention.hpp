@@ -5,6 +5,7 @@
 
 #include "apps/gpt/activations.hpp"
 #include "apps/gpt/layers/attention.hpp"
+#include "apps/gpt/layers/rotary.hpp"
 #include "apps/gpt/tensor/group.hpp"
 #include "core/result.hpp"
 
@@ -28,10 +29,14 @@ struct ContextParallel {
   T* exchanged;  ///< (N, B, L, K, D): as members hand it over
 };
 
-/// For sequences of T tokens.
+/// The angles of the positions that this member of `group` keeps, L of each sequence; null: of all positions.
 template <class T>
-ContextParallel<T> carve_context(Carver<T>& carver, TensorGroup<T>& group, std::size_t batch,
-                                 std::size_t length, std::size_t key_width);
+Rotary<T> rotary_of(const ModelConfig& config, std::size_t length, const TensorGroup<T>* group);
+
+/// For sequences of T tokens; the group is for the caller to give.
+template <class T>
+ContextParallel<T> carve_context(Carver<T>& carver, std::size_t batch, std::size_t length,
+                                 std::size_t key_width);
 
 /// As attention_forward(), where each member has L rows of each sequence, `attention.shape.length`, and sees
 /// the keys and values of all: query and y are (B, L, H, D), key and value (B, L, K, D), probabilities

@@ -4,29 +4,27 @@
 #include <utility>
 #include <vector>
 
+#include "apps/gpt/context/sequence_part.hpp"
 #include "apps/gpt/host_model.hpp"
 #include "apps/gpt/tensor/group.hpp"
 #include "apps/gpt/trainable_model.hpp"
 
 namespace troupe::apps::gpt {
 
-/// The tokens of each sequence that a member has. Errc::invalid_argument where pieces are not even.
-core::Result<BatchShape> own_shape(BatchShape shape, const TensorGroup<float>& group);
-
 /// The host's model on one member of a context-parallel group: all of its layers or a share of them, and a
-/// part of the positions of each sequence (positions_of_member()). Every call is made by all members with the
+/// part of each sequence (SequencePart). Every call is made by all members with the
 /// same tokens, which are those of whole sequences. A member adds to gradients, and says of the loss of a
 /// forward and backward, what its own rows make of the mean over all rows: the members' sum is the
 /// microbatch's. Losses of forward alone, and logits, are the same at all members.
 class ContextModel final : public TrainableModel {
  public:
-  /// `shape` is of whole sequences, the model's own_shape() of it, and it shares them with `group`, which
+  /// `shape` is of whole sequences, the model's that of a part, and it shares them with `group`, which
   /// outlives it and is not used before the first pass.
   ContextModel(BatchShape shape, TensorGroup<float>& group, std::unique_ptr<RowModel> model);
 
   const ModelConfig& config() const override { return model_->config(); }
   const ParameterTable& table() const override { return model_->table(); }
-  BatchShape shape() const override { return shape_; }
+  BatchShape shape() const override { return part_.whole(); }
   core::DType dtype() const override { return core::DType::f32; }
   std::size_t activation_bytes() const override { return model_->activation_bytes(); }
 
@@ -39,14 +37,8 @@ class ContextModel final : public TrainableModel {
                                               const StepHooks& hooks) override;
 
  private:
-  /// This member's of (B, T) tokens.
-  std::vector<std::int32_t> own(Tokens tokens) const;
-  /// The part of a mean over the rows with a target that the member's own rows are.
-  double weight(Tokens targets) const;
-
-  BatchShape shape_;
+  SequencePart part_;
   TensorGroup<float>& group_;
-  std::vector<std::size_t> positions_;
   std::unique_ptr<RowModel> model_;
   std::vector<double> losses_;
   std::vector<float> logits_;

@@ -29,11 +29,7 @@ Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& o
                 "routers of experts see whole sequences, and context parallelism cuts them; use "
                 "--context-parallel 1 for a model with experts");
   }
-  if (training.pipeline_parallel > 1) {
-    return fail(Errc::unavailable,
-                "stages of a pipeline take whole sequences yet; use --context-parallel 1, or "
-                "--pipeline-parallel 1");
-  }
+  TRY(SequencePart::shape_of(options.microbatch, static_cast<std::size_t>(size)));
   // Tensor-parallel ranks have neighbouring numbers, then come those that share a sequence.
   const auto index = static_cast<std::size_t>(rank.value / training.tensor_parallel % size);
   return std::unique_ptr<ContextRank>(
@@ -43,7 +39,7 @@ Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& o
 Result<std::unique_ptr<TrainableModel>> ContextRank::make_model(const TrainerOptions& options,
                                                                 TensorRank& tensor) {
   auto own = options;
-  own.microbatch = TRY(own_shape(options.microbatch, group_));
+  own.microbatch = TRY(SequencePart::shape_of(options.microbatch, group_.size()));
   const Keep keep = options.arithmetic.keep;
   std::unique_ptr<RowModel> model;
   if (tensor.is_shared()) {
@@ -61,6 +57,12 @@ Result<std::unique_ptr<TrainableModel>> ContextRank::make_model(const TrainerOpt
 Result<void> ContextRank::open(actors::Session& session) {
   group_.open(*TRY(session.group("cp")));
   return {};
+}
+
+Result<double> ContextRank::sum(double own) {
+  auto total = static_cast<float>(own);
+  TRY(group_.sum({&total, 1}));
+  return total;
 }
 
 }  // namespace troupe::apps::gpt

@@ -23,6 +23,10 @@ class ContextRank {
   core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options, TensorRank& tensor);
   core::Result<void> open(actors::Session& session);
 
+  TensorGroup<float>& group() { return group_; }
+  /// Of what each of the group says, in f32.
+  core::Result<double> sum(double own);
+
  private:
   ContextRank(std::size_t size, std::size_t index, core::Numerics numerics) : group_(size, index, numerics) {}
 

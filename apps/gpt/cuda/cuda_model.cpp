@@ -69,7 +69,7 @@ class CudaModel final : public TrainableModel {
                                         const StepHooks& hooks) override {
     const StagePass pass{parameters, {}, hooks};
     TRY(stage_->forward_sequence(0, pass, tokens));
-    return stage_->last_logits(0, tokens.size(), pass);
+    return stage_->logits_of(0, tokens.size() - 1, pass);
   }
 
  private:

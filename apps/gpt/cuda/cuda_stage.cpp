@@ -97,7 +97,8 @@ class CudaStage final : public TrainableStage {
 
   const ParameterTable& table() const override { return table_; }
   core::DType dtype() const override { return options_.dtype; }
-  std::size_t own_rows(std::size_t rows) const override { return rows; }
+  std::size_t own_rows() const override { return shape_.batch.rows(); }
+  std::size_t own_rows_of(std::size_t length) const override { return length; }
 
   gpu::BufferView input(int slot) override { return rows_at(inputs_[static_cast<std::size_t>(slot)]); }
   gpu::BufferView output(int chunk, int slot) override { return rows_at(activations(chunk, slot).output); }
@@ -118,7 +119,7 @@ class CudaStage final : public TrainableStage {
 
   Result<void> forward_sequence(int chunk, const StagePass& pass,
                                 std::span<const std::int32_t> tokens) override;
-  Result<std::span<const float>> last_logits(int chunk, std::size_t length, const StagePass& pass) override;
+  Result<std::span<const float>> logits_of(int chunk, std::size_t token, const StagePass& pass) override;
 
  private:
   CudaSlot<E>& slot(int index) { return places_.slots[static_cast<std::size_t>(index)]; }
@@ -363,11 +364,10 @@ Result<void> CudaStage<E>::forward_sequence(int chunk, const StagePass& pass,
 }
 
 template <class E>
-Result<std::span<const float>> CudaStage<E>::last_logits(int chunk, std::size_t length,
-                                                         const StagePass& pass) {
+Result<std::span<const float>> CudaStage<E>::logits_of(int chunk, std::size_t token, const StagePass& pass) {
   const std::size_t C = config_.width, V = config_.vocabulary;
   const auto& a = activations(chunk, 0);
-  const E* last = a.final_norm.output + (length - 1) * C;
+  const E* last = a.final_norm.output + token * C;
   blas_->linear_forward({1, C, V}, last, TRY(own(pass).use(table_.head)), a.logits);
   float* wide = places_.shared.next_logits;
   context(shape_.batch, 0).run("widen logits", [&](cudaStream_t stream) {

@@ -44,13 +44,12 @@ void HostStage::add_head_gradient(const HeadFactors& factors, float* gradient) {
 }
 
 Result<void> HostStage::forward_sequence(int chunk, const StagePass& pass, TokenSpan tokens) {
-  return with_floats(pass, [&](const Pass<float>& own) {
-    return model_->forward_sequence(chunk, tokens.size(), own, tokens);
-  });
+  return with_floats(pass,
+                     [&](const Pass<float>& own) { return model_->forward_sequence(chunk, own, tokens); });
 }
 
-Result<std::span<const float>> HostStage::last_logits(int chunk, std::size_t length, const StagePass& pass) {
-  return with_floats(pass, [&](const Pass<float>& own) { return model_->last_logits(chunk, length, own); });
+Result<std::span<const float>> HostStage::logits_of(int chunk, std::size_t token, const StagePass& pass) {
+  return with_floats(pass, [&](const Pass<float>& own) { return model_->logits_of(chunk, token, own); });
 }
 
 }  // namespace troupe::apps::gpt

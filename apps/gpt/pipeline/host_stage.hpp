@@ -18,7 +18,8 @@ class HostStage final : public TrainableStage {
 
   const ParameterTable& table() const override { return model_->table(); }
   core::DType dtype() const override { return core::DType::f32; }
-  std::size_t own_rows(std::size_t rows) const override { return model_->own_rows(rows); }
+  std::size_t own_rows() const override { return model_->own_rows(); }
+  std::size_t own_rows_of(std::size_t length) const override { return model_->own_rows_of(length); }
 
   gpu::BufferView input(int slot) override { return gpu::view_of(model_->input(slot)); }
   gpu::BufferView output(int chunk, int slot) override { return gpu::view_of(model_->output(chunk, slot)); }
@@ -35,8 +36,8 @@ class HostStage final : public TrainableStage {
   std::span<const ExpertRoutes> routes(int chunk, int slot) override { return model_->routes(chunk, slot); }
 
   core::Result<void> forward_sequence(int chunk, const StagePass& pass, TokenSpan tokens) override;
-  core::Result<std::span<const float>> last_logits(int chunk, std::size_t length,
-                                                   const StagePass& pass) override;
+  core::Result<std::span<const float>> logits_of(int chunk, std::size_t token,
+                                                 const StagePass& pass) override;
 
  private:
   /// `run` with a pass over floats.

@@ -35,6 +35,12 @@ TensorShare share_of(const TrainerOptions& options, PipelinePlace place) {
           options.tensor.sequence_parallel};
 }
 
+/// Its tokens of each sequence. ContextRank has checked that they are cut evenly.
+BatchShape batch_of_rank(const TrainerOptions& options) {
+  const auto members = static_cast<std::size_t>(options.session.training.context_parallel);
+  return {options.microbatch.batch, options.microbatch.length / members};
+}
+
 Result<core::PipelineSchedule> schedule_with(const TrainerOptions& options, StageDeal deal) {
   return played(TRY(schedule_of_rounds(options, deal)), deal.lanes * options.session.training.microbatches);
 }
@@ -56,20 +62,19 @@ Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world
                 "use --device host",
                 options.model.experts.count);
   }
-  const int parts = training.tensor_parallel;
+  const int parts = training.tensor_parallel * training.context_parallel;
   if (world.value % (stages * parts) != 0) {
-    return fail(
-        Errc::invalid_argument,
-        "expected pipelines of {}{} ranks, but the job has {}; choose a --pipeline-parallel{} that divides "
-        "them",
-        parts > 1 ? fmt::format("{} times ", stages) : "", parts > 1 ? parts : stages, world.value,
-        parts > 1 ? " and a --tensor-parallel" : "");
+    return fail(Errc::invalid_argument,
+                "expected pipelines of {}{} ranks, but the job has {}; choose {} divides them",
+                parts > 1 ? fmt::format("{} times ", stages) : "", parts > 1 ? parts : stages, world.value,
+                parts > 1 ? "--pipeline-parallel, --tensor-parallel and --context-parallel whose product"
+                          : "a --pipeline-parallel that");
   }
-  if (training.context_parallel > 1 || options.tensor.slices > 1) {
+  if (options.tensor.slices > 1) {
     return fail(Errc::unavailable,
-                "stages are not cut along sequences, nor computed in slices: found --context-parallel {} and "
-                "--tensor-slices {}; leave them out, or --pipeline-parallel",
-                training.context_parallel, options.tensor.slices);
+                "stages are not computed in slices, found --tensor-slices {}; leave it out, or "
+                "--pipeline-parallel",
+                options.tensor.slices);
   }
   if (training.expert_parallel > 1 && options.pipeline.chunks > 1 && !goes_by_passes(options)) {
     return fail(
@@ -128,16 +133,17 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
 
 StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
                        const core::PipelineSchedule& schedule, int stage) {
-  return {.batch = options.microbatch,
+  return {.batch = batch_of_rank(options),
           .keep = options.arithmetic.keep,
           .slots = StageRunner(schedule, stage).slots(),
           .is_split = options.pipeline.schedule == ScheduleKind::zero_bubble,
-          .share = share_of(options, place)};
+          .share = share_of(options, place),
+          .context_parallel = static_cast<std::size_t>(options.session.training.context_parallel)};
 }
 
 HeadShape head_shape(const TrainerOptions& options) {
   const auto parts = static_cast<std::size_t>(options.session.training.tensor_parallel);
-  return {options.microbatch.rows(), options.model.width, options.model.vocabulary / parts,
+  return {batch_of_rank(options).rows(), options.model.width, options.model.vocabulary / parts,
           options.arithmetic.dtype};
 }
 

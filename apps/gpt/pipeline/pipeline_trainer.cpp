@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "apps/gpt/context/context_stage.hpp"
 #include "apps/gpt/pipeline/stages.hpp"
 #include "core/convert.hpp"
 #include "core/errors.hpp"
@@ -35,27 +36,29 @@ HeadMessages head_messages(const TrainerOptions& options) {
 
 Result<std::unique_ptr<PipelineTrainer>> PipelineTrainer::create(const TrainerOptions& options,
                                                                  PipelinePlace place, gpu::Device& device,
-                                                                 std::unique_ptr<TensorRank> share) {
+                                                                 std::unique_ptr<TensorRank> share,
+                                                                 std::unique_ptr<ContextRank> context) {
   TRY(check_pipeline(options, place.world, device.kind()));
   auto cut = TRY(cut_of(options, place));
   auto schedule = TRY(schedule_of(options, place));
   auto rounds = TRY(schedule_of_rounds(options, TRY(deal_of(options, place))));
   const auto stage = static_cast<std::size_t>(cut.stage);
-  std::unique_ptr<PipelineTrainer> trainer(
-      new PipelineTrainer(options, place, std::move(cut), std::move(schedule), device, std::move(share)));
+  std::unique_ptr<PipelineTrainer> trainer(new PipelineTrainer(
+      options, place, std::move(cut), std::move(schedule), device, std::move(share), std::move(context)));
   trainer->all_passes_ = std::move(rounds.passes[stage]);
   return trainer;
 }
 
 PipelineTrainer::PipelineTrainer(const TrainerOptions& options, PipelinePlace place, StageCut cut,
                                  core::PipelineSchedule schedule, gpu::Device& device,
-                                 std::unique_ptr<TensorRank> share)
+                                 std::unique_ptr<TensorRank> share, std::unique_ptr<ContextRank> context)
     : options_(options),
       place_(place),
       cut_(std::move(cut)),
       schedule_(std::move(schedule)),
       device_(device),
       share_(std::move(share)),
+      context_(std::move(context)),
       parameters_(options_.model, table().part(), cut_),
       all_model_(model_of_all(options_.model)),
       all_table_(parameter_table(all_model_)),
@@ -76,8 +79,14 @@ Result<void> PipelineTrainer::prepare() {
 
 Result<void> PipelineTrainer::make_stage() {
   const auto shape = stage_shape(options_, place_, schedule_, cut_.stage);
-  const StagePlace at{device_, memory_.compute(), share_->group()};
+  StageGroups groups{share_->group()};
+  if (context_) groups.sequences = &context_->group();
+  const StagePlace at{device_, memory_.compute(), groups};
   model_ = TRY(create_stage(options_.model, cut_, shape, options_.arithmetic, at));
+  if (context_) {
+    model_ = std::make_unique<ContextStage>(options_.microbatch, shape.slots.activations, context_->group(),
+                                            std::move(model_));
+  }
   return {};
 }
 
@@ -92,6 +101,7 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
   session_ = &session;
   corpus_ = &corpus;
   TRY(share_->open(session));
+  if (context_) TRY(context_->open(session));
   if (!is_on_host()) {
     memory_.use(TRY(session.compute_stream()));
     TRY(make_stage());
@@ -299,8 +309,8 @@ Result<void> PipelineTrainer::backward(const core::PipelinePass& done, int slot)
 }
 
 Result<void> PipelineTrainer::pass_through(const std::function<Result<void>(int chunk)>& compute,
-                                           std::size_t rows) {
-  const std::size_t bytes = model_->own_rows(rows) * options_.model.width * core::size_of(model_->dtype());
+                                           std::size_t own_rows) {
+  const std::size_t bytes = own_rows * options_.model.width * core::size_of(model_->dtype());
   for (int chunk = 0; chunk < cut_.chunks(); ++chunk) {
     const core::PipelinePass forward{PassKind::forward, 0, chunk};
     if (const auto from = core::receives(schedule_, cut_.stage, forward); from && bytes > 0)
@@ -333,10 +343,11 @@ Result<double> PipelineTrainer::evaluate(std::size_t batches) {
       TRY(model_->forward(chunk, {}, pass(hooks), text));
       if (!ends(chunk)) return {};
       TRY(model_->loss(chunk, 0, pass(hooks), text));
-      total += TRY(model_->take_losses(1)).front();
+      const double loss = TRY(model_->take_losses(1)).front();
+      total += context_ ? TRY(context_->sum(loss)) : loss;
       return {};
     };
-    TRY(pass_through(compute, options_.microbatch.rows()));
+    TRY(pass_through(compute, model_->own_rows()));
   }
   TRY(settle());
   double mean = total / static_cast<double>(batches);
@@ -352,11 +363,11 @@ Result<std::span<const float>> PipelineTrainer::logits(TokenSpan tokens) {
   const auto compute = [&](int chunk) -> Result<void> {
     TRY(model_->forward_sequence(chunk, pass(hooks), tokens));
     if (!ends(chunk)) return {};
-    const auto found = TRY(model_->last_logits(chunk, tokens.size(), pass(hooks)));
+    const auto found = TRY(model_->logits_of(chunk, tokens.size() - 1, pass(hooks)));
     std::copy(found.begin(), found.end(), answer_.begin());
     return {};
   };
-  TRY(pass_through(compute, tokens.size()));
+  TRY(pass_through(compute, model_->own_rows_of(tokens.size())));
   TRY(settle());
   TRY(broadcast(std::as_writable_bytes(std::span(answer_)), cut_.stages - 1));
   return std::span<const float>(answer_);

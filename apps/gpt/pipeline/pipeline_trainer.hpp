@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/session/session.hpp"
+#include "apps/gpt/context/context_rank.hpp"
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/experts/expert_tally.hpp"
 #include "apps/gpt/experts/session_peers.hpp"
@@ -34,7 +35,8 @@ class PipelineTrainer final : public RankModel, private StageWork {
   /// Errc::invalid_argument and Errc::unavailable name the option that cannot be, alike on all ranks.
   static core::Result<std::unique_ptr<PipelineTrainer>> create(const TrainerOptions& options,
                                                                PipelinePlace place, gpu::Device& device,
-                                                               std::unique_ptr<TensorRank> share);
+                                                               std::unique_ptr<TensorRank> share,
+                                                               std::unique_ptr<ContextRank> context);
 
   const SharedTable& table() const override { return share_->table(); }
   std::vector<core::ParameterSpec> parameters() const override;
@@ -68,7 +70,8 @@ class PipelineTrainer final : public RankModel, private StageWork {
 
  private:
   PipelineTrainer(const TrainerOptions& options, PipelinePlace place, StageCut cut,
-                  core::PipelineSchedule schedule, gpu::Device& device, std::unique_ptr<TensorRank> share);
+                  core::PipelineSchedule schedule, gpu::Device& device, std::unique_ptr<TensorRank> share,
+                  std::unique_ptr<ContextRank> context);
 
   core::Result<void> run(const core::PipelinePass& pass, PassSlots slots) override;
   gpu::BufferView input(int slot) override { return model_->input(slot); }
@@ -90,9 +93,9 @@ class PipelineTrainer final : public RankModel, private StageWork {
   core::Result<gpu::ConstBufferView> parameter_memory(std::size_t place);
   core::Result<void> refresh_copies();
   core::Result<void> settle();
-  /// One microbatch through this stage's chunks, forward alone.
+  /// So many of this rank's rows through this stage's chunks, forward alone.
   core::Result<void> pass_through(const std::function<core::Result<void>(int chunk)>& compute,
-                                  std::size_t rows);
+                                  std::size_t own_rows);
   /// Whole parameters one after another in the order of the whole table: rank 0 takes what the other stages
   /// of its pipeline hand over.
   core::Result<std::span<const std::byte>> take_parameter(std::size_t place);
@@ -110,6 +113,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
   const core::PipelineSchedule schedule_;
   gpu::Device& device_;
   std::unique_ptr<TensorRank> share_;
+  std::unique_ptr<ContextRank> context_;  ///< null: sequences are whole
   std::unique_ptr<TrainableStage> model_;
   StageParameters parameters_;
   ModelConfig all_model_;  ///< as a rank that has all experts has it; also its table and this stage's

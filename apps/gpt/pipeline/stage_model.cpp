@@ -55,7 +55,8 @@ std::size_t unused_elements(const ModelConfig& config, std::size_t rows) {
 
 struct Places {
   GradientScratch<float> scratch;
-  std::optional<TensorParallel<float>> tensor;  // without its group
+  std::optional<TensorParallel<float>> tensor;  // both without their groups
+  std::optional<ContextParallel<float>> across;
   struct Slot {
     std::vector<Activations<float>> chunks;
     float* gradient;
@@ -86,7 +87,8 @@ Places place(float* base, const ModelConfig& config, const StageCut& cut, const 
   const std::size_t N = shape.batch.rows(), C = config.width;
   const auto [members, member, sequence] = shape.share;
   const std::size_t rows = sequence ? most_own_rows(N, members) : N;
-  const ActivationExtents extents{.stream_rows = rows};
+  const std::size_t keys = shape.batch.length * shape.context_parallel;
+  const ActivationExtents extents{.stream_rows = rows, .keys = keys};
   Carver<float> carver(base);
   Places places{};
   std::size_t largest = 0;
@@ -102,6 +104,8 @@ Places place(float* base, const ModelConfig& config, const StageCut& cut, const 
     // Between passes nobody needs it, and within one as in a whole model.
     places.tensor->partial = places.scratch.normed;
   }
+  if (shape.context_parallel > 1)
+    places.across = carve_context(carver, shape.batch.batch, keys, config.key_width());
   places.input = shape.slots.input > shape.slots.activations ? carver.take(rows, C) : nullptr;
   places.unused = shape.is_split ? carver.take(unused_elements(config, N)) : nullptr;
   for (int index = 0; index < shape.slots.activations; ++index) {
@@ -126,8 +130,9 @@ std::size_t StageModel::bytes(const ModelConfig& config, const StageCut& cut, co
 }
 
 Result<std::unique_ptr<StageModel>> StageModel::create(const ModelConfig& config, const StageCut& cut,
-                                                       const StageShape& shape, TensorGroup<float>* group) {
-  CHECK((shape.share.size > 1) == (group != nullptr), "members of a group have a share");
+                                                       const StageShape& shape, StageGroups groups) {
+  CHECK((shape.share.size > 1) == (groups.layers != nullptr), "members of a group have a share");
+  CHECK((shape.context_parallel > 1) == (groups.sequences != nullptr), "members of a group share sequences");
   TRY(validate(config));
   TRY(check_shape(config, shape.batch));
   TRY(check_keep(config, shape.keep));
@@ -148,21 +153,23 @@ Result<std::unique_ptr<StageModel>> StageModel::create(const ModelConfig& config
                 machine_bytes >> 20);
   }
   use_one_blas_thread();
-  return std::unique_ptr<StageModel>(new StageModel(config, cut, shape, group, std::move(memory)));
+  return std::unique_ptr<StageModel>(new StageModel(config, cut, shape, groups, std::move(memory)));
 }
 
 StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
-                       TensorGroup<float>* group, std::unique_ptr<float[]> memory)
+                       StageGroups groups, std::unique_ptr<float[]> memory)
     : config_(config_of_share(config, shape.share.size)),
       cut_(cut),
       shape_(shape),
       table_(config, shape.share),
-      rotary_(config.context, config.head_size(), config.rope_base, config.rope_scaling),
+      rotary_(rotary_of<float>(config, shape.batch.length, groups.sequences)),
       memory_(std::move(memory)) {
   auto places = place(memory_.get(), config_, cut_, shape_);
   scratch_ = places.scratch;
   tensor_ = places.tensor;
-  if (tensor_) tensor_->group = group;
+  across_ = places.across;
+  if (tensor_) tensor_->group = groups.layers;
+  if (across_) across_->group = groups.sequences;
   const std::span unused(places.unused, shape_.is_split ? unused_elements(config_, shape_.batch.rows()) : 0);
   for (auto& slot : places.slots) {
     later_.emplace_back(std::span(slot.kept, places.kept), unused);
@@ -176,20 +183,22 @@ StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const Sta
 }
 
 PartContext<float> StageModel::context(int chunk, BatchShape batch) const {
-  return {
-      {config_, batch, rotary_, tensor()}, table(), cut_.parts[static_cast<std::size_t>(chunk)], shape_.keep};
+  return {{config_, batch, rotary_, tensor(), across()},
+          table(),
+          cut_.parts[static_cast<std::size_t>(chunk)],
+          shape_.keep};
 }
 
 std::span<float> StageModel::input(int slot) {
-  return {inputs_[static_cast<std::size_t>(slot)], own_rows(shape_.batch.rows()) * config_.width};
+  return {inputs_[static_cast<std::size_t>(slot)], own_rows() * config_.width};
 }
 
 std::span<float> StageModel::output(int chunk, int slot) {
-  return {activations(chunk, slot).output, own_rows(shape_.batch.rows()) * config_.width};
+  return {activations(chunk, slot).output, own_rows() * config_.width};
 }
 
 std::span<float> StageModel::gradient(int index) {
-  return {slot(index).gradient, own_rows(shape_.batch.rows()) * config_.width};
+  return {slot(index).gradient, own_rows() * config_.width};
 }
 
 Result<void> StageModel::forward(int chunk, PassSlots slots, const Pass<float>& pass, TokenSpan tokens) {
@@ -229,19 +238,19 @@ HeadFactors StageModel::head_factors(int chunk, int slot) {
           gpu::view_of(std::span(normed, N * config_.width))};
 }
 
-Result<void> StageModel::forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,
-                                          TokenSpan tokens) {
-  CHECK(length >= 1 && length <= shape_.batch.length, "one sequence of 1..T tokens");
+Result<void> StageModel::forward_sequence(int chunk, const Pass<float>& pass, TokenSpan tokens) {
+  sequence_ = tokens.size();
+  CHECK(sequence_ >= 1 && sequence_ <= shape_.batch.length, "one sequence of 1..T tokens");
   auto& a = activations(chunk, 0);
   a.blocks.front().input = inputs_.front();
-  return part_forward(context(chunk, {1, length}), a, pass, tokens);
+  return part_forward(context(chunk, {1, sequence_}), a, pass, tokens);
 }
 
-Result<std::span<const float>> StageModel::last_logits(int chunk, std::size_t length,
-                                                       const Pass<float>& pass) {
+Result<std::span<const float>> StageModel::logits_of(int chunk, std::size_t token, const Pass<float>& pass) {
+  CHECK(token < sequence_, "a token of the sequence");
   const std::size_t C = config_.width, V = config_.vocabulary;
   const auto& a = activations(chunk, 0);
-  const float* last = TRY(all_rows<float>(tensor(), length, C, a.final_norm.output)) + (length - 1) * C;
+  const float* last = TRY(all_rows<float>(tensor(), sequence_, C, a.final_norm.output)) + token * C;
   const std::span<float> own(a.logits, V);
   linear_forward({1, C, V}, last, TRY(pass.use(table().head)), own.data());
   if (!tensor_) return std::span<const float>(own);

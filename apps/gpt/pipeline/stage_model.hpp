@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "apps/gpt/context/context_attention.hpp"
 #include "apps/gpt/layers/rotary.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/part_passes.hpp"
@@ -26,11 +27,10 @@ namespace troupe::apps::gpt {
 class StageModel {
  public:
   /// Errc::out_of_memory when the activations do not fit in this machine's memory; Errc::unavailable for
-  /// split backwards of what is computed again. The group has the shape's share, null where there is none; it
-  /// outlives the model and is not used before the first pass.
+  /// split backwards of what is computed again. The groups have the shape's share and sequences; they outlive
+  /// the model and are not used before the first pass.
   static core::Result<std::unique_ptr<StageModel>> create(const ModelConfig& config, const StageCut& cut,
-                                                          const StageShape& shape,
-                                                          TensorGroup<float>* group = nullptr);
+                                                          const StageShape& shape, StageGroups groups = {});
   /// What create() allocates.
   static std::size_t bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape);
 
@@ -38,8 +38,9 @@ class StageModel {
   StageModel& operator=(const StageModel&) = delete;
 
   const ParameterTable& table() const { return table_.part(); }
-  /// Those of the residual stream that this rank keeps, of so many of a pass.
-  std::size_t own_rows(std::size_t rows) const { return gpt::own_rows(tensor(), rows); }
+  /// As TrainableStage.
+  std::size_t own_rows() const { return own_rows_of(shape_.batch.rows()); }
+  std::size_t own_rows_of(std::size_t length) const { return gpt::own_rows(tensor(), length); }
 
   /// Own rows (N, C): what a forward reads where it does not begin the model, in a slot of inputs, what it
   /// writes, and the gradient, first by the output and after backward by the input.
@@ -63,10 +64,9 @@ class StageModel {
   std::span<const ExpertRoutes> routes(int chunk, int slot) { return activations(chunk, slot).routes; }
 
   /// One sequence of 1..T tokens through a chunk, in the first slots.
-  core::Result<void> forward_sequence(int chunk, std::size_t length, const Pass<float>& pass,
-                                      TokenSpan tokens);
-  /// After it, of a chunk that ends the model: logits (V) of the token that follows.
-  core::Result<std::span<const float>> last_logits(int chunk, std::size_t length, const Pass<float>& pass);
+  core::Result<void> forward_sequence(int chunk, const Pass<float>& pass, TokenSpan tokens);
+  /// After it, of a chunk that ends the model: logits (V) of the token that follows that one of the sequence.
+  core::Result<std::span<const float>> logits_of(int chunk, std::size_t token, const Pass<float>& pass);
 
  private:
   struct Slot {
@@ -74,10 +74,11 @@ class StageModel {
     float* gradient = nullptr;               ///< (N, C)
   };
 
-  StageModel(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
-             TensorGroup<float>* group, std::unique_ptr<float[]> memory);
+  StageModel(const ModelConfig& config, const StageCut& cut, const StageShape& shape, StageGroups groups,
+             std::unique_ptr<float[]> memory);
   PartContext<float> context(int chunk, BatchShape batch) const;
   const TensorParallel<float>* tensor() const { return tensor_ ? &*tensor_ : nullptr; }
+  const ContextParallel<float>* across() const { return across_ ? &*across_ : nullptr; }
   Slot& slot(int index) { return slots_[static_cast<std::size_t>(index)]; }
   Activations<float>& activations(int chunk, int index) {
     return slot(index).chunks[static_cast<std::size_t>(chunk)];
@@ -91,6 +92,8 @@ class StageModel {
   std::unique_ptr<float[]> memory_;
   GradientScratch<float> scratch_{};
   std::optional<TensorParallel<float>> tensor_;
+  std::optional<ContextParallel<float>> across_;
+  std::size_t sequence_ = 0;         ///< tokens of the last forward_sequence()
   std::vector<float> whole_logits_;  ///< (V) of all members
   std::vector<Slot> slots_;
   std::vector<float*> inputs_;           ///< (N, C) each: those of the slots, and one more

@@ -33,15 +33,16 @@ Result<StageDeal> deal_of(const TrainerOptions& options, PipelinePlace place) {
   const auto& training = options.session.training;
   core::MeshSizes sizes;
   sizes.tp = training.tensor_parallel;
+  sizes.cp = training.context_parallel;
   sizes.pp = training.pipeline_parallel;
-  sizes.dp = place.world.value / (sizes.tp * sizes.pp);
+  sizes.dp = place.world.value / (sizes.tp * sizes.cp * sizes.pp);
   sizes.optimizer_instances = training.optimizer_instances;
   const auto mesh = TRY(core::Mesh::create(sizes));
   auto inputs = TRY(core::inputs_of(training.strategy, mesh));
   inputs.lanes = training.lanes > 0 ? training.lanes : sizes.dp;
   const auto coordinates = core::coordinates_in(inputs.domains[0], mesh, place.rank);
-  const auto deal =
-      TRY(core::LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes));
+  const auto deal = TRY(core::LaneDeal::create(inputs.lanes, inputs.placements.gradients,
+                                               inputs.domains[0].sizes, 1, inputs.pieces));
   return StageDeal{TRY(core::rounds_of(inputs, coordinates)), deal.dealt(coordinates).count};
 }
 

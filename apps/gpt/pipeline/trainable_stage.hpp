@@ -9,6 +9,7 @@
 #include "apps/gpt/experts/expert_activations.hpp"
 #include "apps/gpt/parameters.hpp"
 #include "apps/gpt/pass.hpp"
+#include "apps/gpt/tensor/group.hpp"
 #include "apps/gpt/tensor/share.hpp"
 #include "apps/pipeline/stage_steps.hpp"
 #include "core/dtype.hpp"
@@ -21,11 +22,18 @@ namespace troupe::apps::gpt {
 
 /// What one stage keeps in memory beside parameters.
 struct StageShape {
-  BatchShape batch;
+  BatchShape batch;  ///< this rank's tokens of it, where a group shares each sequence
   Keep keep = Keep::activations;
   PassSlots slots{1, 1};  ///< microbatches of a chunk whose activations and inputs are kept at once
   bool is_split = false;  ///< backward in two halves
   TensorShare share{};    ///< of each layer, where a group of ranks shares the stage
+  std::size_t context_parallel = 1;  ///< ranks that share each sequence
+};
+
+/// With whom a rank computes a stage; null: alone.
+struct StageGroups {
+  TensorGroup<float>* layers = nullptr;     ///< members have parts of its layers
+  TensorGroup<float>* sequences = nullptr;  ///< members have parts of the same sequences
 };
 
 /// Of a microbatch; a chunk in the middle of the model reads neither.
@@ -55,8 +63,10 @@ class TrainableStage {
   virtual const ParameterTable& table() const = 0;
   /// Of parameters and rows.
   virtual core::DType dtype() const = 0;
-  /// Those of the residual stream that this rank keeps, of so many of a pass.
-  virtual std::size_t own_rows(std::size_t rows) const = 0;
+  /// Those of the residual stream that this rank keeps of a microbatch.
+  virtual std::size_t own_rows() const = 0;
+  /// Likewise of one sequence of `length` tokens.
+  virtual std::size_t own_rows_of(std::size_t length) const = 0;
 
   /// Own rows (N, C): what a forward reads where it does not begin the model, in a slot of inputs, what it
   /// writes, and the gradient, first by the output and after backward by the input.
@@ -86,10 +96,10 @@ class TrainableStage {
   /// One sequence of 1..T tokens through a chunk, in the first slots.
   virtual core::Result<void> forward_sequence(int chunk, const StagePass& pass,
                                               std::span<const std::int32_t> tokens) = 0;
-  /// After it, of a chunk that ends the model: logits (V) of the token that follows. They live until the next
-  /// call.
-  virtual core::Result<std::span<const float>> last_logits(int chunk, std::size_t length,
-                                                           const StagePass& pass) = 0;
+  /// After it, of a chunk that ends the model: logits (V) of the token that follows that one of the sequence.
+  /// They live until the next call.
+  virtual core::Result<std::span<const float>> logits_of(int chunk, std::size_t token,
+                                                         const StagePass& pass) = 0;
 };
 
 }  // namespace troupe::apps::gpt

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "apps/gpt/context/sequence_part.hpp"
+#include "apps/gpt/pipeline/trainable_stage.hpp"
+#include "apps/gpt/tensor/group.hpp"
+
+namespace troupe::apps::gpt {
+
+/// A pipeline stage on one member of a context-parallel group, as ContextModel is a whole model: text is of
+/// whole sequences, and of each the stage computes a part. Every call is made by all members with the same
+/// text. Gradients and losses are what its own rows make of those of the microbatch, which the members' sum
+/// is; logits are the same at all members.
+class ContextStage final : public TrainableStage {
+ public:
+  /// `stage` has slots for `slots` microbatches of a part of `shape`, and shares sequences with `group`,
+  /// which outlives it and is not used before the first pass.
+  ContextStage(BatchShape shape, int slots, TensorGroup<float>& group, std::unique_ptr<TrainableStage> stage);
+
+  const ParameterTable& table() const override { return stage_->table(); }
+  core::DType dtype() const override { return stage_->dtype(); }
+  std::size_t own_rows() const override { return stage_->own_rows(); }
+  std::size_t own_rows_of(std::size_t length) const override;
+
+  gpu::BufferView input(int slot) override { return stage_->input(slot); }
+  gpu::BufferView output(int chunk, int slot) override { return stage_->output(chunk, slot); }
+  gpu::BufferView gradient(int slot) override { return stage_->gradient(slot); }
+
+  core::Result<void> forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) override;
+  core::Result<void> loss(int chunk, int slot, const StagePass& pass, StageText text) override;
+  core::Result<std::vector<double>> take_losses(std::size_t count) override;
+  core::Result<void> backward(int chunk, int slot, const StagePass& pass, StageText text) override;
+  core::Result<void> backward_weight(int slot, const StagePass& pass) override;
+
+  HeadFactors head_factors(int chunk, int slot) override { return stage_->head_factors(chunk, slot); }
+  void add_head_gradient(const HeadFactors& factors, float* gradient) override {
+    stage_->add_head_gradient(factors, gradient);
+  }
+  std::span<const ExpertRoutes> routes(int chunk, int slot) override { return stage_->routes(chunk, slot); }
+
+  core::Result<void> forward_sequence(int chunk, const StagePass& pass,
+                                      std::span<const std::int32_t> tokens) override;
+  core::Result<std::span<const float>> logits_of(int chunk, std::size_t token,
+                                                 const StagePass& pass) override;
+
+ private:
+  /// Of the microbatch in a slot.
+  struct OwnText {
+    std::vector<std::int32_t> tokens, targets;
+    double weight = 1;
+
+    StageText text() const { return {tokens, targets}; }
+  };
+  OwnText& of(int slot) { return own_[static_cast<std::size_t>(slot)]; }
+
+  SequencePart part_;
+  TensorGroup<float>& group_;
+  std::unique_ptr<TrainableStage> stage_;
+  std::vector<OwnText> own_;    ///< by slot
+  std::deque<double> weights_;  ///< of losses that are not taken yet
+  std::vector<float> logits_;
+};
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,48 @@
+#include "apps/gpt/context/sequence_part.hpp"
+
+#include <algorithm>
+
+#include "apps/gpt/context/context_attention.hpp"
+#include "apps/gpt/layers/cross_entropy.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+core::Result<BatchShape> SequencePart::shape_of(BatchShape shape, std::size_t members) {
+  if (shape.length % (2 * members) == 0) return BatchShape{shape.batch, shape.length / members};
+  return core::fail(core::Errc::invalid_argument,
+                    "context parallelism cuts a sequence in two pieces per rank, found {} tokens for {} "
+                    "ranks; choose a context that is a multiple of {}",
+                    shape.length, members, 2 * members);
+}
+
+SequencePart::SequencePart(BatchShape shape, std::size_t members, std::size_t index)
+    : shape_(shape), positions_(positions_of_member(shape.length, members, index)) {}
+
+std::vector<std::int32_t> SequencePart::own(Tokens tokens) const {
+  std::vector<std::int32_t> found;
+  for (std::size_t b = 0; b < tokens.size() / shape_.length; ++b) {
+    for (const std::size_t position : positions_) found.push_back(tokens[b * shape_.length + position]);
+  }
+  return found;
+}
+
+std::vector<std::int32_t> SequencePart::own_of_one(Tokens tokens) const {
+  CHECK(!tokens.empty() && tokens.size() <= shape_.length, "one sequence of 1..T tokens");
+  std::vector<std::int32_t> filled(tokens.begin(), tokens.end());
+  filled.resize(shape_.length, 0);
+  return own(filled);
+}
+
+double SequencePart::weight(Tokens targets) const {
+  const auto all = std::max<std::size_t>(learned_rows(targets), 1);
+  return static_cast<double>(learned_rows(own(targets))) / static_cast<double>(all);
+}
+
+std::optional<std::size_t> SequencePart::place_of(std::size_t position) const {
+  const auto found = std::find(positions_.begin(), positions_.end(), position);
+  if (found == positions_.end()) return {};
+  return static_cast<std::size_t>(found - positions_.begin());
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "apps/gpt/activations.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// The tokens that one of the ranks that share each sequence has (positions_of_member()), of text that is of
+/// whole sequences.
+class SequencePart {
+ public:
+  using Tokens = std::span<const std::int32_t>;
+
+  /// `shape` is of whole sequences and passes shape_of().
+  SequencePart(BatchShape shape, std::size_t members, std::size_t index);
+  /// Of one member. Errc::invalid_argument where pieces are not even.
+  static core::Result<BatchShape> shape_of(BatchShape shape, std::size_t members);
+
+  const BatchShape& whole() const { return shape_; }
+  /// This member's of whole sequences.
+  std::vector<std::int32_t> own(Tokens tokens) const;
+  /// This member's of one sequence of 1..T tokens, filled up behind its end, which nothing before it sees.
+  std::vector<std::int32_t> own_of_one(Tokens tokens) const;
+  /// The part of a mean over the rows with a target that the member's own rows are.
+  double weight(Tokens targets) const;
+  /// Where this member has the token at a position, if it has.
+  std::optional<std::size_t> place_of(std::size_t position) const;
+
+ private:
+  BatchShape shape_;
+  std::vector<std::size_t> positions_;
+};
+
+}  // namespace troupe::apps::gpt
