@@ -62,6 +62,21 @@ TEST_P(CudaExpertsTest, GiveTheSameBitsWhateverCameBefore) {
   EXPECT_EQ(other.gradients(), one.gradients());
 }
 
+TEST_P(CudaExpertsTest, ScaleTheGradientsOfRoutersLossesAsAllOthers) {
+  OnGpu plain(GetParam()), scaled(GetParam());
+  StepHooks hooks;
+  hooks.loss_scale = 1024;
+
+  plain.pass(1);
+  scaled.pass(1, hooks);
+
+  auto expected = plain.gradients();
+  for (auto& tensor : expected) {
+    for (float& value : tensor) value *= 1024;
+  }
+  EXPECT_EQ(scaled.gradients(), expected);
+}
+
 TEST_P(CudaExpertsTest, EvaluateWithoutTheRoutersLossesAndTellHooksWhatTheHostDoes) {
   OnGpu gpu(GetParam());
   OnHost host(GetParam(), gpu.values);

@@ -378,10 +378,11 @@ Result<void> expert_layer_backward(const ExpertShape& shape, const ExpertLayerPa
 
   std::fill(d_logits.begin(), d_logits.end(), T{0});
   core::route_backward<T>(router, view.logits, routes.experts, d_weights, d_logits);
-  if (shape.adds_losses && shape.config.balance > 0)
-    core::balance_backward<T>(router, view.logits, routes.load, shape.config.balance, d_logits);
-  if (shape.adds_losses && shape.config.z_loss > 0)
-    core::z_loss_backward<T>(view.E, view.logits, shape.config.z_loss, d_logits);
+  const double balance = shape.config.balance * pass.hooks.loss_scale;
+  const double z_loss = shape.config.z_loss * pass.hooks.loss_scale;
+  if (shape.adds_losses && balance > 0)
+    core::balance_backward<T>(router, view.logits, routes.load, balance, d_logits);
+  if (shape.adds_losses && z_loss > 0) core::z_loss_backward<T>(view.E, view.logits, z_loss, d_logits);
   return project_backward(pass, {view.N, view.C, view.E}, parameters.router, gradient.x, scratch.logits, d_x,
                           Write::accumulate);
 }

@@ -109,6 +109,25 @@ TEST(ExpertModel, GradientsWithTheLossesOfRoutersAgreeWithFiniteDifferences) {
   expect_gradients(config);
 }
 
+TEST(ExpertModel, ScalesTheGradientsOfRoutersLossesAsAllOthers) {
+  auto config = mixtral();
+  config.experts.balance = 0.3;
+  config.experts.z_loss = 0.1;
+  auto model = BasicModel<double>::create(config, {.batch = 2, .length = 5}).value();
+  auto values = any_values(model);
+  Tensors<double> plain(model.table().specs), scaled(model.table().specs);
+  StepHooks hooks;
+  hooks.loss_scale = 1024;
+
+  ASSERT_TRUE(model.forward_backward(values.constant(), plain.pointers(), kTokens, kTargets));
+  ASSERT_TRUE(model.forward_backward(values.constant(), scaled.pointers(), kTokens, kTargets, hooks));
+
+  for (std::size_t i = 0; i < plain.tensors.size(); ++i) {
+    for (double& value : plain.tensors[i]) value *= hooks.loss_scale;
+    EXPECT_EQ(scaled.tensors[i], plain.tensors[i]) << model.table().specs[i].name;
+  }
+}
+
 TEST(ExpertModel, GradientsWithDroppedChoicesAgreeWithFiniteDifferences) {
   auto config = qwen2();
   config.experts.capacity_factor = 0.7;

@@ -176,7 +176,8 @@ Result<void> expert_layer_backward(const CudaContext& context, const ExpertLayer
   context.run("gather backward", [&](cudaStream_t stream) {
     return cuda::combine<E>(places, nullptr, scratch.slots, d_x, stream);
   });
-  TRY(context.desk->logit_gradients(layer.layer, scratch.weights, scratch.logits, context.stream));
+  TRY(context.desk->logit_gradients(layer.layer, scratch.weights, pass.hooks.loss_scale, scratch.logits,
+                                    context.stream));
   return project_backward(context, pass, {N, C, context.config.experts.count}, parameters.router, x,
                           static_cast<const E*>(scratch.logits), d_x, Write::accumulate);
 }

@@ -88,24 +88,26 @@ Result<void> ExpertDesk::choose(std::size_t layer, std::size_t rows, const float
 }
 
 template <class E>
-Result<void> ExpertDesk::logit_gradients(std::size_t layer, const float* d_weights, E* d_logits,
-                                         gpu::StreamView stream) {
+Result<void> ExpertDesk::logit_gradients(std::size_t layer, const float* d_weights, double loss_scale,
+                                         E* d_logits, gpu::StreamView stream) {
   const auto router = config_.router();
   const ExpertRoutes& routes = routes_[layer];
   const auto& logits = logits_[layer];
   std::vector<float> by_weights(weights_[layer].size()), by_logits(logits.size());
   TRY(fetch(d_weights, by_weights, stream));
   core::route_backward<float>(router, logits, routes.experts, by_weights, by_logits);
-  if (config_.balance > 0)
-    core::balance_backward<float>(router, logits, routes.load, config_.balance, by_logits);
-  if (config_.z_loss > 0) core::z_loss_backward<float>(config_.count, logits, config_.z_loss, by_logits);
+  const double balance = config_.balance * loss_scale, z_loss = config_.z_loss * loss_scale;
+  if (balance > 0) core::balance_backward<float>(router, logits, routes.load, balance, by_logits);
+  if (z_loss > 0) core::z_loss_backward<float>(config_.count, logits, z_loss, by_logits);
   Sender(up_.view(), stream).send(std::span<const float>(by_logits), d_logits, [](float value) {
     return narrowed<E>(value);
   });
   return {};
 }
 
-template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, const float*, float*, gpu::StreamView);
-template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, const float*, Bf16*, gpu::StreamView);
+template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, const float*, double, float*,
+                                                         gpu::StreamView);
+template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, const float*, double, Bf16*,
+                                                        gpu::StreamView);
 
 }  // namespace troupe::apps::gpt

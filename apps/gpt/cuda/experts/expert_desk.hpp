@@ -23,10 +23,11 @@ class ExpertDesk {
   /// Sends places and weights of what tokens with these logits (N, E) choose.
   core::Result<void> choose(std::size_t layer, std::size_t rows, const float* logits,
                             const ExpertMemory& memory, gpu::StreamView stream);
-  /// Gradients by the logits (N, E), with those of the router's losses, from those by the weights (N, K).
+  /// Gradients by the logits (N, E), with those of the router's losses times `loss_scale`, from those by the
+  /// weights (N, K).
   template <class E>
-  core::Result<void> logit_gradients(std::size_t layer, const float* d_weights, E* d_logits,
-                                     gpu::StreamView stream);
+  core::Result<void> logit_gradients(std::size_t layer, const float* d_weights, double loss_scale,
+                                     E* d_logits, gpu::StreamView stream);
 
   /// Of the last pass.
   const ExpertRoutes& routes(std::size_t layer) const { return routes_[layer]; }
