@@ -33,6 +33,20 @@ bool is_utf8(std::string_view text) noexcept {
   return true;
 }
 
+std::string printable_of(std::string_view text) {
+  std::string printable;
+  while (!text.empty()) {
+    const auto first = static_cast<std::uint8_t>(text[0]);
+    const std::size_t length = first < 0x80 ? 1 : long_character(text);
+    const bool is_control = first < 0x20 ? first != '\n' && first != '\t' : first == 0x7f;
+    const bool is_long_control = length == 2 && first == 0xc2 && static_cast<std::uint8_t>(text[1]) < 0xa0;
+    const bool is_shown = length > 0 && !is_control && !is_long_control;
+    printable += is_shown ? text.substr(0, length) : "\ufffd";
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return printable;
+}
+
 std::string beginning_of(std::string_view text, std::size_t most_bytes) {
   if (text.size() <= most_bytes) return std::string(text);
   std::size_t end = most_bytes;

@@ -29,6 +29,7 @@
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"
 #include "core/step_count.hpp"
+#include "core/utf8.hpp"
 #include "gpu/devices.hpp"
 
 namespace troupe::apps::gpt {
@@ -157,7 +158,7 @@ class Narrator {
 
   Result<void> sample(const RunSample& sample) {
     progress_.finish(now_());
-    fmt::print("\n{}{}\n\n", sample.prompt, sample.text);
+    fmt::print("\n{}\n\n", core::printable_of(sample.prompt + sample.text));
     return writer_ ? writer_->write(sample) : Result<void>{};
   }
 

@@ -17,6 +17,7 @@
 #include "apps/gpt/pretrained/pretrained_model.hpp"
 #include "apps/gpt/sample.hpp"
 #include "core/errors.hpp"
+#include "core/utf8.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -76,7 +77,7 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
   };
   const auto sample =
       TRY(sample_text(next, config.context, run.prompt, run.sample_bytes, run.sampling, codec));
-  fmt::print("\n{}{}\n", run.prompt, sample);
+  fmt::print("\n{}\n", core::printable_of(run.prompt + sample));
   TRY(export_trained(trainer, run.export_to));
   return RunEnd::finished;
 }
