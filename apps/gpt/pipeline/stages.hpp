@@ -6,6 +6,7 @@
 #include "apps/gpt/models.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/trainable_stage.hpp"
+#include "apps/gpt/tensor/device_group.hpp"
 #include "apps/gpt/tensor/group.hpp"
 #include "gpu/device.hpp"
 
@@ -14,8 +15,10 @@ namespace troupe::apps::gpt {
 /// Where a stage computes, and with whom. All of it outlives the stage.
 struct StagePlace {
   gpu::Device& device;
-  gpu::StreamView compute = nullptr;    ///< a stream of the device, which the host does not use
-  TensorGroup<float>* group = nullptr;  ///< that has the shape's share, where there is one
+  gpu::StreamView compute = nullptr;  ///< a stream of the device, which the host does not use
+  /// Those that have the shares, where layers are shared: the one whose memory the device computes in.
+  TensorGroup<float>* group = nullptr;
+  DeviceTensorGroup* device_group = nullptr;
 };
 
 /// The stage for a device: the host's reference (StageModel), or the GPU's. Errors as theirs.
