@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "apps/gpt/tensor/tensor_model.hpp"
+#include "apps/gpt/tensor/shared_model.hpp"
 #include "core/convert.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
@@ -41,7 +41,7 @@ Result<std::size_t> AllLayers::bytes() const {
   const auto pieces = static_cast<std::size_t>(options_.session.training.context_parallel);
   const BatchShape shape{options_.microbatch.batch, options_.microbatch.length / pieces};
   if (share_->is_shared())
-    return TensorModel::bytes(options_.model, shape, options_.arithmetic.keep, table().share());
+    return shared_model_bytes({options_.model, shape, options_.arithmetic, table().share()}, device_.kind());
   return memory_need(options_.model, shape, options_.arithmetic, device_.kind()).activations;
 }
 
@@ -65,7 +65,10 @@ Result<void> AllLayers::open(actors::Session& session, const Corpus& corpus) {
 
 Result<std::unique_ptr<TrainableModel>> AllLayers::make_model() {
   if (context_) return context_->make_model(options_, *share_);
-  if (share_->is_shared()) return share_->make_model(options_);
+  if (share_->is_shared()) {
+    return create_shared_model({options_.model, options_.microbatch, options_.arithmetic, table().share()},
+                               share_->place(device_, compute_));
+  }
   if (options_.tensor.slices > 1) return create_sliced_model(options_, device_.kind());
   return create_model(options_.model, options_.microbatch, options_.arithmetic, device_, compute_);
 }
@@ -161,7 +164,7 @@ Result<std::uint64_t> AllLayers::parameter_hash() {
   if (peers_) return hash;
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
     if (share_->is_shared()) {
-      hash = core::hash64(std::as_bytes(TRY(whole_parameter({i}))), hash);
+      hash = core::hash64(TRY(whole_bytes({i})), hash);
       continue;
     }
     TRY(session_->before_use({i}));
@@ -174,14 +177,21 @@ Result<std::uint64_t> AllLayers::parameter_hash() {
 
 Result<void> AllLayers::read_parameter(std::size_t place, core::ElementRange range, std::span<float> values) {
   const core::ParameterIndex parameter{static_cast<std::uint32_t>(place)};
+  const auto dtype = options_.arithmetic.dtype;
+  const auto offset = static_cast<std::size_t>(range.start) * core::size_of(dtype);
   if (peers_ || share_->is_shared()) {
-    if (gathered_ != place) TRY(peers_ ? whole_of_all(place) : whole_parameter(parameter));
-    std::copy_n(whole_.begin() + range.start, values.size(), values.begin());
+    if (gathered_ != place) {
+      if (peers_) {
+        TRY(whole_of_all(place));
+      } else {
+        TRY(whole_bytes(parameter));
+      }
+    }
+    core::convert_elements(dtype, whole_.data() + offset, core::DType::f32,
+                           std::as_writable_bytes(values).data(), values.size());
     return {};
   }
   TRY(session_->before_use(parameter));
-  const auto dtype = options_.arithmetic.dtype;
-  const auto offset = static_cast<std::size_t>(range.start) * core::size_of(dtype);
   gpu::Buffer staging;
   const auto from = TRY(on_host(
       TRY(session_->parameter_memory(parameter)).subview(offset, values.size() * core::size_of(dtype)),
@@ -197,23 +207,36 @@ Result<void> AllLayers::hand_over_parameters() {
   if (peers_) return {};
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
     TRY(session_->before_use({i}));
-    if (share_->is_shared()) TRY(whole_parameter({i}));
+    if (share_->is_shared()) TRY(whole_bytes({i}));
   }
   return {};
 }
 
 Result<std::span<const float>> AllLayers::whole_parameter(core::ParameterIndex parameter) {
   TRY(session_->before_use(parameter));
-  whole_ = TRY(share_->whole(parameter.value, TRY(session_->parameter(parameter))));
+  const auto whole = TRY(share_->whole(parameter.value, TRY(session_->parameter(parameter))));
+  whole_ = std::as_bytes(whole);
+  gathered_ = parameter.value;
+  return whole;
+}
+
+Result<std::span<const std::byte>> AllLayers::whole_bytes(core::ParameterIndex parameter) {
+  if (is_on_host()) return std::as_bytes(TRY(whole_parameter(parameter)));
+  TRY(session_->before_use(parameter));
+  StageMemory memory(device_);
+  memory.use(compute_);
+  whole_ = TRY(share_->whole_on_host(
+      parameter.value, {TRY(session_->parameter_memory(parameter)), options_.arithmetic.dtype}, memory));
   gathered_ = parameter.value;
   return whole_;
 }
 
 Result<std::span<const float>> AllLayers::whole_of_all(std::size_t place) {
-  whole_ = TRY(peers_->whole(
+  const auto whole = TRY(peers_->whole(
       place, [&](std::size_t own) { return whole_parameter({static_cast<std::uint32_t>(own)}); }));
+  whole_ = std::as_bytes(whole);
   gathered_ = place;
-  return whole_;
+  return whole;
 }
 
 /// The same bytes where the host reads them: where they are, or in `staging`.

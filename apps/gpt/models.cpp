@@ -5,6 +5,8 @@
 #include "apps/gpt/host_model.hpp"
 #include "apps/gpt/pipeline/host_stage.hpp"
 #include "apps/gpt/pipeline/stages.hpp"
+#include "apps/gpt/tensor/shared_model.hpp"
+#include "apps/gpt/tensor/tensor_model.hpp"
 #include "core/errors.hpp"
 #ifdef TROUPE_HAS_CUDA
 #include "apps/gpt/cuda/cuda_model.hpp"
@@ -32,7 +34,7 @@ std::size_t activation_bytes(const ModelConfig& config, BatchShape shape, ModelO
                              gpu::DeviceKind device) {
 #ifdef TROUPE_HAS_CUDA
   if (device == gpu::DeviceKind::cuda)
-    return cuda_activation_bytes(config, shape, options.dtype, options.keep);
+    return cuda_activation_bytes(config, shape, {options.dtype, options.tf32, options.keep});
 #endif
   (void)device;
   Carver<float> plan(nullptr);
@@ -81,7 +83,8 @@ Result<std::unique_ptr<TrainableStage>> create_stage(const ModelConfig& config, 
   if (place.device.kind() != gpu::DeviceKind::cuda)
     return std::make_unique<HostStage>(TRY(StageModel::create(config, cut, shape, place.groups)));
 #ifdef TROUPE_HAS_CUDA
-  return create_cuda_stage(config, cut, shape, {options.dtype, options.tf32}, place.device, place.compute);
+  return create_cuda_stage(config, cut, shape, {options.dtype, options.tf32}, place.device, place.compute,
+                           place.device_group);
 #else
   (void)options;
   return fail(Errc::unavailable, kWithoutCuda);
@@ -96,6 +99,38 @@ std::size_t stage_bytes(const ModelConfig& config, const StageCut& cut, const St
   (void)options;
   (void)device;
   return StageModel::bytes(config, cut, shape);
+}
+
+Result<void> check_shared_model(const SharedModel& model, gpu::DeviceKind device) {
+  TRY(validate(model.config));
+#ifdef TROUPE_HAS_CUDA
+  if (device == gpu::DeviceKind::cuda)
+    return check_cuda_model(model.config, model.shape, model.options.dtype, model.share);
+#endif
+  (void)device;
+  return check_share(model.config, model.share);
+}
+
+Result<std::unique_ptr<TrainableModel>> create_shared_model(const SharedModel& model, StagePlace place) {
+  const auto& [config, shape, options, share] = model;
+  if (place.device.kind() != gpu::DeviceKind::cuda)
+    return TRY(TensorModel::create(config, shape, options.keep, share, *place.groups.layers));
+#ifdef TROUPE_HAS_CUDA
+  return create_cuda_model(config, shape, {options.dtype, options.tf32, options.keep, share}, place.device,
+                           place.compute, place.device_group);
+#else
+  return fail(Errc::unavailable, kWithoutCuda);
+#endif
+}
+
+std::size_t shared_model_bytes(const SharedModel& model, gpu::DeviceKind device) {
+  const auto& [config, shape, options, share] = model;
+#ifdef TROUPE_HAS_CUDA
+  if (device == gpu::DeviceKind::cuda)
+    return cuda_activation_bytes(config, shape, {options.dtype, options.tf32, options.keep, share});
+#endif
+  (void)device;
+  return TensorModel::bytes(config, shape, options.keep, share);
 }
 
 MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,

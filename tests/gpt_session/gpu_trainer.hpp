@@ -136,6 +136,8 @@ class TrainerOnGpus : public testing::Test {
     return company_.run<Seen>(
         ranks, [&](actors::RankWorld& world) { return go_on(world, options, corpus_); }, directory);
   }
+  actors::EmulatedCompany& company() { return company_; }
+  const Corpus& corpus() const { return corpus_; }
 
  private:
   actors::EmulatedCompany company_;

@@ -25,13 +25,14 @@ CudaHeadNormActivations<E> carve_head_norm(ByteCarver& carver, const ModelConfig
 
 template <class E>
 CudaBlockActivations<E> carve_block(ByteCarver& carver, const ModelConfig& config, BatchShape shape,
-                                    std::size_t layer) {
+                                    const ActivationExtents& extents, std::size_t layer) {
   const bool has_experts = config.experts.in_layer(layer);
   const bool is_gated = config.activation == Activation::swiglu;
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
   const std::size_t Q = config.query_width(), K = config.key_width();
-  return {.input = carver.take<E>(N, C),
-          .attention_norm = carve_norm<E>(carver, config, N),
+  const std::size_t stream_rows = extents.stream_rows.value_or(N);
+  return {.input = carver.take<E>(stream_rows, C),
+          .attention_norm = carve_norm<E>(carver, config, stream_rows),
           .query_norm = carve_head_norm<E>(carver, config, N, config.heads),
           .key_norm = carve_head_norm<E>(carver, config, N, config.key_heads()),
           .query = carver.take<E>(N, Q),
@@ -39,8 +40,8 @@ CudaBlockActivations<E> carve_block(ByteCarver& carver, const ModelConfig& confi
           .value = carver.take<E>(N, K),
           .log_sum = carver.take<float>(N, config.heads),
           .attention = carver.take<E>(N, Q),
-          .middle = carver.take<E>(N, C),
-          .mlp_norm = carve_norm<E>(carver, config, N),
+          .middle = carver.take<E>(stream_rows, C),
+          .mlp_norm = carve_norm<E>(carver, config, stream_rows),
           .gate = is_gated && !has_experts ? carver.take<E>(N, F) : nullptr,
           .up = has_experts ? nullptr : carver.take<E>(N, F),
           .hidden = has_experts ? nullptr : carver.take<E>(N, F),
@@ -94,20 +95,20 @@ CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchSha
 
 template <class E>
 CudaActivations<E> carve_part(ByteCarver& carver, const ModelConfig& config, BatchShape shape, Keep keep,
-                              ModelPart part) {
+                              ModelPart part, const ActivationExtents& extents) {
+  const std::size_t N = shape.rows(), stream_rows = extents.stream_rows.value_or(N);
   CudaActivations<E> activations{};
   for (std::size_t layer = part.first; layer < part.end; ++layer) {
     if (keep == Keep::activations || layer == part.first) {
-      activations.blocks.push_back(carve_block<E>(carver, config, shape, layer));
+      activations.blocks.push_back(carve_block<E>(carver, config, shape, extents, layer));
     } else {
       activations.blocks.push_back(activations.blocks.front());
-      activations.blocks.back().input = carver.take<E>(shape.rows(), config.width);
+      activations.blocks.back().input = carver.take<E>(stream_rows, config.width);
     }
   }
-  const std::size_t N = shape.rows();
-  activations.output = carver.take<E>(N, config.width);
+  activations.output = carver.take<E>(stream_rows, config.width);
   if (!part.has_end(config)) return activations;
-  activations.final_norm = carve_norm<E>(carver, config, N);
+  activations.final_norm = carve_norm<E>(carver, config, stream_rows);
   activations.logits = carver.take<E>(N, config.vocabulary);
   activations.log_sum = carver.take<float>(N);
   activations.row_losses = carver.take<float>(N);
@@ -125,8 +126,9 @@ CudaShared<E> carve_shared(ByteCarver& carver, const ModelConfig& config, BatchS
 }
 
 template CudaActivations<float> carve_part<float>(ByteCarver&, const ModelConfig&, BatchShape, Keep,
-                                                  ModelPart);
-template CudaActivations<Bf16> carve_part<Bf16>(ByteCarver&, const ModelConfig&, BatchShape, Keep, ModelPart);
+                                                  ModelPart, const ActivationExtents&);
+template CudaActivations<Bf16> carve_part<Bf16>(ByteCarver&, const ModelConfig&, BatchShape, Keep, ModelPart,
+                                                const ActivationExtents&);
 template CudaShared<float> carve_shared<float>(ByteCarver&, const ModelConfig&, BatchShape);
 template CudaShared<Bf16> carve_shared<Bf16>(ByteCarver&, const ModelConfig&, BatchShape);
 

@@ -133,7 +133,7 @@ CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchSha
 
 template <class E>
 CudaActivations<E> carve_part(ByteCarver& carver, const ModelConfig& config, BatchShape shape, Keep keep,
-                              ModelPart part);
+                              ModelPart part, const ActivationExtents& extents = {});
 template <class E>
 CudaShared<E> carve_shared(ByteCarver& carver, const ModelConfig& config, BatchShape shape);
 

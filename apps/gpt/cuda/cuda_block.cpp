@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "apps/gpt/cuda/cuda_projection.hpp"
+#include "apps/gpt/cuda/cuda_tensor.hpp"
 #include "apps/gpt/cuda/experts/cuda_expert_layer.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "core/errors.hpp"
@@ -17,32 +18,42 @@ namespace {
 
 template <class E>
 void copy_rows(const CudaContext& context, const E* from, E* to) {
-  const std::size_t bytes = context.shape.rows() * context.config.width * sizeof(E);
+  const std::size_t bytes = own_rows(context) * context.config.width * sizeof(E);
+  if (bytes == 0) return;
   context.run("residual", [=](cudaStream_t stream) {
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
   });
 }
 
+// Which rows a bias is added to, where there is one.
+struct LinearBias {
+  std::size_t rows, width;
+  std::optional<std::size_t> parameter;
+};
+
 template <class E>
-Result<void> add_bias(const CudaContext& context, const CudaPass<E>& pass, std::size_t width,
-                      std::optional<std::size_t> bias, E* y) {
-  if (!bias) return {};
-  const E* values = TRY(pass.use(*bias));
+Result<void> add_bias(const CudaContext& context, const CudaPass<E>& pass, LinearBias bias, E* y) {
+  if (!bias.parameter) return {};
+  const E* values = TRY(pass.use(*bias.parameter));
+  if (bias.rows == 0) return {};
   context.run("bias", [&](cudaStream_t stream) {
-    return cuda::bias_forward(context.shape.rows(), width, values, y, stream);
+    return cuda::bias_forward(bias.rows, bias.width, values, y, stream);
   });
   return {};
 }
 
 template <class E>
-Result<void> add_bias_gradient(const CudaContext& context, const CudaPass<E>& pass, std::size_t width,
-                               std::optional<std::size_t> bias, const E* d_y, float* partials) {
-  if (!bias) return {};
-  TRY(pass.use(*bias));
-  context.run("bias backward", [&](cudaStream_t stream) {
-    return cuda::bias_backward(context.shape.rows(), width, d_y, partials, pass.gradient(*bias), stream);
-  });
-  pass.ready(*bias);
+Result<void> add_bias_gradient(const CudaContext& context, const CudaPass<E>& pass, LinearBias bias,
+                               const E* d_y, float* partials) {
+  if (!bias.parameter) return {};
+  TRY(pass.use(*bias.parameter));
+  if (bias.rows > 0) {
+    context.run("bias backward", [&](cudaStream_t stream) {
+      return cuda::bias_backward(bias.rows, bias.width, d_y, partials, pass.gradient(*bias.parameter),
+                                 stream);
+    });
+  }
+  pass.ready(*bias.parameter);
   return {};
 }
 
@@ -82,7 +93,7 @@ Result<void> mlp_activations(const CudaContext& context, const BlockParameters& 
                              const CudaBlockActivations<E>& block, const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   if (parameters.experts) return {};  // they go with what they give
-  const E* x = block.mlp_norm.output;
+  const E* x = TRY(all_rows<E>(context, block.mlp_norm.output));
   if (parameters.gate) {
     TRY(project(context, pass, {N, C, F}, *parameters.gate, x, block.gate));
     TRY(project(context, pass, {N, C, F}, parameters.up, x, block.up));
@@ -103,13 +114,14 @@ Result<void> mlp_backward(const CudaContext& context, const BlockParameters& par
                           const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& d,
                           const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
-  const E* x = block.mlp_norm.output;
   if (parameters.experts) {
-    return expert_layer_backward<E>(context, *parameters.experts, block.experts, d.experts, x, d.residual,
-                                    pass, d.normed);
+    return expert_layer_backward<E>(context, *parameters.experts, block.experts, d.experts,
+                                    block.mlp_norm.output, d.residual, pass, d.normed);
   }
-  TRY(project_backward(context, pass, {N, F, C}, parameters.down, block.hidden, d.residual, d.hidden,
+  const E* d_output = TRY(all_rows<E>(context, d.residual));
+  TRY(project_backward(context, pass, {N, F, C}, parameters.down, block.hidden, d_output, d.hidden,
                        Write::overwrite));
+  const E* x = TRY(all_rows<E>(context, block.mlp_norm.output));
   if (parameters.gate) {
     context.run("swiglu backward", [&](cudaStream_t stream) {
       return cuda::swiglu_backward(N * F, block.gate, block.up, d.hidden, d.gate, d.up, stream);
@@ -166,7 +178,7 @@ Result<void> head_projection(const CudaContext& context, const HeadSide<E>& side
   const std::size_t width = side.heads * context.config.head_size();
   E* y = side.norm ? side.before.input : side.output;
   TRY(project(context, pass, {context.shape.rows(), context.config.width, width}, side.weight, x, y));
-  return add_bias(context, pass, width, side.bias, y);
+  return add_bias(context, pass, {context.shape.rows(), width, side.bias}, y);
 }
 
 template <class E>
@@ -192,7 +204,7 @@ Result<void> head_backward(const CudaContext& context, const HeadSide<E>& side, 
     });
     pass.ready(*side.norm);
   }
-  TRY(add_bias_gradient(context, pass, width, side.bias, d_heads, d.partials));
+  TRY(add_bias_gradient(context, pass, {context.shape.rows(), width, side.bias}, d_heads, d.partials));
   return project_backward(context, pass, {context.shape.rows(), context.config.width, width}, side.weight, x,
                           d_heads, d.normed, Write::accumulate);
 }
@@ -203,11 +215,11 @@ Result<void> self_attention_forward(const CudaContext& context, const BlockParam
   const std::size_t N = context.shape.rows(), C = context.config.width;
   const std::size_t Q = context.config.query_width(), K = context.config.key_width();
   const auto query = query_side(context, parameters, block), key = key_side(context, parameters, block);
-  const E* x = block.attention_norm.output;
+  const E* x = TRY(all_rows<E>(context, block.attention_norm.output));
   TRY(head_projection(context, query, x, pass));
   TRY(head_projection(context, key, x, pass));
   TRY(project(context, pass, {N, C, K}, parameters.value, x, block.value));
-  TRY(add_bias(context, pass, K, parameters.value_bias, block.value));
+  TRY(add_bias(context, pass, {N, K, parameters.value_bias}, block.value));
   TRY(head_norm_forward(context, query, pass));
   TRY(head_norm_forward(context, key, pass));
   turn(context, 1, block.query, block.key);
@@ -215,8 +227,8 @@ Result<void> self_attention_forward(const CudaContext& context, const BlockParam
     return cuda::attention_forward(attention_of(context, block), stream);
   });
   copy_rows(context, block.input, block.middle);
-  TRY(project(context, pass, {N, Q, C}, parameters.output, block.attention, block.middle, Write::accumulate));
-  return add_bias(context, pass, C, parameters.output_bias, block.middle);
+  TRY(project_into_residual<E>(context, pass, Q, parameters.output, block.attention, block.middle));
+  return add_bias(context, pass, {own_rows(context), C, parameters.output_bias}, block.middle);
 }
 
 template <class E>
@@ -225,16 +237,18 @@ Result<void> self_attention_backward(const CudaContext& context, const BlockPara
                                      const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width;
   const std::size_t Q = context.config.query_width(), K = context.config.key_width();
-  const E* x = block.attention_norm.output;
-  TRY(add_bias_gradient(context, pass, C, parameters.output_bias, d.residual, d.partials));
-  TRY(project_backward(context, pass, {N, Q, C}, parameters.output, block.attention, d.residual, d.attention,
+  TRY(add_bias_gradient(context, pass, {own_rows(context), C, parameters.output_bias}, d.residual,
+                        d.partials));
+  const E* d_output = TRY(all_rows<E>(context, d.residual));
+  TRY(project_backward(context, pass, {N, Q, C}, parameters.output, block.attention, d_output, d.attention,
                        Write::overwrite));
   context.run("attention backward", [&](cudaStream_t stream) {
     return cuda::attention_backward<E>(attention_of(context, block),
                                        {d.attention, d.query, d.key, d.value, d.delta}, stream);
   });
   turn(context, -1, d.query, d.key);
-  TRY(add_bias_gradient(context, pass, K, parameters.value_bias, d.value, d.partials));
+  TRY(add_bias_gradient(context, pass, {N, K, parameters.value_bias}, d.value, d.partials));
+  const E* x = TRY(all_rows<E>(context, block.attention_norm.output));
   TRY(project_backward(context, pass, {N, C, K}, parameters.value, x, d.value, d.normed, Write::overwrite));
   TRY(head_backward(context, key_side(context, parameters, block), x, d, d.key, pass));
   return head_backward(context, query_side(context, parameters, block), x, d, d.query, pass);
@@ -243,7 +257,7 @@ Result<void> self_attention_backward(const CudaContext& context, const BlockPara
 template <class E>
 cuda::Norm<E> norm_of(const CudaContext& context, const E* x, const E* weight, const E* bias,
                       const CudaNormActivations<E>& norm) {
-  return {context.shape.rows(),
+  return {own_rows(context),
           context.config.width,
           static_cast<float>(context.config.norm_epsilon),
           x,
@@ -261,6 +275,7 @@ Result<void> norm_forward(const CudaContext& context, const NormParameters& para
   const E* weight = TRY(pass.use(parameters.weight));
   const E* bias = nullptr;
   if (parameters.bias) bias = TRY(pass.use(*parameters.bias));
+  if (own_rows(context) == 0) return {};
   context.run("norm", [&](cudaStream_t stream) {
     return cuda::norm_forward(norm_of(context, x, weight, bias, norm), norm.output, stream);
   });
@@ -269,15 +284,17 @@ Result<void> norm_forward(const CudaContext& context, const NormParameters& para
 
 template <class E>
 Result<void> norm_backward(const CudaContext& context, const NormParameters& parameters, const E* x,
-                           const CudaNormActivations<E>& norm, const CudaGradientScratch<E>& d,
+                           const CudaNormActivations<E>& norm, const E* d_y, const CudaGradientScratch<E>& d,
                            const CudaPass<E>& pass) {
   const E* weight = TRY(pass.use(parameters.weight));
-  const cuda::NormGradients<E> gradients{d.normed, d.residual, pass.gradient(parameters.weight),
+  const cuda::NormGradients<E> gradients{d_y, d.residual, pass.gradient(parameters.weight),
                                          parameters.bias ? pass.gradient(*parameters.bias) : nullptr,
                                          d.partials};
-  context.run("norm backward", [&](cudaStream_t stream) {
-    return cuda::norm_backward<E>(norm_of<E>(context, x, weight, nullptr, norm), gradients, stream);
-  });
+  if (own_rows(context) > 0) {
+    context.run("norm backward", [&](cudaStream_t stream) {
+      return cuda::norm_backward<E>(norm_of<E>(context, x, weight, nullptr, norm), gradients, stream);
+    });
+  }
   if (parameters.bias) pass.ready(*parameters.bias);
   pass.ready(parameters.weight);
   return {};
@@ -295,14 +312,14 @@ Result<void> block_activations(const CudaContext& context, const BlockParameters
 template <class E>
 Result<void> block_forward(const CudaContext& context, const BlockParameters& parameters,
                            const CudaBlockActivations<E>& block, const CudaPass<E>& pass, E* output) {
-  const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
   TRY(block_activations(context, parameters, block, pass));
   copy_rows(context, block.middle, output);
   if (parameters.experts) {
     return expert_layer_forward<E>(context, *parameters.experts, block.experts, block.mlp_norm.output, pass,
                                    output);
   }
-  return project(context, pass, {N, F, C}, parameters.down, block.hidden, output, Write::accumulate);
+  return project_into_residual<E>(context, pass, context.config.feed_forward, parameters.down, block.hidden,
+                                  output);
 }
 
 template <class E>
@@ -310,9 +327,12 @@ Result<void> block_backward(const CudaContext& context, const BlockParameters& p
                             const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& d,
                             const CudaPass<E>& pass) {
   TRY(mlp_backward(context, parameters, block, d, pass));
-  TRY(norm_backward(context, parameters.mlp_norm, block.middle, block.mlp_norm, d, pass));
+  const E* d_normed = TRY(summed_rows(context, d.normed));
+  TRY(norm_backward<E>(context, parameters.mlp_norm, block.middle, block.mlp_norm, d_normed, d, pass));
   TRY(self_attention_backward(context, parameters, block, d, pass));
-  return norm_backward(context, parameters.attention_norm, block.input, block.attention_norm, d, pass);
+  d_normed = TRY(summed_rows(context, d.normed));
+  return norm_backward<E>(context, parameters.attention_norm, block.input, block.attention_norm, d_normed, d,
+                          pass);
 }
 
 template Result<void> block_forward<float>(const CudaContext&, const BlockParameters&,
@@ -335,10 +355,10 @@ template Result<void> norm_forward<float>(const CudaContext&, const NormParamete
 template Result<void> norm_forward<Bf16>(const CudaContext&, const NormParameters&, const Bf16*,
                                          const CudaNormActivations<Bf16>&, const CudaPass<Bf16>&);
 template Result<void> norm_backward<float>(const CudaContext&, const NormParameters&, const float*,
-                                           const CudaNormActivations<float>&,
+                                           const CudaNormActivations<float>&, const float*,
                                            const CudaGradientScratch<float>&, const CudaPass<float>&);
 template Result<void> norm_backward<Bf16>(const CudaContext&, const NormParameters&, const Bf16*,
-                                          const CudaNormActivations<Bf16>&, const CudaGradientScratch<Bf16>&,
-                                          const CudaPass<Bf16>&);
+                                          const CudaNormActivations<Bf16>&, const Bf16*,
+                                          const CudaGradientScratch<Bf16>&, const CudaPass<Bf16>&);
 
 }  // namespace troupe::apps::gpt

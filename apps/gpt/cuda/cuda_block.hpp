@@ -16,6 +16,7 @@
 namespace troupe::apps::gpt {
 
 class ExpertDesk;
+struct CudaTensorParallel;
 
 /// As Pass, of parameters in E and gradients in fp32.
 template <class E>
@@ -46,7 +47,8 @@ struct CudaContext {
   const float* sine;
   Blas& blas;
   gpu::StreamView stream;
-  ExpertDesk* desk = nullptr;  ///< of a model with experts
+  ExpertDesk* desk = nullptr;                  ///< of a model with experts
+  const CudaTensorParallel* tensor = nullptr;  ///< null where no ranks share the layers
 
   /// Enqueues kernels as one task.
   template <class Launch>
@@ -76,10 +78,10 @@ template <class E>
 core::Result<void> norm_forward(const CudaContext& context, const NormParameters& parameters, const E* x,
                                 const CudaNormActivations<E>& norm, const CudaPass<E>& pass);
 
-/// Adds to scratch.residual, from scratch.normed.
+/// Adds to scratch.residual, from d_y (N, C).
 template <class E>
 core::Result<void> norm_backward(const CudaContext& context, const NormParameters& parameters, const E* x,
-                                 const CudaNormActivations<E>& norm, const CudaGradientScratch<E>& scratch,
-                                 const CudaPass<E>& pass);
+                                 const CudaNormActivations<E>& norm, const E* d_y,
+                                 const CudaGradientScratch<E>& scratch, const CudaPass<E>& pass);
 
 }  // namespace troupe::apps::gpt

@@ -19,6 +19,13 @@ StageCut uncut(const ModelConfig& config) {
   return {1, 0, {whole_model(config)}};
 }
 
+StageShape stage_shape(BatchShape shape, const CudaModelOptions& options) {
+  return {.batch = shape, .keep = options.keep, .share = options.share};
+}
+
+/// Of ranks that share layers: a sum in their order takes a slot for each.
+constexpr std::size_t kMostMembers = 256;
+
 /// The stage of a pipeline of one.
 class CudaModel final : public TrainableModel {
  public:
@@ -90,12 +97,31 @@ Result<void> check_kind(const ModelConfig& config) {
       config.experts.ranks);
 }
 
+Result<void> check_share_kind(const ModelConfig& config, const TensorShare& share) {
+  TRY(check_share(config, share));
+  if (config.experts.count > 0 && share.size > 1) {
+    return fail(Errc::unavailable,
+                "on a GPU ranks do not share layers with experts, found {} experts and {} ranks; leave out "
+                "--experts or --tensor-parallel, or train with --device host",
+                config.experts.count, share.size);
+  }
+  if (share.size > kMostMembers) {
+    return fail(Errc::unavailable, "on a GPU at most {} ranks share a layer, found {}; use fewer",
+                kMostMembers, share.size);
+  }
+  return {};
+}
+
 }  // namespace
 
-Result<void> check_cuda_model(const ModelConfig& config, BatchShape shape, core::DType dtype) {
-  TRY(validate(config));
-  TRY(check_kind(config));
-  TRY(check_shape(config, shape));
+Result<void> check_cuda_model(const ModelConfig& whole, BatchShape shape, core::DType dtype,
+                              const TensorShare& share) {
+  TRY(validate(whole));
+  TRY(check_kind(whole));
+  TRY(check_shape(whole, shape));
+  TRY(check_share_kind(whole, share));
+  const ModelConfig config = config_of_share(whole, share.size);
+  const std::string of_share = share.size > 1 ? fmt::format(" of each of {} ranks", share.size) : "";
   if (config.head_size() > cuda::kMostHeadSize) {
     return fail(Errc::invalid_argument,
                 "on a GPU heads must be at most {} wide, found {}; use more or narrower heads",
@@ -115,8 +141,8 @@ Result<void> check_cuda_model(const ModelConfig& config, BatchShape shape, core:
   const std::size_t step = 16 / core::size_of(dtype);
   if (config.width % step != 0 || config.feed_forward % step != 0) {
     return fail(Errc::invalid_argument,
-                "on a GPU width and feed_forward must be multiples of {} in {}, found {} and {}", step,
-                core::name_of(dtype), config.width, config.feed_forward);
+                "on a GPU width and feed_forward{} must be multiples of {} in {}, found {} and {}", of_share,
+                step, core::name_of(dtype), config.width, config.feed_forward);
   }
   if (config.experts.count > 0 &&
       (config.experts.feed_forward % step != 0 || config.experts.shared_feed_forward % step != 0)) {
@@ -127,23 +153,24 @@ Result<void> check_cuda_model(const ModelConfig& config, BatchShape shape, core:
   if (config.query_width() % step != 0 || config.key_width() % step != 0 ||
       (config.query_key_norm && config.head_size() % step != 0)) {
     return fail(Errc::invalid_argument,
-                "on a GPU heads and key_value_heads times their width must be multiples of {} in {}, and so "
-                "must that width where queries and keys have norms; found {} and {} heads of {}",
-                step, core::name_of(dtype), config.heads, config.key_heads(), config.head_size());
+                "on a GPU heads and key_value_heads{} times their width must be multiples of {} in {}, and "
+                "so must that width where queries and keys have norms; found {} and {} heads of {}",
+                of_share, step, core::name_of(dtype), config.heads, config.key_heads(), config.head_size());
   }
   return {};
 }
 
 Result<std::unique_ptr<TrainableModel>> create_cuda_model(const ModelConfig& config, BatchShape shape,
                                                           CudaModelOptions options, gpu::Device& device,
-                                                          gpu::StreamView compute) {
-  const StageShape whole{.batch = shape, .keep = options.keep};
-  auto stage = TRY(create_cuda_stage(config, uncut(config), whole, options, device, compute));
+                                                          gpu::StreamView compute, DeviceTensorGroup* group) {
+  const StageShape whole = stage_shape(shape, options);
+  auto stage = TRY(create_cuda_stage(config, uncut(config), whole, options, device, compute, group));
   return std::make_unique<CudaModel>(config, whole, std::move(stage));
 }
 
-std::size_t cuda_activation_bytes(const ModelConfig& config, BatchShape shape, core::DType dtype, Keep keep) {
-  return cuda_stage_bytes(config, uncut(config), {.batch = shape, .keep = keep}, dtype);
+std::size_t cuda_activation_bytes(const ModelConfig& config, BatchShape shape,
+                                  const CudaModelOptions& options) {
+  return cuda_stage_bytes(config, uncut(config), stage_shape(shape, options), options.dtype);
 }
 
 }  // namespace troupe::apps::gpt

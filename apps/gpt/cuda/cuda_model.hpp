@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "apps/gpt/tensor/device_group.hpp"
+#include "apps/gpt/tensor/share.hpp"
 #include "apps/gpt/trainable_model.hpp"
 #include "gpu/device.hpp"
 
@@ -11,21 +13,25 @@ struct CudaModelOptions {
   core::DType dtype = core::DType::bf16;  ///< of parameters and activations: bf16 or f32
   bool tf32 = false;                      ///< f32 products may round their factors to 10 bits
   Keep keep = Keep::activations;
+  TensorShare share{};  ///< of each layer, where a group of ranks shares them
 };
 
 /// The function of BasicModel (apps/gpt/model.hpp) on a GPU. Everything is enqueued on `compute`, a stream of
 /// `device`; both must outlive the model. Equal inputs give equal bits on GPUs of one kind, whatever passes
 /// came before. Errc::invalid_argument for a shape that is not supported, Errc::out_of_memory says what was
-/// asked for.
+/// asked for. With a share, `group` is that of its members, which compute together as those of TensorModel
+/// do; it outlives the model and is not used before the first pass.
 core::Result<std::unique_ptr<TrainableModel>> create_cuda_model(const ModelConfig& config, BatchShape shape,
                                                                 CudaModelOptions options, gpu::Device& device,
-                                                                gpu::StreamView compute);
+                                                                gpu::StreamView compute,
+                                                                DeviceTensorGroup* group = nullptr);
 
 /// What create_cuda_model() refuses before it allocates anything.
-core::Result<void> check_cuda_model(const ModelConfig& config, BatchShape shape, core::DType dtype);
+core::Result<void> check_cuda_model(const ModelConfig& config, BatchShape shape, core::DType dtype,
+                                    const TensorShare& share = {});
 
 /// Bytes of device memory that its activations take.
-std::size_t cuda_activation_bytes(const ModelConfig& config, BatchShape shape, core::DType dtype,
-                                  Keep keep = Keep::activations);
+std::size_t cuda_activation_bytes(const ModelConfig& config, BatchShape shape,
+                                  const CudaModelOptions& options);
 
 }  // namespace troupe::apps::gpt

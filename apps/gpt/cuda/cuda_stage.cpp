@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "apps/gpt/cuda/cuda_block.hpp"
+#include "apps/gpt/cuda/cuda_tensor.hpp"
 #include "apps/gpt/cuda/experts/expert_desk.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "apps/gpt/cuda/token_upload.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/layers/rotary.hpp"
+#include "apps/gpt/tensor/rows.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
@@ -41,37 +43,49 @@ template <class E>
 struct CudaPlaces {
   CudaShared<E> shared;
   std::vector<CudaSlot<E>> slots;
-  E* input = nullptr;  ///< one more than slots have
+  E* input = nullptr;                        ///< one more than slots have
+  std::optional<CudaTensorParallel> tensor;  ///< without its group
+  float* all_logits = nullptr;               ///< of the next token, where ranks share the vocabulary
 };
 
 bool reads_text(const ModelConfig& config, ModelPart part) {
   return part.has_begin() || part.has_end(config);
 }
 
+/// The configuration is of the share.
 template <class E>
 CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const StageCut& cut,
                           const StageShape& shape) {
   const std::size_t N = shape.batch.rows(), C = config.width;
-  CudaPlaces<E> places{carve_shared<E>(carver, config, shape.batch), {}, nullptr};
+  const auto [members, member, sequence] = shape.share;
+  const std::size_t rows = sequence ? most_own_rows(N, members) : N;
+  const ActivationExtents extents{.stream_rows = rows};
+  CudaPlaces<E> places{carve_shared<E>(carver, config, shape.batch), {}, nullptr, {}, nullptr};
+  if (members > 1) {
+    places.tensor = carve_cuda_tensor<E>(carver, members, sequence, N, C);
+    // As on the host: between passes nobody needs it, and within one as in a whole model.
+    places.tensor->partial = reinterpret_cast<std::byte*>(places.shared.gradients.normed);
+    places.all_logits = carver.take<float>(members, config.vocabulary);
+  }
   std::size_t largest = 0;
   bool has_text = false;
   for (const ModelPart part : cut.parts) {
     ByteCarver plan(nullptr);
-    carve_part<E>(plan, config, shape.batch, shape.keep, part);
+    carve_part<E>(plan, config, shape.batch, shape.keep, part, extents);
     largest = std::max(largest, plan.bytes());
     has_text = has_text || reads_text(config, part);
   }
-  if (shape.slots.input > shape.slots.activations) places.input = carver.take<E>(N, C);
+  if (shape.slots.input > shape.slots.activations) places.input = carver.take<E>(rows, C);
   for (int index = 0; index < shape.slots.activations; ++index) {
     CudaSlot<E> slot;
     auto* memory = carver.take<std::byte>(largest);
     for (const ModelPart part : cut.parts) {
       ByteCarver own(memory);
-      slot.chunks.push_back(carve_part<E>(own, config, shape.batch, shape.keep, part));
+      slot.chunks.push_back(carve_part<E>(own, config, shape.batch, shape.keep, part, extents));
       for (auto& block : slot.chunks.back().blocks)
         block.experts.gathered = places.shared.gradients.experts.gathered;
     }
-    slot.gradient = carver.take<E>(N, C);
+    slot.gradient = carver.take<E>(rows, C);
     if (has_text) slot.words = carver.take<std::int32_t>(token_words(config, shape.batch));
     places.slots.push_back(std::move(slot));
   }
@@ -82,13 +96,14 @@ template <class E>
 class CudaStage final : public TrainableStage {
  public:
   CudaStage(const ModelConfig& config, StageCut cut, const StageShape& shape, CudaModelOptions options,
-            gpu::StreamView stream)
-      : config_(config),
+            gpu::StreamView stream, DeviceTensorGroup* group)
+      : config_(config_of_share(config, shape.share.size)),
         cut_(std::move(cut)),
         shape_(shape),
         options_(options),
-        table_(parameter_table(config)),
-        stream_(stream) {}
+        table_(parameter_table(config_)),
+        stream_(stream),
+        group_(group) {}
   ~CudaStage() override {
     core::disregard(stream_->synchronize(kDeadline), "passes that fail now are missed by nobody");
   }
@@ -97,8 +112,11 @@ class CudaStage final : public TrainableStage {
 
   const ParameterTable& table() const override { return table_; }
   core::DType dtype() const override { return options_.dtype; }
-  std::size_t own_rows() const override { return shape_.batch.rows(); }
-  std::size_t own_rows_of(std::size_t length) const override { return length; }
+  std::size_t own_rows() const override { return own_rows_of(shape_.batch.rows()); }
+  std::size_t own_rows_of(std::size_t length) const override {
+    const auto& share = shape_.share;
+    return share.sequence ? even_counts(share.size, length)[share.index] : length;
+  }
 
   gpu::BufferView input(int slot) override { return rows_at(inputs_[static_cast<std::size_t>(slot)]); }
   gpu::BufferView output(int chunk, int slot) override { return rows_at(activations(chunk, slot).output); }
@@ -129,8 +147,10 @@ class CudaStage final : public TrainableStage {
   ModelPart part(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)]; }
   TokenUpload& upload(int slot) { return uploads_[static_cast<std::size_t>(slot)]; }
   gpu::BufferView rows_at(E* rows) const {
-    return {reinterpret_cast<std::byte*>(rows), shape_.batch.rows() * config_.width * sizeof(E)};
+    return {reinterpret_cast<std::byte*>(rows), own_rows() * config_.width * sizeof(E)};
   }
+  /// Of the whole model, of which the configuration has this rank's share.
+  std::size_t vocabulary() const { return config_.vocabulary * shape_.share.size; }
   CudaContext context(BatchShape batch, int slot) {
     return {config_,
             batch,
@@ -138,7 +158,8 @@ class CudaStage final : public TrainableStage {
             places_.shared.sine,
             *blas_,
             stream_,
-            desks_.empty() ? nullptr : &desks_[static_cast<std::size_t>(slot)]};
+            desks_.empty() ? nullptr : &desks_[static_cast<std::size_t>(slot)],
+            places_.tensor ? &*places_.tensor : nullptr};
   }
   cuda::CrossEntropy<E> entropy(const CudaActivations<E>& a, int slot) {
     return {shape_.batch.rows(), config_.vocabulary, upload(slot).place().targets, a.logits,
@@ -163,6 +184,7 @@ class CudaStage final : public TrainableStage {
   CudaModelOptions options_;
   ParameterTable table_;
   gpu::StreamView stream_;
+  DeviceTensorGroup* group_;
   gpu::Buffer memory_;
   CudaPlaces<E> places_;
   std::vector<E*> inputs_;  ///< (N, C) each: those of the slots, and one more
@@ -176,6 +198,7 @@ class CudaStage final : public TrainableStage {
   std::size_t computed_ = 0;          ///< losses
   std::size_t read_ = 0;              ///< of them from pinned memory
   std::deque<double> losses_;         ///< and not taken yet
+  std::size_t sequence_ = 0;          ///< tokens of the last forward_sequence()
 };
 
 template <class E>
@@ -185,12 +208,14 @@ Result<void> CudaStage<E>::open(gpu::Device& device) {
   memory_ = TRY(device.allocate(plan.bytes()));
   ByteCarver place(memory_.view().data);
   places_ = place_stage<E>(place, config_, cut_, shape_);
+  if (places_.tensor) places_.tensor->group = group_;
   blas_ = TRY(Blas::create(device, stream_, options_.tf32));
   for (const CudaSlot<E>& slot : places_.slots) {
     // The first piece of a slot, whichever chunk it has.
     inputs_.push_back(slot.chunks.front().blocks.front().input);
     if (slot.words != nullptr)
-      uploads_.push_back(TRY(TokenUpload::create(device, config_, shape_.batch, slot.words)));
+      uploads_.push_back(TRY(TokenUpload::create(device, config_, shape_.batch, slot.words,
+                                                 shape_.share.index * config_.vocabulary)));
     if (config_.experts.count > 0)
       desks_.push_back(TRY(ExpertDesk::create(device, config_.experts, config_.layers, shape_.batch.rows())));
   }
@@ -198,7 +223,7 @@ Result<void> CudaStage<E>::open(gpu::Device& device) {
   copied_ = TRY(device.create_event());
   if (cut_.parts.back().has_end(config_)) {
     read_losses_ = TRY(device.allocate_staging(kMostLosses * sizeof(double)));
-    read_logits_ = TRY(device.allocate_staging(config_.vocabulary * sizeof(float)));
+    read_logits_ = TRY(device.allocate_staging(vocabulary() * sizeof(float)));
     for (std::size_t i = 0; i < kMostLosses; ++i) lost_.push_back(TRY(device.create_event()));
   }
   return send_angles(device);
@@ -221,11 +246,11 @@ Result<void> CudaStage<E>::send_angles(gpu::Device& device) {
 template <class E>
 Result<void> CudaStage<E>::forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) {
   if (reads_text(config_, part(chunk))) {
-    const std::size_t N = shape_.batch.rows(), V = config_.vocabulary;
+    const std::size_t N = shape_.batch.rows();
     CHECK(text.tokens.size() == N && text.targets.size() == N,
           "tokens and targets have the shape given to create()");
-    TRY(check_targets(text.targets, V));
-    TRY(check_tokens(text.tokens, V));
+    TRY(check_targets(text.targets, vocabulary()));
+    TRY(check_tokens(text.tokens, vocabulary()));
     TRY(upload(slots.activations).send(text.tokens, text.targets, stream_));
   }
   return part_forward(chunk, slots, shape_.batch, own(pass));
@@ -240,10 +265,15 @@ Result<void> CudaStage<E>::part_forward(int chunk, PassSlots slots, BatchShape b
   const CudaContext with = context(batch, slots.activations);
   if (part.has_begin()) {
     const E* embedding = TRY(pass.use(table_.embedding));
-    with.run("embedding", [&](cudaStream_t stream) {
-      return cuda::embedding_forward(upload(slots.activations).place().tokens, batch.rows(), config_.width,
-                                     embedding, a.blocks.front().input, stream);
-    });
+    const auto* tokens = upload(slots.activations).place().tokens;
+    E* x = a.blocks.front().input;
+    if (with.tensor != nullptr) {
+      TRY(vocabulary_embedding_forward<E>(with, tokens, embedding, x));
+    } else {
+      with.run("embedding", [&](cudaStream_t stream) {
+        return cuda::embedding_forward(tokens, batch.rows(), config_.width, embedding, x, stream);
+      });
+    }
   }
   for (std::size_t i = 0; i < a.blocks.size(); ++i) {
     E* output = i + 1 < a.blocks.size() ? a.blocks[i + 1].input : a.output;
@@ -257,13 +287,19 @@ template <class E>
 Result<void> CudaStage<E>::loss(int chunk, int slot, const StagePass& pass, StageText /*text*/) {
   const std::size_t N = shape_.batch.rows(), C = config_.width, V = config_.vocabulary;
   const auto& a = activations(chunk, slot);
-  blas_->linear_forward({N, C, V}, a.final_norm.output, TRY(own(pass).use(table_.head)), a.logits);
+  const CudaContext with = context(shape_.batch, slot);
+  const E* x = TRY(all_rows<E>(with, a.final_norm.output));
+  blas_->linear_forward({N, C, V}, x, TRY(own(pass).use(table_.head)), a.logits);
   if (computed_ == read_ + kMostLosses) TRY(wait_for_losses(1));
   const std::size_t place = computed_ % kMostLosses;
   double* mean = places_.shared.losses + place;
-  context(shape_.batch, slot).run("cross entropy", [&](cudaStream_t stream) {
-    return cuda::cross_entropy_forward(entropy(a, slot), mean, stream);
-  });
+  if (with.tensor != nullptr) {
+    TRY(vocabulary_cross_entropy_forward(with, entropy(a, slot), mean));
+  } else {
+    with.run("cross entropy", [&](cudaStream_t stream) {
+      return cuda::cross_entropy_forward(entropy(a, slot), mean, stream);
+    });
+  }
   gpu::copy({reinterpret_cast<const std::byte*>(mean), sizeof(double)}, loss_place(computed_++), stream_);
   stream_->record(lost_[place].get());
   return {};
@@ -307,9 +343,10 @@ Result<void> CudaStage<E>::backward(int chunk, int index, const StagePass& stage
     TRY(block_backward(with, parameters, a.blocks[i], d, pass));
   }
   if (!part.has_begin()) return {};
+  const E* d_rows = TRY(all_rows<E>(with, d.residual));
   TRY(pass.use(table_.embedding));
   with.run("embedding backward", [&](cudaStream_t stream) {
-    return cuda::embedding_backward(upload(index).order(), config_.width, d.residual, d.partials,
+    return cuda::embedding_backward(upload(index).order(), config_.width, d_rows, d.partials,
                                     pass.gradient(table_.embedding), stream);
   });
   pass.ready(table_.embedding);
@@ -325,14 +362,16 @@ Result<void> CudaStage<E>::head_backward(const CudaActivations<E>& a, int slot, 
   gradient.scale = static_cast<float>(pass.hooks.loss_scale);
   with.run("cross entropy backward",
            [&](cudaStream_t stream) { return cuda::cross_entropy_backward(gradient, stream); });
+  const E* x = TRY(all_rows<E>(with, a.final_norm.output));
   const E* head = TRY(pass.use(table_.head));
   // Without a place for it, another stage multiplies. A tied embedding is ready when its rows are added too.
   if (pass.gradient(table_.head) != nullptr)
-    blas_->linear_backward_weight(shape, a.logits, a.final_norm.output, pass.gradient(table_.head));
+    blas_->linear_backward_weight(shape, a.logits, x, pass.gradient(table_.head));
   if (!config_.tied_embeddings || !part.has_begin()) pass.ready(table_.head);
   blas_->linear_backward_input(shape, a.logits, head, d.normed);
+  const E* d_normed = TRY(summed_rows(with, d.normed));
   gpu::zero(rows_at(d.residual), stream_);
-  return norm_backward(with, table_.final_norm, a.output, a.final_norm, d, pass);
+  return norm_backward<E>(with, table_.final_norm, a.output, a.final_norm, d_normed, d, pass);
 }
 
 template <class E>
@@ -343,8 +382,11 @@ Result<void> CudaStage<E>::backward_weight(int /*slot*/, const StagePass& /*pass
 template <class E>
 HeadFactors CudaStage<E>::head_factors(int chunk, int slot) {
   const auto& a = activations(chunk, slot);
-  const std::size_t logits = shape_.batch.rows() * config_.vocabulary * sizeof(E);
-  return {{reinterpret_cast<const std::byte*>(a.logits), logits}, rows_at(a.final_norm.output)};
+  const std::size_t N = shape_.batch.rows();
+  const auto* normed = reinterpret_cast<const std::byte*>(a.final_norm.output);
+  if (shape_.share.sequence) normed = places_.tensor->gathered;  // by backward
+  return {{reinterpret_cast<const std::byte*>(a.logits), N * config_.vocabulary * sizeof(E)},
+          {normed, N * config_.width * sizeof(E)}};
 }
 
 template <class E>
@@ -357,22 +399,23 @@ void CudaStage<E>::add_head_gradient(const HeadFactors& factors, float* gradient
 template <class E>
 Result<void> CudaStage<E>::forward_sequence(int chunk, const StagePass& pass,
                                             std::span<const std::int32_t> tokens) {
-  CHECK(!tokens.empty() && tokens.size() <= shape_.batch.length, "one sequence of 1..T tokens");
-  TRY(check_tokens(tokens, config_.vocabulary));
+  sequence_ = tokens.size();
+  CHECK(sequence_ >= 1 && sequence_ <= shape_.batch.length, "one sequence of 1..T tokens");
+  TRY(check_tokens(tokens, vocabulary()));
   if (part(chunk).has_begin()) TRY(upload(0).send(tokens, {}, stream_));
-  return part_forward(chunk, {}, {1, tokens.size()}, own(pass));
+  return part_forward(chunk, {}, {1, sequence_}, own(pass));
 }
 
 template <class E>
 Result<std::span<const float>> CudaStage<E>::logits_of(int chunk, std::size_t token, const StagePass& pass) {
   const std::size_t C = config_.width, V = config_.vocabulary;
   const auto& a = activations(chunk, 0);
-  const E* last = a.final_norm.output + token * C;
+  const CudaContext with = context({1, sequence_}, 0);
+  const E* last = TRY(all_rows<E>(with, a.final_norm.output)) + token * C;
   blas_->linear_forward({1, C, V}, last, TRY(own(pass).use(table_.head)), a.logits);
   float* wide = places_.shared.next_logits;
-  context(shape_.batch, 0).run("widen logits", [&](cudaStream_t stream) {
-    return cuda::widen(V, a.logits, wide, stream);
-  });
+  with.run("widen logits", [&](cudaStream_t stream) { return cuda::widen(V, a.logits, wide, stream); });
+  if (with.tensor != nullptr) wide = TRY(all_next_logits(with, wide, places_.all_logits));
   const auto logits = read_logits_.view();
   gpu::copy({reinterpret_cast<const std::byte*>(wide), logits.bytes}, logits, stream_);
   stream_->record(copied_.get());
@@ -383,8 +426,9 @@ Result<std::span<const float>> CudaStage<E>::logits_of(int chunk, std::size_t to
 template <class E>
 Result<std::unique_ptr<TrainableStage>> create(const ModelConfig& config, const StageCut& cut,
                                                const StageShape& shape, CudaModelOptions options,
-                                               gpu::Device& device, gpu::StreamView compute) {
-  auto stage = std::make_unique<CudaStage<E>>(config, cut, shape, options, compute);
+                                               gpu::Device& device, gpu::StreamView compute,
+                                               DeviceTensorGroup* group) {
+  auto stage = std::make_unique<CudaStage<E>>(config, cut, shape, options, compute, group);
   TRY(stage->open(device));
   return stage;
 }
@@ -392,7 +436,7 @@ Result<std::unique_ptr<TrainableStage>> create(const ModelConfig& config, const 
 template <class E>
 std::size_t bytes_of(const ModelConfig& config, const StageCut& cut, const StageShape& shape) {
   ByteCarver plan(nullptr);
-  place_stage<E>(plan, config, cut, shape);
+  place_stage<E>(plan, config_of_share(config, shape.share.size), cut, shape);
   return plan.bytes();
 }
 
@@ -400,16 +444,19 @@ std::size_t bytes_of(const ModelConfig& config, const StageCut& cut, const Stage
 
 Result<std::unique_ptr<TrainableStage>> create_cuda_stage(const ModelConfig& config, const StageCut& cut,
                                                           const StageShape& shape, CudaModelOptions options,
-                                                          gpu::Device& device, gpu::StreamView compute) {
-  TRY(check_cuda_model(config, shape.batch, options.dtype));
+                                                          gpu::Device& device, gpu::StreamView compute,
+                                                          DeviceTensorGroup* group) {
+  CHECK((shape.share.size > 1) == (group != nullptr), "members of a group have a share");
+  TRY(check_cuda_model(config, shape.batch, options.dtype, shape.share));
   TRY(check_keep(config, shape.keep));
-  if (shape.is_split || shape.share.size > 1) {
+  if (shape.is_split) {
     return fail(Errc::unavailable,
-                "on a GPU backwards are not split and layers are not shared; use --pipeline-schedule 1f1b or "
-                "interleaved without --tensor-parallel, or --device host");
+                "on a GPU backwards are not split; use --pipeline-schedule 1f1b or interleaved, or --device "
+                "host");
   }
-  return options.dtype == core::DType::bf16 ? create<Bf16>(config, cut, shape, options, device, compute)
-                                            : create<float>(config, cut, shape, options, device, compute);
+  return options.dtype == core::DType::bf16
+             ? create<Bf16>(config, cut, shape, options, device, compute, group)
+             : create<float>(config, cut, shape, options, device, compute, group);
 }
 
 std::size_t cuda_stage_bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape,

@@ -57,6 +57,10 @@ template <class E>
 cudaError_t bias_backward(std::size_t rows, std::size_t width, const E* d_y, float* partials, float* d_bias,
                           cudaStream_t stream);
 
+/// A token or target of the vocabulary's parts that other ranks have.
+inline constexpr std::int32_t kElsewhere = -2;
+
+/// Rows of tokens that are elsewhere are zero.
 template <class E>
 cudaError_t embedding_forward(const std::int32_t* tokens, std::size_t rows, std::size_t width, const E* table,
                               E* x, cudaStream_t stream);
@@ -64,7 +68,7 @@ cudaError_t embedding_forward(const std::int32_t* tokens, std::size_t rows, std:
 /// Which rows of d_x are added to which row of the table, by the host: rows of one token are neighbours in
 /// `order`, cut into segments, each of which becomes a partial sum.
 struct EmbeddingOrder {
-  const std::int32_t* order;          ///< (N) rows, sorted by their token; equal ones stay in order
+  const std::int32_t* order;          ///< rows whose token is here, sorted by it; equal ones stay in order
   const std::int32_t* segments;       ///< begins of segments in `order`, and the end of the last
   const std::int32_t* tokens;         ///< the different tokens
   const std::int32_t* first_segment;  ///< of each token, and the end of the last
@@ -105,7 +109,7 @@ cudaError_t gelu_backward(std::size_t count, const E* x, const E* d_y, E* d_x, c
 template <class E>
 struct CrossEntropy {
   std::size_t rows, vocabulary;
-  const std::int32_t* targets;  ///< (N), kNoTarget where a row is not learned
+  const std::int32_t* targets;  ///< (N), kNoTarget where a row is not learned; or kElsewhere
   E* logits;                    ///< (N, V); backward turns them into the gradient of the mean
   float* log_sum;               ///< (N), written by forward of the rows that are learned
   float* losses;                ///< (N), written by forward
@@ -116,6 +120,21 @@ template <class E>
 cudaError_t cross_entropy_forward(const CrossEntropy<E>& entropy, double* mean_loss, cudaStream_t stream);
 template <class E>
 cudaError_t cross_entropy_backward(const CrossEntropy<E>& entropy, cudaStream_t stream);
+
+/// The forward of ranks which have a part of the vocabulary each, all of the same size: in three steps, with
+/// a maximum over the ranks after the first one and a sum after the second. Backward is the above.
+struct VocabularySums {
+  float* most;  ///< (N), the greatest logit; written by the first
+  float* sums;  ///< (2, N), of exponentials below it, and the target's logit less it; written by the second
+};
+template <class E>
+cudaError_t vocabulary_greatest(const CrossEntropy<E>& entropy, const VocabularySums& to,
+                                cudaStream_t stream);
+template <class E>
+cudaError_t vocabulary_sums(const CrossEntropy<E>& entropy, const VocabularySums& to, cudaStream_t stream);
+template <class E>
+cudaError_t vocabulary_losses(const CrossEntropy<E>& entropy, const VocabularySums& from, double* mean_loss,
+                              cudaStream_t stream);
 
 /// Widens `count` elements, for what people and the host read.
 template <class E>

@@ -26,6 +26,7 @@ __global__ void embedding_forward_kernel(const std::int32_t* tokens, std::size_t
   const std::size_t i = place<W>();
   if (i >= count) return;
   const std::size_t row = i / width;
+  if (tokens[row] == kElsewhere) return store<E, W>(Pack<E, W>{}, x + i);
   store<E, W>(load<E, W>(table + static_cast<std::size_t>(tokens[row]) * width + (i - row * width)), x + i);
 }
 

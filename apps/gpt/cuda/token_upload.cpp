@@ -16,16 +16,17 @@ constexpr auto kDeadline = std::chrono::minutes(10);
 
 }  // namespace
 
-TokenUpload::TokenUpload(const ModelConfig& config, BatchShape shape, std::int32_t* words)
+TokenUpload::TokenUpload(const ModelConfig& config, BatchShape shape, std::int32_t* words, std::size_t first)
     : config_(config),
       shape_(shape),
       words_(words),
+      first_token_(static_cast<std::int64_t>(first)),
       place_(place_tokens(words, config, shape)),
       first_(config.vocabulary + 1) {}
 
 core::Result<TokenUpload> TokenUpload::create(gpu::Device& device, const ModelConfig& config,
-                                              BatchShape shape, std::int32_t* words) {
-  TokenUpload upload(config, shape, words);
+                                              BatchShape shape, std::int32_t* words, std::size_t first) {
+  TokenUpload upload(config, shape, words, first);
   for (Slot& slot : upload.slots_) {
     slot.memory = TRY(device.allocate_staging(token_words(config, shape) * sizeof(std::int32_t)));
     slot.sent = TRY(device.create_event());
@@ -39,11 +40,13 @@ core::Result<void> TokenUpload::send(std::span<const std::int32_t> tokens,
   TRY(slot.sent->wait(kDeadline));
   const auto words = slot.memory.view().as<std::int32_t>();
   const CudaTokens to = place_tokens(words.data(), config_, shape_);
-  std::copy(tokens.begin(), tokens.end(), to.tokens);
+  const auto counted = [this](std::int32_t token) { return here(token); };
+  std::transform(tokens.begin(), tokens.end(), to.tokens, counted);
   std::size_t count = tokens.size();
   if (!targets.empty()) {
-    std::copy(targets.begin(), targets.end(), to.targets);
-    sort_rows(tokens, to);
+    std::transform(targets.begin(), targets.end(), to.targets,
+                   [&](std::int32_t target) { return target == kNoTarget ? target : counted(target); });
+    sort_rows({to.tokens, count}, to);
     learned_ = learned_rows(targets);
     count = words.size();
   }
@@ -53,9 +56,17 @@ core::Result<void> TokenUpload::send(std::span<const std::int32_t> tokens,
   return {};
 }
 
+std::int32_t TokenUpload::here(std::int32_t token) const {
+  const auto place = token - first_token_;
+  const bool is_here = place >= 0 && place < static_cast<std::int64_t>(config_.vocabulary);
+  return is_here ? static_cast<std::int32_t>(place) : cuda::kElsewhere;
+}
+
 void TokenUpload::sort_rows(std::span<const std::int32_t> tokens, const CudaTokens& to) {
   std::fill(first_.begin(), first_.end(), 0);
-  for (const std::int32_t token : tokens) first_[static_cast<std::size_t>(token) + 1] += 1;
+  for (const std::int32_t token : tokens) {
+    if (token != cuda::kElsewhere) first_[static_cast<std::size_t>(token) + 1] += 1;
+  }
   std::int32_t segments = 0;
   std::int32_t kinds = 0;
   for (std::size_t token = 0; token < config_.vocabulary; ++token) {
@@ -69,8 +80,9 @@ void TokenUpload::sort_rows(std::span<const std::int32_t> tokens, const CudaToke
     }
   }
   to.first_segment[kinds] = segments;
-  to.segments[segments] = static_cast<std::int32_t>(tokens.size());
+  to.segments[segments] = first_.back();
   for (std::size_t row = 0; row < tokens.size(); ++row) {
+    if (tokens[row] == cuda::kElsewhere) continue;
     to.order[first_[static_cast<std::size_t>(tokens[row])]++] = static_cast<std::int32_t>(row);
   }
   order_ = {place_.order,

@@ -15,9 +15,10 @@ namespace troupe::apps::gpt {
 /// Sends microbatches' tokens to the device through pinned memory, a few ahead of the passes that read them.
 class TokenUpload {
  public:
-  /// `words` is where they arrive, token_words() of them.
+  /// `words` is where they arrive, token_words() of them. The configuration's vocabulary is the part of the
+  /// whole one that begins with `first`: there tokens and targets are counted from it, or kElsewhere.
   static core::Result<TokenUpload> create(gpu::Device& device, const ModelConfig& config, BatchShape shape,
-                                          std::int32_t* words);
+                                          std::int32_t* words, std::size_t first = 0);
 
   /// Enqueues a microbatch, or with no targets a sequence. Waits only while too many are under way.
   core::Result<void> send(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
@@ -35,12 +36,15 @@ class TokenUpload {
     gpu::Event sent;
   };
 
-  TokenUpload(const ModelConfig& config, BatchShape shape, std::int32_t* words);
+  TokenUpload(const ModelConfig& config, BatchShape shape, std::int32_t* words, std::size_t first);
+  std::int32_t here(std::int32_t token) const;
+  /// Tokens as they are sent.
   void sort_rows(std::span<const std::int32_t> tokens, const CudaTokens& to);
 
   ModelConfig config_;
   BatchShape shape_;
   std::int32_t* words_;
+  std::int64_t first_token_;
   CudaTokens place_;
   cuda::EmbeddingOrder order_{};
   std::size_t learned_ = 0;

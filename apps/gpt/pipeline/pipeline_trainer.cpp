@@ -79,9 +79,8 @@ Result<void> PipelineTrainer::prepare() {
 
 Result<void> PipelineTrainer::make_stage() {
   const auto shape = stage_shape(options_, place_, schedule_, cut_.stage);
-  StageGroups groups{share_->group()};
-  if (context_) groups.sequences = &context_->group();
-  const StagePlace at{device_, memory_.compute(), groups};
+  auto at = share_->place(device_, memory_.compute());
+  if (context_) at.groups.sequences = &context_->group();
   model_ = TRY(create_stage(options_.model, cut_, shape, options_.arithmetic, at));
   if (context_) {
     model_ = std::make_unique<ContextStage>(options_.microbatch, shape.slots.activations, context_->group(),
@@ -458,10 +457,7 @@ Result<std::span<const std::byte>> PipelineTrainer::whole_parameter(std::size_t 
   taken_.reset();
   if (!is_on_host()) {
     TRY(before_use(place));
-    const auto values = TRY(parameter_memory(place));
-    read_.resize(values.bytes);
-    TRY(memory_.read(values, read_));
-    return std::span<const std::byte>(read_);
+    return share_->whole_on_host(place, {TRY(parameter_memory(place)), model_->dtype()}, memory_);
   }
   const auto read = [&](std::size_t own) -> Result<std::span<const float>> {
     TRY(before_use(own));
@@ -480,9 +476,12 @@ Result<void> PipelineTrainer::hand_over_parameters() {
         TRY(stages_->wait(TRY(stages_->send(gpu::view_of(values), model_->dtype(), 0))));
       continue;
     }
-    TRY(before_use(place));
-    if (is_asked && !cut_.is_first())
-      TRY(stages_->wait(TRY(stages_->send(TRY(parameter_memory(place)), model_->dtype(), 0))));
+    const auto values = TRY(whole_parameter(place));
+    if (!is_asked || cut_.is_first()) continue;
+    const auto buffer = TRY(memory_.allocate(values.size()));
+    TRY(memory_.write(values, buffer.view()));
+    TRY(stages_->wait(TRY(stages_->send(buffer.view(), model_->dtype(), 0))));
+    TRY(memory_.settle());  // before the buffer goes
   }
   return {};
 }

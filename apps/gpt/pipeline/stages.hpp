@@ -6,6 +6,7 @@
 #include "apps/gpt/models.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/trainable_stage.hpp"
+#include "apps/gpt/tensor/device_group.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::apps::gpt {
@@ -13,8 +14,9 @@ namespace troupe::apps::gpt {
 /// Where a stage computes, and with whom. All of it outlives the stage.
 struct StagePlace {
   gpu::Device& device;
-  gpu::StreamView compute = nullptr;  ///< a stream of the device, which the host does not use
-  StageGroups groups{};               ///< that have the shape's share and sequences
+  gpu::StreamView compute = nullptr;          ///< a stream of the device, which the host does not use
+  StageGroups groups{};                       ///< on the host, that have the shape's share and sequences
+  DeviceTensorGroup* device_group = nullptr;  ///< on a GPU, that has the shape's share
 };
 
 /// The stage for a device: the host's reference (StageModel), or the GPU's. Errors as theirs.

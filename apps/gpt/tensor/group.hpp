@@ -8,6 +8,14 @@
 
 namespace troupe::apps::gpt {
 
+/// `rows` rows of so many elements, cut as evenly as they go: the elements of each member's.
+inline std::vector<std::size_t> even_counts(std::size_t members, std::size_t rows, std::size_t width = 1) {
+  std::vector<std::size_t> counts(members);
+  for (std::size_t i = 0; i < members; ++i)
+    counts[i] = (rows * (i + 1) / members - rows * i / members) * width;
+  return counts;
+}
+
 /// The members that keep parts of the same layers, as the layers' computation needs them. All members ask for
 /// the same operations in the same order; an operation is over when its call returns.
 template <class T>

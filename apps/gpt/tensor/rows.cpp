@@ -11,10 +11,7 @@ namespace {
 template <class T>
 typename TensorGroup<T>::Counts counts_of_rows(const TensorGroup<T>& group, std::size_t rows,
                                                std::size_t width) {
-  const std::size_t size = group.size();
-  typename TensorGroup<T>::Counts counts(size);
-  for (std::size_t i = 0; i < size; ++i) counts[i] = (rows * (i + 1) / size - rows * i / size) * width;
-  return counts;
+  return even_counts(group.size(), rows, width);
 }
 
 }  // namespace

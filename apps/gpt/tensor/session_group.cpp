@@ -24,9 +24,7 @@ void SessionTensorGroup::open(actors::TrainerGroup& group) {
 Result<void> SessionTensorGroup::sum(std::span<float> values) {
   if (!is_ordered_)
     return group_->wait(TRY(group_->all_reduce(gpu::view_of(values), DType::f32, Reduction::sum)));
-  Counts counts(size_);
-  for (std::size_t i = 0; i < size_; ++i)
-    counts[i] = values.size() * (i + 1) / size_ - values.size() * i / size_;
+  const Counts counts = even_counts(size_, values.size());
   own_.resize(counts[index_]);
   TRY(exchange_and_add(values, own_, counts));
   return gather(own_, values, counts);

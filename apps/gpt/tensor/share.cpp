@@ -10,6 +10,16 @@ using core::Errc;
 using core::fail;
 using core::Result;
 
+namespace {
+
+template <class T>
+void copy_runs(const PartLayout& layout, const T* part, T* whole) {
+  for (std::int64_t run = 0; run < layout.runs; ++run)
+    std::copy_n(part + run * layout.run, layout.run, whole + layout.first + run * layout.stride);
+}
+
+}  // namespace
+
 Result<void> check_share(const ModelConfig& config, const TensorShare& share) {
   if (share.sequence && share.size == 1) {
     return fail(Errc::invalid_argument,
@@ -117,8 +127,11 @@ void copy_to_part(const PartLayout& layout, const float* whole, float* part) {
 }
 
 void copy_from_part(const PartLayout& layout, const float* part, float* whole) {
-  for (std::int64_t run = 0; run < layout.runs; ++run)
-    std::copy_n(part + run * layout.run, layout.run, whole + layout.first + run * layout.stride);
+  copy_runs(layout, part, whole);
+}
+
+void copy_from_part(const PartLayout& bytes, const std::byte* part, std::byte* whole) {
+  copy_runs(bytes, part, whole);
 }
 
 }  // namespace troupe::apps::gpt

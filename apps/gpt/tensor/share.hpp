@@ -39,6 +39,11 @@ struct PartLayout {
   std::int64_t first = 0;
 
   std::int64_t elements() const { return runs * run; }
+  /// The same in bytes, of elements of so many.
+  PartLayout of(std::size_t element_bytes) const {
+    const auto bytes = static_cast<std::int64_t>(element_bytes);
+    return {runs, run * bytes, stride * bytes, first * bytes};
+  }
 };
 
 /// One parameter, whole and as a rank keeps it.
@@ -82,5 +87,6 @@ core::Result<void> read_part(const InitialValues& whole, const SharedTable& tabl
 /// Copies between a whole tensor and one part of it.
 void copy_to_part(const PartLayout& layout, const float* whole, float* part);
 void copy_from_part(const PartLayout& layout, const float* part, float* whole);
+void copy_from_part(const PartLayout& bytes, const std::byte* part, std::byte* whole);
 
 }  // namespace troupe::apps::gpt

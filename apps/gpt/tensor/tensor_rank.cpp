@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "apps/gpt/tensor/shared_model.hpp"
 #include "apps/gpt/tensor/sliced_model.hpp"
-#include "apps/gpt/tensor/tensor_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -12,21 +12,6 @@ using core::Errc;
 using core::fail;
 using core::Result;
 
-namespace {
-
-Result<void> check_tensor_parallel(const TrainerOptions& options, const TensorShare& share,
-                                   gpu::DeviceKind device) {
-  if (device == gpu::DeviceKind::cuda) {
-    return fail(Errc::unavailable,
-                "layers are shared between ranks on the host device only; use --device host, or leave "
-                "--tensor-parallel and --tensor-slices out");
-  }
-  TRY(validate(options.model));
-  return check_share(options.model, share);
-}
-
-}  // namespace
-
 Result<std::unique_ptr<TensorRank>> TensorRank::create(const TrainerOptions& options, core::Rank rank,
                                                        gpu::DeviceKind device) {
   const int size = options.session.training.tensor_parallel;
@@ -34,21 +19,25 @@ Result<std::unique_ptr<TensorRank>> TensorRank::create(const TrainerOptions& opt
   // The ranks of a group have neighbouring numbers.
   const TensorShare share{static_cast<std::size_t>(size), static_cast<std::size_t>(rank.value % size),
                           options.tensor.sequence_parallel};
-  if (size > 1) TRY(check_tensor_parallel(options, share, device));
-  return std::unique_ptr<TensorRank>(new TensorRank(options, share));
+  if (size > 1)
+    TRY(check_shared_model({options.model, options.microbatch, options.arithmetic, share}, device));
+  return std::unique_ptr<TensorRank>(new TensorRank(options, share, device));
 }
 
-TensorRank::TensorRank(const TrainerOptions& options, const TensorShare& share)
-    : table_(options.model, share), group_(share.size, share.index, options.session.training.numerics) {}
-
-Result<std::unique_ptr<TrainableModel>> TensorRank::make_model(const TrainerOptions& options) {
-  return TRY(TensorModel::create(options.model, options.microbatch, options.arithmetic.keep, table_.share(),
-                                 group_));
-}
+TensorRank::TensorRank(const TrainerOptions& options, const TensorShare& share, gpu::DeviceKind device)
+    : table_(options.model, share),
+      is_on_gpu_(device == gpu::DeviceKind::cuda),
+      group_(share.size, share.index, options.session.training.numerics),
+      device_group_(share.size, share.index, options.session.training.numerics) {}
 
 Result<void> TensorRank::open(actors::Session& session) {
   if (!is_shared()) return {};
-  group_.open(*TRY(session.group("tp")));
+  auto& group = *TRY(session.group("tp"));
+  if (is_on_gpu_) {
+    device_group_.open(group, TRY(session.compute_stream()));
+  } else {
+    group_.open(group);
+  }
   return {};
 }
 
@@ -64,11 +53,37 @@ Result<std::span<const float>> TensorRank::whole(std::size_t parameter, std::spa
   return std::span<const float>(whole_);
 }
 
+Result<std::span<const std::byte>> TensorRank::whole_on_host(std::size_t parameter, gpu::ConstElements part,
+                                                             const StageMemory& memory) {
+  const SharedParameter shared = table_.at(parameter);
+  const std::size_t size = shared.axis ? device_group_.size() : 1, bytes = part.view.bytes;
+  gathered_bytes_.resize(size * bytes);
+  if (!shared.axis) {
+    TRY(memory.read(part.view, gathered_bytes_));
+    return std::span<const std::byte>(gathered_bytes_);
+  }
+  const auto all = TRY(memory.allocate(size * bytes));
+  TRY(device_group_.gather(part, {all.view(), part.dtype}, DeviceTensorGroup::Counts(size, part.count())));
+  TRY(memory.read(all.view(), gathered_bytes_));
+  whole_bytes_.resize(size * bytes);
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto layout = table_.layout(parameter, i).of(core::size_of(part.dtype));
+    copy_from_part(layout, gathered_bytes_.data() + i * bytes, whole_bytes_.data());
+  }
+  return std::span<const std::byte>(whole_bytes_);
+}
+
 Result<std::unique_ptr<RowModel>> create_sliced_model(const TrainerOptions& options, gpu::DeviceKind device,
                                                       TensorGroup<float>* context) {
+  if (device == gpu::DeviceKind::cuda) {
+    return fail(Errc::unavailable,
+                "one rank computes in slices on the host device only; use --device host, or leave "
+                "--tensor-slices out");
+  }
   const TensorShare share{static_cast<std::size_t>(std::max(options.tensor.slices, 1)), 0,
                           options.tensor.sequence_parallel};
-  TRY(check_tensor_parallel(options, share, device));
+  TRY(validate(options.model));
+  TRY(check_share(options.model, share));
   const int lanes = std::max(options.session.training.lanes, 1);
   return TRY(
       SlicedModel::create(options.model, options.microbatch, options.arithmetic.keep, share, lanes, context));

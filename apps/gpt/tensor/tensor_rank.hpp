@@ -6,7 +6,10 @@
 
 #include "actors/session/session.hpp"
 #include "apps/gpt/host_model.hpp"
+#include "apps/gpt/pipeline/stage_memory.hpp"
+#include "apps/gpt/pipeline/stages.hpp"
 #include "apps/gpt/run_options.hpp"
+#include "apps/gpt/tensor/session_device_group.hpp"
 #include "apps/gpt/tensor/session_group.hpp"
 #include "apps/gpt/tensor/share.hpp"
 #include "apps/gpt/trainable_model.hpp"
@@ -23,10 +26,13 @@ class TensorRank {
 
   const SharedTable& table() const { return table_; }
   bool is_shared() const { return table_.share().size > 1; }
-  /// For models, which may use it after open(); null where the rank is alone.
-  TensorGroup<float>* group() { return is_shared() ? &group_ : nullptr; }
-  /// Before open(), after which it may be used.
-  core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options);
+  /// For models, which may use them after open(). Null where the rank is alone, or computes elsewhere.
+  TensorGroup<float>* group() { return is_shared() && !is_on_gpu_ ? &group_ : nullptr; }
+  DeviceTensorGroup* device_group() { return is_shared() && is_on_gpu_ ? &device_group_ : nullptr; }
+  /// Where stages and models of this rank compute. On a GPU `compute` is the session's stream.
+  StagePlace place(gpu::Device& device, gpu::StreamView compute) {
+    return {device, compute, {group()}, device_group()};
+  }
 
   /// With the session's group, where layers are shared.
   core::Result<void> open(actors::Session& session);
@@ -34,13 +40,19 @@ class TensorRank {
   /// All of a parameter, of which `part` is this rank's; by all ranks of the group together. It lives until
   /// the next call.
   core::Result<std::span<const float>> whole(std::size_t parameter, std::span<const float> part);
+  /// The same of a part in the memory that a GPU computes in, in the dtype that it has there.
+  core::Result<std::span<const std::byte>> whole_on_host(std::size_t parameter, gpu::ConstElements part,
+                                                         const StageMemory& memory);
 
  private:
-  TensorRank(const TrainerOptions& options, const TensorShare& share);
+  TensorRank(const TrainerOptions& options, const TensorShare& share, gpu::DeviceKind device);
 
   SharedTable table_;
+  bool is_on_gpu_;
   SessionTensorGroup group_;
+  SessionDeviceGroup device_group_;
   std::vector<float> gathered_, whole_;
+  std::vector<std::byte> gathered_bytes_, whole_bytes_;
 };
 
 /// The model of a rank that keeps all of it and computes all lanes, in slices. Errors as those of TensorRank.

@@ -136,7 +136,7 @@ TEST(TensorShare, SaysWhatDoesNotDivide) {
               HasSubstr("sequence parallelism is between tensor-parallel ranks"));
 }
 
-TEST(TensorRank, IsRefusedOnGpusAndHasAllOfTheLayersWhereItIsAlone) {
+TEST(TensorRank, HasAllOfTheLayersWhereItIsAloneAndIsRefusedWhereTheyAreNotCut) {
   TrainerOptions options;
   options.model = model_of_shares();
   const auto alone = TensorRank::create(options, {0}, gpu::DeviceKind::cuda).value();
@@ -147,8 +147,13 @@ TEST(TensorRank, IsRefusedOnGpusAndHasAllOfTheLayersWhereItIsAlone) {
     EXPECT_FALSE(parameter.axis || parameter.also_sum) << parameter.whole->name;
   }
   options.session.training.tensor_parallel = 2;
+  options.tensor.slices = 2;
+  EXPECT_THAT(create_sliced_model(options, gpu::DeviceKind::cuda).error().message,
+              HasSubstr("in slices on the host device only"));
+  options.model.feed_forward += 1;
   EXPECT_THAT(TensorRank::create(options, {0}, gpu::DeviceKind::cuda).error().message,
-              HasSubstr("on the host device only"));
+              HasSubstr("cuts the feed_forward evenly"));
+  options.model.feed_forward -= 1;
   EXPECT_EQ(TensorRank::create(options, {5}, gpu::DeviceKind::host).value()->table().share().index, 1u);
 }
 
