@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "apps/gpt/narrow_values.hpp"
 #include "apps/gpt/tensor/tensor_model.hpp"
 #include "core/convert.hpp"
 #include "core/errors.hpp"
@@ -59,7 +60,9 @@ Result<void> AllLayers::open(actors::Session& session, const Corpus& corpus) {
     compute_ = TRY(session.compute_stream());
     model_ = TRY(make_model());
   }
-  peers_ = TRY(SessionPeers::create(session, model_->config(), model_->table()));
+  StageMemory memory(device_);
+  if (!is_on_host()) memory.use(compute_);
+  peers_ = TRY(SessionPeers::create(session, model_->config(), model_->table(), memory));
   return {};
 }
 
@@ -81,8 +84,12 @@ Result<void> AllLayers::warm_up() {
   const std::vector<float*> gradients(readable_.size(), scratch.view().as<float>().data());
   // Their values do not matter, and where they are sharded they are not here yet.
   const std::vector<const std::byte*> parameters(readable_.size(), scratch.view().data);
-  TRY(model_->forward_backward(parameters, gradients, batch_.tokens(), batch_.targets(), {}));
+  AbsentPeers absent(options_.model.experts.ranks, gradients.front());
+  StepHooks hooks;
+  if (peers_) hooks.peers = &absent;
+  TRY(model_->forward_backward(parameters, gradients, batch_.tokens(), batch_.targets(), hooks));
   TRY(model_->take_losses());
+  model_->take_expert_tally();
   return compute_->synchronize(kDeadline);
 }
 
@@ -157,7 +164,7 @@ Result<std::span<const float>> AllLayers::logits(TrainableModel::Tokens tokens) 
 Result<std::uint64_t> AllLayers::parameter_hash() {
   std::uint64_t hash = 0;
   for (std::size_t place = 0; peers_ && place < peers_->whole_table().specs.size(); ++place)
-    hash = core::hash64(std::as_bytes(TRY(whole_of_all(place))), hash);
+    hash = hash_of(TRY(whole_of_all(place)), hash);
   if (peers_) return hash;
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
     if (share_->is_shared()) {
@@ -170,6 +177,11 @@ Result<std::uint64_t> AllLayers::parameter_hash() {
     hash = core::hash64(values.as<const std::byte>(), hash);
   }
   return hash;
+}
+
+/// Goes on from `hash` with values in the model's dtype, as they are in memory.
+std::uint64_t AllLayers::hash_of(std::span<const float> values, std::uint64_t hash) const {
+  return core::hash64(elements_of(options_.arithmetic.dtype, values), hash);
 }
 
 Result<void> AllLayers::read_parameter(std::size_t place, core::ElementRange range, std::span<float> values) {
@@ -202,9 +214,18 @@ Result<void> AllLayers::hand_over_parameters() {
   return {};
 }
 
-Result<std::span<const float>> AllLayers::whole_parameter(core::ParameterIndex parameter) {
+/// What this rank has of a parameter, until the next call.
+Result<std::span<const float>> AllLayers::own_values(core::ParameterIndex parameter) {
   TRY(session_->before_use(parameter));
-  whole_ = TRY(share_->whole(parameter.value, TRY(session_->parameter(parameter))));
+  if (is_on_host()) return TRY(session_->parameter(parameter));
+  gpu::Buffer staging;
+  const auto there = TRY(on_host(TRY(session_->parameter_memory(parameter)), staging));
+  own_ = floats_of(options_.arithmetic.dtype, there.as<std::byte>());
+  return std::span<const float>(own_);
+}
+
+Result<std::span<const float>> AllLayers::whole_parameter(core::ParameterIndex parameter) {
+  whole_ = TRY(share_->whole(parameter.value, TRY(own_values(parameter))));
   gathered_ = parameter.value;
   return whole_;
 }

@@ -49,6 +49,8 @@ class AllLayers final : public RankModel {
   core::Result<void> before_use(core::ParameterIndex parameter);
   /// For a pass between steps.
   StepHooks reading();
+  core::Result<std::span<const float>> own_values(core::ParameterIndex parameter);
+  std::uint64_t hash_of(std::span<const float> values, std::uint64_t hash) const;
   /// All of a parameter of which ranks have parts. It lives until the next call.
   core::Result<std::span<const float>> whole_parameter(core::ParameterIndex parameter);
   /// All of a parameter of the whole model, by its place there, where ranks share the experts. Likewise.
@@ -69,6 +71,7 @@ class AllLayers final : public RankModel {
   std::unique_ptr<SessionPeers> peers_;  ///< null: all experts are here
   std::optional<std::size_t> gathered_;  ///< the place of `whole_`
   std::span<const float> whole_;         ///< of the parameter that was gathered last
+  std::vector<float> own_;               ///< of a device, own_values()
 };
 
 }  // namespace troupe::apps::gpt

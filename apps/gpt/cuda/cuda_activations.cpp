@@ -30,7 +30,7 @@ CudaBlockActivations<E> carve_block(ByteCarver& carver, const ModelConfig& confi
   const bool is_gated = config.activation == Activation::swiglu;
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
   const std::size_t Q = config.query_width(), K = config.key_width();
-  return {.input = carver.take<E>(N, C),
+  return {.input = carver.take<E>(stream_elements<E>(config, shape)),
           .attention_norm = carve_norm<E>(carver, config, N),
           .query_norm = carve_head_norm<E>(carver, config, N, config.heads),
           .key_norm = carve_head_norm<E>(carver, config, N, config.key_heads()),
@@ -101,11 +101,11 @@ CudaActivations<E> carve_part(ByteCarver& carver, const ModelConfig& config, Bat
       activations.blocks.push_back(carve_block<E>(carver, config, shape, layer));
     } else {
       activations.blocks.push_back(activations.blocks.front());
-      activations.blocks.back().input = carver.take<E>(shape.rows(), config.width);
+      activations.blocks.back().input = carver.take<E>(stream_elements<E>(config, shape));
     }
   }
   const std::size_t N = shape.rows();
-  activations.output = carver.take<E>(N, config.width);
+  activations.output = carver.take<E>(stream_elements<E>(config, shape));
   if (!part.has_end(config)) return activations;
   activations.final_norm = carve_norm<E>(carver, config, N);
   activations.logits = carver.take<E>(N, config.vocabulary);

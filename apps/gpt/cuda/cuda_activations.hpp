@@ -124,6 +124,14 @@ struct CudaShared {
 /// This many losses may be waiting to be taken.
 inline constexpr std::size_t kMostLosses = 64;
 
+/// Elements of rows that stages give to each other: (N, C), and behind them in a model with experts a double
+/// per layer.
+template <class E>
+std::size_t stream_elements(const ModelConfig& config, BatchShape shape) {
+  const std::size_t routes = config.experts.count > 0 ? config.layers * sizeof(double) : 0;
+  return shape.rows() * config.width + routes / sizeof(E);
+}
+
 /// Segments of the embedding's gradient, at most.
 std::size_t segments_at_most(const ModelConfig& config, BatchShape shape);
 
