@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "apps/gpt/narrow_values.hpp"
 #include "apps/gpt/tensor/shared_model.hpp"
 #include "core/convert.hpp"
 #include "core/errors.hpp"
@@ -59,7 +60,9 @@ Result<void> AllLayers::open(actors::Session& session, const Corpus& corpus) {
     compute_ = TRY(session.compute_stream());
     model_ = TRY(make_model());
   }
-  peers_ = TRY(SessionPeers::create(session, model_->config(), model_->table()));
+  StageMemory memory(device_);
+  if (!is_on_host()) memory.use(compute_);
+  peers_ = TRY(SessionPeers::create(session, model_->config(), model_->table(), memory));
   return {};
 }
 
@@ -84,8 +87,12 @@ Result<void> AllLayers::warm_up() {
   const std::vector<float*> gradients(readable_.size(), scratch.view().as<float>().data());
   // Their values do not matter, and where they are sharded they are not here yet.
   const std::vector<const std::byte*> parameters(readable_.size(), scratch.view().data);
-  TRY(model_->forward_backward(parameters, gradients, batch_.tokens(), batch_.targets(), {}));
+  AbsentPeers absent(options_.model.experts.ranks, gradients.front());
+  StepHooks hooks;
+  if (peers_) hooks.peers = &absent;
+  TRY(model_->forward_backward(parameters, gradients, batch_.tokens(), batch_.targets(), hooks));
   TRY(model_->take_losses());
+  model_->take_expert_tally();
   return compute_->synchronize(kDeadline);
 }
 
@@ -160,11 +167,11 @@ Result<std::span<const float>> AllLayers::logits(TrainableModel::Tokens tokens) 
 Result<std::uint64_t> AllLayers::parameter_hash() {
   std::uint64_t hash = 0;
   for (std::size_t place = 0; peers_ && place < peers_->whole_table().specs.size(); ++place)
-    hash = core::hash64(std::as_bytes(TRY(whole_of_all(place))), hash);
+    hash = core::hash64(TRY(whole_of_all(place)), hash);
   if (peers_) return hash;
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
     if (share_->is_shared()) {
-      hash = core::hash64(TRY(whole_bytes({i})), hash);
+      hash = core::hash64(TRY(whole_parameter({i})), hash);
       continue;
     }
     TRY(session_->before_use({i}));
@@ -180,13 +187,7 @@ Result<void> AllLayers::read_parameter(std::size_t place, core::ElementRange ran
   const auto dtype = options_.arithmetic.dtype;
   const auto offset = static_cast<std::size_t>(range.start) * core::size_of(dtype);
   if (peers_ || share_->is_shared()) {
-    if (gathered_ != place) {
-      if (peers_) {
-        TRY(whole_of_all(place));
-      } else {
-        TRY(whole_bytes(parameter));
-      }
-    }
+    if (gathered_ != place) TRY(peers_ ? whole_of_all(place) : whole_parameter(parameter));
     core::convert_elements(dtype, whole_.data() + offset, core::DType::f32,
                            std::as_writable_bytes(values).data(), values.size());
     return {};
@@ -207,36 +208,35 @@ Result<void> AllLayers::hand_over_parameters() {
   if (peers_) return {};
   for (std::uint32_t i = 0; i < readable_.size(); ++i) {
     TRY(session_->before_use({i}));
-    if (share_->is_shared()) TRY(whole_bytes({i}));
+    if (share_->is_shared()) TRY(whole_parameter({i}));
   }
   return {};
 }
 
-Result<std::span<const float>> AllLayers::whole_parameter(core::ParameterIndex parameter) {
+Result<std::span<const std::byte>> AllLayers::whole_parameter(core::ParameterIndex parameter) {
   TRY(session_->before_use(parameter));
-  const auto whole = TRY(share_->whole(parameter.value, TRY(session_->parameter(parameter))));
-  whole_ = std::as_bytes(whole);
-  gathered_ = parameter.value;
-  return whole;
-}
-
-Result<std::span<const std::byte>> AllLayers::whole_bytes(core::ParameterIndex parameter) {
-  if (is_on_host()) return std::as_bytes(TRY(whole_parameter(parameter)));
-  TRY(session_->before_use(parameter));
-  StageMemory memory(device_);
-  memory.use(compute_);
-  whole_ = TRY(share_->whole_on_host(
-      parameter.value, {TRY(session_->parameter_memory(parameter)), options_.arithmetic.dtype}, memory));
+  const auto part = TRY(session_->parameter_memory(parameter));
+  if (is_on_host()) {
+    whole_ = std::as_bytes(TRY(share_->whole(parameter.value, part.as<float>())));
+  } else {
+    StageMemory memory(device_);
+    memory.use(compute_);
+    whole_ = TRY(share_->whole_on_host(parameter.value, {part, options_.arithmetic.dtype}, memory));
+  }
   gathered_ = parameter.value;
   return whole_;
 }
 
-Result<std::span<const float>> AllLayers::whole_of_all(std::size_t place) {
-  const auto whole = TRY(peers_->whole(
-      place, [&](std::size_t own) { return whole_parameter({static_cast<std::uint32_t>(own)}); }));
-  whole_ = std::as_bytes(whole);
+Result<std::span<const std::byte>> AllLayers::whole_of_all(std::size_t place) {
+  const auto dtype = options_.arithmetic.dtype;
+  const auto read = [&](std::size_t own) -> Result<std::span<const float>> {
+    own_ = floats_of(dtype, TRY(whole_parameter({static_cast<std::uint32_t>(own)})));
+    return std::span<const float>(own_);
+  };
+  of_all_ = elements_of(dtype, TRY(peers_->whole(place, read)));
+  whole_ = of_all_;
   gathered_ = place;
-  return whole;
+  return whole_;
 }
 
 /// The same bytes where the host reads them: where they are, or in `staging`.

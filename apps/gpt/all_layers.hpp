@@ -49,12 +49,10 @@ class AllLayers final : public RankModel {
   core::Result<void> before_use(core::ParameterIndex parameter);
   /// For a pass between steps.
   StepHooks reading();
-  /// All of a parameter of which ranks have parts. It lives until the next call.
-  core::Result<std::span<const float>> whole_parameter(core::ParameterIndex parameter);
-  /// The same in the model's dtype, also from a GPU. Likewise.
-  core::Result<std::span<const std::byte>> whole_bytes(core::ParameterIndex parameter);
+  /// All of a parameter of which ranks have parts, in the model's dtype. It lives until the next call.
+  core::Result<std::span<const std::byte>> whole_parameter(core::ParameterIndex parameter);
   /// All of a parameter of the whole model, by its place there, where ranks share the experts. Likewise.
-  core::Result<std::span<const float>> whole_of_all(std::size_t place);
+  core::Result<std::span<const std::byte>> whole_of_all(std::size_t place);
   core::Result<gpu::BufferView> on_host(gpu::BufferView values, gpu::Buffer& staging);
 
   const TrainerOptions options_;
@@ -71,6 +69,8 @@ class AllLayers final : public RankModel {
   std::unique_ptr<SessionPeers> peers_;  ///< null: all experts are here
   std::optional<std::size_t> gathered_;  ///< the place of `whole_`
   std::span<const std::byte> whole_;     ///< of the parameter that was gathered last
+  std::vector<float> own_;               ///< what whole_of_all() gives away
+  std::vector<std::byte> of_all_;        ///< and what it gets
 };
 
 }  // namespace troupe::apps::gpt

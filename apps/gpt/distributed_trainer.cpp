@@ -8,6 +8,7 @@
 #include "actors/session/passes.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "apps/gpt/experts/session_peers.hpp"
+#include "apps/gpt/pipeline/stage_memory.hpp"
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"
 
@@ -202,13 +203,15 @@ Result<ExpertTally> DistributedTrainer::sum_expert_load() {
   auto counts = model_->take_expert_tally().counts();
   // Ranks that share the layers see the same tokens.
   if (model_->table().share().index > 0) std::fill(counts.begin(), counts.end(), 0);
-  const auto bytes = std::as_bytes(std::span(counts));
-  const auto buffer = TRY(device_->allocate(bytes.size()));
-  const auto sums = buffer.view().as<std::int64_t>();
-  std::copy(counts.begin(), counts.end(), sums.begin());
-  TRY(all_ranks_->wait(TRY(all_ranks_->all_reduce(buffer.view(), core::DType::i64))));
+  StageMemory memory(*device_);
+  if (device_->kind() == gpu::DeviceKind::cuda) memory.use(TRY(session_->compute_stream()));
+  const auto bytes = std::as_writable_bytes(std::span(counts));
+  const auto sums = TRY(memory.allocate(bytes.size()));
+  TRY(memory.write(bytes, sums.view()));
+  TRY(all_ranks_->wait(TRY(all_ranks_->all_reduce(sums.view(), core::DType::i64))));
+  TRY(memory.read(sums.view(), bytes));
   ExpertTally tally(options_.model.layers, options_.model.experts.count);
-  tally.set_counts(sums);
+  tally.set_counts(counts);
   expert_load_ += tally;
   return tally;
 }

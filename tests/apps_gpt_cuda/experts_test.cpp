@@ -104,18 +104,32 @@ TEST_P(CudaExpertsTest, EvaluateWithoutTheRoutersLossesAndTellHooksWhatTheHostDo
   EXPECT_GT(trained, gpu.loss(1));
 }
 
-TEST(CudaExperts, RefuseToBeSpreadOverRanksOrComputedAgain) {
+TEST(CudaExperts, RefuseToBeComputedAgain) {
   TestGpu gpu;
-  ModelConfig model = config_of(kMixtures[0]);
-  const auto recomputed =
-      create_cuda_model(model, {1, 4}, {DType::f32, false, Keep::inputs}, gpu.device(), gpu.stream());
-  model.experts.ranks = 2;
-  const auto spread = create_cuda_model(model, {1, 4}, {DType::f32}, gpu.device(), gpu.stream());
+  const auto recomputed = create_cuda_model(config_of(kMixtures[0]), {1, 4},
+                                            {DType::f32, false, Keep::inputs}, gpu.device(), gpu.stream());
 
   ASSERT_FALSE(recomputed);
   EXPECT_EQ(recomputed.error().code, core::Errc::unavailable);
-  ASSERT_FALSE(spread);
-  EXPECT_NE(spread.error().message.find("leave out --expert-parallel"), std::string::npos);
+}
+
+/// R rows beyond those of a rank that has all experts: received ones of each layer with their gate, up and
+/// hidden, and once for all layers what is returned, and the gradients of both.
+TEST(CudaExperts, TakeRoomForAllRowsThatMayCome) {
+  ModelConfig model = config_of(kMixtures[0]);
+  const BatchShape shape{4, 16};
+  const auto bytes = [&](std::size_t ranks, std::optional<double> capacity) {
+    model.experts.ranks = ranks;
+    model.experts.capacity_factor = capacity;
+    return cuda_activation_bytes(model, shape, DType::f32);
+  };
+  const std::size_t C = model.width, F = model.experts.feed_forward, layers = model.layers;
+  const std::size_t own = 4 * 16 * 2, expected = 4 * own;
+  const std::size_t kept = layers * (expected * C + 3 * (expected - own) * F);
+  const std::size_t shared = expected * C + 3 * (expected - own) * F;
+
+  EXPECT_EQ(bytes(4, {}) - bytes(1, {}), (kept + shared) * sizeof(float));
+  EXPECT_LT(bytes(4, 1.0), bytes(4, {})) << "a capacity bounds what comes";
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -44,7 +45,12 @@ struct Seen {
   std::vector<double> losses;
   double evaluation = 0;
   std::uint64_t parameters = 0;
+  ExpertTally load{};  ///< of experts, by all tokens since what was restored
   friend bool operator==(const Seen&, const Seen&) = default;
+  friend void PrintTo(const Seen& seen, std::ostream* out) {
+    *out << fmt::format("losses {}, evaluation {}, parameters {:016x}, experts' load {}", seen.losses,
+                        seen.evaluation, seen.parameters, seen.load.counts());
+  }
 };
 
 inline core::Result<Seen> train(actors::RankWorld& world, const TrainerOptions& options,
@@ -52,6 +58,7 @@ inline core::Result<Seen> train(actors::RankWorld& world, const TrainerOptions& 
   const auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
   Seen seen;
   for (int step = 0; step < kSteps; ++step) seen.losses.push_back(TRY(trainer->step()).loss);
+  seen.load = TRY(trainer->take_expert_load());
   seen.evaluation = TRY(trainer->evaluate(2));
   seen.parameters = TRY(trainer->parameter_hash());
   TRY(trainer->session().leave());
@@ -65,6 +72,7 @@ inline core::Result<Seen> go_on(actors::RankWorld& world, const TrainerOptions& 
   TRY(trainer->resume({}));
   Seen seen;
   seen.losses.push_back(TRY(trainer->step()).loss);
+  seen.load = TRY(trainer->take_expert_load());
   TRY(trainer->save());
   TRY(trainer->session().wait_saves());
   for (const auto& save : trainer->session().take_saves()) TRY(save.committed);
@@ -80,6 +88,7 @@ inline core::Result<std::vector<Seen>> watch(actors::RankWorld& world, const Tra
   std::vector<Seen> seen(steps);
   for (auto& each : seen) {
     each.losses.push_back(TRY(trainer->step()).loss);
+    each.load = TRY(trainer->take_expert_load());
     each.parameters = TRY(trainer->parameter_hash());
   }
   TRY(trainer->session().leave());

@@ -30,10 +30,10 @@ Result<void> ContextStage::loss(int chunk, int slot, const StagePass& pass, Stag
   return stage_->loss(chunk, slot, pass, of(slot).text());
 }
 
-Result<std::vector<double>> ContextStage::take_losses(std::size_t count) {
+Result<std::vector<StageLoss>> ContextStage::take_losses(std::size_t count) {
   auto losses = TRY(stage_->take_losses(count));
-  for (double& loss : losses) {
-    loss *= weights_.front();
+  for (StageLoss& loss : losses) {
+    loss.words *= weights_.front();
     weights_.pop_front();
   }
   return losses;

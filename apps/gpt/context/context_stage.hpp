@@ -32,7 +32,7 @@ class ContextStage final : public TrainableStage {
 
   core::Result<void> forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) override;
   core::Result<void> loss(int chunk, int slot, const StagePass& pass, StageText text) override;
-  core::Result<std::vector<double>> take_losses(std::size_t count) override;
+  core::Result<std::vector<StageLoss>> take_losses(std::size_t count) override;
   core::Result<void> backward(int chunk, int slot, const StagePass& pass, StageText text) override;
   core::Result<void> backward_weight(int slot, const StagePass& pass) override;
 

@@ -31,7 +31,7 @@ CudaBlockActivations<E> carve_block(ByteCarver& carver, const ModelConfig& confi
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
   const std::size_t Q = config.query_width(), K = config.key_width();
   const std::size_t stream_rows = extents.stream_rows.value_or(N);
-  return {.input = carver.take<E>(stream_rows, C),
+  return {.input = carver.take<E>(stream_elements<E>(config, stream_rows)),
           .attention_norm = carve_norm<E>(carver, config, stream_rows),
           .query_norm = carve_head_norm<E>(carver, config, N, config.heads),
           .key_norm = carve_head_norm<E>(carver, config, N, config.key_heads()),
@@ -103,10 +103,10 @@ CudaActivations<E> carve_part(ByteCarver& carver, const ModelConfig& config, Bat
       activations.blocks.push_back(carve_block<E>(carver, config, shape, extents, layer));
     } else {
       activations.blocks.push_back(activations.blocks.front());
-      activations.blocks.back().input = carver.take<E>(stream_rows, config.width);
+      activations.blocks.back().input = carver.take<E>(stream_elements<E>(config, stream_rows));
     }
   }
-  activations.output = carver.take<E>(stream_rows, config.width);
+  activations.output = carver.take<E>(stream_elements<E>(config, stream_rows));
   if (!part.has_end(config)) return activations;
   activations.final_norm = carve_norm<E>(carver, config, stream_rows);
   activations.logits = carver.take<E>(N, config.vocabulary);

@@ -124,6 +124,14 @@ struct CudaShared {
 /// This many losses may be waiting to be taken.
 inline constexpr std::size_t kMostLosses = 64;
 
+/// Elements of the rows that stages give to each other, and behind them in a model with experts of a double
+/// per layer.
+template <class E>
+std::size_t stream_elements(const ModelConfig& config, std::size_t rows) {
+  const std::size_t routes = config.experts.count > 0 ? config.layers * sizeof(double) : 0;
+  return rows * config.width + routes / sizeof(E);
+}
+
 /// Segments of the embedding's gradient, at most.
 std::size_t segments_at_most(const ModelConfig& config, BatchShape shape);
 

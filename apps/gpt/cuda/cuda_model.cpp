@@ -46,7 +46,7 @@ class CudaModel final : public TrainableModel {
   Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens, Tokens targets,
                                 const StepHooks& hooks) override {
     TRY(forward_loss(parameters, tokens, targets, hooks));
-    for (const ExpertRoutes& routes : stage_->routes(0, 0)) router_losses_.back() += routes.loss;
+    is_trained_.back() = true;
     tally_.add(stage_->routes(0, 0));
     if (hooks.begin_backward) TRY(hooks.begin_backward());
     return stage_->backward(0, 0, {parameters, gradients, hooks}, {tokens, targets});
@@ -57,14 +57,15 @@ class CudaModel final : public TrainableModel {
     const StagePass pass{parameters, {}, hooks};
     TRY(stage_->forward(0, {}, pass, {tokens, targets}));
     TRY(stage_->loss(0, 0, pass, {tokens, targets}));
-    router_losses_.push_back(0);
+    is_trained_.push_back(false);
     return {};
   }
 
   Result<std::vector<double>> take_losses() override {
-    auto losses = TRY(stage_->take_losses(router_losses_.size()));
-    for (std::size_t i = 0; i < losses.size(); ++i) losses[i] += router_losses_[i];
-    router_losses_.clear();
+    std::vector<double> losses;
+    for (const StageLoss& loss : TRY(stage_->take_losses(is_trained_.size())))
+      losses.push_back(is_trained_[losses.size()] ? loss.total() : loss.words);
+    is_trained_.clear();
     return losses;
   }
 
@@ -83,20 +84,11 @@ class CudaModel final : public TrainableModel {
   ModelConfig config_;
   StageShape shape_;
   std::unique_ptr<TrainableStage> stage_;
-  std::vector<double> router_losses_;  ///< what each loss is more that is not taken
+  std::vector<bool> is_trained_;  ///< of losses that are not taken: an evaluation's is of words alone
   ExpertTally tally_;
 };
 
 // What only the host's model does so far.
-Result<void> check_kind(const ModelConfig& config) {
-  if (config.experts.ranks == 1) return {};
-  return fail(
-      Errc::invalid_argument,
-      "on a GPU experts are not spread over ranks yet, found {} ranks; leave out --expert-parallel, or "
-      "train with --device host",
-      config.experts.ranks);
-}
-
 Result<void> check_share_kind(const ModelConfig& config, const TensorShare& share) {
   TRY(check_share(config, share));
   if (config.experts.count > 0 && share.size > 1) {
@@ -117,7 +109,6 @@ Result<void> check_share_kind(const ModelConfig& config, const TensorShare& shar
 Result<void> check_cuda_model(const ModelConfig& whole, BatchShape shape, core::DType dtype,
                               const TensorShare& share) {
   TRY(validate(whole));
-  TRY(check_kind(whole));
   TRY(check_shape(whole, shape));
   TRY(check_share_kind(whole, share));
   const ModelConfig config = config_of_share(whole, share.size);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "apps/gpt/cuda/cuda_tensor.hpp"
 #include "apps/gpt/cuda/experts/expert_desk.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/cuda/loss_queue.hpp"
 #include "apps/gpt/cuda/token_upload.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/layers/rotary.hpp"
@@ -75,15 +75,20 @@ CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const S
     largest = std::max(largest, plan.bytes());
     has_text = has_text || reads_text(config, part);
   }
-  if (shape.slots.input > shape.slots.activations) places.input = carver.take<E>(rows, C);
+  if (shape.slots.input > shape.slots.activations)
+    places.input = carver.take<E>(stream_elements<E>(config, rows));
   for (int index = 0; index < shape.slots.activations; ++index) {
     CudaSlot<E> slot;
     auto* memory = carver.take<std::byte>(largest);
     for (const ModelPart part : cut.parts) {
       ByteCarver own(memory);
       slot.chunks.push_back(carve_part<E>(own, config, shape.batch, shape.keep, part, extents));
-      for (auto& block : slot.chunks.back().blocks)
-        block.experts.gathered = places.shared.gradients.experts.gathered;
+      for (auto& block : slot.chunks.back().blocks) {
+        const auto& scratch = places.shared.gradients.experts;
+        block.experts.gathered = scratch.gathered;
+        block.experts.returned = scratch.rows;
+        block.experts.moved = scratch.moved;
+      }
     }
     slot.gradient = carver.take<E>(rows, C);
     if (has_text) slot.words = carver.take<std::int32_t>(token_words(config, shape.batch));
@@ -118,21 +123,21 @@ class CudaStage final : public TrainableStage {
     return share.sequence ? even_counts(share.size, length)[share.index] : length;
   }
 
-  gpu::BufferView input(int slot) override { return rows_at(inputs_[static_cast<std::size_t>(slot)]); }
-  gpu::BufferView output(int chunk, int slot) override { return rows_at(activations(chunk, slot).output); }
+  gpu::BufferView input(int slot) override { return stream_at(inputs_[static_cast<std::size_t>(slot)]); }
+  gpu::BufferView output(int chunk, int slot) override { return stream_at(activations(chunk, slot).output); }
   gpu::BufferView gradient(int index) override { return rows_at(slot(index).gradient); }
 
   Result<void> forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) override;
   Result<void> loss(int chunk, int slot, const StagePass& pass, StageText text) override;
-  Result<std::vector<double>> take_losses(std::size_t count) override;
+  Result<std::vector<StageLoss>> take_losses(std::size_t count) override { return losses_->take(count); }
   Result<void> backward(int chunk, int slot, const StagePass& pass, StageText text) override;
   Result<void> backward_weight(int slot, const StagePass& pass) override;
 
   HeadFactors head_factors(int chunk, int slot) override;
   void add_head_gradient(const HeadFactors& factors, float* gradient) override;
-  std::span<const ExpertRoutes> routes(int /*chunk*/, int slot) override {
+  std::span<const ExpertRoutes> routes(int chunk, int slot) override {
     if (desks_.empty()) return {};
-    return desks_[static_cast<std::size_t>(slot)].routes();
+    return desk(chunk, slot).routes();
   }
 
   Result<void> forward_sequence(int chunk, const StagePass& pass,
@@ -146,19 +151,30 @@ class CudaStage final : public TrainableStage {
   }
   ModelPart part(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)]; }
   TokenUpload& upload(int slot) { return uploads_[static_cast<std::size_t>(slot)]; }
+  ExpertDesk& desk(int chunk, int slot) {
+    return desks_[static_cast<std::size_t>(slot) * cut_.parts.size() + static_cast<std::size_t>(chunk)];
+  }
+  gpu::BufferView stream_at(E* rows) const {
+    return {reinterpret_cast<std::byte*>(rows), stream_elements<E>(config_, own_rows()) * sizeof(E)};
+  }
+  /// What balance adds in so many layers, behind the rows of a microbatch.
+  gpu::BufferView routes_at(E* rows, ModelPart part) const {
+    return stream_at(rows).subview(rows_at(rows).bytes + part.first * sizeof(double),
+                                   (part.end - part.first) * sizeof(double));
+  }
   gpu::BufferView rows_at(E* rows) const {
     return {reinterpret_cast<std::byte*>(rows), own_rows() * config_.width * sizeof(E)};
   }
   /// Of the whole model, of which the configuration has this rank's share.
   std::size_t vocabulary() const { return config_.vocabulary * shape_.share.size; }
-  CudaContext context(BatchShape batch, int slot) {
+  CudaContext context(BatchShape batch, int chunk, int slot) {
     return {config_,
             batch,
             places_.shared.cosine,
             places_.shared.sine,
             *blas_,
             stream_,
-            desks_.empty() ? nullptr : &desks_[static_cast<std::size_t>(slot)],
+            desks_.empty() ? nullptr : &desk(chunk, slot),
             places_.tensor ? &*places_.tensor : nullptr};
   }
   cuda::CrossEntropy<E> entropy(const CudaActivations<E>& a, int slot) {
@@ -171,12 +187,9 @@ class CudaStage final : public TrainableStage {
   }
   Result<void> send_angles(gpu::Device& device);
   Result<void> part_forward(int chunk, PassSlots slots, BatchShape batch, const CudaPass<E>& pass);
-  Result<void> head_backward(const CudaActivations<E>& a, int slot, ModelPart part,
+  void hand_on_routes(int chunk, PassSlots slots);
+  Result<void> head_backward(const CudaActivations<E>& a, int chunk, int slot,
                              const CudaGradientScratch<E>& d, const CudaPass<E>& pass);
-  Result<void> wait_for_losses(std::size_t count);
-  gpu::BufferView loss_place(std::size_t number) const {
-    return read_losses_.view().subview(number % kMostLosses * sizeof(double), sizeof(double));
-  }
 
   ModelConfig config_;
   StageCut cut_;
@@ -190,14 +203,10 @@ class CudaStage final : public TrainableStage {
   std::vector<E*> inputs_;  ///< (N, C) each: those of the slots, and one more
   std::unique_ptr<Blas> blas_;
   std::vector<TokenUpload> uploads_;  ///< per slot, where a chunk reads text
-  std::vector<ExpertDesk> desks_;     ///< per slot, of a model with experts
-  gpu::Buffer read_losses_;           ///< pinned
+  std::vector<ExpertDesk> desks_;     ///< per slot and chunk, of a model with experts
+  std::optional<LossQueue> losses_;   ///< of a stage that ends the model
   gpu::Buffer read_logits_;           ///< pinned
-  std::vector<gpu::Event> lost_;      ///< that a loss is on the host, in turn
-  gpu::Event copied_;                 ///< likewise logits
-  std::size_t computed_ = 0;          ///< losses
-  std::size_t read_ = 0;              ///< of them from pinned memory
-  std::deque<double> losses_;         ///< and not taken yet
+  gpu::Event copied_;                 ///< that logits are on the host
   std::size_t sequence_ = 0;          ///< tokens of the last forward_sequence()
 };
 
@@ -216,15 +225,14 @@ Result<void> CudaStage<E>::open(gpu::Device& device) {
     if (slot.words != nullptr)
       uploads_.push_back(TRY(TokenUpload::create(device, config_, shape_.batch, slot.words,
                                                  shape_.share.index * config_.vocabulary)));
-    if (config_.experts.count > 0)
+    for (std::size_t chunk = 0; config_.experts.count > 0 && chunk < cut_.parts.size(); ++chunk)
       desks_.push_back(TRY(ExpertDesk::create(device, config_.experts, config_.layers, shape_.batch.rows())));
   }
   inputs_.push_back(places_.input);
   copied_ = TRY(device.create_event());
   if (cut_.parts.back().has_end(config_)) {
-    read_losses_ = TRY(device.allocate_staging(kMostLosses * sizeof(double)));
+    losses_ = TRY(LossQueue::create(device, config_.layers));
     read_logits_ = TRY(device.allocate_staging(vocabulary() * sizeof(float)));
-    for (std::size_t i = 0; i < kMostLosses; ++i) lost_.push_back(TRY(device.create_event()));
   }
   return send_angles(device);
 }
@@ -253,7 +261,24 @@ Result<void> CudaStage<E>::forward(int chunk, PassSlots slots, const StagePass& 
     TRY(check_tokens(text.tokens, vocabulary()));
     TRY(upload(slots.activations).send(text.tokens, text.targets, stream_));
   }
-  return part_forward(chunk, slots, shape_.batch, own(pass));
+  TRY(part_forward(chunk, slots, shape_.batch, own(pass)));
+  hand_on_routes(chunk, slots);
+  return {};
+}
+
+/// Behind the output's rows goes what balance adds in the layers so far: the stages before have sent theirs
+/// with the input. The device has nothing left to read of what is pinned for earlier passes of the slot: the
+/// desk has waited for them.
+template <class E>
+void CudaStage<E>::hand_on_routes(int chunk, PassSlots slots) {
+  const ModelPart part = this->part(chunk);
+  if (config_.experts.count == 0 || part.has_end(config_)) return;
+  E* const output = activations(chunk, slots.activations).output;
+  if (part.first > 0) {
+    gpu::copy(routes_at(inputs_[static_cast<std::size_t>(slots.input)], {0, part.first}),
+              routes_at(output, {0, part.first}), stream_);
+  }
+  desk(chunk, slots.activations).send_losses(part.first, routes_at(output, part), stream_);
 }
 
 template <class E>
@@ -262,7 +287,7 @@ Result<void> CudaStage<E>::part_forward(int chunk, PassSlots slots, BatchShape b
   auto& a = activations(chunk, slots.activations);
   a.blocks.front().input = inputs_[static_cast<std::size_t>(slots.input)];
   const ModelPart part = this->part(chunk);
-  const CudaContext with = context(batch, slots.activations);
+  const CudaContext with = context(batch, chunk, slots.activations);
   if (part.has_begin()) {
     const E* embedding = TRY(pass.use(table_.embedding));
     const auto* tokens = upload(slots.activations).place().tokens;
@@ -287,12 +312,10 @@ template <class E>
 Result<void> CudaStage<E>::loss(int chunk, int slot, const StagePass& pass, StageText /*text*/) {
   const std::size_t N = shape_.batch.rows(), C = config_.width, V = config_.vocabulary;
   const auto& a = activations(chunk, slot);
-  const CudaContext with = context(shape_.batch, slot);
+  const CudaContext with = context(shape_.batch, chunk, slot);
   const E* x = TRY(all_rows<E>(with, a.final_norm.output));
   blas_->linear_forward({N, C, V}, x, TRY(own(pass).use(table_.head)), a.logits);
-  if (computed_ == read_ + kMostLosses) TRY(wait_for_losses(1));
-  const std::size_t place = computed_ % kMostLosses;
-  double* mean = places_.shared.losses + place;
+  double* mean = places_.shared.losses + TRY(losses_->next_place());
   if (with.tensor != nullptr) {
     TRY(vocabulary_cross_entropy_forward(with, entropy(a, slot), mean));
   } else {
@@ -300,29 +323,15 @@ Result<void> CudaStage<E>::loss(int chunk, int slot, const StagePass& pass, Stag
       return cuda::cross_entropy_forward(entropy(a, slot), mean, stream);
     });
   }
-  gpu::copy({reinterpret_cast<const std::byte*>(mean), sizeof(double)}, loss_place(computed_++), stream_);
-  stream_->record(lost_[place].get());
-  return {};
-}
-
-/// The next so many come from pinned memory.
-template <class E>
-Result<void> CudaStage<E>::wait_for_losses(std::size_t count) {
-  for (; count > 0; --count) {
-    TRY(lost_[read_ % kMostLosses]->wait(kDeadline));
-    losses_.push_back(loss_place(read_++).template as<double>()[0]);
+  std::vector<double> routes;
+  gpu::BufferView earlier{};
+  if (config_.experts.count > 0) {
+    for (const ExpertRoutes& layer : desk(chunk, slot).routes()) routes.push_back(layer.loss);
+    earlier = routes_at(a.blocks.front().input, {0, part(chunk).first});
   }
+  losses_->push({reinterpret_cast<const std::byte*>(mean), sizeof(double)}, std::move(routes), earlier,
+                stream_);
   return {};
-}
-
-template <class E>
-Result<std::vector<double>> CudaStage<E>::take_losses(std::size_t count) {
-  CHECK(count <= losses_.size() + (computed_ - read_), "losses are computed before they are taken");
-  if (count > losses_.size()) TRY(wait_for_losses(count - losses_.size()));
-  const auto end = losses_.begin() + static_cast<std::ptrdiff_t>(count);
-  std::vector<double> taken(losses_.begin(), end);
-  losses_.erase(losses_.begin(), end);
-  return taken;
 }
 
 template <class E>
@@ -333,8 +342,8 @@ Result<void> CudaStage<E>::backward(int chunk, int index, const StagePass& stage
   const ModelPart part = this->part(chunk);
   auto d = places_.shared.gradients;
   d.residual = slot(index).gradient;
-  const CudaContext with = context(shape_.batch, index);
-  if (part.has_end(config_)) TRY(head_backward(a, index, part, d, pass));
+  const CudaContext with = context(shape_.batch, chunk, index);
+  if (part.has_end(config_)) TRY(head_backward(a, chunk, index, d, pass));
   for (std::size_t i = a.blocks.size(); i-- > 0;) {
     const BlockParameters& parameters = table_.blocks[part.first + i];
     // Those of the last block are still there.
@@ -354,10 +363,10 @@ Result<void> CudaStage<E>::backward(int chunk, int index, const StagePass& stage
 }
 
 template <class E>
-Result<void> CudaStage<E>::head_backward(const CudaActivations<E>& a, int slot, ModelPart part,
+Result<void> CudaStage<E>::head_backward(const CudaActivations<E>& a, int chunk, int slot,
                                          const CudaGradientScratch<E>& d, const CudaPass<E>& pass) {
   const LinearShape shape{shape_.batch.rows(), config_.width, config_.vocabulary};
-  const CudaContext with = context(shape_.batch, slot);
+  const CudaContext with = context(shape_.batch, chunk, slot);
   auto gradient = entropy(a, slot);
   gradient.scale = static_cast<float>(pass.hooks.loss_scale);
   with.run("cross entropy backward",
@@ -367,7 +376,7 @@ Result<void> CudaStage<E>::head_backward(const CudaActivations<E>& a, int slot, 
   // Without a place for it, another stage multiplies. A tied embedding is ready when its rows are added too.
   if (pass.gradient(table_.head) != nullptr)
     blas_->linear_backward_weight(shape, a.logits, x, pass.gradient(table_.head));
-  if (!config_.tied_embeddings || !part.has_begin()) pass.ready(table_.head);
+  if (!config_.tied_embeddings || !part(chunk).has_begin()) pass.ready(table_.head);
   blas_->linear_backward_input(shape, a.logits, head, d.normed);
   const E* d_normed = TRY(summed_rows(with, d.normed));
   gpu::zero(rows_at(d.residual), stream_);
@@ -410,7 +419,7 @@ template <class E>
 Result<std::span<const float>> CudaStage<E>::logits_of(int chunk, std::size_t token, const StagePass& pass) {
   const std::size_t C = config_.width, V = config_.vocabulary;
   const auto& a = activations(chunk, 0);
-  const CudaContext with = context({1, sequence_}, 0);
+  const CudaContext with = context({1, sequence_}, chunk, 0);
   const E* last = TRY(all_rows<E>(with, a.final_norm.output)) + token * C;
   blas_->linear_forward({1, C, V}, last, TRY(own(pass).use(table_.head)), a.logits);
   float* wide = places_.shared.next_logits;

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "apps/gpt/experts/expert_config.hpp"
 #include "apps/gpt/experts/expert_peers.hpp"
+#include "core/errors.hpp"
 #include "core/experts/dispatch.hpp"
 #include "core/experts/exchange.hpp"
+#include "core/experts/row_move.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {
@@ -15,5 +18,19 @@ namespace troupe::apps::gpt {
 /// Errc::out_of_memory for more than ExpertConfig::most_rows(). `rows` are the tokens of each rank.
 core::Result<core::ExpertExchange> plan_rows(const ExpertConfig& config, std::size_t rows,
                                              const core::Dispatch& dispatch, ExpertPeers* peers);
+
+/// Moves rows between ranks while `meanwhile` runs.
+template <class T, class Work>
+core::Result<void> exchange_rows(const core::RowMove& move, std::size_t width, ExpertPeers& peers,
+                                 std::span<const T> from, std::span<T> to, const Work& meanwhile) {
+  TRY(peers.begin_exchange(std::as_bytes(from), std::as_writable_bytes(to), move, width * sizeof(T)));
+  TRY(meanwhile());
+  return peers.wait();
+}
+
+/// Of an exchange with nothing beside it.
+inline core::Result<void> nothing() {
+  return {};
+}
 
 }  // namespace troupe::apps::gpt

@@ -158,19 +158,6 @@ Result<void> shared_backward(const ExpertShape& shape, const ExpertLayerParamete
                            d_y, pass, d_x, Write::accumulate);
 }
 
-/// Moves rows between ranks while `meanwhile` runs.
-template <class T, class Work>
-Result<void> exchange_rows(const core::RowMove& move, std::size_t width, ExpertPeers& peers,
-                           std::span<const T> from, std::span<T> to, const Work& meanwhile) {
-  TRY(peers.begin_exchange(std::as_bytes(from), std::as_writable_bytes(to), move, width * sizeof(T)));
-  TRY(meanwhile());
-  return peers.wait();
-}
-
-Result<void> nothing() {
-  return {};
-}
-
 /// Where the products of experts read and write: slots where all experts are here, else what ranks exchange,
 /// and for rows of this rank's tokens the slots all the same, so that they are moved nowhere.
 template <class T>

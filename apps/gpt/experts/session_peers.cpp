@@ -56,6 +56,7 @@ ModelConfig model_of_all(ModelConfig config) {
 Result<std::unique_ptr<SessionPeers>> SessionPeers::create(actors::Session& session,
                                                            const ModelConfig& config,
                                                            const ParameterTable& own,
+                                                           const StageMemory& memory,
                                                            std::vector<std::size_t> places) {
   if (session.training().expert_parallel == 1) return std::unique_ptr<SessionPeers>{};
   auto* const group = TRY(session.group("ep"));
@@ -63,13 +64,22 @@ Result<std::unique_ptr<SessionPeers>> SessionPeers::create(actors::Session& sess
     places.resize(own.specs.size());
     std::iota(places.begin(), places.end(), std::size_t{0});
   }
-  return std::unique_ptr<SessionPeers>(new SessionPeers(session, *group, config, own, std::move(places)));
+  std::unique_ptr<SessionPeers> peers(
+      new SessionPeers(session, *group, config, own, memory, std::move(places)));
+  if (!memory.is_on_device()) return peers;
+  const std::size_t bytes =
+      config.experts.count * (static_cast<std::size_t>(group->size()) + 1) * sizeof(std::int64_t);
+  peers->counts_ = TRY(memory.allocate(bytes));
+  peers->staging_ = TRY(memory.allocate_staging(bytes));
+  return peers;
 }
 
 SessionPeers::SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
-                           const ParameterTable& own, std::vector<std::size_t> places)
+                           const ParameterTable& own, const StageMemory& memory,
+                           std::vector<std::size_t> places)
     : session_(session),
       group_(group),
+      memory_(memory),
       places_(std::move(places)),
       whole_(parameter_table(model_of_all(config))),
       owners_(owners_of(whole_, config.experts.owners())) {
@@ -100,12 +110,28 @@ Result<std::vector<std::vector<std::int64_t>>> SessionPeers::gather_counts(
     const std::vector<std::int64_t>& own) {
   const auto ranks = static_cast<std::size_t>(group_.size());
   std::vector<std::int64_t> all(own.size() * ranks);
-  TRY(group_.wait(TRY(group_.all_gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)),
-                                        DType::i64, Counts(ranks, own.size())))));
+  if (!memory_.is_on_device()) {
+    TRY(gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)), own.size()));
+  } else {
+    const std::size_t bytes = own.size() * sizeof(std::int64_t);
+    const auto pinned = staging_.view(), there = counts_.view();
+    std::copy(own.begin(), own.end(), pinned.as<std::int64_t>().begin());
+    memory_.copy(pinned.subview(0, bytes), there.subview(0, bytes));
+    TRY(gather(there.subview(0, bytes), there.subview(bytes, bytes * ranks), own.size()));
+    memory_.copy(there.subview(bytes, bytes * ranks), pinned.subview(bytes, bytes * ranks));
+    TRY(memory_.settle());
+    const auto found = pinned.subview(bytes, bytes * ranks).as<std::int64_t>();
+    std::copy(found.begin(), found.end(), all.begin());
+  }
   std::vector<std::vector<std::int64_t>> counts;
   for (auto next = all.begin(); next != all.end(); next += static_cast<std::ptrdiff_t>(own.size()))
     counts.emplace_back(next, next + static_cast<std::ptrdiff_t>(own.size()));
   return counts;
+}
+
+Result<void> SessionPeers::gather(gpu::ConstBufferView own, gpu::BufferView all, std::size_t counts) {
+  const auto ranks = static_cast<std::size_t>(group_.size());
+  return group_.wait(TRY(group_.all_gather(own, all, DType::i64, Counts(ranks, counts))));
 }
 
 Result<void> SessionPeers::begin_exchange(std::span<const std::byte> input, std::span<std::byte> output,
@@ -115,8 +141,10 @@ Result<void> SessionPeers::begin_exchange(std::span<const std::byte> input, std:
     for (const auto count : rows) counts.push_back(static_cast<std::size_t>(count) * row_bytes);
     return counts;
   };
+  actors::TrainerGroup::Rows rows;
+  if (move.input || move.output) rows = {row_bytes, move.input, move.output};
   exchange_ = TRY(group_.all_to_all(gpu::view_of(input), bytes_of(move.sent), gpu::view_of(output),
-                                    bytes_of(move.taken), DType::u8, {row_bytes, move.input, move.output}));
+                                    bytes_of(move.taken), DType::u8, std::move(rows)));
   return {};
 }
 
@@ -127,8 +155,16 @@ Result<std::span<const float>> SessionPeers::whole(std::size_t place, const Read
     const auto here = TRY(read(*own));
     std::copy(here.begin(), here.end(), values_.begin());
   }
-  if (spec.is_expert)
-    TRY(group_.wait(TRY(group_.broadcast(gpu::view_of(std::span(values_)), DType::f32, owners_[place]))));
+  if (!spec.is_expert) return std::span<const float>(values_);
+  const auto all = std::as_writable_bytes(std::span(values_));
+  gpu::Buffer there;
+  if (memory_.is_on_device()) {
+    there = TRY(memory_.allocate(all.size()));
+    TRY(memory_.write(all, there.view()));
+  }
+  const auto shared = memory_.is_on_device() ? there.view() : gpu::view_of(all);
+  TRY(group_.wait(TRY(group_.broadcast(shared, DType::f32, owners_[place]))));
+  if (memory_.is_on_device()) TRY(memory_.read(shared, all));
   return std::span<const float>(values_);
 }
 

@@ -12,19 +12,24 @@
 #include "actors/session/trainer_group.hpp"
 #include "apps/gpt/experts/expert_peers.hpp"
 #include "apps/gpt/parameters.hpp"
+#include "apps/gpt/pipeline/stage_memory.hpp"
 #include "core/result.hpp"
+#include "gpu/buffer.hpp"
 
 namespace troupe::apps::gpt {
 
-/// The group "ep" of a session whose tensors the host reaches.
+/// The group "ep" of a session. Where passes compute on a stream, rows stay in the device's memory, and
+/// wait() holds up the stream alone; counts, which say how much each rank sends, go through a small buffer
+/// there, for which the host waits.
 class SessionPeers final : public ExpertPeers {
  public:
   /// `own` is the table of this rank, whose parameters are those of its model or parts of them, and `places`
-  /// says where in it each parameter of the session is; none: they are all of it. The session must outlive
-  /// the peers. Null where no experts are spread.
+  /// says where in it each parameter of the session is; none: they are all of it. Passes compute in `memory`.
+  /// The session and the memory's device must outlive the peers. Null where no experts are spread.
   static core::Result<std::unique_ptr<SessionPeers>> create(actors::Session& session,
                                                             const ModelConfig& config,
                                                             const ParameterTable& own,
+                                                            const StageMemory& memory,
                                                             std::vector<std::size_t> places = {});
 
   /// Learns where this lane's gradients go.
@@ -47,10 +52,13 @@ class SessionPeers final : public ExpertPeers {
 
  private:
   SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
-               const ParameterTable& own, std::vector<std::size_t> places);
+               const ParameterTable& own, const StageMemory& memory, std::vector<std::size_t> places);
+  core::Result<void> gather(gpu::ConstBufferView own, gpu::BufferView all, std::size_t counts);
 
   actors::Session& session_;
   actors::TrainerGroup& group_;
+  StageMemory memory_;
+  gpu::Buffer counts_, staging_;                ///< of a device, whose counts the host reads in pinned memory
   actors::TrainerGroup::Posted exchange_{};     ///< the last one
   std::vector<bool> is_expert_;                 ///< each parameter of the table
   std::vector<std::size_t> places_;             ///< in the table, of each of the session

@@ -13,15 +13,15 @@ Result<void> HostStage::forward(int chunk, PassSlots slots, const StagePass& pas
 }
 
 Result<void> HostStage::loss(int chunk, int slot, const StagePass& pass, StageText text) {
-  losses_.push_back(TRY(with_floats(
-      pass, [&](const Pass<float>& own) { return model_->loss(chunk, slot, own, text.targets); })));
+  losses_.push_back({TRY(with_floats(
+      pass, [&](const Pass<float>& own) { return model_->loss(chunk, slot, own, text.targets); }))});
   return {};
 }
 
-Result<std::vector<double>> HostStage::take_losses(std::size_t count) {
+Result<std::vector<StageLoss>> HostStage::take_losses(std::size_t count) {
   CHECK(count <= losses_.size(), "losses are computed before they are taken");
   const auto end = losses_.begin() + static_cast<std::ptrdiff_t>(count);
-  std::vector<double> taken(losses_.begin(), end);
+  std::vector<StageLoss> taken(losses_.begin(), end);
   losses_.erase(losses_.begin(), end);
   return taken;
 }

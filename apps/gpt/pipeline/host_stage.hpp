@@ -27,7 +27,7 @@ class HostStage final : public TrainableStage {
 
   core::Result<void> forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) override;
   core::Result<void> loss(int chunk, int slot, const StagePass& pass, StageText text) override;
-  core::Result<std::vector<double>> take_losses(std::size_t count) override;
+  core::Result<std::vector<StageLoss>> take_losses(std::size_t count) override;
   core::Result<void> backward(int chunk, int slot, const StagePass& pass, StageText text) override;
   core::Result<void> backward_weight(int slot, const StagePass& pass) override;
 
@@ -49,7 +49,7 @@ class HostStage final : public TrainableStage {
 
   std::unique_ptr<StageModel> model_;
   HostParameters host_;
-  std::deque<double> losses_;
+  std::deque<StageLoss> losses_;
 };
 
 }  // namespace troupe::apps::gpt

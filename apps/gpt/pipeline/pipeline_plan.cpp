@@ -56,12 +56,6 @@ Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world
         "backwards are split in two on the host only, found --pipeline-schedule zero-bubble on a GPU; "
         "use 1f1b or interleaved, or --device host");
   }
-  if (device == gpu::DeviceKind::cuda && options.model.experts.count > 0) {
-    return fail(Errc::unavailable,
-                "stages have experts on the host only, found {} on a GPU; leave out --pipeline-parallel, or "
-                "use --device host",
-                options.model.experts.count);
-  }
   const int parts = training.tensor_parallel * training.context_parallel;
   if (world.value % (stages * parts) != 0) {
     return fail(Errc::invalid_argument,

@@ -6,9 +6,7 @@
 
 #include "apps/gpt/context/context_stage.hpp"
 #include "apps/gpt/pipeline/stages.hpp"
-#include "core/convert.hpp"
 #include "core/errors.hpp"
-#include "core/hash.hpp"
 #include "core/schedule/check_schedule.hpp"
 
 namespace troupe::apps::gpt {
@@ -91,7 +89,7 @@ Result<void> PipelineTrainer::make_stage() {
 
 std::vector<actors::TrainerGroupSpec> PipelineTrainer::groups() const {
   auto groups = link_groups(place_.world, cut_.stages, cut_.chunks() > 1);
-  if (options_.model.experts.count == 0) return groups;
+  if (options_.model.experts.count == 0 || !is_on_host()) return groups;
   for (auto& group : RouteLosses::groups(place_.world, cut_.stages)) groups.push_back(std::move(group));
   return groups;
 }
@@ -110,19 +108,24 @@ Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpu
   links_ = TRY(SessionLinks::open(session, cut_.stages, cut_.stage, cut_.chunks() > 1, model_->dtype()));
   lanes_.emplace(session, parameters_, model_->table(), memory_);
   CHECK(lanes_->microbatches() == schedule_.microbatches, "the schedule has the microbatches of the lanes");
-  if (options_.model.experts.count > 0) {
-    std::vector<StageCut> cuts;
-    for (int stage = 0; stage < cut_.stages; ++stage)
-      cuts.push_back(TRY(cut_model(options_.model, options_.pipeline, cut_.stages, stage)));
-    route_losses_ = TRY(RouteLosses::open(session, options_.model, cut_, cuts));
-    peers_ = TRY(SessionPeers::create(session, options_.model, model_->table(), parameters_.places()));
-    take_expert_tally();
-  }
+  if (options_.model.experts.count > 0) TRY(open_experts());
   if (!options_.model.tied_embeddings) return {};
   const auto how = head_gradient(options_);
   const HeadShape shape = head_shape(options_);
   if (cut_.is_first()) owner_ = TRY(EmbeddingOwner::create(*stages_, memory_, how, shape));
   if (cut_.is_last()) copy_ = TRY(EmbeddingCopy::create(*stages_, memory_, how, shape));
+  return {};
+}
+
+Result<void> PipelineTrainer::open_experts() {
+  peers_ =
+      TRY(SessionPeers::create(*session_, options_.model, model_->table(), memory_, parameters_.places()));
+  take_expert_tally();
+  if (!is_on_host()) return {};
+  std::vector<StageCut> cuts;
+  for (int stage = 0; stage < cut_.stages; ++stage)
+    cuts.push_back(TRY(cut_model(options_.model, options_.pipeline, cut_.stages, stage)));
+  route_losses_ = TRY(RouteLosses::open(*session_, options_.model, cut_, cuts));
   return {};
 }
 
@@ -138,7 +141,9 @@ Result<void> PipelineTrainer::warm_up() {
   const std::vector<float*> gradients(readable_.size(), values.as<float>().data());
   memory_.zero(values);
   memory_.add(values, scratch.view().subview(values.bytes, values.bytes));
-  const StepHooks hooks;
+  AbsentPeers absent(options_.model.experts.ranks, gradients.front());
+  StepHooks hooks;
+  if (peers_) hooks.peers = &absent;
   return run_all_chunks({parameters, gradients, hooks});
 }
 
@@ -267,10 +272,8 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, PassSlots 
   const StepHooks hooks = reading();
   const StageText text{batch.tokens(), batch.targets()};
   TRY(model_->forward(done.chunk, slots, pass(hooks), text));
-  if (route_losses_) {
-    tally_.add(model_->routes(done.chunk, slot));
-    TRY(route_losses_->give(done, model_->routes(done.chunk, slot)));
-  }
+  tally_.add(model_->routes(done.chunk, slot));
+  if (route_losses_) TRY(route_losses_->give(done, model_->routes(done.chunk, slot)));
   if (!ends(done.chunk)) return {};
   TRY(model_->loss(done.chunk, slot, pass(hooks), text));
   return route_losses_ ? take_losses_before(done.microbatch + 1) : Result<void>{};
@@ -279,10 +282,11 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, PassSlots 
 /// Those of the microbatches before that one, which this stage has been through.
 Result<void> PipelineTrainer::take_losses_before(int microbatch) {
   const int first = std::exchange(losses_taken_, std::max(losses_taken_, microbatch));
-  const auto words = TRY(model_->take_losses(static_cast<std::size_t>(losses_taken_ - first)));
+  const auto losses = TRY(model_->take_losses(static_cast<std::size_t>(losses_taken_ - first)));
   for (int i = first; i < losses_taken_; ++i) {
-    const double loss = words[static_cast<std::size_t>(i - first)];
-    lanes_->set_loss(i, route_losses_ ? TRY(route_losses_->total(i, static_cast<float>(loss))) : loss);
+    const StageLoss& loss = losses[static_cast<std::size_t>(i - first)];
+    lanes_->set_loss(
+        i, route_losses_ ? TRY(route_losses_->total(i, static_cast<float>(loss.words))) : loss.total());
   }
   return {};
 }
@@ -342,7 +346,7 @@ Result<double> PipelineTrainer::evaluate(std::size_t batches) {
       TRY(model_->forward(chunk, {}, pass(hooks), text));
       if (!ends(chunk)) return {};
       TRY(model_->loss(chunk, 0, pass(hooks), text));
-      const double loss = TRY(model_->take_losses(1)).front();
+      const double loss = TRY(model_->take_losses(1)).front().words;
       total += context_ ? TRY(context_->sum(loss)) : loss;
       return {};
     };
@@ -400,90 +404,6 @@ Result<std::optional<PipelineTimeline>> PipelineTrainer::timeline() {
   }
   timeline.theory = core::theoretical_bubble_share(timeline.schedule, mean_durations(timeline.run));
   return std::optional(std::move(timeline));
-}
-
-int PipelineTrainer::stage_of(std::size_t place) const {
-  for (int stage = 0; stage < cut_.stages; ++stage) {
-    const auto cut = cut_model(options_.model, options_.pipeline, cut_.stages, stage);
-    for (const ModelPart part : cut->parts) {
-      const auto [begin, end] = parameters_of(all_model_, all_table_, part);
-      if (place >= begin && place < end) return stage;
-    }
-  }
-  CHECK(false, "every parameter is of a stage");
-}
-
-Result<std::uint64_t> PipelineTrainer::parameter_hash() {
-  std::uint64_t hash = 0;
-  const std::size_t count = all_table_.specs.size();
-  for (std::size_t place = 0; place < count; ++place) {
-    const int stage = stage_of(place);
-    if (stage == cut_.stage) {
-      hash = core::hash64(TRY(whole_parameter(place)), hash);
-    }
-    if (place + 1 < count && stage_of(place + 1) == stage) continue;
-    TRY(broadcast(std::as_writable_bytes(std::span(&hash, 1)), stage));
-  }
-  return hash;
-}
-
-Result<void> PipelineTrainer::read_parameter(std::size_t place, core::ElementRange range,
-                                             std::span<float> values) {
-  const auto whole = TRY(take_parameter(place));
-  const auto dtype = model_->dtype();
-  core::convert_elements(dtype, whole.data() + static_cast<std::size_t>(range.start) * core::size_of(dtype),
-                         core::DType::f32, std::as_writable_bytes(values).data(), values.size());
-  return {};
-}
-
-Result<std::span<const std::byte>> PipelineTrainer::take_parameter(std::size_t place) {
-  if (taken_ == place) return whole_;
-  if (all_parameters_.index(place)) {
-    whole_ = TRY(whole_parameter(place));
-  } else {
-    const auto dtype = model_->dtype();
-    read_.resize(all_table_.specs[place].elements() * core::size_of(dtype));
-    const auto buffer = TRY(memory_.allocate(read_.size()));
-    TRY(stages_->wait(TRY(stages_->receive(buffer.view(), dtype, stage_of(place)))));
-    TRY(memory_.read(buffer.view(), read_));
-    whole_ = read_;
-  }
-  taken_ = place;
-  return whole_;
-}
-
-/// Of this stage.
-Result<std::span<const std::byte>> PipelineTrainer::whole_parameter(std::size_t place) {
-  taken_.reset();
-  if (!is_on_host()) {
-    TRY(before_use(place));
-    return share_->whole_on_host(place, {TRY(parameter_memory(place)), model_->dtype()}, memory_);
-  }
-  const auto read = [&](std::size_t own) -> Result<std::span<const float>> {
-    TRY(before_use(own));
-    return share_->whole(own, TRY(parameter_memory(own)).as<float>());
-  };
-  const auto values = peers_ ? peers_->whole(place, read) : read(place);
-  return std::as_bytes(TRY(values));
-}
-
-Result<void> PipelineTrainer::hand_over_parameters() {
-  const bool is_asked = stages_->members().front().value == 0;
-  for (const std::size_t place : all_parameters_.places()) {
-    if (is_on_host()) {
-      const auto values = TRY(whole_parameter(place));
-      if (is_asked && !cut_.is_first())
-        TRY(stages_->wait(TRY(stages_->send(gpu::view_of(values), model_->dtype(), 0))));
-      continue;
-    }
-    const auto values = TRY(whole_parameter(place));
-    if (!is_asked || cut_.is_first()) continue;
-    const auto buffer = TRY(memory_.allocate(values.size()));
-    TRY(memory_.write(values, buffer.view()));
-    TRY(stages_->wait(TRY(stages_->send(buffer.view(), model_->dtype(), 0))));
-    TRY(memory_.settle());  // before the buffer goes
-  }
-  return {};
 }
 
 void PipelineTrainer::close() {

@@ -82,6 +82,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
 
   bool is_on_host() const { return device_.kind() != gpu::DeviceKind::cuda; }
   core::Result<void> make_stage();
+  core::Result<void> open_experts();
   core::Result<void> run_all_chunks(const StagePass& pass);
   core::Result<void> begin_pass(const core::PipelinePass& pass);
   core::Result<void> forward(const core::PipelinePass& pass, PassSlots slots);
@@ -100,6 +101,8 @@ class PipelineTrainer final : public RankModel, private StageWork {
   /// of its pipeline hand over.
   core::Result<std::span<const std::byte>> take_parameter(std::size_t place);
   core::Result<std::span<const std::byte>> whole_parameter(std::size_t place);
+  core::Result<std::span<const std::byte>> values_on_device(std::size_t place);
+  core::Result<void> hand_over(std::span<const std::byte> values);
   core::Result<void> broadcast(std::span<std::byte> bytes, int stage);
   bool begins(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_begin(); }
   bool ends(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_end(options_.model); }
@@ -132,7 +135,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::unique_ptr<EmbeddingOwner>
       owner_;  ///< on the first stage, and the copy on the last, of tied embeddings
   std::unique_ptr<EmbeddingCopy> copy_;
-  std::optional<RouteLosses> route_losses_;  ///< of models with experts
+  std::optional<RouteLosses> route_losses_;  ///< of models with experts on the host
   std::unique_ptr<SessionPeers> peers_;      ///< null: all experts of the stage are here
   ExpertTally tally_;
   core::Result<void> kept_;            ///< of the copy's gradients, the first failure
@@ -145,6 +148,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::vector<float*> gradients_;
   std::vector<float> answer_;         ///< logits
   std::vector<std::byte> read_;       ///< a parameter of another stage, or from the device
+  std::vector<float> wide_;           ///< likewise, in f32
   std::optional<std::size_t> taken_;  ///< of which parameter `whole_` has the values
   std::span<const std::byte> whole_;
 };

@@ -19,7 +19,12 @@ class StageMemory {
   void use(gpu::StreamView compute) { compute_ = compute; }
   gpu::StreamView compute() const { return compute_; }
 
+  bool is_on_device() const { return compute_ != nullptr; }
+
   core::Result<gpu::Buffer> allocate(std::size_t bytes) const { return device_->allocate(bytes); }
+  core::Result<gpu::Buffer> allocate_staging(std::size_t bytes) const {
+    return device_->allocate_staging(bytes);
+  }
   void copy(gpu::ConstBufferView source, gpu::BufferView destination) const;
   void zero(gpu::BufferView destination) const;
   /// destination += source, of f32.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -53,6 +54,16 @@ struct HeadFactors {
   gpu::ConstBufferView logits, normed;
 };
 
+/// Of a microbatch, in nats.
+struct StageLoss {
+  double words = 0;
+  /// What balance adds to it, by layer, of all layers; where the host adds it by itself (RouteLosses) empty.
+  std::vector<double> routes{};
+
+  /// Added in the order of layers.
+  double total() const { return std::accumulate(routes.begin(), routes.end(), words); }
+};
+
 /// One stage of a pipeline as the trainer drives it, wherever its tensors lie: as TrainableModel, with one
 /// microbatch of a chunk per slot. It owns no parameters.
 class TrainableStage {
@@ -69,7 +80,8 @@ class TrainableStage {
   virtual std::size_t own_rows_of(std::size_t length) const = 0;
 
   /// Own rows (N, C): what a forward reads where it does not begin the model, in a slot of inputs, what it
-  /// writes, and the gradient, first by the output and after backward by the input.
+  /// writes, and the gradient, first by the output and after backward by the input. On a GPU what balance
+  /// adds to the microbatch's loss, a double per layer, lies behind the rows of models with experts.
   virtual gpu::BufferView input(int slot) = 0;
   virtual gpu::BufferView output(int chunk, int slot) = 0;
   virtual gpu::BufferView gradient(int slot) = 0;
@@ -79,8 +91,8 @@ class TrainableStage {
   virtual core::Result<void> forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) = 0;
   /// Of a chunk that ends the model, after its forward.
   virtual core::Result<void> loss(int chunk, int slot, const StagePass& pass, StageText text) = 0;
-  /// The first so many of the losses that are not taken yet, in nats, in order. Waits for them alone.
-  virtual core::Result<std::vector<double>> take_losses(std::size_t count) = 0;
+  /// The first so many of the losses that are not taken yet, in order. Waits for them alone.
+  virtual core::Result<std::vector<StageLoss>> take_losses(std::size_t count) = 0;
   /// Of a microbatch that was forward, and has a loss. Where backwards are split it adds nothing to
   /// gradients; backward_weight() does.
   virtual core::Result<void> backward(int chunk, int slot, const StagePass& pass, StageText text) = 0;

@@ -4,6 +4,7 @@
 #include "apps/gpt/cuda/experts/expert_desk.hpp"
 #include "apps/gpt/cuda/experts/expert_kernels.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/experts/expert_exchange.hpp"
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 
@@ -22,12 +23,13 @@ struct GatedRows {
   E* hidden;
 };
 
+/// A part of what all experts of a layer have.
 template <class E>
-GatedRows<E> expert_rows(const CudaContext& context, const core::Dispatch& dispatch, std::size_t expert,
-                         E* gate, E* up, E* hidden) {
+GatedRows<E> expert_rows(const CudaContext& context, const core::ExpertRows& part, E* gate, E* up,
+                         E* hidden) {
   const std::size_t F = context.config.experts.feed_forward;
-  const std::size_t first = static_cast<std::size_t>(dispatch.first_slot[expert]) * F;
-  return {static_cast<std::size_t>(dispatch.count(expert)),
+  const std::size_t first = static_cast<std::size_t>(part.first) * F;
+  return {static_cast<std::size_t>(part.count),
           context.config.width,
           F,
           gate + first,
@@ -47,23 +49,22 @@ Result<void> gated_forward(const CudaContext& context, const ExpertWeights& weig
   return project(context, pass, {N, F, C}, weights.down, kept.hidden, y);
 }
 
-/// d_x may be d_y. Of an expert without rows the gradients are complete all the same.
+template <class E>
+void swiglu_backward(const CudaContext& context, const GatedRows<E>& kept, const GatedRows<E>& d) {
+  context.run("swiglu backward", [&](cudaStream_t stream) {
+    return cuda::swiglu_backward(kept.rows * kept.feed_forward, kept.gate, kept.up, d.hidden, d.gate, d.up,
+                                 stream);
+  });
+}
+
+/// d_x may be d_y.
 template <class E>
 Result<void> gated_backward(const CudaContext& context, const ExpertWeights& weights, const E* x,
                             const GatedRows<E>& kept, const GatedRows<E>& d, const E* d_y,
                             const CudaPass<E>& pass, E* d_x, Write write) {
   const std::size_t N = kept.rows, C = kept.width, F = kept.feed_forward;
-  if (N == 0) {
-    for (const std::size_t weight : {weights.down, weights.up, weights.gate}) {
-      TRY(pass.use(weight));
-      pass.ready(weight);
-    }
-    return {};
-  }
   TRY(project_backward(context, pass, {N, F, C}, weights.down, kept.hidden, d_y, d.hidden, Write::overwrite));
-  context.run("swiglu backward", [&](cudaStream_t stream) {
-    return cuda::swiglu_backward(N * F, kept.gate, kept.up, d.hidden, d.gate, d.up, stream);
-  });
+  swiglu_backward(context, kept, d);
   TRY(project_backward(context, pass, {N, C, F}, weights.up, x, d.up, d_x, write));
   return project_backward(context, pass, {N, C, F}, weights.gate, x, d.gate, d_x, Write::accumulate);
 }
@@ -118,6 +119,123 @@ Result<void> shared_backward(const CudaContext& context, const ExpertLayerParame
   return gated_backward(context, *parameters.shared, x, kept, d, d_output, pass, d_x, Write::accumulate);
 }
 
+/// One product for each expert and source, so that each is what the source would compute alone. x, y (R, C).
+template <class E>
+Result<void> experts_forward(const CudaContext& context, const ExpertLayerParameters& parameters,
+                             const CudaExpertActivations<E>& layer, const E* x, E* y,
+                             const CudaPass<E>& pass) {
+  const auto& products = context.desk->routes(layer.layer).exchange.products;
+  for (std::size_t e = 0; e < products.size(); ++e) {
+    for (const core::ExpertRows& part : products[e]) {
+      if (part.count == 0) continue;
+      const auto kept = expert_rows(context, part, layer.gate, layer.up, layer.hidden);
+      const std::size_t first = static_cast<std::size_t>(part.first) * kept.width;
+      TRY(gated_forward(context, parameters.experts[e], x + first, kept, pass, y + first));
+    }
+  }
+  return {};
+}
+
+/// As that of the host: one matrix of an expert, its gradient of each source, and when it is complete, what
+/// goes on.
+template <class E, class Gradient, class Input>
+Result<void> matrix_backward(const std::vector<core::ExpertRows>& parts, std::size_t weight,
+                             const CudaPass<E>& pass, const Gradient& add_gradient, const Input& go_on) {
+  const E* values = TRY(pass.use(weight));
+  ExpertPeers* peers = pass.hooks.peers;
+  for (const core::ExpertRows& part : parts) {
+    if (part.count == 0) continue;
+    add_gradient(part, peers == nullptr ? pass.gradient(weight)
+                                        : static_cast<float*>(peers->gradient(weight, part.source)));
+  }
+  pass.ready(weight);
+  for (const core::ExpertRows& part : parts) {
+    if (part.count > 0) go_on(part, values);
+  }
+  return {};
+}
+
+/// Turns `rows` (R, C) from the gradient by the outputs of the experts into that by their inputs x. Every
+/// expert's gradient is complete then, also of those without rows, for which other ranks wait.
+template <class E>
+Result<void> experts_backward(const CudaContext& context, const ExpertLayerParameters& parameters,
+                              const CudaExpertActivations<E>& layer, const CudaExpertScratch<E>& scratch,
+                              const E* x, E* rows, const CudaPass<E>& pass) {
+  const std::size_t C = context.config.width, F = context.config.experts.feed_forward;
+  const auto& products = context.desk->routes(layer.layer).exchange.products;
+  const auto at = [](auto* values, const core::ExpertRows& part, std::size_t width) {
+    return values + static_cast<std::size_t>(part.first) * width;
+  };
+  const auto count = [](const core::ExpertRows& part) { return static_cast<std::size_t>(part.count); };
+  for (std::size_t e = products.size(); e-- > 0;) {
+    const ExpertWeights& weights = parameters.experts[e];
+    TRY(matrix_backward<E>(
+        products[e], weights.down, pass,
+        [&](const core::ExpertRows& part, float* gradient) {
+          context.blas.linear_backward_weight<E>({count(part), F, C}, at(rows, part, C),
+                                                 at(layer.hidden, part, F), gradient);
+        },
+        [&](const core::ExpertRows& part, const E* values) {
+          context.blas.linear_backward_input<E>({count(part), F, C}, at(rows, part, C), values,
+                                                at(scratch.hidden, part, F));
+          swiglu_backward(context, expert_rows(context, part, layer.gate, layer.up, layer.hidden),
+                          expert_rows(context, part, scratch.gate, scratch.up, scratch.hidden));
+        }));
+    const auto inner = [&](std::size_t weight, E* d, Write write) {
+      return matrix_backward<E>(
+          products[e], weight, pass,
+          [&](const core::ExpertRows& part, float* gradient) {
+            context.blas.linear_backward_weight<E>({count(part), C, F}, at(d, part, F), at(x, part, C),
+                                                   gradient);
+          },
+          [&](const core::ExpertRows& part, const E* values) {
+            context.blas.linear_backward_input<E>({count(part), C, F}, at(d, part, F), values,
+                                                  at(rows, part, C), write);
+          });
+    };
+    TRY(inner(weights.up, scratch.up, Write::overwrite));
+    TRY(inner(weights.gate, scratch.gate, Write::accumulate));
+  }
+  return {};
+}
+
+/// Between the order in which ranks exchange rows and that of grouped products: to[i] = from[list[i]].
+template <class E>
+void order_rows(const CudaContext& context, std::size_t rows, const std::int32_t* list, const E* from,
+                E* to) {
+  const cuda::ExpertPlaces places{rows, 1, rows, context.config.width, list, nullptr};
+  context.run("order rows",
+              [&](cudaStream_t stream) { return cuda::gather_tokens(places, from, to, stream); });
+}
+
+/// The rows that this rank's products read, from all ranks' slots (S, C), which are by expert and so by
+/// rank; `moved` is for grouped ones.
+template <class E, class Work>
+Result<void> slots_to_products(const CudaContext& context, const CudaExpertActivations<E>& layer,
+                               ExpertPeers& peers, const E* slots, E* moved, E* rows, const Work& meanwhile) {
+  const ExpertRoutes& routes = context.desk->routes(layer.layer);
+  const auto& exchange = routes.exchange;
+  const std::size_t C = context.config.width, R = static_cast<std::size_t>(exchange.received_rows());
+  const std::span<const E> from(slots, static_cast<std::size_t>(routes.dispatch.slots()) * C);
+  const std::span<E> to(exchange.grouped ? moved : rows, R * C);
+  TRY(exchange_rows<E>({exchange.sent, exchange.received, {}, {}}, C, peers, from, to, meanwhile));
+  if (exchange.grouped) order_rows(context, R, layer.sent.row_of_product, to.data(), rows);
+  return {};
+}
+
+/// The way back.
+template <class E>
+Result<void> products_to_slots(const CudaContext& context, const CudaExpertActivations<E>& layer,
+                               ExpertPeers& peers, const E* rows, E* moved, E* slots) {
+  const ExpertRoutes& routes = context.desk->routes(layer.layer);
+  const auto& exchange = routes.exchange;
+  const std::size_t C = context.config.width, R = static_cast<std::size_t>(exchange.received_rows());
+  if (exchange.grouped) order_rows(context, R, layer.sent.product_of_row, rows, moved);
+  const std::span<const E> from(exchange.grouped ? moved : rows, R * C);
+  const std::span<E> to(slots, static_cast<std::size_t>(routes.dispatch.slots()) * C);
+  return exchange_rows<E>({exchange.received, exchange.sent, {}, {}}, C, peers, from, to, nothing);
+}
+
 }  // namespace
 
 template <class E>
@@ -128,18 +246,25 @@ Result<void> expert_layer_forward(const CudaContext& context, const ExpertLayerP
   context.blas.linear_forward_wide({N, C, context.config.experts.count}, x, TRY(pass.use(parameters.router)),
                                    layer.logits);
   TRY(context.desk->choose(layer.layer, N, layer.logits, layer.sent, context.stream));
-  const auto& dispatch = context.desk->routes(layer.layer).dispatch;
+  ExpertRoutes& routes = context.desk->routes(layer.layer);
+  ExpertPeers* peers = pass.hooks.peers;
+  routes.exchange = TRY(plan_rows(context.config.experts, N, routes.dispatch, peers));
   const auto places = places_of(context, layer);
+  const auto shared = [&] { return shared_forward(context, parameters, layer, x, pass); };
   context.run("gather tokens",
               [&](cudaStream_t stream) { return cuda::gather_tokens(places, x, layer.gathered, stream); });
-  for (std::size_t e = 0; e < parameters.experts.size(); ++e) {
-    const auto kept = expert_rows(context, dispatch, e, layer.gate, layer.up, layer.hidden);
-    const std::size_t first = static_cast<std::size_t>(dispatch.first_slot[e]) * C;
-    if (kept.rows > 0)
-      TRY(gated_forward(context, parameters.experts[e], static_cast<const E*>(layer.gathered) + first, kept,
-                        pass, layer.output + first));
+  if (peers == nullptr) {
+    TRY(experts_forward<E>(context, parameters, layer, layer.gathered, layer.output, pass));
+    TRY(shared());
+  } else {
+    if (context.config.experts.grouped) {
+      core::group_rows(routes.exchange);
+      context.desk->send_groups(layer.layer, layer.sent, context.stream);
+    }
+    TRY(slots_to_products<E>(context, layer, *peers, layer.gathered, layer.moved, layer.received, shared));
+    TRY(experts_forward<E>(context, parameters, layer, layer.received, layer.returned, pass));
+    TRY(products_to_slots<E>(context, layer, *peers, layer.returned, layer.moved, layer.output));
   }
-  TRY(shared_forward(context, parameters, layer, x, pass));
   context.run("combine", [&](cudaStream_t stream) {
     return cuda::combine<E>(places, layer.sent.weights, layer.output, output, stream);
   });
@@ -156,22 +281,25 @@ Result<void> expert_layer_backward(const CudaContext& context, const ExpertLayer
                                    const CudaExpertActivations<E>& layer, const CudaExpertScratch<E>& scratch,
                                    const E* x, const E* d_output, const CudaPass<E>& pass, E* d_x) {
   const std::size_t N = context.shape.rows(), C = context.config.width;
-  const auto& dispatch = context.desk->routes(layer.layer).dispatch;
   const auto places = places_of(context, layer);
   gpu::zero({reinterpret_cast<std::byte*>(d_x), N * C * sizeof(E)}, context.stream);
   context.run("combine backward", [&](cudaStream_t stream) {
     return cuda::combine_backward<E>(places, layer.sent.weights, layer.output,
                                      {d_output, scratch.slots, scratch.weights}, stream);
   });
-  TRY(shared_backward(context, parameters, layer, scratch, x, d_output, pass, d_x));
-  context.run("gather tokens",
-              [&](cudaStream_t stream) { return cuda::gather_tokens(places, x, scratch.gathered, stream); });
-  for (std::size_t e = parameters.experts.size(); e-- > 0;) {
-    const std::size_t first = static_cast<std::size_t>(dispatch.first_slot[e]) * C;
-    const auto kept = expert_rows(context, dispatch, e, layer.gate, layer.up, layer.hidden);
-    const auto d = expert_rows(context, dispatch, e, scratch.gate, scratch.up, scratch.hidden);
-    TRY(gated_backward<E>(context, parameters.experts[e], scratch.gathered + first, kept, d,
-                          scratch.slots + first, pass, scratch.slots + first, Write::overwrite));
+  const auto shared = [&] {
+    return shared_backward(context, parameters, layer, scratch, x, d_output, pass, d_x);
+  };
+  if (ExpertPeers* peers = pass.hooks.peers; peers != nullptr) {
+    TRY(slots_to_products<E>(context, layer, *peers, scratch.slots, scratch.moved, scratch.rows, shared));
+    TRY(experts_backward<E>(context, parameters, layer, scratch, layer.received, scratch.rows, pass));
+    TRY(products_to_slots<E>(context, layer, *peers, scratch.rows, scratch.moved, scratch.slots));
+  } else {
+    TRY(shared());
+    context.run("gather tokens", [&](cudaStream_t stream) {
+      return cuda::gather_tokens(places, x, scratch.gathered, stream);
+    });
+    TRY(experts_backward<E>(context, parameters, layer, scratch, scratch.gathered, scratch.slots, pass));
   }
   context.run("gather backward", [&](cudaStream_t stream) {
     return cuda::combine<E>(places, nullptr, scratch.slots, d_x, stream);

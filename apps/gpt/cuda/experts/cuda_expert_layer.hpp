@@ -5,8 +5,9 @@
 
 namespace troupe::apps::gpt {
 
-/// As expert_layer_forward() and expert_layer_backward() of the host, where all experts are on this rank: one
-/// product per expert, sums in the order of choices. CudaContext::desk decides where tokens go.
+/// As expert_layer_forward() and expert_layer_backward() of the host, with the same order of sums.
+/// CudaContext::desk decides where tokens go. Where experts are spread over ranks (StepHooks::peers), whole
+/// rows of slots are exchanged, a rank's own among them: NCCL takes no lists of rows.
 template <class E>
 core::Result<void> expert_layer_forward(const CudaContext& context, const ExpertLayerParameters& parameters,
                                         const CudaExpertActivations<E>& layer, const E* x,

@@ -20,6 +20,10 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::minutes(10);
 
+std::int32_t narrow(std::int64_t place) {
+  return static_cast<std::int32_t>(place);
+}
+
 // Hands out consecutive pieces of pinned memory, and copies each to where it goes.
 class Sender {
  public:
@@ -50,6 +54,9 @@ Result<ExpertDesk> ExpertDesk::create(gpu::Device& device, const ExpertConfig& c
   desk.down_ = TRY(device.allocate_staging(scores));
   desk.up_ = TRY(
       device.allocate_staging(std::max(scores, rows * config.choices * (2 * sizeof(std::int32_t) + 4)) + 64));
+  if (config.ranks > 1 && config.grouped)
+    desk.groups_ = TRY(device.allocate_staging(2 * (config.most_rows(rows) * sizeof(std::int32_t) + 16)));
+  desk.losses_ = TRY(device.allocate_staging(layers * sizeof(double)));
   desk.copied_ = TRY(device.create_event());
   return desk;
 }
@@ -80,11 +87,21 @@ Result<void> ExpertDesk::choose(std::size_t layer, std::size_t rows, const float
   routes.loss = config_.balance * core::balance_loss(router, routes.load);
   if (config_.z_loss > 0) routes.loss += config_.z_loss * core::z_loss<float>(E, known);
   Sender sender(up_.view(), stream);
-  const auto narrow = [](std::int64_t place) { return static_cast<std::int32_t>(place); };
   sender.send(std::span<const std::int64_t>(routes.dispatch.choice_of_slot), memory.choice_of_slot, narrow);
   sender.send(std::span<const std::int64_t>(routes.dispatch.slot_of_choice), memory.slot_of_choice, narrow);
   sender.send(std::span<const float>(weights), memory.weights, [](float weight) { return weight; });
   return {};
+}
+
+// They have memory of their own, as what choose() sends may still be under way.
+void ExpertDesk::send_groups(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream) {
+  const std::vector<std::int64_t>& places = *routes_[layer].exchange.grouped;
+  std::vector<std::int64_t> rows(places.size());
+  for (std::size_t row = 0; row < places.size(); ++row)
+    rows[static_cast<std::size_t>(places[row])] = static_cast<std::int64_t>(row);
+  Sender sender(groups_.view(), stream);
+  sender.send(std::span<const std::int64_t>(places), memory.product_of_row, narrow);
+  sender.send(std::span<const std::int64_t>(rows), memory.row_of_product, narrow);
 }
 
 template <class E>
@@ -103,6 +120,13 @@ Result<void> ExpertDesk::logit_gradients(std::size_t layer, const float* d_weigh
     return narrowed<E>(value);
   });
   return {};
+}
+
+void ExpertDesk::send_losses(std::size_t first, gpu::BufferView losses, gpu::StreamView stream) {
+  const auto pinned = losses_.view().subview(0, losses.bytes);
+  const auto values = pinned.as<double>();
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = routes_[first + i].loss;
+  gpu::copy(pinned, losses, stream);
 }
 
 template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, const float*, double, float*,

@@ -23,14 +23,19 @@ class ExpertDesk {
   /// Sends places and weights of what tokens with these logits (N, E) choose.
   core::Result<void> choose(std::size_t layer, std::size_t rows, const float* logits,
                             const ExpertMemory& memory, gpu::StreamView stream);
+  /// Sends where received rows go among grouped products, by routes(layer).exchange.
+  void send_groups(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream);
+  /// Sends what balance adds in the layers from `first` on, a double each. Pinned until the next pass's
+  /// choose().
+  void send_losses(std::size_t first, gpu::BufferView losses, gpu::StreamView stream);
   /// Gradients by the logits (N, E), with those of the router's losses times `loss_scale`, from those by the
   /// weights (N, K).
   template <class E>
   core::Result<void> logit_gradients(std::size_t layer, const float* d_weights, double loss_scale,
                                      E* d_logits, gpu::StreamView stream);
 
-  /// Of the last pass.
-  const ExpertRoutes& routes(std::size_t layer) const { return routes_[layer]; }
+  /// Of the last pass. The layer adds what its ranks exchange.
+  ExpertRoutes& routes(std::size_t layer) { return routes_[layer]; }
   std::span<const ExpertRoutes> routes() const { return routes_; }
 
  private:
@@ -42,7 +47,7 @@ class ExpertDesk {
   std::vector<ExpertRoutes> routes_;
   std::vector<std::vector<float>> logits_;   ///< (N, E) of each layer's last pass
   std::vector<std::vector<float>> weights_;  ///< (N, K) likewise
-  gpu::Buffer down_, up_;                    ///< pinned; what was sent is gone when the next one has come
+  gpu::Buffer down_, up_, groups_, losses_;  ///< pinned; what was sent is gone when the next one has come
   gpu::Event copied_;
 };
 
