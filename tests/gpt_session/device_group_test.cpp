@@ -35,7 +35,10 @@ class DeviceMember {
   Result<std::vector<float>> get(gpu::BufferView view, DType dtype) {
     std::vector<std::byte> elements(view.bytes);
     std::vector<float> values(view.bytes / core::size_of(dtype));
-    if (elements.empty()) return values;
+    if (elements.empty()) {
+      TRY(memory_.settle());  // peers read what this rank gave
+      return values;
+    }
     TRY(memory_.read(view, elements));
     core::convert_elements(dtype, elements.data(), DType::f32,
                            std::as_writable_bytes(std::span(values)).data(), values.size());

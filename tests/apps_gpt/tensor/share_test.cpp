@@ -147,6 +147,7 @@ TEST(TensorRank, HasAllOfTheLayersWhereItIsAloneAndIsRefusedWhereTheyAreNotCut) 
     EXPECT_FALSE(parameter.axis || parameter.also_sum) << parameter.whole->name;
   }
   options.session.training.tensor_parallel = 2;
+  options.microbatch = {2, 6};
   options.tensor.slices = 2;
   EXPECT_THAT(create_sliced_model(options, gpu::DeviceKind::cuda).error().message,
               HasSubstr("in slices on the host device only"));
