@@ -19,8 +19,11 @@ class DeviceKernels {
   virtual void zero(BufferView destination) = 0;
   virtual void pack(std::span<const ConstBufferView> ranges, BufferView flat) = 0;
   virtual void unpack(ConstBufferView flat, std::span<const BufferView> ranges) = 0;
+  virtual void pack(std::span<const ConstElements> ranges, Elements flat) = 0;
+  virtual void unpack(ConstElements flat, std::span<const Elements> ranges) = 0;
   virtual void fill(Elements destination, float value) = 0;
   virtual void cast(ConstElements source, Elements destination) = 0;
+  virtual void round_to(core::DType narrow, Elements values) = 0;
   virtual void scale(Elements values, float factor) = 0;
   virtual void accumulate(ConstElements source, Elements destination) = 0;
   virtual void tree_sum(const TreeSum& sum) = 0;

@@ -21,6 +21,16 @@ void check_ranges(const Ranges& ranges, std::size_t flat_bytes) {
   CHECK(bytes == flat_bytes, "the ranges together have the bytes of the flat buffer");
 }
 
+template <class Ranges>
+void check_element_ranges(const Ranges& ranges, std::size_t flat_count) {
+  std::size_t count = 0;
+  for (const auto& range : ranges) {
+    CHECK(range.dtype == ranges.front().dtype, "the ranges have one dtype");
+    count += range.count();
+  }
+  CHECK(count == flat_count, "the ranges together have the elements of the flat ones");
+}
+
 inline void check_cast(ConstElements source, Elements destination) {
   CHECK(source.count() == destination.count(), "a cast has as many elements as its source");
 }
@@ -32,9 +42,8 @@ inline void check_accumulate(ConstElements source, Elements destination) {
 inline void check_tree_sum(const TreeSum& sum) {
   const auto slots = static_cast<int>(sum.slots.size());
   CHECK(slots > 0, "a tree sum has at least one slot");
-  for (const ConstBufferView slot : sum.slots) {
-    CHECK(ConstElements(slot, sum.dtype).count() == sum.output.count(),
-          "every slot of a tree sum has as many elements as the output");
+  for (const ConstElements& slot : sum.slots) {
+    CHECK(slot.count() == sum.output.count(), "every slot of a tree sum has as many elements as the output");
   }
   for (const auto [destination, source] : sum.steps) {
     CHECK(destination >= 0 && destination < slots && source >= 0 && source < slots && destination != source,

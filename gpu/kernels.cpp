@@ -41,6 +41,20 @@ void unpack(ConstBufferView flat, std::vector<BufferView> ranges, StreamView str
   enqueue(stream, "unpack", 2 * flat.bytes, [ranges = std::move(ranges), flat] { unpack(flat, ranges); });
 }
 
+void pack(std::vector<ConstElements> ranges, Elements flat, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->pack(ranges, flat);
+  std::uint64_t bytes = flat.view.bytes;
+  for (const ConstElements& range : ranges) bytes += range.view.bytes;
+  enqueue(stream, "pack", bytes, [ranges = std::move(ranges), flat] { pack(ranges, flat); });
+}
+
+void unpack(ConstElements flat, std::vector<Elements> ranges, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->unpack(flat, ranges);
+  std::uint64_t bytes = flat.view.bytes;
+  for (const Elements& range : ranges) bytes += range.view.bytes;
+  enqueue(stream, "unpack", bytes, [ranges = std::move(ranges), flat] { unpack(flat, ranges); });
+}
+
 void fill(Elements destination, float value, StreamView stream) {
   if (auto* own = stream->kernels()) return own->fill(destination, value);
   enqueue(stream, "fill", destination.view.bytes, [=] { fill(destination, value); });
@@ -49,6 +63,11 @@ void fill(Elements destination, float value, StreamView stream) {
 void cast(ConstElements source, Elements destination, StreamView stream) {
   if (auto* own = stream->kernels()) return own->cast(source, destination);
   enqueue(stream, "cast", source.view.bytes + destination.view.bytes, [=] { cast(source, destination); });
+}
+
+void round_to(core::DType narrow, Elements values, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->round_to(narrow, values);
+  enqueue(stream, "round", 2 * values.view.bytes, [=] { round_to(narrow, values); });
 }
 
 void scale(Elements values, float factor, StreamView stream) {
@@ -65,7 +84,7 @@ void accumulate(ConstElements source, Elements destination, StreamView stream) {
 void tree_sum(TreeSum sum, StreamView stream) {
   if (auto* own = stream->kernels()) return own->tree_sum(sum);
   std::uint64_t bytes = sum.output.view.bytes;
-  for (const ConstBufferView slot : sum.slots) bytes += slot.bytes;
+  for (const ConstElements& slot : sum.slots) bytes += slot.view.bytes;
   enqueue(stream, "tree_sum", bytes, [sum = std::move(sum)] { tree_sum(sum); });
 }
 

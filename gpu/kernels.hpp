@@ -30,19 +30,23 @@ void fill(Elements destination, float value);
 /// The ranges one after another, without gaps, in `flat`; and from there. No range overlaps another.
 void pack(std::span<const ConstBufferView> ranges, BufferView flat);
 void unpack(ConstBufferView flat, std::span<const BufferView> ranges);
+/// The same of elements, which become those of the other side's dtype, as by cast(). All ranges have one.
+void pack(std::span<const ConstElements> ranges, Elements flat);
+void unpack(ConstElements flat, std::span<const Elements> ranges);
 /// The ranges do not overlap, unless both dtypes are of one size and the ranges are the same.
 void cast(ConstElements source, Elements destination);
 /// values *= factor
+/// Each value becomes the nearest one that `narrow` has, and keeps its dtype.
+void round_to(core::DType narrow, Elements values);
 void scale(Elements values, float factor);
 /// destination += source
 void accumulate(ConstElements source, Elements destination);
 
 /// Finishes a sum in the fixed order of its tree (core/plan/lanes.hpp): runs `steps` on fp32 copies of the
 /// slots and stores slot 0, multiplied by `factor`, in `output`. The slots themselves keep their values. The
-/// output may be one of the slots, when the dtypes are the same.
+/// output may be one of the slots, when their dtypes are the same.
 struct TreeSum {
-  std::vector<ConstBufferView> slots;
-  core::DType dtype = core::DType::f32;  ///< of the slots
+  std::vector<ConstElements> slots;
   std::span<const core::TreeStep> steps;
   float factor = 1;
   Elements output;
@@ -93,8 +97,11 @@ void copy(ConstBufferView source, BufferView destination, StreamView stream);
 void zero(BufferView destination, StreamView stream);
 void pack(std::vector<ConstBufferView> ranges, BufferView flat, StreamView stream);
 void unpack(ConstBufferView flat, std::vector<BufferView> ranges, StreamView stream);
+void pack(std::vector<ConstElements> ranges, Elements flat, StreamView stream);
+void unpack(ConstElements flat, std::vector<Elements> ranges, StreamView stream);
 void fill(Elements destination, float value, StreamView stream);
 void cast(ConstElements source, Elements destination, StreamView stream);
+void round_to(core::DType narrow, Elements values, StreamView stream);
 void scale(Elements values, float factor, StreamView stream);
 void accumulate(ConstElements source, Elements destination, StreamView stream);
 void tree_sum(TreeSum sum, StreamView stream);

@@ -54,6 +54,9 @@ void add_distributed_options(CLI::App& app, Options& options) {
   add_named(app, "--numerics", training.numerics, core::numerics_from_name, {"ordered", "fast"},
             "ordered (same bits for any number of ranks) or fast")
       ->capture_default_str();
+  add_named(app, "--wire-dtype", training.wire_dtype, core::dtype_from_name, {"f32", "bf16"},
+            "That gradients are sent in; they are summed in f32")
+      ->capture_default_str();
   add_choice(app, "--collectives", o.world.collectives, {"automatic", "shared_memory", "gloo", "nccl"},
              "automatic, shared_memory, gloo or nccl")
       ->capture_default_str();
@@ -245,6 +248,7 @@ std::vector<std::pair<std::string, std::string>> configuration(const RunOptions&
           {"device", run.world.device},
           {"strategy", std::string(core::name_of(training.strategy))},
           {"numerics", std::string(core::name_of(training.numerics))},
+          {"wire", std::string(core::name_of(training.wire_dtype))},
           {"overlap", training.overlap ? "on" : "off"},
           {"collectives", run.world.collectives},
           {"activations", arithmetic.keep == Keep::inputs ? "computed again in backward" : "kept"},

@@ -135,6 +135,11 @@ struct TrainingOptions {
   bool average = true;
   /// `fast` numerics only: gradients kept and sent in the parameters' dtype instead of f32.
   bool gradients_in_parameter_dtype = false;
+  /// Gradients are sent in it where it is narrower than they are: f32 or bf16. `ordered` numerics: the
+  /// gradient of each lane is rounded to it once, whether it is sent or not, so its bits do not depend on
+  /// ranks; what is the sum of several lanes is sent as it is. `fast` numerics: what a rank sends is rounded.
+  /// Sums are f32 in both (docs/data-parallelism.md).
+  DType wire_dtype = DType::f32;
   /// Ranks that share a model: those of tensor-parallel groups have neighbouring numbers, pipeline stages are
   /// furthest apart. The rest of the job is data parallel: lanes, strategies and optimizer instances are of
   /// the ranks that keep the same part of the model. Session::group() has the groups "tp" and "pp".

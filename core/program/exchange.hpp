@@ -7,6 +7,12 @@
 
 namespace troupe::core {
 
+/// How many collectives an exchange, or an all_gather of gradients, goes in.
+std::int64_t chunks_of(const ProgramEntry& entry);
+/// What of each member's part goes in the chunk with this number, from 0; empty where a part is shorter.
+/// Ranges are relative to all of the entry's elements.
+std::vector<ElementRange> chunk_ranges(const ProgramEntry& entry, std::int64_t chunk);
+
 /// One of the all_to_alls that an exchange of gradients goes in, as one member posts it. Ranges are relative
 /// to the tensor as it lies before the exchange (ProgramEntry::from); a member sends the same range of each
 /// of its roots, one root after the other, in the order of the receivers. What a receiver gets is, for each
@@ -17,8 +23,6 @@ struct ExchangeChunk {
   std::vector<std::int64_t> output_counts;  ///< elements from each sender: its roots x the range of this rank
 };
 
-/// How many all_to_alls an exchange goes in.
-std::int64_t chunks_of(const ProgramEntry& exchange);
 /// The chunk with this number, from 0, as the member at `place` of the group posts it.
 ExchangeChunk exchange_chunk(const ProgramEntry& exchange, std::int64_t place, std::int64_t chunk);
 

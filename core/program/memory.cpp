@@ -91,6 +91,7 @@ class MemoryCount {
   /// the first of them lies where the sum will, the others beside it.
   std::int64_t carried(const ProgramEntry& entry, std::size_t domain) const {
     if (entry.operation != CollectiveKind::all_to_all || entry.elements == 0) return 0;
+    if (program_.numerics == Numerics::fast) return 0;
     std::size_t axis = 0;
     while (axis < entry.to.size() && entry.to[axis] == entry.from[axis]) ++axis;
     const bool rests = entry.to == program_.placements.gradients;
@@ -131,6 +132,9 @@ class MemoryCount {
       out = entry.elements;
     } else if (entry.operation == CollectiveKind::all_gather && is_also_sum(entry)) {
       in = entry.chunk > 0 ? members * entry.chunk : entry.elements;
+    } else if (entry.operation == CollectiveKind::all_gather && entry.wire != c.gradient && members > 1) {
+      in = entry.chunk > 0 ? members * entry.chunk : entry.elements;
+      out = entry.chunk > 0 ? entry.chunk : longest_part(entry.elements, members);
     }
     memory_.incoming = std::max(memory_.incoming, bytes(in, entry.wire));
     memory_.outgoing = std::max(memory_.outgoing, bytes(out, entry.wire));

@@ -56,8 +56,9 @@ Result<int> rounds_of(const ProgramInputs& inputs, const std::vector<int>& coord
 /// adds, and P->R into an exchange and an all_gather. Gradients are f32 then. A class whose wire is narrower
 /// rounds each lane's gradient to it once, when its backward ends, on any number of ranks; entries that carry
 /// single lanes use it, and entries that carry sums of lanes are f32. So bits do not depend on the mesh. In
-/// `fast` numerics the wire dtype is that of the collective, whose inputs are rounded to it; bits depend on
-/// the mesh.
+/// `fast` numerics each rank's sum is rounded to a narrower wire whenever it is sent, P->F is an exchange
+/// that its receiver sums in the gradients' dtype, and P->R that and an all_gather of the sum, rounded once
+/// more; bits depend on the mesh.
 ///
 /// A rank computes gradients of its experts for all ranks of its expert-parallel group, its sources.
 /// `ordered` numerics keep those of each source's lanes apart, which are neighbours: dealt by round, in each

@@ -68,8 +68,8 @@ struct ProgramEntry {
   std::int64_t elements = 0;
   /// In an exchange of gradients a member puts in `elements` for each root it holds.
   Counts counts;
-  /// In an exchange: it goes in parts of at most so many elements of each receiver's part; in a sum over a
-  /// group beyond the axes, of what each member has. 0: in one.
+  /// In an exchange: it goes in parts of at most so many elements of each receiver's part; in an all_gather
+  /// of gradients, of what each member has. 0: in one.
   std::int64_t chunk = 0;
   TrainerPoint ready;   ///< at its end the last input is complete
   TrainerPoint needed;  ///< it does not begin before the entry is over

@@ -22,6 +22,17 @@ Counts multiplied(Counts counts, std::int64_t factor) {
   return counts;
 }
 
+std::int64_t longest_part(std::int64_t elements, std::int64_t parts) {
+  return (elements + parts - 1) / parts;
+}
+
+/// What of each part goes at once when `roots` times as much arrives, staging_elements at most; 0: all.
+std::int64_t chunk_of(std::int64_t part, std::int64_t roots, std::int64_t staging_elements) {
+  const std::int64_t chunk = staging_elements / std::max<std::int64_t>(roots, 1);
+  if (staging_elements == 0 || part <= chunk) return 0;
+  return std::max<std::int64_t>(chunk, 1);
+}
+
 }  // namespace
 
 Result<Reductions> Reductions::create(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
@@ -88,11 +99,9 @@ ProgramEntry Reductions::exchange(const Travel& travel, std::size_t axis, const 
   entry.wire = held.single_lanes ? travel.tensor_class->wire : DType::f32;
   entry.elements = travel.elements / shard_count(travel.at, travel.domain->sizes);
   entry.counts = multiplied(held.roots, entry.elements);
-  const int members = travel.domain->sizes[axis];
-  const std::int64_t part = (entry.elements + members - 1) / members;
+  const std::int64_t part = longest_part(entry.elements, travel.domain->sizes[axis]);
   // Every root of every member arrives, a chunk of this rank's part of it at a time.
-  const std::int64_t chunk = inputs_->staging_elements / std::max<std::int64_t>(held.roots.total(), 1);
-  if (inputs_->staging_elements > 0 && part > chunk) entry.chunk = std::max<std::int64_t>(chunk, 1);
+  entry.chunk = chunk_of(part, held.roots.total(), inputs_->staging_elements);
   return entry;
 }
 
@@ -112,7 +121,9 @@ void Reductions::redistribute(Travel& travel, AxisRedistribution to, const Progr
     entries.push_back(std::move(entry));
   };
   const std::int64_t elements = travel.elements / shard_count(travel.at, travel.domain->sizes);
-  if (inputs_->numerics == Numerics::fast) {
+  const bool is_fast = inputs_->numerics == Numerics::fast;
+  const bool is_narrow = travel.tensor_class->has_narrow_wire();
+  if (is_fast && !is_narrow) {
     ProgramEntry entry;
     entry.operation =
         what == Redistribution::all_reduce ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
@@ -123,12 +134,16 @@ void Reductions::redistribute(Travel& travel, AxisRedistribution to, const Progr
          what == Redistribution::all_reduce ? Placement::replicated : Placement::flat_shard);
     return;
   }
-  push(exchange(travel, axis, (*travel.held)[axis]), Placement::flat_shard);
+  // In `fast` numerics each member has one sum, and a sum that was rounded goes on from its owner.
+  push(exchange(travel, axis, is_fast ? Held{Counts::even(1, members)} : (*travel.held)[axis]),
+       Placement::flat_shard);
   if (what != Redistribution::all_reduce) return;
   ProgramEntry gather;
   gather.operation = CollectiveKind::all_gather;
-  gather.wire = travel.tensor_class->gradient;
+  gather.wire = is_fast ? travel.tensor_class->wire : travel.tensor_class->gradient;
   gather.elements = elements;
+  if (gather.wire != travel.tensor_class->gradient)
+    gather.chunk = chunk_of(longest_part(elements, members), members, inputs_->staging_elements);
   gather.counts = even_parts(elements, members);
   push(std::move(gather), Placement::replicated);
 }
@@ -143,7 +158,7 @@ ProgramEntry Reductions::also_sum(const AlsoSum& over, const TensorClass& tensor
   sum.chunk = 0;
   const std::int64_t members = reduction.counts.members();
   const bool is_whole = reduction.operation == CollectiveKind::all_reduce;
-  const std::int64_t part = is_whole ? reduction.elements : (reduction.elements + members - 1) / members;
+  const std::int64_t part = is_whole ? reduction.elements : longest_part(reduction.elements, members);
   if (inputs_->numerics == Numerics::fast) {
     sum.operation = CollectiveKind::all_reduce;
     sum.elements = part;
@@ -153,8 +168,7 @@ ProgramEntry Reductions::also_sum(const AlsoSum& over, const TensorClass& tensor
   sum.operation = CollectiveKind::all_gather;
   sum.elements = part * over.members;
   sum.counts = Counts::even(part, over.members);
-  const std::int64_t chunk = inputs_->staging_elements / over.members;
-  if (inputs_->staging_elements > 0 && part > chunk) sum.chunk = std::max<std::int64_t>(chunk, 1);
+  sum.chunk = chunk_of(part, over.members, inputs_->staging_elements);
   return sum;
 }
 

@@ -28,7 +28,7 @@ class Reductions {
  private:
   /// The subtree roots that each member of an axis holds, and whether each of them is a single lane.
   struct Held {
-    Counts roots;
+    Counts roots{};
     bool single_lanes = true;
   };
   /// A flat tensor on its way.

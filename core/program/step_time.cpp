@@ -172,7 +172,7 @@ double seconds_of(const ProgramEntry& entry, std::int64_t place, const Link& lin
   if (members < 2) return 0;
   const auto others = static_cast<double>(members - 1);
   const double sending = static_cast<double>(bytes_sent(entry, place)) / link.bytes_per_second;
-  if (entry.operation == CollectiveKind::all_to_all) {
+  if (entry.operation == CollectiveKind::all_to_all || entry.operation == CollectiveKind::all_gather) {
     return static_cast<double>(chunks_of(entry)) * others * link.latency_seconds + sending;
   }
   if (entry.operation != CollectiveKind::all_reduce) return others * link.latency_seconds + sending;

@@ -31,7 +31,8 @@ bool is_within_node(const Program& program, const ProgramEntry& entry, const Lin
 /// `place` sends (bytes_sent(), memory.hpp) at bandwidth B (Thakur, Rabenseifner and Gropp 2005,
 /// Optimization of Collective Communication Operations in MPICH):
 ///
-///     all_gather, reduce_scatter    (n - 1) a + b / B         ring
+///     reduce_scatter                (n - 1) a + b / B         ring
+///     all_gather                    c (n - 1) a + b / B       ring, in c chunks (1 but for gradients)
 ///     all_to_all                    c (n - 1) a + b / B       pairwise, in c chunks
 ///     all_reduce                    2 (n - 1) a + b / B       ring; or what takes less,
 ///                                   2 ceil(log2 n) (a + whole / B)   a binomial tree

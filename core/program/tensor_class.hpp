@@ -54,6 +54,11 @@ struct AlsoSum {
   friend bool operator==(const AlsoSum&, const AlsoSum&) = default;
 };
 
+/// What gradients are sent in: `wire` where it is narrower than they are.
+inline DType sent_dtype(DType gradient, DType wire) {
+  return size_of(wire) < size_of(gradient) ? wire : gradient;
+}
+
 /// Tensors that are treated alike.
 struct TensorClass {
   DType storage = DType::f32;   ///< as the model reads them and as they are gathered
@@ -65,6 +70,9 @@ struct TensorClass {
   LayoutPolicy layout = LayoutPolicy::padded;
   OptimizerNeeds optimizer;
   std::optional<AlsoSum> also_sum;
+
+  /// Gradients are rounded before they are sent.
+  bool has_narrow_wire() const { return size_of(wire) < size_of(gradient); }
 
   friend bool operator==(const TensorClass&, const TensorClass&) = default;
 };

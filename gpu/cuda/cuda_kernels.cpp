@@ -82,6 +82,35 @@ class Copies {
   cudaError_t status_ = cudaSuccess;
 };
 
+/// The same of casts between two dtypes.
+class Casts {
+ public:
+  Casts(core::DType from, core::DType to, const LaunchTarget& target) : target_(target) {
+    list_.from = format_of(from);
+    list_.to = format_of(to);
+  }
+
+  void add(ConstElements source, Elements destination) {
+    if (source.count() == 0) return;
+    if (list_.count == CastList::kCasts) flush();
+    list_.sources[list_.count] = source.view.data;
+    list_.destinations[list_.count] = destination.view.data;
+    list_.counts[list_.count] = source.count();
+    ++list_.count;
+  }
+
+  cudaError_t flush() {
+    if (status_ == cudaSuccess) status_ = launch_casts(list_, target_);
+    list_.count = 0;
+    return status_;
+  }
+
+ private:
+  const LaunchTarget& target_;
+  CastList list_;
+  cudaError_t status_ = cudaSuccess;
+};
+
 }  // namespace
 
 template <class Launch>
@@ -127,6 +156,34 @@ void CudaKernels::unpack(ConstBufferView flat, std::span<const BufferView> range
   });
 }
 
+void CudaKernels::pack(std::span<const ConstElements> ranges, Elements flat) {
+  check_element_ranges(ranges, flat.count());
+  if (ranges.empty()) return;
+  run("pack", [&](const LaunchTarget& target) {
+    Casts casts(ranges.front().dtype, flat.dtype, target);
+    std::size_t first = 0;
+    for (const ConstElements& range : ranges) {
+      casts.add(range, flat.part(first, range.count()));
+      first += range.count();
+    }
+    return casts.flush();
+  });
+}
+
+void CudaKernels::unpack(ConstElements flat, std::span<const Elements> ranges) {
+  check_element_ranges(ranges, flat.count());
+  if (ranges.empty()) return;
+  run("unpack", [&](const LaunchTarget& target) {
+    Casts casts(flat.dtype, ranges.front().dtype, target);
+    std::size_t first = 0;
+    for (const Elements& range : ranges) {
+      casts.add(flat.part(first, range.count()), range);
+      first += range.count();
+    }
+    return casts.flush();
+  });
+}
+
 void CudaKernels::fill(Elements destination, float value) {
   run("fill", [&](const LaunchTarget& target) {
     return launch_fill(array_of(destination), value, destination.count(), target);
@@ -141,6 +198,13 @@ void CudaKernels::cast(ConstElements source, Elements destination) {
   }
   run("cast", [&](const LaunchTarget& target) {
     return launch_cast(array_of(source), array_of(destination), source.count(), target);
+  });
+}
+
+void CudaKernels::round_to(core::DType narrow, Elements values) {
+  if (narrow == values.dtype) return;
+  run("round", [&](const LaunchTarget& target) {
+    return launch_round(format_of(narrow), array_of(values), values.count(), target);
   });
 }
 
@@ -162,12 +226,14 @@ void CudaKernels::tree_sum(const TreeSum& sum) {
   CHECK(sum.slots.size() <= TreeProgram::kSlots && sum.steps.size() <= TreeProgram::kSlots,
         "a tree sum on a GPU has at most 256 slots");
   TreeProgram program;
-  for (const ConstBufferView slot : sum.slots) program.slots[program.slot_count++] = slot.data;
+  for (const ConstElements& slot : sum.slots) {
+    program.formats[program.slot_count] = format_of(slot.dtype);
+    program.slots[program.slot_count++] = slot.view.data;
+  }
   for (const auto step : sum.steps) {
     program.destinations[program.step_count] = static_cast<std::uint8_t>(step.destination);
     program.sources[program.step_count++] = static_cast<std::uint8_t>(step.source);
   }
-  program.format = format_of(sum.dtype);
   program.factor = sum.factor;
   program.output = array_of(sum.output);
   run("tree_sum",

@@ -21,8 +21,11 @@ class CudaKernels final : public DeviceKernels {
   void zero(BufferView destination) override;
   void pack(std::span<const ConstBufferView> ranges, BufferView flat) override;
   void unpack(ConstBufferView flat, std::span<const BufferView> ranges) override;
+  void pack(std::span<const ConstElements> ranges, Elements flat) override;
+  void unpack(ConstElements flat, std::span<const Elements> ranges) override;
   void fill(Elements destination, float value) override;
   void cast(ConstElements source, Elements destination) override;
+  void round_to(core::DType narrow, Elements values) override;
   void scale(Elements values, float factor) override;
   void accumulate(ConstElements source, Elements destination) override;
   /// Of at most 256 slots.

@@ -31,7 +31,9 @@ core::Result<void> warm_up(CudaContext& context, MemoryPool& memory) {
   scale(b, 1, stream.get());
   accumulate(b, a, stream.get());
   pack({floats(0), floats(1)}, scratch.view().subview(2 * kBytes, 2 * kBytes), stream.get());
-  tree_sum({.slots = {floats(0), floats(1)}, .steps = steps, .output = a}, stream.get());
+  pack(std::vector<ConstElements>{a}, b, stream.get());
+  round_to(core::DType::bf16, a, stream.get());
+  tree_sum({.slots = {a, b}, .steps = steps, .output = a}, stream.get());
   zero(scratch.view(), stream.get());
   add_squares(a, sum, stream.get());
   add_square_sums(sum, floats(3).subview(0, sum.bytes), stream.get());

@@ -66,6 +66,19 @@ TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankInF32) {
                                                               {Strategy::hfsdp, 2, 2}});
 }
 
+TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenGradientsTravelAsBf16) {
+  using core::Strategy;
+  auto options = trainer_options(core::DType::bf16);
+  options.session.training.wire_dtype = core::DType::bf16;
+  options.session.training.staging_elements = 500;
+  expect_bits_of_one_rank(options, {{Strategy::ddp, 1, 2},
+                                    {Strategy::zero1, 1, 4},
+                                    {Strategy::zero2, 1, 2},
+                                    {Strategy::zero3, 1, 3},
+                                    {Strategy::hsdp, 2, 2},
+                                    {Strategy::hfsdp, 2, 2}});
+}
+
 /// Each job takes one step and saves for the next one: every strategy is left and entered, on one rank and
 /// more, with main values and moments that are cut in as many ways.
 TEST_F(TrainerOnGpus, GoOnFromCheckpointsOfAnyStrategyWithTheSameBits) {

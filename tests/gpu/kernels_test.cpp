@@ -90,6 +90,60 @@ TEST_P(Kernels, PackedRangesLieOneAfterAnotherAndFindTheirWayBack) {
   EXPECT_EQ(found, scattered) << "every range is where it was, and nothing beside it was touched";
 }
 
+/// Ranges of odd places and lengths, also empty ones, and more of them than one launch takes.
+TEST_P(Kernels, PackedElementsAreCastAsTheyMove) {
+  const std::array pairs{std::pair{DType::f32, DType::bf16}, std::pair{DType::bf16, DType::f32},
+                         std::pair{DType::f16, DType::f8_e5m2}, std::pair{DType::bf16, DType::bf16}};
+  for (const auto& [from, to] : pairs) {
+    constexpr std::size_t kRanges = 300;
+    std::mt19937 bits(7);
+    const auto source = vector(from, mixed_numbers(kRanges * 90, 5, true));
+    const auto back = vector(from, kRanges * 90);
+    const auto before = source.values();
+    std::vector<ConstElements> ranges;
+    std::vector<Elements> destinations;
+    std::vector<float> expected;
+    std::vector<float> scattered(before.size());
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < kRanges; ++i) {
+      const std::size_t length = i % 7 == 3 ? 0 : i % 5 == 0 ? 64 : bits() % 70;
+      ranges.emplace_back(source.elements().part(at, length));
+      destinations.push_back(back.elements().part(at, length));
+      for (std::size_t e = at; e < at + length; ++e) {
+        expected.push_back(rounded(to, before[e]));
+        scattered[e] = rounded(from, expected.back());
+      }
+      at += length + bits() % 3 * 8 + bits() % 3;
+    }
+    const auto flat = vector(to, expected.size());
+
+    run([&](auto... stream) { pack(ranges, flat.elements(), stream...); });
+    run([&](auto... stream) { unpack(flat.elements(), destinations, stream...); });
+
+    expect_same(flat, expected);
+    expect_same(back, scattered);
+  }
+}
+
+TEST_P(Kernels, RoundToKeepsTheDtypeAndRoundsOnce) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const DType narrow : kFloating) {
+      const auto whole = vector(dtype, mixed_numbers(1300, 11, true));
+      const auto pieces = vector(dtype, mixed_numbers(1300, 11, true));
+      auto expected = whole.values();
+      for (float& value : expected) value = rounded(dtype, rounded(narrow, value));
+
+      run([&](auto... stream) { round_to(narrow, whole.elements(), stream...); });
+      in_pieces(1300, [&](std::size_t first, std::size_t length) {
+        run([&](auto... stream) { round_to(narrow, pieces.elements().part(first, length), stream...); });
+      });
+
+      expect_same(whole, expected);
+      expect_same(pieces, expected);
+    }
+  }
+}
+
 TEST_P(Kernels, FillRoundsItsValueOnce) {
   for (const DType dtype : kFloating) {
     const auto destination = vector(dtype, 1025);
@@ -218,11 +272,8 @@ TEST_P(Kernels, RunInTheOrderOfTheirStream) {
   const auto c = vector(DType::bf16, 5000);
   const Single<std::uint32_t> largest(place());
   const Single<core::ExactSquareSum> squares(place());
-  const TreeSum sum{.slots = {b.view(), c.view()},
-                    .dtype = DType::bf16,
-                    .steps = steps,
-                    .factor = 0.5F,
-                    .output = a.elements()};
+  const TreeSum sum{
+      .slots = {b.elements(), c.elements()}, .steps = steps, .factor = 0.5F, .output = a.elements()};
 
   run([&](auto... stream) {
     fill(a.elements(), 3, stream...);
@@ -231,6 +282,7 @@ TEST_P(Kernels, RunInTheOrderOfTheirStream) {
     copy(b.view(), c.view(), stream...);
     accumulate(b.elements(), a.elements(), stream...);
     tree_sum(sum, stream...);
+    round_to(DType::bf16, a.elements(), stream...);
     raise_to_largest(a.elements(), largest.view(), stream...);
     add_squares(a.elements(), squares.view(), stream...);
     zero(c.view(), stream...);

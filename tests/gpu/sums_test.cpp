@@ -68,8 +68,8 @@ TEST_P(TreeSums, GiveTheBitsOfTheTreeForAnyNumberOfLanesAndAnyDtype) {
         for (unsigned lane = 0; lane < static_cast<unsigned>(lanes); ++lane) {
           slots.push_back(vector(dtype, mixed_numbers(kCount, 10U + lane, true)));
         }
-        TreeSum sum{.slots = {}, .dtype = dtype, .steps = steps, .factor = 1.0F / 3, .output = {}};
-        for (auto& slot : slots) sum.slots.emplace_back(slot.view());
+        TreeSum sum{.slots = {}, .steps = steps, .factor = 1.0F / 3, .output = {}};
+        for (auto& slot : slots) sum.slots.emplace_back(slot.elements());
         const auto whole = vector(to, kCount);
         const auto pieces = vector(to, kCount);
 
@@ -78,7 +78,7 @@ TEST_P(TreeSums, GiveTheBitsOfTheTreeForAnyNumberOfLanesAndAnyDtype) {
         in_pieces(kCount, [&](std::size_t first, std::size_t length) {
           TreeSum part = sum;
           for (std::size_t i = 0; i < slots.size(); ++i)
-            part.slots[i] = slots[i].elements().part(first, length).view;
+            part.slots[i] = slots[i].elements().part(first, length);
           part.output = pieces.elements().part(first, length);
           run([&](auto... stream) { tree_sum(part, stream...); });
         });
@@ -96,8 +96,7 @@ TEST_P(TreeSums, TakeSlotsThatAreNotAlignedAlike) {
   const auto numbers = vector(DType::bf16, mixed_numbers(2000, 1));
   const auto output = vector(DType::f32, 900);
 
-  const TreeSum sum{.slots = {numbers.elements().part(3, 900).view, numbers.elements().part(1000, 900).view},
-                    .dtype = DType::bf16,
+  const TreeSum sum{.slots = {numbers.elements().part(3, 900), numbers.elements().part(1000, 900)},
                     .steps = steps,
                     .output = output.elements()};
   run([&](auto... stream) { tree_sum(sum, stream...); });
@@ -106,6 +105,30 @@ TEST_P(TreeSums, TakeSlotsThatAreNotAlignedAlike) {
   std::vector<float> expected(900);
   for (std::size_t i = 0; i < 900; ++i) expected[i] = values[3 + i] + values[1000 + i];
   expect_same(output, expected);
+}
+
+/// What a rank has summed itself is f32 beside what arrives from others.
+TEST_P(TreeSums, TakeSlotsOfSeveralDtypes) {
+  const std::vector<core::TreeStep> steps = {{1, 2}, {0, 1}, {3, 4}, {0, 3}};
+  for (const std::size_t count : {5U, 4096U}) {
+    std::vector<Vector> slots;
+    unsigned seed = 1;
+    for (const DType dtype : {DType::f32, DType::bf16, DType::bf16, DType::f16, DType::f32})
+      slots.push_back(vector(dtype, mixed_numbers(count, seed++, true)));
+    TreeSum sum{.slots = {}, .steps = steps, .factor = 0.1F, .output = slots[0].elements()};
+    for (const auto& slot : slots) sum.slots.emplace_back(slot.elements());
+    std::vector<std::vector<float>> values;
+    for (const auto& slot : slots) values.push_back(slot.values());
+
+    run([&](auto... stream) { tree_sum(sum, stream...); });
+
+    std::vector<float> expected(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const float first = values[0][i] + (values[1][i] + values[2][i]);
+      expected[i] = (first + (values[3][i] + values[4][i])) * 0.1F;
+    }
+    expect_same(slots[0], expected);
+  }
 }
 
 TEST_P(TreeSums, KeepTheirSlotsAndMayWriteOverOne) {
@@ -118,7 +141,7 @@ TEST_P(TreeSums, KeepTheirSlotsAndMayWriteOverOne) {
     for (std::size_t i = 0; i < 700; ++i) expected[i] = rounded(dtype, expected[i] + second_before[i]);
 
     const TreeSum sum{
-        .slots = {first.view(), second.view()}, .dtype = dtype, .steps = steps, .output = first.elements()};
+        .slots = {first.elements(), second.elements()}, .steps = steps, .output = first.elements()};
     run([&](auto... stream) { tree_sum(sum, stream...); });
 
     expect_same(first, expected);
@@ -131,7 +154,7 @@ TEST_P(TreeSums, RefuseAStepToASlotThatIsNotThere) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const std::vector<core::TreeStep> steps = {{0, 1}};
   const auto only = vector(DType::f32, 4);
-  const TreeSum sum{.slots = {only.view()}, .steps = steps, .output = only.elements()};
+  const TreeSum sum{.slots = {only.elements()}, .steps = steps, .output = only.elements()};
   EXPECT_DEATH(
       {
         run([&](auto... stream) { tree_sum(sum, stream...); });

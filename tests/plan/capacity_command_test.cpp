@@ -130,9 +130,12 @@ TEST(PlanCapacityCommand, OfAModelShardsItsTrueParameters) {
 
 /// To the byte what sessions of the reference trainer take.
 TEST(PlanCapacityCommand, OfAModelIsWhatTheTrainersSessionsPlan) {
-  for (const char* name : {"Qwen3-8B", "Mistral-7B-v0.3", "Qwen2.5-7B"}) {
+  for (const auto& [name, wire] : {std::pair("Qwen3-8B", core::DType::f32),
+                                   {"Mistral-7B-v0.3", core::DType::f32},
+                                   {"Qwen2.5-7B", core::DType::bf16}}) {
     CapacityArguments arguments;
     arguments.program = {.ranks = 8, .outer = 2, .rounds = 2};
+    arguments.program.wire_dtype = core::name_of(wire);
     arguments.model = golden_model(name);
     std::ifstream file(arguments.model);
     std::ostringstream text;
@@ -145,6 +148,7 @@ TEST(PlanCapacityCommand, OfAModelIsWhatTheTrainersSessionsPlan) {
       training.lanes = 16;
       training.optimizer_instances = found.outer;
       training.staging_elements = arguments.program.staging_elements;
+      training.wire_dtype = wire;
       const auto specs = gpt::session_parameters(gpt::parameter_table(config), core::DType::bf16, training);
       const auto plan = actors::plan_training(specs, training, {8}).value();
       const auto job = core::plan_all(plan.inputs).value();

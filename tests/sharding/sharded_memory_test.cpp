@@ -30,27 +30,43 @@ TinyTrainerOptions large_layers(const ShardingMesh& mesh) {
   return options;
 }
 
-class ShardedMemory : public testing::TestWithParam<ShardingMesh> {};
+class ShardedMemory : public testing::TestWithParam<ShardingMesh> {
+ protected:
+  static void expect_planned(const TinyTrainerOptions& options) {
+    const core::WorldSize ranks{GetParam().ranks()};
+    const auto plan = plan_training(tiny_parameters(options), options.session.training, ranks).value();
+    SimulationOptions simulation;
+    simulation.ranks = ranks;
+
+    const auto outcome =
+        simulate_job<std::size_t>(simulation, [&](SimulatedRank& rank) -> core::Result<std::size_t> {
+          auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
+          const auto bytes = session->device_memory().total();
+          TRY(session->leave());
+          return bytes;
+        });
+
+    for (int rank = 0; rank < ranks.value; ++rank) {
+      const auto planned = core::memory_of(RankProgram(plan, {rank}).program());
+      const auto taken = static_cast<double>(outcome.ranks[static_cast<std::size_t>(rank)]);
+      EXPECT_NEAR(taken, static_cast<double>(planned.total()), 0.01 * taken) << "rank " << rank;
+    }
+  }
+};
 
 TEST_P(ShardedMemory, IsWhatTheProgramSaysWithinAHundredth) {
-  const auto& mesh = GetParam();
-  const auto options = large_layers(mesh);
-  const auto plan = plan_training(tiny_parameters(options), options.session.training, {mesh.ranks()}).value();
-  SimulationOptions simulation;
-  simulation.ranks = {mesh.ranks()};
+  expect_planned(large_layers(GetParam()));
+}
 
-  const auto outcome =
-      simulate_job<std::size_t>(simulation, [&](SimulatedRank& rank) -> core::Result<std::size_t> {
-        auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
-        const auto bytes = session->device_memory().total();
-        TRY(session->leave());
-        return bytes;
-      });
-
-  for (int rank = 0; rank < mesh.ranks(); ++rank) {
-    const auto planned = core::memory_of(RankProgram(plan, {rank}).program());
-    const auto taken = static_cast<double>(outcome.ranks[static_cast<std::size_t>(rank)]);
-    EXPECT_NEAR(taken, static_cast<double>(planned.total()), 0.01 * taken) << "rank " << rank;
+TEST_P(ShardedMemory, IsWhatTheProgramSaysWhenGradientsTravelAsBf16) {
+  for (const auto numerics : {core::Numerics::ordered, core::Numerics::fast}) {
+    for (const std::int64_t staging : {0, 5000}) {
+      auto options = large_layers(GetParam());
+      options.session.training.wire_dtype = core::DType::bf16;
+      options.session.training.numerics = numerics;
+      options.session.training.staging_elements = staging;
+      expect_planned(options);
+    }
   }
 }
 

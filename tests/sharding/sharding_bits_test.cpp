@@ -34,6 +34,7 @@ struct Job {
   core::Numerics numerics = core::Numerics::ordered;
   std::size_t experts = 0;
   std::optional<double> capacity_factor;
+  core::DType wire = core::DType::f32;
   friend auto operator<=>(const Job&, const Job&) = default;
 };
 
@@ -57,6 +58,7 @@ TrainerOptions trainer_options(const Job& job, const ShardingMesh& mesh, const W
   training.strategy = mesh.strategy;
   training.optimizer_instances = mesh.outer;
   training.numerics = job.numerics;
+  training.wire_dtype = job.wire;
   training.overlap = way.overlap;
   training.gathered_units = way.gathered_units;
   training.staging_elements = way.staging_elements;
@@ -134,6 +136,14 @@ TEST_P(ShardingBits, AreThoseOfOneRankWhenLossesAreScaledByPowersOfTwo) {
   expect_those_of_one_rank({}, {.loss_scaling = {.kind = core::LossScale::dynamic, .interval = 7}});
 }
 
+/// Which are not those of gradients that are never rounded.
+TEST_P(ShardingBits, AreThoseOfOneRankWhenGradientsTravelAsBf16) {
+  const Job job{.wire = core::DType::bf16};
+  ASSERT_NE(reference(job, corpus_).state, reference({}, corpus_).state);
+  for (const bool overlap : {true, false}) expect_those_of_one_rank(job, {.overlap = overlap});
+  expect_those_of_one_rank(job, {.gathered_units = 1, .staging_elements = 777});
+}
+
 TEST_P(ShardingBits, AreThoseOfOneRankForEveryOptimizer) {
   for (const char* optimizer : {"lion", "muon"}) expect_those_of_one_rank({.optimizer = optimizer}, {});
 }
@@ -198,6 +208,17 @@ class ShardingProcesses : public ShardingBits {
 TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulator) {
   const auto& expected = reference({}, corpus_);
   const auto record = run(job(), folder_.path("run"));
+
+  EXPECT_EQ(record.losses, std::vector(expected.losses.begin(), expected.losses.begin() + kSteps));
+  EXPECT_EQ(record.state, expected.state);
+}
+
+TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulatorWhenGradientsTravelAsBf16) {
+  const auto& expected = reference({.wire = core::DType::bf16}, corpus_);
+  auto narrow = job();
+  narrow.trainer_options.insert(narrow.trainer_options.end(), {"--wire-dtype", "bf16"});
+
+  const auto record = run(narrow, folder_.path("run"));
 
   EXPECT_EQ(record.losses, std::vector(expected.losses.begin(), expected.losses.begin() + kSteps));
   EXPECT_EQ(record.state, expected.state);

@@ -71,6 +71,19 @@ TEST_P(ContextParallel, TakesTheStepsOfAPlainLoopOverLanesAndPieces) {
   }
 }
 
+/// A piece of a lane is what one rank computes, so it is what is rounded.
+TEST_P(ContextParallel, RoundsEachPieceOfALaneForANarrowWire) {
+  for (const auto& [cp, lanes] : {std::pair{2, 5}, {3, 4}}) {
+    auto script = script_of(GetParam(), cp, lanes);
+    script.session.training.wire_dtype = core::DType::bf16;
+
+    const auto outcome = play(GetParam(), script);
+
+    ASSERT_EQ(problems_of(outcome.report), "");
+    for (const auto& rank : outcome.ranks) ASSERT_EQ(rank.after.back(), expected_values(script));
+  }
+}
+
 TEST_P(ContextParallel, CountsEachMemberOnce) {
   constexpr int kPieces = 2;
   for (const auto numerics : {Numerics::ordered, Numerics::fast}) {

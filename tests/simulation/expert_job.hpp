@@ -38,6 +38,7 @@ struct Spread {
   int instances = 1;
   int lanes = kLanes;
   int tp = 1;
+  core::DType wire = core::DType::f32;
 
   std::size_t width() const { return kWidth / static_cast<std::size_t>(tp); }
   std::size_t offset(core::Rank rank) const { return static_cast<std::size_t>(rank.value % tp) * width(); }
@@ -258,6 +259,7 @@ inline SessionOptions options_of(const Spread& spread) {
   options.training.tensor_parallel = spread.tp;
   options.training.optimizer_instances = spread.instances;
   options.training.lanes = spread.lanes;
+  options.training.wire_dtype = spread.wire;
   options.training.bucket_elements = 20;
   options.training.clip_norm = 0.5;
   return options;

@@ -17,9 +17,9 @@ namespace {
 
 class ExpertParallel : public testing::TestWithParam<Spread> {};
 
-TEST_P(ExpertParallel, HasTheBitsOfOneRank) {
-  const auto alone = run({}, 4);
-  const auto together = run(GetParam(), 4);
+void expect_bits_of_one_rank(const Spread& spread) {
+  const auto alone = run({.wire = spread.wire}, 4);
+  const auto together = run(spread, 4);
 
   ASSERT_EQ(problems_of(alone.report) + problems_of(together.report), "");
   const auto expected = whole(alone.ranks);
@@ -27,12 +27,22 @@ TEST_P(ExpertParallel, HasTheBitsOfOneRank) {
   EXPECT_NE(expected, whole(run({}, 0).ranks)) << "steps change them";
   for (const auto& rank : together.ranks) {
     EXPECT_EQ(rank.norms, alone.ranks[0].norms) << "every element counts once";
-    EXPECT_EQ(rank.losses, GetParam().tp == 1 ? alone.ranks[0].losses : together.ranks[0].losses);
+    EXPECT_EQ(rank.losses, spread.tp == 1 ? alone.ranks[0].losses : together.ranks[0].losses);
     EXPECT_EQ(rank.taken.pools, rank.planned.pools);
     EXPECT_EQ(rank.taken.staging, rank.planned.staging);
     EXPECT_GE(rank.taken.at_rest, rank.planned.at_rest);
     EXPECT_LT(rank.taken.at_rest, rank.planned.at_rest + 256 * 100) << "but for alignment";
   }
+}
+
+TEST_P(ExpertParallel, HasTheBitsOfOneRank) {
+  expect_bits_of_one_rank(GetParam());
+}
+
+TEST_P(ExpertParallel, HasTheBitsOfOneRankWhenGradientsTravelAsBf16) {
+  auto spread = GetParam();
+  spread.wire = core::DType::bf16;
+  expect_bits_of_one_rank(spread);
 }
 
 INSTANTIATE_TEST_SUITE_P(Spreads, ExpertParallel, testing::ValuesIn(spreads()),

@@ -164,7 +164,7 @@ float summed_gradient(const Script& script, GradientPlace place) {
         place.microbatch = m;
         for (int use = script.uses(place); use > 0; --use) sum += script.gradient(place);
       }
-      lanes.push_back(sum);
+      lanes.push_back(rounded(training.wire_dtype, sum));
     }
     pieces.push_back(sum_lanes(lanes, 0, std::bit_ceil(lanes.size())));
   }

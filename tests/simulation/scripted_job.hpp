@@ -54,9 +54,10 @@ JobOutcome<ScriptResult> simulate_script(int ranks, const Script& script, std::u
 /// A value of `dtype` nearest to `value`.
 float rounded(core::DType dtype, float value);
 
-/// What the job must come to, computed by one loop over plain numbers: lanes one after another, the tree over
-/// the lanes of each piece and that over pieces by their definition, then the optimizer's formulas. Without
-/// clipping and refusals; steps with gradients that are NaN or Inf do not count.
+/// What the job must come to, computed by one loop over plain numbers: lanes one after another, each rounded
+/// to the wire's dtype, the tree over the lanes of each piece and that over pieces by their definition, then
+/// the optimizer's formulas. Without clipping and refusals; steps with gradients that are NaN or Inf do not
+/// count.
 Values expected_values(const Script& script);
 
 }  // namespace troupe::actors

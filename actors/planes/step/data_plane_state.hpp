@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "actors/planes/step/busy_time.hpp"
 #include "actors/planes/step/data_plane.hpp"
 #include "actors/planes/step/rank_program.hpp"
+#include "gpu/elements.hpp"
 
 namespace troupe::actors {
 
@@ -64,10 +66,15 @@ struct DataPlane::State {
     return plan.buffers[plan.buckets[bucket.value].buffer.value].gradient_dtype;
   }
 
+  const core::TensorClass& tensor_class(core::BucketIndex bucket) const {
+    return plan.inputs.classes[plan.buckets[bucket.value].buffer.value];
+  }
+
   void adopt(core::BucketIndex bucket);
   /// `part` is a range of the bucket's buffer inside of optimizer_range().
   void adopt(core::BucketIndex bucket, core::ElementRange part);
   void prepare(const PrepareBucket& work);
+  void round_lane(const PrepareBucket& work);
   void sum_lanes(const PrepareBucket& work);
   void add_slots(core::BucketIndex bucket, const std::vector<core::TreeStep>& steps);
   void launch(const LaunchCollective& work);
@@ -87,20 +94,24 @@ struct DataPlane::State {
   template <class Over>
   void tell_over(Flight flight, gpu::Stream& stream, std::shared_ptr<const void> owner);
 
-  // In reduction.cpp: they enqueue, and add to the flight what they posted.
+  // In exchange.cpp and reduction.cpp: they enqueue, and add to the flight what they posted.
   Posted exchange(core::PlanEntryIndex index, Flight& flight);
   Posted exchange_chunk(core::PlanEntryIndex index, const std::vector<gpu::BufferView>& roots,
                         std::int64_t chunk, Flight& flight);
   Posted reduce(const PlannedLaunch& launch, Flight& flight);
   Posted gather_gradients(const PlannedLaunch& launch, Flight& flight);
+  Posted gather_narrow(const PlannedLaunch& launch, std::int64_t chunk, Flight& flight);
   Posted sum_beyond_axes(core::PlanEntryIndex index, Flight& flight);
   /// What the launch starts from: sums of this rank, each over the part of the bucket it holds.
   std::vector<gpu::BufferView> roots_of(const PlannedLaunch& launch);
   bool is_first_of_round(const PlannedLaunch& launch) const;
   /// The launch leaves sums that wait for those of later rounds.
   bool rests(const PlannedLaunch& launch) const;
+  /// Sums of rounds before this one, which what the launch brings joins.
+  std::vector<gpu::BufferView> rested(const PlannedLaunch& launch, core::ElementRange range);
   void add_roots(core::PlanEntryIndex index, core::ElementRange range,
-                 std::vector<gpu::ConstBufferView> arrived);
+                 std::vector<gpu::ConstElements> arrived);
+  void add_in_order(const RootSum& sum, std::span<const gpu::ConstElements> terms, gpu::Elements output);
   gpu::BufferView destination_of(const PlannedLaunch& launch, std::size_t root, int slot,
                                  core::ElementRange range);
   void end_reduction(const PlannedLaunch& launch, core::Step step, const Flight& flight);

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <numeric>
 
 #include "actors/planes/step/data_plane_state.hpp"
+#include "actors/planes/step/ranges.hpp"
 #include "core/errors.hpp"
 #include "core/program/exchange.hpp"
 #include "gpu/kernels.hpp"
@@ -9,22 +11,10 @@ namespace troupe::actors {
 
 namespace {
 
-std::size_t elements(core::ElementRange range) {
-  return static_cast<std::size_t>(range.size());
-}
-
-core::ElementRange moved(core::ElementRange range, std::int64_t by) {
-  return {range.start + by, range.end + by};
-}
-
-std::vector<std::size_t> sizes(const std::vector<std::int64_t>& counts) {
-  return {counts.begin(), counts.end()};
-}
-
-std::size_t total(const std::vector<std::int64_t>& counts) {
-  std::size_t sum = 0;
-  for (const auto count : counts) sum += static_cast<std::size_t>(count);
-  return sum;
+bool is_narrow_gather(const PlannedLaunch& launch, core::DType gradient) {
+  return launch.moves_gradients() && launch.entry.operation == core::CollectiveKind::all_gather &&
+         !core::is_also_sum(launch.entry) && launch.entry.wire != gradient &&
+         launch.entry.counts.members() > 1;
 }
 
 }  // namespace
@@ -34,6 +24,7 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
   const auto whole = plan.buckets[work.bucket.value].range;
   const bool has_lane = work.lane.value >= 0;
   if (compute && has_lane) accumulate->wait(state.computed.get());
+  if (is_ordered() && has_lane) round_lane(work);
   const auto scaled = [&](gpu::BufferView gradients) {
     if (is_ordered() || scale() == 1.0F) return;
     gpu::scale({gradients, gradient_dtype(work.bucket)}, scale(), accumulate.get());
@@ -57,6 +48,21 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
   accumulate->notify([this, work] {
     say(messages::Role::trainer, 0, messages::LaneMerged{work.step, work.lane, work.bucket});
   });
+}
+
+/// What a rank computes of a lane is a leaf of the tree. It is rounded before anything is added to it,
+/// whether it is sent or not, so that the leaves are the same on any mesh.
+void DataPlane::State::round_lane(const PrepareBucket& work) {
+  if (!tensor_class(work.bucket).has_narrow_wire()) return;
+  const auto whole = plan.buckets[work.bucket.value].range;
+  const int round = program.round_of(work.lane);
+  for (int source = 0; source < program.sources(work.bucket); ++source) {
+    const int slot = program.source_slot(work.bucket, round, source);
+    const auto leaf = program.reduces_each_round()
+                          ? arena.full_gradients(work.bucket, program.gradient_slot(work.bucket), whole, slot)
+                          : arena.gradients(work.bucket, slot, whole);
+    gpu::round_to(tensor_class(work.bucket).wire, {leaf, core::DType::f32}, accumulate.get());
+  }
 }
 
 /// The lane joins the rank's partial sums, and so do those of the other sources; with the last ones the sums
@@ -89,189 +95,6 @@ void DataPlane::State::add_slots(core::BucketIndex bucket, const std::vector<cor
     gpu::accumulate({memory(step.source), core::DType::f32}, {memory(step.destination), core::DType::f32},
                     accumulate.get());
     gpu::zero(memory(step.source), accumulate.get());
-  }
-}
-
-bool DataPlane::State::is_first_of_round(const PlannedLaunch& launch) const {
-  return std::all_of(launch.entry.from.begin(), launch.entry.from.end(),
-                     [](core::Placement p) { return p == core::Placement::partial; });
-}
-
-bool DataPlane::State::rests(const PlannedLaunch& launch) const {
-  return program.reduces_each_round() && launch.entry.from != resting_gradients() &&
-         launch.entry.to == resting_gradients();
-}
-
-/// In the order of members.
-DataPlane::State::RootSum DataPlane::State::sum_of_members(std::int64_t members) {
-  RootSum sum;
-  for (int member = 0; member < members; ++member) {
-    sum.terms.push_back(static_cast<std::size_t>(member));
-    if (member > 0) sum.steps.push_back({0, member});
-  }
-  return sum;
-}
-
-/// The merges of every exchange, as sums that each leave one root.
-void DataPlane::State::plan_sums() {
-  sums.resize(program.launches().size());
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    const auto& launch = program.launches()[i];
-    if (core::is_also_sum(launch.entry)) sums[i].push_back(sum_of_members(launch.entry.counts.members()));
-    if (launch.entry.operation != core::CollectiveKind::all_to_all) continue;
-    std::vector<core::LaneRange> blocks;
-    const auto add = [&](const std::vector<core::LaneRange>& more) {
-      blocks.insert(blocks.end(), more.begin(), more.end());
-    };
-    if (rests(launch)) add(program.before(*launch.bucket, launch.round));
-    for (int member = 0; member < launch.entry.counts.members(); ++member)
-      add(program.leaves_of(launch, member));
-    const auto [order, merge, roots] = core::sort_and_merge(blocks, program.tree());
-    const auto slots = program.resting(*launch.bucket).slots_of(roots);
-    for (std::size_t root = 0; root < roots.size(); ++root) {
-      RootSum sum{.slot = slots[root]};
-      const auto first = merge.roots[root];
-      const auto end = root + 1 < roots.size() ? merge.roots[root + 1] : static_cast<int>(order.size());
-      for (int place = first; place < end; ++place)
-        sum.terms.push_back(static_cast<std::size_t>(order[static_cast<std::size_t>(place)]));
-      for (const auto& [destination, source] : merge.steps) {
-        if (destination >= first && destination < end)
-          sum.steps.push_back({destination - first, source - first});
-      }
-      sums[i].push_back(std::move(sum));
-    }
-    CHECK(!launch.last_reduction || sums[i].size() == 1, "the last exchange leaves the sum over all lanes");
-  }
-}
-
-std::vector<gpu::BufferView> DataPlane::State::roots_of(const PlannedLaunch& launch) {
-  const auto& entry = launch.entry;
-  const auto bucket = *launch.bucket;
-  const auto from = program.held(entry.from, bucket);
-  const auto held = core::roots_of(program.leaves_of(launch, launch.place), program.tree());
-  const auto count = held.size();
-  std::vector<gpu::BufferView> roots;
-  if (is_first_of_round(launch)) {
-    if (count == 0) return roots;
-    for (const int slot : summed_slots(bucket, launch.round)) {
-      roots.push_back(program.reduces_each_round() ? arena.full_gradients(bucket, launch.slot, from, slot)
-                                                   : arena.gradients(bucket, slot, from));
-    }
-    CHECK(roots.size() == count, "a rank has summed as far as its lanes go");
-    return roots;
-  }
-  if (entry.from == resting_gradients()) {
-    for (const int slot : program.resting(bucket).slots_of(held))
-      roots.push_back(arena.gradients(bucket, slot, from));
-    return roots;
-  }
-  const auto carried = arena.carry(buckets[bucket.value]->carry);
-  const auto bytes = elements(from) * sizeof(float);
-  for (std::size_t i = 0; i < count; ++i) {
-    roots.push_back(i == 0 ? arena.gradients(bucket, 0, from) : carried.subview((i - 1) * bytes, bytes));
-  }
-  return roots;
-}
-
-DataPlane::State::Posted DataPlane::State::exchange(core::PlanEntryIndex index, Flight& flight) {
-  const auto& launch = program.launch(index);
-  auto& state = *buckets[launch.bucket->value];
-  auto& stream = stream_of(launch);
-  const bool is_first = is_first_of_round(launch);
-  const bool takes_carried = !is_first && launch.entry.from != resting_gradients();
-  const auto roots = roots_of(launch);
-  stream->wait(is_first ? state.prepared.get() : state.reduced.get());
-  const auto carried_before = state.carry;
-  if (!launch.last_reduction && !rests(launch)) {
-    state.carry = carries++ % Arena::kScratchCredits;
-    update->wait(carry_free[state.carry].get());
-  }
-  for (std::int64_t chunk = 0; chunk < core::chunks_of(launch.entry); ++chunk) {
-    TRY(exchange_chunk(index, roots, chunk, flight));
-  }
-  if (takes_carried) stream->record(carry_free[carried_before].get());
-  return {};
-}
-
-DataPlane::State::Posted DataPlane::State::exchange_chunk(core::PlanEntryIndex index,
-                                                          const std::vector<gpu::BufferView>& roots,
-                                                          std::int64_t number, Flight& flight) {
-  const auto& launch = program.launch(index);
-  const auto chunk = core::exchange_chunk(launch.entry, launch.place, number);
-  const auto own = chunk.ranges[static_cast<std::size_t>(launch.place)];
-  auto& stream = stream_of(launch);
-  auto& state = *buckets[launch.bucket->value];
-  const auto part = [](gpu::BufferView root, core::ElementRange range) {
-    return root.subview(static_cast<std::size_t>(range.start) * sizeof(float),
-                        elements(range) * sizeof(float));
-  };
-  std::vector<gpu::ConstBufferView> arrived;
-  const std::size_t credit = exchanges++ % Arena::kScratchCredits;
-  if (chunk.ranges.size() == 1) {
-    for (const auto& root : roots) arrived.push_back(part(root, own));
-  } else {
-    stream->wait(credit_free[credit].get());
-    auto post_it = operation(gpu::OperationKind::all_to_all, core::DType::f32);
-    post_it.input_counts = sizes(chunk.input_counts);
-    post_it.output_counts = sizes(chunk.output_counts);
-    if (roots.size() == 1 && core::chunks_of(launch.entry) == 1) {
-      post_it.input = roots.front();
-    } else if (!roots.empty()) {
-      // What this rank sends, in the order of the receivers: of each root the part that is theirs.
-      std::vector<gpu::ConstBufferView> sent;
-      for (const auto& range : chunk.ranges) {
-        for (const auto& root : roots) sent.push_back(part(root, range));
-      }
-      const auto packed = arena.outgoing(credit).subview(0, total(chunk.input_counts) * sizeof(float));
-      gpu::pack(std::move(sent), packed, stream.get());
-      post_it.input = packed;
-    }
-    post_it.output = arena.incoming(credit).subview(0, total(chunk.output_counts) * sizeof(float));
-    const auto bytes = elements(own) * sizeof(float);
-    for (std::size_t at = 0; at + bytes <= post_it.output.bytes && bytes > 0; at += bytes) {
-      arrived.push_back(post_it.output.subview(at, bytes));
-    }
-    TRY(post(launch, std::move(post_it), flight));
-  }
-  stream->record(state.exchanged.get());
-  update->wait(state.exchanged.get());
-  const auto from = program.held(launch.entry.from, *launch.bucket);
-  if (own.size() > 0) add_roots(index, moved(own, from.start), std::move(arrived));
-  update->record(credit_free[credit].get());
-  return {};
-}
-
-/// `range` is of the bucket's buffer, and lies in the part that this rank holds when the exchange is over.
-gpu::BufferView DataPlane::State::destination_of(const PlannedLaunch& launch, std::size_t root, int slot,
-                                                 core::ElementRange range) {
-  if (rests(launch)) return arena.gradients(*launch.bucket, slot, range);
-  if (root == 0) return arena.gradients(*launch.bucket, 0, range);
-  const auto part = program.held(launch.entry.to, *launch.bucket);
-  const auto first = (root - 1) * elements(part) + static_cast<std::size_t>(range.start - part.start);
-  return arena.carry(buckets[launch.bucket->value]->carry)
-      .subview(first * sizeof(float), elements(range) * sizeof(float));
-}
-
-void DataPlane::State::add_roots(core::PlanEntryIndex index, core::ElementRange range,
-                                 std::vector<gpu::ConstBufferView> arrived) {
-  const auto& launch = program.launch(index);
-  std::vector<gpu::ConstBufferView> terms;
-  if (rests(launch)) {
-    const auto bucket = *launch.bucket;
-    const auto before = core::roots_of(program.before(bucket, launch.round), program.tree());
-    for (const int slot : program.resting(bucket).slots_of(before))
-      terms.push_back(arena.gradients(bucket, slot, range));
-  }
-  terms.insert(terms.end(), arrived.begin(), arrived.end());
-  const auto& roots = sums[static_cast<std::size_t>(index.value)];
-  // A sum never takes what lies below it in its stack, so what it overwrites was added before.
-  for (std::size_t root = 0; root < roots.size(); ++root) {
-    gpu::TreeSum sum;
-    for (const auto term : roots[root].terms) sum.slots.push_back(terms[term]);
-    sum.steps = roots[root].steps;
-    sum.factor = launch.completes ? scale() : 1.0F;
-    sum.output = {destination_of(launch, root, roots[root].slot, range), core::DType::f32};
-    gpu::tree_sum(std::move(sum), update.get());
   }
 }
 
@@ -314,6 +137,13 @@ DataPlane::State::Posted DataPlane::State::reduce(const PlannedLaunch& launch, F
 /// What follows on "update" when a launch has brought gradients: it comes after the sums.
 void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step step, const Flight& flight) {
   const auto bucket = *launch.bucket;
+  const auto own = program.held(launch.entry.to, bucket);
+  const bool is_gathered = own != optimizer_range(bucket);
+  if (launch.completes && is_gathered && !is_ordered() && tensor_class(bucket).has_narrow_wire()) {
+    // What is measured is what all ranks will have.
+    gpu::round_to(tensor_class(bucket).wire, {arena.gradients(bucket, 0, own), gradient_dtype(bucket)},
+                  update.get());
+  }
   if (launch.completes) measure(bucket);
   update->record(buckets[bucket.value]->reduced.get());
   if (!rests(launch)) return;
@@ -394,7 +224,8 @@ DataPlane::State::Posted DataPlane::State::sum_beyond_axes(core::PlanEntryIndex 
     stream->record(state.exchanged.get());
     update->wait(state.exchanged.get());
     gpu::TreeSum sum;
-    for (const std::size_t member : sum_of.terms) sum.slots.push_back(arrived.subview(member * bytes, bytes));
+    for (const std::size_t member : sum_of.terms)
+      sum.slots.emplace_back(arrived.subview(member * bytes, bytes), core::DType::f32);
     sum.steps = sum_of.steps;
     sum.factor = scale();
     sum.output = {arena.gradients(bucket, 0, range), core::DType::f32};
@@ -407,16 +238,58 @@ DataPlane::State::Posted DataPlane::State::sum_beyond_axes(core::PlanEntryIndex 
 DataPlane::State::Posted DataPlane::State::gather_gradients(const PlannedLaunch& launch, Flight& flight) {
   const auto& entry = launch.entry;
   const auto bucket = *launch.bucket;
+  auto& stream = stream_of(launch);
+  stream->wait(buckets[bucket.value]->reduced.get());
+  if (is_narrow_gather(launch, gradient_dtype(bucket))) {
+    for (std::int64_t chunk = 0; chunk < core::chunks_of(entry); ++chunk)
+      TRY(gather_narrow(launch, chunk, flight));
+    update->record(buckets[bucket.value]->reduced.get());
+    return {};
+  }
   auto post_it = operation(gpu::OperationKind::all_gather, gradient_dtype(bucket));
   for (std::int64_t member = 0; member < entry.counts.members(); ++member) {
     post_it.input_counts.push_back(static_cast<std::size_t>(entry.counts.of(member)));
   }
   post_it.input = arena.gradients(bucket, 0, program.held(entry.from, bucket));
   post_it.output = arena.gradients(bucket, 0, program.held(entry.to, bucket));
-  auto& stream = stream_of(launch);
-  stream->wait(buckets[bucket.value]->reduced.get());
   TRY(post(launch, std::move(post_it), flight));
   stream->record(buckets[bucket.value]->exchanged.get());
+  return {};
+}
+
+/// A chunk of each member's sums, in the wire's dtype on their way.
+DataPlane::State::Posted DataPlane::State::gather_narrow(const PlannedLaunch& launch, std::int64_t chunk,
+                                                         Flight& flight) {
+  const auto bucket = *launch.bucket;
+  const auto wire = launch.entry.wire;
+  const auto whole = program.held(launch.entry.to, bucket);
+  auto& stream = stream_of(launch);
+  auto& state = *buckets[bucket.value];
+  const auto ranges = core::chunk_ranges(launch.entry, chunk);
+  const auto place = [&](core::ElementRange range) {
+    return gpu::Elements{arena.gradients(bucket, 0, moved(range, whole.start)), gradient_dtype(bucket)};
+  };
+  auto post_it = operation(gpu::OperationKind::all_gather, wire);
+  std::vector<gpu::Elements> gathered;
+  for (const auto& range : ranges) {
+    post_it.input_counts.push_back(elements(range));
+    gathered.push_back(place(range));
+  }
+  const auto own = place(ranges[static_cast<std::size_t>(launch.place)]);
+  const std::size_t credit = exchanges++ % Arena::kScratchCredits;
+  const auto sent = arena.outgoing(credit).subview(0, own.count() * core::size_of(wire));
+  const std::size_t all =
+      std::accumulate(post_it.input_counts.begin(), post_it.input_counts.end(), std::size_t{0});
+  const auto arrived = arena.incoming(credit).subview(0, all * core::size_of(wire));
+  stream->wait(credit_free[credit].get());
+  gpu::cast(own, {sent, wire}, stream.get());
+  post_it.input = sent;
+  post_it.output = arrived;
+  TRY(post(launch, std::move(post_it), flight));
+  stream->record(state.exchanged.get());
+  update->wait(state.exchanged.get());
+  gpu::unpack({arrived, wire}, std::move(gathered), update.get());
+  update->record(credit_free[credit].get());
   return {};
 }
 

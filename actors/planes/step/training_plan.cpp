@@ -106,6 +106,11 @@ core::Result<void> check_options(const core::TrainingOptions& options, int data_
         "ordered numerics keeps gradients in f32, so that a lane's sum does not depend on who adds it; "
         "use fast numerics for gradients in the parameters' dtype");
   }
+  if (options.wire_dtype != core::DType::f32 && options.wire_dtype != core::DType::bf16) {
+    return core::fail(core::Errc::invalid_argument,
+                      "gradients cannot be sent as {}; the wire's dtype is f32, or bf16, which has its range",
+                      core::name_of(options.wire_dtype));
+  }
   return {};
 }
 
@@ -336,7 +341,7 @@ core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> p
     inputs.classes.push_back(
         {.storage = buffer.dtype,
          .gradient = buffer.gradient_dtype,
-         .wire = buffer.gradient_dtype,
+         .wire = core::sent_dtype(buffer.gradient_dtype, plan.options.wire_dtype),
          .main = core::DType::f32,
          .domain = buffer.domain,
          .layout = buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded,
@@ -361,6 +366,7 @@ std::string describe(const TrainingPlan& plan) {
       o.pipeline_parallel, o.expert_parallel, o.optimizer_instances, o.gathered_units, o.staging_elements,
       static_cast<int>(o.unused_parameters), o.clip_norm);
   if (o.context_parallel > 1) text += fmt::format("\ncontext parallel {}", o.context_parallel);
+  if (o.wire_dtype != core::DType::f32) text += fmt::format("\nwire dtype {}", core::name_of(o.wire_dtype));
   text += "\n" + core::describe(o.loss_scaling);
   for (const auto& group : plan.groups) {
     text += fmt::format("\noptimizer {} learning rate factor {}", core::describe(group.optimizer),

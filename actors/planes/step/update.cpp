@@ -31,7 +31,7 @@ core::Result<void> DataPlane::State::open() {
       *event = TRY(device.create_event());
     }
   }
-  if (is_ordered()) plan_sums();
+  plan_sums();
 #ifdef NDEBUG
   poisons = device.kind() == gpu::DeviceKind::simulated;
 #else

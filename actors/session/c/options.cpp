@@ -124,6 +124,8 @@ std::vector<Option> options_of(troupe_options& options) {
        number(training.gathered_units, {1, 1 << 20})},
       {"staging-elements", "that a rank may receive at once when gradients are exchanged; 0: all",
        number(training.staging_elements, {0, kMost})},
+      {"wire-dtype", "that gradients are sent in: f32 or bf16",
+       named(training.wire_dtype, core::dtype_from_name)},
       {"unused-parameters", "refuse or zeros",
        choice(training.unused_parameters,
               {{"refuse", UnusedParameters::refuse}, {"zeros", UnusedParameters::zeros}})},

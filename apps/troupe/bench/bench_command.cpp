@@ -68,6 +68,8 @@ void print_table(std::span<const CollectiveTime> times) {
 struct StepFlags {
   StepBench bench;
   std::vector<std::string> strategies{"zero1"};
+  std::string wire_dtype = "f32";
+  std::string numerics = "ordered";
   bool json = false;
 };
 
@@ -85,23 +87,26 @@ void print_json(std::span<const StepTime> times) {
                     {"launch_p99_microseconds", time.launch_p99_microseconds},
                     {"launches", time.launches},
                     {"messages_per_step", time.messages_per_step},
-                    {"device_bytes", time.device_bytes}});
+                    {"device_bytes", time.device_bytes},
+                    {"bytes_sent", time.bytes_sent}});
   }
   fmt::print("{}\n", rows.dump(1));
 }
 
 void print_table(std::span<const StepTime> times) {
-  fmt::print("{:<9}{:<9}{:>9}{:>12}{:>16}{:>13}{:>16}{:>15}{:>15}{:>15}{:>12}\n", "strategy", "overlap",
+  fmt::print("{:<9}{:<9}{:>9}{:>12}{:>16}{:>13}{:>16}{:>15}{:>15}{:>15}{:>12}{:>10}\n", "strategy", "overlap",
              "step ms", "compute ms", "collectives ms", "(exposed ms)", "other waits ms", "launch p50 us",
-             "launch p99 us", "messages/step", "memory MiB");
+             "launch p99 us", "messages/step", "memory MiB", "sent MiB");
   for (const StepTime& time : times) {
-    fmt::print("{:<9}{:<9}{:>9.2f}{:>12.2f}{:>16.2f}{:>13.2f}{:>16.2f}{:>15.1f}{:>15.1f}{:>15.1f}{:>12.1f}\n",
-               core::name_of(time.strategy), time.overlap ? "on" : "off", time.step_seconds * 1e3,
-               time.compute_seconds * 1e3, time.communication_seconds * 1e3,
-               time.exposed_communication_seconds * 1e3,
-               (time.exposed_seconds - time.exposed_communication_seconds) * 1e3,
-               time.launch_p50_microseconds, time.launch_p99_microseconds, time.messages_per_step,
-               static_cast<double>(time.device_bytes) / (1 << 20));
+    fmt::print(
+        "{:<9}{:<9}{:>9.2f}{:>12.2f}{:>16.2f}{:>13.2f}{:>16.2f}{:>15.1f}{:>15.1f}{:>15.1f}{:>12.1f}"
+        "{:>10.2f}\n",
+        core::name_of(time.strategy), time.overlap ? "on" : "off", time.step_seconds * 1e3,
+        time.compute_seconds * 1e3, time.communication_seconds * 1e3,
+        time.exposed_communication_seconds * 1e3,
+        (time.exposed_seconds - time.exposed_communication_seconds) * 1e3, time.launch_p50_microseconds,
+        time.launch_p99_microseconds, time.messages_per_step,
+        static_cast<double>(time.device_bytes) / (1 << 20), static_cast<double>(time.bytes_sent) / (1 << 20));
   }
 }
 
@@ -111,6 +116,8 @@ int run_step_bench(StepFlags& flags) {
     for (const auto& name : flags.strategies) {
       flags.bench.strategies.push_back(TRY(core::strategy_from_name(name)));
     }
+    flags.bench.wire_dtype = TRY(core::dtype_from_name(flags.wire_dtype));
+    flags.bench.numerics = TRY(core::numerics_from_name(flags.numerics));
     return measure_steps(flags.bench);
   };
   const auto times = measured();
@@ -134,6 +141,10 @@ void add_step_bench(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   add_choice(*step, "--collectives", flags->bench.collectives, {"automatic", "shared_memory", "gloo"},
              "automatic, shared_memory or gloo")
+      ->capture_default_str();
+  add_choice(*step, "--numerics", flags->numerics, {"ordered", "fast"}, "ordered or fast")
+      ->capture_default_str();
+  add_choice(*step, "--wire-dtype", flags->wire_dtype, {"f32", "bf16"}, "That gradients are sent in")
       ->capture_default_str();
   add_number(*step, "--layers", flags->bench.layers, {1, 4096}, "Layers of the model")->capture_default_str();
   add_number(*step, "--layer-elements", flags->bench.layer_elements, {1, 1 << 28},

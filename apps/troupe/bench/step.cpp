@@ -9,11 +9,13 @@
 #include <cstdio>
 #include <memory>
 
+#include "actors/planes/step/rank_program.hpp"
 #include "actors/session/session.hpp"
 #include "actors/shell/process_world.hpp"
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
 #include "core/errors.hpp"
+#include "core/program/memory.hpp"
 #include "posix/entropy.hpp"
 
 namespace troupe::apps {
@@ -41,6 +43,8 @@ Result<StepTime> run_rank(const StepBench& bench, core::Strategy strategy, bool 
   actors::SessionOptions options;
   options.training.strategy = strategy;
   options.training.overlap = overlap;
+  options.training.wire_dtype = bench.wire_dtype;
+  options.training.numerics = bench.numerics;
   options.training.bucket_elements = bench.bucket_elements;
   std::vector<core::ParameterSpec> parameters;
   for (int layer = 0; layer < bench.layers; ++layer) {
@@ -67,12 +71,16 @@ Result<StepTime> run_rank(const StepBench& bench, core::Strategy strategy, bool 
   }
   messages = session->message_count() - messages;
   const auto device_bytes = session->device_bytes();
+  std::int64_t bytes_sent = 0;
+  for (const auto& one : core::traffic_of(actors::RankProgram(session->plan(), world->rank()).program()))
+    bytes_sent += one.bytes;
   TRY(session->leave());
   StepTime time{
       strategy,           overlap,           median(samples[0]), median(samples[1]), median(samples[2]),
       median(samples[3]), median(samples[4])};
   time.launch_p50_microseconds = percentile(latencies, 0.5);
   time.launch_p99_microseconds = percentile(latencies, 0.99);
+  time.bytes_sent = bytes_sent;
   time.launches = static_cast<std::int64_t>(latencies.size());
   time.device_bytes = device_bytes;
   time.messages_per_step = static_cast<double>(messages) / bench.steps;

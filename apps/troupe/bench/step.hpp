@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/dtype.hpp"
 #include "core/plan/placement.hpp"
 #include "core/result.hpp"
 
@@ -13,6 +14,8 @@ struct StepBench {
   int ranks = 2;
   std::vector<core::Strategy> strategies{core::Strategy::zero1};
   std::string collectives = "automatic";
+  core::DType wire_dtype = core::DType::f32;
+  core::Numerics numerics = core::Numerics::ordered;
   int layers = 12;
   std::int64_t layer_elements = 262'144;
   std::int64_t bucket_elements = 524'288;
@@ -36,6 +39,7 @@ struct StepTime {
   std::int64_t launches = 0;       ///< that these percentiles are of
   double messages_per_step = 0;    ///< between actors of one rank
   std::uint64_t device_bytes = 0;  ///< that rank 0 took, once and for all
+  std::int64_t bytes_sent = 0;     ///< by rank 0 in a step, as its program says
 };
 
 /// Forks the ranks, so the process must not have threads yet; each strategy first without overlap,

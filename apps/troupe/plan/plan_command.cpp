@@ -97,7 +97,8 @@ void add_job(CLI::App& command, ProgramArguments& job) {
       ->capture_default_str();
   add_dtype(command, "--dtype", job.dtype, "Of the parameters that the model reads");
   add_dtype(command, "--gradient-dtype", job.gradient_dtype, "Of accumulated gradients");
-  add_dtype(command, "--wire-dtype", job.wire_dtype, "Of gradients on their way");
+  add_dtype(command, "--wire-dtype", job.wire_dtype,
+            "Of gradients on their way, where it is narrower than they are");
   add_dtype(command, "--main-dtype", job.main_dtype, "Of the values that the optimizer steps");
   add_choice(command, "--optimizer", job.optimizer, {"sgd", "momentum", "adam", "adamw", "lion", "muon"},
              "sgd, momentum, adam, adamw, lion or muon")

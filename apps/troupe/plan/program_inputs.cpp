@@ -129,6 +129,7 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   inputs.numerics = TRY(core::numerics_from_name(arguments.numerics));
   inputs.lanes = arguments.lanes();
   const auto optimizer = TRY(optimizer_settings(arguments.optimizer));
+  const auto gradient = TRY(core::dtype_from_name(arguments.gradient_dtype));
   inputs.overlap = !arguments.no_overlap;
   inputs.parameter_credits = arguments.parameter_credits;
   inputs.separate_streams = false;  // as sessions have it
@@ -136,8 +137,8 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   inputs.staging_elements = arguments.staging_elements;
   inputs.classes = {
       {.storage = TRY(core::dtype_from_name(arguments.dtype)),
-       .gradient = TRY(core::dtype_from_name(arguments.gradient_dtype)),
-       .wire = TRY(core::dtype_from_name(arguments.wire_dtype)),
+       .gradient = gradient,
+       .wire = core::sent_dtype(gradient, TRY(core::dtype_from_name(arguments.wire_dtype))),
        .main = TRY(core::dtype_from_name(arguments.main_dtype)),
        .layout = core::traits_of(optimizer.kind).layout,
        .optimizer = {arguments.optimizer, {core::states_of(optimizer).size(), core::DType::f32}}}};
@@ -175,7 +176,8 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   inputs.gradient_credits = arguments.gradient_credits;
   for (auto& tensor_class : inputs.classes) {
     tensor_class.gradient = TRY(core::dtype_from_name(arguments.gradient_dtype));
-    tensor_class.wire = TRY(core::dtype_from_name(arguments.wire_dtype));
+    tensor_class.wire =
+        core::sent_dtype(tensor_class.gradient, TRY(core::dtype_from_name(arguments.wire_dtype)));
     tensor_class.main = TRY(core::dtype_from_name(arguments.main_dtype));
   }
   return inputs;

@@ -31,6 +31,7 @@ struct Options {
   std::int64_t steps = 5;
   std::string strategy = "zero1";
   std::string numerics = "ordered";
+  std::string wire_dtype = "f32";
   int context_parallel = 1;
   int lanes = 0;
   int microbatches = 1;
@@ -104,6 +105,7 @@ core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   trainer.session.training.gathered_units = o.gathered_units;
   trainer.session.training.strategy = TRY(core::strategy_from_name(o.strategy));
   trainer.session.training.numerics = TRY(core::numerics_from_name(o.numerics));
+  trainer.session.training.wire_dtype = TRY(core::dtype_from_name(o.wire_dtype));
   trainer.session.training.lanes = o.lanes;
   trainer.session.training.context_parallel = o.context_parallel;
   trainer.session.training.microbatches = o.microbatches;
@@ -235,6 +237,8 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
              "Layers whose full parameters may be there at once where they are sharded")
       ->capture_default_str();
   add_choice(*command, "--numerics", o->numerics, {"ordered", "fast"}, "ordered or fast")
+      ->capture_default_str();
+  add_choice(*command, "--wire-dtype", o->wire_dtype, {"f32", "bf16"}, "That gradients are sent in")
       ->capture_default_str();
   add_number(*command, "--context-parallel", o->context_parallel, {1, 4096},
              "Ranks that share each lane; with any, of every place that is drawn")

@@ -40,6 +40,24 @@ struct Cast {
   }
 };
 
+/// Row y of the grid casts range y.
+__global__ void cast_ranges(CastList casts) {
+  const Cast body{{const_cast<void*>(casts.sources[blockIdx.y]), casts.from},
+                  {casts.destinations[blockIdx.y], casts.to}};
+  const Shape shape = shape_of(casts.counts[blockIdx.y], {body.source, body.destination});
+  for_each_pack(shape, body);
+}
+
+struct Round {
+  formats::Format narrow;
+  DeviceArray values;
+
+  template <int n>
+  __device__ __forceinline__ void run(std::size_t first) const {
+    store(values, first, rounded(narrow, load<n>(values, first)));
+  }
+};
+
 struct Scale {
   DeviceArray values;
   float factor;
@@ -164,6 +182,19 @@ cudaError_t launch_fill(DeviceArray destination, float value, std::size_t count,
 cudaError_t launch_cast(DeviceArray source, DeviceArray destination, std::size_t count,
                         const LaunchTarget& target) {
   return launch_elementwise(shape_of(count, {source, destination}), Cast{source, destination}, target);
+}
+
+cudaError_t launch_casts(const CastList& casts, const LaunchTarget& target) {
+  if (casts.count == 0) return cudaSuccess;
+  std::size_t longest = 0;
+  for (int i = 0; i < casts.count; ++i) longest = std::max(longest, casts.counts[i]);
+  return launch<CastList>(cast_ranges, target, (longest + kPackElements - 1) / kPackElements,
+                          static_cast<unsigned>(casts.count), kThreads, 0, casts);
+}
+
+cudaError_t launch_round(formats::Format narrow, DeviceArray values, std::size_t count,
+                         const LaunchTarget& target) {
+  return launch_elementwise(shape_of(count, {values}), Round{narrow, values}, target);
 }
 
 cudaError_t launch_scale(DeviceArray values, float factor, std::size_t count, const LaunchTarget& target) {

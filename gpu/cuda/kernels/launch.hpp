@@ -32,6 +32,8 @@ struct DeviceArray {
 cudaError_t launch_fill(DeviceArray destination, float value, std::size_t count, const LaunchTarget& target);
 cudaError_t launch_cast(DeviceArray source, DeviceArray destination, std::size_t count,
                         const LaunchTarget& target);
+cudaError_t launch_round(formats::Format narrow, DeviceArray values, std::size_t count,
+                         const LaunchTarget& target);
 cudaError_t launch_scale(DeviceArray values, float factor, std::size_t count, const LaunchTarget& target);
 cudaError_t launch_accumulate(DeviceArray source, DeviceArray destination, std::size_t count,
                               const LaunchTarget& target);
@@ -58,13 +60,17 @@ struct TreeProgram {
   static constexpr int kSlots = 256;
 
   const void* slots[kSlots] = {};
+  formats::Format formats[kSlots] = {};    ///< of the slots
   std::uint8_t destinations[kSlots] = {};  ///< of the steps, which are fewer than the slots
   std::uint8_t sources[kSlots] = {};
   int slot_count = 0;
   int step_count = 0;
-  formats::Format format = formats::Format::f32;
   float factor = 1;
   DeviceArray output;
+
+  TROUPE_HOST_DEVICE DeviceArray slot(int index) const {
+    return {const_cast<void*>(slots[index]), formats[index]};
+  }
 };
 cudaError_t launch_tree_sum(const TreeProgram& program, std::size_t count, const LaunchTarget& target);
 
@@ -86,5 +92,18 @@ struct CopyList {
   int count = 0;
 };
 cudaError_t launch_copies(const CopyList& copies, const LaunchTarget& target);
+
+/// Casts of one launch, all between the same formats.
+struct CastList {
+  static constexpr int kCasts = 128;
+
+  const void* sources[kCasts] = {};
+  void* destinations[kCasts] = {};
+  std::size_t counts[kCasts] = {};
+  formats::Format from = formats::Format::f32;
+  formats::Format to = formats::Format::f32;
+  int count = 0;
+};
+cudaError_t launch_casts(const CastList& casts, const LaunchTarget& target);
 
 }  // namespace troupe::gpu

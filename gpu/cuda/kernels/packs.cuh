@@ -6,7 +6,6 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 
 #include "gpu/cuda/kernels/launch.hpp"
 #include "gpu/float_formats.hpp"
@@ -26,7 +25,7 @@ struct Shape {
   __host__ __device__ std::size_t singles() const { return count - packs * kPackElements; }
 };
 
-inline std::size_t element_bytes(formats::Format format) {
+__host__ __device__ inline std::size_t element_bytes(formats::Format format) {
   switch (format) {
     case formats::Format::f32:
       return 4;
@@ -38,15 +37,19 @@ inline std::size_t element_bytes(formats::Format format) {
   }
 }
 
+/// Whether a pack may begin at the element.
+__host__ __device__ inline bool is_aligned(const DeviceArray& array, std::size_t element) {
+  const std::size_t size = element_bytes(array.format);
+  const std::size_t pack = size * kPackElements;
+  return (reinterpret_cast<std::uintptr_t>(array.data) + element * size) % (pack < 16 ? pack : 16) == 0;
+}
+
 /// Packs begin where all arrays are aligned for them; where there is no such place, there are none.
-inline Shape shape_of(std::size_t count, std::initializer_list<DeviceArray> arrays) {
+template <int arrays>
+__host__ __device__ inline Shape shape_of(std::size_t count, const DeviceArray (&array)[arrays]) {
   for (std::size_t head = 0; head < kPackElements && head + kPackElements <= count; ++head) {
-    const bool fits = std::all_of(arrays.begin(), arrays.end(), [head](const DeviceArray& array) {
-      const std::size_t size = element_bytes(array.format);
-      return (reinterpret_cast<std::uintptr_t>(array.data) + head * size) %
-                 std::min<std::size_t>(16, size * kPackElements) ==
-             0;
-    });
+    bool fits = true;
+    for (int i = 0; i < arrays; ++i) fits = fits && is_aligned(array[i], head);
     if (fits) return {count, head, (count - head) / kPackElements};
   }
   return {count, 0, 0};
@@ -117,6 +120,33 @@ __device__ __forceinline__ void store(const DeviceArray& array, std::size_t firs
       return store_as<formats::E4m3, n>(array.data, first, values);
     default:
       return store_as<formats::E5m2, n>(array.data, first, values);
+  }
+}
+
+template <class FormatOf, int n>
+__device__ __forceinline__ Floats<n> rounded_as(Floats<n> values) {
+  for (int i = 0; i < n; ++i) {
+    const auto code =
+        static_cast<typename FormatOf::code_type>(FormatOf::narrow(formats::bits_of(values.value[i])));
+    values.value[i] = formats::float_of(FormatOf::widen(code));
+  }
+  return values;
+}
+
+/// The values as they are after they were stored in a format and read again.
+template <int n>
+__device__ __forceinline__ Floats<n> rounded(formats::Format format, const Floats<n>& values) {
+  switch (format) {
+    case formats::Format::f32:
+      return values;
+    case formats::Format::f16:
+      return rounded_as<formats::F16, n>(values);
+    case formats::Format::bf16:
+      return rounded_as<formats::Bf16, n>(values);
+    case formats::Format::f8_e4m3:
+      return rounded_as<formats::E4m3, n>(values);
+    default:
+      return rounded_as<formats::E5m2, n>(values);
   }
 }
 

@@ -28,8 +28,7 @@ struct TreeSumBody {
   template <int n>
   __device__ __forceinline__ void run(std::size_t first) const {
     for (int slot = 0; slot < program.slot_count; ++slot) {
-      const DeviceArray array{const_cast<void*>(program.slots[slot]), program.format};
-      const auto values = load<n>(array, first);
+      const auto values = load<n>(program.slot(slot), first);
       for (int i = 0; i < n; ++i) partial(slot, i) = values.value[i];
     }
     for (int step = 0; step < program.step_count; ++step) {
@@ -51,8 +50,7 @@ __global__ void tree_sum(Shape shape, TreeProgram program) {
 Shape shape_of_sum(const TreeProgram& program, std::size_t count) {
   Shape shape = shape_of(count, {program.output});
   for (int slot = 0; slot < program.slot_count; ++slot) {
-    const DeviceArray array{const_cast<void*>(program.slots[slot]), program.format};
-    const Shape both = shape_of(count, {program.output, array});
+    const Shape both = shape_of(count, {program.output, program.slot(slot)});
     // All slots must agree with the first on where packs begin.
     if (slot == 0) shape = both;
     if (both.packs != shape.packs || both.head != shape.head) return {count, 0, 0};

@@ -27,14 +27,16 @@ class Reader {
   explicit Reader(ConstElements elements)
       : data_(elements.view.data),
         element_bytes_(core::size_of(elements.dtype)),
-        converter_(converter_of(elements.dtype)),
-        is_in_place_(elements.dtype == core::DType::f32) {}
+        dtype_(elements.dtype),
+        converter_(converter_of(elements.dtype)) {}
 
   const float* read(std::size_t first, std::size_t length, float* block) const {
-    if (is_in_place_) return reinterpret_cast<const float*>(at(first));
+    if (dtype_ == core::DType::f32) return reinterpret_cast<const float*>(at(first));
     converter_.widen(at(first), block, length);
     return block;
   }
+
+  bool has_dtype_of(const Reader& other) const { return dtype_ == other.dtype_; }
 
   /// sum = these elements + those of `other`, which has the same dtype.
   void add(const Reader& other, std::size_t first, std::size_t length, float* sum) const {
@@ -46,8 +48,8 @@ class Reader {
 
   const std::byte* data_;
   std::size_t element_bytes_;
+  core::DType dtype_;
   Converter converter_;
-  bool is_in_place_;
 };
 
 /// Writes ranges of elements from fp32. What target() returns is filled, then given to commit(): fp32 is

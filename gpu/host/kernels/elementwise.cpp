@@ -35,6 +35,24 @@ void unpack(ConstBufferView flat, std::span<const BufferView> ranges) {
   }
 }
 
+void pack(std::span<const ConstElements> ranges, Elements flat) {
+  check_element_ranges(ranges, flat.count());
+  std::size_t first = 0;
+  for (const ConstElements& range : ranges) {
+    cast(range, flat.part(first, range.count()));
+    first += range.count();
+  }
+}
+
+void unpack(ConstElements flat, std::span<const Elements> ranges) {
+  check_element_ranges(ranges, flat.count());
+  std::size_t first = 0;
+  for (const Elements& range : ranges) {
+    cast(flat.part(first, range.count()), range);
+    first += range.count();
+  }
+}
+
 void fill(Elements destination, float value) {
   const Writer writer(destination);
   Block block;
@@ -54,6 +72,21 @@ void cast(ConstElements source, Elements destination) {
   Block block;
   for_each_block(source.count(), [&](std::size_t first, std::size_t length) {
     narrow(reader.read(first, length, block.data()), destination.view.data + first * size, length);
+  });
+}
+
+void round_to(core::DType narrow, Elements values) {
+  if (narrow == values.dtype) return;
+  const Reader reader(values);
+  const Writer writer(values);
+  const Converter between = converter_of(narrow);
+  Block block;
+  std::array<std::byte, kBlockElements * sizeof(float)> rounded;
+  for_each_block(values.count(), [&](std::size_t first, std::size_t length) {
+    between.narrow(reader.read(first, length, block.data()), rounded.data(), length);
+    float* target = writer.target(first, block.data());
+    between.widen(rounded.data(), target, length);
+    writer.commit(first, length, target);
   });
 }
 

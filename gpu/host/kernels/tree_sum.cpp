@@ -15,7 +15,7 @@ class BlockOfSlots {
  public:
   explicit BlockOfSlots(const TreeSum& sum)
       : steps_(sum.steps), partial_(sum.slots.size()), own_(sum.slots.size() * kBlockElements) {
-    for (const ConstBufferView slot : sum.slots) readers_.emplace_back(ConstElements(slot, sum.dtype));
+    for (const ConstElements& slot : sum.slots) readers_.emplace_back(slot);
   }
 
   /// Runs the steps and stores slot 0, multiplied by `factor`, in `target`.
@@ -26,7 +26,8 @@ class BlockOfSlots {
     for (const auto step : ends_in_root ? steps_.first(steps_.size() - 1) : steps_) {
       const auto destination = static_cast<std::size_t>(step.destination);
       const auto source = static_cast<std::size_t>(step.source);
-      if (partial_[destination] == nullptr && partial_[source] == nullptr) {
+      if (partial_[destination] == nullptr && partial_[source] == nullptr &&
+          readers_[destination].has_dtype_of(readers_[source])) {
         readers_[destination].add(readers_[source], first, length, own(destination));
       } else {
         add(value(destination, first, length), value(source, first, length), own(destination), length);

@@ -41,6 +41,20 @@ TEST(Exchange, ShortPartsEndBeforeLongOnes) {
   EXPECT_EQ(exchange_chunk(entry, 0, 1).ranges, (std::vector<ElementRange>{{3, 4}, {7, 7}, {10, 10}}));
 }
 
+/// A gather of sums that were cut as an exchange has cut them.
+TEST(Exchange, ChunksOfAGatherAreTheSameStretchesOfEachMembersPart) {
+  ProgramEntry entry;
+  entry.operation = CollectiveKind::all_gather;
+  entry.elements = 10;
+  entry.counts = Counts::table({4, 3, 3});
+  entry.chunk = 2;
+  using Ranges = std::vector<ElementRange>;
+
+  EXPECT_EQ(chunks_of(entry), 2);
+  EXPECT_EQ(chunk_ranges(entry, 0), (Ranges{{0, 2}, {4, 6}, {7, 9}}));
+  EXPECT_EQ(chunk_ranges(entry, 1), (Ranges{{2, 4}, {6, 7}, {9, 10}}));
+}
+
 RC_GTEST_PROP(Exchange, EveryElementOfEveryRootArrivesOnceAndMembersAgree, ()) {
   const int members = *rc::gen::inRange(1, 6);
   const auto roots = *rc::gen::container<std::vector<std::int64_t>>(static_cast<std::size_t>(members),

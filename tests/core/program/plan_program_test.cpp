@@ -226,6 +226,38 @@ TEST(PlanProgram, NarrowWiresCarrySingleLanesOnly) {
   EXPECT_EQ(wires(Strategy::hsdp, 1), (Wires{DType::bf16, DType::f32, DType::f32}));
 }
 
+/// So that no back-end adds in fewer bits: the receiver does.
+TEST(PlanProgram, OfFastNumericsExchangesWhatANarrowWireRounds) {
+  const auto reductions = [](Strategy strategy, int outer) {
+    auto inputs = inputs_of(SomeJob{.strategy = strategy, .ranks = 4, .outer = outer, .units = 1});
+    inputs.numerics = Numerics::fast;
+    inputs.classes[0].wire = DType::bf16;
+    inputs.staging_elements = 64;
+    std::vector<ProgramEntry> found;
+    const auto program = plan_program(inputs, std::vector<int>(inputs.domains[0].sizes.size(), 0)).value();
+    for_each_launch(program, [&](const Launch& launch) {
+      if (launch.entry->tensor.kind == TensorKind::gradients) found.push_back(*launch.entry);
+    });
+    for (const auto& entry : found) EXPECT_EQ(entry.wire, DType::bf16);
+    return found;
+  };
+
+  const auto ddp = reductions(Strategy::ddp, 1);
+  ASSERT_EQ(ddp.size(), 2U);
+  EXPECT_EQ(ddp[0].operation, CollectiveKind::all_to_all);
+  EXPECT_EQ(ddp[0].counts, Counts::even(ddp[0].elements, 4));
+  EXPECT_EQ(ddp[1].operation, CollectiveKind::all_gather);
+  EXPECT_EQ(ddp[1].counts, Counts::even(ddp[0].elements / 4, 4));
+  for (const auto& entry : ddp) EXPECT_EQ(entry.chunk, 16);
+
+  const auto hsdp = reductions(Strategy::hsdp, 2);
+  ASSERT_GE(hsdp.size(), 3U);
+  EXPECT_EQ(hsdp[0].operation, CollectiveKind::all_to_all);
+  EXPECT_EQ(hsdp[0].to, (Placements{Placement::partial, Placement::flat_shard}));
+  EXPECT_EQ(hsdp.back().operation, CollectiveKind::all_gather);
+  EXPECT_EQ(hsdp.back().to, (Placements{Placement::replicated, Placement::flat_shard}));
+}
+
 TEST(PlanProgram, ResidentFrozenAndUnusedUnitsDoWhatTheyMust) {
   auto inputs = inputs_of(SomeJob{.units = 5});
   inputs.units[0].residency = Residency::resident;  // reduced each round, published once

@@ -2,52 +2,12 @@
 
 #include <algorithm>
 
-#include "actors/planes/step/data_plane.hpp"
 #include "core/dtype.hpp"
 #include "core/random.hpp"
-#include "gpu/collective/simulated/fabric.hpp"
-#include "gpu/simulated/simulated_device.hpp"
-#include "tests/actors/planes/step/groups_of_rank.hpp"
-#include "tests/gpu/manual_timeline.hpp"
+#include "tests/actors/planes/step/planes.hpp"
 
 namespace troupe::actors {
 namespace {
-
-/// The data planes of all ranks of a job of one bucket, in virtual time and without any role.
-class Planes {
- public:
-  explicit Planes(TrainingPlan planned) : plan(std::move(planned)) {
-    for (int rank = 0; rank < plan.world.value; ++rank) {
-      devices_.push_back(std::make_unique<gpu::SimulatedDevice>(timeline_, gpu::SimulatedDeviceOptions{}));
-      DataPlane::Options options;
-      options.rank = {rank};
-      options.post = [this](messages::Envelope envelope) { said.push_back(std::move(envelope)); };
-      planes_.push_back(DataPlane::create(*devices_.back(), plan, std::move(options)).value());
-      EXPECT_TRUE(planes_.back()->set_groups(groups_of_rank(*backend_, plan, *planes_.back())));
-    }
-  }
-
-  DataPlane& operator[](int rank) { return *planes_[static_cast<std::size_t>(rank)]; }
-
-  /// The reduction of bucket 0, each rank playing the lane of its number.
-  void reduce() {
-    for (int rank = 0; rank < plan.world.value; ++rank) {
-      (*this)[rank].perform(PrepareBucket{{0}, {0}, {rank}, true});
-      (*this)[rank].perform(LaunchCollective{{0}, {0}, 0});
-    }
-    timeline_.run_until_idle();
-  }
-
-  TrainingPlan plan;
-  std::vector<messages::Envelope> said;
-
- private:
-  gpu::ManualTimeline timeline_;
-  gpu::SimulatedFabric fabric_{timeline_};
-  std::unique_ptr<gpu::CollectiveBackend> backend_ = fabric_.backend();
-  std::vector<std::unique_ptr<gpu::SimulatedDevice>> devices_;
-  std::vector<std::unique_ptr<DataPlane>> planes_;
-};
 
 constexpr std::int64_t kElements = 1024;
 

@@ -75,6 +75,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "ddp has none"},
         Refusal{"NarrowGradientsInOrder", [](auto&, auto& o) { o.gradients_in_parameter_dtype = true; },
                 "use fast numerics"},
+        Refusal{"AWireThatOverflows", [](auto&, auto& o) { o.wire_dtype = core::DType::f16; },
+                "cannot be sent as f16; the wire's dtype is f32, or bf16"},
         Refusal{"AnEmptyBucket", [](auto&, auto& o) { o.bucket_elements = 0; }, "bucket"},
         Refusal{"ANegativeClipNorm", [](auto&, auto& o) { o.clip_norm = -1; }, "clipped at the norm -1"}),
     [](const auto& test) { return test.param.name; });

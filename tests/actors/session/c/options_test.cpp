@@ -28,6 +28,7 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   set(options, "optimizer-instances", "5");
   set(options, "gathered-units", "8");
   set(options, "staging-elements", "9");
+  set(options, "wire-dtype", "bf16");
   set(options, "unused-parameters", "zeros");
   set(options, "clip-norm", "2.5");
   set(options, "optimizer", "sgd");
@@ -58,6 +59,7 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   EXPECT_EQ(training.optimizer_instances, 5);
   EXPECT_EQ(training.gathered_units, 8);
   EXPECT_EQ(training.staging_elements, 9);
+  EXPECT_EQ(training.wire_dtype, core::DType::bf16);
   EXPECT_EQ(training.clip_norm, 2.5);
   EXPECT_EQ(training.optimizer.kind, core::OptimizerKind::sgd);
   EXPECT_EQ(training.optimizer.beta1, 0.1);
