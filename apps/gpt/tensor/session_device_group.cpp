@@ -56,9 +56,9 @@ Result<void> SessionDeviceGroup::exchange_and_add(gpu::ConstElements all, gpu::E
   const std::size_t bytes = own.view.bytes;
   const auto taken = scratch.subview(0, size_ * bytes);
   TRY(group_->wait(TRY(group_->all_to_all(all.view, counts, taken, Counts(size_, own.count()), all.dtype))));
-  gpu::TreeSum sum{.slots = {}, .dtype = all.dtype, .steps = in_order_, .factor = 1, .output = own};
+  gpu::TreeSum sum{.slots = {}, .steps = in_order_, .factor = 1, .output = own};
   for (std::size_t member = 0; member < size_; ++member)
-    sum.slots.emplace_back(taken.subview(member * bytes, bytes));
+    sum.slots.emplace_back(taken.subview(member * bytes, bytes), all.dtype);
   if (bytes > 0) gpu::tree_sum(std::move(sum), compute_);
   return {};
 }
