@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "tests/sharding/scripted_units.hpp"
 
 namespace troupe::actors {
@@ -89,6 +92,32 @@ TEST_P(NarrowWire, ThatOverflowsEndsTheStepOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Strategies, NarrowWire, testing::ValuesIn(tests::sharding_meshes()),
                          [](const auto& each) { return each.param.name(); });
+
+/// The norm is of what all ranks get, which the owner has rounded after it summed.
+TEST(NarrowWireOfAJob, MeasuresInFastNumericsWhatArrives) {
+  const ShardingMesh mesh{core::Strategy::ddp, 1, 2};
+  auto job = tests::unit_script(mesh);
+  auto& training = job.session.training;
+  training.numerics = core::Numerics::fast;
+  training.wire_dtype = core::DType::bf16;
+  training.lanes = 2;
+  job.steps = 1;
+  double squares = 0;
+  for (std::uint32_t p = 0; p < job.parameters.size(); ++p) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(job.parameters[p].elements()); ++i) {
+      const auto sent = [&](int lane) {
+        return rounded(core::DType::bf16, job.gradient({{0}, {lane}, 0, p, i}) * 0.5F);
+      };
+      const double gradient = rounded(core::DType::bf16, sent(0) + sent(1));
+      squares += gradient * gradient;
+    }
+  }
+
+  const auto outcome = tests::run(mesh, job);
+
+  ASSERT_EQ(problems_of(outcome.report), "");
+  for (const auto& rank : outcome.ranks) EXPECT_DOUBLE_EQ(rank.outcomes[0].gradient_norm, std::sqrt(squares));
+}
 
 TEST(NarrowWireOfAJob, IsPartOfWhatRanksMustAgreeOn) {
   const auto wide = tests::unit_script({}).session.training;

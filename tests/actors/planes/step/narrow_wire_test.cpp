@@ -77,6 +77,7 @@ struct Job {
   std::int64_t elements = 1000;
   std::int64_t staging = 0;
   bool average = false;
+  double device_bytes_per_second = 1e12;
 };
 
 TrainingPlan plan_of(const Job& job) {
@@ -123,7 +124,7 @@ float expected(const Job& job, std::int64_t element) {
 /// The bits of every element that each rank's optimizer steps, and the bytes that each sent.
 void expect_rounded_once(const Job& job) {
   bytes_left.clear();
-  Planes planes(plan_of(job), counting);
+  Planes planes(plan_of(job), counting, {.bytes_per_second = job.device_bytes_per_second});
   for (int rank = 0; rank < job.ranks; ++rank) {
     auto gradient = planes[rank].gradient({0}, {rank}).as<float>();
     for (std::size_t i = 0; i < gradient.size(); ++i)
@@ -172,6 +173,13 @@ TEST(NarrowWire, IsSummedAxisByAxisOfCopiesOfTheOptimizer) {
     for (const std::int64_t staging : {0, 50}) {
       expect_rounded_once({core::Strategy::zero1, core::Numerics::fast, 8, instances, 1000, staging, true});
     }
+  }
+}
+
+/// Sums and casts that take longer than the bytes on their way must not find the next chunk in their place.
+TEST(NarrowWire, KeepsChunksUntilASlowDeviceHasReadThem) {
+  for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+    expect_rounded_once({.strategy = strategy, .ranks = 4, .staging = 50, .device_bytes_per_second = 1e6});
   }
 }
 

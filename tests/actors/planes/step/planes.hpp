@@ -18,11 +18,12 @@ namespace troupe::actors {
 /// another back-end before the one that moves bytes.
 class Planes {
  public:
-  explicit Planes(TrainingPlan planned, gpu::CollectiveBackend& (*use)(gpu::CollectiveBackend&) = nullptr)
+  explicit Planes(TrainingPlan planned, gpu::CollectiveBackend& (*use)(gpu::CollectiveBackend&) = nullptr,
+                  const gpu::SimulatedDeviceOptions& device = {})
       : plan(std::move(planned)) {
     auto& backend = use == nullptr ? *backend_ : use(*backend_);
     for (int rank = 0; rank < plan.world.value; ++rank) {
-      devices_.push_back(std::make_unique<gpu::SimulatedDevice>(timeline_, gpu::SimulatedDeviceOptions{}));
+      devices_.push_back(std::make_unique<gpu::SimulatedDevice>(timeline_, device));
       DataPlane::Options options;
       options.rank = {rank};
       options.post = [this](messages::Envelope envelope) { said.push_back(std::move(envelope)); };
