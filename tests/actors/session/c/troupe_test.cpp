@@ -154,7 +154,7 @@ TEST_F(CInterface, TakesEveryOptionThatItNames) {
               name == "checkpoints" || name == "device" || name == "collectives")
         << name << ": names are taken as they are, all else is checked";
   }
-  EXPECT_EQ(count, 26u);
+  EXPECT_EQ(count, 27u);
 }
 
 TEST_F(CInterface, TakesNothingForNull) {
