@@ -13,14 +13,6 @@ namespace troupe::apps::gpt {
 core::Result<std::unique_ptr<RankModel>> create_rank_model(actors::RankWorld& world,
                                                            const TrainerOptions& options) {
   auto& device = world.device();
-  const int parts = options.session.training.tensor_parallel;
-  if (device.kind() == gpu::DeviceKind::cuda && options.model.experts.count > 0 && parts > 1) {
-    return core::fail(
-        core::Errc::unavailable,
-        "on a GPU layers with experts are not shared, found --tensor-parallel {} and {} experts; "
-        "leave out --tensor-parallel, or use --device host",
-        parts, options.model.experts.count);
-  }
   auto context = TRY(ContextRank::create(options, world.rank(), device.kind()));
   auto share = TRY(TensorRank::create(options, world.rank(), device.kind()));
   if (options.session.training.pipeline_parallel > 1) {

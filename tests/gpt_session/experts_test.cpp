@@ -182,17 +182,6 @@ TEST_F(ExpertsOnGpus, AnswerAndAreExportedAsOfOneGpu) {
   }
 }
 
-TEST_F(ExpertsOnGpus, OfSharedLayersAreRefused) {
-  const Change shared = [](TrainerOptions& options) { options.session.training.tensor_parallel = 2; };
-  for (const auto& seen : train_all(2, changed({2}, core::DType::f32, shared))) {
-    ASSERT_FALSE(seen);
-    EXPECT_EQ(
-        seen.error().message,
-        "on a GPU layers with experts are not shared, found --tensor-parallel 2 and 4 experts; leave out "
-        "--tensor-parallel, or use --device host");
-  }
-}
-
 /// Each job takes one step and saves for the next one, whose experts are elsewhere.
 TEST_F(ExpertsOnGpus, GoOnFromCheckpointsOfOtherMeshesWithTheSameBits) {
   const Spread chain[] = {{2, 2, Strategy::zero1}, {1, 1, Strategy::ddp},      {4, 4, Strategy::zero3},

@@ -256,10 +256,11 @@ TEST_F(TensorOnGpus, RefusesWhatItDoesNotCut) {
     return ranks[0] ? std::string() : ranks[0].error().message;
   };
 
-  EXPECT_NE(refusal({.size = 2},
-                    [](TrainerOptions& options) { options.model.experts = {.count = 4, .feed_forward = 16}; })
-                .find("do not share layers with experts"),
-            std::string::npos);
+  EXPECT_EQ(
+      refusal({.size = 2},
+              [](TrainerOptions& options) { options.model.experts = {.count = 4, .feed_forward = 16}; }),
+      "on a GPU ranks do not share layers with experts, found 4 experts and 2 ranks; leave out "
+      "--experts or --tensor-parallel, or train with --device host");
   EXPECT_NE(
       refusal({}, [](TrainerOptions& options) { options.tensor.slices = 2; }).find("in slices on the host"),
       std::string::npos);
