@@ -1,5 +1,6 @@
 #include "core/convert.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -66,7 +67,7 @@ Result<void> check_convertible(DType from, DType to) {
 
 void convert_elements(DType from, const std::byte* source, DType to, std::byte* target, std::size_t count) {
   if (from == to) {
-    std::memcpy(target, source, count * size_of(from));
+    std::copy_n(source, count * size_of(from), target);  // of no elements there may be no memory
     return;
   }
   for (std::size_t i = 0; i < count; ++i) {
