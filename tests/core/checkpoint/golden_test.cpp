@@ -130,7 +130,7 @@ TEST(GoldenCheckpoint, GivesEveryTensorAsAWhole) {
   SavedJob job{parse_manifest(in_step(kManifestName)).value(), {}};
   for (const auto& file : job.manifest.files) {
     const auto bytes = in_step(file.name);
-    const auto view = bytes_of(bytes);
+    const auto view = bytes_in(bytes);
     job.files[file.name] = {view.begin(), view.end()};
   }
   std::vector<LoadTarget> targets;
@@ -146,7 +146,7 @@ TEST(GoldenCheckpoint, GivesEveryTensorAsAWhole) {
 TEST(GoldenCheckpoint, SaysInEveryShardWhereItsPartsLie) {
   const auto file = in_step("shard_00001_0.safetensors");
 
-  const auto header = parse_safetensors_header(bytes_of(file), file.size()).value();
+  const auto header = parse_safetensors_header(bytes_in(file), file.size()).value();
 
   EXPECT_EQ(header.entries[0], (SafetensorsEntry{"weight", DType::f32, {1, 3}, 512, 524}));
   EXPECT_THAT(sharding_offsets(header).value(), ElementsAre(Shape{2, 1}, Shape{0, 0}, Shape{0, 0}, Shape{}));
@@ -155,7 +155,7 @@ TEST(GoldenCheckpoint, SaysInEveryShardWhereItsPartsLie) {
 TEST(ForeignSafetensors, OfTheReferenceImplementationAreRead) {
   const auto file = golden("foreign.safetensors");
 
-  const auto header = parse_safetensors_header(bytes_of(file), file.size()).value();
+  const auto header = parse_safetensors_header(bytes_in(file), file.size()).value();
 
   EXPECT_THAT(header.metadata, UnorderedElementsAre(Pair("format", "pt"), Pair("\u00e9", "\"")));
   const auto at = header.data_begin;

@@ -26,7 +26,7 @@ std::string file_with(const std::string& header) {
 
 Result<SafetensorsHeader> parse(const std::string& header, std::uint64_t data_bytes) {
   const auto file = file_with(header);
-  return parse_safetensors_header(bytes_of(file), file.size() + data_bytes);
+  return parse_safetensors_header(bytes_in(file), file.size() + data_bytes);
 }
 
 std::string refusal(const std::string& header, std::uint64_t data_bytes) {
@@ -56,7 +56,7 @@ TEST(SafetensorsHeader, OfAFileWithoutTensorsIsAnEmptyObject) {
   const auto header = safetensors_header(none, {});
 
   EXPECT_EQ(header, file_with("{}" + std::string(54, ' ')));
-  EXPECT_EQ(parse_safetensors_header(bytes_of(header), 64).value(), (SafetensorsHeader{{}, {}, 64}));
+  EXPECT_EQ(parse_safetensors_header(bytes_in(header), 64).value(), (SafetensorsHeader{{}, {}, 64}));
 }
 
 TEST(SafetensorsHeader, NamesEveryElementType) {
@@ -86,7 +86,7 @@ RC_GTEST_PROP(SafetensorsHeader, ReadsAsItWasWritten, ()) {
   const auto text = safetensors_header(entries, metadata);
 
   const auto end = entries.empty() ? text.size() : entries.back().end;
-  const auto header = parse_safetensors_header(bytes_of(text), end).value();
+  const auto header = parse_safetensors_header(bytes_in(text), end).value();
   RC_ASSERT(text.size() % 64 == 0U);
   RC_ASSERT(header.data_begin == text.size());
   RC_ASSERT(header.metadata == metadata);
@@ -118,13 +118,13 @@ TEST(SafetensorsHeader, IsRefusedWhereverItIsCut) {
   const auto text = safetensors_header(entries, {});
 
   for (std::size_t length = 0; length < text.size(); ++length) {
-    const auto cut = bytes_of(text).first(length);
+    const auto cut = bytes_in(text).first(length);
     EXPECT_FALSE(parse_safetensors_header(cut, text.size() + 2)) << length;
     EXPECT_FALSE(parse_safetensors_header(cut, length)) << length;
   }
-  EXPECT_FALSE(parse_safetensors_header(bytes_of(text), text.size() + 1));
-  EXPECT_FALSE(parse_safetensors_header(bytes_of(text), text.size() + 3));
-  EXPECT_TRUE(parse_safetensors_header(bytes_of(text), text.size() + 2));
+  EXPECT_FALSE(parse_safetensors_header(bytes_in(text), text.size() + 1));
+  EXPECT_FALSE(parse_safetensors_header(bytes_in(text), text.size() + 3));
+  EXPECT_TRUE(parse_safetensors_header(bytes_in(text), text.size() + 2));
 }
 
 TEST(SafetensorsHeader, IsRefusedOrHasAnotherHashWhateverBitFlips) {
@@ -136,7 +136,7 @@ TEST(SafetensorsHeader, IsRefusedOrHasAnotherHashWhateverBitFlips) {
   for (std::size_t bit = 0; bit < text.size() * 8; ++bit) {
     auto flipped = text;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
-    const auto header = parse_safetensors_header(bytes_of(flipped), text.size() + 4);
+    const auto header = parse_safetensors_header(bytes_in(flipped), text.size() + 4);
     if (header && sharding_offsets(*header)) ++readable;
     EXPECT_NE(hash64(flipped), hash) << bit;
   }
@@ -147,13 +147,13 @@ TEST(SafetensorsHeader, IsRefusedOrHasAnotherHashWhateverBitFlips) {
 
 TEST(SafetensorsHeader, RefusesLengthsThatTheFileDoesNotHave) {
   const std::string longer = "\xff\xff\xff\xff\xff\xff\xff\xff{}";
-  EXPECT_EQ(safetensors_header_bytes(bytes_of(longer), longer.size()).error().message,
+  EXPECT_EQ(safetensors_header_bytes(bytes_in(longer), longer.size()).error().message,
             "the safetensors header says it has 18446744073709551615 bytes, the file has 10");
-  EXPECT_EQ(safetensors_header_bytes(bytes_of("1234567"), 7).error().message,
+  EXPECT_EQ(safetensors_header_bytes(bytes_in("1234567"), 7).error().message,
             "a safetensors file has at least 8 bytes, this one has 7");
   std::string huge(8, '\0');
   huge[3] = 6;  // 6 * 2^24 bytes
-  EXPECT_EQ(safetensors_header_bytes(bytes_of(huge), std::uint64_t{1} << 40).error().message,
+  EXPECT_EQ(safetensors_header_bytes(bytes_in(huge), std::uint64_t{1} << 40).error().message,
             "the safetensors header says it has 100663296 bytes, the file has 1099511627776");
 }
 

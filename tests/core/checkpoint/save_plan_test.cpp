@@ -209,7 +209,7 @@ TEST(PlanFiles, PutsTheSecondPartOfATensorIntoASecondFile) {
   EXPECT_THAT(files[1].shards,
               ElementsAre(PlannedShard{1, data, data + 2}, PlannedShard{4, data + 2, data + 4}));
   EXPECT_EQ(files[1].bytes(), data + 4);
-  const auto header = parse_safetensors_header(bytes_of(files[1].header), data + 4).value();
+  const auto header = parse_safetensors_header(bytes_in(files[1].header), data + 4).value();
   EXPECT_THAT(sharding_offsets(header).value(), ElementsAre(Shape{2}, Shape{1}));
 }
 

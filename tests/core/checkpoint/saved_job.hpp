@@ -20,7 +20,7 @@ namespace troupe::core {
 using Bytes = std::vector<std::byte>;
 using Tensor = SaveStructure::Tensor;
 
-inline std::span<const std::byte> bytes_of(std::string_view text) {
+inline std::span<const std::byte> bytes_in(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
@@ -71,7 +71,7 @@ inline SavedJob save(const std::vector<SaveStructure>& structures, const SavePla
     const auto& structure = structures[rank];
     const Rank number{static_cast<std::int32_t>(rank)};
     for (const auto& planned : plan_files(structure, plan.assigned[rank], number)) {
-      const auto header = bytes_of(planned.header);
+      const auto header = bytes_in(planned.header);
       Bytes file(header.begin(), header.end());
       for (const auto& shard : planned.shards) {
         const auto& piece = structure.pieces[shard.piece];
