@@ -39,11 +39,12 @@ std::vector<std::size_t> AllLayers::places() const {
 }
 
 Result<std::size_t> AllLayers::bytes() const {
-  const auto pieces = static_cast<std::size_t>(options_.session.training.context_parallel);
-  const BatchShape shape{options_.microbatch.batch, options_.microbatch.length / pieces};
-  if (share_->is_shared())
-    return shared_model_bytes({options_.model, shape, options_.arithmetic, table().share()}, device_.kind());
-  return memory_need(options_.model, shape, options_.arithmetic, device_.kind()).activations;
+  if (context_) return ContextRank::bytes(options_, *share_, device_.kind());
+  if (share_->is_shared()) {
+    return shared_model_bytes({options_.model, options_.microbatch, options_.arithmetic, table().share()},
+                              device_.kind());
+  }
+  return memory_need(options_.model, options_.microbatch, options_.arithmetic, device_.kind()).activations;
 }
 
 Result<void> AllLayers::prepare() {
@@ -54,20 +55,17 @@ Result<void> AllLayers::prepare() {
 Result<void> AllLayers::open(actors::Session& session, const Corpus& corpus) {
   session_ = &session;
   corpus_ = &corpus;
+  if (!is_on_host()) compute_ = TRY(session.compute_stream());
+  const StageMemory memory(device_, compute_);
   TRY(share_->open(session));
-  if (context_) TRY(context_->open(session));
-  if (!is_on_host()) {
-    compute_ = TRY(session.compute_stream());
-    model_ = TRY(make_model());
-  }
-  StageMemory memory(device_);
-  if (!is_on_host()) memory.use(compute_);
+  if (context_) TRY(context_->open(session, memory));
+  if (!is_on_host()) model_ = TRY(make_model());
   peers_ = TRY(SessionPeers::create(session, model_->config(), model_->table(), memory));
   return {};
 }
 
 Result<std::unique_ptr<TrainableModel>> AllLayers::make_model() {
-  if (context_) return context_->make_model(options_, *share_);
+  if (context_) return context_->make_model(options_, *share_, device_, compute_);
   if (share_->is_shared()) {
     return create_shared_model({options_.model, options_.microbatch, options_.arithmetic, table().share()},
                                share_->place(device_, compute_));
@@ -156,7 +154,7 @@ Result<double> AllLayers::evaluate(std::size_t batches) {
     TRY(model_->forward_loss(readable_, batch_.tokens(), batch_.targets(), reading()));
   }
   double total = 0;
-  for (const double loss : TRY(model_->take_losses())) total += loss;
+  for (const double loss : TRY(model_->take_losses())) total += context_ ? TRY(context_->sum(loss)) : loss;
   return total / static_cast<double>(batches);
 }
 
@@ -219,8 +217,7 @@ Result<std::span<const std::byte>> AllLayers::whole_parameter(core::ParameterInd
   if (is_on_host()) {
     whole_ = std::as_bytes(TRY(share_->whole(parameter.value, part.as<float>())));
   } else {
-    StageMemory memory(device_);
-    memory.use(compute_);
+    const StageMemory memory(device_, compute_);
     whole_ = TRY(share_->whole_on_host(parameter.value, {part, options_.arithmetic.dtype}, memory));
   }
   gathered_ = parameter.value;

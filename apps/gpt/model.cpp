@@ -84,7 +84,7 @@ BasicModel<T>::BasicModel(const ModelConfig& config, BatchShape shape, Keep keep
       shape_(shape),
       keep_(keep),
       table_(parameter_table(config)),
-      rotary_(rotary_of<T>(config, shape.length, sharing.context)),
+      rotary_(rotary_of<T>(config, shape.length, member_of(sharing.context))),
       memory_(std::move(memory)),
       activation_bytes_(bytes) {
   Carver<T> place(memory_.get());

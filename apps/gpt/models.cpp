@@ -84,7 +84,7 @@ Result<std::unique_ptr<TrainableStage>> create_stage(const ModelConfig& config, 
     return std::make_unique<HostStage>(TRY(StageModel::create(config, cut, shape, place.groups)));
 #ifdef TROUPE_HAS_CUDA
   return create_cuda_stage(config, cut, shape, {options.dtype, options.tf32}, place.device, place.compute,
-                           place.device_group);
+                           place.device_groups);
 #else
   (void)options;
   return fail(Errc::unavailable, kWithoutCuda);
@@ -117,7 +117,7 @@ Result<std::unique_ptr<TrainableModel>> create_shared_model(const SharedModel& m
     return TRY(TensorModel::create(config, shape, options.keep, share, *place.groups.layers));
 #ifdef TROUPE_HAS_CUDA
   return create_cuda_model(config, shape, {options.dtype, options.tf32, options.keep, share}, place.device,
-                           place.compute, place.device_group);
+                           place.compute, place.device_groups.layers);
 #else
   return fail(Errc::unavailable, kWithoutCuda);
 #endif

@@ -134,20 +134,12 @@ void piece_softmax_backward(const PieceOfHead& at, std::size_t stride, const T* 
 
 }  // namespace
 
-std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t members, std::size_t index) {
-  const std::size_t piece = length / (2 * members);
-  std::vector<std::size_t> positions;
-  for (const std::size_t own : {index, 2 * members - 1 - index}) {
-    for (std::size_t i = 0; i < piece; ++i) positions.push_back(own * piece + i);
-  }
-  return positions;
-}
-
 template <class T>
-Rotary<T> rotary_of(const ModelConfig& config, std::size_t length, const TensorGroup<T>* group) {
-  if (group == nullptr)
+Rotary<T> rotary_of(const ModelConfig& config, std::size_t length, const SequenceMember& member) {
+  const auto& [members, index] = member;
+  if (members == 1)
     return Rotary<T>(config.context, config.head_size(), config.rope_base, config.rope_scaling);
-  const auto positions = positions_of_member(length * group->size(), group->size(), group->index());
+  const auto positions = positions_of_member(length * members, members, index);
   return Rotary<T>(positions, config.head_size(), config.rope_base, config.rope_scaling);
 }
 
@@ -247,8 +239,8 @@ Result<void> context_attention_backward(const ContextParallel<T>& context, const
   return pieces.scatter_sum(context.d_value, gradients.value);
 }
 
-template Rotary<float> rotary_of<float>(const ModelConfig&, std::size_t, const TensorGroup<float>*);
-template Rotary<double> rotary_of<double>(const ModelConfig&, std::size_t, const TensorGroup<double>*);
+template Rotary<float> rotary_of<float>(const ModelConfig&, std::size_t, const SequenceMember&);
+template Rotary<double> rotary_of<double>(const ModelConfig&, std::size_t, const SequenceMember&);
 template ContextParallel<float> carve_context<float>(Carver<float>&, std::size_t, std::size_t, std::size_t);
 template ContextParallel<double> carve_context<double>(Carver<double>&, std::size_t, std::size_t,
                                                        std::size_t);

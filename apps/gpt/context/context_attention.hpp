@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
 #include "apps/gpt/activations.hpp"
+#include "apps/gpt/context/sequence_part.hpp"
 #include "apps/gpt/layers/attention.hpp"
 #include "apps/gpt/layers/rotary.hpp"
 #include "apps/gpt/tensor/group.hpp"
@@ -13,10 +13,6 @@ namespace troupe::apps::gpt {
 
 // B batch, T tokens of whole sequences, N members, L = T / N rows of a sequence that a member keeps, H heads,
 // K heads with keys of their own, D head size.
-
-/// Which positions of a sequence of T tokens a member keeps. The sequence is cut in 2N pieces, and member i
-/// keeps pieces i and 2N - 1 - i, so that causal attention is as much work for each. T is a multiple of 2N.
-std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t members, std::size_t index);
 
 /// What attention of a member has besides its own rows; all blocks share it.
 template <class T>
@@ -29,9 +25,10 @@ struct ContextParallel {
   T* exchanged;  ///< (N, B, L, K, D): as members hand it over
 };
 
-/// The angles of the positions that this member of `group` keeps, L of each sequence; null: of all positions.
+/// The angles of the positions that a member keeps, L of each sequence; of all positions where it has no
+/// other.
 template <class T>
-Rotary<T> rotary_of(const ModelConfig& config, std::size_t length, const TensorGroup<T>* group);
+Rotary<T> rotary_of(const ModelConfig& config, std::size_t length, const SequenceMember& member);
 
 /// For sequences of T tokens; the group is for the caller to give.
 template <class T>

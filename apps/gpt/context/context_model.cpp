@@ -9,7 +9,7 @@ namespace troupe::apps::gpt {
 using core::Result;
 
 ContextModel::ContextModel(BatchShape shape, TensorGroup<float>& group, std::unique_ptr<RowModel> model)
-    : part_(shape, group.size(), group.index()),
+    : part_(shape, member_of(&group)),
       group_(group),
       model_(std::move(model)),
       logits_(model_->config().vocabulary) {}
@@ -29,9 +29,7 @@ Result<void> ContextModel::forward_backward(Parameters parameters, Gradients gra
 Result<void> ContextModel::forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                                         const StepHooks& hooks) {
   TRY(model_->forward_loss(parameters, part_.own(tokens), part_.own(targets), hooks));
-  auto loss = static_cast<float>(TRY(model_->take_losses()).front() * part_.weight(targets));
-  TRY(group_.sum({&loss, 1}));
-  losses_.push_back(loss);
+  losses_.push_back(TRY(model_->take_losses()).front() * part_.weight(targets));
   return {};
 }
 

@@ -1,6 +1,7 @@
 #include "apps/gpt/context/context_stage.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/errors.hpp"
 
@@ -8,15 +9,16 @@ namespace troupe::apps::gpt {
 
 using core::Result;
 
-ContextStage::ContextStage(BatchShape shape, int slots, TensorGroup<float>& group,
+ContextStage::ContextStage(BatchShape shape, int slots, const SequenceMember& member, MembersSum sum,
                            std::unique_ptr<TrainableStage> stage)
-    : part_(shape, group.size(), group.index()),
-      group_(group),
+    : part_(shape, member),
+      members_(member.members),
+      sum_(std::move(sum)),
       stage_(std::move(stage)),
       own_(static_cast<std::size_t>(slots)) {}
 
 std::size_t ContextStage::own_rows_of(std::size_t) const {
-  return stage_->own_rows_of(part_.whole().length / group_.size());  // filled up to the longest
+  return stage_->own_rows_of(part_.whole().length / members_);  // filled up to the longest
 }
 
 Result<void> ContextStage::forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) {
@@ -61,7 +63,7 @@ Result<std::span<const float>> ContextStage::logits_of(int chunk, std::size_t to
   const auto found = TRY(stage_->logits_of(chunk, place.value_or(0), pass));
   logits_.assign(found.size(), 0);
   if (place) std::copy(found.begin(), found.end(), logits_.begin());
-  TRY(group_.sum(logits_));
+  TRY(sum_(logits_));
   return std::span<const float>(logits_);
 }
 

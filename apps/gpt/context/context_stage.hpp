@@ -1,15 +1,19 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "apps/gpt/context/sequence_part.hpp"
 #include "apps/gpt/pipeline/trainable_stage.hpp"
-#include "apps/gpt/tensor/group.hpp"
 
 namespace troupe::apps::gpt {
+
+/// In place, in memory of the host, what all members have there together; by all of them.
+using MembersSum = std::function<core::Result<void>(std::span<float>)>;
 
 /// A pipeline stage on one member of a context-parallel group, as ContextModel is a whole model: text is of
 /// whole sequences, and of each the stage computes a part. Every call is made by all members with the same
@@ -17,9 +21,10 @@ namespace troupe::apps::gpt {
 /// is; logits are the same at all members.
 class ContextStage final : public TrainableStage {
  public:
-  /// `stage` has slots for `slots` microbatches of a part of `shape`, and shares sequences with `group`,
-  /// which outlives it and is not used before the first pass.
-  ContextStage(BatchShape shape, int slots, TensorGroup<float>& group, std::unique_ptr<TrainableStage> stage);
+  /// `stage` has slots for `slots` microbatches of a part of `shape`. No sum is asked for before the first
+  /// pass.
+  ContextStage(BatchShape shape, int slots, const SequenceMember& member, MembersSum sum,
+               std::unique_ptr<TrainableStage> stage);
 
   const ParameterTable& table() const override { return stage_->table(); }
   core::DType dtype() const override { return stage_->dtype(); }
@@ -58,7 +63,8 @@ class ContextStage final : public TrainableStage {
   OwnText& of(int slot) { return own_[static_cast<std::size_t>(slot)]; }
 
   SequencePart part_;
-  TensorGroup<float>& group_;
+  std::size_t members_;
+  MembersSum sum_;
   std::unique_ptr<TrainableStage> stage_;
   std::vector<OwnText> own_;    ///< by slot
   std::deque<double> weights_;  ///< of losses that are not taken yet

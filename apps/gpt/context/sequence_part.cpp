@@ -2,11 +2,19 @@
 
 #include <algorithm>
 
-#include "apps/gpt/context/context_attention.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
+
+std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t members, std::size_t index) {
+  const std::size_t piece = length / (2 * members);
+  std::vector<std::size_t> positions;
+  for (const std::size_t own : {index, 2 * members - 1 - index}) {
+    for (std::size_t i = 0; i < piece; ++i) positions.push_back(own * piece + i);
+  }
+  return positions;
+}
 
 core::Result<BatchShape> SequencePart::shape_of(BatchShape shape, std::size_t members) {
   if (shape.length % (2 * members) == 0) return BatchShape{shape.batch, shape.length / members};
@@ -16,8 +24,8 @@ core::Result<BatchShape> SequencePart::shape_of(BatchShape shape, std::size_t me
                     shape.length, members, 2 * members);
 }
 
-SequencePart::SequencePart(BatchShape shape, std::size_t members, std::size_t index)
-    : shape_(shape), positions_(positions_of_member(shape.length, members, index)) {}
+SequencePart::SequencePart(BatchShape shape, const SequenceMember& member)
+    : shape_(shape), positions_(positions_of_member(shape.length, member.members, member.index)) {}
 
 std::vector<std::int32_t> SequencePart::own(Tokens tokens) const {
   std::vector<std::int32_t> found;

@@ -11,6 +11,20 @@
 
 namespace troupe::apps::gpt {
 
+/// One of those that share each sequence.
+struct SequenceMember {
+  std::size_t members = 1, index = 0;
+};
+/// Of a group, on the host or on a GPU; null: there is no other.
+template <class Group>
+SequenceMember member_of(const Group* group) {
+  return group == nullptr ? SequenceMember{} : SequenceMember{group->size(), group->index()};
+}
+
+/// Which positions of a sequence of T tokens a member keeps. The sequence is cut in 2N pieces, and member i
+/// keeps pieces i and 2N - 1 - i, so that causal attention is as much work for each. T is a multiple of 2N.
+std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t members, std::size_t index);
+
 /// The tokens that one of the ranks that share each sequence has (positions_of_member()), of text that is of
 /// whole sequences.
 class SequencePart {
@@ -18,7 +32,7 @@ class SequencePart {
   using Tokens = std::span<const std::int32_t>;
 
   /// `shape` is of whole sequences and passes shape_of().
-  SequencePart(BatchShape shape, std::size_t members, std::size_t index);
+  SequencePart(BatchShape shape, const SequenceMember& member);
   /// Of one member. Errc::invalid_argument where pieces are not even.
   static core::Result<BatchShape> shape_of(BatchShape shape, std::size_t members);
 

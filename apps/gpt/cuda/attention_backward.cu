@@ -71,8 +71,9 @@ __global__ void __launch_bounds__(kAttentionThreads)
   SumRows<kD> d_key, d_value;
   for (unsigned shared = 0; shared < sharing; ++shared) {
     const Head<E> head(a, batch, first_head + shared);
-    // No query before the tile sees its keys. Tiles of queries begin at multiples of their size.
-    for (unsigned first_query = tile_row; first_query < head.length; first_query += kPassing<E>) {
+    for (unsigned first_query = 0; first_query < head.length; first_query += kPassing<E>) {
+      // No query before the tile sees its keys.
+      if (head.position(first_query + kPassing<E> - 1) < tile_row) continue;
       passing.fill(a, gradients, head, first_query);
       for (unsigned sixteen = 0; sixteen < kPassing<E>; sixteen += 16) {
         FragmentC weights[2], d_scores[2];
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
             const unsigned place = sixteen + n * 8 + pair_of_lane() + i % 2;
             const unsigned query = first_query + place;
             Pair pair{0, 0};
-            if (row <= query && query < head.length) {
+            if (query < head.length && row <= head.position(query)) {
               pair = pair_of(weights[n].values[i], d_scores[n].values[i], passing.log_sums[place],
                              passing.deltas[place], scale);
             }
@@ -98,8 +99,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
       }
     }
   }
-  d_key.store_rows(keys, gradients.key + keys.key_offset, keys.key_stride, first_row);
-  d_value.store_rows(keys, gradients.value + keys.key_offset, keys.key_stride, first_row);
+  d_key.store_rows(gradients.key + keys.key_offset, keys.key_rows(a.key), first_row);
+  d_value.store_rows(gradients.value + keys.key_offset, keys.key_rows(a.value), first_row);
 }
 
 // A block has a tile of queries, and keys pass.
@@ -121,14 +122,14 @@ __global__ void __launch_bounds__(kAttentionThreads)
     delta[half] = gradients.delta[head.statistics + row];
   }
   SumRows<kD> d_query;
-  for (unsigned first_key = 0; first_key < tile_row + kTileRows && first_key < head.length;
-       first_key += kPassing<E>) {
+  const unsigned seen = head.keys_seen(tile_row), last = head.position(first_row + 15);
+  for (unsigned first_key = 0; first_key < seen; first_key += kPassing<E>) {
     __syncthreads();
     keys.fill(head.key_rows(a.key), first_key);
     values.fill(head.key_rows(a.value), first_key);
     __syncthreads();
     for (unsigned sixteen = 0; sixteen < kPassing<E>; sixteen += 16) {
-      if (first_key + sixteen > first_row + 15) break;
+      if (first_key + sixteen > last) break;
       FragmentC d_scores[2];
 #pragma unroll
       for (unsigned n = 0; n < 2; ++n) {
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
           const unsigned row = first_row + group_of_lane() + i / 2 * 8;
           const unsigned key = first_key + sixteen + n * 8 + pair_of_lane() + i % 2;
           d_scores[n].values[i] =
-              key <= row && row < head.length
+              row < head.length && key <= head.position(row)
                   ? pair_of(scores.values[i], d_scores[n].values[i], log_sum[i / 2], delta[i / 2], scale)
                         .d_score
                   : 0.0F;
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
       d_query.add(joined<E>(d_scores[0], d_scores[1]), keys, sixteen);
     }
   }
-  d_query.store_rows(head, gradients.query + head.offset, head.stride, first_row);
+  d_query.store_rows(gradients.query + head.offset, head.rows(a.query), first_row);
 }
 
 }  // namespace
@@ -159,7 +160,7 @@ cudaError_t attention_backward(const Attention<E>& a, const AttentionGradients<E
   const LaunchShape rows{{blocks_for(a.length, kDeltaRows), heads}, kDeltaRows * kWarp};
   const auto key_heads = static_cast<unsigned>(a.batch * a.key_heads);
   const LaunchShape tiles{{blocks_for(a.length, kTileRows), heads}, kAttentionThreads};
-  const LaunchShape key_tiles{{blocks_for(a.length, kTileRows), key_heads}, kAttentionThreads};
+  const LaunchShape key_tiles{{blocks_for(key_length_of(a), kTileRows), key_heads}, kAttentionThreads};
   const float scale = 1.0F / sqrtf(static_cast<float>(a.head_size));
   cudaError_t status = launch(delta_kernel<E>, rows, stream, a, gradients.d_y, gradients.delta);
   if (status != cudaSuccess) return status;

@@ -45,16 +45,16 @@ struct RunningSoftmax {
 // Scores of the warp's rows by a tile's keys, in powers of two. Keys after a row's own do not exist for it;
 // every row sees key 0, so its largest score is a number from the first tile on.
 template <class E, int kD>
-__device__ inline void score(FragmentC (&scores)[kPassing<E> / 8], const LeftRows<E, kD>& query,
-                             const SharedTile<E, kD>& keys, float scale, unsigned first_row,
-                             unsigned first_key) {
+__device__ inline void score(FragmentC (&scores)[kPassing<E> / 8], const Head<E>& head,
+                             const LeftRows<E, kD>& query, const SharedTile<E, kD>& keys, float scale,
+                             unsigned first_row, unsigned first_key) {
 #pragma unroll
   for (unsigned n = 0; n < kPassing<E> / 8; ++n) {
     scores[n] = query.times(keys, n * 8);
     for (int i = 0; i < 4; ++i) {
       const unsigned row = first_row + group_of_lane() + i / 2 * 8;
       const unsigned key = first_key + n * 8 + pair_of_lane() + i % 2;
-      scores[n].values[i] = key <= row ? scores[n].values[i] * scale : -INFINITY;
+      scores[n].values[i] = key <= head.position(row) ? scores[n].values[i] * scale : -INFINITY;
     }
   }
 }
@@ -70,15 +70,15 @@ __global__ void __launch_bounds__(kAttentionThreads) attention_forward_kernel(At
   const LeftRows<E, kD> query(head.rows(a.query), first_row);
   RunningSoftmax softmax;
   SumRows<kD> sum;
-  for (unsigned first_key = 0; first_key < tile_row + kTileRows && first_key < head.length;
-       first_key += kPassing<E>) {
+  const unsigned seen = head.keys_seen(tile_row), last = head.position(first_row + 15);
+  for (unsigned first_key = 0; first_key < seen; first_key += kPassing<E>) {
     __syncthreads();
     keys.fill(head.key_rows(a.key), first_key);
     values.fill(head.key_rows(a.value), first_key);
     __syncthreads();
-    if (first_key > first_row + 15) continue;
+    if (first_key > last) continue;
     FragmentC weights[kPassing<E> / 8];
-    score<E, kD>(weights, query, keys, scale, first_row, first_key);
+    score<E, kD>(weights, head, query, keys, scale, first_row, first_key);
     float correction[2];
     softmax.take(weights, correction);
     sum.scale(correction);
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attention_forward_kernel(At
   softmax.finish();
   const float inverse[2] = {1.0F / softmax.sum[0], 1.0F / softmax.sum[1]};
   sum.scale(inverse);
-  sum.store_rows(head, a.y + head.offset, head.stride, first_row);
+  sum.store_rows(a.y + head.offset, head.rows(a.y), first_row);
   for (int half = 0; half < 2; ++half) {
     const unsigned row = first_row + group_of_lane() + half * 8;
     if (pair_of_lane() != 0 || row >= head.length) continue;

@@ -16,24 +16,34 @@ inline constexpr unsigned kPassing = std::is_same_v<E, float> ? 32 : 64;
 
 inline constexpr float kLog2E = 1.44269504088896341F;
 
-/// Rows of one head of one sequence as they lie in (B, T, H, D), and those of its keys in (B, T, K, D).
+template <class E>
+__host__ __device__ std::size_t key_length_of(const Attention<E>& a) {
+  return a.rows.positions > 0 ? a.rows.positions : a.length;
+}
+
+/// Rows of one head of one sequence as they lie in (B, L, H, D), and those of its keys in (B, T, K, D).
 template <class E>
 struct Head {
-  std::size_t offset;      ///< of position 0 in (B, T, H, D)
-  std::size_t statistics;  ///< of position 0 in (B, H, T)
+  unsigned length, key_length, size;
+  unsigned half, lower, upper;  ///< rows from `half` on stand from `upper` on
+  std::size_t offset;           ///< of row 0 in (B, L, H, D)
+  std::size_t statistics;       ///< of row 0 in (B, H, L)
   std::size_t stride;
   std::size_t key_offset;  ///< of position 0 in (B, T, K, D)
   std::size_t key_stride;
-  unsigned length, size;
 
   __device__ Head(const Attention<E>& a, unsigned batch, unsigned head)
-      : offset((batch * a.length * a.heads + head) * a.head_size),
+      : length(static_cast<unsigned>(a.length)),
+        key_length(static_cast<unsigned>(key_length_of(a))),
+        size(static_cast<unsigned>(a.head_size)),
+        half(a.rows.positions > 0 ? length / 2 : length),
+        lower(static_cast<unsigned>(a.rows.lower)),
+        upper(a.rows.positions > 0 ? static_cast<unsigned>(a.rows.upper) : length),
+        offset((batch * a.length * a.heads + head) * a.head_size),
         statistics((batch * a.heads + head) * a.length),
         stride(a.heads * a.head_size),
-        key_offset((batch * a.length * a.key_heads + head / (a.heads / a.key_heads)) * a.head_size),
-        key_stride(a.key_heads * a.head_size),
-        length(static_cast<unsigned>(a.length)),
-        size(static_cast<unsigned>(a.head_size)) {}
+        key_offset((batch * key_length_of(a) * a.key_heads + head / (a.heads / a.key_heads)) * a.head_size),
+        key_stride(a.key_heads * a.head_size) {}
 
   /// Of head `blockIdx.y` of all (batch, head).
   __device__ static Head of_block(const Attention<E>& a) {
@@ -43,7 +53,14 @@ struct Head {
 
   __device__ Rows<E> rows(const E* tensor) const { return {tensor + offset, stride, length, size}; }
   __device__ Rows<E> key_rows(const E* tensor) const {
-    return {tensor + key_offset, key_stride, length, size};
+    return {tensor + key_offset, key_stride, key_length, size};
+  }
+  /// Of a row, which sees the keys up to it. Later rows stand later, those behind the last one too.
+  __device__ unsigned position(unsigned row) const { return row < half ? lower + row : upper + (row - half); }
+  /// Keys that a tile of rows sees.
+  __device__ unsigned keys_seen(unsigned tile_row) const {
+    const unsigned seen = position(tile_row + kTileRows - 1) + 1;
+    return seen < key_length ? seen : key_length;
   }
 };
 
@@ -120,17 +137,17 @@ struct SumRows {
     }
   }
 
-  /// `first` is the head's position 0, and its rows are `stride` apart.
+  /// The rows of `to` from `first_row` on.
   template <class E>
-  __device__ void store_rows(const Head<E>& head, E* first, std::size_t stride, unsigned first_row) const {
+  __device__ void store_rows(E* first, const Rows<E>& to, unsigned first_row) const {
 #pragma unroll
     for (int n = 0; n < kD / 8; ++n) {
       const unsigned column = n * 8 + pair_of_lane();
       for (int half = 0; half < 2; ++half) {
         const unsigned row = first_row + group_of_lane() + half * 8;
-        if (row >= head.length || column >= head.size) continue;
+        if (row >= to.rows || column >= to.columns) continue;
         const float* values = parts[n].values + 2 * half;
-        store(Pack<E, 2>{{narrowed<E>(values[0]), narrowed<E>(values[1])}}, first + row * stride + column);
+        store(Pack<E, 2>{{narrowed<E>(values[0]), narrowed<E>(values[1])}}, first + row * to.stride + column);
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "apps/gpt/cuda/cuda_attention.hpp"
 #include "apps/gpt/cuda/cuda_projection.hpp"
 #include "apps/gpt/cuda/cuda_tensor.hpp"
 #include "apps/gpt/cuda/experts/cuda_expert_layer.hpp"
@@ -55,21 +56,6 @@ Result<void> add_bias_gradient(const CudaContext& context, const CudaPass<E>& pa
   }
   pass.ready(*bias.parameter);
   return {};
-}
-
-template <class E>
-cuda::Attention<E> attention_of(const CudaContext& context, const CudaBlockActivations<E>& block) {
-  const ModelConfig& config = context.config;
-  return {.batch = context.shape.batch,
-          .length = context.shape.length,
-          .heads = config.heads,
-          .head_size = config.head_size(),
-          .key_heads = config.key_heads(),
-          .query = block.query,
-          .key = block.key,
-          .value = block.value,
-          .y = block.attention,
-          .log_sum = block.log_sum};
 }
 
 template <class E>
@@ -223,9 +209,7 @@ Result<void> self_attention_forward(const CudaContext& context, const BlockParam
   TRY(head_norm_forward(context, query, pass));
   TRY(head_norm_forward(context, key, pass));
   turn(context, 1, block.query, block.key);
-  context.run("attention", [&](cudaStream_t stream) {
-    return cuda::attention_forward(attention_of(context, block), stream);
-  });
+  TRY(attention_forward(context, block));
   copy_rows(context, block.input, block.middle);
   TRY(project_into_residual<E>(context, pass, Q, parameters.output, block.attention, block.middle));
   return add_bias(context, pass, {own_rows(context), C, parameters.output_bias}, block.middle);
@@ -242,10 +226,7 @@ Result<void> self_attention_backward(const CudaContext& context, const BlockPara
   const E* d_output = TRY(all_rows<E>(context, d.residual));
   TRY(project_backward(context, pass, {N, Q, C}, parameters.output, block.attention, d_output, d.attention,
                        Write::overwrite));
-  context.run("attention backward", [&](cudaStream_t stream) {
-    return cuda::attention_backward<E>(attention_of(context, block),
-                                       {d.attention, d.query, d.key, d.value, d.delta}, stream);
-  });
+  TRY(attention_backward(context, block, d));
   turn(context, -1, d.query, d.key);
   TRY(add_bias_gradient(context, pass, {N, K, parameters.value_bias}, d.value, d.partials));
   const E* x = TRY(all_rows<E>(context, block.attention_norm.output));

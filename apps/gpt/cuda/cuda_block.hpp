@@ -16,6 +16,7 @@
 namespace troupe::apps::gpt {
 
 class ExpertDesk;
+struct CudaContextParallel;
 struct CudaTensorParallel;
 
 /// As Pass, of parameters in E and gradients in fp32.
@@ -47,8 +48,9 @@ struct CudaContext {
   const float* sine;
   Blas& blas;
   gpu::StreamView stream;
-  ExpertDesk* desk = nullptr;                  ///< of a model with experts
-  const CudaTensorParallel* tensor = nullptr;  ///< null where no ranks share the layers
+  ExpertDesk* desk = nullptr;                      ///< of a model with experts
+  const CudaTensorParallel* tensor = nullptr;      ///< null where no ranks share the layers
+  const CudaContextParallel* sequences = nullptr;  ///< null where no ranks share the sequences
 
   /// Enqueues kernels as one task.
   template <class Launch>

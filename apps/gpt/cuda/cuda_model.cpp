@@ -5,6 +5,7 @@
 
 #include "apps/gpt/cuda/cuda_stage.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/pipeline/uncut_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -15,78 +16,12 @@ using core::Result;
 
 namespace {
 
-StageCut uncut(const ModelConfig& config) {
-  return {1, 0, {whole_model(config)}};
-}
-
 StageShape stage_shape(BatchShape shape, const CudaModelOptions& options) {
   return {.batch = shape, .keep = options.keep, .share = options.share};
 }
 
 /// Of ranks that share layers: a sum in their order takes a slot for each.
 constexpr std::size_t kMostMembers = 256;
-
-/// The stage of a pipeline of one.
-class CudaModel final : public TrainableModel {
- public:
-  CudaModel(const ModelConfig& config, const StageShape& shape, std::unique_ptr<TrainableStage> stage)
-      : config_(config),
-        shape_(shape),
-        stage_(std::move(stage)),
-        tally_(config.layers, config.experts.count) {}
-
-  const ModelConfig& config() const override { return config_; }
-  const ParameterTable& table() const override { return stage_->table(); }
-  BatchShape shape() const override { return shape_.batch; }
-  core::DType dtype() const override { return stage_->dtype(); }
-  std::size_t activation_bytes() const override {
-    return cuda_stage_bytes(config_, uncut(config_), shape_, dtype());
-  }
-
-  Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens, Tokens targets,
-                                const StepHooks& hooks) override {
-    TRY(forward_loss(parameters, tokens, targets, hooks));
-    is_trained_.back() = true;
-    tally_.add(stage_->routes(0, 0));
-    if (hooks.begin_backward) TRY(hooks.begin_backward());
-    return stage_->backward(0, 0, {parameters, gradients, hooks}, {tokens, targets});
-  }
-
-  Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
-                            const StepHooks& hooks) override {
-    const StagePass pass{parameters, {}, hooks};
-    TRY(stage_->forward(0, {}, pass, {tokens, targets}));
-    TRY(stage_->loss(0, 0, pass, {tokens, targets}));
-    is_trained_.push_back(false);
-    return {};
-  }
-
-  Result<std::vector<double>> take_losses() override {
-    std::vector<double> losses;
-    for (const StageLoss& loss : TRY(stage_->take_losses(is_trained_.size())))
-      losses.push_back(is_trained_[losses.size()] ? loss.total() : loss.words);
-    is_trained_.clear();
-    return losses;
-  }
-
-  ExpertTally take_expert_tally() override {
-    return std::exchange(tally_, {config_.layers, config_.experts.count});
-  }
-
-  Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
-                                        const StepHooks& hooks) override {
-    const StagePass pass{parameters, {}, hooks};
-    TRY(stage_->forward_sequence(0, pass, tokens));
-    return stage_->logits_of(0, tokens.size() - 1, pass);
-  }
-
- private:
-  ModelConfig config_;
-  StageShape shape_;
-  std::unique_ptr<TrainableStage> stage_;
-  std::vector<bool> is_trained_;  ///< of losses that are not taken: an evaluation's is of words alone
-  ExpertTally tally_;
-};
 
 // What only the host's model does so far.
 Result<void> check_share_kind(const ModelConfig& config, const TensorShare& share) {
@@ -155,8 +90,9 @@ Result<std::unique_ptr<TrainableModel>> create_cuda_model(const ModelConfig& con
                                                           CudaModelOptions options, gpu::Device& device,
                                                           gpu::StreamView compute, DeviceTensorGroup* group) {
   const StageShape whole = stage_shape(shape, options);
-  auto stage = TRY(create_cuda_stage(config, uncut(config), whole, options, device, compute, group));
-  return std::make_unique<CudaModel>(config, whole, std::move(stage));
+  auto stage = TRY(create_cuda_stage(config, uncut(config), whole, options, device, compute, {group}));
+  const std::size_t bytes = cuda_activation_bytes(config, shape, options);
+  return std::make_unique<UncutModel>(config, shape, std::move(stage), bytes);
 }
 
 std::size_t cuda_activation_bytes(const ModelConfig& config, BatchShape shape,

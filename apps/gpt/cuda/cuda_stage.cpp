@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "apps/gpt/context/context_attention.hpp"
+#include "apps/gpt/cuda/cuda_attention.hpp"
 #include "apps/gpt/cuda/cuda_block.hpp"
 #include "apps/gpt/cuda/cuda_tensor.hpp"
 #include "apps/gpt/cuda/experts/expert_desk.hpp"
@@ -43,9 +45,10 @@ template <class E>
 struct CudaPlaces {
   CudaShared<E> shared;
   std::vector<CudaSlot<E>> slots;
-  E* input = nullptr;                        ///< one more than slots have
-  std::optional<CudaTensorParallel> tensor;  ///< without its group
-  float* all_logits = nullptr;               ///< of the next token, where ranks share the vocabulary
+  E* input = nullptr;                            ///< one more than slots have
+  std::optional<CudaTensorParallel> tensor;      ///< without its group
+  std::optional<CudaContextParallel> sequences;  ///< likewise
+  float* all_logits = nullptr;                   ///< of the next token, where ranks share the vocabulary
 };
 
 bool reads_text(const ModelConfig& config, ModelPart part) {
@@ -60,13 +63,15 @@ CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const S
   const auto [members, member, sequence] = shape.share;
   const std::size_t rows = sequence ? most_own_rows(N, members) : N;
   const ActivationExtents extents{.stream_rows = rows};
-  CudaPlaces<E> places{carve_shared<E>(carver, config, shape.batch), {}, nullptr, {}, nullptr};
+  CudaPlaces<E> places{carve_shared<E>(carver, config, shape.batch), {}, nullptr, {}, {}, nullptr};
   if (members > 1) {
     places.tensor = carve_cuda_tensor<E>(carver, members, sequence, N, C);
     // As on the host: between passes nobody needs it, and within one as in a whole model.
     places.tensor->partial = reinterpret_cast<std::byte*>(places.shared.gradients.normed);
     places.all_logits = carver.take<float>(members, config.vocabulary);
   }
+  if (shape.context_parallel > 1)
+    places.sequences = carve_cuda_context<E>(carver, shape.context_parallel, N, config.key_width());
   std::size_t largest = 0;
   bool has_text = false;
   for (const ModelPart part : cut.parts) {
@@ -101,14 +106,14 @@ template <class E>
 class CudaStage final : public TrainableStage {
  public:
   CudaStage(const ModelConfig& config, StageCut cut, const StageShape& shape, CudaModelOptions options,
-            gpu::StreamView stream, DeviceTensorGroup* group)
+            gpu::StreamView stream, DeviceGroups groups)
       : config_(config_of_share(config, shape.share.size)),
         cut_(std::move(cut)),
         shape_(shape),
         options_(options),
         table_(parameter_table(config_)),
         stream_(stream),
-        group_(group) {}
+        groups_(groups) {}
   ~CudaStage() override {
     core::disregard(stream_->synchronize(kDeadline), "passes that fail now are missed by nobody");
   }
@@ -175,7 +180,8 @@ class CudaStage final : public TrainableStage {
             *blas_,
             stream_,
             desks_.empty() ? nullptr : &desk(chunk, slot),
-            places_.tensor ? &*places_.tensor : nullptr};
+            places_.tensor ? &*places_.tensor : nullptr,
+            places_.sequences ? &*places_.sequences : nullptr};
   }
   cuda::CrossEntropy<E> entropy(const CudaActivations<E>& a, int slot) {
     return {shape_.batch.rows(), config_.vocabulary, upload(slot).place().targets, a.logits,
@@ -197,7 +203,7 @@ class CudaStage final : public TrainableStage {
   CudaModelOptions options_;
   ParameterTable table_;
   gpu::StreamView stream_;
-  DeviceTensorGroup* group_;
+  DeviceGroups groups_;
   gpu::Buffer memory_;
   CudaPlaces<E> places_;
   std::vector<E*> inputs_;  ///< (N, C) each: those of the slots, and one more
@@ -217,7 +223,8 @@ Result<void> CudaStage<E>::open(gpu::Device& device) {
   memory_ = TRY(device.allocate(plan.bytes()));
   ByteCarver place(memory_.view().data);
   places_ = place_stage<E>(place, config_, cut_, shape_);
-  if (places_.tensor) places_.tensor->group = group_;
+  if (places_.tensor) places_.tensor->group = groups_.layers;
+  if (places_.sequences) places_.sequences->group = groups_.sequences;
   blas_ = TRY(Blas::create(device, stream_, options_.tf32));
   for (const CudaSlot<E>& slot : places_.slots) {
     // The first piece of a slot, whichever chunk it has.
@@ -239,7 +246,7 @@ Result<void> CudaStage<E>::open(gpu::Device& device) {
 
 template <class E>
 Result<void> CudaStage<E>::send_angles(gpu::Device& device) {
-  const Rotary<float> rotary(config_.context, config_.head_size(), config_.rope_base, config_.rope_scaling);
+  const auto rotary = rotary_of<float>(config_, shape_.batch.length, member_of(groups_.sequences));
   const std::size_t bytes = rotary.cosine().size_bytes();
   const auto staging = TRY(device.allocate_staging(bytes));
   for (auto [from, to] :
@@ -436,8 +443,8 @@ template <class E>
 Result<std::unique_ptr<TrainableStage>> create(const ModelConfig& config, const StageCut& cut,
                                                const StageShape& shape, CudaModelOptions options,
                                                gpu::Device& device, gpu::StreamView compute,
-                                               DeviceTensorGroup* group) {
-  auto stage = std::make_unique<CudaStage<E>>(config, cut, shape, options, compute, group);
+                                               DeviceGroups groups) {
+  auto stage = std::make_unique<CudaStage<E>>(config, cut, shape, options, compute, groups);
   TRY(stage->open(device));
   return stage;
 }
@@ -454,8 +461,9 @@ std::size_t bytes_of(const ModelConfig& config, const StageCut& cut, const Stage
 Result<std::unique_ptr<TrainableStage>> create_cuda_stage(const ModelConfig& config, const StageCut& cut,
                                                           const StageShape& shape, CudaModelOptions options,
                                                           gpu::Device& device, gpu::StreamView compute,
-                                                          DeviceTensorGroup* group) {
-  CHECK((shape.share.size > 1) == (group != nullptr), "members of a group have a share");
+                                                          DeviceGroups groups) {
+  CHECK((shape.share.size > 1) == (groups.layers != nullptr), "members of a group have a share");
+  CHECK((shape.context_parallel > 1) == (groups.sequences != nullptr), "members of a group share sequences");
   TRY(check_cuda_model(config, shape.batch, options.dtype, shape.share));
   TRY(check_keep(config, shape.keep));
   if (shape.is_split) {
@@ -464,8 +472,8 @@ Result<std::unique_ptr<TrainableStage>> create_cuda_stage(const ModelConfig& con
                 "host");
   }
   return options.dtype == core::DType::bf16
-             ? create<Bf16>(config, cut, shape, options, device, compute, group)
-             : create<float>(config, cut, shape, options, device, compute, group);
+             ? create<Bf16>(config, cut, shape, options, device, compute, groups)
+             : create<float>(config, cut, shape, options, device, compute, groups);
 }
 
 std::size_t cuda_stage_bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape,

@@ -13,13 +13,14 @@ namespace troupe::apps::gpt {
 /// The function of StageModel on a GPU, as create_cuda_model() says; what to keep is the shape's, and a whole
 /// model is the stage that has all layers. Passes follow `compute`, a stream of `device`: what is sent,
 /// received or read is ready for what that stream is given next. Where the shape has a share of the layers,
-/// `group` is that of the ranks which share them; it outlives the stage and is not used before the first
-/// pass. Errc::unavailable for split backwards, and for shared layers with experts.
+/// or a part of each sequence, `groups` are those of the ranks which share them; they outlive the stage and
+/// are not used before the first pass. Errc::unavailable for split backwards, and for shared layers with
+/// experts.
 core::Result<std::unique_ptr<TrainableStage>> create_cuda_stage(const ModelConfig& config,
                                                                 const StageCut& cut, const StageShape& shape,
                                                                 CudaModelOptions options, gpu::Device& device,
                                                                 gpu::StreamView compute,
-                                                                DeviceTensorGroup* group = nullptr);
+                                                                DeviceGroups groups = {});
 
 /// Bytes of device memory that it takes.
 std::size_t cuda_stage_bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape,

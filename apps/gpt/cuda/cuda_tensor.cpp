@@ -1,9 +1,9 @@
 #include "apps/gpt/cuda/cuda_tensor.hpp"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "apps/gpt/cuda/cuda_projection.hpp"
+#include "apps/gpt/cuda/typed_elements.hpp"
 #include "apps/gpt/tensor/group.hpp"
 #include "apps/gpt/tensor/rows.hpp"
 #include "core/errors.hpp"
@@ -15,24 +15,6 @@ using core::DType;
 using core::Result;
 
 namespace {
-
-template <class E>
-constexpr DType kType = std::is_same_v<E, float> ? DType::f32 : DType::bf16;
-
-template <class E>
-gpu::Elements elements(E* first, std::size_t count) {
-  return {{reinterpret_cast<std::byte*>(first), count * sizeof(E)}, kType<E>};
-}
-
-template <class E>
-gpu::ConstElements elements(const E* first, std::size_t count) {
-  return {{reinterpret_cast<const std::byte*>(first), count * sizeof(E)}, kType<E>};
-}
-
-template <class E>
-E* rows_of(std::byte* memory) {
-  return reinterpret_cast<E*>(memory);
-}
 
 DeviceTensorGroup::Counts counts_of_rows(const CudaContext& context) {
   return even_counts(context.tensor->group->size(), context.shape.rows(), context.config.width);

@@ -11,7 +11,8 @@
 namespace troupe::apps::gpt::cuda {
 
 // The layers of apps/gpt/layers on a GPU; those headers give the formulas. N rows, C width, V vocabulary, B
-// batch, T length, H heads, K heads with keys of their own, D head size.
+// batch, T length, L rows of a sequence that a rank has, H heads, K heads with keys of their own, D head
+// size.
 //
 // E is the type of elements in memory, float or Bf16; sums, statistics and gradients of parameters are fp32.
 // All pointers are memory of the device and must live until the stream has passed the call. Every sum has an
@@ -142,28 +143,47 @@ cudaError_t widen(std::size_t count, const E* from, float* to, cudaStream_t stre
 
 inline constexpr std::size_t kMostHeadSize = 128;
 
+/// Which positions of sequences of T the L rows of a rank are that shares each sequence with others: the
+/// first half stands from position `lower` on, the second from `upper` on, which lies behind. T 0: the rank
+/// has all of them, and L is T.
+struct SequenceHalves {
+  std::size_t positions = 0;  ///< T
+  std::size_t lower = 0, upper = 0;
+};
+
+/// Rows of keys or values (N, B, L, C) as N members of a group have them, two pieces of P = L/2 positions of
+/// each sequence: member i has pieces i and 2N - 1 - i. By position they are (B, T, C), where T = N L.
+struct PieceRows {
+  std::size_t members, batch, length, width;  ///< N, B, L, C
+};
+template <class E>
+cudaError_t rows_by_position(const PieceRows& rows, const E* by_member, E* by_position, cudaStream_t stream);
+template <class E>
+cudaError_t rows_by_member(const PieceRows& rows, const E* by_position, E* by_member, cudaStream_t stream);
+
 /// Causal attention which never holds a (T, T) matrix: tiles of keys pass by tiles of queries, and the
 /// softmax is corrected as larger scores come. FlashAttention-2 (Dao, 2023). D is even and at most 128.
 template <class E>
 struct Attention {
   std::size_t batch, length, heads, head_size;
   std::size_t key_heads;  ///< divides heads: head h reads the keys and values of h / (H / K)
-  const E* query;         ///< (B, T, H, D), rotated
+  const E* query;         ///< (B, L, H, D), rotated
   const E* key;           ///< (B, T, K, D), rotated
   const E* value;         ///< (B, T, K, D)
-  E* y;                   ///< (B, T, H, D), written by forward
-  float* log_sum;  ///< (B, H, T), written by forward: log2 of the sum of exponentials of a row's scores
+  E* y;                   ///< (B, L, H, D), written by forward
+  float* log_sum;  ///< (B, H, L), written by forward: log2 of the sum of exponentials of a row's scores
+  SequenceHalves rows{};
 };
 template <class E>
 cudaError_t attention_forward(const Attention<E>& attention, cudaStream_t stream);
 
 template <class E>
 struct AttentionGradients {
-  const E* d_y;  ///< (B, T, H, D)
-  E* query;      ///< (B, T, H, D), overwritten
-  E* key;        ///< (B, T, K, D), likewise
+  const E* d_y;  ///< (B, L, H, D)
+  E* query;      ///< (B, L, H, D), overwritten
+  E* key;        ///< (B, T, K, D), likewise: what the L rows add
   E* value;      ///< (B, T, K, D), likewise
-  float* delta;  ///< (B, H, T) of scratch
+  float* delta;  ///< (B, H, L) of scratch
 };
 /// Keys and values get their gradients in one pass over tiles of keys, queries in another over tiles of
 /// queries. Those of a key that several heads read are summed from the first of these heads on, in fp32, and

@@ -25,6 +25,10 @@ core::Result<StageCut> cut_model(const ModelConfig& config, PipelineOptions opti
   return cut;
 }
 
+StageCut uncut(const ModelConfig& config) {
+  return {1, 0, {whole_model(config)}};
+}
+
 TableRange parameters_of(const ModelConfig& config, const ParameterTable& table, ModelPart part) {
   const auto first_of = [&](std::size_t layer) { return table.blocks[layer].attention_norm.weight; };
   return {.begin = part.has_begin() ? 0 : first_of(part.first),

@@ -33,6 +33,9 @@ struct StageCut {
 /// places have one more. Errc::invalid_argument when a place would have none.
 core::Result<StageCut> cut_model(const ModelConfig& config, PipelineOptions options, int stages, int stage);
 
+/// The only stage, which has all layers.
+StageCut uncut(const ModelConfig& config);
+
 /// Of the whole table the parameters that are of a part: neighbours.
 struct TableRange {
   std::size_t begin = 0;

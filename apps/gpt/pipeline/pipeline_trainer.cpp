@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "apps/gpt/context/context_stage.hpp"
 #include "apps/gpt/pipeline/stages.hpp"
 #include "core/errors.hpp"
 #include "core/schedule/check_schedule.hpp"
@@ -77,13 +76,9 @@ Result<void> PipelineTrainer::prepare() {
 
 Result<void> PipelineTrainer::make_stage() {
   const auto shape = stage_shape(options_, place_, schedule_, cut_.stage);
-  auto at = share_->place(device_, memory_.compute());
-  if (context_) at.groups.sequences = &context_->group();
-  model_ = TRY(create_stage(options_.model, cut_, shape, options_.arithmetic, at));
-  if (context_) {
-    model_ = std::make_unique<ContextStage>(options_.microbatch, shape.slots.activations, context_->group(),
-                                            std::move(model_));
-  }
+  const auto at = share_->place(device_, memory_.compute());
+  model_ = TRY(context_ ? context_->make_stage(options_, cut_, shape, at)
+                        : create_stage(options_.model, cut_, shape, options_.arithmetic, at));
   return {};
 }
 
@@ -97,12 +92,10 @@ std::vector<actors::TrainerGroupSpec> PipelineTrainer::groups() const {
 Result<void> PipelineTrainer::open(actors::Session& session, const Corpus& corpus) {
   session_ = &session;
   corpus_ = &corpus;
+  if (!is_on_host()) memory_.use(TRY(session.compute_stream()));
   TRY(share_->open(session));
-  if (context_) TRY(context_->open(session));
-  if (!is_on_host()) {
-    memory_.use(TRY(session.compute_stream()));
-    TRY(make_stage());
-  }
+  if (context_) TRY(context_->open(session, memory_));
+  if (!is_on_host()) TRY(make_stage());
   stages_ = TRY(session.group("pp"));
   runner_.emplace(schedule_, cut_.stage, posting_over(*stages_), head_messages(options_));
   links_ = TRY(SessionLinks::open(session, cut_.stages, cut_.stage, cut_.chunks() > 1, model_->dtype()));

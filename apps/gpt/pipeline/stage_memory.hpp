@@ -13,7 +13,8 @@ namespace troupe::apps::gpt {
 /// none (null) done at once in memory of the host. The device outlives it.
 class StageMemory {
  public:
-  explicit StageMemory(gpu::Device& device) : device_(&device) {}
+  explicit StageMemory(gpu::Device& device, gpu::StreamView compute = nullptr)
+      : device_(&device), compute_(compute) {}
 
   /// From now on, of a device that computes on a stream.
   void use(gpu::StreamView compute) { compute_ = compute; }
@@ -38,7 +39,7 @@ class StageMemory {
 
  private:
   gpu::Device* device_;
-  gpu::StreamView compute_ = nullptr;
+  gpu::StreamView compute_;
 };
 
 }  // namespace troupe::apps::gpt

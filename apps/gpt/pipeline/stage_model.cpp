@@ -162,7 +162,7 @@ StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const Sta
       cut_(cut),
       shape_(shape),
       table_(config, shape.share),
-      rotary_(rotary_of<float>(config, shape.batch.length, groups.sequences)),
+      rotary_(rotary_of<float>(config, shape.batch.length, member_of(groups.sequences))),
       memory_(std::move(memory)) {
   auto places = place(memory_.get(), config_, cut_, shape_);
   scratch_ = places.scratch;

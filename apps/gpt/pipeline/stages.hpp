@@ -14,9 +14,9 @@ namespace troupe::apps::gpt {
 /// Where a stage computes, and with whom. All of it outlives the stage.
 struct StagePlace {
   gpu::Device& device;
-  gpu::StreamView compute = nullptr;          ///< a stream of the device, which the host does not use
-  StageGroups groups{};                       ///< on the host, that have the shape's share and sequences
-  DeviceTensorGroup* device_group = nullptr;  ///< on a GPU, that has the shape's share
+  gpu::StreamView compute = nullptr;  ///< a stream of the device, which the host does not use
+  StageGroups groups{};               ///< on the host, that have the shape's share and sequences
+  DeviceGroups device_groups{};       ///< likewise on a GPU
 };
 
 /// The stage for a device: the host's reference (StageModel), or the GPU's. Errors as theirs.

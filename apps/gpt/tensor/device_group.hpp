@@ -33,6 +33,12 @@ class DeviceTensorGroup {
                                          gpu::BufferView scratch) = 0;
 };
 
+/// With whom a rank computes on a GPU; null: alone.
+struct DeviceGroups {
+  DeviceTensorGroup* layers = nullptr;     ///< members have parts of each layer
+  DeviceTensorGroup* sequences = nullptr;  ///< members have parts of the same sequences
+};
+
 /// Of a sum of so many elements between so many members.
 std::size_t sum_scratch_bytes(std::size_t members, std::size_t elements, core::DType dtype);
 

@@ -31,7 +31,7 @@ class TensorRank {
   DeviceTensorGroup* device_group() { return is_shared() && is_on_gpu_ ? &device_group_ : nullptr; }
   /// Where stages and models of this rank compute. On a GPU `compute` is the session's stream.
   StagePlace place(gpu::Device& device, gpu::StreamView compute) {
-    return {device, compute, {group()}, device_group()};
+    return {device, compute, {group()}, {device_group()}};
   }
 
   /// With the session's group, where layers are shared.

@@ -1,0 +1,77 @@
+#include "tests/gpt_session/gpu_mesh.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+/// Ranks that share each sequence hand each other keys and values in the device's memory.
+class ContextOnGpus : public MeshOnGpus {};
+
+TEST_F(ContextOnGpus, HasTheLossesOfOneGpuOverTwentySteps) {
+  expect_twenty_steps_of_one_gpu({{.context = 2}, {.context = 4}});
+}
+
+TEST_F(ContextOnGpus, SeesTheSameBitsInAnyStrategyOnAnyDataParallelRanks) {
+  expect_the_same_bits({{.context = 2},
+                        {.data_parallel = 2, .strategy = Strategy::ddp, .context = 2},
+                        {.data_parallel = 2, .strategy = Strategy::zero1, .context = 2},
+                        {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2}},
+                       DType::f32, add_all_of_it);
+  expect_the_same_bits({{.context = 2}, {.strategy = Strategy::zero3, .context = 2}}, DType::bf16,
+                       add_a_layer);
+}
+
+TEST_F(ContextOnGpus, OfSharedLayersSeesTheSameBitsInAnyStrategy) {
+  expect_the_same_bits(
+      {{.size = 2, .context = 2}, {.size = 2, .data_parallel = 2, .strategy = Strategy::zero3, .context = 2}},
+      DType::f32, add_all_of_it);
+  expect_the_same_bits({{.size = 2, .sequence = true, .context = 2},
+                        {.size = 2, .sequence = true, .strategy = Strategy::zero3, .context = 2}},
+                       DType::bf16);
+}
+
+TEST_F(ContextOnGpus, InFastNumericsAndWithActivationsComputedAgainSeesAboutWhatOneGpuDoes) {
+  expect_the_same_bits({{.context = 2}}, DType::f32, [](TrainerOptions& options) {
+    options.session.training.numerics = core::Numerics::fast;
+    options.session.training.microbatches = 2;
+    options.microbatch.batch = 2;
+    options.arithmetic.keep = Keep::inputs;
+  });
+}
+
+/// A stage hands on its part of each sequence.
+TEST_F(ContextOnGpus, InStagesSeesTheBitsOfUncutModels) {
+  expect_the_same_bits(
+      {{.context = 2}, {.stages = 2, .context = 2}, {.strategy = Strategy::zero3, .stages = 2, .context = 2}},
+      DType::bf16, add_a_layer);
+  expect_the_same_bits(
+      {{.size = 2, .sequence = true, .context = 2}, {.size = 2, .sequence = true, .stages = 2, .context = 2}},
+      DType::f32, add_all_of_it_and_a_layer);
+}
+
+TEST_F(ContextOnGpus, GoesOnFromCheckpointsOfOtherMeshes) {
+  expect_to_go_on_from_each_other({{.context = 2},
+                                   {},
+                                   {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2},
+                                   {.size = 2},
+                                   {.stages = 2, .context = 2}});
+}
+
+TEST_F(ContextOnGpus, RefusesExpertsAndSlices) {
+  const auto refusal = [&](const Change& change) {
+    auto options = options_of({.context = 2}, DType::bf16, 20);
+    change(options);
+    const auto ranks = train_all(2, options);
+    for (const auto& rank : ranks) EXPECT_FALSE(rank);
+    return ranks[0] ? std::string() : ranks[0].error().message;
+  };
+
+  EXPECT_NE(refusal([](auto& options) {
+              options.model.experts = {.count = 4, .feed_forward = 16};
+            }).find("use --context-parallel 1 for a model with experts"),
+            std::string::npos);
+  EXPECT_NE(refusal([](auto& options) { options.tensor.slices = 2; }).find("in slices on the host"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
