@@ -13,18 +13,25 @@ constexpr double kMostBytes = 1e15;
 struct Elements {
   std::int64_t narrow = 0;  ///< in the activations' dtype
   std::int64_t wide = 0;    ///< f32
+  /// Likewise, of the rows between layers that the rank has.
+  std::int64_t stream = 0;
+  std::int64_t stream_wide = 0;
 
   /// A petabyte where it would be more.
   std::int64_t bytes(const MicrobatchShape& shape) const {
-    const double each = static_cast<double>(narrow) * static_cast<double>(size_of(shape.dtype)) +
-                        static_cast<double>(wide) * static_cast<double>(size_of(DType::f32));
     const auto tokens = shape.sequences * (shape.length / shape.context_parallel);
-    const double all = static_cast<double>(tokens) * each;
+    const auto parts = shape.sequence_parallel ? shape.tensor_parallel : 1;
+    const auto each = [&](std::int64_t of_dtype, std::int64_t of_f32) {
+      return static_cast<double>(of_dtype) * static_cast<double>(size_of(shape.dtype)) +
+             static_cast<double>(of_f32) * static_cast<double>(size_of(DType::f32));
+    };
+    const double all = static_cast<double>(tokens) * each(narrow, wide) +
+                       static_cast<double>((tokens + parts - 1) / parts) * each(stream, stream_wide);
     return static_cast<std::int64_t>(std::min(all, kMostBytes));
   }
 };
 
-/// Of attention, all heads together.
+/// Of attention, all heads of the rank together.
 struct Widths {
   std::int64_t query = 0;
   std::int64_t key = 0;
@@ -33,8 +40,8 @@ struct Widths {
   std::int64_t latents = 0;
 };
 
-Widths widths_of(const TransformerConfig& config) {
-  const auto heads = config.num_attention_heads;
+Widths widths_of(const TransformerConfig& config, const MicrobatchShape& shape) {
+  const auto heads = config.num_attention_heads / shape.tensor_parallel;
   if (config.multi_latent_attention) {
     const auto each = config.qk_head_dim + config.qk_pos_emb_head_dim;
     return {
@@ -44,8 +51,8 @@ Widths widths_of(const TransformerConfig& config) {
         .output = heads * config.v_head_dim,
         .latents = 2 * (config.q_lora_rank.value_or(0) + config.kv_lora_rank) + config.qk_pos_emb_head_dim};
   }
-  const auto width = config.kv_channels.value_or(config.hidden_size / heads);
-  const auto groups = config.num_query_groups.value_or(heads);
+  const auto width = config.kv_channels.value_or(config.hidden_size / config.num_attention_heads);
+  const auto groups = config.num_query_groups.value_or(config.num_attention_heads) / shape.tensor_parallel;
   return {.query = heads * width, .key = groups * width, .value = groups * width, .output = heads * width};
 }
 
@@ -58,24 +65,26 @@ std::int64_t mlp_elements(const TransformerConfig& config, std::int64_t width) {
   return (config.gated_linear_unit ? 3 : 2) * width;
 }
 
-std::int64_t feed_forward_elements(const TransformerConfig& config, bool has_experts) {
-  if (!has_experts) return mlp_elements(config, config.ffn_hidden_size.value_or(4 * config.hidden_size));
-  const auto width = config.moe_ffn_hidden_size.value_or(0);
-  return config.moe_router_topk * (config.hidden_size + mlp_elements(config, width)) +
-         mlp_elements(config, config.moe_shared_expert_intermediate_size.value_or(0));
+std::int64_t feed_forward_elements(const TransformerConfig& config, const MicrobatchShape& shape,
+                                   bool has_experts) {
+  const auto own = [&](std::int64_t width) { return mlp_elements(config, width / shape.tensor_parallel); };
+  if (!has_experts) return own(config.ffn_hidden_size.value_or(4 * config.hidden_size));
+  return config.moe_router_topk * (config.hidden_size + own(config.moe_ffn_hidden_size.value_or(0))) +
+         own(config.moe_shared_expert_intermediate_size.value_or(0));
 }
 
 /// What backward reads of a layer beside its input.
 Elements kept_by(const TransformerConfig& config, const MicrobatchShape& shape, bool has_experts) {
-  const auto w = widths_of(config);
-  const auto heads = config.num_attention_heads;
+  const auto w = widths_of(config, shape);
+  const auto heads = config.num_attention_heads / shape.tensor_parallel;
   Elements kept;
-  kept.narrow = 3 * config.hidden_size + w.query + w.key + w.value + w.output + w.latents +
-                feed_forward_elements(config, has_experts);
-  kept.wide = 2 * norm_statistics(config);
+  kept.stream = 3 * config.hidden_size;
+  kept.stream_wide = 2 * norm_statistics(config);
+  kept.narrow =
+      w.query + w.key + w.value + w.output + w.latents + feed_forward_elements(config, shape, has_experts);
   if (config.qk_layernorm) {
     kept.narrow += w.query + w.key;
-    kept.wide += heads + config.num_query_groups.value_or(heads);
+    kept.wide += heads + config.num_query_groups.value_or(config.num_attention_heads) / shape.tensor_parallel;
   }
   if (has_experts) kept.wide += config.num_moe_experts.value_or(0);
   if (shape.keep_probabilities) {
@@ -86,48 +95,83 @@ Elements kept_by(const TransformerConfig& config, const MicrobatchShape& shape, 
   return kept;
 }
 
-/// Gradients of one layer on their way.
+/// Gradients of one layer on their way, and all rows where ranks share those between layers.
 Elements in_flight(const TransformerConfig& config, const MicrobatchShape& shape, bool has_experts) {
-  const auto w = widths_of(config);
+  const auto w = widths_of(config, shape);
   Elements scratch;
-  scratch.narrow = 2 * config.hidden_size + w.query + w.key + w.value + w.output + w.latents +
-                   feed_forward_elements(config, has_experts);
+  scratch.stream = config.hidden_size;
+  scratch.narrow = config.hidden_size + w.query + w.key + w.value + w.output + w.latents +
+                   feed_forward_elements(config, shape, has_experts);
   if (config.qk_layernorm) scratch.narrow += w.query;
-  if (!shape.keep_probabilities) scratch.wide = config.num_attention_heads;
+  if (!shape.keep_probabilities) scratch.wide = config.num_attention_heads / shape.tensor_parallel;
+  if (!shape.sequence_parallel) return scratch;
+  scratch.stream += config.hidden_size;
+  scratch.narrow += (has_experts ? 2 : 1) * config.hidden_size;
   return scratch;
 }
 
 /// Keys and values of whole sequences, what a rank adds to their gradients, and either as it is exchanged.
-Elements gathered(const TransformerConfig& config) {
-  const auto w = widths_of(config);
+Elements gathered(const TransformerConfig& config, const MicrobatchShape& shape) {
+  const auto w = widths_of(config, shape);
   return {.narrow = 2 * (w.key + w.value) + std::max(w.key, w.value)};
 }
 
-}  // namespace
-
-ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape& shape) {
+/// Of consecutive layers.
+ActivationBytes of_layers(const ModelConfig& model, const MicrobatchShape& shape, const LayerChunk& layers) {
   const auto& config = model.transformer;
-  const Elements input{.narrow = config.hidden_size};
+  const Elements input{.stream = config.hidden_size};
   const auto element = static_cast<std::int64_t>(size_of(shape.dtype));
   auto whole_sequences = shape;
   whole_sequences.context_parallel = 1;
   ActivationBytes bytes;
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+  for (auto layer = layers.first; layer < layers.first + layers.count; ++layer) {
     const bool has_experts = config.layer_has_experts(layer);
     const auto kept = kept_by(config, shape, has_experts).bytes(shape);
     auto scratch = in_flight(config, shape, has_experts).bytes(shape);
     // One head's matrix of probabilities at a time.
     const auto rows = shape.length / shape.context_parallel;
     if (shape.keep_probabilities) scratch += rows * shape.length * element;
-    if (shape.context_parallel > 1) scratch += gathered(config).bytes(whole_sequences);
+    if (shape.context_parallel > 1) scratch += gathered(config, shape).bytes(whole_sequences);
     if (shape.recompute) scratch += kept;
     bytes.layers += input.bytes(shape) + (shape.recompute ? 0 : kept);
     bytes.transient = std::max(bytes.transient, scratch);
   }
-  const auto outputs = model.builder.value_head ? 1 : model.builder.vocab_size;
-  const Elements head{.narrow = 2 * config.hidden_size + outputs, .wide = norm_statistics(config)};
+  Elements head{.stream = config.hidden_size};  // what it hands on
+  if (layers.first + layers.count == config.num_layers) {
+    const auto outputs = model.builder.value_head ? 1 : model.builder.vocab_size / shape.tensor_parallel;
+    head.narrow = outputs;
+    head.stream += config.hidden_size;
+    head.stream_wide = norm_statistics(config);
+  }
   bytes.head = head.bytes(shape);
   return bytes;
+}
+
+}  // namespace
+
+ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape& shape) {
+  return of_layers(model, shape, {0, model.transformer.num_layers});
+}
+
+ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape& shape,
+                                 const StageMicrobatches& stage) {
+  const auto most = [](std::int64_t of_each, std::int64_t count) {
+    return static_cast<std::int64_t>(
+        std::min(static_cast<double>(of_each) * static_cast<double>(count), kMostBytes));
+  };
+  ActivationBytes slot;
+  std::int64_t transient = 0;
+  for (const auto& chunk : stage.chunks) {
+    const auto bytes = of_layers(model, shape, chunk);
+    transient = std::max(transient, bytes.transient);
+    if (bytes.layers + bytes.head > slot.layers + slot.head) slot = bytes;
+  }
+  const auto rows = Elements{.stream = model.transformer.hidden_size}.bytes(shape);
+  const auto more =
+      most(rows, stage.activations + std::max<std::int64_t>(stage.inputs - stage.activations, 0));
+  return {.layers = most(slot.layers, stage.activations),
+          .head = most(slot.head, stage.activations),
+          .transient = transient + more};
 }
 
 }  // namespace troupe::core

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/dtype.hpp"
 #include "core/models/model_config.hpp"
+#include "core/models/pipeline.hpp"
 
 namespace troupe::core {
 
@@ -20,12 +22,23 @@ struct MicrobatchShape {
   /// Ranks that share each sequence: a rank has `length` over these of its tokens, and gathers the keys and
   /// values of all while it attends. Divides the length.
   std::int64_t context_parallel = 1;
+  /// Ranks that share each layer: heads, and the columns of its MLPs. Divides them.
+  std::int64_t tensor_parallel = 1;
+  /// And the rows between layers; a layer gathers them.
+  bool sequence_parallel = false;
 };
 
-/// Bytes that a rank needs for the activations of one microbatch.
+/// Of a pipeline's stage.
+struct StageMicrobatches {
+  std::vector<LayerChunk> chunks;  ///< its layers
+  std::int64_t activations = 1;    ///< microbatches of a chunk that are kept at once
+  std::int64_t inputs = 1;         ///< of which inputs are there
+};
+
+/// Bytes that a rank needs for the activations of its microbatches.
 struct ActivationBytes {
   std::int64_t layers = 0;     ///< what backward reads of all layers, or their inputs with `recompute`
-  std::int64_t head = 0;       ///< the last norm, and the logits
+  std::int64_t head = 0;       ///< the output of the last layer, the last norm, and the logits
   std::int64_t transient = 0;  ///< gradients in flight, which layers share; the layer that is computed anew
 
   std::int64_t total() const { return layers + head + transient; }
@@ -44,9 +57,14 @@ struct ActivationBytes {
 ///     3 F, or 2 F    gate, what it multiplies, and their product; without a gate the MLP's two
 ///
 /// Of experts those that a token is sent to count, each with a copy of its input, and the shared one; latents
-/// of compressed queries, keys and values count before and after their norms. Gradients in flight are those
-/// of one layer. The reference trainer keeps the same (apps/gpt/activations.hpp), and recomputes nothing.
-/// Sizes beyond a petabyte per part are given as one.
+/// of compressed queries, keys and values count before and after their norms. Ranks that share layers have
+/// their part of Q, K, H and F and of the logits, and with `sequence_parallel` of everything else but the
+/// inputs of experts. Gradients in flight are those of one layer. The reference trainer keeps the same
+/// (apps/gpt/activations.hpp), and recomputes nothing. Sizes beyond a petabyte per part are given as one.
 ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape& shape);
+
+/// Of a stage, whose slots are each as large as its largest chunk.
+ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape& shape,
+                                 const StageMicrobatches& stage);
 
 }  // namespace troupe::core

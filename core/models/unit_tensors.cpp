@@ -1,11 +1,28 @@
 #include "core/models/unit_tensors.hpp"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 #include "core/errors.hpp"
-#include "core/models/weight_map.hpp"
 
 namespace troupe::core {
 
 namespace {
+
+bool is_used_in_parts(const ModelWeight& weight) {
+  if (weight.split != WeightSplit::copy) return false;
+  constexpr std::string_view kMarks[] = {".q_layernorm.", ".k_layernorm.", ".router.", ".gate_weight"};
+  return std::any_of(std::begin(kMarks), std::end(kMarks),
+                     [&](std::string_view mark) { return weight.pattern.find(mark) != std::string::npos; });
+}
+
+/// Of Hugging Face's tensor, which lies as Megatron's does; the axis of experts comes before.
+std::optional<std::size_t> split_of(const ModelWeight& weight, const UnitTensor& tensor) {
+  if (weight.split == WeightSplit::copy) return std::nullopt;
+  const std::size_t axis = weight.split == WeightSplit::columns ? 1 : 0;
+  return axis + (tensor.has_all_experts ? 1 : 0);
+}
 
 std::optional<std::int64_t> unit_of(const ModelWeight& weight, const ModelConfig& model) {
   const bool tied = model.builder.share_embeddings_and_output_weights;
@@ -25,7 +42,15 @@ Result<std::vector<UnitTensor>> unit_tensors(const ModelConfig& model) {
   }
   for (std::size_t i = 0; i < map.weights.size(); ++i) {
     for (const auto& piece : map.plan.outputs[i].pieces) {
-      tensors[piece.input].unit = unit_of(map.weights[i], model);
+      const auto& weight = map.weights[i];
+      auto& tensor = tensors[piece.input];
+      tensor.unit = unit_of(weight, model);
+      tensor.stage = weight.stage;
+      tensor.layer = weight.layer;
+      tensor.has_all_experts = weight.expert >= 0 && tensor.shape.size() > 2;
+      tensor.expert = tensor.has_all_experts ? 0 : weight.expert;
+      tensor.split = split_of(weight, tensor);
+      tensor.is_used_in_parts = is_used_in_parts(weight);
     }
   }
   return tensors;

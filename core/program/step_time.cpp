@@ -157,12 +157,16 @@ class Timeline {
 }  // namespace
 
 bool is_within_node(const Program& program, const ProgramEntry& entry, const Links& links) {
+  const auto ranks_of = [](const Domain& domain) {
+    return std::accumulate(domain.sizes.begin(), domain.sizes.end(), std::int64_t{1}, std::multiplies<>());
+  };
   std::int64_t span = entry.counts.members();
   for (const Domain& domain : program.domains) {
-    for (std::size_t axis = 0; axis + 1 < domain.axes.size(); ++axis) {
-      if (domain.axes[axis] != entry.group) continue;
-      span = std::accumulate(domain.sizes.begin(), domain.sizes.end(), std::int64_t{1}, std::multiplies<>());
-    }
+    const auto found = std::find(domain.axes.begin(), domain.axes.end(), entry.group);
+    if (found == domain.axes.end()) continue;
+    const std::int64_t all = ranks_of(program.domains.front()), apart = all / ranks_of(domain);
+    const bool is_last = found + 1 == domain.axes.end();
+    span = (is_last ? entry.counts.members() * apart : all) * links.tensor_parallel;
   }
   return span <= links.node_ranks;
 }

@@ -21,10 +21,12 @@ struct Links {
   Link inner;  ///< within a node
   Link outer;  ///< between nodes
   int node_ranks = 8;
+  /// Ranks between which neighbours of a domain stand: those that share a model's layers.
+  int tensor_parallel = 1;
 };
 
-/// Whether all members of the entry's group are on one node. The last axis of a domain has neighbours in it,
-/// other axes and the world span all ranks.
+/// Whether all members of the entry's group are on one node. The last axis of the first domain has neighbours
+/// in it, that of experts ranks as far apart as experts are spread; other axes and the world span all ranks.
 bool is_within_node(const Program& program, const ProgramEntry& entry, const Links& links);
 
 /// Time of one collective by the alpha-beta model, with n members, latency a, and b bytes that the rank at

@@ -9,11 +9,10 @@
 #include "actors/planes/step/training_plan.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
 #include "apps/gpt/models.hpp"
-#include "apps/gpt/pretrained/huggingface_config.hpp"
 #include "apps/troupe/plan/capacity_report.hpp"
 #include "core/program/job_programs.hpp"
+#include "tests/plan/golden_model.hpp"
 #include "tests/plan/run_plan.hpp"
-#include "tests/support/folder.hpp"
 #include "tests/support/scratch_folder.hpp"
 
 namespace troupe::apps {
@@ -23,10 +22,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 using Json = nlohmann::json;
-
-std::string golden_model(const std::string& name) {
-  return (tests_folder() / "golden" / "models" / (name + ".json")).string();
-}
 
 std::vector<Capacity> capacities(const CapacityArguments& arguments) {
   auto plan = capacity_plan(arguments);
@@ -125,7 +120,7 @@ TEST(PlanCapacityCommand, OfAModelShardsItsTrueParameters) {
   const std::int64_t head = 151'936 * 4'096 + 4'096;
   EXPECT_EQ(plan.found[1].memory.parameter_pool, 2 * head * 2);
   EXPECT_EQ(plan.found[1].memory.gradient_pool, 2 * head * 4);
-  EXPECT_EQ(plan.found[0].total(), plan.found[0].memory.total() + plan.activations.total());
+  EXPECT_EQ(plan.found[0].total(), plan.found[0].memory.total() + plan.stages[0].activations.total());
 }
 
 /// To the byte what sessions of the reference trainer take.
@@ -137,10 +132,7 @@ TEST(PlanCapacityCommand, OfAModelIsWhatTheTrainersSessionsPlan) {
     arguments.program = {.ranks = 8, .outer = 2, .rounds = 2};
     arguments.program.wire_dtype = core::name_of(wire);
     arguments.model = golden_model(name);
-    std::ifstream file(arguments.model);
-    std::ostringstream text;
-    text << file.rdbuf();
-    const auto config = gpt::read_huggingface_config(text.str()).value().model;
+    const auto config = trainers_config(arguments.model);
 
     for (const auto& found : capacities(arguments)) {
       core::TrainingOptions training;
@@ -168,10 +160,7 @@ TEST(PlanCapacityCommand, ActivationsAreThoseOfTheReferenceTrainer) {
     arguments.length = 512;
     arguments.keep_probabilities = true;
     arguments.strategies = {"zero1"};
-    std::ifstream file(arguments.model);
-    std::ostringstream text;
-    text << file.rdbuf();
-    const auto config = gpt::read_huggingface_config(text.str()).value().model;
+    const auto config = trainers_config(arguments.model);
 
     const auto need = gpt::memory_need(config, {2, 512}, {}, gpu::DeviceKind::host).activations;
 
@@ -249,6 +238,7 @@ TEST(PlanCapacityCommand, SaysWhichOptionCannotBe) {
       {"--link inner=1GB,1us", "--link: expected inner or outer"},
       {"--model /none/config.json", "--model: "},
       {"--sequences 2", "--sequences requires --model"},
+      {"--tensor-parallel 2", "--tensor-parallel requires --model"},
       {"--strategy ddp --ranks 4 --outer 2", "ddp cannot have 2 optimizer instances"},
       {"--html /none/page.html", "--html: cannot write \"/none/page.html\""},
   };

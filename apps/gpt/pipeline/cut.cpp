@@ -1,8 +1,9 @@
 #include "apps/gpt/pipeline/cut.hpp"
 
-#include <algorithm>
+#include <cstdint>
 
 #include "core/errors.hpp"
+#include "core/models/rank_tensors.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -15,12 +16,11 @@ core::Result<StageCut> cut_model(const ModelConfig& config, PipelineOptions opti
         "fewer stages or chunks, or a deeper model",
         places, stages, config.layers);
   }
-  const std::size_t each = config.layers / places, longer = config.layers % places;
-  const auto first_of = [&](std::size_t place) { return place * each + std::min(place, longer); };
   StageCut cut{stages, stage, {}};
   for (int chunk = 0; chunk < options.chunks; ++chunk) {
-    const auto place = static_cast<std::size_t>(chunk * stages + stage);
-    cut.parts.push_back({first_of(place), first_of(place + 1)});
+    const auto [first, count] = core::layers_of_place(
+        static_cast<std::int64_t>(config.layers), static_cast<std::int64_t>(places), chunk * stages + stage);
+    cut.parts.push_back({static_cast<std::size_t>(first), static_cast<std::size_t>(first + count)});
   }
   return cut;
 }

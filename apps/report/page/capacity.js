@@ -28,7 +28,8 @@
     ["staging", "--rose", (s) => s.staging_bytes + s.scratch_bytes + s.checks_bytes],
     ["activations", "--slate", (s) => s.activations_bytes],
   ];
-  const AXES = [["all ranks", "--blue"], ["inner axis", "--green"], ["outer axis", "--orange"], ["verdict", "--slate"]];
+  const AXES = [["all ranks", "--blue"], ["inner axis", "--green"], ["outer axis", "--orange"], ["verdict", "--slate"],
+    ["tensor", "--red"], ["context", "--violet"], ["expert", "--gold"], ["pipeline", "--rose"]];
   const ofAxis = (strategy, axis, value) =>
     strategy.communicators.filter((c) => c.axis === axis).reduce((sum, c) => sum + value(c), 0);
 
@@ -37,6 +38,11 @@
     document.title = at("name").textContent;
     const parts = [`${whole(plan.ranks)} ranks`, `${whole(plan.rounds)} round${plan.rounds === 1 ? "" : "s"}`,
       `${plan.numerics} numerics`, plan.optimizer, plan.dtype];
+    if (plan.tensor_parallel > 1) parts.push(`layers shared by ${plan.tensor_parallel}`);
+    if (plan.context_parallel > 1) parts.push(`sequences shared by ${plan.context_parallel}`);
+    if (plan.expert_parallel > 1) parts.push(`experts spread over ${plan.expert_parallel}`);
+    if (plan.stages > 1) parts.push(`${plan.stages} stages`);
+    if (plan.world > plan.ranks) parts.push(`${whole(plan.world)} ranks in all`);
     if (plan.model) parts.push(`microbatches of ${plan.sequences} × ${whole(plan.length)} tokens`);
     at("subtitle").textContent = parts.join(" · ");
     at("notes").textContent = plan.notes;
@@ -128,7 +134,8 @@
 
   function plots() {
     bars({ title: "Memory of a rank", unit: "the one that needs most", series: MEMORY, format: bytes, limit: plan.device_bytes });
-    const byAxis = (value) => AXES.map(([axis, color]) => [axis, color, (s) => ofAxis(s, axis, value)]);
+    const used = AXES.filter(([axis]) => strategies.some((s) => s.communicators.some((c) => c.axis === axis)));
+    const byAxis = (value) => used.map(([axis, color]) => [axis, color, (s) => ofAxis(s, axis, value)]);
     bars({ title: "Bytes sent", unit: "by a rank, per step", series: byAxis((c) => c.sent_bytes), format: bytes });
     bars({ title: "Time of communication", unit: "per step, if nothing else ran", series: byAxis((c) => c.seconds), format: seconds });
     if (!knowsCompute) return;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "apps/pipeline/runner.hpp"
 #include "apps/troupe/plan/parameters.hpp"
 #include "apps/troupe/plan/quantities.hpp"
 #include "core/errors.hpp"
@@ -65,14 +66,29 @@ Result<void> take_mesh(CapacityArguments& arguments) {
 
 Result<core::Links> links_of(const CapacityArguments& arguments) {
   const auto& program = arguments.program;
-  const int inner = program.ranks / std::max(program.outer, 1);
-  core::Links links{kInner, kOuter, arguments.node_ranks.value_or(program.outer > 1 ? inner : kNodeRanks)};
+  const int inner = program.ranks / std::max(program.outer, 1) * program.tensor_parallel;
+  core::Links links{kInner, kOuter, arguments.node_ranks.value_or(program.outer > 1 ? inner : kNodeRanks),
+                    program.tensor_parallel};
   for (const auto& text : arguments.links) {
     const auto named = parse_link(text);
     if (!named) return core::fail(Errc::invalid_argument, "--link: {}", named.error().message);
     (named->first == "inner" ? links.inner : links.outer) = named->second;
   }
   return links;
+}
+
+Result<CapacityStage> stage_of(const PlannedModel& model, const CapacityPlan& plan, int stage) {
+  const auto& program = plan.arguments.program;
+  CapacityStage found{.stage = stage};
+  found.tensors = TRY(core::stage_tensors(model.config, model.tensors, program.axes(), stage));
+  if (program.stages == 1) {
+    found.activations = core::activation_bytes(model.config, plan.microbatch);
+    return found;
+  }
+  const auto slots = StageRunner(TRY(schedule_of(program)), stage).slots();
+  found.activations = core::activation_bytes(model.config, plan.microbatch,
+                                             {found.tensors.layers, slots.activations, slots.input});
+  return found;
 }
 
 Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
@@ -94,22 +110,24 @@ Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
                            model.config.transformer.num_layers);
   plan.elements = model.elements();
   for (const auto& tensor : model.tensors) plan.units = std::max(plan.units, tensor.unit.value_or(-1) + 1);
-  plan.activations =
-      core::activation_bytes(model.config, {.sequences = arguments.sequences,
-                                            .length = arguments.length,
-                                            .dtype = TRY(core::dtype_from_name(arguments.program.dtype)),
-                                            .recompute = arguments.recompute,
-                                            .keep_probabilities = arguments.keep_probabilities,
-                                            .context_parallel = cp});
+  plan.microbatch = {.sequences = arguments.sequences,
+                     .length = arguments.length,
+                     .dtype = TRY(core::dtype_from_name(arguments.program.dtype)),
+                     .recompute = arguments.recompute,
+                     .keep_probabilities = arguments.keep_probabilities,
+                     .context_parallel = cp,
+                     .tensor_parallel = arguments.program.tensor_parallel,
+                     .sequence_parallel = arguments.program.sequence_parallel};
+  plan.stages.push_back(TRY(stage_of(model, plan, 0)));
+  const int stages = arguments.program.stages;
+  if (stages > 1) plan.stages.push_back(TRY(stage_of(model, plan, stages - 1)));
   return {};
 }
 
-Result<Capacity> capacity_of(const CapacityPlan& plan, const std::optional<PlannedModel>& model,
-                             const Wanted& one) {
-  auto arguments = plan.arguments.program;
-  arguments.strategy = one.strategy;
-  arguments.outer = one.outer;
-  const auto inputs = TRY(model ? program_inputs(arguments, *model) : program_inputs(arguments));
+/// With the rank that needs most of the strategy's memory.
+Result<Capacity> capacity_of(const CapacityPlan& plan, const Wanted& one, const core::ProgramInputs& inputs,
+                             std::int64_t units) {
+  const auto& arguments = plan.arguments.program;
   const auto job = TRY(core::plan_all(inputs));
   Capacity capacity{.strategy = one.strategy, .ranks = arguments.ranks, .outer = one.outer};
   const core::Program* largest = nullptr;
@@ -119,17 +137,39 @@ Result<Capacity> capacity_of(const CapacityPlan& plan, const std::optional<Plann
     capacity.memory = memory;
     largest = &program;
   }
-  const double round_seconds = plan.arguments.compute_ms / 1e3 * static_cast<double>(plan.units);
+  const double round_seconds = plan.arguments.compute_ms / 1e3 * static_cast<double>(units);
   capacity.time = core::step_time(*largest, plan.links, round_seconds);
-  capacity.activations = plan.activations.total();
-  capacity.fits = capacity.total() <= plan.device_bytes;
   return capacity;
+}
+
+/// And in a pipeline the stage.
+Result<Capacity> capacity_of(const CapacityPlan& plan, const std::optional<PlannedModel>& model,
+                             const Wanted& one) {
+  auto arguments = plan.arguments.program;
+  arguments.strategy = one.strategy;
+  arguments.outer = one.outer;
+  std::optional<Capacity> most;
+  for (const auto& stage : plan.stages) {
+    arguments.stage = stage.stage;
+    auto found = TRY(capacity_of(plan, one, TRY(program_inputs(arguments, stage.tensors)),
+                                 stage.tensors.units.back().second));
+    found.stage = stage.stage;
+    found.activations = stage.activations.total();
+    found.traffic =
+        traffic_of(model->config, plan.microbatch, arguments.axes(),
+                   {arguments.ranks, arguments.rounds, arguments.numerics == "ordered", stage.tensors.layers},
+                   plan.links);
+    if (!most || found.total() > most->total()) most = std::move(found);
+  }
+  if (!model) most = TRY(capacity_of(plan, one, TRY(program_inputs(arguments)), plan.units));
+  most->fits = most->total() <= plan.device_bytes;
+  return *std::move(most);
 }
 
 std::optional<std::size_t> choose(const CapacityPlan& plan) {
   const auto cost = [&](std::size_t i) {
     const auto& one = plan.found[i];
-    return std::tuple(plan.knows_compute() ? one.time.exposed_seconds() : one.time.communication_seconds(),
+    return std::tuple(plan.knows_compute() ? one.exposed_seconds() : one.communication_seconds(),
                       one.total());
   };
   std::optional<std::size_t> best;
@@ -144,7 +184,30 @@ std::optional<std::size_t> choose(const CapacityPlan& plan) {
 std::int64_t Capacity::sent_bytes() const {
   std::int64_t bytes = 0;
   for (const auto& one : time.communicators) bytes += one.bytes;
+  for (const auto& one : traffic) bytes += one.bytes;
   return bytes;
+}
+
+namespace {
+
+double seconds_of(const std::vector<AxisTraffic>& traffic) {
+  double seconds = 0;
+  for (const auto& one : traffic) seconds += one.seconds;
+  return seconds;
+}
+
+}  // namespace
+
+double Capacity::communication_seconds() const {
+  return time.communication_seconds() + seconds_of(traffic);
+}
+
+double Capacity::exposed_seconds() const {
+  return time.exposed_seconds() + seconds_of(traffic);
+}
+
+double Capacity::step_seconds() const {
+  return time.step_seconds + seconds_of(traffic);
 }
 
 std::string Capacity::mesh() const {

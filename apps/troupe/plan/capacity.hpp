@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/troupe/plan/axis_traffic.hpp"
 #include "apps/troupe/plan/program_inputs.hpp"
 #include "core/models/activations.hpp"
 #include "core/program/memory.hpp"
@@ -25,7 +26,7 @@ struct CapacityArguments {
   bool keep_probabilities = false;
   std::string device_memory = "80GiB";
   std::vector<std::string> links;
-  std::optional<int> node_ranks;  ///< none: the inner axis where there are two, otherwise 8
+  std::optional<int> node_ranks;  ///< none: what shares the inner axis where there are two, otherwise 8
   double compute_ms = 0;          ///< forward and backward of a unit in a round; 0: not known
   std::string html;               ///< where the page goes; empty: nowhere
 };
@@ -35,14 +36,26 @@ struct Capacity {
   std::string strategy;
   int ranks = 1;
   int outer = 1;
+  int stage = 0;  ///< of that rank
   core::ProgramMemory memory;
   std::int64_t activations = 0;
   core::StepTime time;
+  std::vector<AxisTraffic> traffic;
   bool fits = false;
 
   std::int64_t total() const { return memory.total() + activations; }
   std::int64_t sent_bytes() const;
+  double communication_seconds() const;
+  double exposed_seconds() const;  ///< the traffic is in the way of computation
+  double step_seconds() const;
   std::string mesh() const;  ///< "8", or "2x4"
+};
+
+/// A stage of the model that may need most: the first one or the last.
+struct CapacityStage {
+  int stage = 0;
+  core::StageTensors tensors;
+  core::ActivationBytes activations;
 };
 
 struct CapacityPlan {
@@ -50,8 +63,9 @@ struct CapacityPlan {
   std::string model;            ///< for people; empty: equal units
   std::int64_t elements = 0;
   std::int64_t units = 0;
-  core::ActivationBytes activations;
-  core::Links links;
+  std::vector<CapacityStage> stages;  ///< of a model
+  core::MicrobatchShape microbatch;   ///< likewise
+  core::Links links;                  ///< of all ranks
   std::int64_t device_bytes = 0;
   std::vector<Capacity> found;
   std::optional<std::size_t> chosen;  ///< of those that fit

@@ -39,14 +39,27 @@ std::string_view axis_of(const core::Communicator& communicator) {
       return "inner axis";
     case core::GroupKind::world:
       return "verdict";
+    case core::GroupKind::tp:
+      return "tensor";
     default:
       return "all ranks";
   }
 }
 
-Json json_of(const core::StepTime& time) {
+Json json_of(const AxisTraffic& traffic) {
+  return {{"axis", traffic.axis},
+          {"members", traffic.members},
+          {"link", traffic.within_node ? "inner" : "outer"},
+          {"launches", traffic.launches},
+          {"sent_bytes", traffic.bytes},
+          {"seconds", traffic.seconds},
+          {"exposed_seconds", traffic.seconds}};
+}
+
+/// What a rank's session moves, and then what its model does.
+Json communicators_of(const Capacity& capacity) {
   Json communicators = Json::array();
-  for (const auto& one : time.communicators) {
+  for (const auto& one : capacity.time.communicators) {
     communicators.push_back({{"axis", axis_of(one.communicator)},
                              {"group", core::name_of(one.communicator.group)},
                              {"link", one.within_node ? "inner" : "outer"},
@@ -55,6 +68,7 @@ Json json_of(const core::StepTime& time) {
                              {"seconds", one.seconds},
                              {"exposed_seconds", one.exposed_seconds}});
   }
+  for (const auto& one : capacity.traffic) communicators.push_back(json_of(one));
   return communicators;
 }
 
@@ -75,11 +89,12 @@ Json json_of(const Capacity& capacity, bool knows_compute) {
             {"total_bytes", capacity.total()},
             {"fits", capacity.fits},
             {"sent_bytes", capacity.sent_bytes()},
-            {"communication_seconds", capacity.time.communication_seconds()},
-            {"communicators", json_of(capacity.time)}};
+            {"stage", capacity.stage},
+            {"communication_seconds", capacity.communication_seconds()},
+            {"communicators", communicators_of(capacity)}};
   if (knows_compute) {
     json["compute_seconds"] = capacity.time.compute_seconds;
-    json["exposed_seconds"] = capacity.time.exposed_seconds();
+    json["exposed_seconds"] = capacity.exposed_seconds();
   }
   return json;
 }
@@ -95,6 +110,11 @@ Json json_of(const CapacityPlan& plan) {
             {"ranks", program.ranks},
             {"rounds", program.rounds},
             {"context_parallel", program.context_parallel},
+            {"tensor_parallel", program.tensor_parallel},
+            {"sequence_parallel", program.sequence_parallel},
+            {"expert_parallel", program.expert_parallel},
+            {"stages", program.stages},
+            {"world", program.ranks * program.tensor_parallel * program.stages},
             {"numerics", program.numerics},
             {"optimizer", program.optimizer},
             {"dtype", program.dtype},
@@ -125,6 +145,20 @@ std::string sharing(const ProgramArguments& program) {
   return cp == 1 ? "" : fmt::format(", {} of them to a sequence", cp);
 }
 
+/// How ranks share the model.
+std::string parts(const ProgramArguments& program) {
+  const auto& [tensor, sequence, experts, stages, chunks] = program.axes();
+  std::string text;
+  if (tensor > 1)
+    text += fmt::format("layers are shared by {}{}; ", tensor, sequence ? ", rows between them too" : "");
+  if (stages > 1)
+    text += fmt::format("{} stages{}, {}; ", stages, chunks > 1 ? fmt::format(" of {} chunks", chunks) : "",
+                        program.schedule);
+  if (experts > 1) text += fmt::format("experts are spread over {}; ", experts);
+  if (text.empty()) return text;
+  return text + fmt::format("{} ranks in all\n", program.ranks * tensor * stages);
+}
+
 std::string heading(const CapacityPlan& plan) {
   const auto& a = plan.arguments;
   auto text =
@@ -132,8 +166,9 @@ std::string heading(const CapacityPlan& plan) {
                   plan.model.empty() ? "equal units" : plan.model, static_cast<double>(plan.elements) / 1e9,
                   plan.units, a.program.ranks, a.program.rounds, sharing(a.program), a.program.numerics);
   if (plan.model.empty()) return text;
-  return text + fmt::format("microbatches of {} x {} tokens{}\n", a.sequences, a.length,
-                            a.recompute ? ", activations computed anew in backward" : "");
+  return text + parts(a.program) +
+         fmt::format("microbatches of {} x {} tokens{}\n", a.sequences, a.length,
+                     a.recompute ? ", activations computed anew in backward" : "");
 }
 
 std::string memory_table(const CapacityPlan& plan) {
@@ -159,6 +194,11 @@ std::string time_table(const CapacityPlan& plan) {
                      c.within_node ? "inner" : "outer", c.launches, gib(c.bytes), milliseconds(c.seconds),
                      plan.knows_compute() ? milliseconds(c.exposed_seconds) : "?");
     }
+    for (const auto& axis : one.traffic) {
+      fmt::format_to(std::back_inserter(text), kRow, one.strategy, axis.axis,
+                     axis.within_node ? "inner" : "outer", axis.launches, gib(axis.bytes),
+                     milliseconds(axis.seconds), milliseconds(axis.seconds));
+    }
   }
   return text;
 }
@@ -169,11 +209,11 @@ std::string verdict_of(const CapacityPlan& plan) {
     if (!plan.knows_compute()) {
       return fmt::format("choose {}: of those that fit in {} it communicates least, {} ms per step",
                          one.strategy, plan.arguments.device_memory,
-                         milliseconds(one.time.communication_seconds()));
+                         milliseconds(one.communication_seconds()));
     }
     return fmt::format("choose {}: of those that fit in {} it leaves least exposed, {} ms of a step of {} ms",
-                       one.strategy, plan.arguments.device_memory, milliseconds(one.time.exposed_seconds()),
-                       milliseconds(one.time.step_seconds));
+                       one.strategy, plan.arguments.device_memory, milliseconds(one.exposed_seconds()),
+                       milliseconds(one.step_seconds()));
   }
   const Capacity* least = nullptr;
   for (const auto& one : plan.found) {

@@ -173,9 +173,21 @@ std::function<std::string(const std::string&)> checked_by(Parse parse) {
 void add_capacity_model(CLI::App& command, CapacityArguments& arguments) {
   auto* model = command.add_option("--model", arguments.model,
                                    "config.json of Hugging Face, or its directory, in place of equal units");
-  for (const char* units : {"--units", "--unit-elements", "--resident-elements", "--stages"}) {
+  for (const char* units : {"--units", "--unit-elements", "--resident-elements", "--stage"}) {
     model->excludes(command.get_option(units));
   }
+  add_number(command, "--tensor-parallel", arguments.program.tensor_parallel, {1, 1024},
+             "Ranks that share each layer, with --model; --ranks are those of one part of it")
+      ->capture_default_str()
+      ->needs(model);
+  command
+      .add_flag("--sequence-parallel", arguments.program.sequence_parallel,
+                "They share the rows between layers too")
+      ->needs(model);
+  add_number(command, "--expert-parallel", arguments.program.expert_parallel, {1, 1 << 20},
+             "Neighbours among the ranks over which experts are spread, with --model")
+      ->capture_default_str()
+      ->needs(model);
   add_number(command, "--sequences", arguments.sequences, {1, 1 << 20}, "Of a microbatch, with --model")
       ->capture_default_str()
       ->needs(model);
@@ -203,7 +215,7 @@ void add_capacity_links(CLI::App& command, CapacityArguments& arguments) {
       ->allow_extra_args(false)
       ->check(checked_by(parse_link), "");
   add_number(command, "--node-ranks", arguments.node_ranks, kRanks,
-             "Ranks that the inner link joins; by default the inner axis of two, otherwise 8");
+             "Ranks that the inner link joins; by default those of the inner axis of two, otherwise 8");
   add_number(command, "--compute-ms", arguments.compute_ms, {0.0, 1e9},
              "Forward and backward of a unit in a round, to tell what communication is exposed; 0: not known")
       ->capture_default_str();
@@ -228,7 +240,9 @@ void add_capacity(CLI::App& plan, int& exit_code) {
   command->footer(
       "Example:\n"
       "  troupe plan capacity --model Qwen3-8B --mesh 4x8 --rounds 2 --device-memory 80GiB --html "
-      "capacity.html");
+      "capacity.html\n"
+      "  troupe plan capacity --model Qwen3-30B-A3B --ranks 16 --tensor-parallel 2 --sequence-parallel \\\n"
+      "    --stages 4 --rounds 16 --expert-parallel 8 --strategy zero1");
   command->callback([arguments, &exit_code] { print("capacity", report_capacity(*arguments), exit_code); });
 }
 

@@ -33,6 +33,9 @@ core::Result<core::TrainingOptions> training_options(const ProgramArguments& arg
   training.numerics = TRY(core::numerics_from_name(arguments.numerics));
   training.lanes = arguments.lanes();
   training.context_parallel = arguments.context_parallel;
+  training.tensor_parallel = arguments.tensor_parallel;
+  training.expert_parallel = arguments.expert_parallel;
+  training.pipeline_parallel = arguments.stages;
   training.overlap = !arguments.no_overlap;
   training.optimizer_instances = arguments.outer;
   training.gathered_units = arguments.parameter_credits;
@@ -52,19 +55,42 @@ core::Result<void> check_sharing(const ProgramArguments& arguments) {
 }
 
 /// An optimizer of matrices has group 0, AdamW the rest.
-std::vector<core::ParameterSpec> parameter_specs(const PlannedModel& model, core::DType dtype, bool grouped) {
+std::vector<core::ParameterSpec> parameter_specs(const core::StageTensors& stage, core::DType dtype,
+                                                 bool grouped) {
   std::vector<core::ParameterSpec> specs;
-  for (const auto& tensor : model.tensors) {
+  for (const auto& [tensor, shape, is_summed] : stage.tensors) {
     auto& spec = specs.emplace_back();
     spec.name = tensor.name;
-    spec.shape = tensor.shape;
+    spec.shape = shape;
     spec.dtype = dtype;
+    spec.is_expert = tensor.expert >= 0;
+    if (is_summed) spec.also_sum = "tp";
+    if (tensor.split && shape[*tensor.split] != tensor.shape[*tensor.split]) {
+      spec.global_shape = tensor.shape;
+      spec.offset.assign(shape.size(), 0);
+    }
     if (tensor.unit) spec.unit = core::UnitIndex{static_cast<std::uint32_t>(*tensor.unit)};
-    const bool whole = core::is_whole_parameter(
-        {.dimensions = tensor.shape.size(), .embedding_or_output = tensor.is_embedding});
+    const bool whole =
+        core::is_whole_parameter({.dimensions = shape.size(), .embedding_or_output = tensor.is_embedding});
     spec.group = grouped && !whole ? 1 : 0;
   }
   return specs;
+}
+
+/// Of the stage, whose chunks have these units.
+core::Result<std::vector<core::UnitPass>> stage_passes(const ProgramArguments& arguments,
+                                                       const std::vector<std::pair<int, int>>& units) {
+  if (arguments.stages == 1) return std::vector<core::UnitPass>{};
+  const auto schedule = TRY(schedule_of(arguments));
+  std::vector<core::UnitPass> passes;
+  for (const auto& [kind, microbatch, chunk] : schedule.passes[static_cast<std::size_t>(arguments.stage)]) {
+    const auto phase = kind == core::PassKind::forward           ? core::Phase::forward
+                       : kind == core::PassKind::backward_weight ? core::Phase::weights
+                                                                 : core::Phase::backward;
+    const auto [first, end] = units[static_cast<std::size_t>(chunk)];
+    passes.push_back({phase, microbatch, first, end});
+  }
+  return passes;
 }
 
 /// What a pipeline stage does with its units, as many of them in each chunk. What lies outside of units is
@@ -80,25 +106,23 @@ core::Result<std::vector<core::UnitPass>> stage_passes(const ProgramArguments& a
                       "--chunks {}: chunks of a stage have as many units each, which {} units do not give",
                       arguments.chunks, arguments.units);
   }
-  const auto schedule =
-      TRY(core::plan_schedule({.kind = TRY(core::schedule_kind_from_name(arguments.schedule)),
-                               .stages = arguments.stages,
-                               .chunks = arguments.chunks,
-                               .microbatches = arguments.rounds}));
-  TRY(core::check_schedule(schedule));
   const int each = arguments.units / arguments.chunks, resident = arguments.resident_elements > 0 ? 1 : 0;
-  std::vector<core::UnitPass> passes;
-  for (const auto& [kind, microbatch, chunk] : schedule.passes[static_cast<std::size_t>(arguments.stage)]) {
-    const auto phase = kind == core::PassKind::forward           ? core::Phase::forward
-                       : kind == core::PassKind::backward_weight ? core::Phase::weights
-                                                                 : core::Phase::backward;
-    const int first = chunk == 0 ? 0 : resident + chunk * each;
-    passes.push_back({phase, microbatch, first, resident + (chunk + 1) * each});
-  }
-  return passes;
+  std::vector<std::pair<int, int>> units;
+  for (int chunk = 0; chunk < arguments.chunks; ++chunk)
+    units.emplace_back(chunk == 0 ? 0 : resident + chunk * each, resident + (chunk + 1) * each);
+  return stage_passes(arguments, units);
 }
 
 }  // namespace
+
+core::Result<core::PipelineSchedule> schedule_of(const ProgramArguments& arguments) {
+  auto schedule = TRY(core::plan_schedule({.kind = TRY(core::schedule_kind_from_name(arguments.schedule)),
+                                           .stages = arguments.stages,
+                                           .chunks = arguments.chunks,
+                                           .microbatches = arguments.rounds}));
+  TRY(core::check_schedule(schedule));
+  return schedule;
+}
 
 std::int64_t PlannedModel::elements() const {
   std::int64_t all = 0;
@@ -168,11 +192,13 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
 }
 
 core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments,
-                                                 const PlannedModel& model) {
+                                                 const core::StageTensors& stage) {
   TRY(check_sharing(arguments));
   const auto training = TRY(training_options(arguments));
-  auto specs = parameter_specs(model, TRY(core::dtype_from_name(arguments.dtype)), !training.groups.empty());
-  auto inputs = TRY(actors::plan_training(std::move(specs), training, {arguments.ranks})).inputs;
+  auto specs = parameter_specs(stage, TRY(core::dtype_from_name(arguments.dtype)), !training.groups.empty());
+  const int world = arguments.ranks * arguments.tensor_parallel * arguments.stages;
+  auto passes = TRY(stage_passes(arguments, stage.units));
+  auto inputs = TRY(actors::plan_training(std::move(specs), training, {world}, std::move(passes))).inputs;
   inputs.gradient_credits = arguments.gradient_credits;
   for (auto& tensor_class : inputs.classes) {
     tensor_class.gradient = TRY(core::dtype_from_name(arguments.gradient_dtype));

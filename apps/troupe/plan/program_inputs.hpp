@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "core/models/model_config.hpp"
+#include "core/models/rank_tensors.hpp"
 #include "core/models/unit_tensors.hpp"
 #include "core/program/plan_program.hpp"
 #include "core/result.hpp"
+#include "core/schedule/pipeline_schedule.hpp"
 
 namespace troupe::apps {
 
@@ -49,15 +51,26 @@ struct ProgramArguments {
   bool no_overlap = false;
   bool json = false;
 
+  // Of a model, whose ranks in `ranks` are those of one part of it:
+  int tensor_parallel = 1;
+  bool sequence_parallel = false;
+  int expert_parallel = 1;
+
   int lanes() const { return ranks / context_parallel * rounds; }
+  core::ModelAxes axes() const {
+    return {tensor_parallel, sequence_parallel, expert_parallel, stages, chunks};
+  }
 };
+
+/// Of a pipeline's stages.
+core::Result<core::PipelineSchedule> schedule_of(const ProgramArguments& arguments);
 
 /// Units are padded to what their strategy's shards need. Errc::invalid_argument names what cannot be.
 core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments);
 
-/// The same of a model's tensors, laid out as a session would lay them out; `units`, `unit_elements` and
-/// `resident_elements` are not looked at.
+/// The same of the tensors of a model's stage, laid out as a session would lay them out; `units`,
+/// `unit_elements` and `resident_elements` are not looked at.
 core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments,
-                                                 const PlannedModel& model);
+                                                 const core::StageTensors& tensors);
 
 }  // namespace troupe::apps

@@ -1,0 +1,244 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "actors/planes/step/training_plan.hpp"
+#include "actors/session/passes.hpp"
+#include "apps/gpt/pipeline/stage_lanes.hpp"
+#include "apps/gpt/pipeline/stage_passes.hpp"
+#include "apps/gpt/pipeline/stages.hpp"
+#include "apps/gpt/rank_model.hpp"
+#include "apps/pipeline/runner.hpp"
+#include "apps/troupe/plan/capacity_report.hpp"
+#include "core/program/job_programs.hpp"
+#include "tests/plan/golden_model.hpp"
+#include "tests/plan/run_plan.hpp"
+#include "tests/support/scratch_folder.hpp"
+
+// Of models that ranks share: layers, rows, sequences, experts and stages.
+
+namespace troupe::apps {
+namespace {
+
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+/// How ranks of the reference trainer share a model.
+struct SharedJob {
+  const char* model;
+  int tensor = 1;
+  bool sequence = false;
+  int experts = 1;
+  int stages = 1;
+  int chunks = 1;
+  const char* schedule = "1f1b";
+  int context = 1;
+};
+
+const SharedJob kSharedJobs[] = {
+    {"Qwen3-8B", 2},
+    {"Qwen3-8B", 4, true},
+    {"Qwen3-30B-A3B", 1, false, 4},
+    {"Qwen3-30B-A3B", 2, true, 2},
+    {"Mistral-7B-v0.3", 1, false, 1, 4},
+    {"deepseek-coder-1.3b", 1, false, 1, 5, 1, "gpipe"},
+    {"Qwen2.5-7B", 2, true, 1, 2, 2, "interleaved"},
+    {"Qwen3-30B-A3B", 2, false, 4, 2},
+    {"Qwen3-8B", 2, true, 1, 1, 1, "1f1b", 2},
+    {"Mistral-7B-v0.3", 2, false, 1, 2, 1, "1f1b", 4},
+};
+
+CapacityArguments arguments_of(const SharedJob& job) {
+  CapacityArguments arguments;
+  arguments.model = golden_model(job.model);
+  arguments.program = {.ranks = 8,
+                       .rounds = 4,
+                       .context_parallel = job.context,
+                       .stages = job.stages,
+                       .schedule = job.schedule,
+                       .chunks = job.chunks,
+                       .tensor_parallel = job.tensor,
+                       .sequence_parallel = job.sequence,
+                       .expert_parallel = job.experts};
+  return arguments;
+}
+
+/// As the trainer describes the job to itself.
+gpt::TrainerOptions trainer_options(const SharedJob& job, const CapacityArguments& arguments) {
+  gpt::TrainerOptions options;
+  options.model = trainers_config(arguments.model);
+  options.model.experts.ranks = static_cast<std::size_t>(job.experts);
+  options.microbatch = {2, 512};
+  options.tensor.sequence_parallel = job.sequence;
+  options.pipeline = {core::schedule_kind_from_name(job.schedule).value(), job.chunks};
+  auto& training = options.session.training;
+  training.lanes = arguments.program.lanes();
+  training.tensor_parallel = job.tensor;
+  training.context_parallel = job.context;
+  training.expert_parallel = job.experts;
+  training.pipeline_parallel = job.stages;
+  training.staging_elements = arguments.program.staging_elements;
+  return options;
+}
+
+gpt::StageCut cut_of(const gpt::TrainerOptions& options, int stage) {
+  const int stages = options.session.training.pipeline_parallel;
+  return stages == 1 ? gpt::uncut(options.model)
+                     : gpt::cut_model(options.model, options.pipeline, stages, stage).value();
+}
+
+/// To the byte what sessions of the reference trainer take on the first and the last stage.
+TEST(PlanSharedCapacity, IsWhatTheTrainersSessionsPlan) {
+  for (const auto& job : kSharedJobs) {
+    auto arguments = arguments_of(job);
+    for (const char* strategy : {"ddp", "zero1", "zero3"}) {
+      arguments.strategies = {strategy};
+      auto options = trainer_options(job, arguments);
+      options.arithmetic.dtype = core::DType::bf16;
+      auto& training = options.session.training;
+      training.strategy = core::strategy_from_name(strategy).value();
+      const auto plan = capacity_plan(arguments).value();
+      const gpt::SharedTable table(options.model, {static_cast<std::size_t>(job.tensor), 0, job.sequence});
+      const auto whole = gpt::session_parameters(table, options);
+      std::int64_t most = 0;
+
+      for (const auto& stage : plan.stages) {
+        auto specs = whole;
+        std::vector<core::UnitPass> passes;
+        if (job.stages > 1) {
+          const auto cut = cut_of(options, stage.stage);
+          const gpt::StageParameters parameters(options.model, table.part(), cut);
+          specs = parameters.select(whole);
+          const auto schedule = schedule_of(arguments.program).value();
+          passes = actors::unit_passes(
+              gpt::trainer_passes(schedule.passes[static_cast<std::size_t>(stage.stage)], parameters));
+        }
+        const core::WorldSize world{8 * job.tensor * job.stages};
+        const auto session = actors::plan_training(specs, training, world, passes).value();
+        const auto programs = core::plan_all(session.inputs).value().programs;
+        auto own = arguments.program;
+        own.strategy = strategy;
+        own.stage = stage.stage;
+        const auto planned = core::plan_all(program_inputs(own, stage.tensors).value()).value().programs;
+
+        ASSERT_EQ(planned.size(), programs.size()) << job.model;
+        for (std::size_t i = 0; i < programs.size(); ++i) {
+          EXPECT_EQ(core::memory_of(planned[i]), core::memory_of(programs[i]))
+              << job.model << " " << strategy << " tensor " << job.tensor << " stage " << stage.stage;
+        }
+        most = std::max(most, core::memory_of(planned[0]).total() + stage.activations.total());
+      }
+      EXPECT_GE(plan.found[0].total(), most) << job.model << " " << strategy;
+    }
+  }
+}
+
+/// As those of whole models; pieces are of 64 bytes.
+TEST(PlanSharedCapacity, HasTheActivationsOfTheReferenceTrainer) {
+  for (const auto& job : kSharedJobs) {
+    auto arguments = arguments_of(job);
+    arguments.program.dtype = "f32";
+    arguments.sequences = 2;
+    arguments.length = 512;
+    arguments.keep_probabilities = true;
+    arguments.strategies = {"zero1"};
+    if (job.experts > 1) continue;  // the trainer has room for all tokens at one rank
+    const auto options = trainer_options(job, arguments);
+
+    const auto plan = capacity_plan(arguments).value();
+    for (const auto& stage : plan.stages) {
+      gpt::StageShape shape{.batch = {2, 512 / static_cast<std::size_t>(job.context)},
+                            .share = {static_cast<std::size_t>(job.tensor), 0, job.sequence},
+                            .context_parallel = static_cast<std::size_t>(job.context)};
+      if (job.stages > 1)
+        shape.slots = StageRunner(schedule_of(arguments.program).value(), stage.stage).slots();
+      auto need = static_cast<double>(
+          gpt::stage_bytes(options.model, cut_of(options, stage.stage), shape, {}, gpu::DeviceKind::host));
+      // Without stages gradients by a microbatch's rows are in no slot of their own.
+      const auto rows = shape.batch.rows() / (job.sequence ? shape.share.size : 1);
+      if (job.stages == 1) need -= static_cast<double>(rows * options.model.width * sizeof(float));
+
+      EXPECT_NEAR(static_cast<double>(stage.activations.total()) / need, 1, 1e-4)
+          << job.model << " tensor " << job.tensor << " stage " << stage.stage;
+    }
+  }
+}
+
+/// What `gpt` counted on four real ranks: width 16, two layers, 4 x 16 tokens, tied, four microbatches.
+TEST(PlanSharedCapacity, SendsWhatTheTrainerCounts) {
+  const tests::ScratchFolder folder;
+  std::ofstream(folder.path("config.json")) << R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 16,
+    "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "num_key_value_heads": 2,
+    "head_dim": 8, "max_position_embeddings": 16, "vocab_size": 256, "tie_word_embeddings": true,
+    "rms_norm_eps": 1e-5, "hidden_act": "silu", "model_type": "llama", "torch_dtype": "float32"})";
+
+  const auto run = run_plan("capacity --model " + folder.path("config.json") +
+                            " --ranks 1 --rounds 4 --tensor-parallel 2 --sequence-parallel --stages 2 "
+                            "--sequences 4 --length 16 --dtype f32 --strategy zero1 --json");
+
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  std::map<std::string, std::int64_t> bytes, launches;
+  const auto json = Json::parse(run.out);
+  for (const auto& one : json["strategies"][0]["communicators"]) {
+    bytes[one["axis"]] += one["sent_bytes"].get<std::int64_t>();
+    launches[one["axis"]] += one["launches"].get<std::int64_t>();
+  }
+  EXPECT_EQ(bytes["tensor"], 98'816);
+  EXPECT_EQ(launches["tensor"], 49);
+  EXPECT_EQ(bytes["pipeline"], 16'384);
+  EXPECT_EQ(bytes["verdict"], 1'320);
+}
+
+/// Tensor-parallel ranks are neighbours; ranks with the same experts are as far apart as experts are spread.
+TEST(PlanSharedCapacity, SendsBetweenNodesWhatIsFarApart) {
+  const auto links = [](const std::string& more) {
+    const auto run = run_plan("capacity --model " + golden_model("Qwen3-30B-A3B") +
+                              " --strategy hsdp --node-ranks 8 --json " + more);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    const auto json = Json::parse(run.out);
+    std::map<std::string, std::string> found;
+    for (const auto& one : json["strategies"][0]["communicators"])
+      found[one["axis"].get<std::string>() + " " + one.value("group", "")] = one["link"];
+    return found;
+  };
+  using Links = std::map<std::string, std::string>;
+
+  EXPECT_EQ(links("--mesh 2x4 --expert-parallel 2 --tensor-parallel 2 --sequence-parallel --stages 2"),
+            (Links{{"inner axis intra_dp_cp", "inner"},
+                   {"inner axis intra_edp", "inner"},
+                   {"outer axis inter_instance", "outer"},
+                   {"tensor tp", "inner"},
+                   {"tensor ", "inner"},
+                   {"expert ", "inner"},
+                   {"pipeline ", "outer"},
+                   {"verdict world", "outer"}}));
+  EXPECT_EQ(links("--mesh 1x8 --expert-parallel 4 --tensor-parallel 2")["inner axis intra_edp"], "outer");
+}
+
+TEST(PlanSharedCapacity, SaysWhatCannotBeShared) {
+  const struct {
+    const char *model, *arguments, *message;
+  } refusals[] = {
+      {"Qwen3-8B", "--tensor-parallel 3", "3 tensor-parallel ranks do not divide 32 heads"},
+      {"Qwen3-8B", "--tensor-parallel 16", "16 tensor-parallel ranks do not divide 8 heads with keys"},
+      {"Qwen3-8B", "--sequence-parallel", "sequence parallelism is between tensor-parallel ranks"},
+      {"Qwen3-8B", "--expert-parallel 2", "2 expert-parallel ranks, and the model has no experts"},
+      {"Qwen3-30B-A3B", "--expert-parallel 3", "3 expert-parallel ranks do not divide 128 experts"},
+      {"Qwen3-30B-A3B", "--ranks 4 --expert-parallel 8", "expert"},
+      {"Qwen3-8B", "--stages 37", "37 stages of 1 chunks need as many layers, and the model has 36"},
+      {"Qwen3-8B", "--stages 2 --stage 1", "--stage"},
+  };
+  for (const auto& [model, arguments, message] : refusals) {
+    const auto run = run_plan("capacity --model " + golden_model(model) + " " + arguments);
+
+    EXPECT_EQ(run.exit_code, 2) << arguments;
+    EXPECT_THAT(run.err, HasSubstr(message)) << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace troupe::apps
