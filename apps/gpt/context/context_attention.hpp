@@ -18,7 +18,7 @@ namespace troupe::apps::gpt {
 /// keeps pieces i and 2N - 1 - i, so that causal attention is as much work for each. T is a multiple of 2N.
 std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t members, std::size_t index);
 
-/// What attention of a member has besides its own rows; all blocks share it.
+/// What attention, and routers of E experts, of a member have besides its own rows; all blocks share it.
 template <class T>
 struct ContextParallel {
   TensorGroup<T>* group;
@@ -26,7 +26,8 @@ struct ContextParallel {
   T* value;      ///< likewise
   T* d_key;      ///< (B, T, K, D): what this member adds to the gradients
   T* d_value;    ///< likewise
-  T* exchanged;  ///< (N, B, L, K, D): as members hand it over
+  T* exchanged;  ///< (N, B, L, K D or E): as members hand it over
+  T* logits;     ///< (B, T, E) of routers, of all members, by position
 };
 
 /// The angles of the positions that this member of `group` keeps, L of each sequence; null: of all positions.
@@ -36,7 +37,7 @@ Rotary<T> rotary_of(const ModelConfig& config, std::size_t length, const TensorG
 /// For sequences of T tokens; the group is for the caller to give.
 template <class T>
 ContextParallel<T> carve_context(Carver<T>& carver, std::size_t batch, std::size_t length,
-                                 std::size_t key_width);
+                                 const ModelConfig& config);
 
 /// As attention_forward(), where each member has L rows of each sequence, `attention.shape.length`, and sees
 /// the keys and values of all: query and y are (B, L, H, D), key and value (B, L, K, D), probabilities
