@@ -127,9 +127,10 @@ Result<void> mlp_activations(const BlockContext<T>& context, const BlockParamete
 }
 
 template <class T>
-ExpertShape expert_shape(const BlockContext<T>& context) {
+ExpertShape<T> expert_shape(const BlockContext<T>& context) {
   const bool is_first = context.tensor == nullptr || context.tensor->group->index() == 0;
-  return {context.config.experts, context.shape.rows(), context.config.width, is_first};
+  return {context.config.experts, context.shape.rows(), context.config.width, is_first,
+          context.shape.batch,    context.across};
 }
 
 template <class T>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,8 @@ class RowModel : public TrainableModel {
   /// As logits(), of the token after that of `row`.
   virtual core::Result<std::span<const float>> logits_of(Parameters parameters, Tokens tokens,
                                                          std::size_t row, const StepHooks& hooks) = 0;
+  /// Where the tokens of the last pass went, by layer; empty without experts.
+  virtual std::span<const ExpertRoutes> routes() const { return {}; }
 };
 
 /// The plain reference, which computes at once, as the trainer drives models.
@@ -42,6 +45,7 @@ class HostModel final : public RowModel {
                                               const StepHooks& hooks) override;
   core::Result<std::span<const float>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
                                                  const StepHooks& hooks) override;
+  std::span<const ExpertRoutes> routes() const override { return model_.routes(); }
 
  private:
   Model model_;

@@ -41,7 +41,7 @@ PlacedActivations<T> place_activations(Carver<T>& carver, const ModelConfig& con
     placed.tensor->partial = placed.activations.gradients.normed;
   }
   if (sharing.context != nullptr) {
-    placed.across = carve_context(carver, shape.batch, *extents.keys, config.key_width());
+    placed.across = carve_context(carver, shape.batch, *extents.keys, config);
     placed.across->group = sharing.context;
   }
   return placed;
@@ -101,7 +101,9 @@ Result<T> BasicModel<T>::forward_backward(Parameters parameters, Gradients gradi
   CHECK(gradients.size() == table_.specs.size(), "one gradient pointer per parameter of the table");
   const Pass<T> pass{parameters, gradients, hooks};
   double all = static_cast<double>(TRY(loss(pass, tokens, targets)));
-  for (const ExpertRoutes& routes : activations_.routes) all += routes.loss;
+  for (const ExpertRoutes& routes : activations_.routes) {
+    if (!across_) all += routes.loss;
+  }
   TRY(backward(pass, tokens, targets));
   return static_cast<T>(all);
 }

@@ -33,7 +33,8 @@ class BasicModel {
   /// (config_of_share()); tokens, losses and logits are of the whole model, the same at every member, and
   /// parameters and gradients are the part's. With sequence parallelism norms are given a part of the rows,
   /// and add a part of their gradients. Where a group shares the context, `shape` has this member's tokens of
-  /// each sequence, in the order of positions_of_member(), and losses and gradients are of these.
+  /// each sequence, in the order of positions_of_member(), and losses and gradients are of these. Routers of
+  /// experts decide about the rows of all members; what they add to the loss is in routes() alone then.
   static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape,
                                          Keep keep = Keep::activations, const Sharing<T>& sharing = {});
 

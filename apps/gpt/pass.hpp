@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "core/result.hpp"
@@ -24,6 +25,11 @@ struct StepHooks {
   double loss_scale = 1;         ///< multiplies all gradients, from that of the logits on; not the loss
   bool last_microbatch = true;   ///< of its lane: gradients that are ready are complete
   ExpertPeers* peers = nullptr;  ///< of models whose experts are spread over ranks
+  /// Takes the place of loss_scale for the losses of routers, where the pass has a part of a microbatch whose
+  /// routers decide about all of it.
+  std::optional<double> router_scale{};
+  /// Tokens of the one sequence that ranks share, where it was filled up: those behind go to no experts.
+  std::optional<std::size_t> length{};
 };
 
 template <class T>

@@ -37,6 +37,15 @@ void drop(std::vector<std::int64_t>& wanted, std::size_t capacity, DropPolicy po
   std::sort(wanted.begin(), wanted.end());
 }
 
+/// Slots for all that an expert keeps.
+void add_slots(Dispatch& dispatch, std::span<const std::int64_t> kept) {
+  for (const std::int64_t choice : kept) {
+    dispatch.slot_of_choice[place(choice)] = static_cast<std::int64_t>(dispatch.choice_of_slot.size());
+    dispatch.choice_of_slot.push_back(choice);
+  }
+  dispatch.first_slot.push_back(static_cast<std::int64_t>(dispatch.choice_of_slot.size()));
+}
+
 template <class T>
 std::span<T> row(std::span<T> rows, std::int64_t index, std::size_t width) {
   return rows.subspan(place(index) * width, width);
@@ -66,12 +75,30 @@ Dispatch dispatch(std::size_t expert_count, std::span<const std::int32_t> expert
     const std::size_t asked = wanted.size();
     if (capacity && asked > place(*capacity)) drop(wanted, place(*capacity), policy, weights);
     found.dropped.push_back(static_cast<std::int64_t>(asked - wanted.size()));
-    for (const std::int64_t choice : wanted) {
-      found.slot_of_choice[place(choice)] = static_cast<std::int64_t>(found.choice_of_slot.size());
-      found.choice_of_slot.push_back(choice);
-    }
-    found.first_slot.push_back(static_cast<std::int64_t>(found.choice_of_slot.size()));
+    add_slots(found, wanted);
   }
+  return found;
+}
+
+Dispatch dispatch_of_some(const Dispatch& all, std::size_t choices, std::span<const std::size_t> tokens,
+                          std::span<const std::int32_t> experts) {
+  CHECK(experts.size() == tokens.size() * choices, "K experts for each token");
+  Dispatch found;
+  found.first_slot.assign(1, 0);
+  found.slot_of_choice.assign(experts.size(), Dispatch::kDropped);
+  found.dropped.assign(all.experts(), 0);
+  std::vector<std::vector<std::int64_t>> kept(all.experts());
+  for (std::size_t own = 0; own < experts.size(); ++own) {
+    const std::size_t among_all = tokens[own / choices] * choices + own % choices;
+    if (among_all >= all.slot_of_choice.size()) continue;
+    const auto expert = static_cast<std::size_t>(experts[own]);
+    if (all.slot_of_choice[among_all] == Dispatch::kDropped) {
+      ++found.dropped[expert];
+    } else {
+      kept[expert].push_back(static_cast<std::int64_t>(own));
+    }
+  }
+  for (const auto& choices_of_expert : kept) add_slots(found, choices_of_expert);
   return found;
 }
 

@@ -43,6 +43,11 @@ template <class T>
 Dispatch dispatch(std::size_t expert_count, std::span<const std::int32_t> experts, std::span<const T> weights,
                   std::optional<std::int64_t> capacity = {}, DropPolicy policy = DropPolicy::probability);
 
+/// Of all tokens' dispatch what some of them have of it: `tokens` says which of all they are, in rising
+/// order, and `experts` is theirs, (N, K). One that is not among all has no slots, and counts nowhere.
+Dispatch dispatch_of_some(const Dispatch& all, std::size_t choices, std::span<const std::size_t> tokens,
+                          std::span<const std::int32_t> experts);
+
 // The products of experts see the rows of `slots` (S, C). `choices` is K, `width` is C.
 
 /// slots = the rows of their tokens.

@@ -1,7 +1,7 @@
 #include <map>
 #include <tuple>
 
-#include "tests/gpt_pipeline/pipeline_job.hpp"
+#include "tests/gpt_pipeline/context_job.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -9,37 +9,10 @@ namespace {
 using core::ScheduleKind;
 using core::Strategy;
 
-TrainerOptions context_options(const Cut& cut) {
-  auto options = trainer_options(cut);
-  options.model.layers = 4;
-  options.model.heads = 4;
-  options.model.key_value_heads = 2;
-  options.model.query_key_norm = true;
-  options.session.training.lanes = 4;
-  return options;
-}
-
-std::vector<Trained> run(const Cut& cut, const Corpus& corpus, int until, actors::Storage* disk = nullptr) {
-  return simulate(
-      cut,
-      [&](actors::SimulatedRank& rank) { return train_until(rank, context_options(cut), corpus, until); },
-      disk);
-}
-
-/// The ranks that share each sequence and no more, in as many slices as the cut has parts of a layer.
-Cut without_stages(const Cut& cut) {
-  return {.ranks = cut.context,
-          .tied = cut.tied,
-          .strategy = Strategy::ddp,
-          .sequence = cut.sequence,
-          .slices = cut.tensor,
-          .context = cut.context};
-}
-
 const Trained& expected_of(const Cut& cut, const Corpus& corpus) {
   static std::map<std::tuple<bool, int, int>, Trained> known;
   auto& found = known[{cut.tied, cut.tensor, cut.context}];
-  if (found.losses.empty()) found = run(without_stages(cut), corpus, 20)[0];
+  if (found.losses.empty()) found = run_context(without_stages(cut), corpus, 20)[0];
   return found;
 }
 
@@ -77,7 +50,7 @@ TEST_P(PipelineContext, HasTheBitsOfSharedSequencesWithoutStages) {
   const TrainingText text;
 
   const auto& expected = expected_of(GetParam(), text.corpus());
-  const auto ranks = run(GetParam(), text.corpus(), 20);
+  const auto ranks = run_context(GetParam(), text.corpus(), 20);
 
   ASSERT_EQ(expected.losses.size(), 20U);
   ASSERT_LT(expected.losses.back(), expected.losses.front());
@@ -95,9 +68,9 @@ const Cut kBoth{.ranks = 4, .stages = 2, .tied = true, .strategy = Strategy::zer
 
 TEST(PipelineOfContext, LosesNothingOfOneRanksLosses) {
   const TrainingText text;
-  const auto whole = run({.strategy = Strategy::ddp}, text.corpus(), 20)[0];
+  const auto whole = run_context({.strategy = Strategy::ddp}, text.corpus(), 20)[0];
 
-  const auto found = run(kBoth, text.corpus(), 20)[0];
+  const auto found = run_context(kBoth, text.corpus(), 20)[0];
 
   for (std::size_t step = 0; step < whole.losses.size(); ++step)
     ASSERT_NEAR(found.losses[step], whole.losses[step], 1e-5 * whole.losses[step]) << step;
@@ -129,11 +102,11 @@ TEST(PipelineOfContext, GoesOnFromOtherCutsAndBack) {
                   .schedule = ScheduleKind::zero_bubble,
                   .strategy = Strategy::zero1,
                   .context = 2};
-  const auto expected = run(shared, text.corpus(), 6)[0];
+  const auto expected = run_context(shared, text.corpus(), 6)[0];
   for (const auto& [from, to] : {std::pair{shared, kBoth}, {kBoth, shared}, {kBoth, split}, {split, kBoth}}) {
     actors::SimulatedStorage disk({});
-    run(from, text.corpus(), 3, &disk);
-    const auto ranks = run(to, text.corpus(), 6, &disk);
+    run_context(from, text.corpus(), 3, &disk);
+    const auto ranks = run_context(to, text.corpus(), 6, &disk);
     for (const auto& rank : ranks) EXPECT_EQ(rank.parameters, expected.parameters) << to.name();
   }
 }

@@ -17,8 +17,8 @@ core::Result<void> check_experts(const core::TrainingOptions& options, int data_
   if (options.context_parallel > 1) {
     return core::fail(
         core::Errc::unavailable,
-        "expert_parallel {} with context_parallel {}: routers see whole sequences; use one of the "
-        "two",
+        "expert_parallel {} with context_parallel {}: experts are spread over ranks with lanes of their own, "
+        "and those that share sequences share lanes; use one of the two",
         ep, options.context_parallel);
   }
   if (options.lanes % data_parallel != 0) {

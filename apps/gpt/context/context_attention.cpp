@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/gpt/context/sequence_pieces.hpp"
 #include "apps/gpt/layers/matmul.hpp"
 #include "apps/gpt/layers/vector_math.hpp"
 #include "core/errors.hpp"
@@ -16,64 +17,9 @@ using core::Result;
 namespace {
 
 template <class T>
-class Pieces {
- public:
-  Pieces(const ContextParallel<T>& context, const AttentionShape& shape)
-      : context_(context),
-        shape_(shape),
-        members_(context.group->size()),
-        width_(shape.key_heads * shape.head_size),
-        piece_(shape.length / 2) {}
-
-  std::size_t length() const { return shape_.length * members_; }
-  std::size_t positions() const { return piece_; }
-  /// The first position of a member's lower or upper half of its rows.
-  std::size_t first(std::size_t member, std::size_t half) const {
-    return (half == 0 ? member : 2 * members_ - 1 - member) * piece_;
-  }
-
-  /// own (B, L, K, D) of every member to all (B, T, K, D).
-  Result<void> gather(const T* own, T* all) const {
-    const std::size_t count = own_elements();
-    TRY(context_.group->gather({own, count}, {context_.exchanged, members_ * count}, counts()));
-    for_each_piece([&](std::size_t exchanged, std::size_t place) {
-      std::copy_n(context_.exchanged + exchanged, piece_ * width_, all + place);
-    });
-    return {};
-  }
-
-  /// own (B, L, K, D) = the sum of what all members have for its positions in all (B, T, K, D).
-  Result<void> scatter_sum(const T* all, T* own) const {
-    for_each_piece([&](std::size_t exchanged, std::size_t place) {
-      std::copy_n(all + place, piece_ * width_, context_.exchanged + exchanged);
-    });
-    const std::size_t count = own_elements();
-    return context_.group->scatter_sum({context_.exchanged, members_ * count}, {own, count}, counts());
-  }
-
- private:
-  std::size_t own_elements() const { return shape_.batch * shape_.length * width_; }
-  typename TensorGroup<T>::Counts counts() const {
-    return typename TensorGroup<T>::Counts(members_, own_elements());
-  }
-
-  /// Where a piece lies as members hand it over, and by position.
-  template <class Visit>
-  void for_each_piece(Visit visit) const {
-    for (std::size_t member = 0; member < members_; ++member) {
-      for (std::size_t b = 0; b < shape_.batch; ++b) {
-        for (std::size_t half = 0; half < 2; ++half) {
-          const std::size_t row = (member * shape_.batch + b) * shape_.length + half * piece_;
-          visit(row * width_, (b * length() + first(member, half)) * width_);
-        }
-      }
-    }
-  }
-
-  const ContextParallel<T>& context_;
-  const AttentionShape& shape_;
-  std::size_t members_, width_, piece_;
-};
+SequencePieces<T> pieces_of(const ContextParallel<T>& context, const AttentionShape& shape) {
+  return {*context.group, context.exchanged, {shape.batch, shape.length}, shape.key_heads * shape.head_size};
+}
 
 /// One head's rows of one piece of one sequence, and what they see.
 struct PieceOfHead {
@@ -85,7 +31,8 @@ struct PieceOfHead {
 };
 
 template <class T, class Visit>
-void for_each_head(const Pieces<T>& pieces, const AttentionShape& shape, std::size_t member, Visit visit) {
+void for_each_head(const SequencePieces<T>& pieces, const AttentionShape& shape, std::size_t member,
+                   Visit visit) {
   const std::size_t P = pieces.positions(), D = shape.head_size;
   PieceOfHead at{};
   at.rows = P;
@@ -145,21 +92,22 @@ Rotary<T> rotary_of(const ModelConfig& config, std::size_t length, const Sequenc
 
 template <class T>
 ContextParallel<T> carve_context(Carver<T>& carver, std::size_t batch, std::size_t length,
-                                 std::size_t key_width) {
-  const std::size_t rows = batch * length;
+                                 const ModelConfig& config) {
+  const std::size_t rows = batch * length, key_width = config.key_width(), experts = config.experts.count;
   return {.group = nullptr,
           .key = carver.take(rows, key_width),
           .value = carver.take(rows, key_width),
           .d_key = carver.take(rows, key_width),
           .d_value = carver.take(rows, key_width),
-          .exchanged = carver.take(rows, key_width)};
+          .exchanged = carver.take(rows, std::max(key_width, experts)),
+          .logits = experts > 0 ? carver.take(rows, experts) : nullptr};
 }
 
 template <class T>
 Result<void> context_attention_forward(const ContextParallel<T>& context, const Attention<T>& attention,
                                        T* y) {
   const AttentionShape& shape = attention.shape;
-  const Pieces<T> pieces(context, shape);
+  const auto pieces = pieces_of(context, shape);
   TRY(pieces.gather(attention.key, context.key));
   TRY(pieces.gather(attention.value, context.value));
   const T scale = T{1} / std::sqrt(static_cast<T>(shape.head_size));
@@ -189,7 +137,7 @@ template <class T>
 Result<void> context_attention_backward(const ContextParallel<T>& context, const Attention<T>& attention,
                                         const T* d_y, const AttentionGradients<T>& gradients) {
   const AttentionShape& shape = attention.shape;
-  const Pieces<T> pieces(context, shape);
+  const auto pieces = pieces_of(context, shape);
   const std::size_t D = shape.head_size, length = pieces.length();
   TRY(pieces.gather(attention.key, context.key));
   TRY(pieces.gather(attention.value, context.value));
@@ -241,9 +189,10 @@ Result<void> context_attention_backward(const ContextParallel<T>& context, const
 
 template Rotary<float> rotary_of<float>(const ModelConfig&, std::size_t, const SequenceMember&);
 template Rotary<double> rotary_of<double>(const ModelConfig&, std::size_t, const SequenceMember&);
-template ContextParallel<float> carve_context<float>(Carver<float>&, std::size_t, std::size_t, std::size_t);
+template ContextParallel<float> carve_context<float>(Carver<float>&, std::size_t, std::size_t,
+                                                     const ModelConfig&);
 template ContextParallel<double> carve_context<double>(Carver<double>&, std::size_t, std::size_t,
-                                                       std::size_t);
+                                                       const ModelConfig&);
 template Result<void> context_attention_forward<float>(const ContextParallel<float>&, const Attention<float>&,
                                                        float*);
 template Result<void> context_attention_forward<double>(const ContextParallel<double>&,

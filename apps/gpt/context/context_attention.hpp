@@ -14,7 +14,7 @@ namespace troupe::apps::gpt {
 // B batch, T tokens of whole sequences, N members, L = T / N rows of a sequence that a member keeps, H heads,
 // K heads with keys of their own, D head size.
 
-/// What attention of a member has besides its own rows; all blocks share it.
+/// What attention, and routers of E experts, of a member have besides its own rows; all blocks share it.
 template <class T>
 struct ContextParallel {
   TensorGroup<T>* group;
@@ -22,7 +22,8 @@ struct ContextParallel {
   T* value;      ///< likewise
   T* d_key;      ///< (B, T, K, D): what this member adds to the gradients
   T* d_value;    ///< likewise
-  T* exchanged;  ///< (N, B, L, K, D): as members hand it over
+  T* exchanged;  ///< (N, B, L, K D or E): as members hand it over
+  T* logits;     ///< (B, T, E) of routers, of all members, by position
 };
 
 /// The angles of the positions that a member keeps, L of each sequence; of all positions where it has no
@@ -33,7 +34,7 @@ Rotary<T> rotary_of(const ModelConfig& config, std::size_t length, const Sequenc
 /// For sequences of T tokens; the group is for the caller to give.
 template <class T>
 ContextParallel<T> carve_context(Carver<T>& carver, std::size_t batch, std::size_t length,
-                                 std::size_t key_width);
+                                 const ModelConfig& config);
 
 /// As attention_forward(), where each member has L rows of each sequence, `attention.shape.length`, and sees
 /// the keys and values of all: query and y are (B, L, H, D), key and value (B, L, K, D), probabilities

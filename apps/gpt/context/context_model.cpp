@@ -21,8 +21,12 @@ Result<void> ContextModel::forward_backward(Parameters parameters, Gradients gra
   const double share = part_.weight(targets);
   StepHooks own_hooks = hooks;
   own_hooks.loss_scale = hooks.loss_scale * share;
+  own_hooks.router_scale = hooks.loss_scale;
   TRY(model_->forward_backward(parameters, gradients, part_.own(tokens), part_.own(targets), own_hooks));
-  losses_.push_back(TRY(model_->take_losses()).front() * share);
+  double loss = TRY(model_->take_losses()).front() * share;
+  for (const ExpertRoutes& layer : model_->routes()) loss += layer.loss;
+  // As a pipeline says it (RouteLosses::total()).
+  losses_.push_back(config().experts.count > 0 ? static_cast<float>(loss) : loss);
   return {};
 }
 
@@ -38,7 +42,9 @@ Result<std::span<const float>> ContextModel::logits(Parameters parameters, Token
                                                     const StepHooks& hooks) {
   const auto own = part_.own_of_one(tokens);
   const auto place = part_.place_of(tokens.size() - 1);
-  const auto found = TRY(model_->logits_of(parameters, own, place.value_or(0), hooks));
+  StepHooks own_hooks = hooks;
+  own_hooks.length = tokens.size();
+  const auto found = TRY(model_->logits_of(parameters, own, place.value_or(0), own_hooks));
   std::fill(logits_.begin(), logits_.end(), 0.0F);
   if (place) std::copy(found.begin(), found.end(), logits_.begin());
   TRY(group_.sum(logits_));

@@ -32,6 +32,7 @@ class ContextModel final : public TrainableModel {
   core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                                   const StepHooks& hooks) override;
   core::Result<std::vector<double>> take_losses() override { return std::exchange(losses_, {}); }
+  ExpertTally take_expert_tally() override { return model_->take_expert_tally(); }
   core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
                                               const StepHooks& hooks) override;
 

@@ -21,10 +21,11 @@ Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& o
   if (size < 1) return fail(Errc::invalid_argument, "context_parallel must be 1 or more, found {}", size);
   if (size == 1) return std::unique_ptr<ContextRank>{};
   TRY(check_tensor_options(training, options.tensor, false));
-  if (options.model.experts.count > 0) {
+  if (device == gpu::DeviceKind::cuda && options.model.experts.count > 0) {
     return fail(Errc::unavailable,
-                "routers of experts see whole sequences, and context parallelism cuts them; use "
-                "--context-parallel 1 for a model with experts");
+                "device cuda with experts and context_parallel > 1, found {}: members decide together about "
+                "rows on the host alone; use --device host, or leave --context-parallel out",
+                size);
   }
   TRY(SequencePart::shape_of(options.microbatch, static_cast<std::size_t>(size)));
   // Tensor-parallel ranks have neighbouring numbers, then come those that share a sequence.

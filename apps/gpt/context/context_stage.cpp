@@ -43,6 +43,7 @@ Result<std::vector<StageLoss>> ContextStage::take_losses(std::size_t count) {
 
 Result<void> ContextStage::backward(int chunk, int slot, const StagePass& pass, StageText) {
   StepHooks hooks = pass.hooks;
+  hooks.router_scale = pass.hooks.loss_scale;
   hooks.loss_scale *= of(slot).weight;
   return stage_->backward(chunk, slot, {pass.parameters, pass.gradients, hooks}, of(slot).text());
 }
@@ -55,7 +56,9 @@ Result<void> ContextStage::forward_sequence(int chunk, const StagePass& pass,
                                             std::span<const std::int32_t> tokens) {
   OwnText& own = of(0);
   own.tokens = part_.own_of_one(tokens);
-  return stage_->forward_sequence(chunk, pass, own.tokens);
+  StepHooks hooks = pass.hooks;
+  hooks.length = tokens.size();
+  return stage_->forward_sequence(chunk, {pass.parameters, pass.gradients, hooks}, own.tokens);
 }
 
 Result<std::span<const float>> ContextStage::logits_of(int chunk, std::size_t token, const StagePass& pass) {

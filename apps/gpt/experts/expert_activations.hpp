@@ -16,14 +16,16 @@ namespace troupe::apps::gpt {
 // the shared one. R rows that this rank's experts compute with at most: S where all experts are here, else
 // ExpertConfig::most_rows().
 
-/// Where the rows of a layer went in forward.
+/// Where the rows of a layer went in forward. Of ranks that share sequences each has its own rows here.
 struct ExpertRoutes {
   std::vector<std::int32_t> experts;  ///< (N, K)
   core::Dispatch dispatch;
   core::ExpertExchange exchange;  ///< of the slots' rows with the ranks of their experts
   core::OwnRows own;              ///< where experts are spread over ranks
-  core::ExpertLoad load;
-  double loss = 0;  ///< what balance adds to that of the words
+  core::ExpertLoad load;          ///< of the whole microbatch
+  /// What the router adds to the loss of the words, of the whole microbatch. Of ranks that share sequences
+  /// one has it, and the others 0.
+  double loss = 0;
 };
 
 /// What the experts of a block leave for backward.

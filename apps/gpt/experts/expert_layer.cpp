@@ -5,12 +5,11 @@
 #include <span>
 #include <vector>
 
+#include "apps/gpt/experts/expert_choice.hpp"
 #include "apps/gpt/experts/expert_exchange.hpp"
 #include "apps/gpt/layers/activation.hpp"
 #include "apps/gpt/projection.hpp"
 #include "core/errors.hpp"
-#include "core/experts/balance.hpp"
-#include "core/experts/router.hpp"
 #include "core/experts/row_move.hpp"
 
 namespace troupe::apps::gpt {
@@ -61,7 +60,7 @@ Result<void> gated_backward(const GatedShape& shape, const ExpertWeights& weight
 /// The same of every layer with experts: views of what was carved, with the shapes that routing wants.
 template <class T>
 struct Views {
-  Views(const ExpertShape& shape, const ExpertActivations<T>& layer)
+  Views(const ExpertShape<T>& shape, const ExpertActivations<T>& layer)
       : N(shape.rows),
         C(shape.width),
         E(shape.config.count),
@@ -82,29 +81,7 @@ struct Views {
 };
 
 template <class T>
-Result<void> choose_experts(const ExpertShape& shape, const ExpertActivations<T>& layer) {
-  const Views<T> view(shape, layer);
-  const ExpertConfig& config = shape.config;
-  const auto router = config.router();
-  ExpertRoutes& routes = *layer.routes;
-  routes.experts.resize(view.N * view.K);
-  const auto biases = config.biases_of(layer.layer);
-  const std::vector<T> bias(biases.begin(), biases.end());
-  core::route<T>(router, view.logits, bias, {routes.experts, view.weights});
-  std::optional<std::int64_t> capacity;
-  if (config.capacity_factor) {
-    capacity = TRY(
-        core::expert_capacity(static_cast<std::int64_t>(view.N), view.K, view.E, *config.capacity_factor));
-  }
-  routes.dispatch = core::dispatch<T>(view.E, routes.experts, view.weights, capacity);
-  routes.load = core::expert_load<T>(router, view.logits, routes.experts);
-  routes.loss = config.balance * core::balance_loss(router, routes.load);
-  if (config.z_loss > 0) routes.loss += config.z_loss * core::z_loss<T>(view.E, view.logits);
-  return {};
-}
-
-template <class T>
-Result<void> shared_forward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+Result<void> shared_forward(const ExpertShape<T>& shape, const ExpertLayerParameters& parameters,
                             const ExpertActivations<T>& layer, const T* x, const Pass<T>& pass) {
   if (!parameters.shared) return {};
   const std::size_t N = shape.rows, C = shape.width;
@@ -120,7 +97,7 @@ Result<void> shared_forward(const ExpertShape& shape, const ExpertLayerParameter
 }
 
 template <class T>
-void add_shared(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+void add_shared(const ExpertShape<T>& shape, const ExpertLayerParameters& parameters,
                 const ExpertActivations<T>& layer, T* output) {
   if (!parameters.shared) return;
   const std::size_t N = shape.rows, C = shape.width;
@@ -132,7 +109,7 @@ void add_shared(const ExpertShape& shape, const ExpertLayerParameters& parameter
 
 /// From the gradient by what it added to the output; adds to d_x.
 template <class T>
-Result<void> shared_backward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+Result<void> shared_backward(const ExpertShape<T>& shape, const ExpertLayerParameters& parameters,
                              const ExpertActivations<T>& layer, const ExpertScratch<T>& scratch,
                              const ExpertGradient<T>& gradient, const Pass<T>& pass, T* d_x) {
   if (!parameters.shared) return {};
@@ -175,7 +152,8 @@ struct ProductRows {
 };
 
 template <class T>
-ProductRows<T> product_rows(const ExpertShape& shape, const ExpertActivations<T>& layer, T* rows, T* slots) {
+ProductRows<T> product_rows(const ExpertShape<T>& shape, const ExpertActivations<T>& layer, T* rows,
+                            T* slots) {
   const ExpertRoutes& routes = *layer.routes;
   if (routes.exchange.grouped) return {layer.received, rows};
   return {layer.received, rows, slots + static_cast<std::size_t>(routes.own.first_slot) * shape.width,
@@ -296,12 +274,12 @@ Result<void> experts_backward(const Views<T>& view, const ExpertLayerParameters&
 }  // namespace
 
 template <class T>
-Result<void> expert_layer_forward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+Result<void> expert_layer_forward(const ExpertShape<T>& shape, const ExpertLayerParameters& parameters,
                                   const ExpertActivations<T>& layer, const T* x, const Pass<T>& pass,
                                   T* output) {
   const Views<T> view(shape, layer);
   TRY(project(pass, {view.N, view.C, view.E}, parameters.router, x, layer.logits));
-  TRY(choose_experts(shape, layer));
+  TRY(choose_experts(shape, layer, pass.hooks));
   ExpertRoutes& routes = *layer.routes;
   const auto& dispatch = routes.dispatch;
   ExpertPeers* peers = pass.hooks.peers;
@@ -330,11 +308,10 @@ Result<void> expert_layer_forward(const ExpertShape& shape, const ExpertLayerPar
 }
 
 template <class T>
-Result<void> expert_layer_backward(const ExpertShape& shape, const ExpertLayerParameters& parameters,
+Result<void> expert_layer_backward(const ExpertShape<T>& shape, const ExpertLayerParameters& parameters,
                                    const ExpertActivations<T>& layer, const ExpertScratch<T>& scratch,
                                    const ExpertGradient<T>& gradient, const Pass<T>& pass, T* d_x) {
   const Views<T> view(shape, layer);
-  const auto router = shape.config.router();
   const ExpertRoutes& routes = *layer.routes;
   const auto& dispatch = routes.dispatch;
   const std::span<T> d_tokens(d_x, view.N * view.C), d_slots = view.slots(scratch.slots, dispatch);
@@ -363,28 +340,22 @@ Result<void> expert_layer_backward(const ExpertShape& shape, const ExpertLayerPa
   }
   core::gather_tokens_backward<T>(dispatch, view.K, view.C, d_slots, d_tokens);
 
-  std::fill(d_logits.begin(), d_logits.end(), T{0});
-  core::route_backward<T>(router, view.logits, routes.experts, d_weights, d_logits);
-  const double balance = shape.config.balance * pass.hooks.loss_scale;
-  const double z_loss = shape.config.z_loss * pass.hooks.loss_scale;
-  if (shape.adds_losses && balance > 0)
-    core::balance_backward<T>(router, view.logits, routes.load, balance, d_logits);
-  if (shape.adds_losses && z_loss > 0) core::z_loss_backward<T>(view.E, view.logits, z_loss, d_logits);
+  choice_backward<T>(shape, layer, pass.hooks, d_weights, d_logits);
   return project_backward(pass, {view.N, view.C, view.E}, parameters.router, gradient.x, scratch.logits, d_x,
                           Write::accumulate);
 }
 
-template Result<void> expert_layer_forward<float>(const ExpertShape&, const ExpertLayerParameters&,
+template Result<void> expert_layer_forward<float>(const ExpertShape<float>&, const ExpertLayerParameters&,
                                                   const ExpertActivations<float>&, const float*,
                                                   const Pass<float>&, float*);
-template Result<void> expert_layer_forward<double>(const ExpertShape&, const ExpertLayerParameters&,
+template Result<void> expert_layer_forward<double>(const ExpertShape<double>&, const ExpertLayerParameters&,
                                                    const ExpertActivations<double>&, const double*,
                                                    const Pass<double>&, double*);
-template Result<void> expert_layer_backward<float>(const ExpertShape&, const ExpertLayerParameters&,
+template Result<void> expert_layer_backward<float>(const ExpertShape<float>&, const ExpertLayerParameters&,
                                                    const ExpertActivations<float>&,
                                                    const ExpertScratch<float>&, const ExpertGradient<float>&,
                                                    const Pass<float>&, float*);
-template Result<void> expert_layer_backward<double>(const ExpertShape&, const ExpertLayerParameters&,
+template Result<void> expert_layer_backward<double>(const ExpertShape<double>&, const ExpertLayerParameters&,
                                                     const ExpertActivations<double>&,
                                                     const ExpertScratch<double>&,
                                                     const ExpertGradient<double>&, const Pass<double>&,

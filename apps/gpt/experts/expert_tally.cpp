@@ -25,11 +25,11 @@ void ExpertTally::add(std::span<const ExpertRoutes> routes) {
   if (experts_ == 0) return;
   CHECK(routes.size() == layers(), "there are routes for every layer");
   for (std::size_t layer = 0; layer < routes.size(); ++layer) {
-    const auto add_to = [&](std::vector<std::int64_t>& sums, const std::vector<std::int64_t>& counts) {
-      for (std::size_t e = 0; e < counts.size(); ++e) sums[layer * experts_ + e] += counts[e];
-    };
-    add_to(chosen_, routes[layer].load.counts);
-    add_to(dropped_, routes[layer].dispatch.dropped);
+    const core::Dispatch& dispatch = routes[layer].dispatch;
+    for (std::size_t e = 0; e < dispatch.experts(); ++e) {
+      chosen_[layer * experts_ + e] += dispatch.count(e) + dispatch.dropped[e];
+      dropped_[layer * experts_ + e] += dispatch.dropped[e];
+    }
   }
 }
 

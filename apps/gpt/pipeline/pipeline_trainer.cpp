@@ -278,8 +278,7 @@ Result<void> PipelineTrainer::take_losses_before(int microbatch) {
   const auto losses = TRY(model_->take_losses(static_cast<std::size_t>(losses_taken_ - first)));
   for (int i = first; i < losses_taken_; ++i) {
     const StageLoss& loss = losses[static_cast<std::size_t>(i - first)];
-    lanes_->set_loss(
-        i, route_losses_ ? TRY(route_losses_->total(i, static_cast<float>(loss.words))) : loss.total());
+    lanes_->set_loss(i, route_losses_ ? TRY(route_losses_->total(i, loss.words)) : loss.total());
   }
   return {};
 }

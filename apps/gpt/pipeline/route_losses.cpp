@@ -74,10 +74,10 @@ Result<void> RouteLosses::give(const core::PipelinePass& forward, std::span<cons
   return {};
 }
 
-Result<double> RouteLosses::total(int microbatch, float words) {
+Result<double> RouteLosses::total(int microbatch, double words) {
   for (int stage = 0; stage < stage_; ++stage)
     TRY(group(stage).wait(receiving_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(microbatch)]));
-  auto all = static_cast<double>(words);
+  double all = words;
   for (std::size_t layer = 0; layer < layers_; ++layer)
     all += values_[static_cast<std::size_t>(microbatch) * layers_ + layer];
   return static_cast<double>(static_cast<float>(all));

@@ -26,7 +26,7 @@ class RouteLosses {
   /// After a forward of this stage; `routes` are of all layers.
   core::Result<void> give(const core::PipelinePass& forward, std::span<const ExpertRoutes> routes);
   /// On the last stage: with the loss of the words.
-  core::Result<double> total(int microbatch, float words);
+  core::Result<double> total(int microbatch, double words);
   core::Result<void> settle();
 
  private:

@@ -104,8 +104,7 @@ Places place(float* base, const ModelConfig& config, const StageCut& cut, const 
     // Between passes nobody needs it, and within one as in a whole model.
     places.tensor->partial = places.scratch.normed;
   }
-  if (shape.context_parallel > 1)
-    places.across = carve_context(carver, shape.batch.batch, keys, config.key_width());
+  if (shape.context_parallel > 1) places.across = carve_context(carver, shape.batch.batch, keys, config);
   places.input = shape.slots.input > shape.slots.activations ? carver.take(rows, C) : nullptr;
   places.unused = shape.is_split ? carver.take(unused_elements(config, N)) : nullptr;
   for (int index = 0; index < shape.slots.activations; ++index) {

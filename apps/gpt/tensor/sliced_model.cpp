@@ -62,6 +62,7 @@ Result<void> SlicedModel::forward_backward(Parameters parameters, Gradients grad
   if (hooks.begin_backward) TRY(hooks.begin_backward());
   StepHooks own;
   own.loss_scale = hooks.loss_scale;
+  own.router_scale = hooks.router_scale;
   own.last_microbatch = hooks.last_microbatch;
   TRY(together([&](Slice& slice) {
     return slice.model->forward_backward(slice.readable, slice.places, tokens, targets, own);
@@ -91,9 +92,11 @@ ExpertTally SlicedModel::take_expert_tally() {
 Result<std::span<const float>> SlicedModel::logits_of(Parameters parameters, Tokens tokens, std::size_t row,
                                                       const StepHooks& hooks) {
   TRY(copy_parameters(parameters, hooks));
+  StepHooks own;
+  own.length = hooks.length;
   std::span<const float> first;
   TRY(together([&](Slice& slice) -> Result<void> {
-    const auto found = TRY(slice.model->logits_of(slice.readable, tokens, row, StepHooks{}));
+    const auto found = TRY(slice.model->logits_of(slice.readable, tokens, row, own));
     if (slice.group->index() == 0) first = found;
     return {};
   }));

@@ -44,6 +44,7 @@ class SlicedModel final : public RowModel {
   }
   core::Result<std::span<const float>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
                                                  const StepHooks& hooks) override;
+  std::span<const ExpertRoutes> routes() const override { return slices_.front().model->routes(); }
 
  private:
   /// A member with its parameters, and the gradients of the lane so far.

@@ -52,6 +52,7 @@ class TensorModel final : public RowModel {
                                                  const StepHooks& hooks) override {
     return model_.logits_of(parameters, tokens, row, hooks);
   }
+  std::span<const ExpertRoutes> routes() const override { return model_.routes(); }
 
  private:
   TensorModel(const ModelConfig& config, const TensorShare& share, Model model);

@@ -49,6 +49,20 @@ TEST(Dispatch, DropsTheLastTokensOrThoseWithTheLeastWeight) {
   EXPECT_THAT(two.choice_of_slot, ElementsAre(1, 5, 3, 0, 2));
 }
 
+TEST(Dispatch, OfSomeTokensIsTheirsOfThatOfAll) {
+  const auto all = dispatch<float>(4, kExperts, kWeights, 2, DropPolicy::position);
+
+  // Tokens 1 and 2 of all three, and one that is not among them.
+  const std::size_t tokens[] = {1, 2, 7};
+  const std::int32_t experts[] = {2, 1, 2, 0, 3, 1};
+  const auto some = dispatch_of_some(all, 2, tokens, experts);
+
+  EXPECT_THAT(some.first_slot, ElementsAre(0, 1, 2, 3, 3));
+  EXPECT_THAT(some.choice_of_slot, ElementsAre(3, 1, 0));
+  EXPECT_THAT(some.slot_of_choice, ElementsAre(2, 1, kDropped, 0, kDropped, kDropped));
+  EXPECT_THAT(some.dropped, ElementsAre(0, 0, 1, 0)) << "token 2's first choice";
+}
+
 TEST(Dispatch, AWeightThatIsNoNumberIsDroppedFirst) {
   const std::vector<std::int32_t> experts = {0, 0, 0};
   const std::vector<float> weights = {std::numeric_limits<float>::quiet_NaN(), 0.1F, 0.2F};

@@ -1,0 +1,272 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "apps/gpt/context/context_attention.hpp"
+#include "apps/gpt/context/context_model.hpp"
+#include "apps/gpt/experts/expert_tally.hpp"
+#include "apps/gpt/layers/cross_entropy.hpp"
+#include "apps/gpt/model.hpp"
+#include "apps/gpt/tensor/share.hpp"
+#include "core/random.hpp"
+#include "tests/apps_gpt/gradient_check.hpp"
+#include "tests/apps_gpt/tensor/members.hpp"
+#include "tests/apps_gpt/tensors.hpp"
+
+// Routers decide about all rows of a microbatch, of which each member of a group that shares sequences has
+// some.
+
+namespace troupe::apps::gpt {
+namespace {
+
+constexpr BatchShape kWholeBatch{2, 16};
+
+struct RoutedFamily {
+  const char* name;
+  ExpertConfig experts;
+};
+
+ExpertConfig biased(std::size_t layers) {
+  ExpertConfig experts{.count = 4, .choices = 2, .feed_forward = 6, .capacity_factor = 0.8, .bias_rate = 0.1};
+  const auto biases = some_values(layers * experts.count, 77);
+  experts.biases = std::make_shared<const std::vector<float>>(biases.begin(), biases.end());
+  return experts;
+}
+
+const RoutedFamily kRoutedFamilies[] = {
+    {"Dropless", {.count = 4, .choices = 2, .feed_forward = 6}},
+    {"Balanced", {.count = 5, .choices = 2, .feed_forward = 4, .balance = 0.3}},
+    {"ZLoss", {.count = 4, .choices = 1, .feed_forward = 6, .z_loss = 0.1}},
+    {"SharedExpertWithDrops",
+     {.count = 3,
+      .choices = 2,
+      .feed_forward = 4,
+      .shared_feed_forward = 8,
+      .shared_gate = true,
+      .score_before_choice = true,
+      .capacity_factor = 0.7,
+      .balance = 0.2,
+      .z_loss = 0.05,
+      .dense_layers = {0}}},
+    {"BiasesWithDrops", biased(2)},
+};
+
+ModelConfig config_with(const ExpertConfig& experts) {
+  ModelConfig config{
+      .layers = 2, .heads = 4, .width = 8, .feed_forward = 12, .context = 16, .vocabulary = 12};
+  config.experts = experts;
+  return config;
+}
+
+std::vector<std::int32_t> some_tokens(std::uint64_t seed) {
+  core::CounterRandom random(seed, "tokens", {}, {});
+  std::vector<std::int32_t> tokens;
+  for (std::size_t i = 0; i < kWholeBatch.rows(); ++i)
+    tokens.push_back(static_cast<std::int32_t>(random.below(12, i)));
+  return tokens;
+}
+
+/// What one rank with whole sequences computes.
+struct WholeRun {
+  explicit WholeRun(const ModelConfig& config)
+      : tokens(some_tokens(1)),
+        targets(some_tokens(2)),
+        model(BasicModel<double>::create(config, kWholeBatch).value()),
+        values(model.table().specs),
+        gradients(model.table().specs) {
+    // Members have differently many rows that are learned.
+    for (const std::size_t place : {0, 1, 2, 17, 31}) targets[place] = kNoTarget;
+    for (std::size_t i = 0; i < values.tensors.size(); ++i)
+      values.tensors[i] = some_values(values.tensors[i].size(), static_cast<unsigned>(i + 1));
+    loss = model.forward_backward(values.constant(), gradients.pointers(), tokens, targets).value();
+  }
+
+  std::vector<std::int32_t> tokens, targets;
+  BasicModel<double> model;
+  Tensors<double> values, gradients;
+  double loss = 0;
+};
+
+/// Ranks that share each sequence, those that share each layer, and whether these share rows.
+struct Members {
+  std::size_t context, tensor = 1;
+  bool sequence = false;
+};
+
+void take_part_of(const PartLayout& layout, const std::vector<double>& whole, std::vector<double>& part) {
+  for (std::int64_t run = 0; run < layout.runs; ++run)
+    std::copy_n(whole.begin() + layout.first + run * layout.stride, layout.run,
+                part.begin() + run * layout.run);
+}
+
+/// One member's step, against the whole's.
+class MemberRun {
+ public:
+  MemberRun(WholeRun& whole, const Members& members, TensorGroup<double>& layers,
+            TensorGroup<double>& context)
+      : whole_(whole),
+        layers_(layers),
+        context_(context),
+        part_(kWholeBatch, {members.context, context.index()}),
+        table_(whole.model.config(), {members.tensor, layers.index(), members.sequence}),
+        model_(BasicModel<double>::create(
+                   config_of_share(whole.model.config(), members.tensor),
+                   {kWholeBatch.batch, kWholeBatch.length / members.context}, Keep::activations,
+                   {members.tensor > 1 ? &layers : nullptr, members.sequence, &context})
+                   .value()),
+        values_(table_.part().specs),
+        gradients_(table_.part().specs) {
+    for (std::size_t i = 0; i < table_.size(); ++i)
+      take_part_of(table_.layout(i, layers.index()), whole.values.tensors[i], values_.tensors[i]);
+  }
+
+  void run() {
+    const double weight = part_.weight(whole_.targets);
+    const StepHooks hooks{.loss_scale = weight, .router_scale = 1};
+    std::vector<double> loss{weight * model_
+                                          .forward_backward(values_.constant(), gradients_.pointers(),
+                                                            part_.own(whole_.tokens),
+                                                            part_.own(whole_.targets), hooks)
+                                          .value()};
+    for (const ExpertRoutes& routes : model_.routes()) loss[0] += routes.loss;
+    ASSERT_TRUE(context_.sum(loss));
+    EXPECT_NEAR(loss[0], whole_.loss, 1e-13 * whole_.loss);
+  }
+
+  void expect_gradients() {
+    for (std::size_t i = 0; i < table_.size(); ++i) {
+      auto& gradient = gradients_.tensors[i];
+      if (table_.at(i).also_sum) {
+        ASSERT_TRUE(layers_.sum(gradient));
+      }
+      ASSERT_TRUE(context_.sum(gradient));
+      std::vector<double> wanted(gradient.size());
+      take_part_of(table_.layout(i, layers_.index()), whole_.gradients.tensors[i], wanted);
+      for (std::size_t e = 0; e < gradient.size(); ++e) {
+        ASSERT_NEAR(gradient[e], wanted[e], 1e-12 + 1e-10 * std::abs(wanted[e]))
+            << table_.part().specs[i].name << " element " << e;
+      }
+    }
+  }
+
+  /// Own rows go where one rank sends them, drops included, and each is counted once.
+  void expect_decisions() {
+    const auto& config = whole_.model.config();
+    const std::size_t K = config.experts.choices;
+    const auto positions = positions_of_member(kWholeBatch.length, context_.size(), context_.index());
+    for (std::size_t layer = 0; layer < config.layers; ++layer) {
+      const ExpertRoutes &own = model_.routes()[layer], &all = whole_.model.routes()[layer];
+      EXPECT_EQ(own.load.counts, all.load.counts) << "of the whole microbatch";
+      EXPECT_EQ(own.load.tokens, all.load.tokens);
+      for (std::size_t choice = 0; choice < own.experts.size(); ++choice) {
+        const std::size_t row = choice / K;
+        const std::size_t of_all =
+            ((row / positions.size()) * kWholeBatch.length + positions[row % positions.size()]) * K +
+            choice % K;
+        ASSERT_EQ(own.experts[choice], all.experts[of_all]);
+        const auto slot = own.dispatch.slot_of_choice[choice];
+        ASSERT_EQ(slot == core::Dispatch::kDropped,
+                  all.dispatch.slot_of_choice[of_all] == core::Dispatch::kDropped)
+            << "row " << row;
+        if (slot != core::Dispatch::kDropped) {
+          ASSERT_EQ(own.dispatch.choice_of_slot[static_cast<std::size_t>(slot)],
+                    static_cast<std::int64_t>(choice));
+        }
+      }
+    }
+    ExpertTally one(config.layers, config.experts.count), together = one;
+    one.add(model_.routes());
+    together.add(whole_.model.routes());
+    const auto counts = one.counts();
+    std::vector<double> sums(counts.begin(), counts.end());
+    ASSERT_TRUE(context_.sum(sums));
+    EXPECT_EQ(std::vector<std::int64_t>(sums.begin(), sums.end()), together.counts());
+  }
+
+ private:
+  WholeRun& whole_;
+  TensorGroup<double>&layers_, &context_;
+  SequencePart part_;
+  SharedTable table_;
+  BasicModel<double> model_;
+  Tensors<double> values_, gradients_;
+};
+
+class ContextOfExperts : public testing::TestWithParam<std::tuple<RoutedFamily, Members>> {};
+
+TEST_P(ContextOfExperts, DecidesAsOneRankAndHasGradientsThatAddUpToIts) {
+  const auto& [family, mesh] = GetParam();
+  const Members members = mesh;
+  WholeRun whole(config_with(family.experts));
+  if (family.experts.capacity_factor) {
+    const auto& dropped = whole.model.routes()[1].dispatch.dropped;
+    ASSERT_GT(std::accumulate(dropped.begin(), dropped.end(), std::int64_t{0}), 2);
+  }
+  using Room = SliceGroup<double>::Room;
+  std::vector<std::unique_ptr<Room>> layer_rooms, context_rooms;
+  for (std::size_t piece = 0; piece < members.context; ++piece)
+    layer_rooms.push_back(std::make_unique<Room>(members.tensor));
+  for (std::size_t part = 0; part < members.tensor; ++part)
+    context_rooms.push_back(std::make_unique<Room>(members.context));
+
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < members.tensor * members.context; ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::size_t part = rank % members.tensor, piece = rank / members.tensor;
+      SliceGroup<double> layers(*layer_rooms[piece], part), context(*context_rooms[part], piece);
+      MemberRun member(whole, members, layers, context);
+      member.run();
+      member.expect_gradients();
+      member.expect_decisions();
+    });
+  }
+}
+
+std::string name_of_members(const testing::TestParamInfo<std::tuple<RoutedFamily, Members>>& info) {
+  const auto& [family, members] = info.param;
+  return family.name + std::to_string(members.context) + "x" + std::to_string(members.tensor) +
+         (members.sequence ? "ByRows" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, ContextOfExperts,
+                         testing::Combine(testing::ValuesIn(kRoutedFamilies),
+                                          testing::Values(Members{1}, Members{2}, Members{4}, Members{2, 2},
+                                                          Members{4, 2, true})),
+                         name_of_members);
+
+/// A sequence that is shorter than the context is filled up to be cut, and what it is filled with must not
+/// take the room of its tokens.
+TEST(ContextModel, AnswersAsOneRankWhereTokensAreDropped) {
+  auto config = config_with({.count = 3, .choices = 2, .feed_forward = 6, .capacity_factor = 0.6});
+  HostModel whole(Model::create(config, kWholeBatch).value());
+  auto values = initial_parameters(whole.table().specs, 3);
+  std::vector<const std::byte*> parameters;
+  for (auto& tensor : values.tensors) {
+    for (float& value : tensor) value *= 20;  // so that experts matter
+    parameters.push_back(reinterpret_cast<const std::byte*>(tensor.data()));
+  }
+  const auto tokens = some_tokens(5);
+  for (const std::size_t length : {1, 3, 6, 11, 16}) {
+    const auto text = std::span(tokens).first(length);
+    const auto found = whole.logits(parameters, text, {}).value();
+    const std::vector<float> expected(found.begin(), found.end());
+
+    play_members<float>(2, [&](TensorGroup<float>& group) {
+      ContextModel member(kWholeBatch, group,
+                          std::make_unique<HostModel>(
+                              Model::create(config, {2, 8}, Keep::activations, {.context = &group}).value()));
+      const auto logits = member.logits(parameters, text, {}).value();
+      for (std::size_t v = 0; v < expected.size(); ++v)
+        ASSERT_NEAR(logits[v], expected[v], 1e-5) << length << " tokens";
+    });
+  }
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
