@@ -62,16 +62,9 @@ template <class T>
 Result<void> add_bias_gradient(const Pass<T>& pass, std::size_t rows, std::size_t width,
                                std::optional<std::size_t> bias, const T* d_y) {
   if (!bias) return {};
-  if (pass.later != nullptr) {
-    pass.later->add([=, kept = pass.later->keep(d_y, rows * width)](const Pass<T>& at) {
-      return add_bias_gradient(at, rows, width, bias, kept);
-    });
-    return {};
-  }
-  TRY(pass.use(*bias));
-  bias_backward(rows, width, d_y, pass.gradient(*bias));
-  pass.ready(*bias);
-  return {};
+  const T* kept = kept_for_weights(pass, d_y, rows * width);
+  return use_and_add_to_gradient(
+      pass, *bias, [=](const Pass<T>& at) { bias_backward(rows, width, kept, at.gradient(*bias)); });
 }
 
 // The norm's output of all rows, as the products that a group shares by columns read it.
@@ -85,7 +78,7 @@ template <class T>
 Result<const T*> normed_rows_again(const BlockContext<T>& context, const NormActivations<T>& norm,
                                    const Pass<T>& pass) {
   const T* rows = TRY(normed_rows(context, norm));
-  return kept_for_weights<T>(pass, rows, norm.output, context.shape.rows() * context.config.width);
+  return kept_for_weights(pass, rows, context.shape.rows() * context.config.width, norm.output);
 }
 
 // residual += the sum of all members' partial rows.

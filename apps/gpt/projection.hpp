@@ -19,16 +19,9 @@ core::Result<void> project(const Pass<T>& pass, LinearShape shape, std::size_t w
 template <class T>
 void add_weight_gradient(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x,
                          const T* d_y) {
-  if (pass.later == nullptr) {
-    linear_backward_weight(shape, d_y, x, pass.gradient(weight));
-    return pass.ready(weight);
-  }
-  const T* kept = pass.later->keep(d_y, shape.rows * shape.out);
-  pass.later->add([=](const Pass<T>& at) -> core::Result<void> {
-    TRY(at.use(weight));
-    add_weight_gradient(at, shape, weight, x, kept);
-    return {};
-  });
+  const T* kept = kept_for_weights(pass, d_y, shape.rows * shape.out);
+  add_to_gradient(pass, weight,
+                  [=](const Pass<T>& at) { linear_backward_weight(shape, kept, x, at.gradient(weight)); });
 }
 
 /// d_x (N, in) (+)= d_y (N, out) * weight, and the weight's own gradient.

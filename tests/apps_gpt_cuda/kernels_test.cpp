@@ -74,7 +74,10 @@ TYPED_TEST(CudaKernels, RmsNormIsTheHosts) {
 
     this->gpu_.run([&](auto stream) { return cuda::norm_forward(norm, y, stream); });
     this->gpu_.run([&](auto stream) {
-      return cuda::norm_backward<E>(norm, {d_y.device, d_x.device, d_weight, nullptr, partials}, stream);
+      return cuda::norm_backward_weight<E>(norm, {d_y.device, d_weight, nullptr, partials}, stream);
+    });
+    this->gpu_.run([&](auto stream) {
+      return cuda::norm_backward_input<E>(norm, d_y.device, d_x.device, Write::accumulate, stream);
     });
 
     EXPECT_LT(difference(this->gpu_.get(y, N * C), expected), kTolerance<E>);
@@ -103,8 +106,11 @@ TYPED_TEST(CudaKernels, LayerNormIsTheHosts) {
 
     this->gpu_.run([&](auto stream) { return cuda::norm_forward(norm, y, stream); });
     this->gpu_.run([&](auto stream) {
-      return cuda::norm_backward<E>(norm, {d_y.device, d_x.device, d_parameters, d_parameters + C, partials},
-                                    stream);
+      return cuda::norm_backward_weight<E>(norm, {d_y.device, d_parameters, d_parameters + C, partials},
+                                           stream);
+    });
+    this->gpu_.run([&](auto stream) {
+      return cuda::norm_backward_input<E>(norm, d_y.device, d_x.device, Write::accumulate, stream);
     });
 
     EXPECT_LT(difference(this->gpu_.get(y, N * C), expected), kTolerance<E>);
@@ -132,8 +138,10 @@ TYPED_TEST(CudaKernels, NormsOfHeadsOverwriteTheGradientTheyRead) {
 
     this->gpu_.run([&](auto stream) { return cuda::norm_forward(norm, y, stream); });
     this->gpu_.run([&](auto stream) {
-      return cuda::norm_backward<E>(
-          norm, {d_heads.device, d_heads.device, d_weight, nullptr, partials, Write::overwrite}, stream);
+      return cuda::norm_backward_weight<E>(norm, {d_heads.device, d_weight, nullptr, partials}, stream);
+    });
+    this->gpu_.run([&](auto stream) {
+      return cuda::norm_backward_input<E>(norm, d_heads.device, d_heads.device, Write::overwrite, stream);
     });
 
     EXPECT_LT(difference(this->gpu_.get(y, N * C), expected), kTolerance<E>);

@@ -154,7 +154,7 @@ TEST(PipelineModel, TellsWhatEachStageDidInTheLastStep) {
 std::string refusal(const Cut& cut, const std::function<void(TrainerOptions&)>& change = {}) {
   auto options = trainer_options(cut);
   if (change) change(options);
-  const auto checked = check_pipeline(options, {cut.ranks}, gpu::DeviceKind::host);
+  const auto checked = check_pipeline(options, {cut.ranks});
   return checked ? "nothing" : checked.error().message;
 }
 
@@ -178,26 +178,15 @@ TEST(PipelineModel, RefusesWhatCannotBeCut) {
   EXPECT_EQ(refusal({4, 2}, [](auto& options) { options.tensor.slices = 2; }),
             "stages are not computed in slices, found --tensor-slices 2; leave it out, or "
             "--pipeline-parallel");
+  EXPECT_EQ(refusal({2, 2, ScheduleKind::zero_bubble},
+                    [](auto& options) { options.arithmetic.keep = Keep::inputs; }),
+            "the weights' half of a backward reads activations that --recompute does not keep; leave out "
+            "--recompute, or use --pipeline-schedule 1f1b");
   EXPECT_EQ(
       refusal({4, 2, ScheduleKind::interleaved, 2},
               [](auto& options) { options.session.training.expert_parallel = 2; }),
       "gradients of experts that 2 ranks share do not wait for their lane, as those of several chunks do "
       "with --strategy zero1; use zero2 or zero3, or leave out --pipeline-chunks");
-}
-
-TEST(PipelineModel, OnGpusRefusesSplitBackwards) {
-  const auto refusal = [](const Cut& cut) {
-    const auto checked = check_pipeline(trainer_options(cut), {2}, gpu::DeviceKind::cuda);
-    return checked ? "" : checked.error().message;
-  };
-
-  EXPECT_EQ(refusal({2, 2}), "");
-  EXPECT_EQ(refusal({2, 2, ScheduleKind::interleaved, 2}), "");
-  EXPECT_EQ(
-      refusal({2, 2, ScheduleKind::zero_bubble}),
-      "backwards are split in two on the host only, found --pipeline-schedule zero-bubble on a GPU; use "
-      "1f1b or interleaved, or --device host");
-  EXPECT_EQ(refusal({.ranks = 2, .stages = 2, .experts = true}), "");
 }
 
 TEST(PipelineModel, GivesTheFirstStagesTheLayersThatAreLeft) {

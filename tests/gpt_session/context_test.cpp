@@ -48,6 +48,15 @@ TEST_F(ContextOnGpus, InStagesSeesTheBitsOfUncutModels) {
       DType::f32, add_all_of_it_and_a_layer);
 }
 
+TEST_F(ContextOnGpus, InStagesThatSplitBackwardSeesTheBitsOfUncutModels) {
+  const auto split = core::ScheduleKind::zero_bubble;
+  expect_the_same_bits({{.context = 2}, {.stages = 2, .schedule = split, .context = 2}}, DType::bf16,
+                       add_all_of_it_and_a_layer);
+  expect_the_same_bits({{.size = 2, .sequence = true, .context = 2},
+                        {.size = 2, .sequence = true, .stages = 2, .schedule = split, .context = 2}},
+                       DType::f32, add_a_layer);
+}
+
 TEST_F(ContextOnGpus, GoesOnFromCheckpointsOfOtherMeshes) {
   expect_to_go_on_from_each_other({{.context = 2},
                                    {},

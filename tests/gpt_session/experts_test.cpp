@@ -17,10 +17,15 @@ struct Spread {
   Strategy strategy = Strategy::ddp;
   int stages = 1;
   int chunks = 1;
+  bool is_split = false;  ///< backward
 
+  ScheduleKind schedule() const {
+    if (is_split) return ScheduleKind::zero_bubble;
+    return chunks > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  }
   std::string name() const {
-    return fmt::format("{} on {} ranks, ep {}, {} stages of {} chunks", core::name_of(strategy), ranks, ep,
-                       stages, chunks);
+    return fmt::format("{} on {} ranks, ep {}, {} stages of {} chunks, {}", core::name_of(strategy), ranks,
+                       ep, stages, chunks, core::name_of(schedule()));
   }
 };
 
@@ -36,8 +41,7 @@ TrainerOptions options_of(const Spread& spread, core::DType dtype) {
   training.expert_parallel = spread.ep;
   training.pipeline_parallel = spread.stages;
   training.microbatches = 1;
-  options.pipeline = {spread.chunks > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b,
-                      spread.chunks};
+  options.pipeline = {spread.schedule(), spread.chunks};
   return options;
 }
 
@@ -119,6 +123,20 @@ TEST_F(ExpertsOnGpus, InStagesHaveTheBitsOfOneGpu) {
                           {2, 1, Strategy::zero1, 2, 2},
                           {4, 2, Strategy::zero3, 2, 2}},
                          core::DType::f32, deeper);
+}
+
+/// Rows are exchanged in the first half of backward, and added to gradients in the second.
+TEST_F(ExpertsOnGpus, InStagesThatSplitBackwardHaveTheBitsOfOneGpu) {
+  const Change deeper = [](TrainerOptions& options) {
+    options.model.layers = 4;
+    options.model.experts.capacity_factor = 0.9;
+  };
+  for (const auto dtype : {core::DType::f32, core::DType::bf16}) {
+    expect_bits_of_one_gpu({{2, 1, Strategy::zero1, 2, 1, true},
+                            {4, 2, Strategy::ddp, 2, 1, true},
+                            {4, 2, Strategy::zero3, 2, 1, true}},
+                           dtype, deeper);
+  }
 }
 
 /// What balance adds in the first layers goes through stages that add nothing.

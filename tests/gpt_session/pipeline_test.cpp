@@ -76,6 +76,41 @@ TEST_F(PipelineOnGpus, OfAnyScheduleHasTheBitsOfOneGpu) {
   expect_bits_of_one_gpu({{4, 4, ScheduleKind::gpipe}, {3, 3, ScheduleKind::one_f_one_b}}, core::DType::f32);
 }
 
+/// A tied embedding's gradient is put off at the first stage, and not at the last one.
+TEST_F(PipelineOnGpus, ThatSplitBackwardHasTheBitsOfOneGpu) {
+  expect_bits_of_one_gpu({{2, 2, ScheduleKind::zero_bubble, 1, Strategy::zero1, false},
+                          {2, 2, ScheduleKind::zero_bubble},
+                          {4, 4, ScheduleKind::zero_bubble}},
+                         core::DType::f32);
+  expect_bits_of_one_gpu(
+      {{2, 2, ScheduleKind::zero_bubble}, {4, 4, ScheduleKind::zero_bubble, 1, Strategy::zero1, false}},
+      core::DType::bf16);
+}
+
+/// Units are gathered for either half, and gradients reduced after the weights'.
+TEST_F(PipelineOnGpus, ThatSplitBackwardHasTheBitsOfOneGpuInAnyStrategy) {
+  expect_bits_of_one_gpu({{4, 2, ScheduleKind::zero_bubble, 1, Strategy::ddp},
+                          {4, 2, ScheduleKind::zero_bubble, 1, Strategy::zero2, false},
+                          {4, 2, ScheduleKind::zero_bubble, 1, Strategy::zero3}},
+                         core::DType::bf16);
+}
+
+TEST_F(PipelineOnGpus, ThatSplitBackwardAddUpMicrobatchesOfModelsWithAllOfIt) {
+  const auto change = [](TrainerOptions& options) {
+    options.model.key_value_heads = 1;
+    options.model.query_key_norm = true;
+    options.model.query_key_value_bias = true;
+    options.model.attention_output_bias = true;
+    options.model.norm = Norm::layer;
+    options.model.activation = Activation::gelu;
+    options.session.training.lanes = 3;
+    options.session.training.microbatches = 2;
+  };
+  expect_bits_of_one_gpu({{2, 2, ScheduleKind::zero_bubble}}, core::DType::f32, change);
+  expect_bits_of_one_gpu({{3, 3, ScheduleKind::zero_bubble, 1, Strategy::zero1, false}}, core::DType::bf16,
+                         change);
+}
+
 /// Beside the collectives of data parallelism, which must come in one order with the rows.
 TEST_F(PipelineOnGpus, OfAnyStrategyHasTheBitsOfOneGpu) {
   expect_bits_of_one_gpu({{4, 2, ScheduleKind::one_f_one_b, 1, Strategy::ddp},
@@ -124,13 +159,15 @@ TEST_F(PipelineOnGpus, InFastNumericsHasTheLossesOfOneGpu) {
     options.session.training.numerics = core::Numerics::fast;
   };
   const Seen expected = alone({}, core::DType::f32, change);
-  auto options = options_of({}, core::DType::f32);
-  change(options);
-  for (const auto& seen : train_all(2, options)) {
-    ASSERT_TRUE(seen) << seen.error().message;
-    ASSERT_EQ(seen->losses.size(), expected.losses.size());
-    for (std::size_t i = 0; i < seen->losses.size(); ++i)
-      EXPECT_NEAR(seen->losses[i], expected.losses[i], 1e-5 * expected.losses[i]);
+  for (const GpuCut& cut : {GpuCut{}, GpuCut{2, 2, ScheduleKind::zero_bubble}}) {
+    auto options = options_of(cut, core::DType::f32);
+    change(options);
+    for (const auto& seen : train_all(2, options)) {
+      ASSERT_TRUE(seen) << seen.error().message;
+      ASSERT_EQ(seen->losses.size(), expected.losses.size());
+      for (std::size_t i = 0; i < seen->losses.size(); ++i)
+        EXPECT_NEAR(seen->losses[i], expected.losses[i], 1e-5 * expected.losses[i]) << cut.name();
+    }
   }
 }
 
@@ -142,7 +179,8 @@ TEST_F(PipelineOnGpus, AnswersAndIsExportedAsOneGpu) {
   const auto expected = ask({1, 1, ScheduleKind::one_f_one_b, 1, Strategy::ddp})[0].value();
   ASSERT_FALSE(expected.exported.empty());
 
-  for (const GpuCut& cut : {GpuCut{}, GpuCut{4, 2, ScheduleKind::interleaved, 2, Strategy::zero3}}) {
+  for (const GpuCut& cut : {GpuCut{}, GpuCut{2, 2, ScheduleKind::zero_bubble},
+                            GpuCut{4, 2, ScheduleKind::interleaved, 2, Strategy::zero3}}) {
     const auto all = ask(cut);
     for (const auto& said : all) {
       ASSERT_TRUE(said) << said.error().message;
@@ -158,6 +196,7 @@ TEST_F(PipelineOnGpus, GoesOnFromCheckpointsOfOtherCutsWithTheSameBits) {
                           {2, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero1},
                           {4, 2, ScheduleKind::interleaved, 2, Strategy::zero3},
                           {4, 4, ScheduleKind::gpipe, 1, Strategy::ddp},
+                          {2, 2, ScheduleKind::zero_bubble, 1, Strategy::zero1},
                           {2, 1, ScheduleKind::one_f_one_b, 1, Strategy::zero3}};
   auto whole = options_of(chain[0], core::DType::bf16);
   whole.schedule.total = core::Step{std::size(chain)};

@@ -49,6 +49,21 @@ TEST_F(TensorOnGpus, InStagesSeesTheBitsOfUncutModels) {
                        DType::f32, add_all_of_it_and_a_layer);
 }
 
+/// What is gathered of rows is kept for the weights' half, or copied.
+TEST_F(TensorOnGpus, InStagesThatSplitBackwardSeesTheBitsOfUncutModels) {
+  const auto split = core::ScheduleKind::zero_bubble;
+  expect_the_same_bits(
+      {{.size = 2, .sequence = true},
+       {.size = 2, .sequence = true, .stages = 2, .schedule = split},
+       {.size = 2, .sequence = true, .strategy = Strategy::zero3, .stages = 2, .schedule = split}},
+      DType::bf16, add_a_layer);
+  expect_the_same_bits({{.size = 2}, {.size = 2, .stages = 2, .schedule = split}}, DType::f32,
+                       add_all_of_it_and_a_layer);
+  expect_the_same_bits(
+      {{.size = 2, .sequence = true}, {.size = 2, .sequence = true, .stages = 2, .schedule = split}},
+      DType::f32, add_all_of_it_and_a_layer);
+}
+
 TEST_F(TensorOnGpus, GoesOnFromCheckpointsOfOtherMeshes) {
   expect_to_go_on_from_each_other({{.size = 2, .sequence = true},
                                    {},

@@ -5,6 +5,7 @@
 #include "apps/gpt/cuda/cuda_attention.hpp"
 #include "apps/gpt/cuda/cuda_projection.hpp"
 #include "apps/gpt/cuda/cuda_tensor.hpp"
+#include "apps/gpt/cuda/cuda_weight_work.hpp"
 #include "apps/gpt/cuda/experts/cuda_expert_layer.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "core/errors.hpp"
@@ -24,6 +25,22 @@ void copy_rows(const CudaContext& context, const E* from, E* to) {
   context.run("residual", [=](cudaStream_t stream) {
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
   });
+}
+
+// The norm's output of all rows, as the weights' half of backward finds them too.
+template <class E>
+Result<const E*> normed_rows_again(const CudaContext& context, const CudaNormActivations<E>& norm,
+                                   const CudaPass<E>& pass) {
+  const E* rows = TRY(all_rows<E>(context, norm.output));
+  return kept_for_weights(pass, rows, context.shape.rows() * context.config.width, norm.output);
+}
+
+// A gradient by rows that a block adds to the residual stream: all of them, likewise.
+template <class E>
+Result<const E*> residual_gradient(const CudaContext& context, const CudaGradientScratch<E>& d,
+                                   const CudaPass<E>& pass) {
+  const E* rows = TRY(all_rows<E>(context, d.residual));
+  return kept_for_weights(pass, rows, context.shape.rows() * context.config.width);
 }
 
 // Which rows a bias is added to, where there is one.
@@ -47,15 +64,12 @@ template <class E>
 Result<void> add_bias_gradient(const CudaContext& context, const CudaPass<E>& pass, LinearBias bias,
                                const E* d_y, float* partials) {
   if (!bias.parameter) return {};
-  TRY(pass.use(*bias.parameter));
-  if (bias.rows > 0) {
+  return use_and_add_to_gradient(pass, *bias.parameter, [=](const CudaPass<E>& at) {
+    if (bias.rows == 0) return;
     context.run("bias backward", [&](cudaStream_t stream) {
-      return cuda::bias_backward(bias.rows, bias.width, d_y, partials, pass.gradient(*bias.parameter),
-                                 stream);
+      return cuda::bias_backward(bias.rows, bias.width, d_y, partials, at.gradient(*bias.parameter), stream);
     });
-  }
-  pass.ready(*bias.parameter);
-  return {};
+  });
 }
 
 template <class E>
@@ -104,10 +118,10 @@ Result<void> mlp_backward(const CudaContext& context, const BlockParameters& par
     return expert_layer_backward<E>(context, *parameters.experts, block.experts, d.experts,
                                     block.mlp_norm.output, d.residual, pass, d.normed);
   }
-  const E* d_output = TRY(all_rows<E>(context, d.residual));
+  const E* d_output = TRY(residual_gradient(context, d, pass));
   TRY(project_backward(context, pass, {N, F, C}, parameters.down, block.hidden, d_output, d.hidden,
                        Write::overwrite));
-  const E* x = TRY(all_rows<E>(context, block.mlp_norm.output));
+  const E* x = TRY(normed_rows_again(context, block.mlp_norm, pass));
   if (parameters.gate) {
     context.run("swiglu backward", [&](cudaStream_t stream) {
       return cuda::swiglu_backward(N * F, block.gate, block.up, d.hidden, d.gate, d.up, stream);
@@ -183,12 +197,17 @@ Result<void> head_backward(const CudaContext& context, const HeadSide<E>& side, 
   const std::size_t width = side.heads * context.config.head_size();
   if (side.norm) {
     const auto norm = head_norm_of(context, side, TRY(pass.use(*side.norm)));
-    TRY(pass.use(*side.norm));  // as the host: it adds to the gradient now
+    const E* d_normed = kept_for_weights(pass, d_heads, context.shape.rows() * width);
+    TRY(use_and_add_to_gradient(  // used again, as on the host
+        pass, *side.norm, [=, weight = *side.norm, partials = d.partials](const CudaPass<E>& at) {
+          context.run("head norm backward", [&](cudaStream_t stream) {
+            return cuda::norm_backward_weight<E>(norm, {d_normed, at.gradient(weight), nullptr, partials},
+                                                 stream);
+          });
+        }));
     context.run("head norm backward", [&](cudaStream_t stream) {
-      return cuda::norm_backward<E>(
-          norm, {d_heads, d_heads, pass.gradient(*side.norm), nullptr, d.partials, Write::overwrite}, stream);
+      return cuda::norm_backward_input<E>(norm, d_heads, d_heads, Write::overwrite, stream);
     });
-    pass.ready(*side.norm);
   }
   TRY(add_bias_gradient(context, pass, {context.shape.rows(), width, side.bias}, d_heads, d.partials));
   return project_backward(context, pass, {context.shape.rows(), context.config.width, width}, side.weight, x,
@@ -221,18 +240,33 @@ Result<void> self_attention_backward(const CudaContext& context, const BlockPara
                                      const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width;
   const std::size_t Q = context.config.query_width(), K = context.config.key_width();
-  TRY(add_bias_gradient(context, pass, {own_rows(context), C, parameters.output_bias}, d.residual,
-                        d.partials));
-  const E* d_output = TRY(all_rows<E>(context, d.residual));
+  if (parameters.output_bias) {
+    const E* d_own = kept_for_weights(pass, d.residual, own_rows(context) * C);
+    TRY(add_bias_gradient(context, pass, {own_rows(context), C, parameters.output_bias}, d_own, d.partials));
+  }
+  const E* d_output = TRY(residual_gradient(context, d, pass));
   TRY(project_backward(context, pass, {N, Q, C}, parameters.output, block.attention, d_output, d.attention,
                        Write::overwrite));
   TRY(attention_backward(context, block, d));
   turn(context, -1, d.query, d.key);
   TRY(add_bias_gradient(context, pass, {N, K, parameters.value_bias}, d.value, d.partials));
-  const E* x = TRY(all_rows<E>(context, block.attention_norm.output));
+  const E* x = TRY(normed_rows_again(context, block.attention_norm, pass));
   TRY(project_backward(context, pass, {N, C, K}, parameters.value, x, d.value, d.normed, Write::overwrite));
   TRY(head_backward(context, key_side(context, parameters, block), x, d, d.key, pass));
   return head_backward(context, query_side(context, parameters, block), x, d, d.query, pass);
+}
+
+// With places of the block's own for what the weights' half of its backward reads.
+template <class E>
+CudaGradientScratch<E> scratch_for_weights(const CudaContext& context, const BlockParameters& parameters,
+                                           CudaGradientScratch<E> d, const CudaPass<E>& pass) {
+  const std::size_t N = context.shape.rows(), F = context.config.feed_forward;
+  d.query = place_for_weights(pass, d.query, N * context.config.query_width());
+  d.key = place_for_weights(pass, d.key, N * context.config.key_width());
+  d.value = place_for_weights(pass, d.value, N * context.config.key_width());
+  if (parameters.gate) d.gate = place_for_weights(pass, d.gate, N * F);
+  if (!parameters.experts) d.up = place_for_weights(pass, d.up, N * F);
+  return d;
 }
 
 template <class E>
@@ -267,17 +301,23 @@ template <class E>
 Result<void> norm_backward(const CudaContext& context, const NormParameters& parameters, const E* x,
                            const CudaNormActivations<E>& norm, const E* d_y, const CudaGradientScratch<E>& d,
                            const CudaPass<E>& pass) {
-  const E* weight = TRY(pass.use(parameters.weight));
-  const cuda::NormGradients<E> gradients{d_y, d.residual, pass.gradient(parameters.weight),
-                                         parameters.bias ? pass.gradient(*parameters.bias) : nullptr,
-                                         d.partials};
-  if (own_rows(context) > 0) {
+  const auto rows = norm_of<E>(context, x, TRY(pass.use(parameters.weight)), nullptr, norm);
+  const E* kept = kept_for_weights(pass, d_y, rows.rows * rows.width);
+  add_to_gradient(pass, parameters.weight, [=, partials = d.partials](const CudaPass<E>& at) {
+    if (rows.rows > 0) {
+      float* d_bias = parameters.bias ? at.gradient(*parameters.bias) : nullptr;
+      context.run("norm backward", [&](cudaStream_t stream) {
+        return cuda::norm_backward_weight<E>(rows, {kept, at.gradient(parameters.weight), d_bias, partials},
+                                             stream);
+      });
+    }
+    if (parameters.bias) at.ready(*parameters.bias);
+  });
+  if (rows.rows > 0) {
     context.run("norm backward", [&](cudaStream_t stream) {
-      return cuda::norm_backward<E>(norm_of<E>(context, x, weight, nullptr, norm), gradients, stream);
+      return cuda::norm_backward_input<E>(rows, d_y, d.residual, Write::accumulate, stream);
     });
   }
-  if (parameters.bias) pass.ready(*parameters.bias);
-  pass.ready(parameters.weight);
   return {};
 }
 
@@ -305,8 +345,9 @@ Result<void> block_forward(const CudaContext& context, const BlockParameters& pa
 
 template <class E>
 Result<void> block_backward(const CudaContext& context, const BlockParameters& parameters,
-                            const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& d,
+                            const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& scratch,
                             const CudaPass<E>& pass) {
+  const auto d = scratch_for_weights(context, parameters, scratch, pass);
   TRY(mlp_backward(context, parameters, block, d, pass));
   const E* d_normed = TRY(summed_rows(context, d.normed));
   TRY(norm_backward<E>(context, parameters.mlp_norm, block.middle, block.mlp_norm, d_normed, d, pass));

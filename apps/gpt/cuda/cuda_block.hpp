@@ -15,6 +15,8 @@
 
 namespace troupe::apps::gpt {
 
+template <class E>
+class CudaWeightWork;
 class ExpertDesk;
 struct CudaContextParallel;
 struct CudaTensorParallel;
@@ -25,6 +27,7 @@ struct CudaPass {
   std::span<const std::byte* const> parameters;
   std::span<float* const> gradients;
   const StepHooks& hooks;
+  CudaWeightWork<E>* later = nullptr;  ///< apps/gpt/cuda/cuda_weight_work.hpp
 
   core::Result<const E*> use(std::size_t parameter) const {
     if (hooks.before_use) {
@@ -70,7 +73,8 @@ template <class E>
 core::Result<void> block_activations(const CudaContext& context, const BlockParameters& parameters,
                                      const CudaBlockActivations<E>& block, const CudaPass<E>& pass);
 
-/// Turns scratch.residual from the gradient by the block's output into the gradient by its input.
+/// Turns scratch.residual from the gradient by the block's output into the gradient by its input. What the
+/// pass puts off has copies of the context, and reads the activations.
 template <class E>
 core::Result<void> block_backward(const CudaContext& context, const BlockParameters& parameters,
                                   const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& scratch,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "apps/gpt/cuda/cuda_block.hpp"
+#include "apps/gpt/cuda/cuda_weight_work.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -13,12 +14,21 @@ core::Result<void> project(const CudaContext& context, const CudaPass<E>& pass, 
   return {};
 }
 
+/// x and d_y are those that the weights' half of backward finds.
+template <class E>
+void add_weight_gradient(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
+                         std::size_t weight, const E* x, const E* d_y) {
+  add_to_gradient(pass, weight, [=](const CudaPass<E>& at) {
+    context.blas.linear_backward_weight(shape, d_y, x, at.gradient(weight));
+  });
+}
+
+/// Likewise.
 template <class E>
 core::Result<void> project_backward(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
                                     std::size_t weight, const E* x, const E* d_y, E* d_x, Write write) {
   const E* values = TRY(pass.use(weight));
-  context.blas.linear_backward_weight(shape, d_y, x, pass.gradient(weight));
-  pass.ready(weight);
+  add_weight_gradient(context, pass, shape, weight, x, d_y);
   context.blas.linear_backward_input(shape, d_y, values, d_x, write);
   return {};
 }

@@ -9,7 +9,9 @@
 #include "apps/gpt/context/context_attention.hpp"
 #include "apps/gpt/cuda/cuda_attention.hpp"
 #include "apps/gpt/cuda/cuda_block.hpp"
+#include "apps/gpt/cuda/cuda_projection.hpp"
 #include "apps/gpt/cuda/cuda_tensor.hpp"
+#include "apps/gpt/cuda/cuda_weight_work.hpp"
 #include "apps/gpt/cuda/experts/expert_desk.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "apps/gpt/cuda/loss_queue.hpp"
@@ -25,8 +27,6 @@ namespace troupe::apps::gpt {
 
 // B batch, T length, N = B*T rows, C width, V vocabulary.
 
-using core::Errc;
-using core::fail;
 using core::Result;
 
 namespace {
@@ -38,6 +38,7 @@ template <class E>
 struct CudaSlot {
   std::vector<CudaActivations<E>> chunks;  ///< of which one is in use
   E* gradient = nullptr;                   ///< (N, C)
+  gpu::BufferView kept;                    ///< for the weights' half of backward, where that is split
   std::int32_t* words = nullptr;           ///< what the host sends, where a chunk reads it
 };
 
@@ -72,12 +73,13 @@ CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const S
   }
   if (shape.context_parallel > 1)
     places.sequences = carve_cuda_context<E>(carver, shape.context_parallel, N, config.key_width());
-  std::size_t largest = 0;
+  std::size_t largest = 0, kept = 0;
   bool has_text = false;
   for (const ModelPart part : cut.parts) {
     ByteCarver plan(nullptr);
     carve_part<E>(plan, config, shape.batch, shape.keep, part, extents);
     largest = std::max(largest, plan.bytes());
+    if (shape.is_split) kept = std::max(kept, kept_bytes<E>(config, N, rows, part, sequence));
     has_text = has_text || reads_text(config, part);
   }
   if (shape.slots.input > shape.slots.activations)
@@ -96,6 +98,7 @@ CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const S
       }
     }
     slot.gradient = carver.take<E>(rows, C);
+    if (shape.is_split) slot.kept = {carver.take<std::byte>(kept), kept};
     if (has_text) slot.words = carver.take<std::int32_t>(token_words(config, shape.batch));
     places.slots.push_back(std::move(slot));
   }
@@ -208,12 +211,13 @@ class CudaStage final : public TrainableStage {
   CudaPlaces<E> places_;
   std::vector<E*> inputs_;  ///< (N, C) each: those of the slots, and one more
   std::unique_ptr<Blas> blas_;
-  std::vector<TokenUpload> uploads_;  ///< per slot, where a chunk reads text
-  std::vector<ExpertDesk> desks_;     ///< per slot and chunk, of a model with experts
-  std::optional<LossQueue> losses_;   ///< of a stage that ends the model
-  gpu::Buffer read_logits_;           ///< pinned
-  gpu::Event copied_;                 ///< that logits are on the host
-  std::size_t sequence_ = 0;          ///< tokens of the last forward_sequence()
+  std::vector<TokenUpload> uploads_;      ///< per slot, where a chunk reads text
+  std::vector<ExpertDesk> desks_;         ///< per slot and chunk, of a model with experts
+  std::vector<CudaWeightWork<E>> later_;  ///< per slot, where backwards are split
+  std::optional<LossQueue> losses_;       ///< of a stage that ends the model
+  gpu::Buffer read_logits_;               ///< pinned
+  gpu::Event copied_;                     ///< that logits are on the host
+  std::size_t sequence_ = 0;              ///< tokens of the last forward_sequence()
 };
 
 template <class E>
@@ -232,6 +236,7 @@ Result<void> CudaStage<E>::open(gpu::Device& device) {
     if (slot.words != nullptr)
       uploads_.push_back(TRY(TokenUpload::create(device, config_, shape_.batch, slot.words,
                                                  shape_.share.index * config_.vocabulary)));
+    if (shape_.is_split) later_.emplace_back(slot.kept, stream_);
     for (std::size_t chunk = 0; config_.experts.count > 0 && chunk < cut_.parts.size(); ++chunk)
       desks_.push_back(TRY(ExpertDesk::create(device, config_.experts, config_.layers, shape_.batch.rows())));
   }
@@ -343,8 +348,12 @@ Result<void> CudaStage<E>::loss(int chunk, int slot, const StagePass& pass, Stag
 
 template <class E>
 Result<void> CudaStage<E>::backward(int chunk, int index, const StagePass& stage_pass, StageText /*text*/) {
-  const CudaPass<E> pass = own(stage_pass);
+  CudaPass<E> pass = own(stage_pass);
   CHECK(pass.gradients.size() == table_.specs.size(), "one gradient pointer per parameter of the table");
+  if (shape_.is_split) {
+    pass.later = &later_[static_cast<std::size_t>(index)];
+    pass.later->begin();
+  }
   const auto& a = activations(chunk, index);
   const ModelPart part = this->part(chunk);
   auto d = places_.shared.gradients;
@@ -360,13 +369,14 @@ Result<void> CudaStage<E>::backward(int chunk, int index, const StagePass& stage
   }
   if (!part.has_begin()) return {};
   const E* d_rows = TRY(all_rows<E>(with, d.residual));
-  TRY(pass.use(table_.embedding));
-  with.run("embedding backward", [&](cudaStream_t stream) {
-    return cuda::embedding_backward(upload(index).order(), config_.width, d_rows, d.partials,
-                                    pass.gradient(table_.embedding), stream);
-  });
-  pass.ready(table_.embedding);
-  return {};
+  const E* kept = kept_for_weights(pass, d_rows, shape_.batch.rows() * config_.width);
+  return use_and_add_to_gradient(
+      pass, table_.embedding, [=, this, partials = d.partials](const CudaPass<E>& at) {
+        with.run("embedding backward", [&](cudaStream_t stream) {
+          return cuda::embedding_backward(upload(index).order(), config_.width, kept, partials,
+                                          at.gradient(table_.embedding), stream);
+        });
+      });
 }
 
 template <class E>
@@ -380,10 +390,16 @@ Result<void> CudaStage<E>::head_backward(const CudaActivations<E>& a, int chunk,
            [&](cudaStream_t stream) { return cuda::cross_entropy_backward(gradient, stream); });
   const E* x = TRY(all_rows<E>(with, a.final_norm.output));
   const E* head = TRY(pass.use(table_.head));
-  // Without a place for it, another stage multiplies. A tied embedding is ready when its rows are added too.
-  if (pass.gradient(table_.head) != nullptr)
-    blas_->linear_backward_weight(shape, a.logits, x, pass.gradient(table_.head));
-  if (!config_.tied_embeddings || !part(chunk).has_begin()) pass.ready(table_.head);
+  if (!config_.tied_embeddings) {
+    x = kept_for_weights(pass, x, shape.rows * shape.in, a.final_norm.output);
+    add_weight_gradient(with, pass, shape, table_.head, x, static_cast<const E*>(a.logits));
+  } else {
+    // Without a place for it, another stage multiplies, which waits for this: so it is not put off. A tied
+    // embedding is ready when its rows are added too.
+    if (pass.gradient(table_.head) != nullptr)
+      blas_->linear_backward_weight(shape, a.logits, x, pass.gradient(table_.head));
+    if (!part(chunk).has_begin()) pass.ready(table_.head);
+  }
   blas_->linear_backward_input(shape, a.logits, head, d.normed);
   const E* d_normed = TRY(summed_rows(with, d.normed));
   gpu::zero(rows_at(d.residual), stream_);
@@ -391,8 +407,8 @@ Result<void> CudaStage<E>::head_backward(const CudaActivations<E>& a, int chunk,
 }
 
 template <class E>
-Result<void> CudaStage<E>::backward_weight(int /*slot*/, const StagePass& /*pass*/) {
-  CHECK(false, "backwards are not split on a GPU");
+Result<void> CudaStage<E>::backward_weight(int slot, const StagePass& pass) {
+  return later_[static_cast<std::size_t>(slot)].run(own(pass));
 }
 
 template <class E>
@@ -466,11 +482,7 @@ Result<std::unique_ptr<TrainableStage>> create_cuda_stage(const ModelConfig& con
   CHECK((shape.context_parallel > 1) == (groups.sequences != nullptr), "members of a group share sequences");
   TRY(check_cuda_model(config, shape.batch, options.dtype, shape.share));
   TRY(check_keep(config, shape.keep));
-  if (shape.is_split) {
-    return fail(Errc::unavailable,
-                "on a GPU backwards are not split; use --pipeline-schedule 1f1b or interleaved, or --device "
-                "host");
-  }
+  TRY(check_split(shape.is_split, shape.keep));
   return options.dtype == core::DType::bf16
              ? create<Bf16>(config, cut, shape, options, device, compute, groups)
              : create<float>(config, cut, shape, options, device, compute, groups);

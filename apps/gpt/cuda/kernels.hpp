@@ -19,14 +19,14 @@ namespace troupe::apps::gpt::cuda {
 // order that depends on the shapes alone, and nothing is added atomically: equal inputs give equal bits.
 // What is returned is the status of the launches.
 
-/// rms norm, or layer norm where `bias` is not null. The pointers of backward and forward are the same.
+/// Layer norm where `mean` is not null, else rms norm. The pointers of backward and forward are the same.
 template <class E>
 struct Norm {
   std::size_t rows, width;
   float epsilon;
   const E* x;       ///< (N, C)
   const E* weight;  ///< (C)
-  const E* bias;    ///< (C), layer norm only
+  const E* bias;    ///< (C), layer norm only; backward does not read it
   float* mean;      ///< (N), layer norm only; written by forward
   float* scale;     ///< (N), written by forward
 };
@@ -34,20 +34,22 @@ struct Norm {
 template <class E>
 cudaError_t norm_forward(const Norm<E>& norm, E* y, cudaStream_t stream);
 
-template <class E>
-struct NormGradients {
-  const E* d_y;     ///< (N, C)
-  E* d_x;           ///< (N, C)
-  float* d_weight;  ///< (C), added to
-  float* d_bias;    ///< (C), added to; layer norm only
-  float* partials;  ///< norm_partials() floats of scratch
-  /// d_x is added to, or else overwritten: then it may be d_y.
-  Write write = Write::accumulate;
-};
 /// Rows are summed in groups, whose size depends on the width alone, and the groups in order.
 std::size_t norm_partials(std::size_t rows, std::size_t width);
+/// From d_y (N, C), which it adds to the gradients of weight and bias.
 template <class E>
-cudaError_t norm_backward(const Norm<E>& norm, const NormGradients<E>& gradients, cudaStream_t stream);
+struct NormGradients {
+  const E* d_y;
+  float* d_weight;  ///< (C)
+  float* d_bias;    ///< (C), layer norm only
+  float* partials;  ///< norm_partials() floats of scratch
+};
+/// Does not read the weight.
+template <class E>
+cudaError_t norm_backward_weight(const Norm<E>& norm, const NormGradients<E>& gradients, cudaStream_t stream);
+/// d_x (N, C), from d_y (N, C), is added to, or else overwritten: then it may be d_y.
+template <class E>
+cudaError_t norm_backward_input(const Norm<E>& norm, const E* d_y, E* d_x, Write write, cudaStream_t stream);
 
 /// y (N, C) += bias (C), in every row.
 template <class E>

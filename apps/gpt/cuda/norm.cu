@@ -9,6 +9,11 @@ namespace {
 // A warp has a row.
 constexpr unsigned kRowsOfBlock = 4;
 
+template <class E>
+LaunchShape shape_of(const Norm<E>& norm) {
+  return {blocks_for(norm.rows, kRowsOfBlock), kRowsOfBlock * kWarp};
+}
+
 __device__ inline std::size_t row_of_warp() {
   return std::size_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / kWarp;
 }
@@ -59,12 +64,12 @@ __global__ void norm_forward_kernel(Norm<E> norm, E* y) {
 }
 
 template <class E, int W, bool kLayer>
-__global__ void norm_backward_kernel(Norm<E> norm, NormGradients<E> gradients) {
+__global__ void norm_backward_kernel(Norm<E> norm, const E* d_rows, E* d_inputs, Write write) {
   const std::size_t row = row_of_warp();
   if (row >= norm.rows) return;
   const std::size_t C = norm.width;
   const E* x = norm.x + row * C;
-  const E* d_y = gradients.d_y + row * C;
+  const E* d_y = d_rows + row * C;
   const E* weight = norm.weight;
   const float mean = kLayer ? norm.mean[row] : 0.0F;
   const float scale = norm.scale[row];
@@ -92,13 +97,13 @@ __global__ void norm_backward_kernel(Norm<E> norm, NormGradients<E> gradients) {
     const auto d = load<E, W>(d_y + c);
     const auto pack = load<E, W>(x + c);
     Pack<E, W> d_x{};
-    if (gradients.write == Write::accumulate) d_x = load<E, W>(gradients.d_x + row * C + c);
+    if (write == Write::accumulate) d_x = load<E, W>(d_inputs + row * C + c);
     for (int i = 0; i < W; ++i) {
       const float centred = widened(pack.at[i]) - mean;
       const float through = widened(d.at[i]) * widened(weight[c + i]) - average - centred * pull;
       d_x.at[i] = narrowed<E>(widened(d_x.at[i]) + scale * through);
     }
-    store<E, W>(d_x, gradients.d_x + row * C + c);
+    store<E, W>(d_x, d_inputs + row * C + c);
   }
 }
 
@@ -121,14 +126,11 @@ struct NormTerms {
 };
 
 template <class E, int W, bool kLayer>
-cudaError_t backward(const Norm<E>& norm, const NormGradients<E>& gradients, cudaStream_t stream) {
-  const LaunchShape rows{blocks_for(norm.rows, kRowsOfBlock), kRowsOfBlock * kWarp};
+cudaError_t backward_weight(const Norm<E>& norm, const NormGradients<E>& gradients, cudaStream_t stream) {
   const NormTerms<E, W, kLayer> terms{norm, gradients.d_y};
-  const cudaError_t status = add_column_sums < kLayer ? 2 : 1,
-                    W > (terms, norm.rows, norm.width, gradients.partials, gradients.d_weight,
-                         gradients.d_bias, stream);
-  if (status != cudaSuccess) return status;
-  return launch(norm_backward_kernel<E, W, kLayer>, rows, stream, norm, gradients);
+  constexpr int kSums = kLayer ? 2 : 1;
+  return add_column_sums<kSums, W>(terms, norm.rows, norm.width, gradients.partials, gradients.d_weight,
+                                   gradients.d_bias, stream);
 }
 
 }  // namespace
@@ -139,9 +141,9 @@ std::size_t norm_partials(std::size_t rows, std::size_t width) {
 
 template <class E>
 cudaError_t norm_forward(const Norm<E>& norm, E* y, cudaStream_t stream) {
-  const LaunchShape shape{blocks_for(norm.rows, kRowsOfBlock), kRowsOfBlock * kWarp};
+  const LaunchShape shape = shape_of(norm);
   const bool is_wide = norm.width % kWide<E> == 0;
-  if (norm.bias != nullptr) {
+  if (norm.mean != nullptr) {
     return is_wide ? launch(norm_forward_kernel<E, kWide<E>, true>, shape, stream, norm, y)
                    : launch(norm_forward_kernel<E, 1, true>, shape, stream, norm, y);
   }
@@ -150,19 +152,36 @@ cudaError_t norm_forward(const Norm<E>& norm, E* y, cudaStream_t stream) {
 }
 
 template <class E>
-cudaError_t norm_backward(const Norm<E>& norm, const NormGradients<E>& gradients, cudaStream_t stream) {
+cudaError_t norm_backward_weight(const Norm<E>& norm, const NormGradients<E>& gradients,
+                                 cudaStream_t stream) {
   const bool is_wide = norm.width % kWide<E> == 0;
-  if (gradients.d_bias != nullptr) {
-    return is_wide ? backward<E, kWide<E>, true>(norm, gradients, stream)
-                   : backward<E, 1, true>(norm, gradients, stream);
+  if (norm.mean != nullptr) {
+    return is_wide ? backward_weight<E, kWide<E>, true>(norm, gradients, stream)
+                   : backward_weight<E, 1, true>(norm, gradients, stream);
   }
-  return is_wide ? backward<E, kWide<E>, false>(norm, gradients, stream)
-                 : backward<E, 1, false>(norm, gradients, stream);
+  return is_wide ? backward_weight<E, kWide<E>, false>(norm, gradients, stream)
+                 : backward_weight<E, 1, false>(norm, gradients, stream);
+}
+
+template <class E>
+cudaError_t norm_backward_input(const Norm<E>& norm, const E* d_y, E* d_x, Write write, cudaStream_t stream) {
+  const LaunchShape shape = shape_of(norm);
+  const bool is_wide = norm.width % kWide<E> == 0;
+  if (norm.mean != nullptr) {
+    return is_wide ? launch(norm_backward_kernel<E, kWide<E>, true>, shape, stream, norm, d_y, d_x, write)
+                   : launch(norm_backward_kernel<E, 1, true>, shape, stream, norm, d_y, d_x, write);
+  }
+  return is_wide ? launch(norm_backward_kernel<E, kWide<E>, false>, shape, stream, norm, d_y, d_x, write)
+                 : launch(norm_backward_kernel<E, 1, false>, shape, stream, norm, d_y, d_x, write);
 }
 
 template cudaError_t norm_forward<float>(const Norm<float>&, float*, cudaStream_t);
 template cudaError_t norm_forward<Bf16>(const Norm<Bf16>&, Bf16*, cudaStream_t);
-template cudaError_t norm_backward<float>(const Norm<float>&, const NormGradients<float>&, cudaStream_t);
-template cudaError_t norm_backward<Bf16>(const Norm<Bf16>&, const NormGradients<Bf16>&, cudaStream_t);
+template cudaError_t norm_backward_weight<float>(const Norm<float>&, const NormGradients<float>&,
+                                                 cudaStream_t);
+template cudaError_t norm_backward_weight<Bf16>(const Norm<Bf16>&, const NormGradients<Bf16>&, cudaStream_t);
+template cudaError_t norm_backward_input<float>(const Norm<float>&, const float*, float*, Write,
+                                                cudaStream_t);
+template cudaError_t norm_backward_input<Bf16>(const Norm<Bf16>&, const Bf16*, Bf16*, Write, cudaStream_t);
 
 }  // namespace troupe::apps::gpt::cuda

@@ -216,21 +216,14 @@ struct SourceFactors {
 template <class T>
 void add_expert_gradient(const Pass<T>& pass, std::size_t in, std::size_t out, std::size_t weight,
                          std::vector<SourceFactors<T>> products) {
-  if (pass.later != nullptr) {
-    for (auto& product : products) product.d_y = pass.later->keep(product.d_y, product.rows * out);
-    pass.later->add([=](const Pass<T>& at) -> Result<void> {
-      TRY(at.use(weight));
-      add_expert_gradient(at, in, out, weight, products);
-      return {};
-    });
-    return;
-  }
-  ExpertPeers* const peers = pass.hooks.peers;
-  for (const auto& [source, rows, x, d_y] : products) {
-    T* gradient = peers == nullptr ? pass.gradient(weight) : static_cast<T*>(peers->gradient(weight, source));
-    linear_backward_weight({rows, in, out}, d_y, x, gradient);
-  }
-  pass.ready(weight);
+  for (auto& product : products) product.d_y = kept_for_weights(pass, product.d_y, product.rows * out);
+  add_to_gradient(pass, weight, [=](const Pass<T>& at) {
+    ExpertPeers* const peers = at.hooks.peers;
+    for (const auto& [source, rows, x, d_y] : products) {
+      T* gradient = peers == nullptr ? at.gradient(weight) : static_cast<T*>(peers->gradient(weight, source));
+      linear_backward_weight({rows, in, out}, d_y, x, gradient);
+    }
+  });
 }
 
 /// In rows.y from the gradient by the outputs of the experts to that by their inputs.
@@ -334,8 +327,8 @@ Result<void> expert_layer_backward(const ExpertShape<T>& shape, const ExpertLaye
     core::gather_tokens<T>(dispatch, view.K, view.C, {gradient.x, view.N * view.C},
                            view.slots(scratch.gathered, dispatch));
     // Other layers gather there too before the weights' half runs.
-    const T* x = scratch.gathered;
-    if (pass.later != nullptr) x = pass.later->keep(x, view.slots(scratch.gathered, dispatch).size());
+    const std::size_t elements = view.slots(scratch.gathered, dispatch).size();
+    const T* x = kept_for_weights(pass, scratch.gathered, elements);
     TRY(experts_backward<T>(view, parameters, layer, scratch, {x, scratch.slots}, pass));
   }
   core::gather_tokens_backward<T>(dispatch, view.K, view.C, d_slots, d_tokens);

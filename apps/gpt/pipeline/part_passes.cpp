@@ -58,17 +58,14 @@ Result<void> head_backward(const PartContext<T>& context, const Activations<T>& 
   const bool is_tied = config.tied_embeddings;
   if (is_tied && pass.gradient(parameter) == nullptr) {
     pass.ready(parameter);  // another part multiplies
-  } else if (pass.later != nullptr && !is_tied) {
-    const T* kept = kept_for_weights(pass, x, a.final_norm.output, shape.rows * config.width);
-    pass.later->add([=](const Pass<T>& at) -> Result<void> {
-      TRY(at.use(parameter));
-      linear_backward_weight(shape, a.logits, kept, at.gradient(parameter));
-      at.ready(parameter);
-      return {};
-    });
-  } else {
+  } else if (is_tied) {
     linear_backward_weight(shape, a.logits, x, pass.gradient(parameter));
-    if (!is_tied || !context.part.has_begin()) pass.ready(parameter);
+    if (!context.part.has_begin()) pass.ready(parameter);
+  } else {
+    const T* kept = kept_for_weights(pass, x, shape.rows * config.width, a.final_norm.output);
+    add_to_gradient(pass, parameter, [=, logits = a.logits](const Pass<T>& at) {
+      linear_backward_weight(shape, logits, kept, at.gradient(parameter));
+    });
   }
   linear_backward_input(shape, a.logits, head, d.normed);
   return {};
@@ -77,18 +74,17 @@ Result<void> head_backward(const PartContext<T>& context, const Activations<T>& 
 template <class T>
 Result<void> token_backward(const PartContext<T>& context, const Pass<T>& pass, TokenSpan tokens,
                             const T* d_rows) {
-  const std::size_t C = context.block.config.width, embedding = context.table.embedding;
-  const auto* tensor = context.block.tensor;
-  TRY(pass.use(embedding));
-  T* d_table = pass.gradient(embedding);
-  if (tensor != nullptr) {
-    vocabulary_embedding_backward(tokens, tensor->group->index(), context.block.config.vocabulary, C, d_rows,
-                                  d_table);
-  } else {
-    embedding_backward(tokens, C, d_rows, d_table);
-  }
-  pass.ready(embedding);
-  return {};
+  const std::size_t N = context.block.shape.rows(), C = context.block.config.width;
+  const std::size_t V = context.block.config.vocabulary, embedding = context.table.embedding;
+  const T* kept = kept_for_weights(pass, d_rows, N * C);
+  return use_and_add_to_gradient(pass, embedding, [=, tensor = context.block.tensor](const Pass<T>& at) {
+    T* d_table = at.gradient(embedding);
+    if (tensor != nullptr) {
+      vocabulary_embedding_backward(tokens, tensor->group->index(), V, C, kept, d_table);
+    } else {
+      embedding_backward(tokens, C, kept, d_table);
+    }
+  });
 }
 
 }  // namespace
@@ -140,12 +136,7 @@ Result<void> part_backward(const PartContext<T>& context, const Activations<T>& 
     TRY(block_backward(context.block, parameters, a.blocks[i], d, pass));
   }
   if (!context.part.has_begin()) return {};
-  const T* d_rows = TRY(all_rows<T>(context.block.tensor, N, C, d.residual));
-  if (pass.later == nullptr) return token_backward(context, pass, tokens, d_rows);
-  pass.later->add([=, kept = pass.later->keep(d_rows, N * C)](const Pass<T>& at) {
-    return token_backward(context, at, tokens, kept);
-  });
-  return {};
+  return token_backward(context, pass, tokens, TRY(all_rows<T>(context.block.tensor, N, C, d.residual)));
 }
 
 template Result<void> part_forward<float>(const PartContext<float>&, const Activations<float>&,

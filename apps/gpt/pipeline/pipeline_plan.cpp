@@ -4,6 +4,7 @@
 
 #include "apps/gpt/pipeline/stage_passes.hpp"
 #include "apps/gpt/pipeline/stages.hpp"
+#include "apps/gpt/pipeline/weight_work.hpp"
 #include "apps/pipeline/runner.hpp"
 #include "core/errors.hpp"
 #include "core/schedule/check_schedule.hpp"
@@ -47,15 +48,14 @@ Result<core::PipelineSchedule> schedule_with(const TrainerOptions& options, Stag
 
 }  // namespace
 
-Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world, gpu::DeviceKind device) {
+bool splits_backward(const TrainerOptions& options) {
+  return options.pipeline.schedule == ScheduleKind::zero_bubble;
+}
+
+Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world) {
   const auto& training = options.session.training;
   const int stages = training.pipeline_parallel;
-  if (device == gpu::DeviceKind::cuda && options.pipeline.schedule == ScheduleKind::zero_bubble) {
-    return fail(
-        Errc::unavailable,
-        "backwards are split in two on the host only, found --pipeline-schedule zero-bubble on a GPU; "
-        "use 1f1b or interleaved, or --device host");
-  }
+  TRY(check_split(splits_backward(options), options.arithmetic.keep));
   const int parts = training.tensor_parallel * training.context_parallel;
   if (world.value % (stages * parts) != 0) {
     return fail(Errc::invalid_argument,
@@ -130,7 +130,7 @@ StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
   return {.batch = batch_of_rank(options),
           .keep = options.arithmetic.keep,
           .slots = StageRunner(schedule, stage).slots(),
-          .is_split = options.pipeline.schedule == ScheduleKind::zero_bubble,
+          .is_split = splits_backward(options),
           .share = share_of(options, place),
           .context_parallel = static_cast<std::size_t>(options.session.training.context_parallel)};
 }

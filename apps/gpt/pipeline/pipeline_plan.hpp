@@ -17,8 +17,10 @@ struct PipelinePlace {
 };
 
 /// What cannot be trained in pipeline stages, and what to do instead. The same on all ranks.
-core::Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world,
-                                  gpu::DeviceKind device);
+core::Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world);
+
+/// In two halves, of which the weights' comes later.
+bool splits_backward(const TrainerOptions& options);
 
 // Of options that pass the check.
 core::Result<StageCut> cut_of(const TrainerOptions& options, PipelinePlace place);

@@ -35,7 +35,7 @@ Result<std::unique_ptr<PipelineTrainer>> PipelineTrainer::create(const TrainerOp
                                                                  PipelinePlace place, gpu::Device& device,
                                                                  std::unique_ptr<TensorRank> share,
                                                                  std::unique_ptr<ContextRank> context) {
-  TRY(check_pipeline(options, place.world, device.kind()));
+  TRY(check_pipeline(options, place.world));
   auto cut = TRY(cut_of(options, place));
   auto schedule = TRY(schedule_of(options, place));
   auto rounds = TRY(schedule_of_rounds(options, TRY(deal_of(options, place))));
@@ -149,6 +149,7 @@ Result<void> PipelineTrainer::run_all_chunks(const StagePass& pass) {
     TRY(model_->forward(chunk, {}, pass, text));
     if (ends(chunk)) TRY(model_->loss(chunk, 0, pass, text));
     TRY(model_->backward(chunk, 0, pass, text));
+    if (splits_backward(options_)) TRY(model_->backward_weight(0, pass));
     if (ends(chunk)) TRY(model_->take_losses(1));
   }
   return memory_.settle();

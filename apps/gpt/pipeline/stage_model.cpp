@@ -135,11 +135,7 @@ Result<std::unique_ptr<StageModel>> StageModel::create(const ModelConfig& config
   TRY(validate(config));
   TRY(check_shape(config, shape.batch));
   TRY(check_keep(config, shape.keep));
-  if (shape.is_split && shape.keep == Keep::inputs) {
-    return fail(Errc::unavailable,
-                "the weights' half of a backward reads activations that --recompute does not keep; leave out "
-                "--recompute, or use --pipeline-schedule 1f1b");
-  }
+  TRY(check_split(shape.is_split, shape.keep));
   const std::size_t wanted = bytes(config, cut, shape), machine_bytes = physical_memory_bytes();
   std::unique_ptr<float[]> memory;
   if (wanted <= machine_bytes) memory.reset(new (std::nothrow) float[wanted / sizeof(float)]());

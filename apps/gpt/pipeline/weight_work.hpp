@@ -4,28 +4,48 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "apps/gpt/activations.hpp"
 #include "apps/gpt/pass.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 
-/// The weights' half of a backward, put off: what is left to add to gradients, in order, and copies of what
-/// it needs that does not stay.
-template <class T>
-class WeightWork {
+/// The weights' half of a backward, put off: what is left to add to gradients, in order. P is Pass, or a
+/// GPU's.
+template <class P>
+class PutOffWork {
  public:
-  using Work = std::function<core::Result<void>(const Pass<T>&)>;
+  using Work = std::function<core::Result<void>(const P&)>;
 
+  void add(Work work) { works_.push_back(std::move(work)); }
+
+  core::Result<void> run(const P& pass) const {
+    for (const Work& work : works_) TRY(work(pass));
+    return {};
+  }
+
+ protected:
+  void clear() { works_.clear(); }
+
+ private:
+  std::vector<Work> works_;
+};
+
+/// Of a pass on the host, with copies of what it needs that does not stay.
+template <class T>
+class WeightWork : public PutOffWork<Pass<T>> {
+ public:
   /// `memory` is for the copies; `unused` for gradients that a layer computes together with those that are
   /// wanted, as large as the largest of them.
   WeightWork(std::span<T> memory, std::span<T> unused) : memory_(memory), unused_(unused) {}
 
   void begin() {
     used_ = 0;
-    works_.clear();
+    this->clear();
   }
   /// A copy, until the next begin().
   const T* keep(const T* values, std::size_t count) {
@@ -40,25 +60,46 @@ class WeightWork {
     std::fill_n(unused_.data(), count, T{0});
     return unused_.data();
   }
-  void add(Work work) { works_.push_back(std::move(work)); }
-
-  core::Result<void> run(const Pass<T>& pass) {
-    for (const Work& work : works_) TRY(work(pass));
-    return {};
-  }
 
  private:
   std::span<T> memory_;
   std::span<T> unused_;
   std::size_t used_ = 0;
-  std::vector<Work> works_;
 };
 
-/// `rows` as the weights' half of the pass's backward will find them, where it is put off: where they are if
-/// those are `own`, which stay, or else a copy.
-template <class T>
-const T* kept_for_weights(const Pass<T>& pass, const T* rows, const T* own, std::size_t elements) {
+/// `rows` as the weights' half of the pass's backward will find them, where it is put off: a copy, unless
+/// they are `own`, which stay.
+template <class P, class T>
+const T* kept_for_weights(const P& pass, const T* rows, std::size_t elements,
+                          const std::type_identity_t<T>* own = nullptr) {
   return pass.later == nullptr || rows == own ? rows : pass.later->keep(rows, elements);
 }
+
+/// Adds to a parameter's gradient, which is complete then, by `add(pass)`, after pass.use(); or where the
+/// weights' half of the backward is put off, with the pass of then. What `add` has is there then, too.
+template <class P, class Add>
+void add_to_gradient(const P& pass, std::size_t parameter, Add add) {
+  if (pass.later == nullptr) {
+    add(pass);
+    return pass.ready(parameter);
+  }
+  pass.later->add([=](const P& at) -> core::Result<void> {
+    TRY(at.use(parameter));
+    add(at);
+    at.ready(parameter);
+    return {};
+  });
+}
+
+/// The same of a parameter whose values the other half does not read.
+template <class P, class Add>
+core::Result<void> use_and_add_to_gradient(const P& pass, std::size_t parameter, Add add) {
+  if (pass.later == nullptr) TRY(pass.use(parameter));
+  add_to_gradient(pass, parameter, std::move(add));
+  return {};
+}
+
+/// Errc::unavailable for split backwards of what is computed again.
+core::Result<void> check_split(bool is_split, Keep keep);
 
 }  // namespace troupe::apps::gpt

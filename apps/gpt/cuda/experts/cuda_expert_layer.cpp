@@ -1,6 +1,7 @@
 #include "apps/gpt/cuda/experts/cuda_expert_layer.hpp"
 
 #include "apps/gpt/cuda/cuda_projection.hpp"
+#include "apps/gpt/cuda/cuda_weight_work.hpp"
 #include "apps/gpt/cuda/experts/expert_desk.hpp"
 #include "apps/gpt/cuda/experts/expert_kernels.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
@@ -106,7 +107,9 @@ Result<void> shared_backward(const CudaContext& context, const ExpertLayerParame
                              const E* x, const E* d_output, const CudaPass<E>& pass, E* d_x) {
   if (!parameters.shared) return {};
   const auto kept = shared_rows(context, layer.shared_gate, layer.shared_up, layer.shared_hidden);
-  if (parameters.shared_gate) {
+  if (!parameters.shared_gate) {
+    d_output = kept_for_weights(pass, d_output, kept.rows * kept.width);
+  } else {
     context.run("shared expert backward", [&](cudaStream_t stream) {
       return cuda::shared_backward(kept.rows, kept.width, layer.shared_share, layer.shared_output, d_output,
                                    scratch.shared_output, scratch.shared_share, stream);
@@ -136,19 +139,20 @@ Result<void> experts_forward(const CudaContext& context, const ExpertLayerParame
   return {};
 }
 
-/// As that of the host: one matrix of an expert, its gradient of each source, and when it is complete, what
-/// goes on.
+/// As that of the host: one matrix of an expert, its gradient of each source, and when it is complete or put
+/// off, what goes on. The parts stay until the microbatch is done.
 template <class E, class Gradient, class Input>
 Result<void> matrix_backward(const std::vector<core::ExpertRows>& parts, std::size_t weight,
                              const CudaPass<E>& pass, const Gradient& add_gradient, const Input& go_on) {
   const E* values = TRY(pass.use(weight));
-  ExpertPeers* peers = pass.hooks.peers;
-  for (const core::ExpertRows& part : parts) {
-    if (part.count == 0) continue;
-    add_gradient(part, peers == nullptr ? pass.gradient(weight)
-                                        : static_cast<float*>(peers->gradient(weight, part.source)));
-  }
-  pass.ready(weight);
+  add_to_gradient(pass, weight, [=, &parts](const CudaPass<E>& at) {
+    ExpertPeers* peers = at.hooks.peers;
+    for (const core::ExpertRows& part : parts) {
+      if (part.count == 0) continue;
+      add_gradient(part, peers == nullptr ? at.gradient(weight)
+                                          : static_cast<float*>(peers->gradient(weight, part.source)));
+    }
+  });
   for (const core::ExpertRows& part : parts) {
     if (part.count > 0) go_on(part, values);
   }
@@ -162,7 +166,9 @@ Result<void> experts_backward(const CudaContext& context, const ExpertLayerParam
                               const CudaExpertActivations<E>& layer, const CudaExpertScratch<E>& scratch,
                               const E* x, E* rows, const CudaPass<E>& pass) {
   const std::size_t C = context.config.width, F = context.config.experts.feed_forward;
-  const auto& products = context.desk->routes(layer.layer).exchange.products;
+  const auto& exchange = context.desk->routes(layer.layer).exchange;
+  const auto& products = exchange.products;
+  const E* d_y = kept_for_weights(pass, rows, static_cast<std::size_t>(exchange.received_rows()) * C);
   const auto at = [](auto* values, const core::ExpertRows& part, std::size_t width) {
     return values + static_cast<std::size_t>(part.first) * width;
   };
@@ -171,9 +177,9 @@ Result<void> experts_backward(const CudaContext& context, const ExpertLayerParam
     const ExpertWeights& weights = parameters.experts[e];
     TRY(matrix_backward<E>(
         products[e], weights.down, pass,
-        [&](const core::ExpertRows& part, float* gradient) {
-          context.blas.linear_backward_weight<E>({count(part), F, C}, at(rows, part, C),
-                                                 at(layer.hidden, part, F), gradient);
+        [=, hidden = layer.hidden](const core::ExpertRows& part, float* gradient) {
+          context.blas.linear_backward_weight<E>({count(part), F, C}, at(d_y, part, C), at(hidden, part, F),
+                                                 gradient);
         },
         [&](const core::ExpertRows& part, const E* values) {
           context.blas.linear_backward_input<E>({count(part), F, C}, at(rows, part, C), values,
@@ -184,7 +190,7 @@ Result<void> experts_backward(const CudaContext& context, const ExpertLayerParam
     const auto inner = [&](std::size_t weight, E* d, Write write) {
       return matrix_backward<E>(
           products[e], weight, pass,
-          [&](const core::ExpertRows& part, float* gradient) {
+          [=](const core::ExpertRows& part, float* gradient) {
             context.blas.linear_backward_weight<E>({count(part), C, F}, at(d, part, F), at(x, part, C),
                                                    gradient);
           },
@@ -197,6 +203,26 @@ Result<void> experts_backward(const CudaContext& context, const ExpertLayerParam
     TRY(inner(weights.gate, scratch.gate, Write::accumulate));
   }
   return {};
+}
+
+/// With places of the layer's own for what the weights' half of its backward reads.
+template <class E>
+CudaExpertScratch<E> scratch_for_weights(const CudaContext& context, const ExpertLayerParameters& parameters,
+                                         CudaExpertScratch<E> scratch, const CudaPass<E>& pass) {
+  const ExpertConfig& config = context.config.experts;
+  const std::size_t N = context.shape.rows(), C = context.config.width, R = config.most_rows(N);
+  const std::size_t F = config.feed_forward, G = config.shared_feed_forward;
+  if (config.ranks == 1) scratch.gathered = place_for_weights(pass, scratch.gathered, N * config.choices * C);
+  scratch.gate = place_for_weights(pass, scratch.gate, R * F);
+  scratch.up = place_for_weights(pass, scratch.up, R * F);
+  scratch.logits = place_for_weights(pass, scratch.logits, N * config.count);
+  if (!parameters.shared) return scratch;
+  scratch.shared_gate = place_for_weights(pass, scratch.shared_gate, N * G);
+  scratch.shared_up = place_for_weights(pass, scratch.shared_up, N * G);
+  if (!parameters.shared_gate) return scratch;
+  scratch.shared_output = place_for_weights(pass, scratch.shared_output, N * C);
+  scratch.shared_share = place_for_weights(pass, scratch.shared_share, N);
+  return scratch;
 }
 
 /// Between the order in which ranks exchange rows and that of grouped products: to[i] = from[list[i]].
@@ -278,9 +304,11 @@ Result<void> expert_layer_forward(const CudaContext& context, const ExpertLayerP
 
 template <class E>
 Result<void> expert_layer_backward(const CudaContext& context, const ExpertLayerParameters& parameters,
-                                   const CudaExpertActivations<E>& layer, const CudaExpertScratch<E>& scratch,
-                                   const E* x, const E* d_output, const CudaPass<E>& pass, E* d_x) {
+                                   const CudaExpertActivations<E>& layer,
+                                   const CudaExpertScratch<E>& of_all_layers, const E* x, const E* d_output,
+                                   const CudaPass<E>& pass, E* d_x) {
   const std::size_t N = context.shape.rows(), C = context.config.width;
+  const auto scratch = scratch_for_weights(context, parameters, of_all_layers, pass);
   const auto places = places_of(context, layer);
   gpu::zero({reinterpret_cast<std::byte*>(d_x), N * C * sizeof(E)}, context.stream);
   context.run("combine backward", [&](cudaStream_t stream) {

@@ -1,0 +1,275 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/gpt/cuda/cuda_stage.hpp"
+#include "apps/gpt/pipeline/stage_model.hpp"
+#include "tests/apps_gpt_cuda/members.hpp"
+
+// Backwards in two halves. The stage has all layers here; of stages beside each other see tests/gpt_session.
+
+namespace troupe::apps::gpt {
+namespace {
+
+constexpr int kSlots = 2;
+
+Case untied(const char* name, DType dtype, Norm norm, Activation activation, BatchShape shape,
+            Decoder decoder = {}, Mixture mixture = {}) {
+  return {name, dtype, norm, activation, false, shape, decoder, mixture};
+}
+
+constexpr Mixture kShared{.experts = 4, .shared = 8};
+constexpr Mixture kSharedByGate{.experts = 4, .shared = 8, .has_shared_gate = true, .is_first_dense = true};
+
+const Case kSplitCases[] = {
+    untied("f32_rms_swiglu", DType::f32, Norm::rms, Activation::swiglu, {2, 6}),
+    untied("f32_everything", DType::f32, Norm::layer, Activation::gelu, {3, 5}, kEverything),
+    untied("bf16_longer_than_a_tile", DType::bf16, Norm::layer, Activation::swiglu, {1, 67}, kQwen3),
+    untied("bf16_everything", DType::bf16, Norm::rms, Activation::swiglu, {3, 5}, kEverything),
+    untied("f32_experts", DType::f32, Norm::rms, Activation::swiglu, {2, 7}, kLlama, {.experts = 4}),
+    untied("bf16_shared_expert", DType::bf16, Norm::rms, Activation::swiglu, {2, 7}, kLlama, kShared),
+    untied("f32_shared_expert_by_gate", DType::f32, Norm::rms, Activation::swiglu, {2, 7}, kLlama,
+           kSharedByGate),
+};
+
+struct Told {
+  std::vector<std::pair<char, std::size_t>> calls;
+
+  StepHooks hooks() {
+    return {.before_use =
+                [this](std::size_t p) {
+                  calls.emplace_back('u', p);
+                  return core::Result<void>{};
+                },
+            .gradient_ready = [this](std::size_t p) { calls.emplace_back('r', p); }};
+  }
+};
+
+StageCut all_layers(const ModelConfig& config) {
+  return {1, 0, {whole_model(config)}};
+}
+
+StageShape shape_of(const Case& of, bool is_split, TensorShare share = {}) {
+  return {.batch = of.shape, .slots = {kSlots, kSlots}, .is_split = is_split, .share = share};
+}
+
+/// A stage with parameters, and gradients that begin with zeros.
+class StageOnGpu {
+ public:
+  StageOnGpu(const Case& of, bool is_split, TestGpu& gpu, TensorShare share = {},
+             DeviceTensorGroup* group = nullptr)
+      : of_(of), gpu_(gpu), table_(config_of(of), share) {
+    const auto config = config_of(of);
+    stage_ = create_cuda_stage(config, all_layers(config), shape_of(of, is_split, share), {.dtype = of.dtype},
+                               gpu.device(), gpu.stream(), {group})
+                 .value();
+    const auto values = varied_parameters(table_.whole().specs);
+    for (std::size_t i = 0; i < table_.size(); ++i) {
+      std::vector<float> part(table_.part().specs[i].elements());
+      copy_to_part(table_.layout(i, share.index), values.tensors[i].data(), part.data());
+      parameters_.push_back(of.dtype == DType::f32
+                                ? reinterpret_cast<const std::byte*>(gpu_.put<float>(part))
+                                : reinterpret_cast<const std::byte*>(gpu_.put<Bf16>(part)));
+      gradients_.push_back(gpu_.room<float>(part.size()));
+    }
+  }
+
+  void forward(int microbatch, const StepHooks& hooks = {}) {
+    const auto tokens = some_tokens(of_.shape, static_cast<std::uint64_t>(microbatch));
+    const auto targets =
+        some_targets(of_.shape, static_cast<std::uint64_t>(microbatch), of_.decoder.is_masked);
+    const StagePass pass{parameters_, {}, hooks};
+    const int slot = microbatch % kSlots;
+    EXPECT_TRUE(stage_->forward(0, {slot, slot}, pass, {tokens, targets}));
+    EXPECT_TRUE(stage_->loss(0, slot, pass, {tokens, targets}));
+    EXPECT_TRUE(stage_->take_losses(1));
+  }
+  void backward(int microbatch, const StepHooks& hooks = {}) {
+    EXPECT_TRUE(stage_->backward(0, microbatch % kSlots, {parameters_, gradients_, hooks}, {}));
+  }
+  void backward_weight(int microbatch, const StepHooks& hooks = {}) {
+    EXPECT_TRUE(stage_->backward_weight(microbatch % kSlots, {parameters_, gradients_, hooks}));
+  }
+
+  std::vector<std::vector<float>> gradients() {
+    std::vector<std::vector<float>> all;
+    for (std::size_t i = 0; i < gradients_.size(); ++i)
+      all.push_back(gpu_.get(gradients_[i], table_.part().specs[i].elements()));
+    return all;
+  }
+  const std::string& name(std::size_t parameter) const { return table_.part().specs[parameter].name; }
+
+ private:
+  Case of_;
+  TestGpu& gpu_;
+  SharedTable table_;
+  std::unique_ptr<TrainableStage> stage_;
+  std::vector<const std::byte*> parameters_;
+  std::vector<float*> gradients_;
+};
+
+void play_whole(StageOnGpu& stage) {
+  for (int microbatch = 0; microbatch < 3; ++microbatch) {
+    stage.forward(microbatch);
+    stage.backward(microbatch);
+  }
+}
+
+/// Other microbatches compute between the halves, as at the last stage of a pipeline.
+void play_split(StageOnGpu& stage) {
+  stage.forward(0);
+  stage.backward(0);
+  stage.forward(1);
+  stage.backward(1);
+  stage.backward_weight(0);
+  stage.forward(2);
+  stage.backward(2);
+  stage.backward_weight(1);
+  stage.backward_weight(2);
+}
+
+class CudaSplitBackward : public testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(All, CudaSplitBackward, testing::ValuesIn(kSplitCases),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST_P(CudaSplitBackward, HasTheBitsOfAWholeOneWhateverComesBetweenItsHalves) {
+  TestGpu gpu;
+  StageOnGpu whole(GetParam(), false, gpu), split(GetParam(), true, gpu);
+
+  play_whole(whole);
+  play_split(split);
+
+  const auto found = split.gradients(), expected = whole.gradients();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(found[i] == expected[i]) << split.name(i);
+    const bool is_zero = expected[i] == std::vector<float>(expected[i].size(), 0.0F);
+    EXPECT_TRUE(!is_zero || GetParam().mixture.experts > 0) << split.name(i);
+  }
+}
+
+TEST_P(CudaSplitBackward, AddsToGradientsInTheWeightsHalfAlone) {
+  TestGpu gpu;
+  StageOnGpu split(GetParam(), true, gpu);
+  Told told;
+
+  split.forward(0);
+  split.backward(0, told.hooks());
+
+  for (const auto& gradient : split.gradients())
+    EXPECT_TRUE(gradient == std::vector<float>(gradient.size(), 0.0F));
+  for (const auto& [call, parameter] : told.calls) EXPECT_EQ(call, 'u') << split.name(parameter);
+}
+
+TEST_P(CudaSplitBackward, TellsTheHooksWhatTheHostDoes) {
+  const Case& of = GetParam();
+  TestGpu gpu;
+  StageOnGpu stage(of, true, gpu);
+  Told found, expected;
+  const auto config = config_of(of);
+  const auto host = StageModel::create(config, all_layers(config), shape_of(of, true)).value();
+  auto values = varied_parameters(host->table().specs);
+  Tensors<float> gradients(host->table().specs);
+  const auto pointers = gradients.pointers();
+  const auto tokens = some_tokens(of.shape, 0), targets = some_targets(of.shape, 0, of.decoder.is_masked);
+
+  stage.forward(0, found.hooks());
+  stage.backward(0, found.hooks());
+  stage.backward_weight(0, found.hooks());
+  const auto hooks = expected.hooks();
+  const Pass<float> pass{values.constant(), pointers, hooks};
+  ASSERT_TRUE(host->forward(0, {}, pass, tokens));
+  ASSERT_TRUE(host->loss(0, 0, pass, targets));
+  ASSERT_TRUE(host->backward(0, 0, pass, tokens, targets));
+  ASSERT_TRUE(host->backward_weight(0, pass));
+
+  EXPECT_EQ(found.calls, expected.calls);
+}
+
+TEST_P(CudaSplitBackward, TakesMemoryOfItsOwnForEachSlot) {
+  const Case& of = GetParam();
+  const auto config = config_of(of);
+  const auto bytes = [&](bool is_split, int slots) {
+    auto shape = shape_of(of, is_split);
+    shape.slots = {slots, slots};
+    return cuda_stage_bytes(config, all_layers(config), shape, of.dtype);
+  };
+
+  const std::size_t kept = bytes(true, 1) - bytes(false, 1);
+
+  EXPECT_GE(kept, config.layers * of.shape.rows() * 2 * config.width * core::size_of(of.dtype));
+  EXPECT_EQ(bytes(true, 3) - bytes(false, 3), 3 * kept);
+}
+
+struct SharedSplit {
+  Case of;
+  std::size_t size;
+  bool sequence;
+};
+
+constexpr Decoder kSharedDecoder{.heads = 8,
+                                 .key_heads = 4,
+                                 .head_size = 8,
+                                 .input_biases = true,
+                                 .output_bias = true,
+                                 .head_norms = true};
+
+// As many rows as the members divide, others, and fewer than members.
+const SharedSplit kSharedSplits[] = {
+    {untied("f32", DType::f32, Norm::rms, Activation::swiglu, {2, 6}, kSharedDecoder), 2, false},
+    {untied("f32", DType::f32, Norm::rms, Activation::swiglu, {2, 6}, kSharedDecoder), 2, true},
+    {untied("bf16_layer", DType::bf16, Norm::layer, Activation::gelu, {3, 5}, kSharedDecoder), 2, true},
+    {untied("f32_three_rows", DType::f32, Norm::layer, Activation::swiglu, {1, 3}, kSharedDecoder), 4, true},
+};
+
+class CudaSplitBackwardOfSharedLayers : public testing::TestWithParam<SharedSplit> {};
+
+std::string name_of_split(const testing::TestParamInfo<SharedSplit>& info) {
+  const auto& [of, size, sequence] = info.param;
+  return of.name + std::string("_over_") + std::to_string(size) + (sequence ? "_by_rows" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaSplitBackwardOfSharedLayers, testing::ValuesIn(kSharedSplits),
+                         name_of_split);
+
+TEST_P(CudaSplitBackwardOfSharedLayers, HasTheBitsOfAWholeOne) {
+  const auto& [of, size, sequence] = GetParam();
+  DeviceRoom room(size);
+  std::vector<std::jthread> members;
+
+  for (std::size_t index = 0; index < size; ++index) {
+    members.emplace_back([&, &of = of, share = TensorShare{size, index, sequence}, index] {
+      TestGpu gpu;
+      DeviceSliceGroup group(room, index, gpu);
+      StageOnGpu whole(of, false, gpu, share, &group), split(of, true, gpu, share, &group);
+      play_whole(whole);
+      play_split(split);
+      const auto found = split.gradients(), expected = whole.gradients();
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        EXPECT_TRUE(found[i] == expected[i]) << split.name(i) << " of member " << index;
+    });
+  }
+}
+
+TEST(CudaSplitBackwards, AreRefusedWhereActivationsAreComputedAgain) {
+  TestGpu gpu;
+  const auto config = config_of(kSplitCases[0]);
+  auto shape = shape_of(kSplitCases[0], true);
+  shape.keep = Keep::inputs;
+
+  const auto stage =
+      create_cuda_stage(config, all_layers(config), shape, {.dtype = DType::f32}, gpu.device(), gpu.stream());
+
+  ASSERT_FALSE(stage);
+  EXPECT_EQ(stage.error().code, core::Errc::unavailable);
+  EXPECT_EQ(stage.error().message,
+            "the weights' half of a backward reads activations that --recompute does not keep; leave out "
+            "--recompute, or use --pipeline-schedule 1f1b");
+}
+
+}  // namespace
+}  // namespace troupe::apps::gpt
