@@ -65,7 +65,20 @@ TEST_F(ContextOnGpus, GoesOnFromCheckpointsOfOtherMeshes) {
                                    {.stages = 2, .context = 2}});
 }
 
-TEST_F(ContextOnGpus, RefusesExpertsAndSlices) {
+/// Members decide together about the rows of all.
+TEST_F(ContextOnGpus, OfExpertsSeesTheSameBitsInAnyStrategyAndInStages) {
+  const auto split = core::ScheduleKind::zero_bubble;
+  expect_the_same_bits({{.context = 2},
+                        {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2},
+                        {.stages = 2, .context = 2},
+                        {.stages = 2, .schedule = split, .context = 2}},
+                       DType::f32, add_experts);
+  expect_the_same_bits({{.size = 2, .sequence = true, .context = 2},
+                        {.size = 2, .sequence = true, .strategy = Strategy::zero3, .context = 2}},
+                       DType::f32, add_experts);
+}
+
+TEST_F(ContextOnGpus, RefusesSlicesAndExpertsThatAreSpread) {
   const auto refusal = [&](const Change& change) {
     auto options = options_of({.context = 2}, DType::bf16, 20);
     change(options);
@@ -75,8 +88,9 @@ TEST_F(ContextOnGpus, RefusesExpertsAndSlices) {
   };
 
   EXPECT_NE(refusal([](auto& options) {
-              options.model.experts = {.count = 4, .feed_forward = 16};
-            }).find("use --context-parallel 1 for a model with experts"),
+              add_experts(options);
+              options.session.training.expert_parallel = 2;
+            }).find("expert_parallel"),
             std::string::npos);
   EXPECT_NE(refusal([](auto& options) { options.tensor.slices = 2; }).find("in slices on the host"),
             std::string::npos);

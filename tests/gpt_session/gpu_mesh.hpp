@@ -26,6 +26,7 @@ struct GpuMesh {
   core::ScheduleKind schedule = core::ScheduleKind::one_f_one_b;
   int chunks = 1;
   int context = 1;
+  int experts = 1;  ///< ranks that they are spread over
 
   int ranks() const { return size * context * data_parallel * stages; }
   std::string name() const {
@@ -47,6 +48,7 @@ inline TrainerOptions options_of(const GpuMesh& mesh, DType dtype, int steps) {
   training.strategy = mesh.strategy;
   training.tensor_parallel = mesh.size;
   training.context_parallel = mesh.context;
+  training.expert_parallel = mesh.experts;
   training.pipeline_parallel = mesh.stages;
   training.lanes = 2;
   training.microbatches = 1;
@@ -64,6 +66,17 @@ inline void add_all_of_it(TrainerOptions& options) {
   options.model.tied_embeddings = false;
 }
 
+/// Some of which are dropped, and one that all tokens share.
+inline void add_experts(TrainerOptions& options) {
+  options.model.layers = 2;
+  options.model.tied_embeddings = false;
+  options.model.experts = {.count = 4, .choices = 2, .feed_forward = 16, .shared_feed_forward = 16};
+  options.model.experts.shared_gate = true;
+  options.model.experts.capacity_factor = 1.25;
+  options.model.experts.balance = 0.1;
+  options.model.experts.z_loss = 0.01;
+}
+
 inline void add_a_layer(TrainerOptions& options) {
   options.model.layers = 2;
 }
@@ -77,6 +90,7 @@ inline void add_all_of_it_and_a_layer(TrainerOptions& options) {
 struct Trained {
   std::uint64_t initial = 0;  ///< a hash of the parameters, before the first step
   std::vector<double> losses, norms;
+  ExpertTally load{};  ///< of experts
   double evaluation = 0;
   std::vector<float> logits;
   std::uint64_t parameters = 0;  ///< a hash, at the end
@@ -95,6 +109,7 @@ inline core::Result<Trained> train_shared(actors::RankWorld& world, const Traine
     trained.losses.push_back(outcome.loss);
     trained.norms.push_back(outcome.gradient_norm);
   }
+  trained.load = TRY(trainer->take_expert_load());
   trained.evaluation = TRY(trainer->evaluate(2));
   const std::int32_t tokens[] = {'t', 'o', ' '};
   const auto logits = TRY(trainer->logits(tokens));
@@ -139,6 +154,7 @@ class MeshOnGpus : public TrainerOnGpus {
           << name << ", step " << step;
     }
     EXPECT_NEAR(trained.evaluation, whole.evaluation, tolerance * whole.evaluation) << name;
+    EXPECT_EQ(trained.load.counts(), whole.load.counts()) << name;
     ASSERT_EQ(trained.logits.size(), whole.logits.size()) << name;
     for (std::size_t v = 0; v < whole.logits.size(); ++v)
       EXPECT_NEAR(trained.logits[v], whole.logits[v], 10 * tolerance) << name;

@@ -49,6 +49,20 @@ TEST_F(TensorOnGpus, InStagesSeesTheBitsOfUncutModels) {
                        DType::f32, add_all_of_it_and_a_layer);
 }
 
+/// Each rank has a part of each expert, and all decide alike where tokens go.
+TEST_F(TensorOnGpus, OfExpertsSeesTheSameBitsWhereverTheyAre) {
+  expect_the_same_bits({{.size = 2},
+                        {.size = 2, .data_parallel = 2, .experts = 2},
+                        {.size = 2, .data_parallel = 2, .strategy = Strategy::zero3, .experts = 2},
+                        {.size = 2, .strategy = Strategy::zero3, .stages = 2}},
+                       DType::f32, add_experts);
+  expect_the_same_bits(
+      {{.size = 2, .sequence = true},
+       {.size = 2, .data_parallel = 2, .sequence = true, .experts = 2},
+       {.size = 2, .sequence = true, .stages = 2, .schedule = core::ScheduleKind::zero_bubble}},
+      DType::f32, add_experts);
+}
+
 /// What is gathered of rows is kept for the weights' half, or copied.
 TEST_F(TensorOnGpus, InStagesThatSplitBackwardSeesTheBitsOfUncutModels) {
   const auto split = core::ScheduleKind::zero_bubble;
@@ -98,11 +112,6 @@ TEST_F(TensorOnGpus, RefusesWhatItDoesNotCut) {
     return ranks[0] ? std::string() : ranks[0].error().message;
   };
 
-  EXPECT_EQ(
-      refusal({.size = 2},
-              [](TrainerOptions& options) { options.model.experts = {.count = 4, .feed_forward = 16}; }),
-      "on a GPU ranks do not share layers with experts, found 4 experts and 2 ranks; leave out "
-      "--experts or --tensor-parallel, or train with --device host");
   EXPECT_NE(
       refusal({}, [](TrainerOptions& options) { options.tensor.slices = 2; }).find("in slices on the host"),
       std::string::npos);

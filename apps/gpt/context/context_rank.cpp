@@ -21,12 +21,6 @@ Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& o
   if (size < 1) return fail(Errc::invalid_argument, "context_parallel must be 1 or more, found {}", size);
   if (size == 1) return std::unique_ptr<ContextRank>{};
   TRY(check_tensor_options(training, options.tensor, false));
-  if (device == gpu::DeviceKind::cuda && options.model.experts.count > 0) {
-    return fail(Errc::unavailable,
-                "device cuda with experts and context_parallel > 1, found {}: members decide together about "
-                "rows on the host alone; use --device host, or leave --context-parallel out",
-                size);
-  }
   TRY(SequencePart::shape_of(options.microbatch, static_cast<std::size_t>(size)));
   // Tensor-parallel ranks have neighbouring numbers, then come those that share a sequence.
   const auto index = static_cast<std::size_t>(rank.value / training.tensor_parallel % size);

@@ -47,6 +47,14 @@ double SequencePart::weight(Tokens targets) const {
   return static_cast<double>(learned_rows(own(targets))) / static_cast<double>(all);
 }
 
+std::vector<std::size_t> SequencePart::own_rows() const {
+  std::vector<std::size_t> rows;
+  for (std::size_t b = 0; b < shape_.batch; ++b) {
+    for (const std::size_t position : positions_) rows.push_back(b * shape_.length + position);
+  }
+  return rows;
+}
+
 std::optional<std::size_t> SequencePart::place_of(std::size_t position) const {
   const auto found = std::find(positions_.begin(), positions_.end(), position);
   if (found == positions_.end()) return {};

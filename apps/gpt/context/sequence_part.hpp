@@ -43,6 +43,8 @@ class SequencePart {
   std::vector<std::int32_t> own_of_one(Tokens tokens) const;
   /// The part of a mean over the rows with a target that the member's own rows are.
   double weight(Tokens targets) const;
+  /// Which of the rows of whole sequences are the member's, in order.
+  std::vector<std::size_t> own_rows() const;
   /// Where this member has the token at a position, if it has.
   std::optional<std::size_t> place_of(std::size_t position) const;
 

@@ -18,13 +18,19 @@ struct CudaContextParallel {
   std::byte* value = nullptr;      ///< likewise
   std::byte* d_key = nullptr;      ///< (B, T, K, D): what this member adds to the gradients
   std::byte* d_value = nullptr;    ///< likewise
-  std::byte* exchanged = nullptr;  ///< (B, T, K, D), as members hand it over
+  std::byte* exchanged = nullptr;  ///< (B, T, K, D), or logits, as members hand them over
+  float* logits = nullptr;         ///< (B, T, experts) of routers, of all members, by position
 };
 
 /// For parts of sequences that `members` share; the group is for the caller to give.
 template <class E>
 CudaContextParallel carve_cuda_context(ByteCarver& carver, std::size_t members, std::size_t rows,
-                                       std::size_t key_width);
+                                       const ModelConfig& config);
+
+/// With a group that shares sequences: rows (B, T, W) of all members, by position, from each one's own
+/// (B, L, W).
+template <class E>
+core::Result<void> gather_rows(const CudaContext& context, std::size_t width, const E* own, E* all);
 
 /// block.attention and block.log_sum from its queries, and from keys and values: the block's, or where ranks
 /// share each sequence those of all of them.

@@ -9,6 +9,7 @@
 #include "apps/gpt/cuda/experts/cuda_expert_layer.hpp"
 #include "apps/gpt/cuda/kernels.hpp"
 #include "core/errors.hpp"
+#include "gpu/kernels.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -110,14 +111,41 @@ Result<void> mlp_activations(const CudaContext& context, const BlockParameters& 
 }
 
 template <class E>
+Result<void> experts_into_residual(const CudaContext& context, const BlockParameters& parameters,
+                                   const CudaBlockActivations<E>& block, const CudaPass<E>& pass,
+                                   E* residual) {
+  const E* x = TRY(all_rows<E>(context, block.mlp_norm.output));
+  if (context.tensor == nullptr)
+    return expert_layer_forward<E>(context, *parameters.experts, block.experts, x, pass, residual);
+  const std::size_t bytes = context.shape.rows() * context.config.width * sizeof(E);
+  gpu::zero({context.tensor->partial, bytes}, context.stream);
+  E* partial = reinterpret_cast<E*>(context.tensor->partial);
+  TRY(expert_layer_forward<E>(context, *parameters.experts, block.experts, x, pass, partial));
+  return add_summed_rows(context, partial, residual);
+}
+
+template <class E>
+Result<void> experts_backward(const CudaContext& context, const BlockParameters& parameters,
+                              const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& d,
+                              const CudaPass<E>& pass) {
+  const E* d_output = TRY(all_rows<E>(context, d.residual));
+  if (d_output != d.residual) {
+    const std::size_t bytes = context.shape.rows() * context.config.width * sizeof(E);
+    gpu::copy({reinterpret_cast<const std::byte*>(d_output), bytes}, {context.tensor->again, bytes},
+              context.stream);
+    d_output = reinterpret_cast<const E*>(context.tensor->again);
+  }
+  const E* x = TRY(normed_rows_again(context, block.mlp_norm, pass));
+  return expert_layer_backward<E>(context, *parameters.experts, block.experts, d.experts, x, d_output, pass,
+                                  d.normed);
+}
+
+template <class E>
 Result<void> mlp_backward(const CudaContext& context, const BlockParameters& parameters,
                           const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& d,
                           const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
-  if (parameters.experts) {
-    return expert_layer_backward<E>(context, *parameters.experts, block.experts, d.experts,
-                                    block.mlp_norm.output, d.residual, pass, d.normed);
-  }
+  if (parameters.experts) return experts_backward(context, parameters, block, d, pass);
   const E* d_output = TRY(residual_gradient(context, d, pass));
   TRY(project_backward(context, pass, {N, F, C}, parameters.down, block.hidden, d_output, d.hidden,
                        Write::overwrite));
@@ -335,10 +363,7 @@ Result<void> block_forward(const CudaContext& context, const BlockParameters& pa
                            const CudaBlockActivations<E>& block, const CudaPass<E>& pass, E* output) {
   TRY(block_activations(context, parameters, block, pass));
   copy_rows(context, block.middle, output);
-  if (parameters.experts) {
-    return expert_layer_forward<E>(context, *parameters.experts, block.experts, block.mlp_norm.output, pass,
-                                   output);
-  }
+  if (parameters.experts) return experts_into_residual(context, parameters, block, pass, output);
   return project_into_residual<E>(context, pass, context.config.feed_forward, parameters.down, block.hidden,
                                   output);
 }

@@ -23,15 +23,8 @@ StageShape stage_shape(BatchShape shape, const CudaModelOptions& options) {
 /// Of ranks that share layers: a sum in their order takes a slot for each.
 constexpr std::size_t kMostMembers = 256;
 
-// What only the host's model does so far.
-Result<void> check_share_kind(const ModelConfig& config, const TensorShare& share) {
+Result<void> check_cuda_share(const ModelConfig& config, const TensorShare& share) {
   TRY(check_share(config, share));
-  if (config.experts.count > 0 && share.size > 1) {
-    return fail(Errc::unavailable,
-                "on a GPU ranks do not share layers with experts, found {} experts and {} ranks; leave out "
-                "--experts or --tensor-parallel, or train with --device host",
-                config.experts.count, share.size);
-  }
   if (share.size > kMostMembers) {
     return fail(Errc::unavailable, "on a GPU at most {} ranks share a layer, found {}; use fewer",
                 kMostMembers, share.size);
@@ -45,7 +38,7 @@ Result<void> check_cuda_model(const ModelConfig& whole, BatchShape shape, core::
                               const TensorShare& share) {
   TRY(validate(whole));
   TRY(check_shape(whole, shape));
-  TRY(check_share_kind(whole, share));
+  TRY(check_cuda_share(whole, share));
   const ModelConfig config = config_of_share(whole, share.size);
   const std::string of_share = share.size > 1 ? fmt::format(" of each of {} ranks", share.size) : "";
   if (config.head_size() > cuda::kMostHeadSize) {

@@ -9,6 +9,7 @@
 #include "apps/gpt/context/context_attention.hpp"
 #include "apps/gpt/cuda/cuda_attention.hpp"
 #include "apps/gpt/cuda/cuda_block.hpp"
+#include "apps/gpt/cuda/cuda_places.hpp"
 #include "apps/gpt/cuda/cuda_projection.hpp"
 #include "apps/gpt/cuda/cuda_tensor.hpp"
 #include "apps/gpt/cuda/cuda_weight_work.hpp"
@@ -32,78 +33,6 @@ using core::Result;
 namespace {
 
 constexpr auto kDeadline = std::chrono::minutes(10);
-
-/// What a microbatch keeps; a slot is as large as the largest chunk.
-template <class E>
-struct CudaSlot {
-  std::vector<CudaActivations<E>> chunks;  ///< of which one is in use
-  E* gradient = nullptr;                   ///< (N, C)
-  gpu::BufferView kept;                    ///< for the weights' half of backward, where that is split
-  std::int32_t* words = nullptr;           ///< what the host sends, where a chunk reads it
-};
-
-template <class E>
-struct CudaPlaces {
-  CudaShared<E> shared;
-  std::vector<CudaSlot<E>> slots;
-  E* input = nullptr;                            ///< one more than slots have
-  std::optional<CudaTensorParallel> tensor;      ///< without its group
-  std::optional<CudaContextParallel> sequences;  ///< likewise
-  float* all_logits = nullptr;                   ///< of the next token, where ranks share the vocabulary
-};
-
-bool reads_text(const ModelConfig& config, ModelPart part) {
-  return part.has_begin() || part.has_end(config);
-}
-
-/// The configuration is of the share.
-template <class E>
-CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const StageCut& cut,
-                          const StageShape& shape) {
-  const std::size_t N = shape.batch.rows(), C = config.width;
-  const auto [members, member, sequence] = shape.share;
-  const std::size_t rows = sequence ? most_own_rows(N, members) : N;
-  const ActivationExtents extents{.stream_rows = rows};
-  CudaPlaces<E> places{carve_shared<E>(carver, config, shape.batch), {}, nullptr, {}, {}, nullptr};
-  if (members > 1) {
-    places.tensor = carve_cuda_tensor<E>(carver, members, sequence, N, C);
-    // As on the host: between passes nobody needs it, and within one as in a whole model.
-    places.tensor->partial = reinterpret_cast<std::byte*>(places.shared.gradients.normed);
-    places.all_logits = carver.take<float>(members, config.vocabulary);
-  }
-  if (shape.context_parallel > 1)
-    places.sequences = carve_cuda_context<E>(carver, shape.context_parallel, N, config.key_width());
-  std::size_t largest = 0, kept = 0;
-  bool has_text = false;
-  for (const ModelPart part : cut.parts) {
-    ByteCarver plan(nullptr);
-    carve_part<E>(plan, config, shape.batch, shape.keep, part, extents);
-    largest = std::max(largest, plan.bytes());
-    if (shape.is_split) kept = std::max(kept, kept_bytes<E>(config, N, rows, part, sequence));
-    has_text = has_text || reads_text(config, part);
-  }
-  if (shape.slots.input > shape.slots.activations)
-    places.input = carver.take<E>(stream_elements<E>(config, rows));
-  for (int index = 0; index < shape.slots.activations; ++index) {
-    CudaSlot<E> slot;
-    auto* memory = carver.take<std::byte>(largest);
-    for (const ModelPart part : cut.parts) {
-      ByteCarver own(memory);
-      slot.chunks.push_back(carve_part<E>(own, config, shape.batch, shape.keep, part, extents));
-      for (auto& block : slot.chunks.back().blocks) {
-        const auto& scratch = places.shared.gradients.experts;
-        block.experts.gathered = scratch.gathered;
-        block.experts.returned = scratch.rows;
-        block.experts.moved = scratch.moved;
-      }
-    }
-    slot.gradient = carver.take<E>(rows, C);
-    if (shape.is_split) slot.kept = {carver.take<std::byte>(kept), kept};
-    if (has_text) slot.words = carver.take<std::int32_t>(token_words(config, shape.batch));
-    places.slots.push_back(std::move(slot));
-  }
-  return places;
-}
 
 template <class E>
 class CudaStage final : public TrainableStage {
@@ -238,7 +167,8 @@ Result<void> CudaStage<E>::open(gpu::Device& device) {
                                                  shape_.share.index * config_.vocabulary)));
     if (shape_.is_split) later_.emplace_back(slot.kept, stream_);
     for (std::size_t chunk = 0; config_.experts.count > 0 && chunk < cut_.parts.size(); ++chunk)
-      desks_.push_back(TRY(ExpertDesk::create(device, config_.experts, config_.layers, shape_.batch.rows())));
+      desks_.push_back(TRY(ExpertDesk::create(device, config_.experts, config_.layers, shape_.batch.rows(),
+                                              shape_.context_parallel)));
   }
   inputs_.push_back(places_.input);
   copied_ = TRY(device.create_event());

@@ -14,8 +14,7 @@ namespace troupe::apps::gpt {
 /// model is the stage that has all layers. Passes follow `compute`, a stream of `device`: what is sent,
 /// received or read is ready for what that stream is given next. Where the shape has a share of the layers,
 /// or a part of each sequence, `groups` are those of the ranks which share them; they outlive the stage and
-/// are not used before the first pass. Errc::unavailable as StageModel::create(), and for shared layers with
-/// experts.
+/// are not used before the first pass. Errc::unavailable as StageModel::create().
 core::Result<std::unique_ptr<TrainableStage>> create_cuda_stage(const ModelConfig& config,
                                                                 const StageCut& cut, const StageShape& shape,
                                                                 CudaModelOptions options, gpu::Device& device,

@@ -24,13 +24,15 @@ DeviceTensorGroup::Counts counts_of_rows(const CudaContext& context) {
 
 template <class E>
 CudaTensorParallel carve_cuda_tensor(ByteCarver& carver, std::size_t members, bool sequence, std::size_t rows,
-                                     std::size_t width) {
+                                     const ModelConfig& config) {
+  const std::size_t width = config.width;
   CudaTensorParallel tensor;
   tensor.sequence = sequence;
   const std::size_t most = most_own_rows(rows, members);
   if (sequence) {
     tensor.gathered = carver.take<std::byte>(rows, width * sizeof(E));
     tensor.own = carver.take<std::byte>(most, width * sizeof(E));
+    if (config.experts.count > 0) tensor.again = carver.take<std::byte>(rows, width * sizeof(E));
   }
   tensor.vocabulary = {carver.take<float>(rows), carver.take<float>(2, rows)};
   const std::size_t bytes =
@@ -73,6 +75,14 @@ Result<const E*> summed_rows(const CudaContext& context, E* partial) {
 }
 
 template <class E>
+Result<void> add_summed_rows(const CudaContext& context, E* partial, E* residual) {
+  const E* sum = TRY(summed_rows(context, partial));
+  const std::size_t count = own_rows(context) * context.config.width;
+  if (count > 0) gpu::accumulate(elements(sum, count), elements(residual, count), context.stream);
+  return {};
+}
+
+template <class E>
 Result<void> project_into_residual(const CudaContext& context, const CudaPass<E>& pass, std::size_t in,
                                    std::size_t weight, const E* x, E* residual) {
   const std::size_t N = context.shape.rows(), C = context.config.width;
@@ -80,10 +90,7 @@ Result<void> project_into_residual(const CudaContext& context, const CudaPass<E>
     return project(context, pass, {N, in, C}, weight, x, residual, Write::accumulate);
   E* partial = rows_of<E>(context.tensor->partial);
   TRY(project(context, pass, {N, in, C}, weight, x, partial));
-  const E* sum = TRY(summed_rows(context, partial));
-  const std::size_t count = own_rows(context) * C;
-  if (count > 0) gpu::accumulate(elements(sum, count), elements(residual, count), context.stream);
-  return {};
+  return add_summed_rows(context, partial, residual);
 }
 
 template <class E>
@@ -103,7 +110,7 @@ Result<void> vocabulary_embedding_forward(const CudaContext& context, const std:
 template <class E>
 Result<void> vocabulary_cross_entropy_forward(const CudaContext& context,
                                               const cuda::CrossEntropy<E>& entropy, double* mean_loss) {
-  const auto& [group, sequence, gathered, partial, own, sums, scratch] = *context.tensor;
+  const auto& [group, sequence, gathered, partial, own, again, sums, scratch] = *context.tensor;
   context.run("greatest logits",
               [&](cudaStream_t stream) { return cuda::vocabulary_greatest(entropy, sums, stream); });
   TRY(group->max(elements(sums.most, entropy.rows)));
@@ -124,8 +131,11 @@ Result<float*> all_next_logits(const CudaContext& context, const float* own, flo
 }
 
 template CudaTensorParallel carve_cuda_tensor<float>(ByteCarver&, std::size_t, bool, std::size_t,
-                                                     std::size_t);
-template CudaTensorParallel carve_cuda_tensor<Bf16>(ByteCarver&, std::size_t, bool, std::size_t, std::size_t);
+                                                     const ModelConfig&);
+template CudaTensorParallel carve_cuda_tensor<Bf16>(ByteCarver&, std::size_t, bool, std::size_t,
+                                                    const ModelConfig&);
+template Result<void> add_summed_rows<float>(const CudaContext&, float*, float*);
+template Result<void> add_summed_rows<Bf16>(const CudaContext&, Bf16*, Bf16*);
 template Result<const float*> all_rows<float>(const CudaContext&, const float*);
 template Result<const Bf16*> all_rows<Bf16>(const CudaContext&, const Bf16*);
 template Result<const float*> summed_rows<float>(const CudaContext&, float*);

@@ -20,6 +20,7 @@ struct CudaTensorParallel {
   std::byte* gathered = nullptr;  ///< (N, C), with sequence parallelism only
   std::byte* partial = nullptr;   ///< (N, C): what this rank adds to a sum
   std::byte* own = nullptr;       ///< (the most rows of a member, C), with sequence parallelism only
+  std::byte* again = nullptr;     ///< (N, C): beside `gathered`, with sequence parallelism and experts only
   cuda::VocabularySums vocabulary{};
   gpu::BufferView scratch;  ///< of sums
 };
@@ -27,7 +28,7 @@ struct CudaTensorParallel {
 /// As carve_tensor(); the group and `partial` are for the caller to give.
 template <class E>
 CudaTensorParallel carve_cuda_tensor(ByteCarver& carver, std::size_t members, bool sequence, std::size_t rows,
-                                     std::size_t width);
+                                     const ModelConfig& config);
 
 /// A rank's rows of the residual stream, of the pass.
 std::size_t own_rows(const CudaContext& context);
@@ -37,6 +38,11 @@ template <class E>
 core::Result<const E*> all_rows(const CudaContext& context, const E* own);
 template <class E>
 core::Result<const E*> summed_rows(const CudaContext& context, E* partial);
+
+/// residual += this rank's rows of the sum of all members' `partial` (N, C), which is overwritten. With a
+/// group.
+template <class E>
+core::Result<void> add_summed_rows(const CudaContext& context, E* partial, E* residual);
 
 /// residual += x * weight^T of `in` columns of x (N, in), summed over the ranks that share the product by
 /// rows, one part of x each. Without a group that is one product.

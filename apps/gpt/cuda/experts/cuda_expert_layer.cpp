@@ -1,6 +1,9 @@
 #include "apps/gpt/cuda/experts/cuda_expert_layer.hpp"
 
+#include "apps/gpt/context/sequence_part.hpp"
+#include "apps/gpt/cuda/cuda_attention.hpp"
 #include "apps/gpt/cuda/cuda_projection.hpp"
+#include "apps/gpt/cuda/cuda_tensor.hpp"
 #include "apps/gpt/cuda/cuda_weight_work.hpp"
 #include "apps/gpt/cuda/experts/expert_desk.hpp"
 #include "apps/gpt/cuda/experts/expert_kernels.hpp"
@@ -78,6 +81,27 @@ cuda::ExpertPlaces places_of(const CudaContext& context, const CudaExpertActivat
           context.config.width,
           layer.sent.choice_of_slot,
           layer.sent.slot_of_choice};
+}
+
+template <class E>
+Result<void> choose_experts(const CudaContext& context, const CudaExpertActivations<E>& layer,
+                            const StepHooks& hooks) {
+  const std::size_t N = context.shape.rows();
+  ExpertDesk& desk = *context.desk;
+  if (context.sequences == nullptr)
+    return desk.choose(layer.layer, N, layer.logits, layer.sent, context.stream);
+  const auto& [sequences, length] = context.shape;
+  const auto& group = *context.sequences->group;
+  float* all = context.sequences->logits;
+  TRY(gather_rows(context, context.config.experts.count, static_cast<const float*>(layer.logits), all));
+  const SequencePart part({sequences, length * group.size()}, {group.size(), group.index()});
+  return desk.choose_together(layer.layer, N, layer.logits, {part.own_rows(), group.index() == 0},
+                              hooks.length.value_or(part.whole().rows()), all, layer.sent, context.stream);
+}
+
+RouterShare router_share(const CudaContext& context) {
+  return {context.tensor == nullptr || context.tensor->group->index() == 0,
+          context.sequences == nullptr ? 1 : context.sequences->group->size()};
 }
 
 template <class E>
@@ -271,7 +295,7 @@ Result<void> expert_layer_forward(const CudaContext& context, const ExpertLayerP
   const std::size_t N = context.shape.rows(), C = context.config.width;
   context.blas.linear_forward_wide({N, C, context.config.experts.count}, x, TRY(pass.use(parameters.router)),
                                    layer.logits);
-  TRY(context.desk->choose(layer.layer, N, layer.logits, layer.sent, context.stream));
+  TRY(choose_experts(context, layer, pass.hooks));
   ExpertRoutes& routes = context.desk->routes(layer.layer);
   ExpertPeers* peers = pass.hooks.peers;
   routes.exchange = TRY(plan_rows(context.config.experts, N, routes.dispatch, peers));
@@ -332,8 +356,8 @@ Result<void> expert_layer_backward(const CudaContext& context, const ExpertLayer
   context.run("gather backward", [&](cudaStream_t stream) {
     return cuda::combine<E>(places, nullptr, scratch.slots, d_x, stream);
   });
-  TRY(context.desk->logit_gradients(layer.layer, scratch.weights, pass.hooks.loss_scale, scratch.logits,
-                                    context.stream));
+  TRY(context.desk->logit_gradients(layer.layer, scratch.weights, router_share(context), pass.hooks,
+                                    scratch.logits, context.stream));
   return project_backward(context, pass, {N, C, context.config.experts.count}, parameters.router, x,
                           static_cast<const E*>(scratch.logits), d_x, Write::accumulate);
 }

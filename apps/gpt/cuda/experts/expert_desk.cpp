@@ -7,9 +7,6 @@
 
 #include "apps/gpt/cuda/element.cuh"
 #include "core/errors.hpp"
-#include "core/experts/balance.hpp"
-#include "core/experts/dispatch.hpp"
-#include "core/experts/router.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::apps::gpt {
@@ -48,10 +45,10 @@ class Sender {
 }  // namespace
 
 Result<ExpertDesk> ExpertDesk::create(gpu::Device& device, const ExpertConfig& config, std::size_t layers,
-                                      std::size_t rows) {
+                                      std::size_t rows, std::size_t members) {
   ExpertDesk desk(config, layers);
   const std::size_t scores = rows * std::max(config.count, config.choices) * sizeof(float);
-  desk.down_ = TRY(device.allocate_staging(scores));
+  desk.down_ = TRY(device.allocate_staging(members * scores));
   desk.up_ = TRY(
       device.allocate_staging(std::max(scores, rows * config.choices * (2 * sizeof(std::int32_t) + 4)) + 64));
   if (config.ranks > 1 && config.grouped)
@@ -70,27 +67,38 @@ Result<void> ExpertDesk::fetch(const float* from, std::span<float> to, gpu::Stre
   return {};
 }
 
+Result<RouterRows<float>> ExpertDesk::fetch_rows(std::size_t layer, std::size_t rows, const float* logits,
+                                                 gpu::StreamView stream) {
+  auto &known = logits_[layer], &weights = weights_[layer];
+  known.resize(rows * config_.count), weights.resize(rows * config_.choices);
+  TRY(fetch(logits, known, stream));
+  return RouterRows<float>{config_, layer, known, weights};
+}
+
 Result<void> ExpertDesk::choose(std::size_t layer, std::size_t rows, const float* logits,
                                 const ExpertMemory& memory, gpu::StreamView stream) {
-  const std::size_t E = config_.count, K = config_.choices;
-  const auto router = config_.router();
-  ExpertRoutes& routes = routes_[layer];
-  auto &known = logits_[layer], &weights = weights_[layer];
-  known.resize(rows * E), weights.resize(rows * K), routes.experts.resize(rows * K);
-  TRY(fetch(logits, known, stream));
-  core::route<float>(router, known, config_.biases_of(layer), {routes.experts, weights});
-  std::optional<std::int64_t> capacity;
-  if (config_.capacity_factor)
-    capacity = TRY(core::expert_capacity(static_cast<std::int64_t>(rows), K, E, *config_.capacity_factor));
-  routes.dispatch = core::dispatch<float>(E, routes.experts, weights, capacity);
-  routes.load = core::expert_load<float>(router, known, routes.experts);
-  routes.loss = config_.balance * core::balance_loss(router, routes.load);
-  if (config_.z_loss > 0) routes.loss += config_.z_loss * core::z_loss<float>(E, known);
-  Sender sender(up_.view(), stream);
-  sender.send(std::span<const std::int64_t>(routes.dispatch.choice_of_slot), memory.choice_of_slot, narrow);
-  sender.send(std::span<const std::int64_t>(routes.dispatch.slot_of_choice), memory.slot_of_choice, narrow);
-  sender.send(std::span<const float>(weights), memory.weights, [](float weight) { return weight; });
+  TRY(decide_alone(TRY(fetch_rows(layer, rows, logits, stream)), routes_[layer]));
+  send_choices(layer, memory, stream);
   return {};
+}
+
+Result<void> ExpertDesk::choose_together(std::size_t layer, std::size_t rows, const float* logits,
+                                         const MembersRows& members, std::size_t all_rows, const float* all,
+                                         const ExpertMemory& memory, gpu::StreamView stream) {
+  all_logits_.resize(all_rows * config_.count);
+  TRY(fetch(all, all_logits_, stream));
+  const auto own = TRY(fetch_rows(layer, rows, logits, stream));
+  TRY(decide_together<float>(own, all_logits_, members, routes_[layer]));
+  send_choices(layer, memory, stream);
+  return {};
+}
+
+void ExpertDesk::send_choices(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream) {
+  const core::Dispatch& dispatch = routes_[layer].dispatch;
+  Sender sender(up_.view(), stream);
+  sender.send(std::span<const std::int64_t>(dispatch.choice_of_slot), memory.choice_of_slot, narrow);
+  sender.send(std::span<const std::int64_t>(dispatch.slot_of_choice), memory.slot_of_choice, narrow);
+  sender.send(std::span<const float>(weights_[layer]), memory.weights, [](float weight) { return weight; });
 }
 
 // They have memory of their own, as what choose() sends may still be under way.
@@ -105,17 +113,12 @@ void ExpertDesk::send_groups(std::size_t layer, const ExpertMemory& memory, gpu:
 }
 
 template <class E>
-Result<void> ExpertDesk::logit_gradients(std::size_t layer, const float* d_weights, double loss_scale,
-                                         E* d_logits, gpu::StreamView stream) {
-  const auto router = config_.router();
-  const ExpertRoutes& routes = routes_[layer];
+Result<void> ExpertDesk::logit_gradients(std::size_t layer, const float* d_weights, const RouterShare& share,
+                                         const StepHooks& hooks, E* d_logits, gpu::StreamView stream) {
   const auto& logits = logits_[layer];
   std::vector<float> by_weights(weights_[layer].size()), by_logits(logits.size());
   TRY(fetch(d_weights, by_weights, stream));
-  core::route_backward<float>(router, logits, routes.experts, by_weights, by_logits);
-  const double balance = config_.balance * loss_scale, z_loss = config_.z_loss * loss_scale;
-  if (balance > 0) core::balance_backward<float>(router, logits, routes.load, balance, by_logits);
-  if (z_loss > 0) core::z_loss_backward<float>(config_.count, logits, z_loss, by_logits);
+  decision_backward<float>(config_, logits, routes_[layer], share, hooks, by_weights, by_logits);
   Sender(up_.view(), stream).send(std::span<const float>(by_logits), d_logits, [](float value) {
     return narrowed<E>(value);
   });
@@ -129,9 +132,9 @@ void ExpertDesk::send_losses(std::size_t first, gpu::BufferView losses, gpu::Str
   gpu::copy(pinned, losses, stream);
 }
 
-template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, const float*, double, float*,
-                                                         gpu::StreamView);
-template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, const float*, double, Bf16*,
-                                                        gpu::StreamView);
+template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, const float*, const RouterShare&,
+                                                         const StepHooks&, float*, gpu::StreamView);
+template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, const float*, const RouterShare&,
+                                                        const StepHooks&, Bf16*, gpu::StreamView);
 
 }  // namespace troupe::apps::gpt

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "apps/gpt/cuda/cuda_activations.hpp"
+#include "apps/gpt/cuda/cuda_attention.hpp"
+#include "apps/gpt/cuda/cuda_tensor.hpp"
+#include "apps/gpt/pipeline/cut.hpp"
+#include "apps/gpt/pipeline/trainable_stage.hpp"
+
+namespace troupe::apps::gpt {
+
+// N rows, C width.
+
+/// What a microbatch keeps; a slot is as large as the largest chunk.
+template <class E>
+struct CudaSlot {
+  std::vector<CudaActivations<E>> chunks;  ///< of which one is in use
+  E* gradient = nullptr;                   ///< (N, C)
+  gpu::BufferView kept;                    ///< for the weights' half of backward, where that is split
+  std::int32_t* words = nullptr;           ///< what the host sends, where a chunk reads it
+};
+
+template <class E>
+struct CudaPlaces {
+  CudaShared<E> shared;
+  std::vector<CudaSlot<E>> slots;
+  E* input = nullptr;                            ///< one more than slots have
+  std::optional<CudaTensorParallel> tensor;      ///< without its group
+  std::optional<CudaContextParallel> sequences;  ///< likewise
+  float* all_logits = nullptr;                   ///< of the next token, where ranks share the vocabulary
+};
+
+/// Where everything of a stage lies in the carver's memory. The configuration is of the share.
+template <class E>
+CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const StageCut& cut,
+                          const StageShape& shape);
+
+/// Whether a part of the model reads tokens or targets.
+inline bool reads_text(const ModelConfig& config, ModelPart part) {
+  return part.has_begin() || part.has_end(config);
+}
+
+}  // namespace troupe::apps::gpt
