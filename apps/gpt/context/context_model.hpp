@@ -12,10 +12,10 @@
 namespace troupe::apps::gpt {
 
 /// The host's model on one member of a context-parallel group: all of its layers or a share of them, and a
-/// part of each sequence (SequencePart). Every call is made by all members with the
-/// same tokens, which are those of whole sequences. A member adds to gradients, and says of the loss of a
-/// forward and backward, what its own rows make of the mean over all rows: the members' sum is the
-/// microbatch's. Losses of forward alone, and logits, are the same at all members.
+/// part of each sequence (SequencePart). Every call is made by all members with the same tokens, which are
+/// those of whole sequences. A member adds to gradients, and says of the loss of a forward and backward, what
+/// its own rows make of the mean over all rows: the members' sum is the microbatch's. What routers of experts
+/// add to that loss the first member says. Losses of forward alone, and logits, are the same at all members.
 class ContextModel final : public TrainableModel {
  public:
   /// `shape` is of whole sequences, the model's that of a part, and it shares them with `group`, which
