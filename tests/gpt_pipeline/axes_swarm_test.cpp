@@ -69,13 +69,14 @@ std::vector<Cut> meshes_with_experts() {
   return all;
 }
 
-/// Of a dense model, whose layers and sequences are cut in two.
-std::vector<Cut> meshes_with_context() {
+/// Of a model whose layers and sequences are cut in two, dense or with experts that all ranks have.
+std::vector<Cut> meshes_with_context(bool experts) {
   std::vector<Cut> all;
   for (const auto strategy : kStrategies) {
     for (const int data_parallel : {1, 2, 4}) {
       Cut axes;
       axes.tied = false;
+      axes.experts = axes.capacity = experts;
       axes.context = 2;
       axes.strategy = strategy;
       axes.slices = 2;
@@ -151,8 +152,11 @@ std::vector<Family> families() {
   context.ranks = 2;
   context.slices = 2;
   context.sequence = true;
+  Cut both = context;
+  both.experts = both.capacity = true;
   return {{"Experts", meshes_with_experts(), experts},
-          {"Context", meshes_with_context(), context},
+          {"Context", meshes_with_context(false), context},
+          {"ContextOfExperts", meshes_with_context(true), both},
           {"Stages", meshes_with_stages(), {}}};
 }
 

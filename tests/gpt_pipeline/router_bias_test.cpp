@@ -136,6 +136,32 @@ TEST(RouterBias, GoesOnFromACheckpointOnAnyOtherRanks) {
   }
 }
 
+/// Each member counts its own rows.
+TEST(RouterBias, FollowsTheCountsOfRanksThatShareSequences) {
+  const TrainingText text;
+  const auto shared_by = [](int context, int ranks, int stages) {
+    Cut cut = experts_on(ranks, 1, core::Strategy::zero3, stages);
+    cut.context = context;
+    return cut;
+  };
+  const Cut alone = experts_on(1, 1, core::Strategy::ddp);
+  const auto whole = run_biased(alone, biased_options(alone), text.corpus(), 6)[0];
+  for (const int context : {2, 4}) {
+    const Cut pair = shared_by(context, context, 1);
+    const auto options = biased_options(pair);
+    const auto expected = run_biased(pair, options, text.corpus(), 6)[0];
+    expect_rule(expected, options);
+    EXPECT_EQ(expected.loads[0], whole.loads[0]) << "before sums in another order come apart";
+    for (const Cut& cut : {shared_by(context, 2 * context, 1), shared_by(context, 2 * context, 2)}) {
+      for (const auto& run : run_biased(cut, biased_options(cut), text.corpus(), 6)) {
+        ASSERT_EQ(run.biases, expected.biases) << cut.name();
+        ASSERT_EQ(run.loads, expected.loads) << cut.name();
+        ASSERT_EQ(run.parameters, expected.parameters) << cut.name();
+      }
+    }
+  }
+}
+
 TEST(RouterBias, StaysWhereAStepIsNotCommitted) {
   const TrainingText text;
   const Cut cut = experts_on(2, 2, core::Strategy::zero1);

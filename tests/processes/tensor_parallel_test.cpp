@@ -290,11 +290,13 @@ TEST_F(TensorParallel, BesideThatOfTheContextHasTheBitsOfFixedSlicesAndTheLosses
 
 TEST_F(TensorParallel, OfTheContextAccumulatesAndIsFast) {
   for (const auto numerics : {core::Numerics::ordered, core::Numerics::fast}) {
-    Mesh mesh{.numerics = numerics, .microbatches = 2};
-    const Trained whole = simulate(mesh, 5)[0];
-    mesh.context = 2;
-    mesh.data_parallel = 2;
-    for (const auto& rank : simulate(mesh, 5)) expect_close(rank, whole, mesh.name());
+    for (const std::size_t experts : {0, 4}) {
+      Mesh mesh{.numerics = numerics, .microbatches = 2, .experts = experts};
+      const Trained whole = simulate(mesh, 5)[0];
+      mesh.context = 2;
+      mesh.data_parallel = 2;
+      for (const auto& rank : simulate(mesh, 5)) expect_close(rank, whole, mesh.name());
+    }
   }
 }
 
@@ -420,6 +422,19 @@ TEST_F(TensorParallel, OfTheContextOfRealProcessesHasTheBitsOfAnyOtherRanks) {
     for (std::size_t step = 0; step < whole.losses.size(); ++step)
       EXPECT_NEAR(record.losses[step], whole.losses[step], 1e-5 * whole.losses[step]) << step;
   }
+  const std::vector<std::string> how = {"--experts",          "4", "--capacity-factor", "1",
+                                        "--context-parallel", "2"};
+  const auto one = run_processes(1, {how.begin(), how.begin() + 4}, "one-with-experts");
+  const auto two = run_processes(2, how, "pair-with-experts");
+  auto with_strategy = how;
+  with_strategy.insert(with_strategy.end(), {"--strategy", "zero3"});
+  const auto four = run_processes(4, with_strategy, "sharded-with-experts");
+  EXPECT_EQ(four.losses, two.losses);
+  EXPECT_EQ(four.state, two.state);
+  ASSERT_EQ(one.losses.size(), 20u);
+  ASSERT_EQ(two.losses.size(), 20u);
+  for (std::size_t step = 0; step < one.losses.size(); ++step)
+    EXPECT_NEAR(two.losses[step], one.losses[step], 1e-5 * one.losses[step]) << step;
 }
 
 /// Rank 0 writes what the others hand over.

@@ -42,6 +42,7 @@ ExpertConfig biased(std::size_t layers) {
 const RoutedFamily kRoutedFamilies[] = {
     {"Dropless", {.count = 4, .choices = 2, .feed_forward = 6}},
     {"Balanced", {.count = 5, .choices = 2, .feed_forward = 4, .balance = 0.3}},
+    {"MoreExpertsThanKeyElements", {.count = 12, .choices = 2, .feed_forward = 2, .balance = 0.1}},
     {"ZLoss", {.count = 4, .choices = 1, .feed_forward = 6, .z_loss = 0.1}},
     {"SharedExpertWithDrops",
      {.count = 3,
