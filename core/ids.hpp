@@ -29,9 +29,9 @@ using Epoch = Id<struct EpochTag, std::uint64_t>;
 using Lane = Id<struct LaneTag, std::int32_t>;
 /// Place of a parameter in the list that the trainer registered, from 0.
 using ParameterIndex = Id<struct ParameterIndexTag, std::uint32_t>;
-/// Place of a bucket in the order in which backward completes them, from 0.
+/// Place of a bucket in the order in which a backward by the numbers of units completes them, from 0.
 using BucketIndex = Id<struct BucketIndexTag, std::uint32_t>;
-/// Place of a unit in the order of forward, from 0: parameters that are gathered and reduced together.
+/// Number of a unit, from 0, by the order of forward where no other is declared: what is gathered together.
 using UnitIndex = Id<struct UnitIndexTag, std::uint32_t>;
 /// Place of a parameter buffer in its plan, from 0.
 using BufferIndex = Id<struct BufferIndexTag, std::uint32_t>;

@@ -9,7 +9,11 @@ namespace troupe::actors {
 
 using messages::Role;
 
-RankSupervisorMachine::RankSupervisorMachine(RankSupervisorConfig config) : config_(std::move(config)) {}
+RankSupervisorMachine::RankSupervisorMachine(RankSupervisorConfig config) : config_(std::move(config)) {
+  for (auto bucket = config_.buckets; config_.forward.size() < config_.buckets;) {
+    config_.forward.push_back({--bucket});
+  }
+}
 
 void RankSupervisorMachine::start(Outbox& outbox) {
   if (config_.failure.failed) outbox.send(coordinator(), messages::RankFailed{config_.rank, config_.failure});
@@ -144,10 +148,8 @@ void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
   shards_updated_ = 0;
   auto decided = decision();
   outbox.send(peer(Role::conductor), decided);
-  // In the order of forward, which begins with the last bucket: what is read first is updated first.
-  for (std::uint32_t bucket = config_.buckets; bucket-- > 0;) {
-    outbox.send(peer(Role::parameter_shard, bucket), decided);
-  }
+  // What is read first is updated first.
+  for (const auto bucket : config_.forward) outbox.send(peer(Role::parameter_shard, bucket.value), decided);
   outbox.send(peer(Role::trainer), std::move(decided));
 }
 

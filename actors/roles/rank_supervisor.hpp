@@ -16,8 +16,9 @@ struct RankSupervisorConfig {
   core::Rank rank{};
   core::WorldSize world{1};
   std::uint32_t buckets = 0;
-  std::uint32_t frozen_buckets = 0;      ///< of these; they have no gradients
-  core::PlanEntryIndex verdict_entry{};  ///< the plan's entry of the verdict's reduction
+  std::uint32_t frozen_buckets = 0;        ///< of these; they have no gradients
+  std::vector<core::BucketIndex> forward;  ///< in the order of forward; empty: from the last one to the first
+  core::PlanEntryIndex verdict_entry{};    ///< the plan's entry of the verdict's reduction
   std::uint64_t plan_hash = 0;
   std::vector<std::string> plan_lines;
   std::int32_t stage = 0;     ///< ranks that keep the same part of the model, and plan alike

@@ -38,6 +38,10 @@ struct SessionOptions {
   /// has (docs/pipelines.md). Where there are Session::units() the trainer begins each pass with
   /// begin_pass(); elsewhere they change nothing. Empty: lane after lane.
   std::vector<TrainerPass> passes{};
+  /// The order in which forward and backward use units, where it is not that of their numbers: units are
+  /// gathered ahead, acquired and reduced in it. The same on all ranks that keep the same part of the model;
+  /// not with `passes`. It changes no bits, and checkpoints know nothing of it.
+  core::DeclaredOrder order{};
   core::CheckpointOptions checkpoint;
   core::LocalTierOptions local;
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "core/hash.hpp"
 #include "core/indices.hpp"
 #include "core/program/program_text.hpp"
@@ -27,6 +29,15 @@ FinalSum final_sum_of(const PlannedLaunch& launch, const RankProgram& program) {
   return launch.completes ? FinalSum::is : FinalSum::none;
 }
 
+/// As the trainer numbers units: those before them are none of its.
+std::string listed(const std::vector<int>& units, int resident) {
+  std::vector<int> own;
+  for (const int unit : units) {
+    if (unit >= resident) own.push_back(unit - resident);
+  }
+  return fmt::format("{}", fmt::join(own, ","));
+}
+
 /// Everything that ranks must see alike: the parameters, where they lie, then the collectives. What they are
 /// comes first, as one that ranks take for different things moves others, too.
 std::vector<std::string> lines_of(const TrainingPlan& plan) {
@@ -45,11 +56,29 @@ std::vector<std::string> lines_of(const TrainingPlan& plan) {
     lines.push_back(fmt::format("layout of {} bucket={} elements={}..{}", plan.specs[i].name,
                                 place.bucket.value, place.range.start, place.range.end));
   }
+  if (const auto& order = plan.inputs.order; !order.empty()) {
+    lines.push_back("order of forward " + listed(order.forward, plan.resident_units));
+    lines.push_back("order of backward " + listed(order.backward, plan.resident_units));
+  }
   // Programs follow from the same inputs on all ranks; where ranks have unlike ones, that of rank 0 stands
   // for the inputs.
   auto collectives = RankProgram(plan, {0}).lines();
   lines.insert(lines.end(), collectives.begin(), collectives.end());
   return lines;
+}
+
+/// Buckets as forward comes to their units.
+std::vector<core::BucketIndex> forward_order(const TrainingPlan& plan, const RankProgram& program) {
+  const auto clock = program.clock();
+  const auto begins = [&](core::BucketIndex bucket) {
+    return clock.at({core::Phase::update, plan.buckets[bucket.value].unit}, 0);
+  };
+  std::vector<core::BucketIndex> order;
+  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) order.push_back(bucket);
+  std::reverse(order.begin(), order.end());
+  std::stable_sort(order.begin(), order.end(),
+                   [&](core::BucketIndex a, core::BucketIndex b) { return begins(a) < begins(b); });
+  return order;
 }
 
 template <class Wanted>
@@ -91,6 +120,7 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgr
   config.buckets = static_cast<std::uint32_t>(plan.buckets.size());
   for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size()))
     config.frozen_buckets += plan.is_trainable(bucket) ? 0 : 1;
+  config.forward = forward_order(plan, program);
   for (const auto entry : core::indices<core::PlanEntryIndex>(program.launches().size())) {
     if (program.launch(entry).is_verdict()) config.verdict_entry = entry;
   }

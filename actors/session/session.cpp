@@ -15,7 +15,7 @@ using messages::Role;
 core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOptions options,
                                                      std::vector<core::ParameterSpec> parameters) {
   TrainingPlan plan = TRY(plan_training(std::move(parameters), options.training, world.world_size(),
-                                        unit_passes(options.passes)));
+                                        unit_passes(options.passes), options.order));
   auto parts = std::make_unique<Parts>(world, std::move(options), std::move(plan));
   TRY(parts->open());
   return std::unique_ptr<Session>(new Session(std::move(parts)));

@@ -125,8 +125,8 @@ class Session {
   /// each lane. Units are acquired in the order of the pass.
   core::Result<void> begin_pass(std::size_t pass);
   /// Waits until the unit's parameters may be read and, after begin_backward(), its gradients written; fetch
-  /// their memory anew then. Units come in the order of forward, then in the opposite order; the one before
-  /// is released. Only where there are units().
+  /// their memory anew then. Units come by their numbers, then in the opposite order, or as
+  /// SessionOptions::order says; the one before is released. Only where there are units().
   core::Result<void> acquire(core::UnitIndex unit);
   /// The unit is not read any more, and its gradients of this lane are complete.
   core::Result<void> release(core::UnitIndex unit);

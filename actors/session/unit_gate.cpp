@@ -76,7 +76,8 @@ void UnitGate::begin_round() {
 Result<void> UnitGate::begin_backward() {
   if (phase_ == Phase::backward) return {};
   close();
-  pass(clock_.at({Phase::forward, static_cast<int>(buckets_.size()) - 1}, round_));
+  // What follows round_begin are the forwards of all units.
+  pass(clock_.at({Phase::round_begin, 0}, round_) + static_cast<std::int64_t>(buckets_.size()));
   phase_ = Phase::backward;
   return {};
 }
@@ -125,12 +126,7 @@ Result<void> UnitGate::acquire(core::UnitIndex index) {
                       core::describe(passes()[next_pass_ - 1]));
   }
   const auto at = clock_.at({phase_, unit}, round_);
-  if (at <= passed_) {
-    return core::fail(Errc::invalid_argument,
-                      "unit {} is over in {}: units are acquired in the order of forward, then, after "
-                      "begin_backward(), in the opposite order, each once",
-                      index.value, core::name_of(phase_));
-  }
+  if (at <= passed_) return tl::unexpected(is_over(index));
   close();
   pass(at - 1);
   if (is_gathered(unit)) {
@@ -141,6 +137,22 @@ Result<void> UnitGate::acquire(core::UnitIndex index) {
   open_ = unit;
   if (adds_gradients(phase_)) TRY(wait_gradients(unit));
   return {};
+}
+
+/// A unit that is acquired too late, or again.
+core::Error UnitGate::is_over(core::UnitIndex unit) const {
+  if (program_.program().order.empty()) {
+    return {Errc::invalid_argument,
+            fmt::format("unit {} is over in {}: units are acquired in the order of forward, then, after "
+                        "begin_backward(), in the opposite order, each once",
+                        unit.value, core::name_of(phase_))};
+  }
+  const int reached = open_ ? *open_ : clock_.point(passed_).unit;
+  return {
+      Errc::invalid_argument,
+      fmt::format("unit {} is over in {}: SessionOptions::order does not have it after unit {}, which was "
+                  "reached; acquire units in that order, each once in forward and once in backward",
+                  unit.value, core::name_of(phase_), reached - resident_)};
 }
 
 Result<void> UnitGate::release(core::UnitIndex index) {

@@ -49,7 +49,7 @@ class UnitGate {
   void end_round();
   /// Takes part in the rounds in which this rank has no lane.
   void pass_rest();
-  /// Between steps: units are gathered in the order of forward, by all ranks alike. `decided` as above.
+  /// Between steps: units are gathered as they are acquired, by all ranks alike. `decided` as above.
   void begin_evaluation(core::Step decided);
   void end_evaluation();
   bool is_evaluating() const { return evaluating_; }
@@ -66,6 +66,7 @@ class UnitGate {
   int program_unit(core::UnitIndex unit) const { return static_cast<int>(unit.value) + resident_; }
   bool is_gathered(int unit) const;
   core::Result<void> has_unit(core::UnitIndex unit) const;
+  core::Error is_over(core::UnitIndex unit) const;
   void pass(std::int64_t at);
   void pass_point(std::int64_t at);
   void end_lane_of(int unit, int round);

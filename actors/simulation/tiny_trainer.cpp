@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <numeric>
+
 #include "actors/simulation/invariants.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
@@ -36,7 +39,10 @@ class TinyTrainer {
       : session_(session),
         options_(options),
         compute_(compute),
-        witness_(session.units() > 0 ? options.witness : nullptr) {
+        witness_(session.units() > 0 ? options.witness : nullptr),
+        forward_(layers_of(options.session.order.forward)) {
+    const auto& backward = options.session.order.backward;
+    backward_ = backward.empty() ? std::vector(forward_.rbegin(), forward_.rend()) : layers_of(backward);
     if (witness_ != nullptr) witness_->joined(session_.rank(), session_.plan());
   }
 
@@ -97,37 +103,58 @@ class TinyTrainer {
     return TRY(session_.gradient_memory(p)).as<float>();
   }
 
+  /// A layer's weight and its bias.
+  static std::array<core::ParameterIndex, 2> parameters_of(std::uint32_t layer) {
+    return {core::ParameterIndex{2 * layer}, core::ParameterIndex{2 * layer + 1}};
+  }
+
+  std::vector<std::uint32_t> layers_of(const std::vector<core::UnitIndex>& declared) const {
+    std::vector<std::uint32_t> layers;
+    for (const auto unit : declared) layers.push_back(unit.value);
+    if (!layers.empty()) return layers;
+    layers.resize(static_cast<std::size_t>(options_.layers));
+    std::iota(layers.begin(), layers.end(), 0U);
+    return layers;
+  }
+
+  /// Layers read nothing of each other, and the order of their losses is that of their numbers.
   core::Result<double> forward() {
-    double loss = 0;
-    for (const auto p : parameters()) {
-      TRY(use(core::Phase::forward, p));
-      for (float value : TRY(parameter(p))) loss += static_cast<double>(value) * value;
-      if (p.value % 2 == 1) compute_(options_.layer_time);
+    std::vector<double> squares(session_.parameters().size());
+    for (const auto layer : forward_) {
+      for (const auto p : parameters_of(layer)) {
+        TRY(use(core::Phase::forward, p));
+        for (float value : TRY(parameter(p))) squares[p.value] += static_cast<double>(value) * value;
+      }
+      compute_(options_.layer_time);
     }
     leave();
-    return loss;
+    return std::accumulate(squares.begin(), squares.end(), 0.0);
   }
 
   core::Result<void> backward(core::Lane lane, int microbatch) {
     TRY(session_.begin_backward());
-    for (std::size_t place = session_.parameters().size(); place-- > 0;) {
-      const auto p = core::index_at<core::ParameterIndex>(place);
-      TRY(use(core::Phase::backward, p));
-      if (p.value % 2 == 1) compute_(options_.layer_time);
-      auto values = TRY(parameter(p));
-      auto gradients = TRY(gradient(p));
-      const auto piece = session_.rank().value % session_.training().context_parallel;
-      core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch + kPieces * piece),
-                                session_.parameters()[p.value].name, session_.next_step(), lane);
-      float mean = 0;
-      for (float value : values) mean += value / static_cast<float>(values.size());
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        gradients[i] += 0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F;
-      }
-      TRY(session_.gradient_ready(p));
+    for (const auto layer : backward_) {
+      const auto [weight, bias] = parameters_of(layer);
+      for (const auto p : {bias, weight}) TRY(add_gradient(p, lane, microbatch));
     }
     leave();
     return {};
+  }
+
+  core::Result<void> add_gradient(core::ParameterIndex p, core::Lane lane, int microbatch) {
+    TRY(use(core::Phase::backward, p));
+    if (p.value % 2 == 1) compute_(options_.layer_time);
+    auto values = TRY(parameter(p));
+    auto gradients = TRY(gradient(p));
+    const auto piece = session_.rank().value % session_.training().context_parallel;
+    core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch + kPieces * piece),
+                              session_.parameters()[p.value].name, session_.next_step(), lane);
+    float mean = 0;
+    for (float value : values) mean += value / static_cast<float>(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      gradients[i] += 0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F;
+    }
+    return session_.gradient_ready(p);
   }
 
   /// A unit is used until the trainer turns to another one.
@@ -152,6 +179,7 @@ class TinyTrainer {
   const TinyTrainerOptions& options_;
   const std::function<void(std::chrono::nanoseconds)>& compute_;
   CreditInvariants* witness_;
+  std::vector<std::uint32_t> forward_, backward_;  ///< layers in the order of their use
   TrainerPlace place_;
   bool is_using_ = false;
 };

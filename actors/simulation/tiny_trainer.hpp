@@ -35,7 +35,7 @@ struct TinyTrainerResult {
   std::uint64_t state_hash = 0;         ///< of all parameters at the end; the same on every rank
 };
 
-/// What it registers.
+/// What it registers. It uses layers in the order of its session's options, where one is declared.
 std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& options);
 
 /// Trains on one rank of any world. `compute` lets virtual time pass, or does nothing.

@@ -58,6 +58,16 @@ struct ParameterSpec {
   Result<std::vector<ShardedTensor>> stored_parts() const;
 };
 
+/// In which order a trainer uses the units that ParameterSpec::unit numbers, each of them once in the forward
+/// of a lane and once in its backward.
+struct DeclaredOrder {
+  std::vector<UnitIndex> forward{};   ///< empty: from 0 up
+  std::vector<UnitIndex> backward{};  ///< empty: forward from its end
+
+  bool empty() const { return forward.empty() && backward.empty(); }
+  friend bool operator==(const DeclaredOrder&, const DeclaredOrder&) = default;
+};
+
 /// core/optimizer/optimizer.hpp says what each keeps and by which formula it steps.
 enum class OptimizerKind : std::uint8_t { sgd, adam, adamw, lion, muon };
 

@@ -27,6 +27,7 @@ class ProgramPlanner {
     const auto units = static_cast<int>(inputs.units.size());
     if (!inputs.passes.empty()) TRY(check_passes(inputs.passes, units, rounds));
     ProgramPlanner planner(inputs, coordinates, TRY(Reductions::create(inputs, coordinates)));
+    planner.program_.order = TRY(order_of(inputs));
     planner.describe_it(rounds);
     if (inputs.passes.empty()) {
       planner.program_.last_round.runs = fold(TRY(planner.round(true)));
@@ -47,6 +48,7 @@ class ProgramPlanner {
     program_.coordinates = coordinates;
   }
 
+  static Result<UnitOrder> order_of(const ProgramInputs& inputs);
   static Result<void> check(const ProgramInputs& inputs, const std::vector<int>& coordinates);
   static Result<void> check_domains(const ProgramInputs& inputs, const std::vector<int>& coordinates);
   static Result<void> check_classes(const ProgramInputs& inputs);
@@ -93,7 +95,8 @@ class ProgramPlanner {
   Result<std::vector<ProgramEntry>> round(bool last) {
     const auto units = static_cast<int>(inputs_.units.size());
     const std::vector<UnitPass> passes{{Phase::forward, 0, 0, units}, {Phase::backward, 0, 0, units}};
-    const auto placed = TRY(entries_of(passes, StepClock(units, 1), [&](int) { return last; }));
+    const StepClock clock(units, 1, program_.order);
+    const auto placed = TRY(entries_of(passes, clock, [&](int) { return last; }));
     std::vector<ProgramEntry> entries;
     for (const PlacedEntry& one : placed) entries.push_back(one.entry);
     return entries;
@@ -115,15 +118,23 @@ class ProgramPlanner {
     for (const ProgramEntry& entry : entries) placed.push_back({entry, round});
   }
 
+  /// All units of a pass, in its order.
+  std::vector<int> units_in(const UnitPass& pass) const {
+    const bool is_forward = pass.phase == Phase::forward;
+    // Without a list of passes, each is of all units.
+    if (!program_.order.empty()) return is_forward ? program_.order.forward : program_.order.backward;
+    std::vector<int> units(static_cast<std::size_t>(pass.end - pass.first));
+    std::iota(units.begin(), units.end(), pass.first);
+    if (!is_forward) std::reverse(units.begin(), units.end());
+    return units;
+  }
+
   /// Units in the order of a sweep.
   template <class Wanted>
   std::vector<int> sweep(const UnitPass& pass, Wanted wanted) const {
-    std::vector<int> order;
-    for (int i = pass.first; i < pass.end; ++i) {
-      if (wanted(inputs_.units[static_cast<std::size_t>(i)])) order.push_back(i);
-    }
-    if (pass.phase != Phase::forward) std::reverse(order.begin(), order.end());
-    return order;
+    auto units = units_in(pass);
+    std::erase_if(units, [&](int unit) { return !wanted(inputs_.units[static_cast<std::size_t>(unit)]); });
+    return units;
   }
 
   /// F -> R for each use of a unit on demand, as early as its slot is free.
@@ -133,10 +144,11 @@ class ProgramPlanner {
     const auto users = sweep(pass, [&](const Unit& unit) {
       return is_gathered(unit) && (pass.phase == Phase::forward || unit.use == UnitUse::forward_and_backward);
     });
+    if (users.empty()) return {};
     TrainerPoint start{Phase::round_begin, 0};
     if (at > 0) {
       const UnitPass& before = passes[at - 1];
-      start = {before.phase, before.last_unit(), before.round - pass.round};
+      start = {before.phase, units_in(before).back(), before.round - pass.round};
     }
     const auto slots = static_cast<std::size_t>(program_.credits[static_cast<std::size_t>(Pool::parameters)]);
     const Placements all(inputs_.placements.parameters.size(), R);
@@ -342,6 +354,15 @@ Result<void> ProgramPlanner::check_unit(const ProgramInputs& inputs, std::size_t
     }
   }
   return {};
+}
+
+Result<UnitOrder> ProgramPlanner::order_of(const ProgramInputs& inputs) {
+  if (inputs.order.empty() || inputs.passes.empty()) {
+    return normalised(inputs.order, static_cast<int>(inputs.units.size()));
+  }
+  return fail(Errc::invalid_argument,
+              "units of a list of passes come in the order of their numbers, but another order is given; "
+              "number units by their use");
 }
 
 Result<void> ProgramPlanner::check(const ProgramInputs& inputs, const std::vector<int>& coordinates) {

@@ -13,7 +13,10 @@ struct ProgramInputs {
   StrategyPlacements placements;
   std::vector<Domain> domains;  ///< the first one deals the lanes
   std::vector<TensorClass> classes;
-  std::vector<Unit> units;  ///< in the order of forward
+  std::vector<Unit> units;
+  /// In which a step uses the units; all ranks that gather or reduce together have the same. Not with a list
+  /// of passes, whose units come by their numbers.
+  UnitOrder order;
   /// What the rank does in its rounds, where that is not forward and backward of all units, one round after
   /// another: the list of a pipeline stage. All ranks that gather or reduce together have the same.
   std::vector<UnitPass> passes;
@@ -59,6 +62,9 @@ Result<int> rounds_of(const ProgramInputs& inputs, const std::vector<int>& coord
 /// `fast` numerics each rank's sum is rounded to a narrower wire whenever it is sent, P->F is an exchange
 /// that its receiver sums in the gradients' dtype, and P->R that and an all_gather of the sum, rounded once
 /// more; bits depend on the mesh.
+///
+/// Forward, backward and updates go through units in `order`, and so do gathers and reductions, and slots of
+/// pools come in turn by it. Bits do not depend on it: what is summed is summed unit by unit.
 ///
 /// A rank computes gradients of its experts for all ranks of its expert-parallel group, its sources.
 /// `ordered` numerics keep those of each source's lanes apart, which are neighbours: dealt by round, in each

@@ -102,6 +102,8 @@ std::int64_t stored_bytes(const Program& program) {
   for (const UnitRun& run : program.units) {
     bytes += static_cast<std::int64_t>(sizeof(UnitRun) + run.unit.tensors.capacity() * sizeof(FlatTensor));
   }
+  bytes += static_cast<std::int64_t>((program.order.forward.capacity() + program.order.backward.capacity()) *
+                                     sizeof(int));
   for (const PassRun& run : program.passes) {
     bytes += static_cast<std::int64_t>(sizeof(PassRun) + run.passes.capacity() * sizeof(UnitPass));
   }

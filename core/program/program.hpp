@@ -17,6 +17,7 @@
 #include "core/program/tensor_class.hpp"
 #include "core/program/trainer_point.hpp"
 #include "core/program/unit.hpp"
+#include "core/program/unit_order.hpp"
 
 namespace troupe::core {
 
@@ -122,7 +123,8 @@ struct Program {
   StrategyPlacements placements;
   std::vector<Domain> domains;
   std::vector<TensorClass> classes;
-  std::vector<UnitRun> units;    ///< in the order of forward
+  std::vector<UnitRun> units;    ///< by their numbers
+  UnitOrder order;               ///< in which a step uses them, as normalised() leaves it
   std::vector<int> coordinates;  ///< of the rank, in domain 0
   int lanes = 0;                 ///< of the job
   int pieces = 1;                ///< of a lane, as ProgramInputs::pieces
@@ -144,7 +146,10 @@ struct Program {
   std::vector<const ProgramSegment*> segments() const;
   int unit_count() const;
   const Unit& unit(int index) const;
-  StepClock clock() const { return {unit_count(), rounds, unfold(passes)}; }
+  StepClock clock() const {
+    return passes.empty() ? StepClock(unit_count(), rounds, order)
+                          : StepClock(unit_count(), rounds, unfold(passes));
+  }
 
   friend bool operator==(const Program&, const Program&) = default;
 };

@@ -146,12 +146,19 @@ void visit_fields(StrategyPlacements& placements, const Visit& visit) {
 }
 
 template <class Visit>
+void visit_fields(UnitOrder& order, const Visit& visit) {
+  visit("forward", order.forward);
+  visit("backward", order.backward);
+}
+
+template <class Visit>
 void visit_fields(Program& program, const Visit& visit) {
   visit("numerics", program.numerics);
   visit("placements", program.placements);
   visit("domains", program.domains);
   visit("classes", program.classes);
   visit("units", program.units);
+  visit("order", unless_empty(program.order));
   visit("coordinates", program.coordinates);
   visit("lanes", program.lanes);
   visit("pieces", Unless<int>{&program.pieces, 1});

@@ -119,7 +119,21 @@ class Limits {
                   "and {} at most with so many units",
                   program_.rounds, program_.body.times, units_, kMostPoints / (2 * (units_ + 1)));
     }
+    TRY(check_order());
     return check_list();
+  }
+
+  Result<void> check_order() const {
+    if (program_.order.empty()) return {};
+    if (!program_.passes.empty()) {
+      return fail(Errc::corrupt, "a program with a list of passes has an order of units as well");
+    }
+    const auto order = normalised(program_.order, static_cast<int>(units_));
+    if (!order) return fail(Errc::corrupt, "{}", order.error().message);
+    if (*order == program_.order) return {};
+    return fail(Errc::corrupt,
+                "an order of units lacks its list of forward or of backward, or is the usual one, which is "
+                "left out");
   }
 
   Result<void> check_list() const {

@@ -46,6 +46,11 @@ struct StepClock::Listed {
   }
 };
 
+struct StepClock::Ordered {
+  UnitOrder unit_at;
+  UnitOrder place_of;
+};
+
 std::string_view name_of(Phase phase) noexcept {
   return kPhaseNames[static_cast<std::size_t>(phase)];
 }
@@ -79,6 +84,18 @@ TrainerPoint shifted(TrainerPoint point, int units) {
   return point;
 }
 
+StepClock::StepClock(int units, int rounds, const UnitOrder& order) : StepClock(units, rounds) {
+  if (order.empty()) return;
+  const auto places = [](const std::vector<int>& unit_at) {
+    std::vector<int> place_of(unit_at.size());
+    for (std::size_t place = 0; place < unit_at.size(); ++place) {
+      place_of[static_cast<std::size_t>(unit_at[place])] = static_cast<int>(place);
+    }
+    return place_of;
+  };
+  ordered_ = std::make_shared<const Ordered>(Ordered{order, {places(order.forward), places(order.backward)}});
+}
+
 StepClock::StepClock(int units, int rounds, std::vector<UnitPass> passes) : StepClock(units, rounds) {
   if (passes.empty()) return;
   auto listed = std::make_shared<Listed>();
@@ -104,6 +121,22 @@ StepClock::StepClock(int units, int rounds, std::vector<UnitPass> passes) : Step
   }
   listed->passes = std::move(passes);
   listed_ = std::move(listed);
+}
+
+int StepClock::forward_place(int unit) const {
+  return ordered_ ? ordered_->place_of.forward[static_cast<std::size_t>(unit)] : unit;
+}
+
+int StepClock::forward_unit(int place) const {
+  return ordered_ ? ordered_->unit_at.forward[static_cast<std::size_t>(place)] : place;
+}
+
+int StepClock::backward_place(int unit) const {
+  return ordered_ ? ordered_->place_of.backward[static_cast<std::size_t>(unit)] : units_ - 1 - unit;
+}
+
+int StepClock::backward_unit(int place) const {
+  return ordered_ ? ordered_->unit_at.backward[static_cast<std::size_t>(place)] : units_ - 1 - place;
 }
 
 bool StepClock::is_split() const {
@@ -148,9 +181,9 @@ std::int64_t StepClock::at(const TrainerPoint& point, int round) const {
     case Phase::round_begin:
       return begin;
     case Phase::forward:
-      return begin + 1 + point.unit;
+      return begin + 1 + forward_place(point.unit);
     case Phase::backward:
-      return begin + 2 * std::int64_t{units_} - point.unit;
+      return begin + 1 + units_ + backward_place(point.unit);
     case Phase::weights:
       break;  // of lists alone
     case Phase::round_end:
@@ -160,11 +193,11 @@ std::int64_t StepClock::at(const TrainerPoint& point, int round) const {
     case Phase::commit:
       return rest + 1;
     case Phase::update:
-      return rest + 2 + point.unit;
+      return rest + 2 + forward_place(point.unit);
     case Phase::step_end:
       return rest + 2 + units_;
     case Phase::next_forward:
-      return rest + 3 + units_ + point.unit;
+      return rest + 3 + units_ + forward_place(point.unit);
   }
   CHECK(false, "every phase is handled");
 }
@@ -194,15 +227,15 @@ TrainerPoint StepClock::point(std::int64_t at) const {
   if (rest < 0) {
     const auto place = static_cast<int>(at % round_points());
     if (place == 0) return {Phase::round_begin, 0};
-    if (place <= units_) return {Phase::forward, place - 1};
-    if (place <= 2 * units_) return {Phase::backward, 2 * units_ - place};
+    if (place <= units_) return {Phase::forward, forward_unit(place - 1)};
+    if (place <= 2 * units_) return {Phase::backward, backward_unit(place - 1 - units_)};
     return {Phase::round_end, 0};
   }
   if (rest == 0) return {Phase::finish, 0};
   if (rest == 1) return {Phase::commit, 0};
-  if (rest < 2 + units_) return {Phase::update, static_cast<int>(rest) - 2};
+  if (rest < 2 + units_) return {Phase::update, forward_unit(static_cast<int>(rest) - 2)};
   if (rest == 2 + units_) return {Phase::step_end, 0};
-  return {Phase::next_forward, static_cast<int>(rest) - 3 - units_};
+  return {Phase::next_forward, forward_unit(static_cast<int>(rest) - 3 - units_)};
 }
 
 }  // namespace troupe::core

@@ -6,13 +6,16 @@
 #include <string_view>
 #include <vector>
 
+#include "core/program/unit_order.hpp"
+
 namespace troupe::core {
 
 /// What a rank does in a step, in this order: for each round `round_begin`, forward of all units from 0 up,
 /// backward from the last one down (with the recomputation of activations, if there is any), `round_end`;
 /// then `finish`, where the gradients of the step are complete; `commit`, where the verdict is known; the
 /// update of all units from 0 up; `step_end`; and the forward of the step after it. A rank without a lane in
-/// a round passes its points without computing.
+/// a round passes its points without computing. Where the step uses units in another order (UnitOrder),
+/// forward, update and the next forward go by its list of forward, and backward by that of backward.
 ///
 /// A step may have a list of passes in place of that order of rounds (UnitPass), where `round_begin` comes
 /// before the first pass of a round and `round_end` after its last one.
@@ -42,7 +45,6 @@ struct UnitPass {
   int first = 0;
   int end = 0;
 
-  int last_unit() const { return phase == Phase::forward ? end - 1 : first; }
   friend bool operator==(const UnitPass&, const UnitPass&) = default;
 };
 /// "backward of units 2 to 3 in round 1"
@@ -71,6 +73,8 @@ TrainerPoint shifted(TrainerPoint point, int units);
 class StepClock {
  public:
   StepClock(int units, int rounds) : units_(units), rounds_(rounds) {}
+  /// Of an order as normalised() leaves it.
+  StepClock(int units, int rounds, const UnitOrder& order);
   /// Of a list that passes check_passes() (passes.hpp); empty: as above.
   StepClock(int units, int rounds, std::vector<UnitPass> passes);
 
@@ -88,14 +92,21 @@ class StepClock {
 
  private:
   struct Listed;
+  /// An order both ways: the unit at each place, and the place of each unit.
+  struct Ordered;
 
+  int forward_place(int unit) const;
+  int forward_unit(int place) const;
+  int backward_place(int unit) const;
+  int backward_unit(int place) const;
   std::int64_t round_points() const { return 2 * std::int64_t{units_} + 2; }
   /// Of all rounds.
   std::int64_t rest() const;
 
   int units_;
   int rounds_;
-  std::shared_ptr<const Listed> listed_;  ///< null: rounds one after another
+  std::shared_ptr<const Listed> listed_;    ///< null: rounds one after another
+  std::shared_ptr<const Ordered> ordered_;  ///< null: units from 0 up, and from the last one down
 };
 
 }  // namespace troupe::core

@@ -150,6 +150,30 @@ TEST(PlanCapacityCommand, OfAModelIsWhatTheTrainersSessionsPlan) {
   }
 }
 
+TEST(PlanCapacityCommand, OfADeclaredOrderTakesTheSameMemoryAndTraffic) {
+  for (const std::string model : {"", "Qwen3-8B"}) {
+    CapacityArguments arguments;
+    arguments.program = {.ranks = 8, .outer = 2, .rounds = 2, .units = 38, .resident_elements = 4096};
+    if (!model.empty()) {
+      arguments.program = {.ranks = 8, .outer = 2, .rounds = 2};
+      arguments.model = golden_model(model);
+    }
+    const auto usual = capacities(arguments);
+    // Every third of 38 units, which 3 does not divide, is each of them once.
+    for (int i = 0; i < 38; ++i) arguments.program.forward_order.push_back(3 * i % 38);
+
+    const auto declared = capacities(arguments);
+
+    ASSERT_EQ(declared.size(), usual.size());
+    for (std::size_t i = 0; i < usual.size(); ++i) {
+      EXPECT_EQ(declared[i].memory, usual[i].memory) << usual[i].strategy;
+      EXPECT_EQ(declared[i].sent_bytes(), usual[i].sent_bytes()) << usual[i].strategy;
+    }
+    arguments.program.forward_order.pop_back();
+    EXPECT_THAT(capacity_plan(arguments).error().message, HasSubstr("the forward order lacks unit 35"));
+  }
+}
+
 /// Its activations are pieces of 64 bytes, which is next to nothing here.
 TEST(PlanCapacityCommand, ActivationsAreThoseOfTheReferenceTrainer) {
   for (const char* name : {"Qwen3-8B", "Mistral-7B-v0.3", "Qwen2.5-7B", "deepseek-coder-1.3b"}) {

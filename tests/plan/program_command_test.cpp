@@ -2,7 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/troupe/plan/program_inputs.hpp"
 #include "apps/troupe/plan/program_report.hpp"
+#include "core/program/launch_cursor.hpp"
+#include "core/program/plan_program.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -36,6 +39,28 @@ TEST(PlanProgramCommand, OverlapCountsOfTheReferenceComeOutAsJson) {
   EXPECT_EQ(json["reductions"], 8);
   EXPECT_EQ(json["hidden_gathers"], 12);
   EXPECT_EQ(json["hidden_reductions"], 6);
+}
+
+TEST(PlanProgramCommand, FollowsADeclaredOrder) {
+  ProgramArguments arguments{
+      .strategy = "zero3", .ranks = 2, .units = 3, .forward_order = {2, 0, 1}, .resident_elements = 64};
+  const auto gathers = [&] {
+    const auto program = core::plan_program(program_inputs(arguments).value(), {0}).value();
+    std::vector<int> units;
+    core::for_each_launch(program, [&](const core::Launch& launch) {
+      if (launch.entry->takes) units.push_back(launch.entry->tensor.unit);
+    });
+    return units;
+  };
+
+  // What lies outside of units is unit 0 of the program.
+  EXPECT_EQ(gathers(), (std::vector<int>{3, 1, 2, 2, 1, 3}));
+  arguments.backward_order = {0, 1, 2};
+  EXPECT_EQ(gathers(), (std::vector<int>{3, 1, 2, 1, 2, 3}));
+  EXPECT_TRUE(report_check(arguments));
+  arguments.backward_order = {0, 1, 1};
+  EXPECT_EQ(report_program({.program = arguments}).error().message,
+            "the backward order has unit 1 twice, at places 1 and 2; it has each of 3 units once");
 }
 
 TEST(PlanProgramCommand, OfAPipelineStageFollowsItsListOfPasses) {

@@ -32,6 +32,7 @@ struct CountedJob {
   core::Numerics numerics = core::Numerics::fast;
   bool overlap = true;
   int gathered_units = 2;
+  core::DeclaredOrder order{};
 };
 
 TinyTrainerOptions options_of(const CountedJob& job) {
@@ -43,6 +44,7 @@ TinyTrainerOptions options_of(const CountedJob& job) {
   training.overlap = job.overlap;
   training.gathered_units = job.gathered_units;
   training.lanes = job.mesh.ranks() * job.rounds;
+  options.session.order = job.order;
   options.session.trace = true;
   options.steps = kSteps;
   options.layers = job.units;
@@ -113,7 +115,8 @@ OverlapCounts count(const TracedRank& rank, const CountedJob& job) {
 OverlapCounts planned(const CountedJob& job, core::Rank rank) {
   const auto options = options_of(job);
   const auto plan =
-      plan_training(tiny_parameters(options), options.session.training, {job.mesh.ranks()}).value();
+      plan_training(tiny_parameters(options), options.session.training, {job.mesh.ranks()}, {}, job.order)
+          .value();
   return core::overlap_of(RankProgram(plan, rank).program());
 }
 
@@ -191,6 +194,68 @@ INSTANTIATE_TEST_SUITE_P(
                              {{Strategy::zero3, 1, 2}, 2, 3},
                              {.gathers = 12, .reductions = 6, .hidden_gathers = 6, .hidden_reductions = 3}}),
     [](const auto& tested) { return tested.param.name; });
+
+/// Each row as above for units in the order of their numbers.
+TEST(OverlapCounted, ADeclaredOrderHidesAsMuch) {
+  const core::DeclaredOrder four{{{2}, {0}, {3}, {1}}, {}};
+  const core::DeclaredOrder three{{{1}, {2}, {0}}, {}};
+  const std::vector<Expected> rows{
+      {"zero2",
+       {.mesh = {Strategy::zero2, 1, 2}, .order = four},
+       {.gathers = 4, .reductions = 8, .hidden_gathers = 3, .hidden_reductions = 6}},
+      {"zero3",
+       {.mesh = {Strategy::zero3, 1, 2}, .order = four},
+       {.gathers = 16, .reductions = 8, .hidden_gathers = 12, .hidden_reductions = 6}},
+      {"zero3_ordered_on_four",
+       {.mesh = {Strategy::zero3, 1, 4}, .numerics = kOrdered, .order = four},
+       {.gathers = 16, .reductions = 8, .hidden_gathers = 12, .hidden_reductions = 6}},
+      {"hsdp",
+       {.mesh = {Strategy::hsdp, 2, 2}, .units = 3, .rounds = 3, .order = three},
+       {.gathers = 18,
+        .reductions = 9,
+        .all_reduces = 3,
+        .hidden_gathers = 12,
+        .hidden_reductions = 6,
+        .hidden_all_reduces = 2}},
+      {"hfsdp",
+       {.mesh = {Strategy::hfsdp, 2, 2}, .units = 3, .rounds = 3, .order = three},
+       {.gathers = 21, .reductions = 12, .hidden_gathers = 12, .hidden_reductions = 8}}};
+  for (const auto& [name, job, expected] : rows) {
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      const auto ranks = run(job, seed);
+
+      for (int rank = 0; rank < job.mesh.ranks(); ++rank) {
+        const auto counted = count(ranks[static_cast<std::size_t>(rank)], job);
+        ASSERT_EQ(counted, expected) << name << ", seed " << seed << " counts " << text_of(counted);
+        ASSERT_EQ(counted, planned(job, {rank})) << name;
+      }
+    }
+  }
+}
+
+/// Buckets are numbered from the last unit down. Backward has an order of its own here.
+TEST(OverlapCounted, GathersStartInTheDeclaredOrder) {
+  const CountedJob job{
+      .mesh = {Strategy::zero3, 1, 2}, .rounds = 1, .order = {{{2}, {0}, {3}, {1}}, {{1}, {0}, {2}, {3}}}};
+
+  const auto ranks = run(job);
+
+  for (const auto& rank : ranks) {
+    std::vector<std::string> gathers, reductions;
+    for (const auto& event : rank.trace) {
+      const auto step = bucket_flow({kMeasured.value + 1}, {0});
+      if (event.track != "communication" || event.flow < bucket_flow(kMeasured, {0}) || event.flow >= step) {
+        continue;
+      }
+      if (event.name.starts_with("all_gather")) gathers.push_back(event.name);
+      if (event.name.starts_with("reduce_scatter")) reductions.push_back(event.name);
+    }
+    const std::string gather = "all_gather of bucket ", reduce = "reduce_scatter of bucket ";
+    EXPECT_EQ(gathers, (std::vector<std::string>{gather + "1", gather + "3", gather + "0", gather + "2",
+                                                 gather + "2", gather + "3", gather + "1", gather + "0"}));
+    EXPECT_EQ(reductions, (std::vector<std::string>{reduce + "2", reduce + "3", reduce + "1", reduce + "0"}));
+  }
+}
 
 TEST(OverlapCounted, OneGatheredUnitOrNoOverlapHidesNothing) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {

@@ -21,12 +21,14 @@ void expect_refused(const core::Result<T>& called, core::Errc code, const std::s
 }
 
 /// Three units of one parameter each, on two ranks; `look` is called in the first lane of the first step.
-void in_a_lane(core::Strategy strategy, const std::function<void(Session&)>& look) {
+void in_a_lane(core::Strategy strategy, const std::function<void(Session&)>& look,
+               const core::DeclaredOrder& order = {}) {
   SimulationOptions simulation;
   simulation.ranks = {2};
   const auto outcome = simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {
     SessionOptions options;
     options.training.strategy = strategy;
+    options.order = order;
     std::vector<core::ParameterSpec> parameters{{"a", {100}}, {"b", {100}}, {"c", {100}}};
     for (std::uint32_t p = 0; p < 3; ++p) parameters[p].unit = core::UnitIndex{p};
     auto session = TRY(Session::join(rank, options, parameters));
@@ -94,6 +96,32 @@ TEST(UnitCalls, RefuseUnitsOutOfTheOrderOfForwardAndBackward) {
     ASSERT_TRUE(session.acquire({1}));
     expect_refused(session.acquire({2}), core::Errc::invalid_argument, "unit 2 is over in backward");
   });
+}
+
+TEST(UnitCalls, RefuseUnitsOutOfADeclaredOrderAndNameBoth) {
+  const core::DeclaredOrder order{{{2}, {0}, {1}}, {{0}, {2}, {1}}};
+  const auto look = [](Session& session) {
+    ASSERT_TRUE(session.acquire({2}));
+    EXPECT_EQ(session.parameter({2}).value()[3], 2003.0F);
+    ASSERT_TRUE(session.acquire({0}));
+    EXPECT_EQ(session.parameter({0}).value()[3], 3.0F);
+    expect_refused(
+        session.acquire({2}), core::Errc::invalid_argument,
+        "unit 2 is over in forward: SessionOptions::order does not have it after unit 0, which was "
+        "reached");
+    ASSERT_TRUE(session.acquire({1}));
+    ASSERT_TRUE(session.release({1}));
+    expect_refused(session.acquire({0}), core::Errc::invalid_argument,
+                   "unit 0 is over in forward: SessionOptions::order does not have it after unit 1");
+    ASSERT_TRUE(session.begin_backward());
+    ASSERT_TRUE(session.acquire({0}));
+    EXPECT_EQ(session.parameter({0}).value()[3], 3.0F);
+    ASSERT_TRUE(session.acquire({1})) << "a unit that is not used is passed over";
+    expect_refused(session.acquire({2}), core::Errc::invalid_argument,
+                   "unit 2 is over in backward: SessionOptions::order does not have it after unit 1");
+  };
+
+  in_a_lane(core::Strategy::zero3, look, order);
 }
 
 TEST(UnitCalls, AreNotNeededWhereEveryRankKeepsAllParameters) {

@@ -50,9 +50,17 @@ struct Seen {
   std::vector<float> evaluated;        ///< all values at the end
 };
 
+const std::vector<core::UnitIndex> kUp{{0}, {1}, {2}};
+const std::vector<core::UnitIndex> kDown{{2}, {1}, {0}};
+
 class UnitTrainer {
  public:
-  UnitTrainer(Session& session, Seen& seen) : session_(session), seen_(seen) {}
+  UnitTrainer(Session& session, const core::DeclaredOrder& order, Seen& seen)
+      : session_(session),
+        seen_(seen),
+        forward_(order.forward.empty() ? kUp : order.forward),
+        backward_(order.backward.empty() ? std::vector(forward_.rbegin(), forward_.rend()) : order.backward) {
+  }
 
   core::Result<void> initialise() {
     for (std::uint32_t p = 0; p <= kUnits; ++p) {
@@ -66,11 +74,11 @@ class UnitTrainer {
     TRY(session_.begin_step(1));
     for (const core::Lane lane : session_.lanes()) {
       TRY(session_.begin_lane(lane));
-      for (std::uint32_t unit = 0; unit < kUnits; ++unit) seen_.forward.push_back(TRY(read({unit}))[0]);
+      for (const auto unit : forward_) seen_.forward.push_back(TRY(read(unit))[0]);
       TRY(session_.begin_backward());
-      for (std::uint32_t unit = kUnits; unit-- > 0;) {
-        TRY(read({unit}));
-        TRY(add_gradient(of({unit})));
+      for (const auto unit : backward_) {
+        TRY(read(unit));
+        TRY(add_gradient(of(unit)));
       }
       TRY(session_.before_use({0}));
       TRY(add_gradient({0}));
@@ -108,15 +116,18 @@ class UnitTrainer {
 
   Session& session_;
   Seen& seen_;
+  std::vector<core::UnitIndex> forward_, backward_;
 };
 
-JobOutcome<Seen> train(const ShardingMesh& mesh, int steps) {
+JobOutcome<Seen> train(const ShardingMesh& mesh, int steps, const core::DeclaredOrder& order = {}) {
   SimulationOptions simulation;
   simulation.ranks = {mesh.ranks()};
   return simulate_job<Seen>(simulation, [&](SimulatedRank& rank) -> core::Result<Seen> {
-    auto session = TRY(Session::join(rank, options_of(mesh), parameters()));
+    auto options = options_of(mesh);
+    options.order = order;
+    auto session = TRY(Session::join(rank, options, parameters()));
     Seen seen;
-    UnitTrainer trainer(*session, seen);
+    UnitTrainer trainer(*session, order, seen);
     TRY(trainer.initialise());
     for (int step = 0; step < steps; ++step) TRY(trainer.step());
     TRY(trainer.evaluate());
@@ -132,14 +143,17 @@ TEST_P(UnitValues, AreReadInTheNextForwardAsTheMeanGradientSteppedThem) {
   const auto& mesh = GetParam();
   const float mean = static_cast<float>(mesh.ranks() + 1) / 2;
 
-  const auto outcome = train(mesh, 2);
+  // Also in a declared order, and in one whose backward is not its opposite.
+  for (const core::DeclaredOrder& order : {core::DeclaredOrder{}, {{{1}, {2}, {0}}, {}}, {kDown, kDown}}) {
+    const auto outcome = train(mesh, 2, order);
 
-  ASSERT_EQ(problems_of(outcome.report), "");
-  for (const auto& rank : outcome.ranks) {
-    std::vector<float> expected(kLanesOfARank * kUnits, kFirst);
-    expected.insert(expected.end(), kLanesOfARank * kUnits, kFirst - mean);
-    EXPECT_EQ(rank.forward, expected);
-    EXPECT_EQ(rank.evaluated, std::vector<float>(5 + 16 + 29 + 42, kFirst - 2 * mean));
+    ASSERT_EQ(problems_of(outcome.report), "");
+    for (const auto& rank : outcome.ranks) {
+      std::vector<float> expected(kLanesOfARank * kUnits, kFirst);
+      expected.insert(expected.end(), kLanesOfARank * kUnits, kFirst - mean);
+      EXPECT_EQ(rank.forward, expected);
+      EXPECT_EQ(rank.evaluated, std::vector<float>(5 + 16 + 29 + 42, kFirst - 2 * mean));
+    }
   }
 }
 
@@ -152,14 +166,16 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& each) { return each.param.name(); });
 
 TEST(UnitMemory, TakesTurnsInTheSameTwoSlotsInEverySweepOfEveryStep) {
-  const auto outcome = train({Strategy::zero3, 1, 2}, 3);
+  for (const core::DeclaredOrder& order : {core::DeclaredOrder{}, {{{1}, {2}, {0}}, kUp}}) {
+    const auto outcome = train({Strategy::zero3, 1, 2}, 3, order);
 
-  ASSERT_EQ(problems_of(outcome.report), "");
-  const auto& addresses = outcome.ranks[0].addresses;
-  ASSERT_EQ(addresses.size(), 3 * kLanesOfARank * 2 * kUnits);
-  EXPECT_NE(addresses[0], addresses[1]);
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
-    EXPECT_EQ(addresses[i], addresses[i % kUnits % 2]) << "read " << i;
+    ASSERT_EQ(problems_of(outcome.report), "");
+    const auto& addresses = outcome.ranks[0].addresses;
+    ASSERT_EQ(addresses.size(), 3 * kLanesOfARank * 2 * kUnits);
+    EXPECT_NE(addresses[0], addresses[1]);
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+      EXPECT_EQ(addresses[i], addresses[i % kUnits % 2]) << "read " << i;
+    }
   }
 }
 

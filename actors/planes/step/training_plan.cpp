@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "actors/planes/step/declared_order.hpp"
 #include "actors/planes/step/expert_options.hpp"
 #include "actors/planes/step/optimizer_step.hpp"
 #include "actors/planes/step/pass_list.hpp"
@@ -227,7 +228,7 @@ class BucketPlanner {
       if (members[unit].empty()) {
         return core::fail(core::Errc::invalid_argument,
                           "unit {} has no parameters, though there are {} units; number units from 0 without "
-                          "a gap, in the order of forward",
+                          "a gap",
                           unit - static_cast<std::size_t>(plan_.resident_units), units);
       }
     }
@@ -236,7 +237,7 @@ class BucketPlanner {
     for (std::size_t unit = 0; unit < resident; ++unit) {
       plan_.inputs.units[unit].residency = core::Residency::resident;
     }
-    // Backward comes to the last unit first.
+    // Backward comes to the last unit first, where no order is declared. One that is moves no parameter.
     for (std::size_t unit = members.size(); unit-- > 0;) TRY(add_unit(unit, members[unit]));
     return {};
   }
@@ -311,7 +312,8 @@ class BucketPlanner {
   std::vector<core::BufferIndex> buffer_of_;  ///< each parameter
 };
 
-core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> passes) {
+core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> passes,
+                               const core::DeclaredOrder& order) {
   auto& inputs = plan.inputs;
   inputs = TRY(core::inputs_of(plan.options.strategy, plan.mesh));
   inputs.numerics = plan.options.numerics;
@@ -334,6 +336,7 @@ core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> p
                       plan.options.lanes, plan.options.microbatches);
   }
   TRY(BucketPlanner(plan).run());
+  TRY(take_order(plan, order, passes));
   TRY(take_passes(plan, std::move(passes)));
   for (const auto& buffer : plan.buffers) {
     std::optional<core::AlsoSum> also_sum;
@@ -456,7 +459,8 @@ bool TrainingPlan::optimizer_is_replicated() const {
 
 core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
                                          core::TrainingOptions options, core::WorldSize world,
-                                         std::vector<core::UnitPass> passes) {
+                                         std::vector<core::UnitPass> passes,
+                                         const core::DeclaredOrder& order) {
   TrainingPlan plan;
   plan.specs = std::move(specs);
   plan.options = std::move(options);
@@ -475,7 +479,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
   TRY(check_tensor_parts(plan));
   plan.mesh = TRY(core::Mesh::create(sizes));
-  TRY(plan_inputs(plan, std::move(passes)));
+  TRY(plan_inputs(plan, std::move(passes), order));
   plan.configuration = describe(plan);
   return plan;
 }

@@ -57,7 +57,7 @@ struct TrainingPlan {
   std::vector<core::GroupSettings> groups;  ///< that ParameterSpec::group is an index of
   std::vector<TrainingParameter> parameters;
   std::vector<TrainingBuffer> buffers;
-  std::vector<TrainingBucket> buckets;  ///< in the order in which backward completes them
+  std::vector<TrainingBucket> buckets;  ///< in the order in which backward by numbers completes them
   core::Mesh mesh;
   core::ProgramInputs inputs;  ///< of every rank's program
   /// Units of the program that are resident and come before those that the trainer declared; without declared
@@ -113,9 +113,10 @@ struct TrainingPlan {
 };
 
 /// Errc::invalid_argument says which option or parameter cannot be, and what could. `passes` are
-/// SessionOptions::passes of the pipeline stage whose specs these are.
+/// SessionOptions::passes of the pipeline stage whose specs these are, `order` is SessionOptions::order.
 core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
                                          core::TrainingOptions options, core::WorldSize world,
-                                         std::vector<core::UnitPass> passes = {});
+                                         std::vector<core::UnitPass> passes = {},
+                                         const core::DeclaredOrder& order = {});
 
 }  // namespace troupe::actors

@@ -60,6 +60,21 @@ Set seconds(std::chrono::nanoseconds& target) {
   };
 }
 
+/// With commas between them.
+Set units(std::vector<core::UnitIndex>& target) {
+  return [&target](std::string_view value) -> Result<void> {
+    std::vector<core::UnitIndex> read;
+    for (bool more = true; more;) {
+      const auto comma = value.find(',');
+      more = comma != std::string_view::npos;
+      read.push_back({TRY(core::parse_number<std::uint32_t>(value.substr(0, comma), {0, 1 << 20}))});
+      if (more) value.remove_prefix(comma + 1);
+    }
+    target = std::move(read);
+    return {};
+  };
+}
+
 Set flag(bool& target) {
   return [&target](std::string_view value) -> Result<void> {
     if (value != "true" && value != "false")
@@ -122,6 +137,10 @@ std::vector<Option> options_of(troupe_options& options) {
        number(training.optimizer_instances, {1, 1 << 20})},
       {"gathered-units", "units whose full parameters, and full gradients, may exist at once",
        number(training.gathered_units, {1, 1 << 20})},
+      {"forward-order", "in which forward uses units, as in 2,0,1; by default that of their numbers",
+       units(session.order.forward)},
+      {"backward-order", "in which backward uses units; by default the opposite of forward",
+       units(session.order.backward)},
       {"staging-elements", "that a rank may receive at once when gradients are exchanged; 0: all",
        number(training.staging_elements, {0, kMost})},
       {"wire-dtype", "that gradients are sent in: f32 or bf16",

@@ -125,8 +125,8 @@ troupe_status troupe_begin_lane(troupe_session* session, int32_t lane, troupe_er
 /* From 0, in order; a lane begins with microbatch 0. */
 troupe_status troupe_begin_microbatch(troupe_session* session, int32_t index, troupe_error* error);
 /* Waits until the unit's parameters may be read and, after troupe_begin_backward(), its gradients written; ask for
-   their memory anew then. Units come in the order of forward, then in the opposite order; the one before is released.
-   Only where there are units. */
+   their memory anew then. Units come by their numbers, then in the opposite order, or as the options "forward-order"
+   and "backward-order" say; the one before is released. Only where there are units. */
 troupe_status troupe_acquire(troupe_session* session, uint32_t unit, troupe_error* error);
 /* The unit is not read any more, and its gradients of this lane are complete. */
 troupe_status troupe_release(troupe_session* session, uint32_t unit, troupe_error* error);
@@ -177,7 +177,7 @@ troupe_status troupe_finish_step(troupe_session* session, const char* refusal, u
 /* Waits until every parameter that is kept holds the last step: before it is read between steps, or the end. */
 troupe_status troupe_publish_all(troupe_session* session, troupe_error* error);
 /* Between steps: until troupe_end_evaluation() parameters may be read by troupe_before_use() and troupe_acquire(), in
-   the order of forward and as often as wanted. Where parameters are sharded all ranks do it alike, unit by unit. */
+   any order and as often as wanted. Where parameters are sharded all ranks do it alike, unit by unit. */
 troupe_status troupe_begin_evaluation(troupe_session* session, troupe_error* error);
 troupe_status troupe_end_evaluation(troupe_session* session, troupe_error* error);
 

@@ -13,9 +13,9 @@ namespace troupe::apps::gpt {
 
 /// The host's model on one member of a context-parallel group: all of its layers or a share of them, and a
 /// part of each sequence (SequencePart). Every call is made by all members with the same tokens, which are
-/// those of whole sequences. A member adds to gradients, and says of losses, what its own rows make of those of
-/// the microbatch, which the members' sum is; what routers of experts add the first member says. Logits are the
-/// same at all members.
+/// those of whole sequences. A member adds to gradients, and says of losses, what its own rows make of those
+/// of the microbatch, which the members' sum is; what routers of experts add the first member says. Logits
+/// are the same at all members.
 class ContextModel final : public TrainableModel {
  public:
   /// `shape` is of whole sequences, the model's that of a part, and it shares them with `group`, which

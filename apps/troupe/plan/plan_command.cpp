@@ -90,6 +90,10 @@ void add_job(CLI::App& command, ProgramArguments& job) {
       ->capture_default_str();
   add_number(command, "--units", job.units, {0, kMostUnits}, "Units that are gathered on demand")
       ->capture_default_str();
+  add_numbers(command, "--forward-order", job.forward_order, {0, kMostUnits - 1},
+              "Units in the order in which forward uses them, by default that of their numbers");
+  add_numbers(command, "--backward-order", job.backward_order, {0, kMostUnits - 1},
+              "The same of backward, by default the opposite of forward");
   add_number(command, "--unit-elements", job.unit_elements, {0, kMostUnitElements}, "Parameters of each unit")
       ->capture_default_str();
   add_number(command, "--resident-elements", job.resident_elements, {0, kMostUnitElements},

@@ -113,6 +113,24 @@ core::Result<std::vector<core::UnitPass>> stage_passes(const ProgramArguments& a
   return stage_passes(arguments, units);
 }
 
+/// Of a program whose units outside of the order come first: backward reaches those last.
+core::Result<core::UnitOrder> unit_order(const ProgramArguments& arguments) {
+  const auto order =
+      TRY(core::normalised({arguments.forward_order, arguments.backward_order}, arguments.units));
+  if (order.empty() || arguments.resident_elements == 0) return order;
+  core::UnitOrder shifted{{0}, {}};
+  for (const int unit : order.forward) shifted.forward.push_back(unit + 1);
+  for (const int unit : order.backward) shifted.backward.push_back(unit + 1);
+  shifted.backward.push_back(0);
+  return shifted;
+}
+
+std::vector<core::UnitIndex> unit_indices(const std::vector<int>& numbers) {
+  std::vector<core::UnitIndex> units;
+  for (const int number : numbers) units.push_back({static_cast<std::uint32_t>(number)});
+  return units;
+}
+
 }  // namespace
 
 core::Result<core::PipelineSchedule> schedule_of(const ProgramArguments& arguments) {
@@ -183,11 +201,15 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   inputs.units.insert(inputs.units.end(), static_cast<std::size_t>(arguments.units),
                       unit(core::Residency::on_demand, arguments.unit_elements));
   auto passes = TRY(stage_passes(arguments));
+  auto order = TRY(unit_order(arguments));
   const auto& gradients = inputs.placements.gradients;
   // As sessions take it: where each round moves something.
   const bool in_rounds =
       std::find(gradients.begin(), gradients.end(), core::Placement::flat_shard) != gradients.end();
-  if (in_rounds) inputs.passes = std::move(passes);
+  if (in_rounds) {
+    inputs.passes = std::move(passes);
+    inputs.order = std::move(order);
+  }
   return inputs;
 }
 
@@ -198,7 +220,10 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   auto specs = parameter_specs(stage, TRY(core::dtype_from_name(arguments.dtype)), !training.groups.empty());
   const int world = arguments.ranks * arguments.tensor_parallel * arguments.stages;
   auto passes = TRY(stage_passes(arguments, stage.units));
-  auto inputs = TRY(actors::plan_training(std::move(specs), training, {world}, std::move(passes))).inputs;
+  const core::DeclaredOrder order{unit_indices(arguments.forward_order),
+                                  unit_indices(arguments.backward_order)};
+  auto inputs =
+      TRY(actors::plan_training(std::move(specs), training, {world}, std::move(passes), order)).inputs;
   inputs.gradient_credits = arguments.gradient_credits;
   for (auto& tensor_class : inputs.classes) {
     tensor_class.gradient = TRY(core::dtype_from_name(arguments.gradient_dtype));

@@ -38,6 +38,8 @@ struct ProgramArguments {
   std::string schedule = "1f1b";
   int chunks = 1;
   int units = 12;
+  std::vector<int> forward_order;   ///< units as forward uses them; empty: from 0 up
+  std::vector<int> backward_order;  ///< empty: forward from its end
   std::int64_t unit_elements = std::int64_t{1} << 20;
   std::int64_t resident_elements = 0;
   std::string dtype = "bf16";

@@ -38,6 +38,7 @@ struct Options {
   int units = 4;
   int optimizer_instances = 1;
   int gathered_units = 2;
+  core::DeclaredOrder order{};
   bool no_overlap = false;
   std::uint64_t seed = 0;
   int seeds = 1;
@@ -76,7 +77,22 @@ std::vector<std::string> strategies_of(int instances) {
   return {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"};
 }
 
-/// A job that the seed draws: mesh, strategy, lanes, schedule and, now and then, a rank that dies.
+std::vector<core::UnitIndex> shuffled(int units, std::uint64_t seed, std::string_view name) {
+  const core::CounterRandom random(seed, name);
+  std::vector<core::UnitIndex> order;
+  for (std::uint32_t unit = 0; unit < static_cast<std::uint32_t>(units); ++unit) order.push_back({unit});
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.bits(i) % i]);
+  return order;
+}
+
+std::string text_of(const std::vector<core::UnitIndex>& units) {
+  std::string text;
+  for (const auto unit : units) text += fmt::format("{}{}", text.empty() ? "" : ",", unit.value);
+  return text;
+}
+
+/// A job that the seed draws: mesh, strategy, lanes, schedule, order of units and, now and then, a rank that
+/// dies.
 Options drawn(Options o, std::uint64_t seed) {
   const core::CounterRandom random(seed, "simulated job");
   std::uint64_t draws = 0;
@@ -95,6 +111,8 @@ Options drawn(Options o, std::uint64_t seed) {
   if (o.kills.empty() && below(3) == 0)
     o.kills = {fmt::format("{}@{}", below(static_cast<std::size_t>(o.ranks)), below(4000) / 1000.0)};
   o.ranks *= o.context_parallel;
+  if (below(2) == 0) o.order.forward = shuffled(o.units, seed, "order of forward");
+  if (below(3) == 0) o.order.backward = shuffled(o.units, seed, "order of backward");
   return o;
 }
 
@@ -103,6 +121,7 @@ core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   trainer.layers = o.units;
   trainer.session.training.optimizer_instances = o.optimizer_instances;
   trainer.session.training.gathered_units = o.gathered_units;
+  trainer.session.order = o.order;
   trainer.session.training.strategy = TRY(core::strategy_from_name(o.strategy));
   trainer.session.training.numerics = TRY(core::numerics_from_name(o.numerics));
   trainer.session.training.wire_dtype = TRY(core::dtype_from_name(o.wire_dtype));
@@ -176,6 +195,8 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
   run.job = fmt::format("{} on {}x{} ranks, {} lanes, {} units", job.strategy, job.optimizer_instances,
                         job.ranks / job.optimizer_instances, job.lanes, job.units);
   if (job.context_parallel > 1) run.job += fmt::format(" of {} pieces", job.context_parallel);
+  if (!job.order.forward.empty()) run.job += ", forward " + text_of(job.order.forward);
+  if (!job.order.backward.empty()) run.job += ", backward " + text_of(job.order.backward);
   if (!job.kills.empty()) run.job += ", kill " + job.kills.front();
   if (!job.kills.empty() || job.numerics != "ordered") return run;
   auto known = alone.find({job.lanes, job.units});
@@ -184,6 +205,7 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
     reference.optimizer_instances = 1;
     reference.ranks = reference.context_parallel;
     reference.strategy = "ddp";
+    reference.order = {};
     known = alone.emplace(std::pair(job.lanes, job.units), TRY(simulate(reference, 0)).state_hash).first;
   }
   if (run.state_hash != known->second) {
@@ -227,7 +249,9 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       *command, "--strategy", o->strategy,
       {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp", std::string(kAny)},
       "ddp, zero1, zero2, zero3, hsdp or hfsdp; any: each seed draws a job of at most --ranks ranks, its "
-      "strategy, mesh, lanes and a rank that may die, and its bits are compared with those of one rank")
+      "strategy, mesh, lanes, order of units and a rank that may die, and its bits are compared with those "
+      "of "
+      "one rank")
       ->capture_default_str();
   add_number(*command, "--units", o->units, {1, 1024}, "Layers of the model")->capture_default_str();
   add_number(*command, "--optimizer-instances", o->optimizer_instances, {1, 4096},

@@ -37,6 +37,26 @@ StepDecided decide(MachineProbe& probe, messages::Verdict verdict) {
   return decided.empty() ? StepDecided{} : decided[0];
 }
 
+TEST(RankSupervisor, UpdatesFirstWhatForwardReadsFirst) {
+  const auto updated = [](std::vector<core::BucketIndex> forward) {
+    auto config = two_buckets();
+    config.forward = std::move(forward);
+    RankSupervisorMachine machine(config);
+    MachineProbe probe(machine);
+    run_backward(probe);
+    std::vector<std::uint32_t> shards;
+    for (const auto& effect : probe.say(messages::VerdictArrived{Step{0}, {}})) {
+      const auto* send = std::get_if<Send>(&effect);
+      if (send != nullptr && send->to.role == messages::Role::parameter_shard)
+        shards.push_back(send->to.index);
+    }
+    return shards;
+  };
+
+  EXPECT_EQ(updated({}), (std::vector<std::uint32_t>{1, 0}));
+  EXPECT_EQ(updated({{0}, {1}}), (std::vector<std::uint32_t>{0, 1}));
+}
+
 TEST(RankSupervisor, AsksForTheVerdictWhenBucketsAndTrainerAreThrough) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);

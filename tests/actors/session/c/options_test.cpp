@@ -84,5 +84,20 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   EXPECT_FALSE(training.average);
 }
 
+TEST(OptionsOfTheCInterface, TakeAnOrderOfUnitsAndRefuseWhatIsNoListOfNumbers) {
+  troupe_options options;
+  set(options, "forward-order", "2,0,10");
+  set(options, "backward-order", "7");
+  EXPECT_EQ(options.session.order.forward, (std::vector<core::UnitIndex>{{2}, {0}, {10}}));
+  EXPECT_EQ(options.session.order.backward, (std::vector<core::UnitIndex>{{7}}));
+
+  for (const char* value : {"", "1,", ",1", "1,,0", "1 0", "1,x", "-1", "1,0,"}) {
+    const auto done = set_option(options, "forward-order", value);
+    ASSERT_FALSE(done) << value;
+    EXPECT_TRUE(done.error().message.starts_with("forward-order: ")) << done.error().message;
+    EXPECT_EQ(options.session.order.forward, (std::vector<core::UnitIndex>{{2}, {0}, {10}})) << "as it was";
+  }
+}
+
 }  // namespace
 }  // namespace troupe::actors

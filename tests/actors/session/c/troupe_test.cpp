@@ -154,7 +154,7 @@ TEST_F(CInterface, TakesEveryOptionThatItNames) {
               name == "checkpoints" || name == "device" || name == "collectives")
         << name << ": names are taken as they are, all else is checked";
   }
-  EXPECT_EQ(count, 27u);
+  EXPECT_EQ(count, 29u);
 }
 
 TEST_F(CInterface, TakesNothingForNull) {
@@ -216,11 +216,14 @@ class CInterfaceOfUnits : public CInterface {
     set("weight-decay", "0");
     for (std::uint32_t p = 0; p < 2; ++p)
       ASSERT_EQ(troupe_options_set_unit(options_, p, p, &error_), TROUPE_OK) << error_.message;
+    declare();
     join();
     for (std::uint32_t p = 0; p < 2; ++p)
       ASSERT_EQ(troupe_write_parameter(session_, p, fill_by_number, &p, &error_), TROUPE_OK)
           << error_.message;
   }
+  /// More options.
+  virtual void declare() {}
   /// The first values of a unit's parameter, and the gradient's where it is wanted.
   float* acquire(std::uint32_t unit, float** gradient = nullptr) {
     void* data = nullptr;
@@ -263,6 +266,32 @@ TEST_F(CInterfaceOfUnits, TrainsUnitByUnitAndReadsThemInAnEvaluation) {
   EXPECT_EQ(bits, 0x4110) << "10 - 0.5 x 2 is 9, in bf16";
   ASSERT_EQ(troupe_end_evaluation(session_, &error_), TROUPE_OK) << error_.message;
   EXPECT_EQ(troupe_leave(session_, &error_), TROUPE_OK) << error_.message;
+}
+
+class CInterfaceOfUnitsInAnOrder : public CInterfaceOfUnits {
+ protected:
+  void declare() override { set("forward-order", "1,0"); }
+};
+
+TEST_F(CInterfaceOfUnitsInAnOrder, AcquiresThemInIt) {
+  ASSERT_EQ(troupe_begin_step(session_, 0.5, &error_), TROUPE_OK) << error_.message;
+  ASSERT_EQ(troupe_begin_lane(session_, 0, &error_), TROUPE_OK) << error_.message;
+  acquire(1);
+  EXPECT_EQ(acquire(0)[5], 5);
+  EXPECT_EQ(troupe_acquire(session_, 1, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(error_.message), HasSubstr("unit 1 is over in forward"));
+  ASSERT_EQ(troupe_begin_backward(session_, &error_), TROUPE_OK) << error_.message;
+  EXPECT_EQ(acquire(0)[5], 5);
+  acquire(1);
+}
+
+TEST_F(CInterface, RefusesAnOrderThatLacksAUnit) {
+  for (std::uint32_t p = 0; p < 2; ++p)
+    ASSERT_EQ(troupe_options_set_unit(options_, p, p, &error_), TROUPE_OK) << error_.message;
+  set("backward-order", "1");
+
+  EXPECT_EQ(troupe_session_join(options_, &session_, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(error_.message), HasSubstr("the backward order lacks unit 0"));
 }
 
 TEST_F(CInterfaceOfUnits, AnswersCallsOutOfTurn) {
