@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -136,17 +137,28 @@ class MemberRun {
                                                             part_.own(whole_.targets), hooks)
                                           .value()};
     for (const ExpertRoutes& routes : model_.routes()) loss[0] += routes.loss;
-    ASSERT_TRUE(context_.sum(loss));
+    EXPECT_TRUE(context_.sum(loss));
     EXPECT_NEAR(loss[0], whole_.loss, 1e-13 * whole_.loss);
   }
 
-  void expect_gradients() {
+  /// All that the members do together, before any of them gives up.
+  void add_up() {
     for (std::size_t i = 0; i < table_.size(); ++i) {
-      auto& gradient = gradients_.tensors[i];
       if (table_.at(i).also_sum) {
-        ASSERT_TRUE(layers_.sum(gradient));
+        EXPECT_TRUE(layers_.sum(gradients_.tensors[i]));
       }
-      ASSERT_TRUE(context_.sum(gradient));
+      EXPECT_TRUE(context_.sum(gradients_.tensors[i]));
+    }
+    ExpertTally own = empty_tally();
+    own.add(model_.routes());
+    const auto counts = own.counts();
+    counts_.assign(counts.begin(), counts.end());
+    EXPECT_TRUE(context_.sum(counts_));
+  }
+
+  void expect_gradients() const {
+    for (std::size_t i = 0; i < table_.size(); ++i) {
+      const auto& gradient = gradients_.tensors[i];
       std::vector<double> wanted(gradient.size());
       take_part_of(table_.layout(i, layers_.index()), whole_.gradients.tensors[i], wanted);
       for (std::size_t e = 0; e < gradient.size(); ++e) {
@@ -157,46 +169,46 @@ class MemberRun {
   }
 
   /// Own rows go where one rank sends them, drops included, and each is counted once.
-  void expect_decisions() {
-    const auto& config = whole_.model.config();
-    const std::size_t K = config.experts.choices;
-    const auto positions = positions_of_member(kWholeBatch.length, context_.size(), context_.index());
-    for (std::size_t layer = 0; layer < config.layers; ++layer) {
+  void expect_decisions() const {
+    const std::size_t K = whole_.model.config().experts.choices;
+    for (std::size_t layer = 0; layer < model_.routes().size(); ++layer) {
       const ExpertRoutes &own = model_.routes()[layer], &all = whole_.model.routes()[layer];
       EXPECT_EQ(own.load.counts, all.load.counts) << "of the whole microbatch";
       EXPECT_EQ(own.load.tokens, all.load.tokens);
       for (std::size_t choice = 0; choice < own.experts.size(); ++choice) {
-        const std::size_t row = choice / K;
-        const std::size_t of_all =
-            ((row / positions.size()) * kWholeBatch.length + positions[row % positions.size()]) * K +
-            choice % K;
+        const std::size_t of_all = row_of_all(choice / K) * K + choice % K;
         ASSERT_EQ(own.experts[choice], all.experts[of_all]);
         const auto slot = own.dispatch.slot_of_choice[choice];
         ASSERT_EQ(slot == core::Dispatch::kDropped,
                   all.dispatch.slot_of_choice[of_all] == core::Dispatch::kDropped)
-            << "row " << row;
-        if (slot != core::Dispatch::kDropped) {
-          ASSERT_EQ(own.dispatch.choice_of_slot[static_cast<std::size_t>(slot)],
-                    static_cast<std::int64_t>(choice));
-        }
+            << "row " << choice / K;
+        if (slot == core::Dispatch::kDropped) continue;
+        ASSERT_EQ(own.dispatch.choice_of_slot[static_cast<std::size_t>(slot)],
+                  static_cast<std::int64_t>(choice));
       }
     }
-    ExpertTally one(config.layers, config.experts.count), together = one;
-    one.add(model_.routes());
+    ExpertTally together = empty_tally();
     together.add(whole_.model.routes());
-    const auto counts = one.counts();
-    std::vector<double> sums(counts.begin(), counts.end());
-    ASSERT_TRUE(context_.sum(sums));
-    EXPECT_EQ(std::vector<std::int64_t>(sums.begin(), sums.end()), together.counts());
+    EXPECT_EQ(std::vector<std::int64_t>(counts_.begin(), counts_.end()), together.counts());
   }
 
  private:
+  ExpertTally empty_tally() const {
+    const auto& config = whole_.model.config();
+    return {config.layers, config.experts.count};
+  }
+  std::size_t row_of_all(std::size_t row) const {
+    const auto positions = positions_of_member(kWholeBatch.length, context_.size(), context_.index());
+    return row / positions.size() * kWholeBatch.length + positions[row % positions.size()];
+  }
+
   WholeRun& whole_;
   TensorGroup<double>&layers_, &context_;
   SequencePart part_;
   SharedTable table_;
   BasicModel<double> model_;
   Tensors<double> values_, gradients_;
+  std::vector<double> counts_;  ///< of all members
 };
 
 class ContextOfExperts : public testing::TestWithParam<std::tuple<RoutedFamily, Members>> {};
@@ -223,6 +235,7 @@ TEST_P(ContextOfExperts, DecidesAsOneRankAndHasGradientsThatAddUpToIts) {
       SliceGroup<double> layers(*layer_rooms[piece], part), context(*context_rooms[part], piece);
       MemberRun member(whole, members, layers, context);
       member.run();
+      member.add_up();
       member.expect_gradients();
       member.expect_decisions();
     });
@@ -240,6 +253,49 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ContextOfExperts,
                                           testing::Values(Members{1}, Members{2}, Members{4}, Members{2, 2},
                                                           Members{4, 2, true})),
                          name_of_members);
+
+/// The losses of routers are of all rows, whichever of them are learned.
+TEST(ContextModel, AddsUpToTheStepOfOneRankWhicheverMemberHasTheLearnedRows) {
+  const auto config = config_with({.count = 4, .choices = 2, .feed_forward = 6, .balance = 2, .z_loss = 0.5});
+  HostModel whole(Model::create(config, kWholeBatch).value());
+  auto values = initial_parameters(whole.table().specs, 3);
+  for (auto& tensor : values.tensors) {
+    for (float& value : tensor) value *= 10;
+  }
+  std::vector<const std::byte*> parameters;
+  for (const float* tensor : values.constant())
+    parameters.push_back(reinterpret_cast<const std::byte*>(tensor));
+  const auto tokens = some_tokens(5);
+  auto targets = some_tokens(6);
+  // The first member's rows, all but one.
+  for (std::size_t row = 1; row < targets.size(); ++row) {
+    if (row % 16 < 4 || row % 16 >= 12) targets[row] = kNoTarget;
+  }
+  Tensors<float> expected(whole.table().specs);
+  ASSERT_TRUE(whole.forward_backward(parameters, expected.pointers(), tokens, targets, {.loss_scale = 2}));
+  const double loss = whole.take_losses().value().front();
+
+  play_members<float>(2, [&](TensorGroup<float>& group) {
+    ContextModel member(kWholeBatch, group,
+                        std::make_unique<HostModel>(
+                            Model::create(config, {2, 8}, Keep::activations, {.context = &group}).value()));
+    Tensors<float> gradients(member.table().specs);
+    EXPECT_TRUE(
+        member.forward_backward(parameters, gradients.pointers(), tokens, targets, {.loss_scale = 2}));
+    std::vector<float> found{static_cast<float>(member.take_losses().value().front())};
+    EXPECT_TRUE(group.sum(found));
+    for (auto& gradient : gradients.tensors) EXPECT_TRUE(group.sum(gradient));
+    EXPECT_NEAR(found[0], loss, 1e-5 * loss);
+    for (std::size_t i = 0; i < gradients.tensors.size(); ++i) {
+      float largest = 0;
+      for (const float value : expected.tensors[i]) largest = std::max(largest, std::abs(value));
+      for (std::size_t e = 0; e < gradients.tensors[i].size(); ++e) {
+        ASSERT_NEAR(gradients.tensors[i][e], expected.tensors[i][e], 1e-4F * largest)
+            << member.table().specs[i].name << " element " << e;
+      }
+    }
+  });
+}
 
 /// A sequence that is shorter than the context is filled up to be cut, and what it is filled with must not
 /// take the room of its tokens.
