@@ -208,8 +208,9 @@ Result<void> head_finish(const BlockContext<T>& context, const HeadSide<T>& side
   const auto [batch, length] = context.shape;
   if (side.norm) {
     const T epsilon = static_cast<T>(context.config.norm_epsilon);
+    const T* weight = TRY(pass.use(*side.norm));
     rms_norm_forward<T>({batch * length * side.heads, context.config.head_size(), epsilon, side.before.input,
-                         TRY(pass.use(*side.norm)), side.before.scale},
+                         weight, side.before.scale},
                         side.output);
   }
   context.rotary.forward(batch, length, side.heads, side.output);

@@ -60,10 +60,11 @@ Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options,
                                               world.world_size(), actors::unit_passes(model.passes())));
   const auto memory = core::memory_of(actors::RankProgram(plan, world.rank()).program());
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
+  const std::size_t activations = TRY(model.bytes());
   return check_memory({.parameters = bytes(memory.parameters + memory.parameter_pool),
                        .gradients = bytes(memory.gradients + memory.gradient_pool + memory.staging),
                        .optimizer = bytes(memory.main + memory.optimizer + memory.scratch),
-                       .activations = TRY(model.bytes())},
+                       .activations = activations},
                       device_bytes);
 }
 

@@ -53,8 +53,10 @@ Result<std::vector<ManifestObject>> parse_objects(std::string_view text) {
     auto* parts = item.as_list();
     if (parts == nullptr || parts->size() != 4 || parts->front().as_string() == nullptr)
       return fail(Errc::corrupt, "an object is not [key, grid, cell, value]");
-    objects.push_back({*parts->front().as_string(), TRY(shape_of((*parts)[1])), TRY(shape_of((*parts)[2])),
-                       std::move(parts->back())});
+    auto grid = TRY(shape_of((*parts)[1]));
+    auto cell = TRY(shape_of((*parts)[2]));
+    objects.push_back(
+        {*parts->front().as_string(), std::move(grid), std::move(cell), std::move(parts->back())});
   }
   return objects;
 }

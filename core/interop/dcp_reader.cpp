@@ -279,7 +279,8 @@ Result<void> Reader::read_item(std::string_view key) {
   } else if (places.front().transformed) {
     skip(key, "its bytes are compressed or transformed");
   } else {
-    result_.items.push_back({std::string(key), places.front().place, TRY(path_of(key))});
+    auto path = TRY(path_of(key));
+    result_.items.push_back({std::string(key), places.front().place, std::move(path)});
   }
   return {};
 }

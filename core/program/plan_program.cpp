@@ -390,8 +390,8 @@ Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh) {
   const int copies = table.optimizer.size() > 1 ? 1 : mesh.sizes().optimizer_instances;
   inputs.placements = TRY(placements_of(strategy, copies));
   const auto axes = inputs.placements.parameters.size();
-  inputs.domains = {TRY(domain_of(mesh, ScaleRule::dense, axes)),
-                    TRY(domain_of(mesh, ScaleRule::expert, axes))};
+  for (const auto rule : {ScaleRule::dense, ScaleRule::expert})
+    inputs.domains.push_back(TRY(domain_of(mesh, rule, axes)));
   inputs.world = mesh.world();
   inputs.lanes = static_cast<int>(std::accumulate(inputs.domains[0].sizes.begin(),
                                                   inputs.domains[0].sizes.end(), 1, std::multiplies<>()));

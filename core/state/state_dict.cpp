@@ -69,7 +69,8 @@ Result<Value> value_at(const StateNode& node, const Trail& at) {
   if (const auto* map = node.as_map()) {
     std::vector<Value::Entry> entries;
     for (const auto& [key, child] : map->entries()) {
-      entries.push_back({key, TRY(value_at(child, Trail(at, key)))});
+      auto value = TRY(value_at(child, Trail(at, key)));
+      entries.push_back({key, std::move(value)});
     }
     return Value(TRY(Value::Map::from_entries(std::move(entries))));
   }

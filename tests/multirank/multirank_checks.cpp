@@ -334,7 +334,8 @@ Result<void> run(const std::string& name) {
   const auto group = [&](const char* of) -> Result<GroupData> {
     return GroupData(*TRY(session->group(of)), rank_world.device());
   };
-  Company company{world->rank().value, TRY(group("pair")), TRY(group("across")), TRY(group("all"))};
+  auto pair = TRY(group("pair")), across = TRY(group("across")), all = TRY(group("all"));
+  Company company{world->rank().value, std::move(pair), std::move(across), std::move(all)};
   Findings findings;
   TRY(check->second(company, findings));
   TRY(session->leave());

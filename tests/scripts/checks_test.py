@@ -189,6 +189,17 @@ class Style(unittest.TestCase):
         self.assertEqual(len(style.source_violations("tests/core/a_test.cpp", "std::this_thread::sleep_for(1s);\n")), 1)
         self.assertEqual(style.source_violations("tests/core/a_test.cpp", "std::thread t(f);\n"), [])
 
+    def test_try_stands_first_in_a_braced_list(self):
+        def leaks(text):
+            return [line.split(": ")[0] for line in style.source_violations("a.cpp", text) if "leaks" in line]
+
+        self.assertEqual(leaks("f() {\n  list.push_back({name, TRY(size_of(name))});\n}\n"), ["a.cpp:2"])
+        self.assertEqual(leaks("f() {\n  const Part part{.a = 1,\n      .b = TRY(b())};\n}\n"), ["a.cpp:3"])
+        self.assertEqual(leaks("f() {\n  return {{TRY(a()), b}, c};\n}\n"), [])
+        self.assertEqual(leaks("f() {\n  g(a, TRY(b()));\n  list = {TRY(a())};\n}\n"), [])
+        self.assertEqual(leaks("void f(int a, int b) {\n  for (int i : {1, 2}) TRY(h(i, a));\n}\n"), [])
+        self.assertEqual(leaks("auto f = [&](int a, int b) {\n  // One, two.\n  TRY(g());\n};\n"), [])
+
     def test_results_are_not_thrown_away(self):
         declared = ("core::Result<void> send(int to);\nResult<std::map<int, int>> Log::read_all(int at);\n"
                     "std::function<core::Result<void>()> settle;\nvoid wake();\n")

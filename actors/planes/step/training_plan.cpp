@@ -465,10 +465,11 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   plan.specs = std::move(specs);
   plan.options = std::move(options);
   plan.world = world;
+  const int data_parallel = TRY(data_parallel_of(plan.options, world));
   const core::MeshSizes sizes{.tp = plan.options.tensor_parallel,
                               .cp = plan.options.context_parallel,
                               .ep = plan.options.expert_parallel,
-                              .dp = TRY(data_parallel_of(plan.options, world)),
+                              .dp = data_parallel,
                               .pp = plan.options.pipeline_parallel,
                               .optimizer_instances = plan.options.optimizer_instances};
   if (plan.options.lanes == 0) plan.options.lanes = sizes.dp;

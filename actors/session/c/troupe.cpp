@@ -96,6 +96,8 @@ Result<troupe::core::DType> dtype_of(troupe_dtype dtype) {
       return troupe::core::DType::f16;
     case TROUPE_BF16:
       return troupe::core::DType::bf16;
+    case TROUPE_DTYPE_LAST:
+      break;
   }
   return fail(Errc::invalid_argument, "{} is not a dtype; use TROUPE_F32, TROUPE_F16 or TROUPE_BF16",
               static_cast<int>(dtype));

@@ -61,7 +61,13 @@ typedef struct troupe_error {
   char message[1020];
 } troupe_error;
 
-typedef enum troupe_dtype { TROUPE_F32 = 1, TROUPE_F16 = 2, TROUPE_BF16 = 3 } troupe_dtype;
+/* The last one is no dtype: with it every int of a caller is a value that can be looked at, and refused. */
+typedef enum troupe_dtype {
+  TROUPE_F32 = 1,
+  TROUPE_F16 = 2,
+  TROUPE_BF16 = 3,
+  TROUPE_DTYPE_LAST = 0x7fffffff
+} troupe_dtype;
 
 typedef struct troupe_options troupe_options;
 typedef struct troupe_session troupe_session;

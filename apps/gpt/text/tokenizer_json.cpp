@@ -99,8 +99,9 @@ Result<void> read_added(const Json& root, TokenizerParts& parts) {
   for (const Json& one : *TRY(members.list("added_tokens"))) {
     const Members added(one, "added_tokens");
     for (const char* refused : {"single_word", "lstrip", "rstrip"}) TRY(added.must_be_nothing(refused));
+    auto text = TRY(added.text("content"));
     AddedToken token{.token = TRY(token_number(added.inner("id"))),
-                     .text = TRY(added.text("content")),
+                     .text = std::move(text),
                      .is_special = added.flag("special", false),
                      .is_normalised = added.flag("normalized", false)};
     parts.added.push_back(std::move(token));

@@ -33,7 +33,8 @@ class Collector {
     if (!file) return core::fail(file.error().code, "{}: {}", name, file.error().message);
     const auto& [header, offsets] = *file;
     const auto number = static_cast<std::uint32_t>(source_.manifest.files.size());
-    source_.manifest.files.push_back({name, TRY(source_.storage->size(name)), header.data_begin, 0});
+    const auto size = TRY(source_.storage->size(name));
+    source_.manifest.files.push_back({name, size, header.data_begin, 0});
     for (std::size_t i = 0; i < header.entries.size(); ++i) {
       const auto& entry = header.entries[i];
       if (index != nullptr) {

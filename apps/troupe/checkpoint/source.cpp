@@ -25,7 +25,8 @@ using core::Errc;
 using core::Result;
 
 Result<Source> open_named(const std::string& path, actors::Links links, actors::Reads reads) {
-  Source source{SourceForm::troupe, path, TRY(PosixStorage::open(path, links, reads)), {}, true, {}};
+  auto storage = TRY(PosixStorage::open(path, links, reads));
+  Source source{SourceForm::troupe, path, std::move(storage), {}, true, {}};
   source.manifest = TRY(actors::check_quickly(*source.storage, ""));
   return source;
 }

@@ -105,10 +105,8 @@ Result<ModelSource> open_huggingface_model(const std::string& path, const core::
                                            const std::vector<std::string>& ignored) {
   if (!holds_safetensors(path))
     return core::fail(Errc::not_found, "{} has no *.safetensors; give a directory of Hugging Face", path);
-  ModelSource result{ModelForm::huggingface,
-                     TRY(open_safetensors(path, actors::Links::to_blobs, actors::Reads::past_cache)),
-                     {},
-                     std::move(weights)};
+  auto source = TRY(open_safetensors(path, actors::Links::to_blobs, actors::Reads::past_cache));
+  ModelSource result{ModelForm::huggingface, std::move(source), {}, std::move(weights)};
   auto& manifest = result.source.manifest;
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),
             [](const auto& a, const auto& b) { return a.key < b.key; });
@@ -124,8 +122,8 @@ Result<ModelSource> open_huggingface_model(const std::string& path, const core::
 }
 
 Result<ModelSource> open_converted_model(const std::string& path, ModelForm form) {
-  ModelSource result{
-      form, TRY(open_checkpoint(path, actors::Links::refuse, actors::Reads::past_cache)), {}, {}};
+  auto source = TRY(open_checkpoint(path, actors::Links::refuse, actors::Reads::past_cache));
+  ModelSource result{form, std::move(source), {}, {}};
   const auto& common = result.source.manifest.common;
   const auto* text = common.find("model");
   const auto* kind = common.find("form");

@@ -139,7 +139,8 @@ class Writer {
     }
     for (auto& file : files_) {
       for (const auto* output : file.outputs) {
-        file.entries.push_back({output->tensor.name, TRY(target_dtype(*output)), output->tensor.shape, 0, 0});
+        const auto dtype = TRY(target_dtype(*output));
+        file.entries.push_back({output->tensor.name, dtype, output->tensor.shape, 0, 0});
       }
       sort_for_file(file);
       file.header = core::safetensors_header(file.entries, {{"format", "pt"}});

@@ -110,9 +110,10 @@ Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
                            model.config.transformer.num_layers);
   plan.elements = model.elements();
   for (const auto& tensor : model.tensors) plan.units = std::max(plan.units, tensor.unit.value_or(-1) + 1);
+  const auto dtype = TRY(core::dtype_from_name(arguments.program.dtype));
   plan.microbatch = {.sequences = arguments.sequences,
                      .length = arguments.length,
-                     .dtype = TRY(core::dtype_from_name(arguments.program.dtype)),
+                     .dtype = dtype,
                      .recompute = arguments.recompute,
                      .keep_probabilities = arguments.keep_probabilities,
                      .context_parallel = cp,

@@ -172,6 +172,8 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   inputs.lanes = arguments.lanes();
   const auto optimizer = TRY(optimizer_settings(arguments.optimizer));
   const auto gradient = TRY(core::dtype_from_name(arguments.gradient_dtype));
+  const auto wire = TRY(core::dtype_from_name(arguments.wire_dtype));
+  const auto main = TRY(core::dtype_from_name(arguments.main_dtype));
   inputs.overlap = !arguments.no_overlap;
   inputs.parameter_credits = arguments.parameter_credits;
   inputs.separate_streams = false;  // as sessions have it
@@ -180,8 +182,8 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   inputs.classes = {
       {.storage = TRY(core::dtype_from_name(arguments.dtype)),
        .gradient = gradient,
-       .wire = core::sent_dtype(gradient, TRY(core::dtype_from_name(arguments.wire_dtype))),
-       .main = TRY(core::dtype_from_name(arguments.main_dtype)),
+       .wire = core::sent_dtype(gradient, wire),
+       .main = main,
        .layout = core::traits_of(optimizer.kind).layout,
        .optimizer = {arguments.optimizer, {core::states_of(optimizer).size(), core::DType::f32}}}};
   std::int64_t shards = 1;

@@ -117,7 +117,8 @@ Result<std::string> report_program(const ProgramReportArguments& arguments) {
   }
   core::ProgramFile file{.sizes = sizes, .parts = {}};
   if (arguments.rank) {
-    file.parts.push_back({{{rank, rank}}, TRY(core::plan_program(inputs, coordinates_of(rank, sizes)))});
+    auto program = TRY(core::plan_program(inputs, coordinates_of(rank, sizes)));
+    file.parts.push_back({{{rank, rank}}, std::move(program)});
   } else {
     file = core::file_of(TRY(core::plan_all(inputs)));
   }
