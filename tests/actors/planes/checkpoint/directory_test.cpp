@@ -138,7 +138,7 @@ TEST(CheckpointDirectory, NeverReplacesOneOfAnotherVersion) {
   const auto at = text.find(version);
   ASSERT_NE(at, std::string::npos) << text;
   text.replace(at, version.size(), "\"version\":2");
-  ASSERT_TRUE(write_whole(disk, "step_00000005/manifest.json", core::bytes_of(text)));
+  ASSERT_TRUE(write_whole(disk, "step_00000005/manifest.json", core::bytes_in(text)));
 
   const auto again = store(disk, small_checkpoint(5));
 
@@ -174,7 +174,7 @@ TEST(CheckpointDirectory, ClearingTouchesNoCheckpointWhateverFails) {
         ASSERT_TRUE(store(disk, small_checkpoint(5)));
         ASSERT_TRUE(disk.rename("step_00000005", "step_00000005.removed"));
         ASSERT_TRUE(disk.make_directory("step_00000007.tmp-77"));
-        ASSERT_TRUE(write_whole(disk, "step_00000007.tmp-77/shard", core::bytes_of("x")));
+        ASSERT_TRUE(write_whole(disk, "step_00000007.tmp-77/shard", core::bytes_in("x")));
         ASSERT_TRUE(disk.sync_directory("step_00000007.tmp-77"));
         ASSERT_TRUE(disk.make_directory("step_00000001.damaged-11"));
         ASSERT_TRUE(disk.make_directory("other.tmp-1"));
@@ -199,7 +199,7 @@ TEST(CheckpointDirectory, TheTrackerIsOnlyAHint) {
   for (const char* lie : {"", "9\n", "nonsense", "-1"}) {
     auto disk = disk_of(0);
     ASSERT_TRUE(store(disk, small_checkpoint(3)));
-    ASSERT_TRUE(write_whole(disk, kTracker, core::bytes_of(lie)));
+    ASSERT_TRUE(write_whole(disk, kTracker, core::bytes_in(lie)));
 
     EXPECT_THAT(steps_in(disk), ElementsAre(3)) << lie;
   }
@@ -220,7 +220,7 @@ TEST(CheckpointDirectory, OnlyGoodOnesCountWhenPruning) {
   auto disk = disk_of(0);
   for (int step : {1, 2, 3, 4}) ASSERT_TRUE(store(disk, small_checkpoint(step)));
   ASSERT_TRUE(disk.remove("step_00000004/manifest.json"));
-  ASSERT_TRUE(write_whole(disk, "step_00000003/shard_00000_0.safetensors", core::bytes_of("short")));
+  ASSERT_TRUE(write_whole(disk, "step_00000003/shard_00000_0.safetensors", core::bytes_in("short")));
 
   const auto would = prune_checkpoints(disk, {1, 0}, true);
   EXPECT_THAT(steps_in(disk), ElementsAre(4, 3, 2, 1)) << "a dry run removes nothing";
@@ -284,7 +284,7 @@ TEST(CheckpointDirectory, KnowsCheckpointsByTheirNames) {
 TEST(CheckpointDirectory, SaysWhichFileIsMissingOrShort) {
   auto disk = disk_of(0);
   ASSERT_TRUE(store(disk, small_checkpoint(3)));
-  ASSERT_TRUE(write_whole(disk, "step_00000003/shard_00001_0.safetensors", core::bytes_of("short")));
+  ASSERT_TRUE(write_whole(disk, "step_00000003/shard_00001_0.safetensors", core::bytes_in("short")));
   const auto shorter = check_quickly(disk, "step_00000003");
   ASSERT_TRUE(disk.remove("step_00000003/shard_00001_0.safetensors"));
   const auto missing = check_quickly(disk, "step_00000003");

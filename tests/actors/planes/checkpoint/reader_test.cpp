@@ -97,7 +97,7 @@ TEST_F(CheckpointReader, FindsEveryFlippedBitOfTheManifest) {
   for (std::size_t bit = 0; bit < text.size() * 8; ++bit) {
     auto altered = text;
     altered[bit / 8] = static_cast<char>(altered[bit / 8] ^ (1 << bit % 8));
-    ASSERT_TRUE(write_whole(disk, path_in(kName, core::kManifestName), core::bytes_of(altered)));
+    ASSERT_TRUE(write_whole(disk, path_in(kName, core::kManifestName), core::bytes_in(altered)));
 
     const auto manifest = read_manifest(disk, kName);
 
@@ -108,7 +108,7 @@ TEST_F(CheckpointReader, FindsEveryFlippedBitOfTheManifest) {
 TEST_F(CheckpointReader, FindsEveryTruncation) {
   auto contents = saved.files;
   const auto text = core::to_text(saved.manifest);
-  const auto bytes = core::bytes_of(text);
+  const auto bytes = core::bytes_in(text);
   contents[core::kManifestName] = core::Bytes(bytes.begin(), bytes.end());
   for (const auto& [file, whole] : contents) {
     for (std::size_t length = 0; length < whole.size(); ++length) {
