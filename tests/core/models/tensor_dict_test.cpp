@@ -4,7 +4,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <cstring>
+#include <algorithm>
+#include <span>
 
 namespace troupe::core {
 namespace {
@@ -15,13 +16,13 @@ using testing::SizeIs;
 
 HostTensor ints(Shape shape, const std::vector<std::int64_t>& values) {
   HostTensor tensor{DType::i64, std::move(shape), std::vector<std::byte>(values.size() * 8)};
-  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  std::ranges::copy(std::as_bytes(std::span(values)), tensor.bytes.begin());
   return tensor;
 }
 
 std::vector<std::int64_t> values_of(const HostTensor& tensor) {
   std::vector<std::int64_t> values(tensor.bytes.size() / 8);
-  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  std::ranges::copy(tensor.bytes, std::as_writable_bytes(std::span(values)).begin());
   return values;
 }
 
