@@ -124,6 +124,8 @@ TEST(ContextOfExperts, SendTheFirstStepsTokensWhereOneRankDoes) {
 const Cut kStages{
     .ranks = 4, .stages = 2, .strategy = Strategy::zero3, .experts = true, .capacity = true, .context = 2};
 
+const Cut kLayers{.ranks = 4, .tensor = 2, .sequence = true, .experts = true, .capacity = true, .context = 2};
+
 TEST(ContextOfExperts, AnswersAsOneRank) {
   const TrainingText text;
   const tests::ScratchFolder folder;
@@ -138,20 +140,23 @@ TEST(ContextOfExperts, AnswersAsOneRank) {
     return ask(cut, options, text.corpus(), folder.path("exported"));
   };
   const auto whole = said_of({.strategy = Strategy::ddp, .experts = true, .capacity = true})[0];
-  const auto shared = said_of(without_stages(kStages))[0];
+  for (const Cut& cut : {kStages, kLayers}) {
+    const auto shared = said_of(without_stages(cut))[0];
 
-  const auto ranks = said_of(kStages);
+    const auto ranks = said_of(cut);
 
-  EXPECT_NEAR(shared.evaluation, whole.evaluation, 1e-5 * whole.evaluation);
-  ASSERT_EQ(shared.logits.size(), whole.logits.size());
-  for (std::size_t v = 0; v < whole.logits.size(); ++v) ASSERT_NEAR(shared.logits[v], whole.logits[v], 1e-4);
-  ASSERT_EQ(shared.exported.size(), whole.exported.size());
-  for (const auto& rank : ranks) {
-    EXPECT_EQ(rank.evaluation, shared.evaluation);
-    EXPECT_EQ(rank.logits, shared.logits);
-    EXPECT_EQ(rank.parameters, shared.parameters);
+    EXPECT_NEAR(shared.evaluation, whole.evaluation, 1e-5 * whole.evaluation);
+    ASSERT_EQ(shared.logits.size(), whole.logits.size());
+    for (std::size_t v = 0; v < whole.logits.size(); ++v)
+      ASSERT_NEAR(shared.logits[v], whole.logits[v], 1e-4);
+    ASSERT_EQ(shared.exported.size(), whole.exported.size());
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank.evaluation, shared.evaluation) << cut.name();
+      EXPECT_EQ(rank.logits, shared.logits) << cut.name();
+      EXPECT_EQ(rank.parameters, shared.parameters) << cut.name();
+    }
+    EXPECT_EQ(ranks[0].exported, shared.exported) << cut.name();
   }
-  EXPECT_EQ(ranks[0].exported, shared.exported);
 }
 
 TEST(ContextOfExperts, GoesOnFromCheckpointsOfAnyOtherMesh) {
@@ -163,7 +168,6 @@ TEST(ContextOfExperts, GoesOnFromCheckpointsOfAnyOtherMesh) {
   const Cut alone = with_experts({.strategy = Strategy::ddp});
   const Cut pair = with_experts({.ranks = 2, .strategy = Strategy::zero3, .context = 2});
   const Cut four = with_experts({.ranks = 4, .context = 4});
-  const Cut layers = with_experts({.ranks = 4, .tensor = 2, .sequence = true, .context = 2});
   const Cut spread = with_experts({.ranks = 2, .expert_parallel = 2});
   const auto expected = one_rank(true, true, text.corpus());
   const auto uninterrupted = run_context(pair, text.corpus(), 6)[0];
@@ -171,8 +175,8 @@ TEST(ContextOfExperts, GoesOnFromCheckpointsOfAnyOtherMesh) {
                                  {pair, alone},
                                  {pair, four},
                                  {four, pair},
-                                 {pair, layers},
-                                 {layers, pair},
+                                 {pair, kLayers},
+                                 {kLayers, pair},
                                  {spread, pair},
                                  {pair, spread},
                                  {pair, kStages},
