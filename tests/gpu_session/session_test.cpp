@@ -72,6 +72,22 @@ TEST_F(SessionOnGpus, EndsWithTheBitsOfOneRankOnTheHost) {
   }
 }
 
+TEST_F(SessionOnGpus, FollowsADeclaredOrderWithTheBitsOfTheUsualOneOnTheHost) {
+  auto options = job(core::Strategy::ddp, true);
+  options.session.training.microbatches = 1;
+  const auto expected = expected_hash(options);
+  options.session.order = {{{1}, {2}, {0}}, {{2}, {0}, {1}}};
+  for (const auto strategy : {core::Strategy::zero2, core::Strategy::zero3}) {
+    options.session.training.strategy = strategy;
+    for (const int ranks : {2, 4}) {
+      for (const auto& result : train(ranks, options)) {
+        ASSERT_TRUE(result) << result.error().message;
+        EXPECT_EQ(result->state_hash, expected) << ranks << " ranks of " << core::name_of(strategy);
+      }
+    }
+  }
+}
+
 TEST_F(SessionOnGpus, StepsGroupsByMuonAndLionWithTheBitsOfTheHost) {
   const auto grouped = [](core::Strategy strategy) {
     auto options = job(strategy, true);
