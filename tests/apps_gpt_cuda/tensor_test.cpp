@@ -187,8 +187,11 @@ TEST(CudaShares, RefuseWhatTheyCanNotCompute) {
             std::string::npos);
   EXPECT_NE(refusal([](ModelConfig& c) { c.head_dimension = 4; }, {4, 0}).find("of each of 4 ranks times"),
             std::string::npos);
-  EXPECT_NE(refusal([](ModelConfig& c) { c.experts = {.count = 4, .feed_forward = 16}; }, {2, 0})
-                .find("do not share layers with experts"),
+  const auto add_experts = [](std::size_t width) {
+    return [width](ModelConfig& c) { c.experts = {.count = 4, .feed_forward = width}; };
+  };
+  EXPECT_EQ(refusal(add_experts(16), {2, 0}), "");
+  EXPECT_NE(refusal(add_experts(8), {2, 0}).find("the feed_forward of experts must be multiples of 8"),
             std::string::npos);
   EXPECT_NE(
       refusal([](ModelConfig& c) { c.heads = c.feed_forward = c.vocabulary = 512, c.head_dimension = 2; },

@@ -3,7 +3,6 @@
 #include <numeric>
 #include <tuple>
 
-#include "apps/gpt/context/context_rank.hpp"
 #include "tests/gpt_pipeline/context_job.hpp"
 
 // Experts in ranks that share each sequence: routers decide about the rows of all of them together.
@@ -195,18 +194,6 @@ TEST(ContextOfExperts, GoesOnFromCheckpointsOfAnyOtherMesh) {
       }
     }
   }
-}
-
-TEST(ContextOfExperts, AreRefusedOnGpus) {
-  const Cut pair{.ranks = 2, .experts = true, .context = 2};
-
-  const auto on_gpu = ContextRank::create(context_options(pair), {0}, gpu::DeviceKind::cuda);
-
-  ASSERT_FALSE(on_gpu);
-  EXPECT_EQ(on_gpu.error().message,
-            "device cuda with experts and context_parallel > 1, found 2: members decide together about rows "
-            "on the host alone; use --device host, or leave --context-parallel out");
-  EXPECT_TRUE(ContextRank::create(context_options(pair), {0}, gpu::DeviceKind::host));
 }
 
 }  // namespace
