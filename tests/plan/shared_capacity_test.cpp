@@ -231,6 +231,7 @@ TEST(PlanSharedCapacity, SaysWhatCannotBeShared) {
       {"Qwen3-30B-A3B", "--ranks 4 --expert-parallel 8", "expert"},
       {"Qwen3-8B", "--stages 37", "37 stages of 1 chunks need as many layers, and the model has 36"},
       {"Qwen3-8B", "--stages 2 --stage 1", "--stage"},
+      {"Qwen3-8B", "--ranks 1048576 --tensor-parallel 8", "1048576 ranks for each of 8 parts of the model"},
   };
   for (const auto& [model, arguments, message] : refusals) {
     const auto run = run_plan("capacity --model " + golden_model(model) + " " + arguments);

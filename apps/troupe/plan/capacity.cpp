@@ -100,6 +100,14 @@ Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
                       "--sequences {} of --length {}: a microbatch has {} tokens at most",
                       arguments.sequences, arguments.length, kMostTokens);
   }
+  const auto& shared = arguments.program;
+  const std::int64_t parts = std::int64_t{shared.tensor_parallel} * shared.stages;
+  if (shared.ranks * parts > kMostRanks) {
+    return core::fail(Errc::invalid_argument,
+                      "{} ranks for each of {} parts of the model are more than {}; use fewer of --ranks, "
+                      "--tensor-parallel or --stages",
+                      shared.ranks, parts, kMostRanks);
+  }
   const int cp = arguments.program.context_parallel;
   if (cp > 1 && arguments.length % (2 * cp) != 0) {
     return core::fail(Errc::invalid_argument,
