@@ -49,10 +49,6 @@ struct Told {
   }
 };
 
-StageCut all_layers(const ModelConfig& config) {
-  return {1, 0, {whole_model(config)}};
-}
-
 StageShape shape_of(const Case& of, bool is_split, TensorShare share = {}) {
   return {.batch = of.shape, .slots = {kSlots, kSlots}, .is_split = is_split, .share = share};
 }
@@ -64,7 +60,7 @@ class StageOnGpu {
              DeviceTensorGroup* group = nullptr)
       : of_(of), gpu_(gpu), table_(config_of(of), share) {
     const auto config = config_of(of);
-    stage_ = create_cuda_stage(config, all_layers(config), shape_of(of, is_split, share), {.dtype = of.dtype},
+    stage_ = create_cuda_stage(config, uncut(config), shape_of(of, is_split, share), {.dtype = of.dtype},
                                gpu.device(), gpu.stream(), {group})
                  .value();
     const auto values = varied_parameters(table_.whole().specs);
@@ -171,7 +167,7 @@ TEST_P(CudaSplitBackward, TellsTheHooksWhatTheHostDoes) {
   StageOnGpu stage(of, true, gpu);
   Told found, expected;
   const auto config = config_of(of);
-  const auto host = StageModel::create(config, all_layers(config), shape_of(of, true)).value();
+  const auto host = StageModel::create(config, uncut(config), shape_of(of, true)).value();
   auto values = varied_parameters(host->table().specs);
   Tensors<float> gradients(host->table().specs);
   const auto pointers = gradients.pointers();
@@ -196,7 +192,7 @@ TEST_P(CudaSplitBackward, TakesMemoryOfItsOwnForEachSlot) {
   const auto bytes = [&](bool is_split, int slots) {
     auto shape = shape_of(of, is_split);
     shape.slots = {slots, slots};
-    return cuda_stage_bytes(config, all_layers(config), shape, of.dtype);
+    return cuda_stage_bytes(config, uncut(config), shape, of.dtype);
   };
 
   const std::size_t kept = bytes(true, 1) - bytes(false, 1);
@@ -262,7 +258,7 @@ TEST(CudaSplitBackwards, AreRefusedWhereActivationsAreComputedAgain) {
   shape.keep = Keep::inputs;
 
   const auto stage =
-      create_cuda_stage(config, all_layers(config), shape, {.dtype = DType::f32}, gpu.device(), gpu.stream());
+      create_cuda_stage(config, uncut(config), shape, {.dtype = DType::f32}, gpu.device(), gpu.stream());
 
   ASSERT_FALSE(stage);
   EXPECT_EQ(stage.error().code, core::Errc::unavailable);

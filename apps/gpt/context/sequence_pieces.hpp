@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
 
 #include "apps/gpt/activations.hpp"
 #include "apps/gpt/tensor/group.hpp"
@@ -27,17 +26,6 @@ class SequencePieces {
   /// The first position of a member's lower or upper half of its rows.
   std::size_t first(std::size_t member, std::size_t half) const {
     return (half == 0 ? member : 2 * members_ - 1 - member) * positions();
-  }
-  /// Which of the rows of all (B, T) this member's own (B, L) are.
-  std::vector<std::size_t> own_rows() const {
-    std::vector<std::size_t> rows;
-    for (std::size_t b = 0; b < own_.batch; ++b) {
-      for (std::size_t half = 0; half < 2; ++half) {
-        for (std::size_t i = 0; i < positions(); ++i)
-          rows.push_back(b * length() + first(group_.index(), half) + i);
-      }
-    }
-    return rows;
   }
 
   /// own (B, L, W) of every member to all (B, T, W).

@@ -1,5 +1,6 @@
 #include "apps/gpt/experts/expert_choice.hpp"
 
+#include "apps/gpt/context/sequence_part.hpp"
 #include "apps/gpt/context/sequence_pieces.hpp"
 #include "apps/gpt/experts/router_decision.hpp"
 #include "core/errors.hpp"
@@ -23,9 +24,10 @@ Result<void> choose_experts(const ExpertShape<T>& shape, const ExpertActivations
   TRY(pieces.gather(layer.logits, across.logits));
   CHECK(!hooks.length || (shape.sequences == 1 && *hooks.length <= pieces.length()),
         "one sequence was filled up");
+  const SequencePart part({batch.batch, pieces.length()}, member_of(across.group));
   const std::size_t rows = hooks.length.value_or(shape.sequences * pieces.length());
   return decide_together<T>(own, {across.logits, rows * config.count},
-                            {pieces.own_rows(), across.group->index() == 0}, *layer.routes);
+                            {part.own_rows(), across.group->index() == 0}, *layer.routes);
 }
 
 template <class T>

@@ -86,17 +86,17 @@ cuda::ExpertPlaces places_of(const CudaContext& context, const CudaExpertActivat
 template <class E>
 Result<void> choose_experts(const CudaContext& context, const CudaExpertActivations<E>& layer,
                             const StepHooks& hooks) {
-  const std::size_t N = context.shape.rows();
   ExpertDesk& desk = *context.desk;
   if (context.sequences == nullptr)
-    return desk.choose(layer.layer, N, layer.logits, layer.sent, context.stream);
+    return desk.choose(layer.layer, context.shape.rows(), layer.logits, layer.sent, context.stream);
   const auto& [sequences, length] = context.shape;
   const auto& group = *context.sequences->group;
   float* all = context.sequences->logits;
   TRY(gather_rows(context, context.config.experts.count, static_cast<const float*>(layer.logits), all));
   const SequencePart part({sequences, length * group.size()}, {group.size(), group.index()});
-  return desk.choose_together(layer.layer, N, layer.logits, {part.own_rows(), group.index() == 0},
-                              hooks.length.value_or(part.whole().rows()), all, layer.sent, context.stream);
+  const std::size_t rows = part.whole().rows();
+  return desk.choose_together(layer.layer, {part.own_rows(), group.index() == 0}, rows,
+                              hooks.length.value_or(rows), all, layer.sent, context.stream);
 }
 
 RouterShare router_share(const CudaContext& context) {

@@ -67,28 +67,32 @@ Result<void> ExpertDesk::fetch(const float* from, std::span<float> to, gpu::Stre
   return {};
 }
 
-Result<RouterRows<float>> ExpertDesk::fetch_rows(std::size_t layer, std::size_t rows, const float* logits,
-                                                 gpu::StreamView stream) {
-  auto &known = logits_[layer], &weights = weights_[layer];
-  known.resize(rows * config_.count), weights.resize(rows * config_.choices);
-  TRY(fetch(logits, known, stream));
-  return RouterRows<float>{config_, layer, known, weights};
+RouterRows<float> ExpertDesk::rows_of(std::size_t layer, std::size_t rows) {
+  auto &logits = logits_[layer], &weights = weights_[layer];
+  logits.resize(rows * config_.count), weights.resize(rows * config_.choices);
+  return {config_, layer, logits, weights};
 }
 
 Result<void> ExpertDesk::choose(std::size_t layer, std::size_t rows, const float* logits,
                                 const ExpertMemory& memory, gpu::StreamView stream) {
-  TRY(decide_alone(TRY(fetch_rows(layer, rows, logits, stream)), routes_[layer]));
+  const auto own = rows_of(layer, rows);
+  TRY(fetch(logits, logits_[layer], stream));
+  TRY(decide_alone(own, routes_[layer]));
   send_choices(layer, memory, stream);
   return {};
 }
 
-Result<void> ExpertDesk::choose_together(std::size_t layer, std::size_t rows, const float* logits,
-                                         const MembersRows& members, std::size_t all_rows, const float* all,
-                                         const ExpertMemory& memory, gpu::StreamView stream) {
-  all_logits_.resize(all_rows * config_.count);
-  TRY(fetch(all, all_logits_, stream));
-  const auto own = TRY(fetch_rows(layer, rows, logits, stream));
-  TRY(decide_together<float>(own, all_logits_, members, routes_[layer]));
+Result<void> ExpertDesk::choose_together(std::size_t layer, const MembersRows& members, std::size_t all,
+                                         std::size_t rows, const float* logits, const ExpertMemory& memory,
+                                         gpu::StreamView stream) {
+  const std::size_t E = config_.count;
+  all_logits_.resize(all * E);
+  TRY(fetch(logits, all_logits_, stream));
+  const auto own = rows_of(layer, members.own.size());
+  for (std::size_t row = 0; row < members.own.size(); ++row)
+    std::copy_n(all_logits_.begin() + static_cast<std::ptrdiff_t>(members.own[row] * E), E,
+                logits_[layer].begin() + static_cast<std::ptrdiff_t>(row * E));
+  TRY(decide_together<float>(own, std::span(all_logits_).first(rows * E), members, routes_[layer]));
   send_choices(layer, memory, stream);
   return {};
 }

@@ -25,10 +25,11 @@ class ExpertDesk {
   /// Sends places and weights of what tokens with these logits (N, E) choose.
   core::Result<void> choose(std::size_t layer, std::size_t rows, const float* logits,
                             const ExpertMemory& memory, gpu::StreamView stream);
-  /// Where ranks share sequences: likewise, `all` being the logits (rows of all, E) by position.
-  core::Result<void> choose_together(std::size_t layer, std::size_t rows, const float* logits,
-                                     const MembersRows& members, std::size_t all_rows, const float* all,
-                                     const ExpertMemory& memory, gpu::StreamView stream);
+  /// Where ranks share sequences: likewise, of the logits (`all` rows, E) of all by position, of which the
+  /// first `rows` are decided about.
+  core::Result<void> choose_together(std::size_t layer, const MembersRows& members, std::size_t all,
+                                     std::size_t rows, const float* logits, const ExpertMemory& memory,
+                                     gpu::StreamView stream);
   /// Sends where received rows go among grouped products, by routes(layer).exchange.
   void send_groups(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream);
   /// Sends what balance adds in the layers from `first` on, a double each. Pinned until the next pass's
@@ -47,8 +48,8 @@ class ExpertDesk {
   ExpertDesk(const ExpertConfig& config, std::size_t layers)
       : config_(config), routes_(layers), logits_(layers), weights_(layers) {}
   core::Result<void> fetch(const float* from, std::span<float> to, gpu::StreamView stream);
-  core::Result<RouterRows<float>> fetch_rows(std::size_t layer, std::size_t rows, const float* logits,
-                                             gpu::StreamView stream);
+  /// What the host knows of the layer's last pass, with room for so many rows.
+  RouterRows<float> rows_of(std::size_t layer, std::size_t rows);
   void send_choices(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream);
 
   ExpertConfig config_;
