@@ -34,7 +34,7 @@ using Completion =
                  BucketHeld, BucketStaged, SaveDirectoryMade, ChunkStaged, ChunkWritten, SaveCommitDone,
                  StateRestored, ReplicaSeed, CopyDirectoryMade, CopySealed, RoundRead, RoundShared,
                  RoundWritten, ExchangeClosed, RetrieveBegan, RetrieveOver, StateGathered, CopiesTidied,
-                 UnitWanted, UnitGathered, LoadedShared>;
+                 UnitWanted, UnitGathered, LoadedShared, OrderLearned>;
 
 template <class... Left, class... Right>
 std::variant<Left..., Right...> either_of(std::variant<Left...>, std::variant<Right...>);

@@ -18,6 +18,15 @@ struct StepBegan {
   friend bool operator==(const StepBegan&, const StepBegan&) = default;
 };
 
+/// Trainer to Conductor and RankSupervisor, before the first step: the trainer uses its units in another
+/// order than that which the roles were made for. Entries and buckets keep their numbers.
+struct OrderLearned {
+  std::vector<core::PlanEntryIndex> launches;  ///< all entries of a step, as they are launched
+  std::vector<core::BucketIndex> updates;      ///< all buckets, as the next forward comes to them
+
+  friend bool operator==(const OrderLearned&, const OrderLearned&) = default;
+};
+
 struct LaneLoss {
   core::Lane lane{};
   double loss = 0;

@@ -13,7 +13,17 @@ using messages::Role;
 
 ConductorMachine::ConductorMachine(ConductorConfig config)
     : config_(std::move(config)), ready_(config_.entries.size(), core::Step{-1}) {
+  std::vector<core::PlanEntryIndex> launches;
   for (const auto entry : core::indices<core::PlanEntryIndex>(config_.entries.size())) {
+    launches.push_back(entry);
+  }
+  follow(launches);
+}
+
+void ConductorMachine::follow(const std::vector<core::PlanEntryIndex>& launches) {
+  CHECK(launches.size() == config_.entries.size(), "every entry of the plan is launched once");
+  cursors_.clear();
+  for (const auto entry : launches) {
     const auto stream = static_cast<std::size_t>(config_.entries[core::place_of(entry)].stream);
     if (cursors_.size() <= stream) cursors_.resize(stream + 1);
     cursors_[stream].entries.push_back(entry);
@@ -23,7 +33,10 @@ ConductorMachine::ConductorMachine(ConductorConfig config)
 
 void ConductorMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
   if (aborting_) return;
-  dispatch(envelope.body, Overloaded{[&](const messages::StepBegan& m) { on(m, outbox); },
+  dispatch(envelope.body, Overloaded{[&](const messages::OrderLearned& m) {
+                                       if (!begun_) follow(m.launches);
+                                     },
+                                     [&](const messages::StepBegan& m) { on(m, outbox); },
                                      [&](const messages::CollectiveReady& m) { on(m, outbox); },
                                      [&](const messages::CollectiveDone& m) { on(m, outbox); },
                                      [&](const messages::StepDecided& m) { on(m, outbox); },

@@ -36,7 +36,8 @@ struct ConductorConfig {
 /// CO-1: launches follow the program: an entry of a step is launched only when it is ready and everything
 /// before it on its stream, of this and of all earlier steps, was launched or passed over. Readiness may come
 /// in any order. Members of a group have the same entries in the same order, and streams are such that no two
-/// ranks can wait for each other's later entry (docs/decisions/0009).
+/// ranks can wait for each other's later entry (docs/decisions/0009). The program is that of the
+/// configuration, or in the order of OrderLearned.
 class ConductorMachine final : public Machine {
  public:
   explicit ConductorMachine(ConductorConfig config);
@@ -61,6 +62,7 @@ class ConductorMachine final : public Machine {
   };
   static constexpr TimerId kWatchdog = 0;
 
+  void follow(const std::vector<core::PlanEntryIndex>& launches);
   void on(const messages::StepBegan& begun, Outbox& outbox);
   void on(const messages::CollectiveReady& ready, Outbox& outbox);
   void on(const messages::CollectiveDone& done, Outbox& outbox);

@@ -88,6 +88,7 @@ void RankSupervisorMachine::timer(TimerId id, Outbox& outbox) {
 
 void RankSupervisorMachine::on_step(const messages::Message& message, Outbox& outbox) {
   dispatch(message, Overloaded{
+                        [&](const messages::OrderLearned& learned) { config_.forward = learned.updates; },
                         [&](const messages::StepBegan& begun) { begin(begun); },
                         [&](const messages::BackwardFinished& finished) {
                           if (finished.step != step_ || backward_finished_) return;

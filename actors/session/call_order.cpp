@@ -26,6 +26,9 @@ std::string CallOrder::here() const {
       if (by_passes_)
         return "a pass has begun; call begin_pass(), or end_lane() after the last one of a lane";
       return fmt::format("lane {} has begun; call end_lane() first", lanes_[played_].value);
+    case Place::learning:
+      return "the order of units is being learned, from one forward and one backward; call end_learning() "
+             "after them";
     case Place::left:
       return "the session was left; join again";
   }
@@ -67,6 +70,7 @@ Result<void> CallOrder::may_begin_pass() const {
 }
 
 Result<void> CallOrder::in_lane(std::string_view call) const {
+  if (place_ == Place::learning) return {};
   return expect(Place::in_lane, call);
 }
 
@@ -81,6 +85,20 @@ Result<void> CallOrder::begin_step() {
   TRY(between_steps("begin_step()"));
   place_ = Place::between_lanes;
   played_ = 0;
+  return {};
+}
+
+Result<void> CallOrder::begin_learning() {
+  TRY(by_lanes("begin_learning()"));
+  TRY(between_steps("begin_learning()"));
+  place_ = Place::learning;
+  microbatch_ = 0;
+  return {};
+}
+
+Result<void> CallOrder::end_learning() {
+  TRY(expect(Place::learning, "end_learning()"));
+  place_ = Place::between_steps;
   return {};
 }
 
@@ -112,7 +130,7 @@ Result<void> CallOrder::begin_microbatch(int index) {
 }
 
 Result<void> CallOrder::end_lane() {
-  TRY(in_lane("end_lane()"));
+  TRY(expect(Place::in_lane, "end_lane()"));
   if (!is_last_microbatch()) {
     return fail(Errc::invalid_argument,
                 "end_lane() was called after microbatch {} of {}; call begin_microbatch({}) first",

@@ -22,6 +22,9 @@ class CallOrder {
             bool by_passes = false);
 
   core::Result<void> begin_step();
+  core::Result<void> begin_learning();
+  core::Result<void> end_learning();
+  bool is_learning() const { return place_ == Place::learning; }
   core::Result<void> begin_lane(core::Lane lane);
   /// That a pass may begin, which pass_begun() is told of.
   core::Result<void> may_begin_pass() const;
@@ -36,7 +39,7 @@ class CallOrder {
   core::Result<void> between_steps(std::string_view call) const;
   /// A call that is for lanes that are played one after another.
   core::Result<void> by_lanes(std::string_view call) const;
-  /// A call that is for a lane: a gradient.
+  /// A call that is for a lane, or for what the order of units is learned from: a gradient.
   core::Result<void> in_lane(std::string_view call) const;
   /// That there is such a parameter, and the session was not left.
   core::Result<void> has_parameter(core::ParameterIndex index) const;
@@ -44,7 +47,7 @@ class CallOrder {
   bool is_last_microbatch() const { return microbatch_ + 1 == microbatches_; }
 
  private:
-  enum class Place : std::uint8_t { between_steps, between_lanes, in_lane, left };
+  enum class Place : std::uint8_t { between_steps, between_lanes, in_lane, learning, left };
 
   /// Where the trainer is, and what may come next: for the end of an Error.
   std::string here() const;

@@ -67,20 +67,6 @@ std::vector<std::string> lines_of(const TrainingPlan& plan) {
   return lines;
 }
 
-/// Buckets as forward comes to their units.
-std::vector<core::BucketIndex> forward_order(const TrainingPlan& plan, const RankProgram& program) {
-  const auto clock = program.clock();
-  const auto begins = [&](core::BucketIndex bucket) {
-    return clock.at({core::Phase::update, plan.buckets[bucket.value].unit}, 0);
-  };
-  std::vector<core::BucketIndex> order;
-  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) order.push_back(bucket);
-  std::reverse(order.begin(), order.end());
-  std::stable_sort(order.begin(), order.end(),
-                   [&](core::BucketIndex a, core::BucketIndex b) { return begins(a) < begins(b); });
-  return order;
-}
-
 template <class Wanted>
 std::vector<core::PlanEntryIndex> entries_of(const RankProgram& program, core::BucketIndex bucket,
                                              Wanted wanted) {
@@ -93,6 +79,19 @@ std::vector<core::PlanEntryIndex> entries_of(const RankProgram& program, core::B
 }
 
 }  // namespace
+
+std::vector<core::BucketIndex> forward_order(const TrainingPlan& plan, const RankProgram& program) {
+  const auto clock = program.clock();
+  const auto begins = [&](core::BucketIndex bucket) {
+    return clock.at({core::Phase::update, plan.buckets[bucket.value].unit}, 0);
+  };
+  std::vector<core::BucketIndex> order;
+  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) order.push_back(bucket);
+  std::reverse(order.begin(), order.end());
+  std::stable_sort(order.begin(), order.end(),
+                   [&](core::BucketIndex a, core::BucketIndex b) { return begins(a) < begins(b); });
+  return order;
+}
 
 ConductorConfig conductor_config(const TrainingPlan& plan, const RankProgram& program,
                                  std::chrono::nanoseconds deadline) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <vector>
 
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
@@ -18,6 +19,8 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgr
                                        std::chrono::nanoseconds join_deadline);
 GradientBucketConfig bucket_config(const TrainingPlan& plan, const RankProgram& program,
                                    core::BucketIndex bucket);
+/// Buckets as the next forward comes to their units.
+std::vector<core::BucketIndex> forward_order(const TrainingPlan& plan, const RankProgram& program);
 ParameterShardConfig shard_config(const TrainingPlan& plan, const RankProgram& program,
                                   core::BucketIndex bucket);
 

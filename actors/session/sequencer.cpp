@@ -323,10 +323,11 @@ Result<void> Sequencer::wait_turn() {
 }
 
 std::int64_t Sequencer::last_before() const {
-  const auto& launches = in_.data.program().launches();
+  const auto& program = in_.data.program();
+  const auto& sequence = program.sequence();
   const auto place = [&](core::Step step, const auto& comes_before) {
-    for (std::size_t i = launches.size(); i-- > 0;) {
-      if (comes_before(launches[i])) return place_of_launch(launches.size(), step, i);
+    for (std::size_t i = sequence.size(); i-- > 0;) {
+      if (comes_before(program.launch(sequence[i]))) return place_of_launch(sequence.size(), step, i);
     }
     return std::int64_t{-1};
   };

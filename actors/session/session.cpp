@@ -183,6 +183,30 @@ core::Result<void> Session::end_evaluation() {
   return {};
 }
 
+core::Result<void> Session::begin_learning() {
+  auto& s = *parts_;
+  if (auto failure = s.inbox.failure()) return tl::unexpected(*failure);
+  if (s.decided.value >= 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "begin_learning() was called after step {}; the order of units is learned before the "
+                      "first step of a session",
+                      s.decided.value);
+  }
+  TRY(s.in_turn(s.order->begin_learning()));
+  s.lane = s.own_lanes().front();
+  s.gate->begin_learning(s.decided);
+  return {};
+}
+
+core::Result<core::DeclaredOrder> Session::end_learning() {
+  auto& s = *parts_;
+  TRY(s.in_turn(s.order->end_learning()));
+  auto learned = TRY(s.gate->end_learning());
+  s.data->clear_gradients();
+  if (!learned.empty()) TRY(s.follow(learned));
+  return learned;
+}
+
 core::Result<void> Session::begin_microbatch(int index) {
   return parts_->in_turn(parts_->order->begin_microbatch(index));
 }
@@ -203,7 +227,7 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
   auto& s = *parts_;
   TRY(s.in_turn(s.has_gradient(parameter)));
   TRY(s.in_turn(s.order->in_lane("gradient_ready()")));
-  if (!s.order->is_last_microbatch()) return {};
+  if (s.order->is_learning() || !s.order->is_last_microbatch()) return {};
   const auto bucket = s.plan.parameters[parameter.value].bucket;
   s.meter->gradient_ready(bucket, s.plan.specs[parameter.value].name);
   s.data->mark_computed(bucket);

@@ -179,6 +179,16 @@ class Session {
   /// of forward and as often as wanted. Where parameters are sharded all ranks do it alike, unit by unit.
   core::Result<void> begin_evaluation();
   core::Result<void> end_evaluation();
+  /// Before the first step, in place of SessionOptions::order: the trainer goes once through a microbatch of
+  /// a lane of its own, as it does in a step but without begin_lane() and end_lane(), and end_learning()
+  /// tells in which order it used units. Each is gathered when it is acquired, by all ranks alike; what
+  /// becomes of gradients, and gradient_ready(), changes nothing. Errc::invalid_argument for a unit that is
+  /// used again, and with SessionOptions::passes. Allowed where there are no units(): then there is nothing
+  /// to learn.
+  core::Result<void> begin_learning();
+  /// Steps are in that order from now on; units that were not used come last. The same on all ranks that keep
+  /// the same part of the model: Errc::mismatch names the first difference, and the job ends.
+  core::Result<core::DeclaredOrder> end_learning();
   /// Leaves in good order, when all ranks do. Only the observers below may be called after it.
   core::Result<void> leave();
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "actors/planes/step/declared_order.hpp"
 #include "actors/planes/step/state_memory.hpp"
 #include "actors/roles/conductor.hpp"
 #include "actors/roles/coordinator.hpp"
@@ -108,7 +109,8 @@ core::Result<void> Session::Parts::open_planes() {
   plane.post = [this](messages::Envelope envelope) { world.post(std::move(envelope)); };
   if (launches_in_order()) {
     plane.launched = [this](core::Step of, core::PlanEntryIndex entry) {
-      inbox.launched(place_of_launch(data->program().launches().size(), of, core::place_of(entry)));
+      const auto& program = data->program();
+      inbox.launched(place_of_launch(program.launches().size(), of, program.place_in_sequence(entry)));
     };
   }
   data = TRY(DataPlane::create(world.device(), plan, std::move(plane)));
@@ -286,6 +288,19 @@ core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, co
 core::Result<void> Session::Parts::publish_all() {
   for (const auto bucket : context->buckets()) TRY(inbox.wait_published(bucket, decided, trainer_deadline()));
   return decided.value < 0 ? core::Result<void>{} : inbox.wait_committed(decided, trainer_deadline());
+}
+
+core::Result<void> Session::Parts::follow(const core::DeclaredOrder& units_order) {
+  plan.inputs.order = {};
+  TRY(take_order(plan, units_order, {}));
+  // No actor looks at the program before the step begins, of which it is told by a message after this.
+  data->follow_order();
+  gate->follow_order();
+  const auto& program = data->program();
+  const messages::OrderLearned message{program.sequence(), forward_order(plan, program)};
+  context->post(Role::conductor, 0, message);
+  context->post(Role::rank_supervisor, 0, message);
+  return {};
 }
 
 /// The program has what a round reduces over before the next one begins, so that what it hides is what runs.

@@ -59,6 +59,8 @@ struct Session::Parts {
   core::Result<void> has_source(core::ParameterIndex index, std::optional<int> source) const;
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
   core::Result<void> publish_all();
+  /// From the first step on, units in this order, which all ranks have agreed on.
+  core::Result<void> follow(const core::DeclaredOrder& units_order);
   /// Until the lane's gradients are out of memory that the next lane writes; those of units in a pool are
   /// waited for when their slot is used again.
   core::Result<void> wait_merged(core::Lane played);

@@ -26,14 +26,21 @@ UnitGate::UnitGate(const SessionContext& context, std::chrono::nanoseconds deadl
   for (const auto bucket : in_.buckets()) {
     buckets_[static_cast<std::size_t>(in_.plan.buckets[bucket.value].unit)].push_back(bucket);
   }
-  for (const auto entry : core::indices<core::PlanEntryIndex>(program_.launches().size())) {
+  gradient_users_.resize(
+      static_cast<std::size_t>(program_.program().credits[static_cast<std::size_t>(core::Pool::gradients)]));
+  read_program();
+}
+
+void UnitGate::read_program() {
+  clock_ = program_.clock();
+  gathers_.clear();
+  gathers_for_.clear();
+  for (const auto entry : program_.sequence()) {
     const auto& launch = program_.launch(entry);
     if (launch.is_verdict() || launch.moves_gradients() || launch.publishes()) continue;
     gathers_.push_back({entry, launch.ready});
     gathers_for_[launch.needed].push_back(entry);
   }
-  gradient_users_.resize(
-      static_cast<std::size_t>(program_.program().credits[static_cast<std::size_t>(core::Pool::gradients)]));
 }
 
 std::optional<core::UnitIndex> UnitGate::unit_of(core::ParameterIndex parameter) const {
@@ -74,6 +81,10 @@ void UnitGate::begin_round() {
 }
 
 Result<void> UnitGate::begin_backward() {
+  if (learned_) {
+    close();
+    return learned_->begin_backward();
+  }
   if (phase_ == Phase::backward) return {};
   close();
   // What follows round_begin are the forwards of all units.
@@ -120,6 +131,7 @@ Result<void> UnitGate::acquire(core::UnitIndex index) {
   TRY(has_unit(index));
   const int unit = program_unit(index);
   if (open_ == unit) return {};
+  if (learned_) TRY(learned_->uses(index));
   if (evaluating_) return gather_for_evaluation(unit);
   if (!passes().empty() && clock_.pass_of({phase_, unit}, round_) + 1 != static_cast<int>(next_pass_)) {
     return core::fail(Errc::invalid_argument, "unit {} is not of the pass that has begun, {}", index.value,
@@ -150,8 +162,9 @@ core::Error UnitGate::is_over(core::UnitIndex unit) const {
   const int reached = open_ ? *open_ : clock_.point(passed_).unit;
   return {
       Errc::invalid_argument,
-      fmt::format("unit {} is over in {}: SessionOptions::order does not have it after unit {}, which was "
-                  "reached; acquire units in that order, each once in forward and once in backward",
+      fmt::format("unit {} is over in {}: the order of units does not have it after unit {}, which was "
+                  "reached; acquire units as they were declared or learned, each once in forward and once "
+                  "in backward",
                   unit.value, core::name_of(phase_), reached - resident_)};
 }
 
@@ -254,6 +267,18 @@ void UnitGate::begin_evaluation(core::Step decided) {
 void UnitGate::end_evaluation() {
   close();
   evaluating_ = false;
+}
+
+void UnitGate::begin_learning(core::Step decided) {
+  begin_evaluation(decided);
+  learned_.emplace(in_, static_cast<int>(declared_), times_learned_++);
+}
+
+core::Result<core::DeclaredOrder> UnitGate::end_learning() {
+  end_evaluation();
+  auto learned = declared_ > 0 ? learned_->end() : core::DeclaredOrder{};
+  learned_.reset();
+  return learned;
 }
 
 Result<void> UnitGate::gather_for_evaluation(int unit) {

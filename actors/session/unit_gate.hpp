@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/session/context.hpp"
+#include "actors/session/learned_order.hpp"
 #include "core/ids.hpp"
 #include "core/program/trainer_point.hpp"
 #include "core/result.hpp"
@@ -52,6 +53,11 @@ class UnitGate {
   /// Between steps: units are gathered as they are acquired, by all ranks alike. `decided` as above.
   void begin_evaluation(core::Step decided);
   void end_evaluation();
+  /// As an evaluation, of one forward and, after begin_backward(), one backward, whose order is written down.
+  void begin_learning(core::Step decided);
+  core::Result<core::DeclaredOrder> end_learning();
+  /// The session's program has another order by now. Before the first step.
+  void follow_order() { read_program(); }
   bool is_evaluating() const { return evaluating_; }
 
   /// Whether the unit's parameters are there, and in which slot of their pool; -1 where they are not in it.
@@ -63,6 +69,7 @@ class UnitGate {
     std::int64_t ready = 0;
   };
 
+  void read_program();
   int program_unit(core::UnitIndex unit) const { return static_cast<int>(unit.value) + resident_; }
   bool is_gathered(int unit) const;
   core::Result<void> has_unit(core::UnitIndex unit) const;
@@ -86,7 +93,7 @@ class UnitGate {
   int resident_ = 0;  ///< units of the program before the declared ones
   std::uint32_t declared_ = 0;
   std::vector<std::vector<core::BucketIndex>> buckets_;  ///< by unit of the program
-  std::vector<Gather> gathers_;                          ///< in the order of the program
+  std::vector<Gather> gathers_;                          ///< as they are launched
   std::unordered_map<std::int64_t, std::vector<core::PlanEntryIndex>> gathers_for_;  ///< by who needs them
 
   core::Step step_{-1};
@@ -99,6 +106,8 @@ class UnitGate {
   std::optional<int> open_;      ///< unit of the program that may be read
   int open_slot_ = -1;
   bool evaluating_ = false;
+  std::optional<LearnedOrder> learned_;  ///< while it is learned
+  std::uint64_t times_learned_ = 0;
   /// By slot of the pool of gradients: the unit that used it last, and in which lane.
   struct User {
     int unit = -1;

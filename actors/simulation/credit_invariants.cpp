@@ -24,16 +24,30 @@ std::string describe(const TrainerPlace& place) {
 }  // namespace
 
 void CreditInvariants::joined(core::Rank rank, const TrainingPlan& plan) {
-  const RankProgram program(plan, rank);
-  Watched watched;
-  watched.clock = program.clock();
-  watched.streams.resize(static_cast<std::size_t>(program.program().streams));
+  auto& watched = watched_.insert_or_assign(rank, Watched{RankProgram(plan, rank)}).first->second;
+  const auto& program = watched.program;
   watched.parameters.resize(
       static_cast<std::size_t>(program.program().credits[static_cast<std::size_t>(core::Pool::parameters)]));
   watched.gradients.resize(
       static_cast<std::size_t>(program.program().credits[static_cast<std::size_t>(core::Pool::gradients)]));
   watched.gradient_slots.assign(plan.inputs.units.size(), -1);
-  for (const auto& planned : program.launches()) {
+  watched.launches.resize(program.launches().size());
+  watched.done.assign(watched.launches.size(), core::Step{-1});
+  read_program(watched);
+}
+
+void CreditInvariants::learned(core::Rank rank) {
+  auto& watched = watched_.at(rank);
+  watched.program.follow_order();
+  read_program(watched);
+}
+
+void CreditInvariants::read_program(Watched& watched) {
+  const auto& program = watched.program;
+  watched.clock = program.clock();
+  watched.streams.assign(static_cast<std::size_t>(program.program().streams), {});
+  for (const auto number : program.sequence()) {
+    const auto& planned = program.launch(number);
     const auto& entry = planned.entry;
     Launch launch{.name = core::describe(entry),
                   .stream = static_cast<std::size_t>(entry.stream),
@@ -46,11 +60,9 @@ void CreditInvariants::joined(core::Rank rank, const TrainingPlan& plan) {
     launch.publishes = !planned.is_verdict() && planned.publishes();
     if (entry.takes) launch.until = watched.clock.at(entry.takes->point, planned.round);
     if (launch.gives) watched.gradient_slots[static_cast<std::size_t>(launch.unit)] = launch.slot;
-    watched.streams[launch.stream].launches.push_back(watched.launches.size());
-    watched.launches.push_back(std::move(launch));
+    watched.streams[launch.stream].launches.push_back(core::place_of(number));
+    watched.launches[core::place_of(number)] = std::move(launch);
   }
-  watched.done.assign(watched.launches.size(), core::Step{-1});
-  watched_[rank] = std::move(watched);
 }
 
 void CreditInvariants::uses(core::Rank rank, const TrainerPlace& place) {

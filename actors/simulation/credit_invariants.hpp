@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/roles/work.hpp"
 #include "core/ids.hpp"
@@ -39,6 +40,8 @@ class CreditInvariants {
   /// parameters, and in backward writes its gradients; that it does so no more; that it has no lane left in
   /// the step; and that the step is over.
   void joined(core::Rank rank, const TrainingPlan& plan);
+  /// That the plan's order of units was learned, before the first step.
+  void learned(core::Rank rank);
   void uses(core::Rank rank, const TrainerPlace& place);
   void leaves(core::Rank rank, const TrainerPlace& place);
   void finishes(core::Rank rank, core::Step step);
@@ -78,17 +81,19 @@ class CreditInvariants {
     std::optional<core::Step> step;  ///< none before the first launch
   };
   struct Watched {
+    RankProgram program;  ///< of a plan that lives as long as the rank's trainer
     core::StepClock clock{0, 0};
-    std::vector<Launch> launches;
-    std::vector<Cursor> streams;
-    std::vector<int> gradient_slots;  ///< by unit; -1: it has memory of its own
-    std::vector<std::optional<ParameterSlot>> parameters;
-    std::vector<std::optional<GradientSlot>> gradients;
-    std::vector<core::Step> done;  ///< per launch, the last step in which it was over
+    std::vector<Launch> launches{};
+    std::vector<Cursor> streams{};
+    std::vector<int> gradient_slots{};  ///< by unit; -1: it has memory of its own
+    std::vector<std::optional<ParameterSlot>> parameters{};
+    std::vector<std::optional<GradientSlot>> gradients{};
+    std::vector<core::Step> done{};  ///< per launch, the last step in which it was over
     Moment passed{core::Step{-1}, 0};
     core::Step refused{-1};
   };
 
+  static void read_program(Watched& watched);
   void follow(core::Rank rank, Watched& watched, const LaunchCollective& launch);
   void take(core::Rank rank, Watched& watched, const LaunchCollective& work);
   void check_read(core::Rank rank, const Watched& watched, const TrainerPlace& place);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <numeric>
+#include <utility>
 
 #include "actors/simulation/invariants.hpp"
 #include "core/errors.hpp"
@@ -40,8 +41,8 @@ class TinyTrainer {
         options_(options),
         compute_(compute),
         witness_(session.units() > 0 ? options.witness : nullptr),
-        forward_(layers_of(options.session.order.forward)) {
-    const auto& backward = options.session.order.backward;
+        forward_(layers_of(order().forward)) {
+    const auto& backward = order().backward;
     backward_ = backward.empty() ? std::vector(forward_.rbegin(), forward_.rend()) : layers_of(backward);
     if (witness_ != nullptr) witness_->joined(session_.rank(), session_.plan());
   }
@@ -56,6 +57,20 @@ class TinyTrainer {
       }));
     }
     return {};
+  }
+
+  core::Result<void> learn_order() {
+    const auto witness = std::exchange(witness_, nullptr);
+    TRY(session_.begin_learning());
+    TRY(forward());
+    TRY(backward(session_.lanes().front(), 0));
+    const auto learned = TRY(session_.end_learning());
+    witness_ = witness;
+    if (witness_ != nullptr) witness_->learned(session_.rank());
+    if (session_.units() == 0 ||
+        (layers_of(learned.forward) == forward_ && layers_of(learned.backward) == backward_))
+      return {};
+    return core::fail(core::Errc::internal, "the session has learned another order than layers are used in");
   }
 
   core::Result<StepOutcome> step() {
@@ -91,6 +106,10 @@ class TinyTrainer {
   }
 
  private:
+  const core::DeclaredOrder& order() const {
+    return options_.learned.empty() ? options_.session.order : options_.learned;
+  }
+
   core::IndexRange<core::ParameterIndex> parameters() const {
     return core::indices<core::ParameterIndex>(session_.parameters().size());
   }
@@ -193,6 +212,7 @@ core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOp
   TinyTrainerResult result;
   if (options.restore) result.restored = TRY(session->restore());
   if (!result.restored) TRY(trainer.initialise());
+  if (!options.learned.empty()) TRY(trainer.learn_order());
   auto take_saves = [&] {
     for (auto& save : session->take_saves()) result.saves.push_back(std::move(save));
     for (auto& save : session->take_local_saves()) result.local_saves.push_back(std::move(save));

@@ -23,6 +23,9 @@ struct TinyTrainerOptions {
   std::int64_t local_every = 0;  ///< steps between local saves; 0: never
   bool restore = false;          ///< begin with the newest checkpoint, when there is one
   std::chrono::nanoseconds layer_time = std::chrono::microseconds(50);  ///< of one forward or backward
+  /// The order in which layers are used, which the session is not told but learns; empty: that of its
+  /// options.
+  core::DeclaredOrder learned{};
   CreditInvariants* witness = nullptr;  ///< is told where the trainer is, in a job with units
 };
 
@@ -35,7 +38,7 @@ struct TinyTrainerResult {
   std::uint64_t state_hash = 0;         ///< of all parameters at the end; the same on every rank
 };
 
-/// What it registers. It uses layers in the order of its session's options, where one is declared.
+/// What it registers.
 std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& options);
 
 /// Trains on one rank of any world. `compute` lets virtual time pass, or does nothing.

@@ -49,4 +49,30 @@ Result<UnitOrder> normalised(UnitOrder order, int units) {
   return order;
 }
 
+Result<void> OrderRecorder::uses(int unit) {
+  auto& used = used_.at(static_cast<std::size_t>(unit));
+  bool& before = is_backward_ ? used.backward : used.forward;
+  if (before) {
+    return fail(
+        Errc::invalid_argument,
+        "unit {} is used again in {}: a step uses each unit once in forward and once in backward; put "
+        "what comes between its uses into the same unit",
+        unit, is_backward_ ? "backward" : "forward");
+  }
+  before = true;
+  (is_backward_ ? order_.backward : order_.forward).push_back(unit);
+  return {};
+}
+
+UnitOrder OrderRecorder::order() const {
+  UnitOrder order = order_;
+  for (std::size_t unit = 0; unit < used_.size(); ++unit) {
+    if (!used_[unit].forward) order.forward.push_back(static_cast<int>(unit));
+  }
+  for (auto unit = order.forward.rbegin(); unit != order.forward.rend(); ++unit) {
+    if (!used_[static_cast<std::size_t>(*unit)].backward) order.backward.push_back(*unit);
+  }
+  return order;
+}
+
 }  // namespace troupe::core

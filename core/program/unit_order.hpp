@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "core/result.hpp"
@@ -19,5 +20,30 @@ struct UnitOrder {
 /// equal orders are equal. Errc::invalid_argument names the unit that a list lacks, has twice, or that is
 /// none of `units`.
 Result<UnitOrder> normalised(UnitOrder order, int units);
+
+/// Writes down the order in which one forward and one backward use units.
+class OrderRecorder {
+ public:
+  explicit OrderRecorder(int units) : used_(static_cast<std::size_t>(units)) {}
+
+  /// The next unit in use. Errc::invalid_argument for one that was used before in the same direction.
+  Result<void> uses(int unit);
+  void begin_backward() { is_backward_ = true; }
+  bool is_backward() const { return is_backward_; }
+
+  /// What was used in its order, and behind it the units that were not: by their numbers, and in backward the
+  /// way that forward came.
+  UnitOrder order() const;
+
+ private:
+  struct Used {
+    bool forward = false;
+    bool backward = false;
+  };
+
+  UnitOrder order_;
+  std::vector<Used> used_;
+  bool is_backward_ = false;
+};
 
 }  // namespace troupe::core

@@ -56,6 +56,7 @@ inline constexpr std::string_view kCompletionNames[] = {
     "StateRestored",    "ReplicaSeed",       "CopyDirectoryMade", "CopySealed",      "RoundRead",
     "RoundShared",      "RoundWritten",      "ExchangeClosed",    "RetrieveBegan",   "RetrieveOver",
     "StateGathered",    "CopiesTidied",      "UnitWanted",        "UnitGathered",    "LoadedShared",
+    "OrderLearned",
 };
 static_assert(std::size(kCompletionNames) == std::variant_size_v<Completion>);
 

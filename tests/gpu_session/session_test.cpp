@@ -88,6 +88,20 @@ TEST_F(SessionOnGpus, FollowsADeclaredOrderWithTheBitsOfTheUsualOneOnTheHost) {
   }
 }
 
+TEST_F(SessionOnGpus, LearnsAnOrderWithTheBitsOfTheUsualOneOnTheHost) {
+  auto options = job(core::Strategy::ddp, true);
+  options.session.training.microbatches = 1;
+  const auto expected = expected_hash(options);
+  options.learned = {{{1}, {2}, {0}}, {{2}, {0}, {1}}};
+  for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero2, core::Strategy::zero3}) {
+    options.session.training.strategy = strategy;
+    for (const auto& result : train(2, options)) {
+      ASSERT_TRUE(result) << result.error().message;
+      EXPECT_EQ(result->state_hash, expected) << core::name_of(strategy);
+    }
+  }
+}
+
 TEST_F(SessionOnGpus, StepsGroupsByMuonAndLionWithTheBitsOfTheHost) {
   const auto grouped = [](core::Strategy strategy) {
     auto options = job(strategy, true);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <utility>
 
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/world/simulation/storage.hpp"
@@ -74,6 +75,15 @@ const TinyTrainerResult& alone() {
   return outcome.ranks[0];
 }
 
+/// What the program's streams carried in steps: names in the order in which they began.
+std::vector<std::string> collectives_in(const std::vector<core::TraceEvent>& trace) {
+  std::vector<std::string> names;
+  for (const auto& event : trace) {
+    if (event.track == "communication" || event.track == "gather") names.push_back(event.name);
+  }
+  return names;
+}
+
 class DeclaredOrderOn : public testing::TestWithParam<ShardingMesh> {};
 
 TEST_P(DeclaredOrderOn, AnyMeshAndStrategyHasTheBitsOfOneRankInTheUsualOrder) {
@@ -93,6 +103,31 @@ TEST_P(DeclaredOrderOn, AnyMeshAndStrategyHasTheBitsOfOneRankInTheUsualOrder) {
   }
 }
 
+TEST_P(DeclaredOrderOn, ThatIsLearnedIsFollowedAsIfItHadBeenDeclared) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    const auto order = drawn(kLayers, seed);
+    auto declaring = job_on(GetParam(), order);
+    declaring.session.training.gathered_units = 1 + static_cast<int>(seed % 3);
+    declaring.session.training.overlap = seed % 4 != 3;
+    declaring.session.trace = true;
+    auto learning = declaring;
+    // What was declared does not outlive what is learned.
+    learning.session.order = seed % 2 == 0 ? DeclaredOrder{} : drawn(kLayers, seed + 100);
+    learning.learned = order;
+
+    const auto declared = run(GetParam(), seed, declaring);
+    const auto learned = run(GetParam(), seed, learning);
+
+    ASSERT_EQ(problems_of(learned.report), "") << "seed " << seed;
+    for (std::size_t rank = 0; rank < learned.ranks.size(); ++rank) {
+      ASSERT_EQ(learned.ranks[rank].state_hash, alone().state_hash) << "seed " << seed;
+      const auto collectives = collectives_in(learned.ranks[rank].trace);
+      ASSERT_EQ(collectives, collectives_in(declared.ranks[rank].trace)) << "seed " << seed;
+      ASSERT_FALSE(collectives.empty());
+    }
+  }
+}
+
 TEST_P(DeclaredOrderOn, ACheckpointGoesOnInAnother) {
   constexpr std::int64_t kSavedAt = 2;
   SimulatedStorage disk({});
@@ -103,9 +138,12 @@ TEST_P(DeclaredOrderOn, ACheckpointGoesOnInAnother) {
   ASSERT_TRUE(before.ranks[0].saves.at(0).committed);
 
   for (const ShardingMesh& mesh : {GetParam(), {Strategy::zero3, 1, 3}, {Strategy::hfsdp, 2, 2}}) {
-    for (const auto& order : {DeclaredOrder{}, drawn(kLayers, 2)}) {
+    const std::pair<DeclaredOrder, DeclaredOrder> orders[] = {
+        {{}, {}}, {drawn(kLayers, 2), {}}, {{}, drawn(kLayers, 3)}};
+    for (const auto& [order, learned] : orders) {
       auto going_on = job_on(mesh, order);
       going_on.restore = true;
+      going_on.learned = learned;
 
       const auto after = run(mesh, 5, going_on, &disk);
 
@@ -130,6 +168,7 @@ TEST(DeclaredOrderSwarm, ViolatesNothingAndEndsInTheBitsOfOneRankWhereNobodyDies
     const core::CounterRandom random(seed, "swarm of orders");
     const auto& mesh = meshes[random.below(static_cast<std::uint32_t>(meshes.size()), 0)];
     auto options = job_on(mesh, drawn(kLayers, seed));
+    if (seed % 2 == 1) options.learned = std::exchange(options.session.order, {});
     options.session.training.gathered_units = 1 + static_cast<int>(random.below(kLayers, 1));
     options.session.training.overlap = random.below(4, 2) != 0;
     std::vector<SimulatedFault> faults;

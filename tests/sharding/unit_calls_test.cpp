@@ -107,18 +107,17 @@ TEST(UnitCalls, RefuseUnitsOutOfADeclaredOrderAndNameBoth) {
     EXPECT_EQ(session.parameter({0}).value()[3], 3.0F);
     expect_refused(
         session.acquire({2}), core::Errc::invalid_argument,
-        "unit 2 is over in forward: SessionOptions::order does not have it after unit 0, which was "
-        "reached");
+        "unit 2 is over in forward: the order of units does not have it after unit 0, which was reached");
     ASSERT_TRUE(session.acquire({1}));
     ASSERT_TRUE(session.release({1}));
     expect_refused(session.acquire({0}), core::Errc::invalid_argument,
-                   "unit 0 is over in forward: SessionOptions::order does not have it after unit 1");
+                   "unit 0 is over in forward: the order of units does not have it after unit 1");
     ASSERT_TRUE(session.begin_backward());
     ASSERT_TRUE(session.acquire({0}));
     EXPECT_EQ(session.parameter({0}).value()[3], 3.0F);
     ASSERT_TRUE(session.acquire({1})) << "a unit that is not used is passed over";
     expect_refused(session.acquire({2}), core::Errc::invalid_argument,
-                   "unit 2 is over in backward: SessionOptions::order does not have it after unit 1");
+                   "unit 2 is over in backward: the order of units does not have it after unit 1");
   };
 
   in_a_lane(core::Strategy::zero3, look, order);

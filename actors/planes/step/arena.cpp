@@ -248,6 +248,16 @@ gpu::BufferView Arena::full_gradients(core::BucketIndex bucket, int slot, core::
   return part(memory, place.whole, range, place.gradient_width);
 }
 
+std::vector<gpu::BufferView> Arena::added_to() const {
+  std::vector<gpu::BufferView> found;
+  for (const auto& place : places_) {
+    found.insert(found.end(), place.partials.begin(), place.partials.end());
+    found.push_back(place.full);
+  }
+  for (const auto& slot : gradient_pool_) found.push_back(slot.view());
+  return found;
+}
+
 gpu::BufferView Arena::master(core::BucketIndex bucket) const {
   const auto& place = at(bucket);
   return place.master.bytes > 0 ? place.master : place.master_in_parameters;

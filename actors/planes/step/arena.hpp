@@ -72,6 +72,9 @@ class Arena {
   gpu::BufferView own_verdict() const { return own_verdict_.view(); }
   gpu::BufferView common_verdict() const { return common_verdict_.view(); }
 
+  /// All gradients that a trainer adds to.
+  std::vector<gpu::BufferView> added_to() const;
+
   /// All that collectives read and write in a step, but for the verdict's few words.
   std::span<const gpu::BufferView> carried() const { return carried_; }
 

@@ -9,6 +9,7 @@
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/indices.hpp"
+#include "gpu/kernels.hpp"
 
 namespace troupe::actors {
 
@@ -68,6 +69,21 @@ int DataPlane::gather_unit(const std::vector<core::BucketIndex>& buckets) {
 
 void DataPlane::exchange_loaded(LoadedBytes bytes) {
   state_->exchange_loaded(std::move(bytes));
+}
+
+void DataPlane::clear_gradients() {
+  for (const auto memory : state_->arena.added_to()) {
+    if (memory.bytes == 0) continue;
+    if (state_->compute) {
+      gpu::zero(memory, state_->compute.get());
+    } else {
+      gpu::zero(memory);
+    }
+  }
+}
+
+void DataPlane::follow_order() {
+  state_->program.follow_order();
 }
 
 void DataPlane::perform(const StepWork& work) {

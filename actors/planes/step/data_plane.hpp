@@ -103,6 +103,12 @@ class DataPlane {
   /// alike. Ends in LoadedShared to the trainer.
   void exchange_loaded(LoadedBytes bytes);
 
+  /// Makes all gradients zero that the trainer may have added to, on "compute" where it is. Before the first
+  /// step.
+  void clear_gradients();
+  /// As RankProgram::follow_order(), of what program() returns.
+  void follow_order();
+
   /// From any thread.
   void perform(const StepWork& work);
   /// Every running and later collective ends in this error. From any thread.

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
+#include <map>
+#include <tuple>
 
 #include "core/errors.hpp"
 #include "core/indices.hpp"
@@ -97,6 +100,44 @@ void RankProgram::write_out() {
   for (const auto& launch : launches_) {
     if (launch.moves_gradients() && launch.slot >= 0) gradient_slots_[launch.bucket->value] = launch.slot;
   }
+  std::vector<core::PlanEntryIndex> sequence;
+  for (const auto entry : core::indices<core::PlanEntryIndex>(launches_.size())) sequence.push_back(entry);
+  set_sequence(std::move(sequence));
+}
+
+void RankProgram::set_sequence(std::vector<core::PlanEntryIndex> sequence) {
+  sequence_ = std::move(sequence);
+  places_.resize(sequence_.size());
+  for (std::size_t place = 0; place < sequence_.size(); ++place) {
+    places_[static_cast<std::size_t>(sequence_[place].value)] = place;
+  }
+}
+
+void RankProgram::follow_order() {
+  RankProgram ordered(*plan_, rank_);
+  // What a bucket does in a phase of a round has the same order among itself, wherever its unit comes.
+  // What its gradients are needed for is their memory, by the unit that has it next.
+  using Use = std::tuple<std::optional<core::BucketIndex>, int, std::optional<core::Phase>>;
+  const auto use_of = [](const PlannedLaunch& launch) -> Use {
+    const auto phase = launch.moves_gradients() ? std::nullopt : std::optional(launch.entry.needed.phase);
+    return {launch.bucket, launch.round, phase};
+  };
+  std::map<Use, std::deque<core::PlanEntryIndex>> numbers;
+  for (const auto entry : sequence_) numbers[use_of(launch(entry))].push_back(entry);
+  std::vector<core::PlanEntryIndex> sequence;
+  std::vector<PlannedLaunch> renumbered(launches_.size());
+  for (auto& launch : ordered.launches_) {
+    auto& same_use = numbers[use_of(launch)];
+    CHECK(!same_use.empty(), "another order of units has the same launches");
+    sequence.push_back(same_use.front());
+    renumbered[static_cast<std::size_t>(same_use.front().value)] = std::move(launch);
+    same_use.pop_front();
+  }
+  CHECK(sequence.size() == sequence_.size(), "another order of units has all launches");
+  launches_ = std::move(renumbered);
+  program_ = std::move(ordered.program_);
+  gradient_slots_ = std::move(ordered.gradient_slots_);
+  set_sequence(std::move(sequence));
 }
 
 int RankProgram::place_in(PlannedLaunch& launch) const {

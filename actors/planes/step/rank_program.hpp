@@ -37,7 +37,8 @@ struct PlannedLaunch {
 /// For people: "reduce_scatter of bucket 3".
 std::string describe(const PlannedLaunch& launch);
 
-/// What one rank does in a step, with its launches written out: PlanEntryIndex is a place among them.
+/// What one rank does in a step, with its launches written out: PlanEntryIndex is a place among them. They
+/// are numbered as the session's first program launches them.
 class RankProgram {
  public:
   /// `plan` must outlive it.
@@ -50,6 +51,14 @@ class RankProgram {
   const PlannedLaunch& launch(core::PlanEntryIndex entry) const {
     return launches_[static_cast<std::size_t>(entry.value)];
   }
+  /// All of them, as they are launched.
+  const std::vector<core::PlanEntryIndex>& sequence() const { return sequence_; }
+  std::size_t place_in_sequence(core::PlanEntryIndex entry) const {
+    return places_[static_cast<std::size_t>(entry.value)];
+  }
+  /// Follows the order of units that the plan has by now, which changes when launches come, and the slots
+  /// they use, but neither what they bring nor their numbers. Before the first step.
+  void follow_order();
   const core::LaneDeal& deal() const { return deal_; }
   core::StepClock clock() const { return program_.clock(); }
 
@@ -98,6 +107,7 @@ class RankProgram {
 
  private:
   void write_out();
+  void set_sequence(std::vector<core::PlanEntryIndex> sequence);
   /// Among the members of its group; finds the axis.
   int place_in(PlannedLaunch& launch) const;
 
@@ -109,6 +119,8 @@ class RankProgram {
   std::vector<core::RestingStacks> resting_;
   std::vector<std::optional<core::Lane>> rounds_;
   std::vector<PlannedLaunch> launches_;
+  std::vector<core::PlanEntryIndex> sequence_;
+  std::vector<std::size_t> places_;  ///< by entry, in the sequence
   std::vector<int> gradient_slots_;  ///< by bucket
 };
 

@@ -330,6 +330,17 @@ troupe_status troupe_end_evaluation(troupe_session* session, troupe_error* error
   return with(session, error, [](auto& s) { return s.end_evaluation(); });
 }
 
+troupe_status troupe_begin_learning(troupe_session* session, troupe_error* error) {
+  return with(session, error, [](auto& s) { return s.begin_learning(); });
+}
+
+troupe_status troupe_end_learning(troupe_session* session, troupe_error* error) {
+  return with(session, error, [](auto& s) -> Result<void> {
+    TRY(s.end_learning());
+    return {};
+  });
+}
+
 troupe_status troupe_save(troupe_session* session, const char* common, uint64_t* sequence,
                           troupe_error* error) {
   return with(session, error, [&](auto& s) -> Result<void> {

@@ -186,6 +186,12 @@ troupe_status troupe_publish_all(troupe_session* session, troupe_error* error);
    any order and as often as wanted. Where parameters are sharded all ranks do it alike, unit by unit. */
 troupe_status troupe_begin_evaluation(troupe_session* session, troupe_error* error);
 troupe_status troupe_end_evaluation(troupe_session* session, troupe_error* error);
+/* Before the first step, in place of the options "forward-order" and "backward-order": the trainer goes once through a
+   microbatch as in a step, but without troupe_begin_lane() and troupe_end_lane(); steps are then in the order in which
+   it used units. What becomes of gradients changes nothing. By all ranks alike; TROUPE_MISMATCH names the first
+   difference, and the job ends. */
+troupe_status troupe_begin_learning(troupe_session* session, troupe_error* error);
+troupe_status troupe_end_learning(troupe_session* session, troupe_error* error);
 
 /* ---- Checkpoints, in the directory of the option "checkpoints"; by all ranks alike. ---- */
 

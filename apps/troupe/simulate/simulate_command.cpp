@@ -39,6 +39,7 @@ struct Options {
   int optimizer_instances = 1;
   int gathered_units = 2;
   core::DeclaredOrder order{};
+  bool learns_order = false;
   bool no_overlap = false;
   std::uint64_t seed = 0;
   int seeds = 1;
@@ -113,6 +114,7 @@ Options drawn(Options o, std::uint64_t seed) {
   o.ranks *= o.context_parallel;
   if (below(2) == 0) o.order.forward = shuffled(o.units, seed, "order of forward");
   if (below(3) == 0) o.order.backward = shuffled(o.units, seed, "order of backward");
+  o.learns_order = below(2) == 0;
   return o;
 }
 
@@ -121,7 +123,7 @@ core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   trainer.layers = o.units;
   trainer.session.training.optimizer_instances = o.optimizer_instances;
   trainer.session.training.gathered_units = o.gathered_units;
-  trainer.session.order = o.order;
+  (o.learns_order ? trainer.learned : trainer.session.order) = o.order;
   trainer.session.training.strategy = TRY(core::strategy_from_name(o.strategy));
   trainer.session.training.numerics = TRY(core::numerics_from_name(o.numerics));
   trainer.session.training.wire_dtype = TRY(core::dtype_from_name(o.wire_dtype));
@@ -197,6 +199,7 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
   if (job.context_parallel > 1) run.job += fmt::format(" of {} pieces", job.context_parallel);
   if (!job.order.forward.empty()) run.job += ", forward " + text_of(job.order.forward);
   if (!job.order.backward.empty()) run.job += ", backward " + text_of(job.order.backward);
+  if (!job.order.empty() && job.learns_order) run.job += ", learned";
   if (!job.kills.empty()) run.job += ", kill " + job.kills.front();
   if (!job.kills.empty() || job.numerics != "ordered") return run;
   auto known = alone.find({job.lanes, job.units});
@@ -206,6 +209,7 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
     reference.ranks = reference.context_parallel;
     reference.strategy = "ddp";
     reference.order = {};
+    reference.learns_order = false;
     known = alone.emplace(std::pair(job.lanes, job.units), TRY(simulate(reference, 0)).state_hash).first;
   }
   if (run.state_hash != known->second) {
@@ -249,7 +253,8 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       *command, "--strategy", o->strategy,
       {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp", std::string(kAny)},
       "ddp, zero1, zero2, zero3, hsdp or hfsdp; any: each seed draws a job of at most --ranks ranks, its "
-      "strategy, mesh, lanes, order of units and a rank that may die, and its bits are compared with those "
+      "strategy, mesh, lanes, order of units (declared or learned) and a rank that may die, and its bits are "
+      "compared with those "
       "of "
       "one rank")
       ->capture_default_str();

@@ -44,6 +44,29 @@ TEST(Conductor, HoldsBackWhatIsReadyOutOfTurn) {
   EXPECT_EQ(launched(first), (std::vector<std::int32_t>{0, 1}));
 }
 
+TEST(Conductor, FollowsAnOrderThatWasLearnedBeforeTheFirstStep) {
+  auto config = five_entries();
+  config.entries[4].stream = 1;
+  ConductorMachine machine(config);
+  MachineProbe probe(machine);
+  const auto order = [](std::vector<std::int32_t> entries) {
+    messages::OrderLearned learned;
+    for (const auto entry : entries) learned.launches.push_back({entry});
+    return learned;
+  };
+  probe.say(order({1, 4, 0, 2, 3}));
+  probe.say(StepBegan{Step{0}});
+  probe.say(order({0, 1, 2, 3, 4}));  // too late
+
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{0}, 0})), (std::vector<std::int32_t>{}));
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{0}, 1})), (std::vector<std::int32_t>{1, 0}));
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{0}, 4})), (std::vector<std::int32_t>{4}));
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{0}, 3})), (std::vector<std::int32_t>{}));
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{0}, 2})), (std::vector<std::int32_t>{2, 3}));
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{1}, 0})), (std::vector<std::int32_t>{}));
+  EXPECT_EQ(launched(probe.say(CollectiveReady{Step{1}, 1})), (std::vector<std::int32_t>{1, 0}));
+}
+
 TEST(Conductor, LetsNoStreamWaitForAnother) {
   auto config = five_entries();
   for (const std::size_t entry : {1, 4}) config.entries[entry].stream = 1;

@@ -38,11 +38,14 @@ StepDecided decide(MachineProbe& probe, messages::Verdict verdict) {
 }
 
 TEST(RankSupervisor, UpdatesFirstWhatForwardReadsFirst) {
-  const auto updated = [](std::vector<core::BucketIndex> forward) {
+  using Buckets = std::vector<core::BucketIndex>;
+  const auto updated = [](Buckets forward, Buckets learned = {}) {
     auto config = two_buckets();
     config.forward = std::move(forward);
     RankSupervisorMachine machine(config);
     MachineProbe probe(machine);
+    probe.say(messages::Welcome{});
+    if (!learned.empty()) probe.say(messages::OrderLearned{{}, std::move(learned)});
     run_backward(probe);
     std::vector<std::uint32_t> shards;
     for (const auto& effect : probe.say(messages::VerdictArrived{Step{0}, {}})) {
@@ -55,6 +58,7 @@ TEST(RankSupervisor, UpdatesFirstWhatForwardReadsFirst) {
 
   EXPECT_EQ(updated({}), (std::vector<std::uint32_t>{1, 0}));
   EXPECT_EQ(updated({{0}, {1}}), (std::vector<std::uint32_t>{0, 1}));
+  EXPECT_EQ(updated({{0}, {1}}, {{1}, {0}}), (std::vector<std::uint32_t>{1, 0}));
 }
 
 TEST(RankSupervisor, AsksForTheVerdictWhenBucketsAndTrainerAreThrough) {

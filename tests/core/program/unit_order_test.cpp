@@ -94,6 +94,20 @@ TEST(UnitOrder, NamesTheUnitThatIsMissingTwiceOrUnknown) {
             "the forward order has unit 0 at place 0, but there are 0 units, numbered from 0");
 }
 
+TEST(OrderRecorder, WritesDownBothWaysAndWhatWasNotUsedBehindThem) {
+  OrderRecorder recorder(4);
+  for (const int unit : {2, 0, 3}) ASSERT_TRUE(recorder.uses(unit));
+  const auto again = recorder.uses(0);
+  recorder.begin_backward();
+  for (const int unit : {0, 1}) ASSERT_TRUE(recorder.uses(unit)) << "in backward for the first time";
+
+  EXPECT_EQ(recorder.order(), (UnitOrder{{2, 0, 3, 1}, {0, 1, 3, 2}}));
+  ASSERT_FALSE(again);
+  EXPECT_THAT(again.error().message, testing::HasSubstr("unit 0 is used again in forward"));
+  EXPECT_THAT(recorder.uses(1).error().message, testing::HasSubstr("unit 1 is used again in backward"));
+  EXPECT_EQ(OrderRecorder(3).order(), (UnitOrder{{0, 1, 2}, {2, 1, 0}})) << "nothing was used";
+}
+
 TEST(StepClock, GoesThroughUnitsInTheirOrder) {
   const StepClock clock(3, 2, UnitOrder{{2, 0, 1}, {0, 2, 1}});
 

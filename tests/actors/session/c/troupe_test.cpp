@@ -285,6 +285,26 @@ TEST_F(CInterfaceOfUnitsInAnOrder, AcquiresThemInIt) {
   acquire(1);
 }
 
+TEST_F(CInterfaceOfUnits, LearnsAnOrder) {
+  ASSERT_EQ(troupe_begin_learning(session_, &error_), TROUPE_OK) << error_.message;
+  acquire(1);
+  acquire(0);
+  EXPECT_EQ(troupe_begin_step(session_, 0.5, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(error_.message), HasSubstr("the order of units is being learned"));
+  ASSERT_EQ(troupe_begin_backward(session_, &error_), TROUPE_OK) << error_.message;
+  acquire(0);
+  acquire(1);
+  ASSERT_EQ(troupe_end_learning(session_, &error_), TROUPE_OK) << error_.message;
+  ASSERT_EQ(troupe_begin_step(session_, 0.5, &error_), TROUPE_OK) << error_.message;
+  ASSERT_EQ(troupe_begin_lane(session_, 0, &error_), TROUPE_OK) << error_.message;
+  acquire(1);
+  EXPECT_EQ(acquire(0)[5], 5);
+  EXPECT_EQ(troupe_acquire(session_, 1, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(error_.message), HasSubstr("unit 1 is over in forward"));
+  EXPECT_EQ(troupe_end_learning(session_, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(error_.message), HasSubstr("end_learning() was called out of turn"));
+}
+
 TEST_F(CInterface, RefusesAnOrderThatLacksAUnit) {
   for (std::uint32_t p = 0; p < 2; ++p)
     ASSERT_EQ(troupe_options_set_unit(options_, p, p, &error_), TROUPE_OK) << error_.message;

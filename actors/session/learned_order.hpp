@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "actors/session/context.hpp"
+#include "core/options/options.hpp"
+#include "core/program/unit_order.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// The order in which a trainer uses its units, while it is learned from one forward and one backward. Ranks
+/// that keep the same part of the model compare each call before anything is gathered for it: members of a
+/// group that gather unlike units would wait for each other, or take one for the other. On Errc::mismatch the
+/// job ends.
+class LearnedOrder {
+ public:
+  /// `units` of the trainer; `attempt` counts the times that an order is learned. By all ranks alike.
+  LearnedOrder(const SessionContext& in, int units, std::uint64_t attempt);
+
+  /// As OrderRecorder::uses(), and Errc::mismatch.
+  core::Result<void> uses(core::UnitIndex unit);
+  core::Result<void> begin_backward();
+  core::Result<core::DeclaredOrder> end();
+
+ private:
+  core::Result<void> agree(const std::string& call);
+
+  const SessionContext& in_;
+  core::OrderRecorder recorder_;
+  core::Rank first_;  ///< of the ranks that compare
+  std::uint64_t attempt_;
+  std::uint64_t calls_ = 0;
+};
+
+}  // namespace troupe::actors
