@@ -19,6 +19,8 @@ constexpr std::size_t kLength = 8;
 struct ContextFamily {
   const char* name;
   void (*shape)(ModelConfig& config);
+
+  friend std::ostream& operator<<(std::ostream& out, const ContextFamily& of) { return out << of.name; }
 };
 
 const ContextFamily kContextFamilies[] = {

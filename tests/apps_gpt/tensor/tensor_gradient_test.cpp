@@ -26,6 +26,8 @@ ModelConfig model_to_share() {
 struct SharedFamily {
   const char* name;
   void (*shape)(ModelConfig& config);
+
+  friend std::ostream& operator<<(std::ostream& out, const SharedFamily& of) { return out << of.name; }
 };
 
 const SharedFamily kSharedFamilies[] = {
