@@ -23,6 +23,8 @@ TEST(ModelConfig, AnUnknownPresetNamesThoseThatExist) {
 struct Flaw {
   std::function<void(ModelConfig&)> make;
   const char* message;
+
+  friend std::ostream& operator<<(std::ostream& out, const Flaw& of) { return out << of.message; }
 };
 
 class FlawedConfig : public testing::TestWithParam<Flaw> {};

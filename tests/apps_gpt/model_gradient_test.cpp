@@ -32,6 +32,11 @@ struct Variant {
   Norm norm;
   Activation activation;
   bool tied;
+
+  friend std::ostream& operator<<(std::ostream& out, const Variant& of) {
+    return out << (of.norm == Norm::rms ? "Rms" : "Layer")
+               << (of.activation == Activation::swiglu ? "Swiglu" : "Gelu") << (of.tied ? "Tied" : "Untied");
+  }
 };
 
 class ModelGradient : public testing::TestWithParam<Variant> {};
@@ -54,15 +59,13 @@ INSTANTIATE_TEST_SUITE_P(AllVariants, ModelGradient,
                                          Variant{Norm::layer, Activation::swiglu, false},
                                          Variant{Norm::layer, Activation::gelu, true},
                                          Variant{Norm::layer, Activation::gelu, false}),
-                         [](const auto& variant) {
-                           return std::string(variant.param.norm == Norm::rms ? "Rms" : "Layer") +
-                                  (variant.param.activation == Activation::swiglu ? "Swiglu" : "Gelu") +
-                                  (variant.param.tied ? "Tied" : "Untied");
-                         });
+                         testing::PrintToStringParamName());
 
 struct Family {
   const char* name;
   void (*shape)(ModelConfig& config);
+
+  friend std::ostream& operator<<(std::ostream& out, const Family& of) { return out << of.name; }
 };
 
 class FamilyGradient : public testing::TestWithParam<Family> {};
@@ -108,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
                              c.query_key_value_bias = c.attention_output_bias = c.query_key_norm = true;
                              c.rope_scaling = {.kind = RotaryScaling::Kind::linear, .factor = 2};
                            }}),
-    [](const auto& family) { return std::string(family.param.name); });
+    testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace troupe::apps::gpt

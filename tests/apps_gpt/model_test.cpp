@@ -23,6 +23,11 @@ const std::vector<std::int32_t> kTargets = {5, 1, 10, 0, 7, 9, 2, 3, 4, 255, 30,
 
 enum class Kind { tied, untied, qwen };
 
+std::ostream& operator<<(std::ostream& out, Kind kind) {
+  if (kind == Kind::qwen) return out << "qwen";
+  return out << (kind == Kind::tied ? "tied" : "untied");
+}
+
 // One model with its initial values, for both arrangements of the output layer, and with all that attention
 // may have.
 class ModelTest : public testing::TestWithParam<Kind> {
@@ -46,10 +51,7 @@ class ModelTest : public testing::TestWithParam<Kind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Each, ModelTest, testing::Values(Kind::tied, Kind::untied, Kind::qwen),
-                         [](const auto& test) -> std::string {
-                           if (test.param == Kind::qwen) return "qwen";
-                           return test.param == Kind::tied ? "tied" : "untied";
-                         });
+                         testing::PrintToStringParamName());
 
 TEST_P(ModelTest, StartsAtTheLossOfGuessing) {
   const float loss = model_.forward_loss(values_.constant(), kTokens, kTargets).value();

@@ -57,6 +57,17 @@ inline void PrintTo(const Case& of, std::ostream* out) {
   *out << of.name;
 }
 
+/// A case whose layers members share, and with `sequence` the rows between them too.
+struct SharedCase {
+  Case of;
+  std::size_t size;
+  bool sequence;
+
+  friend std::ostream& operator<<(std::ostream& out, const SharedCase& shared) {
+    return out << shared.of.name << "_over_" << shared.size << (shared.sequence ? "_by_rows" : "");
+  }
+};
+
 inline constexpr Decoder kLlama{.heads = 4, .key_heads = 2};
 inline constexpr Decoder kQwen2{.heads = 6, .key_heads = 2, .head_size = 12, .input_biases = true};
 inline constexpr Decoder kQwen3{.heads = 4, .key_heads = 1, .head_size = 8, .head_norms = true};

@@ -201,12 +201,6 @@ TEST_P(CudaSplitBackward, TakesMemoryOfItsOwnForEachSlot) {
   EXPECT_EQ(bytes(true, 3) - bytes(false, 3), 3 * kept);
 }
 
-struct SharedSplit {
-  Case of;
-  std::size_t size;
-  bool sequence;
-};
-
 constexpr Decoder kSharedDecoder{.heads = 8,
                                  .key_heads = 4,
                                  .head_size = 8,
@@ -215,22 +209,17 @@ constexpr Decoder kSharedDecoder{.heads = 8,
                                  .head_norms = true};
 
 // As many rows as the members divide, others, and fewer than members.
-const SharedSplit kSharedSplits[] = {
+const SharedCase kSharedSplits[] = {
     {untied("f32", DType::f32, Norm::rms, Activation::swiglu, {2, 6}, kSharedDecoder), 2, false},
     {untied("f32", DType::f32, Norm::rms, Activation::swiglu, {2, 6}, kSharedDecoder), 2, true},
     {untied("bf16_layer", DType::bf16, Norm::layer, Activation::gelu, {3, 5}, kSharedDecoder), 2, true},
     {untied("f32_three_rows", DType::f32, Norm::layer, Activation::swiglu, {1, 3}, kSharedDecoder), 4, true},
 };
 
-class CudaSplitBackwardOfSharedLayers : public testing::TestWithParam<SharedSplit> {};
-
-std::string name_of_split(const testing::TestParamInfo<SharedSplit>& info) {
-  const auto& [of, size, sequence] = info.param;
-  return of.name + std::string("_over_") + std::to_string(size) + (sequence ? "_by_rows" : "");
-}
+class CudaSplitBackwardOfSharedLayers : public testing::TestWithParam<SharedCase> {};
 
 INSTANTIATE_TEST_SUITE_P(All, CudaSplitBackwardOfSharedLayers, testing::ValuesIn(kSharedSplits),
-                         name_of_split);
+                         testing::PrintToStringParamName());
 
 TEST_P(CudaSplitBackwardOfSharedLayers, HasTheBitsOfAWholeOne) {
   const auto& [of, size, sequence] = GetParam();

@@ -23,12 +23,6 @@ constexpr Decoder kAllOfIt{.heads = 8,
                            .head_norms = true,
                            .is_masked = true};
 
-struct SharedCase {
-  Case of;
-  std::size_t size;
-  bool sequence;
-};
-
 // Numbers of rows that the members do not divide, and fewer rows than members.
 const SharedCase kSharedCases[] = {
     {{"f32_tied", DType::f32, Norm::rms, Activation::swiglu, true, {2, 6}, kFourHeads}, 2, false},
@@ -48,12 +42,8 @@ class CudaTensorParallel : public testing::TestWithParam<SharedCase> {
   }
 };
 
-std::string name_of_shares(const testing::TestParamInfo<SharedCase>& info) {
-  const auto& [of, size, sequence] = info.param;
-  return of.name + std::string("_over_") + std::to_string(size) + (sequence ? "_by_rows" : "");
-}
-
-INSTANTIATE_TEST_SUITE_P(All, CudaTensorParallel, testing::ValuesIn(kSharedCases), name_of_shares);
+INSTANTIATE_TEST_SUITE_P(All, CudaTensorParallel, testing::ValuesIn(kSharedCases),
+                         testing::PrintToStringParamName());
 
 /// Parts of gradients put together again, and those of parameters that all members keep whole as they are,
 /// or as the sum over the members where it is to be summed.

@@ -21,6 +21,10 @@ using testing::StartsWith;
 struct Ranks {
   const char* count;
   const char* strategy;
+
+  friend std::ostream& operator<<(std::ostream& out, const Ranks& of) {
+    return out << of.strategy << "_on_" << of.count;
+  }
 };
 
 class CheckpointReshard : public testing::TestWithParam<Ranks> {};
@@ -52,9 +56,7 @@ INSTANTIATE_TEST_SUITE_P(ToRanks, CheckpointReshard,
                          testing::Values(Ranks{"1", "zero1"}, Ranks{"2", "zero1"}, Ranks{"3", "zero1"},
                                          Ranks{"8", "zero1"}, Ranks{"100", "zero1"}, Ranks{"1", "ddp"},
                                          Ranks{"5", "ddp"}, Ranks{"100", "ddp"}),
-                         [](const auto& test) {
-                           return std::string(test.param.strategy) + "_on_" + test.param.count;
-                         });
+                         testing::PrintToStringParamName());
 
 /// Bytes that each rank wrote.
 std::vector<std::uint64_t> bytes_by_rank(const core::Manifest& manifest, std::size_t ranks) {

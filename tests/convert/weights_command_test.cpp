@@ -36,6 +36,10 @@ std::string refusal(const Words& words) {
 struct RoundTrip {
   std::string model;
   Words mesh;
+
+  friend std::ostream& operator<<(std::ostream& out, const RoundTrip& of) {
+    return out << of.model << " " << testing::PrintToString(of.mesh);
+  }
 };
 
 class EveryModel : public testing::TestWithParam<RoundTrip> {};

@@ -45,6 +45,8 @@ struct Conversion {
   Format format;
   float (*widen)(int);
   int (*narrow)(float);
+
+  friend std::ostream& operator<<(std::ostream& out, const Conversion& of) { return out << of.name; }
 };
 
 const Conversion kConversions[] = {
@@ -164,7 +166,7 @@ TEST_P(NarrowFloat, GivesTheNearestCodeForFloatsOfEveryExponent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllFormats, NarrowFloat, testing::ValuesIn(kConversions),
-                         [](const auto& test) { return std::string(test.param.name); });
+                         testing::PrintToStringParamName());
 
 TEST(DType, KnownConstantsOfTheFormats) {
   EXPECT_EQ(f16_to_float(0x7bff), 65504.0F);

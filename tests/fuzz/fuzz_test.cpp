@@ -56,8 +56,7 @@ TEST_P(Fuzz, TakesMutantsOfTheCorpus) {
   for (int i = 0; i < kExecutions; ++i) run(GetParam(), mutator.next());
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Fuzz, testing::ValuesIn(kTargets),
-                         [](const auto& instance) { return std::string(instance.param.name); });
+INSTANTIATE_TEST_SUITE_P(Formats, Fuzz, testing::ValuesIn(kTargets), testing::PrintToStringParamName());
 
 TEST(Mutator, DrawsTheSameMutantsForTheSameSeed) {
   Mutator first({"abcdef", "0123456789"}, 7, 100);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <ostream>
 #include <string_view>
 
 namespace troupe::fuzz {
@@ -26,6 +27,8 @@ struct Target {
   /// Also the name of its folder in corpus/.
   std::string_view name;
   int (*run)(const std::uint8_t* data, std::size_t size);
+
+  friend std::ostream& operator<<(std::ostream& out, const Target& of) { return out << of.name; }
 };
 
 inline constexpr std::array<Target, 12> kTargets{{

@@ -138,6 +138,8 @@ struct Family {
   const char* name;
   std::vector<Cut> meshes;
   Cut alone;  ///< whose bits the meshes have
+
+  friend std::ostream& operator<<(std::ostream& out, const Family& of) { return out << of.name; }
 };
 
 std::vector<Family> families() {
@@ -193,7 +195,7 @@ TEST_P(AxesSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, AxesSwarm, testing::ValuesIn(families()),
-                         [](const auto& test) { return std::string(test.param.name); });
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace troupe::apps::gpt

@@ -69,8 +69,7 @@ TEST_P(PipelineBits, AreThoseOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuts, PipelineBits, testing::ValuesIn(cuts()),
-                         [](const auto& test) { return test.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Cuts, PipelineBits, testing::ValuesIn(cuts()), testing::PrintToStringParamName());
 
 /// Experts are where their layer is; what balance adds to the loss comes from all stages.
 class PipelineExperts : public testing::TestWithParam<Cut> {};
@@ -118,7 +117,7 @@ std::vector<Cut> cuts_of_experts() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuts, PipelineExperts, testing::ValuesIn(cuts_of_experts()),
-                         [](const auto& test) { return test.param.name(); });
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace troupe::apps::gpt

@@ -104,7 +104,7 @@ TEST_P(ContextExperts, HaveTheBitsOfSharedSequencesAloneAndTheLossesOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuts, ContextExperts, testing::ValuesIn(cuts_of_both()),
-                         [](const auto& test) { return test.param.name(); });
+                         testing::PrintToStringParamName());
 
 /// Before f32 sums, which are cut in other places, have come apart, all ranks decide as one.
 TEST(ContextOfExperts, SendTheFirstStepsTokensWhereOneRankDoes) {

@@ -62,7 +62,7 @@ TEST_P(PipelineContext, HasTheBitsOfSharedSequencesWithoutStages) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuts, PipelineContext, testing::ValuesIn(cuts_of_sequences()),
-                         [](const auto& test) { return test.param.name(); });
+                         testing::PrintToStringParamName());
 
 const Cut kBoth{.ranks = 4, .stages = 2, .tied = true, .strategy = Strategy::zero3, .context = 2};
 

@@ -98,8 +98,7 @@ TEST_P(MeshBits, AreThoseOfFixedSlicesAndLossesThoseOfWholeLayers) {
   expect_close(ranks[0], alone(tied, false, 1, text.corpus()), GetParam().name());
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuts, MeshBits, testing::ValuesIn(cuts()),
-                         [](const auto& test) { return test.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Cuts, MeshBits, testing::ValuesIn(cuts()), testing::PrintToStringParamName());
 
 /// In the order of `kSchedules`, on four ranks.
 std::vector<Cut> one_of_each(bool tied, bool sequence) {

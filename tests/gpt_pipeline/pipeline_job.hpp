@@ -46,6 +46,8 @@ struct Cut {
                        expert_parallel > 1 ? fmt::format("ep{}", expert_parallel) : "",
                        context > 1 ? fmt::format("cp{}", context) : "");
   }
+
+  friend std::ostream& operator<<(std::ostream& out, const Cut& of) { return out << of.name(); }
 };
 
 /// Tiny, but deep enough for every cut.

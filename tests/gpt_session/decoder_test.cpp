@@ -21,6 +21,8 @@ using core::Strategy;
 struct Decoder {
   const char* name;
   ModelConfig config;
+
+  friend std::ostream& operator<<(std::ostream& out, const Decoder& of) { return out << of.name; }
 };
 
 ModelConfig small_model() {
@@ -104,7 +106,7 @@ class PretrainedOnGpus : public testing::TestWithParam<Decoder> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, PretrainedOnGpus, testing::Values(llama(), qwen2(), qwen3(), mixtral()),
-                         [](const auto& tested) { return std::string(tested.param.name); });
+                         testing::PrintToStringParamName());
 
 TEST_P(PretrainedOnGpus, TrainsToTheSameBitsOverAnyNumberOfRanks) {
   for (const auto dtype : {core::DType::bf16, core::DType::f32}) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
 #include <tuple>
 #include <vector>
 
@@ -10,6 +11,17 @@
 #include "tests/gpu/place.hpp"
 
 namespace troupe::gpu {
+
+inline void PrintTo(const AdamOptions& of, std::ostream* out) {
+  *out << (of.decoupled_weight_decay ? "AdamW" : "Adam") << " at " << of.learning_rate << ", betas "
+       << of.beta1 << " and " << of.beta2 << ", epsilon " << of.epsilon << ", decay " << of.weight_decay;
+}
+
+inline void PrintTo(const SgdOptions& of, std::ostream* out) {
+  *out << "SGD at " << of.learning_rate << (of.nesterov ? ", Nesterov's momentum " : ", momentum ")
+       << of.momentum << ", decay " << of.weight_decay;
+}
+
 namespace {
 
 using core::DType;

@@ -209,6 +209,10 @@ TEST(LaunchFailure, AJobThatCommitsNothingMoreIsNotRestartedForever) {
 struct CodeCase {
   int worker;
   int launcher;
+
+  friend std::ostream& operator<<(std::ostream& out, const CodeCase& of) {
+    return out << "worker " << of.worker << ", launcher " << of.launcher;
+  }
 };
 
 class LaunchExitCode : public ::testing::TestWithParam<CodeCase> {};

@@ -186,6 +186,8 @@ struct Mistake {
   const char* name;
   std::vector<std::string> arguments;
   const char* advice;
+
+  friend std::ostream& operator<<(std::ostream& out, const Mistake& of) { return out << of.name; }
 };
 
 class LaunchMistake : public ::testing::TestWithParam<Mistake> {};
@@ -217,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"ForeignAddress", {"--master-addr", "192.0.2.1", "true"}, "--master-addr"},
         Mistake{"BothPythonFlags", {"-m", "--no-python", "x"}, "exclude each other"},
         Mistake{"WrongFilter", {"--standalone", "--local-ranks-filter", "4", "true"}, "local rank 4"}),
-    [](const auto& instance) { return instance.param.name; });
+    testing::PrintToStringParamName());
 
 TEST(LaunchStart, AMasterPortInUseIsRefused) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -64,6 +64,8 @@ TEST(PlanLayout, TheTableHasALineForEachParameterAndBucket) {
 struct Refusal {
   const char* arguments;
   const char* message;
+
+  friend std::ostream& operator<<(std::ostream& out, const Refusal& of) { return out << of.arguments; }
 };
 
 class PlanRefusal : public testing::TestWithParam<Refusal> {};

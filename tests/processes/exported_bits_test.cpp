@@ -18,6 +18,8 @@ struct Kind {
   bool tied;
   bool biased;    ///< as Qwen2
   bool has_norm;  ///< of queries and keys, as Qwen3
+
+  friend std::ostream& operator<<(std::ostream& out, const Kind& of) { return out << of.name; }
 };
 
 class ExportedBits : public testing::TestWithParam<Kind> {
@@ -85,7 +87,7 @@ TEST_P(ExportedBits, OfAModelBegunFromADirectoryAreThoseOfOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Real, ExportedBits,
                          testing::Values(Kind{"Qwen2", true, true, false}, Kind{"Qwen3", false, false, true}),
-                         [](const auto& each) { return each.param.name; });
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace troupe

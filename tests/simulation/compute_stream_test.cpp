@@ -67,7 +67,7 @@ TEST_P(ComputeStream, ReadsParametersAfterTheLastGradientAsTheyWereInTheStep) {
 
 INSTANTIATE_TEST_SUITE_P(Strategies, ComputeStream,
                          testing::Values(core::Strategy::ddp, core::Strategy::zero1),
-                         [](const auto& test) { return std::string(core::name_of(test.param)); });
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace troupe::actors

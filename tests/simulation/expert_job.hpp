@@ -49,6 +49,8 @@ struct Spread {
     return fmt::format("{}On{}ep{}{}{}", core::name_of(strategy), ranks, ep, instances > 1 ? "Copies" : "",
                        tp > 1 ? fmt::format("tp{}", tp) : "");
   }
+
+  friend std::ostream& operator<<(std::ostream& out, const Spread& of) { return out << of.name(); }
 };
 
 inline std::string expert_name(int layer, int expert) {

@@ -46,7 +46,7 @@ TEST_P(ExpertParallel, HasTheBitsOfOneRankWhenGradientsTravelAsBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Spreads, ExpertParallel, testing::ValuesIn(spreads()),
-                         [](const auto& test) { return test.param.name(); });
+                         testing::PrintToStringParamName());
 
 /// As NCCL wants it: exchanges of tokens and the program's collectives come alike on all ranks.
 TEST(ExpertParallelLaunches, AreInOneOrderWhereDevicesNeedIt) {

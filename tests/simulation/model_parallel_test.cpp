@@ -36,6 +36,8 @@ struct Cut {
     const auto text = fmt::format("{}On{}tp{}pp{}", core::name_of(strategy), ranks, tp, pp);
     return cp == 1 ? text : fmt::format("{}cp{}", text, cp);
   }
+
+  friend std::ostream& operator<<(std::ostream& out, const Cut& of) { return out << of.name(); }
 };
 
 /// The model: h = x * tied + shift, then h = h * layer for each layer, y = h * tied; all elementwise, so that
@@ -353,8 +355,7 @@ TEST_P(ModelParallel, HasTheBitsOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuts, ModelParallel, testing::ValuesIn(cuts()),
-                         [](const auto& test) { return test.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Cuts, ModelParallel, testing::ValuesIn(cuts()), testing::PrintToStringParamName());
 
 /// Ranks with a piece of each lane beside those that keep a part of the model: as many as there are pieces
 /// compute the same.
@@ -386,7 +387,7 @@ std::vector<Cut> context_cuts() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuts, ContextAndModelParallel, testing::ValuesIn(context_cuts()),
-                         [](const auto& test) { return test.param.name(); });
+                         testing::PrintToStringParamName());
 
 TEST(ModelParallelCheckpoint, GoesOnWithTheSameBitsOnAnyOtherCut) {
   const auto expected = whole(run({}, 6).ranks);

@@ -37,6 +37,8 @@ void expect_all_ranks(const JobOutcome<ScriptResult>& outcome, const Values& exp
 struct NamedOptimizer {
   const char* name;
   core::OptimizerOptions options;
+
+  friend std::ostream& operator<<(std::ostream& out, const NamedOptimizer& of) { return out << of.name; }
 };
 
 class Optimizers : public testing::TestWithParam<NamedOptimizer> {};
@@ -65,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(
                     NamedOptimizer{"Lion", {.kind = core::OptimizerKind::lion, .weight_decay = 0.1}},
                     NamedOptimizer{"AdamW",
                                    {.kind = core::OptimizerKind::adamw, .beta2 = 0.95, .weight_decay = 0.1}}),
-    [](const auto& test) { return test.param.name; });
+    testing::PrintToStringParamName());
 
 TEST(OrderedNumerics, SumsMicrobatchesUsesAndLanesInTheirOrder) {
   auto script = noisy_script();

@@ -41,6 +41,8 @@ struct Cut {
     return fmt::format("{}On{}{}{}x{}lanes{}copies{}", core::name_of(strategy), ranks,
                        core::name_of(schedule), stages, chunks, lanes, copies);
   }
+
+  friend std::ostream& operator<<(std::ostream& out, const Cut& of) { return out << of.name(); }
 };
 
 /// Rounds of a stage's ranks, the most that any has.
@@ -231,8 +233,7 @@ TEST_P(UnitPasses, OfAPipelineStageHaveTheBitsOfLaneAfterLane) {
   EXPECT_EQ(compared, static_cast<std::size_t>(kLayers * cut.ranks / cut.stages));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuts, UnitPasses, testing::ValuesIn(cuts()),
-                         [](const auto& test) { return test.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Cuts, UnitPasses, testing::ValuesIn(cuts()), testing::PrintToStringParamName());
 
 Cut drawn_cut(const core::CounterRandom& random, std::uint64_t& draws) {
   const auto below = [&](std::uint32_t bound) { return static_cast<int>(random.below(bound, draws++)); };

@@ -98,7 +98,7 @@ TEST_P(PassedOver, AStepInWhichAGradientComesMoreOftenThanLearned) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, PassedOver, testing::Values(core::Strategy::ddp, core::Strategy::zero1),
-                         [](const auto& test) { return std::string(core::name_of(test.param)); });
+                         testing::PrintToStringParamName());
 
 TEST(UnusedParameters, ByPolicyHaveTheBitsOfExplicitZeros) {
   auto unused = three_steps();

@@ -11,6 +11,7 @@
 #include "actors/simulation/simulation.hpp"
 #include "actors/simulation/tiny_trainer.hpp"
 #include "core/errors.hpp"
+#include "tests/support/printing.hpp"
 
 namespace troupe::actors {
 

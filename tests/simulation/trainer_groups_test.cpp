@@ -125,7 +125,7 @@ TEST_P(TrainerGroups, RunBesideTheSessionsCollectivesOnFullDevices) {
 INSTANTIATE_TEST_SUITE_P(Strategies, TrainerGroups,
                          testing::Values(core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero2,
                                          core::Strategy::zero3),
-                         [](const auto& test) { return std::string(core::name_of(test.param)); });
+                         testing::PrintToStringParamName());
 
 template <class Train>
 auto run_square(const Train& train) {

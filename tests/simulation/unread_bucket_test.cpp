@@ -55,6 +55,8 @@ struct Case {
   const char* name;
   core::Strategy strategy;
   core::Numerics numerics;
+
+  friend std::ostream& operator<<(std::ostream& out, const Case& of) { return out << of.name; }
 };
 
 /// Every parameter is a bucket. "now" is used in every step, "then" in the first one only, "seldom" in every
@@ -145,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, UnreadBucket,
                                          Case{"zero1_fast", core::Strategy::zero1, core::Numerics::fast},
                                          Case{"zero1_ordered", core::Strategy::zero1,
                                               core::Numerics::ordered}),
-                         [](const auto& test) { return std::string(test.param.name); });
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace troupe::actors

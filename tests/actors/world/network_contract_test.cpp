@@ -14,6 +14,8 @@ using ::testing::Not;
 struct Implementation {
   const char* name;
   std::unique_ptr<NetworkJob> (*make)(int world);
+
+  friend std::ostream& operator<<(std::ostream& out, const Implementation& of) { return out << of.name; }
 };
 
 class NetworkContract : public ::testing::TestWithParam<Implementation> {
@@ -171,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(Implementations, NetworkContract,
                                                           [](int world) -> std::unique_ptr<NetworkJob> {
                                                             return std::make_unique<SimulatedJob>(world);
                                                           }}),
-                         [](const auto& tested) { return tested.param.name; });
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace troupe::actors

@@ -48,6 +48,8 @@ class SimulatedFixture final : public Fixture {
 struct Implementation {
   const char* name;
   std::unique_ptr<Fixture> (*make)();
+
+  friend std::ostream& operator<<(std::ostream& out, const Implementation& of) { return out << of.name; }
 };
 
 class StorageContract : public ::testing::TestWithParam<Implementation> {
@@ -207,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(Implementations, StorageContract,
                                                           []() -> std::unique_ptr<Fixture> {
                                                             return std::make_unique<SimulatedFixture>();
                                                           }}),
-                         [](const auto& tested) { return tested.param.name; });
+                         testing::PrintToStringParamName());
 
 TEST(PosixStorage, SaysThatTheDirectoryIsMissing) {
   auto storage = PosixStorage::open("/nonexistent/troupe");

@@ -31,6 +31,8 @@ constexpr BatchShape kWholeBatch{2, 16};
 struct RoutedFamily {
   const char* name;
   ExpertConfig experts;
+
+  friend std::ostream& operator<<(std::ostream& out, const RoutedFamily& of) { return out << of.name; }
 };
 
 ExpertConfig biased(std::size_t layers) {
@@ -99,6 +101,10 @@ struct WholeRun {
 struct Members {
   std::size_t context, tensor = 1;
   bool sequence = false;
+
+  friend std::ostream& operator<<(std::ostream& out, const Members& of) {
+    return out << of.context << "x" << of.tensor << (of.sequence ? "ByRows" : "");
+  }
 };
 
 void take_part_of(const PartLayout& layout, const std::vector<double>& whole, std::vector<double>& part) {
@@ -244,8 +250,7 @@ TEST_P(ContextOfExperts, DecidesAsOneRankAndHasGradientsThatAddUpToIts) {
 
 std::string name_of_members(const testing::TestParamInfo<std::tuple<RoutedFamily, Members>>& info) {
   const auto& [family, members] = info.param;
-  return family.name + std::to_string(members.context) + "x" + std::to_string(members.tensor) +
-         (members.sequence ? "ByRows" : "");
+  return family.name + testing::PrintToString(members);
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, ContextOfExperts,

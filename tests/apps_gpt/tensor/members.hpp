@@ -3,12 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <ostream>
 #include <thread>
 #include <vector>
 
+#include "apps/gpt/activations.hpp"
 #include "apps/gpt/tensor/slice_group.hpp"
 
 namespace troupe::apps::gpt {
+
+inline void PrintTo(Keep keep, std::ostream* out) {
+  *out << (keep == Keep::inputs ? "Recomputed" : "Kept");
+}
 
 /// `play` by every member of a group at once, each in a thread of its own.
 template <class T>

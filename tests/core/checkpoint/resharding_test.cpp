@@ -71,6 +71,10 @@ Split one_each(const std::vector<std::int64_t>& lengths) {
 struct Reshard {
   Split source;
   Split destination;
+
+  friend std::ostream& operator<<(std::ostream& out, const Reshard& of) {
+    return out << testing::PrintToString(of.source) << " to " << testing::PrintToString(of.destination);
+  }
 };
 
 class UnevenSharding : public testing::TestWithParam<Reshard> {};
@@ -110,8 +114,7 @@ const Split kSeveral{{4}, {7, 8}, {1, 1, 1, 1, 1}, {3, 3}};
 
 /// The lengths of all parts before and after, as the name of a test.
 std::string lengths_of(const testing::TestParamInfo<Reshard>& test) {
-  return tests::words_of(testing::PrintToString(test.param.source) + " to " +
-                         testing::PrintToString(test.param.destination));
+  return tests::words_of(testing::PrintToString(test.param));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -129,6 +129,10 @@ struct BucketSizes {
   bool bias;
   std::vector<std::pair<int, std::int64_t>> unpadded;  // how many buckets of which size
   std::vector<std::int64_t> padded_sizes;              // one for each of `unpadded`
+
+  friend std::ostream& operator<<(std::ostream& out, const BucketSizes& of) {
+    return out << (of.bucket_size ? "buckets_of_" + std::to_string(*of.bucket_size) : "one_bucket");
+  }
 };
 
 class TenLayersOf95 : public testing::TestWithParam<BucketSizes> {};
@@ -164,11 +168,6 @@ TEST_P(TenLayersOf95, HaveTheReferenceBuckets) {
 }
 
 /// The bucket size, as the name of a test.
-std::string bucket_size_of(const testing::TestParamInfo<BucketSizes>& test) {
-  const auto& size = test.param.bucket_size;
-  return size ? "buckets_of_" + std::to_string(*size) : "one_bucket";
-}
-
 INSTANTIATE_TEST_SUITE_P(PaddedWithoutBias, TenLayersOf95,
                          testing::Values(BucketSizes{std::nullopt, true, false, {{1, 90817}}, {90880}},
                                          BucketSizes{9000, true, false, {{10, 9025}}, {9088}},
@@ -178,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(PaddedWithoutBias, TenLayersOf95,
                                          BucketSizes{18050, true, false, {{5, 18113}}, {18176}},
                                          BucketSizes{
                                              20000, true, false, {{3, 27201}, {1, 9025}}, {27264, 9088}}),
-                         bucket_size_of);
+                         testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(PaddedWithBias, TenLayersOf95,
                          testing::Values(BucketSizes{std::nullopt, true, true, {{1, 92097}}, {92160}},
                                          BucketSizes{9000, true, true, {{10, 9153}}, {9216}},
@@ -188,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(PaddedWithBias, TenLayersOf95,
                                          BucketSizes{18050, true, true, {{5, 18369}}, {18432}},
                                          BucketSizes{
                                              20000, true, true, {{3, 27585}, {1, 9153}}, {27648, 9216}}),
-                         bucket_size_of);
+                         testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(PlainWithoutBias, TenLayersOf95,
                          testing::Values(BucketSizes{std::nullopt, false, false, {{1, 90250}}, {90250}},
                                          BucketSizes{9000, false, false, {{10, 9025}}, {9025}},
@@ -198,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(PlainWithoutBias, TenLayersOf95,
                                          BucketSizes{18050, false, false, {{5, 18050}}, {18050}},
                                          BucketSizes{
                                              20000, false, false, {{3, 27075}, {1, 9025}}, {27075, 9025}}),
-                         bucket_size_of);
+                         testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(PlainWithBias, TenLayersOf95,
                          testing::Values(BucketSizes{std::nullopt, false, true, {{1, 91200}}, {91200}},
                                          BucketSizes{9000, false, true, {{10, 9120}}, {9120}},
@@ -208,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(PlainWithBias, TenLayersOf95,
                                          BucketSizes{18050, false, true, {{5, 18240}}, {18240}},
                                          BucketSizes{
                                              20000, false, true, {{3, 27360}, {1, 9120}}, {27360, 9120}}),
-                         bucket_size_of);
+                         testing::PrintToStringParamName());
 
 TEST(Ownership, FourRangesOfAParameterThatTwoShardsShare) {
   const auto layout = padded_layout(sizes({5000, 5000, 5000}), {.bucket_size = 8000, .shards = 2}).value();

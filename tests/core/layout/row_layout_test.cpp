@@ -18,6 +18,10 @@ struct Reference {
   int shards;
   Offsets offsets;
   std::int64_t elements;
+
+  friend std::ostream& operator<<(std::ostream& out, const Reference& of) {
+    return out << testing::PrintToString(of.shapes) << " on " << of.shards;
+  }
 };
 
 class ReferenceRowLayout : public testing::TestWithParam<Reference> {};
@@ -33,8 +37,7 @@ TEST_P(ReferenceRowLayout, HasTheseOffsetsAndThisSize) {
 
 /// The shapes and shards, as the name of a test.
 std::string shapes_of(const testing::TestParamInfo<Reference>& test) {
-  return tests::words_of(testing::PrintToString(test.param.shapes)) + "_on_" +
-         std::to_string(test.param.shards);
+  return tests::words_of(testing::PrintToString(test.param));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ReferenceRowLayout,

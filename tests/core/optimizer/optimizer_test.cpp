@@ -83,6 +83,8 @@ struct WrongOption {
   const char* name;
   OptimizerOptions options;
   const char* message;
+
+  friend std::ostream& operator<<(std::ostream& out, const WrongOption& of) { return out << of.name; }
 };
 
 class OptimizerOptionsOutOfRange : public testing::TestWithParam<WrongOption> {};
@@ -112,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongOption{"Coefficients",
                     {.coefficients = {1, std::numeric_limits<double>::infinity(), 1}},
                     "the Newton-Schulz coefficients are 1, inf and 1"}),
-    [](const auto& test) { return test.param.name; });
+    testing::PrintToStringParamName());
 
 TEST(ParameterGroups, AreOneWithTheOptimizerOfTheJobWhereNoneAreGiven) {
   const TrainingOptions options{.optimizer = {.kind = OptimizerKind::lion}};

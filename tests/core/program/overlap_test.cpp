@@ -12,6 +12,10 @@ namespace {
 struct Expected {
   Strategy strategy;
   OverlapCounts counts;
+
+  friend std::ostream& operator<<(std::ostream& out, const Expected& of) {
+    return out << name_of(of.strategy);
+  }
 };
 
 class OverlapOf : public testing::TestWithParam<Expected> {};
@@ -44,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(
                              {.gathers = 4, .reductions = 8, .hidden_gathers = 3, .hidden_reductions = 6}},
                     Expected{Strategy::zero3,
                              {.gathers = 16, .reductions = 8, .hidden_gathers = 12, .hidden_reductions = 6}}),
-    [](const auto& tested) { return std::string(name_of(tested.param.strategy)); });
+    testing::PrintToStringParamName());
 
 // hsdp_defers_dp_outer_allreduce: two children and a root, three microbatches.
 TEST(Overlap, HybridShardingReducesAcrossReplicasInTheLastRoundOnly) {

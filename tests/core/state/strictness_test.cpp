@@ -51,6 +51,8 @@ struct Mode {
   Report missing = Report::none;
   bool returns_unexpected = false;
   bool returns_missing = false;
+
+  friend std::ostream& operator<<(std::ostream& out, const Mode& of) { return out << of.name; }
 };
 
 class StrictnessMode : public testing::TestWithParam<Mode> {
@@ -130,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Mode{.name = "return_unexpected", .returns_unexpected = true},
                     Mode{.name = "return_all", .returns_unexpected = true, .returns_missing = true},
                     Mode{.name = "ignore_all"}),
-    [](const auto& row) { return row.param.name; });
+    testing::PrintToStringParamName());
 
 TEST(Strictness, UnknownNamesAreRefusedWithTheKnownOnes) {
   const auto result = strictness_from_name("raise_some");

@@ -94,6 +94,10 @@ struct Limit {
   std::string option;   ///< of the trainer
   std::string counted;  ///< the number that it bounds
   std::string collectives;
+
+  friend std::ostream& operator<<(std::ostream& out, const Limit& of) {
+    return out << of.counted << "_" << of.collectives;
+  }
 };
 
 class MemoryLimit : public testing::TestWithParam<Limit> {
@@ -150,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(Of, MemoryLimit,
                          testing::Values(Limit{"--data-limit", "data", "shared_memory"},
                                          Limit{"--data-limit", "data", "gloo"},
                                          Limit{"--address-limit", "addresses", "shared_memory"}),
-                         [](const auto& each) { return each.param.counted + "_" + each.param.collectives; });
+                         testing::PrintToStringParamName());
 
 class PeakMemory : public testing::TestWithParam<Job> {};
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/planes/step/data_plane.hpp"
+#include "core/indices.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 #include "tests/actors/planes/step/groups_of_rank.hpp"
@@ -14,8 +15,8 @@
 
 namespace troupe::actors {
 
-/// The data planes of all ranks of a job of one bucket, in virtual time and without any role. `use` may put
-/// another back-end before the one that moves bytes.
+/// The data planes of all ranks of a job, in virtual time and without any role. `use` may put another
+/// back-end before the one that moves bytes.
 class Planes {
  public:
   explicit Planes(TrainingPlan planned, gpu::CollectiveBackend& (*use)(gpu::CollectiveBackend&) = nullptr,
@@ -34,10 +35,11 @@ class Planes {
 
   DataPlane& operator[](int rank) { return *planes_[static_cast<std::size_t>(rank)]; }
 
-  /// The reduction of bucket 0, each rank playing the lane of its number.
+  /// The reduction of all buckets, each rank playing the lane of its number.
   void reduce() {
     for (int rank = 0; rank < plan.world.value; ++rank) {
-      (*this)[rank].perform(PrepareBucket{{0}, {0}, {rank}, true});
+      for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size()))
+        (*this)[rank].perform(PrepareBucket{{0}, bucket, {rank}, true});
       const auto& launches = (*this)[rank].program().launches();
       for (std::size_t i = 0; i < launches.size(); ++i) {
         if (!launches[i].moves_gradients()) continue;

@@ -1,6 +1,8 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "core/dtype.hpp"
 #include "core/random.hpp"
@@ -104,6 +106,48 @@ TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
     }
     EXPECT_EQ(planes.said.size(), 4u) << "each Conductor hears once that it is done";
   }
+}
+
+/// What other buckets bring waits for its place until slow sums have read what came there before.
+TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongTheSumsTake) {
+  constexpr std::uint32_t kBuckets = 6;
+  core::TrainingOptions options;
+  options.strategy = core::Strategy::zero1;
+  options.average = false;
+  options.bucket_elements = kElements;
+  std::vector<core::ParameterSpec> parameters;
+  for (std::uint32_t p = 0; p < kBuckets; ++p) parameters.push_back({fmt::format("w{}", p), {kElements}});
+  const auto gradient_at = [](int rank, std::uint32_t parameter, std::int64_t element) {
+    return gradient_of(rank, static_cast<std::size_t>(kElements * parameter + element));
+  };
+  Planes planes(plan_training(parameters, options, {4}).value(), nullptr, {.bytes_per_second = 1e6});
+  ASSERT_EQ(planes.plan.buckets.size(), kBuckets);
+  for (int rank = 0; rank < 4; ++rank) {
+    for (std::uint32_t p = 0; p < kBuckets; ++p) {
+      const auto gradient = planes[rank].gradient({p}, {rank}).as<float>();
+      for (std::int64_t i = 0; i < kElements; ++i)
+        gradient[static_cast<std::size_t>(i)] = gradient_at(rank, p, i);
+    }
+  }
+
+  planes.reduce();
+
+  std::int64_t seen = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    for (std::uint32_t p = 0; p < kBuckets; ++p) {
+      const auto& whole = planes.plan.parameters[p].range;
+      const auto held =
+          planes.plan.held(core::TensorRole::optimizer, planes.plan.parameters[p].bucket, {rank});
+      const auto found = planes[rank].reduced_gradient({p}).memory.as<float>();
+      for (auto at = held.start; at < std::min(held.end, whole.end); ++at, ++seen) {
+        const auto i = at - whole.start;
+        const float sum =
+            (gradient_at(0, p, i) + gradient_at(1, p, i)) + (gradient_at(2, p, i) + gradient_at(3, p, i));
+        ASSERT_EQ(found[static_cast<std::size_t>(i)], sum) << "rank " << rank << ", " << p << ", " << i;
+      }
+    }
+  }
+  EXPECT_EQ(seen, kBuckets * kElements);
 }
 
 TEST(GradientSync, NothingMovesBeforeItIsLaunched) {

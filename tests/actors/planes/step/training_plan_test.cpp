@@ -28,6 +28,8 @@ struct Refusal {
   const char* name;
   std::function<void(std::vector<core::ParameterSpec>&, core::TrainingOptions&)> spoil;
   const char* message;
+
+  friend std::ostream& operator<<(std::ostream& out, const Refusal& of) { return out << of.name; }
 };
 
 class PlanJob : public testing::TestWithParam<Refusal> {};
@@ -79,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "cannot be sent as f16; the wire's dtype is f32, or bf16"},
         Refusal{"AnEmptyBucket", [](auto&, auto& o) { o.bucket_elements = 0; }, "bucket"},
         Refusal{"ANegativeClipNorm", [](auto&, auto& o) { o.clip_norm = -1; }, "clipped at the norm -1"}),
-    [](const auto& test) { return test.param.name; });
+    testing::PrintToStringParamName());
 
 TEST(PlanJobStrategies, ThatShardParametersOrGradientsAskForUnits) {
   for (auto strategy :

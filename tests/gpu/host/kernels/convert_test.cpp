@@ -4,13 +4,20 @@
 
 #include <algorithm>
 #include <bit>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "tests/gpu/host/kernels/numbers.hpp"
+#include "tests/support/printing.hpp"
 
 namespace troupe::gpu {
+
+inline void PrintTo(InstructionSet set, std::ostream* out) {
+  *out << (set == InstructionSet::plain ? "plain" : "avx2");
+}
+
 namespace {
 
 using core::DType;
@@ -106,9 +113,8 @@ INSTANTIATE_TEST_SUITE_P(All, Conversion,
                                                           DType::f8_e5m2),
                                           testing::Values(InstructionSet::plain, InstructionSet::avx2)),
                          [](const auto& of) {
-                           const bool plain = std::get<1>(of.param) == InstructionSet::plain;
-                           return std::string(core::name_of(std::get<0>(of.param))) +
-                                  (plain ? "_plain" : "_avx2");
+                           return testing::PrintToString(std::get<0>(of.param)) + "_" +
+                                  testing::PrintToString(std::get<1>(of.param));
                          });
 
 }  // namespace
