@@ -47,69 +47,48 @@ OptimizerArrays arrays_of(const ParameterStep& step, BufferView first, BufferVie
   return arrays;
 }
 
-/// Calls copy(range, offset in the flat buffer) for each range that is not empty.
-template <class Ranges, class Copy>
-void for_each_range(const Ranges& ranges, Copy copy) {
-  std::size_t offset = 0;
-  for (const auto& range : ranges) {
-    if (range.bytes > 0) copy(range, offset);
-    offset += range.bytes;
+/// Copies or casts, as many at a time as one launch takes.
+template <class List>
+class Batches {
+ public:
+  using Launch = cudaError_t (*)(const List&, const LaunchTarget&);
+  /// `list` has no entries yet.
+  Batches(const List& list, Launch launch, const LaunchTarget& target)
+      : target_(target), launch_(launch), list_(list) {}
+
+  /// `size` as the list counts it.
+  void add(ConstBufferView source, BufferView destination, std::size_t size) {
+    if (size == 0) return;
+    if (list_.count == List::kMost) flush();
+    list_.sources[list_.count] = source.data;
+    list_.destinations[list_.count] = destination.data;
+    list_.sizes[list_.count] = size;
+    ++list_.count;
   }
+
+  cudaError_t flush() {
+    if (status_ == cudaSuccess) status_ = launch_(list_, target_);
+    list_.count = 0;
+    return status_;
+  }
+
+ private:
+  const LaunchTarget& target_;
+  Launch launch_;
+  List list_;
+  cudaError_t status_ = cudaSuccess;
+};
+
+Batches<CopyList> copies_on(const LaunchTarget& target) {
+  return {{}, launch_copies, target};
 }
 
-/// Copies as many at a time as one launch takes.
-class Copies {
- public:
-  explicit Copies(const LaunchTarget& target) : target_(target) {}
-
-  void add(ConstBufferView source, std::byte* destination) {
-    if (list_.count == CopyList::kCopies) flush();
-    list_.sources[list_.count] = source.data;
-    list_.destinations[list_.count] = destination;
-    list_.bytes[list_.count] = source.bytes;
-    ++list_.count;
-  }
-
-  cudaError_t flush() {
-    if (status_ == cudaSuccess) status_ = launch_copies(list_, target_);
-    list_.count = 0;
-    return status_;
-  }
-
- private:
-  const LaunchTarget& target_;
-  CopyList list_;
-  cudaError_t status_ = cudaSuccess;
-};
-
-/// The same of casts between two dtypes.
-class Casts {
- public:
-  Casts(core::DType from, core::DType to, const LaunchTarget& target) : target_(target) {
-    list_.from = format_of(from);
-    list_.to = format_of(to);
-  }
-
-  void add(ConstElements source, Elements destination) {
-    if (source.count() == 0) return;
-    if (list_.count == CastList::kCasts) flush();
-    list_.sources[list_.count] = source.view.data;
-    list_.destinations[list_.count] = destination.view.data;
-    list_.counts[list_.count] = source.count();
-    ++list_.count;
-  }
-
-  cudaError_t flush() {
-    if (status_ == cudaSuccess) status_ = launch_casts(list_, target_);
-    list_.count = 0;
-    return status_;
-  }
-
- private:
-  const LaunchTarget& target_;
-  CastList list_;
-  cudaError_t status_ = cudaSuccess;
-};
+Batches<CastList> casts_on(const LaunchTarget& target, core::DType from, core::DType to) {
+  CastList list;
+  list.from = format_of(from);
+  list.to = format_of(to);
+  return {list, launch_casts, target};
+}
 
 }  // namespace
 
@@ -139,8 +118,12 @@ void CudaKernels::zero(BufferView destination) {
 void CudaKernels::pack(std::span<const ConstBufferView> ranges, BufferView flat) {
   check_ranges(ranges, flat.bytes);
   run("pack", [&](const LaunchTarget& target) {
-    Copies copies(target);
-    for_each_range(ranges, [&](ConstBufferView range, std::size_t at) { copies.add(range, flat.data + at); });
+    auto copies = copies_on(target);
+    std::size_t first = 0;
+    for (const ConstBufferView& range : ranges) {
+      copies.add(range, flat.subview(first, range.bytes), range.bytes);
+      first += range.bytes;
+    }
     return copies.flush();
   });
 }
@@ -148,10 +131,12 @@ void CudaKernels::pack(std::span<const ConstBufferView> ranges, BufferView flat)
 void CudaKernels::unpack(ConstBufferView flat, std::span<const BufferView> ranges) {
   check_ranges(ranges, flat.bytes);
   run("unpack", [&](const LaunchTarget& target) {
-    Copies copies(target);
-    for_each_range(ranges, [&](BufferView range, std::size_t at) {
-      copies.add(flat.subview(at, range.bytes), range.data);
-    });
+    auto copies = copies_on(target);
+    std::size_t first = 0;
+    for (const BufferView& range : ranges) {
+      copies.add(flat.subview(first, range.bytes), range, range.bytes);
+      first += range.bytes;
+    }
     return copies.flush();
   });
 }
@@ -160,10 +145,10 @@ void CudaKernels::pack(std::span<const ConstElements> ranges, Elements flat) {
   check_element_ranges(ranges, flat.count());
   if (ranges.empty()) return;
   run("pack", [&](const LaunchTarget& target) {
-    Casts casts(ranges.front().dtype, flat.dtype, target);
+    auto casts = casts_on(target, ranges.front().dtype, flat.dtype);
     std::size_t first = 0;
     for (const ConstElements& range : ranges) {
-      casts.add(range, flat.part(first, range.count()));
+      casts.add(range.view, flat.part(first, range.count()).view, range.count());
       first += range.count();
     }
     return casts.flush();
@@ -174,10 +159,10 @@ void CudaKernels::unpack(ConstElements flat, std::span<const Elements> ranges) {
   check_element_ranges(ranges, flat.count());
   if (ranges.empty()) return;
   run("unpack", [&](const LaunchTarget& target) {
-    Casts casts(flat.dtype, ranges.front().dtype, target);
+    auto casts = casts_on(target, flat.dtype, ranges.front().dtype);
     std::size_t first = 0;
     for (const Elements& range : ranges) {
-      casts.add(flat.part(first, range.count()), range);
+      casts.add(flat.part(first, range.count()).view, range.view, range.count());
       first += range.count();
     }
     return casts.flush();

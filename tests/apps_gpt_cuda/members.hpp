@@ -103,39 +103,18 @@ class DeviceSliceGroup final : public DeviceTensorGroup {
   TestGpu& gpu_;
 };
 
-/// One member's share of a model, with values that are parts of the whole ones.
-class MemberOnGpu {
+/// A share's parameters, parts of the varied ones of the whole model, and gradients that begin with zeros.
+class PartsOnGpu {
  public:
-  MemberOnGpu(const Case& of, Keep keep, DeviceRoom& room, const TensorShare& share)
-      : group_(room, share.index, gpu_),
-        table_(config_of(of), share),
-        model_(create_cuda_model(config_of(of), of.shape, {of.dtype, false, keep, share}, gpu_.device(),
-                                 gpu_.stream(), &group_)
-                   .value()),
-        is_masked_(of.decoder.is_masked) {
+  PartsOnGpu(const Case& of, const TensorShare& share, TestGpu& gpu)
+      : gpu_(gpu), table_(config_of(of), share) {
     const auto values = varied_parameters(table_.whole().specs);
     for (std::size_t i = 0; i < table_.size(); ++i) {
       std::vector<float> part(table_.part().specs[i].elements());
       copy_to_part(table_.layout(i, share.index), values.tensors[i].data(), part.data());
-      parameters_.push_back(of.dtype == DType::f32
-                                ? reinterpret_cast<const std::byte*>(gpu_.put<float>(part))
-                                : reinterpret_cast<const std::byte*>(gpu_.put<Bf16>(part)));
+      parameters_.push_back(gpu_.put(part, of.dtype));
       gradients_.push_back(gpu_.room<float>(part.size()));
     }
-  }
-
-  double pass(std::uint64_t seed, const StepHooks& hooks = {}) {
-    const auto tokens = some_tokens(model_->shape(), seed),
-               targets = some_targets(model_->shape(), seed, is_masked_);
-    EXPECT_TRUE(model_->forward_backward(parameters_, gradients_, tokens, targets, hooks));
-    return model_->take_losses().value().at(0);
-  }
-
-  std::vector<float> logits(std::size_t length) {
-    auto sequence = some_tokens(model_->shape(), 5);
-    sequence.resize(length);
-    const auto found = model_->logits(parameters_, sequence, {}).value();
-    return {found.begin(), found.end()};
   }
 
   std::vector<float> gradient(std::size_t parameter) {
@@ -143,15 +122,51 @@ class MemberOnGpu {
   }
 
   const SharedTable& table() const { return table_; }
+  TrainableModel::Parameters parameters() const { return parameters_; }
+  TrainableModel::Gradients gradients() const { return gradients_; }
+
+ private:
+  TestGpu& gpu_;
+  SharedTable table_;
+  std::vector<const std::byte*> parameters_;
+  std::vector<float*> gradients_;
+};
+
+/// One member's share of a model.
+class MemberOnGpu {
+ public:
+  MemberOnGpu(const Case& of, Keep keep, DeviceRoom& room, const TensorShare& share)
+      : group_(room, share.index, gpu_),
+        parts_(of, share, gpu_),
+        model_(create_cuda_model(config_of(of), of.shape, {of.dtype, false, keep, share}, gpu_.device(),
+                                 gpu_.stream(), &group_)
+                   .value()),
+        is_masked_(of.decoder.is_masked) {}
+
+  double pass(std::uint64_t seed, const StepHooks& hooks = {}) {
+    const auto tokens = some_tokens(model_->shape(), seed),
+               targets = some_targets(model_->shape(), seed, is_masked_);
+    EXPECT_TRUE(model_->forward_backward(parts_.parameters(), parts_.gradients(), tokens, targets, hooks));
+    return model_->take_losses().value().at(0);
+  }
+
+  std::vector<float> logits(std::size_t length) {
+    auto sequence = some_tokens(model_->shape(), 5);
+    sequence.resize(length);
+    const auto found = model_->logits(parts_.parameters(), sequence, {}).value();
+    return {found.begin(), found.end()};
+  }
+
+  std::vector<float> gradient(std::size_t parameter) { return parts_.gradient(parameter); }
+
+  const SharedTable& table() const { return parts_.table(); }
   TrainableModel& model() { return *model_; }
 
  private:
   TestGpu gpu_;
   DeviceSliceGroup group_;
-  SharedTable table_;
+  PartsOnGpu parts_;
   std::unique_ptr<TrainableModel> model_;
-  std::vector<const std::byte*> parameters_;
-  std::vector<float*> gradients_;
   bool is_masked_;
 };
 

@@ -189,9 +189,7 @@ class OnGpu {
       std::fill(router.begin(), router.end(), 0.0F);
     }
     for (auto& tensor : values.tensors) {
-      parameters_.push_back(reinterpret_cast<const std::byte*>(
-          of.dtype == DType::f32 ? reinterpret_cast<const std::byte*>(gpu_.put<float>(tensor))
-                                 : reinterpret_cast<const std::byte*>(gpu_.put<Bf16>(tensor))));
+      parameters_.push_back(gpu_.put(tensor, of.dtype));
       gradients_.push_back(gpu_.room<float>(tensor.size()));
     }
   }

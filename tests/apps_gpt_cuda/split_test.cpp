@@ -53,59 +53,48 @@ StageShape shape_of(const Case& of, bool is_split, TensorShare share = {}) {
   return {.batch = of.shape, .slots = {kSlots, kSlots}, .is_split = is_split, .share = share};
 }
 
-/// A stage with parameters, and gradients that begin with zeros.
+/// A stage and its parameters.
 class StageOnGpu {
  public:
   StageOnGpu(const Case& of, bool is_split, TestGpu& gpu, TensorShare share = {},
              DeviceTensorGroup* group = nullptr)
-      : of_(of), gpu_(gpu), table_(config_of(of), share) {
+      : of_(of), parts_(of, share, gpu) {
     const auto config = config_of(of);
     stage_ = create_cuda_stage(config, uncut(config), shape_of(of, is_split, share), {.dtype = of.dtype},
                                gpu.device(), gpu.stream(), {group})
                  .value();
-    const auto values = varied_parameters(table_.whole().specs);
-    for (std::size_t i = 0; i < table_.size(); ++i) {
-      std::vector<float> part(table_.part().specs[i].elements());
-      copy_to_part(table_.layout(i, share.index), values.tensors[i].data(), part.data());
-      parameters_.push_back(of.dtype == DType::f32
-                                ? reinterpret_cast<const std::byte*>(gpu_.put<float>(part))
-                                : reinterpret_cast<const std::byte*>(gpu_.put<Bf16>(part)));
-      gradients_.push_back(gpu_.room<float>(part.size()));
-    }
   }
 
   void forward(int microbatch, const StepHooks& hooks = {}) {
     const auto tokens = some_tokens(of_.shape, static_cast<std::uint64_t>(microbatch));
     const auto targets =
         some_targets(of_.shape, static_cast<std::uint64_t>(microbatch), of_.decoder.is_masked);
-    const StagePass pass{parameters_, {}, hooks};
+    const StagePass pass{parts_.parameters(), {}, hooks};
     const int slot = microbatch % kSlots;
     EXPECT_TRUE(stage_->forward(0, {slot, slot}, pass, {tokens, targets}));
     EXPECT_TRUE(stage_->loss(0, slot, pass, {tokens, targets}));
     EXPECT_TRUE(stage_->take_losses(1));
   }
   void backward(int microbatch, const StepHooks& hooks = {}) {
-    EXPECT_TRUE(stage_->backward(0, microbatch % kSlots, {parameters_, gradients_, hooks}, {}));
+    EXPECT_TRUE(
+        stage_->backward(0, microbatch % kSlots, {parts_.parameters(), parts_.gradients(), hooks}, {}));
   }
   void backward_weight(int microbatch, const StepHooks& hooks = {}) {
-    EXPECT_TRUE(stage_->backward_weight(microbatch % kSlots, {parameters_, gradients_, hooks}));
+    EXPECT_TRUE(
+        stage_->backward_weight(microbatch % kSlots, {parts_.parameters(), parts_.gradients(), hooks}));
   }
 
   std::vector<std::vector<float>> gradients() {
     std::vector<std::vector<float>> all;
-    for (std::size_t i = 0; i < gradients_.size(); ++i)
-      all.push_back(gpu_.get(gradients_[i], table_.part().specs[i].elements()));
+    for (std::size_t i = 0; i < parts_.table().size(); ++i) all.push_back(parts_.gradient(i));
     return all;
   }
-  const std::string& name(std::size_t parameter) const { return table_.part().specs[parameter].name; }
+  const std::string& name(std::size_t parameter) const { return parts_.table().part().specs[parameter].name; }
 
  private:
   Case of_;
-  TestGpu& gpu_;
-  SharedTable table_;
+  PartsOnGpu parts_;
   std::unique_ptr<TrainableStage> stage_;
-  std::vector<const std::byte*> parameters_;
-  std::vector<float*> gradients_;
 };
 
 void play_whole(StageOnGpu& stage) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/apps_gpt/shared_training.hpp"
 #include "tests/gpt_session/gpu_trainer.hpp"
 #include "tests/support/scratch_folder.hpp"
 
@@ -84,44 +85,6 @@ inline void add_a_layer(TrainerOptions& options) {
 inline void add_all_of_it_and_a_layer(TrainerOptions& options) {
   add_all_of_it(options);
   add_a_layer(options);
-}
-
-/// What a rank saw.
-struct Trained {
-  std::uint64_t initial = 0;  ///< a hash of the parameters, before the first step
-  std::vector<double> losses, norms;
-  ExpertTally load{};  ///< of experts
-  double evaluation = 0;
-  std::vector<float> logits;
-  std::uint64_t parameters = 0;  ///< a hash, at the end
-  friend bool operator==(const Trained&, const Trained&) = default;
-};
-
-/// Steps from the checkpoint that is there, and saves one more, where there is storage.
-inline core::Result<Trained> train_shared(actors::RankWorld& world, const TrainerOptions& options,
-                                          const Corpus& corpus, int steps) {
-  const auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
-  if (world.storage() != nullptr) TRY(trainer->resume({}));
-  Trained trained;
-  trained.initial = TRY(trainer->parameter_hash());
-  for (int step = 0; step < steps; ++step) {
-    const auto outcome = TRY(trainer->step());
-    trained.losses.push_back(outcome.loss);
-    trained.norms.push_back(outcome.gradient_norm);
-  }
-  trained.load = TRY(trainer->take_expert_load());
-  trained.evaluation = TRY(trainer->evaluate(2));
-  const std::int32_t tokens[] = {'t', 'o', ' '};
-  const auto logits = TRY(trainer->logits(tokens));
-  trained.logits.assign(logits.begin(), logits.end());
-  trained.parameters = TRY(trainer->parameter_hash());
-  if (world.storage() != nullptr) {
-    TRY(trainer->save());
-    TRY(trainer->session().wait_saves());
-    for (const auto& save : trainer->session().take_saves()) TRY(save.committed);
-  }
-  TRY(trainer->session().leave());
-  return trained;
 }
 
 /// Ranks meet in the middle of layers, on streams, in the device's memory; kernels of the emulated NCCL run

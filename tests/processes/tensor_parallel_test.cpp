@@ -9,8 +9,8 @@
 
 #include "actors/simulation/simulation.hpp"
 #include "actors/world/simulation/storage.hpp"
-#include "apps/gpt/distributed_trainer.hpp"
 #include "core/errors.hpp"
+#include "tests/apps_gpt/shared_training.hpp"
 #include "tests/processes/gpt_job.hpp"
 #include "tests/processes/gpt_options.hpp"
 
@@ -19,6 +19,8 @@ namespace {
 
 using apps::gpt::Corpus;
 using apps::gpt::DistributedTrainer;
+using apps::gpt::train_shared;
+using apps::gpt::Trained;
 using apps::gpt::TrainerOptions;
 using core::Result;
 using core::Strategy;
@@ -64,42 +66,6 @@ TrainerOptions options_of(const Mesh& mesh) {
   return options;
 }
 
-struct Trained {
-  std::vector<double> losses, norms;
-  std::uint64_t restored = 0, parameters = 0;  ///< hashes, before the first step and at the end
-  double evaluation = 0;
-  std::vector<float> logits;
-  std::vector<std::int64_t> load;  ///< of experts, by the tokens of all ranks
-  friend bool operator==(const Trained&, const Trained&) = default;
-};
-
-Result<Trained> train(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus,
-                      int steps) {
-  const auto trainer = TRY(DistributedTrainer::create(world, options, corpus));
-  if (world.storage() != nullptr) TRY(trainer->resume({}));
-  Trained trained;
-  trained.restored = TRY(trainer->parameter_hash());
-  for (int step = 0; step < steps; ++step) {
-    const auto outcome = TRY(trainer->step());
-    trained.losses.push_back(outcome.loss);
-    trained.norms.push_back(outcome.gradient_norm);
-  }
-  const auto load = TRY(trainer->take_expert_load()).counts();
-  trained.load.assign(load.begin(), load.end());
-  trained.evaluation = TRY(trainer->evaluate(2));
-  const std::int32_t tokens[] = {'t', 'h', 'e'};
-  const auto logits = TRY(trainer->logits(tokens));
-  trained.logits.assign(logits.begin(), logits.end());
-  trained.parameters = TRY(trainer->parameter_hash());
-  if (world.storage() != nullptr) {
-    TRY(trainer->save());
-    TRY(trainer->session().wait_saves());
-    for (const auto& save : trainer->session().take_saves()) TRY(save.committed);
-  }
-  TRY(trainer->session().leave());
-  return trained;
-}
-
 class TensorParallel : public testing::Test {
  protected:
   /// What each rank saw.
@@ -111,7 +77,7 @@ class TensorParallel : public testing::Test {
     std::vector<Trained> trained(static_cast<std::size_t>(mesh.ranks()));
     const auto report = actors::Simulation(simulation).run([&](actors::SimulatedRank& rank) -> Result<void> {
       trained[static_cast<std::size_t>(rank.rank().value)] =
-          TRY(train(rank, options_of(mesh), corpus_, steps));
+          TRY(train_shared(rank, options_of(mesh), corpus_, steps));
       return {};
     });
     for (const auto& violation : report.violations) ADD_FAILURE() << mesh.name() << ": " << violation;
@@ -149,7 +115,7 @@ TEST_F(TensorParallel, HasTheBitsOfFixedSlicesAndTheLossesOfWholeLayersOnAnyMesh
   for (const int size : {2, 4}) {
     for (const bool sequence : {false, true}) {
       const Trained slices = simulate({.slices = size, .sequence = sequence})[0];
-      ASSERT_EQ(slices.restored, whole.restored) << "first values are those of the whole";
+      ASSERT_EQ(slices.initial, whole.initial) << "first values are those of the whole";
       expect_close(slices, whole, fmt::format("{} slices", size));
       for (const int data_parallel : {1, 2}) {
         for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
@@ -186,7 +152,7 @@ TEST_F(TensorParallel, OfExpertsHasTheBitsOfFixedSlicesAndTheLossesOfWholeLayers
   ASSERT_LT(whole.losses.back(), whole.losses.front());
   for (const bool sequence : {false, true}) {
     const Trained slices = simulate({.slices = 2, .sequence = sequence, .experts = 4})[0];
-    ASSERT_EQ(slices.restored, whole.restored) << "first values are those of the whole";
+    ASSERT_EQ(slices.initial, whole.initial) << "first values are those of the whole";
     expect_close(slices, whole, "2 slices");
     for (const auto& [data_parallel, expert_parallel] : {std::pair{1, 1}, {2, 1}, {2, 2}, {4, 2}}) {
       for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
@@ -230,7 +196,7 @@ TEST_F(TensorParallel, GoesOnFromItsCheckpointsOnAnyOtherMesh) {
     actors::SimulatedStorage disk({});
     const Trained first = simulate(pair, 4, &disk)[0];
     for (const auto& rank : simulate(mesh, 4, &disk)) {
-      ASSERT_EQ(rank.restored, first.parameters) << mesh.name();
+      ASSERT_EQ(rank.initial, first.parameters) << mesh.name();
       for (std::size_t step = 0; step < 4; ++step) {
         ASSERT_NEAR(rank.losses[step], whole.losses[4 + step], 1e-5 * whole.losses[4 + step]) << mesh.name();
       }
@@ -277,7 +243,7 @@ TEST_F(TensorParallel, BesideThatOfTheContextHasTheBitsOfFixedSlicesAndTheLosses
                         .context = 2};
         for (const auto& rank : simulate(mesh)) {
           expect_close(rank, whole, mesh.name());
-          ASSERT_EQ(rank.restored, whole.restored) << mesh.name();
+          ASSERT_EQ(rank.initial, whole.initial) << mesh.name();
           for (std::size_t v = 0; v < whole.logits.size(); ++v)
             ASSERT_NEAR(rank.logits[v], whole.logits[v], 1e-4) << mesh.name();
           ASSERT_EQ(rank.losses, slices.losses) << mesh.name();
@@ -313,7 +279,7 @@ TEST_F(TensorParallel, OfTheContextGoesOnFromItsCheckpointsOnAnyOtherMesh) {
     actors::SimulatedStorage disk({});
     const Trained first = simulate(pair, 4, &disk)[0];
     for (const auto& rank : simulate(mesh, 4, &disk)) {
-      ASSERT_EQ(rank.restored, first.parameters) << mesh.name();
+      ASSERT_EQ(rank.initial, first.parameters) << mesh.name();
       for (std::size_t step = 0; step < 4; ++step) {
         const double expected = uninterrupted.losses[4 + step];
         ASSERT_NEAR(rank.losses[step], expected, 1e-5 * expected) << mesh.name();
@@ -341,7 +307,7 @@ TEST_F(TensorParallel, NoRankWaitsForOneThatDied) {
       simulation.seed = seed;
       simulation.faults = std::move(faults);
       return actors::Simulation(simulation).run([&](actors::SimulatedRank& rank) -> Result<void> {
-        TRY(train(rank, options_of(mesh), corpus_, 2));
+        TRY(train_shared(rank, options_of(mesh), corpus_, 2));
         return {};
       });
     };

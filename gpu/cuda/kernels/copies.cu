@@ -24,7 +24,7 @@ __device__ __forceinline__ std::size_t copy_words(const char* source, char* dest
 __global__ void copy_ranges(CopyList copies) {
   const auto* source = static_cast<const char*>(copies.sources[blockIdx.y]);
   auto* destination = static_cast<char*>(copies.destinations[blockIdx.y]);
-  const std::size_t bytes = copies.bytes[blockIdx.y];
+  const std::size_t bytes = copies.sizes[blockIdx.y];
   const auto either =
       reinterpret_cast<std::uintptr_t>(source) | reinterpret_cast<std::uintptr_t>(destination);
   std::size_t done = 0;
@@ -43,7 +43,7 @@ __global__ void copy_ranges(CopyList copies) {
 cudaError_t launch_copies(const CopyList& copies, const LaunchTarget& target) {
   if (copies.count == 0) return cudaSuccess;
   std::size_t longest = 0;
-  for (int i = 0; i < copies.count; ++i) longest = std::max(longest, copies.bytes[i]);
+  for (int i = 0; i < copies.count; ++i) longest = std::max(longest, copies.sizes[i]);
   return launch<CopyList>(copy_ranges, target, (longest + sizeof(uint4) - 1) / sizeof(uint4),
                           static_cast<unsigned>(copies.count), kThreads, 0, copies);
 }

@@ -44,7 +44,7 @@ struct Cast {
 __global__ void cast_ranges(CastList casts) {
   const Cast body{{const_cast<void*>(casts.sources[blockIdx.y]), casts.from},
                   {casts.destinations[blockIdx.y], casts.to}};
-  const Shape shape = shape_of(casts.counts[blockIdx.y], {body.source, body.destination});
+  const Shape shape = shape_of(casts.sizes[blockIdx.y], {body.source, body.destination});
   for_each_pack(shape, body);
 }
 
@@ -187,7 +187,7 @@ cudaError_t launch_cast(DeviceArray source, DeviceArray destination, std::size_t
 cudaError_t launch_casts(const CastList& casts, const LaunchTarget& target) {
   if (casts.count == 0) return cudaSuccess;
   std::size_t longest = 0;
-  for (int i = 0; i < casts.count; ++i) longest = std::max(longest, casts.counts[i]);
+  for (int i = 0; i < casts.count; ++i) longest = std::max(longest, casts.sizes[i]);
   return launch<CastList>(cast_ranges, target, (longest + kPackElements - 1) / kPackElements,
                           static_cast<unsigned>(casts.count), kThreads, 0, casts);
 }

@@ -82,27 +82,23 @@ cudaError_t launch_add_square_sums(const std::int64_t* parts, std::size_t part_c
 cudaError_t launch_raise_to_largest(DeviceArray values, std::size_t count, std::uint32_t* largest,
                                     const LaunchTarget& target);
 
-/// Copies of one launch.
-struct CopyList {
-  static constexpr int kCopies = 128;
+/// What one launch copies or casts.
+struct PieceList {
+  static constexpr int kMost = 128;
 
-  const void* sources[kCopies] = {};
-  void* destinations[kCopies] = {};
-  std::size_t bytes[kCopies] = {};
+  const void* sources[kMost] = {};
+  void* destinations[kMost] = {};
+  std::size_t sizes[kMost] = {};  ///< bytes of copies, elements of casts
   int count = 0;
 };
+
+struct CopyList : PieceList {};
 cudaError_t launch_copies(const CopyList& copies, const LaunchTarget& target);
 
 /// Casts of one launch, all between the same formats.
-struct CastList {
-  static constexpr int kCasts = 128;
-
-  const void* sources[kCasts] = {};
-  void* destinations[kCasts] = {};
-  std::size_t counts[kCasts] = {};
+struct CastList : PieceList {
   formats::Format from = formats::Format::f32;
   formats::Format to = formats::Format::f32;
-  int count = 0;
 };
 cudaError_t launch_casts(const CastList& casts, const LaunchTarget& target);
 
