@@ -24,6 +24,10 @@ class DeviceKernels {
   virtual void fill(Elements destination, float value) = 0;
   virtual void cast(ConstElements source, Elements destination) = 0;
   virtual void round_to(core::DType narrow, Elements values) = 0;
+  virtual void round_to_mx(core::DType element, ConstElements source, Elements destination) = 0;
+  virtual void pack_mx(core::DType element, ConstElements source, BufferView packed) = 0;
+  virtual void unpack_mx(core::DType element, ConstBufferView packed, std::size_t part,
+                         Elements destination) = 0;
   virtual void scale(Elements values, float factor) = 0;
   virtual void accumulate(ConstElements source, Elements destination) = 0;
   virtual void tree_sum(const TreeSum& sum) = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/errors.hpp"
+#include "core/mx_blocks.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::gpu {
@@ -33,6 +34,20 @@ void check_element_ranges(const Ranges& ranges, std::size_t flat_count) {
 
 inline void check_cast(ConstElements source, Elements destination) {
   CHECK(source.count() == destination.count(), "a cast has as many elements as its source");
+}
+
+inline void check_round_to_mx(core::DType element, ConstElements source, Elements destination) {
+  CHECK(core::is_mx_element(element), "elements of blocks are f8_e4m3 or f8_e5m2");
+  CHECK(source.count() == destination.count(), "values that are rounded stay as many");
+}
+
+/// Of what is packed, in parts.
+inline void check_mx(core::DType element, std::size_t elements, std::size_t part, std::size_t bytes) {
+  CHECK(core::is_mx_element(element), "elements of blocks are f8_e4m3 or f8_e5m2");
+  CHECK(part % core::kMxBlockElements == 0 && (elements == 0 || (part > 0 && elements % part == 0)),
+        "what is packed is parts of whole blocks");
+  CHECK(bytes == static_cast<std::size_t>(core::mx_bytes(static_cast<std::int64_t>(elements))),
+        "packed blocks have a byte for each element and one for each block");
 }
 
 inline void check_accumulate(ConstElements source, Elements destination) {

@@ -70,6 +70,24 @@ void round_to(core::DType narrow, Elements values, StreamView stream) {
   enqueue(stream, "round", 2 * values.view.bytes, [=] { round_to(narrow, values); });
 }
 
+void round_to_mx(core::DType element, ConstElements source, Elements destination, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->round_to_mx(element, source, destination);
+  enqueue(stream, "round_to_mx", source.view.bytes + destination.view.bytes,
+          [=] { round_to_mx(element, source, destination); });
+}
+
+void pack_mx(core::DType element, ConstElements source, BufferView packed, StreamView stream) {
+  if (auto* own = stream->kernels()) return own->pack_mx(element, source, packed);
+  enqueue(stream, "pack_mx", source.view.bytes + packed.bytes, [=] { pack_mx(element, source, packed); });
+}
+
+void unpack_mx(core::DType element, ConstBufferView packed, std::size_t part, Elements destination,
+               StreamView stream) {
+  if (auto* own = stream->kernels()) return own->unpack_mx(element, packed, part, destination);
+  enqueue(stream, "unpack_mx", packed.bytes + destination.view.bytes,
+          [=] { unpack_mx(element, packed, part, destination); });
+}
+
 void scale(Elements values, float factor, StreamView stream) {
   if (auto* own = stream->kernels()) return own->scale(values, factor);
   enqueue(stream, "scale", 2 * values.view.bytes, [=] { scale(values, factor); });

@@ -35,9 +35,24 @@ void pack(std::span<const ConstElements> ranges, Elements flat);
 void unpack(ConstElements flat, std::span<const Elements> ranges);
 /// The ranges do not overlap, unless both dtypes are of one size and the ranges are the same.
 void cast(ConstElements source, Elements destination);
-/// values *= factor
 /// Each value becomes the nearest one that `narrow` has, and keeps its dtype.
 void round_to(core::DType narrow, Elements values);
+/// Each value becomes the one that the microscaling block (core/mx_blocks.hpp) of it and its neighbours holds
+/// of it: what pack_mx() and unpack_mx() would leave. Blocks begin with the first value, and the last one may
+/// be short. `element` is f8_e4m3 or f8_e5m2; the destination is f32 or bf16, which hold all such values, and
+/// may be the source itself.
+///
+/// The scale of a block is the specification's, 2^(floor(log2 a) - 8) for f8_e4m3 and 2^(floor(log2 a) - 15)
+/// for f8_e5m2, with a the largest magnitude, but not below 2^-124 and 2^-117, so that bf16 holds what comes
+/// of it. Elements are rounded to nearest even, and what is above the largest element becomes that. A block
+/// with NaN or Inf has the scale's NaN, 255, and is NaN throughout. What was rounded once is not changed by
+/// another time.
+void round_to_mx(core::DType element, ConstElements source, Elements destination);
+/// `packed` is the elements of the blocks, a byte each, and after all of them the scales. Of whole blocks.
+void pack_mx(core::DType element, ConstElements source, BufferView packed);
+/// `packed` is several of what pack_mx() makes, of `part` elements each, which is whole blocks.
+void unpack_mx(core::DType element, ConstBufferView packed, std::size_t part, Elements destination);
+/// values *= factor
 void scale(Elements values, float factor);
 /// destination += source
 void accumulate(ConstElements source, Elements destination);
@@ -102,6 +117,10 @@ void unpack(ConstElements flat, std::vector<Elements> ranges, StreamView stream)
 void fill(Elements destination, float value, StreamView stream);
 void cast(ConstElements source, Elements destination, StreamView stream);
 void round_to(core::DType narrow, Elements values, StreamView stream);
+void round_to_mx(core::DType element, ConstElements source, Elements destination, StreamView stream);
+void pack_mx(core::DType element, ConstElements source, BufferView packed, StreamView stream);
+void unpack_mx(core::DType element, ConstBufferView packed, std::size_t part, Elements destination,
+               StreamView stream);
 void scale(Elements values, float factor, StreamView stream);
 void accumulate(ConstElements source, Elements destination, StreamView stream);
 void tree_sum(TreeSum sum, StreamView stream);

@@ -56,6 +56,7 @@ core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, con
   const auto* trained = values.find("0.optimizer_steps");
   if (trained == nullptr || !trained->as_int())
     return core::fail(Errc::corrupt, "{} has no 'optimizer_steps' in its common values", directory_of(name));
+  TRY(round_parameters());
   in_.data.gather_parameters();
   TRY(in_.inbox.wait_gathered(deadline));
   const auto* common = values.find("0.trainer");

@@ -304,6 +304,13 @@ core::Result<void> Restore::check_first_values(const core::KeySet& dropped) cons
   return {};
 }
 
+/// A checkpoint of a job that gathers parameters in another way has other values of them.
+core::Result<void> Restore::round_parameters() {
+  if (!in_.data.rounds_parameters()) return {};
+  in_.data.round_parameters();
+  return in_.inbox.wait_gathered(in_.options.checkpoint.deadline);
+}
+
 /// Every rank has read its part of the checkpoint.
 core::Result<void> Restore::finish_load(const std::string& name) {
   const auto exchanged = joint_->exchange();
@@ -319,6 +326,7 @@ core::Result<void> Restore::finish_load(const std::string& name) {
     const auto& piece = in_.state.pieces[i];
     in_.data.adopt(piece.bucket, {piece.first, piece.first + in_.state.structure.pieces[i].box.elements()});
   }
+  TRY(round_parameters());
   // Of parameters that are not read whole each rank has read what its optimizer steps.
   const auto& launches = in_.data.program().launches();
   const bool some_rest_elsewhere = std::any_of(launches.begin(), launches.end(), [&](const auto& launch) {

@@ -65,6 +65,7 @@ class Restore {
   core::Result<void> tell_requests(const std::string& attempt, const core::KeySet& keys);
   core::Result<core::KeySet> requests_of_part(const std::string& attempt, int part);
   core::Result<void> check_first_values(const core::KeySet& dropped) const;
+  core::Result<void> round_parameters();
   core::Result<void> finish_load(const std::string& name);
 
   // Of a local save; in local_restore.cpp.

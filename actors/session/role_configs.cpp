@@ -49,6 +49,7 @@ std::vector<std::string> lines_of(const TrainingPlan& plan) {
     line +=
         fmt::format(" decays={} group={}{}", spec.weight_decay, spec.group, spec.trainable ? "" : " frozen");
     if (!spec.also_sum.empty()) line += fmt::format(" summed over {}", spec.also_sum);
+    if (spec.gather_dtype) line += fmt::format(" gathered as {}", core::name_of(*spec.gather_dtype));
     lines.push_back(std::move(line));
   }
   for (std::size_t i = 0; i < plan.specs.size(); ++i) {

@@ -112,7 +112,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   TRY(s.in_turn(s.order->between_steps("begin_step()")));
   TRY(s.saves->wait_tensors());
   TRY(s.order->begin_step());
-  s.adopt();
+  TRY(s.adopt());
   s.meter->begin_step(s.step);
   s.gate->begin_step(s.step, s.decided);
   s.losses.clear();
@@ -173,6 +173,8 @@ core::Result<void> Session::begin_backward() {
 core::Result<void> Session::begin_evaluation() {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->between_steps("begin_evaluation()")));
+  // What is evaluated is what would be trained.
+  if (s.data->rounds_parameters()) TRY(s.adopt());
   TRY(s.publish_all());
   s.gate->begin_evaluation(s.decided);
   return {};
@@ -289,7 +291,7 @@ core::Result<std::uint64_t> Session::save(const core::Value& common,
         "this job has no directory for checkpoints; give ProcessWorldOptions::checkpoint_directory");
   }
   TRY(parts_->in_turn(parts_->order->between_steps("save()")));
-  parts_->adopt();
+  TRY(parts_->adopt());
   return parts_->saves->begin(parts_->progress(), common, objects);
 }
 
@@ -301,7 +303,7 @@ core::Result<std::uint64_t> Session::save_local(const core::Value& common) {
         "this job has no place for local copies; give ProcessWorldOptions::local_checkpoint_directory");
   }
   TRY(parts_->in_turn(parts_->order->between_steps("save_local()")));
-  parts_->adopt();
+  TRY(parts_->adopt());
   return parts_->saves->begin_local(parts_->progress(), common);
 }
 

@@ -230,9 +230,13 @@ core::Result<void> Session::Parts::connect_local_tier() {
   return {};
 }
 
-void Session::Parts::adopt() {
-  if (!adopted) data->adopt_parameters();
+core::Result<void> Session::Parts::adopt() {
+  if (adopted) return {};
+  data->adopt_parameters();
   adopted = true;
+  if (!data->rounds_parameters()) return {};
+  data->round_parameters();
+  return inbox.wait_gathered(trainer_deadline());
 }
 
 std::vector<core::Lane> Session::Parts::own_lanes() const {

@@ -50,7 +50,7 @@ struct Session::Parts {
   bool launches_in_order() const {
     return !trainer_groups().empty() && collectives && (*collectives)->runs_in_launch_order();
   }
-  void adopt();
+  core::Result<void> adopt();
   std::vector<core::Lane> own_lanes() const;
   /// A call out of turn; once the session has failed, that failure comes before it.
   core::Result<void> in_turn(core::Result<void> called) const;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/simulation/invariants.hpp"
+#include "core/dtype.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/indices.hpp"
@@ -19,6 +20,10 @@ std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& optio
   for (int layer = 0; layer < options.layers; ++layer) {
     specs.push_back({fmt::format("layer{}.weight", layer), {options.width}});
     specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
+    if (options.gather_dtype) {
+      specs.back().dtype = core::DType::bf16;
+      specs.back().gather_dtype = options.gather_dtype;
+    }
     if (options.rows > 0) specs.back().shape = {options.rows, options.width / options.rows};
     specs.push_back({fmt::format("layer{}.bias", layer), {options.width / 3 + 1}});
     specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
@@ -98,8 +103,8 @@ class TinyTrainer {
     std::uint64_t hash = 0;
     for (const auto p : parameters()) {
       TRY(session_.before_use(p));
-      auto values = TRY(parameter(p));
-      hash = core::hash64(std::as_bytes(values), hash);
+      const auto values = TRY(parameter(p));
+      hash = core::hash64(std::as_bytes(std::span(values)), hash);
     }
     TRY(session_.end_evaluation());
     return hash;
@@ -115,8 +120,15 @@ class TinyTrainer {
   }
 
   // As memory and not as a span: the emulated GPU's is the host's too, though a session does not say so.
-  core::Result<std::span<float>> parameter(core::ParameterIndex p) {
-    return TRY(session_.parameter_memory(p)).as<float>();
+  core::Result<std::vector<float>> parameter(core::ParameterIndex p) {
+    const auto memory = TRY(session_.parameter_memory(p));
+    std::vector<float> values;
+    if (session_.parameters()[p.value].dtype == core::DType::f32) {
+      for (const float value : memory.as<float>()) values.push_back(value);
+    } else {
+      for (const std::uint16_t bits : memory.as<std::uint16_t>()) values.push_back(core::bf16_to_float(bits));
+    }
+    return values;
   }
   core::Result<std::span<float>> gradient(core::ParameterIndex p) {
     return TRY(session_.gradient_memory(p)).as<float>();
@@ -163,7 +175,7 @@ class TinyTrainer {
   core::Result<void> add_gradient(core::ParameterIndex p, core::Lane lane, int microbatch) {
     TRY(use(core::Phase::backward, p));
     if (p.value % 2 == 1) compute_(options_.layer_time);
-    auto values = TRY(parameter(p));
+    const auto values = TRY(parameter(p));
     auto gradients = TRY(gradient(p));
     const auto piece = session_.rank().value % session_.training().context_parallel;
     core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch + kPieces * piece),

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "actors/session/session.hpp"
 #include "actors/simulation/credit_invariants.hpp"
@@ -15,8 +16,10 @@ struct TinyTrainerOptions {
   SessionOptions session;
   std::int64_t steps = 5;
   int layers = 4;
-  std::int64_t width = 24;       ///< elements of a layer's weight; its bias has a third
-  std::int64_t rows = 0;         ///< of weights that are matrices; 0: they are vectors
+  std::int64_t width = 24;  ///< elements of a layer's weight; its bias has a third
+  std::int64_t rows = 0;    ///< of weights that are matrices; 0: they are vectors
+  /// Weights are bf16 and gathered in it; none: f32, as biases are.
+  std::optional<core::DType> gather_dtype{};
   std::size_t bias_group = 0;    ///< of core::TrainingOptions::groups
   std::uint64_t seed = 1;        ///< of values and data
   std::int64_t save_every = 0;   ///< steps; 0: never

@@ -57,6 +57,15 @@ void add_distributed_options(CLI::App& app, Options& options) {
   add_named(app, "--wire-dtype", training.wire_dtype, core::dtype_from_name, {"f32", "bf16"},
             "That gradients are sent in; they are summed in f32")
       ->capture_default_str();
+  const auto gather = [&o](const CLI::results_t& texts) {
+    o.trainer.gather_dtype = core::dtype_from_name(texts.front()).value();
+    return true;
+  };
+  app.add_option("--gather-dtype", gather,
+                 "In which matrices of layers are gathered, with a scale for 32 neighbours, and whose values "
+                 "they have: with --dtype bf16, f8_e4m3 or f8_e5m2")
+      ->type_name("TEXT")
+      ->check(apps::detail::one_of({"f8_e4m3", "f8_e5m2"}), "f8_e4m3|f8_e5m2");
   add_choice(app, "--collectives", o.world.collectives, {"automatic", "shared_memory", "gloo", "nccl"},
              "automatic, shared_memory, gloo or nccl")
       ->capture_default_str();
@@ -235,7 +244,7 @@ Result<core::DType> dtype_of(const Options& o) {
 }
 
 std::vector<std::pair<std::string, std::string>> configuration(const RunOptions& run) {
-  const auto& [model, arithmetic, microbatch, session, schedule, seed, initial, tensor, pipeline] =
+  const auto& [model, arithmetic, microbatch, session, schedule, seed, initial, tensor, gathered, pipeline] =
       run.trainer;
   const auto& training = session.training;
   return {{"model", fmt::format("{} layers, {} heads, width {}, feed forward {}", model.layers, model.heads,
@@ -249,6 +258,7 @@ std::vector<std::pair<std::string, std::string>> configuration(const RunOptions&
           {"strategy", std::string(core::name_of(training.strategy))},
           {"numerics", std::string(core::name_of(training.numerics))},
           {"wire", std::string(core::name_of(training.wire_dtype))},
+          {"gathered", std::string(core::name_of(gathered.value_or(arithmetic.dtype)))},
           {"overlap", training.overlap ? "on" : "off"},
           {"collectives", run.world.collectives},
           {"activations", arithmetic.keep == Keep::inputs ? "computed again in backward" : "kept"},
@@ -305,6 +315,13 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   trainer.model = TRY(model_config(options, origin));
   trainer.microbatch.length = trainer.model.context;
   trainer.arithmetic.dtype = TRY(dtype_of(options));
+  if (trainer.gather_dtype && (options.local || trainer.arithmetic.dtype != core::DType::bf16)) {
+    return core::fail(core::Errc::invalid_argument,
+                      "--gather-dtype {} is for ranks that train bf16 parameters, found {}; leave it out, or "
+                      "give --device cuda --dtype bf16",
+                      core::name_of(*trainer.gather_dtype),
+                      options.local ? "--local" : core::name_of(trainer.arithmetic.dtype));
+  }
   trainer.schedule.floor = trainer.schedule.peak * options.floor;
   trainer.schedule.total = core::Step{run.steps};
   auto& checkpoint = trainer.session.checkpoint;

@@ -1,5 +1,6 @@
 #include "apps/gpt/rank_model.hpp"
 
+#include <set>
 #include <utility>
 
 #include "apps/gpt/all_layers.hpp"
@@ -31,7 +32,14 @@ core::Result<std::unique_ptr<RankModel>> create_rank_model(actors::RankWorld& wo
 }
 
 std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype,
-                                                    const core::TrainingOptions& training) {
+                                                    const core::TrainingOptions& training,
+                                                    std::optional<core::DType> gather_dtype) {
+  std::set<std::size_t> routing;
+  for (const auto& block : table.blocks) {
+    if (!block.experts) continue;
+    routing.insert(block.experts->router);
+    if (block.experts->shared_gate) routing.insert(*block.experts->shared_gate);
+  }
   std::vector<core::ParameterSpec> specs;
   for (const auto& spec : table.specs) {
     const std::size_t index = specs.size();
@@ -45,6 +53,7 @@ std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table,
     parameter.weight_decay = spec.weight_decay;
     if (spec.unit) parameter.unit = core::UnitIndex{static_cast<std::uint32_t>(*spec.unit)};
     parameter.is_expert = spec.is_expert;
+    if (whole && !routing.contains(index)) parameter.gather_dtype = gather_dtype;
     if (!training.groups.empty()) parameter.group = whole ? kMatrices : kOthers;
     specs.push_back(std::move(parameter));
   }
@@ -52,7 +61,8 @@ std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table,
 }
 
 std::vector<core::ParameterSpec> session_parameters(const SharedTable& table, const TrainerOptions& options) {
-  auto specs = session_parameters(table.part(), options.arithmetic.dtype, options.session.training);
+  auto specs = session_parameters(table.part(), options.arithmetic.dtype, options.session.training,
+                                  options.gather_dtype);
   table.declare(specs);
   return specs;
 }

@@ -79,9 +79,10 @@ core::Result<std::unique_ptr<RankModel>> create_rank_model(actors::RankWorld& wo
                                                            const TrainerOptions& options);
 
 /// The parameters of the model as a session registers them, in the order of forward, with the groups that the
-/// training has.
+/// training has. Matrices of layers, but for routers, are gathered in `gather_dtype`, where there is one.
 std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype,
-                                                    const core::TrainingOptions& training);
+                                                    const core::TrainingOptions& training,
+                                                    std::optional<core::DType> gather_dtype = {});
 /// Those of all layers, as parts of the whole where a rank has a share of each.
 std::vector<core::ParameterSpec> session_parameters(const SharedTable& table, const TrainerOptions& options);
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,8 @@ struct TrainerOptions {
   std::uint64_t seed = 1;
   const InitialValues* initial = nullptr;  ///< null: by the seed; read by create() alone
   TensorOptions tensor;
+  /// ParameterSpec::gather_dtype of the matrices of layers, but for routers.
+  std::optional<core::DType> gather_dtype{};
   PipelineOptions pipeline;  ///< with several TrainingOptions::pipeline_parallel
 };
 

@@ -70,12 +70,13 @@ Result<LayoutPolicy> layout_policy_from_name(std::string_view name) {
               "'{}' is not a layout policy; choose one of plain, padded, whole_parameter, row_aligned", name);
 }
 
-std::int64_t bucket_divisor(int shards, bool pad_for_bus_bandwidth) {
-  return std::lcm<std::int64_t>(shards, pad_for_bus_bandwidth ? kBusBandwidthAlignment : kBucketAlignment);
+std::int64_t bucket_divisor(int shards, bool pad_for_bus_bandwidth, std::int64_t part_multiple) {
+  return std::lcm(shards * part_multiple, pad_for_bus_bandwidth ? kBusBandwidthAlignment : kBucketAlignment);
 }
 
-std::int64_t whole_parameter_shard_divisor(int shards, bool pad_for_bus_bandwidth) {
-  return std::lcm(kParameterAlignment, bucket_divisor(shards, pad_for_bus_bandwidth) / shards);
+std::int64_t whole_parameter_shard_divisor(int shards, bool pad_for_bus_bandwidth,
+                                           std::int64_t part_multiple) {
+  return std::lcm(kParameterAlignment, bucket_divisor(shards, pad_for_bus_bandwidth, part_multiple) / shards);
 }
 
 Result<BufferLayout> plain_layout(const std::vector<LayoutParameter>& parameters,
@@ -94,7 +95,7 @@ Result<BufferLayout> padded_layout(const std::vector<LayoutParameter>& parameter
                                    const LayoutOptions& options) {
   TRY(validate(parameters, options));
   BucketWalk walk(parameters.size(), options.shards,
-                  bucket_divisor(options.shards, options.pad_for_bus_bandwidth));
+                  bucket_divisor(options.shards, options.pad_for_bus_bandwidth, options.part_multiple));
   for (std::size_t i = parameters.size(); i-- > 0;) {
     const LayoutParameter& parameter = parameters[i];
     std::int64_t start = round_up(walk.cursor(), kParameterAlignment);

@@ -45,6 +45,8 @@ struct LayoutOptions {
   int shards = 1;
   /// Buckets end at multiples of 2^16 elements, which network switches like.
   bool pad_for_bus_bandwidth = false;
+  /// Shards of `padded` and `whole_parameter` are multiples of this, besides.
+  std::int64_t part_multiple = 1;
 };
 
 /// One of `parts` contiguous parts that differ by one element at most; the first ones are the longer.
@@ -109,8 +111,9 @@ std::optional<Ownership> ownership(const BufferLayout& layout, int parameter, in
 /// The divisors of positions, in elements.
 inline constexpr std::int64_t kParameterAlignment = 64;
 /// Bucket ends of `padded` and `whole_parameter` are multiples of this.
-std::int64_t bucket_divisor(int shards, bool pad_for_bus_bandwidth);
+std::int64_t bucket_divisor(int shards, bool pad_for_bus_bandwidth, std::int64_t part_multiple = 1);
 /// Shard sizes of `whole_parameter` are multiples of this.
-std::int64_t whole_parameter_shard_divisor(int shards, bool pad_for_bus_bandwidth);
+std::int64_t whole_parameter_shard_divisor(int shards, bool pad_for_bus_bandwidth,
+                                           std::int64_t part_multiple = 1);
 
 }  // namespace troupe::core

@@ -15,6 +15,10 @@ Result<void> validate(const std::vector<LayoutParameter>& parameters, const Layo
     return fail(Errc::invalid_argument, "a buffer is sharded over 1 to {} ranks, not over {}", kMostShards,
                 options.shards);
   }
+  if (options.part_multiple < 1 || options.part_multiple > kMostShards) {
+    return fail(Errc::invalid_argument, "shards are multiples of 1 to {} elements, not of {}", kMostShards,
+                options.part_multiple);
+  }
   if (options.bucket_size && (*options.bucket_size < 1 || *options.bucket_size > kMostElements)) {
     return fail(Errc::invalid_argument,
                 "a bucket size is 1 to {} elements, not {}; leave it out to have one bucket", kMostElements,

@@ -63,7 +63,8 @@ class WholeParameterLayout {
   WholeParameterLayout(const std::vector<LayoutParameter>& parameters, const LayoutOptions& options)
       : parameters_(parameters),
         options_(options),
-        divisor_(whole_parameter_shard_divisor(options.shards, options.pad_for_bus_bandwidth)),
+        divisor_(whole_parameter_shard_divisor(options.shards, options.pad_for_bus_bandwidth,
+                                               options.part_multiple)),
         chunk_(shards()),
         costs_(shards()) {
     layout_.parameters.resize(parameters.size());

@@ -52,6 +52,10 @@ struct ParameterSpec {
   /// Of expert parallelism: it belongs to experts of this rank, under a name that no other rank of the
   /// expert-parallel group has. The others have as many, of the same shapes, under names of their own.
   bool is_expert = false;
+  /// Of a trained bf16 parameter: its values are its main values rounded to microscaling blocks (MXFP8) of
+  /// 32 neighbouring elements in f8_e4m3 or f8_e5m2, on any number of ranks, and it is gathered as these: 33
+  /// bytes for 64. None: bf16's own values (docs/data-parallelism.md).
+  std::optional<DType> gather_dtype{};
 
   std::int64_t elements() const;
   /// What checkpoints store of it, in the order of its rows.

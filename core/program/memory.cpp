@@ -47,7 +47,7 @@ class MemoryCount {
         for (const ProgramEntry& entry : run.entries) stage(entry);
       }
     }
-    memory_.staging = kStagingSlots * (memory_.incoming + memory_.outgoing + memory_.carry);
+    memory_.staging = kStagingSlots * (memory_.incoming + memory_.outgoing + memory_.carry) + memory_.blocks;
     memory_.scratch = program_.optimizer_scratch_bytes;
     memory_.checks += bytes(program_.verdict_elements, DType::i64);
     return memory_;
@@ -102,8 +102,9 @@ class MemoryCount {
     return static_cast<std::int64_t>(roots - 1) * longest_part(entry.elements, entry.counts.members());
   }
 
-  /// What a collective of gradients needs beside where they lie.
+  /// What a collective needs beside where gradients, and parameters as they are stored, lie.
   void stage(const ProgramEntry& entry) {
+    if (is_in_blocks(entry)) memory_.blocks = std::max(memory_.blocks, wire_bytes(entry, entry.elements));
     if (entry.tensor.kind != TensorKind::gradients) return;
     const std::int64_t members = entry.counts.members();
     const Unit& unit = program_.unit(entry.tensor.unit);
@@ -184,7 +185,7 @@ std::int64_t bytes_sent(const ProgramEntry& entry, std::int64_t place) {
   const std::int64_t others = entry.elements - own;
   switch (entry.operation) {
     case CollectiveKind::all_gather:
-      return bytes(entry.counts.of(place) * (members - 1), entry.wire);
+      return wire_bytes(entry, entry.counts.of(place)) * (members - 1);
     case CollectiveKind::reduce_scatter:
       return bytes(others, entry.wire);
     case CollectiveKind::all_reduce:

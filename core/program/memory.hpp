@@ -24,7 +24,8 @@ struct ProgramMemory {
       0;  ///< of one exchange: what it brings, where that does not go to its place at once
   std::int64_t outgoing = 0;  ///< of one exchange: what does not lie as it is sent
   std::int64_t carry = 0;     ///< sums on their way from one axis to the next
-  std::int64_t staging = 0;   ///< all of these, two of each
+  std::int64_t blocks = 0;    ///< of one gather in microscaling blocks: what it brings
+  std::int64_t staging = 0;   ///< all of these, two of each but the last
   std::int64_t scratch = 0;   ///< between the kernels of one optimizer step
   std::int64_t checks = 0;    ///< square sums and the verdict
 

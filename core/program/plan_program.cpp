@@ -183,7 +183,7 @@ class ProgramPlanner {
         entry.from = now;
         now[axis] = R;
         entry.to = now;
-        entry.wire = tensor_class.storage;
+        entry.wire = tensor_class.gathered.value_or(tensor_class.storage);
         entry.elements = tensors[t].elements / shard_count(now, domain.sizes);
         entry.counts = Counts::even(entry.elements / domain.sizes[axis], domain.sizes[axis]);
         entry.stream = program_.streams - 1;
@@ -301,6 +301,7 @@ Result<void> ProgramPlanner::check_domains(const ProgramInputs& inputs, const st
 
 Result<void> ProgramPlanner::check_classes(const ProgramInputs& inputs) {
   for (const TensorClass& tensor_class : inputs.classes) {
+    TRY(check_gathered(tensor_class));
     const auto& also = tensor_class.also_sum;
     if (!also) continue;
     const bool is_axis = std::any_of(inputs.domains.begin(), inputs.domains.end(), [&](const Domain& domain) {
@@ -333,6 +334,18 @@ Result<void> ProgramPlanner::check_unit(const ProgramInputs& inputs, std::size_t
     for (const Placements* role :
          {&inputs.placements.parameters, &inputs.placements.gradients, &inputs.placements.optimizer}) {
       shards = std::max(shards, shard_count(*role, sizes));
+    }
+    if (tensor_class.gathered && tensor.elements % (shards * tensor_class.part_multiple()) != 0) {
+      return fail(Errc::invalid_argument,
+                  "unit {} has a tensor of {} elements, of which {} shards are not multiples of {} elements "
+                  "each; lay it out with padding for shards of whole blocks",
+                  index, tensor.elements, shards, tensor_class.part_multiple());
+    }
+    if (tensor_class.gathered && !tensor.trainable) {
+      return fail(Errc::invalid_argument,
+                  "unit {} has frozen parameters that are gathered as {}; they have no main values, so "
+                  "gather them as they are stored",
+                  index, name_of(*tensor_class.gathered));
     }
     if (tensor.elements < 0 || tensor.elements % shards != 0) {
       return fail(Errc::invalid_argument,

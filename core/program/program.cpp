@@ -44,6 +44,14 @@ std::string describe(const TensorReference& tensor) {
   return fmt::format("{} {}.{}", name_of(tensor.kind), tensor.unit, tensor.tensor);
 }
 
+bool is_in_blocks(const ProgramEntry& entry) {
+  return entry.tensor.kind == TensorKind::parameters && is_mx_element(entry.wire);
+}
+
+std::int64_t wire_bytes(const ProgramEntry& entry, std::int64_t elements) {
+  return is_in_blocks(entry) ? mx_bytes(elements) : elements * static_cast<std::int64_t>(size_of(entry.wire));
+}
+
 bool is_also_sum(const ProgramEntry& entry) {
   return entry.tensor.kind == TensorKind::gradients && entry.from == entry.to;
 }

@@ -63,6 +63,7 @@ struct ProgramEntry {
   TensorReference tensor;
   Placements from;  ///< empty for the verdict
   Placements to;
+  /// Parameters in f8 go in microscaling blocks (core/mx_blocks.hpp).
   DType wire = DType::f32;
   /// Of the tensor where it is larger: what an all_gather brings, what the others start from. In an exchange
   /// (all_to_all) those of one subtree root.
@@ -83,6 +84,10 @@ struct ProgramEntry {
 
 /// The sum over a group beyond the data-parallel axes.
 bool is_also_sum(const ProgramEntry& entry);
+/// Parameters that go in microscaling blocks (TensorClass::gathered).
+bool is_in_blocks(const ProgramEntry& entry);
+/// Of so many elements of the entry's tensor, as they are sent.
+std::int64_t wire_bytes(const ProgramEntry& entry, std::int64_t elements);
 /// For people: "all_gather of parameters 3.0", "sum over tp of gradients 3.0".
 std::string describe(const ProgramEntry& entry);
 /// The same entry for a unit further on.

@@ -136,6 +136,7 @@ void visit_fields(TensorClass& tensor_class, const Visit& visit) {
   visit("optimizer", tensor_class.optimizer.name);
   visit("states", tensor_class.optimizer.states);
   visit("also_sum", unless_empty(tensor_class.also_sum));
+  visit("gathered", unless_empty(tensor_class.gathered));
 }
 
 template <class Visit>

@@ -80,6 +80,9 @@ class Limits {
         return fail(Errc::corrupt, "a class is of domain {} of {}", tensor_class.domain,
                     program_.domains.size());
       }
+      if (const auto checked = check_gathered(tensor_class); !checked) {
+        return fail(Errc::corrupt, "{}", checked.error().message);
+      }
       const auto& also = tensor_class.also_sum;
       if (!also || (also->members >= 2 && also->members <= kMostRanks)) continue;
       return fail(Errc::corrupt, "gradients are also summed over {} ranks of {}; these are 2 to {}",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "core/errors.hpp"
 
@@ -51,6 +52,21 @@ std::vector<int> coordinates_in(const Domain& domain, const Mesh& mesh, Rank ran
     place /= domain.sizes[axis];
   }
   return coordinates;
+}
+
+Result<void> check_gathered(const TensorClass& tensor_class) {
+  const auto& [gathered, storage, main] =
+      std::tie(tensor_class.gathered, tensor_class.storage, tensor_class.main);
+  if (is_mx_element(storage)) {
+    return fail(Errc::invalid_argument,
+                "parameters cannot be stored as {}; store them as bf16, and gather them in it",
+                name_of(storage));
+  }
+  if (!gathered || (is_mx_element(*gathered) && storage == DType::bf16 && main == DType::f32)) return {};
+  return fail(Errc::invalid_argument,
+              "parameters of {} with main values in {} cannot be gathered as {}; bf16 parameters with main "
+              "values in f32 can be, as f8_e4m3 or f8_e5m2",
+              name_of(storage), name_of(main), name_of(*gathered));
 }
 
 std::int64_t OptimizerNeeds::state_bytes() const {

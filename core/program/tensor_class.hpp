@@ -9,6 +9,7 @@
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
 #include "core/layout/buffer_layout.hpp"
+#include "core/mx_blocks.hpp"
 #include "core/plan/mesh.hpp"
 #include "core/result.hpp"
 
@@ -70,11 +71,20 @@ struct TensorClass {
   LayoutPolicy layout = LayoutPolicy::padded;
   OptimizerNeeds optimizer;
   std::optional<AlsoSum> also_sum;
+  /// Parameters are gathered in microscaling blocks (core/mx_blocks.hpp) whose elements are of it, f8_e4m3 or
+  /// f8_e5m2, and their values are such as blocks hold; none: as they are stored. Of bf16 with f32 main
+  /// values.
+  std::optional<DType> gathered;
 
+  /// Parts of a flat tensor are multiples of so many elements.
+  std::int64_t part_multiple() const { return gathered ? kMxPartElements : 1; }
   /// Gradients are rounded before they are sent.
   bool has_narrow_wire() const { return size_of(wire) < size_of(gradient); }
 
   friend bool operator==(const TensorClass&, const TensorClass&) = default;
 };
+
+/// Errc::invalid_argument says what values that are gathered in blocks have to be, where they are not.
+Result<void> check_gathered(const TensorClass& tensor_class);
 
 }  // namespace troupe::core

@@ -125,7 +125,10 @@ class Collector {
       }
       members.push_back(member);
     }
-    const auto layout = TRY(buffer_layout(policy, members, {.bucket_size = std::nullopt, .shards = shards}));
+    const auto layout = TRY(buffer_layout(policy, members,
+                                          {.bucket_size = std::nullopt,
+                                           .shards = shards,
+                                           .part_multiple = classes_[family.tensor_class].part_multiple()}));
     for (std::size_t k = 0; k < members.size(); ++k) {
       const ParameterPlace& place = layout.parameters[k];
       const std::int64_t start = layout.buckets[static_cast<std::size_t>(place.bucket)].start;

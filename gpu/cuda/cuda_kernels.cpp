@@ -193,6 +193,30 @@ void CudaKernels::round_to(core::DType narrow, Elements values) {
   });
 }
 
+void CudaKernels::round_to_mx(core::DType element, ConstElements source, Elements destination) {
+  check_round_to_mx(element, source, destination);
+  run("round_to_mx", [&](const LaunchTarget& target) {
+    return launch_round_to_mx(format_of(element), array_of(source), array_of(destination), source.count(),
+                              target);
+  });
+}
+
+void CudaKernels::pack_mx(core::DType element, ConstElements source, BufferView packed) {
+  check_mx(element, source.count(), source.count(), packed.bytes);
+  run("pack_mx", [&](const LaunchTarget& target) {
+    return launch_pack_mx(array_of(source), {packed.data, format_of(element)}, source.count(), target);
+  });
+}
+
+void CudaKernels::unpack_mx(core::DType element, ConstBufferView packed, std::size_t part,
+                            Elements destination) {
+  check_mx(element, destination.count(), part, packed.bytes);
+  run("unpack_mx", [&](const LaunchTarget& target) {
+    return launch_unpack_mx(array_of({packed, element}), part, array_of(destination), destination.count(),
+                            target);
+  });
+}
+
 void CudaKernels::scale(Elements values, float factor) {
   run("scale", [&](const LaunchTarget& target) {
     return launch_scale(array_of(values), factor, values.count(), target);

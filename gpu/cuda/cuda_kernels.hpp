@@ -26,6 +26,10 @@ class CudaKernels final : public DeviceKernels {
   void fill(Elements destination, float value) override;
   void cast(ConstElements source, Elements destination) override;
   void round_to(core::DType narrow, Elements values) override;
+  void round_to_mx(core::DType element, ConstElements source, Elements destination) override;
+  void pack_mx(core::DType element, ConstElements source, BufferView packed) override;
+  void unpack_mx(core::DType element, ConstBufferView packed, std::size_t part,
+                 Elements destination) override;
   void scale(Elements values, float factor) override;
   void accumulate(ConstElements source, Elements destination) override;
   /// Of at most 256 slots.

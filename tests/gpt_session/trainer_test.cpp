@@ -79,6 +79,30 @@ TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenGradientsTravelAsBf16) {
                                     {Strategy::hfsdp, 2, 2}});
 }
 
+/// Values that blocks hold, gathered as these; and other losses than those of bf16's own values.
+TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenMatricesAreGatheredInBlocks) {
+  using core::Strategy;
+  auto options = trainer_options(core::DType::bf16);
+  const auto wide = train_all(1, options)[0];
+  ASSERT_TRUE(wide) << wide.error().message;
+  RecordProperty("last_loss_of_bf16", fmt::format("{}", wide->losses.back()));
+  for (const auto element : {core::DType::f8_e4m3, core::DType::f8_e5m2}) {
+    options.gather_dtype = element;
+    const auto alone = train_all(1, options)[0];
+    ASSERT_TRUE(alone) << alone.error().message;
+    RecordProperty(fmt::format("last_loss_of_{}", core::name_of(element)),
+                   fmt::format("{}", alone->losses.back()));
+    EXPECT_NE(*alone, *wide);
+    EXPECT_LT(alone->losses.back(), alone->losses.front());
+  }
+  expect_bits_of_one_rank(options, {{Strategy::ddp, 1, 2},
+                                    {Strategy::zero1, 1, 4},
+                                    {Strategy::zero2, 1, 2},
+                                    {Strategy::zero3, 1, 3},
+                                    {Strategy::hsdp, 2, 2},
+                                    {Strategy::hfsdp, 2, 2}});
+}
+
 /// Each job takes one step and saves for the next one: every strategy is left and entered, on one rank and
 /// more, with main values and moments that are cut in as many ways.
 TEST_F(TrainerOnGpus, GoOnFromCheckpointsOfAnyStrategyWithTheSameBits) {

@@ -17,6 +17,8 @@
 #include "actors/session/session.hpp"
 #include "actors/shell/process_world.hpp"
 #include "actors/shell/rank_world.hpp"
+#include "actors/simulation/simulation.hpp"
+#include "actors/simulation/tiny_trainer.hpp"
 #include "core/errors.hpp"
 #include "core/random.hpp"
 #include "core/values/value_text.hpp"
@@ -309,15 +311,57 @@ Result<void> one_rank_fails(Company& company, Findings& findings) {
   return {};
 }
 
-const std::map<std::string, std::function<Result<void>(Company&, Findings&)>> kChecks{
-    {"batches", gathered_batches},
-    {"batches_that_differ", batches_that_differ},
-    {"values", lists_of_values},
-    {"values_that_differ", values_that_differ},
-    {"moments", masked_moments},
-    {"vocabulary_of_two", vocabulary_of_two},
-    {"vocabulary_of_four", vocabulary_of_four},
-    {"one_rank_fails", one_rank_fails}};
+/// A job of these ranks whose weights are gathered as blocks has the parameters of one simulated rank's.
+Result<void> trained_in_blocks(actors::RankWorld& world, Findings& findings) {
+  actors::TinyTrainerOptions options;
+  options.gather_dtype = DType::f8_e4m3;
+  options.width = 3000;
+  options.session.training.lanes = 4;
+  auto alone = options;
+  options.session.training.strategy = core::Strategy::hfsdp;
+  options.session.training.optimizer_instances = 2;
+  std::uint64_t expected = 0;
+  actors::SimulationOptions one;
+  one.ranks = {1};
+  const auto report = actors::Simulation(one).run([&](actors::SimulatedRank& rank) -> Result<void> {
+    expected = TRY(actors::simulate_tiny_rank(rank, alone)).state_hash;
+    return {};
+  });
+  TRY(report.results.at(0));
+  const auto found = TRY(actors::train_tiny(world, options, [](std::chrono::nanoseconds) {}));
+  findings.expect(found.state_hash == expected, "parameters are those of one rank");
+  return {};
+}
+
+using Check = std::function<Result<void>(actors::RankWorld&, Findings&)>;
+
+/// Of what members of a session's groups give each other.
+Check of_groups(Result<void> (*check)(Company&, Findings&)) {
+  return [check](actors::RankWorld& world, Findings& findings) -> Result<void> {
+    actors::SessionOptions options;
+    options.groups = {{"pair", {{{0}, {1}}, {{2}, {3}}}},
+                      {"across", {{{0}, {2}}, {{1}, {3}}}},
+                      {"all", {{{0}, {1}, {2}, {3}}}}};
+    auto session = TRY(actors::Session::join(world, options, {{.name = "unused", .shape = {4}}}));
+    const auto group = [&](const char* of) -> Result<GroupData> {
+      return GroupData(*TRY(session->group(of)), world.device());
+    };
+    auto pair = TRY(group("pair")), across = TRY(group("across")), all = TRY(group("all"));
+    Company company{world.rank().value, std::move(pair), std::move(across), std::move(all)};
+    TRY(check(company, findings));
+    return session->leave();
+  };
+}
+
+const std::map<std::string, Check> kChecks{{"batches", of_groups(gathered_batches)},
+                                           {"batches_that_differ", of_groups(batches_that_differ)},
+                                           {"values", of_groups(lists_of_values)},
+                                           {"values_that_differ", of_groups(values_that_differ)},
+                                           {"moments", of_groups(masked_moments)},
+                                           {"vocabulary_of_two", of_groups(vocabulary_of_two)},
+                                           {"vocabulary_of_four", of_groups(vocabulary_of_four)},
+                                           {"one_rank_fails", of_groups(one_rank_fails)},
+                                           {"blocks", trained_in_blocks}};
 
 Result<void> run(const std::string& name) {
   const auto check = kChecks.find(name);
@@ -325,20 +369,8 @@ Result<void> run(const std::string& name) {
   auto world = TRY(actors::ProcessWorld::create());
   if (world->world_size().value != 4)
     return core::fail(core::Errc::invalid_argument, "expected 4 ranks, found {}", world->world_size().value);
-  actors::RankWorld& rank_world = *world;
-  actors::SessionOptions options;
-  options.groups = {{"pair", {{{0}, {1}}, {{2}, {3}}}},
-                    {"across", {{{0}, {2}}, {{1}, {3}}}},
-                    {"all", {{{0}, {1}, {2}, {3}}}}};
-  auto session = TRY(actors::Session::join(*world, options, {{.name = "unused", .shape = {4}}}));
-  const auto group = [&](const char* of) -> Result<GroupData> {
-    return GroupData(*TRY(session->group(of)), rank_world.device());
-  };
-  auto pair = TRY(group("pair")), across = TRY(group("across")), all = TRY(group("all"));
-  Company company{world->rank().value, std::move(pair), std::move(across), std::move(all)};
   Findings findings;
-  TRY(check->second(company, findings));
-  TRY(session->leave());
+  TRY(check->second(*world, findings));
   for (const auto& line : findings.lines()) fmt::print("{}: {}\n", name, line);
   if (!findings.lines().empty()) return core::fail(core::Errc::internal, "{}: not as it should be", name);
   fmt::print("{}: good\n", name);

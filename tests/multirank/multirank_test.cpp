@@ -30,8 +30,9 @@ TEST_P(Multirank, HoldsOnFourProcesses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checks, Multirank,
-                         testing::Values("batches", "batches_that_differ", "values", "values_that_differ",
-                                         "moments", "vocabulary_of_two", "vocabulary_of_four"),
+                         testing::Values("blocks", "batches", "batches_that_differ", "values",
+                                         "values_that_differ", "moments", "vocabulary_of_two",
+                                         "vocabulary_of_four"),
                          [](const auto& each) { return std::string(each.param); });
 
 TEST(MultirankLaunches, FollowEachOther) {

@@ -125,12 +125,15 @@ TEST(PlanCapacityCommand, OfAModelShardsItsTrueParameters) {
 
 /// To the byte what sessions of the reference trainer take.
 TEST(PlanCapacityCommand, OfAModelIsWhatTheTrainersSessionsPlan) {
-  for (const auto& [name, wire] : {std::pair("Qwen3-8B", core::DType::f32),
-                                   {"Mistral-7B-v0.3", core::DType::f32},
-                                   {"Qwen2.5-7B", core::DType::bf16}}) {
+  using Gathered = std::optional<core::DType>;
+  for (const auto& [name, wire, gathered] : {std::tuple("Qwen3-8B", core::DType::f32, Gathered()),
+                                             {"Qwen3-8B", core::DType::f32, core::DType::f8_e4m3},
+                                             {"Mistral-7B-v0.3", core::DType::f32, Gathered()},
+                                             {"Qwen2.5-7B", core::DType::bf16, core::DType::f8_e5m2}}) {
     CapacityArguments arguments;
     arguments.program = {.ranks = 8, .outer = 2, .rounds = 2};
     arguments.program.wire_dtype = core::name_of(wire);
+    if (gathered) arguments.program.gather_dtype = core::name_of(*gathered);
     arguments.model = golden_model(name);
     const auto config = trainers_config(arguments.model);
 
@@ -141,7 +144,8 @@ TEST(PlanCapacityCommand, OfAModelIsWhatTheTrainersSessionsPlan) {
       training.optimizer_instances = found.outer;
       training.staging_elements = arguments.program.staging_elements;
       training.wire_dtype = wire;
-      const auto specs = gpt::session_parameters(gpt::parameter_table(config), core::DType::bf16, training);
+      const auto specs =
+          gpt::session_parameters(gpt::parameter_table(config), core::DType::bf16, training, gathered);
       const auto plan = actors::plan_training(specs, training, {8}).value();
       const auto job = core::plan_all(plan.inputs).value();
 

@@ -70,6 +70,12 @@ TEST_P(ShardedMemory, IsWhatTheProgramSaysWhenGradientsTravelAsBf16) {
   }
 }
 
+TEST_P(ShardedMemory, IsWhatTheProgramSaysWhenParametersAreGatheredInBlocks) {
+  auto options = large_layers(GetParam());
+  options.gather_dtype = core::DType::f8_e4m3;
+  expect_planned(options);
+}
+
 /// At rest a rank of zero3 has its part of everything: 16 bytes per element of f32 with AdamW, gradients
 /// included. Nobody's sum of parts is less than the whole.
 TEST(ShardedMemory, AtRestIsOneRanksPartOfParametersGradientsAndOptimizer) {

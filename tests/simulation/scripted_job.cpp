@@ -7,6 +7,7 @@
 #include "core/errors.hpp"
 #include "core/optimizer/parameter_groups.hpp"
 #include "gpu/kernels.hpp"
+#include "tests/support/mx_reference.hpp"
 
 namespace troupe::actors {
 
@@ -254,6 +255,7 @@ Values expected_values(const Script& script) {
                               moments[i], spec.weight_decay);
       }
     }
+    if (spec.gather_dtype) master = tests::reference_mx(*spec.gather_dtype, master).values;
     for (float& value : master) value = rounded(spec.dtype, value);
     values.push_back(std::move(master));
   }

@@ -209,6 +209,7 @@ core::Result<void> Arena::take_pools(gpu::Device& device, const RankProgram& pro
   for (auto& buffer : outgoing_) {
     buffer = TRY(take_carried(device, static_cast<std::size_t>(memory.outgoing)));
   }
+  blocks_ = TRY(take_carried(device, static_cast<std::size_t>(memory.blocks)));
   for (auto& buffer : carry_) buffer = TRY(take(device, static_cast<std::size_t>(memory.carry)));
   return {};
 }

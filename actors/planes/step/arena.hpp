@@ -60,6 +60,10 @@ class Arena {
   /// Partial sums on their way from one axis to the next: all roots but the first, one after the other.
   gpu::BufferView carry(std::size_t credit) const { return carry_[credit].view(); }
 
+  /// What a gather in microscaling blocks brings, the part of each member after another. All gathers are on
+  /// one stream, so one has it at a time.
+  gpu::BufferView blocks() const { return blocks_.view(); }
+
   /// The core::ExactSquareSum of this rank's part of a bucket's reduced gradient.
   gpu::BufferView squares(core::BucketIndex bucket) const {
     return squares_.view().subview(bucket.value * sizeof(core::ExactSquareSum), sizeof(core::ExactSquareSum));
@@ -121,6 +125,7 @@ class Arena {
   std::array<gpu::Buffer, kScratchCredits> outgoing_;
   std::array<gpu::Buffer, kScratchCredits> incoming_;
   std::array<gpu::Buffer, kScratchCredits> carry_;
+  gpu::Buffer blocks_;
   gpu::Buffer optimizer_scratch_;
   gpu::Buffer squares_;
   gpu::Buffer verdict_;

@@ -59,6 +59,14 @@ void DataPlane::adopt(core::BucketIndex bucket, core::ElementRange part) {
   state_->adopt(bucket, {whole.start + part.start, whole.start + part.end});
 }
 
+bool DataPlane::rounds_parameters() const {
+  return state_->rounds_values();
+}
+
+void DataPlane::round_parameters() {
+  state_->round_values();
+}
+
 void DataPlane::gather_parameters() {
   state_->gather_loaded();
 }

@@ -91,6 +91,12 @@ class DataPlane {
   /// The same for a stretch of what this rank keeps of a bucket, as of state(). Without fp32 copies nothing.
   void adopt(core::BucketIndex bucket, core::ElementRange part);
 
+  /// Whether parameters have values such as microscaling blocks hold (ParameterSpec::gather_dtype).
+  bool rounds_parameters() const;
+  /// Rounds the present ones of these to such values, after the optimizer's copy was taken of what they were.
+  /// Before the first step. Ends in StateGathered to the trainer.
+  void round_parameters();
+
   /// Brings what each rank has loaded of the parameters to all ranks that keep it.
   /// Before the first step, by all ranks alike. Ends in StateGathered to the trainer.
   void gather_parameters();

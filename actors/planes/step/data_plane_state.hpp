@@ -82,8 +82,18 @@ struct DataPlane::State {
   void step_shard(const StepShard& work);
   void abort(const core::Error& reason);
 
-  struct Segment;
-  std::vector<Segment> segments(core::BucketIndex bucket) const;
+  /// Whether the bucket's values are such as microscaling blocks hold.
+  bool has_blocks(core::BucketIndex bucket) const { return tensor_class(bucket).gathered.has_value(); }
+  /// A stretch that one parameter fills, of a shard or of what rests: the unit of optimizer settings.
+  struct Segment {
+    core::ElementRange in_buffer;
+    std::int64_t in_shard = 0;
+    core::ParameterIndex parameter{};
+  };
+  /// Of parameters in a stretch of the bucket's buffer.
+  std::vector<Segment> segments(core::BucketIndex bucket, core::ElementRange stretch) const;
+  bool rounds_values() const;
+  void round_values();
   void step_segment(core::BucketIndex bucket, const Segment& segment, const StepShard& work,
                     std::int64_t step);
 
@@ -122,6 +132,8 @@ struct DataPlane::State {
 
   // In launch.cpp.
   Posted gather_parameters(const PlannedLaunch& launch, Flight& flight);
+  Posted gather_blocks(const PlannedLaunch& launch, gpu::BufferView input, gpu::BufferView output,
+                       Flight& flight);
   Posted reduce_verdict(const PlannedLaunch& launch, Flight& flight);
   gpu::Operation operation(gpu::OperationKind kind, core::DType dtype) const;
   Posted post(const PlannedLaunch& launch, gpu::Operation operation, Flight& flight);

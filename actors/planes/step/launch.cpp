@@ -66,16 +66,45 @@ DataPlane::State::Posted DataPlane::State::gather_parameters(const PlannedLaunch
   const auto to = program.held(entry.to, bucket);
   const bool rests = launch.publishes() || entry.from == plan.placements_of(bucket).parameters;
   auto& stream = stream_of(launch);
-  auto post_it = operation(gpu::OperationKind::all_gather, entry.wire);
-  post_it.input = rests ? arena.parameters(bucket, from) : arena.gathered(bucket, launch.slot, from);
-  post_it.output =
+  const auto input = rests ? arena.parameters(bucket, from) : arena.gathered(bucket, launch.slot, from);
+  const auto output =
       launch.publishes() ? arena.parameters(bucket, to) : arena.gathered(bucket, launch.slot, to);
   stream->wait(buckets[bucket.value]->updated.get());
   if (launch.slot >= 0 && compute) {
     stream->wait(released[static_cast<std::size_t>(launch.slot)].get());
   }
-  TRY(post(launch, std::move(post_it), flight));
+  if (core::is_in_blocks(entry)) {
+    TRY(gather_blocks(launch, input, output, flight));
+  } else {
+    auto post_it = operation(gpu::OperationKind::all_gather, entry.wire);
+    post_it.input = input;
+    post_it.output = output;
+    TRY(post(launch, std::move(post_it), flight));
+  }
   if (!launch.publishes()) stream->record(buckets[bucket.value]->gathered.get());
+  return {};
+}
+
+/// Values that rest were rounded to blocks when they were stepped or loaded, so nothing is lost here, also
+/// not when a second gather packs what a first one unpacked. The packed parts lie as they are gathered, this
+/// rank's among them.
+DataPlane::State::Posted DataPlane::State::gather_blocks(const PlannedLaunch& launch, gpu::BufferView input,
+                                                         gpu::BufferView output, Flight& flight) {
+  const auto& entry = launch.entry;
+  const auto dtype = tensor_class(*launch.bucket).storage;
+  auto& stream = stream_of(launch);
+  const gpu::Elements part{input, dtype};
+  const auto elements = static_cast<std::int64_t>(part.count());
+  const auto bytes = static_cast<std::size_t>(core::wire_bytes(entry, elements));
+  const auto all =
+      arena.blocks().subview(0, static_cast<std::size_t>(core::wire_bytes(entry, entry.elements)));
+  auto post_it = operation(gpu::OperationKind::all_gather, core::DType::u8);
+  post_it.output = all;
+  const auto own = all.subview(static_cast<std::size_t>(launch.place) * bytes, bytes);
+  post_it.input = own;
+  gpu::pack_mx(entry.wire, part, own, stream.get());
+  TRY(post(launch, std::move(post_it), flight));
+  gpu::unpack_mx(entry.wire, all, part.count(), {output, dtype}, stream.get());
   return {};
 }
 

@@ -3,6 +3,7 @@
 
 #include "actors/planes/step/data_plane_state.hpp"
 #include "core/indices.hpp"
+#include "gpu/kernels.hpp"
 
 namespace troupe::actors {
 
@@ -64,6 +65,25 @@ int DataPlane::State::gather_unit(const std::vector<core::BucketIndex>& wanted) 
   }
   tell_over<messages::StateGathered>(std::move(flight), communication.back(), nullptr);
   return slot;
+}
+
+bool DataPlane::State::rounds_values() const {
+  return std::any_of(plan.buffers.begin(), plan.buffers.end(),
+                     [](const TrainingBuffer& buffer) { return buffer.gathered.has_value(); });
+}
+
+void DataPlane::State::round_values() {
+  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
+    if (!has_blocks(bucket)) continue;
+    const auto& type = tensor_class(bucket);
+    for (const auto& segment :
+         segments(bucket, program.held(plan.placements_of(bucket).parameters, bucket))) {
+      const gpu::Elements values{arena.parameters(bucket, segment.in_buffer), type.storage};
+      gpu::round_to_mx(*type.gathered, values, values, update.get());
+    }
+    update->record(buckets[bucket.value]->updated.get());
+  }
+  tell_over<messages::StateGathered>({}, update, nullptr);
 }
 
 void DataPlane::State::exchange_loaded(LoadedBytes bytes) {

@@ -9,6 +9,7 @@
 #include "actors/planes/step/declared_order.hpp"
 #include "actors/planes/step/expert_options.hpp"
 #include "actors/planes/step/optimizer_step.hpp"
+#include "actors/planes/step/parameter_list.hpp"
 #include "actors/planes/step/pass_list.hpp"
 #include "actors/planes/step/tensor_parts.hpp"
 #include "actors/planes/step/verdict.hpp"
@@ -22,40 +23,6 @@
 namespace troupe::actors {
 
 namespace {
-
-core::Result<void> check_parameters(const std::vector<core::ParameterSpec>& specs) {
-  if (specs.empty()) {
-    return core::fail(core::Errc::invalid_argument, "a job has no parameters; register at least one");
-  }
-  std::vector<std::string> names;
-  for (const auto& spec : specs) {
-    if (std::any_of(spec.shape.begin(), spec.shape.end(), [](auto extent) { return extent < 1; })) {
-      return core::fail(core::Errc::invalid_argument,
-                        "parameter {} has the shape [{}]; every extent must be above 0", spec.name,
-                        fmt::join(spec.shape, ", "));
-    }
-    bool usable =
-        spec.dtype == core::DType::f32 || spec.dtype == core::DType::bf16 || spec.dtype == core::DType::f16;
-    if (!usable) {
-      return core::fail(core::Errc::invalid_argument, "parameter {} is {}; parameters are f32, bf16 or f16",
-                        spec.name, core::name_of(spec.dtype));
-    }
-    TRY(spec.stored_parts());
-    names.push_back(spec.name);
-  }
-  if (std::none_of(specs.begin(), specs.end(), [](const auto& spec) { return spec.trainable; })) {
-    return core::fail(core::Errc::invalid_argument,
-                      "all {} parameters are frozen; a job trains at least one (ParameterSpec::trainable)",
-                      specs.size());
-  }
-  std::sort(names.begin(), names.end());
-  auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) {
-    return core::fail(core::Errc::invalid_argument, "two parameters are called {}; names must differ",
-                      *twice);
-  }
-  return {};
-}
 
 /// Ranks with lanes of their own, or groups of those that share them: all, over those that share a model.
 core::Result<int> data_parallel_of(const core::TrainingOptions& options, core::WorldSize world) {
@@ -159,14 +126,16 @@ class BucketPlanner {
       const bool sums = trainable && !plan_.specs[index.value].also_sum.empty() &&
                         plan_.mesh.group_size(core::GroupKind::tp) > 1;
       const auto also_sum = sums ? std::optional(core::GroupKind::tp) : std::nullopt;
+      const auto gathered = plan_.specs[index.value].gather_dtype;
       auto found = std::find_if(plan_.buffers.begin(), plan_.buffers.end(), [&](const auto& b) {
         return b.dtype == dtype && b.trainable == trainable && b.whole_matrices == whole &&
-               b.domain == domain && b.also_sum == also_sum &&
+               b.domain == domain && b.also_sum == also_sum && b.gathered == gathered &&
                std::equal(b.states.begin(), b.states.end(), states.begin(), states.end());
       });
       if (found == plan_.buffers.end()) {
         const auto gradient = plan_.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
-        plan_.buffers.push_back({dtype, gradient, {}, 0, states, whole, trainable, domain, also_sum});
+        plan_.buffers.push_back(
+            {dtype, gradient, {}, 0, states, whole, trainable, domain, also_sum, gathered});
         found = plan_.buffers.end() - 1;
       }
       found->parameters.push_back(index);
@@ -189,10 +158,15 @@ class BucketPlanner {
     }
     const auto shards = static_cast<int>(
         core::shard_count(plan_.inputs.placements.optimizer, plan_.inputs.domains[buffer.domain].sizes));
+    const auto part_multiple = buffer.gathered ? core::kMxPartElements : 1;
     const auto sharded =
         buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded;
-    const auto policy = has_shards(plan_.inputs.placements.optimizer) ? sharded : core::LayoutPolicy::plain;
-    return core::buffer_layout(policy, parameters, {size, shards, false});
+    if (!has_shards(plan_.inputs.placements.optimizer)) {
+      // Blocks are where they would be if something were sharded.
+      const auto whole = buffer.gathered ? core::LayoutPolicy::padded : core::LayoutPolicy::plain;
+      return core::buffer_layout(whole, parameters, {size, shards, false, part_multiple});
+    }
+    return core::buffer_layout(sharded, parameters, {size, shards, false, part_multiple});
   }
 
   /// Appends the buckets of some parameters of a buffer to it.
@@ -350,7 +324,8 @@ core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> p
          .layout = buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded,
          .optimizer = {fmt::format("{}", fmt::join(buffer.states, " ")),
                        std::vector(buffer.states.size(), core::DType::f32)},
-         .also_sum = also_sum});
+         .also_sum = also_sum,
+         .gathered = buffer.gathered});
   }
   // What cannot be planned is refused here, not when a session begins.
   TRY(core::plan_program(inputs, plan.coordinates({0})));

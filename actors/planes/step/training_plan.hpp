@@ -30,6 +30,7 @@ struct TrainingBuffer {
   bool trainable = true;                    ///< otherwise frozen: without gradients, states and main values
   std::size_t domain = 0;                   ///< of the program: 1 for experts that are spread over ranks
   std::optional<core::GroupKind> also_sum;  ///< gradients are summed over it, too
+  std::optional<core::DType> gathered;      ///< ParameterSpec::gather_dtype of all of them
 };
 
 /// Where a parameter lies.

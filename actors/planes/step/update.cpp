@@ -62,16 +62,9 @@ void DataPlane::State::adopt(core::BucketIndex bucket, core::ElementRange part) 
             master.part(first, static_cast<std::size_t>(part.size())), update.get());
 }
 
-/// A stretch of a shard that one parameter fills: the unit of optimizer settings.
-struct DataPlane::State::Segment {
-  core::ElementRange in_buffer;
-  std::int64_t in_shard = 0;
-  core::ParameterIndex parameter{};
-};
-
-std::vector<DataPlane::State::Segment> DataPlane::State::segments(core::BucketIndex bucket) const {
+std::vector<DataPlane::State::Segment> DataPlane::State::segments(core::BucketIndex bucket,
+                                                                  core::ElementRange range) const {
   const auto& place = plan.buckets[bucket.value];
-  const auto range = optimizer_range(bucket);
   std::vector<Segment> found;
   for (auto parameter : place.parameters) {
     const auto& whole = plan.parameters[parameter.value].range;
@@ -96,7 +89,9 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   parameter.gradient = {arena.gradients(bucket, 0, segment.in_buffer), buffer.gradient_dtype};
   parameter.gradient_factor = static_cast<float>(work.gradient_factor);
   parameter.master = part(arena.master(bucket));
-  if (arena.has_own_master(bucket)) {
+  // Blocks are rounded from main values when all of them are stepped.
+  const bool rounds_later = has_blocks(bucket);
+  if (arena.has_own_master(bucket) && !rounds_later) {
     parameter.parameter = {arena.parameters(bucket, segment.in_buffer), buffer.dtype};
   }
   std::vector<gpu::BufferView> states;
@@ -105,6 +100,10 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   const auto& spec = plan.specs[segment.parameter.value];
   step_optimizer({plan.group_of(segment.parameter), spec, work.learning_rate, step}, parameter, states,
                  arena.optimizer_scratch(), update.get());
+  if (rounds_later) {
+    gpu::round_to_mx(*tensor_class(bucket).gathered, {parameter.master, core::DType::f32},
+                     {arena.parameters(bucket, segment.in_buffer), buffer.dtype}, update.get());
+  }
 }
 
 void DataPlane::State::step_shard(const StepShard& work) {
@@ -119,7 +118,8 @@ void DataPlane::State::step_shard(const StepShard& work) {
   });
   if (work.commit) {
     auto step = state.optimizer_steps.load() + 1;
-    for (const auto& segment : segments(work.bucket)) step_segment(work.bucket, segment, work, step);
+    for (const auto& segment : segments(work.bucket, optimizer_range(work.bucket)))
+      step_segment(work.bucket, segment, work, step);
     state.optimizer_steps = step;
   }
   // Those above were cleared when they were merged. What each round reduces is written over, not added to.

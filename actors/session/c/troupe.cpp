@@ -103,6 +103,15 @@ Result<troupe::core::DType> dtype_of(troupe_dtype dtype) {
               static_cast<int>(dtype));
 }
 
+/// The parameter of that number.
+Result<troupe::core::ParameterSpec*> added(troupe_options* options, std::uint32_t parameter) {
+  if (options == nullptr) return tl::unexpected(missing("options").error());
+  const std::size_t count = options->parameters.size();
+  if (parameter < count) return &options->parameters[parameter];
+  return fail(Errc::invalid_argument, "there is no parameter {}: {} were added; add it first", parameter,
+              count);
+}
+
 }  // namespace
 
 int troupe_c_version(void) {
@@ -154,12 +163,16 @@ troupe_status troupe_options_add_parameter(troupe_options* options, const char* 
 troupe_status troupe_options_set_unit(troupe_options* options, uint32_t parameter, uint32_t unit,
                                       troupe_error* error) {
   return call(error, [&]() -> Result<void> {
-    if (options == nullptr) return missing("options");
-    const std::size_t count = options->parameters.size();
-    if (parameter >= count)
-      return fail(Errc::invalid_argument, "there is no parameter {}: {} were added; add it first", parameter,
-                  count);
-    options->parameters[parameter].unit = troupe::core::UnitIndex{unit};
+    TRY(added(options, parameter))->unit = troupe::core::UnitIndex{unit};
+    return {};
+  });
+}
+
+troupe_status troupe_options_set_gather_dtype(troupe_options* options, uint32_t parameter, const char* dtype,
+                                              troupe_error* error) {
+  return call(error, [&]() -> Result<void> {
+    if (dtype == nullptr) return missing("dtype");
+    TRY(added(options, parameter))->gather_dtype = TRY(troupe::core::dtype_from_name(dtype));
     return {};
   });
 }

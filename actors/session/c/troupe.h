@@ -94,6 +94,10 @@ troupe_status troupe_options_add_parameter(troupe_options* options, const char* 
    they come and go unit by unit (zero2, zero3, hsdp, hfsdp). A parameter without one stays, and may be read at any
    moment. `parameter` is the number of one that was added. */
 troupe_status troupe_options_set_unit(troupe_options* options, uint32_t parameter, uint32_t unit, troupe_error* error);
+/* Of a bf16 parameter: "f8_e4m3" or "f8_e5m2". Its values are its main values rounded to blocks of 32 neighbouring
+   elements in that dtype with a power of two each, and it is gathered as these: 33 bytes for 64. */
+troupe_status troupe_options_set_gather_dtype(troupe_options* options, uint32_t parameter, const char* dtype,
+                                              troupe_error* error);
 
 /* ---- A session. ---- */
 

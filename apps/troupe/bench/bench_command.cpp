@@ -68,6 +68,8 @@ void print_table(std::span<const CollectiveTime> times) {
 struct StepFlags {
   StepBench bench;
   std::vector<std::string> strategies{"zero1"};
+  std::string dtype = "f32";
+  std::string gather_dtype;  // empty: as they are
   std::string wire_dtype = "f32";
   std::string numerics = "ordered";
   bool json = false;
@@ -116,6 +118,14 @@ int run_step_bench(StepFlags& flags) {
     for (const auto& name : flags.strategies) {
       flags.bench.strategies.push_back(TRY(core::strategy_from_name(name)));
     }
+    flags.bench.dtype = TRY(core::dtype_from_name(flags.dtype));
+    if (!flags.gather_dtype.empty()) {
+      flags.bench.gather_dtype = TRY(core::dtype_from_name(flags.gather_dtype));
+      if (flags.bench.dtype != core::DType::bf16) {
+        return core::fail(core::Errc::invalid_argument,
+                          "--gather-dtype {} is for bf16 parameters; give --dtype bf16", flags.gather_dtype);
+      }
+    }
     flags.bench.wire_dtype = TRY(core::dtype_from_name(flags.wire_dtype));
     flags.bench.numerics = TRY(core::numerics_from_name(flags.numerics));
     return measure_steps(flags.bench);
@@ -144,11 +154,13 @@ void add_step_bench(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   add_choice(*step, "--numerics", flags->numerics, {"ordered", "fast"}, "ordered or fast")
       ->capture_default_str();
+  add_choice(*step, "--dtype", flags->dtype, {"f32", "bf16"}, "Of parameters")->capture_default_str();
+  add_choice(*step, "--gather-dtype", flags->gather_dtype, {"f8_e4m3", "f8_e5m2"},
+             "That bf16 parameters are gathered in, with a scale for 32 neighbours");
   add_choice(*step, "--wire-dtype", flags->wire_dtype, {"f32", "bf16"}, "That gradients are sent in")
       ->capture_default_str();
   add_number(*step, "--layers", flags->bench.layers, {1, 4096}, "Layers of the model")->capture_default_str();
-  add_number(*step, "--layer-elements", flags->bench.layer_elements, {1, 1 << 28},
-             "fp32 parameters of a layer")
+  add_number(*step, "--layer-elements", flags->bench.layer_elements, {1, 1 << 28}, "Parameters of a layer")
       ->capture_default_str();
   add_number(*step, "--bucket-elements", flags->bench.bucket_elements, {1, std::int64_t{1} << 50},
              "A bucket closes with this many")

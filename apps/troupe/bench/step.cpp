@@ -49,6 +49,8 @@ Result<StepTime> run_rank(const StepBench& bench, core::Strategy strategy, bool 
   std::vector<core::ParameterSpec> parameters;
   for (int layer = 0; layer < bench.layers; ++layer) {
     parameters.push_back({fmt::format("layer{}", layer), {bench.layer_elements}});
+    parameters.back().dtype = bench.dtype;
+    parameters.back().gather_dtype = bench.gather_dtype;
     parameters.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
   }
   auto session = TRY(actors::Session::join(*world, options, std::move(parameters)));

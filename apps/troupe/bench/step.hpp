@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ struct StepBench {
   int ranks = 2;
   std::vector<core::Strategy> strategies{core::Strategy::zero1};
   std::string collectives = "automatic";
+  core::DType dtype = core::DType::f32;  ///< of parameters
+  std::optional<core::DType> gather_dtype{};
   core::DType wire_dtype = core::DType::f32;
   core::Numerics numerics = core::Numerics::ordered;
   int layers = 12;

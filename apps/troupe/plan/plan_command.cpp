@@ -100,6 +100,9 @@ void add_job(CLI::App& command, ProgramArguments& job) {
              "Parameters outside of units")
       ->capture_default_str();
   add_dtype(command, "--dtype", job.dtype, "Of the parameters that the model reads");
+  add_choice(command, "--gather-dtype", job.gather_dtype, {"f8_e4m3", "f8_e5m2"},
+             "In which parameters are gathered, with a scale for 32 neighbours; of a model the matrices of "
+             "its layers");
   add_dtype(command, "--gradient-dtype", job.gradient_dtype, "Of accumulated gradients");
   add_dtype(command, "--wire-dtype", job.wire_dtype,
             "Of gradients on their way, where it is narrower than they are");

@@ -54,9 +54,14 @@ core::Result<void> check_sharing(const ProgramArguments& arguments) {
                     arguments.ranks);
 }
 
+core::Result<std::optional<core::DType>> gather_dtype(const ProgramArguments& arguments) {
+  if (arguments.gather_dtype.empty()) return std::optional<core::DType>{};
+  return std::optional(TRY(core::dtype_from_name(arguments.gather_dtype)));
+}
+
 /// An optimizer of matrices has group 0, AdamW the rest.
 std::vector<core::ParameterSpec> parameter_specs(const core::StageTensors& stage, core::DType dtype,
-                                                 bool grouped) {
+                                                 std::optional<core::DType> gathered, bool grouped) {
   std::vector<core::ParameterSpec> specs;
   for (const auto& [tensor, shape, is_summed] : stage.tensors) {
     auto& spec = specs.emplace_back();
@@ -73,6 +78,7 @@ std::vector<core::ParameterSpec> parameter_specs(const core::StageTensors& stage
     const bool whole =
         core::is_whole_parameter({.dimensions = shape.size(), .embedding_or_output = tensor.is_embedding});
     spec.group = grouped && !whole ? 1 : 0;
+    if (whole && !tensor.is_used_in_parts) spec.gather_dtype = gathered;
   }
   return specs;
 }
@@ -179,19 +185,25 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   inputs.separate_streams = false;  // as sessions have it
   inputs.gradient_credits = arguments.gradient_credits;
   inputs.staging_elements = arguments.staging_elements;
+  const auto gathered = TRY(gather_dtype(arguments));
   inputs.classes = {
       {.storage = TRY(core::dtype_from_name(arguments.dtype)),
        .gradient = gradient,
        .wire = core::sent_dtype(gradient, wire),
        .main = main,
        .layout = core::traits_of(optimizer.kind).layout,
-       .optimizer = {arguments.optimizer, {core::states_of(optimizer).size(), core::DType::f32}}}};
+       .optimizer = {arguments.optimizer, {core::states_of(optimizer).size(), core::DType::f32}},
+       .gathered = gathered}};
+  TRY(core::check_gathered(inputs.classes[0]));
   std::int64_t shards = 1;
   for (const core::Placements* role :
        {&inputs.placements.parameters, &inputs.placements.gradients, &inputs.placements.optimizer}) {
     shards = std::max(shards, core::shard_count(*role, inputs.domains[0].sizes));
   }
-  const std::int64_t multiple = shards == 1 ? 1 : core::bucket_divisor(static_cast<int>(shards), false);
+  const auto part_multiple = inputs.classes[0].part_multiple();
+  const std::int64_t multiple = shards == 1 && part_multiple == 1
+                                    ? 1
+                                    : core::bucket_divisor(static_cast<int>(shards), false, part_multiple);
   const auto unit = [&](core::Residency residency, std::int64_t elements) {
     core::Unit made{.residency = residency};
     if (elements > 0) made.tensors = {{.elements = core::round_up(elements, multiple)}};
@@ -219,7 +231,8 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
                                                  const core::StageTensors& stage) {
   TRY(check_sharing(arguments));
   const auto training = TRY(training_options(arguments));
-  auto specs = parameter_specs(stage, TRY(core::dtype_from_name(arguments.dtype)), !training.groups.empty());
+  auto specs = parameter_specs(stage, TRY(core::dtype_from_name(arguments.dtype)),
+                               TRY(gather_dtype(arguments)), !training.groups.empty());
   const int world = arguments.ranks * arguments.tensor_parallel * arguments.stages;
   auto passes = TRY(stage_passes(arguments, stage.units));
   const core::DeclaredOrder order{unit_indices(arguments.forward_order),

@@ -43,6 +43,7 @@ struct ProgramArguments {
   std::int64_t unit_elements = std::int64_t{1} << 20;
   std::int64_t resident_elements = 0;
   std::string dtype = "bf16";
+  std::string gather_dtype;  ///< empty: `dtype`; of a model, of the matrices of its layers
   std::string gradient_dtype = "f32";
   std::string wire_dtype = "f32";
   std::string main_dtype = "f32";

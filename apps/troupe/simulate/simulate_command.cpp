@@ -32,6 +32,7 @@ struct Options {
   std::string strategy = "zero1";
   std::string numerics = "ordered";
   std::string wire_dtype = "f32";
+  std::string gather_dtype;  // empty: parameters are f32
   int context_parallel = 1;
   int lanes = 0;
   int microbatches = 1;
@@ -127,6 +128,10 @@ core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   trainer.session.training.strategy = TRY(core::strategy_from_name(o.strategy));
   trainer.session.training.numerics = TRY(core::numerics_from_name(o.numerics));
   trainer.session.training.wire_dtype = TRY(core::dtype_from_name(o.wire_dtype));
+  if (!o.gather_dtype.empty()) {
+    trainer.gather_dtype = TRY(core::dtype_from_name(o.gather_dtype));
+    trainer.width = 1100;  // shards of several ranks cut it
+  }
   trainer.session.training.lanes = o.lanes;
   trainer.session.training.context_parallel = o.context_parallel;
   trainer.session.training.microbatches = o.microbatches;
@@ -269,6 +274,8 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       ->capture_default_str();
   add_choice(*command, "--wire-dtype", o->wire_dtype, {"f32", "bf16"}, "That gradients are sent in")
       ->capture_default_str();
+  add_choice(*command, "--gather-dtype", o->gather_dtype, {"f8_e4m3", "f8_e5m2"},
+             "Weights are bf16 and gathered in it, with a scale for 32 neighbours");
   add_number(*command, "--context-parallel", o->context_parallel, {1, 4096},
              "Ranks that share each lane; with any, of every place that is drawn")
       ->capture_default_str();

@@ -34,6 +34,13 @@ cudaError_t launch_cast(DeviceArray source, DeviceArray destination, std::size_t
                         const LaunchTarget& target);
 cudaError_t launch_round(formats::Format narrow, DeviceArray values, std::size_t count,
                          const LaunchTarget& target);
+cudaError_t launch_round_to_mx(formats::Format element, DeviceArray source, DeviceArray destination,
+                               std::size_t count, const LaunchTarget& target);
+/// The format of packed blocks is that of their elements; `part` is what unpack_mx() is given.
+cudaError_t launch_pack_mx(DeviceArray source, DeviceArray packed, std::size_t count,
+                           const LaunchTarget& target);
+cudaError_t launch_unpack_mx(DeviceArray packed, std::size_t part, DeviceArray destination, std::size_t count,
+                             const LaunchTarget& target);
 cudaError_t launch_scale(DeviceArray values, float factor, std::size_t count, const LaunchTarget& target);
 cudaError_t launch_accumulate(DeviceArray source, DeviceArray destination, std::size_t count,
                               const LaunchTarget& target);

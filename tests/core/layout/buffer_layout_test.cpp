@@ -26,6 +26,10 @@ TEST(LayoutArithmetic, BucketEndsDivideByTheShardsAndByTheAlignment) {
   EXPECT_EQ(bucket_divisor(6, false), 384);
   EXPECT_EQ(bucket_divisor(256, false), 256);
   for (int shards = 1; shards <= 65536; shards *= 2) EXPECT_EQ(bucket_divisor(shards, true), 65536);
+  EXPECT_EQ(bucket_divisor(1, false, 256), 256);
+  EXPECT_EQ(bucket_divisor(3, false, 256), 768);
+  EXPECT_EQ(bucket_divisor(256, false, 256), 65536);
+  EXPECT_EQ(bucket_divisor(3, true, 256), 196608);
   EXPECT_EQ(round_up(1, bucket_divisor(4, true)), 65536);
   EXPECT_EQ(round_up(128, bucket_divisor(2, false)), 128);
 }

@@ -49,6 +49,18 @@ class Planes {
     timeline_.run_until_idle();
   }
 
+  /// Brings what the optimizers stepped to all ranks, bucket by bucket.
+  void publish() {
+    for (int rank = 0; rank < plan.world.value; ++rank) {
+      const auto& launches = (*this)[rank].program().launches();
+      for (std::size_t i = 0; i < launches.size(); ++i) {
+        if (launches[i].is_verdict() || !launches[i].publishes()) continue;
+        (*this)[rank].perform(LaunchCollective{{0}, {static_cast<std::int32_t>(i)}, i});
+      }
+    }
+    timeline_.run_until_idle();
+  }
+
   TrainingPlan plan;
   std::vector<messages::Envelope> said;
 

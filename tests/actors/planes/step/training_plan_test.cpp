@@ -79,6 +79,27 @@ INSTANTIATE_TEST_SUITE_P(
                 "use fast numerics"},
         Refusal{"AWireThatOverflows", [](auto&, auto& o) { o.wire_dtype = core::DType::f16; },
                 "cannot be sent as f16; the wire's dtype is f32, or bf16"},
+        Refusal{"AGatherOfF32", [](auto& p, auto&) { p[1].gather_dtype = core::DType::f8_e4m3; },
+                "weight cannot be gathered as f8_e4m3: it is f32 and has no main values beside its own"},
+        Refusal{"AGatherOfF16",
+                [](auto& p, auto&) {
+                  p[1].dtype = core::DType::f16;
+                  p[1].gather_dtype = core::DType::f8_e5m2;
+                },
+                "it is f16, which has not the range"},
+        Refusal{"AGatherOfFrozenValues",
+                [](auto& p, auto&) {
+                  p[1].dtype = core::DType::bf16;
+                  p[1].gather_dtype = core::DType::f8_e4m3;
+                  p[1].trainable = false;
+                },
+                "it is frozen"},
+        Refusal{"AGatherInAnotherDtype",
+                [](auto& p, auto&) {
+                  p[1].dtype = core::DType::bf16;
+                  p[1].gather_dtype = core::DType::f16;
+                },
+                "gather_dtype is f8_e4m3, f8_e5m2 or nothing"},
         Refusal{"AnEmptyBucket", [](auto&, auto& o) { o.bucket_elements = 0; }, "bucket"},
         Refusal{"ANegativeClipNorm", [](auto&, auto& o) { o.clip_norm = -1; }, "clipped at the norm -1"}),
     testing::PrintToStringParamName());
@@ -103,6 +124,41 @@ TEST(TrainingPlan, HasOneLaneARankUnlessToldOtherwise) {
 
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->options.lanes, 4);
+}
+
+/// No shard cuts a block of 32, which begin with their parameter, whatever is sharded over how many ranks.
+TEST(TrainingPlan, KeepsBlocksOfParametersThatAreGatheredInThemWhole) {
+  for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero3}) {
+    for (const int ranks : {1, 3, 8, 256}) {
+      for (const auto optimizer : {core::OptimizerKind::adamw, core::OptimizerKind::muon}) {
+        auto options = eight_lanes();
+        options.strategy = strategy;
+        options.lanes = ranks;
+        options.optimizer.kind = optimizer;
+        std::vector<core::ParameterSpec> parameters{{"a", {7, 9}}, {"b", {64, 33}}, {"c", {3, 700}}};
+        for (auto& parameter : parameters) {
+          parameter.dtype = core::DType::bf16;
+          parameter.unit = core::UnitIndex{0};
+        }
+        parameters[1].gather_dtype = parameters[2].gather_dtype = core::DType::f8_e4m3;
+
+        const auto plan = plan_training(parameters, options, {ranks}).value();
+
+        ASSERT_EQ(plan.buffers.size(), 2U) << "with and without blocks";
+        for (const std::size_t p : {1U, 2U}) {
+          const auto& place = plan.parameters[p];
+          EXPECT_EQ(plan.buffers[place.buffer.value].gathered, core::DType::f8_e4m3);
+          for (int rank = 0; rank < ranks; ++rank) {
+            const auto part = plan.held(core::TensorRole::optimizer, place.bucket, {rank});
+            if (part.start > place.range.start && part.start < place.range.end) {
+              EXPECT_EQ((part.start - place.range.start) % 32, 0);
+            }
+            EXPECT_EQ(part.size() % 256, 0);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(TrainingPlan, GivesEachDtypeABufferAndEachParameterAPlaceInIt) {

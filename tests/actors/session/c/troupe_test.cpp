@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "core/dtype.hpp"
 #include "tests/support/scratch_folder.hpp"
 
 namespace troupe::actors {
@@ -303,6 +305,35 @@ TEST_F(CInterfaceOfUnits, LearnsAnOrder) {
   EXPECT_THAT(std::string(error_.message), HasSubstr("unit 1 is over in forward"));
   EXPECT_EQ(troupe_end_learning(session_, &error_), TROUPE_INVALID_ARGUMENT);
   EXPECT_THAT(std::string(error_.message), HasSubstr("end_learning() was called out of turn"));
+}
+
+/// One block: with 100 in it the scale is 1/4, and what it holds of 100 is 96.
+TEST_F(CInterface, HasParametersSuchAsBlocksHold) {
+  set("optimizer", "sgd");
+  set("weight-decay", "0");
+  ASSERT_EQ(troupe_options_set_gather_dtype(options_, 1, "f8_e4m3", &error_), TROUPE_OK) << error_.message;
+  join();
+  void* data = nullptr;
+  ASSERT_EQ(troupe_parameter(session_, 1, &data, nullptr, &error_), TROUPE_OK) << error_.message;
+  auto* bias = static_cast<std::uint16_t*>(data);
+  const std::array first{100.5F, 0.109375F, 3.0F, 3.0F, 0.5F};
+  for (std::size_t i = 0; i < first.size(); ++i) bias[i] = core::float_to_bf16(first[i]);
+
+  ASSERT_NO_FATAL_FAILURE(step());
+
+  ASSERT_EQ(troupe_publish_all(session_, &error_), TROUPE_OK) << error_.message;
+  const std::array expected{96.0F, -0.375F, 2.5F, 2.5F, 0.0F};
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(core::bf16_to_float(bias[i]), expected[i]) << i;
+}
+
+TEST_F(CInterface, RefusesBlocksWhereTheyCannotBe) {
+  EXPECT_EQ(troupe_options_set_gather_dtype(options_, 2, "f8_e4m3", &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "there is no parameter 2: 2 were added; add it first");
+  EXPECT_EQ(troupe_options_set_gather_dtype(options_, 1, nullptr, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_options_set_gather_dtype(options_, 1, "f9", &error_), TROUPE_INVALID_ARGUMENT);
+  ASSERT_EQ(troupe_options_set_gather_dtype(options_, 0, "f8_e5m2", &error_), TROUPE_OK);
+  EXPECT_EQ(troupe_session_join(options_, &session_, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(error_.message), HasSubstr("weight cannot be gathered as f8_e5m2: it is f32"));
 }
 
 TEST_F(CInterface, RefusesAnOrderThatLacksAUnit) {
