@@ -360,6 +360,34 @@ TEST_F(TwoTiers, PreferTheLocalOneOfTheSameStep) {
   expect_goes_on(run_with_disk(job()), 4);
 }
 
+/// Both have the same main values, and parameters of other blocks than the job's. Where nothing is gathered,
+/// no gather rounds them by the way.
+TEST_F(TwoTiers, RoundParametersToTheBlocksOfTheJobThatGoesOn) {
+  auto saving = job();
+  saving.session.training.strategy = core::Strategy::ddp;
+  saving.width = 1100;
+  saving.gather_dtype = core::DType::f8_e5m2;
+  saving.steps = 4;
+  run_with_disk(saving);
+  auto going_on = saving;
+  going_on.gather_dtype = core::DType::f8_e4m3;
+  going_on.steps = kSteps;
+  going_on.local_every = going_on.save_every = 0;
+
+  const auto from_local = run_with_disk(going_on);
+  replace(6);
+  replace(7);
+  const auto from_checkpoint = run_with_disk(going_on);
+
+  for (std::size_t rank = 0; rank < kWorld; ++rank) {
+    EXPECT_TRUE(from_local.ranks[rank].restored->is_local);
+    EXPECT_FALSE(from_checkpoint.ranks[rank].restored->is_local);
+    EXPECT_EQ(from_local.ranks[rank].restored->step, from_checkpoint.ranks[rank].restored->step);
+    EXPECT_EQ(from_local.ranks[rank].state_hash, from_checkpoint.ranks[rank].state_hash);
+    EXPECT_EQ(from_local.ranks[rank].outcomes.at(0).loss, from_checkpoint.ranks[rank].outcomes.at(0).loss);
+  }
+}
+
 TEST_F(TwoTiers, FallBackToTheCheckpointOnAllRanksWhenACliqueLostAll) {
   train_to(3);
   replace(6);
