@@ -72,7 +72,7 @@ struct DeclaredOrder {
   friend bool operator==(const DeclaredOrder&, const DeclaredOrder&) = default;
 };
 
-/// core/optimizer/optimizer.hpp says what each keeps and which formula it steps by.
+/// core/optimizer/optimizer.hpp says what each keeps and by which formula it steps.
 enum class OptimizerKind : std::uint8_t { sgd, adam, adamw, lion, muon };
 
 /// What Muon multiplies the learning rate by, for a matrix of m rows and n columns.
