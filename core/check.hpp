@@ -9,7 +9,7 @@ namespace troupe::core {
 }  // namespace troupe::core
 
 /// Ends the process when the program itself is wrong. The sentence says what must hold. Bad input from a user
-/// or a file is never a check: it is an Error (core/result.hpp).
+/// or a file is never a check but an Error (core/result.hpp).
 #define TROUPE_CHECK(condition, sentence)                                     \
   do {                                                                        \
     if (!(condition)) [[unlikely]] {                                          \

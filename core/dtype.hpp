@@ -34,7 +34,7 @@ std::string_view name_of(DType dtype) noexcept;
 Result<DType> dtype_from_name(std::string_view name);
 bool is_floating(DType dtype) noexcept;
 
-/// Exact conversions on the host: to float every narrow value is exact; from float they round to nearest
+/// Conversions on the host: to float they are exact for every narrow value; from float they round to nearest
 /// even. NaN stays NaN (quiet); f8_e4m3 (the "fn" form: no infinity, 0x7f and 0xff are NaN) turns overflow
 /// and Inf into NaN; f8_e5m2, f16 and bf16 turn overflow into Inf. Denormals are kept.
 float f16_to_float(std::uint16_t bits) noexcept;

@@ -6,8 +6,8 @@
 
 namespace troupe::core {
 
-/// A number with a meaning: two of different meanings do not mix. `value` is public, because formulas need
-/// it.
+/// A number with a meaning: numbers of different meanings do not mix. `value` is public, because formulas
+/// need it.
 template <class Tag, class Integer>
 struct Id {
   Integer value{};
@@ -23,15 +23,15 @@ using WorldSize = Id<struct WorldSizeTag, std::int32_t>;
 using Step = Id<struct StepTag, std::int64_t>;
 /// How many optimizer steps have been committed.
 using StepCount = Id<struct StepCountTag, std::int64_t>;
-/// Generation of the membership. Grows with every change; a message of an older one is refused.
+/// Generation of the membership. Grows with every change; a message from an older one is refused.
 using Epoch = Id<struct EpochTag, std::uint64_t>;
 /// A logical data-parallel worker, from 0. Data order and random numbers depend on (step, lane), not on rank.
 using Lane = Id<struct LaneTag, std::int32_t>;
 /// Place of a parameter in the list that the trainer registered, from 0.
 using ParameterIndex = Id<struct ParameterIndexTag, std::uint32_t>;
-/// Place of a bucket in the order in which a backward by the numbers of units completes them, from 0.
+/// Place of a bucket in the order in which a backward in the order of unit numbers completes them, from 0.
 using BucketIndex = Id<struct BucketIndexTag, std::uint32_t>;
-/// Number of a unit, from 0, by the order of forward where no other is declared: what is gathered together.
+/// Number of a unit, which is gathered together, from 0, by the order of forward if no other is declared.
 using UnitIndex = Id<struct UnitIndexTag, std::uint32_t>;
 /// Place of a parameter buffer in its plan, from 0.
 using BufferIndex = Id<struct BufferIndexTag, std::uint32_t>;

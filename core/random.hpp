@@ -14,7 +14,7 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                         std::array<std::uint32_t, 2> key) noexcept;
 
 /// Random numbers that depend on (seed, stream, step, lane, index) alone, never on ranks, order of use or the
-/// mathematics library of the machine. A stream is a purpose, for example "data" or a parameter's name.
+/// machine's mathematics library. A stream is a purpose, for example "data" or a parameter's name.
 class CounterRandom {
  public:
   /// `step` is below 2^48.
@@ -35,7 +35,7 @@ class CounterRandom {
 };
 
 /// The value that a standard normal variable stays below with probability p in (0, 1); relative error about
-/// 1e-7 (algorithm AS 241, Wichura 1988). Computed without the mathematics library, so it has the same bits
+/// 1e-7 (algorithm AS 241, Wichura 1988). Computed without the mathematics library, so the bits are the same
 /// everywhere.
 double inverse_normal(double p) noexcept;
 

@@ -7,7 +7,7 @@
 
 namespace troupe::core {
 
-/// Why the world refused. Codes are for decisions (retry, restart, give up); the message is for people.
+/// Why an operation failed. Codes are for decisions (retry, restart, give up); the message is for people.
 enum class Errc {
   invalid_argument,  ///< a flag, a configuration or a call that cannot be right
   not_found,         ///< a file, a name, a program
@@ -18,7 +18,7 @@ enum class Errc {
   mismatch,     ///< ranks disagree (plan, layout, configuration)
   timeout,      ///< a deadline passed
   peer_lost,    ///< a rank died or its connection closed
-  aborted,      ///< somebody asked for the end of this operation
+  aborted,      ///< somebody asked to end this operation
   stale_epoch,  ///< the sender belongs to an older membership
   out_of_memory,
   numeric,  ///< NaN or Inf where none may be
@@ -28,7 +28,7 @@ enum class Errc {
 /// The name of a code as written in logs and JSON, for example "peer_lost".
 const char* to_string(Errc code) noexcept;
 
-/// A failure of the world. `message` says what was expected, what was found and what to do next.
+/// A failure of the outside world. `message` says what was expected, what was found and what to do next.
 struct Error {
   Errc code = Errc::internal;
   std::string message;

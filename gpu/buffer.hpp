@@ -9,7 +9,7 @@
 
 namespace troupe::gpu {
 
-/// A range of device memory that somebody else owns. Trivially copyable.
+/// A range of device memory owned by somebody else. Trivially copyable.
 struct BufferView {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -28,7 +28,7 @@ struct BufferView {
   }
 };
 
-/// As BufferView, but read only.
+/// As BufferView, but read-only.
 struct ConstBufferView {
   const std::byte* data = nullptr;
   std::size_t bytes = 0;

@@ -15,11 +15,11 @@ namespace troupe::gpu {
 /// Nanoseconds since an origin of the device's own: real time on real devices, virtual time in simulation.
 using DeviceTime = std::chrono::nanoseconds;
 
-/// What an event is on its device. Implementations derive from it; users hold Event and EventView.
+/// An event as its device implements it. Implementations derive from it; users hold Event and EventView.
 class EventState {
  public:
   virtual ~EventState() = default;
-  /// True when the work that the last record() stood behind is done, and when nothing was ever recorded.
+  /// True when the work that preceded the last record() is done, and when nothing was ever recorded.
   virtual bool is_complete() const = 0;
   /// Blocks the calling host thread until is_complete(). Errc::timeout after `deadline`. Refused in
   /// simulation (Errc::unavailable) when the event is not complete: nobody may block there.
@@ -55,15 +55,15 @@ class StreamQueue {
   /// long as the program (a literal). Host and simulated devices only.
   virtual void enqueue(std::string_view label, TaskCost cost, std::function<void()> body) = 0;
 
-  /// As enqueue(), but the task is over only when the Completion given to `start` was called: the way
-  /// collectives occupy a stream. In simulation `start` must return without waiting.
+  /// As enqueue(), but the task is over only when the Completion given to `start` has been called: this is
+  /// how collectives occupy a stream. In simulation `start` must return without waiting.
   virtual void enqueue_async(std::string_view label, std::function<void(Completion)> start) = 0;
 
   /// `event` completes when everything enqueued so far is done. Recording again moves it.
   virtual void record(EventView event) = 0;
 
-  /// Later tasks of this stream start only after the work that the latest record() of `event`, before this
-  /// call, stood behind. An event never recorded does not hold anything up.
+  /// Later tasks of this stream start only after the work that preceded the latest record() of `event` before
+  /// this call. An event never recorded holds nothing up.
   virtual void wait(EventView event) = 0;
 
   /// Calls `callback` (from a thread of the device) when everything enqueued so far is done. It must be short
@@ -74,14 +74,14 @@ class StreamQueue {
   /// simulation (Errc::unavailable) when the stream is not empty.
   virtual core::Result<void> synchronize(std::chrono::nanoseconds deadline) = 0;
 
-  /// The kernels of a device with memory of its own (gpu/device_kernels.hpp), enqueued on this stream; null
+  /// The kernels of a device with its own memory (gpu/device_kernels.hpp), enqueued on this stream; null
   /// where kernels run on the host as bodies of tasks. For gpu/kernels.cpp.
   virtual DeviceKernels* kernels() { return nullptr; }
 
-  /// For kernels and libraries that know the device's own streams: calls `launch` once, now, with that stream
-  /// (a cudaStream_t) and with its device current; what it enqueues is one task. It returns the status (a
-  /// cudaError_t), which, when it is not 0, is the failure of the device. False, without a call, on devices
-  /// that have no streams of their own. `label` is as in enqueue().
+  /// For kernels and libraries that work with the device's native streams: calls `launch` once, immediately,
+  /// with that stream (a cudaStream_t) and with its device current; what it enqueues is one task. It returns
+  /// the status (a cudaError_t); a status other than 0 is a failure of the device. False, without a call, on
+  /// devices that have no native streams. `label` is as in enqueue().
   virtual bool run_native(std::string_view label, const std::function<int(void* native)>& launch) {
     (void)label;
     (void)launch;

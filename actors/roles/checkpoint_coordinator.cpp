@@ -252,7 +252,7 @@ void CheckpointCoordinatorMachine::finish(messages::Failure failure, Outbox& out
     over.bytes = plan_.bytes;
     over.warning = common_warning();
   }
-  // Should a commit that failed have happened after all, there is nothing of this name to discard.
+  // If a commit that reported failure did happen after all, nothing of this name is left to discard.
   if (!committed && !directory_.empty()) outbox.perform(DiscardSave{directory_});
   for (const auto& [rank, announced] : active().announced) tell(rank, over, outbox);
   outbox.cancel(kDeadline);

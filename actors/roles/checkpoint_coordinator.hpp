@@ -18,17 +18,17 @@ namespace troupe::actors {
 
 struct CheckpointCoordinatorConfig {
   core::WorldSize world{1};
-  /// Of each phase of a save: announcing, writing, committing.
+  /// For each phase of a save: announcing, writing, committing.
   std::chrono::nanoseconds deadline = std::chrono::minutes(30);
   core::WhenBusy when_busy = core::WhenBusy::queue;
-  std::uint64_t save_seed = 0;  ///< names saves apart from those of other jobs in the same directory
+  std::uint64_t save_seed = 0;  ///< distinguishes saves from those of other jobs in the same directory
 };
 
 /// Plans saves and commits them, in rank 0's process: idle -> gathering -> preparing -> writing -> committing
-/// -> idle. One save at a time; a save fails as a whole with the first failure of any rank.
+/// -> idle. It handles one save at a time; a save fails as a whole with the first failure of any rank.
 ///
 /// CK-1: a save is committed only after every rank has said that its files are durable. CK-5: every rank is
-/// told the end of every save it announced, the same end.
+/// told the outcome of every save it announced, and all are told the same outcome.
 class CheckpointCoordinatorMachine final : public Machine {
  public:
   explicit CheckpointCoordinatorMachine(CheckpointCoordinatorConfig config);
@@ -45,7 +45,7 @@ class CheckpointCoordinatorMachine final : public Machine {
 
   struct Save {
     std::map<core::Rank, messages::SaveAnnounced> announced;
-    std::optional<messages::SaveOver> over;  ///< known before everybody has announced it
+    std::optional<messages::SaveOver> over;  ///< known before all ranks have announced it
   };
   struct Parts {
     std::vector<std::string> texts;
@@ -73,7 +73,7 @@ class CheckpointCoordinatorMachine final : public Machine {
 
   CheckpointCoordinatorConfig config_;
   State state_ = State::idle;
-  std::uint64_t sequence_ = 0;  ///< of the save that is worked on
+  std::uint64_t sequence_ = 0;  ///< of the save in progress
   core::Step step_{};
   std::string directory_;
   std::map<std::uint64_t, Save> saves_;  ///< at most one per rank beyond the one being worked on, and refused

@@ -9,7 +9,7 @@
 
 namespace troupe::actors {
 
-/// CheckpointWriter: these pieces of the rank's structure go into this directory; before the first chunk.
+/// CheckpointWriter: these pieces of the rank's structure go into this directory. Comes before all chunks.
 struct OpenSave {
   std::uint64_t sequence = 0;
   std::string directory;
@@ -42,8 +42,8 @@ struct CloseSave {
   std::uint64_t sequence = 0;
 };
 
-/// CheckpointCoordinator: make the directory of a save, and clear away what earlier saves left unfinished.
-/// Ends in SaveDirectoryMade.
+/// CheckpointCoordinator: make the directory of a save, and remove what earlier saves left unfinished. Ends
+/// in SaveDirectoryMade.
 struct MakeSaveDirectory {
   std::uint64_t sequence = 0;
   std::string directory;
@@ -54,11 +54,11 @@ struct MakeSaveDirectory {
 struct CommitSave {
   std::uint64_t sequence = 0;
   std::string directory;
-  core::StepCount step{};  ///< steps that were over; names the checkpoint
+  core::StepCount step{};  ///< completed steps; names the checkpoint
   std::string manifest;
 };
 
-/// CheckpointCoordinator: the save failed; its directory goes.
+/// CheckpointCoordinator: the save failed; its directory is removed.
 struct DiscardSave {
   std::string directory;
 };

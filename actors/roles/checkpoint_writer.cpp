@@ -81,7 +81,7 @@ void CheckpointWriterMachine::on(const messages::SavePlanned& planned, Outbox& o
   if (save == nullptr || save->planned) return;
   save->planned = true;
   if (save->state == State::failed) {
-    // The coordinator was still at another save when this one failed here.
+    // The coordinator was still busy with another save when this one failed here.
     outbox.send(coordinator(), messages::SaveFailed{save->sequence, config_.rank, save->failure});
     return;
   }
@@ -129,7 +129,7 @@ void CheckpointWriterMachine::advance(Outbox& outbox) {
 
 void CheckpointWriterMachine::stage_chunks(Save& save, Outbox& outbox) {
   while (save.asked < save.chunks.size()) {
-    // In order, so that they come to the files in order.
+    // In order, so that they reach the files in order.
     const auto& chunk = save.chunks[save.asked];
     if (!save.buckets[chunk.bucket.value].held) return;
     const auto credit = take_credit(chunk.bytes);

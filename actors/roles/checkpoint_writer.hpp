@@ -20,28 +20,28 @@ namespace troupe::actors {
 struct CheckpointWriterConfig {
   core::Rank rank{};
   std::uint32_t buckets = 0;                 ///< each held by its ParameterShard
-  bool trainer_holds = false;                ///< one more bucket, which the trainer holds: tensors of its own
+  bool trainer_holds = false;                ///< one more bucket, held by the trainer: its own tensors
   core::SaveStructure structure;             ///< what this rank could write
   std::vector<core::BucketIndex> bucket_of;  ///< per piece
   std::uint64_t chunk_bytes = 0;
-  /// Sizes of the chunks that staging buffers are for, the smallest first; the last holds any chunk. Each
-  /// buffer is a credit.
+  /// Sizes of the chunks that staging buffers are for, the smallest first; the last buffer holds any chunk.
+  /// Each buffer is a credit.
   std::vector<std::uint64_t> staging;
-  /// The role that says what is written and where.
+  /// The role that decides what is written and where.
   messages::Address coordinator{core::Rank{0}, messages::Role::checkpoint_coordinator, 0};
-  /// A save that holds up updates for longer fails, so that a disk that does not answer is no reason for the
-  /// job to end; 0: as long as it takes.
+  /// A save that holds up updates for longer fails, so that an unresponsive disk does not end the job; 0: as
+  /// long as it takes.
   std::chrono::nanoseconds hold_deadline{};
-  bool tells_trainer = true;  ///< of the end of saves; otherwise the coordinator does
+  bool tells_trainer = true;  ///< about the end of saves; otherwise the coordinator does
 };
 
-/// One rank's part in saves: accepted -> staging -> staged -> written -> durable -> committed, and from
-/// everywhere -> failed (here) or aborted (elsewhere). Saves are worked on one at a time, in order; others
+/// One rank's part in saves: accepted -> staging -> staged -> written -> durable -> committed, and from every
+/// state -> failed (here) or aborted (elsewhere). Saves are processed one at a time, in order; the others
 /// wait as accepted.
 ///
 /// CK-2: a bucket is released exactly once per save, when all of it is staged or the save is over; until then
-/// no update touches it. CK-3: never more chunks are on their way than there are credits. CK-4: a rank
-/// says that its files are durable only after every chunk is written and synced.
+/// no update touches it. CK-3: there are never more chunks in flight than credits. CK-4: a rank says that its
+/// files are durable only after every chunk is written and synced.
 class CheckpointWriterMachine final : public Machine {
  public:
   explicit CheckpointWriterMachine(CheckpointWriterConfig config);
@@ -78,10 +78,10 @@ class CheckpointWriterMachine final : public Machine {
     std::vector<std::uint32_t> pieces;
     std::vector<SaveChunk> chunks;
     std::vector<Bucket> buckets;
-    std::uint32_t asked = 0;  ///< chunks whose staging was asked for
+    std::uint32_t asked = 0;  ///< chunks whose staging was requested
     std::uint32_t staged = 0;
     std::uint32_t written = 0;
-    messages::Failure failure;  ///< when failed
+    messages::Failure failure;  ///< if it failed
   };
 
   void on(const messages::SaveBegan& begun, Outbox& outbox);
@@ -102,7 +102,7 @@ class CheckpointWriterMachine final : public Machine {
   std::optional<std::uint32_t> take_credit(std::uint64_t bytes);
   void release(Save& save, core::BucketIndex bucket, Outbox& outbox);
   void fail(Save& save, messages::Failure failure, Outbox& outbox);
-  /// The save that is worked on, when it has this sequence.
+  /// The save in progress, if it has this sequence.
   Save* current(std::uint64_t sequence);
   Save* find(std::uint64_t sequence);
   messages::Address peer(messages::Role role, std::uint32_t index = 0) const {
@@ -116,7 +116,7 @@ class CheckpointWriterMachine final : public Machine {
   std::deque<Save> saves_;  ///< the first is worked on; as many as the trainer began before their buckets
                             ///< hold it up
   std::uint64_t last_begun_ = 0;
-  std::vector<messages::BucketHeld> early_;  ///< of a save whose SaveBegan is still on its way here
+  std::vector<messages::BucketHeld> early_;  ///< of a save whose SaveBegan has not arrived here yet
   std::set<std::uint32_t> free_credits_;
   std::uint64_t watched_ = 0;  ///< the save that the timer is for; 0: none
   State last_ = State::idle;   ///< how the last save ended

@@ -10,9 +10,9 @@ namespace troupe::actors {
 
 namespace {
 
-/// Two blocks, so that memory may be aligned to blocks as the place in the file is.
+/// Two blocks, so that memory can be aligned to blocks in the same way as the place in the file.
 constexpr std::uint64_t kSlack = 8192;
-/// Below it a chunk is not worth being aligned.
+/// A chunk below this size is not worth aligning.
 constexpr std::uint64_t kAlignedChunk = std::uint64_t{1} << 20;
 
 }  // namespace
@@ -61,7 +61,7 @@ std::vector<std::uint64_t> staging_buffers(const core::SaveStructure& structure,
   }
   if (sizes.empty()) return {1};
   std::sort(sizes.begin(), sizes.end(), std::greater<>());
-  // A save of some pieces may have a chunk that is larger than any of a save of all.
+  // A save of some pieces may have a larger chunk than any in a save of all.
   for (const auto& [bucket, bytes] : buckets) sizes[0] = std::max(sizes[0], std::min(bytes, chunk_bytes));
   std::size_t count = 0;
   for (std::uint64_t taken = 0; count < sizes.size(); ++count) {

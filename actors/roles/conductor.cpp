@@ -44,7 +44,7 @@ void ConductorMachine::receive(const messages::Envelope& envelope, Outbox& outbo
 }
 
 void ConductorMachine::on(const messages::StepBegan& begun, Outbox& outbox) {
-  // The first step fixes where the cursors start; later ones are reached by the cursors themselves.
+  // The first step fixes where the cursors start; they reach later steps by themselves.
   if (begun_) return;
   begun_ = true;
   for (auto& cursor : cursors_) cursor.step = begun.step;

@@ -12,13 +12,13 @@
 
 namespace troupe::actors {
 
-/// What the Conductor must know of an entry of the collective plan.
+/// What the Conductor must know about an entry of the collective plan.
 struct ConductorEntry {
   std::string name;         ///< for people: "reduce_scatter of bucket 3"
   messages::Address owner;  ///< gets CollectiveDone
-  /// Entries that publish parameters are passed over when the step is not committed.
+  /// Entries that publish parameters are skipped when the step is not committed.
   bool only_if_committed = false;
-  int stream = 0;                  ///< that carries it; streams do not wait for each other
+  int stream = 0;                  ///< the stream that carries it; streams do not wait for each other
   std::uint64_t communicator = 0;  ///< see LaunchCollective
   std::uint64_t alike = 0;
   FinalSum final_sum = FinalSum::none;
@@ -27,16 +27,16 @@ struct ConductorEntry {
 struct ConductorConfig {
   core::Rank rank{};
   std::vector<ConductorEntry> entries;  ///< of one step, in the order of the program
-  /// A launched collective that is not over after twice this long is called hung.
+  /// A launched collective that is not over after twice this time counts as hung.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };
 
 /// The only place that launches collectives: idle | launching | waiting | aborting.
 ///
 /// CO-1: launches follow the program: an entry of a step is launched only when it is ready and everything
-/// before it on its stream, of this and of all earlier steps, was launched or passed over. Readiness may come
-/// in any order. Members of a group have the same entries in the same order, and streams are such that no two
-/// ranks can wait for each other's later entry (docs/decisions/0009). The program is that of the
+/// before it on its stream, of this and of all earlier steps, was launched or skipped. Entries may become
+/// ready in any order. Members of a group have the same entries in the same order, and streams are such that
+/// no two ranks can wait for each other's later entry (docs/decisions/0009). The program is that of the
 /// configuration, or in the order of OrderLearned.
 class ConductorMachine final : public Machine {
  public:

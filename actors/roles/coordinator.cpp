@@ -82,7 +82,7 @@ void CoordinatorMachine::on(const messages::RankFailed& failed, Outbox& outbox) 
     fence(failed.rank, failed.failure, outbox);
     return;
   }
-  // It joins only to say so. Those that come later must still find this rank: all are told together.
+  // It joins only to report this. Ranks that come later must still find this rank: all are told together.
   if (!failure_.failed) failure_ = failed.failure;
 }
 
@@ -173,7 +173,7 @@ void CoordinatorMachine::on(const messages::StoreGet& get, const messages::Addre
 }
 
 void CoordinatorMachine::tell_all(const messages::Message& message, Outbox& outbox) const {
-  // Rank 0, whose process this is, comes last: hearing of an end, it may end itself.
+  // Rank 0, whose process this is, comes last: when it hears of an end, it may end itself.
   for (auto member = joined_.rbegin(); member != joined_.rend(); ++member) {
     outbox.send({member->first, Role::rank_supervisor, 0}, message);
   }

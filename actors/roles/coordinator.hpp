@@ -18,14 +18,14 @@ namespace troupe::actors {
 
 struct CoordinatorConfig {
   core::WorldSize world{1};
-  /// For all ranks to join; then the job is refused, and the ranks that are missing are named.
+  /// Deadline for all ranks to join; after it the job is refused, and the missing ranks are named.
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
 };
 
-/// Membership of the job, in rank 0's process: forming -> running -> closed, and from everywhere -> fenced.
+/// Membership of the job, in rank 0's process: forming -> running -> closed, and from every state -> fenced.
 ///
-/// CD-1: nobody is welcomed before all ranks are here with the same plan and configuration. CD-2: after a
-/// fence nobody is welcomed, and every member is told the first culprit and its reason, once.
+/// CD-1: no rank is welcomed before all ranks are here with the same plan and configuration. CD-2: after a
+/// fence no rank is welcomed, and every member is told the first culprit and its reason, once.
 class CoordinatorMachine final : public Machine {
  public:
   explicit CoordinatorMachine(CoordinatorConfig config);
@@ -56,7 +56,7 @@ class CoordinatorMachine final : public Machine {
   CoordinatorConfig config_;
   State state_ = State::forming;
   std::map<core::Rank, messages::Join> joined_;
-  std::optional<PlanSearch> search_;  ///< once a rank has another plan than rank 0
+  std::optional<PlanSearch> search_;  ///< set once a rank has another plan than rank 0
   std::set<core::Rank> left_;
   messages::Failure failure_;  ///< why the epoch is over, or will be once all have joined
   std::map<std::string, std::string> store_;

@@ -17,25 +17,25 @@ struct GradientBucketConfig {
   core::BucketIndex bucket{};
   std::vector<core::ParameterIndex> parameters;
   std::vector<std::string> names;  ///< of the parameters, in the same order, for messages
-  /// A round that the rank passes through.
+  /// A round that the rank goes through.
   struct Round {
-    core::Lane lane{-1};  ///< that it plays; -1: none
+    core::Lane lane{-1};  ///< the lane it plays; -1: none
     /// The program's entries that reduce the bucket's gradients in this round, in order.
     std::vector<core::PlanEntryIndex> entries;
   };
-  std::vector<Round> rounds;  ///< the last one has entries; so has every other, or none
+  std::vector<Round> rounds;  ///< the last one has entries; the others all do, or none does
   bool overlap = true;        ///< launch from backward; otherwise when backward is over
   core::UnusedParameters unused = core::UnusedParameters::refuse;
 };
 
 /// Counts the gradients of one bucket and says when it may be reduced: counting -> ready -> reduced.
 ///
-/// How often each parameter's gradient comes in a lane is learned in the first lane; from then on the bucket
-/// is ready with the last expected one (GB-1: a bucket is launched once per step, after exactly the learned
-/// number of gradients of its last lane; where each round reduces, after every lane). GB-2: "reduced" is said
-/// only after the collective's completion. GB-3: nothing of a step is prepared before the shard was stepped
-/// in the step before, which clears the bucket's gradients. A trainer that reads none of the bucket's
-/// parameters does not wait for that.
+/// The bucket learns in the first lane how often each parameter's gradient comes in a lane; from then on it
+/// is ready with the last expected gradient (GB-1: a bucket is launched once per step, after exactly the
+/// learned number of gradients of its last lane; where each round reduces, after every lane). GB-2: the
+/// bucket is called reduced only after the collective's completion. GB-3: nothing of a step is prepared
+/// before the shard was stepped in the previous step, which clears the bucket's gradients. A trainer that
+/// reads none of the bucket's parameters does not wait for that.
 class GradientBucketMachine final : public Machine {
  public:
   explicit GradientBucketMachine(GradientBucketConfig config);
@@ -65,10 +65,10 @@ class GradientBucketMachine final : public Machine {
   core::Step step_{-1};
   std::size_t round_ = 0;
   bool lane_complete_ = false;
-  std::vector<std::size_t> due_;           ///< rounds that are complete, and to be prepared in this order
-  std::optional<core::Step> not_cleared_;  ///< whose gradients still lie where the next ones go
+  std::vector<std::size_t> due_;           ///< completed rounds, to be prepared in this order
+  std::optional<core::Step> not_cleared_;  ///< whose gradients still occupy the place of the next ones
   std::vector<std::uint32_t> counts_;
-  std::uint32_t outstanding_ = 0;  ///< gradients of this lane still expected; meaningful once learned
+  std::uint32_t outstanding_ = 0;  ///< gradients of this lane still expected; valid once learned
   std::optional<std::vector<std::uint32_t>> expected_;
   std::size_t entries_done_ = 0;
   std::size_t entries_ = 0;  ///< of a step

@@ -21,7 +21,7 @@ struct Send {
   messages::Message body;
 };
 
-/// Asks for Machine::timer(id) after a while. Arming an armed timer moves it.
+/// Asks for Machine::timer(id) after a delay. Arming an armed timer moves it.
 struct ArmTimer {
   TimerId id = 0;
   std::chrono::nanoseconds after{};
@@ -54,9 +54,9 @@ class Outbox {
   std::vector<Effect> effects_;
 };
 
-/// What decides: a pure state machine. It knows no thread, no clock and no CAF; the same object is run by an
-/// actor in production and by the simulator. Messages of a step or an epoch it does not expect are ignored,
-/// never obeyed.
+/// Makes decisions: a pure state machine. It knows no thread, no clock and no CAF; the same object is run by
+/// an actor in production and by the simulator. Messages of a step or an epoch it does not expect are
+/// ignored, never obeyed.
 class Machine {
  public:
   virtual ~Machine() = default;
@@ -68,7 +68,7 @@ class Machine {
 
   /// The state's name, as docs/architecture.md lists it.
   virtual std::string_view state() const = 0;
-  /// What it waits for and from whom, as half a sentence; empty when it waits for nothing in particular.
+  /// What it waits for and from whom, as a clause; empty when it waits for nothing in particular.
   virtual std::string waiting_for() const = 0;
 };
 
@@ -89,7 +89,7 @@ void dispatch(const messages::Message& message, Handler&& handler) {
   dispatch_kind(message, handler);
 }
 
-/// Builds one handler of several lambdas, for dispatch().
+/// Builds one handler out of several lambdas, for dispatch().
 template <class... Lambdas>
 struct Overloaded : Lambdas... {
   using Lambdas::operator()...;

@@ -55,8 +55,8 @@ void RankSupervisorMachine::on_membership(const messages::Message& message, Outb
                         [&](const messages::Refused& refused) { fence(refused.failure, false, outbox); },
                         [&](const messages::Fence& order) { fence(order.failure, false, outbox); },
                         [&](const messages::PeerLost& lost) {
-                          // Only the coordinator's connection is this rank's own business; of others the
-                          // Fence speaks.
+                          // Only the coordinator's connection is this rank's own business; the Fence reports
+                          // the others.
                           if (lost.rank == coordinator().rank) fence(lost.failure, false, outbox);
                         },
                         [&](const messages::CollectiveFailed& failed) {

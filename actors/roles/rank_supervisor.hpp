@@ -16,9 +16,9 @@ struct RankSupervisorConfig {
   core::Rank rank{};
   core::WorldSize world{1};
   std::uint32_t buckets = 0;
-  std::uint32_t frozen_buckets = 0;        ///< of these; they have no gradients
-  std::vector<core::BucketIndex> forward;  ///< in the order of forward; empty: from the last one to the first
-  core::PlanEntryIndex verdict_entry{};    ///< the plan's entry of the verdict's reduction
+  std::uint32_t frozen_buckets = 0;        ///< of these buckets; they have no gradients
+  std::vector<core::BucketIndex> forward;  ///< in forward order; empty: from the last one to the first
+  core::PlanEntryIndex verdict_entry{};    ///< the plan's entry for the verdict's reduction
   std::uint64_t plan_hash = 0;
   std::vector<std::string> plan_lines;
   std::int32_t stage = 0;     ///< ranks that keep the same part of the model, and plan alike
@@ -28,12 +28,12 @@ struct RankSupervisorConfig {
   messages::Failure failure{};  ///< the rank joins only to tell all others why it cannot take part
 };
 
-/// The lifecycle of one rank: joining -> running -> leaving -> left, and from everywhere -> fenced.
+/// The lifecycle of one rank: joining -> running -> leaving -> left, and from every state -> fenced.
 ///
 /// RS-1: every rank decides a step from the same reduced facts by the same formula, so all decide the same.
-/// RS-2: a step is decided only after every bucket is reduced and the verdict has arrived.
-/// RS-3: a fenced rank decides nothing, and its trainer is told why: by the Coordinator's word, or after a
-/// second without one.
+/// RS-2: a step is decided only after every bucket is reduced and the verdict has arrived. RS-3: a fenced
+/// rank decides nothing, and its trainer is told why: by the Coordinator's message, or after a second without
+/// one.
 class RankSupervisorMachine final : public Machine {
  public:
   explicit RankSupervisorMachine(RankSupervisorConfig config);
@@ -72,7 +72,7 @@ class RankSupervisorMachine final : public Machine {
   double loss_scale_ = 1;
   std::uint32_t buckets_ready_ = 0;
   std::uint32_t buckets_reduced_ = 0;
-  core::Step updating_{-1};  ///< the decided step whose shards are being updated, under the next backward
+  core::Step updating_{-1};  ///< the decided step whose shards are being updated, during the next backward
   std::uint32_t shards_updated_ = 0;
   bool backward_finished_ = false;
   bool verdict_arrived_ = false;
@@ -80,8 +80,8 @@ class RankSupervisorMachine final : public Machine {
   std::vector<messages::LaneLoss> losses_;
   std::uint32_t wishes_ = 0;
   messages::Verdict verdict_;
-  /// Why this rank is fenced, while the trainer is not told yet: it ends the process's part in the job, and
-  /// in rank 0 the Coordinator's, so the Coordinator has its say first, which names the job's first culprit.
+  /// Why this rank is fenced, until the trainer is told. Telling it ends the process's part in the job, and
+  /// in rank 0 the Coordinator's, so the Coordinator, which names the first culprit, speaks first.
   std::optional<messages::Failure> untold_;
 };
 

@@ -21,7 +21,7 @@ void ReplicaCoordinatorMachine::receive(const messages::Envelope& envelope, Outb
 
 void ReplicaCoordinatorMachine::on(const messages::CopyReady& ready, Outbox& outbox) {
   if (!is_member(ready.rank)) return;
-  // No rank comes to a save before the previous one is over for it.
+  // No rank reaches a save before the previous one is over for it.
   if (state_ == State::idle && ready.sequence > sequence_) {
     sequence_ = ready.sequence;
     state_ = State::copying;
@@ -75,7 +75,7 @@ void ReplicaCoordinatorMachine::finish(Failure failure, Outbox& outbox) {
   for (const auto& [rank, ready] : ready_) over.bytes += over.failure.failed ? 0 : ready.bytes;
   outbox.cancel(kDeadline);
   state_ = State::idle;
-  // Also those that have not said anything yet: nothing of theirs may wait for the rest of this save.
+  // Including ranks that have not said anything yet: none of their work may wait for the rest of this save.
   for (std::int32_t rank = 0; rank < config_.world.value; ++rank) outbox.send(keeper({rank}), over);
 }
 

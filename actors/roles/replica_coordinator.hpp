@@ -17,16 +17,16 @@ namespace troupe::actors {
 struct ReplicaCoordinatorConfig {
   core::WorldSize world{1};
   std::vector<core::Clique> cliques;
-  /// Of each phase of a local save: until every rank has its own copy, and until every clique has exchanged
-  /// them.
+  /// For each phase of a local save: until every rank has its own copy, and until every clique has exchanged
+  /// its copies.
   std::chrono::nanoseconds deadline = std::chrono::minutes(5);
 };
 
-/// Agrees on local saves, in rank 0's process: idle -> copying -> exchanging -> idle. One save at a time; it
-/// fails on all ranks with the first failure of any.
+/// Agrees on local saves, in rank 0's process: idle -> copying -> exchanging -> idle. It handles one save at
+/// a time, which fails on all ranks with the first failure of any rank.
 ///
 /// LT-1: a local save counts only after every rank holds the copies of its whole clique. LT-2: older copies
-/// go only when a save counts, and every rank is told the same end of every save.
+/// are removed only when a save counts, and every rank is told the same outcome of every save.
 class ReplicaCoordinatorMachine final : public Machine {
  public:
   explicit ReplicaCoordinatorMachine(ReplicaCoordinatorConfig config);
@@ -51,7 +51,7 @@ class ReplicaCoordinatorMachine final : public Machine {
 
   ReplicaCoordinatorConfig config_;
   State state_ = State::idle;
-  std::uint64_t sequence_ = 0;  ///< of the save that is worked on, or was the last
+  std::uint64_t sequence_ = 0;  ///< of the save in progress, or of the last one
   std::map<core::Rank, messages::CopyReady> ready_;
   std::map<core::Rank, messages::CopiesHeld> held_;
 };

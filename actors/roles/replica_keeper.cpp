@@ -148,7 +148,7 @@ void ReplicaKeeperMachine::go_on(Outbox& outbox) {
 void ReplicaKeeperMachine::on(const messages::RoundRead& read, Outbox& outbox) {
   if (!is_running(read.exchange)) return;
   if (running_->lost) return give_back(read.credit, {}, outbox);
-  // A part that could not be read is shared too: the others wait for the round, and find it out by its hash.
+  // A part that could not be read is shared too: the others wait for the round, and its hash tells them.
   if (read.failure.failed && !running_->failure.failed) running_->failure = read.failure;
   outbox.perform(ShareRound{read.exchange, read.round, read.credit});
 }

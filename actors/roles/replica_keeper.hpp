@@ -23,19 +23,19 @@ struct ReplicaKeeperConfig {
   core::Clique clique;
   std::uint32_t pieces = 0;  ///< of the rank's structure; all of them are its own copy
   std::uint64_t chunk_bytes = 1;
-  std::uint32_t credits = 1;  ///< rounds of an exchange that are on their way at once
-  /// For the rank's own copy to be whole, and for what a save made useless to go.
+  std::uint32_t credits = 1;  ///< rounds of an exchange that may be in flight at once
+  /// For the rank's own copy to be complete, and for removing what a save made useless.
   std::chrono::nanoseconds deadline = std::chrono::minutes(5);
 };
 
 /// One rank's part in local saves: empty -> copying -> copied -> receiving -> held -> tidying -> kept, or
 /// empty after a save that failed; serving while a lost copy is brought back. Its LocalWriter, a
 /// CheckpointWriter, writes the rank's own copy; then the members of the clique exchange theirs. Saves are
-/// worked on one at a time, in order.
+/// processed one at a time, in order.
 ///
-/// LT-3: the members of a clique share the same rounds in the same order: what goes wrong on one of them is
-/// told at the end, and only the end of the group ends an exchange early. LT-4: no more rounds are on their
-/// way than there are credits.
+/// LT-3: the members of a clique share the same rounds in the same order: a failure on one of them is
+/// reported at the end, and only the end of the group ends an exchange early. LT-4: no more rounds are in
+/// flight than there are credits.
 class ReplicaKeeperMachine final : public Machine {
  public:
   explicit ReplicaKeeperMachine(ReplicaKeeperConfig config);
@@ -52,13 +52,13 @@ class ReplicaKeeperMachine final : public Machine {
   struct Save {
     messages::SaveAnnounced announced;
     core::CopyName name;
-    std::optional<messages::LocalSaveOver> over;  ///< known while an exchange still runs
+    std::optional<messages::LocalSaveOver> over;  ///< known while an exchange is still running
   };
   struct Running {
     Exchange plan;
     std::uint32_t rounds = 0;
     std::uint32_t begun = 0;  ///< rounds
-    bool lost = false;        ///< the group is at its end
+    bool lost = false;        ///< the group has ended
     messages::Failure failure;
   };
 
@@ -91,11 +91,11 @@ class ReplicaKeeperMachine final : public Machine {
   ReplicaKeeperConfig config_;
   State state_ = State::empty;
   std::optional<std::uint64_t> seed_;
-  std::optional<Save> save_;                     ///< that is worked on
+  std::optional<Save> save_;                     ///< the one in progress
   std::deque<messages::SaveAnnounced> waiting_;  ///< as many as the trainer began before their buckets held
                                                  ///< it up
-  std::uint64_t last_sequence_ = 0;              ///< of the last save that was worked on
-  std::map<std::uint64_t, messages::LocalSaveOver> early_ends_;  ///< of saves that this rank has not come to
+  std::uint64_t last_sequence_ = 0;              ///< of the last save processed
+  std::map<std::uint64_t, messages::LocalSaveOver> early_ends_;  ///< of saves that this rank has not reached
   std::uint64_t exchange_ = 0;
   std::optional<Running> running_;
   std::vector<std::uint32_t> free_credits_;

@@ -16,7 +16,7 @@ struct MakeCopyDirectory {
   core::CopyName name;
 };
 
-/// The files of the rank's own copy are whole: put its manifest there and give it its name. Ends in
+/// The files of the rank's own copy are complete: add its manifest and give the copy its name. Ends in
 /// CopySealed.
 struct SealCopy {
   std::uint64_t sequence = 0;
@@ -26,14 +26,14 @@ struct SealCopy {
   std::vector<std::uint64_t> hashes;
 };
 
-/// An exchange begins; before its first round.
+/// An exchange begins; sent before its first round.
 struct OpenExchange {
   std::uint64_t exchange = 0;
   core::CopyName name;
   Exchange plan;
 };
 
-/// Bring this rank's part of the round into the buffer. Ends in RoundRead.
+/// Read this rank's part of the round into the buffer. Ends in RoundRead.
 struct ReadRound {
   std::uint64_t exchange = 0;
   std::uint32_t round = 0;
@@ -54,18 +54,18 @@ struct WriteRound {
   std::uint32_t credit = 0;
 };
 
-/// No round is left: give the copies that came their names if they are whole. Ends in ExchangeClosed.
+/// No round is left: give the copies that arrived their names if they are complete. Ends in ExchangeClosed.
 struct CloseExchange {
   std::uint64_t exchange = 0;
 };
 
-/// The save counts: of those kept here it and a few before it stay, all others go. Ends in CopiesTidied.
+/// The save counts: it and a few before it are kept here, all others are removed. Ends in CopiesTidied.
 struct TidyCopies {
   std::uint64_t sequence = 0;
   core::CopyName name;
 };
 
-/// The save failed: what this rank has of it is removed. Ends in CopiesTidied.
+/// The save failed: whatever this rank has of it is removed. Ends in CopiesTidied.
 struct DiscardCopies {
   std::uint64_t sequence = 0;
   core::CopyName name;

@@ -14,9 +14,9 @@
 
 namespace troupe::actors {
 
-/// GradientBucket: this lane's gradients of the bucket are complete. Joins them to the partial sums the rank
+/// GradientBucket: this lane's gradients of the bucket are complete. Adds them to the partial sums the rank
 /// holds, and after its last lane brings them into the form that the collective reads; ends in LaneMerged to
-/// the trainer unless `last`. Where each round reduces gradients every lane is its own, and LaneMerged
+/// the trainer unless `last`. Where each round reduces gradients, every lane is separate, and LaneMerged
 /// follows its reduction. Lane -1: there is none in this round.
 struct PrepareBucket {
   core::Step step{};
@@ -25,11 +25,11 @@ struct PrepareBucket {
   bool last = false;
 };
 
-/// What a launch is to gradients that are also summed over a group beyond the data-parallel axes.
+/// What a launch means for gradients that are also summed over a group beyond the data-parallel axes.
 enum class FinalSum : std::uint8_t {
   none,    ///< nothing
-  awaits,  ///< their last reduction
-  is,      ///< that sum
+  awaits,  ///< it is the last reduction before that sum
+  is,      ///< it is that sum
 };
 
 /// Conductor: enqueue entry `entry` of the program. Ends in CollectiveDone to the Conductor.
@@ -37,15 +37,15 @@ struct LaunchCollective {
   core::Step step{};
   core::PlanEntryIndex entry{};
   std::uint64_t sequence = 0;
-  /// For those who compare ranks: which communicator it is of, and what its members must see alike.
+  /// For checks that compare ranks: the communicator it belongs to, and what its members must see alike.
   std::uint64_t communicator = 0;
   std::uint64_t alike = 0;
-  /// And of gradients, how far their bucket is.
+  /// For gradients, how far their bucket has come.
   FinalSum final_sum = FinalSum::none;
   core::BucketIndex bucket{};
 };
 
-/// RankSupervisor: bring norm, NaN/Inf count, losses and refusals of this rank into the verdict's input. The
+/// RankSupervisor: put norm, NaN/Inf count, losses and refusals of this rank into the verdict's input. The
 /// facts of the verdict come as VerdictArrived once its collective is over.
 struct PrepareVerdict {
   core::Step step{};
@@ -54,8 +54,8 @@ struct PrepareVerdict {
   std::uint32_t wishes = 0;  ///< bits of Wish
 };
 
-/// ParameterShard: step the optimizer on this rank's shard of the bucket and clear the bucket's gradients;
-/// with `commit` false only clear them. Ends in ShardStepped.
+/// ParameterShard: step the optimizer on this rank's shard of the bucket and clear the bucket's gradients; if
+/// `commit` is false, only clear them. Ends in ShardStepped.
 struct StepShard {
   core::Step step{};
   core::BucketIndex bucket{};
@@ -72,11 +72,11 @@ struct AbortCollectives {
 /// What machines ask of the data plane of a step.
 using StepWork = std::variant<PrepareBucket, LaunchCollective, PrepareVerdict, StepShard>;
 
-/// What machines ask of the planes; the session's WorkRouter brings each kind to the plane that owns it.
-/// Nothing of it waits: the answer is a message.
+/// What machines ask of the planes; the session's WorkRouter brings each kind to the plane that owns it. No
+/// work waits: the answer is a message.
 using Work = std::variant<StepWork, AbortCollectives, CheckpointWork, ReplicaWork>;
 
-/// The work of this kind, on its own or all that goes to one plane; null when it is another.
+/// The work of this kind, a single kind or all that goes to one plane; null when it is of another kind.
 template <class Kind>
 const Kind* work_if(const Work& work) {
   auto same = [](const auto& found) -> const Kind* {

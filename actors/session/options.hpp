@@ -14,8 +14,8 @@ namespace troupe::actors {
 
 class Storage;
 
-/// What a trainer does in one go with units that follow each other, for one lane: forward from the first up;
-/// or from the last one down backward, or of a backward in two passes the one that adds to gradients.
+/// What a trainer does in one go with consecutive units, for one lane: forward from the first unit up, or
+/// backward from the last one down. Of a backward in two passes, `weights` is the one that adds to gradients.
 struct TrainerPass {
   enum class Kind : std::uint8_t { forward, backward, weights };
   Kind kind = Kind::forward;
@@ -28,37 +28,37 @@ struct TrainerPass {
 
 struct SessionOptions {
   core::TrainingOptions training;
-  /// For collectives of the trainer's own, by Session::group(). The same on all ranks.
+  /// For the trainer's own collectives, by Session::group(). The same on all ranks.
   std::vector<TrainerGroupSpec> groups{};
-  /// Tensors of the trainer's own, which saves and restores take along. Ranks may have different ones; all
-  /// their parts together must make up whole tensors.
+  /// The trainer's own tensors, included in saves and restores. Ranks may have different ones; all their
+  /// parts together must make up whole tensors.
   std::vector<TrainerTensor> tensors{};
-  /// What a trainer does in a step that does not end a lane before it begins the next one, as a pipeline
-  /// stage. All ranks that keep the same stage give the same, with as many rounds as the one with most lanes
-  /// has (docs/pipelines.md). Where there are Session::units() the trainer begins each pass with
-  /// begin_pass(); elsewhere they change nothing. Empty: lane after lane.
+  /// What a trainer does in a step when it does not end a lane before it begins the next one, as a pipeline
+  /// stage. All ranks that keep the same stage give the same list, with as many rounds as the rank with the
+  /// most lanes has (docs/pipelines.md). Where there are Session::units() the trainer begins each pass with
+  /// begin_pass(); elsewhere the list has no effect. Empty: lane after lane.
   std::vector<TrainerPass> passes{};
-  /// The order in which forward and backward use units, where it is not that of their numbers: units are
-  /// gathered ahead, acquired and reduced in it. The same on all ranks that keep the same part of the model;
-  /// not with `passes`. It changes no bits, and checkpoints know nothing of it.
+  /// The order in which forward and backward use units, if it is not that of their numbers: units are
+  /// gathered ahead, acquired and reduced in this order. The same on all ranks that keep the same part of the
+  /// model; not together with `passes`. It changes no bits, and checkpoints do not depend on it.
   core::DeclaredOrder order{};
   core::CheckpointOptions checkpoint;
   core::LocalTierOptions local;
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
   /// After this a collective counts as hung. The trainer itself waits three times as long: what it waits for
-  /// has a deadline of its own, whose error says more.
+  /// has its own deadline, whose error says more.
   std::chrono::nanoseconds step_deadline = std::chrono::seconds(300);
-  /// Record what actors, streams and the trainer do (take_trace()). Tasks of streams are those of the whole
-  /// device: sessions that share one cannot all be traced.
+  /// Record what actors, streams and the trainer do (take_trace()). Stream tasks are those of the whole
+  /// device: sessions that share a device cannot all be traced.
   bool trace = false;
 };
 
 struct RestoreOptions {
   Storage* from = nullptr;  ///< null: the world's storage
-  std::string name;         ///< of a checkpoint in it; empty: the newest one that is whole
-  bool optimizer = true;    ///< otherwise weights only: moments and counters begin anew
-  /// About tensors that only the job or only the checkpoint has. What the checkpoint lacks and the mode
-  /// tolerates keeps its values. A local save has exactly the tensors of its job.
+  std::string name;         ///< of a checkpoint in it; empty: the newest complete one
+  bool optimizer = true;    ///< otherwise weights only: moments and counters start anew
+  /// What to do about tensors that only the job or only the checkpoint has. Tensors that the checkpoint lacks
+  /// and the mode tolerates keep their values. A local save has exactly the tensors of its job.
   core::Strictness strictness = core::Strictness::raise_unexpected;
 };
 

@@ -12,25 +12,25 @@
 
 namespace troupe::actors {
 
-/// What a rank asks of all ranks at the end of a step; all learn of it in the same one.
+/// What a rank asks of all ranks at the end of a step; all learn of it in the same step.
 enum Wish : std::uint32_t {
   kWishSave = 1,   ///< save a checkpoint after this step
   kWishLeave = 2,  ///< end the run after this step
 };
 
-/// Where a step's time went, of this rank. "Exposed" is time in which the trainer waited for the runtime and
-/// computed nothing, also not on its compute stream.
+/// Where a step's time went, on this rank. "Exposed" is time in which the trainer waited for the runtime and
+/// nothing was computed, not even on its compute stream.
 struct StepTimes {
   std::chrono::nanoseconds total{};
   std::chrono::nanoseconds exposed{};
-  /// The part of it in which the communication stream was busy.
+  /// The part of `exposed` in which the communication stream was busy.
   std::chrono::nanoseconds exposed_communication{};
-  std::chrono::nanoseconds exposed_optimizer{};  ///< of the rest, the part in which the optimizer was
+  std::chrono::nanoseconds exposed_optimizer{};  ///< of the rest, the part in which the optimizer was busy
   std::chrono::nanoseconds communication{};      ///< the communication stream was busy, hidden or not
   std::chrono::nanoseconds optimizer{};  ///< the update stream was stepping the optimizer, hidden or not
 
   std::chrono::nanoseconds compute() const { return total - exposed; }
-  /// Exposed, and for nothing of the device that is measured: messages, sums over lanes, other ranks.
+  /// Exposed, but not waiting for measured device work: messages, sums over lanes, other ranks.
   std::chrono::nanoseconds other_waits() const { return exposed - exposed_communication - exposed_optimizer; }
 };
 
@@ -38,35 +38,35 @@ struct StepOutcome {
   core::Step step{};
   bool committed = false;
   std::string reason;        ///< why not, when not committed; parameters are then as before the step
-  double loss = 0;           ///< the mean of all lanes: their exact sum, rounded, by their number
+  double loss = 0;           ///< the mean of all lanes: their exact sum, rounded, over their number
   double gradient_norm = 0;  ///< before clipping, without the loss scale
   double clip_factor = 1;
   double loss_scale = 1;  ///< of this step
-  /// Elements that are NaN or Inf; above 0 the step is not committed, and a dynamic loss scale notes it.
+  /// Elements that are NaN or Inf; above 0 the step is not committed, and a dynamic loss scale takes note.
   std::int64_t nonfinite_gradients = 0;
   std::uint32_t wishes = 0;  ///< of all ranks
   StepTimes times;
 };
 
-/// The end of a save, the same on every rank.
+/// The outcome of a save, the same on every rank.
 struct SaveResult {
   std::uint64_t sequence = 0;    ///< as save() returned it
-  core::StepCount step{};        ///< steps that were over
+  core::StepCount step{};        ///< completed steps
   std::string name;              ///< "step_00000200"; empty when not committed
   std::uint64_t bytes = 0;       ///< of all tensors
-  std::string warning;           ///< something to look at, though the checkpoint is good
+  std::string warning;           ///< something to look at, although the checkpoint is good
   core::Result<void> committed;  ///< or why not: rank, file and reason
 };
 
 struct Restored {
   std::string name;
   core::Step step{};     ///< the next one
-  core::Value common;    ///< as save() was given it
-  core::Value topology;  ///< of the job that saved
+  core::Value common;    ///< as it was given to save()
+  core::Value topology;  ///< of the job that saved it
   /// Newer checkpoints and local saves that could not be used, and why.
   std::vector<std::string> passed_over;
   bool is_local = false;  ///< from the local tier
-  /// Keys of this rank that the checkpoint lacks, where the strictness returns them.
+  /// Keys of this rank that the checkpoint lacks, if the strictness returns them.
   core::KeySet unexpected{};
   core::KeySet missing{};  ///< keys that only the checkpoint has, likewise
 };

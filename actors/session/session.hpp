@@ -29,9 +29,9 @@ struct DeviceMemory;
 struct TrainingPlan;
 
 /// A trainer's side of the runtime: parameters go in, backward says which gradients are ready, committed
-/// steps come out. One thread uses it. A failed session (peer lost, plans differ, deadline) answers every
-/// call with the first Error; leave it and start again. A call out of turn, or about a parameter that there
-/// is not, is Errc::invalid_argument, which says what should have been called, and changes nothing.
+/// steps come out. It belongs to one thread. A failed session (peer lost, plans differ, deadline) answers
+/// every call with the first Error; leave it and start again. A call out of turn, or about a parameter that
+/// does not exist, is Errc::invalid_argument, which says what should have been called, and changes nothing.
 ///
 ///     session->begin_step(learning_rate);
 ///     for (core::Lane lane : session->lanes()) {
@@ -46,7 +46,7 @@ struct TrainingPlan;
 ///     auto outcome = session->finish_step();
 class Session {
  public:
-  /// Joins the job of `world`, which must outlive the session: all ranks call it with the same parameters and
+  /// Joins the job of `world`, which must outlive the session; all ranks call it with the same parameters and
   /// options. Returns when all ranks are there and agree; Errc::mismatch names the first difference.
   static core::Result<std::unique_ptr<Session>> join(RankWorld& world, SessionOptions options,
                                                      std::vector<core::ParameterSpec> parameters);
@@ -58,97 +58,97 @@ class Session {
   core::WorldSize world_size() const;
   /// As the trainer registered them.
   std::span<const core::ParameterSpec> parameters() const;
-  /// With what was left to Troupe filled in: the number of lanes.
+  /// With everything that was left to Troupe filled in: the number of lanes.
   const core::TrainingOptions& training() const;
   /// What all ranks agreed on (actors/planes/step/training_plan.hpp).
   const TrainingPlan& plan() const;
   /// The lanes this rank plays, in order.
   std::vector<core::Lane> lanes() const;
 
-  /// Units that the parameters name, where the strategy shards parameters or gradients; otherwise 0.
+  /// Units that parameters name, where the strategy shards parameters or gradients; otherwise 0.
   std::uint32_t units() const;
-  /// Gives a parameter its first values, before the first step: calls `fill` with the first element of the
-  /// stretch of it that this rank keeps, and where the stretch's values go, in f32. An element has the same
-  /// value on every rank that is asked for it; not called where this rank keeps none.
+  /// Sets a parameter's initial values, before the first step. Calls `fill` with the first element of the
+  /// range that this rank keeps, and the memory for the range's values, in f32. An element must have the same
+  /// value on every rank that asks for it. Not called where this rank keeps none.
   core::Result<void> write_parameter(
       core::ParameterIndex index,
       const std::function<void(std::int64_t first, std::span<float> values)>& fill);
 
-  /// The parameter's values. Written by the trainer before the first step (the same on every rank; sharded
-  /// ones by write_parameter()), read after before_use(), or while its unit is acquired. T is float for f32,
-  /// std::uint16_t for the bits of bf16 and f16, or std::byte for any; another one is Errc::invalid_argument.
-  /// Errc::unavailable where only the device reaches the memory.
+  /// The parameter's values. The trainer writes them before the first step (the same on every rank; sharded
+  /// ones by write_parameter()), and reads them after before_use(), or while the unit is acquired. T is float
+  /// for f32, std::uint16_t for the bits of bf16 and f16, or std::byte for any; others are
+  /// Errc::invalid_argument. Errc::unavailable where only the device reaches the memory.
   template <class T = float>
   core::Result<std::span<T>> parameter(core::ParameterIndex index) {
     const auto memory = TROUPE_TRY(readable_parameter(index, element_of<T>()));
     return memory.template as<T>();
   }
-  /// Where the current lane's gradient is to be added, after before_use(): in a lane only, and fetched anew
-  /// in every lane. Gradients are f32 unless TrainingOptions::gradients_in_parameter_dtype; else as
+  /// Where to add the current lane's gradient, after before_use(): only within a lane, and fetched anew in
+  /// every lane. Gradients are f32 unless TrainingOptions::gradients_in_parameter_dtype; T is as for
   /// parameter(). A frozen parameter has none: Errc::invalid_argument, as for gradient_ready().
   template <class T = float>
   core::Result<std::span<T>> gradient(core::ParameterIndex index, std::optional<int> source = {}) {
     const auto memory = TROUPE_TRY(readable_gradient(index, source, element_of<T>()));
     return memory.template as<T>();
   }
-  /// Ranks for whose lanes this rank adds gradients of the parameter, in each round: 1, or of an expert's
-  /// (ParameterSpec::is_expert) those of the group "ep". Each has memory of its own, so `source` says whose
-  /// tokens it was, as a place in the group; gradient_ready() comes when all are added.
+  /// Ranks for whose lanes this rank adds gradients of the parameter, in each round: 1, or for experts
+  /// (ParameterSpec::is_expert) the size of group "ep". Each has its own memory; `source`, a place in the
+  /// group, says whose tokens they are from. Call gradient_ready() when all are added.
   core::Result<int> sources(core::ParameterIndex index) const;
-  /// The same memory for kernels, wherever it lies.
+  /// The same memory for kernels, wherever it is.
   core::Result<gpu::BufferView> parameter_memory(core::ParameterIndex index) const;
   core::Result<gpu::BufferView> gradient_memory(core::ParameterIndex index,
                                                 std::optional<int> source = {}) const;
-  /// For trainers that enqueue their passes instead of computing on their own thread: a stream of the device.
-  /// After before_use() it may be given reads of the parameter, up to finish_step(), whose update comes after
-  /// them; gradient_ready() then means what it has been given so far. Ask before the first step; losses are
-  /// for the trainer to wait for, before end_lane().
+  /// A stream of the device, for trainers that enqueue their passes instead of computing on their own thread.
+  /// After before_use() reads of the parameter may be enqueued on it, up to finish_step(), whose update comes
+  /// after them; gradient_ready() then covers what has been enqueued so far. Ask for it before the first
+  /// step. The trainer itself waits for losses, before end_lane().
   core::Result<gpu::StreamView> compute_stream();
 
-  /// This rank's group of SessionOptions::groups; the session's. Errc::invalid_argument names those there
-  /// are.
+  /// This rank's group of SessionOptions::groups; the session owns it. Errc::invalid_argument lists the
+  /// groups that exist.
   core::Result<TrainerGroup*> group(std::string_view name);
 
-  /// After save() and save_local() it waits until tensors of the trainer's own are copied: they may change
-  /// from here to the next save.
+  /// After save() and save_local() it waits until the trainer's own tensors are copied: they may change from
+  /// here until the next save.
   core::Result<void> begin_step(double learning_rate);
   /// What the trainer multiplies the losses of the step by before backward, where
-  /// TrainingOptions::loss_scaling asks for it; otherwise 1. The loss that end_lane() is told, and all that
-  /// an outcome says of gradients, is without it. Until finish_step(), after which it is the next step's.
+  /// TrainingOptions::loss_scaling asks for it; otherwise 1. The loss given to end_lane(), and everything an
+  /// outcome says about gradients, is without it. Valid until finish_step(), which sets it for the next step.
   double loss_scale() const;
   core::Result<void> begin_lane(core::Lane lane);
   /// From 0, in order. A lane begins with microbatch 0.
   core::Result<void> begin_microbatch(int index);
-  /// In place of begin_lane() and begin_backward(), where SessionOptions::passes is given and there are
-  /// units(): what follows is of this one of them, from 0, until the next begins. Passes come in the order of
-  /// the list, without those of rounds in which the rank has no lane; end_lane() comes after the last one of
-  /// each lane. Units are acquired in the order of the pass.
+  /// Replaces begin_lane() and begin_backward() where SessionOptions::passes is given and there are units():
+  /// the calls that follow belong to this pass, counted from 0, until the next one begins. Passes come in the
+  /// order of the list, without those of rounds in which the rank has no lane; end_lane() comes after the
+  /// last pass of each lane. Units are acquired in the order of the pass.
   core::Result<void> begin_pass(std::size_t pass);
   /// Waits until the unit's parameters may be read and, after begin_backward(), its gradients written; fetch
-  /// their memory anew then. Units come by their numbers, then in the opposite order, or as
-  /// SessionOptions::order says; the one before is released. Only where there are units().
+  /// their memory anew afterwards. Units come by their numbers, then in the opposite order, or as
+  /// SessionOptions::order says; the previous one is released. Only where there are units().
   core::Result<void> acquire(core::UnitIndex unit);
-  /// The unit is not read any more, and its gradients of this lane are complete.
+  /// The unit is no longer read, and its gradients of this lane are complete.
   core::Result<void> release(core::UnitIndex unit);
   /// Forward of the lane is over. Needed where there are units(), allowed anywhere.
   core::Result<void> begin_backward();
-  /// Waits until the parameter's update and gather of the step before are over. Needed before the first read
-  /// in a step; cheap when there is nothing to wait for. Acquires its unit, where it has one: then it is
-  /// needed before the first read in forward and in backward.
+  /// Waits until the parameter's update and gather of the previous step are over. Needed before the first
+  /// read in a step; cheap when there is nothing to wait for. Acquires the parameter's unit, if it has one:
+  /// then it is needed before the first read in forward and in backward.
   core::Result<void> before_use(core::ParameterIndex parameter);
-  /// The parameter's gradient of this microbatch is added. Only the lane's last microbatch counts. A
-  /// parameter used several times says so every time.
+  /// The parameter's gradient of this microbatch has been added. Only the lane's last microbatch counts. Call
+  /// it for every use of a parameter that is used several times.
   core::Result<void> gradient_ready(core::ParameterIndex parameter);
   core::Result<void> end_lane(double loss);
-  /// `refusal`, when not empty, asks that no rank commits the step, and why.
-  /// `wishes` are bits of Wish, which all ranks learn of in this step's outcome.
+  /// A non-empty `refusal` asks that no rank commits the step, and says why. `wishes` are bits of Wish, which
+  /// all ranks learn of in this step's outcome.
   core::Result<StepOutcome> finish_step(std::string refusal = {}, std::uint32_t wishes = 0);
 
-  /// Saves the state after the last finished step in the background: returns at once, and the next update
-  /// of a bucket waits until the bucket is copied; tensors of the trainer's own must not change before
-  /// begin_step(). Between steps, by all ranks alike. `common` is kept of
-  /// rank 0, `objects` of every rank. Errc::unavailable without storage, Errc::invalid_argument for values
-  /// that cannot be stored or take more than 256 KiB.
+  /// Saves the state after the last finished step in the background. Returns at once; the next update of a
+  /// bucket waits until the bucket is copied, and the trainer's own tensors must not change before
+  /// begin_step(). Called between steps, by all ranks alike. `common` is kept from rank 0, `objects` from
+  /// every rank. Errc::unavailable without storage, Errc::invalid_argument for values that cannot be stored
+  /// or take more than 256 KiB.
   core::Result<std::uint64_t> save(const core::Value& common = {},
                                    const std::vector<core::ManifestObject>& objects = {});
   /// Saves that have ended since the last call, in order. Never waits.
@@ -156,57 +156,57 @@ class Session {
   /// Waits until every save that was begun is over.
   core::Result<void> wait_saves();
   /// As save(), into the local tier: every rank's state on its own node, and copies of it at the other ranks
-  /// of its clique. Counts when all of them are there; then older ones go. Errc::unavailable without a place
-  /// for it.
+  /// of its clique. The save counts when all of them are there; then older ones are removed.
+  /// Errc::unavailable where no place for it is configured.
   core::Result<std::uint64_t> save_local(const core::Value& common = {});
-  /// As take_saves() and wait_saves(), of local saves.
+  /// As take_saves() and wait_saves(), for local saves.
   std::vector<SaveResult> take_local_saves();
   core::Result<void> wait_local_saves();
-  /// Loads the newest checkpoint that is whole, or the one that is named; all ranks load the same, saved by
-  /// any number of ranks with any strategy. A local save that is not older comes first: every clique must
-  /// hold all its copies, saved by as many ranks of the same job; copies that ranks have lost come from their
-  /// cliques. Before the first step, by all ranks alike. Nothing when there is no checkpoint; an Error when
-  /// there are some and none can be loaded.
+  /// Loads the newest complete checkpoint, or the named one. All ranks load the same, saved by any number of
+  /// ranks with any strategy. A local save that is not older has precedence: every clique must hold all its
+  /// copies, saved by as many ranks of the same job; ranks that lost copies get them from their cliques.
+  /// Called before the first step, by all ranks alike. Empty when there is no checkpoint; an Error when there
+  /// are some and none can be loaded.
   core::Result<std::optional<Restored>> restore(const RestoreOptions& options = {});
 
-  /// This rank gives up, and every other rank is told why. Returns the job's first failure, which is `reason`
-  /// unless another came before it.
+  /// This rank gives up, and every other rank is told why. Returns the job's first failure: `reason`, unless
+  /// another came before it.
   core::Error abandon(core::Error reason);
 
-  /// Waits until every parameter that is kept holds the last decided step. Before saving, or the end.
+  /// Waits until every parameter kept here holds the last decided step. Call it before saving, or at the end.
   core::Result<void> publish_all();
-  /// Between steps: until end_evaluation() parameters may be read by before_use() and acquire(), in the order
-  /// of forward and as often as wanted. Where parameters are sharded all ranks do it alike, unit by unit.
+  /// Between steps: until end_evaluation() parameters may be read with before_use() and acquire(), in forward
+  /// order and any number of times. Where parameters are sharded, all ranks do so alike, unit by unit.
   core::Result<void> begin_evaluation();
   core::Result<void> end_evaluation();
-  /// Before the first step, in place of SessionOptions::order: the trainer goes once through a microbatch of
-  /// a lane of its own, as it does in a step but without begin_lane() and end_lane(), and end_learning()
-  /// tells in which order it used units. Each is gathered when it is acquired, by all ranks alike; what
-  /// becomes of gradients, and gradient_ready(), changes nothing. Errc::invalid_argument for a unit that is
-  /// used again, and with SessionOptions::passes. Allowed where there are no units(): then there is nothing
-  /// to learn.
+  /// Before the first step, instead of SessionOptions::order: the trainer goes once through a microbatch
+  /// of a lane of its own, as in a step but without begin_lane() and end_lane(), and end_learning()
+  /// returns the order in which it used units. Each unit is gathered when it is acquired, by all ranks
+  /// alike; gradients, and gradient_ready(), have no effect. Errc::invalid_argument for a unit that is
+  /// used again, and with SessionOptions::passes. Allowed where there are no units(): then there is
+  /// nothing to learn.
   core::Result<void> begin_learning();
-  /// Steps are in that order from now on; units that were not used come last. The same on all ranks that keep
-  /// the same part of the model: Errc::mismatch names the first difference, and the job ends.
+  /// Steps follow that order from now on; units that were not used come last. It is the same on all ranks
+  /// that keep the same part of the model: Errc::mismatch names the first difference, and the job ends.
   core::Result<core::DeclaredOrder> end_learning();
-  /// Leaves in good order, when all ranks do. Only the observers below may be called after it.
+  /// Leaves normally, when all ranks do. Only the observers below may be called after it.
   core::Result<void> leave();
 
-  /// What happens from now on is not traced; a long run's trace of every step would be larger than useful.
+  /// Nothing is traced from now on; a long run's trace of every step would be larger than useful.
   void stop_tracing();
   /// This rank's trace so far; empty unless asked for.
   std::vector<core::TraceEvent> take_trace();
-  /// Who waits for whom; may be called from another thread while the session is used.
+  /// Describes who waits for whom; may be called from another thread while the session is used.
   std::string waits();
   std::uint64_t message_count() const;
-  /// Microseconds from the last gradient of a bucket to its launch, of the last step's buckets that no
-  /// earlier launch held up.
+  /// Microseconds from the last gradient of a bucket to its launch, for those of the last step's buckets that
+  /// no earlier launch held up.
   const std::vector<double>& launch_latencies_us() const;
-  /// What this rank holds of the device's memory, until the session is destroyed
+  /// How much of the device's memory this rank holds, until the session is destroyed
   /// (actors/planes/step/device_memory.hpp).
   const DeviceMemory& device_memory() const;
   std::size_t device_bytes() const;
-  /// What the plan says of it; at rest the two differ by what is rounded up for alignment.
+  /// What the plan says about it; at rest the two differ by rounding for alignment.
   DeviceMemory planned_memory() const;
   core::Step next_step() const;
 

@@ -14,7 +14,7 @@
 
 namespace troupe::actors {
 
-/// A way of cutting all ranks of a job into groups, for collectives of the trainer's own: those of tensor
+/// A way of cutting all ranks of a job into groups, for the trainer's own collectives: those of tensor
 /// parallelism, of experts, of pipeline stages. The same on all ranks.
 struct TrainerGroupSpec {
   std::string name;  ///< letters, digits, '-' and '_'
@@ -23,31 +23,31 @@ struct TrainerGroupSpec {
 };
 
 /// This rank's group of a TrainerGroupSpec, used by the trainer's thread. All members ask for the same
-/// operations in the same order, at the same places among the calls of their sessions. A group has a stream
-/// of its own. Where a device runs collectives in the order in which they are launched, an operation comes
-/// after all those of the session that earlier calls have made ready, on all ranks alike
+/// operations in the same order, at the same places among their sessions' calls. A group has its own
+/// stream. Where a device runs collectives in launch order, an operation comes after all those of the
+/// session that earlier calls have made ready, on all ranks alike
 /// (docs/decisions/0011-collectives-of-trainers.md).
 ///
-/// An operation runs after what the trainer's compute stream has been given so far, where there is one;
-/// buffers stay alive and untouched until wait(). Counts are elements; parts may be of size 0. Sums of f16
-/// and bf16 are as those of the session's own collectives. Errc::invalid_argument names what cannot be right.
-/// An operation that fails later is this rank's failure, which ends the session for all ranks and names it.
+/// An operation runs after what has been enqueued on the trainer's compute stream, if any; buffers stay alive
+/// and untouched until wait(). Counts are elements; parts may have size 0. Sums of f16 and bf16 are as in the
+/// session's own collectives. Errc::invalid_argument names what cannot be right. An operation that fails
+/// later is this rank's failure, which ends the session for all ranks and names it.
 class TrainerGroup {
  public:
   /// Its place among the group's operations.
   enum class Posted : std::uint64_t {};
   enum class Reduction : std::uint8_t { sum, average, min, max };
   using Counts = std::vector<std::size_t>;
-  /// Which rows of its memory an exchange sends, and where it puts those that come, in the order of members;
-  /// counts are then of these rows, whole ones, and what is not named stays as it is. A list that is not
-  /// there means rows one after the other. With sessions whose collectives are on the host.
+  /// Which rows of its memory an exchange sends, and where it puts those that arrive, in the order of
+  /// members. Counts are then whole rows of these, and rows that are not named stay unchanged. An absent list
+  /// means consecutive rows. Only for sessions whose collectives are on the host.
   struct Rows {
     std::size_t elements = 0;  ///< of a row; 0: there are no lists
     std::optional<std::vector<std::int64_t>> input;
     std::optional<std::vector<std::int64_t>> output;
   };
-  /// Operations of this rank, and the bytes that it must give to other members for them, whatever the
-  /// back-end (as core::bytes_sent(); a broadcast's root gives its values to each of the others).
+  /// This rank's operations, and the bytes that it must give to other members for them, whatever the back-end
+  /// (as core::bytes_sent(); a broadcast's root gives its values to each of the others).
   struct Sent {
     std::int64_t launches = 0;
     std::int64_t bytes = 0;
@@ -58,15 +58,15 @@ class TrainerGroup {
   virtual ~TrainerGroup() = default;
   virtual const std::vector<core::Rank>& members() const = 0;
   virtual int index() const = 0;  ///< of this rank among the members
-  /// The rank's operations, of all its groups, run in the order in which they were asked for: one that waits
-  /// for a peer holds up all after it.
+  /// Whether the rank's operations, of all its groups, run in the order in which they were asked for: one
+  /// that waits for a peer then holds up all that follow.
   virtual bool runs_in_launch_order() const = 0;
   int size() const { return static_cast<int>(members().size()); }
 
   /// In place.
   virtual core::Result<Posted> all_reduce(gpu::BufferView values, core::DType dtype,
                                           Reduction reduction = Reduction::sum) = 0;
-  /// Of `input`, which has `counts[i]` elements for member i, member i gets its part, summed.
+  /// `input` has `counts[i]` elements for member i; member i gets its part, summed.
   virtual core::Result<Posted> reduce_scatter(gpu::ConstBufferView input, gpu::BufferView output,
                                               core::DType dtype, Counts counts,
                                               Reduction reduction = Reduction::sum) = 0;
@@ -80,14 +80,14 @@ class TrainerGroup {
                                   Counts taken, core::DType dtype) {
     return all_to_all(input, std::move(sent), output, std::move(taken), dtype, {});
   }
-  /// The values of member `root` to all, in place.
+  /// Gives the values of member `root` to all, in place.
   virtual core::Result<Posted> broadcast(gpu::BufferView values, core::DType dtype, int root) = 0;
-  /// To a member that receives as many. A send may last until its receive has begun.
+  /// To a member that receives as many elements. A send may last until its receive has begun.
   virtual core::Result<Posted> send(gpu::ConstBufferView values, core::DType dtype, int to) = 0;
   virtual core::Result<Posted> receive(gpu::BufferView values, core::DType dtype, int from) = 0;
 
-  /// The operation and those before it are over: for what the compute stream is given from here on; without
-  /// a compute stream the calling thread waits.
+  /// Makes what is enqueued on the compute stream from here on wait for the operation and those before it;
+  /// without a compute stream the calling thread waits.
   virtual core::Result<void> wait(Posted posted) = 0;
 
   /// Since the session began.

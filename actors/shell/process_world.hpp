@@ -31,34 +31,34 @@ struct ProcessWorldOptions {
   /// As gpu::open_collectives() takes it: "automatic", "shared_memory" (ranks of one host), "gloo" (TCP) or
   /// "nccl" (GPUs).
   std::string collectives = "automatic";
-  /// This host as the others reach it, for "gloo", and for what ranks on GPUs of several hosts exchange
-  /// beside their collectives. Empty: the loopback interface where all ranks are on one host, else its
-  /// address on the way to rank 0.
+  /// This host's address as the others reach it, for "gloo", and for what ranks on GPUs of several hosts
+  /// exchange besides their collectives. Empty: the loopback interface where all ranks are on one host,
+  /// otherwise the address that this host uses to reach rank 0.
   std::string gloo_host;
-  /// NCCL may move what lies in gradients and parameters without copies of its own, see docs/nccl.md. By all
-  /// ranks alike; refused with other collectives.
+  /// NCCL may move gradients and parameters without copies of its own, see docs/nccl.md. The same on all
+  /// ranks; refused with other collectives.
   bool register_memory = false;
   std::size_t actor_threads = 2;
-  /// "host", "cuda:<index>", or "cuda": the GPU of the rank's place on its host, round robin. Ranks that
-  /// share one work, slowly (gpu::several_ranks_on_one_gpu()).
+  /// "host", "cuda:<index>", or "cuda": the GPU at the rank's place on its host, round robin. Ranks may share
+  /// a GPU, which is slow (gpu::several_ranks_on_one_gpu()).
   std::string device = "host";
-  /// A device and collectives of the caller's own, instead of those that are named above.
+  /// A device and collectives of the caller's own, instead of those named above.
   std::function<core::Result<std::unique_ptr<gpu::Device>>(DeviceFailed)> open_device;
   std::function<core::Result<std::unique_ptr<gpu::CollectiveBackend>>(gpu::Device&, gpu::Rendezvous&)>
       open_collectives;
-  /// Where checkpoints are; made when it is not there. Empty: none can be saved.
+  /// Where checkpoints are; created if it does not exist. Empty: none can be saved.
   std::string checkpoint_directory;
-  /// Where this rank's local copies are; made when it is not there. "{rank}" stands for the rank's number;
-  /// without it a folder of that name is added. A directory of a tmpfs keeps them in memory beyond the
-  /// process. Empty: there is no local tier.
+  /// Where this rank's local copies are; created if it does not exist. "{rank}" stands for the rank's number;
+  /// without it a folder of that name is added. A directory in a tmpfs keeps the copies in memory beyond the
+  /// life of the process. Empty: there is no local tier.
   std::string local_checkpoint_directory;
-  /// What the control network and fences report; by default lines on standard error.
+  /// Receives what the control network and fences report; by default lines go to standard error.
   std::function<void(std::string_view line)> log;
 };
 
-/// This process as one rank of a job: CAF actors, TCP to the Coordinator, a device, collectives over shared
-/// memory, Gloo or NCCL. Make it early in main(): it blocks SIGUSR1 for all threads that start after it, and
-/// answers it by printing who waits for whom to standard error. It must outlive its session.
+/// This process as one rank of a job: CAF actors, TCP to the Coordinator, a device, and collectives over
+/// shared memory, Gloo or NCCL. Create it early in main(): it blocks SIGUSR1 for all threads that start
+/// later, and answers it by printing who waits for whom to standard error. It must outlive its session.
 class ProcessWorld {
  public:
   /// Errc::invalid_argument when the environment or the options are not usable.

@@ -1,6 +1,6 @@
 #pragma once
 
-// For trainers with CAF actors of their own: they run in the actor system of the rank and hear what it
+// For trainers with CAF actors of their own, which run in the actor system of the rank and hear what the rank
 // decides.
 
 #include <caf/actor.hpp>
@@ -16,7 +16,7 @@
 
 namespace troupe::actors {
 
-/// What subscribers are told, each event once, as a CAF message of this type.
+/// What subscribers are told: each event once, as a CAF message of this type.
 struct RankEvent {
   enum class Kind : std::uint8_t {
     joined,          ///< all ranks are there and agree
@@ -32,7 +32,7 @@ struct RankEvent {
   std::string reason;
 };
 
-/// The subscriber ends with the session. Errc::invalid_argument before a session has joined.
+/// The subscriber lives until the session ends. Errc::invalid_argument before a session has joined.
 core::Result<void> subscribe(ProcessWorld& world, caf::actor subscriber);
 core::Result<caf::actor_system*> actor_system(ProcessWorld& world);
 

@@ -12,7 +12,7 @@ namespace troupe::actors {
 
 /// What a launcher tells a process about its place in the job.
 struct JobEnvironment {
-  std::string launcher = "none";  ///< who told: "troupe", "torchrun", "Open MPI", "PMI", "Slurm" or "none"
+  std::string launcher = "none";  ///< the source: "troupe", "torchrun", "Open MPI", "PMI", "Slurm" or "none"
   core::Rank rank{0};
   core::WorldSize world{1};
   int local_rank = 0;
@@ -25,14 +25,14 @@ struct JobEnvironment {
   std::string directory;           ///< for logs and reports; may be empty
 };
 
-/// Looks a variable up; nothing when it is not set.
+/// Looks up a variable; empty when it is not set.
 using Variables = std::function<std::optional<std::string>(const char* name)>;
 
 /// The process's own environment.
 Variables process_variables();
 
-/// Reads, in this order: TROUPE_*, torchrun's, Open MPI's, PMI's and Slurm's variables; one rank when none is
-/// there. Errc::invalid_argument names the variable that is missing or does not parse.
+/// Reads, in this order, the variables of TROUPE_*, torchrun, Open MPI, PMI and Slurm; one rank when none is
+/// set. Errc::invalid_argument names the variable that is missing or does not parse.
 core::Result<JobEnvironment> detect_environment(const Variables& variables);
 
 }  // namespace troupe::actors

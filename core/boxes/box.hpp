@@ -43,22 +43,22 @@ struct Box {
 /// "[0:4, 16:32]".
 std::string to_string(const Box& box);
 
-/// What two boxes of one tensor have in common; nothing when that is empty.
+/// The part that two boxes of one tensor have in common; nothing when it is empty.
 std::optional<Box> intersection(const Box& a, const Box& b);
 
-/// The elements [range.start, range.end) of a row-major tensor as boxes, at most 2 * axes - 1 of them, in the
-/// order in which they lie in memory. Each box is contiguous in the tensor.
+/// The elements [range.start, range.end) of a row-major tensor as boxes, at most 2 * axes - 1 of them, in
+/// memory order. Each box is contiguous in the tensor.
 std::vector<Box> boxes_of_range(const Shape& shape, ElementRange range);
 
 /// Errc::invalid_argument unless the boxes lie in the tensor, do not overlap and cover all of it; empty boxes
-/// are passed over. The message starts with "Invalid access pattern" and names two boxes or the missing
-/// elements. O(m log m) for m = n * 2^k corners of n boxes that are cut along k axes; more than 10 axes,
-/// 2^25 corners or, beyond 5 axes, 2^16 are refused. `shape` is one that check_shape() takes.
+/// are skipped. The message starts with "Invalid access pattern" and names two boxes or the missing elements.
+/// O(m log m) for m = n * 2^k corners of n boxes that are cut along k axes; more than 10 axes, 2^25 corners
+/// or, beyond 5 axes, 2^16 are refused. `shape` must be one that check_shape() accepts.
 Result<void> check_exact_cover(const Shape& shape, std::span<const Box> boxes);
 Result<void> check_exact_cover(const Shape& shape, std::span<const Box* const> boxes);
 
-/// Finds, among boxes of one tensor, those that have something in common with a given one. Boxes are sorted
-/// along the axis that is cut most, so that a query costs the logarithm of their number plus what it finds.
+/// Finds, among boxes of one tensor, those that overlap a given one. Boxes are sorted along the axis that is
+/// cut most, so that a query costs the logarithm of their number plus the number it finds.
 class BoxIndex {
  public:
   explicit BoxIndex(std::vector<Box> boxes);
@@ -80,7 +80,7 @@ class BoxIndex {
   std::vector<std::int64_t> latest_end_;  ///< of the entries up to here
 };
 
-/// One contiguous stretch of a copy between two row-major boxes, in elements from their beginnings.
+/// One contiguous run of a copy between two row-major boxes, in elements from their beginnings.
 struct CopyRun {
   std::int64_t from = 0;
   std::int64_t to = 0;
@@ -89,8 +89,8 @@ struct CopyRun {
   friend bool operator==(const CopyRun&, const CopyRun&) = default;
 };
 
-/// The stretches that bring `region` from memory that holds `source` to memory that holds `target`, in
-/// ascending order. `region` lies in both.
+/// The runs that copy `region` from memory that holds `source` to memory that holds `target`, in ascending
+/// order. `region` lies in both.
 std::vector<CopyRun> copy_runs(const Box& source, const Box& target, const Box& region);
 
 }  // namespace troupe::core

@@ -13,7 +13,7 @@
 
 namespace troupe::core {
 
-/// Which copy of a part this is. The models use (pipeline, tensor, data), but any number of components does.
+/// Which copy of a part this is. The models use (pipeline, tensor, data), but any number of components works.
 using ReplicaId = std::vector<std::int32_t>;
 
 /// All components are 0: of equal parts, this is the one that is written.
@@ -39,7 +39,7 @@ struct ShardedTensor {
   std::optional<Shape> axis_fragmentations;
   ReplicaId replica_id{0};
   std::int64_t prepend_axis_num = 0;
-  /// A load may find another global shape: what is common is read, the rest is zero.
+  /// A load may find another global shape: the common part is read, the rest is zero.
   bool allow_shape_mismatch = false;
 
   struct Options {
@@ -48,7 +48,7 @@ struct ShardedTensor {
     bool allow_shape_mismatch = false;
   };
   /// A regular part: the global extent of a named axis is fragments * local extent (1 when it is prepended),
-  /// of all others the local one. Errc::invalid_argument names the offset that cannot be.
+  /// that of all others the local extent. Errc::invalid_argument names an offset that is not possible.
   static Result<ShardedTensor> from_rank_offsets(std::string key, DType dtype, Shape local_shape,
                                                  std::span<const RankOffset> offsets, Options options);
   static Result<ShardedTensor> from_rank_offsets(std::string key, DType dtype, Shape local_shape,
@@ -75,20 +75,20 @@ struct ShardedTensor {
 /// "'decoder.weight', f32 [0:4, 16:32] of (8, 32), replica (0, 1)".
 std::string to_string(const ShardedTensor& tensor);
 
-/// A box of a tensor, and where it begins in the flat memory of which it is a part.
+/// A box of a tensor, and where it begins in the flat memory that it is part of.
 struct FlatPart {
   ShardedTensor tensor;
   std::int64_t start = 0;  ///< elements from the beginning of the range
 };
 
-/// What a rank holds that has elements [range.start, range.end) of the flattened `parameter`, as a sharded
-/// optimizer has of its states: at most 2 * axes - 1 irregular parts of the parameter's global tensor, each
-/// contiguous in the flat memory. `key` and `dtype` are the state's, `replica_id` is the flat range's own.
-/// Errc::invalid_argument for a range outside of the parameter.
+/// The parts of `parameter` held by a rank that has elements [range.start, range.end) of the flattened
+/// parameter, as a sharded optimizer does of its states: at most 2 * axes - 1 irregular parts of the
+/// parameter's global tensor, each contiguous in the flat memory. `key` and `dtype` are the state's,
+/// `replica_id` is the flat range's own. Errc::invalid_argument for a range outside of the parameter.
 Result<std::vector<FlatPart>> from_flat_range(const ShardedTensor& parameter, ElementRange range,
                                               std::string_view key, DType dtype, const ReplicaId& replica_id);
 
-/// A value that is no tensor, at a cell of a grid: never resharded, only asked for under the same name.
+/// A value that is not a tensor, at a cell of a grid: never resharded, only asked for under the same name.
 struct ShardedObject {
   std::string key;
   Shape global_shape{1};   ///< the grid
@@ -100,8 +100,8 @@ struct ShardedObject {
   bool is_main_replica() const { return core::is_main_replica(replica_id); }
   /// "<key>/shard_<cell>_<grid>", for example "rng/shard_0.3_1.8".
   std::string unique_key() const;
-  /// The way back. Names of old checkpoints have no grid; its extents are then -1. Errc::corrupt for text
-  /// that is no such name.
+  /// The inverse. Names of old checkpoints have no grid; its extents are then -1. Errc::corrupt for text that
+  /// is not such a name.
   static Result<ShardedObject> from_unique_key(std::string_view name);
 
   friend bool operator==(const ShardedObject&, const ShardedObject&) = default;

@@ -7,7 +7,7 @@
 
 namespace troupe::core {
 
-/// What of the training state is cut over the data-parallel ranks (core/plan/placement.hpp).
+/// Which training state is cut over the data-parallel ranks (core/plan/placement.hpp).
 enum class Strategy : std::uint8_t { ddp, zero1, zero2, zero3, hsdp, hfsdp };
 std::string_view name_of(Strategy strategy) noexcept;
 Result<Strategy> strategy_from_name(std::string_view name);

@@ -14,14 +14,14 @@ namespace troupe::core {
 
 /// What a load does about keys that only the request or only the checkpoint has.
 enum class Strictness : std::uint8_t {
-  assume_ok_unexpected,  ///< looks at nothing; reading an unexpected key fails by itself
+  assume_ok_unexpected,  ///< checks nothing; reading an unexpected key fails by itself
   log_unexpected,        ///< drops unexpected keys and warns
   log_all,               ///< and warns about missing ones
   raise_unexpected,      ///< unexpected keys are an error
   raise_all,             ///< missing ones too
   return_unexpected,     ///< drops unexpected keys and returns them
   return_all,            ///< and returns the missing ones
-  ignore_all,            ///< drops unexpected keys in silence
+  ignore_all,            ///< drops unexpected keys silently
 };
 
 std::string_view name_of(Strictness strictness) noexcept;
@@ -33,20 +33,20 @@ using KeySet = std::set<std::string>;
 /// Never compared: every checkpoint has it, no request does.
 inline constexpr std::string_view kCommonStateKey = "common_state";
 
-/// The same for all ranks, which look up their own part of it.
+/// The same for all ranks; each looks up its own part.
 struct StrictnessVerdict {
   std::vector<KeySet> dropped;         ///< per rank: keys to remove from its request
   std::optional<std::string> warning;  ///< to be logged once
-  std::optional<Error> error;          ///< then nothing is read
+  std::optional<Error> error;          ///< if set, nothing is read
   std::vector<KeySet> unexpected;      ///< per rank, to be returned; empty sets unless the mode returns them
   KeySet missing;                      ///< to be returned
 
   friend bool operator==(const StrictnessVerdict&, const StrictnessVerdict&) = default;
 };
 
-/// Unexpected are the keys of a rank's request that the checkpoint does not have; missing those of the
-/// checkpoint that no rank asks for. `requests` are per rank. Messages say "Unexpected keys" with names and
-/// ranks and "Missing keys" with names, each only when there are any. Errors are Errc::mismatch.
+/// Unexpected keys are those of a rank's request that the checkpoint does not have; missing keys are those of
+/// the checkpoint that no rank asks for. `requests` are per rank. Messages say "Unexpected keys" with names
+/// and ranks and "Missing keys" with names, each only when there are any. Errors are Errc::mismatch.
 StrictnessVerdict judge_keys(Strictness strictness, std::span<const KeySet> requests,
                              const KeySet& checkpoint);
 

@@ -24,8 +24,8 @@ struct TreeDifference;
 template <class Node, bool index_maps>
 class TreeRules;
 
-/// A value of the common state of a checkpoint: what is neither a tensor nor opaque. Types survive storage:
-/// a tuple stays a tuple, 1 differs from 1.0 and from true, and every bit of a double is kept.
+/// A value of the common state of a checkpoint: anything that is neither a tensor nor opaque. Types survive
+/// storage: a tuple stays a tuple, 1 differs from 1.0 and from true, and every bit of a double is kept.
 class Value {
  public:
   enum class Kind : std::uint8_t { null, boolean, integer, real, string, bytes, list, tuple, map };
@@ -49,14 +49,14 @@ class Value {
     /// `Value::Map{{"step", 3}, {"names", Value::List{"a", "b"}}, {7, nullptr}}`. Of equal keys the last
     /// wins.
     Map(std::initializer_list<Entry> entries);
-    /// Errc::invalid_argument names a key that is there twice.
+    /// Errc::invalid_argument names a key that occurs twice.
     static Result<Map> from_entries(std::vector<Entry> entries);
 
-    /// Replaces the value of a key that is there.
+    /// Replaces the value of an existing key.
     Map& set(Key key, Value value);
-    /// Returns whether the key was there.
+    /// Returns whether the key existed.
     bool erase(const Key& key);
-    /// Takes time proportional to the size. Null when the key is not there.
+    /// Takes time proportional to the size. Null when the key does not exist.
     const Value* find(const Key& key) const;
     Value* find(const Key& key);
     const std::vector<Entry>& entries() const { return entries_; }
@@ -95,7 +95,7 @@ class Value {
   /// "null", "bool", "int", "double", "string", "bytes", "list", "tuple", "map".
   std::string_view type_name() const noexcept;
 
-  /// Nothing, or null, when the value is of another kind: an integer is no double.
+  /// Nothing, or null, when the value is of another kind: an integer is not a double.
   std::optional<bool> as_bool() const;
   std::optional<std::int64_t> as_int() const;
   std::optional<double> as_double() const;
@@ -109,7 +109,7 @@ class Value {
   Map* as_map() { return std::get_if<Map>(&data_); }
 
   /// Follows "optimizer.groups.0.lr" through maps, lists and tuples; a number is an index or an integer key.
-  /// Null when there is nothing. A key that contains a dot is not reached this way.
+  /// Null when there is nothing. A key that contains a dot cannot be reached this way.
   const Value* find(std::string_view path) const;
 
   /// Doubles are equal when their bits are, maps whatever the order of their entries.
@@ -127,8 +127,8 @@ struct Value::Entry {
 /// Nesting of lists, tuples and maps that can be stored.
 inline constexpr int kMaxValueDepth = 64;
 
-/// See core/values/tree.hpp. Paths come in the order of the left value, those only on the right in the order
-/// of the right one.
+/// See core/values/tree.hpp. Paths come in the order of the left value, those that are only on the right in
+/// the order of the right one.
 TreeDifference diff(const Value& left, const Value& right);
 
 /// Adds `from` to `into`: maps entry by entry, lists of the same length item by item. Errc::mismatch names

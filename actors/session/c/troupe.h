@@ -1,9 +1,9 @@
 /* Troupe for trainers in C and, through it, in other languages: the session of <troupe/session.hpp> with opaque
    handles and without exceptions.
 
-   Every function that can fail returns TROUPE_OK (0) or another troupe_status, and then fills `error` unless it is
-   NULL; nothing else is changed. Pointers that a function takes need not outlive the call. A session belongs to one
-   thread. Strings are UTF-8 and end with a zero byte.
+   Every function that can fail returns TROUPE_OK (0) or another troupe_status. In that case it fills `error`, unless
+   that is NULL; nothing else is changed. Pointers passed to a function need not outlive the call. A session belongs to
+   one thread. Strings are UTF-8 and end with a zero byte.
 
      troupe_options* options = troupe_options_new();
      troupe_options_set(options, "lanes", "4", &error);
@@ -39,7 +39,7 @@ int troupe_c_version(void);
 
 typedef enum troupe_status {
   TROUPE_OK = 0,
-  TROUPE_INVALID_ARGUMENT = 1, /* a call out of turn, a wrong name, a value that cannot be */
+  TROUPE_INVALID_ARGUMENT = 1, /* a call out of turn, a wrong name, an impossible value */
   TROUPE_NOT_FOUND = 2,
   TROUPE_ALREADY_EXISTS = 3,
   TROUPE_UNAVAILABLE = 4, /* this build or this machine does not have it */
@@ -55,13 +55,13 @@ typedef enum troupe_status {
   TROUPE_INTERNAL = 14
 } troupe_status;
 
-/* The message says what was expected, what was found and what to do next; a long one is cut. */
+/* The message says what was expected, what was found and what to do next; a long message is cut. */
 typedef struct troupe_error {
   troupe_status status;
   char message[1020];
 } troupe_error;
 
-/* The last one is no dtype: with it every int of a caller is a value that can be looked at, and refused. */
+/* The last one is not a dtype: it makes any int from a caller a value that can be checked, and refused. */
 typedef enum troupe_dtype {
   TROUPE_F32 = 1,
   TROUPE_F16 = 2,
@@ -77,52 +77,52 @@ typedef struct troupe_session troupe_session;
 troupe_options* troupe_options_new(void);
 void troupe_options_free(troupe_options* options);
 
-/* Sets an option by its name; troupe_option_names() lists them. TROUPE_INVALID_ARGUMENT says what the value may be. */
+/* Sets an option by name; troupe_option_names() lists them. TROUPE_INVALID_ARGUMENT says what the value may be. */
 troupe_status troupe_options_set(troupe_options* options, const char* name, const char* value, troupe_error* error);
 /* One line per option, "name: what it is", for people. */
 const char* troupe_option_names(void);
 
 enum {
   TROUPE_NO_WEIGHT_DECAY = 1,
-  TROUPE_SHARED_EMBEDDING = 2 /* gets a bucket of its own */
+  TROUPE_SHARED_EMBEDDING = 2 /* gets its own bucket */
 };
 /* All ranks add the same parameters in the same order, which should be that of forward. They are numbered from 0.
-   `shape` has `axes` extents; `flags` are bits of the above. */
+   `shape` has `axes` extents; `flags` are bits of the enum above. */
 troupe_status troupe_options_add_parameter(troupe_options* options, const char* name, const int64_t* shape, size_t axes,
                                            troupe_dtype dtype, uint32_t flags, troupe_error* error);
-/* The unit of forward that reads the parameter, from 0 and without gaps: where strategies shard parameters or gradients
-   they come and go unit by unit (zero2, zero3, hsdp, hfsdp). A parameter without one stays, and may be read at any
-   moment. `parameter` is the number of one that was added. */
+/* The unit of forward that reads the parameter, numbered from 0 without gaps: strategies that shard parameters or
+   gradients bring and release them unit by unit (zero2, zero3, hsdp, hfsdp). A parameter without a unit stays, and
+   may be read at any moment. `parameter` is the number of an added parameter. */
 troupe_status troupe_options_set_unit(troupe_options* options, uint32_t parameter, uint32_t unit, troupe_error* error);
-/* Of a bf16 parameter: "f8_e4m3" or "f8_e5m2". Its values are its main values rounded to blocks of 32 neighbouring
-   elements in that dtype with a power of two each, and it is gathered as these: 33 bytes for 64. */
+/* For a bf16 parameter: "f8_e4m3" or "f8_e5m2". Its values are its main values rounded to blocks of 32 neighbouring
+   elements in that dtype with one power of two each, and it is gathered as such blocks: 33 bytes instead of 64. */
 troupe_status troupe_options_set_gather_dtype(troupe_options* options, uint32_t parameter, const char* dtype,
                                               troupe_error* error);
 
 /* ---- A session. ---- */
 
 /* Joins the job that the process's environment names (troupe launch, torchrun, Open MPI, Slurm; otherwise one rank
-   alone). Returns when all ranks are there and agree. Call it early in main(): it blocks SIGUSR1 for the threads that
-   start after it. */
+   alone). Returns when all ranks are there and agree. Call it early in main(): it blocks SIGUSR1 for all threads that
+   start later. */
 troupe_status troupe_session_join(const troupe_options* options, troupe_session** session, troupe_error* error);
-/* Ends it in any state; NULL is allowed. */
+/* Ends the session in any state; NULL is allowed. */
 void troupe_session_free(troupe_session* session);
 
-/* -1, or 0 for counts, where the session is NULL. */
+/* -1, or 0 for counts, if the session is NULL. */
 int32_t troupe_rank(const troupe_session* session);
 int32_t troupe_world_size(const troupe_session* session);
 /* The lanes that this rank plays, in order. */
 int32_t troupe_lane_count(const troupe_session* session);
-/* -1 where there is no such lane. */
+/* -1 if there is no such lane. */
 int32_t troupe_lane(const troupe_session* session, int32_t index);
-/* The step that is being computed, or comes next. */
+/* The step that is being computed, or the next one. */
 int64_t troupe_next_step(const troupe_session* session);
 uint32_t troupe_parameter_count(const troupe_session* session);
-/* Units that parameters were given, where the strategy shards parameters or gradients; otherwise 0. */
+/* Number of units that parameters were given, where the strategy shards parameters or gradients; otherwise 0. */
 uint32_t troupe_unit_count(const troupe_session* session);
-/* Gives a parameter its first values, before the first step: calls `fill` with the first element of the stretch of it
-   that this rank keeps, and where the stretch's `count` values go, in f32 whatever the parameter's dtype. An element
-   has the same value on every rank that is asked for it; not called where this rank keeps none. Needed where the
+/* Sets a parameter's initial values, before the first step. Calls `fill` with the first element of the range that
+   this rank keeps, and the memory for the range's `count` values, in f32 whatever the parameter's dtype. An element
+   must have the same value on every rank that asks for it. Not called where this rank keeps none. Needed where the
    parameter has a unit, allowed anywhere. */
 troupe_status troupe_write_parameter(troupe_session* session, uint32_t parameter,
                                      void (*fill)(int64_t first, float* values, size_t count, void* context),
@@ -134,36 +134,36 @@ troupe_status troupe_begin_step(troupe_session* session, double learning_rate, t
 troupe_status troupe_begin_lane(troupe_session* session, int32_t lane, troupe_error* error);
 /* From 0, in order; a lane begins with microbatch 0. */
 troupe_status troupe_begin_microbatch(troupe_session* session, int32_t index, troupe_error* error);
-/* Waits until the unit's parameters may be read and, after troupe_begin_backward(), its gradients written; ask for
-   their memory anew then. Units come by their numbers, then in the opposite order, or as the options "forward-order"
-   and "backward-order" say; the one before is released. Only where there are units. */
+/* Waits until the unit's parameters may be read and, after troupe_begin_backward(), its gradients written; fetch
+   their memory again afterwards. Units come by their numbers, then in the opposite order, or as the options
+   "forward-order" and "backward-order" say; the previous unit is released. Only where there are units. */
 troupe_status troupe_acquire(troupe_session* session, uint32_t unit, troupe_error* error);
-/* The unit is not read any more, and its gradients of this lane are complete. */
+/* The unit is no longer read, and its gradients of this lane are complete. */
 troupe_status troupe_release(troupe_session* session, uint32_t unit, troupe_error* error);
 /* Forward of the lane is over. Needed where there are units, allowed anywhere. */
 troupe_status troupe_begin_backward(troupe_session* session, troupe_error* error);
-/* Waits until the parameter holds the last step; needed before its first read in a step. Acquires its unit, where it
-   has one. */
+/* Waits until the parameter holds the last step; needed before its first read in a step. Acquires the parameter's
+   unit, if it has one. */
 troupe_status troupe_before_use(troupe_session* session, uint32_t parameter, troupe_error* error);
-/* The parameter's values in memory of the host: written before the first step (the same on every rank; sharded ones by
+/* The parameter's values in host memory: written before the first step (the same on every rank; sharded ones by
    troupe_write_parameter()), read after troupe_before_use(), or while its unit is acquired. TROUPE_UNAVAILABLE on
-   devices whose memory the host does not reach. */
+   devices whose memory the host cannot reach. */
 troupe_status troupe_parameter(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                                troupe_error* error);
-/* Where the current lane's gradient is added, in f32; ask anew in every lane. */
+/* Where to add the current lane's gradient, in f32; fetch it anew in every lane. */
 troupe_status troupe_gradient(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                               troupe_error* error);
-/* The same memory wherever it lies, for kernels. */
+/* The same memory for kernels, wherever it is. */
 troupe_status troupe_parameter_memory(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                                       troupe_error* error);
 troupe_status troupe_gradient_memory(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                                      troupe_error* error);
-/* For trainers that enqueue their passes: calls `launch` once, now, with the stream (a cudaStream_t) that the session
-   orders its updates after, and the device current; it returns a status (a cudaError_t), 0 for success. First before
-   the first step. TROUPE_UNAVAILABLE on devices without streams of their own. */
+/* For trainers that enqueue their passes: calls `launch` once, immediately, with the stream (a cudaStream_t) that the
+   session orders its updates after, and with the device current. `launch` returns a status (a cudaError_t), 0 for
+   success. First call it before the first step. TROUPE_UNAVAILABLE on devices without native streams. */
 troupe_status troupe_on_compute_stream(troupe_session* session, int (*launch)(void* stream, void* context),
                                        void* context, troupe_error* error);
-/* The parameter's gradient of this microbatch is added. */
+/* The parameter's gradient of this microbatch has been added. */
 troupe_status troupe_gradient_ready(troupe_session* session, uint32_t parameter, troupe_error* error);
 troupe_status troupe_end_lane(troupe_session* session, double loss, troupe_error* error);
 
@@ -177,42 +177,42 @@ typedef struct troupe_step_outcome {
   double gradient_norm;  /* before clipping */
   double clip_factor;
   double seconds;        /* of the step, on this rank */
-  double waited_seconds; /* of these, in which the trainer waited for Troupe */
+  double waited_seconds; /* of these, spent by the trainer waiting for Troupe */
   char reason[256];
 } troupe_step_outcome;
 
-/* `refusal`, when it is neither NULL nor empty, asks that no rank commits the step. `outcome` may be NULL. */
+/* A `refusal` that is neither NULL nor empty asks that no rank commits the step. `outcome` may be NULL. */
 troupe_status troupe_finish_step(troupe_session* session, const char* refusal, uint32_t wishes,
                                  troupe_step_outcome* outcome, troupe_error* error);
-/* Waits until every parameter that is kept holds the last step: before it is read between steps, or the end. */
+/* Waits until every parameter kept here holds the last step: before reading it between steps, or at the end. */
 troupe_status troupe_publish_all(troupe_session* session, troupe_error* error);
-/* Between steps: until troupe_end_evaluation() parameters may be read by troupe_before_use() and troupe_acquire(), in
-   any order and as often as wanted. Where parameters are sharded all ranks do it alike, unit by unit. */
+/* Between steps: until troupe_end_evaluation() parameters may be read with troupe_before_use() and troupe_acquire(),
+   in any order and any number of times. Where parameters are sharded, all ranks do so alike, unit by unit. */
 troupe_status troupe_begin_evaluation(troupe_session* session, troupe_error* error);
 troupe_status troupe_end_evaluation(troupe_session* session, troupe_error* error);
-/* Before the first step, in place of the options "forward-order" and "backward-order": the trainer goes once through a
-   microbatch as in a step, but without troupe_begin_lane() and troupe_end_lane(); steps are then in the order in which
-   it used units. What becomes of gradients changes nothing. By all ranks alike; TROUPE_MISMATCH names the first
-   difference, and the job ends. */
+/* Before the first step, instead of the options "forward-order" and "backward-order": the trainer goes once through a
+   microbatch as in a step, but without troupe_begin_lane() and troupe_end_lane(); steps then follow the order in
+   which it used units. Gradients have no effect. All ranks call it alike; TROUPE_MISMATCH names the first difference,
+   and the job ends. */
 troupe_status troupe_begin_learning(troupe_session* session, troupe_error* error);
 troupe_status troupe_end_learning(troupe_session* session, troupe_error* error);
 
 /* ---- Checkpoints, in the directory of the option "checkpoints"; by all ranks alike. ---- */
 
-/* Saves the state after the last step in the background. `common`, which may be NULL, is JSON that comes back with a
-   restore; its numbers are whole, so write fractions as strings. `sequence`, which may be NULL, tells the save's result apart. */
+/* Saves the state after the last step in the background. `common`, which may be NULL, is JSON that a restore returns;
+   its numbers are whole, so write fractions as strings. `sequence`, which may be NULL, identifies the result. */
 troupe_status troupe_save(troupe_session* session, const char* common, uint64_t* sequence, troupe_error* error);
 
 typedef struct troupe_save_result {
   uint64_t sequence;
-  int64_t step; /* steps that were over, committed or not */
+  int64_t step; /* completed steps, committed or not */
   uint64_t bytes;
   int32_t committed; /* 0: `message` says why not; otherwise it is a warning, or empty */
   char name[64];
   char message[1020];
 } troupe_save_result;
 
-/* The next save that has ended, if there is one: `found` is 0 or 1. Never waits. */
+/* The next finished save, if there is one: `found` is 0 or 1. Never waits. */
 troupe_status troupe_take_save(troupe_session* session, int32_t* found, troupe_save_result* result, troupe_error* error);
 /* Waits until every save that was begun is over. */
 troupe_status troupe_wait_saves(troupe_session* session, troupe_error* error);
@@ -223,15 +223,15 @@ typedef struct troupe_restored {
   char name[64];
 } troupe_restored;
 
-/* Before the first step. `name` of a checkpoint, or NULL for the newest that is whole. */
+/* Before the first step. `name` is that of a checkpoint, or NULL for the newest complete one. */
 troupe_status troupe_restore(troupe_session* session, const char* name, troupe_restored* restored, troupe_error* error);
-/* What troupe_save() was given, of the restored checkpoint: copies at most `capacity` bytes with the zero byte into
-   `text`, and returns the bytes that all of it takes with the zero byte. */
+/* What was given to troupe_save() for the restored checkpoint: copies at most `capacity` bytes, including the zero
+   byte, into `text`, and returns the number of bytes that all of it takes, including the zero byte. */
 size_t troupe_restored_common(const troupe_session* session, char* text, size_t capacity);
 
 /* ---- The end. ---- */
 
-/* Leaves in good order, when all ranks do. */
+/* Leaves normally, when all ranks do. */
 troupe_status troupe_leave(troupe_session* session, troupe_error* error);
 /* This rank gives up, and every other rank is told why. `error` gets the job's first failure. */
 void troupe_abandon(troupe_session* session, const char* reason, troupe_error* error);
