@@ -80,21 +80,13 @@ TEST_P(CudaExpertsTest, ScaleTheGradientsOfRoutersLossesAsAllOthers) {
 TEST_P(CudaExpertsTest, EvaluateWithoutTheRoutersLossesAndTellHooksWhatTheHostDoes) {
   OnGpu gpu(GetParam());
   OnHost host(GetParam(), gpu.values);
-  std::vector<std::pair<char, std::size_t>> found, expected;
-  const auto hooks_into = [](auto& list) {
-    return StepHooks{.before_use =
-                         [&list](std::size_t p) {
-                           list.emplace_back('u', p);
-                           return core::Result<void>{};
-                         },
-                     .gradient_ready = [&list](std::size_t p) { list.emplace_back('r', p); }};
-  };
+  HookCalls found, expected;
   const auto tokens = some_tokens(host.model.shape(), 1),
              targets = some_targets(host.model.shape(), 1, false);
 
-  const double trained = gpu.pass(1, hooks_into(found));
+  const double trained = gpu.pass(1, hooks_that_note(found));
   ASSERT_TRUE(host.model.forward_backward(host.values.constant(), host.gradients.pointers(), tokens, targets,
-                                          hooks_into(expected)));
+                                          hooks_that_note(expected)));
   const double evaluated = host.model.forward_loss(host.values.constant(), tokens, targets).value();
 
   if (GetParam().dtype == DType::f32) {

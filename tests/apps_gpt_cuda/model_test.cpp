@@ -61,20 +61,12 @@ TEST_P(CudaModelTest, GivesTheSameBitsWhenActivationsAreComputedAgainInBackward)
 TEST_P(CudaModelTest, TellsTheHooksWhatTheHostDoes) {
   OnGpu gpu(GetParam());
   OnHost host(GetParam(), gpu.values);
-  std::vector<std::pair<char, std::size_t>> found, expected;
-  const auto hooks_into = [](auto& list) {
-    return StepHooks{.before_use =
-                         [&list](std::size_t p) {
-                           list.emplace_back('u', p);
-                           return core::Result<void>{};
-                         },
-                     .gradient_ready = [&list](std::size_t p) { list.emplace_back('r', p); }};
-  };
+  HookCalls found, expected;
 
-  gpu.pass(1, hooks_into(found));
+  gpu.pass(1, hooks_that_note(found));
   const auto tokens = some_tokens(host.model.shape(), 1);
   ASSERT_TRUE(host.model.forward_backward(host.values.constant(), host.gradients.pointers(), tokens, tokens,
-                                          hooks_into(expected)));
+                                          hooks_that_note(expected)));
 
   EXPECT_EQ(found, expected);
 }

@@ -57,6 +57,19 @@ inline void PrintTo(const Case& of, std::ostream* out) {
   *out << of.name;
 }
 
+/// Which parameters a pass has asked for ('u') and whose gradients it has completed ('r').
+using HookCalls = std::vector<std::pair<char, std::size_t>>;
+
+/// `calls` must outlive the pass.
+inline StepHooks hooks_that_note(HookCalls& calls) {
+  return {.before_use =
+              [&calls](std::size_t parameter) {
+                calls.emplace_back('u', parameter);
+                return core::Result<void>{};
+              },
+          .gradient_ready = [&calls](std::size_t parameter) { calls.emplace_back('r', parameter); }};
+}
+
 /// A case whose layers members share, and with `sequence` the rows between them too.
 struct SharedCase {
   Case of;

@@ -36,19 +36,6 @@ const Case kSplitCases[] = {
            kSharedByGate),
 };
 
-struct Told {
-  std::vector<std::pair<char, std::size_t>> calls;
-
-  StepHooks hooks() {
-    return {.before_use =
-                [this](std::size_t p) {
-                  calls.emplace_back('u', p);
-                  return core::Result<void>{};
-                },
-            .gradient_ready = [this](std::size_t p) { calls.emplace_back('r', p); }};
-  }
-};
-
 StageShape shape_of(const Case& of, bool is_split, TensorShare share = {}) {
   return {.batch = of.shape, .slots = {kSlots, kSlots}, .is_split = is_split, .share = share};
 }
@@ -140,21 +127,21 @@ TEST_P(CudaSplitBackward, HasTheBitsOfAWholeOneWhateverComesBetweenItsHalves) {
 TEST_P(CudaSplitBackward, AddsToGradientsInTheWeightsHalfAlone) {
   TestGpu gpu;
   StageOnGpu split(GetParam(), true, gpu);
-  Told told;
+  HookCalls told;
 
   split.forward(0);
-  split.backward(0, told.hooks());
+  split.backward(0, hooks_that_note(told));
 
   for (const auto& gradient : split.gradients())
     EXPECT_TRUE(gradient == std::vector<float>(gradient.size(), 0.0F));
-  for (const auto& [call, parameter] : told.calls) EXPECT_EQ(call, 'u') << split.name(parameter);
+  for (const auto& [call, parameter] : told) EXPECT_EQ(call, 'u') << split.name(parameter);
 }
 
 TEST_P(CudaSplitBackward, TellsTheHooksWhatTheHostDoes) {
   const Case& of = GetParam();
   TestGpu gpu;
   StageOnGpu stage(of, true, gpu);
-  Told found, expected;
+  HookCalls found, expected;
   const auto config = config_of(of);
   const auto host = StageModel::create(config, uncut(config), shape_of(of, true)).value();
   auto values = varied_parameters(host->table().specs);
@@ -162,17 +149,17 @@ TEST_P(CudaSplitBackward, TellsTheHooksWhatTheHostDoes) {
   const auto pointers = gradients.pointers();
   const auto tokens = some_tokens(of.shape, 0), targets = some_targets(of.shape, 0, of.decoder.is_masked);
 
-  stage.forward(0, found.hooks());
-  stage.backward(0, found.hooks());
-  stage.backward_weight(0, found.hooks());
-  const auto hooks = expected.hooks();
+  stage.forward(0, hooks_that_note(found));
+  stage.backward(0, hooks_that_note(found));
+  stage.backward_weight(0, hooks_that_note(found));
+  const auto hooks = hooks_that_note(expected);
   const Pass<float> pass{values.constant(), pointers, hooks};
   ASSERT_TRUE(host->forward(0, {}, pass, tokens));
   ASSERT_TRUE(host->loss(0, 0, pass, targets));
   ASSERT_TRUE(host->backward(0, 0, pass, tokens, targets));
   ASSERT_TRUE(host->backward_weight(0, pass));
 
-  EXPECT_EQ(found.calls, expected.calls);
+  EXPECT_EQ(found, expected);
 }
 
 TEST_P(CudaSplitBackward, TakesMemoryOfItsOwnForEachSlot) {

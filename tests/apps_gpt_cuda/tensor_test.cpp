@@ -132,16 +132,7 @@ TEST_P(CudaTensorParallel, GivesTheSameBitsAgainAndWhenActivationsAreComputedAga
 
 TEST_P(CudaTensorParallel, TellsTheHooksWhatTheHostDoes) {
   const auto& [of, size, sequence] = GetParam();
-  using Told = std::vector<std::pair<char, std::size_t>>;
-  const auto hooks_into = [](Told& told) {
-    return StepHooks{.before_use =
-                         [&told](std::size_t p) {
-                           told.emplace_back('u', p);
-                           return core::Result<void>{};
-                         },
-                     .gradient_ready = [&told](std::size_t p) { told.emplace_back('r', p); }};
-  };
-  std::vector<Told> expected(size), found(size);
+  std::vector<HookCalls> expected(size), found(size);
   play_members<float>(size, [&, &of = of, &sequence = sequence](TensorGroup<float>& group) {
     const auto model = TensorModel::create(config_of(of), of.shape, Keep::activations,
                                            {group.size(), group.index(), sequence}, group)
@@ -152,11 +143,11 @@ TEST_P(CudaTensorParallel, TellsTheHooksWhatTheHostDoes) {
       parameters.push_back(reinterpret_cast<const std::byte*>(tensor.data()));
     const auto tokens = some_tokens(of.shape, 1);
     ASSERT_TRUE(model->forward_backward(parameters, gradients.pointers(), tokens, tokens,
-                                        hooks_into(expected[group.index()])));
+                                        hooks_that_note(expected[group.index()])));
   });
 
   play(Keep::activations,
-       [&](std::size_t index, MemberOnGpu& member) { member.pass(1, hooks_into(found[index])); });
+       [&](std::size_t index, MemberOnGpu& member) { member.pass(1, hooks_that_note(found[index])); });
 
   EXPECT_EQ(found, expected);
 }

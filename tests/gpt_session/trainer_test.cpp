@@ -14,6 +14,12 @@ std::vector<tests::ShardingMesh> meshes() {
   return meshes;
 }
 
+std::vector<tests::ShardingMesh> one_mesh_per_strategy() {
+  using core::Strategy;
+  return {{Strategy::ddp, 1, 2},   {Strategy::zero1, 1, 4}, {Strategy::zero2, 1, 2},
+          {Strategy::zero3, 1, 3}, {Strategy::hsdp, 2, 2},  {Strategy::hfsdp, 2, 2}};
+}
+
 TEST_F(TrainerOnGpus, SeesTheSameBitsOnAnyNumberOfRanks) {
   for (const auto dtype : {core::DType::bf16, core::DType::f32}) {
     const auto alone = train_all(1, trainer_options(dtype))[0];
@@ -67,21 +73,14 @@ TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankInF32) {
 }
 
 TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenGradientsTravelAsBf16) {
-  using core::Strategy;
   auto options = trainer_options(core::DType::bf16);
   options.session.training.wire_dtype = core::DType::bf16;
   options.session.training.staging_elements = 500;
-  expect_bits_of_one_rank(options, {{Strategy::ddp, 1, 2},
-                                    {Strategy::zero1, 1, 4},
-                                    {Strategy::zero2, 1, 2},
-                                    {Strategy::zero3, 1, 3},
-                                    {Strategy::hsdp, 2, 2},
-                                    {Strategy::hfsdp, 2, 2}});
+  expect_bits_of_one_rank(options, one_mesh_per_strategy());
 }
 
 /// Values that blocks hold, gathered as these; and other losses than those of bf16's own values.
 TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenMatricesAreGatheredInBlocks) {
-  using core::Strategy;
   auto options = trainer_options(core::DType::bf16);
   const auto wide = train_all(1, options)[0];
   ASSERT_TRUE(wide) << wide.error().message;
@@ -95,12 +94,7 @@ TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenMatricesAreGatheredInBlocks
     EXPECT_NE(*alone, *wide);
     EXPECT_LT(alone->losses.back(), alone->losses.front());
   }
-  expect_bits_of_one_rank(options, {{Strategy::ddp, 1, 2},
-                                    {Strategy::zero1, 1, 4},
-                                    {Strategy::zero2, 1, 2},
-                                    {Strategy::zero3, 1, 3},
-                                    {Strategy::hsdp, 2, 2},
-                                    {Strategy::hfsdp, 2, 2}});
+  expect_bits_of_one_rank(options, one_mesh_per_strategy());
 }
 
 /// Each job takes one step and saves for the next one: every strategy is left and entered, on one rank and

@@ -28,10 +28,10 @@ struct Blas::Product {
   const void* b;
   std::size_t b_stride;
   cudaDataType factors;
-  void* c;
-  cudaDataType c_type;
+  void* c = nullptr;
+  cudaDataType c_type = CUDA_R_32F;
   std::size_t c_stride;
-  Write write;
+  Write write = Write::overwrite;
 };
 
 core::Result<std::unique_ptr<Blas>> Blas::create(gpu::Device& device, gpu::StreamView stream, bool tf32) {
@@ -84,39 +84,34 @@ void Blas::multiply(const Product& p) {
 }
 
 template <class E>
+Blas::Product Blas::forward_product(LinearShape shape, const E* x, const E* weight) {
+  return {.a_order = CUBLAS_OP_T,
+          .b_order = CUBLAS_OP_N,
+          .m = shape.out,
+          .n = shape.rows,
+          .k = shape.in,
+          .a = weight,
+          .a_stride = shape.in,
+          .b = x,
+          .b_stride = shape.in,
+          .factors = kType<E>,
+          .c_stride = shape.out};
+}
+
+template <class E>
 void Blas::linear_forward(LinearShape shape, const E* x, const E* weight, E* y, Write write) {
-  multiply({.a_order = CUBLAS_OP_T,
-            .b_order = CUBLAS_OP_N,
-            .m = shape.out,
-            .n = shape.rows,
-            .k = shape.in,
-            .a = weight,
-            .a_stride = shape.in,
-            .b = x,
-            .b_stride = shape.in,
-            .factors = kType<E>,
-            .c = y,
-            .c_type = kType<E>,
-            .c_stride = shape.out,
-            .write = write});
+  Product product = forward_product(shape, x, weight);
+  product.c = y;
+  product.c_type = kType<E>;
+  product.write = write;
+  multiply(product);
 }
 
 template <class E>
 void Blas::linear_forward_wide(LinearShape shape, const E* x, const E* weight, float* y) {
-  multiply({.a_order = CUBLAS_OP_T,
-            .b_order = CUBLAS_OP_N,
-            .m = shape.out,
-            .n = shape.rows,
-            .k = shape.in,
-            .a = weight,
-            .a_stride = shape.in,
-            .b = x,
-            .b_stride = shape.in,
-            .factors = kType<E>,
-            .c = y,
-            .c_type = CUDA_R_32F,
-            .c_stride = shape.out,
-            .write = Write::overwrite});
+  Product product = forward_product(shape, x, weight);
+  product.c = y;
+  multiply(product);
 }
 
 template <class E>

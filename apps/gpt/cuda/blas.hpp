@@ -38,6 +38,9 @@ class Blas {
  private:
   Blas(BlasLibrary library, gpu::StreamView stream, gpu::Buffer workspace, bool tf32);
   struct Product;
+  /// Of x by weight; where it goes is left out.
+  template <class E>
+  static Product forward_product(LinearShape shape, const E* x, const E* weight);
   void multiply(const Product& product);
 
   BlasLibrary library_;
