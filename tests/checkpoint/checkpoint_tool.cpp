@@ -1,11 +1,8 @@
 #include "tests/checkpoint/checkpoint_tool.hpp"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -20,35 +17,9 @@ namespace troupe::apps {
 namespace fs = std::filesystem;
 
 Output run_checkpoint(const std::vector<std::string>& arguments) {
-  Output run;
-  CLI::App app("Test", "troupe");
-  app.require_subcommand(1);
-  add_checkpoint_command(app, run.exit_code);
-  // CLI11 takes words from the end.
-  std::vector<std::string> words(arguments.rbegin(), arguments.rend());
-  words.emplace_back("checkpoint");
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  try {
-    app.parse(std::move(words));
-  } catch (const CLI::ParseError& error) {
-    run.exit_code = app.exit(error) == 0 ? 0 : 2;
-  }
-  std::fflush(stdout);
-  std::fflush(stderr);
-  run.out = testing::internal::GetCapturedStdout();
-  run.err = testing::internal::GetCapturedStderr();
-  return run;
-}
-
-TemporaryDirectory::TemporaryDirectory() {
-  std::string name = (fs::temp_directory_path() / "troupe_checkpoint_XXXXXX").string();
-  if (::mkdtemp(name.data()) != nullptr) path_ = name;
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  std::vector<std::string> words{"checkpoint"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return tests::run_subcommand(add_checkpoint_command, words);
 }
 
 std::string golden(const std::string& name) {

@@ -1,38 +1,22 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "core/checkpoint/manifest.hpp"
+#include "tests/support/scratch_folder.hpp"
+#include "tests/support/subcommand.hpp"
 
 namespace troupe::apps {
 
-struct Output {
-  int exit_code = 0;
-  std::string out;
-  std::string err;
-};
+using tests::Output;
+using tests::ScratchFolder;
 
 /// `troupe checkpoint ARGUMENTS`.
 Output run_checkpoint(const std::vector<std::string>& arguments);
-
-/// A fresh directory that goes with the object.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// A path below tests/golden.
 std::string golden(const std::string& name);

@@ -35,15 +35,15 @@ std::string safetensors_file(const std::string& header, const std::string& data)
 class ImportOfPyTorch : public testing::TestWithParam<const char*> {};
 
 TEST_P(ImportOfPyTorch, HasTheTensorsThatPyTorchSaved) {
-  TemporaryDirectory directory;
+  ScratchFolder directory;
   const auto from = golden(std::string("interop/") + GetParam());
   const auto expected = Json::parse(read_file(from + "/expected.json"))["tensors"];
 
-  const Output run = run_checkpoint({"import", from, directory / "out", "--step", "12", "--mesh", "3"});
+  const Output run = run_checkpoint({"import", from, directory.path("out"), "--step", "12", "--mesh", "3"});
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  const auto contents = contents_of(directory / "out/step_00000012");
-  const auto manifest = manifest_at(directory / "out/step_00000012");
+  const auto contents = contents_of(directory.path("out/step_00000012"));
+  const auto manifest = manifest_at(directory.path("out/step_00000012"));
   EXPECT_EQ(contents.size(), expected.size());
   for (const auto& [key, tensor] : expected.items()) {
     ASSERT_TRUE(contents.contains(key)) << key;
@@ -51,19 +51,19 @@ TEST_P(ImportOfPyTorch, HasTheTensorsThatPyTorchSaved) {
     ASSERT_NE(manifest.find(key), nullptr) << key;
     EXPECT_EQ(manifest.find(key)->shape, tensor["shape"].get<core::Shape>()) << key;
   }
-  EXPECT_EQ(run_checkpoint({"verify", directory / "out"}).exit_code, 0);
-  EXPECT_EQ(run_checkpoint({"diff", from, directory / "out"}).exit_code, 0);
+  EXPECT_EQ(run_checkpoint({"verify", directory.path("out")}).exit_code, 0);
+  EXPECT_EQ(run_checkpoint({"diff", from, directory.path("out")}).exit_code, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, ImportOfPyTorch,
                          testing::Values("plain", "mesh", "fsdp", "rank_files", "rank_files_hsdp"));
 
 TEST(CheckpointImport, ValuesAreNestedAsTheyWereAndAreWhatASessionLooksFor) {
-  TemporaryDirectory directory;
+  ScratchFolder directory;
 
-  run_checkpoint({"import", golden("interop/plain"), directory / "out", "--step", "4"});
+  run_checkpoint({"import", golden("interop/plain"), directory.path("out"), "--step", "4"});
 
-  const auto common = manifest_at(directory / "out/step_00000004").common;
+  const auto common = manifest_at(directory.path("out/step_00000004")).common;
   EXPECT_EQ(*common.find("step"), Value(4));
   EXPECT_EQ(*common.find("optimizer_steps"), Value(4));
   EXPECT_EQ(*common.find("trainer.large"), Value(std::int64_t{1} << 40));
@@ -72,15 +72,15 @@ TEST(CheckpointImport, ValuesAreNestedAsTheyWereAndAreWhatASessionLooksFor) {
 }
 
 TEST(CheckpointImport, NamesAreReplacedByPrefix) {
-  TemporaryDirectory directory;
+  ScratchFolder directory;
 
-  const Output run = run_checkpoint({"import", golden("interop/fsdp"), directory / "out", "--rename",
+  const Output run = run_checkpoint({"import", golden("interop/fsdp"), directory.path("out"), "--rename",
                                      "model.=", "--rename", "optimizer.state.=moments."});
-  const Output twice = run_checkpoint({"import", golden("interop/fsdp"), directory / "twice", "--rename",
+  const Output twice = run_checkpoint({"import", golden("interop/fsdp"), directory.path("twice"), "--rename",
                                        "model.weight=x", "--rename", "model.bias=x"});
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  const auto contents = contents_of(directory / "out/step_00000000");
+  const auto contents = contents_of(directory.path("out/step_00000000"));
   EXPECT_TRUE(contents.contains("weight"));
   EXPECT_TRUE(contents.contains("moments.bias.exp_avg"));
   EXPECT_EQ(twice.exit_code, 2);
@@ -88,28 +88,29 @@ TEST(CheckpointImport, NamesAreReplacedByPrefix) {
 }
 
 TEST(CheckpointImport, DamagedElementsOfAnArchiveAreFound) {
-  TemporaryDirectory directory;
-  std::filesystem::copy(golden("interop/mesh"), directory / "mesh");
-  const auto file = directory / "mesh/__0_0.distcp";
+  ScratchFolder directory;
+  std::filesystem::copy(golden("interop/mesh"), directory.path("mesh"));
+  const auto file = directory.path("mesh/__0_0.distcp");
   // The first row of [0:2, 0:3] of 'rows_and_columns', which counts from 0.
   const auto at = read_file(file).find(floats({0, 1, 2}));
   ASSERT_NE(at, std::string::npos);
   flip_bit(file, at + 5);
 
-  const Output run = run_checkpoint({"import", directory / "mesh", directory / "out"});
+  const Output run = run_checkpoint({"import", directory.path("mesh"), directory.path("out")});
 
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("__0_0.distcp, [0:2, 0:3] of 'rows_and_columns'"));
-  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+  EXPECT_FALSE(std::filesystem::exists(directory.path("out")));
 }
 
 TEST(CheckpointImport, ReadsASingleSafetensorsFileOfAnotherWriter) {
-  TemporaryDirectory directory;
+  ScratchFolder directory;
 
-  const Output run = run_checkpoint({"import", golden("checkpoint/foreign.safetensors"), directory / "out"});
+  const Output run =
+      run_checkpoint({"import", golden("checkpoint/foreign.safetensors"), directory.path("out")});
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  const auto contents = contents_of(directory / "out/step_00000000");
+  const auto contents = contents_of(directory.path("out/step_00000000"));
   EXPECT_EQ(contents.at("matrix"), floats({0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(contents.at("flag"), std::string("\1\0", 2));
   EXPECT_EQ(contents.at("empty"), "");
@@ -131,26 +132,26 @@ class ImportOfModels : public testing::Test {
     write_file(model_ + "/model.safetensors.index.json", "{\"weight_map\": " + weights + "}");
   }
 
-  TemporaryDirectory directory_;
-  std::string model_ = directory_ / "model";
+  ScratchFolder directory_;
+  std::string model_ = directory_.path("model");
 };
 
 TEST_F(ImportOfModels, TheIndexSaysWhatIsWhere) {
-  const Output run = run_checkpoint({"import", model_, directory_ / "out"});
+  const Output run = run_checkpoint({"import", model_, directory_.path("out")});
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("left out 'extra': one.safetensors has it, the index does not"));
-  EXPECT_EQ(contents_of(directory_ / "out/step_00000000"),
+  EXPECT_EQ(contents_of(directory_.path("out/step_00000000")),
             (std::map<std::string, std::string>{{"a", "ab"}, {"b", "123"}}));
 }
 
 TEST_F(ImportOfModels, AnIndexThatIsWrongIsRefused) {
   index(R"({"a": "one.safetensors", "b": "one.safetensors"})");
-  const Output elsewhere = run_checkpoint({"import", model_, directory_ / "out"});
+  const Output elsewhere = run_checkpoint({"import", model_, directory_.path("out")});
   index(R"({"a": "one.safetensors", "b": "three.safetensors"})");
-  const Output missing = run_checkpoint({"import", model_, directory_ / "out"});
+  const Output missing = run_checkpoint({"import", model_, directory_.path("out")});
   index(R"({"a": "../one.safetensors"})");
-  const Output outside = run_checkpoint({"import", model_, directory_ / "out"});
+  const Output outside = run_checkpoint({"import", model_, directory_.path("out")});
 
   EXPECT_THAT(elsewhere.err, HasSubstr("the index says that 'b' is in one.safetensors"));
   EXPECT_THAT(missing.err, HasSubstr("the index gives 1 tensors to a file that is missing"));
@@ -170,103 +171,103 @@ TEST_F(ImportOfModels, WithoutAnIndexFilesMayHoldParts) {
   };
   write_file(model_ + "/two.safetensors", part(3));
   write_file(model_ + "/three.safetensors", part(0));
-  const Output whole = run_checkpoint({"import", model_, directory_ / "out"});
+  const Output whole = run_checkpoint({"import", model_, directory_.path("out")});
   write_file(model_ + "/three.safetensors", part(4));
-  const Output hole = run_checkpoint({"import", model_, directory_ / "other"});
+  const Output hole = run_checkpoint({"import", model_, directory_.path("other")});
 
   EXPECT_EQ(whole.exit_code, 0) << whole.err;
-  EXPECT_EQ(contents_of(directory_ / "out/step_00000000").at("b"), "123456");
+  EXPECT_EQ(contents_of(directory_.path("out/step_00000000")).at("b"), "123456");
   EXPECT_EQ(hole.exit_code, 1);
   EXPECT_THAT(hole.err, HasSubstr("tensor 'b': Invalid access pattern"));
 }
 
 TEST(CheckpointExport, ForDcpAndBackNothingIsLost) {
-  TemporaryDirectory directory;
+  ScratchFolder directory;
 
-  const Output there = run_checkpoint({"export", golden_checkpoint(), directory / "dcp", "--to", "dcp"});
-  const Output back = run_checkpoint({"import", directory / "dcp", directory / "back"});
+  const Output there = run_checkpoint({"export", golden_checkpoint(), directory.path("dcp"), "--to", "dcp"});
+  const Output back = run_checkpoint({"import", directory.path("dcp"), directory.path("back")});
 
   ASSERT_EQ(there.exit_code, 0) << there.err;
   ASSERT_EQ(back.exit_code, 0) << back.err;
-  EXPECT_THAT(names_in(directory / "dcp"),
+  EXPECT_THAT(names_in(directory.path("dcp")),
               ElementsAre(".metadata", "__0_0.distcp", "__1_0.distcp", "__2_0.distcp", "__3_0.distcp"));
-  EXPECT_EQ(contents_of(directory / "back/step_00000007"), contents_of(golden_checkpoint()));
-  EXPECT_EQ(run_checkpoint({"diff", golden_checkpoint(), directory / "back"}).exit_code, 0);
-  const auto manifest = manifest_at(directory / "back/step_00000007");
+  EXPECT_EQ(contents_of(directory.path("back/step_00000007")), contents_of(golden_checkpoint()));
+  EXPECT_EQ(run_checkpoint({"diff", golden_checkpoint(), directory.path("back")}).exit_code, 0);
+  const auto manifest = manifest_at(directory.path("back/step_00000007"));
   EXPECT_EQ(manifest.common, manifest_at(golden_checkpoint()).common);
   EXPECT_EQ(manifest.objects, manifest_at(golden_checkpoint()).objects);
 }
 
 TEST(CheckpointExport, ShardedSafetensorsKeepTheTensors) {
-  TemporaryDirectory directory;
+  ScratchFolder directory;
 
   const Output run = run_checkpoint(
-      {"export", golden_checkpoint(), directory / "files", "--to", "dcp", "--form", "safetensors"});
+      {"export", golden_checkpoint(), directory.path("files"), "--to", "dcp", "--form", "safetensors"});
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("have no place in these files"));
-  EXPECT_THAT(names_in(directory / "files"), Contains("shard-00001-model-00001-of-00001.safetensors"));
-  EXPECT_EQ(run_checkpoint({"diff", golden_checkpoint(), directory / "files"}).exit_code, 0);
+  EXPECT_THAT(names_in(directory.path("files")), Contains("shard-00001-model-00001-of-00001.safetensors"));
+  EXPECT_EQ(run_checkpoint({"diff", golden_checkpoint(), directory.path("files")}).exit_code, 0);
 }
 
 TEST(CheckpointExport, ForHuggingFaceOnlyWeightsInFilesOfALimitedSize) {
-  TemporaryDirectory directory;
-  const auto from = make_checkpoint(directory / "in", 3,
+  ScratchFolder directory;
+  const auto from = make_checkpoint(directory.path("in"), 3,
                                     {{"a", DType::f32, {2}, floats({1, 2})},
                                      {"b", DType::f32, {3}, floats({3, 4, 5})},
                                      {"optimizer.state.exp_avg.a", DType::f32, {2}, floats({8, 9})}});
 
-  const Output run = run_checkpoint({"export", from, directory / "model", "--to", "huggingface", "--rename",
-                                     "=model.", "--max-shard-bytes", "16"});
+  const Output run = run_checkpoint({"export", from, directory.path("model"), "--to", "huggingface",
+                                     "--rename", "=model.", "--max-shard-bytes", "16"});
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(names_in(directory / "model"),
+  EXPECT_THAT(names_in(directory.path("model")),
               ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
                           "model.safetensors.index.json"));
-  const auto index = Json::parse(read_file(directory / "model/model.safetensors.index.json"));
+  const auto index = Json::parse(read_file(directory.path("model/model.safetensors.index.json")));
   EXPECT_EQ(index["metadata"]["total_size"], 20);
   EXPECT_EQ(index["weight_map"], Json::parse(R"({"model.a": "model-00001-of-00002.safetensors",)"
                                              R"( "model.b": "model-00002-of-00002.safetensors"})"));
-  const auto second = read_file(directory / "model/model-00002-of-00002.safetensors");
+  const auto second = read_file(directory.path("model/model-00002-of-00002.safetensors"));
   EXPECT_EQ(second.substr(second.size() - 12), floats({3, 4, 5}));
-  EXPECT_EQ(
-      run_checkpoint({"diff", from, directory / "model", "--weights-only", "--rename", "model.="}).exit_code,
-      0);
+  EXPECT_EQ(run_checkpoint({"diff", from, directory.path("model"), "--weights-only", "--rename", "model.="})
+                .exit_code,
+            0);
 }
 
 TEST(CheckpointExport, TheOptimizerCanComeAlongAndFloatsCanBeConverted) {
-  TemporaryDirectory directory;
-  const auto from = make_checkpoint(directory / "in", 3,
+  ScratchFolder directory;
+  const auto from = make_checkpoint(directory.path("in"), 3,
                                     {{"a", DType::f32, {2}, floats({1, 0.5F})},
                                      {"n", DType::u8, {1}, "n"},
                                      {"optimizer.state.exp_avg.a", DType::f32, {2}, floats({8, 9})}});
 
-  const Output run = run_checkpoint(
-      {"export", from, directory / "model", "--to", "huggingface", "--with-optimizer", "--dtype", "bf16"});
+  const Output run = run_checkpoint({"export", from, directory.path("model"), "--to", "huggingface",
+                                     "--with-optimizer", "--dtype", "bf16"});
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  const auto json = Json::parse(run_checkpoint({"show", directory / "model", "--json"}).out);
+  const auto json = Json::parse(run_checkpoint({"show", directory.path("model"), "--json"}).out);
   EXPECT_EQ(json["tensors"][0]["dtype"], "bf16");
   EXPECT_EQ(json["tensors"][1]["dtype"], "u8");
   EXPECT_EQ(json["tensors"][2]["key"], "optimizer.state.exp_avg.a");
-  const auto file = read_file(directory / "model/model-00001-of-00001.safetensors");
+  const auto file = read_file(directory.path("model/model-00001-of-00001.safetensors"));
   EXPECT_THAT(file, HasSubstr(std::string("\x80\x3f\x00\x3f", 4)));
 }
 
 TEST(CheckpointExport, WhatIsThereStaysAndNothingIsLeftBeside) {
-  TemporaryDirectory directory;
-  std::filesystem::create_directory(directory / "out");
-  const auto damaged = directory / "step_00000007";
+  ScratchFolder directory;
+  std::filesystem::create_directory(directory.path("out"));
+  const auto damaged = directory.path("step_00000007");
   std::filesystem::copy(golden_checkpoint(), damaged);
   flip_bit(damaged + "/shard_00001_0.safetensors", 520);
 
-  const Output there = run_checkpoint({"export", golden_checkpoint(), directory / "out", "--to", "dcp"});
-  const Output bad = run_checkpoint({"export", damaged, directory / "new", "--to", "huggingface"});
+  const Output there = run_checkpoint({"export", golden_checkpoint(), directory.path("out"), "--to", "dcp"});
+  const Output bad = run_checkpoint({"export", damaged, directory.path("new"), "--to", "huggingface"});
 
   EXPECT_EQ(there.exit_code, 2);
   EXPECT_THAT(there.err, HasSubstr("is already there and stays as it is"));
   EXPECT_EQ(bad.exit_code, 1);
-  EXPECT_THAT(names_in(directory / ""), ElementsAre("out", "step_00000007"));
+  EXPECT_THAT(names_in(directory.path("")), ElementsAre("out", "step_00000007"));
 }
 
 TEST(CheckpointExport, WrongUseIsRefused) {
@@ -285,7 +286,7 @@ using Commands = std::vector<std::vector<std::string>>;
 /// Every file cut short and every byte altered, one after the other: no crash, no hang, and no exit code but
 /// those that the commands have.
 void torture(const std::string& path, std::size_t stride,
-             const std::function<Commands(const TemporaryDirectory&)>& commands) {
+             const std::function<Commands(const ScratchFolder&)>& commands) {
   for (const auto& name : names_in(path)) {
     const auto file = path + "/" + name;
     const auto whole = read_file(file);
@@ -294,7 +295,7 @@ void torture(const std::string& path, std::size_t stride,
         auto bytes = cut ? whole.substr(0, at) : whole;
         if (!cut) bytes[at] = static_cast<char>(bytes[at] ^ 0x81);
         write_file(file, bytes);
-        TemporaryDirectory out;
+        ScratchFolder out;
         for (const auto& arguments : commands(out)) {
           const int code = run_checkpoint(arguments).exit_code;
           EXPECT_TRUE(code >= 0 && code <= 2) << name << " " << at;
@@ -306,44 +307,45 @@ void torture(const std::string& path, std::size_t stride,
 }
 
 void torture_foreign(const std::string& path, std::size_t stride) {
-  torture(path, stride, [&path](const TemporaryDirectory& out) {
-    return Commands{{"show", path, "--json"}, {"import", path, out / "out"}};
+  torture(path, stride, [&path](const ScratchFolder& out) {
+    return Commands{{"show", path, "--json"}, {"import", path, out.path("out")}};
   });
 }
 
 TEST(HostileFiles, OfTroupeNeverCrash) {
-  TemporaryDirectory directory;
-  const auto path = directory / "step_00000007";
+  ScratchFolder directory;
+  const auto path = directory.path("step_00000007");
   std::filesystem::copy(golden_checkpoint(), path);
 
-  torture(path, 29, [&path](const TemporaryDirectory& out) {
+  torture(path, 29, [&path](const ScratchFolder& out) {
     return Commands{{"show", path, "--tensor", "weight"},
                     {"diff", path, golden_checkpoint()},
-                    {"reshard", path, out / "out", "--mesh", "2", "--no-verify"},
-                    {"export", path, out / "dcp", "--to", "dcp", "--no-verify"}};
+                    {"reshard", path, out.path("out"), "--mesh", "2", "--no-verify"},
+                    {"export", path, out.path("dcp"), "--to", "dcp", "--no-verify"}};
   });
 
   EXPECT_EQ(run_checkpoint({"verify", path}).exit_code, 0);
 }
 
 TEST(HostileFiles, OfPyTorchNeverCrash) {
-  TemporaryDirectory directory;
-  std::filesystem::copy(golden("interop/mesh"), directory / "mesh");
+  ScratchFolder directory;
+  std::filesystem::copy(golden("interop/mesh"), directory.path("mesh"));
 
-  torture_foreign(directory / "mesh", 331);
+  torture_foreign(directory.path("mesh"), 331);
 
-  EXPECT_EQ(run_checkpoint({"show", directory / "mesh"}).exit_code, 0);
+  EXPECT_EQ(run_checkpoint({"show", directory.path("mesh")}).exit_code, 0);
 }
 
 TEST(HostileFiles, OfModelsNeverCrash) {
-  TemporaryDirectory directory;
-  run_checkpoint({"export", golden_checkpoint(), directory / "hf", "--to", "huggingface"});
-  run_checkpoint({"export", golden_checkpoint(), directory / "st", "--to", "dcp", "--form", "safetensors"});
+  ScratchFolder directory;
+  run_checkpoint({"export", golden_checkpoint(), directory.path("hf"), "--to", "huggingface"});
+  run_checkpoint(
+      {"export", golden_checkpoint(), directory.path("st"), "--to", "dcp", "--form", "safetensors"});
 
-  torture_foreign(directory / "hf", 11);
-  torture_foreign(directory / "st", 11);
+  torture_foreign(directory.path("hf"), 11);
+  torture_foreign(directory.path("st"), 11);
 
-  EXPECT_EQ(run_checkpoint({"show", directory / "hf"}).exit_code, 0);
+  EXPECT_EQ(run_checkpoint({"show", directory.path("hf")}).exit_code, 0);
 }
 
 }  // namespace

@@ -20,13 +20,13 @@ using testing::HasSubstr;
 class CheckpointDiff : public testing::Test {
  protected:
   std::string left(const std::vector<MadeTensor>& tensors, const Value& common = {}) {
-    return make_checkpoint(directory_ / "a", 5, tensors, common);
+    return make_checkpoint(directory_.path("a"), 5, tensors, common);
   }
   std::string right(const std::vector<MadeTensor>& tensors, const Value& common = {}) {
-    return make_checkpoint(directory_ / "b", 5, tensors, common);
+    return make_checkpoint(directory_.path("b"), 5, tensors, common);
   }
 
-  TemporaryDirectory directory_;
+  ScratchFolder directory_;
 };
 
 TEST_F(CheckpointDiff, ACheckpointIsEqualToItself) {

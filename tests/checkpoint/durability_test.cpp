@@ -31,8 +31,8 @@ void PrintTo(const Writer& writer, std::ostream* out) {
 class CheckpointDurability : public testing::TestWithParam<Writer> {};
 
 TEST_P(CheckpointDurability, EveryByteAndEveryNameOfWhatIsWrittenIsSynced) {
-  TemporaryDirectory directory;
-  const auto root = fs::canonical(directory / "");
+  ScratchFolder directory;
+  const auto root = fs::canonical(directory.path(""));
   const auto out = (root / "out").string();
   auto words = GetParam().words;
   for (auto& word : words) {

@@ -37,8 +37,8 @@ void expect_modest(const std::vector<std::string>& arguments, std::uint64_t file
 }
 
 void expect_modest_dcp(const CraftedFiles& crafted) {
-  TemporaryDirectory directory;
-  const auto path = directory / "dcp";
+  ScratchFolder directory;
+  const auto path = directory.path("dcp");
   fs::create_directory(path);
   std::uint64_t bytes = 0;
   {
@@ -50,7 +50,7 @@ void expect_modest_dcp(const CraftedFiles& crafted) {
 
   expect_modest({"show", path}, bytes, kTimesOfPyTorch);
   expect_modest({"show", path, "--json"}, bytes, kTimesOfPyTorch);
-  expect_modest({"import", path, directory / "out"}, bytes, kTimesOfPyTorch);
+  expect_modest({"import", path, directory.path("out")}, bytes, kTimesOfPyTorch);
 }
 
 std::string key_of(std::size_t i) {

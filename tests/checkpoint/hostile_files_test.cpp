@@ -49,8 +49,8 @@ void expect_refused(const Reader& reader, const std::string& path, const std::st
 
 TEST(HostileFiles, APipeOrDeviceInThePlaceOfAFileIsNamedAndNotWaitedFor) {
   for (const std::string file : {"manifest.json", "shard_00001_0.safetensors"}) {
-    TemporaryDirectory directory;
-    const auto path = directory / "root/step_00000007";
+    ScratchFolder directory;
+    const auto path = directory.path("root/step_00000007");
     fs::create_directories(path);
     fs::copy(golden_checkpoint(), path, fs::copy_options::recursive);
     fs::remove(path + "/" + file);
@@ -59,54 +59,57 @@ TEST(HostileFiles, APipeOrDeviceInThePlaceOfAFileIsNamedAndNotWaitedFor) {
     for (const auto& reader : kReaders) {
       const bool is_manifest = file == "manifest.json";
       // A directory of checkpoints; one whose own manifest is a pipe is none.
-      expect_refused(reader, is_manifest ? directory / "root" : path, directory / "out", file.c_str());
+      expect_refused(reader, is_manifest ? directory.path("root") : path, directory.path("out"),
+                     file.c_str());
     }
   }
 }
 
 TEST(HostileFiles, APipeAmongTheFilesOfPyTorchOrHuggingFaceIsNotWaitedFor) {
   for (const std::string file : {".metadata", "__0_0.distcp"}) {
-    TemporaryDirectory directory;
-    const auto path = directory / "dcp";
+    ScratchFolder directory;
+    const auto path = directory.path("dcp");
     fs::copy(golden("interop/mesh"), path, fs::copy_options::recursive);
     ASSERT_TRUE(fs::remove(path + "/" + file));
     ASSERT_EQ(::mkfifo((path + "/" + file).c_str(), 0600), 0);
 
     expect_refused({{"show", "PATH"}, 1}, path, "", file.c_str());
-    expect_refused({{"import", "PATH", "OUT"}, 1}, path, directory / "out", file.c_str());
+    expect_refused({{"import", "PATH", "OUT"}, 1}, path, directory.path("out"), file.c_str());
   }
 }
 
 TEST(HostileFiles, LinksLeadOutOfACheckpointOnlyWhenThatIsAskedFor) {
   for (const std::string file : {"manifest.json", "shard_00001_0.safetensors"}) {
-    TemporaryDirectory directory;
-    const auto path = directory / "step_00000007";
+    ScratchFolder directory;
+    const auto path = directory.path("step_00000007");
     fs::copy(golden_checkpoint(), path, fs::copy_options::recursive);
-    fs::rename(path + "/" + file, directory / "outside");
-    fs::create_symlink(directory / "outside", path + "/" + file);
+    fs::rename(path + "/" + file, directory.path("outside"));
+    fs::create_symlink(directory.path("outside"), path + "/" + file);
 
-    for (const auto& reader : kReaders) expect_refused(reader, path, directory / "out", "--follow-links");
+    for (const auto& reader : kReaders) expect_refused(reader, path, directory.path("out"), "--follow-links");
     EXPECT_EQ(run_checkpoint({"show", path, "--follow-links"}).exit_code, 0) << file;
     EXPECT_EQ(run_checkpoint({"verify", path, "--follow-links"}).exit_code, 0) << file;
     EXPECT_EQ(run_checkpoint({"diff", path, golden_checkpoint(), "--follow-links"}).exit_code, 0) << file;
-    EXPECT_EQ(run_checkpoint({"reshard", path, directory / "out", "--mesh", "2", "--follow-links"}).exit_code,
-              0);
-    EXPECT_EQ(run_checkpoint({"export", path, directory / "dcp", "--to", "dcp", "--follow-links"}).exit_code,
-              0);
+    EXPECT_EQ(
+        run_checkpoint({"reshard", path, directory.path("out"), "--mesh", "2", "--follow-links"}).exit_code,
+        0);
+    EXPECT_EQ(
+        run_checkpoint({"export", path, directory.path("dcp"), "--to", "dcp", "--follow-links"}).exit_code,
+        0);
   }
 }
 
 TEST(HostileFiles, LinksLeadOutOfFilesOfPyTorchOnlyWhenThatIsAskedFor) {
-  TemporaryDirectory directory;
-  const auto path = directory / "dcp";
+  ScratchFolder directory;
+  const auto path = directory.path("dcp");
   fs::copy(golden("interop/mesh"), path, fs::copy_options::recursive);
-  fs::rename(path + "/__0_0.distcp", directory / "outside");
-  fs::create_symlink(directory / "outside", path + "/__0_0.distcp");
+  fs::rename(path + "/__0_0.distcp", directory.path("outside"));
+  fs::create_symlink(directory.path("outside"), path + "/__0_0.distcp");
 
   expect_refused({{"show", "PATH"}, 1}, path, "", "__0_0.distcp");
-  expect_refused({{"import", "PATH", "OUT"}, 1}, path, directory / "out", "__0_0.distcp");
+  expect_refused({{"import", "PATH", "OUT"}, 1}, path, directory.path("out"), "__0_0.distcp");
   EXPECT_EQ(run_checkpoint({"show", path, "--follow-links"}).exit_code, 0);
-  EXPECT_EQ(run_checkpoint({"import", path, directory / "out", "--follow-links"}).exit_code, 0);
+  EXPECT_EQ(run_checkpoint({"import", path, directory.path("out"), "--follow-links"}).exit_code, 0);
 }
 
 }  // namespace

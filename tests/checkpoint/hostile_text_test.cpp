@@ -49,8 +49,8 @@ std::vector<CraftedText> texts() {
 class HostileText : public testing::TestWithParam<CraftedText> {};
 
 TEST_P(HostileText, InAManifestTakesNoMoreThanAMultiple) {
-  TemporaryDirectory directory;
-  const auto path = make_checkpoint(directory / "", 1, {{"a", core::DType::u8, {2}, "ab"}});
+  ScratchFolder directory;
+  const auto path = make_checkpoint(directory.path(""), 1, {{"a", core::DType::u8, {2}, "ab"}});
   auto manifest = read_file(path + "/manifest.json");
   manifest.erase(manifest.rfind("\"hash\":"));
   const std::string common = "\"common\":";
@@ -63,13 +63,14 @@ TEST_P(HostileText, InAManifestTakesNoMoreThanAMultiple) {
   expect_modest({"show", path}, manifest.size(), kTimesOfText);
   expect_modest({"show", path, "--json"}, manifest.size(), kTimesOfText);
   expect_modest({"verify", path}, manifest.size(), kTimesOfText);
-  expect_modest({"reshard", path, directory / "out", "--mesh", "2"}, manifest.size(), kTimesOfTextToWrite);
+  expect_modest({"reshard", path, directory.path("out"), "--mesh", "2"}, manifest.size(),
+                kTimesOfTextToWrite);
 }
 
 TEST_P(HostileText, InAHeaderOfSafetensorsTakesNoMoreThanAMultiple) {
   for (const bool within : {false, true}) {
-    TemporaryDirectory directory;
-    const auto path = directory / "model.safetensors";
+    ScratchFolder directory;
+    const auto path = directory.path("model.safetensors");
     const auto header = within ? "{\"x\":" + GetParam().make() + "}" : GetParam().make();
     std::string file(8, '\0');
     for (std::size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(header.size() >> (8 * i));
@@ -81,11 +82,11 @@ TEST_P(HostileText, InAHeaderOfSafetensorsTakesNoMoreThanAMultiple) {
 
 TEST_P(HostileText, InAnIndexTakesNoMoreThanAMultiple) {
   for (const bool within : {false, true}) {
-    TemporaryDirectory directory;
+    ScratchFolder directory;
     const auto index = within ? "{\"weight_map\":" + GetParam().make() + "}" : GetParam().make();
-    write_file(directory / "model.safetensors.index.json", index);
+    write_file(directory.path("model.safetensors.index.json"), index);
 
-    expect_modest({"show", directory / ""}, index.size(), kTimesOfText);
+    expect_modest({"show", directory.path("")}, index.size(), kTimesOfText);
   }
 }
 

@@ -30,8 +30,8 @@ struct Ranks {
 class CheckpointReshard : public testing::TestWithParam<Ranks> {};
 
 TEST_P(CheckpointReshard, KeepsEveryBitAndValue) {
-  TemporaryDirectory directory;
-  const auto out = directory / "out";
+  ScratchFolder directory;
+  const auto out = directory.path("out");
 
   const Output run = run_checkpoint(
       {"reshard", golden_checkpoint(), out, "--mesh", GetParam().count, "--strategy", GetParam().strategy});
@@ -69,16 +69,16 @@ std::vector<std::uint64_t> bytes_by_rank(const core::Manifest& manifest, std::si
 }
 
 TEST(CheckpointReshardParts, AParameterAndItsMomentsAreCutAtTheSamePlaces) {
-  TemporaryDirectory directory;
-  const auto from = make_checkpoint(directory / "in", 1,
+  ScratchFolder directory;
+  const auto from = make_checkpoint(directory.path("in"), 1,
                                     {{"b", DType::u8, {3}, "abc"},
                                      {"w", DType::u8, {3, 3}, "123456789"},
                                      {"optimizer.state.exp_avg.b", DType::u8, {3}, "ABC"},
                                      {"optimizer.state.exp_avg.w", DType::u8, {3, 3}, "abcdefghi"}});
 
-  run_checkpoint({"reshard", from, directory / "out", "--mesh", "4"});
+  run_checkpoint({"reshard", from, directory.path("out"), "--mesh", "4"});
 
-  const auto manifest = manifest_at(directory / "out/step_00000001");
+  const auto manifest = manifest_at(directory.path("out/step_00000001"));
   EXPECT_THAT(bytes_by_rank(manifest, 4), ElementsAre(6, 6, 6, 6));
   for (const std::string name : {"b", "w"}) {
     ASSERT_NE(manifest.find(name), nullptr);
@@ -96,8 +96,8 @@ TEST(CheckpointReshardParts, AParameterAndItsMomentsAreCutAtTheSamePlaces) {
 }
 
 TEST(CheckpointReshardParts, WhatIsThereStays) {
-  TemporaryDirectory directory;
-  const auto out = directory / "out";
+  ScratchFolder directory;
+  const auto out = directory.path("out");
   run_checkpoint({"reshard", golden_checkpoint(), out, "--mesh", "2"});
   const auto before = read_file(out + "/step_00000007/manifest.json");
 
@@ -109,37 +109,37 @@ TEST(CheckpointReshardParts, WhatIsThereStays) {
 }
 
 TEST(CheckpointReshardParts, TheCheckpointItselfMayBeNamed) {
-  TemporaryDirectory directory;
+  ScratchFolder directory;
 
   const Output right =
-      run_checkpoint({"reshard", golden_checkpoint(), directory / "a/step_00000007/", "--mesh", "2"});
+      run_checkpoint({"reshard", golden_checkpoint(), directory.path("a/step_00000007/"), "--mesh", "2"});
   const Output wrong =
-      run_checkpoint({"reshard", golden_checkpoint(), directory / "a/step_00000008", "--mesh", "2"});
+      run_checkpoint({"reshard", golden_checkpoint(), directory.path("a/step_00000008"), "--mesh", "2"});
 
   EXPECT_EQ(right.exit_code, 0) << right.err;
-  EXPECT_TRUE(std::filesystem::exists(directory / "a/step_00000007/manifest.json"));
+  EXPECT_TRUE(std::filesystem::exists(directory.path("a/step_00000007/manifest.json")));
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("which is step_00000007"));
 }
 
 TEST(CheckpointReshardParts, DamageIsNotCopied) {
-  TemporaryDirectory directory;
-  const auto from = directory / "step_00000007";
+  ScratchFolder directory;
+  const auto from = directory.path("step_00000007");
   std::filesystem::copy(golden_checkpoint(), from);
   flip_bit(from + "/shard_00001_0.safetensors", 520);
 
-  const Output run = run_checkpoint({"reshard", from, directory / "out", "--mesh", "2"});
+  const Output run = run_checkpoint({"reshard", from, directory.path("out"), "--mesh", "2"});
 
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("do not match their hash"));
-  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+  EXPECT_FALSE(std::filesystem::exists(directory.path("out")));
 }
 
 TEST(CheckpointReshardParts, NothingIsLeftOfWhatFails) {
-  TemporaryDirectory directory;
-  const auto from = directory / "step_00000007";
+  ScratchFolder directory;
+  const auto from = directory.path("step_00000007");
   std::filesystem::copy(golden_checkpoint(), from);
-  const auto out = directory / "out";
+  const auto out = directory.path("out");
   std::filesystem::create_directory(out);
   // A file where the tracker's temporary name would be does no harm; one that cannot be read does.
   std::filesystem::resize_file(from + "/shard_00001_1.safetensors", 200);

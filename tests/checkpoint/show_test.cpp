@@ -87,11 +87,12 @@ TEST(CheckpointShow, AnUnknownTensorIsAnsweredWithNamesLikeIt) {
 }
 
 TEST(CheckpointShow, OfADirectoryTheNewestWholeOneIsTakenAndSaid) {
-  TemporaryDirectory directory;
-  for (const int step : {1, 2, 3}) make_checkpoint(directory / "", step, {{"a", core::DType::u8, {2}, "ab"}});
-  std::filesystem::remove(directory / "step_00000003/shard_00000_0.safetensors");
+  ScratchFolder directory;
+  for (const int step : {1, 2, 3})
+    make_checkpoint(directory.path(""), step, {{"a", core::DType::u8, {2}, "ab"}});
+  std::filesystem::remove(directory.path("step_00000003/shard_00000_0.safetensors"));
 
-  const Output run = run_checkpoint({"show", directory / "", "--json"});
+  const Output run = run_checkpoint({"show", directory.path(""), "--json"});
 
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_EQ(Json::parse(run.out)["step"], 2);
@@ -100,10 +101,10 @@ TEST(CheckpointShow, OfADirectoryTheNewestWholeOneIsTakenAndSaid) {
 }
 
 TEST(CheckpointShow, WhatIsNoCheckpointIsRefusedWithWhatWasExpected) {
-  TemporaryDirectory directory;
+  ScratchFolder directory;
 
-  const Output empty = run_checkpoint({"show", directory / ""});
-  const Output nothing = run_checkpoint({"show", directory / "none"});
+  const Output empty = run_checkpoint({"show", directory.path("")});
+  const Output nothing = run_checkpoint({"show", directory.path("none")});
 
   EXPECT_EQ(empty.exit_code, 2);
   EXPECT_THAT(empty.err, HasSubstr("expected manifest.json or directories such as step_00000200 in it"));
@@ -112,14 +113,14 @@ TEST(CheckpointShow, WhatIsNoCheckpointIsRefusedWithWhatWasExpected) {
 }
 
 TEST(CheckpointShow, ASaveThatNeverEndedIsNoCheckpoint) {
-  TemporaryDirectory directory;
-  const auto path = directory / "step_00000007.tmp-0123456789abcdef/";
+  ScratchFolder directory;
+  const auto path = directory.path("step_00000007.tmp-0123456789abcdef/");
   std::filesystem::copy(golden_checkpoint(), path);
   std::filesystem::remove(path + "manifest.json");
 
   for (const Output& run :
        {run_checkpoint({"show", path}), run_checkpoint({"diff", path, golden_checkpoint()}),
-        run_checkpoint({"export", path, directory / "model", "--to", "huggingface"}),
+        run_checkpoint({"export", path, directory.path("model"), "--to", "huggingface"}),
         run_checkpoint({"verify", path})}) {
     EXPECT_EQ(run.exit_code, 2);
     EXPECT_THAT(run.err, HasSubstr("a directory without a manifest is a save that never finished"));
@@ -127,8 +128,8 @@ TEST(CheckpointShow, ASaveThatNeverEndedIsNoCheckpoint) {
 }
 
 TEST(CheckpointShow, NamesThatSteerATerminalAreEscaped) {
-  TemporaryDirectory directory;
-  const auto path = make_checkpoint(directory / "", 1, {{"a\x1b[2Jb", core::DType::u8, {2}, "ab"}});
+  ScratchFolder directory;
+  const auto path = make_checkpoint(directory.path(""), 1, {{"a\x1b[2Jb", core::DType::u8, {2}, "ab"}});
 
   const Output run = run_checkpoint({"show", path});
 

@@ -45,16 +45,16 @@ class TorchsOptimizer : public testing::Test {
   std::string foreign(const std::vector<std::pair<std::string, float>>& tensors) {
     std::vector<MadeTensor> made;
     for (const auto& [key, value] : tensors) made.push_back({key, core::DType::f32, {1}, floats({value})});
-    const auto checkpoint = make_checkpoint(directory_ / "made", 1, made);
-    EXPECT_EQ(run_checkpoint({"export", checkpoint, directory_ / "foreign", "--to", "dcp"}).exit_code, 0);
-    return directory_ / "foreign";
+    const auto checkpoint = make_checkpoint(directory_.path("made"), 1, made);
+    EXPECT_EQ(run_checkpoint({"export", checkpoint, directory_.path("foreign"), "--to", "dcp"}).exit_code, 0);
+    return directory_.path("foreign");
   }
 
   Output import(const std::string& from) {
-    return run_checkpoint({"import", from, directory_ / "out", "--optimizer", "torch"});
+    return run_checkpoint({"import", from, directory_.path("out"), "--optimizer", "torch"});
   }
 
-  TemporaryDirectory directory_;
+  ScratchFolder directory_;
 };
 
 class TorchsOptimizerOf : public TorchsOptimizer, public testing::WithParamInterface<const char*> {};
@@ -73,7 +73,7 @@ TEST_P(TorchsOptimizerOf, GoesOnWithItsMomentsAndSteps) {
   script.session.training.optimizer.kind = core::OptimizerKind::adamw;
 
   for (const int ranks : {1, 2, 3}) {
-    auto storage = actors::PosixStorage::open(directory_ / "out").value();
+    auto storage = actors::PosixStorage::open(directory_.path("out")).value();
     actors::SimulationOptions simulation;
     simulation.ranks = {ranks};
     simulation.storage = storage.get();
@@ -96,35 +96,35 @@ TEST_F(TorchsOptimizer, ComesBackUnderEveryNameItHad) {
   ASSERT_EQ(import(golden("interop/fsdp")).exit_code, 0);
 
   const Output run = run_checkpoint(
-      {"export", directory_ / "out", directory_ / "back", "--to", "dcp", "--optimizer", "torch"});
+      {"export", directory_.path("out"), directory_.path("back"), "--to", "dcp", "--optimizer", "torch"});
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
   auto expected = names_of(golden("interop/fsdp"));
   expected.insert("troupe_checkpoint ('troupe_checkpoint',)");
-  EXPECT_EQ(names_of(directory_ / "back"), expected);
-  EXPECT_EQ(run_checkpoint({"diff", golden("interop/fsdp"), directory_ / "back"}).exit_code, 0);
+  EXPECT_EQ(names_of(directory_.path("back")), expected);
+  EXPECT_EQ(run_checkpoint({"diff", golden("interop/fsdp"), directory_.path("back")}).exit_code, 0);
 }
 
 TEST_F(TorchsOptimizer, OfAnExportIsThatOfTheCheckpoint) {
   const auto from =
-      make_checkpoint(directory_ / "from", 5,
+      make_checkpoint(directory_.path("from"), 5,
                       {{"layer.weight", core::DType::f32, {2}, floats({1, 2})},
                        {"optimizer.state.exp_avg.layer.weight", core::DType::f32, {2}, floats({3, 4})},
                        {"optimizer.state.exp_avg_sq.layer.weight", core::DType::f32, {2}, floats({5, 6})}},
                       core::Value::Map{{"step", 5}, {"optimizer_steps", 4}});
 
   const Output out =
-      run_checkpoint({"export", from, directory_ / "torch", "--to", "dcp", "--optimizer", "torch"});
-  const Output back = import(directory_ / "torch");
+      run_checkpoint({"export", from, directory_.path("torch"), "--to", "dcp", "--optimizer", "torch"});
+  const Output back = import(directory_.path("torch"));
 
   ASSERT_EQ(out.exit_code, 0) << out.err;
   EXPECT_THAT(
-      names_of(directory_ / "torch"),
+      names_of(directory_.path("torch")),
       testing::IsSupersetOf({"model.layer.weight ('model', 'layer.weight')",
                              "optim.state.layer.weight.exp_avg ('optim', 'state', 'layer.weight', 'exp_avg')",
                              "optim.state.layer.weight.step ('optim', 'state', 'layer.weight', 'step')"}));
   ASSERT_EQ(back.exit_code, 0) << back.err;
-  EXPECT_EQ(run_checkpoint({"diff", from, directory_ / "out"}).exit_code, 0);
+  EXPECT_EQ(run_checkpoint({"diff", from, directory_.path("out")}).exit_code, 0);
 }
 
 TEST_F(TorchsOptimizer, IsRefusedWithTheReasonWhereItCannotBe) {
@@ -172,9 +172,10 @@ TEST_F(TorchsOptimizer, HasNoPlaceInFilesWithoutValues) {
   const auto from = golden_checkpoint();
 
   EXPECT_THAT(
-      run_checkpoint({"export", from, directory_ / "x", "--to", "huggingface", "--optimizer", "torch"}).err,
+      run_checkpoint({"export", from, directory_.path("x"), "--to", "huggingface", "--optimizer", "torch"})
+          .err,
       HasSubstr("--optimizer torch is for --to dcp only"));
-  EXPECT_THAT(run_checkpoint({"export", from, directory_ / "x", "--to", "dcp", "--form", "safetensors",
+  EXPECT_THAT(run_checkpoint({"export", from, directory_.path("x"), "--to", "dcp", "--form", "safetensors",
                               "--optimizer", "torch"})
                   .err,
               HasSubstr("which --form safetensors has not"));

@@ -18,15 +18,15 @@ namespace fs = std::filesystem;
 /// 2 x 2, with replicas.
 class RankFiles : public testing::Test {
  protected:
-  void take(const std::string& name) { fs::copy(golden("interop/" + name), directory_ / "from"); }
+  void take(const std::string& name) { fs::copy(golden("interop/" + name), directory_.path("from")); }
 
   std::string file(const std::string& kind, int rank, int world = 4) const {
-    return directory_ / ("from/" + kind + "_world_size_" + std::to_string(world) + "_rank_" +
-                         std::to_string(rank) + ".pt");
+    return directory_.path("from/" + kind + "_world_size_" + std::to_string(world) + "_rank_" +
+                           std::to_string(rank) + ".pt");
   }
 
-  Output import() { return run_checkpoint({"import", directory_ / "from", directory_ / "out"}); }
-  Output show() { return run_checkpoint({"show", directory_ / "from"}); }
+  Output import() { return run_checkpoint({"import", directory_.path("from"), directory_.path("out")}); }
+  Output show() { return run_checkpoint({"show", directory_.path("from")}); }
 
   /// The one place of `bytes` in a file gets others.
   static void replace(const std::string& path, const std::string& bytes, const std::string& others) {
@@ -38,14 +38,14 @@ class RankFiles : public testing::Test {
     write_file(path, content);
   }
 
-  TemporaryDirectory directory_;
+  ScratchFolder directory_;
 };
 
 TEST_F(RankFiles, BecomeAModelOfHuggingFaceWithoutTheOptimizer) {
   take("rank_files");
 
-  const auto run =
-      run_checkpoint({"export", directory_ / "from", directory_ / "model", "--to", "huggingface", "--json"});
+  const auto run = run_checkpoint(
+      {"export", directory_.path("from"), directory_.path("model"), "--to", "huggingface", "--json"});
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(nlohmann::json::parse(run.out)["tensors"], 3) << "weight, bias and a buffer";
@@ -56,7 +56,7 @@ TEST_F(RankFiles, KeepTheOptimizersGroupsAmongTheValues) {
 
   ASSERT_EQ(import().exit_code, 0);
 
-  const auto common = manifest_at(directory_ / "out/step_00000000").common;
+  const auto common = manifest_at(directory_.path("out/step_00000000")).common;
   const auto* groups = common.find("trainer.optimizer.param_groups");
   ASSERT_NE(groups, nullptr);
   EXPECT_EQ(*groups->as_list()->at(0).find("lr"), core::Value(0.1));
@@ -69,7 +69,7 @@ TEST_F(RankFiles, SayThatNumbersInSeveralGroupsNameNoParameter) {
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("left out 'optimizer.state': it numbers parameters in 2 groups"));
-  EXPECT_EQ(contents_of(directory_ / "out/step_00000000").size(), 2U);
+  EXPECT_EQ(contents_of(directory_.path("out/step_00000000")).size(), 2U);
 }
 
 TEST_F(RankFiles, AreRefusedWithoutARank) {
@@ -93,7 +93,7 @@ TEST_F(RankFiles, AreReadWithoutAnOptimizer) {
 
   ASSERT_EQ(import().exit_code, 0);
 
-  EXPECT_EQ(contents_of(directory_ / "out/step_00000000").size(), 3U);
+  EXPECT_EQ(contents_of(directory_.path("out/step_00000000")).size(), 3U);
 }
 
 TEST_F(RankFiles, OfTheJobThatSavedLastAreRead) {
@@ -101,13 +101,13 @@ TEST_F(RankFiles, OfTheJobThatSavedLastAreRead) {
   fs::copy_file(golden("interop/rank_files_groups/model_world_size_1_rank_0.pt"), file("model", 0, 1));
   EXPECT_THAT(show().out, HasSubstr("9 tensors")) << "fsdp_config.json says 4 ranks";
 
-  fs::remove(directory_ / "from/fsdp_config.json");
+  fs::remove(directory_.path("from/fsdp_config.json"));
   EXPECT_THAT(show().err, HasSubstr("there are files of jobs of 1 to 4 ranks"));
 
-  write_file(directory_ / "from/fsdp_config.json", R"({"FSDP_version": 2, "world_size": 8})");
+  write_file(directory_.path("from/fsdp_config.json"), R"({"FSDP_version": 2, "world_size": 8})");
   EXPECT_THAT(show().err, HasSubstr("says that 8 ranks saved, and there is no model_world_size_8_rank_0.pt"));
 
-  write_file(directory_ / "from/fsdp_config.json", "{");
+  write_file(directory_.path("from/fsdp_config.json"), "{");
   EXPECT_THAT(show().err, HasSubstr("fsdp_config.json does not say the world_size"));
 }
 

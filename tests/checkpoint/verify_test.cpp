@@ -19,8 +19,8 @@ class CheckpointVerify : public testing::Test {
     std::filesystem::copy(golden_checkpoint(), path_, std::filesystem::copy_options::recursive);
   }
 
-  TemporaryDirectory directory_;
-  std::string path_ = directory_ / "step_00000007";
+  ScratchFolder directory_;
+  std::string path_ = directory_.path("step_00000007");
 };
 
 TEST_F(CheckpointVerify, AWholeCheckpointIsGood) {
@@ -67,10 +67,10 @@ TEST_F(CheckpointVerify, QuickLooksAtSizesOnly) {
 }
 
 TEST_F(CheckpointVerify, OfADirectoryEveryCheckpointHasItsLine) {
-  make_checkpoint(directory_ / "", 8, {{"a", core::DType::u8, {2}, "ab"}});
+  make_checkpoint(directory_.path(""), 8, {{"a", core::DType::u8, {2}, "ab"}});
   flip_bit(path_ + "/manifest.json", 100);
 
-  const Output run = run_checkpoint({"verify", directory_ / "", "--json"});
+  const Output run = run_checkpoint({"verify", directory_.path(""), "--json"});
 
   EXPECT_EQ(run.exit_code, 1);
   const auto json = Json::parse(run.out);
@@ -82,9 +82,9 @@ TEST_F(CheckpointVerify, OfADirectoryEveryCheckpointHasItsLine) {
 }
 
 TEST_F(CheckpointVerify, WhatIsNoCheckpointIsAnErrorOfUse) {
-  TemporaryDirectory empty;
+  ScratchFolder empty;
 
-  EXPECT_EQ(run_checkpoint({"verify", empty / ""}).exit_code, 2);
+  EXPECT_EQ(run_checkpoint({"verify", empty.path("")}).exit_code, 2);
   EXPECT_EQ(run_checkpoint({"verify", path_ + "/manifest.json"}).exit_code, 2);
   EXPECT_EQ(run_checkpoint({"verify"}).exit_code, 2);
 }
@@ -106,39 +106,41 @@ class CheckpointPrune : public testing::Test {
  protected:
   void SetUp() override {
     for (const int step : {100, 200, 300, 400, 500})
-      make_checkpoint(directory_ / "", step, {{"a", core::DType::u8, {2}, "ab"}});
+      make_checkpoint(directory_.path(""), step, {{"a", core::DType::u8, {2}, "ab"}});
   }
 
-  TemporaryDirectory directory_;
+  ScratchFolder directory_;
 };
 
 TEST_F(CheckpointPrune, KeepsTheNewestAndEveryKth) {
-  const Output run = run_checkpoint({"prune", directory_ / "", "--keep-last", "2", "--keep-every", "200"});
+  const Output run =
+      run_checkpoint({"prune", directory_.path(""), "--keep-last", "2", "--keep-every", "200"});
 
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_EQ(run.out, "removed step_00000300\nremoved step_00000100\n2 removed, 3 stay\n");
-  EXPECT_THAT(names_in(directory_ / ""), ElementsAre("step_00000200", "step_00000400", "step_00000500"));
+  EXPECT_THAT(names_in(directory_.path("")), ElementsAre("step_00000200", "step_00000400", "step_00000500"));
 }
 
 TEST_F(CheckpointPrune, ADryRunRemovesNothing) {
-  const Output run = run_checkpoint({"prune", directory_ / "", "--keep-last", "4", "--dry-run", "--json"});
+  const Output run =
+      run_checkpoint({"prune", directory_.path(""), "--keep-last", "4", "--dry-run", "--json"});
 
   EXPECT_EQ(Json::parse(run.out)["removed"], Json::array({"step_00000100"}));
-  EXPECT_EQ(names_in(directory_ / "").size(), 5U);
+  EXPECT_EQ(names_in(directory_.path("")).size(), 5U);
 }
 
 TEST_F(CheckpointPrune, ADamagedOneDoesNotCountAndStays) {
-  flip_bit(directory_ / "step_00000500/manifest.json", 30);
+  flip_bit(directory_.path("step_00000500/manifest.json"), 30);
 
-  run_checkpoint({"prune", directory_ / "", "--keep-last", "1"});
+  run_checkpoint({"prune", directory_.path(""), "--keep-last", "1"});
 
-  EXPECT_THAT(names_in(directory_ / ""), ElementsAre("step_00000400", "step_00000500"));
+  EXPECT_THAT(names_in(directory_.path("")), ElementsAre("step_00000400", "step_00000500"));
 }
 
 TEST_F(CheckpointPrune, KeepingNoneIsRefused) {
-  EXPECT_EQ(run_checkpoint({"prune", directory_ / "", "--keep-last", "0"}).exit_code, 2);
-  EXPECT_EQ(run_checkpoint({"prune", directory_ / ""}).exit_code, 2);
-  EXPECT_EQ(names_in(directory_ / "").size(), 5U);
+  EXPECT_EQ(run_checkpoint({"prune", directory_.path(""), "--keep-last", "0"}).exit_code, 2);
+  EXPECT_EQ(run_checkpoint({"prune", directory_.path("")}).exit_code, 2);
+  EXPECT_EQ(names_in(directory_.path("")).size(), 5U);
 }
 
 }  // namespace

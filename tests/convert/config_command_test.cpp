@@ -36,11 +36,11 @@ TEST(ConvertConfig, PrintsTheFieldsOfMegatronAsJson) {
 }
 
 TEST(ConvertConfig, WritesTheConfigJsonAgain) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto there = run_convert({"config", golden_model("Mixtral-8x7B.json"), "--to", "megatron", "--json"});
-  write_text(directory / "megatron.json", there.out);
+  write_text(directory.path("megatron.json"), there.out);
 
-  const auto back = run_convert({"config", directory / "megatron.json", "--to", "huggingface"});
+  const auto back = run_convert({"config", directory.path("megatron.json"), "--to", "huggingface"});
 
   ASSERT_EQ(back.exit_code, 0) << back.err;
   const auto before = Json::parse(read_text(golden_model("Mixtral-8x7B.json")));
@@ -52,10 +52,10 @@ TEST(ConvertConfig, WritesTheConfigJsonAgain) {
 }
 
 TEST(ConvertConfig, FindsTheFileInADirectory) {
-  const ScratchDirectory directory;
-  write_text(directory / "config.json", read_text(golden_model("Qwen2.5-7B.json")));
+  const ScratchFolder directory;
+  write_text(directory.path("config.json"), read_text(golden_model("Qwen2.5-7B.json")));
 
-  const auto run = run_convert({"config", directory / "", "--to", "megatron"});
+  const auto run = run_convert({"config", directory.path(""), "--to", "megatron"});
 
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("Qwen2ForCausalLM\n  layers 28, hidden 3584"));

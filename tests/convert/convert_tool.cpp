@@ -1,10 +1,5 @@
 #include "tests/convert/convert_tool.hpp"
 
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
-#include <CLI/CLI.hpp>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 
@@ -12,39 +7,10 @@
 
 namespace troupe::apps {
 
-namespace fs = std::filesystem;
-
 Output run_convert(const std::vector<std::string>& arguments) {
-  Output run;
-  CLI::App app("Test", "troupe");
-  app.require_subcommand(1);
-  add_convert_command(app, run.exit_code);
-  // CLI11 takes words from the end.
-  std::vector<std::string> words(arguments.rbegin(), arguments.rend());
-  words.emplace_back("convert");
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  try {
-    app.parse(std::move(words));
-  } catch (const CLI::ParseError& error) {
-    run.exit_code = app.exit(error) == 0 ? 0 : 2;
-  }
-  std::fflush(stdout);
-  std::fflush(stderr);
-  run.out = testing::internal::GetCapturedStdout();
-  run.err = testing::internal::GetCapturedStderr();
-  return run;
-}
-
-ScratchDirectory::ScratchDirectory() {
-  auto name = (fs::temp_directory_path() / "troupe_convert_XXXXXX").string();
-  EXPECT_NE(::mkdtemp(name.data()), nullptr);
-  path_ = name;
-}
-
-ScratchDirectory::~ScratchDirectory() {
-  std::error_code error;
-  fs::remove_all(path_, error);
+  std::vector<std::string> words{"convert"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return tests::run_subcommand(add_convert_command, words);
 }
 
 std::string golden_model(const std::string& name) {

@@ -90,25 +90,25 @@ int run(const std::vector<std::string>& words) {
 }
 
 TEST(Fp8Weights, BecomeWhatTheirValuesTimesTheirFactorsAreInBf16) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto model = quantized_model();
   ASSERT_NE(model.tensors, model.plain);
-  write_model(directory / "in", model.config, model.tensors);
+  write_model(directory.path("in"), model.config, model.tensors);
 
-  run({"weights", directory / "in", directory / "out", "--to", "huggingface"});
+  run({"weights", directory.path("in"), directory.path("out"), "--to", "huggingface"});
 
-  EXPECT_EQ(read_model(directory / "out"), model.plain);
-  EXPECT_FALSE(Json::parse(read_text(directory / "out/config.json")).contains("quantization_config"));
+  EXPECT_EQ(read_model(directory.path("out")), model.plain);
+  EXPECT_FALSE(Json::parse(read_text(directory.path("out/config.json"))).contains("quantization_config"));
 }
 
 TEST(Fp8Weights, AreCutForAnyMeshAsBf16Is) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto model = quantized_model();
-  write_model(directory / "in", model.config, model.tensors);
-  write_model(directory / "plain", small_config("DeepSeek-V3"), model.plain);
+  write_model(directory.path("in"), model.config, model.tensors);
+  write_model(directory.path("plain"), small_config("DeepSeek-V3"), model.plain);
   const std::vector<std::string> mesh{"--to", "megatron", "--tp", "2", "--pp", "2", "--ep", "2"};
   const auto convert = [&](const char* from, const char* to) {
-    std::vector<std::string> words{"weights", directory / from, directory / to};
+    std::vector<std::string> words{"weights", directory.path(from), directory.path(to)};
     words.insert(words.end(), mesh.begin(), mesh.end());
     run(words);
   };
@@ -117,9 +117,9 @@ TEST(Fp8Weights, AreCutForAnyMeshAsBf16Is) {
   convert("plain", "expected");
 
   std::size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(directory / "expected")) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path("expected"))) {
     const auto name = entry.path().filename().string();
-    EXPECT_EQ(read_text(directory / "parts" + "/" + name), read_text(entry.path().string())) << name;
+    EXPECT_EQ(read_text(directory.path("parts") + "/" + name), read_text(entry.path().string())) << name;
     files += 1;
   }
   // Of stages and tensor ranks; of stages, expert ranks and theirs; and the manifest.
@@ -127,34 +127,37 @@ TEST(Fp8Weights, AreCutForAnyMeshAsBf16Is) {
 }
 
 TEST(Fp8Weights, WithoutTheirFactorsAreNamed) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   auto model = quantized_model();
   const std::string name = "model.layers.0.self_attn.o_proj.weight_scale_inv";
   auto factors = model.tensors.extract(name);
   ASSERT_FALSE(factors.empty());
-  write_model(directory / "in", model.config, model.tensors);
+  write_model(directory.path("in"), model.config, model.tensors);
 
-  const auto missing = run_convert({"weights", directory / "in", directory / "out", "--to", "huggingface"});
+  const auto missing =
+      run_convert({"weights", directory.path("in"), directory.path("out"), "--to", "huggingface"});
 
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, HasSubstr("no file has its factors '" + name + "'"));
 
   factors.mapped().shape = {1, static_cast<std::int64_t>(factors.mapped().bytes.size() / 4)};
   model.tensors.insert(std::move(factors));
-  write_model(directory / "in", model.config, model.tensors);
-  const auto wrong = run_convert({"weights", directory / "in", directory / "out", "--to", "huggingface"});
+  write_model(directory.path("in"), model.config, model.tensors);
+  const auto wrong =
+      run_convert({"weights", directory.path("in"), directory.path("out"), "--to", "huggingface"});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("'" + name + "' is f32 of shape"));
 }
 
 TEST(Fp8Weights, OfOtherMethodsAreRefusedByName) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto model = quantized_model();
   auto json = Json::parse(model.config);
   json["quantization_config"]["quant_method"] = "awq";
-  write_model(directory / "in", json.dump(), model.tensors);
+  write_model(directory.path("in"), json.dump(), model.tensors);
 
-  const auto refused = run_convert({"weights", directory / "in", directory / "out", "--to", "huggingface"});
+  const auto refused =
+      run_convert({"weights", directory.path("in"), directory.path("out"), "--to", "huggingface"});
 
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("quant_method: expected \"fp8\", found \"awq\""));

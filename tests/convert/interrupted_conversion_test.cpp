@@ -108,21 +108,21 @@ class Interrupted : public testing::TestWithParam<std::string> {
  protected:
   Interrupted() {
     const auto config = small_config("Qwen3-30B-A3B", 2);
-    write_model(directory / "in", config, small_tensors(config));
-    arguments.from_path = directory / "in";
+    write_model(directory.path("in"), config, small_tensors(config));
+    arguments.from_path = directory.path("in");
     arguments.to = GetParam();
     arguments.config.mesh = {.tp = 2, .ep = 2};
     arguments.max_shard_bytes = 1500;
   }
 
-  ScratchDirectory directory;
+  ScratchFolder directory;
   WeightsArguments arguments;
-  std::unique_ptr<actors::PosixStorage> storage = actors::PosixStorage::open((directory / "")).value();
+  std::unique_ptr<actors::PosixStorage> storage = actors::PosixStorage::open((directory.path(""))).value();
 };
 
 TEST_P(Interrupted, FinishesWhenItIsStartedAgainAfterAnyCall) {
   ASSERT_TRUE(convert_weights(arguments, *storage, "straight").has_value());
-  const auto expected = files_in(directory / "straight");
+  const auto expected = files_in(directory.path("straight"));
   for (const auto& [name, text] : expected)
     EXPECT_TRUE(name.ends_with(".safetensors") || name.ends_with(".json")) << name;
 
@@ -132,15 +132,15 @@ TEST_P(Interrupted, FinishesWhenItIsStartedAgainAfterAnyCall) {
     const auto first = convert_weights(arguments, dying, "out");
     died = dying.died();
     EXPECT_EQ(first.has_value(), !died);
-    if (died && !fs::exists(directory / "out")) {
-      expect_whole_files(directory / "out.partial");
+    if (died && !fs::exists(directory.path("out"))) {
+      expect_whole_files(directory.path("out.partial"));
       DyingStorage living(*storage, kForever);
       const auto again = convert_weights(arguments, living, "out");
       ASSERT_TRUE(again.has_value()) << calls << ": " << again.error().message;
     }
-    EXPECT_EQ(files_in(directory / "out"), expected) << calls;
-    EXPECT_FALSE(fs::exists(directory / "out.partial"));
-    fs::remove_all(directory / "out");
+    EXPECT_EQ(files_in(directory.path("out")), expected) << calls;
+    EXPECT_FALSE(fs::exists(directory.path("out.partial")));
+    fs::remove_all(directory.path("out"));
   }
 
   EXPECT_FALSE(died) << "there are more calls than this test tries";
@@ -163,11 +163,11 @@ TEST_P(Interrupted, WritesAFileAnewWhoseBytesChanged) {
   DyingStorage dying(*storage, 30);
   ASSERT_FALSE(convert_weights(arguments, dying, "out").has_value());
   int altered = 0;
-  for (const auto& [name, text] : files_in(directory / "out.partial")) {
+  for (const auto& [name, text] : files_in(directory.path("out.partial"))) {
     if (!name.ends_with(".safetensors")) continue;
     auto other = text;
     other.back() = static_cast<char>(other.back() ^ 1);
-    write_text(directory / ("out.partial/" + name), other);
+    write_text(directory.path("out.partial/" + name), other);
     ++altered;
   }
   ASSERT_GT(altered, 0);
@@ -176,7 +176,7 @@ TEST_P(Interrupted, WritesAFileAnewWhoseBytesChanged) {
 
   ASSERT_TRUE(again.has_value()) << again.error().message;
   EXPECT_EQ(again->kept_files, 0U);
-  EXPECT_EQ(files_in(directory / "out"), files_in(directory / "straight"));
+  EXPECT_EQ(files_in(directory.path("out")), files_in(directory.path("straight")));
 }
 
 TEST_P(Interrupted, DoesNotMixTwoConversions) {
@@ -190,7 +190,7 @@ TEST_P(Interrupted, DoesNotMixTwoConversions) {
 
   ASSERT_TRUE(again.has_value()) << again.error().message;
   EXPECT_EQ(again->kept_files, 0U);
-  EXPECT_EQ(files_in(directory / "out"), files_in(directory / "straight"));
+  EXPECT_EQ(files_in(directory.path("out")), files_in(directory.path("straight")));
 }
 
 /// Names, dtypes and shapes are the same, elements are not.
@@ -200,14 +200,14 @@ TEST_P(Interrupted, DoesNotMixTwoModels) {
   const auto config = small_config("Qwen3-30B-A3B", 2);
   auto tensors = small_tensors(config);
   for (auto& [name, tensor] : tensors) tensor.bytes.front() ^= std::byte{1};
-  write_model(directory / "in", config, tensors);
+  write_model(directory.path("in"), config, tensors);
   ASSERT_TRUE(convert_weights(arguments, *storage, "straight").has_value());
 
   const auto again = convert_weights(arguments, *storage, "out");
 
   ASSERT_TRUE(again.has_value()) << again.error().message;
   EXPECT_EQ(again->kept_files, 0U);
-  EXPECT_EQ(files_in(directory / "out"), files_in(directory / "straight"));
+  EXPECT_EQ(files_in(directory.path("out")), files_in(directory.path("straight")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, Interrupted, testing::Values("megatron", "huggingface", "troupe"),

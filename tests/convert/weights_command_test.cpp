@@ -46,32 +46,33 @@ class EveryModel : public testing::TestWithParam<RoundTrip> {};
 
 TEST_P(EveryModel, ComesBackFromMegatronByteForByte) {
   const auto& [model, mesh] = GetParam();
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto config = small_config(model);
   const auto tensors = small_tensors(config);
-  write_model(directory / "in", config, tensors);
+  write_model(directory.path("in"), config, tensors);
 
-  convert(Words{directory / "in", directory / "parts", "--to", "megatron", "--vocab-multiple", "4"} + mesh);
-  convert({directory / "parts", directory / "out", "--from", "megatron", "--to", "huggingface"});
+  convert(Words{directory.path("in"), directory.path("parts"), "--to", "megatron", "--vocab-multiple", "4"} +
+          mesh);
+  convert({directory.path("parts"), directory.path("out"), "--from", "megatron", "--to", "huggingface"});
 
-  EXPECT_EQ(read_model(directory / "out"), tensors);
+  EXPECT_EQ(read_model(directory.path("out")), tensors);
   const auto before = Json::parse(config);
-  const auto after = Json::parse(read_text(directory / "out/config.json"));
+  const auto after = Json::parse(read_text(directory.path("out/config.json")));
   for (const char* key : {"architectures", "hidden_size", "num_hidden_layers", "vocab_size", "rope_theta"})
     EXPECT_EQ(after[key], before[key]) << key;
 }
 
 TEST_P(EveryModel, ComesBackFromACheckpointByteForByte) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto config = small_config(GetParam().model);
   const auto tensors = small_tensors(config);
-  write_model(directory / "in", config, tensors);
+  write_model(directory.path("in"), config, tensors);
 
-  convert({directory / "in", directory / "run", "--to", "troupe", "--max-shard-bytes", "700"});
-  convert({directory / "run", directory / "out", "--from", "troupe", "--to", "huggingface"});
+  convert({directory.path("in"), directory.path("run"), "--to", "troupe", "--max-shard-bytes", "700"});
+  convert({directory.path("run"), directory.path("out"), "--from", "troupe", "--to", "huggingface"});
 
-  EXPECT_TRUE(fs::exists(directory / "run/step_00000000/manifest.json"));
-  EXPECT_EQ(read_model(directory / "out"), tensors);
+  EXPECT_TRUE(fs::exists(directory.path("run/step_00000000/manifest.json")));
+  EXPECT_EQ(read_model(directory.path("out")), tensors);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -92,67 +93,69 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(ConvertWeights, ReshardsFromOneMeshToAnother) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto config = small_config("Mixtral-8x7B");
-  write_model(directory / "in", config, small_tensors(config));
+  write_model(directory.path("in"), config, small_tensors(config));
   const Words other{"--to", "megatron", "--tp", "2", "--pp", "4", "--ep", "2", "--etp", "1"};
-  convert(Words{directory / "in", directory / "direct"} + other);
-  convert({directory / "in", directory / "first", "--to", "megatron", "--tp", "4", "--ep", "4"});
+  convert(Words{directory.path("in"), directory.path("direct")} + other);
+  convert({directory.path("in"), directory.path("first"), "--to", "megatron", "--tp", "4", "--ep", "4"});
 
-  convert(Words{directory / "first", directory / "second", "--from", "megatron"} + other);
+  convert(Words{directory.path("first"), directory.path("second"), "--from", "megatron"} + other);
 
-  EXPECT_EQ(read_text(directory / "second/pp003_tp01.safetensors"),
-            read_text(directory / "direct/pp003_tp01.safetensors"));
-  EXPECT_EQ(read_text(directory / "second/pp001_ep001_etp00.safetensors"),
-            read_text(directory / "direct/pp001_ep001_etp00.safetensors"));
+  EXPECT_EQ(read_text(directory.path("second/pp003_tp01.safetensors")),
+            read_text(directory.path("direct/pp003_tp01.safetensors")));
+  EXPECT_EQ(read_text(directory.path("second/pp001_ep001_etp00.safetensors")),
+            read_text(directory.path("direct/pp001_ep001_etp00.safetensors")));
 }
 
 TEST(ConvertWeights, ConvertsDtypesButThoseOfTheExpertsBiases) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto config = small_config("DeepSeek-V3");
   const auto tensors = small_tensors(config);
-  write_model(directory / "in", config, tensors);
+  write_model(directory.path("in"), config, tensors);
 
-  convert({directory / "in", directory / "wide", "--to", "huggingface", "--dtype", "f32"});
-  convert({directory / "wide", directory / "back", "--to", "huggingface", "--dtype", "bf16"});
+  convert({directory.path("in"), directory.path("wide"), "--to", "huggingface", "--dtype", "f32"});
+  convert({directory.path("wide"), directory.path("back"), "--to", "huggingface", "--dtype", "bf16"});
 
-  EXPECT_EQ(read_model(directory / "wide")["lm_head.weight"].dtype, core::DType::f32);
-  EXPECT_EQ(read_model(directory / "back"), tensors);
-  const auto index = Json::parse(read_text(directory / "wide/model.safetensors.index.json"));
+  EXPECT_EQ(read_model(directory.path("wide"))["lm_head.weight"].dtype, core::DType::f32);
+  EXPECT_EQ(read_model(directory.path("back")), tensors);
+  const auto index = Json::parse(read_text(directory.path("wide/model.safetensors.index.json")));
   std::uint64_t bytes = 0;
-  for (const auto& [name, tensor] : read_model(directory / "wide")) bytes += tensor.bytes.size();
+  for (const auto& [name, tensor] : read_model(directory.path("wide"))) bytes += tensor.bytes.size();
   EXPECT_EQ(index["metadata"]["total_size"], bytes);
 }
 
 TEST(ConvertWeights, SplitsFilesAndNamesThemInTheIndex) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto config = small_config("Qwen2.5-7B");
   const auto tensors = small_tensors(config);
-  write_model(directory / "in", config, tensors);
+  write_model(directory.path("in"), config, tensors);
 
-  convert({directory / "in", directory / "out", "--to", "huggingface", "--max-shard-bytes", "1000"});
+  convert({directory.path("in"), directory.path("out"), "--to", "huggingface", "--max-shard-bytes", "1000"});
 
-  const auto index = core::parse_huggingface_index(read_text(directory / "out/model.safetensors.index.json"));
+  const auto index =
+      core::parse_huggingface_index(read_text(directory.path("out/model.safetensors.index.json")));
   ASSERT_TRUE(index.has_value());
   EXPECT_EQ(index->weight_map.size(), tensors.size());
-  for (const auto& [name, file] : index->weight_map) EXPECT_TRUE(fs::exists(directory / ("out/" + file)));
-  EXPECT_EQ(read_model(directory / "out"), tensors);
+  for (const auto& [name, file] : index->weight_map) EXPECT_TRUE(fs::exists(directory.path("out/" + file)));
+  EXPECT_EQ(read_model(directory.path("out")), tensors);
 }
 
 class DamagedModel : public testing::Test {
  protected:
-  DamagedModel() { write_model(directory / "in", config, tensors); }
+  DamagedModel() { write_model(directory.path("in"), config, tensors); }
 
   std::string converted(const Words& more = {}) {
-    const auto message = refusal(Words{directory / "in", directory / "out", "--to", "megatron"} + more);
-    EXPECT_FALSE(fs::exists(directory / "out"));
+    const auto message =
+        refusal(Words{directory.path("in"), directory.path("out"), "--to", "megatron"} + more);
+    EXPECT_FALSE(fs::exists(directory.path("out")));
     return message;
   }
 
-  ScratchDirectory directory;
+  ScratchFolder directory;
   std::string config = small_config("Qwen3-8B");
   StoredTensors tensors = small_tensors(config);
-  std::string shard = directory / "in/model-00002-of-00002.safetensors";
+  std::string shard = directory.path("in/model-00002-of-00002.safetensors");
 };
 
 TEST_F(DamagedModel, NamesAShardThatIsMissing) {
@@ -171,31 +174,31 @@ TEST_F(DamagedModel, NamesAShardThatIsCutAnywhere) {
 }
 
 TEST_F(DamagedModel, NamesAnAlteredShardOfWhatItWrote) {
-  convert({directory / "in", directory / "parts", "--to", "megatron", "--tp", "2"});
-  auto bytes = read_text(directory / "parts/pp000_tp01.safetensors");
+  convert({directory.path("in"), directory.path("parts"), "--to", "megatron", "--tp", "2"});
+  auto bytes = read_text(directory.path("parts/pp000_tp01.safetensors"));
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  write_text(directory / "parts/pp000_tp01.safetensors", bytes);
+  write_text(directory.path("parts/pp000_tp01.safetensors"), bytes);
 
   const auto message =
-      refusal({directory / "parts", directory / "out", "--from", "megatron", "--to", "huggingface"});
+      refusal({directory.path("parts"), directory.path("out"), "--from", "megatron", "--to", "huggingface"});
 
   EXPECT_THAT(message, HasSubstr("pp000_tp01.safetensors"));
-  EXPECT_FALSE(fs::exists(directory / "out"));
+  EXPECT_FALSE(fs::exists(directory.path("out")));
 }
 
 TEST_F(DamagedModel, NamesAnAlteredShardOfAModelThatItWroteForHuggingFace) {
-  convert({directory / "in", directory / "again", "--to", "huggingface"});
-  auto bytes = read_text(directory / "again/model.safetensors");
+  convert({directory.path("in"), directory.path("again"), "--to", "huggingface"});
+  auto bytes = read_text(directory.path("again/model.safetensors"));
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  write_text(directory / "again/model.safetensors", bytes);
+  write_text(directory.path("again/model.safetensors"), bytes);
 
-  EXPECT_THAT(refusal({directory / "again", directory / "out", "--to", "megatron"}),
+  EXPECT_THAT(refusal({directory.path("again"), directory.path("out"), "--to", "megatron"}),
               HasSubstr("model.safetensors"));
 }
 
 TEST_F(DamagedModel, NamesATensorThatIsMissing) {
   tensors.erase("model.layers.2.mlp.up_proj.weight");
-  write_model(directory / "in", config, tensors);
+  write_model(directory.path("in"), config, tensors);
 
   EXPECT_THAT(converted(), HasSubstr("no file has the tensor 'model.layers.2.mlp.up_proj.weight'"));
 }
@@ -204,7 +207,7 @@ TEST_F(DamagedModel, NamesATensorOfAnotherShape) {
   auto& tensor = tensors["model.norm.weight"];
   tensor.shape = {8};
   tensor.bytes.resize(16);
-  write_model(directory / "in", config, tensors);
+  write_model(directory.path("in"), config, tensors);
 
   EXPECT_THAT(converted(), HasSubstr("'model.norm.weight' has the shape (8), by config.json it has (16)"));
 }
@@ -212,27 +215,28 @@ TEST_F(DamagedModel, NamesATensorOfAnotherShape) {
 TEST_F(DamagedModel, LeavesNoTensorOutUnlessItIsTold) {
   tensors["model.layers.0.self_attn.o_proj.bias"] = tensors["model.norm.weight"];
   tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = tensors["model.norm.weight"];
-  write_model(directory / "in", config, tensors);
+  write_model(directory.path("in"), config, tensors);
 
   EXPECT_THAT(converted(), HasSubstr("'model.layers.0.self_attn.o_proj.bias' has no place"));
-  convert({directory / "in", directory / "out", "--to", "megatron", "--ignore-tensor",
+  convert({directory.path("in"), directory.path("out"), "--to", "megatron", "--ignore-tensor",
            "model.layers.0.self_attn.o_proj.bias"});
 }
 
 TEST_F(DamagedModel, RefusesPartsOfOneTensorThatHaveOtherDtypes) {
   auto& tensor = tensors["model.layers.1.self_attn.k_proj.weight"];
   tensor.dtype = core::DType::f16;
-  write_model(directory / "in", config, tensors);
+  write_model(directory.path("in"), config, tensors);
 
-  EXPECT_THAT(refusal({directory / "in", directory / "out", "--to", "megatron"}),
+  EXPECT_THAT(refusal({directory.path("in"), directory.path("out"), "--to", "megatron"}),
               HasSubstr("'model.layers.1.self_attn.k_proj.weight' is of dtype f16"));
 }
 
 TEST_F(DamagedModel, StaysAwayFromWhatIsThere) {
-  write_text(directory / "out", "something");
+  write_text(directory.path("out"), "something");
 
-  EXPECT_THAT(refusal({directory / "in", directory / "out", "--to", "megatron"}), HasSubstr("already there"));
-  EXPECT_EQ(read_text(directory / "out"), "something");
+  EXPECT_THAT(refusal({directory.path("in"), directory.path("out"), "--to", "megatron"}),
+              HasSubstr("already there"));
+  EXPECT_EQ(read_text(directory.path("out")), "something");
 }
 
 TEST_F(DamagedModel, SaysWhichStagesWouldDo) {
@@ -240,49 +244,49 @@ TEST_F(DamagedModel, SaysWhichStagesWouldDo) {
 }
 
 TEST(ConvertWeights, TakesStagesOfOtherNumbersOfLayers) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto config = small_config("Qwen3-8B", 5);
   const auto tensors = small_tensors(config);
-  write_model(directory / "in", config, tensors);
+  write_model(directory.path("in"), config, tensors);
 
-  convert({directory / "in", directory / "parts", "--to", "megatron", "--pp", "2", "--set",
+  convert({directory.path("in"), directory.path("parts"), "--to", "megatron", "--pp", "2", "--set",
            "num_layers_in_first_pipeline_stage=2"});
-  convert({directory / "parts", directory / "out", "--from", "megatron", "--to", "huggingface"});
+  convert({directory.path("parts"), directory.path("out"), "--from", "megatron", "--to", "huggingface"});
 
-  EXPECT_EQ(read_model(directory / "out"), tensors);
+  EXPECT_EQ(read_model(directory.path("out")), tensors);
 }
 
 // In Hugging Face's cache the files of a model are links.
 TEST(ConvertWeights, ReadsASnapshotOfTheCache) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   const auto config = small_config("Qwen3-8B");
   const auto tensors = small_tensors(config);
-  write_model(directory / "blobs", config, tensors);
-  fs::create_directories(directory / "snapshots/0123abcd");
-  for (const auto& entry : fs::directory_iterator(directory / "blobs")) {
+  write_model(directory.path("blobs"), config, tensors);
+  fs::create_directories(directory.path("snapshots/0123abcd"));
+  for (const auto& entry : fs::directory_iterator(directory.path("blobs"))) {
     const auto name = entry.path().filename().string();
-    fs::create_symlink("../../blobs/" + name, directory / ("snapshots/0123abcd/" + name));
+    fs::create_symlink("../../blobs/" + name, directory.path("snapshots/0123abcd/" + name));
   }
 
-  convert({directory / "snapshots/0123abcd", directory / "parts", "--to", "megatron"});
-  convert({directory / "parts", directory / "out", "--from", "megatron", "--to", "huggingface"});
+  convert({directory.path("snapshots/0123abcd"), directory.path("parts"), "--to", "megatron"});
+  convert({directory.path("parts"), directory.path("out"), "--from", "megatron", "--to", "huggingface"});
 
-  EXPECT_EQ(read_model(directory / "out"), tensors);
+  EXPECT_EQ(read_model(directory.path("out")), tensors);
 }
 
 TEST(ConvertWeights, AcceptsTheCopyOfATiedEmbedding) {
-  const ScratchDirectory directory;
+  const ScratchFolder directory;
   auto json = Json::parse(small_config("Qwen3-8B"));
   json["tie_word_embeddings"] = true;
   const auto tensors = small_tensors(json.dump());
   auto more = tensors;
   more["lm_head.weight"] = more.at("model.embed_tokens.weight");
-  write_model(directory / "in", json.dump(), more);
+  write_model(directory.path("in"), json.dump(), more);
 
-  convert({directory / "in", directory / "parts", "--to", "megatron", "--pp", "2", "--tp", "2"});
-  convert({directory / "parts", directory / "out", "--from", "megatron", "--to", "huggingface"});
+  convert({directory.path("in"), directory.path("parts"), "--to", "megatron", "--pp", "2", "--tp", "2"});
+  convert({directory.path("parts"), directory.path("out"), "--from", "megatron", "--to", "huggingface"});
 
-  EXPECT_EQ(read_model(directory / "out"), tensors);
+  EXPECT_EQ(read_model(directory.path("out")), tensors);
 }
 
 }  // namespace
