@@ -55,48 +55,48 @@ void add_distributed_options(CLI::App& app, Options& options) {
             "ordered (same bits for any number of ranks) or fast")
       ->capture_default_str();
   add_named(app, "--wire-dtype", training.wire_dtype, core::dtype_from_name, {"f32", "bf16"},
-            "That gradients are sent in; they are summed in f32")
+            "Dtype in which gradients are sent; they are summed in f32")
       ->capture_default_str();
   const auto gather = [&o](const CLI::results_t& texts) {
     o.trainer.gather_dtype = core::dtype_from_name(texts.front()).value();
     return true;
   };
-  app.add_option("--gather-dtype", gather,
-                 "In which matrices of layers are gathered, with a scale for 32 neighbours, and whose values "
-                 "they have: with --dtype bf16, f8_e4m3 or f8_e5m2")
+  app.add_option(
+         "--gather-dtype", gather,
+         "With --dtype bf16, f8_e4m3 or f8_e5m2: round the matrices of layers to blocks of 32 elements "
+         "with one scale (MXFP8), and gather them in this form")
       ->type_name("TEXT")
       ->check(apps::detail::one_of({"f8_e4m3", "f8_e5m2"}), "f8_e4m3|f8_e5m2");
   add_choice(app, "--collectives", o.world.collectives, {"automatic", "shared_memory", "gloo", "nccl"},
              "automatic, shared_memory, gloo or nccl")
       ->capture_default_str();
-  app.add_flag("--register-memory", o.world.register_memory,
-               "With nccl, move gradients and parameters without copies of NCCL's own, where it can");
+  app.add_flag(
+      "--register-memory", o.world.register_memory,
+      "With nccl, register gradients and parameters, so that NCCL moves them without copies where it can");
   add_device(app, "--device", o.world.device,
-             "host, cuda (the GPU of the rank's number on its node) or cuda:<index>")
+             "host, cuda (the GPU with the rank's local number) or cuda:<index>")
       ->capture_default_str();
   add_choice(app, "--dtype", options.dtype, {"f32", "fp32", "bf16"},
-             "Of parameters and activations: f32, or on GPUs bf16 (their default)");
-  app.add_flag("--tf32", o.trainer.arithmetic.tf32,
-               "On GPUs, f32 products may round their factors to 10 bits");
+             "Dtype of parameters and activations: f32, or bf16 on GPUs (the default there)");
+  app.add_flag("--tf32", o.trainer.arithmetic.tf32, "Let f32 products on GPUs round their inputs to TF32");
   app.add_flag_callback(
       "--recompute", [&o] { o.trainer.arithmetic.keep = Keep::inputs; },
-      "Keep only the input of each layer for backward, which computes the rest again: less memory, more "
-      "time");
+      "Recompute activations: keep only the input of each layer, and compute the rest again in backward");
   add_number(app, "--peak-tera-flops", options.peak_tera_flops, {0, 1e9},
-             "What a GPU does at its best, for the utilisation; 0: by its compute capability")
+             "Peak of a GPU, for the utilisation figure; 0: derived from its compute capability")
       ->capture_default_str();
   app.add_flag_callback(
       "--no-overlap", [&training] { training.overlap = false; },
-      "Communicate between forward and backward only");
+      "Do not overlap communication with forward and backward");
   add_number(app, "--bucket-elements", training.bucket_elements, {1, std::int64_t{1} << 50},
-             "A bucket closes with this many, instead of a default");
+             "Elements after which a bucket closes, instead of the default");
   add_number(app, "--optimizer-instances", training.optimizer_instances, {1, 65536},
-             "Replicas of the sharded optimizer; of hsdp and hfsdp the ranks of the outer axis")
+             "Replicas of the sharded optimizer; for hsdp and hfsdp, the size of the outer axis")
       ->capture_default_str();
   add_number(app, "--gathered-units", training.gathered_units, {1, 1024},
-             "Layers whose full parameters may be there at once where they are sharded")
+             "Layers whose full parameters may exist at once where parameters are sharded")
       ->capture_default_str();
-  app.add_option("--output", o.output, "Folder for the record, the report and the trace");
+  app.add_option("--output", o.output, "Directory for the record, the report and the trace");
   app.add_flag("--trace", o.trainer.session.trace, "Record a Perfetto trace in the output folder");
   add_number(app, "--trace-steps", o.trace_steps, {0, kMostSteps},
              "Steps to trace, from the start or the resume")
@@ -108,10 +108,11 @@ void add_checkpoint_options(CLI::App& app, Options& options) {
   auto& retention = o.trainer.session.checkpoint.retention;
   auto& local = o.trainer.session.local;
   app.add_option("--checkpoints", o.world.checkpoint_directory,
-                 "Directory of checkpoints; without it none are saved");
-  add_number(app, "--save-every", o.save_every, {0, kMostSteps}, "Steps; 0: at the end only")
+                 "Directory for checkpoints; without it, none are saved");
+  add_number(app, "--save-every", o.save_every, {0, kMostSteps},
+             "Steps between checkpoints; 0: only at the end")
       ->capture_default_str();
-  app.add_option("--resume", o.resume, "auto (the newest whole checkpoint, if any), never, or a path")
+  app.add_option("--resume", o.resume, "auto (the newest complete checkpoint, if any), never, or a path")
       ->capture_default_str();
   add_number(app, "--keep-last", retention.keep_last, {0, 1'000'000}, "Checkpoints to keep; 0: all")
       ->capture_default_str();
@@ -119,7 +120,7 @@ void add_checkpoint_options(CLI::App& app, Options& options) {
              "Also keep those whose step is a multiple of this")
       ->capture_default_str();
   add_number(app, "--staging-mib", options.staging_mib, {1, 1 << 20},
-             "Memory for copies that are not on disk yet")
+             "Memory for copies that are not on disk yet, in MiB")
       ->capture_default_str();
   app.add_option("--local-checkpoints", o.world.local_checkpoint_directory,
                  "Directory on each node, or in memory (/dev/shm/...), for copies of each rank's state");
@@ -128,20 +129,22 @@ void add_checkpoint_options(CLI::App& app, Options& options) {
   add_number(app, "--replication-factor", local.factor, {1, 65536},
              "Ranks that keep copies of each other's state")
       ->capture_default_str();
-  add_number(app, "--replication-jump", local.jump, {1, 65536}, "How far apart they are: the ranks of a node")
+  add_number(app, "--replication-jump", local.jump, {1, 65536},
+             "Distance in ranks between these, for instance the ranks of a node")
       ->capture_default_str();
 }
 
 void add_model_options(CLI::App& app, Options& o) {
   add_choice(app, "--preset", o.preset, {"tiny", "demo", "350m", "760m", "1.5b"},
              "Model: tiny, demo (the default), 350m, 760m or 1.5b");
-  app.add_option("--model", o.model,
-                 "Begin from this directory of Hugging Face (Llama, Mistral, Mixtral, Qwen2, Qwen3) instead "
-                 "of a preset");
+  app.add_option(
+      "--model", o.model,
+      "Start from this Hugging Face model directory (Llama, Mistral, Mixtral, Qwen2, Qwen3) instead "
+      "of a preset");
   app.add_option("--export", o.run.export_to.directory,
-                 "Write the model to a new directory of Hugging Face at the end");
+                 "At the end, write the model to this new directory in the Hugging Face format");
   add_choice(app, "--export-dtype", o.export_dtype, {"f32", "bf16", "f16"},
-             "Of the tensors that --export writes: f32, bf16 or f16")
+             "Dtype of the tensors that --export writes: f32, bf16 or f16")
       ->capture_default_str();
   add_number(app, "--layers", o.layers, {1, 1024}, "Instead of the preset's");
   add_number(app, "--heads", o.heads, {1, 1024}, "Instead of the preset's");
@@ -150,9 +153,10 @@ void add_model_options(CLI::App& app, Options& o) {
   add_number(app, "--context", o.context, {1, 65536}, "Instead of the preset's; in tokens");
   add_choice(app, "--norm", o.norm, {"rms", "layer"}, "rms or layer")->capture_default_str();
   add_choice(app, "--activation", o.activation, {"swiglu", "gelu"}, "swiglu or gelu")->capture_default_str();
-  app.add_flag("--untied", o.untied, "An output layer of its own, instead of the embedding table");
+  app.add_flag("--untied", o.untied,
+               "Give the output layer its own weights instead of the embedding table's");
   add_number(app, "--initial-deviation", o.initial_deviation, {1e-9, 10},
-             "Of the weights, instead of the preset's");
+             "Standard deviation of the initial weights, instead of the preset's");
 }
 
 void add_own_options(CLI::App& app, Options& options) {
@@ -165,28 +169,29 @@ void add_own_options(CLI::App& app, Options& options) {
   add_model_options(app, options);
   RunOptions& o = options.run;
   auto& training = o.trainer.session.training;
-  add_number(app, "--batch", o.trainer.microbatch.batch, {1, 65536}, "Sequences of a microbatch")
+  add_number(app, "--batch", o.trainer.microbatch.batch, {1, 65536}, "Sequences per microbatch")
       ->capture_default_str();
   add_number(app, "--lanes", training.lanes, {1, 65536}, "Logical data-parallel workers")
       ->capture_default_str();
-  add_number(app, "--microbatches", training.microbatches, {1, 4096}, "Per lane and step")
+  add_number(app, "--microbatches", training.microbatches, {1, 4096}, "Microbatches per lane and step")
       ->capture_default_str();
   add_number(app, "--steps", o.steps, {1, kMostSteps}, "Optimizer steps")->capture_default_str();
   add_number(app, "--warmup", o.trainer.schedule.warmup.value, {0, kMostSteps},
-             "Steps to the full learning rate")
+             "Steps until the learning rate is at its peak")
       ->capture_default_str();
-  add_number(app, "--learning-rate", o.trainer.schedule.peak, {0, 1000}, "At its peak")
+  add_number(app, "--learning-rate", o.trainer.schedule.peak, {0, 1000}, "Peak learning rate")
       ->capture_default_str();
-  add_number(app, "--floor", options.floor, {0, 1}, "Learning rate at the end, as a share of the peak")
+  add_number(app, "--floor", options.floor, {0, 1}, "Final learning rate, as a fraction of the peak")
       ->capture_default_str();
   add_choice(app, "--optimizer", options.optimizer, {"adamw", "lion", "muon"},
-             "adamw, lion, or muon (of the blocks' matrices; adamw steps the rest)")
+             "adamw, lion, or muon (for the matrices of the blocks; adamw steps the rest)")
       ->capture_default_str();
-  add_number(app, "--weight-decay", training.optimizer.weight_decay, {0, 1000}, "Of matrices")
+  add_number(app, "--weight-decay", training.optimizer.weight_decay, {0, 1000}, "Weight decay of matrices")
       ->capture_default_str();
-  add_number(app, "--beta2", training.optimizer.beta2, {0, 0.999999}, "Of AdamW")->capture_default_str();
+  add_number(app, "--beta2", training.optimizer.beta2, {0, 0.999999}, "AdamW's second beta")
+      ->capture_default_str();
   app.add_option("--loss-scale", options.loss_scale,
-                 "What losses are multiplied by before backward: none, a number, or dynamic")
+                 "Factor of the loss before backward: none, a number, or dynamic")
       ->check(
           [](const std::string& text) {
             const auto scaling = loss_scaling_of(text);
@@ -194,24 +199,28 @@ void add_own_options(CLI::App& app, Options& options) {
           },
           "")
       ->capture_default_str();
-  add_number(app, "--clip-norm", training.clip_norm, {0, 1e30}, "Global gradient norm; 0: no clipping")
+  add_number(app, "--clip-norm", training.clip_norm, {0, 1e30},
+             "Clip gradients to this global norm; 0: no clipping")
       ->capture_default_str();
-  add_number(app, "--seed", o.trainer.seed, kAnyNumber<std::uint64_t>, "Of weights, data and samples")
+  add_number(app, "--seed", o.trainer.seed, kAnyNumber<std::uint64_t>, "Seed of weights, data and samples")
       ->capture_default_str();
-  add_number(app, "--evaluate-every", o.evaluate_every, {0, kMostSteps}, "Steps; 0: at the end only")
+  add_number(app, "--evaluate-every", o.evaluate_every, {0, kMostSteps},
+             "Steps between evaluations; 0: only at the end")
       ->capture_default_str();
   add_number(app, "--evaluation-batches", o.evaluation_batches, {1, 1'000'000}, "Microbatches")
       ->capture_default_str();
-  add_number(app, "--sample-bytes", o.sample_bytes, {0, 1'000'000}, "Text to write at the end")
+  add_number(app, "--sample-bytes", o.sample_bytes, {0, 1'000'000}, "Bytes of text to generate at the end")
       ->capture_default_str();
-  app.add_option("--prompt", o.prompt, "The sample's beginning")
+  app.add_option("--prompt", o.prompt, "Start of the generated text")
       ->check(
           [](const std::string& text) { return text.empty() ? "expected a byte or more" : std::string(); },
           "")
       ->capture_default_str();
-  add_number(app, "--temperature", o.sampling.temperature, {0, 1000}, "0: the likeliest")
+  add_number(app, "--temperature", o.sampling.temperature, {0, 1000},
+             "Sampling temperature; 0: always the likeliest token")
       ->capture_default_str();
-  add_number(app, "--top-k", o.sampling.top_k, {0, 1'000'000}, "Choose among this many tokens")
+  add_number(app, "--top-k", o.sampling.top_k, {0, 1'000'000},
+             "Sample among this many of the likeliest tokens")
       ->capture_default_str();
 }
 

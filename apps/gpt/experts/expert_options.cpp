@@ -10,24 +10,27 @@ using core::fail;
 using core::Result;
 
 void add_expert_options(CLI::App& app, ExpertOptions& options) {
-  add_number(app, "--experts", options.count, {0, 4096}, "Experts in place of each layer's MLP; 0: none")
+  add_number(app, "--experts", options.count, {0, 4096},
+             "Experts that replace the MLP of each layer; 0: none")
       ->capture_default_str();
   add_number(app, "--experts-per-token", options.choices, {1, 4096}, "Experts that each token goes to")
       ->capture_default_str();
   add_number(app, "--expert-feed-forward", options.feed_forward, {0, 1 << 18},
-             "Elements between the halves of an expert; 0: as the MLP has")
+             "Hidden elements of an expert; 0: as many as the MLP has")
       ->capture_default_str();
   add_number(app, "--balance", options.balance, {0, 1000},
-             "Of the loss that spreads tokens over experts; by default 0.01, with --model 0");
-  add_number(app, "--bias-rate", options.bias_rate, {0, 1},
-             "Without that loss: what a step changes routers' biases by (sigmoid scores); 0: none")
+             "Weight of the load-balancing loss; by default 0.01, and 0 with --model");
+  add_number(
+      app, "--bias-rate", options.bias_rate, {0, 1},
+      "Balance without that loss: how much a step moves the routers' biases (sigmoid scores); 0: not at all")
       ->capture_default_str();
-  add_number(app, "--z-loss", options.z_loss, {0, 1000}, "Of the loss that keeps routers' logits small")
+  add_number(app, "--z-loss", options.z_loss, {0, 1000},
+             "Weight of the loss that keeps the routers' logits small")
       ->capture_default_str();
   add_number(app, "--capacity-factor", options.capacity_factor, {1e-6, 1e6},
-             "Choices beyond this share of an expert are dropped; by default none are");
+             "Drop choices beyond this multiple of an expert's even share; by default none are dropped");
   add_number(app, "--expert-parallel", options.parallel, {1, 4096},
-             "Ranks among which each layer's experts are spread; the others keep the same")
+             "Ranks that the experts of each layer are distributed over")
       ->capture_default_str();
 }
 

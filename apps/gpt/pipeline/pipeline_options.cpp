@@ -24,7 +24,7 @@ std::string flag_name(ScheduleKind kind) {
 
 void add_pipeline_options(CLI::App& app, TrainerOptions& options) {
   add_number(app, "--pipeline-parallel", options.session.training.pipeline_parallel, {1, 65536},
-             "Ranks that share the layers of the model, one stage each")
+             "Pipeline stages: ranks that share the layers of the model")
       ->capture_default_str();
   const auto take = [&options](const CLI::results_t& texts) {
     auto name = texts.front();
@@ -43,7 +43,7 @@ void add_pipeline_options(CLI::App& app, TrainerOptions& options) {
               "gpipe|1f1b|interleaved|zero-bubble")
       ->capture_default_str();
   add_number(app, "--pipeline-chunks", options.pipeline.chunks, {1, 65536},
-             "Parts of each stage, which take turns: of interleaved schedules")
+             "Model chunks per stage, for interleaved schedules")
       ->capture_default_str();
 }
 

@@ -13,13 +13,14 @@ void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOp
              "Ranks that share each layer: heads, feed-forward elements and the vocabulary")
       ->capture_default_str();
   app.add_flag("--sequence-parallel", tensor.sequence_parallel,
-               "With --tensor-parallel, norms and the residual stream are shared too, by rows");
-  add_number(app, "--tensor-slices", tensor.slices, {1, 1024},
-             "Compute each layer in the slices of so many tensor-parallel ranks, on one: the bits to compare "
-             "theirs with")
+               "With --tensor-parallel, split norms and the residual stream too, by rows");
+  add_number(
+      app, "--tensor-slices", tensor.slices, {1, 1024},
+      "Compute each layer on one rank in the slices of this many tensor-parallel ranks: a reference for "
+      "their bits")
       ->capture_default_str();
   add_number(app, "--context-parallel", training.context_parallel, {1, 1024},
-             "Ranks that share each sequence: an early and a late piece for each")
+             "Ranks that share each sequence; each has an early and a late piece")
       ->capture_default_str();
 }
 

@@ -154,16 +154,16 @@ void add_step_bench(CLI::App& bench, int& exit_code) {
       ->capture_default_str();
   add_choice(*step, "--numerics", flags->numerics, {"ordered", "fast"}, "ordered or fast")
       ->capture_default_str();
-  add_choice(*step, "--dtype", flags->dtype, {"f32", "bf16"}, "Of parameters")->capture_default_str();
+  add_choice(*step, "--dtype", flags->dtype, {"f32", "bf16"}, "Dtype of parameters")->capture_default_str();
   add_choice(*step, "--gather-dtype", flags->gather_dtype, {"f8_e4m3", "f8_e5m2"},
-             "That bf16 parameters are gathered in, with a scale for 32 neighbours");
-  add_choice(*step, "--wire-dtype", flags->wire_dtype, {"f32", "bf16"}, "That gradients are sent in")
+             "Dtype in which bf16 parameters are gathered, with one scale per 32 elements");
+  add_choice(*step, "--wire-dtype", flags->wire_dtype, {"f32", "bf16"}, "Dtype in which gradients are sent")
       ->capture_default_str();
   add_number(*step, "--layers", flags->bench.layers, {1, 4096}, "Layers of the model")->capture_default_str();
   add_number(*step, "--layer-elements", flags->bench.layer_elements, {1, 1 << 28}, "Parameters of a layer")
       ->capture_default_str();
   add_number(*step, "--bucket-elements", flags->bench.bucket_elements, {1, std::int64_t{1} << 50},
-             "A bucket closes with this many")
+             "Elements after which a bucket closes")
       ->capture_default_str();
   add_number(*step, "--layer-milliseconds", flags->bench.layer_milliseconds, kMilliseconds,
              "Of one layer's forward; backward takes twice as long. The processor is free meanwhile")
@@ -215,12 +215,12 @@ void add_checkpoint_bench(CLI::App& bench, int& exit_code) {
   const auto flags = std::make_shared<CheckpointFlags>();
   add_number(*command, "--mib", flags->mib, kMib, "State to save, in MiB")->capture_default_str();
   add_number(*command, "--staging-mib", flags->staging_mib, kMib,
-             "Memory for copies that are not on disk yet")
+             "Memory for copies that are not on disk yet, in MiB")
       ->capture_default_str();
   add_number(*command, "--layer-milliseconds", flags->bench.layer_milliseconds, kMilliseconds,
              "Of one of 16 layers' forward; backward takes twice as long. The processor is free meanwhile")
       ->capture_default_str();
-  add_number(*command, "--repeats", flags->bench.repeats, kRepeats, "Saves and loads to take the median of")
+  add_number(*command, "--repeats", flags->bench.repeats, kRepeats, "Saves and loads; the median is printed")
       ->capture_default_str();
   command->add_option("--directory", flags->bench.directory,
                       "Where to write; by default the temporary directory");
@@ -272,9 +272,9 @@ void add_load_bench(CLI::App& bench, int& exit_code) {
   // Lives as long as the command's callbacks, which both hold it.
   const auto flags = std::make_shared<LoadFlags>();
   add_number(*command, "--mib", flags->mib, kMib, "State to load, in MiB")->capture_default_str();
-  add_numbers(*command, "--ranks", flags->bench.ranks, kRanks, "Numbers of ranks, for example 2,4")
+  add_numbers(*command, "--ranks", flags->bench.ranks, kRanks, "Numbers of ranks to measure, for example 2,4")
       ->capture_default_str();
-  add_number(*command, "--repeats", flags->bench.repeats, kRepeats, "Loads to take the median of")
+  add_number(*command, "--repeats", flags->bench.repeats, kRepeats, "Loads; the median is printed")
       ->capture_default_str();
   command->add_option("--directory", flags->bench.directory,
                       "Where the checkpoint is; by default in the temporary directory");
@@ -334,15 +334,16 @@ void add_moe_bench(CLI::App& bench, int& exit_code) {
   add_choice(*command, "--collectives", flags->bench.collectives, {"shared_memory", "gloo"},
              "shared_memory or gloo")
       ->capture_default_str();
-  add_number(*command, "--tokens", flags->bench.tokens, {1, 1 << 20}, "Of each rank")->capture_default_str();
-  add_number(*command, "--width", flags->bench.width, {1, 1 << 16}, "fp32 elements of a token")
+  add_number(*command, "--tokens", flags->bench.tokens, {1, 1 << 20}, "Tokens per rank")
       ->capture_default_str();
-  add_number(*command, "--experts", flags->bench.experts, {1, 4096}, "Of all ranks together")
+  add_number(*command, "--width", flags->bench.width, {1, 1 << 16}, "fp32 elements per token")
+      ->capture_default_str();
+  add_number(*command, "--experts", flags->bench.experts, {1, 4096}, "Experts on all ranks together")
       ->capture_default_str();
   add_number(*command, "--experts-per-token", flags->bench.choices, {1, 4096},
              "Experts that each token goes to")
       ->capture_default_str();
-  add_number(*command, "--repeats", flags->bench.repeats, kRepeats, "Times to take the median of")
+  add_number(*command, "--repeats", flags->bench.repeats, kRepeats, "Repetitions; the median is printed")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "Print JSON instead of a table");
   command->callback([flags, &exit_code] {
@@ -371,7 +372,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       bench->add_subcommand("collectives", "Measure shared_memory and gloo against each other");
   // Lives as long as the command's callbacks, which both hold it.
   const auto flags = std::make_shared<BenchFlags>();
-  add_numbers(*collectives, "--ranks", flags->bench.ranks, kRanks, "Numbers of ranks, for example 2,4")
+  add_numbers(*collectives, "--ranks", flags->bench.ranks, kRanks,
+              "Numbers of ranks to measure, for example 2,4")
       ->capture_default_str();
   add_choices(*collectives, "--operations", flags->bench.operations, collective_names(),
               "Operations, for example all_reduce,barrier")

@@ -70,26 +70,30 @@ int run_pipeline_bench(PipelineFlags& flags) {
 
 void add_pipeline_bench(CLI::App& bench, int& exit_code) {
   CLI::App* const command = bench.add_subcommand(
-      "pipeline", "Carry out pipeline schedules in simulated time: the bubble of each beside its theory");
+      "pipeline", "Run pipeline schedules in simulated time and compare the bubble of each with theory");
   // Lives as long as the command's callbacks, which both hold it.
   const auto flags = std::make_shared<PipelineFlags>();
   constexpr core::Bounds<double> kTimes{0.001, 60'000};
   add_choices(*command, "--schedule", flags->schedules, {"gpipe", "1f1b", "interleaved", "zero_bubble"},
               "One or more of gpipe, 1f1b, interleaved and zero_bubble, with commas between them")
       ->capture_default_str();
-  add_number(*command, "--stages", flags->bench.stages, {2, 64}, "Ranks, a stage each")
+  add_number(*command, "--stages", flags->bench.stages, {2, 64}, "Ranks, each with one stage")
       ->capture_default_str();
-  add_number(*command, "--chunks", flags->bench.chunks, {1, 64}, "Per stage, of interleaved schedules")
+  add_number(*command, "--chunks", flags->bench.chunks, {1, 64},
+             "Model chunks per stage, for interleaved schedules")
       ->capture_default_str();
-  add_number(*command, "--microbatches", flags->bench.microbatches, {1, 1024}, "Of a step")
+  add_number(*command, "--microbatches", flags->bench.microbatches, {1, 1024}, "Microbatches per step")
       ->capture_default_str();
   auto& milliseconds = flags->bench.milliseconds;
-  add_number(*command, "--forward-ms", milliseconds.forward, kTimes, "Of a stage")->capture_default_str();
-  add_number(*command, "--backward-ms", milliseconds.backward_input, kTimes, "Of a stage, of its inputs")
+  add_number(*command, "--forward-ms", milliseconds.forward, kTimes, "Time of a stage's forward")
       ->capture_default_str();
-  add_number(*command, "--weight-ms", milliseconds.backward_weight, kTimes, "Of a stage, of its weights")
+  add_number(*command, "--backward-ms", milliseconds.backward_input, kTimes,
+             "Time of the part of a stage's backward that computes input gradients")
       ->capture_default_str();
-  add_number(*command, "--message-kib", flags->kib, {1, 1 << 16}, "Rows that a stage sends")
+  add_number(*command, "--weight-ms", milliseconds.backward_weight, kTimes,
+             "Time of the part of a stage's backward that computes weight gradients")
+      ->capture_default_str();
+  add_number(*command, "--message-kib", flags->kib, {1, 1 << 16}, "Size of what a stage sends")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "Print JSON instead of a table");
   command->callback([flags, &exit_code] { exit_code = run_pipeline_bench(*flags); });

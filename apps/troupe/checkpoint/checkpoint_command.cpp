@@ -28,12 +28,14 @@ void add_show(CLI::App& checkpoint, int& exit_code) {
     bool json = false;
     actors::Links links = actors::Links::refuse;
   };
-  auto* command = checkpoint.add_subcommand("show", "What is in a checkpoint; also in one of PyTorch");
+  auto* command = checkpoint.add_subcommand("show", "Show what is in a checkpoint of Troupe or PyTorch");
   const auto arguments = std::make_shared<Arguments>();  // owned by the command's callback
   command
-      ->add_option("PATH", arguments->path, "A checkpoint, or a directory of them: then the newest whole one")
+      ->add_option("PATH", arguments->path,
+                   "A checkpoint, or a directory of checkpoints, whose newest complete one is used")
       ->required();
-  command->add_option("--tensor", arguments->tensor, "Only this one, with a map of who holds which part");
+  command->add_option("--tensor", arguments->tensor,
+                      "Show only this tensor, with a map of who holds which part");
   command->add_flag("--json", arguments->json, "Print JSON");
   add_follow_links(*command, arguments->links);
   command->footer(
@@ -61,8 +63,11 @@ void add_verify(CLI::App& checkpoint, int& exit_code) {
   };
   auto* command = checkpoint.add_subcommand("verify", "Check every byte against its hash");
   const auto arguments = std::make_shared<Arguments>();  // owned by the command's callback
-  command->add_option("PATH", arguments->path, "A checkpoint, or a directory of them: then all")->required();
-  command->add_flag("--quick", arguments->quick, "Only the manifest and the sizes of the files");
+  command
+      ->add_option("PATH", arguments->path,
+                   "A checkpoint, or a directory of checkpoints, all of which are checked")
+      ->required();
+  command->add_flag("--quick", arguments->quick, "Check only the manifest and the sizes of the files");
   command->add_flag("--json", arguments->json, "Print JSON");
   add_follow_links(*command, arguments->links);
   command->footer(
@@ -90,7 +95,7 @@ void add_diff(CLI::App& checkpoint, int& exit_code) {
     bool json = false;
     actors::Links links = actors::Links::refuse;
   };
-  auto* command = checkpoint.add_subcommand("diff", "What two checkpoints do not have in common");
+  auto* command = checkpoint.add_subcommand("diff", "Show where two checkpoints differ");
   const auto arguments = std::make_shared<Arguments>();  // owned by the command's callback
   const char* side = "A checkpoint of Troupe, PyTorch (distributed) or Hugging Face";
   command->add_option("A", arguments->left, side)->required();
@@ -128,11 +133,11 @@ void add_prune(CLI::App& checkpoint, int& exit_code) {
   auto* command = checkpoint.add_subcommand("prune", "Remove old checkpoints");
   command->add_option("DIR", arguments->directory, "A directory of checkpoints")->required();
   add_number(*command, "--keep-last", arguments->retention.keep_last, {1, 1'000'000'000},
-             "How many of the newest stay")
+             "How many of the newest checkpoints to keep")
       ->required();
   add_number(*command, "--keep-every", arguments->retention.keep_every, kAnyNumber<std::int64_t>,
-             "So do those whose step is a multiple of this");
-  command->add_flag("--dry-run", arguments->dry_run, "Only say what would go");
+             "Also keep those whose step is a multiple of this");
+  command->add_flag("--dry-run", arguments->dry_run, "Only say what would be removed");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer(
       "Only whole checkpoints count, and damaged ones stay for you to look at: the newest whole one is "

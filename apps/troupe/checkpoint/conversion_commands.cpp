@@ -83,7 +83,7 @@ Value topology_of(const Source& source, const Sharding& sharding, const char* to
 }
 
 void add_sharding(CLI::App& command, Sharding& sharding) {
-  add_number(command, "--mesh", sharding.ranks, {1, kMaxRanks}, "Ranks that the checkpoint is cut for")
+  add_number(command, "--mesh", sharding.ranks, {1, kMaxRanks}, "Number of ranks to cut the checkpoint for")
       ->capture_default_str();
   add_choice(command, "--strategy", sharding.strategy, {"zero1", "ddp"},
              "zero1: equal parts of all tensors; ddp: whole tensors")
@@ -204,9 +204,10 @@ void add_reshard(CLI::App& checkpoint, int& exit_code) {
     actors::Links links = actors::Links::refuse;
   };
   const auto arguments = std::make_shared<Arguments>();  // owned by the command's callback
-  auto* command = checkpoint.add_subcommand("reshard", "Write a checkpoint as another number of ranks would");
-  command->add_option("PATH", arguments->from, "A checkpoint, or a directory of them")->required();
-  command->add_option("OUT", arguments->to, "A directory of checkpoints, which gets another one")->required();
+  auto* command = checkpoint.add_subcommand(
+      "reshard", "Write a checkpoint as another number of ranks would have saved it");
+  command->add_option("PATH", arguments->from, "A checkpoint, or a directory of checkpoints")->required();
+  command->add_option("OUT", arguments->to, "The directory of checkpoints to add it to")->required();
   add_sharding(*command, arguments->sharding);
   command->get_option("--mesh")->required();
   command->add_flag("--no-verify", arguments->skip_verify,
@@ -234,15 +235,16 @@ void add_reshard(CLI::App& checkpoint, int& exit_code) {
 
 void add_import(CLI::App& checkpoint, int& exit_code) {
   const auto arguments = std::make_shared<ImportArguments>();  // owned by the command's callback
-  auto* command = checkpoint.add_subcommand("import", "Make a checkpoint of one of PyTorch or Hugging Face");
+  auto* command =
+      checkpoint.add_subcommand("import", "Make a checkpoint from one of PyTorch or Hugging Face");
   command
       ->add_option("FROM", arguments->from,
                    "A directory of torch.distributed.checkpoint, of *.safetensors or of verl's files of each "
                    "rank, or one *.safetensors")
       ->required();
-  command->add_option("OUT", arguments->to, "A directory of checkpoints, which gets another one")->required();
+  command->add_option("OUT", arguments->to, "The directory of checkpoints to add it to")->required();
   add_number(*command, "--step", arguments->step, kAnyNumber<std::int64_t>,
-             "Steps that were done; by default what the files say, or 0");
+             "Number of steps done; by default what the files say, or 0");
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
       ->allow_extra_args(false);
   add_choice(*command, "--optimizer", arguments->optimizer, {"as-is", "torch"},
@@ -268,20 +270,23 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
 void add_export(CLI::App& checkpoint, int& exit_code) {
   const auto arguments = std::make_shared<ExportArguments>();  // owned by the command's callback
   auto* command = checkpoint.add_subcommand("export", "Write a checkpoint for PyTorch or Hugging Face");
-  command->add_option("PATH", arguments->from, "A checkpoint, or a directory of them")->required();
-  command->add_option("OUT", arguments->to, "A directory that is not there yet")->required();
+  command->add_option("PATH", arguments->from, "A checkpoint, or a directory of checkpoints")->required();
+  command->add_option("OUT", arguments->to, "A directory that does not exist yet")->required();
   add_choice(*command, "--to", arguments->target, {"dcp", "huggingface"}, "dcp or huggingface")->required();
   add_choice(*command, "--form", arguments->form, {"distcp", "safetensors"},
-             "Of dcp: distcp, or safetensors (without values)")
+             "For dcp: distcp, or safetensors (without values)")
       ->capture_default_str();
   auto* weights = command->add_flag("--weights-only", arguments->weights_only,
                                     "Leave out names that begin with optimizer.; huggingface always does");
-  command->add_flag("--with-optimizer", arguments->with_optimizer, "Of huggingface: keep them")
+  command
+      ->add_flag("--with-optimizer", arguments->with_optimizer,
+                 "For huggingface: keep names that begin with optimizer.")
       ->excludes(weights);
   add_number(*command, "--max-shard-bytes", arguments->max_shard_bytes, {1, std::uint64_t{1} << 62},
-             "Of huggingface: size of a file")
+             "For huggingface: largest size of a file")
       ->capture_default_str();
-  command->add_option("--dtype", arguments->dtype, "Of huggingface: convert floating tensors, e.g. to bf16");
+  command->add_option("--dtype", arguments->dtype,
+                      "For huggingface: convert floating-point tensors, e.g. to bf16");
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
       ->allow_extra_args(false);
   add_choice(*command, "--optimizer", arguments->optimizer, {"as-is", "torch"},

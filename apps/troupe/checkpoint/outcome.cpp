@@ -25,7 +25,7 @@ core::Result<Outcome> caught(const std::function<core::Result<Outcome>()>& run) 
 void add_follow_links(CLI::App& command, actors::Links& links) {
   command.add_flag_callback(
       "--follow-links", [&links] { links = actors::Links::follow; },
-      "Also read files outside of the directory that links in it point at");
+      "Follow symbolic links that leave the directory");
 }
 
 int print_outcome(const char* command, int on_damage, const std::function<core::Result<Outcome>()>& run) {

@@ -220,7 +220,7 @@ void add_convert_weights(CLI::App& convert, int& exit_code) {
   const auto arguments = std::make_shared<WeightsArguments>();  // owned by the command's callback
   auto* command = convert.add_subcommand("weights", "Convert the tensors of a model");
   command->add_option("IN", arguments->from_path, "A directory")->required();
-  command->add_option("OUT", arguments->to_path, "A directory that is not there yet")->required();
+  command->add_option("OUT", arguments->to_path, "A directory that does not exist yet")->required();
   const auto forms = CLI::IsMember({"huggingface", "megatron", "troupe"});
   command->add_option("--from", arguments->from, "huggingface, megatron or troupe")
       ->check(forms)

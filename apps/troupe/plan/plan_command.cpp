@@ -40,7 +40,7 @@ void add_parameters(CLI::App& command, ParameterArguments& parameters) {
 }
 
 void add_layout(CLI::App& plan, int& exit_code) {
-  auto* command = plan.add_subcommand("layout", "Where parameters and buckets lie in a buffer");
+  auto* command = plan.add_subcommand("layout", "Where parameters and buckets are in a buffer");
   const auto arguments = std::make_shared<LayoutArguments>();  // owned by the command's callback
   add_choice(*command, "--policy", arguments->policy, {"plain", "padded", "whole_parameter", "row_aligned"},
              "plain, padded, whole_parameter or row_aligned")
@@ -77,47 +77,51 @@ void add_job(CLI::App& command, ProgramArguments& job) {
       ->capture_default_str();
   add_number(command, "--rounds", job.rounds, {1, 1024}, "Microbatches of each rank")->capture_default_str();
   add_number(command, "--context-parallel", job.context_parallel, kRanks,
-             "Neighbours among the ranks that share each microbatch, with a part of its sequences each")
+             "Neighbouring ranks that share each microbatch, each with a part of its sequences")
       ->capture_default_str();
   add_number(command, "--stages", job.stages, {1, 1024},
-             "Stages of a pipeline; ranks and units are those of one of them")
+             "Pipeline stages; --ranks and --units count those of one stage")
       ->capture_default_str();
-  add_number(command, "--stage", job.stage, {0, 1023}, "Which of them")->capture_default_str();
+  add_number(command, "--stage", job.stage, {0, 1023}, "Pipeline stage whose program is planned")
+      ->capture_default_str();
   add_choice(command, "--schedule", job.schedule, {"gpipe", "1f1b", "interleaved", "zero_bubble"},
-             "Of the pipeline: gpipe, 1f1b, interleaved or zero_bubble")
+             "Pipeline schedule: gpipe, 1f1b, interleaved or zero_bubble")
       ->capture_default_str();
-  add_number(command, "--chunks", job.chunks, {1, 1024}, "Of the stage's units, interleaved only")
+  add_number(command, "--chunks", job.chunks, {1, 1024}, "Model chunks per stage, interleaved only")
       ->capture_default_str();
   add_number(command, "--units", job.units, {0, kMostUnits}, "Units that are gathered on demand")
       ->capture_default_str();
   add_numbers(command, "--forward-order", job.forward_order, {0, kMostUnits - 1},
-              "Units in the order in which forward uses them, by default that of their numbers");
+              "Units in the order in which forward uses them; by default from 0 up");
   add_numbers(command, "--backward-order", job.backward_order, {0, kMostUnits - 1},
-              "The same of backward, by default the opposite of forward");
+              "Units in the order in which backward uses them; by default the reverse of forward");
   add_number(command, "--unit-elements", job.unit_elements, {0, kMostUnitElements}, "Parameters of each unit")
       ->capture_default_str();
   add_number(command, "--resident-elements", job.resident_elements, {0, kMostUnitElements},
-             "Parameters outside of units")
+             "Parameters that belong to no unit")
       ->capture_default_str();
-  add_dtype(command, "--dtype", job.dtype, "Of the parameters that the model reads");
-  add_choice(command, "--gather-dtype", job.gather_dtype, {"f8_e4m3", "f8_e5m2"},
-             "In which parameters are gathered, with a scale for 32 neighbours; of a model the matrices of "
-             "its layers");
-  add_dtype(command, "--gradient-dtype", job.gradient_dtype, "Of accumulated gradients");
+  add_dtype(command, "--dtype", job.dtype, "Dtype of the parameters that the model reads");
+  add_choice(
+      command, "--gather-dtype", job.gather_dtype, {"f8_e4m3", "f8_e5m2"},
+      "Dtype in which parameters are gathered, with one scale per 32 elements; with --model, the matrices "
+      "of its layers");
+  add_dtype(command, "--gradient-dtype", job.gradient_dtype, "Dtype of accumulated gradients");
   add_dtype(command, "--wire-dtype", job.wire_dtype,
-            "Of gradients on their way, where it is narrower than they are");
-  add_dtype(command, "--main-dtype", job.main_dtype, "Of the values that the optimizer steps");
+            "Dtype in which gradients are sent, where it is narrower than theirs");
+  add_dtype(command, "--main-dtype", job.main_dtype, "Dtype of the values that the optimizer steps");
   add_choice(command, "--optimizer", job.optimizer, {"sgd", "momentum", "adam", "adamw", "lion", "muon"},
              "sgd, momentum, adam, adamw, lion or muon")
       ->capture_default_str();
-  add_number(command, "--parameter-credits", job.parameter_credits, {1, 64}, "Units gathered at once")
+  add_number(command, "--parameter-credits", job.parameter_credits, {1, 64},
+             "Units that may be gathered at once")
       ->capture_default_str();
-  add_number(command, "--gradient-credits", job.gradient_credits, {1, 64}, "Full gradients at once")
+  add_number(command, "--gradient-credits", job.gradient_credits, {1, 64},
+             "Full gradients that may exist at once")
       ->capture_default_str();
   add_number(command, "--staging-elements", job.staging_elements, {0, kMostElements},
-             "Elements that a rank receives at once in an exchange; 0 for all")
+             "Elements that a rank receives at once in an exchange; 0: all")
       ->capture_default_str();
-  command.add_flag("--no-overlap", job.no_overlap, "Communication between forward and backward");
+  command.add_flag("--no-overlap", job.no_overlap, "Do not overlap communication with forward and backward");
   command.add_flag("--json", job.json, "Print JSON");
 }
 
@@ -133,8 +137,8 @@ void add_program(CLI::App& plan, int& exit_code) {
   add_strategy(*command, arguments->program.strategy);
   add_job(*command, arguments->program);
   add_number(*command, "--rank", arguments->rank, {0, (1 << 20) - 1},
-             "Whose program; by default rank 0 is shown, and with --output all are written");
-  command->add_option("--output", arguments->output, "Write programs to this file, for plan check");
+             "Rank whose program to show; by default rank 0, and with --output all ranks");
+  command->add_option("--output", arguments->output, "Write the programs to this file, for plan check");
   command->callback([arguments, &exit_code] { print("program", report_program(*arguments), exit_code); });
 }
 
@@ -189,13 +193,14 @@ void add_capacity_model(CLI::App& command, CapacityArguments& arguments) {
       ->needs(model);
   command
       .add_flag("--sequence-parallel", arguments.program.sequence_parallel,
-                "They share the rows between layers too")
+                "These ranks also share the rows between layers")
       ->needs(model);
   add_number(command, "--expert-parallel", arguments.program.expert_parallel, {1, 1 << 20},
-             "Neighbours among the ranks over which experts are spread, with --model")
+             "Neighbouring ranks that experts are distributed over, with --model")
       ->capture_default_str()
       ->needs(model);
-  add_number(command, "--sequences", arguments.sequences, {1, 1 << 20}, "Of a microbatch, with --model")
+  add_number(command, "--sequences", arguments.sequences, {1, 1 << 20},
+             "Sequences per microbatch, with --model")
       ->capture_default_str()
       ->needs(model);
   add_number(command, "--length", arguments.length, {1, 1 << 24},
@@ -203,7 +208,7 @@ void add_capacity_model(CLI::App& command, CapacityArguments& arguments) {
       ->needs(model);
   command
       .add_flag("--recompute", arguments.recompute,
-                "Layers keep their input alone, and backward computes the rest anew")
+                "Layers keep only their input, and backward computes the rest again")
       ->needs(model);
   command
       .add_flag("--keep-probabilities", arguments.keep_probabilities,
@@ -212,7 +217,9 @@ void add_capacity_model(CLI::App& command, CapacityArguments& arguments) {
 }
 
 void add_capacity_links(CLI::App& command, CapacityArguments& arguments) {
-  command.add_option("--device-memory", arguments.device_memory, "Memory of one rank, as in 80GiB or 80GB")
+  command
+      .add_option("--device-memory", arguments.device_memory,
+                  "Memory of one rank's device, as in 80GiB or 80GB")
       ->check(checked_by(parse_bytes), "")
       ->capture_default_str();
   command
@@ -223,8 +230,9 @@ void add_capacity_links(CLI::App& command, CapacityArguments& arguments) {
       ->check(checked_by(parse_link), "");
   add_number(command, "--node-ranks", arguments.node_ranks, kRanks,
              "Ranks that the inner link joins; by default those of the inner axis of two, otherwise 8");
-  add_number(command, "--compute-ms", arguments.compute_ms, {0.0, 1e9},
-             "Forward and backward of a unit in a round, to tell what communication is exposed; 0: not known")
+  add_number(
+      command, "--compute-ms", arguments.compute_ms, {0.0, 1e9},
+      "Time of a unit's forward and backward in a round, to tell what communication is exposed; 0: unknown")
       ->capture_default_str();
 }
 

@@ -18,21 +18,24 @@ void add_schedule_command(CLI::App& plan, int& exit_code) {
              "gpipe, 1f1b, interleaved or zero_bubble (backward in two parts)")
       ->capture_default_str();
   add_number(*command, "--stages", arguments->stages, {1, 1024}, "Pipeline stages")->capture_default_str();
-  add_number(*command, "--chunks", arguments->chunks, {1, 1024}, "Of layers per stage, interleaved only")
+  add_number(*command, "--chunks", arguments->chunks, {1, 1024}, "Model chunks per stage, interleaved only")
       ->capture_default_str();
-  add_number(*command, "--microbatches", arguments->microbatches, {1, 65536}, "Of a step")
+  add_number(*command, "--microbatches", arguments->microbatches, {1, 65536}, "Microbatches per step")
       ->capture_default_str();
   constexpr core::Bounds<double> kTime{0, 1e9};
-  add_number(*command, "--forward-ms", arguments->forward_ms, kTime, "Forward of a chunk")
+  add_number(*command, "--forward-ms", arguments->forward_ms, kTime, "Time of a chunk's forward")
       ->capture_default_str();
-  add_number(*command, "--backward-ms", arguments->backward_ms, kTime, "Backward of a chunk, both parts")
+  add_number(*command, "--backward-ms", arguments->backward_ms, kTime,
+             "Time of a chunk's backward, both parts")
       ->capture_default_str();
-  add_number(*command, "--weight-ms", arguments->weight_ms, kTime, "The weights' part of backward")
+  add_number(*command, "--weight-ms", arguments->weight_ms, kTime,
+             "Time of the part of backward that computes weight gradients")
       ->capture_default_str();
-  add_number(*command, "--transfer-ms", arguments->transfer_ms, kTime, "From one stage to the next")
+  add_number(*command, "--transfer-ms", arguments->transfer_ms, kTime,
+             "Time of a transfer from one stage to the next")
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "Print JSON");
-  command->add_option("--html", arguments->html, "Also draw it on a page of this name");
+  command->add_option("--html", arguments->html, "Also write an HTML page with a drawing to this file");
   command->callback([arguments, &exit_code] {
     const auto report = report_schedule(*arguments);
     if (report) {

@@ -265,28 +265,28 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       ->capture_default_str();
   add_number(*command, "--units", o->units, {1, 1024}, "Layers of the model")->capture_default_str();
   add_number(*command, "--optimizer-instances", o->optimizer_instances, {1, 4096},
-             "Replicas of the sharded optimizer; of hsdp and hfsdp the ranks of the outer axis")
+             "Replicas of the sharded optimizer; for hsdp and hfsdp, the size of the outer axis")
       ->capture_default_str();
   add_number(*command, "--gathered-units", o->gathered_units, {1, 1024},
-             "Layers whose full parameters may be there at once where they are sharded")
+             "Layers whose full parameters may exist at once where parameters are sharded")
       ->capture_default_str();
   add_choice(*command, "--numerics", o->numerics, {"ordered", "fast"}, "ordered or fast")
       ->capture_default_str();
-  add_choice(*command, "--wire-dtype", o->wire_dtype, {"f32", "bf16"}, "That gradients are sent in")
+  add_choice(*command, "--wire-dtype", o->wire_dtype, {"f32", "bf16"}, "Dtype in which gradients are sent")
       ->capture_default_str();
   add_choice(*command, "--gather-dtype", o->gather_dtype, {"f8_e4m3", "f8_e5m2"},
-             "Weights are bf16 and gathered in it, with a scale for 32 neighbours");
+             "Make weights bf16 and gather them in this dtype, with one scale per 32 elements");
   add_number(*command, "--context-parallel", o->context_parallel, {1, 4096},
-             "Ranks that share each lane; with any, of every place that is drawn")
+             "Ranks that share each lane; with --strategy any, in every job that is drawn")
       ->capture_default_str();
-  add_number(*command, "--lanes", o->lanes, {0, 65536}, "Logical workers; 0: one per rank")
+  add_number(*command, "--lanes", o->lanes, {0, 65536}, "Logical data-parallel workers; 0: one per rank")
       ->capture_default_str();
-  add_number(*command, "--microbatches", o->microbatches, {1, 4096}, "Per lane and step")
+  add_number(*command, "--microbatches", o->microbatches, {1, 4096}, "Microbatches per lane and step")
       ->capture_default_str();
-  command->add_flag("--no-overlap", o->no_overlap, "Communicate between forward and backward only");
-  add_number(*command, "--seed", o->seed, kAnyNumber<std::uint64_t>, "Picks interleavings, delays and data")
+  command->add_flag("--no-overlap", o->no_overlap, "Do not overlap communication with forward and backward");
+  add_number(*command, "--seed", o->seed, kAnyNumber<std::uint64_t>, "Seed of interleavings, delays and data")
       ->capture_default_str();
-  add_number(*command, "--seeds", o->seeds, {1, 10'000'000}, "Run this many seeds, one after the other")
+  add_number(*command, "--seeds", o->seeds, {1, 10'000'000}, "Number of consecutive seeds to run")
       ->capture_default_str();
   command->add_option("--kill", o->kills, "RANK@MILLISECONDS: the rank's process dies at that virtual time");
   command->add_flag("--json", o->json, "Print JSON");
