@@ -49,7 +49,7 @@ bool is_in(const UnitTensor& tensor, const LayerChunk& chunk, std::int64_t layer
   CHECK(false, "every place is handled");
 }
 
-/// Nothing where another expert-parallel rank has it.
+/// Empty where another expert-parallel rank has it.
 Result<std::optional<RankTensor>> part_of(const UnitTensor& whole, const ModelConfig& model,
                                           const ModelAxes& axes) {
   RankTensor part{whole, whole.shape};
