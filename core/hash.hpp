@@ -21,7 +21,7 @@ class HashStream {
   ~HashStream();
 
   void add(std::span<const std::byte> bytes) noexcept;
-  /// Of all bytes so far.
+  /// The hash of all bytes so far.
   std::uint64_t value() const noexcept;
   void reset() noexcept;
 

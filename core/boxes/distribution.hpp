@@ -12,7 +12,7 @@ enum class DistributionPurpose : std::uint8_t { save, load };
 
 /// A shard held by members of a group, as the rule sees it.
 struct HeldShard {
-  std::uint32_t holders = 0;      ///< index of the sets of holders
+  std::uint32_t holders = 0;      ///< index in the sets of holders
   std::uint32_t key = 0;          ///< its position in the order of keys
   const Shape* offset = nullptr;  ///< together with the key it identifies the shard
   std::uint64_t bytes = 0;

@@ -37,7 +37,7 @@ struct CopyName {
 struct HeldCopy {
   CopyName name;
   Rank owner{};
-  std::uint64_t bytes = 0;  ///< on the way to another rank
+  std::uint64_t bytes = 0;  ///< size when sent to another rank
 
   friend bool operator==(const HeldCopy&, const HeldCopy&) = default;
 };

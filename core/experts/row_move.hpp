@@ -37,7 +37,7 @@ OwnRows own_rows(const ExpertOwners& owners, std::size_t rank, const Dispatch& d
 /// Moves slots to products. Own rows stay in their slots, where products read and write them; only where
 /// products are grouped are they moved with all others.
 RowMove slots_to_products(const OwnRows& own, std::size_t rank, const ExpertExchange& exchange);
-/// The way back.
+/// The reverse.
 RowMove products_to_slots(const OwnRows& own, std::size_t rank, const ExpertExchange& exchange);
 
 }  // namespace troupe::core

@@ -25,7 +25,7 @@ struct TorchPart {
   Shape shape;  ///< of the complete tensor
   bool is_dtensor = false;
   std::optional<std::size_t>
-      axis;  ///< along which the ranks' parts follow each other; none: all of it is here
+      axis;  ///< along which the ranks' parts follow each other; none: this rank has all of it
   TorchTensor local;
 };
 

@@ -46,7 +46,7 @@ class ShardMap {
   /// The same for the rank at `coordinates`.
   ElementRange part(const Placements& placements, std::size_t flat,
                     const std::vector<int>& coordinates) const;
-  /// Of the ranks that hold the same range in a role one answers for it, where it must count once.
+  /// Whether this rank is the one that counts, among those that hold the same range in a role.
   bool answers(TensorRole role) const;
 
  private:

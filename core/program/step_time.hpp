@@ -34,9 +34,9 @@ bool is_within_node(const Program& program, const ProgramEntry& entry, const Lin
 /// of Collective Communication Operations in MPICH):
 ///
 ///     reduce_scatter                (n - 1) a + b / B         ring
-///     all_gather                    c (n - 1) a + b / B       ring, in c chunks (1 but for gradients)
+///     all_gather                    c (n - 1) a + b / B       ring, in c chunks (1 except for gradients)
 ///     all_to_all                    c (n - 1) a + b / B       pairwise, in c chunks
-///     all_reduce                    2 (n - 1) a + b / B       ring; or what takes less,
+///     all_reduce                    2 (n - 1) a + b / B       ring; or, if faster,
 ///                                   2 ceil(log2 n) (a + whole / B)   a binomial tree
 ///
 /// It ignores switches, links that groups share, and the optimisations of libraries.

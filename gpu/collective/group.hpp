@@ -186,7 +186,7 @@ struct GroupOptions {
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);  ///< to find all members
 };
 
-/// Makes groups of one kind.
+/// Creates groups of one kind.
 class CollectiveBackend {
  public:
   virtual ~CollectiveBackend() = default;

@@ -58,7 +58,7 @@ void HostStream::record(EventView event) {
   auto marker = std::make_shared<Marker>();
   // Moved first: anything that sees the task run also sees the event recorded.
   host_event(event).move_to(marker);
-  // With an empty queue there is no reason to wake the thread, which costs tens of microseconds on a sleeping
+  // On an idle stream there is no reason to wake the thread, which costs tens of microseconds on a sleeping
   // machine.
   if (is_idle()) return marker->reach();
   push({{}, [marker = std::move(marker)] { marker->reach(); }});

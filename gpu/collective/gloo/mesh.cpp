@@ -195,8 +195,7 @@ class GlooMesh::Pending {
     }
   }
 
-  /// Ends the wait, or the next one if none is in progress. Requires the mesh's mutex, which keeps the
-  /// transfer alive.
+  /// Ends this wait, or else the next one. Requires the mesh's mutex, which keeps the transfer alive.
   void break_off() {
     if (direction_ == Direction::receive) {
       buffer_->abortWaitRecv();
