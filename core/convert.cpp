@@ -67,7 +67,7 @@ Result<void> check_convertible(DType from, DType to) {
 
 void convert_elements(DType from, const std::byte* source, DType to, std::byte* target, std::size_t count) {
   if (from == to) {
-    std::copy_n(source, count * size_of(from), target);  // of no elements there may be no memory
+    std::copy_n(source, count * size_of(from), target);  // without elements there may be no memory
     return;
   }
   for (std::size_t i = 0; i < count; ++i) {

@@ -6,7 +6,7 @@
 
 namespace troupe::core {
 
-/// For the few results that change nothing; `why` says so to the reader. No other result is thrown away:
+/// For the few results that change nothing; `why` tells the reader the reason. No other result is discarded:
 /// scripts/check_style looks for casts to void.
 template <class T>
 void disregard(const Result<T>& result, std::string_view why) {

@@ -39,7 +39,7 @@ const DTypeFacts& facts_of(DType dtype) noexcept {
 }
 
 /// A binary format narrower than fp32: sign, exponent and mantissa fields from the top. Without infinity (the
-/// "fn" form) the code of all ones is NaN, and the others of the last exponent are numbers.
+/// "fn" form) the code of all ones is NaN, and the others with the highest exponent are numbers.
 struct NarrowFormat {
   int exponent_bits;
   int mantissa_bits;
@@ -107,7 +107,7 @@ std::uint32_t narrow(float value) noexcept {
   const int shift = kFloatMantissaBits - format.mantissa_bits + below;
   if (shift > kFloatMantissaBits + 1) return sign;  // less than half of the smallest denormal
 
-  // Round to nearest even; a carry out of the mantissa moves into the exponent, as it must.
+  // Round to nearest even; a carry out of the mantissa goes into the exponent, as it must.
   const std::uint32_t kept = significand >> shift;
   const std::uint32_t rest = significand & ((1U << shift) - 1);
   const std::uint32_t half = 1U << (shift - 1);

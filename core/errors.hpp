@@ -7,7 +7,7 @@
 #include "core/check.hpp"
 #include "core/result.hpp"
 
-// What Troupe's own sources make and pass on errors with. Installed headers include core/result.hpp and
+// How Troupe's own sources create and propagate errors. Installed headers include core/result.hpp and
 // core/check.hpp instead, whose macros have a prefix and which need no fmt.
 
 namespace troupe::core {

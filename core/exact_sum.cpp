@@ -15,14 +15,14 @@ constexpr int kLowestSquareExponent = -298;
 constexpr int kLowestExponent = -1074;
 constexpr std::size_t kExponents = 256;
 constexpr std::size_t kTables = 4;
-/// A square of a 24-bit mantissa has 48 bits, so a table entry takes this many without overflow.
+/// The square of a 24-bit mantissa has 48 bits, so a table entry takes this many without overflow.
 constexpr std::size_t kValuesPerTable = std::size_t{1} << 16;
 
-/// Sums of squared integer mantissas by exponent field. Neighbours go to different tables, because adding
-/// twice to one entry waits for the store.
+/// Sums of squared integer mantissas by exponent field. Neighbours go to different tables, because adding to
+/// the same entry twice in a row waits for the store.
 using SquareTables = std::array<std::array<std::uint64_t, kExponents>, kTables>;
 
-/// Returns 1 for NaN and Inf; what they leave in entry 255 is never read.
+/// Returns 1 for NaN and Inf; their contribution to entry 255 is never read.
 std::int64_t add_square(float value, std::array<std::uint64_t, kExponents>& table) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t field = (bits >> 23) & 0xff;
@@ -39,8 +39,8 @@ void carry(std::array<std::int64_t, kLimbs>& limbs) noexcept {
   }
 }
 
-/// Adds sign * sum * 2^position, where position counts from the lowest bit. Each call adds less than 2^33 to
-/// a limb.
+/// Adds sign * sum * 2^position, where position is counted from the lowest bit. Each call adds less than 2^33
+/// to a limb.
 template <std::size_t kLimbs>
 void add_at(std::uint64_t sum, int position, std::array<std::int64_t, kLimbs>& limbs,
             std::int64_t sign = 1) noexcept {
@@ -64,7 +64,7 @@ void flush(const SquareTables& tables, std::array<std::int64_t, ExactSquareSum::
   carry(limbs);
 }
 
-/// The digits' number, rounded to nearest even, where digit 0 weighs 2^lowest_exponent. All are below 2^32.
+/// The digits' number, rounded to nearest even. Digit 0 weighs 2^lowest_exponent, and all are below 2^32.
 template <std::size_t kLimbs>
 double rounded(const std::array<std::int64_t, kLimbs>& digits, int lowest_exponent) noexcept {
   std::size_t top = digits.size();

@@ -8,11 +8,11 @@
 
 namespace troupe::core {
 
-/// xxHash3, 64 bits. Names content (plans, streams, traces); it is no protection against an attacker.
+/// xxHash3, 64 bits. Identifies content (plans, streams, traces); no protection against an attacker.
 std::uint64_t hash64(std::span<const std::byte> bytes, std::uint64_t seed = 0) noexcept;
 std::uint64_t hash64(std::string_view text, std::uint64_t seed = 0) noexcept;
 
-/// hash64() of bytes that come in pieces.
+/// hash64() of bytes that arrive in pieces.
 class HashStream {
  public:
   HashStream();
@@ -21,7 +21,7 @@ class HashStream {
   ~HashStream();
 
   void add(std::span<const std::byte> bytes) noexcept;
-  /// Of all bytes so far.
+  /// The hash of all bytes so far.
   std::uint64_t value() const noexcept;
   void reset() noexcept;
 

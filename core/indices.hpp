@@ -6,13 +6,13 @@
 
 namespace troupe::core {
 
-/// The index of this place in a list.
+/// The index of this position in a list.
 template <class Index>
 constexpr Index index_at(std::size_t place) {
   return {static_cast<decltype(Index::value)>(place)};
 }
 
-/// The place in a list that has this index.
+/// The position in a list that has this index.
 template <class Tag, class Integer>
 constexpr std::size_t place_of(Id<Tag, Integer> index) {
   return static_cast<std::size_t>(index.value);

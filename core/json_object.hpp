@@ -7,7 +7,7 @@
 
 namespace troupe::core {
 
-/// A JSON object with names that are there once each, of few levels. Errc::corrupt calls the text `what`.
+/// A JSON object of few levels without duplicate names. Errc::corrupt calls the text `what`.
 Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view what);
 
 }  // namespace troupe::core

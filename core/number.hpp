@@ -9,19 +9,19 @@
 
 namespace troupe::core {
 
-/// A text of a user's as a message may show it: in quotes, at most its first 40 bytes, with '?' for what does
-/// not print.
+/// User-supplied text in a form that a message may show: in quotes, at most its first 40 bytes, with '?' for
+/// unprintable characters.
 std::string quoted_excerpt(std::string_view text);
 
-/// What a number may be, both ends included.
+/// The bounds of a number, both inclusive.
 template <class Number>
 struct Bounds {
   Number least;
   Number most;
 };
 
-/// The number that the whole of `text` is, in decimal: "12", "-3", and for floating types "2.5" and "1e-3".
-/// Errc::invalid_argument says what was expected and found; NaN and infinity lie in no bounds.
+/// Parses the whole of `text` as a decimal number: "12", "-3", and for floating types "2.5" and "1e-3".
+/// Errc::invalid_argument says what was expected and found; NaN and infinity are outside of any bounds.
 template <class Number>
 Result<Number> parse_number(std::string_view text, std::type_identity_t<Bounds<Number>> bounds) {
   Number value{};

@@ -5,19 +5,19 @@
 
 namespace troupe::core {
 
-/// Tells a profiler that watches this process what the calling thread does: ranges, which nest within a
-/// subsystem and a thread. Thread safe.
+/// Tells an attached profiler what the calling thread does: ranges, which nest within a subsystem and a
+/// thread. Thread-safe.
 class Profiler {
  public:
   virtual ~Profiler() = default;
 
   /// `subsystem`, for example "conductor" or "collectives", groups ranges in the profiler's view.
   virtual void begin(std::string_view subsystem, const std::string& name) = 0;
-  /// Ends the range that this thread began last in the subsystem.
+  /// Ends the range that this thread most recently began in the subsystem.
   virtual void end(std::string_view subsystem) = 0;
 };
 
-/// A range as long as the scope; nothing when `profiler` is null. `subsystem` must outlive it.
+/// A range that lasts as long as the scope; does nothing if `profiler` is null. `subsystem` must outlive it.
 class ProfiledScope {
  public:
   ProfiledScope(Profiler* profiler, std::string_view subsystem, std::string_view name)

@@ -7,9 +7,8 @@
 
 namespace troupe::core {
 
-/// One thing that happened on a track (an actor, a stream, the trainer): a span, an instant or a counter
-/// sample. Times are nanoseconds of CLOCK_MONOTONIC (all processes of a host share it), or virtual ones in
-/// simulation.
+/// An event on a track (an actor, a stream, the trainer): a span, an instant or a counter sample. Times are
+/// nanoseconds of CLOCK_MONOTONIC (shared by all processes of a host), or virtual ones in simulation.
 struct TraceEvent {
   enum class Kind : std::uint8_t { span, instant, counter };
   Kind kind = Kind::span;

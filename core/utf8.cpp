@@ -6,7 +6,7 @@
 namespace troupe::core {
 namespace {
 
-/// The length of the character of several bytes that `text` begins with, 0 when it is none.
+/// The length of the multi-byte character at the beginning of `text`, 0 if there is none.
 std::size_t long_character(std::string_view text) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
   const std::uint8_t first = byte(0);
@@ -50,7 +50,7 @@ std::string printable_of(std::string_view text) {
 std::string beginning_of(std::string_view text, std::size_t most_bytes) {
   if (text.size() <= most_bytes) return std::string(text);
   std::size_t end = most_bytes;
-  // Not within a character.
+  // Not inside a character.
   while (end > 0 && (static_cast<std::uint8_t>(text[end]) & 0xc0) == 0x80) --end;
   return std::string(text.substr(0, end)) + "...";
 }

@@ -9,7 +9,7 @@
 
 namespace troupe::gpu {
 
-/// A range of device memory owned by somebody else. Trivially copyable.
+/// A range of device memory, not owned. Trivially copyable.
 struct BufferView {
   std::byte* data = nullptr;
   std::size_t bytes = 0;

@@ -24,24 +24,24 @@ struct TaskRecord {
 
 using TaskObserver = std::function<void(const TaskRecord&)>;
 
-/// Where tensors live and move. Owns nothing that it hands out; it must outlive its buffers, streams and
-/// events. All methods may be called from any thread.
+/// Where tensors are stored and moved. It does not own what it hands out; it must outlive its buffers,
+/// streams and events. All methods may be called from any thread.
 class Device {
  public:
   virtual ~Device() = default;
 
   virtual DeviceKind kind() const = 0;
-  /// Whether the host reads and writes what allocate() gives as memory of its own. Otherwise only streams
-  /// reach it, and bytes of the host come there and back through allocate_staging().
+  /// Whether the host can access the memory from allocate() directly. Otherwise only streams can, and host
+  /// bytes get there and back through allocate_staging().
   virtual bool is_host_memory() const = 0;
-  /// One line for people: "host, 2 cores, AVX2".
+  /// One line for the user: "host, 2 cores, AVX2".
   virtual std::string description() const = 0;
 
-  /// `bytes` of zeroed memory, aligned to 256 bytes. Errc::out_of_memory says how much was asked for.
+  /// `bytes` of zeroed memory, aligned to 256 bytes. Errc::out_of_memory says how much was requested.
   virtual core::Result<Buffer> allocate(std::size_t bytes) = 0;
-  /// `bytes` of zeroed memory of the host, aligned to 256 bytes, which streams copy from and to without a
-  /// thread that waits: pinned, where the device asks for that. What it lends is bounded by its options;
-  /// Errc::out_of_memory beyond. Allocate such buffers once and use them again.
+  /// `bytes` of zeroed host memory, aligned to 256 bytes, which streams copy from and to without a waiting
+  /// thread: pinned, if the device requires that. The device's options limit the total; Errc::out_of_memory
+  /// beyond it. Allocate such buffers once and reuse them.
   virtual core::Result<Buffer> allocate_staging(std::size_t bytes) = 0;
   virtual core::Result<Stream> create_stream(StreamOptions options) = 0;
   virtual core::Result<Event> create_event() = 0;
@@ -53,7 +53,7 @@ class Device {
   /// the first task; an empty function removes it.
   virtual void observe(TaskObserver observer) = 0;
 
-  /// A profiler of the device that watches this process; null when there is none.
+  /// A profiler of the device that watches this process; null if there is none.
   virtual core::Profiler* profiler() { return nullptr; }
 };
 

@@ -9,8 +9,8 @@
 
 namespace troupe::gpu {
 
-/// The kernels of one stream of a device with memory of its own: gpu/kernels.hpp says what each does, what
-/// must hold, and what must stay alive.
+/// The kernels of one stream of a device with memory of its own: gpu/kernels.hpp documents each kernel, its
+/// preconditions, and what must stay alive.
 class DeviceKernels {
  public:
   virtual ~DeviceKernels() = default;

@@ -15,7 +15,7 @@ namespace troupe::gpu {
 
 /// One GPU as its driver describes it.
 struct CudaDeviceInfo {
-  int index = 0;  ///< among those this process sees
+  int index = 0;  ///< index among the GPUs visible to this process
   std::string name;
   std::string pci_address;
   int major = 0;  ///< of the compute capability
@@ -27,18 +27,18 @@ struct CudaDeviceInfo {
 /// True when this build has the CUDA data plane.
 bool is_built_with_cuda() noexcept;
 
-/// The GPUs of this process. Errc::unavailable says what is absent: the data plane in this build, the driver,
-/// a GPU.
+/// The GPUs of this process. Errc::unavailable says what is missing: the data plane in this build, the
+/// driver, or a GPU.
 core::Result<std::vector<CudaDeviceInfo>> list_cuda_devices();
 
-/// Called once, from a thread of the device, when a device is lost: nothing more runs on it, and nobody is
-/// notified of anything.
+/// Called once, from a thread of the device, when a device is lost: nothing more runs on it, and there are no
+/// more notifications.
 using DeviceFailed = std::function<void(const core::Error&)>;
 
-/// Opens "host", "cuda" (the first GPU) or "cuda:<index>". Errc::invalid_argument for another name.
+/// Opens "host", "cuda" (the first GPU) or "cuda:<index>". Errc::invalid_argument for any other name.
 core::Result<std::unique_ptr<Device>> open_device(std::string_view name, DeviceFailed on_failure = {});
 
-/// Which GPU a device's name means: 0 for "cuda", else that of "cuda:<index>"; nothing for another name.
+/// The GPU that a device's name means: 0 for "cuda", or that of "cuda:<index>"; empty for any other name.
 std::optional<int> cuda_index_of(std::string_view name);
 
 }  // namespace troupe::gpu

@@ -7,7 +7,7 @@
 
 namespace troupe::gpu {
 
-/// A range of device memory as elements of a dtype, which somebody else owns. Trivially copyable.
+/// A range of device memory as elements of a dtype, not owned. Trivially copyable.
 struct Elements {
   BufferView view;
   core::DType dtype = core::DType::f32;
@@ -19,7 +19,7 @@ struct Elements {
   }
 };
 
-/// As Elements, but read only.
+/// Like Elements, but read-only.
 struct ConstElements {
   ConstBufferView view;
   core::DType dtype = core::DType::f32;

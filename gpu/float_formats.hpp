@@ -6,11 +6,11 @@
 
 namespace troupe::gpu::formats {
 
-/// The floating formats that kernels take, for code that a compiler of kernels reads (core/dtype.hpp is too
+/// The floating formats that kernels accept, for code that a kernel compiler reads (core/dtype.hpp is too
 /// heavy for one).
 enum class Format : std::uint8_t { f32, f16, bf16, f8_e4m3, f8_e5m2 };
 
-/// A float as its bits, and back. (nvcc's front end does not take __builtin_bit_cast everywhere.)
+/// A float as its bits, and back. (nvcc's front end does not accept __builtin_bit_cast everywhere.)
 TROUPE_HOST_DEVICE std::uint32_t bits_of(float value) {
 #ifdef __CUDA_ARCH__
   return __float_as_uint(value);
@@ -42,8 +42,8 @@ TROUPE_HOST_DEVICE std::uint32_t select(bool condition, std::uint32_t chosen, st
   return (chosen & mask) | (other & ~mask);
 }
 
-/// A format narrower than fp32, as in core/dtype.cpp, with conversions that have no branch: all cases are
-/// computed and one is selected, so that the compiler turns loops over them into vector instructions.
+/// A format narrower than fp32, as in core/dtype.cpp, with branch-free conversions: all cases are computed
+/// and one is selected, so that the compiler turns loops over them into vector instructions.
 template <class Code, int exponent_bits, int mantissa_bits, bool has_infinity>
 struct Narrow {
   using code_type = Code;
@@ -58,7 +58,7 @@ struct Narrow {
   TROUPE_HOST_DEVICE static std::uint32_t widen(std::uint32_t code) {
     const std::uint32_t magnitude = code & (kSign - 1);
     const std::uint32_t normal = (magnitude << kShift) + kRebias;
-    // The smallest denormal counts them all. A signed integer converts faster.
+    // The value is a multiple of the smallest denormal. A signed integer converts faster.
     constexpr float kUnit = __builtin_bit_cast(float, (kLeastField - mantissa_bits) << kMantissaBits);
     const float denormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * kUnit;
     const std::uint32_t finite = select(is_above(magnitude, kMantissa), normal, bits_of(denormal));
@@ -72,7 +72,7 @@ struct Narrow {
   TROUPE_HOST_DEVICE static std::uint32_t narrow(std::uint32_t bits) {
     const std::uint32_t magnitude = bits & 0x7fff'ffffU;
     const std::uint32_t rebiased = magnitude - kRebias;
-    // A carry out of the mantissa moves into the exponent, as it must.
+    // A carry out of the mantissa goes into the exponent, as it must.
     const std::uint32_t odd = (rebiased >> kShift) & 1U;
     const std::uint32_t normal = (rebiased + (1U << (kShift - 1)) - 1 + odd) >> kShift;
     // Adding a number whose last bit weighs as much as the smallest denormal rounds to denormals.
@@ -91,7 +91,7 @@ using F16 = Narrow<std::uint16_t, 5, 10, true>;
 using E4m3 = Narrow<std::uint8_t, 4, 3, false>;
 using E5m2 = Narrow<std::uint8_t, 5, 2, true>;
 
-/// The upper half of an fp32, whose denormals are fp32's: nothing to rebias.
+/// The upper half of an fp32; its denormals are fp32's, so nothing needs rebiasing.
 struct Bf16 {
   using code_type = std::uint16_t;
 
@@ -103,7 +103,7 @@ struct Bf16 {
   }
 };
 
-/// Nothing to convert, in the form of the others.
+/// The same interface without any conversion.
 struct F32 {
   using code_type = std::uint32_t;
 

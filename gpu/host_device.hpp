@@ -1,6 +1,6 @@
 #pragma once
 
-/// Marks arithmetic that the host's kernels and the kernels of CUDA share, so that both give the same bits.
+/// Marks arithmetic shared by the host's kernels and the CUDA kernels, so that both give the same bits.
 #ifdef __CUDACC__
 #define TROUPE_HOST_DEVICE __host__ __device__ __forceinline__
 #else

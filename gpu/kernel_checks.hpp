@@ -9,7 +9,7 @@
 
 namespace troupe::gpu {
 
-/// What callers of the kernels promise, wherever the kernels run.
+/// Preconditions of the kernels, wherever they run.
 
 inline void check_copy(ConstBufferView source, BufferView destination) {
   CHECK(source.bytes == destination.bytes, "a copy has as many bytes as its source");
@@ -41,7 +41,7 @@ inline void check_round_to_mx(core::DType element, ConstElements source, Element
   CHECK(source.count() == destination.count(), "values that are rounded stay as many");
 }
 
-/// Of what is packed, in parts.
+/// For packed data, in parts.
 inline void check_mx(core::DType element, std::size_t elements, std::size_t part, std::size_t bytes) {
   CHECK(core::is_mx_element(element), "elements of blocks are f8_e4m3 or f8_e5m2");
   CHECK(part % core::kMxBlockElements == 0 && (elements == 0 || (part > 0 && elements % part == 0)),

@@ -8,8 +8,8 @@
 namespace troupe::gpu {
 namespace {
 
-// Host and simulated streams run the synchronous form as the body of a task. A device with memory of its own
-// is told apart here, and nowhere else.
+// Host and simulated streams run the synchronous form as the body of a task. Only this code distinguishes a
+// device with its own memory.
 template <class Body>
 void enqueue(StreamView stream, std::string_view label, std::uint64_t bytes_touched, Body body) {
   stream->enqueue(label, {.bytes_touched = bytes_touched}, std::move(body));

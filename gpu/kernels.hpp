@@ -14,52 +14,52 @@
 
 namespace troupe::gpu {
 
-/// The kernels. Each comes twice: with a StreamView it is enqueued, and everything its arguments refer to
-/// must stay alive until the stream has passed it; without one it runs at once, on memory of the host. On the
-/// stream of a device with memory of its own the arguments are of that memory; copy() also takes memory of
-/// the host on either side, and should find it pinned (Device::allocate_staging).
+/// The kernels. Each has two forms: with a StreamView it is enqueued, and everything its arguments refer to
+/// must stay alive until the stream has passed it; without one it runs immediately, on host memory. On the
+/// stream of a device with its own memory the arguments are in that memory; copy() also accepts host memory
+/// on either side, which should be pinned (Device::allocate_staging).
 ///
-/// All arithmetic is fp32 with every operation rounded (no fused multiply-add), elements narrower than fp32
+/// All arithmetic is fp32 with every operation rounded (no fused multiply-add); elements narrower than fp32
 /// are widened exactly and rounded once, to nearest even, when they are stored. So a kernel gives the same
-/// bits on a range as on any pieces of it, and on any machine. NaN stays NaN; which NaN is not said. dtypes
-/// are the floating ones up to 32 bits. Wrong sizes and dtypes are programming errors.
+/// bits on a range as on any pieces of it, and on any machine. NaN stays NaN; which NaN is unspecified.
+/// dtypes are the floating ones up to 32 bits. Wrong sizes and dtypes are programming errors.
 
 void copy(ConstBufferView source, BufferView destination);
 void zero(BufferView destination);
 void fill(Elements destination, float value);
-/// The ranges one after another, without gaps, in `flat`; and from there. No range overlaps another.
+/// Copies the ranges into `flat`, consecutively and without gaps; and back. No range overlaps another.
 void pack(std::span<const ConstBufferView> ranges, BufferView flat);
 void unpack(ConstBufferView flat, std::span<const BufferView> ranges);
-/// The same of elements, which become those of the other side's dtype, as by cast(). All ranges have one.
+/// The same for elements, converted to the dtype of the other side as by cast(). All ranges have one dtype.
 void pack(std::span<const ConstElements> ranges, Elements flat);
 void unpack(ConstElements flat, std::span<const Elements> ranges);
-/// The ranges do not overlap, unless both dtypes are of one size and the ranges are the same.
+/// The ranges do not overlap, unless both dtypes have the same size and the ranges are identical.
 void cast(ConstElements source, Elements destination);
-/// Each value becomes the nearest one that `narrow` has, and keeps its dtype.
+/// Rounds each value to the nearest one that `narrow` can represent; the dtype stays the same.
 void round_to(core::DType narrow, Elements values);
-/// Each value becomes the one that the microscaling block (core/mx_blocks.hpp) of it and its neighbours holds
-/// of it: what pack_mx() and unpack_mx() would leave. Blocks begin with the first value, and the last one may
-/// be short. `element` is f8_e4m3 or f8_e5m2; the destination is f32 or bf16, which hold all such values, and
+/// Rounds each value to the one that its microscaling block (core/mx_blocks.hpp) can represent: the result of
+/// pack_mx() followed by unpack_mx(). Blocks begin with the first value, and the last one may be short.
+/// `element` is f8_e4m3 or f8_e5m2; the destination is f32 or bf16, which can represent all such values, and
 /// may be the source itself.
 ///
 /// The scale of a block is the specification's, 2^(floor(log2 a) - 8) for f8_e4m3 and 2^(floor(log2 a) - 15)
-/// for f8_e5m2, with a the largest magnitude, but not below 2^-124 and 2^-117, so that bf16 holds what comes
-/// of it. Elements are rounded to nearest even, and what is above the largest element becomes that. A block
-/// with NaN or Inf has the scale's NaN, 255, and is NaN throughout. What was rounded once is not changed by
-/// another time.
+/// for f8_e5m2, with a the largest magnitude, but not below 2^-124 and 2^-117, so that bf16 can represent the
+/// result. Elements are rounded to nearest even; values above the largest element become that element. A
+/// block with NaN or Inf has the scale's NaN, 255, and is NaN throughout. Rounding twice gives the same as
+/// rounding once.
 void round_to_mx(core::DType element, ConstElements source, Elements destination);
-/// `packed` is the elements of the blocks, a byte each, and after all of them the scales. Of whole blocks.
+/// `packed` holds the elements of the blocks, a byte each, followed by all scales. Whole blocks only.
 void pack_mx(core::DType element, ConstElements source, BufferView packed);
-/// `packed` is several of what pack_mx() makes, of `part` elements each, which is whole blocks.
+/// `packed` holds several results of pack_mx(), each of `part` elements, which is a number of whole blocks.
 void unpack_mx(core::DType element, ConstBufferView packed, std::size_t part, Elements destination);
 /// values *= factor
 void scale(Elements values, float factor);
 /// destination += source
 void accumulate(ConstElements source, Elements destination);
 
-/// Finishes a sum in the fixed order of its tree (core/plan/lanes.hpp): runs `steps` on fp32 copies of the
-/// slots and stores slot 0, multiplied by `factor`, in `output`. The slots themselves keep their values. The
-/// output may be one of the slots, when their dtypes are the same.
+/// Completes a sum in the fixed order of its tree (core/plan/lanes.hpp): runs `steps` on fp32 copies of the
+/// slots and stores slot 0, multiplied by `factor`, in `output`. The slots themselves are unchanged. The
+/// output may be one of the slots, if their dtypes are the same.
 struct TreeSum {
   std::vector<ConstElements> slots;
   std::span<const core::TreeStep> steps;
@@ -68,11 +68,11 @@ struct TreeSum {
 };
 void tree_sum(const TreeSum& sum);
 
-/// Adds to the square sum; `sum` is one core::ExactSquareSum.
+/// Adds the values' squares to `sum`, one core::ExactSquareSum.
 void add_squares(ConstElements values, BufferView sum);
 /// into += the sum of all parts; both are whole core::ExactSquareSum.
 void add_square_sums(ConstBufferView parts, BufferView into);
-/// Raises `largest`, one u32, to the largest magnitude as the bits of a float (which order as the numbers do;
+/// Raises `largest`, one u32, to the largest magnitude as the bits of a float (which have the numbers' order;
 /// NaN is above Inf).
 void raise_to_largest(ConstElements values, BufferView largest);
 
@@ -80,30 +80,30 @@ void raise_to_largest(ConstElements values, BufferView largest);
 /// parameter that the model reads.
 struct ParameterStep {
   ConstElements gradient;
-  float gradient_factor = 1;  ///< multiplies the gradient first, to clip it
+  float gradient_factor = 1;  ///< multiplies the gradient first, for clipping
   BufferView master;          ///< fp32
-  Elements parameter;         ///< where the new master values are copied to; empty for nowhere
+  Elements parameter;         ///< receives a copy of the new master values; empty for none
 };
 
-/// `momentum` is the fp32 momentum buffer, which begins with zeros; empty when options.momentum is 0.
+/// `momentum` is the fp32 momentum buffer, initially zero; empty if options.momentum is 0.
 void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum);
 
 struct AdamMoments {
-  BufferView first;   ///< fp32, begins with zeros
-  BufferView second;  ///< fp32, begins with zeros
+  BufferView first;   ///< fp32, initially zero
+  BufferView second;  ///< fp32, initially zero
 };
 /// `step` counts from 1.
 void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
                AdamMoments moments);
 
-/// `moment` is fp32 and begins with zeros.
+/// `moment` is fp32 and initially zero.
 void lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment);
 
-/// Of a whole matrix; `momentum` is fp32 and begins with zeros, `scratch` has muon_scratch_bytes() at least
-/// and is anything afterwards. With S the shorter side of the matrix and X its direction, transposed when it
-/// has more rows than columns: the norm is the root of a sum in double, of each row of X in order and then of
-/// the rows in order; elements of products are sums in the order of the summed index, which begin with 0. So
-/// a matrix has the same bits wherever it is stepped.
+/// For a whole matrix; `momentum` is fp32 and initially zero, `scratch` has at least muon_scratch_bytes() and
+/// is overwritten. With S the shorter side of the matrix and X its direction, transposed if it has more rows
+/// than columns: the norm is the root of a sum in double, over each row of X in order and then over the rows
+/// in order; elements of products are sums in the order of the summed index, starting from 0. So a matrix has
+/// the same bits wherever it is stepped.
 void muon_step(const MuonOptions& options, MatrixShape shape, const ParameterStep& parameter,
                BufferView momentum, BufferView scratch);
 std::size_t muon_scratch_bytes(MatrixShape shape);

@@ -8,8 +8,7 @@
 
 namespace troupe::gpu {
 
-/// Where a step of Muon keeps what lies between its kernels. S is the shorter side of the matrix, L the
-/// other.
+/// Intermediate results between the kernels of a Muon step. S is the matrix's shorter side, L the longer.
 struct MuonScratch {
   MuonScratch(MatrixShape shape, BufferView memory)
       : shorter(std::min(shape.rows, shape.columns)), longer(std::max(shape.rows, shape.columns)) {
@@ -29,12 +28,12 @@ struct MuonScratch {
   std::size_t longer;
   double* squares = nullptr;    ///< (S): of the rows of X
   float* x = nullptr;           ///< (S, L)
-  float* other = nullptr;       ///< (L, S): X transposed; (S, L): what X becomes
+  float* other = nullptr;       ///< (L, S): X transposed; (S, L): the next X
   float* gram = nullptr;        ///< (S, S): X Xt
   float* polynomial = nullptr;  ///< (S, S)
 
  private:
-  /// The floats behind begin where every vector may.
+  /// Aligned so that any vector may begin behind it.
   static std::size_t square_bytes(std::size_t shorter) {
     return (shorter * sizeof(double) + 255) / 256 * 256;
   }

@@ -8,10 +8,10 @@
 
 namespace troupe::gpu {
 
-/// What optimizers do with one element, each operation rounded to fp32, in the order of the single tensor
-/// form of torch.optim.
+/// The operations of optimizers on one element, each rounded to fp32, in the order of the single-tensor form
+/// of torch.optim.
 
-/// What is the same for all elements of one step, rounded to fp32 once.
+/// Values shared by all elements of one step, rounded to fp32 once.
 struct SgdFactors {
   explicit SgdFactors(const SgdOptions& options)
       : minus_rate(static_cast<float>(-options.learning_rate)),
@@ -25,7 +25,7 @@ struct SgdFactors {
   bool nesterov;
 };
 
-/// As SgdFactors. `step` counts from 1.
+/// Like SgdFactors. `step` counts from 1.
 struct AdamFactors {
   AdamFactors(const AdamOptions& options, std::int64_t step)
       : first_weight(static_cast<float>(1 - options.beta1)),
@@ -48,22 +48,22 @@ struct AdamFactors {
   float epsilon;
   float second_correction = 1;
   float minus_step_size = 0;
-  float kept = 1;   ///< of the value, by decoupled weight decay
-  float decay = 0;  ///< added to the gradient, otherwise
+  float kept = 1;   ///< multiplies the value, for decoupled weight decay
+  float decay = 0;  ///< otherwise: adds this times the value to the gradient
 };
 
-/// The gradient with weight decay that is not decoupled; for a decay that is not 0.
+/// The gradient with weight decay that is not decoupled; for a non-zero decay.
 TROUPE_HOST_DEVICE float decayed(float gradient, float decay, float value) {
   return gradient + decay * value;
 }
 
-/// Updates the momentum and returns what the value moves along.
+/// Updates the momentum and returns the direction in which the value moves.
 TROUPE_HOST_DEVICE float sgd_direction(const SgdFactors& f, float gradient, float& velocity) {
   velocity = f.momentum * velocity + gradient;
   return f.nesterov ? gradient + f.momentum * velocity : velocity;
 }
 
-/// torch.lerp: from the nearer end, so that a weight of 1 gives `end` itself.
+/// torch.lerp: starting from the nearer end, so that a weight of 1 gives exactly `end`.
 TROUPE_HOST_DEVICE float lerp(float start, float end, float weight) {
   return weight < 0.5F ? start + weight * (end - start) : end - (end - start) * (1 - weight);
 }
@@ -76,7 +76,7 @@ TROUPE_HOST_DEVICE void adam_update(const AdamFactors& f, float gradient, float&
   value = value * f.kept + f.minus_step_size * first_moment / denominator;
 }
 
-/// As SgdFactors.
+/// Like SgdFactors.
 struct LionFactors {
   explicit LionFactors(const LionOptions& options)
       : beta1(static_cast<float>(options.beta1)),
@@ -90,7 +90,7 @@ struct LionFactors {
   float first_weight;
   float beta2;
   float second_weight;
-  float kept;  ///< of the value, by weight decay
+  float kept;  ///< multiplies the value, for weight decay
   float minus_rate;
 };
 
@@ -106,7 +106,7 @@ TROUPE_HOST_DEVICE void lion_update(const LionFactors& f, float gradient, float&
   moment = moment * f.beta2 + f.second_weight * gradient;
 }
 
-/// As SgdFactors.
+/// Like SgdFactors.
 struct MuonFactors {
   explicit MuonFactors(const MuonOptions& options)
       : momentum(static_cast<float>(options.momentum)),
@@ -125,18 +125,18 @@ struct MuonFactors {
   float linear;
   float cubic;
   float quintic;
-  float kept;  ///< of the value, by weight decay
+  float kept;  ///< multiplies the value, for weight decay
   float minus_step;
   bool nesterov;
 };
 
-/// Updates the momentum and returns what is made orthogonal.
+/// Updates the momentum and returns the direction to be orthogonalised.
 TROUPE_HOST_DEVICE float muon_direction(const MuonFactors& f, float gradient, float& velocity) {
   velocity = lerp(velocity, gradient, f.gradient_weight);
   return f.nesterov ? lerp(gradient, velocity, f.momentum) : velocity;
 }
 
-/// What a matrix of this norm is divided by, so that its singular values are 1 at most.
+/// The divisor of a matrix of this norm, so that its singular values are at most 1.
 TROUPE_HOST_DEVICE float muon_divisor(const MuonFactors& f, double squares) {
   const auto norm = static_cast<float>(std::sqrt(squares));
   return norm < f.epsilon ? f.epsilon : norm;

@@ -13,8 +13,8 @@ struct SgdOptions {
   bool nesterov = false;
 };
 
-/// torch.optim.Adam and AdamW (amsgrad off), in the order of operations of their single tensor form. Factors
-/// which are the same for all elements are computed in double and rounded once.
+/// torch.optim.Adam and AdamW (amsgrad off), in the order of operations of their single-tensor form. Factors
+/// shared by all elements are computed in double and rounded once.
 struct AdamOptions {
   double learning_rate = 1e-3;
   double beta1 = 0.9;
@@ -28,24 +28,24 @@ struct AdamOptions {
 /// form: values move by the learning rate along the sign of a mean of momentum and gradient.
 struct LionOptions {
   double learning_rate = 1e-4;
-  double beta1 = 0.9;   ///< of the mean that is stepped along
-  double beta2 = 0.99;  ///< of the momentum that is kept
+  double beta1 = 0.9;   ///< for the mean that gives the direction
+  double beta2 = 0.99;  ///< for the momentum that is kept
   double weight_decay = 0;
 };
 
-/// torch.optim.Muon (Jordan et al. 2024), but with Newton-Schulz steps in fp32 where PyTorch takes bf16.
+/// torch.optim.Muon (Jordan et al. 2024), but with Newton-Schulz steps in fp32 where PyTorch uses bf16.
 struct MuonOptions {
   double learning_rate = 1e-3;
   double momentum = 0.95;
   double weight_decay = 0.1;
   bool nesterov = true;
-  double scale = 1;  ///< multiplies the learning rate, but for weight decay: core::muon_scale()
-  int steps = 5;     ///< of Newton and Schulz
+  double scale = 1;  ///< multiplies the learning rate, except for weight decay: core::muon_scale()
+  int steps = 5;     ///< of the Newton-Schulz iteration
   std::array<double, 3> coefficients{3.4445, -4.7750, 2.0315};
-  double epsilon = 1e-7;  ///< norms count as no smaller
+  double epsilon = 1e-7;  ///< lower bound of norms
 };
 
-/// Row after row.
+/// Row-major.
 struct MatrixShape {
   std::size_t rows = 0;
   std::size_t columns = 0;

@@ -22,7 +22,7 @@ class EventState {
   /// True when the work that preceded the last record() is done, and when nothing was ever recorded.
   virtual bool is_complete() const = 0;
   /// Blocks the calling host thread until is_complete(). Errc::timeout after `deadline`. Refused in
-  /// simulation (Errc::unavailable) when the event is not complete: nobody may block there.
+  /// simulation (Errc::unavailable) when the event is not complete: nothing may block there.
   virtual core::Result<void> wait(std::chrono::nanoseconds deadline) = 0;
 };
 

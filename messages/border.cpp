@@ -12,13 +12,13 @@ namespace {
 
 using core::Errc;
 
-/// These are played in rank 0's process.
+/// These roles are in rank 0's process.
 bool is_of_the_job(Role role) {
   return role == Role::coordinator || role == Role::checkpoint_coordinator ||
          role == Role::replica_coordinator;
 }
 
-/// Whether the role is played in that rank, and is what the kind asks for.
+/// Whether the role can be in that rank, and is the one that the kind requires.
 bool is_end(const Address& address, Role role) {
   return address.role == role && address.index == 0 && (!is_of_the_job(role) || address.rank.value == 0);
 }

@@ -9,8 +9,8 @@
 
 namespace troupe::messages {
 
-// `sequence` counts the saves of a session, from 1; it is the same on all ranks, and with the envelope's
-// epoch it names a save for ever.
+// `sequence` counts the saves of a session, from 1; it is the same on all ranks, and together with the
+// envelope's epoch it identifies a save for ever.
 
 /// Trainer to ParameterShards and CheckpointWriter of its rank: save the state after `step`.
 struct SaveBegan {
@@ -23,7 +23,7 @@ struct SaveBegan {
   friend bool operator==(const SaveBegan&, const SaveBegan&) = default;
 };
 
-/// ParameterShard, or the trainer for tensors of its own, to CheckpointWriter: the bucket holds what is to be
+/// ParameterShard, or the trainer for its own tensors, to CheckpointWriter: the bucket holds the state to be
 /// saved, and no update touches it before BucketStaged.
 struct BucketHeld {
   std::uint64_t sequence = 0;
@@ -32,7 +32,7 @@ struct BucketHeld {
   friend bool operator==(const BucketHeld&, const BucketHeld&) = default;
 };
 
-/// CheckpointWriter to ParameterShard or trainer: the save needs the bucket no longer.
+/// CheckpointWriter to ParameterShard or trainer: the save no longer needs the bucket.
 struct BucketStaged {
   std::uint64_t sequence = 0;
 
@@ -53,7 +53,7 @@ struct SaveAnnounced {
   friend bool operator==(const SaveAnnounced&, const SaveAnnounced&) = default;
 };
 
-/// CheckpointCoordinator to a CheckpointWriter whose structure it does not know, and the answer in parts.
+/// CheckpointCoordinator to a CheckpointWriter whose structure is unknown, and the answer in parts.
 struct StructureWanted {
   std::uint64_t structure_hash = 0;
 
@@ -68,7 +68,7 @@ struct StructurePart {
   friend bool operator==(const StructurePart&, const StructurePart&) = default;
 };
 
-/// I/O worker to CheckpointCoordinator: the save's directory is there, or is not.
+/// I/O worker to CheckpointCoordinator: the save's directory exists, or could not be created.
 struct SaveDirectoryMade {
   std::uint64_t sequence = 0;
   Failure failure;
@@ -85,7 +85,7 @@ struct SavePlanned {
   friend bool operator==(const SavePlanned&, const SavePlanned&) = default;
 };
 
-/// Device to CheckpointWriter: a chunk lies in the staging buffer of this credit.
+/// Device to CheckpointWriter: a chunk is in the staging buffer of this credit.
 struct ChunkStaged {
   std::uint64_t sequence = 0;
   std::uint32_t chunk = 0;
@@ -104,8 +104,8 @@ struct ChunkWritten {
   friend bool operator==(const ChunkWritten&, const ChunkWritten&) = default;
 };
 
-/// I/O worker to CheckpointWriter, and CheckpointWriter to CheckpointCoordinator: the rank's files are whole
-/// and durable; the hashes of their shards in the order of writing.
+/// I/O worker to CheckpointWriter, and CheckpointWriter to CheckpointCoordinator: the rank's files are
+/// complete and durable; the hashes of their shards in the order of writing.
 struct FilesDurable {
   std::uint64_t sequence = 0;
   core::Rank rank{};
@@ -124,7 +124,7 @@ struct SaveFailed {
   friend bool operator==(const SaveFailed&, const SaveFailed&) = default;
 };
 
-/// I/O worker to CheckpointCoordinator: the checkpoint is visible and durable, or is not.
+/// I/O worker to CheckpointCoordinator: the checkpoint is visible and durable, or the commit failed.
 struct SaveCommitDone {
   std::uint64_t sequence = 0;
   Failure failure;
@@ -133,13 +133,13 @@ struct SaveCommitDone {
 };
 
 /// CheckpointCoordinator to every CheckpointWriter, and CheckpointWriter to Trainer: the save is committed,
-/// or it failed and nothing of it will ever count.
+/// or it failed and no part of it will ever count.
 struct SaveOver {
   std::uint64_t sequence = 0;
   core::Step step{};
   std::string directory;
   std::uint64_t bytes = 0;  ///< of all tensors
-  std::string warning;      ///< something to look at, though the save is good; may be empty
+  std::string warning;      ///< a problem to report although the save is good; may be empty
   Failure failure;
 
   friend bool operator==(const SaveOver&, const SaveOver&) = default;

@@ -19,8 +19,8 @@ using core::Errc;
 constexpr std::size_t kMaxDepth = 8;
 constexpr std::size_t kEnvelopeFields = 6;
 
-/// Looks over the bytes without keeping anything, so that what comes after cannot be made to allocate more
-/// than they are worth: every element of every announced array takes at least a byte.
+/// Scans the bytes without storing anything, so that later code cannot be made to allocate more than they are
+/// worth: every element of every announced array takes at least a byte.
 struct Survey : msgpack::null_visitor {
   explicit Survey(std::size_t bytes) : unannounced(bytes) {}
 
@@ -61,7 +61,7 @@ core::Result<void> survey(const char* data, std::size_t size) {
   return {};
 }
 
-/// The alternative of the variant which has this tag.
+/// The alternative of the variant with this tag.
 template <std::size_t I = 0>
 bool get_body(std::uint64_t tag, const msgpack::object& from, WireMessage& out, wire::Decoder& decoder) {
   if constexpr (I == std::variant_size_v<WireMessage>) {

@@ -9,18 +9,18 @@
 
 namespace troupe::messages {
 
-/// Grows when a message changes its members; a tag which is only new needs no new version.
+/// Grows when the members of a message change; a new tag alone needs no new version.
 inline constexpr unsigned kProtocolVersion = 3;
-/// What an encoded envelope may have at most. encode() does not check it, the network refuses to send more.
+/// The size limit of an encoded envelope. encode() does not check it, the network refuses to send more.
 inline constexpr std::size_t kMaxEncodedBytes = std::size_t{1} << 20;
 
-/// MessagePack: [version, tag, epoch, from, to, body]. A struct is the array of its members in order of
-/// declaration, an id or an enumerator is its number.
+/// MessagePack: [version, tag, epoch, from, to, body]. A struct is encoded as the array of its members in
+/// order of declaration, an id or an enumerator as its number.
 std::vector<std::byte> encode(const WireEnvelope& envelope);
 
-/// Errc::corrupt for bytes which are no envelope (truncated, too long, a wrong type, a tag that is unknown or
-/// a completion's, a number out of range), Errc::mismatch for another version. Needs memory of at most 64
-/// times the bytes given.
+/// Errc::corrupt for bytes that are not an envelope (truncated, too long, a wrong type, a tag that is unknown
+/// or a completion's, a number out of range), Errc::mismatch for another version. Needs memory of at most 64
+/// times the given bytes.
 core::Result<WireEnvelope> decode(std::span<const std::byte> bytes);
 
 }  // namespace troupe::messages

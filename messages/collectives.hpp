@@ -7,7 +7,7 @@
 
 namespace troupe::messages {
 
-/// Anybody to Conductor: the inputs of entry `entry` of the plan are enqueued on the device; launch it when
+/// Any role to Conductor: the inputs of entry `entry` of the plan are enqueued on the device; launch it when
 /// its turn comes.
 struct CollectiveReady {
   core::Step step{};
@@ -16,7 +16,7 @@ struct CollectiveReady {
   friend bool operator==(const CollectiveReady&, const CollectiveReady&) = default;
 };
 
-/// Device to Conductor, and Conductor to the one who asked: the device has passed the entry.
+/// Device to Conductor, and Conductor to the requester: the device has passed the entry.
 struct CollectiveDone {
   core::Step step{};
   core::PlanEntryIndex entry{};

@@ -18,15 +18,15 @@
 
 namespace troupe::messages {
 
-/// What travels between processes. `messages/wire/kinds.hpp` has a line for each, in the same order: its tag,
-/// and which role says it to which.
+/// The messages between processes. `messages/wire/kinds.hpp` has a line for each, in the same order: its tag,
+/// and its sending and receiving roles.
 using WireMessage = std::variant<Join, PlanLines, Welcome, Refused, RankFailed, Fence, Leave, Farewell,
                                  StoreSet, StoreGet, StoreValue, SaveAnnounced, StructureWanted,
                                  StructurePart, SavePlanned, FilesDurable, SaveFailed, SaveOver, CopyReady,
                                  ExchangeBegan, CopiesHeld, LocalSaveOver, PlanPartWanted, PlanHashes>;
 
-/// What only this process may say to itself: what has come to its end here, and what a rank's own roles tell
-/// each other. It has no form on the wire, so no peer can say it.
+/// The messages that only this process may send to itself: completions, and what a rank's own roles tell each
+/// other. They have no wire format, so no peer can send them.
 using Completion =
     std::variant<GradientReady, LaneEnded, BucketReduced, CollectiveReady, CollectiveDone, CollectiveFailed,
                  StepBegan, BackwardFinished, VerdictArrived, StepDecided, StepCommitted, StepFailed,
@@ -45,8 +45,8 @@ inline constexpr bool kIsKindOf = false;
 template <class Kind, class... Kinds>
 inline constexpr bool kIsKindOf<Kind, std::variant<Kinds...>> = (std::is_same_v<Kind, Kinds> || ...);
 
-/// Everything that actors of one process say to each other. What copies, compares and destroys a message is
-/// compiled once, and not in every file that passes messages on.
+/// All messages between actors of one process. The code that copies, compares and destroys a message is
+/// compiled once, not in every file that passes messages on.
 struct Message : AnyMessage {
   Message() noexcept;
   template <class Kind>
@@ -65,8 +65,8 @@ struct Message : AnyMessage {
 /// "GradientReady", as in dumps, traces and logs.
 std::string_view name_of(const Message& message) noexcept;
 
-/// A message on its way. `epoch` is the membership in which it was said: a receiver of a newer one does not
-/// obey it.
+/// A message in transit. `epoch` is the membership in which it was sent: a receiver in a newer one ignores
+/// it.
 struct Envelope {
   Address from;
   Address to;
@@ -76,7 +76,7 @@ struct Envelope {
   friend bool operator==(const Envelope& left, const Envelope& right);
 };
 
-/// A message on its way from process to process.
+/// A message in transit between processes.
 struct WireEnvelope {
   Address from;
   Address to;

@@ -6,7 +6,7 @@
 
 namespace troupe::messages {
 
-/// An Error on its way between actors. `code` is meaningful only when `failed`.
+/// An Error in transit between actors. `code` is meaningful only when `failed`.
 struct Failure {
   bool failed = false;
   core::Errc code = core::Errc::internal;

@@ -16,8 +16,8 @@ struct GradientReady {
   friend bool operator==(const GradientReady&, const GradientReady&) = default;
 };
 
-/// Trainer to GradientBucket: the backward of this lane is over; what was not ready by now will not come.
-/// Lane -1: a round in which the rank has no lane, and only takes part in what the others do.
+/// Trainer to GradientBucket: the backward of this lane is over; gradients that are not ready by now will not
+/// come. Lane -1: a round in which the rank has no lane, and only takes part in the others' collectives.
 struct LaneEnded {
   core::Step step{};
   core::Lane lane{};
@@ -35,7 +35,7 @@ struct LaneMerged {
   friend bool operator==(const LaneMerged&, const LaneMerged&) = default;
 };
 
-/// GradientBucket to RankSupervisor, after the last lane: everything of this bucket is on its way to the
+/// GradientBucket to RankSupervisor, after the last lane: everything of this bucket is being sent to the
 /// device. `refusal` is empty, or names parameters whose gradients are missing or came too often: the step
 /// must not commit.
 struct BucketReady {
@@ -46,7 +46,7 @@ struct BucketReady {
   friend bool operator==(const BucketReady&, const BucketReady&) = default;
 };
 
-/// GradientBucket to RankSupervisor and subscribers: the reduced gradient lies in the buffer.
+/// GradientBucket to RankSupervisor and subscribers: the reduced gradient is in the buffer.
 struct BucketReduced {
   core::Step step{};
   core::BucketIndex bucket{};

@@ -9,7 +9,7 @@
 
 namespace troupe::messages {
 
-/// RankSupervisor to Coordinator: I am here and this is what I am going to do.
+/// RankSupervisor to Coordinator: this rank is here, with these settings and this plan.
 struct Join {
   core::Rank rank{};
   core::WorldSize world{};
@@ -20,9 +20,9 @@ struct Join {
   friend bool operator==(const Join&, const Join&) = default;
 };
 
-/// Coordinator to a RankSupervisor whose plan differs: a part of the plan as text, one line per entry, from
-/// the line `first` on in blocks of `block` lines. The answer is the hash of each block, or the lines
-/// themselves when a block is one line; at most kPlanFanOut of them.
+/// Coordinator to a RankSupervisor whose plan differs: asks for a part of the plan as text, one line per
+/// entry, from line `first` on in blocks of `block` lines. The answer is the hash of each block, or the lines
+/// themselves if a block is one line; at most kPlanFanOut of them.
 struct PlanPartWanted {
   std::uint64_t first = 0;
   std::uint64_t block = 1;
@@ -44,14 +44,14 @@ struct PlanLines {
   friend bool operator==(const PlanLines&, const PlanLines&) = default;
 };
 
-/// Coordinator to every RankSupervisor: all members are here and agree; the envelope's epoch is in force.
+/// Coordinator to every RankSupervisor: all members are here and agree; the envelope's epoch is now valid.
 struct Welcome {
   std::vector<core::Rank> members;
 
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
-/// Coordinator to every RankSupervisor: the job does not form; why.
+/// Coordinator to every RankSupervisor: the job does not form, and why.
 struct Refused {
   Failure failure;
 
@@ -66,7 +66,7 @@ struct PeerLost {
   friend bool operator==(const PeerLost&, const PeerLost&) = default;
 };
 
-/// RankSupervisor to Coordinator: this rank cannot go on in this epoch.
+/// RankSupervisor to Coordinator: this rank cannot continue in this epoch.
 struct RankFailed {
   core::Rank rank{};
   Failure failure;
@@ -74,7 +74,7 @@ struct RankFailed {
   friend bool operator==(const RankFailed&, const RankFailed&) = default;
 };
 
-/// Coordinator to every RankSupervisor: the epoch of the envelope is over.
+/// Coordinator to every RankSupervisor: the envelope's epoch has ended.
 struct Fence {
   core::Rank culprit{};
   Failure failure;
@@ -82,8 +82,8 @@ struct Fence {
   friend bool operator==(const Fence&, const Fence&) = default;
 };
 
-/// RankSupervisor to Coordinator: this rank has finished its work in good order; and the Coordinator's answer
-/// to all when everybody has.
+/// RankSupervisor to Coordinator: this rank has finished its work successfully; and the Coordinator's answer
+/// to all when every rank has.
 struct Leave {
   core::Rank rank{};
 

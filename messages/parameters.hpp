@@ -6,7 +6,7 @@
 
 namespace troupe::messages {
 
-/// Device to ParameterShard, and on to GradientBucket: the shard is stepped, its gradients are clear.
+/// Device to ParameterShard, and on to GradientBucket: the shard is stepped, its gradients are cleared.
 struct ShardStepped {
   core::Step step{};
   core::BucketIndex bucket{};
@@ -29,8 +29,8 @@ struct StateRestored {
   friend bool operator==(const StateRestored&, const StateRestored&) = default;
 };
 
-/// Trainer to ParameterShard: entry `entry` of the program may bring the full parameters of a unit; nothing
-/// reads its slot any more.
+/// Trainer to ParameterShard: entry `entry` of the program may gather the full parameters of a unit, whose
+/// slot is no longer being read.
 struct UnitWanted {
   core::Step step{};
   core::PlanEntryIndex entry{};
@@ -38,7 +38,7 @@ struct UnitWanted {
   friend bool operator==(const UnitWanted&, const UnitWanted&) = default;
 };
 
-/// ParameterShard to Trainer: it has brought them; they may be read.
+/// ParameterShard to Trainer: the unit's parameters are gathered and may be read.
 struct UnitGathered {
   core::Step step{};
   core::PlanEntryIndex entry{};
@@ -47,7 +47,7 @@ struct UnitGathered {
   friend bool operator==(const UnitGathered&, const UnitGathered&) = default;
 };
 
-/// ParameterShard to Trainer: what the rank keeps of the bucket holds the parameters after `step`, and may be
+/// ParameterShard to Trainer: the rank's part of the bucket holds the parameters after `step`, and may be
 /// read.
 struct Published {
   core::Step step{};

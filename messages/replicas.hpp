@@ -13,15 +13,15 @@ namespace troupe::messages {
 // `sequence` counts the local saves of a session, from 1; it is the same on all ranks. `exchange` counts the
 // exchanges of one rank, from 1.
 
-/// Trainer to ReplicaKeeper, once: what makes the names of this session's local saves unlike all others, the
-/// same on all ranks.
+/// Trainer to ReplicaKeeper, once: makes the names of this session's local saves unique; the same on all
+/// ranks.
 struct ReplicaSeed {
   std::uint64_t seed = 0;
 
   friend bool operator==(const ReplicaSeed&, const ReplicaSeed&) = default;
 };
 
-/// I/O worker to ReplicaKeeper: the directory of the rank's own copy is there, or is not.
+/// I/O worker to ReplicaKeeper: the directory of the rank's own copy exists, or could not be created.
 struct CopyDirectoryMade {
   std::uint64_t sequence = 0;
   Failure failure;
@@ -29,7 +29,7 @@ struct CopyDirectoryMade {
   friend bool operator==(const CopyDirectoryMade&, const CopyDirectoryMade&) = default;
 };
 
-/// I/O worker to ReplicaKeeper: the rank's own copy is whole, and so large on its way to others.
+/// I/O worker to ReplicaKeeper: the rank's own copy is complete, and this is its size when sent to others.
 struct CopySealed {
   std::uint64_t sequence = 0;
   std::uint64_t bytes = 0;
@@ -38,8 +38,8 @@ struct CopySealed {
   friend bool operator==(const CopySealed&, const CopySealed&) = default;
 };
 
-/// ReplicaKeeper to ReplicaCoordinator: the rank has its own copy of the state after `step`, or cannot
-/// have it.
+/// ReplicaKeeper to ReplicaCoordinator: the rank has its own copy of the state after `step`, or cannot have
+/// it.
 struct CopyReady {
   std::uint64_t sequence = 0;
   core::Rank rank{};
@@ -53,12 +53,12 @@ struct CopyReady {
 /// ReplicaCoordinator to every ReplicaKeeper: all ranks have their own copies; exchange them in the clique.
 struct ExchangeBegan {
   std::uint64_t sequence = 0;
-  std::vector<std::uint64_t> bytes;  ///< of the copies of the clique's members
+  std::vector<std::uint64_t> bytes;  ///< of each clique member's copy
 
   friend bool operator==(const ExchangeBegan&, const ExchangeBegan&) = default;
 };
 
-/// I/O worker to ReplicaKeeper: this rank's part of the round lies in its buffer.
+/// I/O worker to ReplicaKeeper: this rank's part of the round is in its buffer.
 struct RoundRead {
   std::uint64_t exchange = 0;
   std::uint32_t round = 0;
@@ -68,7 +68,7 @@ struct RoundRead {
   friend bool operator==(const RoundRead&, const RoundRead&) = default;
 };
 
-/// Device to ReplicaKeeper: the parts of all members lie in the buffer; a failure is the group's end.
+/// Device to ReplicaKeeper: the parts of all members are in the buffer; a failure ends the group.
 struct RoundShared {
   std::uint64_t exchange = 0;
   std::uint32_t round = 0;
@@ -88,7 +88,7 @@ struct RoundWritten {
   friend bool operator==(const RoundWritten&, const RoundWritten&) = default;
 };
 
-/// I/O worker to ReplicaKeeper: every copy that was to come is whole and has its name, or is not.
+/// I/O worker to ReplicaKeeper: every expected copy is complete and has its final name, or is not.
 struct ExchangeClosed {
   std::uint64_t exchange = 0;
   Failure failure;
@@ -109,15 +109,15 @@ struct CopiesHeld {
 /// failed on all ranks.
 struct LocalSaveOver {
   std::uint64_t sequence = 0;
-  core::Step step{};        ///< the last decided one before the save
+  core::Step step{};        ///< the last decided step before the save
   std::uint64_t bytes = 0;  ///< of all ranks' own copies
   Failure failure;
 
   friend bool operator==(const LocalSaveOver&, const LocalSaveOver&) = default;
 };
 
-/// Trainer to ReplicaKeeper: bring the copies of this save to where the clique lacks them. All members are
-/// told the same.
+/// Trainer to ReplicaKeeper: transfer the copies of this save to the members of the clique that lack them.
+/// All members are told the same.
 struct RetrieveBegan {
   core::CopyName name;
   std::vector<core::CopyTransfer> transfers;
@@ -125,28 +125,28 @@ struct RetrieveBegan {
   friend bool operator==(const RetrieveBegan&, const RetrieveBegan&) = default;
 };
 
-/// ReplicaKeeper to Trainer: what this rank was to receive is there, or is not.
+/// ReplicaKeeper to Trainer: what this rank was to receive has arrived, or has not.
 struct RetrieveOver {
   Failure failure;
 
   friend bool operator==(const RetrieveOver&, const RetrieveOver&) = default;
 };
 
-/// Device to Trainer: every rank holds all parameters that others have loaded, or not.
+/// Device to Trainer: every rank holds all parameters that others have loaded, or does not.
 struct StateGathered {
   Failure failure;
 
   friend bool operator==(const StateGathered&, const StateGathered&) = default;
 };
 
-/// Device or host to Trainer: a round in which ranks share what they have read of a checkpoint is over.
+/// Device or host to Trainer: a round in which ranks share the data they read from a checkpoint is over.
 struct LoadedShared {
   Failure failure;
 
   friend bool operator==(const LoadedShared&, const LoadedShared&) = default;
 };
 
-/// I/O worker to ReplicaKeeper: what the save's end made useless is gone.
+/// I/O worker to ReplicaKeeper: what the end of the save made useless is removed.
 struct CopiesTidied {
   std::uint64_t sequence = 0;
 

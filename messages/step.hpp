@@ -9,20 +9,20 @@
 
 namespace troupe::messages {
 
-/// Trainer to everybody in its rank: the step's gradients start to come.
+/// Trainer to all roles of its rank: the step's gradients begin to arrive.
 struct StepBegan {
   core::Step step{};
   double learning_rate = 0;
-  double loss_scale = 1;  ///< gradients are this many times too large
+  double loss_scale = 1;  ///< gradients are multiplied by this
 
   friend bool operator==(const StepBegan&, const StepBegan&) = default;
 };
 
 /// Trainer to Conductor and RankSupervisor, before the first step: the trainer uses its units in another
-/// order than that which the roles were made for. Entries and buckets keep their numbers.
+/// order than the one the roles were created for. Entries and buckets keep their numbers.
 struct OrderLearned {
-  std::vector<core::PlanEntryIndex> launches;  ///< all entries of a step, as they are launched
-  std::vector<core::BucketIndex> updates;      ///< all buckets, as the next forward comes to them
+  std::vector<core::PlanEntryIndex> launches;  ///< all entries of a step, in launch order
+  std::vector<core::BucketIndex> updates;      ///< all buckets, in the order the next forward needs them
 
   friend bool operator==(const OrderLearned&, const OrderLearned&) = default;
 };
@@ -34,8 +34,8 @@ struct LaneLoss {
   friend bool operator==(const LaneLoss&, const LaneLoss&) = default;
 };
 
-/// Trainer to RankSupervisor: all lanes of this rank are through. A `refusal` that is not empty asks that the
-/// step is not committed anywhere.
+/// Trainer to RankSupervisor: all lanes of this rank are complete. A non-empty `refusal` asks that the step
+/// is not committed on any rank.
 struct BackwardFinished {
   core::Step step{};
   std::vector<LaneLoss> losses;
@@ -45,19 +45,19 @@ struct BackwardFinished {
   friend bool operator==(const BackwardFinished&, const BackwardFinished&) = default;
 };
 
-/// What the step's small reduction brought; the same bits on every rank.
+/// The result of the step's small reduction; the same bits on every rank.
 struct Verdict {
   double gradient_norm = 0;              ///< L2 norm over all parameters of the job, before clipping
   std::int64_t nonfinite_gradients = 0;  ///< elements that are NaN or Inf
-  double loss = 0;                       ///< the mean of all lanes: their exact sum, rounded, by their number
+  double loss = 0;                       ///< the lanes' mean: their exact sum, rounded, over their number
   std::int64_t refusing = 0;             ///< ranks that refuse the step
-  core::Rank refusing_rank{};            ///< where it is one
-  std::uint32_t wishes = 0;              ///< of all ranks together
+  core::Rank refusing_rank{};            ///< the refusing rank, if there is only one
+  std::uint32_t wishes = 0;              ///< of all ranks combined
 
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
-/// Device to RankSupervisor, when the verdict's collective is over.
+/// Device to RankSupervisor, when the verdict's collective is complete.
 struct VerdictArrived {
   core::Step step{};
   Verdict verdict;
@@ -69,10 +69,10 @@ struct VerdictArrived {
 struct StepDecided {
   core::Step step{};
   bool commit = false;
-  std::string reason;      ///< why not, when not committed
-  double clip_factor = 1;  ///< multiplies every gradient, after it was divided by the loss's scale
+  std::string reason;      ///< why not, if not committed
+  double clip_factor = 1;  ///< multiplies every gradient after division by the loss scale
   double learning_rate = 0;
-  Verdict verdict;  ///< of gradients without the loss's scale
+  Verdict verdict;  ///< of gradients without the loss scale
   double loss_scale = 1;
 
   friend bool operator==(const StepDecided&, const StepDecided&) = default;

@@ -5,7 +5,7 @@
 
 namespace troupe::messages {
 
-/// Rank to Coordinator: remember this (for rendezvous of collective groups; keys live as long as the epoch).
+/// Rank to Coordinator: store this (for rendezvous of collective groups; keys live as long as the epoch).
 struct StoreSet {
   std::string key;
   std::string value;  ///< any bytes
@@ -13,7 +13,7 @@ struct StoreSet {
   friend bool operator==(const StoreSet&, const StoreSet&) = default;
 };
 
-/// Rank to Coordinator: answer with StoreValue as soon as the key is there.
+/// Rank to Coordinator: answer with StoreValue as soon as the key exists.
 struct StoreGet {
   std::uint64_t request = 0;
   std::string key;

@@ -10,7 +10,7 @@ namespace troupe::posix {
 class Descriptor {
  public:
   Descriptor() = default;
-  /// Takes the descriptor over; -1 is none.
+  /// Takes ownership of the descriptor; -1 is none.
   explicit Descriptor(int fd) : fd_(fd) {}
   Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
   Descriptor& operator=(Descriptor&& other) noexcept {

@@ -5,10 +5,10 @@
 
 namespace troupe::posix {
 
-/// A number from the operating system's source of randomness. Only names that must differ may depend on it.
+/// A number from the operating system's entropy source. Only names that must be unique may depend on it.
 std::uint64_t entropy();
 
-/// 16 hexadecimal digits that no other name is likely to have, on this machine or another.
+/// 16 hexadecimal digits that are likely unique, on this machine and others.
 std::string unique_name();
 
 }  // namespace troupe::posix

@@ -70,7 +70,7 @@ bool overlap(const Box& a, const Box& b) {
   return true;
 }
 
-/// The axis along which the boxes have most different beginnings.
+/// The axis along which the boxes have the most distinct beginnings.
 std::size_t axis_cut_most(std::span<const Box> boxes) {
   std::size_t best = 0;
   std::size_t most = 0;
@@ -122,7 +122,7 @@ bool Box::lies_in(const Shape& shape) const {
 
 std::string to_string(const Box& box) {
   std::string text = "[";
-  // Also of a box from outside whose sides do not fit together.
+  // Also for a box from outside whose offset and extent do not have the same length.
   for (std::size_t axis = 0; axis < std::min(box.offset.size(), box.extent.size()); ++axis) {
     text +=
         fmt::format("{}{}:{}", axis == 0 ? "" : ", ", box.offset[axis], box.offset[axis] + box.extent[axis]);
@@ -172,7 +172,7 @@ std::vector<std::size_t> BoxIndex::touching(const Box& box) const {
   const bool scalar = axes_of(box) == 0;
   const std::int64_t begin = scalar ? 0 : box.offset[axis_];
   const std::int64_t end = scalar ? 1 : begin + box.extent[axis_];
-  // Everything before the first latest end beyond `begin` ends too early.
+  // All entries before the first latest end beyond `begin` end too early.
   const auto first = std::upper_bound(latest_end_.begin(), latest_end_.end(), begin);
   for (auto i = static_cast<std::size_t>(first - latest_end_.begin());
        i < entries_.size() && entries_[i].begin < end; ++i) {
@@ -187,7 +187,7 @@ std::vector<std::size_t> BoxIndex::touching(const Box& box) const {
 std::vector<CopyRun> copy_runs(const Box& source, const Box& target, const Box& region) {
   const std::size_t axes = axes_of(region);
   if (region.is_empty()) return {};
-  // Axes from `inner` on are contiguous on both sides: a run covers them at once.
+  // Axes from `inner` on are contiguous on both sides: a run covers them together.
   std::size_t inner = axes;
   std::int64_t run = 1;
   while (inner > 0) {

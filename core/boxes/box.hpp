@@ -90,7 +90,7 @@ struct CopyRun {
 };
 
 /// The runs that copy `region` from memory that holds `source` to memory that holds `target`, in ascending
-/// order. `region` lies in both.
+/// order. `region` must be inside both.
 std::vector<CopyRun> copy_runs(const Box& source, const Box& target, const Box& region);
 
 }  // namespace troupe::core

@@ -9,15 +9,15 @@ namespace troupe::core {
 
 namespace {
 
-// How often each element is covered is the sum of its boxes. The mixed difference of one box along all axes
-// is +1 or -1 at its corners and 0 elsewhere, and a sum of boxes is known by its differences. So boxes cover
-// a tensor exactly when, corner by corner, their signs add up to those of the whole tensor.
+// How often each element is covered is the sum over the boxes. The mixed difference of one box along all axes
+// is +1 or -1 at its corners and 0 elsewhere, and a sum of boxes is determined by its differences. So boxes
+// cover a tensor exactly when, corner by corner, their signs add up to those of the whole tensor.
 
-/// A corner in row-major order, and in the lowest bit its sign: wide enough for every tensor, because
-/// a product of (extent + 1) is at most 2^64 times that of the extents.
+/// A corner in row-major order, with its sign in the lowest bit: wide enough for every tensor, because a
+/// product of (extent + 1) is at most 2^64 times that of the extents.
 __extension__ using Corner = unsigned __int128;
 
-// The work stays in proportion to the text of a manifest, whoever wrote it: many boxes are cut along few
+// The work stays proportional to the text of a manifest, whatever its origin: many boxes are cut along few
 // axes.
 constexpr std::size_t kMaxCutAxes = 10;
 constexpr std::size_t kMaxCorners = std::size_t{1} << 25;
@@ -57,8 +57,8 @@ void append_corners(const Box& box, std::span<const CutAxis> axes, bool is_negat
   }
 }
 
-/// The first element that is not covered once. All before it are, so the signs at its corner add up to how
-/// often it is covered beyond once.
+/// The first element that is not covered once. All elements before it are, so the signs at its corner add up
+/// to the number of times it is covered beyond once.
 struct Fault {
   Corner corner = 0;
   std::int64_t excess = 0;
@@ -120,7 +120,7 @@ Result<void> check_exact_cover(const Shape& shape, std::span<const Box* const> b
                   to_string(*box), to_string(shape));
     }
     if (box->is_empty()) continue;
-    // Beyond what is wanted the sum only has to stay there: it would not fit otherwise.
+    // Beyond `wanted` the sum only has to stay there, as it could overflow otherwise.
     elements = std::min(elements + static_cast<std::uint64_t>(box->elements()), wanted + 1);
     filled.push_back(box);
   }

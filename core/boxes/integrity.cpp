@@ -14,7 +14,7 @@
 namespace troupe::core {
 namespace {
 
-/// How many names or places a message lists.
+/// Number of names or places listed in a message.
 constexpr std::size_t kNamed = 20;
 
 template <class T>
@@ -54,7 +54,7 @@ Result<void> check_alike(const Held<ShardedTensor>& first, const Held<ShardedTen
   return {};
 }
 
-/// How many main replicas a cell has; all must have one.
+/// The number of main replicas per cell; every cell must have one.
 using CellCounts = std::map<Shape, std::size_t>;
 
 std::string described(const CellCounts& wrong) {
@@ -75,7 +75,7 @@ Result<void> check_grid(const std::vector<Held<ShardedTensor>>& parts) {
   }
   const std::int64_t cells = elements_of(*first.axis_fragmentations);
   const std::int64_t missing = cells - std::ssize(counts);
-  // Cells of parts without main replica are the ones that can be named without walking the whole grid.
+  // Cells of parts without a main replica can be named without walking the whole grid.
   for (const auto& held : parts) counts.try_emplace(held.part->grid_cell(), 0);
   std::erase_if(counts, [](const auto& cell) { return cell.second == 1; });
   if (counts.empty() && missing == 0) return {};

@@ -14,17 +14,17 @@ struct RankShards {
   std::vector<ShardedObject> objects;
 };
 
-/// Whether the parts of all ranks make up whole tensors and objects. A pure function of its input, so the
-/// rank that gathered it sends the verdict to all others, and all stop or go on together.
+/// Whether the parts of all ranks make up complete tensors and objects. A pure function of its input: the
+/// rank that gathered it sends the verdict to all others, so that all of them stop or continue together.
 ///
-/// Per key, dtype, global shape and regularity are the same everywhere, for regular parts the local shape too
-/// (Errc::mismatch names two ranks), and the main replicas cover every cell of the grid, or for
-/// irregular parts every element, exactly once ("Invalid access pattern"), and every cell of an object's grid
-/// has one main replica ("Duplicate ShardedObject keys", "... ShardedObject are missing").
+/// For each key, dtype, global shape and regularity must be the same everywhere, and for regular parts the
+/// local shape too (Errc::mismatch names two ranks). The main replicas must cover every cell of the grid, or
+/// for irregular parts every element, exactly once ("Invalid access pattern"), and every cell of an object's
+/// grid must have one main replica ("Duplicate ShardedObject keys", "... ShardedObject are missing").
 Result<void> check_integrity(std::span<const RankShards> ranks);
 
 /// For exchanges in which all ranks take part in every key: Errc::mismatch names the keys that some ranks
-/// have and others have not.
+/// have and others lack.
 Result<void> check_same_keys(std::span<const RankShards> ranks);
 
 }  // namespace troupe::core

@@ -12,7 +12,7 @@
 namespace troupe::core {
 namespace {
 
-/// Far more than a tensor has; keeps names of objects short.
+/// Far more than a tensor has; keeps the names of objects short.
 constexpr std::size_t kMaxAxes = 64;
 
 std::size_t position(std::int64_t axis) {
@@ -66,7 +66,7 @@ std::string joined(const Shape& numbers) {
   return fmt::format("{}", fmt::join(numbers, "."));
 }
 
-/// "0.3" as (0, 3), "" as (); nothing for text that `joined` does not write.
+/// "0.3" as (0, 3), "" as (); empty for text that `joined` does not produce.
 std::optional<Shape> split_numbers(std::string_view text) {
   Shape numbers;
   const char* const end = text.data() + text.size();

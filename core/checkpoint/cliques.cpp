@@ -28,7 +28,7 @@ const HeldCopy* find_copy(const Holdings& holdings, Rank holder, const CopyName&
   return nullptr;
 }
 
-/// Members of whom the clique has no copy.
+/// Members whose copies the clique lacks.
 Clique uncovered(const CopyName& name, const Holdings& holdings, const Clique& clique) {
   Clique missing;
   for (auto owner : clique) {

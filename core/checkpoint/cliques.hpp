@@ -13,31 +13,31 @@
 
 namespace troupe::core {
 
-/// Cliques of `factor` ranks, `jump` apart: with a jump of the ranks of a node every copy is on another node.
-/// Errc::invalid_argument unless both are positive and jump x factor divides the world.
+/// Cliques of `factor` ranks, `jump` apart: with a jump equal to the number of ranks per node, every copy is
+/// on another node. Errc::invalid_argument unless both are positive and jump x factor divides the world.
 Result<std::vector<Clique>> make_cliques(WorldSize world, int jump, int factor);
 
-/// The same cliques with their members ascending, if they are a partition of the world.
+/// The same cliques with their members in ascending order, provided that they partition the world.
 /// Errc::invalid_argument names a rank that is in none, in two, or not in the world.
 Result<std::vector<Clique>> sorted_cliques(WorldSize world, std::vector<Clique> cliques);
 
-/// The clique of a rank; the cliques are a partition.
+/// The clique of a rank; the cliques must be a partition.
 const Clique& clique_of(Rank rank, std::span<const Clique> cliques);
 
-/// One save of the local tier. The step alone does not name it: a job that lost its newest copies trains the
-/// same step again.
+/// One save of the local tier. The step alone does not identify it: a job that lost its newest copies trains
+/// the same step again.
 struct CopyName {
-  StepCount step{};  ///< steps that were over
+  StepCount step{};  ///< steps completed
   std::uint64_t save = 0;
 
   friend auto operator<=>(const CopyName&, const CopyName&) = default;
 };
 
-/// A copy of the owner's state, whole, at a rank.
+/// A complete copy of the owner's state, held by a rank.
 struct HeldCopy {
   CopyName name;
   Rank owner{};
-  std::uint64_t bytes = 0;  ///< on its way to another rank
+  std::uint64_t bytes = 0;  ///< size when sent to another rank
 
   friend bool operator==(const HeldCopy&, const HeldCopy&) = default;
 };
@@ -47,14 +47,14 @@ using Holdings = std::vector<std::vector<HeldCopy>>;
 
 struct LatestCopies {
   std::optional<CopyName> name;
-  std::vector<std::string> passed_over;  ///< newer saves, and of which ranks their clique holds no copy
+  std::vector<std::string> passed_over;  ///< newer saves, and the ranks whose copies their clique lacks
 };
 
-/// The newest save that every clique can restore by itself: of each member some member holds a copy. Copies
-/// that only ranks of other cliques hold do not count, since nobody would bring them.
+/// The newest save that every clique can restore by itself: for each member, some member holds a copy. Copies
+/// held only by ranks of other cliques do not count, since nobody would send them.
 LatestCopies find_latest(const Holdings& holdings, std::span<const Clique> cliques);
 
-/// A copy that one member sends to those that lack it.
+/// A copy that one member sends to the members that lack it.
 struct CopyTransfer {
   Rank owner{};
   Rank from{};
@@ -64,13 +64,13 @@ struct CopyTransfer {
   friend bool operator==(const CopyTransfer&, const CopyTransfer&) = default;
 };
 
-/// What brings every member's copy of a save to all members that lack it: an owner sends its own, other
-/// copies come from the holder that has the fewest bytes to send so far, of equal ones the lowest rank.
-/// Errc::not_found names a member whose copy nobody in the clique holds.
+/// The transfers that give every member's copy of a save to all members that lack it: an owner sends its own
+/// copy; other copies come from the holder with the fewest bytes to send so far, the lowest rank winning a
+/// tie. Errc::not_found names a member whose copy nobody in the clique holds.
 Result<std::vector<CopyTransfer>> plan_retrieval(const CopyName& wanted, const Holdings& holdings,
                                                  const Clique& clique);
 
-/// What a new save needs: every member sends its own copy to all others.
+/// The transfers of a new save: every member sends its own copy to all others.
 std::vector<CopyTransfer> plan_replication(const Clique& clique, std::span<const std::uint64_t> bytes);
 
 }  // namespace troupe::core

@@ -142,7 +142,7 @@ Result<CopyManifest> parse_copy_manifest(std::string_view text) {
   auto manifest = read_manifest(cursor);
   if (!cursor.is_good()) return invalid("{}", cursor.complaint());
   TRY(check_names(manifest.files));
-  // Sums of sizes that do not fit into 64 bits would wrap around.
+  // Sums of sizes that exceed 64 bits would wrap around.
   std::uint64_t bytes = 0;
   for (const auto& file : manifest.files) {
     if (__builtin_add_overflow(bytes, file.bytes(), &bytes)) return invalid("its files are too large");

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 62;
 constexpr std::size_t kHexDigits = 16;
 
-/// How far a string goes that begins with a quote, with both quotes; npos when it does not end.
+/// The length of a string that begins with a quote, including both quotes; npos if it does not end.
 std::size_t quoted_length(std::string_view text) {
   for (std::size_t i = 1; i < text.size(); ++i) {
     if (text[i] == '"') return i + 1;

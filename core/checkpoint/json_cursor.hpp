@@ -9,22 +9,21 @@
 
 namespace troupe::core {
 
-/// Reads JSON of which only one spelling is right, from its beginning to its end and without a tree. The
-/// first thing that is wrong is kept; from then on every call gives nothing, so that only loops must look at
-/// is_good().
+/// Reads JSON that has only one valid spelling, from beginning to end and without building a tree. The first
+/// error is kept; from then on every call returns nothing, so only loops need to check is_good().
 class JsonCursor {
  public:
   /// The text must outlive the cursor.
   explicit JsonCursor(std::string_view text) : text_(text) {}
 
   bool is_good() const { return complaint_.empty(); }
-  /// What is wrong, and before which byte that was seen.
+  /// The first error, and the byte position at which it was found.
   const std::string& complaint() const { return complaint_; }
   void complain(std::string_view what);
 
-  /// The text goes on with these bytes.
+  /// The text must continue with these bytes.
   void expect(std::string_view bytes);
-  /// Passes over these bytes; whether they were there.
+  /// Skips these bytes; returns whether they were there.
   bool skip(std::string_view bytes);
   void expect_end();
 
@@ -34,7 +33,7 @@ class JsonCursor {
   std::uint64_t hash();
   /// At most kMaxAxes sizes up to 2^62.
   Shape sizes();
-  /// The bytes of any value, which are not looked at further.
+  /// The bytes of any value, whose contents are not examined.
   std::string_view value();
 
  private:
@@ -45,7 +44,7 @@ class JsonCursor {
   std::string complaint_;
 };
 
-/// Of a tensor that a file may hold.
+/// Of a tensor in a file.
 inline constexpr std::size_t kMaxAxes = 64;
 
 }  // namespace troupe::core

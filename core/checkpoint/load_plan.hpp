@@ -12,23 +12,23 @@
 
 namespace troupe::core {
 
-/// A box of a stored tensor that somebody wants in row-major memory of `dtype`.
+/// A box of a stored tensor to be loaded into row-major memory of `dtype`.
 struct LoadTarget {
   std::string key;
   DType dtype = DType::f32;
-  Shape shape;  ///< of the global tensor as the reader has it
+  Shape shape;  ///< of the global tensor as the reader knows it
   Box box;
-  /// Another stored shape with as many axes is taken too: what is common is read, the rest is zero.
+  /// Another stored shape with as many axes is accepted too: the common part is read, the rest is zero.
   bool allow_shape_mismatch = false;
 };
 
-/// Part of a shard that goes to a target.
+/// Part of a shard that is copied to a target.
 struct LoadCopy {
-  std::size_t target = 0;  ///< index of the targets
-  Box region;              ///< of the global tensor; in the shard's box and in the target's
+  std::size_t target = 0;  ///< index in the targets
+  Box region;              ///< of the global tensor; inside the shard's box and the target's
 };
 
-/// A shard that is read, and who gets what of it.
+/// A shard that is read, and the targets that take parts of it.
 struct LoadRead {
   const ManifestTensor* tensor = nullptr;
   const ManifestShard* shard = nullptr;
@@ -37,12 +37,12 @@ struct LoadRead {
 
 struct LoadPlan {
   std::vector<LoadRead> reads;    ///< in the order of files and bytes; each shard once
-  std::vector<std::size_t> zero;  ///< targets that no shard fills completely: clear them first
-  std::uint64_t bytes = 0;        ///< of all shards that are touched
+  std::vector<std::size_t> zero;  ///< targets that the shards do not fill completely: clear them first
+  std::uint64_t bytes = 0;        ///< of all shards that are read
 };
 
-/// Which shards hold the targets. `manifest` must outlive the plan. Errc::not_found names a key that the
-/// checkpoint does not have, Errc::mismatch ("Global shape mismatch") a tensor of another shape.
+/// Finds the shards that hold the targets. `manifest` must outlive the plan. Errc::not_found names a key that
+/// the checkpoint lacks, Errc::mismatch ("Global shape mismatch") a tensor of another shape.
 Result<LoadPlan> plan_load(const Manifest& manifest, std::span<const LoadTarget> targets);
 
 }  // namespace troupe::core

@@ -14,10 +14,10 @@
 
 namespace troupe::core {
 
-/// One box of a tensor, and where its bytes are: row-major, little-endian, without gaps.
+/// One box of a tensor, and the place of its bytes: row-major, little-endian, without gaps.
 struct ManifestShard {
   Box box;
-  std::uint32_t file = 0;   ///< index of Manifest::files
+  std::uint32_t file = 0;   ///< index in Manifest::files
   std::uint64_t begin = 0;  ///< bytes from the beginning of the file
   std::uint64_t end = 0;
   std::uint64_t hash = 0;  ///< hash64 of the bytes
@@ -37,7 +37,7 @@ struct ManifestTensor {
 };
 
 struct ManifestFile {
-  std::string name;         ///< in the checkpoint's directory
+  std::string name;         ///< relative to the checkpoint's directory
   std::uint64_t bytes = 0;  ///< of the whole file
   std::uint64_t header_bytes = 0;
   std::uint64_t header_hash = 0;  ///< of the bytes before the first tensor
@@ -45,14 +45,14 @@ struct ManifestFile {
   friend bool operator==(const ManifestFile&, const ManifestFile&) = default;
 };
 
-/// All that is known about a checkpoint, and the only thing that makes its files one.
+/// Everything known about a checkpoint; without it the files are not a checkpoint.
 struct Manifest {
-  StepCount step{};  ///< steps that were over
-  std::string save;  ///< 16 hexadecimal digits that no other save has
+  StepCount step{};  ///< steps completed
+  std::string save;  ///< 16 hexadecimal digits, different for every save
   Value topology;    ///< how it was saved: world size, strategy, ...; for people and for conversions
-  Value common;      ///< the values that all ranks share
+  Value common;      ///< the values shared by all ranks
   std::vector<ManifestFile> files;
-  std::vector<ManifestTensor> tensors;  ///< by key
+  std::vector<ManifestTensor> tensors;  ///< sorted by key
   std::vector<ManifestObject> objects;
 
   std::uint64_t tensor_bytes() const;
@@ -61,25 +61,25 @@ struct Manifest {
 };
 
 inline constexpr const char* kManifestFormat = "troupe-checkpoint";
-/// Version of the format that this code writes; it reads no other.
+/// Version of the format that this code writes; it reads no other version.
 inline constexpr int kManifestVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 
 /// The bytes of manifest.json: JSON, one line per tensor, file or object; the last line holds the hash of all
-/// bytes before it. Equal manifests have equal bytes. Values must be ones that to_json() takes, keys and
-/// names UTF-8, and `save` what its comment says, or the text will not parse.
+/// bytes before it. Equal manifests give equal bytes. Values must be accepted by to_json(), keys and names
+/// must be UTF-8, and `save` must be as its comment says; otherwise the text will not parse.
 std::string to_text(const Manifest& manifest);
 
-/// Errc::corrupt for text that is no manifest, is cut short or altered (hash), is spelled otherwise than
-/// to_text() does, or contradicts itself: boxes that do not cover their tensor exactly, bytes of a file that
-/// belong to no shard or to two, byte ranges of another size than their box, file names that leave the
-/// directory, objects that come twice. Errc::mismatch for another version.
+/// Errc::corrupt for text that is not a manifest, is cut short or altered (hash), is spelled differently from
+/// to_text(), or contradicts itself: boxes that do not cover their tensor exactly, bytes of a file that
+/// belong to no shard or to two, byte ranges whose size differs from their box's, file names outside of the
+/// directory, duplicate objects. Errc::mismatch for another version.
 Result<Manifest> parse_manifest(std::string_view text);
 
 /// The name of a checkpoint's directory: "step_00000200".
 std::string checkpoint_name(StepCount step);
 
-/// 16 hexadecimal digits, as hashes and save ids are written.
+/// 16 hexadecimal digits, the form in which hashes and save ids are written.
 std::string hex64(std::uint64_t value);
 
 }  // namespace troupe::core

@@ -22,7 +22,7 @@ tl::unexpected<Error> invalid(fmt::format_string<Args...> format, Args&&... args
               fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Looked at before the hash, because another version may keep it elsewhere.
+/// Checked before the hash, because another version may keep the hash elsewhere.
 Result<void> check_version(std::string_view text) {
   JsonCursor cursor(text);
   cursor.expect(fmt::format("{{\"format\":\"{}\",\"version\":", kManifestFormat));

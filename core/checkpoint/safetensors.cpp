@@ -101,8 +101,8 @@ Result<void> check_no_gaps(const std::vector<SafetensorsEntry>& entries, std::ui
   return {};
 }
 
-/// Parses without exceptions and refuses members that come twice. A header is an object of objects of short
-/// lists: of what is deeper or longer no tree is made.
+/// Parses without exceptions and refuses duplicate members. A header is an object of objects of short lists:
+/// no tree is built for anything deeper or longer.
 Result<Json> parse_header_json(std::string_view text) {
   constexpr std::size_t kMostLevels = 3;
   const JsonCheck check = check_json(text, kMostLevels, kMaxAxes);
@@ -113,7 +113,7 @@ Result<Json> parse_header_json(std::string_view text) {
   return header;
 }
 
-/// The opened object and its member "__metadata__".
+/// Writes the opening of the object and its member "__metadata__".
 void append_metadata(std::string& json, const std::map<std::string, std::string>& metadata) {
   json += '{';
   append_string(json, kMetadataName);

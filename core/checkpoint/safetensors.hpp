@@ -14,9 +14,9 @@
 
 namespace troupe::core {
 
-/// The layout of a safetensors file: 8 bytes little-endian length of the header, the header (JSON, filled up
-/// with blanks), then the tensors' bytes without gaps. https://huggingface.co/docs/safetensors names the
-/// format.
+/// The layout of a safetensors file: the header's length in 8 bytes, little-endian; the header (JSON, padded
+/// with blanks); then the tensors' bytes without gaps. The format is documented at
+/// https://huggingface.co/docs/safetensors.
 struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::f32;
@@ -30,42 +30,42 @@ struct SafetensorsEntry {
 
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;        ///< in the order of their bytes
-  std::map<std::string, std::string> metadata;  ///< the free member kMetadataName
+  std::map<std::string, std::string> metadata;  ///< the free-form member kMetadataName
   std::uint64_t data_begin = 0;                 ///< where the first tensor begins
 
   friend bool operator==(const SafetensorsHeader&, const SafetensorsHeader&) = default;
 };
 
-/// Of the member of a header that is no tensor.
+/// The member of a header that is not a tensor.
 inline constexpr const char* kMetadataName = "__metadata__";
 
 /// "F32", "BF16", "F8_E4M3", "BOOL", ...
 std::string_view safetensors_name(DType dtype) noexcept;
 Result<DType> dtype_from_safetensors(std::string_view name);
 
-/// The file's beginning up to the first tensor, a multiple of 64 bytes. Sets begin and end of every entry, in
-/// the given order. Names must differ, be UTF-8, and not be kMetadataName.
+/// The beginning of the file up to the first tensor, a multiple of 64 bytes. Sets begin and end of every
+/// entry, in the given order. Names must be distinct and UTF-8, and must not be kMetadataName.
 std::string safetensors_header(std::vector<SafetensorsEntry>& entries,
                                const std::map<std::string, std::string>& metadata);
 
-/// What a reader may trust: `beginning` holds at least the header, `file_bytes` is the size of the file.
-/// Errc::corrupt for a header that is short, no JSON, or too large (100 MB), for tensors that overlap, leave
-/// gaps or do not end with the file, for sizes that contradict shape and dtype, and for names that come
-/// twice.
+/// Validates a header: `beginning` holds at least the header, `file_bytes` is the size of the file.
+/// Errc::corrupt for a header that is short, not JSON, or too large (100 MB), for tensors that overlap, leave
+/// gaps or do not end where the file does, for sizes that contradict shape and dtype, and for duplicate
+/// names.
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> beginning,
                                                    std::uint64_t file_bytes);
 
-/// Bytes of the header with its length, from the file's first 8 bytes; says how much to read before
+/// Bytes of the header including its length, from the file's first 8 bytes: how much to read before calling
 /// parse_safetensors_header.
 Result<std::uint64_t> safetensors_header_bytes(std::span<const std::byte> first_bytes,
                                                std::uint64_t file_bytes);
 
-/// The "__metadata__" of a file whose tensors are parts: what PyTorch's Hugging Face reader looks for. The
-/// offsets are per entry.
+/// The "__metadata__" of a file whose tensors are parts, in the form that PyTorch's Hugging Face reader
+/// expects. There is one offset per entry.
 std::map<std::string, std::string> sharding_metadata(std::span<const SafetensorsEntry> entries,
                                                      std::span<const Shape> offsets);
 
-/// The offset of every entry in its global tensor, in entry order; zeros where the file says nothing.
+/// The offset of every entry in its global tensor, in entry order; zeros where the file gives none.
 /// Errc::corrupt when the metadata does not parse or has another number of axes.
 Result<std::vector<Shape>> sharding_offsets(const SafetensorsHeader& header);
 

@@ -29,14 +29,14 @@ struct StructureClass {
 constexpr std::uint32_t kNone = UINT32_MAX;
 
 struct Holder {
-  std::uint32_t structure = 0;  ///< index of the classes
+  std::uint32_t structure = 0;  ///< index in the classes
   std::uint32_t piece = 0;
-  std::uint32_t before = kNone;  ///< the holder of the same box that was found before
+  std::uint32_t before = kNone;  ///< the previously found holder of the same box
 };
 
-/// A box and everybody who has it.
+/// A box and all its holders.
 struct Shard {
-  std::uint32_t tensor = 0;  ///< index of the job's tensors
+  std::uint32_t tensor = 0;  ///< index in the job's tensors
   const Box* box = nullptr;
   std::uint64_t bytes = 0;
   std::uint32_t last_holder = kNone;
@@ -63,7 +63,7 @@ std::vector<StructureClass> classes_of(std::span<const SaveStructure* const> str
   return classes;
 }
 
-/// What a file and its readers can say.
+/// Checks the limits of a file and its readers.
 Result<void> check_tensor(const Tensor& tensor) {
   if (!is_utf8(tensor.key))
     return fail(Errc::invalid_argument, "the name of a tensor is not UTF-8: {:?}; give it another name",
@@ -115,7 +115,7 @@ class Planner {
       auto [found, is_new] = places_.try_emplace({tensor, &box}, static_cast<std::uint32_t>(shards_.size()));
       if (is_new) shards_.push_back({tensor, &box, from.bytes_of(from.pieces[piece])});
       auto& shard = shards_[found->second];
-      // A rank that has a box twice is one holder of it.
+      // A rank that lists a box twice counts as one holder.
       if (!is_new && holders_[shard.last_holder].structure == structure) continue;
       holders_.push_back({structure, piece, shard.last_holder});
       shard.last_holder = static_cast<std::uint32_t>(holders_.size() - 1);
@@ -149,7 +149,7 @@ class Planner {
     return {};
   }
 
-  /// The place of each tensor in the order of their keys.
+  /// The position of each tensor in the order of their keys.
   std::vector<std::uint32_t> places_by_key() const {
     std::vector<std::uint32_t> order(tensors_.size());
     std::iota(order.begin(), order.end(), 0);
@@ -160,7 +160,7 @@ class Planner {
     return places;
   }
 
-  /// The ranks that hold the shard, as an index of `sets`, which begin with those of the classes.
+  /// The ranks that hold the shard, as an index in `sets`, which begin with those of the classes.
   std::uint32_t holders_of(const Shard& shard, std::vector<HolderSet>& sets) const {
     const auto& last = holders_[shard.last_holder];
     if (last.before == kNone) return last.structure;
@@ -202,7 +202,7 @@ class Planner {
   std::vector<StructureClass> classes_;
   std::unordered_map<std::string_view, std::uint32_t> ids_;
   std::vector<const Tensor*> tensors_;
-  std::vector<std::uint32_t> first_;        ///< per tensor, the rank whose description counts
+  std::vector<std::uint32_t> first_;        ///< per tensor, the rank whose description is used
   std::vector<std::uint32_t> last_lister_;  ///< per tensor, the structure that listed it last
   std::vector<Shard> shards_;
   std::vector<Holder> holders_;
@@ -254,7 +254,7 @@ Manifest manifest_of(std::span<const SaveStructure* const> structures, const Sav
   };
   for (std::uint32_t rank = 0; rank < structures.size(); ++rank) {
     const auto& structure = *structures[rank];
-    // Nobody writes a part of a tensor without elements, which is nevertheless there.
+    // No rank writes a part of an empty tensor, but the tensor exists.
     for (const auto& tensor : structure.tensors) {
       if (elements_of(tensor.shape) == 0) tensor_of(tensor);
     }

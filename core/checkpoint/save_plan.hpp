@@ -14,15 +14,15 @@
 
 namespace troupe::core {
 
-/// A box of a tensor that lies contiguous in a rank's memory.
+/// A box of a tensor that is contiguous in a rank's memory.
 struct SavePiece {
-  std::uint32_t tensor = 0;  ///< index of SaveStructure::tensors
+  std::uint32_t tensor = 0;  ///< index in SaveStructure::tensors
   Box box;
 
   friend bool operator==(const SavePiece&, const SavePiece&) = default;
 };
 
-/// What a rank could write, without the data: the same as long as its tensors and their placement are.
+/// What a rank could write, without the data. Unchanged as long as its tensors and their placement are.
 struct SaveStructure {
   struct Tensor {
     std::string key;
@@ -52,7 +52,7 @@ struct PlannedShard {
   friend bool operator==(const PlannedShard&, const PlannedShard&) = default;
 };
 
-/// A file that one rank writes from its beginning to its end.
+/// A file that one rank writes from beginning to end.
 struct PlannedFile {
   std::string name;
   std::string header;  ///< its first bytes
@@ -62,13 +62,13 @@ struct PlannedFile {
   friend bool operator==(const PlannedFile&, const PlannedFile&) = default;
 };
 
-/// The files of a rank that writes the pieces in `assigned` (ascending): safetensors, whose readers know one
-/// part of a tensor per file, so the second part of a tensor goes to the rank's second file. A rank without
-/// pieces has no file.
+/// The files of a rank that writes the pieces in `assigned` (ascending). They are safetensors, whose readers
+/// accept one part of a tensor per file, so a tensor's second part goes to the rank's second file. A rank
+/// without pieces has no file.
 std::vector<PlannedFile> plan_files(const SaveStructure& structure, std::span<const std::uint32_t> assigned,
                                     Rank rank);
 
-/// Which rank writes what.
+/// Which rank writes which pieces.
 struct SavePlan {
   std::vector<std::vector<std::uint32_t>> assigned;  ///< per rank, ascending pieces of its structure
   std::uint64_t bytes = 0;                           ///< of all tensors
@@ -76,16 +76,16 @@ struct SavePlan {
 
 /// Every box is written by one of the ranks that hold it: boxes with few holders first, then large ones, each
 /// by the holder with the fewest bytes so far. Errc::mismatch names a tensor that two ranks describe
-/// differently, Errc::invalid_argument one that the pieces do not cover exactly. `structures` are per rank;
-/// ranks with the same structure may share one object, which makes planning cheaper.
+/// differently, Errc::invalid_argument one that the pieces do not cover exactly. `structures` has one entry
+/// per rank; ranks with the same structure may share one object, which makes planning cheaper.
 Result<SavePlan> plan_save(std::span<const SaveStructure* const> structures);
 
-/// What the writing of one rank's files brought, in the order of plan_files.
+/// The result of writing one rank's files, in the order of plan_files.
 struct WrittenShards {
-  std::vector<std::uint64_t> hashes;  ///< of the shards, file after file
+  std::vector<std::uint64_t> hashes;  ///< of the shards, file by file
 };
 
-/// The manifest's files and tensors; step, values and objects are left to the caller.
+/// The manifest's files and tensors; the caller sets step, values and objects.
 Manifest manifest_of(std::span<const SaveStructure* const> structures, const SavePlan& plan,
                      std::span<const WrittenShards> written);
 

@@ -7,7 +7,7 @@
 
 namespace troupe::core {
 
-/// Ends a JSON object whose members are written, a line each, with the line of its last one: "hash", the
+/// Ends a JSON object whose members are already written, one per line, by adding its last line: "hash", the
 /// hash64 of all bytes before that line.
 std::string seal(std::string text);
 

@@ -15,7 +15,7 @@ namespace troupe::core {
 
 namespace {
 
-/// From the first byte to the last that goes to a target.
+/// From the first to the last byte that goes to a target.
 SharedRead::Part part_of(std::uint32_t rank, const LoadRead& read, std::span<const LoadTarget> targets) {
   const auto width = size_of(read.tensor->dtype);
   SharedRead::Part part{rank, read.shard->bytes(), 0};
@@ -64,7 +64,7 @@ class Planner {
       read.parts.push_back(part);
       return;
     }
-    // Rare enough that everybody may have what one rank needs in addition.
+    // Rare enough that all ranks may receive what one rank needs in addition.
     auto& all = read.parts.front();
     all.begin = std::min(all.begin, part.begin);
     all.end = std::max(all.end, part.end);
@@ -98,7 +98,7 @@ class Planner {
       std::uint64_t needed = 0, assigned = 0, sent = 0, received = 0;
     };
     std::vector<Rank> ranks(world_);
-    Rank all;  // what each of them has in common with the others
+    Rank all;  // what each rank has in common with the others
     for (const auto& read : plan.reads) {
       const auto bytes = read.shard->bytes();
       auto& reader = ranks[read.reader];
@@ -108,7 +108,7 @@ class Planner {
         const auto moved = read.parts.front().end - read.parts.front().begin;
         all.needed += bytes;
         all.received += moved;
-        reader.received -= moved;  // wraps around, and back in the sum
+        reader.received -= moved;  // wraps around, and back again in the sum
         reader.sent += moved * (world_ - 1);
         continue;
       }

@@ -13,27 +13,27 @@
 
 namespace troupe::core {
 
-/// What a load of several ranks moves, in whole shards as far as reading is concerned.
+/// The bytes that a load by several ranks moves; reads are counted in whole shards.
 struct LoadBytes {
   std::uint64_t needed = 0;         ///< by all ranks together; a shard counts once for every rank
   std::uint64_t most_needed = 0;    ///< by the rank that needs most
-  std::uint64_t distinct = 0;       ///< shards that somebody needs, each once
+  std::uint64_t distinct = 0;       ///< shards that any rank needs, each once
   std::uint64_t most_assigned = 0;  ///< to the rank that reads most when each shard is read once
-  std::uint64_t most_moved = 0;     ///< that a rank sends or receives in an exchange, the larger of both
+  std::uint64_t most_moved = 0;     ///< sent or received by one rank in an exchange, whichever is larger
 
   friend bool operator==(const LoadBytes&, const LoadBytes&) = default;
 };
 
-/// Seconds that a load is expected to take:
+/// The expected duration of a load in seconds:
 ///   read:     max(most_needed / rank, needed / storage)
 ///   exchange: max(most_assigned / rank, distinct / storage) + most_moved / exchange
 double seconds_of(LoadMode mode, const LoadBytes& bytes, const LoadCosts& costs);
-/// `wanted`, or when it is automatic the faster one; `read` of equal ones, and when nothing would be moved.
+/// `wanted`, or the faster mode if that is automatic; `read` for a tie, or when nothing would be moved.
 LoadMode choose_load(LoadMode wanted, const LoadBytes& bytes, const LoadCosts& costs);
 
-/// A shard that is read once, and who takes what of it.
+/// A shard that is read once, and the parts of it that ranks take.
 struct SharedRead {
-  /// Bytes [begin, end) of the shard, all that the rank needs of it and perhaps some between.
+  /// Bytes [begin, end) of the shard: everything the rank needs of it and possibly some bytes between.
   struct Part {
     std::uint32_t rank = 0;
     std::uint64_t begin = 0;
@@ -43,9 +43,9 @@ struct SharedRead {
   };
   const ManifestTensor* tensor = nullptr;
   const ManifestShard* shard = nullptr;
-  std::uint32_t reader = 0;  ///< one of those who need it
-  bool for_all = false;      ///< every rank takes [begin, end) of the only part, whose rank means nothing
-  std::vector<Part> parts;   ///< by ascending ranks, the reader among them
+  std::uint32_t reader = 0;  ///< one of the ranks that need it
+  bool for_all = false;      ///< every rank takes [begin, end) of the only part, whose rank is meaningless
+  std::vector<Part> parts;   ///< by ascending rank, including the reader
 };
 
 struct SharedLoadPlan {
@@ -53,18 +53,18 @@ struct SharedLoadPlan {
   LoadBytes bytes;
 };
 
-/// What the ranks of a job want: `common` all of them, `own[r]` only rank r beside it. The same shard may be
+/// What the ranks of a job want: `common` is for all of them, `own[r]` for rank r only. The same shard may be
 /// in both.
 struct SharedTargets {
   std::vector<LoadTarget> common;
   std::vector<std::vector<LoadTarget>> own;
 };
 
-/// Which rank reads which shard: core::distribute() for a load. A pure function, so that ranks which plan by
-/// themselves plan the same. `manifest` must outlive the plan. Errors are those of plan_load().
+/// Which rank reads which shard: core::distribute() for a load. A pure function, so that ranks which plan
+/// independently get the same plan. `manifest` must outlive the plan. Errors are those of plan_load().
 Result<SharedLoadPlan> plan_shared_load(const Manifest& manifest, const SharedTargets& targets);
 
-/// Tells plans apart, for ranks that compare theirs with each other's.
+/// Identifies a plan, for ranks that compare their plans.
 std::uint64_t hash_of(const SharedLoadPlan& plan);
 
 }  // namespace troupe::core

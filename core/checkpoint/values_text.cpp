@@ -45,7 +45,7 @@ Result<std::string> objects_text(const std::vector<ManifestObject>& objects) {
 }
 
 Result<std::vector<ManifestObject>> parse_objects(std::string_view text) {
-  // The list and an object in it are levels of their own.
+  // The list and an object in it are additional levels.
   Value list = TRY(parse_value(text, kMaxValueDepth + 2));
   if (list.as_list() == nullptr) return fail(Errc::corrupt, "objects are not a list");
   std::vector<ManifestObject> objects;

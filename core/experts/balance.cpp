@@ -9,10 +9,10 @@ namespace troupe::core {
 
 namespace {
 
-/// As Megatron-Core.
+/// As in Megatron-Core.
 constexpr double kLeastTotal = 1e-20;
 
-/// Softmax, or sigmoids; what these are divided by to have a sum of one comes back.
+/// Softmax, or sigmoids; returns the divisor that makes the sigmoids sum to one.
 template <class T>
 T balance_scores(const RouterOptions& options, std::span<const T> logits, std::span<T> scores) {
   expert_scores<T>(options.score, logits, scores);
@@ -83,7 +83,7 @@ void balance_backward(const RouterOptions& options, std::span<const T> logits, c
     T mean = 0;
     for (std::size_t e = 0; e < E; ++e) mean += by_score[e] * scores[e] / sum;
     for (std::size_t e = 0; e < E; ++e) {
-      // A softmax changes by p (d - mean), a sigmoid s divided by their sum by s (1 - s) (d - mean) / sum.
+      // Gradient of a softmax: p (d - mean); of a sigmoid s divided by their sum: s (1 - s) (d - mean) / sum.
       const T own =
           options.score == ScoreFunction::softmax ? scores[e] : scores[e] * (T{1} - scores[e]) / sum;
       d_logits[token * E + e] += own * (by_score[e] - mean);
@@ -120,7 +120,7 @@ void update_expert_bias(std::span<float> bias, std::span<const std::int64_t> cou
   for (const std::int64_t count : counts) all += count;
   const auto experts = static_cast<std::int64_t>(counts.size());
   for (std::size_t e = 0; e < bias.size(); ++e) {
-    // Compared as integers, so that no rounding decides.
+    // Compared as integers, so that rounding cannot decide.
     const std::int64_t above = counts[e] * experts - all;
     if (above != 0) bias[e] += static_cast<float>(above < 0 ? rate : -rate);
   }

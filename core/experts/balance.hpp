@@ -9,13 +9,13 @@
 
 namespace troupe::core {
 
-// N tokens, E experts, K choices of each.
+// N tokens, E experts, K choices per token.
 
-/// How tokens were spread over experts: of a batch, a sequence, a lane. Those of several are added, in their
-/// order; counts in any.
+/// How tokens were distributed over experts in a batch, a sequence or a lane. Several loads are added in
+/// their order; counts in any.
 struct ExpertLoad {
-  std::vector<std::int64_t> counts;  ///< (E): how often each was chosen, before anything is dropped
-  /// (E): sums of the tokens' scores, softmax or sigmoids divided by their sum, in double in token order.
+  std::vector<std::int64_t> counts;  ///< (E): how often each was chosen, before any are dropped
+  /// (E): sums of the tokens' scores (softmax, or sigmoids divided by their sum), in double in token order.
   std::vector<double> score_sums;
   std::int64_t tokens = 0;
 
@@ -23,16 +23,16 @@ struct ExpertLoad {
   friend bool operator==(const ExpertLoad&, const ExpertLoad&) = default;
 };
 
-/// `logits` (N, E), `experts` (N, K) as route() chose them.
+/// `logits` (N, E), `experts` (N, K) as chosen by route().
 template <class T>
 ExpertLoad expert_load(const RouterOptions& options, std::span<const T> logits,
                        std::span<const std::int32_t> experts);
 
 /// The auxiliary loss of the Switch Transformer as Megatron-Core has it, without its coefficient: E times the
-/// sum over experts of (count / (N K)) * (score sum / N). It is 1 when all are chosen alike. (transformers
-/// does not divide by K, and takes all layers together.) 0 without tokens.
+/// sum over experts of (count / (N K)) * (score sum / N). It is 1 when all are chosen equally often.
+/// (transformers does not divide by K, and combines all layers.) 0 without tokens.
 double balance_loss(const RouterOptions& options, const ExpertLoad& load);
-/// Adds `scale` times its gradient, in which counts are constants.
+/// Adds `scale` times the loss's gradient, in which counts are constants.
 template <class T>
 void balance_backward(const RouterOptions& options, std::span<const T> logits, const ExpertLoad& load,
                       double scale, std::span<T> d_logits);
@@ -44,8 +44,8 @@ double z_loss(std::size_t experts, std::span<const T> logits);
 template <class T>
 void z_loss_backward(std::size_t experts, std::span<const T> logits, double scale, std::span<T> d_logits);
 
-/// Balancing without an auxiliary loss (DeepSeek-V3): each expert's bias goes up by `rate` when it was chosen
-/// less than the mean, down when more. `counts` are of all tokens of a step, on all ranks.
+/// Balancing without an auxiliary loss (DeepSeek-V3): each expert's bias increases by `rate` if it was chosen
+/// less often than the mean, and decreases if more often. `counts` cover all tokens of a step, on all ranks.
 void update_expert_bias(std::span<float> bias, std::span<const std::int64_t> counts, double rate);
 
 }  // namespace troupe::core

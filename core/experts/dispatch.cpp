@@ -13,7 +13,7 @@ std::size_t place(std::int64_t index) {
   return static_cast<std::size_t>(index);
 }
 
-/// The choices that each expert is asked for, by token.
+/// The choices that ask for each expert, in token order.
 std::vector<std::vector<std::int64_t>> requests(std::size_t expert_count,
                                                 std::span<const std::int32_t> experts) {
   std::vector<std::vector<std::int64_t>> found(expert_count);
@@ -22,13 +22,13 @@ std::vector<std::vector<std::int64_t>> requests(std::size_t expert_count,
   return found;
 }
 
-/// Leaves `capacity` of them, by token again.
+/// Keeps `capacity` of them, again in token order.
 template <class T>
 void drop(std::vector<std::int64_t>& wanted, std::size_t capacity, DropPolicy policy,
           std::span<const T> weights) {
   if (policy == DropPolicy::probability) {
     std::stable_sort(wanted.begin(), wanted.end(), [&](std::int64_t a, std::int64_t b) {
-      // What is not a number comes last, or the order would be none.
+      // NaN comes last; otherwise there would be no order.
       const T x = weights[place(a)], y = weights[place(b)];
       return std::isnan(x) ? false : std::isnan(y) ? true : x > y;
     });
@@ -37,7 +37,7 @@ void drop(std::vector<std::int64_t>& wanted, std::size_t capacity, DropPolicy po
   std::sort(wanted.begin(), wanted.end());
 }
 
-/// Slots for all that an expert keeps.
+/// Slots for all choices that an expert keeps.
 void add_slots(Dispatch& dispatch, std::span<const std::int64_t> kept) {
   for (const std::int64_t choice : kept) {
     dispatch.slot_of_choice[place(choice)] = static_cast<std::int64_t>(dispatch.choice_of_slot.size());
@@ -140,7 +140,7 @@ void combine(const Dispatch& dispatch, std::size_t choices, std::size_t width, s
     }
     T* const to = row(tokens, static_cast<std::int64_t>(first / choices), width).data();
     std::size_t i = 0;
-    // Two at a time, as a token's row is then read and written half as often; the order stays.
+    // Two at a time, which halves the reads and writes of a token's row; the order stays the same.
     for (; i + 1 < count; i += 2) {
       const auto [a, x] = parts[i];
       const auto [b, y] = parts[i + 1];

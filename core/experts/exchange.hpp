@@ -10,13 +10,13 @@
 
 namespace troupe::core {
 
-/// Experts over the ranks of an expert-parallel group: each rank owns as many neighbours, expert e is that
-/// of rank e / per_rank.
+/// Distribution of experts over the ranks of an expert-parallel group: each rank owns the same number of
+/// consecutive experts; expert e belongs to rank e / per_rank.
 struct ExpertOwners {
   std::size_t experts = 0;
   std::size_t ranks = 1;
 
-  /// Errc::invalid_argument when the ranks do not divide the experts.
+  /// Errc::invalid_argument unless the number of ranks divides the number of experts.
   static Result<ExpertOwners> create(std::size_t experts, std::size_t ranks);
 
   std::size_t per_rank() const { return experts / ranks; }
@@ -24,9 +24,9 @@ struct ExpertOwners {
   std::size_t first(std::size_t rank) const { return rank * per_rank(); }
 };
 
-/// Rows that belong together in what a rank received.
+/// Rows that belong together among those a rank received.
 struct ExpertRows {
-  std::size_t source = 0;  ///< the rank whose tokens they are
+  std::size_t source = 0;  ///< the rank whose tokens they are from
   std::int64_t first = 0;  ///< row
   std::int64_t count = 0;
 
@@ -34,27 +34,27 @@ struct ExpertRows {
 };
 
 /// What one rank sends and receives when all ranks dispatch their tokens; combining goes the other way.
-/// Counts are rows. Rows are received by source, and of each source by expert.
+/// Counts are in rows. Received rows are ordered by source, and within a source by expert.
 struct ExpertExchange {
   std::vector<std::int64_t> sent;      ///< to each rank, in the order of slots
   std::vector<std::int64_t> received;  ///< from each rank
-  /// Of each own expert its rows of every source, in rank order, those without rows too: one product each
-  /// gives the bits of the source's own computation, whichever rank does it.
+  /// For each own expert its rows from every source, in rank order, including sources without rows: one
+  /// product for each gives the bits of the source's own computation, whichever rank computes it.
   std::vector<std::vector<ExpertRows>> products;
-  /// Of grouped products: where each received row goes among theirs. None: rows stay as received.
+  /// For grouped products: where each received row goes in their order. None: rows stay as received.
   std::optional<std::vector<std::int64_t>> grouped;
 
   std::int64_t received_rows() const;
 };
 
 /// `slots_of` has one list per rank of the group, in rank order: its slots per expert. All ranks exchange
-/// these before any token. Errc::invalid_argument for a list of another length or with negative counts;
-/// Errc::out_of_memory, with what every rank sends, when more than `most_rows` would be received.
+/// these before any tokens. Errc::invalid_argument for a list of another length or with negative counts;
+/// Errc::out_of_memory, with the number that every rank sends, if more than `most_rows` would be received.
 Result<ExpertExchange> plan_exchange(const ExpertOwners& owners, std::size_t rank,
                                      std::span<const std::vector<std::int64_t>> slots_of,
                                      std::int64_t most_rows);
 
-/// Puts the rows of an expert together, by source, so that there is one product for each expert.
+/// Groups the rows of each expert, by source, so that there is one product per expert.
 void group_rows(ExpertExchange& exchange);
 
 }  // namespace troupe::core

@@ -11,10 +11,10 @@ namespace troupe::core {
 namespace {
 
 constexpr std::size_t kMostExperts = std::size_t{1} << 16;
-/// What Megatron-Core adds to sums that are divided by.
+/// What Megatron-Core adds to sums used as divisors.
 constexpr double kEpsilon = 1e-20;
 
-/// The places of the `count` greatest values, greatest first, lower places first among equals.
+/// The indices of the `count` greatest values, greatest first, lower indices first among equals.
 template <class T>
 void choose(std::span<const T> values, std::span<std::int32_t> chosen, std::vector<char>& taken) {
   taken.assign(values.size(), 0);
@@ -33,7 +33,7 @@ std::size_t at(std::int32_t expert) {
   return static_cast<std::size_t>(expert);
 }
 
-/// e to the differences from the greatest value, and their sum in this order.
+/// Exponentials of the differences from the greatest value, and their sum in this order.
 template <class T>
 T exponentials(std::span<T> values) {
   const T greatest = *std::max_element(values.begin(), values.end());
@@ -51,7 +51,7 @@ void softmax(std::span<T> values) {
   for (T& value : values) value /= sum;
 }
 
-/// One token's way through the router, with room for what it needs.
+/// One token's route through the router, with scratch memory.
 template <class T>
 class TokenRouter {
  public:
@@ -66,14 +66,14 @@ class TokenRouter {
     choose<T>(judged_, experts, taken_);
   }
 
-  /// The scores of the chosen experts before they are normalised, after choose_experts() or score().
+  /// The scores of the chosen experts before normalisation, after choose_experts() or score().
   std::span<T> chosen_scores(std::span<const std::int32_t> experts) {
     for (std::size_t k = 0; k < chosen_.size(); ++k) chosen_[k] = scores_[at(experts[k])];
     if (scores_follow_choice()) softmax<T>(chosen_);
     return chosen_;
   }
 
-  /// Logits themselves where the softmax is over the chosen ones.
+  /// The logits themselves where the softmax is over the chosen experts.
   void score(std::span<const T> logits) {
     if (scores_follow_choice()) {
       std::copy(logits.begin(), logits.end(), scores_.begin());
@@ -120,7 +120,7 @@ T sum_of(std::span<const T> values) {
   return sum;
 }
 
-/// From the gradient by the weights to that by the chosen scores, in place.
+/// Converts the gradient of the weights to that of the chosen scores, in place.
 template <class T>
 void weights_backward(const RouterOptions& options, std::span<const T> chosen, std::span<T> d) {
   const T scale = static_cast<T>(options.scale);

@@ -7,7 +7,7 @@ namespace troupe::core {
 
 namespace {
 
-/// All of `rows` but `count` from `first` on.
+/// All of `rows` except `count` from `first` on.
 std::vector<std::int64_t> all_but(std::int64_t rows, std::int64_t first, std::int64_t count) {
   std::vector<std::int64_t> list(static_cast<std::size_t>(rows - count));
   const auto before = list.begin() + static_cast<std::ptrdiff_t>(first);

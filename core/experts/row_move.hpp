@@ -10,8 +10,8 @@
 
 namespace troupe::core {
 
-/// What an exchange moves between the memories of a group's ranks: rows of this one's input to each rank, and
-/// of its output from each. A list says which they are, in the order of ranks; none: all, as they lie.
+/// What an exchange moves between the memories of a group's ranks: rows of this rank's input to each rank,
+/// and rows of its output from each. Lists say which rows, in rank order; none: all, in memory order.
 struct RowMove {
   std::vector<std::int64_t> sent;   ///< rows to each rank
   std::vector<std::int64_t> taken;  ///< rows from each
@@ -21,8 +21,8 @@ struct RowMove {
   friend bool operator==(const RowMove&, const RowMove&) = default;
 };
 
-/// Brings the rows of tokens to the products of their experts, on all ranks: the exchange reads each from its
-/// token, so that nothing is put in the order of slots before. `choices` is K.
+/// Moves the rows of tokens to the products of their experts, on all ranks. The exchange reads each row
+/// directly from its token, so rows need not be put in slot order first. `choices` is K.
 RowMove tokens_to_products(const Dispatch& dispatch, std::size_t choices, const ExpertExchange& exchange);
 
 /// Where this rank's products find the rows of its own tokens: the slots of its own experts, in their order.
@@ -34,10 +34,10 @@ struct OwnRows {
 OwnRows own_rows(const ExpertOwners& owners, std::size_t rank, const Dispatch& dispatch,
                  const ExpertExchange& exchange);
 
-/// Brings slots to products. Own rows stay in their slots, where products read and write them; only where
+/// Moves slots to products. Own rows stay in their slots, where products read and write them; only where
 /// products are grouped are they moved with all others.
 RowMove slots_to_products(const OwnRows& own, std::size_t rank, const ExpertExchange& exchange);
-/// The way back.
+/// The reverse.
 RowMove products_to_slots(const OwnRows& own, std::size_t rank, const ExpertExchange& exchange);
 
 }  // namespace troupe::core

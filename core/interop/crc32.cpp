@@ -10,7 +10,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "eight bytes are read as one little-endian word");
 
 constexpr std::uint32_t kPolynomial = 0xedb8'8320;
-/// kTables[k][b] is what byte b does to the remainder when k more bytes follow it.
+/// kTables[k][b] is the effect of byte b on the remainder when k more bytes follow it.
 constexpr auto kTables = [] {
   std::array<std::array<std::uint32_t, 256>, 16> tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {

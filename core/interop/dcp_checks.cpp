@@ -73,7 +73,7 @@ Result<void> check_dcp_files(
     const std::function<std::optional<std::uint64_t>(const std::string& name)>& file_bytes) {
   std::vector<std::optional<std::uint64_t>> sizes;
   for (const std::string& name : metadata.files) sizes.push_back(file_bytes(name));
-  // Bytes of each file that no place has had: every reader of a checkpoint goes through each place once.
+  // Bytes of each file not yet used by a place: every reader of a checkpoint reads each place once.
   auto left = sizes;
   const auto check = [&](std::string_view key, const DcpPlace& place) -> Result<void> {
     TRY(check_place(metadata, sizes, key, place));

@@ -6,10 +6,10 @@
 
 namespace troupe::core {
 
-/// Errc::corrupt for a name that is empty or absolute, has a part "..", or a NUL.
+/// Errc::corrupt for a name that is empty or absolute, or contains a part "..", or a NUL.
 Result<void> check_dcp_file_name(std::string_view name);
 
-/// What must hold between a tensor's shape, chunks and places; files are not looked at.
+/// Consistency of a tensor's shape, chunks and places; files are not examined.
 Result<void> check_dcp_tensor(const DcpTensor& tensor);
 
 }  // namespace troupe::core

@@ -17,9 +17,9 @@
 
 namespace troupe::core {
 
-/// Where torch.distributed.checkpoint put something: a whole archive of torch.save within a file.
+/// Where torch.distributed.checkpoint put a value: a complete torch.save archive within a file.
 struct DcpPlace {
-  std::uint32_t file = 0;  ///< index of DcpMetadata::files
+  std::uint32_t file = 0;  ///< index in DcpMetadata::files
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 
@@ -39,13 +39,13 @@ struct DcpTensor {
   DType dtype = DType::f32;
   Shape shape;
   std::vector<DcpChunk> chunks;
-  /// Where the tensor was in the nested state; empty when the checkpoint does not say.
+  /// The tensor's path in the nested state; empty when the checkpoint does not say.
   KeyPath path;
 
   friend bool operator==(const DcpTensor&, const DcpTensor&) = default;
 };
 
-/// Anything else that was saved, by the pickle of Python.
+/// Any other saved value, in Python's pickle format.
 struct DcpItem {
   std::string key;
   DcpPlace place;
@@ -54,7 +54,7 @@ struct DcpItem {
   friend bool operator==(const DcpItem&, const DcpItem&) = default;
 };
 
-/// What the checkpoint has and this library cannot read.
+/// What the checkpoint contains but this library cannot read.
 struct DcpSkipped {
   std::string key;
   std::string reason;
@@ -62,7 +62,7 @@ struct DcpSkipped {
   friend bool operator==(const DcpSkipped&, const DcpSkipped&) = default;
 };
 
-/// The contents of the file .metadata of a checkpoint of torch.distributed.checkpoint (native format).
+/// The contents of the .metadata file of a torch.distributed.checkpoint checkpoint (native format).
 struct DcpMetadata {
   std::vector<std::string> files;  ///< relative to the directory
   std::vector<DcpTensor> tensors;
@@ -74,30 +74,28 @@ struct DcpMetadata {
 
 inline constexpr std::string_view kDcpMetadataName = ".metadata";
 
-/// Reads nothing but data: classes are recognised by name, and unknown ones (plans that Megatron adds) are
-/// passed over. Errc::corrupt for a pickle that does not parse, for chunks that do not cover their tensor
-/// exactly or have no place, for places too small for their chunk, and for file names that leave the
-/// directory.
+/// Reads only data: classes are recognised by name, and unknown ones (plans that Megatron adds) are skipped.
+/// Errc::corrupt for a pickle that does not parse, for chunks that do not cover their tensor exactly or have
+/// no place, for places too small for their chunk, and for file names outside of the directory.
 Result<DcpMetadata> parse_dcp_metadata(std::span<const std::byte> bytes, const PickleLimits& limits = {});
 
-/// Errc::corrupt names a file that is not there, a place that is not within its file, and a file whose places
-/// overlap so much that they have more bytes than it. `file_bytes` gives nothing for a file that does not
-/// exist.
+/// Errc::corrupt names a missing file, a place that is not within its file, or a file whose places overlap so
+/// much that their bytes exceed the file's. `file_bytes` returns nothing for a file that does not exist.
 Result<void> check_dcp_files(
     const DcpMetadata& metadata,
     const std::function<std::optional<std::uint64_t>(const std::string& name)>& file_bytes);
 
 /// The elements of a chunk within the bytes of its place. Errc::corrupt unless the archive there is a tensor
-/// of the chunk's dtype and extent. With `check_crc` the elements are compared with their CRC-32, where the
+/// of the chunk's dtype and extent. With `check_crc` the elements are compared with their CRC-32, if the
 /// archive has one.
 Result<std::span<const std::byte>> dcp_chunk_elements(const DcpTensor& tensor, const DcpChunk& chunk,
                                                       std::span<const std::byte> place_bytes, bool check_crc);
 
-/// The bytes of .metadata, as PyTorch 2.1 and later read them. Of `metadata`, `skipped` is not written.
+/// The bytes of .metadata, as PyTorch 2.1 and later read them. `metadata.skipped` is not written.
 /// Errc::invalid_argument for what parse_dcp_metadata would refuse.
 Result<std::vector<std::byte>> encode_dcp_metadata(const DcpMetadata& metadata);
 
-/// "__0_1.distcp": what rank 0 wrote as its second file.
+/// "__0_1.distcp": the second file written by rank 0.
 std::string dcp_file_name(int rank, int index);
 
 }  // namespace troupe::core

@@ -15,24 +15,24 @@
 namespace troupe::core {
 namespace {
 
-/// Of a tensor or a file. A small pickle can name the same long text very often.
+/// For a tensor or a file. A small pickle can refer to the same long text very often.
 constexpr std::size_t kLongestName = 2048;
 constexpr std::size_t kMostSkipped = 10'000;
 
-/// An instance of a class of torch.distributed, whichever module a version of PyTorch keeps it in.
+/// An instance of a torch.distributed class, whichever module a version of PyTorch has it in.
 bool is_a(const PickleNode& node, std::string_view name) {
   const auto called = node.callable();
   return called && called->kind() == PickleKind::global && called->name() == name &&
          called->module().starts_with("torch.distributed.");
 }
 
-/// Lookups go through a state from its end, so a large one is none.
+/// Lookups search a state from its end, so a large state is ignored.
 std::optional<PickleNode> found_in(const PickleNode& state, std::string_view name) {
   constexpr std::size_t kMostAttributes = 64;
   return state.size() <= kMostAttributes ? state.find(name) : std::nullopt;
 }
 
-/// An attribute of an object whose state is a dict; None counts as nothing.
+/// An attribute of an object whose state is a dict; None counts as absent.
 std::optional<PickleNode> attribute(const PickleNode& node, std::string_view name) {
   const auto state = node.state();
   const auto found = state ? found_in(*state, name) : std::nullopt;
@@ -53,7 +53,7 @@ Result<std::string_view> needed_text(const PickleNode& node, std::string_view na
 }
 
 Result<std::uint64_t> needed_count(const PickleNode& node, std::string_view name) {
-  // More than any file has; sums stay far from an overflow.
+  // More than any file has; sums stay far from overflow.
   constexpr std::int64_t kLargest = std::int64_t{1} << 62;
   const auto number = TRY(needed_attribute(node, name)).as_integer();
   if (!number || *number < 0 || *number >= kLargest) {
@@ -62,9 +62,9 @@ Result<std::uint64_t> needed_count(const PickleNode& node, std::string_view name
   return static_cast<std::uint64_t>(*number);
 }
 
-/// How much more of something may come. A pickle can say a thing once and mean it often; PyTorch takes some
-/// 70 bytes for an entry and 100 for a chunk, so that its checkpoints stay far below these limits, and what
-/// is kept of any is a small multiple of its size.
+/// How much more of something may follow. A pickle can store a value once and refer to it often; PyTorch
+/// takes some 70 bytes per entry and 100 per chunk, so its checkpoints stay far below these limits, and the
+/// memory for any checkpoint is a small multiple of its size.
 class Allowance {
  public:
   Allowance(const char* what, std::size_t pickle_bytes, std::size_t bytes_for_one)
@@ -90,7 +90,7 @@ class Allowance {
 /// One entry of storage_data.
 struct Stored {
   std::string_view key;
-  std::optional<Shape> offset;  ///< nothing for what is no tensor
+  std::optional<Shape> offset;  ///< empty for anything but a tensor
   DcpPlace place;
   bool transformed = false;
 };
@@ -242,7 +242,7 @@ Result<std::uint32_t> Reader::file_of(std::string_view name) {
   return place->second;
 }
 
-/// Nothing for a path that is deeper than values may be: its entry keeps its name.
+/// Empty for a path deeper than values may be: its entry keeps its name.
 Result<KeyPath> Reader::path_of(std::string_view key) {
   const auto found = std::lower_bound(paths_.begin(), paths_.end(), key,
                                       [](const Path& a, std::string_view b) { return a.first < b; });
@@ -285,7 +285,7 @@ Result<void> Reader::read_item(std::string_view key) {
   return {};
 }
 
-/// The dtype of a TensorProperties, whose state is a tuple, in old versions a dict.
+/// The dtype of a TensorProperties, whose state is a tuple, or in old versions a dict.
 Result<PickleNode> dtype_node(std::string_view key, const PickleNode& properties) {
   const auto state = properties.state();
   std::optional<PickleNode> dtype;
@@ -324,7 +324,7 @@ Result<void> Reader::read_chunks(const PickleNode& chunks, DcpTensor& tensor, bo
                 name_of(chunks.kind()));
   }
   const auto places = stored_of(tensor.key);
-  // PyTorch describes a scalar once for every rank that has it, and writes it once.
+  // PyTorch describes a scalar once for every rank that has it, but writes it once.
   const std::size_t count = tensor.shape.empty() ? std::min<std::size_t>(chunks.size(), 1) : chunks.size();
   TRY(chunks_.take(count));
   tensor.chunks.reserve(count);
@@ -334,7 +334,7 @@ Result<void> Reader::read_chunks(const PickleNode& chunks, DcpTensor& tensor, bo
     result.box.offset = TRY(read_shape(TRY(needed_attribute(chunk, "offsets"))));
     result.box.extent = TRY(read_shape(TRY(needed_attribute(chunk, "sizes"))));
     const auto& extent = result.box.extent;
-    // Ranks beyond the end of an uneven tensor have empty chunks, all at one place.
+    // Ranks beyond the end of an uneven tensor have empty chunks, all at the same place.
     if (std::find(extent.begin(), extent.end(), 0) != extent.end()) continue;
     const Stored* stored = nullptr;
     if (!places.empty()) {

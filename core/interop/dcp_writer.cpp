@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kStorageModule = "torch.distributed.checkpoint.filesystem";
-/// What PyTorch 2.9 and later write; older ones do not look.
+/// What PyTorch 2.9 and later write; older versions ignore it.
 constexpr std::string_view kVersion = "1.0.0";
 
 class Writer {

@@ -28,7 +28,7 @@ Result<void> check_name(Errc code, std::string_view tensor, std::string_view fil
               file);
 }
 
-/// A member of an object; null when it is not there or the parent is no object.
+/// A member of an object; null if it is missing or the parent is not an object.
 const Json* member(const Json& parent, const char* name) {
   const auto found = parent.is_object() ? parent.find(name) : parent.end();
   return found == parent.end() ? nullptr : &*found;
@@ -47,7 +47,7 @@ Result<HuggingFaceIndex> parse_huggingface_index(std::string_view text) {
   HuggingFaceIndex index;
   const Json* metadata = member(json, "metadata");
   const Json* total = metadata != nullptr ? member(*metadata, "total_size") : nullptr;
-  // Some writers put a number with a fraction of zero.
+  // Some writers write a number with a zero fraction.
   if (total != nullptr && total->is_number_unsigned()) index.total_bytes = total->get<std::uint64_t>();
   const Json* weights = member(json, "weight_map");
   if (weights == nullptr || !weights->is_object()) {

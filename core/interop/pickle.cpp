@@ -43,7 +43,7 @@ Result<void> PickleDocument::check_graph(std::size_t depth_limit) const {
   constexpr std::uint8_t kUnseen = 0;
   constexpr std::uint8_t kOpen = 255;
   CHECK(depth_limit + 1 < kOpen, "a byte counts the levels");
-  // Levels of a node's subgraph once it is known.
+  // The number of levels of each node's subgraph, once known.
   std::vector<std::uint8_t> levels(slots_.size(), kUnseen);
   struct Visit {
     std::uint32_t id;

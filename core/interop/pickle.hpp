@@ -13,14 +13,14 @@
 
 namespace troupe::core {
 
-/// What a pickle may cost its reader. What is beyond a limit is refused, and so are more nodes than one for
-/// every two bytes (and 4096): Python remembers what it writes, so that no node takes less. With that the
-/// memory of a document is at most 16 times the size of its pickle.
+/// Limits on what a pickle may cost its reader. Anything beyond a limit is refused, and so is more than one
+/// node per two bytes (plus 4096): Python memoises what it writes, so no node takes less. This bounds the
+/// memory of a document to 16 times the size of its pickle.
 struct PickleLimits {
   std::size_t bytes = std::size_t{1} << 32;
   std::size_t nodes = std::size_t{1} << 27;
   std::size_t memo = std::size_t{1} << 27;
-  /// Containers and objects within each other; less than 254.
+  /// Nesting of containers and objects; less than 254.
   std::size_t depth = 128;
 };
 
@@ -28,7 +28,7 @@ enum class PickleKind : std::uint8_t {
   none,
   boolean,
   integer,
-  long_integer,  ///< beyond 64 bits; its bytes are kept
+  long_integer,  ///< more than 64 bits; its bytes are kept
   real,
   text,
   bytes,
@@ -46,22 +46,22 @@ std::string_view name_of(PickleKind kind) noexcept;
 
 class PickleDocument;
 
-/// One node of a document, which it must not outlive. A question that does not fit the kind is answered with
-/// nothing, so that a reader need not trust the shape of a document.
+/// One node of a document, which it must not outlive. A query that does not fit the kind returns nothing, so
+/// a reader need not trust the shape of a document.
 class PickleNode {
  public:
   PickleKind kind() const;
-  /// Unlike for two places of the document that hold equal values.
+  /// Distinct for two places in the document, even if they hold equal values.
   std::uint32_t id() const { return id_; }
 
   std::optional<bool> as_boolean() const;
   std::optional<std::int64_t> as_integer() const;
   std::optional<double> as_real() const;
   std::optional<std::string_view> as_text() const;
-  /// Of bytes, and of a long integer: little-endian two's complement.
+  /// For bytes, and for a long integer: little-endian two's complement.
   std::optional<std::span<const std::byte>> as_bytes() const;
 
-  /// Items of a list, tuple or set, entries of a dict, 0 for anything else.
+  /// The number of items of a list, tuple or set, or of entries of a dict; 0 for anything else.
   std::size_t size() const;
   /// index < size(); an item of a list, tuple or set.
   PickleNode item(std::size_t index) const;
@@ -71,7 +71,7 @@ class PickleNode {
   /// The last entry of a dict with this text as its key.
   std::optional<PickleNode> find(std::string_view key) const;
 
-  /// Of a global; empty for anything else.
+  /// For a global; empty for anything else.
   std::string_view module() const;
   std::string_view name() const;
   bool is_global(std::string_view module, std::string_view name) const;
@@ -81,12 +81,12 @@ class PickleNode {
   std::optional<PickleNode> arguments() const;
   std::optional<PickleNode> items() const;
   std::optional<PickleNode> state() const;
-  /// Made by NEWOBJ (`callable.__new__`), not by REDUCE (`callable()`).
+  /// Created by NEWOBJ (`callable.__new__`), not by REDUCE (`callable()`).
   bool is_new() const;
-  /// An object made from this global.
+  /// Whether this is an object made from this global.
   bool is_object_of(std::string_view module, std::string_view name) const;
 
-  /// What a persistent id says.
+  /// The value of a persistent id.
   std::optional<PickleNode> persistent_id() const;
 
  private:
@@ -98,35 +98,35 @@ class PickleNode {
   std::uint32_t id_;
 };
 
-/// A pickle as data: a directed graph without cycles, whose nodes may be shared. Texts and bytes are those of
-/// the input, which must outlive the document. A walk over the graph as if it were a tree can be exponential
-/// in its size, so such a walk needs a budget.
+/// A pickle as data: a directed acyclic graph whose nodes may be shared. Texts and bytes refer to the input,
+/// which must outlive the document. Walking the graph as if it were a tree can take time exponential in its
+/// size, so such a walk needs a budget.
 class PickleDocument {
  public:
-  /// Runs the machine for the opcodes that checkpoints use, of protocols 2 to 5: containers, numbers, texts,
-  /// bytes, memo, globals, objects. Errc::corrupt names the place and the opcode of anything else, of what
-  /// is cut short, of text that is not UTF-8, of a cycle and of what exceeds the limits.
+  /// Runs the pickle machine for the opcodes that checkpoints use, of protocols 2 to 5: containers, numbers,
+  /// texts, bytes, memo, globals, objects. Errc::corrupt names the position and the opcode of anything else,
+  /// of truncated input, of text that is not UTF-8, of a cycle, and of anything that exceeds the limits.
   static Result<PickleDocument> parse(std::span<const std::byte> bytes, const PickleLimits& limits = {});
 
   PickleNode root() const { return {this, root_}; }
-  /// Nodes that were made, the forgotten ones too; ids are below it.
+  /// The number of nodes created, including discarded ones; ids are below it.
   std::size_t node_count() const { return slots_.size(); }
 
  private:
   friend class PickleNode;
   friend class PickleMachine;
 
-  /// `payload` is the value itself, a place in the input or, of what has parts, where they begin in parts_.
+  /// `payload` is the value itself, a position in the input or, for a node with parts, their start in parts_.
   struct Slot {
     PickleKind kind = PickleKind::none;
     bool is_new = false;
     std::uint32_t size = 0;
     std::uint64_t payload = 0;
   };
-  /// Deques, because they grow without a second copy.
+  /// Deques, because they grow without copying everything.
   using Parts = std::deque<std::uint32_t>;
 
-  /// The ids of what a node holds, of a dict key after key's value.
+  /// The ids of a node's children; for a dict each value follows its key.
   class Children {
    public:
     Children() = default;
@@ -150,11 +150,11 @@ class PickleDocument {
   std::uint32_t root_ = 0;
 };
 
-/// The same graph as bytes, with what it shares still shared.
+/// The same graph as bytes; shared nodes remain shared.
 std::vector<std::byte> encode(const PickleDocument& document, int protocol = 4);
 
-/// "module.name" of a global or of an object's callable, else the name of the kind; for error messages, so
-/// that long names are cut.
+/// "module.name" of a global or of an object's callable, otherwise the name of the kind. For error messages,
+/// so long names are cut.
 std::string class_name(const PickleNode& node);
 
 }  // namespace troupe::core

@@ -12,7 +12,7 @@
 
 namespace troupe::core {
 
-/// Python's pickle machine without the power to import or call anything.
+/// Python's pickle machine without the ability to import or call anything.
 class PickleMachine {
  public:
   PickleMachine(std::span<const std::byte> input, const PickleLimits& limits) : limits_(limits) {
@@ -61,19 +61,19 @@ class PickleMachine {
   Result<void> push_new(PickleKind kind, std::uint64_t payload, std::uint32_t size = 0);
   Result<Id> make(PickleKind kind, std::uint64_t payload, std::uint32_t size = 0);
   Result<void> growing(PickleKind kind);
-  /// The entries from `first` on become the last parts of a list, set or dict.
+  /// Appends the stack entries from `first` on to the parts of a list, set or dict.
   Result<void> append(Id target, std::size_t first);
-  /// Of an object, with room for items and state.
+  /// For an object, with room for items and state.
   std::uint64_t all_parts_of(Id object);
-  /// What may be popped without reaching below the innermost mark.
+  /// The number of entries that may be popped without reaching below the innermost mark.
   std::size_t available() const { return stack_.size() - (marks_.empty() ? 0 : marks_.back()); }
   Result<void> need(std::size_t count) const;
   Id pop();
-  /// The stack's size below the innermost mark, which is taken away.
+  /// Removes the innermost mark and returns the stack's size below it.
   Result<std::size_t> pop_mark();
-  /// The top `stack_.size() - first` entries become one tuple.
+  /// Makes one tuple of the top `stack_.size() - first` entries.
   Result<void> tuple_from(std::size_t first);
-  /// The entries from `first` on go into the container or object below them.
+  /// Adds the entries from `first` on to the container or object below them.
   Result<void> extend(std::size_t first, PickleKind kind);
   Result<void> object(bool is_new);
   Result<void> build();
@@ -183,7 +183,7 @@ Result<void> PickleMachine::execute_number(Op op) {
       return push_new(PickleKind::integer, std::bit_cast<std::uint64_t>(std::int64_t{value}));
     }
     case Op::binfloat:
-      // The one number that is big-endian.
+      // The only big-endian number.
       return push_new(PickleKind::real, __builtin_bswap64(TRY(number(8))));
     default:
       return long_integer();
@@ -328,7 +328,7 @@ Result<void> PickleMachine::text_of(PickleKind kind, std::size_t length_bytes) {
 }
 
 Result<PickleMachine::Id> PickleMachine::line() {
-  // No module and no name is longer than this.
+  // Longer than any module or name.
   constexpr std::size_t kLongest = 1024;
   const auto rest = document_.input_.subspan(at_);
   const auto within = rest.first(std::min(rest.size(), kLongest));
@@ -413,7 +413,7 @@ Result<void> PickleMachine::append(Id target, std::size_t first) {
   if (slot.size == 0) begin = parts.size();
   if (more > spare) {
     if (begin + slot.size + spare != parts.size()) {
-      // Something else lies behind it. Room for as many again makes moves rare.
+      // Other data follows it. Room for as many parts again makes moves rare.
       const std::uint64_t moved = parts.size();
       for (std::uint64_t i = 0; i < slot.size; ++i) parts.push_back(parts[begin + i]);
       begin = moved;

@@ -51,7 +51,7 @@ enum class PickleOpcode : std::uint8_t {
   frame = 0x95,
 };
 
-/// Python's name of any opcode, "no opcode" for other bytes.
+/// Python's name of an opcode; "no opcode" for other bytes.
 std::string_view pickle_opcode_name(std::uint8_t code) noexcept;
 
 }  // namespace troupe::core

@@ -142,7 +142,7 @@ std::vector<std::byte> PickleWriter::finish() {
 
 namespace {
 
-/// Writes what a document holds; as deep as the document, whose depth is limited.
+/// Writes the nodes of a document; recursion is as deep as the document, whose depth is limited.
 class GraphWriter {
  public:
   GraphWriter(const PickleDocument& document, int protocol)

@@ -12,9 +12,9 @@
 
 namespace troupe::core {
 
-/// Writes a pickle opcode by opcode, of protocol 2 (inside tensor archives) or 4 (metadata of checkpoints).
-/// Callers keep the machine's stack in mind: containers are filled from the values above their mark. Texts
-/// and globals are remembered and written once, as Python does with objects that it sees again.
+/// Writes a pickle opcode by opcode, in protocol 2 (inside tensor archives) or 4 (metadata of checkpoints).
+/// Callers keep track of the machine's stack: containers are filled from the values above their mark. Texts
+/// and globals are memoised and written once, as Python does with objects that it sees again.
 class PickleWriter {
  public:
   explicit PickleWriter(int protocol);
@@ -27,7 +27,7 @@ class PickleWriter {
   void real(double value);
   /// UTF-8.
   void text(std::string_view text);
-  /// Protocol 2 has no bytes; they become a call of _codecs.encode, as with Python.
+  /// Protocol 2 has no bytes; they become a call of _codecs.encode, as in Python.
   void bytes(std::span<const std::byte> bytes);
   void global(std::string_view module, std::string_view name);
 
@@ -37,23 +37,23 @@ class PickleWriter {
   void mark() { put(PickleOpcode::mark); }
   /// A tuple of the top `size` values. More than 3 need a mark below them.
   void tuple(std::size_t size);
-  /// The values above the mark go into the list, dict or set below it.
+  /// Moves the values above the mark into the list, dict or set below it.
   void append_all() { put(PickleOpcode::appends); }
   void set_all() { put(PickleOpcode::setitems); }
   void add_all() { put(PickleOpcode::additems); }
 
-  /// Callable and arguments become an object; then its state goes into it.
+  /// Turns callable and arguments into an object; its state is added afterwards.
   void reduce() { put(PickleOpcode::reduce); }
   void new_object() { put(PickleOpcode::newobj); }
   void build() { put(PickleOpcode::build); }
-  /// The value on top becomes the id of something outside.
+  /// Turns the value on top into a persistent id.
   void persistent_id() { put(PickleOpcode::binpersid); }
 
-  /// Remembers the value on top and returns what brings it back.
+  /// Memoises the value on top and returns the number that recalls it.
   std::uint32_t remember();
   void recall(std::uint32_t index);
 
-  /// With STOP at the end. The writer is spent.
+  /// Ends with STOP. The writer must not be used afterwards.
   std::vector<std::byte> finish();
 
  private:

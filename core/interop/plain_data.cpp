@@ -14,10 +14,10 @@
 namespace troupe::core {
 namespace {
 
-/// What every allocation takes beyond its bytes, about.
+/// Approximate overhead of an allocation.
 constexpr std::uint64_t kBlockCost = 16;
 
-/// As JSON, where control characters take six bytes and others at most two.
+/// Size as JSON, where control characters take six bytes and others at most two.
 std::uint64_t text_cost(std::string_view text) {
   std::uint64_t cost = kBlockCost;
   for (const char c : text) {
@@ -34,7 +34,7 @@ bool is_latin(const PickleNode& node) {
          arguments->item(1).as_text() == "latin1";
 }
 
-/// What such a call gives; nothing when the text has a character that is no byte.
+/// The result of such a call; empty if the text has a character that is not a byte.
 std::optional<Value::Bytes> latin_bytes(const PickleNode& node) {
   const auto text = node.arguments()->item(0).as_text();
   Value::Bytes bytes;
@@ -45,7 +45,7 @@ std::optional<Value::Bytes> latin_bytes(const PickleNode& node) {
       bytes.push_back(static_cast<std::byte>(first));
       continue;
     }
-    // Two bytes are enough for a character up to U+00FF.
+    // Two bytes suffice for a character up to U+00FF.
     if (first > 0xc3) return std::nullopt;
     bytes.push_back(static_cast<std::byte>((first << 6) | (static_cast<std::uint8_t>((*text)[++i]) & 0x3f)));
   }
@@ -63,7 +63,7 @@ class Decoder {
   Result<Value> decode_object(const PickleNode& node, const Trail& at);
   Result<void> spend(std::uint64_t bytes, const Trail& at);
 
-  ValueBudget& budget_;  ///< a list or dict pays for all that it holds before there is memory for it
+  ValueBudget& budget_;  ///< a list or dict pays for all its contents before memory is allocated
 };
 
 Result<void> Decoder::spend(std::uint64_t bytes, const Trail& at) {
@@ -121,7 +121,7 @@ Result<Value::List> Decoder::decode_items(const PickleNode& node, const Trail& a
 }
 
 Result<Value> Decoder::decode_map(const PickleNode& dict, const Trail& at) {
-  // With the order that looks for keys that come twice.
+  // Includes the order used to find duplicate keys.
   TRY(spend(kBlockCost + (sizeof(Value::Entry) + sizeof(void*)) * dict.size(), at));
   std::vector<Value::Entry> entries;
   entries.reserve(dict.size());

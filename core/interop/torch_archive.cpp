@@ -13,7 +13,7 @@ namespace troupe::core {
 namespace {
 
 constexpr std::string_view kUtils = "torch._utils";
-/// Tensors have no deep structure, and no state dict's value is large.
+/// Tensors have no deep structure, and no value in a state dict is large.
 constexpr PickleLimits kLimits{
     .bytes = std::size_t{1} << 30, .nodes = std::size_t{1} << 25, .memo = std::size_t{1} << 25, .depth = 128};
 
@@ -21,11 +21,11 @@ std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// A place in a storage, before anything was checked against the archive.
+/// A place in a storage, before any check against the archive.
 struct Storage {
   std::string_view key;
-  std::optional<DType> dtype;  ///< nothing when untyped
-  std::uint64_t size = 0;      ///< elements, or bytes when untyped
+  std::optional<DType> dtype;  ///< empty if untyped
+  std::uint64_t size = 0;      ///< elements, or bytes if untyped
 };
 
 Result<Storage> storage_of(const PickleNode& node) {
@@ -50,7 +50,7 @@ Result<Storage> storage_of(const PickleNode& node) {
   return storage;
 }
 
-/// The call of _rebuild_tensor_v2 or _v3 within what wraps it.
+/// The call of _rebuild_tensor_v2 or _v3 inside its wrappers.
 struct Rebuild {
   PickleNode arguments;
   bool has_dtype = false;
@@ -76,7 +76,7 @@ std::optional<Rebuild> rebuild_of(const PickleNode& node) {
   return Rebuild{arguments, v3};
 }
 
-/// Whether elements follow each other without gaps, last axis first. Strides of single elements say nothing.
+/// Whether elements are consecutive without gaps, last axis fastest. Strides of extents of 1 are ignored.
 bool is_contiguous(const Shape& shape, const Shape& strides) {
   std::int64_t expected = 1;
   for (std::size_t axis = shape.size(); axis-- > 0;) {
@@ -123,7 +123,7 @@ Result<void> place_in_storage(const TorchArchive& archive, const Storage& storag
   return {};
 }
 
-/// What torch.save calls for a tensor; every part is remembered as Python's pickler does.
+/// What torch.save calls for a tensor; every part is memoised as by Python's pickler.
 std::vector<std::byte> tensor_pickle(DType dtype, const Shape& shape) {
   const std::string_view typed = torch_storage_class(dtype);
   const auto elements = elements_of(shape);
@@ -172,7 +172,7 @@ void add_beginning(ZipWriter& zip, std::span<const std::byte> pickle) {
   zip.add("byteorder", "little");
 }
 
-/// The id tells archives of different content apart; 40 digits, which no reader looks at.
+/// The id distinguishes archives of different content; 40 digits, which no reader checks.
 void add_end(ZipWriter& zip, std::uint64_t content) {
   zip.add("version", "3\n");
   zip.add(".data/serialization_id", fmt::format("{:020}{:020}", hash64("archive"), content));

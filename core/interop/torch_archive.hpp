@@ -21,33 +21,33 @@ struct TorchTensor {
   Shape shape;
   std::uint64_t offset = 0;  ///< of the elements, in bytes from the archive's beginning
   std::uint64_t bytes = 0;
-  /// CRC-32 of the elements; nothing when the archive does not say.
+  /// CRC-32 of the elements; empty when the archive does not say.
   std::optional<std::uint32_t> crc;
 
   friend bool operator==(const TorchTensor&, const TorchTensor&) = default;
 };
 
-/// The object that torch.save was given, as nodes. All refers to the archive's bytes, which must outlive it.
+/// The object given to torch.save, as nodes. All refers to the archive's bytes, which must outlive it.
 struct TorchArchive {
   ZipArchive files;
   PickleDocument object;
 
-  /// Errc::corrupt for a ZIP or a pickle that does not parse, for another byte order and version.
+  /// Errc::corrupt for a ZIP or a pickle that does not parse, for another byte order or version.
   static Result<TorchArchive> open(std::span<const std::byte> bytes);
 };
 
-/// Whether a node would become a tensor or parameter.
+/// Whether a node represents a tensor or parameter.
 bool is_torch_tensor(const PickleNode& node);
 
-/// A tensor, or a parameter, within an archive. Errc::unavailable for dtypes that Troupe has not and for
+/// A tensor, or a parameter, within an archive. Errc::unavailable for dtypes that Troupe lacks and for
 /// tensors that are not contiguous; Errc::corrupt when its numbers contradict each other or its storage.
 Result<TorchTensor> torch_tensor(const TorchArchive& archive, const PickleNode& node);
 
-/// An archive that is one tensor, as in the files of torch.distributed.checkpoint.
+/// An archive that is a single tensor, as in the files of torch.distributed.checkpoint.
 Result<TorchTensor> parse_torch_tensor(std::span<const std::byte> bytes);
 
 /// Writes one contiguous tensor as torch.save does: head(), then the elements, then tail(). All sizes are
-/// known before the elements are, so files can be laid out first and streamed later.
+/// known before the elements, so files can be laid out first and streamed later.
 class TorchTensorWriter {
  public:
   /// Errc::invalid_argument for a shape that check_shape refuses.
@@ -68,7 +68,7 @@ class TorchTensorWriter {
   std::uint64_t total_bytes_ = 0;
 };
 
-/// A whole archive around a pickle of protocol 2 without storages.
+/// A complete archive around a pickle of protocol 2 without storages.
 std::vector<std::byte> torch_archive(std::span<const std::byte> pickle);
 
 }  // namespace troupe::core

@@ -15,10 +15,10 @@ namespace troupe::core {
 namespace {
 
 constexpr std::size_t kLongestKey = 2048;
-/// An attribute or a kind of state is looked for among so many at most.
+/// Attributes and kinds of state are searched among at most this many.
 constexpr std::size_t kMostFields = 64;
 
-/// A dict, or what an OrderedDict holds.
+/// A dict, or the dict of an OrderedDict.
 std::optional<PickleNode> dict_of(const PickleNode& node) {
   if (node.kind() == PickleKind::dict) return node;
   const auto items = node.is_object_of("collections", "OrderedDict") ? node.items() : std::nullopt;
@@ -57,10 +57,10 @@ std::optional<Wrapped> dtensor_of(PickleNode node) {
   return Wrapped{made.item(1), made.item(2), *local, *placements};
 }
 
-/// Along which axis a DTensor is cut.
+/// The axis along which a DTensor is cut.
 struct Cut {
   std::optional<std::size_t> axis;
-  std::string refusal;  ///< why it cannot be put together
+  std::string refusal;  ///< why it cannot be assembled
 };
 
 std::string_view placement_name(const PickleNode& node) {
@@ -74,7 +74,7 @@ Cut cut_of(const PickleNode& placements) {
     const auto placement = placements.item(i);
     const auto name = placement_name(placement);
     if (name == "Replicate") continue;
-    // Ranks of the last dimension of a mesh are neighbours.
+    // Ranks of a mesh's last dimension are neighbours.
     if (name != "Shard" || i + 1 != count)
       return {std::nullopt, fmt::format("it is placed as {} on dimension {} of a mesh of {}; parts are put "
                                         "together along the last one alone",
@@ -95,7 +95,7 @@ class Collector {
       : archive_(archive), key_bytes_left_((std::size_t{4} << 20) + 4 * pickle_bytes(archive)) {}
 
   Result<void> add(std::string key, const PickleNode& node) {
-    // One dict may stand for many, so the names are counted.
+    // One dict may represent many, so its names are counted.
     const auto cost = sizeof(TorchPart) + key.size();
     if (cost > key_bytes_left_)
       return fail(Errc::corrupt, "torch: more tensors than a pickle of this size holds; it is damaged");
@@ -145,7 +145,7 @@ class Collector {
     return {};
   }
 
-  /// Why it is left out; empty when it is not.
+  /// Why the tensor is skipped; empty if it is not.
   Result<std::string> read_dtensor(const Wrapped& wrapped, TorchPart& part) {
     part.is_dtensor = true;
     part.shape = TRY(shape_from_pickle(wrapped.shape));
@@ -179,13 +179,13 @@ Result<PickleNode> state_dict_of(const TorchArchive& archive) {
   return *dict;
 }
 
-/// The names of the parameters that an optimizer of all of them numbers, in that order.
+/// The names of the parameters as numbered by an optimizer of all of them, in that order.
 std::vector<const TorchPart*> numbered(const TorchParts& model) {
   std::unordered_map<std::uint64_t, const TorchPart*> places;
   std::vector<const TorchPart*> parameters;
   for (const auto& part : model.parts) {
     if (!part.is_dtensor) continue;
-    // Tied parameters have one place; parts without elements say nothing of theirs.
+    // Tied parameters have the same place; parts without elements say nothing about theirs.
     const bool is_tied = part.local.bytes > 0 && !places.try_emplace(part.local.offset, &part).second;
     if (!is_tied) parameters.push_back(&part);
   }
@@ -251,7 +251,7 @@ Result<TorchParts> torch_optimizer_parts(const TorchArchive& archive, const Torc
 
 namespace {
 
-/// The parts of one tensor, as rank after rank gives them.
+/// The parts of one tensor, in rank order.
 class Merge {
  public:
   explicit Merge(const TorchPart& first)
@@ -295,7 +295,7 @@ class Merge {
  private:
   MergedTensor merged_;
   std::optional<std::size_t> axis_;
-  std::int64_t position_ = 0;  ///< along the axis; of a whole tensor 1 when it is there
+  std::int64_t position_ = 0;  ///< along the axis; for a whole tensor 1 once it is present
   std::size_t copied_ = 0;
   bool is_covered_ = false;
 };

@@ -15,17 +15,17 @@
 
 namespace troupe::core {
 
-// State dicts that every rank of a job of FSDP saves for itself with torch.save: plain tensors are whole, and
-// of a DTensor there is the part of that rank.
+// State dicts that every rank of an FSDP job saves for itself with torch.save: plain tensors are complete,
+// and of a DTensor there is that rank's part.
 
-/// What a rank has of a tensor.
+/// A rank's part of a tensor.
 struct TorchPart {
   std::string key;
   DType dtype = DType::f32;
-  Shape shape;  ///< of the whole tensor
+  Shape shape;  ///< of the complete tensor
   bool is_dtensor = false;
   std::optional<std::size_t>
-      axis;  ///< along which the ranks' parts follow each other; none: all of it is here
+      axis;  ///< along which the ranks' parts follow each other; none: this rank has all of it
   TorchTensor local;
 };
 
@@ -39,21 +39,21 @@ struct TorchParts {
   std::vector<TorchOddity> left_out;
 };
 
-/// The tensors of a model's state_dict(). Left out is what is no tensor, has a dtype that Troupe has not, and
-/// a DTensor that is a partial sum or is cut along several dimensions of its mesh. Errc::corrupt for another
-/// object than a dict of such things, and for one whose numbers contradict each other.
+/// The tensors of a model's state_dict(). Skipped are values that are not tensors, tensors whose dtype Troupe
+/// lacks, and DTensors that are partial sums or are cut along several dimensions of their mesh. Errc::corrupt
+/// for an object that is not a dict of such values, or whose numbers contradict each other.
 Result<TorchParts> torch_model_parts(const TorchArchive& archive);
 
 /// The tensors of an optimizer's state_dict(), which numbers the parameters: those of number i are
-/// "optimizer.state.<name of i>.<kind>". The numbers are places in `model`, where its DTensors are counted
-/// and a tensor that comes under two names counts once. That holds for an optimizer with one group of all
-/// parameters; of any other all is left out.
+/// "optimizer.state.<name of i>.<kind>". The numbers are positions in `model`, where its DTensors are counted
+/// and a tensor that appears under two names counts once. This holds for an optimizer with one group of all
+/// parameters; for any other, everything is skipped.
 Result<TorchParts> torch_optimizer_parts(const TorchArchive& archive, const TorchParts& model);
 
-/// The dict of an optimizer's groups, or of its only one; nothing when there is none.
+/// The dict of an optimizer's groups, or of its only one; empty when there is none.
 std::optional<PickleNode> torch_parameter_groups(const TorchArchive& archive);
 
-/// Some elements of a tensor, and where they are.
+/// Some elements of a tensor, and their position.
 struct TorchShard {
   Box box;
   std::uint32_t rank = 0;
@@ -70,11 +70,11 @@ struct MergedTensor {
   bool is_dtensor = false;
   std::vector<TorchShard> shards;  ///< cover the tensor exactly
   std::vector<TorchShard>
-      copies;  ///< boxes of `shards` again, in their order, as often as there are replicas
+      copies;  ///< boxes of `shards` again, in their order, once for each additional replica
 };
 
-/// Puts the parts of all ranks together, in the order of the ranks. Errc::corrupt names a tensor that a rank
-/// lacks or describes differently, and one that the parts do not cover.
+/// Combines the parts of all ranks, in rank order. Errc::corrupt names a tensor that a rank lacks or
+/// describes differently, or that the parts do not cover.
 Result<std::vector<MergedTensor>> merge_torch_parts(std::span<const TorchParts> ranks);
 
 }  // namespace troupe::core

@@ -11,7 +11,7 @@
 namespace troupe::core {
 namespace {
 
-/// More than any archive that holds a tensor or the state of one object.
+/// More than any archive with a tensor or the state of one object.
 constexpr std::uint64_t kMaxEntries = 1 << 20;
 
 struct Directory {
@@ -20,13 +20,13 @@ struct Directory {
   std::uint64_t entries = 0;
 };
 
-/// Where an entry's bytes lie, header included.
+/// The range of an entry's bytes, including its header.
 struct Extent {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
 
-/// The archive's bytes; reading beyond them gives nothing.
+/// The archive's bytes; reading beyond them returns nothing.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -34,7 +34,7 @@ class Reader {
   bool holds(std::uint64_t offset, std::uint64_t bytes) const {
     return offset <= bytes_.size() && bytes <= bytes_.size() - offset;
   }
-  /// A little-endian number which holds() was asked for.
+  /// A little-endian number, already checked with holds().
   std::uint64_t number(std::uint64_t offset, std::size_t bytes) const {
     std::uint64_t value = 0;
     for (std::size_t i = 0; i < bytes; ++i) {
@@ -54,7 +54,7 @@ class Reader {
   std::span<const std::byte> bytes_;
 };
 
-/// The record at the end, which a comment may follow.
+/// The record at the end, which may be followed by a comment.
 Result<std::uint64_t> find_end(const Reader& reader) {
   constexpr std::uint64_t kLongestComment = 0xffff;
   if (reader.size() >= kZipEndBytes) {
@@ -99,7 +99,7 @@ struct Central {
   std::uint64_t next = 0;
 };
 
-/// Replaces what the record says to look for in its ZIP64 extra field.
+/// Replaces the fields that the record defers to its ZIP64 extra field.
 bool read_zip64(const Reader& reader, std::uint64_t at, std::uint64_t end, Central& central,
                 std::uint64_t& stored) {
   while (end - at >= 4) {
@@ -175,7 +175,7 @@ Result<Extent> locate(const Reader& reader, Central& central, std::uint64_t dire
   return Extent{at, entry.offset + entry.bytes};
 }
 
-/// The name's first folder; empty when it is not a plain path in a folder.
+/// The name's first folder; empty unless the name is a plain path within a folder.
 std::string_view folder_of(std::string_view name) {
   const std::size_t slash = name.find('/');
   const bool plain = slash != std::string_view::npos && slash > 0 && slash + 1 < name.size() &&

@@ -20,7 +20,7 @@ inline constexpr std::size_t kZip64EndBytes = 56;
 inline constexpr std::size_t kZip64LocatorBytes = 20;
 
 inline constexpr std::uint16_t kZip64Extra = 0x0001;
-/// In a field of 32 bits: look into the ZIP64 extra field.
+/// In a 32-bit field: the value is in the ZIP64 extra field.
 inline constexpr std::uint64_t kZipTooLarge = 0xffff'ffff;
 
 inline constexpr std::uint16_t kZipEncrypted = 0x0001;

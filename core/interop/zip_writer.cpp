@@ -13,7 +13,7 @@ constexpr std::string_view kPaddingId = "FB";
 /// Id and length of an extra field.
 constexpr std::uint64_t kExtraHeaderBytes = 4;
 constexpr std::uint64_t kZip64SizesBytes = 16;
-/// Version of the format that knows ZIP64.
+/// The format version that introduced ZIP64.
 constexpr std::uint64_t kZip64Version = 45;
 
 }  // namespace
@@ -109,7 +109,7 @@ void ZipWriter::finish() {
   const std::uint64_t end_at = position_;
   put(kZip64End, 4);
   put(kZip64EndBytes - 12, 8);
-  // As torch.save has it: written by version 3.0 on Unix, to be read by 4.5.
+  // As in torch.save: written by version 3.0 on Unix, to be read by 4.5.
   put(0x031e, 2);
   put(kZip64Version, 2);
   put(0, 4 + 4);  // one disk

@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 4> kPolicyNames{"plain", "padded", "whole
 constexpr std::int64_t kBucketAlignment = 128;
 constexpr std::int64_t kBusBandwidthAlignment = 65536;
 
-/// Collects parameters, from the last registered to the first, into buckets.
+/// Collects parameters into buckets, from the last registered to the first.
 class BucketWalk {
  public:
   BucketWalk(std::size_t parameters, int shards, std::int64_t bucket_divisor) : divisor_(bucket_divisor) {
@@ -34,7 +34,7 @@ class BucketWalk {
     bucket_is_empty_ = false;
   }
 
-  /// The bucket ends at `end`, up to padding.
+  /// The bucket ends at `end`, except for padding.
   void close_bucket(std::int64_t end) {
     cursor_ = bucket_start_ + round_up(end - bucket_start_, divisor_);
     layout_.buckets.push_back({bucket_start_, cursor_, end - bucket_start_});
@@ -100,7 +100,7 @@ Result<BufferLayout> padded_layout(const std::vector<LayoutParameter>& parameter
     const LayoutParameter& parameter = parameters[i];
     std::int64_t start = round_up(walk.cursor(), kParameterAlignment);
     if (parameter.shared_embedding && !walk.bucket_is_empty()) {
-      // The hole in front of the embedding counts as content of the bucket before it, as in Megatron-Core.
+      // The gap before the embedding counts as content of the previous bucket, as in Megatron-Core.
       walk.close_bucket(start);
       start = walk.cursor();
     }

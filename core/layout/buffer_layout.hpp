@@ -11,13 +11,13 @@
 
 namespace troupe::core {
 
-/// How the parameters of one buffer lie in it. All numbers of a layout are elements.
+/// How the parameters of one buffer are arranged in it. All numbers of a layout are in elements.
 ///
-/// A layout is a pure function of its inputs: every rank that computes it has the same one.
+/// A layout is a pure function of its inputs: every rank that computes it gets the same one.
 enum class LayoutPolicy : std::uint8_t {
   plain,            ///< without padding, for optimizers that are not sharded
-  padded,           ///< buckets are cut evenly into shards, which ignore parameter borders
-  whole_parameter,  ///< no parameter is cut by a shard border, for Muon-like optimizers
+  padded,           ///< buckets are cut evenly into shards, regardless of parameter boundaries
+  whole_parameter,  ///< no parameter is cut by a shard boundary, for optimizers like Muon
   row_aligned,      ///< shards are rows, for FSDP; see layout/row_layout.hpp
 };
 
@@ -27,29 +27,29 @@ Result<LayoutPolicy> layout_policy_from_name(std::string_view name);
 /// A parameter as a layout sees it.
 struct LayoutParameter {
   std::int64_t elements = 0;
-  /// Tied on both ends of a pipeline: `padded` and `whole_parameter` give it a bucket of its own, so that it
+  /// Tied at both ends of a pipeline: `padded` and `whole_parameter` give it a bucket of its own, so that it
   /// has the same place in both buffers.
   bool shared_embedding = false;
-  /// Rows and columns of a matrix, 0 for anything else. Only `whole_parameter` looks at them: the cost of a
+  /// Rows and columns of a matrix, 0 for anything else. Only `whole_parameter` uses them: the cost of a
   /// matrix decides which shard takes it.
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  /// Ranks that each hold such a slice of the rows of the full matrix.
+  /// Number of ranks that each hold such a slice of the full matrix's rows.
   std::int64_t row_shards = 1;
 };
 
 struct LayoutOptions {
   /// A bucket closes with the parameter that reaches this many elements; without it there is one bucket.
   std::optional<std::int64_t> bucket_size;
-  /// Size of the group that the optimizer is sharded over.
+  /// Size of the group that shards the optimizer.
   int shards = 1;
-  /// Buckets end at multiples of 2^16 elements, which network switches like.
+  /// Buckets end at multiples of 2^16 elements, which suits network switches.
   bool pad_for_bus_bandwidth = false;
-  /// Shards of `padded` and `whole_parameter` are multiples of this, besides.
+  /// Shards of `padded` and `whole_parameter` are also multiples of this.
   std::int64_t part_multiple = 1;
 };
 
-/// One of `parts` contiguous parts that differ by one element at most; the first ones are the longer.
+/// One of `parts` contiguous parts whose sizes differ by at most one element; the longer ones come first.
 ElementRange even_part(ElementRange range, int parts, int part);
 
 struct ParameterPlace {
@@ -69,8 +69,8 @@ struct BucketPlace {
   friend bool operator==(const BucketPlace&, const BucketPlace&) = default;
 };
 
-/// Buckets follow each other without holes. Bucket 0 holds the parameters that were registered last, whose
-/// gradients come first.
+/// Buckets follow each other without gaps. Bucket 0 holds the parameters registered last, whose gradients
+/// come first.
 struct BufferLayout {
   std::int64_t elements = 0;
   std::vector<ParameterPlace> parameters;  ///< in registration order
@@ -80,7 +80,7 @@ struct BufferLayout {
   friend bool operator==(const BufferLayout&, const BufferLayout&) = default;
 };
 
-/// Parameters in registration order. Errc::invalid_argument names what cannot be laid out. The rules are
+/// Parameters are in registration order. Errc::invalid_argument names what cannot be laid out. The rules are
 /// those of Megatron-Core's parameter and gradient buffers.
 Result<BufferLayout> plain_layout(const std::vector<LayoutParameter>& parameters,
                                   const LayoutOptions& options);
@@ -88,14 +88,14 @@ Result<BufferLayout> padded_layout(const std::vector<LayoutParameter>& parameter
                                    const LayoutOptions& options);
 Result<BufferLayout> whole_parameter_layout(const std::vector<LayoutParameter>& parameters,
                                             const LayoutOptions& options);
-/// One of the three above; `row_aligned` is refused.
+/// Calls one of the three above; `row_aligned` is refused.
 Result<BufferLayout> buffer_layout(LayoutPolicy policy, const std::vector<LayoutParameter>& parameters,
                                    const LayoutOptions& options);
 
-/// The part of a bucket that `shard` owns, as a range of the buffer. Bucket sizes divide by layout.shards.
+/// The part of a bucket that `shard` owns, as a range of the buffer. layout.shards divides bucket sizes.
 ElementRange shard_range(const BufferLayout& layout, int bucket, int shard);
 
-/// The slice of a parameter that a shard owns, seen from four places.
+/// The slice of a parameter that a shard owns, relative to four origins.
 struct Ownership {
   ElementRange in_buffer;
   ElementRange in_bucket;
@@ -105,10 +105,10 @@ struct Ownership {
   friend bool operator==(const Ownership&, const Ownership&) = default;
 };
 
-/// Nothing when the shard owns no element of the parameter.
+/// Empty when the shard owns no element of the parameter.
 std::optional<Ownership> ownership(const BufferLayout& layout, int parameter, int shard);
 
-/// The divisors of positions, in elements.
+/// Alignment of positions, in elements.
 inline constexpr std::int64_t kParameterAlignment = 64;
 /// Bucket ends of `padded` and `whole_parameter` are multiples of this.
 std::int64_t bucket_divisor(int shards, bool pad_for_bus_bandwidth, std::int64_t part_multiple = 1);

@@ -11,11 +11,11 @@
 
 namespace troupe::core {
 
-/// What decides the buffer of a parameter.
+/// What determines the buffer of a parameter.
 struct ParameterTraits {
   DType dtype = DType::f32;      ///< as the model computes with it
-  bool quantised = false;        ///< owns storage of quantised bytes
-  bool expert = false;           ///< an expert parameter with groups of its own, see expert_has_own_groups
+  bool quantised = false;        ///< it has storage of quantised bytes
+  bool expert = false;           ///< an expert parameter with its own groups, see expert_has_own_groups
   bool whole_parameter = false;  ///< see is_whole_parameter
 };
 
@@ -31,9 +31,9 @@ struct BufferKey {
 
 struct BufferMembers {
   BufferKey key;
-  std::vector<std::size_t> parameters;  ///< indices of the input, in registration order
-  /// Of each, its count among the parameters with the same logical dtype, gradient dtype and flags: finds a
-  /// parameter of a quantised model in a checkpoint of one that is not.
+  std::vector<std::size_t> parameters;  ///< indices in the input, in registration order
+  /// The index of each among parameters with the same logical dtype, gradient dtype and flags: finds a
+  /// parameter of a quantised model in a checkpoint of an unquantised one.
   std::vector<std::size_t> counts;
 };
 
@@ -62,7 +62,7 @@ struct BucketRef {
 
 struct BucketGroupOptions {
   bool single_group = false;
-  /// Reductions whose wire is narrow and whose sum is fp32 take one bucket each.
+  /// Reductions with a narrow wire and an fp32 sum take one bucket each.
   bool one_bucket_each = false;
 };
 
@@ -71,14 +71,14 @@ struct BufferBuckets {
   bool quantised = false;
 };
 
-/// Buckets whose collectives are issued together, for the buffers of one topology. Small buckets that are not
-/// quantised join the last quantised one, which is ready last anyway. Errc::invalid_argument with more than
-/// one quantised buffer.
+/// Buckets whose collectives are issued together, for the buffers of one topology. Small unquantised buckets
+/// join the last quantised one, which is ready last anyway. Errc::invalid_argument for more than one
+/// quantised buffer.
 Result<std::vector<std::vector<BucketRef>>> bucket_groups(std::span<const BufferBuckets> buffers,
                                                           const BucketGroupOptions& options = {});
 
 /// All buckets of several buffers in the order in which a backward pass completes them: by their first
-/// registered parameter, the last one first. `members[b]` are the registration indices of the parameters of
+/// registered parameter, in descending order. `members[b]` are the registration indices of the parameters of
 /// layouts[b].
 std::vector<BucketRef> ready_order(std::span<const BufferLayout> layouts,
                                    std::span<const std::vector<std::size_t>> members);

@@ -21,7 +21,7 @@ struct Item {
   std::int64_t elements;
 };
 
-/// Nothing when the product is above kMostElements.
+/// Empty if the product is above kMostElements.
 std::optional<std::int64_t> bounded_product(std::int64_t a, std::int64_t b) {
   if (a > kMostElements / b) return std::nullopt;
   return a * b;
@@ -48,7 +48,7 @@ Result<Item> measure(std::size_t tensor, const std::vector<std::int64_t>& shape)
   return Item{tensor, *elements / shape[0], *elements};
 }
 
-/// Shard borders are multiples of the chunk, the least common multiple of all rows.
+/// Shard boundaries are multiples of the chunk, the least common multiple of all rows.
 class RowPacker {
  public:
   RowPacker(std::size_t tensors, std::int64_t chunk) : chunk_(chunk), offsets_(tensors) {}
@@ -79,7 +79,7 @@ class RowPacker {
     ElementRange gap{next_ + item.elements, round_up(next_ + item.elements, chunk_)};
     next_ = gap.end;
     if (gap.size() == 0) return;
-    // Another tensor's odd head may stand at the end of the gap, its even rest behind it.
+    // Another tensor's odd head may be at the end of the gap, followed by its even rest.
     const auto partner = std::find_if(later.begin(), later.end(), [&](const Item& other) {
       const std::int64_t head = other.elements % chunk_;
       return head > 0 && head <= gap.size();
@@ -108,7 +108,7 @@ class RowPacker {
 
   std::int64_t chunk_;
   std::vector<std::int64_t> offsets_;
-  std::list<Item> fragments_;  // tensors below one chunk that are not placed yet, largest first
+  std::list<Item> fragments_;  // unplaced tensors of less than one chunk, largest first
   std::int64_t next_ = 0;
 };
 

@@ -8,7 +8,7 @@
 
 namespace troupe::core {
 
-/// A flat buffer whose even shards cut every tensor between rows only. A row is all but the first dimension
+/// A flat buffer whose even shards cut tensors only between rows. A row is everything but the first dimension
 /// (one element for vectors).
 struct RowLayout {
   std::int64_t elements = 0;
@@ -19,8 +19,8 @@ struct RowLayout {
   friend bool operator==(const RowLayout&, const RowLayout&) = default;
 };
 
-/// Rows are placed without padding where remainders of two tensors, or small tensors, fill the gaps that
-/// alignment leaves. The rules are those of Megatron-Core's second FSDP.
+/// Rows are placed without padding where remainders of two tensors, or small tensors, fill the gaps left by
+/// alignment. The rules are those of Megatron-Core's second FSDP.
 Result<RowLayout> row_aligned_layout(const std::vector<std::vector<std::int64_t>>& shapes, int shards);
 
 /// The rows [start, end) of a tensor that a shard holds; start = end when none.

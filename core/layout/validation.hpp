@@ -7,7 +7,7 @@
 
 namespace troupe::core {
 
-/// Shards, bucket size and sizes are such that no position of a layout overflows.
+/// Checks that shards, bucket size and sizes are such that no position of a layout overflows.
 Result<void> validate(const std::vector<LayoutParameter>& parameters, const LayoutOptions& options);
 
 }  // namespace troupe::core

@@ -10,10 +10,10 @@
 namespace troupe::core {
 namespace {
 
-/// Products of elements and shards do not fit into 64 bits.
+/// For products of elements and shards, which do not fit into 64 bits.
 __extension__ using Wide = __int128;
 
-/// What an orthogonalising optimizer spends on a parameter. A double has the range, and the same bits on
+/// The cost of a parameter to an orthogonalising optimizer. A double has the range, and the same bits on
 /// every rank.
 double compute_cost(const LayoutParameter& parameter) {
   if (parameter.rows <= 0 || parameter.columns <= 0) return static_cast<double>(parameter.elements);
@@ -27,8 +27,8 @@ std::size_t least(const std::vector<std::int64_t>& values) {
   return static_cast<std::size_t>(std::min_element(values.begin(), values.end()) - values.begin());
 }
 
-/// Parameters of a bucket to be, in the order in which they were met, with the loads that a first packing
-/// gives the shards: each parameter on the least loaded one.
+/// The parameters of a future bucket, in the order of arrival, with the shards' loads in a first packing:
+/// each parameter goes to the least loaded shard.
 class Chunk {
  public:
   explicit Chunk(std::size_t shards) : loads_(shards) {}
@@ -45,7 +45,7 @@ class Chunk {
     load = round_up(load, kParameterAlignment) + elements;
   }
 
-  /// The parameter fits into padding that the bucket has anyway.
+  /// Whether the parameter fits into padding that the bucket has anyway.
   bool absorbs(std::int64_t elements, std::int64_t shard_divisor) const {
     const auto [low, high] = std::minmax_element(loads_.begin(), loads_.end());
     return round_up(*low, kParameterAlignment) + elements <= round_up(*high, shard_divisor);
@@ -100,7 +100,7 @@ class WholeParameterLayout {
   }
 
   /// The shard that takes the parameter: the one with the least cost so far among those that stay within 1.3
-  /// times the even share, and where none does, the emptiest.
+  /// times the even share, or if there is none, the emptiest.
   std::size_t choose_shard(std::int64_t elements, const std::vector<std::int64_t>& cursors) const {
     std::optional<std::size_t> chosen;
     for (std::size_t shard = 0; shard < cursors.size(); ++shard) {
@@ -139,7 +139,7 @@ class WholeParameterLayout {
     chunk_ = Chunk(shards());
   }
 
-  /// Whether positions still fit into their numbers when each shard grows by this many elements.
+  /// Whether positions still fit into their type if each shard grows by this many elements.
   bool has_room(std::int64_t shard_size) {
     positions_ += Wide{shard_size} * options_.shards;
     return positions_ <= std::numeric_limits<std::int64_t>::max();
@@ -163,8 +163,8 @@ class WholeParameterLayout {
   const LayoutOptions& options_;
   std::int64_t divisor_;
   Chunk chunk_;
-  std::vector<double> costs_;  // of the shards, over all buckets so far
-  Wide positions_ = 0;         // that layout_.elements would have
+  std::vector<double> costs_;  // per shard, over all buckets so far
+  Wide positions_ = 0;         // the value that layout_.elements would have
   BufferLayout layout_;
 };
 

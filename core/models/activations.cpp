@@ -13,11 +13,11 @@ constexpr double kMostBytes = 1e15;
 struct Elements {
   std::int64_t narrow = 0;  ///< in the activations' dtype
   std::int64_t wide = 0;    ///< f32
-  /// Likewise, of the rows between layers that the rank has.
+  /// The same, for the rank's rows between layers.
   std::int64_t stream = 0;
   std::int64_t stream_wide = 0;
 
-  /// A petabyte where it would be more.
+  /// At most a petabyte.
   std::int64_t bytes(const MicrobatchShape& shape) const {
     const auto tokens = shape.sequences * (shape.length / shape.context_parallel);
     const auto parts = shape.sequence_parallel ? shape.tensor_parallel : 1;
@@ -31,7 +31,7 @@ struct Elements {
   }
 };
 
-/// Of attention, all heads of the rank together.
+/// For attention, all heads of the rank combined.
 struct Widths {
   std::int64_t query = 0;
   std::int64_t key = 0;
@@ -73,7 +73,7 @@ std::int64_t feed_forward_elements(const TransformerConfig& config, const Microb
          own(config.moe_shared_expert_intermediate_size.value_or(0));
 }
 
-/// What backward reads of a layer beside its input.
+/// What backward reads in a layer in addition to its input.
 Elements kept_by(const TransformerConfig& config, const MicrobatchShape& shape, bool has_experts) {
   const auto w = widths_of(config, shape);
   const auto heads = config.num_attention_heads / shape.tensor_parallel;
@@ -95,7 +95,7 @@ Elements kept_by(const TransformerConfig& config, const MicrobatchShape& shape, 
   return kept;
 }
 
-/// Gradients of one layer on their way, and all rows where ranks share those between layers.
+/// Gradients in flight of one layer, and all rows if ranks share those between layers.
 Elements in_flight(const TransformerConfig& config, const MicrobatchShape& shape, bool has_experts) {
   const auto w = widths_of(config, shape);
   Elements scratch;
@@ -110,13 +110,13 @@ Elements in_flight(const TransformerConfig& config, const MicrobatchShape& shape
   return scratch;
 }
 
-/// Keys and values of whole sequences, what a rank adds to their gradients, and either as it is exchanged.
+/// Keys and values of whole sequences, summands of their gradients, and a copy of either for exchange.
 Elements gathered(const TransformerConfig& config, const MicrobatchShape& shape) {
   const auto w = widths_of(config, shape);
   return {.narrow = 2 * (w.key + w.value) + std::max(w.key, w.value)};
 }
 
-/// Of consecutive layers.
+/// For consecutive layers.
 ActivationBytes of_layers(const ModelConfig& model, const MicrobatchShape& shape, const LayerChunk& layers) {
   const auto& config = model.transformer;
   const Elements input{.stream = config.hidden_size};
@@ -136,7 +136,7 @@ ActivationBytes of_layers(const ModelConfig& model, const MicrobatchShape& shape
     bytes.layers += input.bytes(shape) + (shape.recompute ? 0 : kept);
     bytes.transient = std::max(bytes.transient, scratch);
   }
-  Elements head{.stream = config.hidden_size};  // what it hands on
+  Elements head{.stream = config.hidden_size};  // its output
   if (layers.first + layers.count == config.num_layers) {
     const auto outputs = model.builder.value_head ? 1 : model.builder.vocab_size / shape.tensor_parallel;
     head.narrow = outputs;

@@ -9,45 +9,45 @@
 
 namespace troupe::core {
 
-/// One microbatch as forward and backward see it.
+/// One microbatch, for forward and backward.
 struct MicrobatchShape {
   std::int64_t sequences = 1;
   std::int64_t length = 0;    ///< tokens of each
   DType dtype = DType::bf16;  ///< of activations; statistics of norms and softmax are f32
-  /// A layer keeps its input alone, and backward computes the rest of it anew.
+  /// A layer keeps only its input, and backward recomputes the rest.
   bool recompute = false;
-  /// Attention keeps its probabilities, (heads, length, length) per sequence; otherwise one f32 of each row,
-  /// from which backward has them again (FlashAttention, Dao et al. 2022).
+  /// Attention keeps its probabilities, (heads, length, length) per sequence; otherwise one f32 per row, from
+  /// which backward recomputes them (FlashAttention, Dao et al. 2022).
   bool keep_probabilities = false;
-  /// Ranks that share each sequence: a rank has `length` over these of its tokens, and gathers the keys and
-  /// values of all while it attends. Divides the length.
+  /// Number of ranks that share each sequence: a rank has `length` divided by this of its tokens, and gathers
+  /// the keys and values of all during attention. Must divide the length.
   std::int64_t context_parallel = 1;
-  /// Ranks that share each layer: heads, and the columns of its MLPs. Divides them.
+  /// Number of ranks that share each layer: its heads, and the columns of its MLPs. Must divide them.
   std::int64_t tensor_parallel = 1;
-  /// And the rows between layers; a layer gathers them.
+  /// They also share the rows between layers; a layer gathers them.
   bool sequence_parallel = false;
 };
 
-/// Of a pipeline's stage.
+/// The microbatches of a pipeline stage.
 struct StageMicrobatches {
   std::vector<LayerChunk> chunks;  ///< its layers
-  std::int64_t activations = 1;    ///< microbatches of a chunk that are kept at once
-  std::int64_t inputs = 1;         ///< of which inputs are there
+  std::int64_t activations = 1;    ///< microbatches whose activations a chunk keeps at the same time
+  std::int64_t inputs = 1;         ///< microbatches whose inputs are kept
 };
 
 /// Bytes that a rank needs for the activations of its microbatches.
 struct ActivationBytes {
-  std::int64_t layers = 0;     ///< what backward reads of all layers, or their inputs with `recompute`
+  std::int64_t layers = 0;     ///< what backward reads in all layers, or their inputs with `recompute`
   std::int64_t head = 0;       ///< the output of the last layer, the last norm, and the logits
-  std::int64_t transient = 0;  ///< gradients in flight, which layers share; the layer that is computed anew
+  std::int64_t transient = 0;  ///< gradients in flight, which layers share; the layer being recomputed
 
   std::int64_t total() const { return layers + head + transient; }
 };
 
-/// Counts what backward reads, as Korthikanti et al. 2022 (Reducing Activation Recomputation in Large
-/// Transformer Models, section 4) count it, of a pre-norm layer without dropout, with grouped heads and a
-/// gated MLP where the model has them. Elements per token of a layer, with C the hidden size, H heads, Q and
-/// K the widths of all its queries and keys, F of its MLP:
+/// Counts what backward reads, following Korthikanti et al. 2022 (Reducing Activation Recomputation in Large
+/// Transformer Models, section 4), for a pre-norm layer without dropout, with grouped heads and a gated MLP
+/// if the model has them. Elements per token of a layer, where C is the hidden size, H the heads, Q and K the
+/// total widths of its queries and keys, and F the width of its MLP:
 ///
 ///     2 C            its input, and the residual stream between attention and MLP
 ///     2 C            outputs of both norms
@@ -56,14 +56,14 @@ struct ActivationBytes {
 ///     Q              output of attention
 ///     3 F, or 2 F    gate, what it multiplies, and their product; without a gate the MLP's two
 ///
-/// Of experts those that a token is sent to count, each with a copy of its input, and the shared one; latents
-/// of compressed queries, keys and values count before and after their norms. Ranks that share layers have
-/// their part of Q, K, H and F and of the logits, and with `sequence_parallel` of everything else but the
-/// inputs of experts. Gradients in flight are those of one layer. The reference trainer keeps the same
-/// (apps/gpt/activations.hpp), and recomputes nothing. Sizes beyond a petabyte per part are given as one.
+/// For experts, those that a token is sent to count, each with a copy of its input, and the shared one;
+/// latents of compressed queries, keys and values count before and after their norms. Ranks that share layers
+/// have their part of Q, K, H and F and of the logits, and with `sequence_parallel` of everything else except
+/// the inputs of experts. Gradients in flight are those of one layer. The reference trainer keeps the same
+/// (apps/gpt/activations.hpp), and recomputes nothing. Sizes above a petabyte per part are given as one.
 ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape& shape);
 
-/// Of a stage, whose slots are each as large as its largest chunk.
+/// For a pipeline stage, whose slots are each as large as its largest chunk.
 ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape& shape,
                                  const StageMicrobatches& stage);
 

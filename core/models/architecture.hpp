@@ -7,7 +7,7 @@
 
 namespace troupe::core {
 
-/// Models of Hugging Face by the name in `architectures` of their config.json.
+/// Hugging Face models by the name in `architectures` of their config.json.
 enum class Architecture : std::uint8_t {
   llama,
   llama_token_classification,
@@ -33,20 +33,20 @@ struct ArchitectureFacts {
   Architecture architecture;
   std::string_view name;        ///< "LlamaForCausalLM"
   std::string_view model_type;  ///< "llama"
-  double rope_theta;            ///< where config.json has none, as transformers takes it
-  /// Why there is no conversion; empty where there is one.
+  double rope_theta;            ///< transformers' default where config.json has none
+  /// Why there is no conversion; empty if there is one.
   std::string_view missing;
 };
 
 const ArchitectureFacts& facts_of(Architecture architecture) noexcept;
-/// Errc::unavailable lists all that are known.
+/// Errc::unavailable lists all known names.
 Result<Architecture> architecture_from_name(std::string_view name);
 
 /// With a head of one output instead of the vocabulary.
 bool is_value_model(Architecture architecture) noexcept;
 /// Attention with compressed keys and values (MLA).
 bool has_latent_attention(Architecture architecture) noexcept;
-/// With a vision tower; sizes of the language model may be under "text_config".
+/// With a vision tower; the language model's sizes may be under "text_config".
 bool has_vision(Architecture architecture) noexcept;
 
 }  // namespace troupe::core

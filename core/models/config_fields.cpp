@@ -12,7 +12,7 @@ using Json = nlohmann::json;
 
 constexpr std::array<std::pair<DType, const char*>, 3> kTorchNames{
     {{DType::f32, "float32"}, {DType::f16, "float16"}, {DType::bf16, "bfloat16"}}};
-/// Entries of a list per layer.
+/// Entries in a list with one per layer.
 constexpr std::size_t kMaxEntries = std::size_t{1} << 16;
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 namespace troupe::core {
 
-/// Every field with its name, for those who read and write them: visit(name, field).
+/// Calls visit(name, field) for every field, for code that reads or writes them.
 template <class Config, class Visit>
 void visit_transformer_model(Config& c, const Visit& visit) {
   visit("num_layers", c.num_layers);
@@ -150,10 +150,10 @@ void visit_vision(Config& c, const Visit& visit) {
   visit("deepstack_visual_indexes", c.deepstack_visual_indexes);
 }
 
-/// Sizes up to 2^40: products of three of them do not overflow where they are multiplied with care.
+/// Largest size, 2^40: products of three sizes do not overflow if they are multiplied with care.
 inline constexpr std::int64_t kMaxConfigSize = std::int64_t{1} << 40;
 
-/// Takes the value of a field out of JSON; whether it is of the field's kind.
+/// Takes the value of a field out of JSON; returns whether it has the field's type.
 bool take(const nlohmann::json& json, std::int64_t& field);
 bool take(const nlohmann::json& json, double& field);
 bool take(const nlohmann::json& json, bool& field);
@@ -185,7 +185,7 @@ inline nlohmann::json put(bool field) {
 inline nlohmann::json put(const std::string& field) {
   return field;
 }
-/// By PyTorch's name.
+/// Written as PyTorch's name.
 nlohmann::json put(DType field);
 nlohmann::json put(const std::vector<std::int64_t>& field);
 template <class T>

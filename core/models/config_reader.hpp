@@ -13,9 +13,8 @@
 
 namespace troupe::core {
 
-/// Reads the keys of config.json and remembers which were asked for, so that a key that nobody knows is
-/// found. The first thing that is wrong is kept; from then on values mean nothing, and finish() says what it
-/// was.
+/// Reads the keys of config.json and remembers which were asked for, so that unknown keys are found. The
+/// first error is kept; from then on values are meaningless, and finish() returns the error.
 class ConfigReader {
  public:
   /// Both objects must outlive the reader. `nested` may be null: keys that `root` lacks are looked up there.
@@ -25,7 +24,7 @@ class ConfigReader {
 
   /// Null when the key is missing, null or ignored.
   const nlohmann::json* find(const std::string& key);
-  /// Whether the file has the key, even as null, or it is ignored.
+  /// Whether the file has the key, even if its value is null, or the key is ignored.
   bool is_said(const std::string& key) const;
 
   template <class T>
@@ -48,13 +47,13 @@ class ConfigReader {
   }
   std::int64_t size(const std::string& key) { return required<std::int64_t>(key); }
 
-  /// Another value than this one, when there is one, changes the maths and has no field.
+  /// For a key without a field: any other value, if present, would change the maths and is an error.
   void must_be(const std::string& key, const nlohmann::json& value);
   void refuse(const std::string& key, std::string_view why);
   void complain(std::string what);
 
-  /// Errc::invalid_argument: the first complaint, or a key that was not asked for and is not in `harmless`.
-  /// Those in `harmless` go to `kept`.
+  /// Errc::invalid_argument: the first error, or a key that was not asked for and is not in `harmless`. Keys
+  /// in `harmless` are added to `kept`.
   Result<void> finish(const std::set<std::string_view>& harmless, std::map<std::string, std::string>* kept);
 
  private:

@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::json;
 using Maybe = std::optional<std::int64_t>;
 
-/// All that a conversion reads from and writes to.
+/// The inputs and outputs of a conversion.
 struct Conversion {
   ConfigReader& keys;
   const ConvertOptions& options;
@@ -40,7 +40,7 @@ void convert_parallel(const Conversion& c) {
   config.bf16 = c.options.dtype == DType::bf16;
 }
 
-/// What every architecture shares.
+/// What all architectures share.
 void convert_base(const Conversion& c) {
   auto& config = c.config();
   auto& keys = c.keys;
@@ -96,7 +96,7 @@ void convert_dense(const Conversion& c) {
   config.mtp_loss_scaling_factor = 0.1;
 }
 
-/// What softmax routers have in common. `normalised`: the chosen weights sum to one, as transformers does
+/// What softmax routers have in common. `normalised`: the chosen weights sum to one, as in transformers
 /// unless the file says otherwise.
 void convert_softmax_router(const Conversion& c, const char* experts, bool normalised) {
   auto& config = c.config();
@@ -113,7 +113,7 @@ void convert_softmax_router(const Conversion& c, const char* experts, bool norma
   fuse(config);
 }
 
-/// Layers without experts among those with.
+/// Models with both dense and expert layers.
 void convert_sparse_layers(const Conversion& c) {
   const auto step = c.keys.value_or("decoder_sparse_step", std::int64_t{1});
   const auto dense = c.keys.value_or("mlp_only_layers", std::vector<std::int64_t>{});
@@ -152,7 +152,7 @@ void convert_qwen3_moe(const Conversion& c) {
 
 void convert_mixtral(const Conversion& c) {
   auto& config = c.config();
-  // Transformers divides the chosen weights by their sum, which is what softmax after the choice gives.
+  // Transformers divides the chosen weights by their sum, which is equivalent to softmax after the choice.
   convert_softmax_router(c, "num_local_experts", true);
   config.moe_ffn_hidden_size = config.ffn_hidden_size;
   config.moe_shared_expert_overlap = false;
@@ -171,7 +171,7 @@ void convert_expert_groups(const Conversion& c) {
   if (*chosen == *groups) return;
   config.moe_router_num_groups = groups;
   config.moe_router_group_topk = chosen;
-  // A group counts as its best two in transformers, as its best topk / topk_group in Megatron.
+  // A group's score is its best two in transformers, its best topk / topk_group in Megatron.
   if (config.moe_router_topk != 2 * *chosen)
     c.keys.refuse("topk_group", "it must be half of num_experts_per_tok");
 }
@@ -190,7 +190,7 @@ void convert_sigmoid_router(const Conversion& c) {
   config.moe_router_enable_expert_bias = true;
   config.moe_shared_expert_overlap = true;
   config.moe_grouped_gemm = true;
-  // Megatron divides by the sum whenever there is more than one.
+  // Megatron divides by the sum whenever topk exceeds one.
   const bool divides = config.moe_router_topk > 1;
   if (keys.value_or("norm_topk_prob", true) != divides)
     keys.refuse("norm_topk_prob", divides ? "sigmoid scores are always divided by their sum"
@@ -295,7 +295,7 @@ void convert_architecture(const Conversion& c) {
   }
 }
 
-/// Unknown names are dropped with one warning, except where Megatron is constructed from them directly.
+/// Unknown names are dropped with a single warning, except where Megatron is constructed from them directly.
 Result<void> apply_overrides(const Conversion& c, std::vector<std::string>& warnings) {
   std::string dropped;
   for (const auto& [name, json] : c.options.overrides) {

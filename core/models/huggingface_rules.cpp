@@ -36,7 +36,7 @@ struct RotaryScaling {
   Json values = Json::object();
 };
 
-/// What Megatron's scaling for Llama 3 has built in.
+/// Values built into Megatron's Llama 3 scaling.
 constexpr double kLlama3LowFrequency = 1;
 constexpr double kLlama3HighFrequency = 4;
 constexpr std::int64_t kLlama3Positions = 8192;
@@ -45,7 +45,7 @@ bool is_neutral(const std::string& type) {
   return type == "default" || type == "mrope" || type == "rope";
 }
 
-/// rope_scaling wins over rope_parameters, which newer files have in its place.
+/// rope_scaling takes precedence over rope_parameters, which replaces it in newer files.
 Result<RotaryScaling> scaling_of(ConfigReader& keys) {
   RotaryScaling scaling;
   const auto* old = keys.find("rope_scaling");
@@ -113,10 +113,10 @@ constexpr auto kWindowless = std::array{Architecture::llama,       Architecture:
                                         Architecture::deepseek_v3, Architecture::glm4_moe,
                                         Architecture::mistral,     Architecture::mixtral};
 
-/// Every layer attends to everything before it.
+/// Every layer attends to all previous tokens.
 void check_windows(ConfigReader& keys, Architecture architecture) {
   keys.must_be("use_sliding_window", false);
-  keys.find("max_window_layers");  // counts only with windows
+  keys.find("max_window_layers");  // relevant only with windows
   const auto window = keys.maybe<std::int64_t>("sliding_window");
   const bool always = std::find(kWindowless.begin(), kWindowless.end(), architecture) != kWindowless.end();
   if (window && always) keys.refuse("sliding_window", "every layer attends to all that came before");
@@ -137,7 +137,7 @@ const std::set<std::string_view>& harmless_vision_keys() {
   return kKeys;
 }
 
-/// The tower of Qwen2.5-VL has the same sizes in every model but for the width of its layers.
+/// The tower of Qwen2.5-VL has the same sizes in every model except for the width of its layers.
 void convert_fixed_tower(ConfigReader& keys, const ConvertOptions& options, ModelConfig& model) {
   auto& vision = *model.vision;
   const auto layers = model.transformer.num_layers;
@@ -196,12 +196,12 @@ const std::set<std::string_view>& harmless_keys() {
 void check_common_keys(ConfigReader& keys, Architecture architecture) {
   keys.must_be("hidden_act", "silu");
   keys.must_be("mlp_bias", false);
-  keys.find("attention_bias");  // optional biases were read before; the others are always or never there
+  keys.find("attention_bias");  // optional biases were read before; the others are always or never present
   keys.must_be("use_mrope", false);
   keys.must_be("add_cross_attention", false);
   keys.must_be("tie_encoder_decoder", false);
   keys.must_be("pruned_heads", Json::object());
-  // Of GLM this is a field.
+  // GLM has a field for it.
   if (architecture != Architecture::glm4_moe) keys.must_be("partial_rotary_factor", 1.0);
   if (is_value_model(architecture)) {
     keys.must_be("classifier_dropout", 0.0);
@@ -238,7 +238,7 @@ Result<void> convert_rotary(ConfigReader& keys, const ConvertOptions& options, M
     if (config.mrope_section.empty()) config.mrope_section = {24, 20, 20};
     if (model.architecture != Architecture::qwen2_5_vl) values.must_be("mrope_interleaved", true);
   }
-  // Without scaling, other values have no meaning.
+  // Without scaling, other values are meaningless.
   if (scaling.type.empty())
     for (const char* key : {"factor", "original_max_position_embeddings"}) values.find(key);
   return values.finish({}, nullptr);

@@ -11,10 +11,10 @@ namespace troupe::core {
 
 inline constexpr std::int64_t kMaxLayers = 4096;
 
-/// Keys that change no maths: token ids, generation, how the file was written.
+/// Keys that do not affect the maths: token ids, generation, how the file was written.
 const std::set<std::string_view>& harmless_keys();
 
-/// Keys that change the maths and have no field: only the value that changes nothing is taken.
+/// Keys that affect the maths but have no field: only the value that changes nothing is accepted.
 void check_common_keys(ConfigReader& keys, Architecture architecture);
 
 /// rope_theta and rope_scaling: from the root, then text_config, then rope_parameters.

@@ -16,7 +16,7 @@
 
 namespace troupe::core {
 
-/// What Megatron's model builder wants beside the transformer's configuration.
+/// What Megatron's model builder needs in addition to the transformer's configuration.
 struct BuilderConfig {
   std::int64_t vocab_size = 0;
   std::int64_t max_sequence_length = 0;
@@ -58,7 +58,7 @@ struct ModelConfig {
   TransformerConfig transformer;
   BuilderConfig builder;
   std::optional<VisionConfig> vision;
-  /// Keys of config.json that change no maths, such as token ids: name to JSON. A dot leads into an object.
+  /// Keys of config.json that change no maths, such as token ids: name to JSON. A dot enters an object.
   std::map<std::string, std::string> kept;
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
@@ -70,11 +70,11 @@ struct ConvertOptions {
   int virtual_pipeline = 0;  ///< chunks of layers per pipeline stage; 0: none
   /// Fills in what the classes of transformers do: head_dim and num_key_value_heads.
   bool class_defaults = false;
-  /// Keys of config.json as JSON, in place of what the file says.
+  /// Keys of config.json as JSON, which replace those of the file.
   std::map<std::string, std::string> keys;
-  /// Fields of Megatron as JSON; they win over what the file says.
+  /// Fields of Megatron as JSON, which override what the file says.
   std::map<std::string, std::string> overrides;
-  /// Keys of config.json that are left out though nobody knows what they mean.
+  /// Keys of config.json that are skipped although their meaning is unknown.
   std::set<std::string> ignored;
 };
 
@@ -83,19 +83,19 @@ struct ConvertedModel {
   std::vector<std::string> warnings;
 };
 
-/// Megatron's configuration of the model that `text`, a config.json, describes. Values come, from the lowest
-/// precedence to the highest, from what all models share, the architecture, its attention, the overrides, and
-/// the layers that predict more than one token. Null is the same as a missing key. Errc::corrupt for text
-/// that is no JSON object; Errc::unavailable for a model without a conversion; Errc::invalid_argument names a
-/// key that is missing, of a wrong kind, or would change the maths and has no field.
+/// Megatron's configuration of the model described by `text`, a config.json. Values come, from lowest to
+/// highest precedence, from what all models share, the architecture, its attention, the overrides, and the
+/// layers that predict more than one token. Null is the same as a missing key. Errc::corrupt for text that is
+/// not a JSON object; Errc::unavailable for a model without a conversion; Errc::invalid_argument names a key
+/// that is missing, has the wrong type, or would change the maths and has no field.
 Result<ConvertedModel> from_huggingface(std::string_view text, const ConvertOptions& options);
 
-/// config.json of a model. Errc::invalid_argument for what transformers has no key for.
+/// The model's config.json. Errc::invalid_argument for values that transformers has no key for.
 Result<std::string> to_huggingface(const ModelConfig& config);
 
-/// All of it as a JSON object.
+/// The complete configuration as a JSON object.
 std::string to_text(const ModelConfig& config);
-/// Errc::corrupt names what is wrong: a field that is unknown, missing or of a wrong kind.
+/// Errc::corrupt names what is wrong: a field that is unknown, missing or of the wrong type.
 Result<ModelConfig> parse_model_config(std::string_view text);
 
 }  // namespace troupe::core

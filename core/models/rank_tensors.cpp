@@ -35,7 +35,7 @@ Result<void> check_axes(const ModelConfig& model, const ModelAxes& axes) {
   return {};
 }
 
-/// Of layers, and of what comes before and behind them.
+/// Whether a chunk has a tensor of its layers, or of what comes before and after all layers.
 bool is_in(const UnitTensor& tensor, const LayerChunk& chunk, std::int64_t layers) {
   const auto end = chunk.first + chunk.count;
   switch (tensor.stage) {
@@ -49,7 +49,7 @@ bool is_in(const UnitTensor& tensor, const LayerChunk& chunk, std::int64_t layer
   CHECK(false, "every place is handled");
 }
 
-/// Nothing where another expert-parallel rank has it.
+/// Empty where another expert-parallel rank has it.
 Result<std::optional<RankTensor>> part_of(const UnitTensor& whole, const ModelConfig& model,
                                           const ModelAxes& axes) {
   RankTensor part{whole, whole.shape};

@@ -29,7 +29,7 @@ std::string listed(const std::vector<std::size_t>& members) {
   return text;
 }
 
-/// A name that some have and others have not, or that is not the same everywhere.
+/// A name that some have and others lack, or that differs between them.
 template <class Table, class Describe>
 Result<void> check_same(std::span<const TensorDict> parts, const Table& table_of, const Describe& describe) {
   std::set<std::string> names;
@@ -68,7 +68,7 @@ Result<void> check_alike(std::span<const TensorDict> parts) {
 
 constexpr const char* kMetrics = "metrics";
 
-/// Each value of a map goes to the end of a list.
+/// Appends each value of a map to a list.
 void collect_metrics(Value::Map& lists, const Value::Map& metrics) {
   for (const auto& [key, value] : metrics.entries()) {
     auto* list = lists.find(key);
@@ -103,7 +103,7 @@ Result<Value::Map> merge_meta(std::span<const TensorDict> parts) {
   return merged;
 }
 
-/// Batches without their values, one behind the other.
+/// Concatenates batches without their values.
 Result<TensorDict> join(std::span<const TensorDict> parts, Value::Map meta) {
   TensorDict::Tensors tensors;
   TensorDict::Arrays arrays;

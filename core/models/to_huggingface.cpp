@@ -68,7 +68,7 @@ void put_rotary(const ModelConfig& model, Json& json) {
     if (scaling.empty()) scaling["type"] = "default";
     scaling["mrope_section"] = config.mrope_section;
   }
-  // Readers know one name or the other.
+  // Readers know either name.
   if (scaling.contains("type")) scaling["rope_type"] = scaling["type"];
   json["rope_scaling"] = scaling.empty() ? Json() : std::move(scaling);
 }
@@ -177,7 +177,7 @@ Json vision_json(const ModelConfig& model) {
   return json;
 }
 
-/// Puts a value where a name with dots leads.
+/// Puts a value at the place that a dotted name leads to.
 void put_kept(Json& json, std::string_view name, const std::string& text) {
   Json* at = &json;
   for (std::string_view prefix : {"text_config.", "vision_config."}) {
@@ -190,7 +190,7 @@ void put_kept(Json& json, std::string_view name, const std::string& text) {
   if (!value.is_discarded() && !at->contains(name)) (*at)[std::string(name)] = std::move(value);
 }
 
-/// Of those that say how to compute, not what.
+/// Fields that say how to compute, not what.
 bool is_free(std::string_view field) {
   static const std::set<std::string_view> kFree{"moe_shared_expert_overlap",
                                                 "moe_router_load_balancing_type",
@@ -217,7 +217,7 @@ std::string first_difference(const Config& wanted, const Config& found, const Vi
   return different;
 }
 
-/// Whether the file says all of it, found by reading it back.
+/// Whether the file expresses everything, checked by reading it back.
 Result<void> check_said(const ModelConfig& model, const std::string& text) {
   ConvertOptions options;
   options.dtype = model.transformer.params_dtype;

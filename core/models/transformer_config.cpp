@@ -190,7 +190,7 @@ Result<void> set_field(TransformerConfig& config, std::string_view name, std::st
   visit_transformer(config, [&](const char* field_name, auto& field) {
     if (name != field_name) return;
     found = true;
-    // A word without quotes is a text too: it comes from a command line.
+    // A word without quotes is accepted as text: it comes from a command line.
     taken = take(value, field) || (value.is_discarded() && take(Json(std::string(json)), field));
   });
   if (!found) return fail(Errc::not_found, "a transformer's configuration has no field '{}'", name);

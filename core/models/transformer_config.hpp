@@ -11,13 +11,13 @@
 
 namespace troupe::core {
 
-/// A transformer's configuration by Megatron's names, with Megatron's defaults. Null means that Megatron
-/// derives the value or does without.
+/// A transformer's configuration with Megatron's names and defaults. Null means that Megatron derives the
+/// value or does without it.
 struct TransformerConfig {
   std::int64_t num_layers = 0;
   std::int64_t hidden_size = 0;
   std::int64_t num_attention_heads = 0;
-  std::optional<std::int64_t> num_query_groups;  ///< as many as heads
+  std::optional<std::int64_t> num_query_groups;  ///< same as the number of heads
   std::optional<std::int64_t> ffn_hidden_size;   ///< 4 * hidden_size
   std::optional<std::int64_t> kv_channels;       ///< hidden_size / num_attention_heads
   double attention_dropout = 0.1;
@@ -38,7 +38,7 @@ struct TransformerConfig {
   std::optional<std::int64_t> virtual_pipeline_model_parallel_size;
   std::int64_t context_parallel_size = 1;
   std::int64_t expert_model_parallel_size = 1;
-  std::optional<std::int64_t> expert_tensor_parallel_size;  ///< as tensor_model_parallel_size
+  std::optional<std::int64_t> expert_tensor_parallel_size;  ///< same as tensor_model_parallel_size
   std::optional<std::int64_t> num_layers_in_first_pipeline_stage;
   std::optional<std::int64_t> num_layers_in_last_pipeline_stage;
   std::optional<std::int64_t> microbatch_group_size_per_vp_stage;
@@ -51,7 +51,7 @@ struct TransformerConfig {
 
   DType params_dtype = DType::f32;
   std::optional<DType> pipeline_dtype;
-  std::optional<DType> autocast_dtype;  ///< as params_dtype
+  std::optional<DType> autocast_dtype;  ///< same as params_dtype
   bool bf16 = false;
   bool fp16 = false;
   bool use_cpu_initialization = false;
@@ -81,10 +81,10 @@ struct TransformerConfig {
   bool moe_grouped_gemm = false;
   bool moe_permute_fusion = false;
   std::string moe_token_dispatcher_type = "allgather";
-  std::vector<std::int64_t> moe_layer_freq;  ///< per layer 1 with experts, 0 dense; empty: all as the model
+  std::vector<std::int64_t> moe_layer_freq;  ///< per layer: 1 experts, 0 dense; empty: all as the model has
 
   bool multi_latent_attention = false;
-  std::optional<std::int64_t> q_lora_rank;  ///< null: queries are projected at once
+  std::optional<std::int64_t> q_lora_rank;  ///< null: queries are not compressed
   std::int64_t kv_lora_rank = 512;
   std::int64_t qk_head_dim = 128;
   std::int64_t qk_pos_emb_head_dim = 64;
@@ -114,7 +114,7 @@ struct TransformerConfig {
 Result<std::vector<std::string>> complete(TransformerConfig& config);
 
 /// Changes one field, whose value is JSON: null, a number, a string, ... Errc::not_found when there is no
-/// such field, Errc::invalid_argument for a value that it does not take.
+/// such field, Errc::invalid_argument for a value that it does not accept.
 Result<void> set_field(TransformerConfig& config, std::string_view name, std::string_view json);
 
 }  // namespace troupe::core

@@ -17,7 +17,7 @@ bool is_used_in_parts(const ModelWeight& weight) {
                      [&](std::string_view mark) { return weight.pattern.find(mark) != std::string::npos; });
 }
 
-/// Of Hugging Face's tensor, which lies as Megatron's does; the axis of experts comes before.
+/// The axis of Hugging Face's tensor, whose layout is Megatron's; an axis of experts comes first.
 std::optional<std::size_t> split_of(const ModelWeight& weight, const UnitTensor& tensor) {
   if (weight.split == WeightSplit::copy) return std::nullopt;
   const std::size_t axis = weight.split == WeightSplit::columns ? 1 : 0;

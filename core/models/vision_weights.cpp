@@ -16,14 +16,14 @@ struct Linear {
   std::int64_t columns = 0;
 };
 
-/// Columns are cut, so that the bias is the same on every rank; or rows.
+/// Either columns are cut, so that the bias is the same on every rank, or rows.
 void add_linear(WeightBuilder& add, const Linear& linear, WeightSplit split) {
   add.same(linear.name + "weight", linear.theirs + "weight", {linear.rows, linear.columns}, split);
   add.same(linear.name + "bias", linear.theirs + "bias", {linear.rows},
            split == WeightSplit::columns ? WeightSplit::copy : split);
 }
 
-/// All heads' queries, then all keys, then all values become [q, k, v] of each head.
+/// Converts all heads' queries, then all keys, then all values to [q, k, v] per head.
 void add_fused_queries(WeightBuilder& add, const VisionConfig& vision, const std::string& name,
                        const std::string& theirs) {
   const auto h = vision.hidden_size;
@@ -60,7 +60,7 @@ void add_gated_with_bias(WeightBuilder& add, const VisionConfig& vision, const s
 void add_vision_tower(WeightBuilder& add, const ModelConfig& model, const std::string& theirs) {
   const auto& vision = *model.vision;
   const auto h = vision.hidden_size;
-  // The configuration counts them once for every chunk of the virtual pipeline.
+  // The configuration counts them once per chunk of the virtual pipeline.
   const auto layers =
       vision.num_layers /
       std::max<std::int64_t>(1, model.transformer.virtual_pipeline_model_parallel_size.value_or(1));

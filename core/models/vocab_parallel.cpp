@@ -24,7 +24,7 @@ void for_each_row(const LogitsShard& logits, const Visit& visit) {
   }
 }
 
-/// The column of this rank that a target is; nothing (-1) when another rank has it.
+/// This rank's column for a target; -1 if another rank has it.
 std::int64_t own_column(const LogitsShard& logits, std::int64_t target) {
   const auto column = target - logits.first_column;
   return column >= 0 && column < logits.columns ? column : -1;

@@ -10,12 +10,12 @@
 
 namespace troupe::core {
 
-/// Collects the tensors of a model. Names are Megatron's after `prefix`, shapes those of whole tensors.
+/// Collects the tensors of a model. Names are Megatron's without `prefix`, shapes those of whole tensors.
 class WeightBuilder {
  public:
   WeightBuilder(WeightMap& map, std::string prefix) : map_(map), prefix_(std::move(prefix)) {}
 
-  /// What is added from here on is there.
+  /// Tensors added from here on are in this stage.
   void stage(WeightStage stage) { at_.stage = stage; }
   void layer(std::int64_t layer) {
     at_.stage = WeightStage::layer;
@@ -24,14 +24,14 @@ class WeightBuilder {
   void of_expert(std::int64_t expert) { at_.expert = expert; }
   void prefix(std::string prefix) { prefix_ = std::move(prefix); }
 
-  /// A tensor of Hugging Face; the same number for the same name.
+  /// A Hugging Face tensor; the same number for the same name.
   std::size_t input(const std::string& name, const Shape& shape) {
     const auto [found, is_new] = inputs_.try_emplace(name, map_.plan.inputs.size());
     if (is_new) map_.plan.inputs.push_back({"", name, shape});
     return found->second;
   }
 
-  /// Rows of an input, and where they begin in the output.
+  /// Rows of an input, and their first row in the output.
   TensorPiece rows(std::size_t input, std::int64_t first, std::int64_t count, std::int64_t to) const {
     auto box = Box::whole(map_.plan.inputs[input].shape);
     Shape place(box.offset.size(), 0);
@@ -64,7 +64,7 @@ class WeightBuilder {
   std::map<std::string, std::size_t> inputs_;
 };
 
-/// The tower of Qwen2.5-VL; `theirs` is where its names begin.
+/// The tower of Qwen2.5-VL; `theirs` is the prefix of its names in Hugging Face.
 void add_vision_tower(WeightBuilder& add, const ModelConfig& model, const std::string& theirs);
 
 }  // namespace troupe::core

@@ -9,7 +9,7 @@ namespace troupe::core {
 
 namespace {
 
-/// The names of one layer and where it is.
+/// The names of one layer and its place.
 struct Layer {
   std::string megatron;  ///< "decoder.layers.{l}."
   std::string theirs;    ///< "model.layers.7."
@@ -79,7 +79,7 @@ void add_latent_attention(WeightBuilder& add, const TransformerConfig& config, c
            WeightSplit::columns);
 }
 
-/// Megatron's and their names of the two products of a gated layer.
+/// Megatron's and Hugging Face's names of the two products of a gated layer.
 struct Gated {
   std::string fc1, fc2, gate, up, down;
 };
@@ -144,7 +144,7 @@ void add_layer(WeightBuilder& add, const ModelConfig& model, const Layer& layer)
             config.hidden_size, *config.ffn_hidden_size);
 }
 
-/// Layers that predict one token more, behind the last one. `theirs` is where the text model's names begin.
+/// Layers that predict one more token, after the last one. `theirs` is the prefix of the text model's names.
 void add_next_tokens(WeightBuilder& add, const ModelConfig& model, const std::string& theirs,
                      WeightMap& map) {
   const auto& config = model.transformer;
@@ -171,7 +171,7 @@ void add_next_tokens(WeightBuilder& add, const ModelConfig& model, const std::st
   }
 }
 
-/// The embedding, whose rows are padded, and what turns hidden states into words again.
+/// The embedding, whose rows are padded, and the layers that convert hidden states back to words.
 void add_words(WeightBuilder& add, const ModelConfig& model, const WeightOptions& options,
                const std::string& embedding, bool is_last) {
   const auto& config = model.transformer;

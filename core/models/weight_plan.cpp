@@ -11,7 +11,7 @@ namespace troupe::core {
 
 namespace {
 
-/// `place` moved as its box is from `before` to `after`.
+/// `place` moved as its box moves from `before` to `after`.
 Shape moved(const Shape& place, const Shape& before, const Shape& after) {
   Shape result = place;
   for (std::size_t axis = 0; axis < place.size(); ++axis) result[axis] += after[axis] - before[axis];

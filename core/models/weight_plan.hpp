@@ -10,14 +10,14 @@
 namespace troupe::core {
 
 struct PlannedTensor {
-  std::string file;  ///< empty where somebody else decides
+  std::string file;  ///< empty where the caller decides
   std::string name;
   Shape shape;
 
   friend bool operator==(const PlannedTensor&, const PlannedTensor&) = default;
 };
 
-/// A box of an input that becomes a box of an output, of the same extent.
+/// A box of an input that becomes a box of the same extent in an output.
 struct TensorPiece {
   std::size_t input = 0;
   Box from;
@@ -27,7 +27,7 @@ struct TensorPiece {
   friend bool operator==(const TensorPiece&, const TensorPiece&) = default;
 };
 
-/// Which boxes of which inputs each output consists of. What no piece covers is zero.
+/// The boxes of inputs that each output consists of. Elements that no piece covers are zero.
 struct WeightPlan {
   struct Output {
     PlannedTensor tensor;
@@ -37,12 +37,12 @@ struct WeightPlan {
   std::vector<Output> outputs;
 };
 
-/// The plan from `first`'s inputs to `second`'s outputs. Inputs of `second` are outputs of `first` by name.
-/// Errc::mismatch names one that is not there or has another shape.
+/// The plan from `first`'s inputs to `second`'s outputs. Inputs of `second` are outputs of `first`, matched
+/// by name. Errc::mismatch names one that is missing or has another shape.
 Result<WeightPlan> compose(const WeightPlan& first, const WeightPlan& second);
 
-/// The way back: of several places that hold the same box of an input, the first counts. What was not in the
-/// inputs, such as padding, is cut.
+/// The reverse plan: if several places hold the same box of an input, the first one is used. Elements that do
+/// not come from the inputs, such as padding, are dropped.
 WeightPlan invert(const WeightPlan& plan);
 
 /// Errc::invalid_argument names an output that the pieces do not cover exactly.

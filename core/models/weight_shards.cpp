@@ -15,7 +15,7 @@ struct Part {
   std::int64_t count = 1;
 };
 
-/// The pieces that a part consists of, and its shape.
+/// The pieces of a part, and its shape.
 struct Cut {
   Shape shape;
   std::vector<TensorPiece> pieces;
@@ -49,7 +49,7 @@ Result<void> check_divides(const PlannedTensor& tensor, WeightSplit split, std::
               tensor.name, size, split == WeightSplit::columns ? "columns" : "rows", parts);
 }
 
-/// Where a layer is.
+/// The place of a layer.
 struct Home {
   std::int64_t stage = 0;
   std::int64_t chunk = 0;

@@ -88,7 +88,7 @@ Result<void> LossScaler::restore(State state) {
         "session saved; restore weights only to begin anew",
         state.scale, state.finite_steps, state.overflows_left);
   }
-  // What was saved with another interval or hysteresis counts as far as these go.
+  // State saved with another interval or hysteresis is clamped to the present ones.
   state.finite_steps = std::min<std::int64_t>(state.finite_steps, settings_.interval - 1);
   state.overflows_left = std::min<std::int64_t>(state.overflows_left, settings_.hysteresis);
   state_ = state;

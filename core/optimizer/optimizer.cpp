@@ -34,7 +34,7 @@ constexpr std::array<OptimizerTraits, 5> kOptimizers{{
      .momentum = 0.95},
 }};
 
-/// PyTorch refuses as many.
+/// PyTorch refuses 100 or more.
 constexpr int kMostSteps = 99;
 
 Result<void> check_share(const OptimizerSettings& settings, std::string_view option, double value) {

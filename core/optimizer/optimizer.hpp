@@ -12,7 +12,7 @@
 
 namespace troupe::core {
 
-/// An optimizer's options with its own defaults where the user gave none.
+/// An optimizer's options; its own defaults where the user gave none.
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::adamw;
   double beta1 = 0;
@@ -28,17 +28,17 @@ struct OptimizerSettings {
   friend bool operator==(const OptimizerSettings&, const OptimizerSettings&) = default;
 };
 
-/// What an optimizer is to the rest of the project. docs/optimizers.md has the formulas and their sources.
+/// Properties of an optimizer. docs/optimizers.md has the formulas and their sources.
 struct OptimizerTraits {
   OptimizerKind kind = OptimizerKind::adamw;
   std::string_view name;
-  /// What it keeps of each element beside the main value, by PyTorch's names: f32, and zero before the first
-  /// step. One with `momentum` keeps its buffer only where the momentum is not 0; see states_of().
+  /// What it keeps per element besides the main value, by PyTorch's names: f32, and zero before the first
+  /// step. An optimizer with `momentum` keeps its buffer only if the momentum is not 0; see states_of().
   std::span<const std::string_view> states;
-  /// Where it is sharded: `whole_parameter` of one that steps whole matrices, and can step nothing else;
-  /// `padded` of one that gives any flat range the bits that it gives the whole.
+  /// The layout when it is sharded: `whole_parameter` for an optimizer that steps whole matrices, and can
+  /// step nothing else; `padded` for one that gives any flat range the same bits as in the whole.
   LayoutPolicy layout = LayoutPolicy::padded;
-  double beta2 = 0;  ///< by default, as all below
+  double beta2 = 0;  ///< a default, like all below
   double epsilon = 0;
   double weight_decay = 0;
   double momentum = 0;
@@ -56,16 +56,16 @@ std::string optimizer_names();
 Result<OptimizerKind> optimizer_from_name(std::string_view name);
 
 OptimizerSettings settings_of(const OptimizerOptions& options);
-/// Errc::invalid_argument names the option that is out of its range.
+/// Errc::invalid_argument names the option that is out of range.
 Result<void> check(const OptimizerSettings& settings);
 
-/// What is kept under these settings. The names live for ever.
+/// The states kept under these settings. The names are never destroyed.
 std::span<const std::string_view> states_of(const OptimizerSettings& settings);
 
-/// What multiplies Muon's learning rate.
+/// The factor of Muon's learning rate.
 double muon_scale(MuonScale rule, std::int64_t rows, std::int64_t columns);
 
-/// One line, in which settings that differ differ.
+/// One line; it differs if the settings differ.
 std::string describe(const OptimizerSettings& settings);
 
 }  // namespace troupe::core

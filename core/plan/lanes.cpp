@@ -16,13 +16,13 @@ int root_count(LaneRange range, int lanes) {
   return static_cast<int>(subtree_roots(range, lanes).size());
 }
 
-/// Walks the tree from the top and emits its additions in post-order, stopping at the roots that exist
-/// already. Roots are met in lane order, so each one's slot is the number of those met before it.
+/// Walks the tree from the top and emits its additions in post-order, stopping at roots that already exist.
+/// Roots are visited in lane order, so the slot of each is the number of those visited before it.
 class Finisher {
  public:
   Finisher(std::span<const LaneRange> roots, int lanes) : roots_(roots), lanes_(lanes) {}
 
-  /// The slot that holds the sum of the lanes of [first, first + width) that exist.
+  /// The slot that holds the sum of the existing lanes in [first, first + width).
   int sum(int first, int width) {
     const int count = std::min(first + width, lanes_) - first;
     const int slot = next_slot_;
@@ -99,7 +99,7 @@ Result<std::vector<LaneRange>> split_lanes(int lanes, WorldSize ranks) {
 
 std::vector<LaneRange> subtree_roots(LaneRange range, int lanes) {
   CHECK(range.first >= 0 && range.count >= 0 && range.end() <= lanes, "a range of lanes lies in the job");
-  // A range that ends with the last lane also holds the missing lanes behind it.
+  // A range that ends with the last lane also holds the missing lanes after it.
   const int end = range.end() == lanes ? tree_width(lanes) : range.end();
   std::vector<LaneRange> roots;
   for (int first = range.first; first < range.end();) {

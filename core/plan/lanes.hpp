@@ -9,8 +9,8 @@
 namespace troupe::core {
 
 /// Lanes are summed in one fixed binary tree, whatever the number of ranks. Its nodes are the aligned blocks
-/// [k*2^h, (k+1)*2^h); when the number of lanes is not a power of two, the lanes that are missing pass the
-/// other operand through. So every split of the lanes over ranks gives the same additions, and the same bits.
+/// [k*2^h, (k+1)*2^h); when the number of lanes is not a power of two, a missing lane passes the other
+/// operand through. So every split of the lanes over ranks gives the same additions, and the same bits.
 
 /// The contiguous lanes [first, first + count).
 struct LaneRange {
@@ -22,9 +22,9 @@ struct LaneRange {
   friend bool operator==(const LaneRange&, const LaneRange&) = default;
 };
 
-/// Lanes that are computed in pieces, each on a rank of its own: the gradient of a piece is a summand of its
+/// Lanes may be computed in pieces, each on a rank of its own: the gradient of a piece is a summand of its
 /// lane's. The lanes of one piece are summed in the tree of whole lanes, and the sums of the pieces in a tree
-/// over these. So a rank with lanes of one piece adds and keeps what it would of whole ones
+/// over these. So a rank with lanes of one piece adds and keeps the same as it would for whole lanes
 /// (docs/decisions/0012). The leaves are numbered piece by piece: piece p of lane l is p * lanes + l.
 struct PieceTree {
   int lanes = 0;
@@ -34,14 +34,14 @@ struct PieceTree {
   int piece_of(LaneRange leaf) const { return leaf.first / lanes; }
   /// One piece of these lanes.
   LaneRange leaves_of(LaneRange range, int piece) const;
-  /// All pieces of these lanes: one range where they are all lanes, otherwise one for each piece.
+  /// All pieces of these lanes: a single range if these are all lanes, otherwise one range per piece.
   std::vector<LaneRange> leaves_of(LaneRange range) const;
-  /// The largest nodes of the tree that lie in a range as leaves_of() gives it.
+  /// The largest nodes of the tree within ranges returned by leaves_of().
   std::vector<LaneRange> roots_of(LaneRange leaves) const;
 };
 
-/// The lanes a rank hosts: contiguous, in rank order; the first `lanes % ranks` ranks have one more.
-/// Errc::invalid_argument when there are more ranks than lanes.
+/// The lanes of a rank: contiguous, in rank order; the first `lanes % ranks` ranks have one more.
+/// Errc::invalid_argument if there are more ranks than lanes.
 Result<LaneRange> lanes_of_rank(int lanes, WorldSize ranks, Rank rank);
 /// lanes_of_rank for all ranks.
 Result<std::vector<LaneRange>> split_lanes(int lanes, WorldSize ranks);
@@ -54,8 +54,8 @@ struct TreeStep {
   friend bool operator==(const TreeStep&, const TreeStep&) = default;
 };
 
-/// The largest nodes of the tree that lie in `range`, in lane order: what a rank that holds `range` can sum
-/// alone. `lanes` is the number of lanes of the job.
+/// The largest nodes of the tree within `range`, in lane order: the sums that a rank holding `range` can
+/// compute alone. `lanes` is the number of lanes of the job.
 std::vector<LaneRange> subtree_roots(LaneRange range, int lanes);
 
 /// A rank holds its partial sums as a stack of slots, 0 at the bottom. The gradient of `lane` is computed
@@ -64,8 +64,8 @@ std::vector<LaneRange> subtree_roots(LaneRange range, int lanes);
 int lane_slot(Lane lane, LaneRange held, int lanes);
 std::vector<TreeStep> merge_after(Lane lane, LaneRange held, int lanes);
 
-/// The additions that finish the tree. Slots are the subtree roots of all ranks, in lane order; `split` are
-/// the lanes of the ranks, which together are all lanes in order. The sum is in slot 0.
+/// The additions that complete the tree. Slots are the subtree roots of all ranks, in lane order; `split` has
+/// the lanes of each rank, which together are all lanes in order. The sum ends up in slot 0.
 std::vector<TreeStep> finishing_program(std::span<const LaneRange> split);
 
 }  // namespace troupe::core

@@ -20,7 +20,7 @@ Result<void> check_positive(std::string_view axis, int size) {
   return fail(Errc::invalid_argument, "the size of axis {} is 1 to {}, not {}", axis, kMostRanks, size);
 }
 
-/// `whole` must be a multiple of `part`; both are explained by how they come about.
+/// `whole` must be a multiple of `part`; the texts explain where both come from.
 Result<void> check_divides(std::int64_t whole, std::string_view whole_is, std::int64_t part,
                            std::string_view part_is) {
   if (whole % part == 0) return {};

@@ -11,8 +11,8 @@
 
 namespace troupe::core {
 
-/// Sizes of the parallel axes. The job has tp * cp * dp * pp ranks. Experts fold tp * cp * dp of a pipeline
-/// stage into etp * ep * edp, where edp follows from the others.
+/// Sizes of the parallel axes. The job has tp * cp * dp * pp ranks. Experts fold the tp * cp * dp ranks of a
+/// pipeline stage into etp * ep * edp, where edp follows from the others.
 struct MeshSizes {
   int tp = 1;   ///< tensor parallel
   int cp = 1;   ///< context parallel
@@ -26,7 +26,7 @@ struct MeshSizes {
   friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
 };
 
-/// Process groups, by the names that Megatron-Core gives them.
+/// Process groups, with Megatron-Core's names.
 enum class GroupKind : std::uint8_t {
   world,
   tp,
@@ -42,19 +42,19 @@ enum class GroupKind : std::uint8_t {
   etp,
   edp,
   intra_dp_cp,     ///< the chunk of dp_cp that shares one copy of the optimizer
-  intra_edp,       ///< as intra_dp_cp, for experts
-  inter_instance,  ///< the same place in all chunks; the same ranks for dense parameters and experts
+  intra_edp,       ///< like intra_dp_cp, for experts
+  inter_instance,  ///< the same position in all chunks; the same ranks for dense parameters and experts
 };
 inline constexpr std::size_t kGroupKinds = 16;
 std::string_view name_of(GroupKind kind) noexcept;
 
-/// Which rank stands where. Ranks are numbered with the first axis of `order` changing fastest; the expert
-/// axes take the places of the dense ones (etp that of tp).
+/// The coordinates of every rank. Ranks are numbered with the first axis of `order` changing fastest; the
+/// expert axes replace the dense ones (etp replaces tp).
 class Mesh {
  public:
   static constexpr std::string_view kDefaultOrder = "tp-cp-ep-dp-pp";
 
-  /// Errc::invalid_argument names the axis and the sizes that do not fit.
+  /// Errc::invalid_argument names the axis and the sizes that do not match.
   static Result<Mesh> create(MeshSizes sizes, std::string_view order = kDefaultOrder);
 
   const MeshSizes& sizes() const { return sizes_; }
@@ -63,10 +63,10 @@ class Mesh {
   /// The size of the groups of this kind (of those that exist).
   int group_size(GroupKind kind) const;
 
-  /// The group of this kind that `rank` is in, in group order. Empty when it is in none: only the embedding
+  /// The group of this kind that contains `rank`, in group order. Empty if there is none: only the embedding
   /// groups leave ranks out.
   std::vector<Rank> group(GroupKind kind, Rank rank) const;
-  /// All groups of this kind, by their first rank.
+  /// All groups of this kind, ordered by their first rank.
   std::vector<std::vector<Rank>> groups(GroupKind kind) const;
 
  private:
@@ -75,7 +75,7 @@ class Mesh {
     int size = 1;
     int stride = 1;
   };
-  /// Per axis, how ranks are numbered along it.
+  /// For each axis, how ranks are numbered along it.
   using Numbering = std::array<Span, 5>;
 
   static Numbering number(const std::array<Axis, 5>& order, const std::array<int, 5>& sizes);

@@ -30,7 +30,7 @@ StrategyPlacements table(Strategy strategy) {
   CHECK(false, "every strategy is in the table");
 }
 
-/// Redistributions along one axis make the local tensor smaller, larger, or leave its size.
+/// Whether the redistribution along one axis makes the local tensor larger.
 bool grows(Redistribution what) {
   return what == Redistribution::all_gather;
 }

@@ -10,18 +10,18 @@
 
 namespace troupe::core {
 
-/// How a tensor lies on the ranks of one data-parallel axis.
+/// How a tensor is placed on the ranks of one data-parallel axis.
 enum class Placement : std::uint8_t {
-  replicated,  ///< R: everyone has all of it
-  partial,     ///< P: everyone has a summand of all of it
-  flat_shard,  ///< F: everyone has an even part of it
+  replicated,  ///< R: each rank has all of it
+  partial,     ///< P: each rank has a summand of all of it
+  flat_shard,  ///< F: each rank has an even part of it
 };
 
 /// One placement per data-parallel axis, from the outermost (slowest) to the innermost.
 using Placements = std::vector<Placement>;
 
-/// What a strategy does with the three kinds of tensors. Gradients are those between microbatches; after the
-/// last one they are placed as the optimizer is.
+/// Where a strategy places the three kinds of tensors. Gradients are those between microbatches; after the
+/// last one they are placed like the optimizer's state.
 struct StrategyPlacements {
   Placements parameters;
   Placements gradients;
@@ -31,8 +31,8 @@ struct StrategyPlacements {
 };
 
 /// One axis, or (outer, inner) for hsdp and hfsdp, or for a strategy of one axis with several optimizer
-/// instances: then ranks of the inner axis share one copy of the optimizer. Errc::invalid_argument when the
-/// strategy cannot have instances.
+/// instances: then ranks of the inner axis share one copy of the optimizer. Errc::invalid_argument if the
+/// strategy does not support instances.
 Result<StrategyPlacements> placements_of(Strategy strategy, int optimizer_instances = 1);
 
 /// What moves a tensor from one placement to another along one axis.
@@ -44,7 +44,7 @@ enum class Redistribution : std::uint8_t {
   slice,           ///< R -> F: a view, without traffic
 };
 
-/// Errc::invalid_argument where no collective does it: nothing becomes a summand again.
+/// Errc::invalid_argument where no collective does it: no placement can be turned back into partial.
 Result<Redistribution> redistribution(Placement from, Placement to);
 
 struct AxisRedistribution {
@@ -54,8 +54,8 @@ struct AxisRedistribution {
   friend bool operator==(const AxisRedistribution&, const AxisRedistribution&) = default;
 };
 
-/// The collectives from one list of placements to another, in order. What makes the tensor smaller goes from
-/// the inner axis outwards, what makes it larger from the outer axis inwards, so that least is moved.
+/// The collectives from one list of placements to another, in order. Those that make the tensor smaller go
+/// from the inner axis outwards, those that make it larger from the outer axis inwards, to minimise traffic.
 Result<std::vector<AxisRedistribution>> redistributions(const Placements& from, const Placements& to);
 
 /// The elements of a flat buffer that a rank holds; the innermost axis cuts first. `sizes` and `coordinates`

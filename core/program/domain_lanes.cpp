@@ -56,7 +56,7 @@ SourceStacks source_stacks(const DomainLanes& lanes, int round) {
   SourceStacks stacks;
   const int all = lanes.deal.lanes();
   const auto pieces = lanes.pieces(round);
-  // By place among the roots of all pieces: the slot it lies in.
+  // For each position among the roots of all pieces, the root's slot.
   std::vector<int> slot_of;
   if (!lanes.is_dealt_by_round()) {
     for (const LaneRange& piece : pieces)
@@ -89,7 +89,7 @@ RestingStacks resting_stacks(const DomainLanes& lanes, int rounds) {
   const auto axes = lanes.deal.partial_axes();
   const LaneRange held = lanes.deal.block(lanes.coordinates, axes);
   RestingStacks stacks{.tree = lanes.deal.tree()};
-  // What rests after a round are the roots of all lanes so far.
+  // The sums kept after a round are the roots of all lanes so far.
   for (int round = 0; round < rounds; ++round) {
     const int end = lanes.deal.round_lanes(lanes.coordinates, axes, round).end();
     const LaneRange summed{.first = held.first, .count = end - held.first};

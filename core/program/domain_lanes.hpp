@@ -12,49 +12,49 @@
 
 namespace troupe::core {
 
-/// Ranks of the first domain for which one of `domain` computes: of experts those of its expert-parallel
-/// group, neighbours on the innermost axis.
+/// The number of ranks of the first domain for which one rank of `domain` computes: for experts, those of its
+/// expert-parallel group, neighbours on the innermost axis.
 int sources_in(const Domain& domain, const Domain& first);
 
-/// Where the rank that stands at `coordinates` of the first domain stands in `domain`.
+/// The coordinates in `domain` of the rank at `coordinates` of the first domain.
 std::vector<int> coordinates_in(const Domain& domain, const Domain& first,
                                 const std::vector<int>& coordinates);
 
-/// A domain as a rank sees it: the lanes of all its ranks, and which of them are whose.
+/// A domain as a rank sees it: the lanes of all its ranks, and which lanes belong to which rank.
 struct DomainLanes {
   LaneDeal deal;
   std::vector<int> coordinates;  ///< of the rank
   int sources = 1;
-  /// Where gradients are partial alone: the contiguous lanes of each source, from the first one's on.
+  /// Where gradients are only partial: the contiguous lanes of each source, from the first source on.
   std::vector<LaneRange> source_blocks;
 
   bool is_dealt_by_round() const { return deal.partial_axes() < coordinates.size(); }
-  /// What this rank sums before it sends anything, of each source. Where lanes are dealt by round: in one
-  /// round, a lane each.
+  /// For each source, what this rank sums before it sends anything. Where lanes are dealt by round: one lane
+  /// per source in this round.
   std::vector<LaneRange> pieces(int round) const;
 };
 
-/// `coordinates` are of domain 0. Errors as LaneDeal::create().
+/// `coordinates` are in domain 0. Errors as for LaneDeal::create().
 Result<DomainLanes> lanes_of(std::size_t domain, std::span<const Domain> domains, const Placements& gradients,
                              int lanes, const std::vector<int>& coordinates, int pieces = 1);
 
-/// Partial sums of several sources in memory, and how they become as few as they can be: slots are the
+/// Partial sums of several sources in memory, and how they are merged into as few as possible: slots are the
 /// sources' own stacks one after the other, each of `depth`.
 struct SourceStacks {
   int depth = 1;
   int slots = 1;
-  RootMerge merge;  ///< after the last round, or where lanes are dealt by round in each
+  RootMerge merge;  ///< after the last round, or in each round where lanes are dealt by round
 };
 SourceStacks source_stacks(const DomainLanes& lanes, int round);
 
 /// Sums that wait for those of later rounds, where each round reduces gradients: a stack for each piece of
-/// the lanes, one after the other. What is left when all pieces of all lanes are summed is in slot 0.
+/// the lanes, one after the other. When all pieces of all lanes are summed, the result is in slot 0.
 struct RestingStacks {
   PieceTree tree;
   int depth = 0;
   int slots = 1;
 
-  /// Where roots lie that are in the order of the tree.
+  /// The slots of roots that are in tree order.
   std::vector<int> slots_of(std::span<const LaneRange> roots) const;
 };
 RestingStacks resting_stacks(const DomainLanes& lanes, int rounds);

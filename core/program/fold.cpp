@@ -8,10 +8,10 @@
 namespace troupe::core {
 namespace {
 
-/// Entries of a unit, in both sweeps, hardly ever are more.
+/// A unit rarely has more entries, over both sweeps.
 constexpr std::size_t kLongestPattern = 12;
 
-/// All of one round.
+/// All entries of one round.
 std::vector<ProgramRun> fold_units(const std::vector<ProgramEntry>& entries, int round) {
   std::vector<ProgramRun> runs;
   const auto step = [](const ProgramEntry& a, const ProgramEntry& b) {

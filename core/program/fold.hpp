@@ -6,7 +6,7 @@
 
 namespace troupe::core {
 
-/// The same entries in the same order, with those that repeat for unit after unit written once.
+/// The same entries in the same order; those that repeat for consecutive units are written once.
 std::vector<ProgramRun> fold(const std::vector<ProgramEntry>& entries);
 
 /// An entry of a list of passes, and its round.
@@ -17,10 +17,10 @@ struct PlacedEntry {
   friend bool operator==(const PlacedEntry&, const PlacedEntry&) = default;
 };
 
-/// The same, with what repeats for round after round written once.
+/// The same entries; those that repeat for consecutive rounds are written once.
 std::vector<ProgramSegment> fold(const std::vector<PlacedEntry>& entries);
 
-/// Units that are alike and follow each other, written once.
+/// Consecutive units that are alike are written once.
 std::vector<UnitRun> fold(const std::vector<Unit>& units);
 
 }  // namespace troupe::core

@@ -16,7 +16,7 @@
 namespace troupe::core {
 namespace {
 
-/// How many lanes a block has, and in `ordered` numerics how it lies in the tree: its roots follow from that.
+/// A block's number of lanes, and in `ordered` numerics its place in the tree, which determine its roots.
 struct BlockShape {
   int count = 0;
   int offset = 0;
@@ -28,7 +28,7 @@ struct BlockShape {
 BlockShape shape_of(LaneRange block, const ProgramInputs& inputs) {
   BlockShape shape{.count = block.count};
   if (inputs.numerics == Numerics::fast) return shape;
-  // Nodes within the block are no wider than it.
+  // Nodes within the block are not wider than it.
   shape.offset = block.first % static_cast<int>(std::bit_floor(static_cast<unsigned>(block.count)));
   shape.is_last = block.end() == inputs.lanes;
   return shape;
@@ -49,7 +49,7 @@ std::vector<int> coordinates_at(std::int64_t place, const std::vector<int>& size
   return coordinates;
 }
 
-/// The first coordinate of every kind of slice across `axis`.
+/// The first coordinate of each kind of slice across `axis`.
 std::vector<int> kinds_of_slices(const JobPrograms& job, std::size_t axis) {
   std::vector<std::vector<int>> slices(static_cast<std::size_t>(job.sizes[axis]));
   for (std::size_t place = 0; place < job.of_place.size(); ++place) {
@@ -64,15 +64,15 @@ std::vector<int> kinds_of_slices(const JobPrograms& job, std::size_t axis) {
   return firsts;
 }
 
-/// The axes that the groups of a kind run along.
+/// The axes along which the groups of a kind extend.
 std::vector<std::size_t> axes_of(GroupKind kind, const Program& program) {
   for (const Domain& domain : program.domains) {
     for (std::size_t axis = 0; axis < domain.axes.size(); ++axis) {
       if (domain.axes[axis] == kind) return {axis};
     }
   }
-  // Those that gradients are also summed over have members elsewhere in the job, with the same program as the
-  // one that is here.
+  // Groups that gradients are also summed over have members elsewhere in the job, with the same program as
+  // the one here.
   const auto is_summed_over = [kind](const TensorClass& c) {
     return c.also_sum && c.also_sum->group == kind;
   };

@@ -8,19 +8,19 @@
 
 namespace troupe::core {
 
-/// The programs of all ranks that share the inputs. Ranks whose lanes lie alike in the tree share one, so
-/// 100,000 ranks have a few.
+/// The programs of all ranks that share the inputs. Ranks whose lanes have the same place in the tree share
+/// one program, so 100,000 ranks need only a few.
 struct JobPrograms {
   std::vector<int> sizes;         ///< of domain 0
   std::vector<Program> programs;  ///< each with the coordinates of the first rank that runs it
-  std::vector<int> of_place;      ///< by place in domain 0, the last axis fastest: which program
+  std::vector<int> of_place;      ///< by place in domain 0, last axis fastest: index in `programs`
 };
 
 Result<JobPrograms> plan_all(const ProgramInputs& inputs);
 
-/// A job of as few ranks as stand for all: of each axis one coordinate for each kind of slice through the
-/// mesh. check_programs() finds in it what it would find in the whole job. Groups of experts are taken as
-/// large as the dense ones they lie in.
+/// A job with just enough ranks to represent all: along each axis, one coordinate for each kind of slice
+/// through the mesh. check_programs() finds in it what it would find in the whole job. Groups of experts are
+/// taken to be as large as the dense ones that contain them.
 CheckedJob representatives(const JobPrograms& job);
 
 }  // namespace troupe::core

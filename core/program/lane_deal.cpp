@@ -10,7 +10,7 @@
 namespace troupe::core {
 namespace {
 
-/// Part `part` of `parts` of a block, as lanes_of_rank() cuts all lanes.
+/// Part `part` of `parts` of a block, cut like the lanes in lanes_of_rank().
 LaneRange cut(LaneRange block, int parts, int part) {
   const int base = block.count / parts;
   const int longer = block.count % parts;
@@ -18,7 +18,7 @@ LaneRange cut(LaneRange block, int parts, int part) {
           .count = base + (part < longer ? 1 : 0)};
 }
 
-/// Walks down one node to the roots that exist and emits its additions in post-order.
+/// Walks down from one node to the existing roots and emits its additions in post-order.
 class Merger {
  public:
   Merger(std::span<const LaneRange> roots, int lanes) : roots_(roots), lanes_(lanes) {}
@@ -164,7 +164,7 @@ SortedMerge sort_and_merge(std::span<const LaneRange> leaves, const PieceTree& t
   std::sort(found.order.begin(), found.order.end(), [&](int a, int b) {
     return given[static_cast<std::size_t>(a)].first < given[static_cast<std::size_t>(b)].first;
   });
-  std::vector<LaneRange> run;  // lanes of one piece without a hole
+  std::vector<LaneRange> run;  // contiguous lanes of one piece
   int first = 0;               // the number of the piece's first leaf
   const auto close = [&](std::size_t end) {
     const auto slot = static_cast<int>(end - run.size());

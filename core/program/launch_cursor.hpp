@@ -11,32 +11,32 @@ namespace troupe::core {
 
 /// An entry as it is launched.
 struct Launch {
-  const ProgramEntry* entry = nullptr;  ///< the cursor's, until it goes on
-  int round = 0;                        ///< the last one for entries of the epilogue
-  /// Of the pool that holds the full tensor of the entry's unit, where one does.
+  const ProgramEntry* entry = nullptr;  ///< owned by the cursor, valid until it advances
+  int round = 0;                        ///< for entries of the epilogue the last round
+  /// In the pool that holds the full tensor of the entry's unit, if there is one.
   int slot = -1;
 };
 
-/// Goes through the launches of one step in order, without unfolding the program.
+/// Iterates over the launches of one step in order, without unfolding the program.
 class LaunchCursor {
  public:
   /// The program must outlive the cursor.
   explicit LaunchCursor(const Program& program);
 
   bool at_end() const { return segment_ == segments_.size(); }
-  /// Not at the end.
+  /// Must not be called at the end.
   Launch current() const { return {.entry = &entry_, .round = round_, .slot = slot_}; }
   void advance();
 
  private:
-  /// The units of a pool that had a slot in this pass over the units.
+  /// The units of a pool that got a slot in this pass over the units.
   struct Sweep {
     int pass = -1;
     int ordinal = -1;
     int unit = -1;
   };
 
-  /// Goes on to the next place that has an entry, from one that may have none.
+  /// Moves to the next place that has an entry, from one that may have none.
   void settle();
   int round_in(const ProgramSegment& segment, const ProgramRun& run) const;
   int slot_of(const ProgramEntry& entry);
@@ -45,9 +45,9 @@ class LaunchCursor {
   StepClock clock_;
   std::vector<const ProgramSegment*> segments_;
   std::size_t segment_ = 0;
-  int time_ = 0;  // of the segment
+  int time_ = 0;  // in the segment
   std::size_t run_ = 0;
-  int repetition_ = 0;  // of the run
+  int repetition_ = 0;  // in the run
   std::size_t place_ = 0;
   std::array<Sweep, kPools> sweeps_;
   ProgramEntry entry_;

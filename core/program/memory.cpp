@@ -13,7 +13,7 @@
 namespace troupe::core {
 namespace {
 
-/// Scratch for an exchange and for the one before it, whose bytes are still summed.
+/// Scratch for an exchange and for the previous one, whose bytes are still being summed.
 constexpr std::int64_t kStagingSlots = 2;
 
 std::int64_t bytes(std::int64_t elements, DType dtype) {
@@ -87,8 +87,8 @@ class MemoryCount {
     return gradient_slots_[domain];
   }
 
-  /// An exchange along an inner axis leaves the subtree roots of its members' lanes to that of the next axis;
-  /// the first of them lies where the sum will, the others beside it.
+  /// An exchange along an inner axis leaves the subtree roots of its members' lanes to the exchange along the
+  /// next axis; the first root is where the sum will be, the others next to it.
   std::int64_t carried(const ProgramEntry& entry, std::size_t domain) const {
     if (entry.operation != CollectiveKind::all_to_all || entry.elements == 0) return 0;
     if (program_.numerics == Numerics::fast) return 0;
@@ -102,7 +102,7 @@ class MemoryCount {
     return static_cast<std::int64_t>(roots - 1) * longest_part(entry.elements, entry.counts.members());
   }
 
-  /// What a collective needs beside where gradients, and parameters as they are stored, lie.
+  /// What a collective needs in addition to the memory of gradients, and of parameters as stored.
   void stage(const ProgramEntry& entry) {
     if (is_in_blocks(entry)) memory_.blocks = std::max(memory_.blocks, wire_bytes(entry, entry.elements));
     if (entry.tensor.kind != TensorKind::gradients) return;
@@ -119,12 +119,12 @@ class MemoryCount {
       const std::int64_t own =
           entry.elements > 0 ? entry.counts.of(place_in(program_, entry)) / entry.elements : 0;
       in = roots * moved;
-      // Parts of several roots, of a chunk, or of another dtype do not lie as they are sent.
+      // Parts of several roots, of a chunk, or of another dtype are not laid out as they are sent.
       if (own > 1 || moved < part || entry.wire != c.gradient) {
         out = moved < part ? own * members * moved : own * entry.elements;
       }
     } else if (entry.operation == CollectiveKind::reduce_scatter) {
-      // The sum of a microbatch comes beside that of the microbatches before it.
+      // A microbatch's sum is placed next to that of the earlier microbatches.
       const bool adds =
           program_.rounds > 1 && sharded_gradients_ && entry.to == program_.placements.gradients;
       if (adds || entry.wire != c.gradient) in = longest_part(entry.elements, members);
@@ -145,7 +145,7 @@ class MemoryCount {
   const Program& program_;
   bool sharded_gradients_;
   ProgramMemory memory_;
-  std::vector<std::int64_t> gradient_slots_;  // of domains; 0: not known yet
+  std::vector<std::int64_t> gradient_slots_;  // per domain; 0: not known yet
   std::int64_t largest_gathered_ = 0;
   std::int64_t largest_reduced_ = 0;
 };

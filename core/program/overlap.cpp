@@ -9,7 +9,7 @@
 namespace troupe::core {
 namespace {
 
-/// How many forwards and backwards lie before each point of a step.
+/// The number of forwards and backwards before each point of a step.
 std::vector<std::int64_t> work_before(const Program& program) {
   const StepClock clock = program.clock();
   std::vector<std::int64_t> before;
@@ -28,8 +28,8 @@ std::vector<std::int64_t> work_before(const Program& program) {
   return before;
 }
 
-/// For each launch of a step the first point that waits for it: the one that needs it, or needs what stands
-/// behind it on its stream. Behind all stand the first gathers of the next step.
+/// For each launch of a step the first point that waits for it: the one that needs it, or needs what follows
+/// it on its stream. The first gathers of the next step come last.
 std::vector<std::int64_t> first_waiting(const Program& program) {
   const StepClock clock = program.clock();
   std::vector<std::int64_t> needed;

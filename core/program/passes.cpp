@@ -8,7 +8,7 @@
 namespace troupe::core {
 std::vector<PassRun> fold(const std::vector<UnitPass>& passes) {
   std::vector<PassRun> runs;
-  bool is_single = false;  // the last run is of passes that do not repeat
+  bool is_single = false;  // the last run consists of passes that do not repeat
   const auto step = [](const UnitPass& a, const UnitPass& b) { return b.round - a.round; };
   const auto shift = [](UnitPass pass, int rounds) {
     pass.round += rounds;
@@ -42,9 +42,9 @@ std::vector<UnitPass> unfold(const std::vector<PassRun>& runs) {
 
 Result<void> check_passes(const std::vector<UnitPass>& passes, int units, int rounds) {
   const bool is_split = splits_backward(passes);
-  // How far a unit is in a round: the phase that comes next.
+  // The progress of a unit in a round: the phase that comes next.
   std::vector<Phase> next(static_cast<std::size_t>(units) * static_cast<std::size_t>(rounds), Phase::forward);
-  std::vector<int> added(static_cast<std::size_t>(units), 0);  // rounds whose gradients were
+  std::vector<int> added(static_cast<std::size_t>(units), 0);  // rounds whose gradients were added
   for (const UnitPass& pass : passes) {
     if (pass.phase < Phase::forward || pass.phase > Phase::weights || pass.round < 0 ||
         pass.round >= rounds || pass.first < 0 || pass.first >= pass.end || pass.end > units) {

@@ -8,7 +8,7 @@
 
 namespace troupe::core {
 
-/// Passes that follow each other, `times` times, each time of rounds `round_step` further on.
+/// Consecutive passes, repeated `times` times, each time with rounds advanced by `round_step`.
 struct PassRun {
   std::vector<UnitPass> passes;
   int times = 1;
@@ -20,9 +20,9 @@ struct PassRun {
 std::vector<PassRun> fold(const std::vector<UnitPass>& passes);
 std::vector<UnitPass> unfold(const std::vector<PassRun>& runs);
 
-/// That a list goes through every unit in every round: forward, then backward and, of a list that splits it,
-/// then weights; and adds to the gradients of a unit in the order of rounds. Errc::invalid_argument names the
-/// pass or the unit that does not fit.
+/// Checks that a list processes every unit in every round: forward, then backward and, in a list that splits
+/// it, then weights; and that it adds to a unit's gradients in the order of rounds. Errc::invalid_argument
+/// names the pass or the unit that does not conform.
 Result<void> check_passes(const std::vector<UnitPass>& passes, int units, int rounds);
 
 }  // namespace troupe::core

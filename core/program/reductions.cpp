@@ -9,7 +9,7 @@
 namespace troupe::core {
 namespace {
 
-/// Part sizes of `elements` over `parts` members, as even_part() cuts them.
+/// The sizes of the parts of `elements` for `parts` members, as cut by even_part().
 Counts even_parts(std::int64_t elements, int parts) {
   const std::int64_t longer = elements % parts;
   if (longer == 0) return Counts::even(elements / parts, parts);
@@ -26,7 +26,7 @@ std::int64_t longest_part(std::int64_t elements, std::int64_t parts) {
   return (elements + parts - 1) / parts;
 }
 
-/// What of each part goes at once when `roots` times as much arrives, staging_elements at most; 0: all.
+/// Elements of each part per chunk if `roots` times as many arrive, at most staging_elements; 0: all.
 std::int64_t chunk_of(std::int64_t part, std::int64_t roots, std::int64_t staging_elements) {
   const std::int64_t chunk = staging_elements / std::max<std::int64_t>(roots, 1);
   if (staging_elements == 0 || part <= chunk) return 0;
@@ -80,7 +80,7 @@ Result<void> Reductions::find_held(std::size_t index, const std::vector<int>& co
     every.push_back(held_in_round(domain, axes, axis, 0));
     const bool is_partial = axis < domain.deal.partial_axes();
     last.push_back(is_partial ? every.back() : held_in_round(domain, axes, axis, rounds - 1));
-    // Only sums over an inner axis, or over sources, can have other roots in other rounds.
+    // Only sums over an inner axis, or over sources, can have different roots in different rounds.
     if (is_partial || (axis + 1 == coordinates.size() && domain.sources == 1)) continue;
     for (int round = 1; round + 1 < rounds; ++round) {
       if (held_in_round(domain, axes, axis, round).roots == every.back().roots) continue;
@@ -100,7 +100,7 @@ ProgramEntry Reductions::exchange(const Travel& travel, std::size_t axis, const 
   entry.elements = travel.elements / shard_count(travel.at, travel.domain->sizes);
   entry.counts = multiplied(held.roots, entry.elements);
   const std::int64_t part = longest_part(entry.elements, travel.domain->sizes[axis]);
-  // Every root of every member arrives, a chunk of this rank's part of it at a time.
+  // Every root of every member arrives, one chunk of this rank's part of it at a time.
   entry.chunk = chunk_of(part, held.roots.total(), inputs_->staging_elements);
   return entry;
 }
@@ -134,7 +134,7 @@ void Reductions::redistribute(Travel& travel, AxisRedistribution to, const Progr
          what == Redistribution::all_reduce ? Placement::replicated : Placement::flat_shard);
     return;
   }
-  // In `fast` numerics each member has one sum, and a sum that was rounded goes on from its owner.
+  // In `fast` numerics each member has one sum, and a rounded sum is passed on by its owner.
   push(exchange(travel, axis, is_fast ? Held{Counts::even(1, members)} : (*travel.held)[axis]),
        Placement::flat_shard);
   if (what != Redistribution::all_reduce) return;
@@ -205,7 +205,7 @@ Result<void> Reductions::add(const Unit& unit, bool last_round, std::vector<Prog
     const std::size_t first_later = later.size();
     for (const auto& step : after) redistribute(travel, step, model, later);
     if (!travel.tensor_class->also_sum) continue;
-    // On what each rank owns, when all lanes are in it, and before the others get it.
+    // On each rank's own part, when it contains all lanes, and before the others get it.
     auto place = later.end();
     while (place != later.begin() + static_cast<std::ptrdiff_t>(first_later) &&
            std::prev(place)->operation == CollectiveKind::all_gather) {

@@ -8,7 +8,7 @@
 
 namespace troupe::core {
 
-/// Plans how gradients come from the backward of each rank, a partial sum over all axes, to where the
+/// Plans how gradients get from each rank's backward, where they are partial sums over all axes, to where the
 /// optimizer steps them. Part of plan_program().
 class Reductions {
  public:
@@ -16,8 +16,8 @@ class Reductions {
   struct Unit {
     int index = 0;
     TrainerPoint ready;   ///< its gradients are complete
-    bool pooled = false;  ///< they lie in a slot of the pool
-    TrainerPoint reused;  ///< their slot is another's, or the next round's gradients come
+    bool pooled = false;  ///< they are in a slot of the pool
+    TrainerPoint reused;  ///< their slot goes to another unit, or the next round's gradients arrive
   };
 
   static Result<Reductions> create(const ProgramInputs& inputs, const std::vector<int>& coordinates);
@@ -31,18 +31,18 @@ class Reductions {
     Counts roots{};
     bool single_lanes = true;
   };
-  /// A flat tensor on its way.
+  /// A flat tensor in transit.
   struct Travel {
     TensorReference tensor;
     const TensorClass* tensor_class = nullptr;
     const Domain* domain = nullptr;
     const std::vector<Held>* held = nullptr;
-    std::int64_t elements = 0;  ///< of the whole tensor
+    std::int64_t elements = 0;  ///< of the complete tensor
     Placements at;
   };
 
-  /// Of the ranks of one domain, per axis. Of partial axes: after all rounds; of sharded axes: in every
-  /// round, and in the last.
+  /// The ranks of one domain, per axis. For partial axes: after all rounds; for sharded axes: in every round,
+  /// and in the last.
   struct Domains {
     std::vector<Held> every;
     std::vector<Held> last;
@@ -55,12 +55,12 @@ class Reductions {
   void redistribute(Travel& travel, AxisRedistribution to, const ProgramEntry& model,
                     std::vector<ProgramEntry>& entries) const;
   ProgramEntry exchange(const Travel& travel, std::size_t axis, const Held& held) const;
-  /// Of what the reduction leaves on its members.
+  /// For the result that the reduction leaves on its members.
   ProgramEntry also_sum(const AlsoSum& over, const TensorClass& tensor_class,
                         const ProgramEntry& reduction) const;
 
   const ProgramInputs* inputs_;
-  std::vector<Domains> held_;  // of domains; empty where no gradient is of them
+  std::vector<Domains> held_;  // per domain; empty if no gradient is in it
 };
 
 }  // namespace troupe::core

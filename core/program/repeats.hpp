@@ -6,7 +6,7 @@
 
 namespace troupe::core {
 
-/// Passes of a steady state, or runs of their entries, of a stage whose rounds go through chunks in turn.
+/// Passes of a steady state, or runs of their entries, for a stage whose rounds cycle through chunks.
 inline constexpr std::size_t kLongestSteadyState = 512;
 
 struct Repeat {
@@ -15,8 +15,8 @@ struct Repeat {
   int step = 0;
 };
 
-/// The longest stretch from `first` on in which up to `longest` items come again and again, each time `step`
-/// further on: step_of() says how far the first of them comes, shifted() what an item is then.
+/// The longest range from `first` on in which up to `longest` items repeat, each time advanced by `step`:
+/// step_of() returns the advance of the first of them, shifted() an item advanced by it.
 template <class Item, class StepOf, class Shifted>
 Repeat longest_repeat(const std::vector<Item>& items, std::size_t first, std::size_t longest, StepOf step_of,
                       Shifted shifted) {

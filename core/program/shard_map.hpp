@@ -11,7 +11,7 @@
 
 namespace troupe::core {
 
-/// What a tensor is to a rank: read by the model, summed between microbatches, stepped.
+/// A rank's use of a tensor: read by the model, summed between microbatches, stepped.
 enum class TensorRole : std::uint8_t { parameter, gradient, optimizer };
 
 /// The ranges that a layout gathers and reduces together: its buckets, or all of a row-aligned one.
@@ -21,32 +21,32 @@ std::vector<ElementRange> flat_tensors(const RowLayout& layout);
 /// The product of the sizes of the axes along which a tensor is sharded.
 std::int64_t shard_count(const Placements& placements, const std::vector<int>& sizes);
 
-/// What a rank holds of a range that lies by `placements`, whose flat axes are the last ones. Parts differ by
-/// one element where they do not divide; the first ones are the longer.
+/// A rank's part of a range placed by `placements`, whose flat axes are the last ones. The sizes of parts
+/// differ by one element if they do not divide evenly; the longer ones come first.
 ElementRange part_of(ElementRange range, const Placements& placements, const std::vector<int>& sizes,
                      const std::vector<int>& coordinates);
 
-/// Which elements of which flat tensor a rank holds. All ranges are of the buffer the flat tensors lie in.
+/// Which elements of which flat tensor a rank holds. All ranges are relative to the buffer of flat tensors.
 class ShardMap {
  public:
-  /// `sizes` and `coordinates` are per data-parallel axis, outermost first, as placements are.
-  /// Errc::invalid_argument where placements cannot be or a flat tensor does not divide by its shards.
+  /// `sizes` and `coordinates` are per data-parallel axis, outermost first, like placements.
+  /// Errc::invalid_argument for impossible placements or a flat tensor that its shards do not divide.
   static Result<ShardMap> create(std::vector<ElementRange> flats, StrategyPlacements placements,
                                  std::vector<int> sizes, std::vector<int> coordinates);
 
   std::size_t flats() const { return flats_.size(); }
   const std::vector<int>& coordinates() const { return coordinates_; }
-  /// The whole of a flat tensor.
+  /// The whole range of a flat tensor.
   ElementRange whole(std::size_t flat) const { return flats_[flat]; }
-  /// What this rank holds of it in a role.
+  /// The range that this rank holds in a role.
   ElementRange range(TensorRole role, std::size_t flat) const;
-  /// What this rank holds of it when it lies by `placements`, whose flat axes are the last ones. Parts differ
-  /// by one element where they do not divide; the first ones are the longer.
+  /// The range that this rank holds if placed by `placements`, whose flat axes are the last ones. The sizes
+  /// of parts differ by one element if they do not divide evenly; the longer ones come first.
   ElementRange part(const Placements& placements, std::size_t flat) const;
-  /// The same of the rank at `coordinates`.
+  /// The same for the rank at `coordinates`.
   ElementRange part(const Placements& placements, std::size_t flat,
                     const std::vector<int>& coordinates) const;
-  /// Of the ranks that hold the same range in a role one answers for it, where it must count once.
+  /// Whether this rank is the one that counts, among those that hold the same range in a role.
   bool answers(TensorRole role) const;
 
  private:

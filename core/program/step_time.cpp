@@ -19,7 +19,7 @@ struct Timed {
   int stream = 0;
   std::size_t communicator = 0;
   double seconds = 0;
-  double over = 0;  ///< when it is, once it has started
+  double over = 0;  ///< completion time, once started
 };
 
 double elements_of(const Unit& unit) {
@@ -28,7 +28,7 @@ double elements_of(const Unit& unit) {
   });
 }
 
-/// What each unit computes of a round.
+/// The share of each unit in a round's computation.
 std::vector<double> shares_of(const Program& program) {
   std::vector<double> shares;
   double all = 0;
@@ -59,7 +59,7 @@ class Timeline {
   }
 
   StepTime run() {
-    // The first step has no gathers of a step before it.
+    // The first step has no gathers of a previous step.
     step();
     const double began = now_;
     for (auto& communicator : time_.communicators) communicator.exposed_seconds = 0;
@@ -110,7 +110,7 @@ class Timeline {
     now_ = waited.until;
   }
 
-  /// All that stands in front of the next launch of a stream is over when it starts.
+  /// Everything before the next launch on a stream is complete when it starts.
   void start(std::size_t& next, std::int64_t passed) {
     for (; next < launches_.size() && launches_[next].ready <= passed; ++next) {
       Timed& launch = launches_[next];
@@ -148,8 +148,8 @@ class Timeline {
   double round_seconds_;
   std::vector<Timed> launches_;
   std::vector<std::vector<std::size_t>> needed_at_;  ///< launches by point
-  std::vector<double> free_;                         ///< when each stream is
-  std::vector<std::vector<Waited>> next_forward_;    ///< by unit: what the last step left under way
+  std::vector<double> free_;                         ///< when each stream is free
+  std::vector<std::vector<Waited>> next_forward_;    ///< by unit: what the last step left in progress
   double now_ = 0;
   StepTime time_;
 };

@@ -73,7 +73,7 @@ class Collector {
     return parameter;
   }
 
-  /// A parameter that two units read belongs to none of them.
+  /// A parameter that two units read belongs to neither.
   void find_owners() {
     for (const UnitParameter& parameter : parameters_) owner_.push_back(parameter.unit);
     for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -13,28 +13,28 @@
 namespace troupe::core {
 
 enum class Residency : std::uint8_t {
-  resident,   ///< the model may read the parameters at any moment of a step
-  on_demand,  ///< they are there from acquire to release, where they are sharded at all
+  resident,   ///< the model may read the parameters at any time in a step
+  on_demand,  ///< if sharded, the parameters are available from acquire to release only
 };
 
-/// What a step does with a unit. The same on all ranks; a unit that only some of them use counts as used, and
+/// What a step does with a unit. The same on all ranks; a unit that only some ranks use counts as used, and
 /// the others contribute zeros.
 enum class UnitUse : std::uint8_t {
   none,
   forward,               ///< frozen, and no gradient passes through it
-  forward_and_backward,  ///< also with frozen parameters, through which gradients pass
+  forward_and_backward,  ///< also with frozen parameters that gradients pass through
 };
 
-/// All parameters of a unit that are of one class, end to end, with the padding that its layout asks for.
+/// All parameters of a unit that are of one class, contiguous, with the padding that its layout requires.
 struct FlatTensor {
-  std::size_t tensor_class = 0;  ///< index among the classes of a program
+  std::size_t tensor_class = 0;  ///< index in the classes of a program
   std::int64_t elements = 0;
-  bool trainable = true;  ///< otherwise frozen: no gradient, no optimizer
+  bool trainable = true;  ///< if false, frozen: no gradient, no optimizer
 
   friend bool operator==(const FlatTensor&, const FlatTensor&) = default;
 };
 
-/// Parameters that are gathered together and reduced together. A unit may be without any.
+/// Parameters that are gathered together and reduced together. A unit may have none.
 struct Unit {
   Residency residency = Residency::on_demand;
   UnitUse use = UnitUse::forward_and_backward;
@@ -54,7 +54,7 @@ struct UnitParameter {
   bool shared_embedding = false;
 };
 
-/// Where a parameter lies: elements of tensor `tensor` of unit `unit`. Tied ones lie at one place.
+/// Where a parameter is: elements of tensor `tensor` of unit `unit`. Tied parameters have the same place.
 struct ParameterHome {
   std::size_t unit = 0;
   std::size_t tensor = 0;
@@ -65,13 +65,13 @@ struct ParameterHome {
 
 struct UnitCollection {
   std::vector<Unit> units;           ///< in the order of forward
-  std::vector<ParameterHome> homes;  ///< of each parameter, in the order of the input
+  std::vector<ParameterHome> homes;  ///< for each parameter, in the order of the input
 };
 
-/// Lays out parameters by unit and class. `shards` are those of each class: the layout is such that every
-/// shard of any role divides. Parameters without a unit, and tied ones that two units read, make a resident
-/// unit in front of all others, which backward reaches last; the others' numbers then are one higher.
-/// Errc::invalid_argument names the parameter that cannot be.
+/// Lays out parameters by unit and class. `shards` has one entry per class: the layout is such that every
+/// shard of every role divides it. Parameters without a unit, and tied ones that two units read, form a
+/// resident unit before all others, which backward reaches last; the numbers of the others are then one
+/// higher. Errc::invalid_argument names the invalid parameter.
 Result<UnitCollection> collect_units(std::span<const UnitParameter> parameters, std::size_t units,
                                      std::span<const TensorClass> classes, std::span<const int> shards);
 

@@ -7,32 +7,32 @@
 
 namespace troupe::core {
 
-/// In which order a step uses the units of a program, each of them once in forward and once in backward.
+/// The order in which a step uses the units of a program, each once in forward and once in backward.
 struct UnitOrder {
-  std::vector<int> forward;   ///< empty: from 0 up
-  std::vector<int> backward;  ///< empty: forward from its end
+  std::vector<int> forward;   ///< empty: ascending from 0
+  std::vector<int> backward;  ///< empty: the reverse of forward
 
   bool empty() const { return forward.empty() && backward.empty(); }
   friend bool operator==(const UnitOrder&, const UnitOrder&) = default;
 };
 
-/// The same order with both lists written out; one that is as if nothing were given becomes empty, so that
-/// equal orders are equal. Errc::invalid_argument names the unit that a list lacks, has twice, or that is
-/// none of `units`.
+/// The same order with both lists written out; an order equal to the default becomes empty, so that equal
+/// orders compare equal. Errc::invalid_argument names the unit that a list lacks, has twice, or that is none
+/// of `units`.
 Result<UnitOrder> normalised(UnitOrder order, int units);
 
-/// Writes down the order in which one forward and one backward use units.
+/// Records the order in which one forward and one backward use units.
 class OrderRecorder {
  public:
   explicit OrderRecorder(int units) : used_(static_cast<std::size_t>(units)) {}
 
-  /// The next unit in use. Errc::invalid_argument for one that was used before in the same direction.
+  /// Records the next unit. Errc::invalid_argument if it was already used in the same direction.
   Result<void> uses(int unit);
   void begin_backward() { is_backward_ = true; }
   bool is_backward() const { return is_backward_; }
 
-  /// What was used in its order, and behind it the units that were not: by their numbers, and in backward the
-  /// way that forward came.
+  /// The units that were used, in order of use, followed by those that were not: in the order of their
+  /// numbers, and in backward in the reverse of forward's order.
   UnitOrder order() const;
 
  private:

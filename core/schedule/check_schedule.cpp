@@ -16,12 +16,12 @@ std::string describe(const PipelinePass& pass) {
   return fmt::format("{} of microbatch {} in chunk {}", name_of(pass.kind), pass.microbatch, pass.chunk);
 }
 
-/// One stage's list, pass by pass.
+/// Checks one stage's list, pass by pass.
 class StageCheck {
  public:
   StageCheck(const PipelineSchedule& schedule, int stage) : schedule_(schedule), stage_(stage) {}
 
-  /// The peak of activations.
+  /// Returns the peak of activations.
   Result<int> run() {
     for (const PipelinePass& pass : schedule_.passes[static_cast<std::size_t>(stage_)]) TRY(take(pass));
     for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
@@ -74,10 +74,10 @@ class StageCheck {
   int kept_ = 0, peak_ = 0;
 };
 
-/// What goes through a channel: microbatch, and the place in the model of the pass that makes it.
+/// What passes through a channel: microbatch, and the model place of the pass that produces it.
 using Message = std::pair<int, int>;
 
-/// Whether what is received is what is sent, in the same order.
+/// Whether messages are received in the order in which they are sent.
 Result<void> check_order(const PipelineSchedule& schedule) {
   std::map<ScheduleLink, std::vector<Message>> sent, received;
   for (int stage = 0; stage < schedule.stages; ++stage) {
@@ -88,7 +88,7 @@ Result<void> check_order(const PipelineSchedule& schedule) {
         received[*link].push_back({pass.microbatch, place + (link->is_forward ? -1 : 1)});
     }
   }
-  // Every microbatch goes through every link once, so the lists are as long.
+  // Every microbatch goes through every link once, so the lists have the same length.
   for (const auto& [link, wanted] : received) {
     const auto& found = sent[link];
     const auto [a, b] = std::mismatch(wanted.begin(), wanted.end(), found.begin(), found.end());
@@ -104,7 +104,7 @@ Result<void> check_order(const PipelineSchedule& schedule) {
   return {};
 }
 
-/// On one stage alone the chunks follow each other without a channel.
+/// On a single stage the chunks follow each other without a channel.
 Result<void> check_single_stage(const PipelineSchedule& schedule) {
   std::set<PipelinePass> done;
   for (const PipelinePass& pass : schedule.passes.front()) {

@@ -18,8 +18,8 @@ constexpr std::array kKinds{
 
 using Passes = std::vector<PipelinePass>;
 
-/// The i-th forward of a stage, or in chunks counted from the last its i-th backward: a group of as many
-/// microbatches as stages goes through all chunks before the next.
+/// The i-th forward of a stage, or with chunks counted from the last its i-th backward: a group of as many
+/// microbatches as there are stages goes through all chunks before the next.
 PipelinePass in_turn(PassKind kind, int i, const ScheduleOptions& options) {
   const int group = options.stages * options.chunks;
   const int chunk = i % group / options.stages;
@@ -27,7 +27,7 @@ PipelinePass in_turn(PassKind kind, int i, const ScheduleOptions& options) {
           kind == PassKind::forward ? chunk : options.chunks - 1 - chunk};
 }
 
-/// 1F1B with any number of chunks; with all forwards ahead it is GPipe.
+/// 1F1B with any number of chunks; with all forwards first it is GPipe.
 Passes plan_alternating(const ScheduleOptions& options, int stage) {
   const bool is_plain = options.chunks == 1;
   const int all = options.microbatches * options.chunks, ahead = warm_up_passes(options, stage);
@@ -43,7 +43,7 @@ Passes plan_alternating(const ScheduleOptions& options, int stage) {
   return passes;
 }
 
-/// The weights' backward of a stage follows that of its inputs after as many microbatches as there are stages
+/// The weights' backward of a stage lags that of its inputs by as many microbatches as there are stages
 /// before it, so that every stage keeps as many as there are stages.
 Passes plan_zero_bubble(const ScheduleOptions& options, int stage) {
   const int all = options.microbatches, ahead = warm_up_passes(options, stage);

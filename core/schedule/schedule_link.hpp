@@ -15,8 +15,8 @@ struct ScheduleLink {
   friend auto operator<=>(const ScheduleLink&, const ScheduleLink&) = default;
 };
 
-/// Where what a pass makes goes, and where what it needs comes from: none at the ends of the model, and for
-/// weights. The chunks of a stage that follow each other on one stage need no channel.
+/// Where a pass sends its result, and where its input comes from: none at the ends of the model, and for
+/// weights. Consecutive chunks on one stage need no channel.
 std::optional<ScheduleLink> sends(const PipelineSchedule& schedule, int stage, const PipelinePass& pass);
 std::optional<ScheduleLink> receives(const PipelineSchedule& schedule, int stage, const PipelinePass& pass);
 

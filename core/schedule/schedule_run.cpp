@@ -37,11 +37,11 @@ class Runner {
 
  private:
   struct Stage {
-    std::size_t next = 0;   ///< pass
-    bool computed = false;  ///< and not sent yet
+    std::size_t next = 0;   ///< next pass
+    bool computed = false;  ///< but not sent yet
     double time = 0;
   };
-  /// When a message is there.
+  /// When each message arrives.
   using Channel = std::deque<double>;
 
   const PipelinePass& pass_of(std::size_t stage) const {
@@ -96,11 +96,11 @@ class Runner {
   PassDurations durations_;
   std::size_t room_;
   std::vector<Stage> stages_;
-  std::vector<Channel> channels_[2];  ///< of activations and of gradients, by the stage that sends
+  std::vector<Channel> channels_[2];  ///< for activations and for gradients, by sending stage
   ScheduleRun run_;
 };
 
-/// The neighbour that a pass exchanges with: `away` places further on.
+/// The link to the neighbour that a pass exchanges with: `away` places further on.
 std::optional<ScheduleLink> link_of(const PipelineSchedule& schedule, int stage, const PipelinePass& pass,
                                     bool is_forward, bool sends) {
   const int place = pass.chunk * schedule.stages + stage;

@@ -8,13 +8,13 @@ namespace troupe::core {
 
 namespace {
 
-using Microbatch = std::pair<int, int>;  // and chunk
+using Microbatch = std::pair<int, int>;  // microbatch and chunk
 
 Microbatch microbatch_of(const PipelinePass& pass) {
   return {pass.microbatch, pass.chunk};
 }
 
-/// Slots that are taken at a forward, by it and by `ahead` that follow.
+/// Slots taken at a forward, by it and by the next `ahead` forwards.
 std::vector<int> plan_ahead(const std::vector<PipelinePass>& passes, std::size_t ahead) {
   std::vector<Microbatch> forwards;
   for (const PipelinePass& pass : passes) {
@@ -23,7 +23,7 @@ std::vector<int> plan_ahead(const std::vector<PipelinePass>& passes, std::size_t
   std::vector<int> slots;
   std::vector<bool> taken;
   std::map<Microbatch, int> slot_of;
-  std::size_t done = 0;  // forwards
+  std::size_t done = 0;  // forwards so far
   for (const PipelinePass& pass : passes) {
     if (pass.kind == PassKind::forward) {
       done += 1;

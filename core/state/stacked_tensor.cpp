@@ -7,7 +7,7 @@
 namespace troupe::core {
 namespace {
 
-/// The source again, when the parts lie in one memory as they were built.
+/// The source again, if the parts are in one memory as they were built.
 Result<StateNode> unstack(const TensorLeaf& source, const StateNode& loaded, const StackingRule& rule) {
   const auto parts = TRY(stacked_parts(source.tensor, rule));
   const auto* items = loaded.as_list();

@@ -5,7 +5,7 @@
 
 namespace troupe::core {
 
-/// Stores the tensor as its parts, each with its place in the same memory. The merge makes no copy: the parts
+/// Stores the tensor as its parts, each with its place in the same memory. Merging copies nothing: the parts
 /// are loaded in place.
 TensorFactory stacked_factory(TensorLeaf source, const StackingRule& rule);
 

@@ -32,14 +32,14 @@ void set_key(StateNode& node, std::string key) {
   }
 }
 
-/// Replaces keys by what `rename` makes of them.
+/// Replaces each key by rename(key).
 void rename_keys(StateNode& root, const std::function<std::string(const std::string&)>& rename) {
   for_each_leaf(root, [&](StateNode& leaf) {
     if (const auto* key = key_of(leaf)) set_key(leaf, rename(*key));
   });
 }
 
-/// The items that are not empty; as a list when none is missing.
+/// The items that are not empty; as a list if none is missing.
 StateNode compact(std::vector<StateNode> items, const std::vector<bool>& present) {
   if (std::find(present.begin(), present.end(), false) == present.end()) return StateNode(std::move(items));
   StateNode::Map part;

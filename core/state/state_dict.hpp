@@ -20,8 +20,8 @@
 
 namespace troupe::core {
 
-/// Where the bytes of a local tensor are: a number that its owner understands, and where the tensor begins in
-/// that memory. Without a buffer the loader provides the memory.
+/// Where the bytes of a local tensor are: a number with a meaning to its owner, and the position of the
+/// tensor in that memory. Without a buffer the loader provides the memory.
 struct LocalData {
   std::int64_t buffer = -1;
   std::int64_t begin_bytes = 0;
@@ -44,7 +44,7 @@ struct ObjectLeaf {
   friend bool operator==(const ObjectLeaf&, const ObjectLeaf&) = default;
 };
 
-/// A value that stays what it is on this rank: never saved, and back in place after a load.
+/// A value that stays as it is on this rank: never saved, and restored to its place after a load.
 struct LocalLeaf {
   Value value;
 
@@ -69,10 +69,10 @@ class StateNode {
     Map& operator=(const Map&);
     Map& operator=(Map&&) noexcept;
     ~Map();
-    /// Of equal keys the last wins.
+    /// If a key is repeated, the last one wins.
     Map(std::initializer_list<Entry> entries);
 
-    /// Replaces the node of a key that is there.
+    /// Replaces the node of an existing key.
     Map& set(Key key, StateNode node);
     const StateNode* find(const Key& key) const;
     StateNode* find(const Key& key);
@@ -106,16 +106,16 @@ class StateNode {
   const TensorFactory* as_factory() const;
   const Value* as_value() const { return std::get_if<Value>(&data_); }
   bool is_leaf() const { return as_map() == nullptr && as_list() == nullptr; }
-  /// Neither a leaf nor a map or list with something in it.
+  /// A map or list without entries.
   bool is_empty() const;
   /// "map", "list", "tensor", "object", "local value", "factory", or the type of a plain value.
   std::string_view type_name() const noexcept;
 
-  /// Maps are equal whatever the order, factories when what they were made of is.
+  /// Maps are equal regardless of order, factories if they were made from equal sources.
   friend bool operator==(const StateNode& a, const StateNode& b);
 
  private:
-  // Copies of a node share their factory, which nobody changes.
+  // Copies of a node share their factory, which is immutable.
   std::variant<Value, Map, List, TensorLeaf, ObjectLeaf, LocalLeaf, std::shared_ptr<const TensorFactory>>
       data_;
 };
@@ -125,14 +125,14 @@ struct StateNode::Entry {
   StateNode value;
 };
 
-/// Stands for a tensor that is stored in another form: as several tensors, or cut along other axes. Both
-/// functions depend on their arguments only, so that an optimizer can give the factory another key, dtype and
+/// Represents a tensor that is stored in another form: as several tensors, or cut along other axes. Both
+/// functions depend only on their arguments, so that an optimizer can give the factory another key, dtype and
 /// data and gets its state cut in the same way.
 struct TensorFactory {
   TensorLeaf source;
-  /// What is stored instead of the source.
+  /// Returns what is stored instead of the source.
   std::function<Result<StateNode>(const TensorLeaf& source)> build;
-  /// The way back, from what was built and then loaded.
+  /// The inverse, from what was built and then loaded.
   std::function<Result<StateNode>(const TensorLeaf& source, const StateNode& loaded)> merge;
 };
 
@@ -145,15 +145,14 @@ struct Extraction {
   StateNode rest;
 };
 
-/// Splits by leaves. A list of which all items go to a side stays a list there; otherwise its items there are
-/// in a map by their index (see restore_lists). Empty maps and lists go to the rest. The root should be a map
-/// or a list.
+/// Splits by leaves. A list whose items all go to one side stays a list there; otherwise its items become a
+/// map by index (see restore_lists). Empty maps and lists go to the rest. The root should be a map or a list.
 Extraction extract(const StateNode& root, const std::function<bool(const StateNode&)>& predicate);
 
-/// Adds `from` to `into` like merge of Values; a map of indices is part of a list.
+/// Adds `from` to `into` like merge of Values; a map by index is part of a list.
 Result<void> merge(StateNode& into, StateNode from);
-/// Makes maps of indices of what is a list in `like` lists again: those of all indices, and empty ones. Maps
-/// that lack some stay.
+/// Converts maps by index back to lists where `like` has a list: those with all indices, and empty ones. Maps
+/// that lack some indices stay.
 StateNode restore_lists(StateNode root, const StateNode& like);
 
 TreeDifference diff(const StateNode& left, const StateNode& right);
@@ -163,10 +162,10 @@ KeySet keys_of(const StateNode& root);
 void add_prefix(StateNode& root, std::string_view prefix);
 /// Errc::invalid_argument names a key without the prefix; then no key is changed.
 Result<void> replace_prefix(StateNode& root, std::string_view prefix, std::string_view replacement);
-/// Of the pairs (prefix, replacement) the first whose prefix a key has is applied; keys without stay.
+/// Applies, of the pairs (prefix, replacement), the first whose prefix a key has; other keys stay.
 void map_prefixes(StateNode& root, std::span<const std::pair<std::string, std::string>> prefixes);
 
-/// A tree of values without other leaves. Errc::invalid_argument names the place of another leaf.
+/// A tree that consists of values only. Errc::invalid_argument names the place of any other leaf.
 Result<Value> to_value(const StateNode& root);
 
 }  // namespace troupe::core

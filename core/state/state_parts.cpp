@@ -10,7 +10,7 @@
 namespace troupe::core {
 namespace {
 
-/// A factory that builds itself must not go on for ever.
+/// A factory that builds itself must not run for ever.
 constexpr int kMaxBuilds = 8;
 
 bool is_sharded(const StateNode& leaf) {
@@ -91,8 +91,8 @@ bool has_any(const StateNode& node, const KeySet& keys) {
   return std::any_of(own.begin(), own.end(), [&](const std::string& key) { return keys.contains(key); });
 }
 
-/// Whether the nodes at this place are to be removed: a leaf with one of the keys, or a factory with a part
-/// that has. `factories` is null where there are none below.
+/// Whether to remove the nodes at this place: a leaf with one of the keys, or a factory that has such a part.
+/// `factories` is null where there are none below.
 bool drop_below(StateNode& node, StateNode* factories, const KeySet& keys);
 
 StateNode* child_of(StateNode* node, const Key& key) {
@@ -104,7 +104,7 @@ StateNode* child_of(StateNode* node, const Key& key) {
   return &(*list)[static_cast<std::size_t>(*index)];
 }
 
-/// Lists that lose an item become maps by index, so that the others keep their places.
+/// Lists that lose an item become maps by index, so that the other items keep their places.
 void list_to_map(StateNode* node) {
   if (node == nullptr || node->as_list() == nullptr) return;
   StateNode::Map map;
@@ -181,7 +181,7 @@ Result<StateNode> join_after_load(const Value& common, StateNode loaded, const L
   StateNode joined = common.is_null() ? StateNode(StateNode::Map{}) : StateNode(common);
   TRY(merge(joined, parts.local));
   TRY(merge(joined, std::move(loaded)));
-  // Built lists and lists of the state both are in place before a factory looks for its parts.
+  // Built lists and the state's lists are both in place before a factory looks for its parts.
   joined = TRY(merge_factories(std::move(joined), parts.factories));
   return restore_lists(std::move(joined), parts.structure);
 }

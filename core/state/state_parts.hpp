@@ -8,11 +8,11 @@ namespace troupe::core {
 
 /// Replaces every factory by what it builds. Factories may build factories, to a small depth.
 Result<StateNode> apply_factories(StateNode root);
-/// The way back: at every place where `factories` has one, what was loaded there is replaced by what the
-/// factory merges it to. Errc::mismatch names a place that was not loaded, and lists whose lengths differ.
+/// The inverse: wherever `factories` has a factory, what was loaded there is replaced by what the factory
+/// merges it to. Errc::mismatch names a place that was not loaded, and lists whose lengths differ.
 Result<StateNode> merge_factories(StateNode loaded, const StateNode& factories);
 
-/// What a save makes of a state.
+/// The parts of a state to be saved.
 struct SaveParts {
   StateNode sharded;  ///< tensors and objects
   Value common;       ///< all plain values; those of the first rank are stored
@@ -20,7 +20,7 @@ struct SaveParts {
 /// Factories are applied and local values dropped. The root should be a map.
 Result<SaveParts> split_for_save(const StateNode& state);
 
-/// What a load makes of a state that says what is wanted.
+/// The parts of a state to be loaded.
 struct LoadParts {
   StateNode sharded;    ///< tensors and objects to read
   StateNode local;      ///< values that stay, unwrapped
@@ -29,12 +29,12 @@ struct LoadParts {
 };
 Result<LoadParts> split_for_load(const StateNode& state);
 
-/// Removes tensors and objects with these keys from what is read. A factory that would miss a part goes with
-/// all of them. Maps and lists that become empty stay.
+/// Removes tensors and objects with these keys from what is read. A factory that would lack a part is removed
+/// with all its parts. Maps and lists that become empty stay.
 void drop_keys(LoadParts& parts, const KeySet& keys);
 
-/// The loaded state: the stored common values, the local ones, what was read in the place of the request,
-/// and what the factories merge of it. Errc::mismatch names a place that two of them claim.
+/// The loaded state: the stored common values, the local ones, what was read in place of the request, and
+/// what the factories merge from it. Errc::mismatch names a place that two of them claim.
 Result<StateNode> join_after_load(const Value& common, StateNode loaded, const LoadParts& parts);
 
 }  // namespace troupe::core

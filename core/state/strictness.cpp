@@ -13,7 +13,7 @@
 namespace troupe::core {
 namespace {
 
-/// How many keys of a set a message names.
+/// Number of keys of a set named in a message.
 constexpr std::size_t kNamedKeys = 100;
 
 enum class Action : std::uint8_t { ignore, log, raise, give_back };
@@ -77,7 +77,7 @@ std::string ranges(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
-/// Empty when no rank has any. Ranks with the same keys share a line.
+/// Empty if no rank has any. Ranks with the same keys share a line.
 std::string unexpected_text(const std::vector<KeySet>& unexpected) {
   std::map<KeySet, std::vector<std::size_t>> ranks_by_keys;
   for (std::size_t rank = 0; rank < unexpected.size(); ++rank) {

@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Takes the events of a JSON parser. Json::parse() with a callback would look through an object again for
-/// each object in it.
+/// Handles the events of a JSON parser. Json::parse() with a callback would scan an object again for each
+/// object inside it.
 class Checker {
  public:
   using number_integer_t = Json::number_integer_t;

@@ -7,14 +7,14 @@
 
 namespace troupe::core {
 
-/// What a text of JSON is like, before a tree is made of it.
+/// Properties of a JSON text, found before a tree is built from it.
 struct JsonCheck {
   bool fits = false;  ///< it is JSON within the limits
-  std::string twice;  ///< a member that an object has twice, which parsers pass over; else empty
+  std::string twice;  ///< a duplicate member of an object, which parsers accept; otherwise empty
 };
 
-/// At most this many lists and objects within each other, and items in a list. Takes time proportional to the
-/// text, and memory to the names in it.
+/// Limits the nesting of lists and objects, and the number of items in a list. Takes time proportional to the
+/// text, and memory proportional to the names in it.
 JsonCheck check_json(std::string_view text, std::size_t most_levels, std::size_t most_items = SIZE_MAX);
 
 }  // namespace troupe::core

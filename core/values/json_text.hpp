@@ -7,7 +7,7 @@
 
 namespace troupe::core {
 
-/// Append JSON to a text that would be too slow to build as a tree first.
+/// Append JSON to a text that would be slow to build as a tree first.
 
 /// Quoted and escaped; bytes that are not UTF-8 become U+FFFD.
 void append_string(std::string& json, std::string_view text);

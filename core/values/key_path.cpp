@@ -30,7 +30,7 @@ KeyPath Trail::path() const {
 }
 
 std::string to_string(const Trail& trail) {
-  // For a message: keys are what others wrote, and 64 long ones fill no screen.
+  // For a message: keys come from other sources, and 64 long ones would fill the screen.
   constexpr std::size_t kMostBytes = 60;
   KeyPath path = trail.path();
   for (Key& key : path) {

@@ -8,13 +8,13 @@
 
 namespace troupe::core {
 
-/// From the root of nested maps and lists to one of their nodes.
+/// The path from the root of nested maps and lists to one of their nodes.
 using KeyPath = std::vector<Key>;
 
 /// "('model', 0)"; "('rank',)" for a single key; "()" for the root.
 std::string to_string(const KeyPath& path);
 
-/// Where a recursion stands, without an allocation for each step: every level keeps its Trail on the stack.
+/// The path of a recursion, without an allocation per step: every level keeps its Trail on the stack.
 class Trail {
  public:
   Trail() = default;

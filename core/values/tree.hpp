@@ -14,8 +14,8 @@
 
 namespace troupe::core {
 
-/// What two trees of maps and lists do not have in common. Only maps and lists are looked into; all else is
-/// equal or not.
+/// The differences between two trees of maps and lists. Only maps and lists are descended into; everything
+/// else is compared as a whole.
 struct TreeDifference {
   struct Mismatch {
     KeyPath path;
@@ -35,9 +35,9 @@ struct TreeDifference {
 /// "only left: [('a',)], only right: [], mismatches: [(('rank',), int, int)]".
 std::string to_string(const TreeDifference& difference);
 
-/// The rules of nested maps and lists. A Node has as_map(), as_list(), type_name() and ==; its Map keeps
+/// The rules for nested maps and lists. A Node has as_map(), as_list(), type_name() and ==; its Map keeps
 /// `entries_`, each with `key` and `value`, and its List is a vector of Nodes. With `index_maps`, a map whose
-/// keys are all indices of a list stands for a part of that list.
+/// keys are all indices of a list represents a part of that list.
 template <class Node, bool index_maps = false>
 class TreeRules {
  public:
@@ -51,7 +51,7 @@ class TreeRules {
     }
   }
 
-  /// All or nothing: `into` changes only when no place conflicts.
+  /// All or nothing: `into` changes only if there are no conflicts.
   static Result<void> merge(Node& into, Node from) {
     TRY(check_merge(into, from, Trail()));
     merge_checked(into, std::move(from));

@@ -40,7 +40,7 @@ std::string to_base64(const Value::Bytes& bytes) {
   return text;
 }
 
-/// Nothing unless the text is what to_base64 writes.
+/// Empty unless the text is what to_base64 writes.
 std::optional<Value::Bytes> from_base64(std::string_view text) {
   if (text.size() % 4 != 0) return std::nullopt;
   std::array<std::uint8_t, 256> values{};
@@ -65,7 +65,7 @@ std::optional<Value::Bytes> from_base64(std::string_view text) {
   return bytes;
 }
 
-/// Of 16 hexadecimal digits.
+/// From 16 hexadecimal digits.
 std::optional<double> real_from(std::string_view digits) {
   std::uint64_t bits = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits, 16);
@@ -74,7 +74,7 @@ std::optional<double> real_from(std::string_view digits) {
   return std::bit_cast<double>(bits);
 }
 
-/// The length of the character that `text` begins with, 0 when it is none.
+/// The length of the character at the beginning of `text`, 0 if there is none.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -110,7 +110,7 @@ bool is_plain(const Value::Map& map) {
   return true;
 }
 
-/// Appends text to what is written already, without a tree of it.
+/// Appends to the text written so far, without building a tree.
 Result<void> write(const Value& value, const Trail& at, std::string& json);
 
 Result<void> write_list(const Value::List& items, const Trail& at, std::string& json) {
@@ -129,7 +129,7 @@ Result<void> write_name(const std::string& name, const Trail& at, std::string& j
   return {};
 }
 
-/// In the order of the names.
+/// In name order.
 Result<void> write_plain_map(const Value::Map& map, const Trail& at, std::string& json) {
   std::vector<const Value::Entry*> entries;
   entries.reserve(map.size());
@@ -205,8 +205,8 @@ Result<void> write(const Value& value, const Trail& at, std::string& json) {
   return fail(Errc::internal, "a value of no known kind at {}", to_string(at));
 }
 
-/// Takes the events of a JSON parser and makes the value of them, without a tree of the text. What is tagged
-/// is an object first, whose one entry is then looked at.
+/// Handles the events of a JSON parser and builds the value from them, without a tree of the text. A tagged
+/// value is an object at first, whose single entry is then examined.
 class ValueReader {
  public:
   explicit ValueReader(std::size_t most_levels) : most_levels_(most_levels) {}
@@ -239,10 +239,10 @@ class ValueReader {
   Result<Value> take(bool parsed);
 
  private:
-  /// A list or an object that is not over.
+  /// A list or an object that has not ended.
   struct Frame {
     bool is_object = false;
-    std::size_t levels = 0;  ///< of values within each other, this one included unless it is empty
+    std::size_t levels = 0;  ///< of nested values, including this one unless it is empty
     Value::List items;
     std::vector<Value::Entry> entries;
     std::string key;
@@ -267,7 +267,7 @@ class ValueReader {
   Result<void> failure_;
 };
 
-/// Where the reader stands, as Trail says it; tags are no place.
+/// The reader's position in Trail's format; tags do not count.
 std::string ValueReader::place() const {
   constexpr std::size_t kMostBytes = 60;
   KeyPath path;
@@ -285,14 +285,14 @@ bool ValueReader::number_unsigned(number_unsigned_t value) {
 }
 
 bool ValueReader::start(bool is_object) {
-  // A level takes three: an object with a tag, its list, and in it a pair.
+  // A level takes three: an object with a tag, its list, and a pair in it.
   if (frames_.size() > 3 * most_levels_) return refuse("it has more than {} levels", most_levels_);
   frames_.push_back({is_object, 0, {}, {}, {}});
   return true;
 }
 
 bool ValueReader::add(Value value, std::size_t levels) {
-  // The list and the pairs of a tag that is not over are no levels of their own.
+  // The list and the pairs of an open tag do not count as levels.
   const std::size_t most = frames_.empty() ? most_levels_ : most_levels_ + 2;
   if (levels > most) return refuse("it has more than {} levels", most_levels_);
   if (frames_.empty()) {
@@ -364,7 +364,7 @@ bool ValueReader::add_pairs(Value content, std::size_t levels) {
   }
   auto map = Value::Map::from_entries(std::move(entries));
   if (!map) return refuse("{}", map.error().message);
-  // The list and its pairs are one level of the map.
+  // The list and its pairs are one level, that of the map.
   return add(*std::move(map), std::max<std::size_t>(levels, 1) - 1);
 }
 

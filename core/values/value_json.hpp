@@ -7,14 +7,14 @@
 
 namespace troupe::core {
 
-/// Plain JSON where that says it exactly: null, bool, integer, string, list, and a map whose keys are all
-/// strings that do not begin with '$' (its order becomes that of the names). All else is an object with one
-/// tag: {"$tuple": [...]}, {"$map": [[key, value], ...]}, {"$bytes": "<base64>"}, and {"$double": "<16 hex
-/// digits of the bits>"} for every double. Errc::invalid_argument for a string that is not UTF-8 and for
-/// more than kMaxValueDepth levels.
+/// Plain JSON where it is exact: null, bool, integer, string, list, and a map whose keys are all strings that
+/// do not begin with '$' (sorted by name). Everything else is an object with one tag: {"$tuple": [...]},
+/// {"$map": [[key, value], ...]}, {"$bytes": "<base64>"}, and {"$double": "<16 hex digits of the bits>"} for
+/// every double. Errc::invalid_argument for a string that is not UTF-8 and for more than kMaxValueDepth
+/// levels.
 Result<nlohmann::json> to_json(const Value& value);
-/// Errc::corrupt names the place and what is wrong there: an unknown tag, a plain number with a fraction or
-/// beyond 64 bits, a key that is there twice, too many levels.
+/// Errc::corrupt names the place and the error: an unknown tag, a plain number with a fraction or beyond 64
+/// bits, a duplicate key, too many levels.
 Result<Value> value_from_json(const nlohmann::json& json);
 
 }  // namespace troupe::core

@@ -9,10 +9,9 @@
 
 namespace troupe::core {
 
-/// A value as one line of JSON, for messages and files; to_json() says which. Errc::invalid_argument as
-/// there.
+/// A value as one line of JSON, for messages and files; form and Errc::invalid_argument as in to_json().
 Result<std::string> value_text(const Value& value);
-/// Errc::corrupt names the place and what is wrong there, as value_from_json() does.
+/// Errc::corrupt names the place and the error, as value_from_json() does.
 Result<Value> parse_value(std::string_view text, std::size_t most_levels = kMaxValueDepth);
 
 }  // namespace troupe::core

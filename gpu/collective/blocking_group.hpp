@@ -11,7 +11,7 @@
 
 namespace troupe::gpu {
 
-/// When an operation must have ended, and what it is, for errors.
+/// An operation's deadline, and a description of the operation for errors.
 struct OperationDeadline {
   /// `limit` from now.
   OperationDeadline(std::string operation, std::chrono::nanoseconds limit)
@@ -27,8 +27,8 @@ struct OperationDeadline {
   std::chrono::nanoseconds limit_;
 };
 
-/// One member's side of a group whose operations run to their end in the thread of the stream. All but run()
-/// may be called from any thread at any moment.
+/// One member's side of a group whose operations run to completion in the stream's thread. All functions
+/// except run() may be called from any thread at any time.
 class BlockingMember {
  public:
   virtual ~BlockingMember() = default;
@@ -37,18 +37,18 @@ class BlockingMember {
   virtual int index() const = 0;
 
   /// Runs a prepared operation. Collectives come one at a time, and so do the messages to each other member
-  /// and those from it; `sequence` counts each of these rows.
+  /// and those from it; `sequence` numbers the operations in each of these series.
   virtual core::Result<void> run(const Operation& operation, std::uint64_t sequence,
                                  const OperationDeadline& deadline) = 0;
 
-  /// Ends the group with this error, or with the one it ended with before, which is returned.
+  /// Ends the group with this error, or with the one that ended it before; returns that error.
   virtual core::Error fail(core::Error error) = 0;
   virtual void abort(core::Error reason) = 0;
   /// The error that ended the group.
   virtual std::optional<core::Error> failure() const = 0;
 };
 
-/// The group of a member: checks operations, keeps the order of posting on whatever streams, and reports.
+/// The group of a member: checks operations, keeps them in posting order on any streams, and reports.
 std::unique_ptr<Group> make_blocking_group(std::unique_ptr<BlockingMember> member);
 
 }  // namespace troupe::gpu

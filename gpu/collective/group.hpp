@@ -35,28 +35,28 @@ enum class OperationKind : std::uint8_t {
 };
 std::string_view name_of(OperationKind kind) noexcept;
 
-/// f16 and bf16 are summed in fp32 in rank order, with one rounding at the end, by every back-end that Troupe
-/// itself implements; f8 types can be moved but not reduced. `average` divides the fp32 sum before rounding
-/// and is for floating types. Integer sums wrap around; booleans have min (and) and max (or). A NaN anywhere
-/// makes min and max NaN.
+/// All back-ends that Troupe itself implements sum f16 and bf16 in fp32 in rank order, with one rounding at
+/// the end; f8 types can be moved but not reduced. `average` divides the fp32 sum before rounding and is for
+/// floating types. Integer sums wrap around; booleans have min (and) and max (or). A NaN anywhere makes min
+/// and max NaN.
 ///
-/// With `nccl` the arithmetic is NCCL's: sums come in an order which depends on sizes and links, f16 and bf16
-/// may be rounded at every hop, `average` multiplies by 1/n in the element's type before the sum, min and max
-/// may lose a NaN, and 16-bit integers end in Errc::unavailable. Integers and moved bytes are exact.
+/// With `nccl` the arithmetic is NCCL's: the order of sums depends on sizes and links, f16 and bf16 may be
+/// rounded at every hop, `average` multiplies by 1/n in the element's type before the sum, min and max may
+/// lose a NaN, and 16-bit integers end in Errc::unavailable. Integers and moved bytes are exact.
 enum class ReduceOp : std::uint8_t { sum, average, min, max };
 
 /// Which rows of its buffers an all_to_all moves, in the order in which it would otherwise find them: those
-/// for or of member 0 first. So a back-end that copies anyway gathers and scatters on the way. Where a list
-/// is not there, rows lie one after the other from the buffer's beginning. Counts must be given then, in
-/// whole rows. An input row may be named often, an output row once; others stay as they are. For host memory:
-/// with `nccl` an operation with lists is Errc::unavailable.
+/// to or from member 0 first. So a back-end that copies anyway gathers and scatters on the way. Without a
+/// list, rows are consecutive from the beginning of the buffer. Counts must then be given, in whole rows. An
+/// input row may be listed several times, an output row once; unlisted rows stay unchanged. For host memory
+/// only: with `nccl` an operation with lists is Errc::unavailable.
 struct RowLists {
-  std::size_t elements = 0;  ///< of a row; 0: there are no lists
+  std::size_t elements = 0;  ///< per row; 0: there are no lists
   std::optional<std::vector<std::int64_t>> input;
   std::optional<std::vector<std::int64_t>> output;
 };
 
-/// One collective as one rank sees it. n = group size, r = this rank's index in the group. Counts are
+/// One collective from one rank's view. n = group size, r = this rank's index in the group. Counts are in
 /// elements.
 ///
 // clang-format off
@@ -71,9 +71,9 @@ struct RowLists {
 /// | barrier        | nothing                                     | nothing                               | none |
 // clang-format on
 ///
-/// Empty counts mean even parts: the total must then divide by n. Zero-sized parts are legal everywhere.
-/// An all_to_all may name rows (RowLists): its counts are then those of the named rows alone.
-/// A send may last until its receive has begun: to do both at once, post them together on two streams.
+/// Empty counts mean even parts: the total must then be divisible by n. Zero-sized parts are legal
+/// everywhere. An all_to_all may list rows (RowLists): its counts are then those of the listed rows only. A
+/// send may last until its receive begins: to do both at the same time, post them together on two streams.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
   core::DType dtype = core::DType::f32;
@@ -84,20 +84,20 @@ struct Operation {
   std::vector<std::size_t> output_counts;
   RowLists rows;
   int peer = 0;  ///< root of a broadcast, or the other side of send and receive, as an index in the group
-  /// From the moment the operation starts on its stream; when it passes the operation ends in Errc::timeout
+  /// From the moment the operation starts on its stream; when it expires, the operation ends in Errc::timeout
   /// and the group is unusable.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };
 
-/// How a posted operation stands. Shared by the poster and the stream; thread safe.
+/// The state of a posted operation. Shared by the poster and the stream; thread-safe.
 class OperationStatus {
  public:
   OperationStatus() = default;
-  /// For a back-end whose device runs on by itself: `look` calls finish() if the stream has passed the
-  /// operation. Asked whenever somebody wants to know.
+  /// For a back-end whose device runs on its own: `look` calls finish() if the stream has passed the
+  /// operation. It is called on every query.
   explicit OperationStatus(std::function<void()> look) : look_(std::move(look)) {}
 
-  /// Nothing while it runs; then success or the Error. Valid once the stream has passed the operation.
+  /// Empty while it runs; then success or the Error. Valid once the stream has passed the operation.
   std::optional<core::Result<void>> result() const {
     std::function<void()> look;
     {
@@ -109,7 +109,7 @@ class OperationStatus {
     std::lock_guard lock(mutex_);
     return result_;
   }
-  /// The first call counts.
+  /// Only the first call has an effect.
   void finish(core::Result<void> result) {
     std::function<void()> look;
     std::lock_guard lock(mutex_);
@@ -124,16 +124,16 @@ class OperationStatus {
   std::function<void()> look_;
 };
 
-/// An operation and the stream for it.
+/// An operation and its stream.
 struct Posting {
   Operation operation;
   StreamView stream = nullptr;
 };
 
 /// A communicator: the members of one epoch that run collectives together. All members post the same
-/// operations in the same order. Streams pass over a failed operation (its output is then undefined), so the
-/// poster looks at the status. After any failure other than Errc::invalid_argument the group is unusable and
-/// every later operation ends in the first error: make a new group in a new epoch.
+/// operations in the same order. Streams continue past a failed operation (its output is then undefined), so
+/// the poster must check the status. After any failure other than Errc::invalid_argument the group is
+/// unusable and every later operation ends in the first error: create a new group in a new epoch.
 class Group {
  public:
   virtual ~Group() = default;
@@ -143,62 +143,62 @@ class Group {
   virtual const std::string& name() const = 0;
 
   /// Enqueues the operation on `stream`. Buffers must stay alive and untouched until the stream has passed
-  /// it. Errc::invalid_argument (naming the field) for what is wrong on its face; the group stays usable
-  /// then. What only all ranks together can see (different kinds, counts or dtypes) ends in Errc::mismatch
+  /// it. Errc::invalid_argument (naming the field) for errors visible on this rank alone; the group then
+  /// stays usable. Errors visible only across ranks (different kinds, counts or dtypes) end in Errc::mismatch
   /// naming the rank and the field, where the back-end can see it (simulated, shared_memory), never in a
   /// hang.
   virtual core::Result<std::shared_ptr<OperationStatus>> post(Operation operation, StreamView stream) = 0;
 
-  /// Posts messages that may need each other: a send and a receive of one member, on two streams, run at the
-  /// same time only so with every back-end. Either all are accepted, or none runs.
+  /// Posts messages that may need each other: only this way do a member's send and receive on two streams run
+  /// at the same time with every back-end. Either all are accepted, or none runs.
   virtual core::Result<std::vector<std::shared_ptr<OperationStatus>>> post_together(
       std::vector<Posting> postings);
 
-  /// Says what memory later operations will read and write, so that a back-end may move it without copies of
-  /// its own. A collective of all members, each with its own memory, ordered among the operations like any
-  /// other; it blocks, for no longer than it may take to find the members. True when all memory of all
-  /// members is prepared, false when none is, which changes no result. An Error as of an operation: the group
-  /// is unusable. Only what CollectiveBackend::allocate() gave can be prepared.
+  /// Announces the memory that later operations will read and write, so that a back-end may move it without
+  /// extra copies. A collective of all members, each with its own memory, ordered among the operations like
+  /// any other; it blocks, for no longer than finding the members may take. True if all memory of all members
+  /// is prepared, false if none is, which changes no result. An Error is as for an operation: the group is
+  /// unusable. Only memory from CollectiveBackend::allocate() can be prepared.
   virtual core::Result<bool> use_memory(std::span<const BufferView> memory) {
     (void)memory;
     return false;
   }
 
-  /// From any thread, at any moment, idempotent: running and later operations end in `reason` soon (100 ms).
+  /// From any thread, at any time, idempotent: running and later operations end in `reason` soon (100 ms).
   virtual void abort(core::Error reason) = 0;
 };
 
-/// How members find each other before a group exists; scoped to one job and epoch by the caller.
+/// How members find each other before a group exists; the caller scopes it to one job and epoch.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
   virtual core::Result<void> set(const std::string& key, const std::string& value) = 0;
-  /// Waits until the key is there. Errc::timeout names the key.
+  /// Waits until the key exists. Errc::timeout names the key.
   virtual core::Result<std::string> get(const std::string& key, std::chrono::nanoseconds deadline) = 0;
 };
 
 struct GroupOptions {
-  std::string job;  ///< names the job in shared resources; letters, digits, '-' and '_'
+  std::string job;  ///< identifies the job in shared resources; letters, digits, '-' and '_'
   core::Epoch epoch{};
-  std::string name;                 ///< names the group, for example "dp"; as `job`
+  std::string name;                 ///< identifies the group, for example "dp"; same characters
   std::vector<core::Rank> members;  ///< in group order
   core::Rank self{};
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);  ///< to find all members
 };
 
-/// Makes groups of one kind.
+/// Creates groups of one kind.
 class CollectiveBackend {
  public:
   virtual ~CollectiveBackend() = default;
   virtual std::string_view name() const = 0;  ///< "simulated", "shared_memory", "gloo", "nccl"
-  /// Memory of `device`, as Device::allocate() gives it, for operations of this back-end's groups. Drain the
-  /// streams before it goes; groups may outlive it, and so may it the back-end. Before anything runs on the
-  /// device: it may wait for all of it.
+  /// Memory of `device`, like Device::allocate(), for operations of this back-end's groups. Drain the streams
+  /// before releasing it; groups may outlive it, and it may outlive the back-end. Call it before anything
+  /// runs on the device: it may wait for all of it.
   virtual core::Result<Buffer> allocate(Device& device, std::size_t bytes) { return device.allocate(bytes); }
-  /// Devices may run operations of different groups one after another, in the order in which they were
-  /// posted. Then all ranks must post all their operations in one order.
+  /// Whether devices may run operations of different groups one after another, in posting order. Then all
+  /// ranks must post all their operations in the same order.
   virtual bool runs_in_launch_order() const { return false; }
-  /// Called by all members; returns when all are there.
+  /// Called by all members; returns when all have joined.
   virtual core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) = 0;
 };
 

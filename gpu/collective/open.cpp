@@ -41,7 +41,7 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_vi
     return backend;
   }
   NcclOptions nccl;
-  // Collectives run beside backward: they leave most of the device to it.
+  // Collectives run alongside backward, to which they leave most of the device.
   nccl.max_ctas = 16;
   nccl.on_stuck = end_process_when_stuck();
   nccl.register_memory = options.register_memory;

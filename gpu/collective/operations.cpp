@@ -24,7 +24,7 @@ bool overlap(ConstBufferView a, ConstBufferView b) {
   return a.bytes > 0 && b.bytes > 0 && before(a.data, b.data + b.bytes) && before(b.data, a.data + a.bytes);
 }
 
-/// The checks of one operation; its fields are named in the errors as they are in Operation.
+/// The checks of one operation; errors name the fields as in Operation.
 class Inspection {
  public:
   Inspection(Operation& operation, int index, int size)
@@ -147,7 +147,7 @@ class Inspection {
     return {};
   }
 
-  /// Reduce-scatter and all-gather: one side holds all parts, the other this member's.
+  /// Reduce-scatter and all-gather: one side has all parts, the other this member's.
   Result<void> check_parts(std::string_view field, std::vector<std::size_t>& counts,
                            std::string_view all_field, ConstBufferView all, std::string_view own_field,
                            ConstBufferView own) {

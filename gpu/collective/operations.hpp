@@ -12,24 +12,24 @@
 
 namespace troupe::gpu {
 
-/// The operation with its even counts written out, or Errc::invalid_argument naming the field that cannot be
-/// right for member `index` of a group of `size`. What every back-end does first in post().
+/// The operation with its even counts written out, or Errc::invalid_argument naming the invalid field for
+/// member `index` of a group of `size`. Every back-end calls it first in post().
 core::Result<Operation> prepare(Operation operation, int index, int size);
 
-/// What every back-end does first in post_together(): messages only. As prepare() for each.
+/// Every back-end calls it first in post_together(): messages only. As prepare() for each.
 core::Result<std::vector<Posting>> prepare(std::vector<Posting> postings, int index, int size);
 
-/// This rank's place among the members. Errc::invalid_argument when the options cannot make a group: no
-/// members, one twice, `self` not among them, or a name with other characters than it may have.
+/// This rank's index among the members. Errc::invalid_argument if the options cannot form a group: no
+/// members, a duplicate, `self` not among them, or a name with forbidden characters.
 core::Result<int> index_of_self(const GroupOptions& options);
 
-/// What a prepared operation must have in common with those of the other members.
+/// What a prepared operation must have in common with the other members' operations.
 struct Signature {
   OperationKind kind = OperationKind::barrier;
   core::DType dtype = core::DType::f32;
   ReduceOp reduce = ReduceOp::sum;
   int peer = 0;
-  std::size_t elements = 0;  ///< of all_reduce, broadcast, send and receive; the others have counts
+  std::size_t elements = 0;  ///< for all_reduce, broadcast, send and receive; the others have counts
   std::span<const std::size_t> input_counts;
   std::span<const std::size_t> output_counts;
 };
@@ -37,22 +37,22 @@ struct Signature {
 /// The signature of a prepared operation; its spans refer to the operation's counts.
 Signature signature_of(const Operation& operation);
 
-/// A sentence which names the first member that posted something else than the first member did, and the
-/// field; nothing when all agree. `signatures` and `members` are in group order.
+/// A sentence naming the first member that posted something different from the first member, and the field;
+/// empty if all agree. `signatures` and `members` are in group order.
 std::optional<std::string> find_disagreement(std::span<const Signature> signatures,
                                              std::span<const core::Rank> members);
 
-/// As find_disagreement(), for the two sides of a message.
+/// Like find_disagreement(), for the two sides of a message.
 std::optional<std::string> find_disagreement(const Signature& send, core::Rank sender,
                                              const Signature& receive, core::Rank receiver);
 
-/// Where each part begins, in elements, and the total at the end: n + 1 numbers.
+/// The offset of each part, in elements, and the total at the end: n + 1 numbers.
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts);
 
-/// Elements of all parts together.
+/// Elements of all parts combined.
 std::size_t total_of(std::span<const std::size_t> counts);
 
-/// True for kinds that compute.
+/// Whether operations of this kind compute.
 bool reduces(OperationKind kind) noexcept;
 
 std::string_view name_of(ReduceOp reduce) noexcept;

@@ -16,7 +16,7 @@
 namespace troupe::gpu {
 namespace {
 
-// Elements of one block: its accumulator stays in the first-level cache.
+// Elements per block: its accumulator stays in the first-level cache.
 constexpr std::size_t kBlock = 1024;
 
 template <ReduceOp op, class T>
@@ -43,7 +43,7 @@ void divide_block(T* values, std::size_t count, std::size_t divisor) {
   for (std::size_t i = 0; i < count; ++i) values[i] /= by;
 }
 
-/// Types that are their own accumulator: the last step writes the output, so two inputs need one pass.
+/// For types that are their own accumulator: the last step writes the output, so two inputs need one pass.
 template <ReduceOp op, class T>
 void reduce_plain(std::span<const std::byte* const> inputs, std::byte* output, std::size_t elements) {
   std::array<T, kBlock> sum;

@@ -8,7 +8,7 @@
 namespace troupe::gpu {
 
 /// Rendezvous of processes that share a directory: one file per key, written under a temporary name and then
-/// renamed, so that a reader sees the whole value or none. The caller creates the directory and removes it.
+/// renamed, so that a reader sees the complete value or none. The caller creates and removes the directory.
 class FileRendezvous final : public Rendezvous {
  public:
   explicit FileRendezvous(std::filesystem::path directory) : directory_(std::move(directory)) {}

@@ -9,7 +9,7 @@
 
 namespace troupe::gpu {
 
-/// Rendezvous of ranks that are threads of one process. Thread safe.
+/// Rendezvous of ranks that are threads of one process. Thread-safe.
 class MemoryRendezvous final : public Rendezvous {
  public:
   core::Result<void> set(const std::string& key, const std::string& value) override;

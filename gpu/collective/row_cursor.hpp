@@ -14,17 +14,17 @@
 
 namespace troupe::gpu {
 
-/// Where the bytes of a buffer are that an all_to_all moves, in its order: as they lie, or row after row of a
-/// list. The operation is a prepared one and outlives the cursor.
+/// The positions of the bytes in a buffer that an all_to_all moves, in its order: consecutive, or row by row
+/// from a list. The operation must be prepared and outlive the cursor.
 template <class Byte>
 class RowCursor {
  public:
-  /// `at` bytes after the first that is moved.
+  /// Starts `at` bytes after the first byte moved.
   RowCursor(Byte* data, const std::optional<std::vector<std::int64_t>>& rows, std::size_t row_bytes,
             std::size_t at)
       : data_(data), rows_(rows ? rows->data() : nullptr), row_bytes_(row_bytes), at_(at) {}
 
-  /// The next bytes, of which run() lie together.
+  /// The next bytes, of which run() are contiguous.
   Byte* data() const {
     if (rows_ == nullptr) return data_ + at_;
     return data_ + static_cast<std::size_t>(rows_[at_ / row_bytes_]) * row_bytes_ + at_ % row_bytes_;
@@ -52,7 +52,7 @@ inline OutputCursor output_from(const Operation& operation, std::size_t at) {
   return {operation.output.data, operation.rows.output,
           operation.rows.elements * core::size_of(operation.dtype), at};
 }
-/// Memory in one piece.
+/// Contiguous memory.
 inline InputCursor piece(const std::byte* data) {
   return {data, std::nullopt, 0, 0};
 }

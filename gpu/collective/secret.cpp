@@ -12,7 +12,7 @@ namespace troupe::gpu {
 
 core::Result<std::string> make_secret() {
   std::array<unsigned char, 16> bytes{};
-  // So few bytes come all at once, and no signal interrupts them.
+  // This few bytes are returned in one call, which no signal interrupts.
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
     return core::fail(core::Errc::unavailable,
                       "no random bytes from the operating system: {}; getrandom is needed",

@@ -6,8 +6,8 @@
 
 namespace troupe::gpu {
 
-/// 32 hexadecimal digits out of the operating system's source of randomness, for what strangers must not
-/// guess. Errc::unavailable when there is no such source.
+/// 32 hexadecimal digits from the operating system's entropy source, for values that strangers must not
+/// guess. Errc::unavailable if there is no such source.
 core::Result<std::string> make_secret();
 
 }  // namespace troupe::gpu

@@ -11,8 +11,8 @@
 
 namespace troupe::gpu {
 
-/// Lets the operations of one member through one at a time, in the order of posting, whatever streams they
-/// are on. Thread safe.
+/// Lets one member's operations through one at a time, in posting order, whatever streams they are on.
+/// Thread-safe.
 class Turnstile {
  public:
   using Ticket = std::uint64_t;
@@ -22,8 +22,8 @@ class Turnstile {
     return taken_++;
   }
 
-  /// Blocks until every earlier ticket has passed. False when `give_up` came first, or when `is_over` says
-  /// so, which is asked every few milliseconds.
+  /// Blocks until every earlier ticket has passed. False if `give_up` came first, or if `is_over`, called
+  /// every few milliseconds, returns true.
   bool wait(Ticket ticket, std::chrono::steady_clock::time_point give_up,
             const std::function<bool()>& is_over) {
     std::unique_lock lock(mutex_);
@@ -49,8 +49,8 @@ class Turnstile {
   Ticket passed_ = 0;
 };
 
-/// The order of one member's operations: collectives one after another, and so the messages to each other
-/// member and those from it.
+/// The order of one member's operations: collectives one after another, and likewise the messages to each
+/// other member and those from it.
 class Turnstiles {
  public:
   explicit Turnstiles(int size) : sends_(static_cast<std::size_t>(size)), receives_(sends_.size()) {}

@@ -19,16 +19,16 @@
 
 namespace troupe::gpu {
 
-/// What the objects of one device share. It outlives them all.
+/// State shared by the objects of one device; it outlives them all.
 class CudaContext {
  public:
   CudaContext(CudaOptions options, CudaDeviceInfo facts);
 
   int device() const { return info.index; }
 
-  /// Notes a failure of a call that cannot return one. True for success.
+  /// Records a failure of a call that cannot return one. True for success.
   bool check(cudaError_t status, std::string_view call);
-  /// As check(), for what a pool said.
+  /// Like check(), for the result of a pool.
   template <class T>
   bool check(const core::Result<T>& result) {
     if (!result) failure.set(result.error());
@@ -40,7 +40,7 @@ class CudaContext {
 
   const CudaOptions options;
   const CudaDeviceInfo info;
-  const std::unique_ptr<core::Profiler> profiler;  ///< null when nobody profiles
+  const std::unique_ptr<core::Profiler> profiler;  ///< null when no profiler is attached
   ObserverSlot observer;
   DeviceFailure failure;
   EventPool events;

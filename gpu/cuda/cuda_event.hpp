@@ -10,7 +10,7 @@
 
 namespace troupe::gpu {
 
-/// An event of CUDA without times, which has the meaning that gpu/stream.hpp gives events.
+/// A CUDA event without timing, with the meaning that gpu/stream.hpp gives events.
 class CudaEvent final : public EventState {
  public:
   CudaEvent(CudaContext& context, PooledEvent event) : context_(context), event_(std::move(event)) {}
@@ -20,7 +20,7 @@ class CudaEvent final : public EventState {
   core::Result<void> wait(std::chrono::nanoseconds deadline) override;
 
   cudaEvent_t native() const { return event_.native(); }
-  /// A pooled event may still stand for somebody's old record.
+  /// A pooled event may still represent an earlier user's record.
   bool is_recorded() const { return is_recorded_.load(std::memory_order_acquire); }
   void set_recorded() { is_recorded_.store(true, std::memory_order_release); }
 

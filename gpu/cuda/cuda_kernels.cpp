@@ -28,7 +28,7 @@ formats::Format format_of(core::DType dtype) {
 }
 
 DeviceArray array_of(ConstElements elements) {
-  // Which arrays a kernel writes is said where it is launched.
+  // Each launch determines which arrays its kernel writes.
   return {const_cast<std::byte*>(elements.view.data), format_of(elements.dtype)};
 }
 
@@ -47,7 +47,7 @@ OptimizerArrays arrays_of(const ParameterStep& step, BufferView first, BufferVie
   return arrays;
 }
 
-/// Copies or casts, as many at a time as one launch takes.
+/// Copies or casts, batched by the number that fits into one launch.
 template <class List>
 class Batches {
  public:
@@ -56,7 +56,7 @@ class Batches {
   Batches(const List& list, Launch launch, const LaunchTarget& target)
       : target_(target), launch_(launch), list_(list) {}
 
-  /// `size` as the list counts it.
+  /// `size` in the list's unit.
   void add(ConstBufferView source, BufferView destination, std::size_t size) {
     if (size == 0) return;
     if (list_.count == List::kMost) flush();

@@ -11,8 +11,7 @@ namespace troupe::gpu {
 class CudaStream;
 struct LaunchTarget;
 
-/// The kernels on one stream of CUDA. gpu/cuda/kernels/launch.hpp has what the kernels' compiler makes of
-/// them.
+/// The kernels on one CUDA stream. gpu/cuda/kernels/launch.hpp declares what the kernels' compiler builds.
 class CudaKernels final : public DeviceKernels {
  public:
   explicit CudaKernels(CudaStream& stream) : stream_(stream) {}
@@ -32,7 +31,7 @@ class CudaKernels final : public DeviceKernels {
                  Elements destination) override;
   void scale(Elements values, float factor) override;
   void accumulate(ConstElements source, Elements destination) override;
-  /// Of at most 256 slots.
+  /// For at most 256 slots.
   void tree_sum(const TreeSum& sum) override;
   void add_squares(ConstElements values, BufferView sum) override;
   void add_square_sums(ConstBufferView parts, BufferView into) override;
@@ -45,7 +44,7 @@ class CudaKernels final : public DeviceKernels {
                  BufferView momentum, BufferView scratch) override;
 
  private:
-  /// Calls launch(target), which returns what CUDA said.
+  /// Calls launch(target), which returns CUDA's status.
   template <class Launch>
   void run(std::string_view label, const Launch& launch);
 

@@ -15,7 +15,7 @@
 namespace troupe::gpu {
 namespace {
 
-/// CUDA's numbers fall as urgency rises, and end at 0: one step is left below the usual priority.
+/// CUDA's numbers decrease with urgency, and end at 0: one step is left below the usual priority.
 int native_priority(int priority, int least, int greatest) {
   return std::clamp(least - 1 - priority, greatest, least);
 }
@@ -89,7 +89,7 @@ void CudaStream::expect(std::function<void()> done, std::function<void(const cor
   }
   context_.waiter.add(number_, {std::move(*event),
                                 [done = std::move(done)](PooledEvent reached) {
-                                  // Free for the next before anybody hears of it.
+                                  // Available to the next user before anyone is notified.
                                   reached = {};
                                   done();
                                 },
@@ -101,7 +101,7 @@ core::Result<void> CudaStream::synchronize(std::chrono::nanoseconds deadline) {
     Marker over;
     std::optional<core::Error> error;  ///< written before `over` is reached
   };
-  // Owned by this call and, when the deadline passes, by the entry which still waits.
+  // Owned by this call and, if the deadline passes, by the entry that still waits.
   auto outcome = std::make_shared<Outcome>();
   expect([outcome] { outcome->over.reach(); },
          [outcome](const core::Error& error) {
@@ -116,7 +116,7 @@ core::Result<void> CudaStream::synchronize(std::chrono::nanoseconds deadline) {
         name_, context_.device(), std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count());
   }
   if (!outcome->error) return {};
-  // Those who hear of the failure let go of the memory, so what was enqueued before it must be over.
+  // Those notified of the failure release the memory, so everything enqueued before it must be over.
   await_end(deadline);
   return tl::unexpected<core::Error>(*outcome->error);
 }
@@ -159,14 +159,14 @@ void CudaStream::run_observed(std::string_view label,
 }
 
 void CudaStream::report(std::string_view label, DeviceTime enqueued, PooledEvent begin, PooledEvent end) {
-  // std::function wants copies, an event has none: the closure is its one owner.
+  // std::function must be copyable, an event is not: the closure is its only owner.
   auto first = std::make_shared<PooledEvent>(std::move(begin));
   auto done = [&context = context_, name = name_, label, enqueued, first](PooledEvent last) {
     const auto began = context.clock.time_of(first->native());
     const auto ended = context.clock.time_of(last.native());
     if (!context.check(began) || !context.check(ended)) return;
-    // Two clocks never agree to the last bit; but nothing begins before it is enqueued, nor ends after it was
-    // seen to be over.
+    // Two clocks never agree to the last bit; but nothing begins before it is enqueued, nor ends after its
+    // completion was observed.
     const DeviceTime latest = host_now();
     const DeviceTime start = std::clamp(*began, enqueued, latest);
     context.observer.report({name, label, start, std::clamp(*ended, start, latest)});

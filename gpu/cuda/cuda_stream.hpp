@@ -14,8 +14,8 @@ namespace troupe::gpu {
 
 class CudaKernels;
 
-/// A stream of CUDA. Calls of it cannot return errors: the first failure of a call is the failure of the
-/// device (CudaOptions::on_failure), after which nothing more is enqueued and no notification arrives.
+/// A CUDA stream. Its calls cannot return errors: the first failure of a call is a failure of the device
+/// (CudaOptions::on_failure), after which nothing more is enqueued and no notification arrives.
 class CudaStream final : public StreamQueue {
  public:
   static core::Result<Stream> create(CudaContext& context, StreamOptions options);
@@ -33,11 +33,11 @@ class CudaStream final : public StreamQueue {
   DeviceKernels* kernels() override;
   bool run_native(std::string_view label, const std::function<int(void* native)>& launch) override;
 
-  /// Calls `launch`, which enqueues work of CUDA on native(), with the stream's device current, and reports
-  /// it as one task to the observer. `label` is as in enqueue(), and names the call in its error.
+  /// Calls `launch`, which enqueues CUDA work on native(), with the stream's device current, and reports it
+  /// as one task to the observer. `label` is as in enqueue(), and names the call in its error.
   void run(std::string_view label, const std::function<cudaError_t(cudaStream_t)>& launch);
 
-  /// For libraries that enqueue on streams of CUDA: within run(), so that failures are noted.
+  /// For libraries that enqueue on CUDA streams: within run(), so that failures are recorded.
   cudaStream_t native() const { return stream_; }
   CudaContext& context() { return context_; }
 
@@ -46,10 +46,10 @@ class CudaStream final : public StreamQueue {
 
   void run_observed(std::string_view label, const std::function<cudaError_t(cudaStream_t)>& launch);
   void report(std::string_view label, DeviceTime enqueued, PooledEvent begin, PooledEvent end);
-  /// When everything enqueued so far is done, done() is called; or failed(), if the device fails before.
+  /// Calls done() when everything enqueued so far is complete; or failed(), if the device fails before.
   void expect(std::function<void()> done, std::function<void(const core::Error&)> failed);
 
-  /// After a failure, when events tell nothing: until the stream is empty or broken, or the deadline.
+  /// After a failure, when events mean nothing: waits until the stream is empty or broken, or the deadline.
   void await_end(std::chrono::nanoseconds deadline);
 
   CudaContext& context_;

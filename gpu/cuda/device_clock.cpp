@@ -36,7 +36,7 @@ core::Result<void> DeviceClock::set(EventPool& timing_events, cudaStream_t idle_
           "its clock can be told, but it has not; look with nvidia-smi who keeps the device busy",
           device_, std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count());
     }
-    // A pause would make the origin's time on the host late.
+    // A sleep would delay the origin's time on the host.
     std::this_thread::yield();
   }
   std::lock_guard lock(mutex_);

@@ -11,21 +11,21 @@
 
 namespace troupe::gpu {
 
-/// Turns times of a device, which only differences of timing events tell, into the host's clock. Thread safe.
+/// Converts device times, known only as differences of timing events, into the host's clock. Thread-safe.
 class DeviceClock {
  public:
   explicit DeviceClock(int device) : device_(device) {}
 
   bool is_set() const;
-  /// Ties the two clocks together: an event is recorded on an idle stream and waited for, which blocks.
+  /// Synchronises the two clocks: records an event on an idle stream and waits for it, which blocks.
   /// Errc::timeout after `deadline`.
   core::Result<void> set(EventPool& timing_events, cudaStream_t idle_stream,
                          std::chrono::nanoseconds deadline);
 
-  /// When a timing event was completed. Later ones may become the new origin: the driver counts milliseconds
-  /// in fp32, which over hours are coarse.
+  /// When a timing event completed. Later events may become the new origin: the driver counts milliseconds in
+  /// fp32, which becomes coarse over hours.
   core::Result<DeviceTime> time_of(cudaEvent_t event);
-  /// Takes over an event whose time was told, as the new origin, when the present one is old.
+  /// Takes over an event whose time was read, as the new origin, if the present one is old.
   void offer(PooledEvent event, DeviceTime time);
 
  private:

@@ -12,7 +12,7 @@ namespace troupe::gpu {
 
 class EventPool;
 
-/// An event of CUDA, lent by its pool. Move only; empty after a move.
+/// A CUDA event, lent by its pool. Move only; empty after a move.
 class PooledEvent {
  public:
   PooledEvent() = default;
@@ -38,8 +38,8 @@ class PooledEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Events of one device. They are made when there is no free one, and destroyed with the pool only: making
-/// and destroying them may wait for the device. Thread safe.
+/// Events of one device. They are created when none is free, and destroyed only with the pool: creating and
+/// destroying them may wait for the device. Thread-safe.
 class EventPool {
  public:
   enum class Timing { without, with };
@@ -49,7 +49,7 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  /// The event may stand for an old record, which is not awaited any more.
+  /// The event may represent an old record, which is no longer awaited.
   core::Result<PooledEvent> take();
 
  private:

@@ -70,7 +70,7 @@ void EventWaiter::poll() {
       const cudaError_t status = cudaEventQuery(entries.front().event.native());
       if (status == cudaErrorNotReady) break;
       if (status != cudaSuccess) failure_.set(cuda_error(status, "cudaEventQuery", device_));
-      // A failure that was there when the entry was added means that something before it did not run.
+      // A failure that existed when the entry was added means that earlier work did not run.
       if (failure_.is_set()) return;
       Entry entry = std::move(entries.front());
       entries.pop_front();

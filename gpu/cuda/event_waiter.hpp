@@ -16,12 +16,12 @@
 
 namespace troupe::gpu {
 
-/// The thread which turns completed events of one device into calls. It asks for the oldest event of every
-/// stream, sleeps a poll period while any is outstanding, and sleeps without end while none is. Nobody holds
-/// its lock while it asks the driver: a driver that hangs holds up this thread and no other.
+/// The thread that turns completed events of one device into calls. It queries the oldest event of every
+/// stream, sleeps for a poll period while any is outstanding, and sleeps indefinitely while none is. No
+/// thread holds its lock while querying the driver: a driver that hangs blocks this thread only.
 ///
-/// Host functions of CUDA are not used for this: they hold up their stream, may not call CUDA, and never run
-/// once the device has failed.
+/// CUDA host functions are not used for this: they block their stream, may not call CUDA, and never run once
+/// the device has failed.
 class EventWaiter {
  public:
   struct Entry {
@@ -34,12 +34,12 @@ class EventWaiter {
   /// called, once.
   EventWaiter(int device, std::chrono::microseconds poll_period, DeviceFailure& failure,
               std::function<void(const core::Error&)> on_failure);
-  /// Entries which still wait are dropped.
+  /// Entries that still wait are dropped.
   ~EventWaiter();
 
-  /// `event` was recorded on the stream of this number, after those of the stream's entries before it.
+  /// `event` was recorded on the stream of this number, after those of the stream's earlier entries.
   void add(std::uint64_t stream, Entry entry);
-  /// Looks at the failure.
+  /// Checks the failure.
   void wake();
 
  private:
@@ -52,7 +52,7 @@ class EventWaiter {
   const std::chrono::microseconds poll_period_;
   DeviceFailure& failure_;
   std::function<void(const core::Error&)> on_failure_;
-  std::map<std::uint64_t, std::deque<Entry>> waiting_;  ///< of the thread's own; no empty queues
+  std::map<std::uint64_t, std::deque<Entry>> waiting_;  ///< used only by the thread; no empty queues
   std::mutex mutex_;                                    // guards incoming_, is_woken_ and stopping_
   std::condition_variable changed_;
   std::vector<std::pair<std::uint64_t, Entry>> incoming_;

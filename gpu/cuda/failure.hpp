@@ -9,15 +9,15 @@
 
 namespace troupe::gpu {
 
-/// The first failure of a device, which is its last: what was to run is not known to have run, so nobody may
-/// go on from there. Thread safe.
+/// The first failure of a device, which is final: work that was to run may not have run, so nothing may
+/// continue from there. Thread-safe.
 class DeviceFailure {
  public:
   bool is_set() const { return is_set_.load(std::memory_order_acquire); }
   std::optional<core::Error> get() const;
-  /// Keeps the first error; `on_set` of watch() is called for that one.
+  /// Keeps the first error, for which it calls the `on_set` of watch().
   void set(core::Error error);
-  /// The one to be told, from the thread of set(). Before the first set().
+  /// Sets the function that set() calls, in the thread of set(). Call it before the first set().
   void watch(std::function<void()> on_set) { on_set_ = std::move(on_set); }
 
  private:

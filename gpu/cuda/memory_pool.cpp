@@ -12,7 +12,7 @@
 namespace troupe::gpu {
 namespace {
 
-/// For an empty stream to write zeros.
+/// Time for an empty stream to write zeros.
 constexpr std::chrono::seconds kZeroing{60};
 
 }  // namespace
@@ -39,7 +39,7 @@ MemoryPool::~MemoryPool() {
   const DeviceGuard guard(context_.device());
   const auto drained = wait_for_stream();
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
-  // A pool with work outstanding is left to the end of the process.
+  // A pool with outstanding work is left until the process ends.
   if (pool_ != nullptr && (drained || context_.failure.is_set())) (void)cudaMemPoolDestroy(pool_);
 }
 

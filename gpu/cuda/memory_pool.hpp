@@ -14,8 +14,8 @@
 
 namespace troupe::gpu {
 
-/// Memory of a device, from a pool of CUDA's which never gives anything back to the system: after warm-up
-/// nothing is allocated there, and nothing waits for the whole device. Thread safe.
+/// Memory of a device, from a CUDA pool that never returns anything to the system: after warm-up nothing is
+/// allocated there, and nothing waits for the whole device. Thread-safe.
 class MemoryPool {
  public:
   static core::Result<std::unique_ptr<MemoryPool>> create(CudaContext& context);
@@ -24,7 +24,7 @@ class MemoryPool {
   MemoryPool& operator=(const MemoryPool&) = delete;
 
   core::Result<Buffer> allocate(std::size_t bytes);
-  /// On which memory is taken and returned; otherwise idle.
+  /// Memory is allocated and released on this stream, which is otherwise idle.
   cudaStream_t stream() const { return stream_; }
 
  private:
@@ -36,9 +36,9 @@ class MemoryPool {
   cudaStream_t stream_ = nullptr;
 };
 
-/// Pinned memory of the host, which the device copies from and to without the calling thread. Pinning takes
-/// milliseconds and may wait for the device, so blocks that come back are kept for the next of their size;
-/// they are unpinned only to make room within the budget. Thread safe.
+/// Pinned host memory, which the device copies from and to without the calling thread. Pinning takes
+/// milliseconds and may wait for the device, so returned blocks are kept for the next request of their size;
+/// they are unpinned only to make room within the budget. Thread-safe.
 class StagingPool {
  public:
   StagingPool(CudaContext& context, std::size_t budget_bytes)
@@ -51,12 +51,12 @@ class StagingPool {
 
  private:
   void give_back(BufferView block);
-  /// Unpins free blocks until `bytes` more fit into the budget, if they can. With mutex_ held.
+  /// Unpins free blocks until `bytes` more fit into the budget, if possible. mutex_ must be held.
   void make_room(std::size_t bytes);
 
   CudaContext& context_;
   const std::size_t budget_bytes_;
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards everything below
   std::size_t pinned_bytes_ = 0;
   std::size_t lent_bytes_ = 0;
   std::multimap<std::size_t, std::byte*> free_;

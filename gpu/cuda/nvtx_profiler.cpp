@@ -32,7 +32,7 @@ class NvtxProfiler final : public core::Profiler {
     }
     std::unique_lock lock(mutex_);
     auto& handle = domains_[std::string(subsystem)];
-    // Tools keep domains to the end of the process, so nobody destroys them.
+    // Tools keep domains until the process ends, so they are never destroyed.
     if (handle == nullptr) handle = nvtxDomainCreateA(("troupe." + std::string(subsystem)).c_str());
     return handle;
   }

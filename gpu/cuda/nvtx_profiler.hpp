@@ -6,8 +6,8 @@
 
 namespace troupe::gpu {
 
-/// Ranges of NVTX, which Nsight Systems and its like show: a domain per subsystem, "troupe.conductor". Null
-/// when no tool has loaded itself into this process: nothing is spent then.
+/// NVTX ranges, shown by tools like Nsight Systems: one domain per subsystem, "troupe.conductor". Null if no
+/// tool is loaded into this process: then there is no cost.
 std::unique_ptr<core::Profiler> open_nvtx_profiler();
 
 }  // namespace troupe::gpu

@@ -9,7 +9,7 @@
 
 namespace troupe::gpu {
 
-/// How many blocks of a kernel one multiprocessor holds at a time, asked once for each kernel. Thread safe.
+/// How many blocks of a kernel one multiprocessor holds at a time, queried once per kernel. Thread-safe.
 class Occupancy {
  public:
   cudaError_t blocks(const void* kernel, int threads, std::size_t shared_bytes, int& found) {

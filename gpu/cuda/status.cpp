@@ -5,7 +5,7 @@
 namespace troupe::gpu {
 
 core::Error cuda_error(cudaError_t status, std::string_view call, int device) {
-  // An error that is not sticky would be found again by the next one who asks for the last.
+  // A non-sticky error would be found again by the next call that queries the last error.
   (void)cudaGetLastError();
   auto code = core::Errc::internal;
   std::string_view advice =
@@ -34,7 +34,7 @@ core::Result<void> cuda_result(cudaError_t status, std::string_view call, int de
 }
 
 DeviceGuard::DeviceGuard(int device) {
-  // A failure shows in the call that follows.
+  // A failure shows in the next call.
   if (cudaGetDevice(&before_) == cudaSuccess && before_ != device) {
     is_changed_ = cudaSetDevice(device) == cudaSuccess;
   }

@@ -8,12 +8,12 @@
 
 namespace troupe::gpu {
 
-/// What a call of CUDA said, as an error that names the call and the device. Errc::out_of_memory and
-/// Errc::unavailable (no driver, no GPU) are told apart; everything else is Errc::internal.
+/// Converts the status of a CUDA call to an error that names the call and the device. Errc::out_of_memory and
+/// Errc::unavailable (no driver, no GPU) are distinguished; everything else is Errc::internal.
 core::Error cuda_error(cudaError_t status, std::string_view call, int device);
 core::Result<void> cuda_result(cudaError_t status, std::string_view call, int device);
 
-/// Makes a device the calling thread's current one, and the one before it again in the end.
+/// Makes a device the calling thread's current one, and finally restores the previous one.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);

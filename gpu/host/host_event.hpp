@@ -9,8 +9,8 @@
 namespace troupe::gpu {
 
 /// An event of the host device: the marker of its latest record, if any. Markers are shared by the event and
-/// by the queued tasks of the streams that reach them or wait for them, so recording again disturbs nobody
-/// who waits for an older record.
+/// by the queued tasks of the streams that reach them or wait for them, so recording again does not affect
+/// waits for an older record.
 class HostEvent final : public EventState {
  public:
   bool is_complete() const override;

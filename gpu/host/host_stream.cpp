@@ -21,7 +21,7 @@ HostEvent& host_event(EventView event) {
 void dress_thread(const std::string& name, int priority) {
   // Linux keeps 15 characters of a thread's name.
   pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-  // Only yielding is free to everybody; a refusal leaves the usual priority.
+  // Only lowering the priority needs no privilege; on refusal the usual priority stays.
   if (priority < 0) (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
 }
 
@@ -47,7 +47,7 @@ void HostStream::enqueue(std::string_view label, TaskCost /*cost*/, std::functio
 
 void HostStream::enqueue_async(std::string_view label, std::function<void(Completion)> start) {
   push({label, [start = std::move(start)] {
-          // Shared by this task and the Completion, whichever lets go last.
+          // Shared by this task and the Completion, and freed with the last of them.
           auto over = std::make_shared<Marker>();
           start([over] { over->reach(); });
           over->wait();
@@ -56,10 +56,10 @@ void HostStream::enqueue_async(std::string_view label, std::function<void(Comple
 
 void HostStream::record(EventView event) {
   auto marker = std::make_shared<Marker>();
-  // Moved first: anybody that sees the task run also sees the event recorded.
+  // Moved first: anything that sees the task run also sees the event recorded.
   host_event(event).move_to(marker);
-  // With nothing to stand behind there is no reason to wake the thread, which costs tens of microseconds on a
-  // machine that sleeps.
+  // On an idle stream there is no reason to wake the thread, which costs tens of microseconds on a sleeping
+  // machine.
   if (is_idle()) return marker->reach();
   push({{}, [marker = std::move(marker)] { marker->reach(); }});
 }
@@ -112,7 +112,7 @@ void HostStream::work(int priority) {
     running_ = true;
     lock.unlock();
     run(task);
-    // What the task captured goes before the next one starts, and outside the lock.
+    // What the task captured is destroyed before the next one starts, and outside of the lock.
     task = {};
     lock.lock();
     running_ = false;

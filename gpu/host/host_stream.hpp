@@ -14,8 +14,8 @@
 
 namespace troupe::gpu {
 
-/// A stream of the host device: a queue and one thread, named after the stream, which runs it in order. The
-/// thread sleeps while the queue is empty. A wait for an event blocks this thread and nobody else.
+/// A stream of the host device: a queue and one thread, named after the stream, that runs it in order. The
+/// thread sleeps while the queue is empty. A wait for an event blocks this thread only.
 class HostStream final : public StreamQueue {
  public:
   /// `observer` must outlive the stream.
@@ -32,7 +32,7 @@ class HostStream final : public StreamQueue {
 
  private:
   struct Task {
-    std::string_view label;  // empty for what keeps order only: records, waits and notifications
+    std::string_view label;  // empty for tasks that only keep order: records, waits and notifications
     std::function<void()> run;
   };
 
@@ -51,7 +51,7 @@ class HostStream final : public StreamQueue {
   std::thread worker_;
 };
 
-/// The clock of the host device: CLOCK_MONOTONIC, which all processes of a host share.
+/// The clock of the host device: CLOCK_MONOTONIC, shared by all processes of a host.
 DeviceTime host_now();
 
 }  // namespace troupe::gpu

@@ -22,7 +22,7 @@ void Marker::wait() {
 
 bool Marker::wait_for(std::chrono::nanoseconds deadline) {
   if (is_reached()) return true;
-  // Clocks overflow when nanoseconds::max() is added to now; nobody tells a year from forever.
+  // Clocks overflow when nanoseconds::max() is added to now; a year is practically forever.
   const auto bounded = std::min<std::chrono::nanoseconds>(deadline, std::chrono::hours(24 * 365));
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, bounded, [this] { return is_reached(); });

@@ -7,8 +7,7 @@
 
 namespace troupe::gpu {
 
-/// One moment of one stream's queue, reached once: what a single record() of an event stands behind. Thread
-/// safe.
+/// One point in a stream's queue, reached once: the target of a single record() of an event. Thread-safe.
 class Marker {
  public:
   bool is_reached() const { return reached_.load(std::memory_order_acquire); }
@@ -21,7 +20,7 @@ class Marker {
   bool wait_for(std::chrono::nanoseconds deadline);
 
  private:
-  std::mutex mutex_;  // orders reach() and the waiters' last look at reached_
+  std::mutex mutex_;  // orders reach() and the waiters' last check of reached_
   std::condition_variable changed_;
   std::atomic<bool> reached_{false};
 };

@@ -11,7 +11,7 @@
 namespace troupe::gpu {
 namespace {
 
-// From here on memory is mapped: the kernel then zeroes pages as they are first touched.
+// From this size on memory is mapped: the kernel then zeroes pages on first access.
 constexpr std::size_t kMappedBytes = std::size_t{1} << 20;
 
 std::byte* allocate_small(std::size_t bytes) {
@@ -25,7 +25,7 @@ std::byte* map_large(std::size_t bytes) {
   if (bytes > std::numeric_limits<std::ptrdiff_t>::max()) return nullptr;
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return nullptr;
-  // Only a hint: without huge pages everything works, a little slower.
+  // Only a hint: without huge pages everything works, just a little slower.
   (void)madvise(data, bytes, MADV_HUGEPAGE);
   return static_cast<std::byte*>(data);
 }

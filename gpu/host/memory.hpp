@@ -10,8 +10,8 @@ namespace troupe::gpu {
 /// Every buffer starts at a multiple of this.
 inline constexpr std::size_t kBufferAlignment = 256;
 
-/// `bytes` of zeroed memory of this process, the way both the host and the simulated device allocate. Large
-/// buffers ask for huge pages. Errc::out_of_memory when the operating system refuses. May be called from any
+/// `bytes` of zeroed memory of this process, as both the host and the simulated device allocate it. Large
+/// buffers request huge pages. Errc::out_of_memory if the operating system refuses. May be called from any
 /// thread, and so may the release of the buffer.
 core::Result<Buffer> allocate_host_memory(std::size_t bytes);
 

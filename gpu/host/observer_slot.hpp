@@ -9,7 +9,7 @@
 
 namespace troupe::gpu {
 
-/// Holds a device's task observer. Thread safe: once set() returns, the previous observer is not running and
+/// Holds a device's task observer. Thread-safe: once set() returns, the previous observer is not running and
 /// will not be called again.
 class ObserverSlot {
  public:
@@ -19,7 +19,7 @@ class ObserverSlot {
     observer_ = std::move(observer);
   }
 
-  /// A cheap look that spares an unobserved task its two readings of the clock.
+  /// A cheap check that saves an unobserved task its two clock readings.
   bool is_occupied() const { return occupied_.load(std::memory_order_acquire); }
 
   void report(const TaskRecord& record) const {

@@ -30,7 +30,7 @@ core::Result<Buffer> SimulatedDevice::allocate(std::size_t bytes) {
   Buffer memory = TRY(allocate_host_memory(bytes));
   const BufferView view = memory.view();
   allocated_bytes_ += bytes;
-  // std::function wants copies, a Buffer has none: the release closure is its one owner.
+  // std::function must be copyable, a Buffer is not: the release closure is its only owner.
   auto held = std::make_shared<Buffer>(std::move(memory));
   return Buffer(view, [this, held](BufferView released) mutable {
     allocated_bytes_ -= released.bytes;

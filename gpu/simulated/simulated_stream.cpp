@@ -29,10 +29,10 @@ core::Result<void> SimulatedEvent::wait(std::chrono::nanoseconds /*deadline*/) {
   return refuse_to_block("a complete event");
 }
 
-/// The tasks of one stream. Its pending actions on the timeline hold it weakly.
+/// The tasks of one stream. Its pending actions on the timeline hold weak references.
 class SimulatedStream::Queue : public std::enable_shared_from_this<Queue> {
  public:
-  /// Runs a task's beginning. True when the task is over at once; otherwise it calls finish() later.
+  /// Begins a task. True if the task is complete immediately; otherwise it calls finish() later.
   using Task = std::function<bool(Queue&)>;
 
   Queue(SimulatedDevice& owner, std::string stream_name) : device(owner), name(std::move(stream_name)) {}
@@ -43,21 +43,21 @@ class SimulatedStream::Queue : public std::enable_shared_from_this<Queue> {
     tasks_.push_back(std::move(task));
     if (is_busy_) return;
     is_busy_ = true;
-    // Never inside the caller: what a stream does comes after what its user does now.
+    // Never inside the caller: the stream's actions come after the user's current ones.
     device.timeline().after({}, guarded([](Queue& queue) { queue.run_tasks(); }));
   }
 
   /// The number of the running task, for finish().
   std::uint64_t running() const { return running_; }
 
-  /// Ends the running task; the next one starts after the caller returned.
+  /// Ends the running task; the next one starts after the caller returns.
   void finish(std::uint64_t task) {
     CHECK(task == running_, "a task completes once");
     ++running_;
     device.timeline().after({}, guarded([](Queue& queue) { queue.run_tasks(); }));
   }
 
-  /// Wraps an action so that it does nothing once the stream is gone.
+  /// Wraps an action so that it does nothing once the stream is destroyed.
   template <class Action>
   std::function<void()> guarded(Action action) {
     return [weak = weak_from_this(), action = std::move(action)] {
@@ -83,7 +83,7 @@ class SimulatedStream::Queue : public std::enable_shared_from_this<Queue> {
   }
 
   std::deque<Task> tasks_;
-  bool is_busy_ = false;  // a task is running, or run_tasks() is on its way
+  bool is_busy_ = false;  // a task is running, or run_tasks() is scheduled
   std::uint64_t running_ = 0;
 };
 

@@ -11,10 +11,10 @@ namespace troupe::gpu {
 
 class SimulatedDevice;
 
-/// One moment of one simulated stream's queue, reached once.
+/// One point in a simulated stream's queue, reached once.
 struct SimulatedMarker {
   bool is_reached = false;
-  std::vector<std::function<void()>> waiting;  ///< resumes each stream that stands before this marker
+  std::vector<std::function<void()>> waiting;  ///< resumes each stream that waits at this marker
 };
 
 /// An event in virtual time: the marker of its latest record, if any. Markers are shared by the event and by
@@ -44,7 +44,7 @@ class SimulatedStream final : public StreamQueue {
 
  private:
   class Queue;
-  // Owned by the stream alone: the timeline's pending actions hold it weakly.
+  // Owned only by the stream: the timeline's pending actions hold weak references.
   std::shared_ptr<Queue> queue_;
 };
 

@@ -21,7 +21,7 @@
 
 namespace troupe::messages::wire {
 
-/// The last enumerator of what travels.
+/// The last enumerator of a type in messages between processes.
 constexpr Role last_of(Role) {
   return Role::replica_coordinator;
 }
@@ -48,8 +48,8 @@ inline std::string_view type_of(const msgpack::object& object) {
   }
 }
 
-/// Reads values out of parsed MessagePack. The first thing that is not as expected stops it and is
-/// remembered; what was read until then is not to be used.
+/// Reads values from parsed MessagePack. The first unexpected item stops it and is remembered; the values
+/// read until then must not be used.
 class Decoder {
  public:
   bool get(const msgpack::object& from, bool& out) {
@@ -118,7 +118,7 @@ class Decoder {
     return std::apply([&](auto&... member) { return (next(member) && ...); }, members);
   }
 
-  /// Says where `complaint` is, from the outside in. Always false, so that callers can return it.
+  /// Records the place of `complaint`, from the outside in. Always false, so that callers can return it.
   bool at(std::size_t index) {
     path_ = fmt::format("[{}]{}", index, path_);
     return false;

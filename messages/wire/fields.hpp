@@ -7,7 +7,7 @@
 
 namespace troupe::messages::wire {
 
-/// Stands for a value of any type where only its being there counts.
+/// Stands for a value of any type where only its presence matters.
 struct AnyField {
   template <class T>
   operator T() const;  // NOLINT(google-explicit-constructor): it must convert by itself
@@ -20,7 +20,7 @@ constexpr bool takes_fields(std::index_sequence<I...>) {
   };
 }
 
-/// How many members a plain struct has.
+/// The number of members of a plain struct.
 template <class Aggregate, std::size_t Count = 8>
 constexpr std::size_t field_count() {
   static_assert(std::is_aggregate_v<Aggregate>, "a message is a plain struct");

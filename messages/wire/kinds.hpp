@@ -9,12 +9,12 @@
 
 namespace troupe::messages::wire {
 
-/// A kind of message that travels: only append, and never use a tag twice, kRetiredTags and 16 included.
+/// A kind of message between processes: only append, and never reuse a tag, including kRetiredTags and 16.
 struct WireKind {
   std::string_view name;
   std::uint8_t tag = 0;
-  Role from{};  ///< the one role that says it to another process
-  Role to{};    ///< and the one which hears it
+  Role from{};  ///< the one role that sends it to another process
+  Role to{};    ///< the one role that receives it
 };
 
 /// In the order of WireMessage.
@@ -60,13 +60,13 @@ inline constexpr std::string_view kCompletionNames[] = {
 };
 static_assert(std::size(kCompletionNames) == std::variant_size_v<Completion>);
 
-/// The tags that the first completions had on the wire once, in the order of Completion.
+/// The tags that the first completions once had on the wire, in the order of Completion.
 inline constexpr std::uint8_t kRetiredTags[] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
                                                 13, 14, 20, 28, 29, 30, 31, 32, 36, 38, 39, 42, 44,
                                                 45, 46, 47, 50, 51, 52, 53, 56, 57, 58, 59};
 static_assert(std::size(kRetiredTags) <= std::size(kCompletionNames));
 
-/// The name of the completion that had this tag; empty when none had.
+/// The name of the completion that had this tag; empty if there was none.
 constexpr std::string_view retired_name(std::uint64_t tag) {
   for (std::size_t i = 0; i < std::size(kRetiredTags); ++i) {
     if (kRetiredTags[i] == tag) return kCompletionNames[i];

@@ -14,13 +14,13 @@ namespace {
 
 using core::Result;
 
-// Up to this size every member sends everything to everybody: one exchange instead of two.
+// Up to this size every member sends everything to all others: one exchange instead of two.
 constexpr std::size_t kDirectBytes = std::size_t{16} << 10;
 
-// What a member receives at once to reduce it, from all others together.
+// How much a member receives from all others combined before it reduces.
 constexpr std::size_t kReducedBytes = std::size_t{4} << 20;
 
-// Gloo's own collectives use top bytes from 1 to 8. Below it: the operation's number, then its phase.
+// Gloo's own collectives use top bytes 1 to 8. Below the top byte: the operation's number, then its phase.
 constexpr std::uint64_t kCollectiveSlots = std::uint64_t{0x80} << 56;
 constexpr std::uint64_t kMessageSlots = std::uint64_t{0x81} << 56;
 
@@ -82,7 +82,7 @@ class Collective {
   }
 
   Transfer input_to(std::size_t member, Range range) const {
-    // Sends only read.
+    // Sending only reads.
     return {static_cast<int>(member), slot_, const_cast<std::byte*>(operation_.input.data) + range.begin,
             range.bytes};
   }
@@ -92,13 +92,13 @@ class Collective {
 
   Result<void> exchange(const std::vector<Transfer>& receives, const std::vector<Transfer>& sends) {
     auto result = mesh_.exchange(receives, sends, deadline_);
-    // Phases may share a number when there are many: members are never two phases apart.
+    // If there are many phases, they may share a number: members are never two phases apart.
     slot_ = (slot_ & ~std::uint64_t{0xff}) | ((slot_ + 1) & 0xff);
     return result;
   }
 
-  /// Sends ranges[j] of the input to member j; what comes is reduced with this member's own range, in rank
-  /// order, into `output`. In pieces, so that what is received and not yet reduced has a limit.
+  /// Sends ranges[j] of the input to member j; received data are reduced with this member's own range, in
+  /// rank order, into `output`. In pieces, to limit the data received but not yet reduced.
   Result<void> reduce(const std::vector<Range>& ranges, std::byte* output) {
     const std::size_t piece = std::max(kReducedBytes / n_ / kDirectBytes, std::size_t{1}) * kDirectBytes;
     std::size_t longest = 0;
@@ -167,7 +167,7 @@ class Collective {
     const auto to = parts(operation_.output_counts);
     copy_rows(gpu::input_from(operation_, from[self_].begin), gpu::output_from(operation_, to[self_].begin),
               to[self_].bytes);
-    // Transfers are of memory in one piece: rows of lists are put together first, and apart in the end.
+    // Transfers need contiguous memory: rows of lists are gathered first, and scattered at the end.
     const auto& rows = operation_.rows;
     std::vector<std::byte> packed(rows.input ? from.back().begin + from.back().bytes : 0);
     std::vector<std::byte> arrived(rows.output ? to.back().begin + to.back().bytes : 0);

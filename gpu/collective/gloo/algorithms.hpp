@@ -9,8 +9,8 @@
 
 namespace troupe::gpu {
 
-/// Runs prepared operations to their end in the calling thread: collectives one at a time, and so each
-/// direction of messages between two members.
+/// Runs prepared operations to completion in the calling thread: collectives one at a time, and likewise the
+/// messages of each direction between two members.
 class MeshAlgorithms {
  public:
   explicit MeshAlgorithms(Mesh& mesh) : mesh_(mesh) {}
@@ -21,7 +21,7 @@ class MeshAlgorithms {
 
  private:
   Mesh& mesh_;
-  // What other members sent, kept from one collective to the next.
+  // Data received from other members; the memory is reused by the next collective.
   std::vector<std::byte> received_;
 };
 

@@ -35,7 +35,7 @@ struct Doorplate {
   std::string text() const { return secret + ' ' + host + ' ' + port; }
 };
 
-// A caller gives the secret of the one it calls, and its own index in the group in this many digits.
+// A caller sends the secret of the member it calls, and its own index in the group in this many digits.
 constexpr std::size_t kSecretBytes = 32;
 constexpr std::size_t kIndexDigits = 8;
 constexpr std::size_t kGreetingBytes = kSecretBytes + kIndexDigits;
@@ -44,13 +44,13 @@ std::string greeting(const std::string& secret, int index) {
   return fmt::format("{}{:0{}}", secret, index, kIndexDigits);
 }
 
-/// How long poll() may wait.
+/// The timeout for poll().
 int milliseconds_until(Clock::time_point give_up) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(give_up - Clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
 }
 
-/// Waits for any of the descriptors; false when the time is up.
+/// Waits for any of the descriptors; false if the time ran out.
 bool wait_for(std::span<pollfd> descriptors, Clock::time_point give_up) {
   while (Clock::now() < give_up) {
     if (poll(descriptors.data(), descriptors.size(), milliseconds_until(give_up)) > 0) return true;
@@ -58,7 +58,7 @@ bool wait_for(std::span<pollfd> descriptors, Clock::time_point give_up) {
   return false;
 }
 
-/// Reads until `said` has `bytes`. True when it has, nothing while more may come, false when none will.
+/// Reads until `said` has `bytes`. True if it has, empty while more may come, false if none will.
 std::optional<bool> hear(const Descriptor& connection, std::size_t bytes, std::string& said) {
   std::array<char, kGreetingBytes> buffer{};
   while (said.size() < bytes) {
@@ -71,7 +71,7 @@ std::optional<bool> hear(const Descriptor& connection, std::size_t bytes, std::s
   return true;
 }
 
-/// So few bytes fit into any socket.
+/// This few bytes fit into any socket's buffer.
 bool say(const Descriptor& connection, const std::string& text) {
   return send(connection.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(text.size());
@@ -97,7 +97,7 @@ Result<std::pair<Descriptor, Doorplate>> open_door(const SocketAddress& own) {
   return std::pair(std::move(door), Doorplate{TRY(make_secret()), host.data(), port.data()});
 }
 
-/// All members as one of them meets them.
+/// The process by which one member connects to all others.
 class Introduction {
  public:
   Introduction(const GroupOptions& group, int self, Descriptor door, std::vector<Doorplate> doorplates)
@@ -108,14 +108,14 @@ class Introduction {
         connections_(group.members.size()) {}
 
   Result<std::vector<Descriptor>> run(Clock::time_point give_up) {
-    // Nobody waits for a member after it, so nobody waits in a circle.
+    // No member waits for one after it, so none wait in a circle.
     for (int peer = 0; peer < self_; ++peer) TRY(call(peer, give_up));
     while (missing() != 0) TRY(admit(give_up));
     return std::move(connections_);
   }
 
  private:
-  /// Somebody who has not yet said enough.
+  /// A caller that has not yet sent enough.
   struct Caller {
     Descriptor connection;
     std::string said;
@@ -135,7 +135,7 @@ class Introduction {
     while (!connection(peer).is_open()) {
       if (Clock::now() >= give_up) return late(fmt::format("rank {}", rank(peer).value));
       Descriptor attempt = TRY(reach(peer, give_up));
-      // When it is hung up the peer had too many strangers at its door.
+      // If this connection is closed, the peer had too many strangers connecting.
       std::string said;
       if (!say(attempt, greeting(doorplate(peer).secret, self_))) continue;
       std::optional<bool> heard;
@@ -156,7 +156,7 @@ class Introduction {
     return {};
   }
 
-  /// A connection to where the peer listens.
+  /// A connection to the address where the peer listens.
   Result<Descriptor> reach(int peer, Clock::time_point give_up) const {
     const Doorplate& plate = doorplate(peer);
     addrinfo hints{};
@@ -186,7 +186,7 @@ class Introduction {
     return attempt;
   }
 
-  /// One round: new callers come in, others say more, and those that are members are let in.
+  /// One round: accepts new callers, reads from the others, and admits those that are members.
   Result<void> admit(Clock::time_point give_up) {
     std::vector<pollfd> entries{{door_.get(), POLLIN, 0}};
     for (const Caller& caller : callers_) entries.push_back({caller.connection.get(), POLLIN, 0});
@@ -210,7 +210,7 @@ class Introduction {
     }
     if (listen_to(caller)) return {};
     callers_.push_back(std::move(caller));
-    // A member speaks at once, so the caller that has been silent longest is a stranger.
+    // A member sends immediately, so the caller that has been silent longest is a stranger.
     if (callers_.size() > kMostCallers) {
       callers_.erase(callers_.begin());
       ++turned_away_;
@@ -218,7 +218,7 @@ class Introduction {
     return {};
   }
 
-  /// Whether the caller is done with: let in or turned away.
+  /// Whether the caller is dealt with: admitted or rejected.
   bool listen_to(Caller& caller) {
     const auto heard = hear(caller.connection, kGreetingBytes, caller.said);
     if (!heard) return false;
@@ -257,7 +257,7 @@ class Introduction {
   const Descriptor door_;
   const std::vector<Doorplate> doorplates_;
   std::vector<Descriptor> connections_;
-  std::vector<Caller> callers_;  // the oldest first
+  std::vector<Caller> callers_;  // oldest first
   int turned_away_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The one file that includes Gloo. What the library throws is caught here.
+// The only file that includes Gloo. Exceptions of the library are caught here.
 #include "gpu/collective/gloo/mesh.hpp"
 
 #include <arpa/inet.h>
@@ -33,8 +33,8 @@ namespace troupe::gpu {
 namespace tcp = gloo::transport::tcp;
 
 struct GlooDevice {
-  std::shared_ptr<tcp::Device> device;  // Gloo's contexts share it
-  SocketAddress own;                    ///< where members reach this one
+  std::shared_ptr<tcp::Device> device;  // shared with Gloo's contexts
+  SocketAddress own;                    ///< where other members reach this one
 };
 
 namespace {
@@ -47,11 +47,11 @@ using UnboundBuffer = gloo::transport::UnboundBuffer;
 
 // Nothing is ever sent here; see GlooMesh::watch(). Operations use other top bytes.
 constexpr std::uint64_t kWatchSlot = std::uint64_t{0x82} << 56;
-// Gloo adds it to the clock, so it must not be the greatest duration there is.
+// Gloo adds it to the clock, so it must not be the largest possible duration.
 constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365 * 10);
 
 bool is_same(const SocketAddress& one, const SocketAddress& other) {
-  // Without bytes it is no address.
+  // Without bytes it is not an address.
   return one.bytes > 0 && one.bytes == other.bytes &&
          std::memcmp(&one.address, &other.address, one.bytes) == 0;
 }
@@ -63,7 +63,7 @@ SocketAddress address_of(int descriptor, NameOf name_of) {
   return found;
 }
 
-/// This process's descriptor of the other end of a connection; -1 when another process has it.
+/// This process's descriptor for the other end of a connection; -1 if another process has it.
 int other_end_of(const Descriptor& connection) {
   const SocketAddress here = address_of(connection.get(), getsockname);
   const SocketAddress there = address_of(connection.get(), getpeername);
@@ -77,9 +77,9 @@ int other_end_of(const Descriptor& connection) {
   return -1;
 }
 
-/// Gives a pair of Gloo's a connection that is there already. Gloo's own way to come to one takes whoever is
-/// first at its port for the peer, and asks nothing. So the pair connects to this function, and the
-/// descriptor that it has then is made to mean the other connection. Throws as Gloo does.
+/// Gives a Gloo pair an existing connection. Gloo's own way to connect accepts the first caller at its port
+/// as the peer, without verification. So the pair connects to this function, and its descriptor is then
+/// redirected to the other connection. Throws like Gloo.
 void hand_over(tcp::Device& device, gloo::transport::Pair& pair, Descriptor connection) {
   const auto require = [](bool is_well, const char* what) {
     if (!is_well) throw std::runtime_error(std::string(what) + ": " + std::strerror(errno));
@@ -95,7 +95,7 @@ void hand_over(tcp::Device& device, gloo::transport::Pair& pair, Descriptor conn
   require(bind(door.get(), reinterpret_cast<sockaddr*>(loopback), own.bytes) == 0, "bind");
   require(listen(door.get(), SOMAXCONN) == 0, "listen");
   pair.connect(tcp::Address(address_of(door.get(), getsockname).address).bytes());
-  // It stays open until the pair has done with it, which would otherwise see its peer leave.
+  // It stays open until the pair no longer uses it; otherwise the pair would see its peer leave.
   Descriptor caller;
   int own_end = -1;
   while (own_end < 0) {
@@ -105,12 +105,12 @@ void hand_over(tcp::Device& device, gloo::transport::Pair& pair, Descriptor conn
     if (caller.is_open()) own_end = other_end_of(caller);
   }
   require(dup3(connection.get(), own_end, O_CLOEXEC) == own_end, "dup3");
-  // With the socket that it meant before went what Gloo had registered for it.
+  // What Gloo had registered was removed along with the previous socket.
   device.registerDescriptor(own_end, EPOLLIN, dynamic_cast<tcp::Handler*>(&pair));
 }
 
 std::chrono::milliseconds until(Clock::time_point give_up) {
-  // Zero would mean for ever.
+  // Zero would mean no timeout.
   return std::max(std::chrono::ceil<std::chrono::milliseconds>(give_up - Clock::now()),
                   std::chrono::milliseconds(1));
 }
@@ -152,11 +152,11 @@ class GlooMesh final : public Mesh {
   void break_off_transfers_with(int peer);
   Error error_of(const OperationDeadline& deadline, int peer, const std::string& text);
 
-  const std::shared_ptr<GlooDevice> device_;  // the back-end and its other meshes hold it too
+  const std::shared_ptr<GlooDevice> device_;  // shared with the back-end and its other meshes
   const GroupOptions group_;
   const int index_;
-  const std::shared_ptr<gloo::transport::Context> context_;  // Gloo wants it shared
-  mutable std::mutex mutex_;                                 // guards what follows but the thread
+  const std::shared_ptr<gloo::transport::Context> context_;  // Gloo requires it to be shared
+  mutable std::mutex mutex_;                                 // guards everything below except the thread
   std::optional<Error> failure_;
   std::set<Pending*> pending_;
   bool leaving_ = false;
@@ -167,7 +167,7 @@ class GlooMesh final : public Mesh {
 
 enum class Direction { receive, send };
 
-/// One transfer on its way; known to the mesh as long as it lives.
+/// One transfer in flight; known to the mesh as long as it exists.
 class GlooMesh::Pending {
  public:
   Pending(GlooMesh& mesh, Direction direction, const Transfer& transfer)
@@ -195,7 +195,7 @@ class GlooMesh::Pending {
     }
   }
 
-  /// Ends the wait, or the next one when none is on. Under the mesh's mutex, which keeps the transfer alive.
+  /// Ends this wait, or else the next one. Requires the mesh's mutex, which keeps the transfer alive.
   void break_off() {
     if (direction_ == Direction::receive) {
       buffer_->abortWaitRecv();
@@ -204,12 +204,12 @@ class GlooMesh::Pending {
     }
   }
 
-  /// Whether the transfer was done, and not broken off before. Throws what Gloo throws.
+  /// Whether the transfer completed, and was not aborted before. Throws like Gloo.
   bool wait(Clock::time_point give_up) {
     if (wait_for(until(give_up))) return true;
     if (mesh_.failure()) return false;
-    // The connection broke, but perhaps after the transfer: a peer that is done may leave. Gloo does not
-    // say which, but a second wait for a transfer that was done returns at once.
+    // The connection broke, but possibly after the transfer: a peer that has finished may leave. Gloo does
+    // not say which, but a second wait for a completed transfer returns immediately.
     try {
       return wait_for(std::chrono::milliseconds(1));
     } catch (const std::exception&) {
@@ -242,7 +242,7 @@ core::Result<void> GlooMesh::exchange(std::span<const Transfer> receives, std::s
   try {
     for (const Transfer& transfer : receives) post(Direction::receive, transfer);
     for (const Transfer& transfer : sends) post(Direction::send, transfer);
-    // Transfers that fail() came too early to see are not waited for.
+    // Transfers that fail() ran too early to see are not waited for.
     bool going_on = !failure().has_value();
     for (std::size_t i = 0; going_on && i < transfers.size(); ++i) {
       peer = transfers[i]->peer();
@@ -253,12 +253,12 @@ core::Result<void> GlooMesh::exchange(std::span<const Transfer> receives, std::s
     reason = error.what();
   }
   const Error error = fail(error_of(deadline, peer, reason));
-  // So that members which wait for this one end as well.
+  // So that members waiting for this one end as well.
   try {
     for (int i = 0; i < context_->size; ++i) {
       if (i != index_) context_->getPair(i)->close();
     }
-  } catch (const std::exception&) {  // NOLINT: they are closed then
+  } catch (const std::exception&) {  // they are already closed
   }
   return tl::unexpected(error);
 }
@@ -271,14 +271,14 @@ Error GlooMesh::fail(Error error) {
   return *failure_;
 }
 
-/// Breaks off transfers when their connection breaks, until the mesh goes.
+/// Aborts transfers whose connection breaks, until the mesh is destroyed.
 ///
-/// Gloo alone does not: it tells of a broken connection to the transfers that queue on it, but not to one
-/// whose bytes had begun to move, which would wait for its deadline. A receive that nobody answers never
-/// begins to move, so it is always told. One such receive is posted to every peer, all into the same buffer.
-/// A broken connection refuses what is posted to it; hence whatever was posted before was pending when the
-/// watcher learned of the break. A member that leaves in peace breaks its connections too, and therefore only
-/// transfers with that very peer are broken off.
+/// Gloo alone does not: it reports a broken connection to the transfers queued on it, but not to one whose
+/// bytes had begun to move, which would wait for its deadline. A receive that is never answered never begins
+/// to move, so it is always notified. One such receive is posted to every peer, all into the same buffer. A
+/// broken connection refuses new posts; hence whatever was posted before was pending when the watcher learned
+/// of the break. A member that leaves cleanly breaks its connections too, and therefore only transfers with
+/// that very peer are aborted.
 void GlooMesh::watch() {
   pthread_setname_np(pthread_self(), "gloo watch");
   std::vector<int> peers;
@@ -300,12 +300,12 @@ void GlooMesh::watch() {
     std::erase_if(peers, [&](int peer) { return is_lost(*watched, peer); });
     try {
       if (!watched->waitRecv(kForEver)) return;
-    } catch (const std::exception&) {  // NOLINT: posting again shows whose connection it was
+    } catch (const std::exception&) {  // posting again shows whose connection it was
     }
   }
 }
 
-/// A buffer that has thrown once throws for ever, so each round has its own. None when the mesh goes.
+/// A buffer that has thrown once always throws, so each round has its own. None when the mesh is destroyed.
 UnboundBuffer* GlooMesh::next_watched() {
   std::lock_guard lock(mutex_);
   if (leaving_) return nullptr;
@@ -322,7 +322,7 @@ void GlooMesh::break_off_transfers_with(int peer) {
 
 Error GlooMesh::error_of(const OperationDeadline& deadline, int peer, const std::string& text) {
   const core::Rank rank = group_.members[static_cast<std::size_t>(peer)];
-  // Gloo has one type for all its troubles; the clock and two of its words tell a deadline.
+  // Gloo has one type for all errors; the clock and two words of its message identify a deadline.
   if (Clock::now() >= deadline.give_up || text.find("Timed out") != std::string::npos) {
     return {Errc::timeout,
             fmt::format("group '{}': {}: no sign of rank {}", group_.name, deadline.passed(), rank.value)};
@@ -344,7 +344,7 @@ core::Result<std::shared_ptr<GlooDevice>> open_gloo_device(const GlooOptions& op
     attributes = tcp::CreateDeviceAttr(attributes);
     const SocketAddress own{attributes.ai_addr, static_cast<socklen_t>(attributes.ai_addrlen)};
     // Each of Gloo's pairs listens until it is given its connection: on the loopback interface's broadcast
-    // address, to which nobody can connect.
+    // address, to which nothing can connect.
     sockaddr_in nowhere{};
     nowhere.sin_family = AF_INET;
     nowhere.sin_addr.s_addr = htonl(0x7fffffff);

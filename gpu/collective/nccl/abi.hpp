@@ -3,15 +3,15 @@
 #include <climits>
 #include <cstddef>
 
-// The two handles that NCCL takes and gives; nobody looks inside.
+// The two opaque handle types of NCCL.
 struct ncclComm;
 struct CUstream_st;
 
 namespace troupe::gpu {
 
-/// The part of NCCL's binary interface that Troupe uses, in declarations of its own: the library is opened at
-/// run time, so that one build serves machines with it, without it and with another version of it.
-/// cuda/abi_check.cpp compares all of this with nccl.h in builds that have the header.
+/// The part of NCCL's binary interface that Troupe uses, declared here: the library is opened at run time, so
+/// that one build works on machines with it, without it and with another version of it. cuda/abi_check.cpp
+/// compares all of this with nccl.h in builds that have the header.
 using NcclComm = ncclComm*;
 using NativeStream = CUstream_st*;
 
@@ -48,7 +48,7 @@ struct NcclUniqueId {
 
 inline constexpr int kNcclUndefined = INT_MIN;
 
-/// ncclConfig_t of 2.28. Older libraries read its beginning, newer ones know its size.
+/// ncclConfig_t of 2.28. Older libraries read only its beginning, newer ones know its size.
 struct NcclConfig {
   std::size_t size = sizeof(NcclConfig);
   unsigned int magic = 0xcafebeef;

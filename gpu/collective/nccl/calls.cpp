@@ -109,7 +109,7 @@ class Planner {
     calls_.push_back({function, input, output, count, type_, reduction_, peer});
   }
 
-  /// Calls that do not compute take bytes.
+  /// Calls that do not compute are given bytes.
   void move(Function function, const std::byte* input, std::byte* output, std::size_t bytes, int peer = 0) {
     if (bytes == 0) return;
     calls_.push_back({function, input, output, bytes, NcclDataType::u8, NcclReduction::sum, peer});
@@ -143,7 +143,7 @@ class Planner {
 
   void broadcast() {
     const bool is_root = operation_.peer == static_cast<int>(index_);
-    // In place on every member: NCCL does not write at the root then, and reads nothing elsewhere.
+    // In place on every member: then NCCL does not write at the root, and reads nothing elsewhere.
     auto* const memory = is_root ? const_cast<std::byte*>(operation_.input.data) : operation_.output.data;
     const std::size_t bytes = is_root ? operation_.input.bytes : operation_.output.bytes;
     move(Function::broadcast, memory, memory, bytes, operation_.peer);
@@ -169,7 +169,7 @@ class Planner {
   std::vector<NcclCall> calls_;
 };
 
-/// The one member's input is its output.
+/// The only member's input is its output.
 std::vector<NcclPlan::Copy> copies_alone(const Operation& operation) {
   const bool is_copy = operation.kind != OperationKind::broadcast && operation.kind != OperationKind::barrier;
   if (!is_copy || operation.output.bytes == 0 || operation.input.data == operation.output.data) return {};

@@ -16,7 +16,7 @@ struct NcclCall {
   Function function = Function::all_reduce;
   const void* input = nullptr;
   void* output = nullptr;
-  std::size_t count = 0;  ///< elements of `type`; of one part for reduce_scatter and all_gather
+  std::size_t count = 0;  ///< elements of `type`; for reduce_scatter and all_gather in one part
   NcclDataType type = NcclDataType::u8;
   NcclReduction reduction = NcclReduction::sum;
   int peer = 0;  ///< root, or the other side
@@ -27,7 +27,7 @@ struct NcclCall {
 /// "ncclAllReduce".
 const char* name_of(NcclCall::Function function) noexcept;
 
-/// What a prepared operation is for this member: calls that make one group, or in a group of one member
+/// A prepared operation as this member executes it: calls that form one group, or in a group of one member
 /// copies, since a communicator of one costs half a gigabyte and does nothing.
 struct NcclPlan {
   struct Copy {
@@ -39,9 +39,9 @@ struct NcclPlan {
   std::vector<Copy> copies;
 };
 
-/// Maps a prepared operation of member `index` of `size`. `barrier_word` is 4 bytes of the device with zero
-/// in them. Parts of zero elements are left out, by all members alike. What only moves is moved as bytes.
-/// Errc::unavailable for what NCCL does not do: sums of 16-bit integers, lists of rows.
+/// Maps a prepared operation of member `index` of `size`. `barrier_word` is 4 bytes of device memory
+/// containing zero. Parts of zero elements are skipped, by all members alike. Operations that only move data
+/// move bytes. Errc::unavailable for what NCCL does not support: sums of 16-bit integers, lists of rows.
 core::Result<NcclPlan> plan_nccl_calls(const Operation& operation, int index, int size,
                                        BufferView barrier_word);
 

@@ -17,7 +17,7 @@ std::int64_t milliseconds(std::chrono::nanoseconds time) {
 
 NcclConfig configuration(const NcclOptions& options, const std::string& name) {
   NcclConfig config;
-  // A blocking communicator waits in sockets without a limit when a peer dies.
+  // A blocking communicator waits in sockets without a limit if a peer dies.
   config.blocking = 0;
   // Communicators that share resources cannot be aborted one by one.
   config.split_share = 0;
@@ -74,7 +74,7 @@ core::Result<void> NcclCommunicator::launch(std::span<const NcclLaunch> launches
   const std::string_view what = launches.size() == 1 ? name_of(launches[0].call.function) : "ncclGroupEnd";
   const NcclComm comm = comm_;
   if (comm == nullptr) return tl::unexpected(gone(what));
-  // The first thing that was wrong is what is told.
+  // The first error is the one reported.
   std::string_view culprit = what;
   NcclStatus status = NcclStatus::success;
   const auto note = [&](NcclStatus returned, std::string_view call) {
@@ -99,7 +99,7 @@ core::Result<void> NcclCommunicator::launch(std::span<const NcclLaunch> launches
   }
   note(state, culprit);
   if (status == NcclStatus::success) return {};
-  // An argument that NCCL refused harms nothing, unless the communicator says otherwise.
+  // An argument that NCCL refused does no harm, unless the communicator's state says otherwise.
   if (status == NcclStatus::invalid_argument && state != NcclStatus::success) status = state;
   return tl::unexpected(error(status, culprit, comm));
 }
@@ -121,7 +121,7 @@ core::Result<void> NcclCommunicator::register_memory(std::shared_ptr<const NcclM
     const auto is_over = [&] { return comm_ == nullptr || patience.is_over(); };
     status = poll_nccl(api, comm, patience.give_up, is_over);
   }
-  // NCCL may still write the handle of a call that is in progress, so its place stays.
+  // NCCL may still write the handle of a call in progress, so its memory stays.
   if (status == NcclStatus::in_progress) {
     return core::fail(Errc::timeout, "{}: {} was not over within {} ms", caller_->text(), kCall,
                       milliseconds(patience.limit));

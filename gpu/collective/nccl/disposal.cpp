@@ -20,7 +20,7 @@ namespace troupe::gpu {
 
 using Clock = std::chrono::steady_clock;
 
-/// What a disposing thread needs and tells. It outlives the NcclDisposal when the thread is stuck.
+/// The inputs and results of a disposing thread. It outlives the NcclDisposal if the thread is stuck.
 class NcclDisposal::Task {
  public:
   Task(std::shared_ptr<const NcclLibrary> library, const NcclDevicePort& port, NcclHandle handle,
@@ -52,7 +52,7 @@ class NcclDisposal::Task {
     return changed_.wait_until(lock, began_ + budget_, [this] { return done_; });
   }
 
-  /// What to report, once.
+  /// The error to report, once.
   std::optional<core::Error> stuck() {
     std::lock_guard lock(mutex_);
     if (done_ || reported_ || Clock::now() < began_ + budget_) return std::nullopt;
@@ -69,23 +69,23 @@ class NcclDisposal::Task {
     return reported_;
   }
 
-  std::thread thread;  ///< touched by the NcclDisposal only
+  std::thread thread;  ///< accessed by the NcclDisposal only
 
  private:
-  /// A thread that polls gives up soon and must not find the communicator gone. One that does not come back
-  /// is inside a call, which only the abort can end: false.
+  /// A polling thread gives up soon and must not find the communicator gone. False if a thread does not
+  /// return: it is inside a call, which only the abort can end.
   bool wait_for_calls() const {
     std::unique_lock lock(*handle_.calls, std::defer_lock);
     return lock.try_lock_for(budget_ / 2);
   }
 
-  /// Those of a communicator that is gone went with it; their memory may go now.
+  /// Registrations end with their communicator; their memory may now be released.
   void forget_registrations() const {
     std::lock_guard lock(*handle_.calls);
     handle_.registrations->clear();
   }
 
-  /// False when the communicator is to be aborted instead.
+  /// False if the communicator is to be aborted instead.
   bool leave(bool is_alone) const {
     const auto& api = library_->api;
     if (is_alone) {
@@ -162,7 +162,7 @@ bool NcclDisposal::look() {
     std::lock_guard lock(mutex_);
     for (auto each = tasks_.begin(); each != tasks_.end();) {
       if ((*each)->is_done()) {
-        // Nothing but its return is left of the thread: those who wait may count threads afterwards.
+        // Only the thread's return is left: after a wait, callers may count threads.
         (*each)->thread.join();
         each = tasks_.erase(each);
         continue;

@@ -12,7 +12,7 @@ struct Override {
   const char* consequence;
 };
 
-// Variables which NCCL puts above the configuration of a communicator.
+// Variables that NCCL ranks above the configuration of a communicator.
 constexpr Override kOverrides[] = {
     {"NCCL_COMM_BLOCKING", "calls may block for ever when a peer dies: unset it"},
     {"NCCL_COMM_SPLIT_SHARE_RESOURCES", "aborting one group may take others with it: unset it"},
@@ -66,9 +66,9 @@ EnvironmentVariables several_ranks_on_one_gpu(int rank, const std::string& log_d
   EnvironmentVariables variables{
       {"NCCL_HOSTID", fmt::format("troupe-host-{}", rank)},
       {"CUDA_VISIBLE_DEVICES", "0"},
-      // Kernels that load when first used would wait for a device on which a collective spins.
+      // Kernels loaded on first use would wait for a device on which a collective spins.
       {"CUDA_MODULE_LOADING", "EAGER"},
-      // Only sockets on the loopback interface; the second '=' asks for exactly this name.
+      // Only sockets on the loopback interface; the second '=' requires exactly this name.
       {"NCCL_NET", "Socket"},
       {"NCCL_IB_DISABLE", "1"},
       {"NCCL_SOCKET_IFNAME", "=lo"},
@@ -78,12 +78,12 @@ EnvironmentVariables several_ranks_on_one_gpu(int rank, const std::string& log_d
       {"NCCL_NVLS_ENABLE", "0"},
       {"NCCL_CUMEM_ENABLE", "0"},
       {"NCCL_NET_GDR_LEVEL", "LOC"},
-      // Little memory and few blocks for each of many ranks, and one algorithm.
+      // Little memory and few blocks, as there are many ranks, and one algorithm.
       {"NCCL_MAX_CTAS", "2"},
       {"NCCL_BUFFSIZE", "1048576"},
       {"NCCL_ALGO", "Ring"},
       {"NCCL_PROTO", "Simple"},
-      // All ranks would want the one address of NCCL's own monitor.
+      // All ranks would use the same address for NCCL's own monitor.
       {"NCCL_RAS_ENABLE", "0"},
       {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"},
       {"NCCL_SET_THREAD_NAME", "1"},

@@ -17,7 +17,7 @@ using core::Errc;
 using core::Error;
 using Clock = std::chrono::steady_clock;
 
-/// The operation as all members must have posted it.
+/// Describes the operation as all members must have posted it.
 std::string common_text(const Operation& operation) {
   const Signature signature = signature_of(operation);
   std::string text = fmt::format("{} {}", name_of(operation.kind), core::name_of(operation.dtype));
@@ -35,7 +35,7 @@ bool is_message(const Operation& operation) {
   return operation.kind == OperationKind::send || operation.kind == OperationKind::receive;
 }
 
-/// Calls `launch` within one task of each posting's stream, for observers of tasks. Not at all when a device
+/// Calls `launch` within one task of each posting's stream, for observers of tasks. Not at all if a device
 /// has failed.
 void as_tasks(std::span<const Posting> postings, const std::function<void()>& launch) {
   if (postings.empty()) return launch();
@@ -43,7 +43,7 @@ void as_tasks(std::span<const Posting> postings, const std::function<void()>& la
   const auto within = [&] { as_tasks(postings.subspan(1), launch); };
   const bool has_native = first.stream->run_native(name_of(first.operation.kind), [&](void* /*native*/) {
     within();
-    // What NCCL says is not the device's failure.
+    // NCCL's errors are not failures of the device.
     return 0;
   });
   if (!has_native) within();
@@ -169,7 +169,7 @@ bool NcclGroup::State::look() {
 }
 
 void NcclGroup::State::finish_completed() {
-  // Under the lock: a caller that asks for a status meanwhile must find it in the list, or finished.
+  // Under the lock: a caller that queries a status meanwhile must find it in the list, or finished.
   std::lock_guard lock(mutex_);
   for (auto each = running_.begin(); each != running_.end();) {
     if (!each->done->is_complete()) {
@@ -200,13 +200,13 @@ std::optional<Error> NcclGroup::State::find_late() {
 }
 
 void NcclGroup::State::fail(Error error) {
-  // Held to the end, so that those who wait for the disposal find it.
+  // Held to the end, so that callers waiting for the disposal find it.
   std::lock_guard ending(ending_);
   finish_completed();
   {
     std::lock_guard lock(mutex_);
     if (failure_) return;
-    // Before the abort lets the kernels go: nobody takes their end for success.
+    // Before the abort ends the kernels, so that their end is not mistaken for success.
     failure_ = error;
     for (Running& each : running_) {
       each.status->finish(tl::unexpected(error));

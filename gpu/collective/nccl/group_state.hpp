@@ -14,7 +14,7 @@
 
 namespace troupe::gpu {
 
-/// What a group is while anybody may still look at it.
+/// A group's state, which exists as long as anything may still look at it.
 class NcclGroup::State final : public NcclWatched, public std::enable_shared_from_this<NcclGroup::State> {
  public:
   State(NcclDevice& device, GroupOptions options, int index, std::unique_ptr<NcclCommunicator> communicator,
@@ -27,16 +27,16 @@ class NcclGroup::State final : public NcclWatched, public std::enable_shared_fro
   /// Null in a group of one member.
   NcclCommunicator* communicator() const { return communicator_.get(); }
 
-  /// Prepared operations, launched as one.
+  /// Posts prepared operations as a single launch.
   core::Result<std::vector<std::shared_ptr<OperationStatus>>> post(std::vector<Posting> postings);
 
-  /// Finishes what is over, fails the group when something is late or NCCL reports an error.
+  /// Finishes completed operations; fails the group if something is late or NCCL reports an error.
   bool look() override;
   /// The first call counts: running and later operations end in `error`.
   void fail(core::Error error);
-  /// The member has no more use for the group.
+  /// The member no longer needs the group.
   void leave();
-  /// Of a group that failed; false when NCCL is stuck.
+  /// For a group that failed; false if NCCL is stuck.
   bool wait_for_disposal();
 
   NcclOrder order() const;
@@ -46,7 +46,7 @@ class NcclGroup::State final : public NcclWatched, public std::enable_shared_fro
   struct Running {
     std::string what;  ///< "all_reduce 17"
     std::chrono::nanoseconds deadline{};
-    Event started;  ///< the stream has come to the operation
+    Event started;  ///< the stream has reached the operation
     Event done;
     std::optional<std::chrono::steady_clock::time_point> began;  ///< when `started` was first seen complete
     std::shared_ptr<OperationStatus> status;
@@ -54,7 +54,7 @@ class NcclGroup::State final : public NcclWatched, public std::enable_shared_fro
 
   core::Result<void> launch(std::vector<Posting>& postings, const std::vector<NcclPlan>& plans,
                             std::vector<Running>& running);
-  /// `calls` between the events that tell when the operations began and ended.
+  /// Enqueues `calls` between the events that record when the operations began and ended.
   core::Result<void> enqueue(std::vector<Posting>& postings, const std::vector<NcclPlan>& plans,
                              std::vector<Running>& running, const std::function<core::Result<void>()>& calls);
   core::Result<Running> begin(const Operation& operation);
@@ -73,7 +73,7 @@ class NcclGroup::State final : public NcclWatched, public std::enable_shared_fro
   std::mutex ending_;  // guards disposal_; taken before mutex_
   // Shared with the NcclDisposal and its thread.
   std::shared_ptr<NcclDisposal::Task> disposal_;
-  mutable std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards everything below
   std::list<Running> running_;
   std::optional<core::Error> failure_;
   std::uint64_t posted_ = 0;

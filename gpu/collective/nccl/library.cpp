@@ -19,7 +19,7 @@ void resolve(void* library, std::function<Returned(Args...)>& slot, const char* 
   if (found != nullptr) slot = found;
 }
 
-/// Calls visit(slot, full name) for every function that Troupe cannot do without.
+/// Calls visit(slot, full name) for every function that Troupe requires.
 template <class Api, class Visit>
 void for_each_function(Api& api, Visit visit) {
   visit(api.get_version, "ncclGetVersion");
@@ -41,7 +41,7 @@ void for_each_function(Api& api, Visit visit) {
   visit(api.receive, "ncclRecv");
 }
 
-/// The same for those that it can do without.
+/// The same for optional functions.
 template <class Api, class Visit>
 void for_each_newer_function(Api& api, Visit visit) {
   visit(api.mem_alloc, "ncclMemAlloc");

@@ -11,7 +11,7 @@
 
 namespace troupe::gpu {
 
-/// NCCL's functions, each under its own name without the prefix. Filled from the library, or by a test.
+/// NCCL's functions, each under its own name without the prefix. Filled in from the library, or by a test.
 struct NcclApi {
   std::function<NcclStatus(int*)> get_version;
   std::function<NcclStatus(NcclUniqueId*)> get_unique_id;
@@ -44,21 +44,21 @@ struct NcclApi {
   std::function<NcclStatus(NcclComm, void*, std::size_t, void**)> comm_register;
   std::function<NcclStatus(NcclComm, void*)> comm_deregister;
 
-  /// Whether the library has a function, by its full name: what came after the versions that all have.
+  /// Whether the library has a function, by its full name; for functions newer than the oldest version.
   std::function<bool(const char*)> has;
 };
 
-/// What this NCCL can do beyond what Troupe needs. Recovery never depends on it: a group that failed is
-/// aborted, and the next epoch makes a new one.
+/// Optional capabilities of this NCCL. Recovery never depends on them: a group that failed is aborted, and
+/// the next epoch creates a new one.
 struct NcclCapabilities {
-  int version = 0;                     ///< 10000 major + 100 minor + patch, as 22809
-  bool registers_memory = false;       ///< ncclMemAlloc, ncclCommRegister and their opposites: 2.19
+  int version = 0;                     ///< 10000 major + 100 minor + patch, for example 22809
+  bool registers_memory = false;       ///< ncclMemAlloc, ncclCommRegister and their counterparts: 2.19
   bool shrink = false;                 ///< ncclCommShrink: 2.27.3
   bool revoke = false;                 ///< ncclCommRevoke: 2.28.7
   bool grow = false;                   ///< ncclCommGrow: 2.29.2
   bool query_properties = false;       ///< ncclCommQueryProperties: 2.29.2
   bool suspend = false;                ///< ncclCommSuspend: 2.29.7
-  bool abortable_symmetric = false;    ///< kernels on symmetric memory look at the abort flag: 2.29.7
+  bool abortable_symmetric = false;    ///< kernels on symmetric memory check the abort flag: 2.29.7
   bool several_ranks_on_gpu = false;   ///< NCCL_MULTI_RANK_GPU_ENABLE: 2.30.3
   bool implicit_launch_order = false;  ///< NCCL_LAUNCH_ORDER_IMPLICIT: 2.26.2
   bool restarts_in_process = false;    ///< not 2.28.3 to 2.28.8, which were seen to crash there
@@ -73,25 +73,25 @@ std::string nccl_version_text(int version);
 struct NcclLibrary {
   NcclApi api;
   NcclCapabilities capabilities;
-  /// What a person should know: variables of the environment that override what Troupe asks for, versions
-  /// with known defects. For the log.
+  /// For the user: environment variables that override what Troupe asks for, versions with known defects. For
+  /// the log.
   std::vector<std::string> warnings;
 };
 
-/// The oldest NCCL that will do: 2.18 brought the fields of the configuration that Troupe sets.
+/// The oldest supported NCCL: 2.18 introduced the configuration fields that Troupe sets.
 inline constexpr int kOldestNccl = 21800;
 
 struct NcclLibraryOptions {
-  /// What dlopen() is asked for. TROUPE_NCCL_LIBRARY in the environment goes before.
+  /// Names passed to dlopen(). TROUPE_NCCL_LIBRARY in the environment takes precedence.
   std::vector<std::string> names{"libnccl.so.2", "libnccl.so"};
 };
 
-/// Opens the library, once for the life of the process (it is never closed: its threads stay), after setting
-/// the variables of environment.hpp. Errc::unavailable says what was looked for, or which function is
-/// missing, or that the version is too old. Call it before other threads read the environment.
+/// Opens the library, once for the lifetime of the process (it is never closed: its threads stay), after
+/// setting the variables of environment.hpp. Errc::unavailable says which names were tried, or which function
+/// is missing, or that the version is too old. Call it before other threads read the environment.
 core::Result<std::shared_ptr<const NcclLibrary>> open_nccl_library(const NcclLibraryOptions& options = {});
 
-/// The library behind a table that somebody else filled.
+/// The library for a function table that the caller filled in.
 core::Result<std::shared_ptr<const NcclLibrary>> make_nccl_library(NcclApi api);
 
 }  // namespace troupe::gpu

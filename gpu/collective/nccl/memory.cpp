@@ -11,7 +11,7 @@
 namespace troupe::gpu {
 namespace {
 
-/// For an empty stream to write zeros.
+/// Time for an empty stream to write zeros.
 constexpr std::chrono::seconds kZeroing{60};
 
 bool contains(BufferView range, BufferView view) {
@@ -41,7 +41,7 @@ core::Result<Buffer> NcclMemories::allocate(std::size_t bytes) {
   }
   auto range =
       std::make_shared<const NcclMemory>(library_, port_, BufferView{static_cast<std::byte*>(memory), bytes});
-  // After the range: a stream that goes waits for what is on it.
+  // After the range: destroying a stream waits for its work.
   const Stream stream = TRY(device_.create_stream({.name = "nccl memory"}));
   zero(range->view(), stream.get());
   TRY(stream->synchronize(kZeroing));

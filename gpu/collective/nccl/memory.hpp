@@ -13,11 +13,11 @@
 
 namespace troupe::gpu {
 
-/// A range from ncclMemAlloc; ncclMemFree takes it back.
+/// A range from ncclMemAlloc, released with ncclMemFree.
 class NcclMemory {
  public:
   NcclMemory(std::shared_ptr<const NcclLibrary> library, NcclDevicePort port, BufferView view);
-  /// It may wait for the device, so nothing on it may need the calling thread, nor the range.
+  /// May wait for the device, so nothing on it may need the calling thread, nor the range.
   ~NcclMemory();
   NcclMemory(const NcclMemory&) = delete;
   NcclMemory& operator=(const NcclMemory&) = delete;
@@ -25,26 +25,26 @@ class NcclMemory {
   BufferView view() const { return view_; }
 
  private:
-  // Shared by all who call NCCL.
+  // Shared by all that call NCCL.
   const std::shared_ptr<const NcclLibrary> library_;
   const NcclDevicePort port_;
   const BufferView view_;
 };
 
-/// The memory of one device that communicators can register. Thread safe.
+/// The memory of one device that communicators can register. Thread-safe.
 class NcclMemories {
  public:
   /// `device` must outlive it.
   NcclMemories(std::shared_ptr<const NcclLibrary> library, Device& device, NcclDevicePort port);
 
-  /// As Device::allocate(). The Buffer shares its range with the communicators that have registered it: the
-  /// range goes with the last of them. Errc::unavailable when NCCL gives none.
+  /// Like Device::allocate(). The Buffer shares its range with the communicators that registered it: the
+  /// range is freed with the last of them. Errc::unavailable if NCCL provides none.
   core::Result<Buffer> allocate(std::size_t bytes);
-  /// The range in which the view lies; null when it lies in none.
+  /// The range that contains the view; null if there is none.
   std::shared_ptr<const NcclMemory> find(BufferView view) const;
 
  private:
-  // Shared by all who call NCCL.
+  // Shared by all that call NCCL.
   const std::shared_ptr<const NcclLibrary> library_;
   Device& device_;
   const NcclDevicePort port_;
@@ -53,15 +53,15 @@ class NcclMemories {
   std::vector<std::weak_ptr<const NcclMemory>> ranges_;
 };
 
-/// What a communicator has registered. A list: NCCL is given the address of the handle.
+/// The registrations of a communicator. A list: NCCL is given the address of the handle.
 struct NcclRegistration {
-  // Shared with the Buffer, which may go first.
+  // Shared with the Buffer, which may be released first.
   std::shared_ptr<const NcclMemory> memory;
   void* handle = nullptr;
 };
 using NcclRegistrations = std::list<NcclRegistration>;
 
-/// Ends the registrations of a communicator; what NCCL refuses ends with it. Nothing that runs may use them.
+/// Ends a communicator's registrations; if NCCL refuses, they end with it. No running operation may use them.
 void deregister_all(const NcclApi& api, NcclComm comm, NcclRegistrations& registrations);
 
 }  // namespace troupe::gpu

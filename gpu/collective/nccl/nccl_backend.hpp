@@ -11,38 +11,37 @@
 
 namespace troupe::gpu {
 
-/// Collectives of GPUs, on one host or many, through NCCL. One per device; at most one device per process
-/// is what NCCL's abort is made for. What differs from the other back-ends:
+/// Collectives of GPUs, on one host or many, through NCCL. One per device; NCCL's abort is designed for at
+/// most one device per process. Differences from the other back-ends:
 ///
 /// - the arithmetic is NCCL's, see ReduceOp;
-/// - members which disagree are not found out: they hang until their deadlines. NcclGroup::order() compares;
-/// - all members must post the operations of all groups of a device in one order, since their kernels wait
-/// for
-///   each other on the device. Threads that post at once are let through one by one, in no order;
-/// - messages of one group run one at a time, in the order of posting, unless they are posted together;
-/// - who is missing when a deadline passes is not known. A dead peer on another host shows as
-///   Errc::peer_lost, one on this host only by deadlines or by what else watches it;
+/// - disagreement of members is not detected: they hang until their deadlines. NcclGroup::order() compares;
+/// - all members must post the operations of all groups of a device in one order, as their kernels wait for
+///   each other on the device. Threads that post concurrently are admitted one by one, in no defined order;
+/// - messages of one group run one at a time, in posting order, unless they are posted together;
+/// - when a deadline passes, the missing member is not known. A dead peer on another host shows as
+///   Errc::peer_lost, one on this host only by deadlines or by other means of detection;
 /// - a group of one member has no communicator and copies.
 ///
 /// post() returns when the operation is on its stream, tens of microseconds later. It waits for peers, up to
 /// the operation's deadline, only where NCCL must still connect to them; create_group() connects all, with
-/// NcclOptions::warm_up. Groups are best made while nothing else runs on the device.
+/// NcclOptions::warm_up. Groups are best created while nothing else runs on the device.
 class NcclBackend final : public CollectiveBackend {
  public:
-  /// `rendezvous` and `device` must outlive the back-end, and it the groups.
+  /// `rendezvous` and `device` must outlive the back-end, and the back-end must outlive the groups.
   NcclBackend(std::shared_ptr<const NcclLibrary> library, Device& device, NcclDevicePort port,
               Rendezvous& rendezvous, NcclOptions options = {});
 
   std::string_view name() const override { return "nccl"; }
-  /// From ncclMemAlloc with NcclOptions::register_memory, else the device's.
+  /// From ncclMemAlloc with NcclOptions::register_memory, otherwise from the device.
   core::Result<Buffer> allocate(Device& device, std::size_t bytes) override;
-  /// The first member makes a unique id of its own for each group and epoch; the others find it with the
-  /// rendezvous. Errc::mismatch when members have different versions of NCCL, or not all register memory.
+  /// The first member creates a unique id for each group and epoch; the others get it through the rendezvous.
+  /// Errc::mismatch if members have different versions of NCCL, or not all register memory.
   bool runs_in_launch_order() const override { return true; }
   core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) override;
 
   const NcclCapabilities& capabilities() const { return device_.library()->capabilities; }
-  /// Waits until all communicators that were given up are gone; false when some are stuck.
+  /// Waits until all abandoned communicators are disposed of; false if some are stuck.
   bool wait_for_disposals();
 
  private:

@@ -4,7 +4,7 @@
 
 namespace troupe::gpu {
 
-/// Has the watch notice communicators whose abort does not come back.
+/// Lets the watch detect communicators whose abort does not return.
 class NcclDevice::Reaper final : public NcclWatched {
  public:
   explicit Reaper(NcclDisposal& disposal) : disposal_(disposal) {}

@@ -16,7 +16,7 @@
 
 namespace troupe::gpu {
 
-/// What all NCCL groups of one device share. Thread safe; must outlive the groups.
+/// State shared by all NCCL groups of one device. Thread-safe; must outlive the groups.
 class NcclDevice {
  public:
   NcclDevice(std::shared_ptr<const NcclLibrary> library, Device& device, NcclDevicePort port,
@@ -30,23 +30,23 @@ class NcclDevice {
   NcclDisposal& disposal() { return *disposal_; }
   NcclWatch& watch() { return *watch_; }
   NcclMemories& memories() { return memories_; }
-  /// Whether it was asked for, and the library can.
+  /// Whether it was requested, and the library supports it.
   bool registers_memory() const;
   void warn(std::string_view line) const;
 
-  /// Held by whoever launches: NCCL refuses launches on one device from two threads, and two that came in
-  /// different orders on different ranks would wait for each other.
+  /// Held during launches: NCCL refuses launches on one device from two threads, and launches in different
+  /// orders on different ranks would wait for each other.
   std::mutex& launches() { return launches_; }
 
-  /// Events are used again and never destroyed before the device's end: that can wait for a kernel that
-  /// hangs.
+  /// Events are reused and never destroyed before the device's end: destroying them can wait for a kernel
+  /// that hangs.
   core::Result<Event> take_event();
   void return_event(Event event);
 
  private:
   class Reaper;
 
-  // Shared by all who call NCCL.
+  // Shared by all that call NCCL.
   const std::shared_ptr<const NcclLibrary> library_;
   Device& device_;
   const NcclDevicePort port_;
@@ -56,7 +56,7 @@ class NcclDevice {
   std::mutex events_mutex_;  // guards events_
   std::vector<Event> events_;
   std::unique_ptr<NcclDisposal> disposal_;
-  // Shared with the watch's list, which holds it weakly.
+  // Shared with the watch's list, which holds a weak reference.
   std::shared_ptr<Reaper> reaper_;
   std::unique_ptr<NcclWatch> watch_;
 };

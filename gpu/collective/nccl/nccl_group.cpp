@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Where warm_up() and least_of_all() work, behind the barrier's word.
+/// The memory of warm_up() and least_of_all(), after the barrier's word.
 constexpr std::size_t kWarmUpOffset = 256;
 
 /// Clocks overflow when nanoseconds::max() is added to now.
@@ -167,7 +167,7 @@ core::Result<void> NcclGroup::wait(Stream& stream,
   for (const auto& status : statuses) {
     const auto result = status->result();
     if (!result || *result) continue;
-    // A stream waits for what is on it; what could not be aborted never ends.
+    // Destroying a stream waits for its work, and work that could not be aborted never ends.
     if (!state_->wait_for_disposal()) {
       [[maybe_unused]] auto* const never_freed = stream.release();
     }

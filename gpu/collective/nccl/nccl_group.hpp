@@ -15,8 +15,8 @@
 
 namespace troupe::gpu {
 
-/// What a member has posted so far. Members that agree have the same order; comparing them now and then
-/// finds the member that went astray before it makes the others hang. Messages do not count.
+/// What a member has posted so far. Members that agree have the same order; comparing it occasionally finds a
+/// deviating member before it makes the others hang. Messages do not count.
 struct NcclOrder {
   std::uint64_t operations = 0;
   std::uint64_t digest = 0;
@@ -24,11 +24,11 @@ struct NcclOrder {
   friend bool operator==(const NcclOrder&, const NcclOrder&) = default;
 };
 
-/// A member's group over NCCL. Operations run on the poster's streams, and their launches are over when
-/// post() returns. Destroying it while operations run aborts them; otherwise the member leaves in peace.
+/// A member's group over NCCL. Operations run on the poster's streams, and are launched when post() returns.
+/// Destroying the group while operations run aborts them; otherwise the member leaves cleanly.
 class NcclGroup final : public Group {
  public:
-  /// All members are there; operations may be posted. `communicator` is null in a group of one member.
+  /// All members have joined; operations may be posted. `communicator` is null in a group of one member.
   NcclGroup(NcclDevice& device, GroupOptions options, int index,
             std::unique_ptr<NcclCommunicator> communicator, Buffer words);
   ~NcclGroup() override;
@@ -39,15 +39,15 @@ class NcclGroup final : public Group {
   core::Result<std::shared_ptr<OperationStatus>> post(Operation operation, StreamView stream) override;
   core::Result<std::vector<std::shared_ptr<OperationStatus>>> post_together(
       std::vector<Posting> postings) override;
-  /// Registers the memory with NCCL when all members can, since an operation of which some members' memory is
-  /// registered and others' is not may do anything. Nothing without NcclOptions::register_memory.
+  /// Registers the memory with NCCL if all members can, since the behaviour of an operation is undefined if
+  /// only some members' memory is registered. Does nothing without NcclOptions::register_memory.
   core::Result<bool> use_memory(std::span<const BufferView> memory) override;
   void abort(core::Error reason) override;
 
-  /// Bytes of device memory, all zero, that a group of `size` members works with.
+  /// Bytes of device memory, all zero, that a group of `size` members needs.
   static std::size_t word_bytes(int size);
 
-  /// Runs one operation of each sort and waits for them.
+  /// Runs one operation of each kind and waits for them.
   core::Result<void> warm_up(std::chrono::steady_clock::time_point give_up);
 
   NcclOrder order() const;
@@ -55,12 +55,12 @@ class NcclGroup final : public Group {
  private:
   class State;
   core::Result<void> register_memory(std::span<const BufferView> memory);
-  /// The least of what the members give.
+  /// The minimum of all members' values.
   core::Result<int> least_of_all(int own);
-  /// Until the operations are over; an Error fails the group, or did.
+  /// Waits until the operations are over; an Error fails the group, or already has.
   core::Result<void> wait(Stream& stream, const std::vector<std::shared_ptr<OperationStatus>>& statuses,
                           std::chrono::steady_clock::time_point give_up);
-  // Shared by the group and those who look: the watching thread and the statuses, which hold it weakly.
+  // Shared by the group and its observers: the watching thread and the statuses, which hold weak references.
   std::shared_ptr<State> state_;
 };
 

@@ -9,8 +9,8 @@
 
 namespace troupe::gpu {
 
-/// NcclBackend over the library of this machine, for `device`, which is the GPU `index` of this process.
-/// Errc::unavailable when this build has no CUDA or the machine has no NCCL. `device` and `rendezvous` must
+/// NcclBackend over this machine's library, for `device`, which is the GPU `index` of this process.
+/// Errc::unavailable if this build has no CUDA or the machine has no NCCL. `device` and `rendezvous` must
 /// outlive the back-end.
 core::Result<std::unique_ptr<CollectiveBackend>> open_nccl_backend(Device& device, int index,
                                                                    Rendezvous& rendezvous,

@@ -11,32 +11,32 @@
 
 namespace troupe::gpu {
 
-/// What NCCL must know of the device whose tensors it moves.
+/// What NCCL must know about the device whose tensors it moves.
 struct NcclDevicePort {
   std::string name;  ///< "cuda:0", for errors
-  /// The native stream behind a stream of the device.
+  /// The native stream of a stream of the device.
   std::function<NativeStream(StreamView)> native;
-  /// Makes the device the calling thread's. NCCL takes it from there.
+  /// Makes the device the calling thread's current one, which NCCL uses.
   std::function<core::Result<void>()> make_current = [] { return core::Result<void>(); };
 };
 
 struct NcclOptions {
-  /// Blocks of threads that a group's kernels may take from computation; 0 leaves the choice to NCCL. All
-  /// members must give the same.
+  /// Thread blocks that a group's kernels may take from computation; 0 leaves the choice to NCCL. All members
+  /// must set the same value.
   int min_ctas = 0;
   int max_ctas = 0;
 
-  /// Run one operation of each sort, of a word, while a group is made: NCCL connects members when they first
-  /// need each other, and post() would wait for that.
+  /// Run one operation of each kind, on one word, while a group is created: NCCL connects members when they
+  /// first need each other, and post() would wait for that.
   bool warm_up = true;
 
-  /// Whether allocate() gives memory that communicators can register, and Group::use_memory() registers it,
-  /// where the library can; see docs/nccl.md. All members must give the same.
+  /// Whether allocate() returns memory that communicators can register, and Group::use_memory() registers it,
+  /// if the library supports it; see docs/nccl.md. All members must set the same value.
   bool register_memory = false;
-  /// A line for people, on what is not worth a failure; empty: it is not told. From the thread that calls.
+  /// Receives a line for the user, about a problem that is no failure; may be empty. In the calling thread.
   std::function<void(std::string_view line)> log;
 
-  /// How often running operations are looked at: for deadlines and for errors that NCCL reports later.
+  /// How often running operations are checked for deadlines and for errors that NCCL reports later.
   std::chrono::nanoseconds watch_period = std::chrono::milliseconds(10);
 
   /// How long ncclCommAbort may take. It usually takes milliseconds, but has no limit of its own.
@@ -46,15 +46,15 @@ struct NcclOptions {
 
   /// Called from a thread of the back-end, once for each abort that did not return within its budget. The
   /// device's memory and streams cannot be trusted then, so end_process_when_stuck() is the usual choice.
-  /// Empty: nothing is done but that the thread is left behind.
+  /// Empty: the thread is left behind, and nothing else is done.
   std::function<void(const core::Error&)> on_stuck;
 };
 
-/// How a process ends whose NCCL could not be aborted; the launcher starts it again.
+/// The exit code of a process whose NCCL could not be aborted; the launcher restarts it.
 inline constexpr int kAbortStuckExitCode = 98;
 
-/// Writes the error to standard error and ends the process with kAbortStuckExitCode, at once: no destructor
-/// could wait for the device.
+/// Writes the error to standard error and ends the process immediately with kAbortStuckExitCode: no
+/// destructor could wait for the device.
 std::function<void(const core::Error&)> end_process_when_stuck();
 
 }  // namespace troupe::gpu

@@ -38,7 +38,7 @@ void NcclWatch::work(std::chrono::nanoseconds period) {
     changed_.wait(lock, [this] { return awake_ || stopping_; });
     changed_.wait_for(lock, period, [this] { return stopping_; });
     if (stopping_) return;
-    // Cleared before looking: what begins meanwhile wakes the next round.
+    // Cleared before looking: work that begins meanwhile wakes the next round.
     awake_ = false;
     std::erase_if(watched_, [](const auto& each) { return each.expired(); });
     const auto all = watched_;

@@ -10,15 +10,15 @@
 
 namespace troupe::gpu {
 
-/// Something that must be looked at while it runs.
+/// Something that must be checked while it runs.
 class NcclWatched {
  public:
   virtual ~NcclWatched() = default;
-  /// Says whether anything still runs.
+  /// Returns whether anything is still running.
   virtual bool look() = 0;
 };
 
-/// One thread which looks at everything that runs on a device, every period; it sleeps while nothing does.
+/// One thread that checks everything running on a device, every period; it sleeps while nothing runs.
 class NcclWatch {
  public:
   explicit NcclWatch(std::chrono::nanoseconds period);
@@ -27,7 +27,7 @@ class NcclWatch {
   NcclWatch& operator=(const NcclWatch&) = delete;
 
   void add(std::weak_ptr<NcclWatched> watched);
-  /// Something began to run.
+  /// Call when something begins to run.
   void wake();
 
  private:

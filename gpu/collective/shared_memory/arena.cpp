@@ -16,7 +16,7 @@ namespace {
 using core::Errc;
 using core::Error;
 
-// A sleeping member looks around this often: for the dead, who cannot wake anybody.
+// How often a sleeping member checks for dead members, which cannot wake others.
 constexpr auto kLookAround = std::chrono::milliseconds(4);
 
 bool has_reached(std::uint32_t value, std::uint32_t target) {
@@ -61,7 +61,7 @@ core::Result<void> Arena::meet(const OperationDeadline& deadline) {
   const std::uint32_t meeting = ++meetings_;
   const std::uint32_t target = meeting * static_cast<std::uint32_t>(size());
   member(index_).meetings.store(meeting);
-  // Nobody arrives twice before all have arrived once, so the sum tells that all have.
+  // No member arrives twice before all have arrived once, so the sum shows that all have.
   if (header().arrivals.value.fetch_add(1) + 1 == target) {
     wake(header().arrivals);
     return {};
@@ -84,7 +84,7 @@ core::Result<void> Arena::await(SharedWord& word, std::uint32_t target, const Op
     sleep_while(word, seen, std::min<std::chrono::nanoseconds>(left, kLookAround));
     if (word.value.load() != seen) continue;
     const auto gone = find_lost(is_awaited);
-    // Looked at again: its last act before it went may have been what this member waits for.
+    // Checked again: its last action before it ended may have been what this member waits for.
     if (gone && !has_reached(word.value.load(), target)) return tl::unexpected(declare(lost(*gone)));
   }
 }

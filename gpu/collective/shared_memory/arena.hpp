@@ -19,23 +19,23 @@
 namespace troupe::gpu {
 
 struct SharedMemoryOptions {
-  /// Each member gets this much twice. Larger means fewer meetings, smaller stays in the caches. 0 chooses:
-  /// 1 MiB, and less when there are more than four members.
+  /// Each member gets twice this size. A larger size means fewer meetings, a smaller one stays in the caches.
+  /// 0 chooses: 1 MiB, and less with more than four members.
   std::size_t staging_bytes = 0;
-  /// How long a waiting member spins before it sleeps, when there is a core for each member; else it sleeps
-  /// at once.
+  /// How long a waiting member spins before it sleeps, if there is a core for each member; otherwise it
+  /// sleeps immediately.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
 };
 
-/// The shared memory of a group as one member sees it: boxes that members read from each other, meetings
-/// which order that, channels for messages, and the verdict which ends it all.
+/// The shared memory of a group from one member's view: boxes that members read from each other, meetings
+/// that order these reads, channels for messages, and the verdict that ends the group.
 ///
-/// Meetings are the one means of order. Before its meeting m a member writes into its outbox(); after it,
-/// all may read each other's inbox() until they arrive at meeting m + 1. Each member has two boxes, used in
-/// turn, so what is read between two meetings is never what is written then.
+/// Meetings are the only means of ordering. Before its meeting m a member writes into its outbox(); after it,
+/// all may read each other's inbox() until they arrive at meeting m + 1. Each member has two boxes, used
+/// alternately, so data read between two meetings is never data written at the same time.
 class Arena {
  public:
-  /// Called by all members; returns when all have mapped the segment, whose name is gone by then.
+  /// Called by all members; returns when all have mapped the segment, whose name is removed by then.
   static core::Result<std::unique_ptr<Arena>> establish(const GroupOptions& group, Rendezvous& rendezvous,
                                                         const SharedMemoryOptions& options);
   ~Arena();
@@ -53,14 +53,14 @@ class Arena {
   ArenaChannel& channel(int from, int to) const;
   std::byte* channel_buffer(int from, int to, std::uint32_t chunk) const;
 
-  /// Waits until the word's value has reached `target` (they wrap around). Otherwise it declares: peer_lost
-  /// when a member for whom `is_awaited` died or left, timeout when the deadline passed. From any thread.
+  /// Waits until the word's value has reached `target` (they wrap around). Otherwise declares peer_lost if a
+  /// member for which `is_awaited` holds died or left, or timeout if the deadline passed. From any thread.
   core::Result<void> await(SharedWord& word, std::uint32_t target, const OperationDeadline& deadline,
                            const std::function<bool(int)>& is_awaited);
 
-  /// Ends the group for all members with this error, or with the one declared before, which is returned.
+  /// Ends the group for all members with this error, or with the one declared earlier, which is returned.
   core::Error declare(core::Error error);
-  /// As declare(); the other members are told that this one aborted.
+  /// Like declare(); the other members are told that this one aborted.
   void abort(core::Error reason);
   /// The verdict, if there is one.
   std::optional<core::Error> failure() const;
@@ -73,7 +73,7 @@ class Arena {
   core::Error declare(core::Error here, const std::string& text_for_others);
   core::Error lost(int member) const;
   core::Error late(const OperationDeadline& deadline, const std::function<bool(int)>& is_awaited) const;
-  /// The first member that is awaited and will not come.
+  /// The first member that is awaited and will not arrive.
   std::optional<int> find_lost(const std::function<bool(int)>& is_awaited) const;
   bool spin_for(const SharedWord& word, std::uint32_t target) const;
   void wake_all() const;

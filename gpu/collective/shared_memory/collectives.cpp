@@ -17,9 +17,9 @@ using core::Result;
 // Up to this size every member reduces everything itself: one meeting instead of two.
 constexpr std::size_t kDirectBytes = std::size_t{32} << 10;
 
-/// One collective of one member. Every kind is a sequence of rounds: copy into the outbox, meet, take what
-/// is needed out of the inboxes. The first meeting also brings everybody's signature, and nothing is read
-/// before they were found to agree.
+/// One collective of one member. Every kind is a sequence of rounds: copy into the outbox, meet, take what is
+/// needed from the inboxes. The first meeting also brings all signatures, and nothing is read before they are
+/// known to agree.
 class Collective {
  public:
   Collective(Arena& arena, const Operation& operation, const OperationDeadline& deadline)
@@ -59,13 +59,13 @@ class Collective {
     std::size_t bytes = 0;
   };
 
-  /// What round `round` moves of `whole`, when each round moves `step` bytes.
+  /// The bytes of `whole` that round `round` moves, if each round moves `step` bytes.
   static Range cut(Range whole, std::size_t round, std::size_t step) {
     const std::size_t begin = std::min(round * step, whole.bytes);
     return {whole.begin + begin, std::min(step, whole.bytes - begin)};
   }
 
-  /// Rounds for the largest of some parts; at least one, which brings the signatures.
+  /// The number of rounds for the largest part; at least one, which brings the signatures.
   std::size_t rounds(std::span<const std::size_t> counts, std::size_t step) const {
     const std::size_t most = *std::ranges::max_element(counts) * width_;
     return std::max<std::size_t>(1, (most + step - 1) / step);
@@ -93,14 +93,14 @@ class Collective {
     copy(incoming(member) + offset, operation_.output.data + range.begin, range.bytes);
   }
 
-  /// The other members, beginning with the next, so that not all read the same one first.
+  /// The other members, beginning with the next one, so that not all members read the same one first.
   template <class Act>
   void for_each_other(Act act) const {
     for (std::size_t i = 1; i < n_; ++i) act((self_ + i) % n_);
   }
 
-  /// This member's reduction of all inputs in rank order: its own from the input, the others' from their
-  /// boxes at `offset`.
+  /// Reduces all members' inputs in rank order: this member's from the input, the others' from their boxes at
+  /// `offset`.
   void reduce(Range own, std::size_t offset, std::byte* output) {
     if (own.bytes == 0) return;
     for (std::size_t i = 0; i < n_; ++i) sources_[i] = incoming(i) + offset;
@@ -129,7 +129,7 @@ class Collective {
     return {};
   }
 
-  /// Block after block: each member reduces its share of the block, and the shares go round.
+  /// Block by block: each member reduces its share of the block, and then all exchange their shares.
   Result<void> all_reduce() {
     const std::size_t block = slot_ * n_;
     for (std::size_t begin = 0; begin < operation_.input.bytes; begin += block) {

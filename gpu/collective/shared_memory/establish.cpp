@@ -1,4 +1,4 @@
-// How the members of a group come to share an arena.
+// How the members of a group set up a shared arena.
 #include <sched.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ std::size_t staging_bytes(const SharedMemoryOptions& options, std::size_t member
   return std::clamp(kTogether / members, kLeast, kMost);
 }
 
-/// What the first member announces after the segment's name, and the others must find equal.
+/// Announced by the first member after the segment's name; the others must have the same.
 std::string agreement(const GroupOptions& group, const ArenaLayout& layout) {
   std::string text = fmt::format("{} bytes, ranks", layout.total());
   for (const core::Rank rank : group.members) text += fmt::format(" {}", rank.value);
@@ -48,7 +48,7 @@ core::Result<SharedSegment> open_announced(const GroupOptions& group, const Aren
   return SharedSegment::open(name, layout.total());
 }
 
-/// Takes the name away at the end, whatever the end is.
+/// Removes the name at the end, whether it succeeded or not.
 class NameGuard {
  public:
   explicit NameGuard(std::string name) : name_(std::move(name)) {}

@@ -11,27 +11,27 @@
 
 namespace troupe::gpu {
 
-// What lies in a group's segment. All members run the same build, so the structs are their own format.
+// The contents of a group's segment. All members run the same build, so the structs define the format.
 
-/// One for the group.
+/// One per group.
 struct ArenaHeader {
   SharedWord joined;    ///< members that have mapped the segment
-  SharedWord arrivals;  ///< at all meetings together
-  /// 0 while all is well; then code + 1 in the low byte and above it the member whose text tells why. Set
-  /// once, by whoever saw it first: so all survivors agree.
+  SharedWord arrivals;  ///< at all meetings combined
+  /// 0 as long as there is no error; then code + 1 in the low byte and above it the member whose text gives
+  /// the reason. Set once, by the member that saw the error first, so that all survivors agree.
   alignas(64) std::atomic<std::uint64_t> verdict;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// One for each member, written by it alone.
+/// One per member, written only by that member.
 struct alignas(64) ArenaMember {
   ProcessIdentity process;
-  std::atomic<std::uint32_t> meetings;  ///< that it has arrived at
+  std::atomic<std::uint32_t> meetings;  ///< number of meetings it has arrived at
   std::atomic<std::uint32_t> has_left;
-  std::array<char, 480> text;  ///< of its verdict, ended by a zero
+  std::array<char, 480> text;  ///< of its verdict, zero-terminated
 };
 
-/// A signature as it lies in the segment; 2 n counts may follow it.
+/// A signature as stored in the segment; 2 n counts may follow it.
 struct SharedSignature {
   OperationKind kind;
   core::DType dtype;
@@ -42,14 +42,14 @@ struct SharedSignature {
   std::uint64_t elements;
 };
 
-/// One for each ordered pair of members: a message goes through two buffers in turn.
+/// One per ordered pair of members: a message goes through two buffers alternately.
 struct ArenaChannel {
   SharedWord written;  ///< chunks, over all messages
   SharedWord read;
   SharedSignature message;
 };
 
-/// Where things are. Each member has two boxes of a signature and staging memory; channels have two buffers.
+/// The layout. Each member has two boxes of a signature and staging memory; channels have two buffers.
 struct ArenaLayout {
   std::size_t members = 0;
   std::size_t staging_bytes = 0;

@@ -16,7 +16,7 @@ void publish(SharedWord& word, std::uint32_t value) {
 }
 
 /// One message through a channel, in chunks; at least one, which brings the signature. The channel's two
-/// words count chunks over all messages, and between messages they are equal.
+/// words count chunks over all messages, and are equal between messages.
 class Message {
  public:
   Message(Arena& arena, const Operation& operation, const OperationDeadline& deadline)

@@ -18,7 +18,7 @@ namespace troupe::gpu {
 core::Result<ProcessIdentity> identify(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  // The second field is the name in parentheses and may hold anything; the third follows the last ')'.
+  // The second field is the name in parentheses and may contain anything; the third follows the last ')'.
   const auto name_end = text.rfind(')');
   std::uint64_t start_time = 0;
   if (name_end != std::string::npos) {
@@ -51,7 +51,7 @@ core::Result<PeerWatch> PeerWatch::open(std::span<const ProcessIdentity> members
       watch.descriptors_.push_back({.fd = descriptor, .events = POLLIN, .revents = 0});
       watch.members_.push_back(static_cast<int>(i));
     }
-    // The number may already belong to another process; the descriptor itself never changes its process.
+    // The number may already belong to another process; the descriptor always refers to the same process.
     const auto found = identify(peer.pid);
     if (descriptor < 0 || !found || *found != peer) watch.dead_at_open_.push_back(static_cast<int>(i));
   }

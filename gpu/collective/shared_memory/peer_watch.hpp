@@ -10,7 +10,7 @@
 
 namespace troupe::gpu {
 
-/// A process, told apart from a later one with the same number by its start time.
+/// A process, distinguished from a later one with the same number by its start time.
 struct ProcessIdentity {
   std::int64_t pid = 0;
   std::uint64_t start_time = 0;  ///< clock ticks since boot, field 22 of /proc/<pid>/stat
@@ -21,11 +21,11 @@ struct ProcessIdentity {
 /// Errc::not_found when there is no such process (in this PID namespace).
 core::Result<ProcessIdentity> identify(std::int64_t pid);
 
-/// Tells which of the group's processes are dead. Holds one descriptor for each other process. Thread safe
-/// after open(). Move only.
+/// Detects which of the group's processes are dead. Holds one descriptor per other process. Thread-safe after
+/// open(). Move only.
 class PeerWatch {
  public:
-  /// Processes by member; this process itself needs no watching and may be there several times.
+  /// Processes by member; this process itself need not be watched and may be listed several times.
   static core::Result<PeerWatch> open(std::span<const ProcessIdentity> members);
 
   PeerWatch() = default;
@@ -38,7 +38,7 @@ class PeerWatch {
 
  private:
   std::vector<pollfd> descriptors_;
-  std::vector<int> members_;       // of each descriptor
+  std::vector<int> members_;       // per descriptor
   std::vector<int> dead_at_open_;  // gone before they could be watched
 };
 

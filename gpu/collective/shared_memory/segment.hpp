@@ -11,15 +11,15 @@
 
 namespace troupe::gpu {
 
-/// A named piece of shared memory mapped into this process. Owns the mapping, not the name. Move only.
+/// A named range of shared memory mapped into this process. Owns the mapping, not the name. Move only.
 class SharedSegment {
  public:
-  /// Makes a new one of `bytes`, zeroed, for this user alone; its memory is reserved, so that no later access
-  /// can fail.
+  /// Creates a new one of `bytes`, zeroed, for this user only; its memory is reserved, so that no later
+  /// access can fail.
   static core::Result<SharedSegment> create(const std::string& name, std::size_t bytes);
-  /// Maps one that exists and has this size.
+  /// Maps an existing one of this size.
   static core::Result<SharedSegment> open(const std::string& name, std::size_t bytes);
-  /// Takes the name away; what is mapped stays. Nothing happens when there is none.
+  /// Removes the name; mappings remain. Does nothing if the name does not exist.
   static void unlink(const std::string& name) noexcept;
 
   SharedSegment(SharedSegment&& other) noexcept : view_(std::exchange(other.view_, {})) {}
@@ -35,8 +35,8 @@ class SharedSegment {
   BufferView view_;
 };
 
-/// A name for a group's segment that nobody has yet and nobody can foresee: "/troupe-<job>-<epoch>-<group>-"
-/// and 32 random digits. Only those who are told it find the segment, and nobody can have taken it before.
+/// An unused and unpredictable name for a group's segment: "/troupe-<job>-<epoch>-<group>-" and 32 random
+/// digits. Only processes that are told it find the segment, and none can have taken the name before.
 core::Result<std::string> new_segment_name(std::string_view job, std::uint64_t epoch, std::string_view group);
 
 }  // namespace troupe::gpu

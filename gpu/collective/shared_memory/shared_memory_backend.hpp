@@ -9,10 +9,10 @@
 namespace troupe::gpu {
 
 /// Collectives between the ranks of one host, which may be processes or threads of one process, over memory
-/// mapped by all. The ranks share /dev/shm, the user and the PID namespace. A peer's death is seen within
-/// milliseconds, also when it is killed at any instant. Reductions are exact as reduce_in_order() says, so a
-/// result does not depend on sizes, chunks or timing. An abort ends the operations of all members. The memory
-/// is its user's alone, under a random name that members learn through the rendezvous.
+/// mapped by all. The ranks share /dev/shm, the user and the PID namespace. A peer's death is detected within
+/// milliseconds, even if it is killed at an arbitrary instant. Reductions are as exact as reduce_in_order(),
+/// so a result does not depend on sizes, chunks or timing. An abort ends the operations of all members. Only
+/// its user can access the memory, under a random name that members learn through the rendezvous.
 class SharedMemoryBackend final : public CollectiveBackend {
  public:
   /// `rendezvous` must outlive the back-end.

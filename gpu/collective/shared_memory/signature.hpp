@@ -7,7 +7,7 @@
 
 namespace troupe::gpu {
 
-/// Writes a signature with its counts behind it; ArenaLayout::signature_bytes() are enough.
+/// Writes a signature followed by its counts; ArenaLayout::signature_bytes() suffice.
 void write_signature(const Signature& signature, std::byte* to);
 
 /// The signature written there; its spans refer to that memory.

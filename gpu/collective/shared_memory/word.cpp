@@ -11,8 +11,8 @@
 namespace troupe::gpu {
 
 void wake(SharedWord& word) noexcept {
-  // Sequentially consistent, as are the changes of the value: either this thread sees the sleeper or the
-  // sleeper sees the new value.
+  // Sequentially consistent, like changes of the value: either this thread sees the sleeper or the sleeper
+  // sees the new value.
   if (word.sleepers.load() == 0) return;
   syscall(SYS_futex, &word.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
@@ -28,8 +28,8 @@ void sleep_while(SharedWord& word, std::uint32_t seen, std::chrono::nanoseconds 
 }
 
 void pause_briefly() noexcept {
-  // The one waited for may stand behind this thread on the same core; then it runs now. Alone on a core this
-  // costs a fraction of a microsecond.
+  // The awaited thread may be queued behind this one on the same core; then it runs now. With no other thread
+  // on the core this costs a fraction of a microsecond.
   sched_yield();
 }
 

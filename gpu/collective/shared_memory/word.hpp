@@ -7,20 +7,20 @@
 namespace troupe::gpu {
 
 /// A number in shared memory that processes wait for. Zeroed memory is a word of value 0. A process killed
-/// while it sleeps here leaves `sleepers` too high, which costs the others a system call and nothing else.
+/// while sleeping here leaves `sleepers` too high, which only costs the others a system call.
 struct alignas(64) SharedWord {
   std::atomic<std::uint32_t> value;
   std::atomic<std::uint32_t> sleepers;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// Wakes all who sleep on the word. Call it after changing the value.
+/// Wakes all sleepers on the word. Call it after changing the value.
 void wake(SharedWord& word) noexcept;
 
-/// Sleeps while the value is `seen`, at most for `limit`; may return early.
+/// Sleeps while the value is `seen`, for at most `limit`; may return early.
 void sleep_while(SharedWord& word, std::uint32_t seen, std::chrono::nanoseconds limit) noexcept;
 
-/// One breath of a spinning thread.
+/// A short pause for a spinning thread.
 void pause_briefly() noexcept;
 
 }  // namespace troupe::gpu

@@ -29,7 +29,7 @@ void reduce_range(std::span<const Operation> operations, std::size_t begin, std:
 
 void all_reduce(std::span<const Operation> operations) {
   const Operation& first = operations.front();
-  // Apart, because outputs may be inputs.
+  // In separate memory, because outputs may be inputs.
   std::vector<std::byte> sum(first.input.bytes);
   reduce_range(operations, 0, sum.size() / core::size_of(first.dtype), sum.data());
   for (const Operation& operation : operations) copy({sum.data(), sum.size()}, operation.output);
@@ -56,7 +56,7 @@ void all_gather(std::span<const Operation> operations) {
 
 void all_to_all(std::span<const Operation> operations) {
   const std::size_t width = core::size_of(operations.front().dtype);
-  std::vector<std::size_t> arrived(operations.size(), 0);  // elements, at each receiver
+  std::vector<std::size_t> arrived(operations.size(), 0);  // elements, per receiver
   for (std::size_t from = 0; from < operations.size(); ++from) {
     std::size_t sent = 0;
     for (std::size_t to = 0; to < operations.size(); ++to) {

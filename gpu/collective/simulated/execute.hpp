@@ -7,11 +7,11 @@
 
 namespace troupe::gpu {
 
-/// Does at once what the members' prepared operations, in group order, mean together; for a message the
-/// sender's and then the receiver's. They agree (find_disagreement()).
+/// Executes as one the members' prepared operations, given in group order; for a message the sender's, then
+/// the receiver's. They must agree (find_disagreement()).
 void execute_together(std::span<const Operation> operations);
 
-/// The bytes that the busiest member sends, for the model of its duration.
+/// The bytes sent by the busiest member, for the model of the operation's duration.
 std::uint64_t bytes_on_the_wire(const Operation& operation, int size);
 
 }  // namespace troupe::gpu

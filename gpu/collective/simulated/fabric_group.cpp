@@ -107,7 +107,7 @@ std::chrono::nanoseconds FabricGroup::duration(const MeetingKey& key, const Oper
 
 void FabricGroup::complete(const MeetingKey& key) {
   const auto found = meetings_.find(key);
-  // A member that failed or hung meanwhile leaves the others to their deadlines.
+  // If a member failed or hung meanwhile, the others run into their deadlines.
   if (found == meetings_.end() || !missing(key, found->second).empty()) return;
   Meeting meeting = std::move(found->second);
   meetings_.erase(found);

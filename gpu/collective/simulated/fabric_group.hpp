@@ -14,11 +14,11 @@
 
 namespace troupe::gpu {
 
-/// Operations of one rank on a full device: they take turns in the order in which they were posted.
+/// Operations of one rank on a full device: they take turns in posting order.
 class LaunchQueue {
  public:
   std::uint64_t take() { return taken_++; }
-  /// Runs `start` when all turns before this one are over.
+  /// Runs `start` when all earlier turns are over.
   void begin(std::uint64_t turn, std::function<void()> start);
   void end();
 
@@ -28,7 +28,7 @@ class LaunchQueue {
   std::map<std::uint64_t, std::function<void()>> waiting_;
 };
 
-/// What all groups of a fabric share.
+/// State shared by all groups of a fabric.
 struct FabricModel {
   struct PlannedError {
     std::vector<core::Rank> ranks;
@@ -41,11 +41,11 @@ struct FabricModel {
   FabricOptions options;
   std::map<core::Rank, double> slowdowns;
   std::vector<PlannedError> planned_errors;
-  std::map<core::Rank, std::shared_ptr<LaunchQueue>> queues;  ///< where devices are full
+  std::map<core::Rank, std::shared_ptr<LaunchQueue>> queues;  ///< if devices are full
 };
 
-/// Which operations belong together: the collectives of a group are numbered by each member as it posts
-/// them, and so are the messages from one member to another.
+/// Identifies operations that belong together: each member numbers a group's collectives as it posts them,
+/// and likewise the messages from one member to another.
 struct MeetingKey {
   int source = -1;  ///< -1 for collectives
   int destination = -1;
@@ -62,7 +62,7 @@ struct Arrival {
   std::chrono::nanoseconds give_up{};
 };
 
-/// The meeting place of a group's members.
+/// Where a group's members meet.
 class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
  public:
   FabricGroup(std::shared_ptr<FabricModel> model, std::string name, std::vector<core::Rank> members);
@@ -71,12 +71,12 @@ class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
   const std::vector<core::Rank>& ranks() const { return ranks_; }
   int size() const { return static_cast<int>(ranks_.size()); }
 
-  /// Null where operations of a rank do not wait for each other.
+  /// Null where a rank's operations do not wait for each other.
   std::shared_ptr<LaunchQueue> queue_of(int index) const;
-  /// False when the member is there already.
+  /// False if the member has already joined.
   bool join(int index);
   void arrive(const MeetingKey& key, int index, Arrival arrival);
-  /// Ends what `index` waits for, and all it posts later, in `error`; the first call counts.
+  /// Ends everything that `index` waits for, and all it posts later, in `error`; the first call counts.
   void fail(int index, core::Error error);
   void kill(int index);
   void hang(int index);
@@ -90,13 +90,13 @@ class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
   };
   struct Meeting {
     std::map<int, Arrival> arrivals;
-    std::set<int> seen;  ///< all that ever arrived, also those that have given up since
+    std::set<int> seen;  ///< all that ever arrived, including those that have given up since
     bool running = false;
   };
   using Meetings = std::map<MeetingKey, Meeting>;
 
   std::vector<int> participants(const MeetingKey& key) const;
-  /// The participants that keep the meeting from running: absent, or hung.
+  /// The participants that prevent the meeting from running: absent, or hung.
   std::vector<int> missing(const MeetingKey& key, const Meeting& meeting) const;
   std::optional<std::string> disagreement(const MeetingKey& key, const Meeting& meeting) const;
   void run(const MeetingKey& key, Meeting& meeting);
@@ -113,7 +113,7 @@ class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
   std::vector<core::Rank> ranks_;
   std::vector<Member> members_;
   Meetings meetings_;
-  std::optional<std::chrono::nanoseconds> armed_;  // when the earliest timer that looks at deadlines fires
+  std::optional<std::chrono::nanoseconds> armed_;  // when the earliest timer for deadlines fires
 };
 
 }  // namespace troupe::gpu

@@ -5,7 +5,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Copies the words of one range, as far as they are whole, and returns how many bytes those are.
+/// Copies the complete words of one range, and returns how many bytes those are.
 template <class Word>
 __device__ __forceinline__ std::size_t copy_words(const char* source, char* destination, std::size_t bytes) {
   const std::size_t thread = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;

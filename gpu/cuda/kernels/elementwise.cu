@@ -5,7 +5,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// What an element becomes depends on that element of the arrays alone, so an array may be read and written.
+/// Each result depends only on the same element of the arrays, so an array may be both read and written.
 template <class Body>
 __global__ void elementwise(Shape shape, Body body) {
   for_each_pack(shape, body);
@@ -163,7 +163,7 @@ struct LionStep {
   }
 };
 
-/// An array that is not there has no say in where packs begin.
+/// A missing array does not affect where packs begin.
 DeviceArray present(const DeviceArray& array, const DeviceArray& otherwise) {
   return array.data != nullptr ? array : otherwise;
 }

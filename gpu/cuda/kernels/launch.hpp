@@ -12,9 +12,8 @@
 
 namespace troupe::gpu {
 
-/// What the kernels' own compiler sees of the rest: plain pointers and counts. Every function enqueues
-/// kernels and returns what CUDA says to that; arguments are right (gpu/kernel_checks.hpp) and lie on the
-/// device.
+/// The interface for the kernels' own compiler: plain pointers and counts. Every function enqueues kernels
+/// and returns CUDA's status; arguments are already checked (gpu/kernel_checks.hpp) and are on the device.
 
 /// Where kernels are enqueued.
 struct LaunchTarget {
@@ -23,7 +22,7 @@ struct LaunchTarget {
   Occupancy* occupancy = nullptr;
 };
 
-/// Elements of a floating format; the count is told beside it. Null for none.
+/// Elements of a floating format, whose count is passed separately. Null for none.
 struct DeviceArray {
   void* data = nullptr;
   formats::Format format = formats::Format::f32;
@@ -36,7 +35,7 @@ cudaError_t launch_round(formats::Format narrow, DeviceArray values, std::size_t
                          const LaunchTarget& target);
 cudaError_t launch_round_to_mx(formats::Format element, DeviceArray source, DeviceArray destination,
                                std::size_t count, const LaunchTarget& target);
-/// The format of packed blocks is that of their elements; `part` is what unpack_mx() is given.
+/// The format of packed blocks is that of their elements; `part` is as in unpack_mx().
 cudaError_t launch_pack_mx(DeviceArray source, DeviceArray packed, std::size_t count,
                            const LaunchTarget& target);
 cudaError_t launch_unpack_mx(DeviceArray packed, std::size_t part, DeviceArray destination, std::size_t count,
@@ -62,7 +61,7 @@ cudaError_t launch_lion_step(LionFactors factors, const OptimizerArrays& arrays,
 cudaError_t launch_muon_step(const MuonFactors& factors, MatrixShape matrix, int steps,
                              const OptimizerArrays& arrays, MuonScratch scratch, const LaunchTarget& target);
 
-/// A tree sum as a parameter of its kernel.
+/// A tree sum as a kernel parameter.
 struct TreeProgram {
   static constexpr int kSlots = 256;
 
@@ -95,14 +94,14 @@ struct PieceList {
 
   const void* sources[kMost] = {};
   void* destinations[kMost] = {};
-  std::size_t sizes[kMost] = {};  ///< bytes of copies, elements of casts
+  std::size_t sizes[kMost] = {};  ///< bytes for copies, elements for casts
   int count = 0;
 };
 
 struct CopyList : PieceList {};
 cudaError_t launch_copies(const CopyList& copies, const LaunchTarget& target);
 
-/// Casts of one launch, all between the same formats.
+/// The casts of one launch, all between the same formats.
 struct CastList : PieceList {
   formats::Format from = formats::Format::f32;
   formats::Format to = formats::Format::f32;

@@ -8,14 +8,14 @@ constexpr int kThreads = 128;
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffff'ffffU;
 constexpr int kLimbs = core::ExactSquareSum::kLimbs;
-constexpr int kWords = kLimbs + 1;  // the last counts what is not finite
-/// Each value adds less than 2^33 to a limb, so this many may pass between two carries.
+constexpr int kWords = kLimbs + 1;  // the last counts non-finite values
+/// Each value adds less than 2^33 to a limb, so this many may be added between two carries.
 constexpr std::size_t kValuesBetweenCarries = std::size_t{1} << 29;
 
-using Word = unsigned long long;  // what atomicAdd() takes; signed sums wrap to the same bits
+using Word = unsigned long long;  // accepted by atomicAdd(); signed sums wrap to the same bits
 
-/// Adds squares to the calling thread's own column of words: core/exact_sum.cpp says how. Its order does not
-/// matter, so the sum is the host's to the last bit.
+/// Adds squares to the calling thread's own column of words, as in core/exact_sum.cpp. The order does not
+/// matter, so the sum has the host's bits.
 struct AddSquares {
   DeviceArray values;
   Word* own;
@@ -62,7 +62,7 @@ __global__ void add_squares(Shape shape, DeviceArray values, std::int64_t* sum) 
   }
 }
 
-/// Makes every limb smaller than 2^32 again, but for the last.
+/// Reduces every limb except the last to less than 2^32.
 __global__ void carry(std::int64_t* sum) {
   if (blockIdx.x != 0 || threadIdx.x != 0) return;
   for (int i = 0; i + 1 < kLimbs; ++i) {

@@ -6,7 +6,7 @@ namespace troupe::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTile = 16;  // kTile * kTile threads have an element of a tile each
+constexpr int kTile = 16;  // each of kTile * kTile threads has one element of a tile
 
 template <class Body>
 __global__ void over_elements(Shape shape, Body body) {
@@ -86,7 +86,7 @@ __global__ void square_rows(const float* values, std::size_t rows, std::size_t c
   }
 }
 
-/// Leaves the sum in the first.
+/// Leaves the sum in the first element.
 __global__ void add_rows(double* squares, std::size_t rows) {
   if (blockIdx.x != 0 || threadIdx.x != 0) return;
   double sum = 0;
@@ -110,7 +110,7 @@ __global__ void transpose(std::size_t rows, std::size_t columns, const float* fr
   }
 }
 
-/// As the host's: gpu/host/kernels/muon.cpp.
+/// Like the host's: gpu/host/kernels/muon.cpp.
 struct Product {
   std::size_t m = 0, k = 0, n = 0;
   const float* a = nullptr;
@@ -124,7 +124,7 @@ struct Product {
   __host__ __device__ std::size_t tiles() const { return across() * ((m + kTile - 1) / kTile); }
 };
 
-/// A thread sums its element in the order of k; tiles of the factors pass through shared memory.
+/// A thread sums its element in the order of k; tiles of the factors go through shared memory.
 __global__ void multiply(Product p) {
   __shared__ float a[kTile * kTile];
   __shared__ float b[kTile * kTile];
@@ -150,7 +150,7 @@ __global__ void multiply(Product p) {
   }
 }
 
-/// Enqueues kernels until one cannot be.
+/// Enqueues kernels until one fails.
 class Launches {
  public:
   explicit Launches(const LaunchTarget& target) : target_(target) {}

@@ -11,8 +11,8 @@ constexpr std::size_t kMxBlock = 32;  // core::kMxBlockElements
 constexpr std::size_t kPack = kPackElements;
 constexpr int kLanesOfBlock = kMxBlock / kPack;
 
-/// Neighbouring lanes have a pack each of a block and find its scale together, so all lanes of a warp go
-/// through the loop as often: those behind the end with packs of no elements.
+/// Neighbouring lanes each have one pack of a block and find its scale together, so all lanes of a warp
+/// execute the loop equally often: those beyond the end with empty packs.
 template <class Body>
 __device__ __forceinline__ void for_each_mx_pack(std::size_t count, const Body& body) {
   const std::size_t thread = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -24,7 +24,7 @@ __device__ __forceinline__ void for_each_mx_pack(std::size_t count, const Body& 
   }
 }
 
-/// What is missing in a pack is zero.
+/// Elements missing in a pack are zero.
 __device__ __forceinline__ Floats<kPackElements> load_some(const DeviceArray& array, std::size_t first,
                                                            std::size_t some) {
   if (some == kPack && is_aligned(array, first)) return load<kPackElements>(array, first);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void store_some(const DeviceArray& array, std::size_t
   for (std::size_t i = 0; i < some; ++i) store(array, first + i, Floats<1>{{values.value[i]}});
 }
 
-/// Of the block that this lane has a pack of.
+/// For the block that contains this lane's pack.
 template <class Mx>
 __device__ __forceinline__ std::uint32_t shared_scale(const Floats<kPackElements>& pack) {
   std::uint32_t largest = 0;

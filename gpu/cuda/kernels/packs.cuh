@@ -12,8 +12,8 @@
 
 namespace troupe::gpu {
 
-/// Kernels go through arrays in packs of this many elements, which are read and written with accesses of up
-/// to 16 bytes, and one by one where the arrays do not begin or end with a whole pack.
+/// Kernels process arrays in packs of this many elements, which are read and written with accesses of up to
+/// 16 bytes, and element by element where the arrays do not begin or end with a whole pack.
 inline constexpr int kPackElements = 8;
 
 /// How `count` elements are cut: [0, head), then packs, then the rest.
@@ -44,7 +44,7 @@ __host__ __device__ inline bool is_aligned(const DeviceArray& array, std::size_t
   return (reinterpret_cast<std::uintptr_t>(array.data) + element * size) % (pack < 16 ? pack : 16) == 0;
 }
 
-/// Packs begin where all arrays are aligned for them; where there is no such place, there are none.
+/// Packs begin where all arrays are aligned for them; if there is no such place, there are no packs.
 template <int arrays>
 __host__ __device__ inline Shape shape_of(std::size_t count, const DeviceArray (&array)[arrays]) {
   for (std::size_t head = 0; head < kPackElements && head + kPackElements <= count; ++head) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ void store_as(void* data, std::size_t first, const Fl
 }
 
 /// Elements [first, first + n) in fp32. The format is the same for all threads, so the branch costs little
-/// beside the memory, and there need not be a kernel for every pair of formats.
+/// compared with memory access, and no kernel is needed for every pair of formats.
 template <int n>
 __device__ __forceinline__ Floats<n> load(const DeviceArray& array, std::size_t first) {
   switch (array.format) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ Floats<n> rounded_as(Floats<n> values) {
   return values;
 }
 
-/// The values as they are after they were stored in a format and read again.
+/// The values after being stored in a format and read back.
 template <int n>
 __device__ __forceinline__ Floats<n> rounded(formats::Format format, const Floats<n>& values) {
   switch (format) {
@@ -150,7 +150,7 @@ __device__ __forceinline__ Floats<n> rounded(formats::Format format, const Float
   }
 }
 
-/// Calls body.run<kPackElements>(first) and body.run<1>(first) for what falls to this thread.
+/// Calls body.run<kPackElements>(first) and body.run<1>(first) for this thread's share.
 template <class Body>
 __device__ __forceinline__ void for_each_pack(const Shape& shape, Body& body) {
   const std::size_t thread = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -163,8 +163,8 @@ __device__ __forceinline__ void for_each_pack(const Shape& shape, Body& body) {
   }
 }
 
-/// The one place where kernels are launched. The grid has a thread for each of `items`, but no more blocks
-/// than the device runs at a time: the kernel's loop strides over the rest.
+/// The only place where kernels are launched. The grid has a thread for each of `items`, but no more blocks
+/// than the device can run at a time: the kernel's loop strides over the rest.
 template <class... Parameters>
 cudaError_t launch(void (*kernel)(Parameters...), const LaunchTarget& target, std::size_t items,
                    unsigned rows, int threads, std::size_t shared_bytes, Parameters... parameters) {

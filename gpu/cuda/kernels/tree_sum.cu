@@ -3,7 +3,7 @@
 namespace troupe::gpu {
 namespace {
 
-constexpr std::size_t kSharedBytes = std::size_t{48} << 10;  // a block has it without asking
+constexpr std::size_t kSharedBytes = std::size_t{48} << 10;  // every block has it without asking
 
 __device__ __forceinline__ float* shared_floats() {
 #ifdef __CUDACC__
@@ -14,9 +14,9 @@ __device__ __forceinline__ float* shared_floats() {
 #endif
 }
 
-/// Runs the program on a pack of each slot, in shared memory because a program says by number which slot it
-/// means, and registers have none. Nothing is shared: every thread has places of its own, neighbours beside
-/// each other.
+/// Runs the program on a pack of each slot, in shared memory because a program addresses slots by number,
+/// which registers do not support. Nothing is shared: every thread has its own places, next to those of its
+/// neighbours.
 struct TreeSumBody {
   const TreeProgram& program;
   float* own;

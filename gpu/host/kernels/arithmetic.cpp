@@ -29,7 +29,7 @@ struct Multiply {
 
 struct LargestMagnitude {
   [[gnu::always_inline]] static std::uint32_t run(const float* values, std::size_t count) {
-    // Without their sign floats order as integers, and signed integers compare faster.
+    // Without their sign, floats have the order of integers, and signed integers compare faster.
     std::int32_t largest = 0;
     for (std::size_t i = 0; i < count; ++i) {
       const std::int32_t magnitude = std::bit_cast<std::int32_t>(values[i]) & 0x7fff'ffff;

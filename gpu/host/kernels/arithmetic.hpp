@@ -5,8 +5,8 @@
 
 namespace troupe::gpu {
 
-/// What several kernels do with a block of fp32 in cache, each operation rounded. A result may be written
-/// over its input.
+/// Operations on a block of fp32 in cache that several kernels use, each operation rounded. A result may
+/// overwrite its input.
 
 /// sum = a + b
 void add(const float* a, const float* b, float* sum, std::size_t count);

@@ -9,7 +9,7 @@
 
 namespace troupe::gpu {
 
-/// Kernels work in blocks which stay in the first-level cache between widening, arithmetic and rounding.
+/// Kernels work in blocks that stay in the first-level cache between widening, arithmetic and rounding.
 inline constexpr std::size_t kBlockElements = 512;
 using Block = std::array<float, kBlockElements>;
 
@@ -21,7 +21,7 @@ void for_each_block(std::size_t count, Body body) {
   }
 }
 
-/// Reads ranges of elements as fp32: fp32 where it lies, what is narrower through a block of the caller's.
+/// Reads ranges of elements as fp32: fp32 in place, narrower types through a block of the caller's.
 class Reader {
  public:
   explicit Reader(ConstElements elements)
@@ -52,8 +52,8 @@ class Reader {
   Converter converter_;
 };
 
-/// Writes ranges of elements from fp32. What target() returns is filled, then given to commit(): fp32 is
-/// written where it lies, what is narrower through a block of the caller's.
+/// Writes ranges of elements from fp32. The caller fills target(), then passes it to commit(): fp32 is
+/// written in place, narrower types through a block of the caller's.
 class Writer {
  public:
   explicit Writer(Elements elements)

@@ -82,7 +82,7 @@ struct Avx2 {
   }
 };
 
-/// f16 has instructions of its own.
+/// f16 has dedicated instructions.
 struct F16c {
   static constexpr std::size_t kLanes = 8;
   static constexpr std::size_t kCodeBytes = kLanes * sizeof(std::uint16_t);

@@ -14,7 +14,7 @@ void add_squares(ConstElements values, BufferView sum) {
   check_add_squares(sum);
   auto& exact = sum.as<core::ExactSquareSum>()[0];
   if (values.dtype == core::DType::f32) return exact.accumulate(values.view.as<float>());
-  // Every call of accumulate() has a price; longer blocks than the others' share it among more values.
+  // Every call of accumulate() has a fixed cost, which these longer blocks spread over more values.
   constexpr std::size_t kLongBlock = 16 * kBlockElements;
   const Reader reader(values);
   std::vector<float> block(kLongBlock);

@@ -12,7 +12,7 @@
 namespace troupe::gpu {
 namespace {
 
-/// out (m, n) = base_factor * base (m, n) + factor * a (m, k) b (k, n), or without a base a b alone. Nothing
+/// out (m, n) = base_factor * base (m, n) + factor * a (m, k) b (k, n), or without a base just a b. Nothing
 /// overlaps.
 struct Product {
   std::size_t m = 0, k = 0, n = 0;
@@ -24,8 +24,8 @@ struct Product {
   float factor = 1;
 };
 
-/// Each element is summed by itself in the order of k, so how the output is cut into tiles changes no bits.
-/// A tile's columns of b stay in the cache while all rows of a pass by.
+/// Each element is summed separately in the order of k, so the output's tiling does not change any bits. A
+/// tile's columns of b stay in the cache while all rows of a pass by.
 struct Multiply {
   static constexpr std::size_t kRows = 4;
   static constexpr std::size_t kColumns = 16;
@@ -46,7 +46,7 @@ struct Multiply {
     }
   }
 
-  /// Loops over scalars are left in memory by the compiler, so here are vectors by name.
+  /// The compiler keeps loops over scalars in memory, so vectors are written explicitly here.
   [[gnu::always_inline]] static void sum_tile(const Product& p, std::size_t i, std::size_t j, float* sums) {
     using Vector [[gnu::vector_size(32)]] = float;
     constexpr std::size_t kLength = sizeof(Vector) / sizeof(float);

@@ -14,7 +14,7 @@ namespace {
 constexpr auto kMxBlock = static_cast<std::size_t>(core::kMxBlockElements);
 static_assert(kBlockElements % kMxBlock == 0, "no block of a kernel cuts one that shares a scale");
 
-/// The scale of up to a block.
+/// The scale of at most one block.
 template <class Mx>
 [[gnu::always_inline]] inline std::uint32_t scale_of(const float* values, std::size_t length) {
   std::uint32_t largest = 0;

@@ -8,8 +8,8 @@
 namespace troupe::gpu {
 namespace {
 
-/// Calls update(first, length, gradient) for blocks of clipped gradients in fp32, and copies the new master
-/// values out.
+/// Calls update(first, length, gradient) for blocks of clipped gradients in fp32, and copies out the new
+/// master values.
 template <class Update>
 void step_blocks(const ParameterStep& step, Update update) {
   const Reader gradients(step.gradient);

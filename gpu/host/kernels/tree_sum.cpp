@@ -10,7 +10,7 @@
 namespace troupe::gpu {
 namespace {
 
-/// One block of every slot: as it lies in the slot, or a partial sum of the steps so far.
+/// One block of every slot: as stored in the slot, or a partial sum of the steps so far.
 class BlockOfSlots {
  public:
   explicit BlockOfSlots(const TreeSum& sum)
@@ -21,7 +21,7 @@ class BlockOfSlots {
   /// Runs the steps and stores slot 0, multiplied by `factor`, in `target`.
   void run(std::size_t first, std::size_t length, float factor, float* target) {
     std::fill(partial_.begin(), partial_.end(), nullptr);
-    // The last step of a tree makes its root: it need not be stored before it is multiplied.
+    // The last step of a tree produces its root, which need not be stored before it is multiplied.
     const bool ends_in_root = !steps_.empty() && steps_.back().destination == 0;
     for (const auto step : ends_in_root ? steps_.first(steps_.size() - 1) : steps_) {
       const auto destination = static_cast<std::size_t>(step.destination);

@@ -1,4 +1,4 @@
-// Compares gpu/collective/nccl/abi.hpp, and the table that is filled from the library, with NCCL's own
+// Compares gpu/collective/nccl/abi.hpp, and the function table filled from the library, with NCCL's own
 // header.
 #include <nccl.h>
 
@@ -46,7 +46,7 @@ static_assert(same(NcclReduction::max, ncclMax));
 static_assert(same(NcclReduction::min, ncclMin));
 static_assert(same(NcclReduction::average, ncclAvg));
 
-// Newer headers append to the structure, and newer libraries take an older one by its size and version.
+// Newer headers append to the structure, and newer libraries accept an older one by its size and version.
 static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t));
 static_assert(kNcclUndefined == NCCL_CONFIG_UNDEF_INT);
 constexpr ncclConfig_t kTheirs = NCCL_CONFIG_INITIALIZER;
@@ -73,7 +73,7 @@ SAME_PLACE(channels_per_net_peer, nChannelsPerNetPeer);
 SAME_PLACE(nvlink_centric_sched, nvlinkCentricSched);
 #undef SAME_PLACE
 
-/// Whether two parameters go the same way: the same type, or our name for theirs.
+/// Whether two parameters are passed the same way: the same type, or our name for theirs.
 template <class Ours, class Theirs>
 constexpr bool kSame = std::is_same_v<Ours, Theirs> ||
                        (std::is_enum_v<Ours> && std::is_enum_v<Theirs>) ||  // of one size, as asserted above

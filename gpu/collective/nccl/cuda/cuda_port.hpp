@@ -4,7 +4,7 @@
 
 namespace troupe::gpu {
 
-/// What NCCL needs to know of the CUDA device `index` of this process.
+/// What NCCL needs to know about the CUDA device `index` of this process.
 NcclDevicePort cuda_nccl_port(int index);
 
 }  // namespace troupe::gpu
