@@ -20,7 +20,7 @@ using messages::Role;
 
 namespace {
 
-/// What fits into one message beside other things.
+/// What fits into one message together with other things.
 constexpr std::size_t kMaxValueBytes = std::size_t{256} << 10;
 
 /// The optimizers of the groups, each once, in order.

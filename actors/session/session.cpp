@@ -132,7 +132,7 @@ double Session::loss_scale() const {
 core::Result<void> Session::begin_lane(core::Lane lane) {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->begin_lane(lane)));
-  // The previous lane may still be being added to the partial sums, in a slot that this lane writes.
+  // The previous lane may not have joined the partial sums yet, from a slot that this lane writes.
   if (!s.losses.empty()) {
     TRY(s.wait_merged(s.losses.back().lane));
   }

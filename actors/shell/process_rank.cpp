@@ -31,7 +31,7 @@ struct ProcessRank::State {
   JobToken token{};
   std::string device_name;
   std::unique_ptr<gpu::Device> device;
-  std::unique_ptr<gpu::Device> host_device;  ///< null: `device` itself is a host device
+  std::unique_ptr<gpu::Device> host_device;  ///< null: `device` itself has host memory
   ThreadPatience patience;
   std::unique_ptr<gpu::CollectiveBackend> backend;
   std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once requested

@@ -53,7 +53,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   void run_trainer(std::function<core::Result<void>(SimulatedRank&)> body);
   /// Lets virtual time pass in the fiber, as if the trainer computed for this long.
   void compute(std::chrono::nanoseconds duration);
-  /// The process dies immediately: none of its messages and collectives goes on; its trainer is unwound.
+  /// The process dies immediately: none of its messages and collectives continues; its trainer is unwound.
   void kill();
 
   bool has_ended() const { return !fiber_ || fiber_->has_ended(); }

@@ -401,8 +401,8 @@ class Run {
     return outcome.wishes;
   }
 
-  /// Whether this rank takes part in what is computed between steps: the one that reports it, or all that
-  /// keep a part of the parameters.
+  /// Whether this rank takes part in computations between steps: the one that reports, or all that keep a
+  /// part of the parameters.
   bool takes_part() const { return narrator_ != nullptr || trainer_.has_sharded_parameters(); }
 
   Result<void> report_saves() {

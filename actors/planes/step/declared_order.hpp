@@ -13,7 +13,7 @@ struct TrainingPlan;
 /// Part of plan_training(): the order becomes the plan's if units are gathered on demand; otherwise it
 /// changes nothing, but is still checked. Parameters outside of units come before all units, and backward
 /// reaches them last. Errc::invalid_argument names the unit that is missing, listed twice or unknown, and
-/// refuses an order given beside a list of passes.
+/// refuses an order given together with a list of passes.
 core::Result<void> take_order(TrainingPlan& plan, const core::DeclaredOrder& order,
                               const std::vector<core::UnitPass>& passes);
 

@@ -47,7 +47,7 @@ struct Exposure {
 };
 
 /// For a wait from `begin` to `end`. A trainer that computes on a stream (`watch`, requested at the
-/// beginning) goes on until the stream is empty; any other (null) stands still immediately.
+/// beginning) goes on until the stream is empty; any other (null) stops immediately.
 inline Exposure exposure(BusyMoment begin, BusyMoment end, const ComputeWatch* watch) {
   if (watch) {
     const auto idle = watch->reached();

@@ -116,7 +116,7 @@ void RankProgram::set_sequence(std::vector<core::PlanEntryIndex> sequence) {
 void RankProgram::follow_order() {
   RankProgram ordered(*plan_, rank_);
   // Within a phase of a round a bucket's launches keep their order, wherever its unit comes. Gradients have
-  // no phase here: what needs them is the next unit to use their memory.
+  // no phase here: they are needed by the next unit that uses their memory.
   using Use = std::tuple<std::optional<core::BucketIndex>, int, std::optional<core::Phase>>;
   const auto use_of = [](const PlannedLaunch& launch) -> Use {
     const auto phase = launch.moves_gradients() ? std::nullopt : std::optional(launch.entry.needed.phase);
