@@ -30,7 +30,7 @@ std::string_view name_of(Ending::Kind kind) noexcept {
 
 namespace {
 
-/// No process means to end itself like this: such a death does not follow from a peer's.
+/// No process ends itself like this: such a death does not follow from a peer's.
 bool killed_from_outside(ExitStatus status) {
   return status.signal == SIGKILL || status.signal == SIGSEGV || status.signal == SIGBUS ||
          status.signal == SIGILL || status.signal == SIGFPE;
@@ -162,7 +162,7 @@ void NodeAgentMachine::stop(int signal, NodeEffects& effects) {
   asked_with_ = signal;
   if (alive_ == 0) return;
   signal_all(signal, true, effects);
-  // A stopped process takes its SIGTERM only when it goes on.
+  // A stopped process handles SIGTERM only after it continues.
   signal_all(SIGCONT, true, effects);
   effects.push_back(ArmDeadline{config_.term_timeout});
 }
@@ -235,7 +235,7 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
   } else {
     ++restarts_;
     ++generation_;
-    // The last rank's end is now.
+    // The last rank's end is the present time.
     if (quick_failures_ <= 1) return launch(endings_.back().at, effects);
     const int doublings = std::min(quick_failures_ - 2, 16);
     state_ = State::waiting;

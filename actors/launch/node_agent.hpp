@@ -17,19 +17,19 @@ struct NodeAgentConfig {
   int max_restarts = 0;  ///< of the whole gang
   std::chrono::nanoseconds term_timeout = std::chrono::seconds(15);
   std::chrono::nanoseconds kill_timeout = std::chrono::seconds(10);
-  /// Ranks that end by themselves this soon after the first failure count as its consequence.
+  /// Ranks that end by themselves within this time after the first failure count as its consequence.
   std::chrono::nanoseconds secondary_window = std::chrono::seconds(2);
-  /// A gang that lived for at least this long before its first failure, or committed a step more than the one
-  /// before, is started again at once. So is the first that did not; then come pauses of 1, 2, 4 ... times
-  /// this.
+  /// A gang that lived for at least this long before its first failure, or committed a step more than the
+  /// previous one, is restarted immediately. So is the first gang that did neither; after that come pauses of
+  /// 1, 2, 4 ... times this.
   std::chrono::nanoseconds first_backoff = std::chrono::seconds(1);
   std::chrono::nanoseconds longest_backoff = std::chrono::seconds(60);
-  /// This many failures in a row at the same committed step end the job. A job that never reports a step has
-  /// only `max_restarts`.
+  /// This many consecutive failures at the same committed step end the job. For a job that never reports a
+  /// step only `max_restarts` applies.
   int no_progress_limit = 3;
 };
 
-/// How one rank's process came to its end.
+/// How one rank's process ended.
 struct Ending {
   enum class Kind : std::uint8_t {
     completed,
@@ -37,7 +37,7 @@ struct Ending {
     secondary,  ///< failed by itself soon after the first
     late,       ///< failed by itself while the gang was being stopped
     stopped,    ///< did what our signal asked, or was killed by us
-    abandoned,  ///< did not end even by SIGKILL
+    abandoned,  ///< did not end even after SIGKILL
   };
 
   int rank = 0;
@@ -66,9 +66,9 @@ struct CancelDeadline {};
 struct EndGeneration {
   int generation = 0;
   std::vector<Ending> endings;  ///< in the order they were seen
-  /// The index of the ending which explains the failure: the first, unless a rank was killed from outside
-  /// soon after. (A big process frees its memory before its death can be seen, and its peers may be quicker
-  /// to notice and to end.)
+  /// The index of the ending that explains the failure: the first, unless a rank was killed from outside soon
+  /// after it. (A large process frees its memory before its death becomes visible, so its peers may notice
+  /// and end first.)
   std::optional<std::size_t> cause;
 };
 struct Finish {
@@ -77,10 +77,10 @@ struct Finish {
 using NodeEffect = std::variant<StartGang, SignalRank, ArmDeadline, CancelDeadline, EndGeneration, Finish>;
 using NodeEffects = std::vector<NodeEffect>;
 
-/// The life of the processes of one node: starting -> watching -> stopping -> (waiting -> watching)* ->
-/// finished. It decides; the launcher performs. `now` is any monotonic time.
+/// The life of one node's processes: starting -> watching -> stopping -> (waiting -> watching)* -> finished.
+/// It decides; the launcher acts. `now` is any monotonic time.
 ///
-/// NA-1: the gang starts only when no process of the generation before it runs. NA-2: every wait for a
+/// NA-1: the gang starts only when no process of the previous generation is running. NA-2: every wait for a
 /// process that was told to end has a deadline. NA-3: Finish comes once, and nothing after it.
 class NodeAgentMachine {
  public:
@@ -88,19 +88,19 @@ class NodeAgentMachine {
 
   NodeEffects start(std::chrono::nanoseconds now);
   NodeEffects exited(int rank, ExitStatus status, std::chrono::nanoseconds now);
-  /// The rank could not be started. The ranks from this one on have no process; those before it have.
+  /// The rank could not be started. This rank and those after it have no process; those before it have one.
   NodeEffects start_failed(int rank);
   /// A signal to the launcher: TERM, INT, HUP and QUIT end the job, USR1 and USR2 go to the ranks.
   NodeEffects signalled(int signal);
   NodeEffects deadline(std::chrono::nanoseconds now);
-  /// The last step the job reported as committed. Say it before the exit that ends the generation.
+  /// The last step that the job reported as committed. Call it before the exit that ends the generation.
   void committed(std::int64_t step);
 
   std::string_view state() const;
   int generation() const { return generation_; }
   int restarts() const { return restarts_; }
   bool is_running(int rank) const { return running_[static_cast<std::size_t>(rank)]; }
-  /// Why the job ended as it did; empty while it runs.
+  /// Why the job ended as it did; empty while it is running.
   const std::string& verdict() const { return verdict_; }
 
  private:
@@ -127,7 +127,7 @@ class NodeAgentMachine {
   int restarts_ = 0;
   std::vector<bool> running_;
   int alive_ = 0;
-  int asked_with_ = 0;   ///< the signal that opened the ladder
+  int asked_with_ = 0;   ///< the signal that began the stop
   int stop_signal_ = 0;  ///< the signal that ends the job
   bool start_failed_ = false;
   std::chrono::nanoseconds launched_{};
@@ -135,7 +135,7 @@ class NodeAgentMachine {
   std::optional<std::int64_t> step_;
   std::optional<std::int64_t> step_of_last_failure_;
   int failures_at_step_ = 0;
-  int quick_failures_ = 0;  ///< in a row: without a step more, and soon
+  int quick_failures_ = 0;  ///< consecutive ones: soon, and without another step
   std::string verdict_;
 };
 

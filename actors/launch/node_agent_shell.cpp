@@ -29,7 +29,7 @@ void NodeAgentShell::signalled(int signal) {
   perform(machine_.signalled(signal));
 }
 
-/// Effects may bring events about which have effects: one after the other.
+/// Effects may cause events that have effects in turn: they are performed one after another.
 void NodeAgentShell::perform(NodeEffects effects) {
   for (NodeEffect& effect : effects) queue_.push_back(std::move(effect));
   if (performing_) return;

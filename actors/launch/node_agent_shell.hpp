@@ -15,41 +15,42 @@
 
 namespace troupe::actors {
 
-/// What a NodeAgentShell starts, and who hears how it goes. All calls come on the thread of the shell's
-/// inputs and must not call it back.
+/// What a NodeAgentShell starts and reports to. All calls come on the thread of the shell's inputs and must
+/// not call it back.
 class Gang {
  public:
   virtual ~Gang() = default;
 
-  /// Before the first process of a generation. An Error: none of them can be started.
+  /// Before the first process of a generation. On an Error none of them can be started.
   virtual core::Result<void> begin(int generation) = 0;
   /// What to run as this rank of the generation that began.
   virtual core::Result<ProcessSpec> prepare(int rank) = 0;
   virtual void started(int rank, std::int64_t pid) = 0;
-  /// Neither this rank nor those after it run.
+  /// Neither this rank nor those after it are running.
   virtual void not_started(int rank, const core::Error& error) = 0;
 
   virtual void output(int rank, OutputStream stream, std::string_view bytes) = 0;
   virtual void closed(int rank, OutputStream stream) = 0;
-  /// The last step the job has committed, if it says. Asked when a rank has failed.
+  /// The last step that the job has committed, if it reports one. Asked when a rank has failed.
   virtual std::optional<std::int64_t> committed_step() = 0;
-  /// The generation's first failure, said before the other ranks are asked to end.
+  /// The generation's first failure, reported before the other ranks are asked to end.
   virtual void failed(int rank, ExitStatus status) = 0;
-  /// No process of the generation is left. `cleared`: how many were killed that its ranks had left behind.
+  /// No process of the generation is left. `cleared`: the number of killed processes that its ranks had left
+  /// behind.
   virtual void ended(const EndGeneration& end, int cleared) = 0;
-  /// NA-3: said once, and nothing after it.
+  /// NA-3: called once, and nothing after it.
   virtual void finished(int exit_code) = 0;
 };
 
 /// The shell of the NodeAgent: performs what the machine decides, and tells it what happens. It has one
-/// thread, that of its inputs, of the clock's alarms and of the processes' handlers.
+/// thread, on which its inputs, the clock's alarms and the processes' handlers run.
 class NodeAgentShell {
  public:
-  /// `job` is what the ranks' processes have as TROUPE_JOB_ID. The clock, the processes and the gang outlive
+  /// `job` is the TROUPE_JOB_ID of the ranks' processes. The clock, the processes and the gang must outlive
   /// this.
   NodeAgentShell(const NodeAgentConfig& config, std::string job, Clock& clock, Processes& processes,
                  Gang& gang);
-  /// Processes that still run are killed.
+  /// Processes that are still running are killed.
   ~NodeAgentShell();
   NodeAgentShell(const NodeAgentShell&) = delete;
   NodeAgentShell& operator=(const NodeAgentShell&) = delete;
@@ -79,7 +80,7 @@ class NodeAgentShell {
   Clock& clock_;
   Processes& world_;
   Gang& gang_;
-  std::vector<std::unique_ptr<Process>> processes_;  ///< by rank; none for one that was not started
+  std::vector<std::unique_ptr<Process>> processes_;  ///< by rank; null for a rank that was not started
   std::deque<NodeEffect> queue_;
   bool performing_ = false;
   AlarmId deadline_ = 0;

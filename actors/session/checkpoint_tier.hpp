@@ -9,11 +9,11 @@
 
 namespace troupe::actors {
 
-/// The checkpoints of one rank: their roles, and the plane that carries out these roles' work.
+/// The checkpoints of one rank: their roles, and the plane that carries out the work of these roles.
 class CheckpointTier {
  public:
-  /// The world has a place for checkpoints. Errc::invalid_argument for budgets that cannot be. `context`
-  /// must outlive it.
+  /// The world has a place for checkpoints. Errc::invalid_argument for impossible budgets. `context` must
+  /// outlive it.
   static core::Result<std::unique_ptr<CheckpointTier>> create(const SessionContext& context);
 
   void spawn_roles();

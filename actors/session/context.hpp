@@ -25,7 +25,7 @@ struct SessionContext {
   gpu::Rendezvous& rendezvous;
   DataPlane& data;
   const RankState& state;                   ///< what this rank could save
-  std::span<const gpu::BufferView> memory;  ///< of its pieces
+  std::span<const gpu::BufferView> memory;  ///< of the pieces of `state`
 
   core::Rank rank() const { return world.rank(); }
   bool is_first_rank() const { return world.rank().value == 0; }

@@ -77,7 +77,7 @@ Result<core::TensorDict> decoded(std::span<const std::byte> bytes) {
   core::TensorDict::Tensors tensors;
   core::TensorDict::Arrays arrays;
   const auto name_of = [](const Value::Entry& entry) { return std::get<std::string>(entry.key); };
-  // Bytes come in the order of the names, as those of a std::map do.
+  // Bytes are in the order of the names, as in a std::map.
   std::map<std::string, const Value*> heads;
   for (const auto& entry : head.find("tensors")->as_map()->entries()) heads[name_of(entry)] = &entry.value;
   for (const auto& [name, one] : heads) tensors[name] = TRY(tensor_from(*one, rest));
@@ -90,7 +90,7 @@ Result<core::TensorDict> decoded(std::span<const std::byte> bytes) {
 
 struct GroupData::Carried {
   gpu::Buffer memory;
-  gpu::Buffer staging;  ///< where the host does not reach the memory
+  gpu::Buffer staging;  ///< used if the host cannot access the memory
 };
 
 Result<GroupData::Carried> GroupData::carry(std::span<const std::byte> bytes, std::size_t length) {

@@ -41,7 +41,7 @@ core::Result<std::unique_ptr<gpu::Group>> GroupMaker::of_hosts(std::string name,
 core::Result<DataPlaneGroups> GroupMaker::of_step(gpu::CollectiveBackend& backend, const TrainingPlan& plan,
                                                   const RankProgram& program) const {
   // All members make their groups in the same order. The world comes last: it often shares another's group,
-  // which then has the name that says more.
+  // whose name is more specific.
   std::set<core::Communicator, std::greater<>> communicators{{core::GroupKind::world, 0}};
   for (const auto& communicator : core::communicators(program.program())) communicators.insert(communicator);
   DataPlaneGroups groups;

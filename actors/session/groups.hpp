@@ -17,18 +17,18 @@ namespace troupe::actors {
 /// Makes a session's process groups; all members of a group call it with the same name.
 class GroupMaker {
  public:
-  /// `deadline` is of the meeting of a group's members. Everything given must outlive it.
+  /// `deadline` applies to the meeting of a group's members. Everything given must outlive it.
   GroupMaker(RankWorld& world, gpu::Rendezvous& rendezvous, std::chrono::nanoseconds deadline)
       : world_(world), rendezvous_(rendezvous), deadline_(deadline) {}
 
   /// Groups of the step's collectives.
   core::Result<DataPlaneGroups> of_step(gpu::CollectiveBackend& backend, const TrainingPlan& plan,
                                         const RankProgram& program) const;
-  /// One of the trainer's own.
+  /// One of the trainer's own groups.
   core::Result<std::unique_ptr<gpu::Group>> of_trainer(gpu::CollectiveBackend& backend,
                                                        const std::string& name,
                                                        std::vector<core::Rank> members) const;
-  /// A group that moves memory of the host.
+  /// A group that moves host memory.
   core::Result<std::unique_ptr<gpu::Group>> of_hosts(std::string name, std::vector<core::Rank> members) const;
 
  private:

@@ -13,14 +13,14 @@
 
 namespace troupe::actors {
 
-/// Brings what ranks have read of a checkpoint from one host's memory to another's, in jobs whose own
-/// collectives move memory of GPUs. Its group is made when it is first needed.
+/// Brings what ranks have read from a checkpoint from one host's memory to another's, in jobs whose own
+/// collectives move GPU memory. Its group is made when it is first needed.
 class HostExchange {
  public:
   using MakeGroup = std::function<core::Result<std::unique_ptr<gpu::Group>>()>;
 
-  /// `make_group` makes a group of all ranks for the world's host device; `deadline` is of a round. The world
-  /// must outlive it.
+  /// `make_group` makes a group of all ranks for the world's host device; `deadline` applies to one round.
+  /// The world must outlive it.
   HostExchange(RankWorld& world, MakeGroup make_group, std::chrono::nanoseconds deadline)
       : world_(world), make_group_(std::move(make_group)), deadline_(deadline) {}
   ~HostExchange();
@@ -31,7 +31,7 @@ class HostExchange {
   core::Result<void> open();
   /// As DataPlane::exchange_loaded().
   void exchange(LoadedBytes bytes);
-  /// From any thread: rounds end in `reason`, also later ones.
+  /// From any thread: running and later rounds end in `reason`.
   void abort(const core::Error& reason);
 
  private:
@@ -42,7 +42,7 @@ class HostExchange {
   std::chrono::nanoseconds deadline_;
   gpu::Stream stream_;
   std::mutex mutex_;                    // guards all below
-  std::unique_ptr<gpu::Group> group_;   ///< stays as it is once it is set
+  std::unique_ptr<gpu::Group> group_;   ///< does not change once set
   std::optional<core::Error> aborted_;  ///< the first reason
 };
 

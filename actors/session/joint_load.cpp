@@ -43,7 +43,7 @@ std::size_t sum(const std::vector<std::size_t>& counts) {
 
 bool JointLoad::may_exchange() const {
   const auto mode = in_.options.mode;
-  // Between hosts it takes a network that jobs on GPUs may do without, so there it must be asked for.
+  // Between hosts it needs a network that jobs on GPUs may not have, so there it must be requested.
   const bool may = mode == core::LoadMode::exchange || (mode == core::LoadMode::automatic && !in_.hosts);
   return may && in_.knows_others && in_.world.world_size().value > 1;
 }
@@ -55,7 +55,7 @@ Result<void> JointLoad::read(Storage& storage, const std::string& name, const co
   if (may_exchange()) {
     manifest_ = manifest;
     auto plan = core::plan_shared_load(manifest_, shared);
-    // The caller says that this rank withdraws.
+    // The caller then announces that this rank withdraws.
     if (!plan) return tl::unexpected(plan.error());
     const bool exchanges =
         core::choose_load(in_.options.mode, plan->bytes, in_.options.costs) == core::LoadMode::exchange;
@@ -75,8 +75,7 @@ Result<void> JointLoad::withdraw() {
 }
 
 /// A rank that sees another checkpoint than rank 0, or was asked for other things, would wait for parts that
-/// nobody sends. `plan` is the hash of an exchange, 0 when each rank reads for itself, nothing without a
-/// plan.
+/// nobody sends. `plan` is the hash of an exchange, 0 if each rank reads for itself, empty without a plan.
 Result<void> JointLoad::agree(std::optional<std::uint64_t> plan) {
   agreed_ = true;
   const auto key = attempt_ + "plan";
@@ -92,7 +91,7 @@ Result<void> JointLoad::agree(std::optional<std::uint64_t> plan) {
                     text, first);
 }
 
-/// Everything that may fail at one rank alone comes before all say that they are ready.
+/// Everything that may fail on one rank alone comes before all ranks say that they are ready.
 Result<void> JointLoad::prepare_exchange(core::SharedLoadPlan plan, const core::SharedTargets& shared,
                                          LoadExchange::Wanted& alone) {
   auto wanted = take_shared(alone, shared, in_.world.rank());
@@ -114,7 +113,7 @@ void JointLoad::post_round(LoadedBytes bytes) {
   }
 }
 
-/// While a round is on its way the one before it is taken, and the next one is packed.
+/// While a round is in flight, the previous one is unpacked and the next one is packed.
 Result<void> JointLoad::exchange() {
   if (!exchange_) return {};
   if (in_.hosts != nullptr) TRY(in_.hosts->open());

@@ -24,38 +24,38 @@
 
 namespace troupe::actors {
 
-/// One rank's part in one attempt of all ranks to load a checkpoint: read() or withdraw(), then, when all
+/// One rank's part in one attempt of all ranks to load a checkpoint: read() or withdraw(), then, once all
 /// ranks have agreed that everything was read, exchange(). Used by the trainer's thread.
 class JointLoad {
  public:
-  /// All of it must outlive the load.
+  /// All of these must outlive the load.
   struct Surroundings {
     RankWorld& world;
     TrainerInbox& inbox;
     gpu::Rendezvous& rendezvous;
     DataPlane& data;
-    HostExchange* hosts;  ///< moves what is exchanged; null: the data plane does
+    HostExchange* hosts;  ///< moves the exchanged data; null: the data plane does
     const core::LoadOptions& options;
     std::chrono::nanoseconds deadline;
-    bool knows_others;  ///< this rank can tell what others read: all keep the same part of the model
+    bool knows_others;  ///< this rank knows what others read: all keep the same part of the model
   };
 
-  /// `attempt` begins the keys of the job's store; no other attempt has it.
+  /// `attempt` is the prefix of the keys in the job's store; no other attempt has it.
   JointLoad(Surroundings surroundings, std::string attempt)
       : in_(surroundings), attempt_(std::move(attempt)) {}
   JointLoad(const JointLoad&) = delete;
   JointLoad& operator=(const JointLoad&) = delete;
 
-  /// Reads what this rank wants, or the part of it that the ranks' plan gives to this rank. `shared` is what
-  /// all ranks want, as all of them know it; targets of this rank that are not in it are read by this rank.
-  /// `uploads` are as in ReadOptions, until exchange() is over. As read_tensors() otherwise; Errc::mismatch
-  /// also for a rank whose plan is not that of rank 0.
+  /// Reads what this rank wants, or the part of it that the ranks' plan assigns to this rank. `shared` is
+  /// what all ranks want, known to all of them; this rank reads those of its targets that are not in it.
+  /// `uploads` are as in ReadOptions, in use until exchange() is over. Otherwise as read_tensors(); also
+  /// Errc::mismatch for a rank whose plan differs from rank 0's.
   core::Result<void> read(Storage& storage, const std::string& name, const core::Manifest& manifest,
                           const core::SharedTargets& shared, std::vector<core::LoadTarget> targets,
                           std::vector<std::span<std::byte>> memory, UploadPool* uploads);
-  /// This rank has no plan, whatever the reason; others shall not wait for it. Nothing after read().
+  /// This rank has no plan, for whatever reason; the others need not wait for it. Does nothing after read().
   core::Result<void> withdraw();
-  /// Brings what other ranks have read. After an Error nobody can go on: the state is loaded in part.
+  /// Brings what other ranks have read. After an Error no rank can continue: the state is partly loaded.
   core::Result<void> exchange();
 
  private:
@@ -73,8 +73,8 @@ class JointLoad {
   Surroundings in_;
   std::string attempt_;
   bool agreed_ = false;
-  core::Manifest manifest_;                       ///< what is planned points into it
-  std::optional<LoadExchange> exchange_;          ///< nothing: this rank reads all that it wants
+  core::Manifest manifest_;                       ///< the plan points into it
+  std::optional<LoadExchange> exchange_;          ///< empty: this rank reads everything that it wants
   std::array<std::shared_ptr<Round>, 2> rounds_;  ///< shared with the operation that uses it
 };
 

@@ -10,7 +10,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// Pipeline stages are furthest apart, so the ranks of one are neighbours.
+/// Pipeline is the outermost axis, so the ranks of one stage are neighbours.
 core::Rank first_of_stage(const SessionContext& in) {
   const int ranks = in.plan.world.value / in.plan.options.pipeline_parallel;
   return {in.rank().value / ranks * ranks};

@@ -12,14 +12,15 @@ namespace troupe::actors {
 
 /// The order in which a trainer uses its units, while it is learned from one forward and one backward. Ranks
 /// that keep the same part of the model compare each call before anything is gathered for it: members of a
-/// group that gather unlike units would wait for each other, or take one for the other. On Errc::mismatch the
-/// job ends.
+/// group that gather different units would wait for each other, or mistake one for the other. On
+/// Errc::mismatch the job ends.
 class LearnedOrder {
  public:
-  /// `units` of the trainer; `attempt` counts the times that an order is learned. By all ranks alike.
+  /// `units` is the trainer's number of units; `attempt` counts how often an order was learned. By all ranks
+  /// alike.
   LearnedOrder(const SessionContext& in, int units, std::uint64_t attempt);
 
-  /// As OrderRecorder::uses(), and Errc::mismatch.
+  /// As OrderRecorder::uses(), plus Errc::mismatch.
   core::Result<void> uses(core::UnitIndex unit);
   core::Result<void> begin_backward();
   core::Result<core::DeclaredOrder> end();
@@ -29,7 +30,7 @@ class LearnedOrder {
 
   const SessionContext& in_;
   core::OrderRecorder recorder_;
-  core::Rank first_;  ///< of the ranks that compare
+  core::Rank first_;  ///< the first of the ranks that compare
   std::uint64_t attempt_;
   std::uint64_t calls_ = 0;
 };

@@ -27,7 +27,7 @@ core::Result<void> Restore::load_local(const RestoreChoice& choice) {
   return read_copy(storage, manifest, in_.state.structure, spans_of(in_.memory), uploads_.get());
 }
 
-/// Copies that its clique has and this rank is to have, its own among them.
+/// Retrieves the copies that its clique has and this rank should have, its own among them.
 core::Result<void> Restore::retrieve_local(const RestoreChoice& choice) {
   const auto& clique = parts_.local->clique();
   messages::RetrieveBegan wanted{*choice.local, {}};
@@ -38,12 +38,12 @@ core::Result<void> Restore::retrieve_local(const RestoreChoice& choice) {
   if (wanted.transfers.empty()) return {};
   in_.post(Role::replica_keeper, 0, wanted);
   auto retrieved = in_.inbox.wait_retrieved(3 * in_.options.local.deadline);
-  // What counts is the rank's own copy; that a copy for others did not come is no reason to go back.
+  // What counts is the rank's own copy; a missing copy for others is no reason to go back.
   const bool has_own = read_copy_manifest(*in_.world.local_storage(), *choice.local, in_.rank()).has_value();
   return has_own ? core::Result<void>{} : retrieved;
 }
 
-/// Every rank has loaded its own copy: the rest of the state comes from the others.
+/// Every rank has loaded its own copy: the rest of the state comes from the other ranks.
 core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, const core::CopyName& name) {
   const auto deadline = in_.options.checkpoint.deadline;
   if (in_.is_first_rank()) {
@@ -72,7 +72,7 @@ core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, con
   return loaded;
 }
 
-/// Looks at every byte of this rank's copies of a save that could not be loaded.
+/// Checks every byte of this rank's copies of a save that could not be loaded.
 void Restore::note_damage(const core::CopyName& name) {
   const auto found = find_copies(*copies_, in_.world.world_size());
   if (!found) return;

@@ -19,7 +19,7 @@ using core::Value;
 
 namespace {
 
-/// More say the same of other ranks.
+/// Further notes would repeat the same for other ranks.
 constexpr std::size_t kMaxNotes = 8;
 
 Value number(std::uint64_t value) {
@@ -36,7 +36,7 @@ Value strings(const std::vector<std::string>& texts) {
   return list;
 }
 
-/// Takes values out of lists; the first that is not as expected is remembered.
+/// Takes values out of lists; remembers the first that is not as expected.
 class Items {
  public:
   explicit Items(const Value* value) : items_(value != nullptr ? value->as_list() : nullptr) {

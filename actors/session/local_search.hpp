@@ -12,7 +12,7 @@
 
 namespace troupe::actors {
 
-/// What a rank holds, for the job's store.
+/// What a rank holds, in the form kept in the job's store.
 core::Result<std::string> text_of(const FoundCopies& found);
 core::Result<FoundCopies> parse_holdings(std::string_view text);
 
@@ -20,7 +20,7 @@ core::Result<FoundCopies> parse_holdings(std::string_view text);
 struct RestoreChoice {
   std::string checkpoint;  ///< its name; empty: none
   std::optional<core::CopyName> local;
-  std::vector<core::CopyTransfer> transfers;  ///< that bring the local save's lost copies, of all cliques
+  std::vector<core::CopyTransfer> transfers;  ///< they bring the local save's lost copies, for all cliques
   std::vector<std::string> notes;             ///< newer local saves that cannot be used, and why
 
   bool is_nothing() const { return checkpoint.empty() && !local; }
@@ -30,8 +30,8 @@ struct RestoreChoice {
 core::Result<std::string> text_of(const RestoreChoice& choice);
 core::Result<RestoreChoice> parse_choice(std::string_view text);
 
-/// Finds the local save to restore, in rank 0. A save that could not be loaded is proposed again as long as
-/// there are other copies of it than before.
+/// Finds the local save to restore, in rank 0. A save that could not be loaded is proposed again if there are
+/// now other copies of it than before.
 class LocalSearch {
  public:
   explicit LocalSearch(std::vector<core::Clique> cliques) : cliques_(std::move(cliques)) {}
@@ -41,9 +41,9 @@ class LocalSearch {
   std::optional<core::CopyName> best() const { return best_; }
   /// The proposal of best().
   core::Result<RestoreChoice> propose() const;
-  /// best() was proposed and could not be loaded; hear() comes next.
+  /// best() was proposed and could not be loaded; hear() must come next.
   void failed() { failed_ = best_; }
-  /// Since the last call.
+  /// Notes since the last call.
   std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
 
  private:

@@ -17,7 +17,7 @@ using messages::Role;
 
 namespace {
 
-/// Rounds of an exchange that are on their way at once: one is shared while others are read and written.
+/// Rounds of an exchange in flight at the same time: one is shared while others are read and written.
 constexpr std::uint32_t kRounds = 2;
 
 }  // namespace
@@ -101,7 +101,7 @@ void LocalTier::spawn_roles() {
   keeper.deadline = options_.deadline;
   world_.spawn(keeper_address, std::make_unique<ReplicaKeeperMachine>(std::move(keeper)));
   if (rank.value != 0) return;
-  // A keeper that gives up says so before the coordinator does, which only knows that it waits.
+  // A keeper that gives up says so before the coordinator does, which knows only that it is waiting.
   world_.spawn({rank, Role::replica_coordinator, 0},
                std::make_unique<ReplicaCoordinatorMachine>(ReplicaCoordinatorConfig{
                    world_.world_size(), cliques_, options_.deadline + options_.deadline / 2}));

@@ -17,10 +17,10 @@
 
 namespace troupe::actors {
 
-/// The local tier of one rank: its roles and what carries out their work.
+/// The local tier of one rank: its roles and the planes that carry out their work.
 class LocalTier {
  public:
-  /// Errc::invalid_argument for cliques or budgets that cannot be. Everything given must outlive it.
+  /// Errc::invalid_argument for impossible cliques or budgets. Everything given must outlive it.
   static core::Result<std::unique_ptr<LocalTier>> create(RankWorld& world, const DataPlane& data,
                                                          const RankState& state,
                                                          std::span<const gpu::BufferView> memory,
@@ -30,7 +30,7 @@ class LocalTier {
   void spawn_roles();
   /// Before the first exchange; a clique of one rank has no group.
   void set_group(std::unique_ptr<gpu::Group> group) { replicas_->set_group(std::move(group)); }
-  /// Of the rank's own copy. From any thread, as all of these.
+  /// For the rank's own copy. From any thread, as are all of these.
   void perform(const CheckpointWork& work) { copies_->perform(work); }
   void perform(const ReplicaWork& work) { replicas_->perform(work); }
   void abort(const core::Error& reason) { replicas_->abort(reason); }
@@ -40,7 +40,7 @@ class LocalTier {
   const core::LocalTierOptions& options() const { return options_; }
   static core::Result<std::vector<core::Clique>> cliques_of(const core::LocalTierOptions& options,
                                                             core::WorldSize world);
-  /// A line of the job's configuration, which is the same on all ranks.
+  /// A line of the job's configuration, the same on all ranks.
   static std::string configuration(const std::vector<core::Clique>& cliques);
 
  private:

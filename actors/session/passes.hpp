@@ -8,7 +8,7 @@
 
 namespace troupe::actors {
 
-/// As plan_training() takes them.
+/// In the form that plan_training() takes.
 inline std::vector<core::UnitPass> unit_passes(std::span<const TrainerPass> passes) {
   std::vector<core::UnitPass> found;
   for (const auto& [kind, round, first, end] : passes) {

@@ -13,7 +13,7 @@
 
 namespace troupe::actors {
 
-/// The Coordinator's store of small values, for which any rank can wait: collective groups find each other
+/// The Coordinator's store of small values, which any rank can wait for: collective groups find each other
 /// through it, and ranks agree on what to restore.
 class ControlRendezvous final : public gpu::Rendezvous {
  public:

@@ -19,7 +19,7 @@ using core::Errc;
 
 namespace {
 
-/// Keys that begin so are of an optimizer's state.
+/// Prefix of the keys of an optimizer's state.
 constexpr std::string_view kOptimizerState = "optimizer.state.";
 
 }  // namespace
@@ -62,7 +62,7 @@ core::Result<std::optional<Restore::Loaded>> Restore::run() {
   return std::optional<Loaded>{};
 }
 
-/// Tells rank 0 what this rank holds of local saves.
+/// Tells rank 0 which local saves this rank holds.
 core::Result<void> Restore::share_holdings(const std::string& attempt) {
   auto found = TRY(find_copies(*copies_, in_.world.world_size()));
   std::erase_if(found.held, [&](const core::HeldCopy& copy) {
@@ -80,7 +80,7 @@ core::Result<void> Restore::share_holdings(const std::string& attempt) {
   return {};
 }
 
-/// Rank 0's proposal: the newest there is, a local save before a checkpoint of the same step.
+/// Rank 0's proposal: the newest available, a local save before a checkpoint of the same step.
 core::Result<RestoreChoice> Restore::choose(const std::string& attempt) {
   if (in_.is_first_rank()) {
     const bool has_checkpoint = next_checkpoint_ < checkpoints_.size();
@@ -98,7 +98,7 @@ core::Result<RestoreChoice> Restore::choose(const std::string& attempt) {
   return parse_choice(TRY(in_.rendezvous.get(attempt + "choice", in_.options.checkpoint.deadline)));
 }
 
-/// Nothing when a rank could not load it; passed_over_ then says why.
+/// Empty if a rank could not load it; passed_over_ then says why.
 core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::string& attempt,
                                                                  const RestoreChoice& choice) {
   const auto name = choice.local ? directory_of(*choice.local) : choice.checkpoint;
@@ -139,7 +139,7 @@ core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::stri
   return std::optional(std::move(loaded));
 }
 
-/// Whatever is loaded goes through them, where the host does not reach the device's memory.
+/// All loaded data goes through them if the host cannot access the device's memory.
 core::Result<void> Restore::make_uploads() {
   auto& device = in_.world.device();
   if (device.is_host_memory() || uploads_) return {};
@@ -149,7 +149,7 @@ core::Result<void> Restore::make_uploads() {
   return {};
 }
 
-/// Empty when every rank has loaded, else what the first rank that could not says; the same on all.
+/// Empty if every rank has loaded, otherwise what the first rank that could not reports; the same on all.
 core::Result<std::string> Restore::agree(const std::string& attempt, const std::string& complaint) {
   const auto deadline = in_.options.checkpoint.deadline;
   TRY(in_.rendezvous.set(fmt::format("{}rank/{}", attempt, in_.rank().value), complaint));
@@ -164,7 +164,7 @@ core::Result<std::string> Restore::agree(const std::string& attempt, const std::
   return in_.rendezvous.get(attempt + "verdict", deadline);
 }
 
-/// Optimizer and shards continue with the state that was loaded.
+/// The optimizer and the shards continue with the loaded state.
 void Restore::go_on_after(const Loaded& loaded) {
   in_.data.restore_optimizer_steps(loaded.optimizer_steps);
   for (const auto bucket : in_.buckets()) {
@@ -173,7 +173,7 @@ void Restore::go_on_after(const Loaded& loaded) {
   }
 }
 
-/// What Saves wrote of a dynamic loss scale; nothing where there was none.
+/// What Saves wrote about a dynamic loss scale; empty if there was none.
 core::Result<std::optional<core::LossScaler::State>> Restore::loss_scaling_of(const core::Value* values) {
   if (values == nullptr) return std::optional<core::LossScaler::State>{};
   const auto* scale = values->find("scale");
@@ -213,7 +213,7 @@ core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const st
   return loaded;
 }
 
-/// What this rank reads, and what it does without. Every rank comes to the same verdict.
+/// What this rank reads, and what it goes without. Every rank reaches the same verdict.
 core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manifest& manifest,
                                    Restored& restored) {
   auto wanted =
@@ -224,7 +224,7 @@ core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manif
     if (options_.optimizer || !is_optimizer) stored.insert(tensor.key);
   }
   const auto requests = TRY(all_requests(attempt, manifest));
-  // Weights may be read from the optimizer's fp32 copy.
+  // Weights may also be read from the optimizer's fp32 copy.
   for (const auto& request : requests) {
     for (const auto& key : request) {
       if (manifest.find(key) != nullptr) stored.insert(key);
@@ -247,7 +247,7 @@ core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manif
   return wanted;
 }
 
-/// What each rank asks for.
+/// What each rank requests.
 core::Result<std::vector<core::KeySet>> Restore::all_requests(const std::string& attempt,
                                                               const core::Manifest& manifest) {
   const auto own = requested_keys(manifest, in_.plan, options_.optimizer);
@@ -266,7 +266,7 @@ core::Result<std::vector<core::KeySet>> Restore::all_requests(const std::string&
   return requests;
 }
 
-/// Ranks that keep other parts of the model do not know this one's parameters.
+/// Ranks that keep other parts of the model do not know this rank's parameters.
 core::Result<void> Restore::tell_requests(const std::string& attempt, const core::KeySet& keys) {
   const auto& options = in_.plan.options;
   const bool tells = (options.pipeline_parallel > 1 || options.expert_parallel > 1) &&
@@ -291,7 +291,7 @@ core::Result<core::KeySet> Restore::requests_of_part(const std::string& attempt,
   return keys;
 }
 
-/// What a checkpoint does not bring keeps its first values, unless a damaged one wrote over them before.
+/// What a checkpoint lacks keeps its initial values, unless a damaged checkpoint has overwritten them.
 core::Result<void> Restore::check_first_values(const core::KeySet& dropped) const {
   for (const auto& key : dropped) {
     if (touched_.contains(key)) {
@@ -304,7 +304,7 @@ core::Result<void> Restore::check_first_values(const core::KeySet& dropped) cons
   return {};
 }
 
-/// A checkpoint of a job that gathers parameters in another way has other values of them.
+/// A checkpoint of a job that gathers parameters differently has other values of them.
 core::Result<void> Restore::round_parameters() {
   if (!in_.data.rounds_parameters()) return {};
   in_.data.round_parameters();
@@ -316,7 +316,7 @@ core::Result<void> Restore::finish_load(const std::string& name) {
   const auto exchanged = joint_->exchange();
   joint_.reset();
   if (!exchanged) {
-    // Nobody goes on with a part of it, and nobody waits for this rank.
+    // No rank continues with a partial load, and no rank waits for this one.
     auto reason = in_.abandon(exchanged.error());
     reason.message =
         fmt::format("while the ranks exchanged what they had read of {}: {}", name, reason.message);
@@ -327,7 +327,7 @@ core::Result<void> Restore::finish_load(const std::string& name) {
     in_.data.adopt(piece.bucket, {piece.first, piece.first + in_.state.structure.pieces[i].box.elements()});
   }
   TRY(round_parameters());
-  // Of parameters that are not read whole each rank has read what its optimizer steps.
+  // Of parameters that are not read whole, each rank has read the part that its optimizer steps.
   const auto& launches = in_.data.program().launches();
   const bool some_rest_elsewhere = std::any_of(launches.begin(), launches.end(), [&](const auto& launch) {
     return !launch.is_verdict() && launch.publishes() && in_.plan.has_sharded_parameters(*launch.bucket);

@@ -23,11 +23,11 @@
 
 namespace troupe::actors {
 
-/// One restore: all ranks look for the newest state that every one of them can load, and load it. Used by
-/// the trainer's thread, before the first step.
+/// One restore: all ranks find the newest state that every one of them can load, and load it. Used by the
+/// trainer's thread, before the first step.
 class Restore {
  public:
-  /// What a restore works on beside the context.
+  /// What a restore works on besides the context.
   struct Parts {
     LocalTier* local = nullptr;     ///< null: there are no local saves
     HostExchange* hosts = nullptr;  ///< null: the data plane exchanges what ranks have read
@@ -41,11 +41,11 @@ class Restore {
     std::optional<core::LossScaler::State> loss_scaling{};
   };
 
-  /// `number` counts the restores of this session. Everything given must outlive it.
+  /// `number` counts this session's restores. Everything given must outlive it.
   Restore(const SessionContext& context, Parts parts, const RestoreOptions& options, std::uint64_t number);
 
-  /// Nothing when there is nothing to restore. When there is something and none of it can be loaded, this
-  /// rank gives up and the Error says why, for each.
+  /// Empty if there is nothing to restore. If there is something but none of it can be loaded, this rank
+  /// gives up and the Error says why, for each candidate.
   core::Result<std::optional<Loaded>> run();
 
  private:
@@ -57,7 +57,7 @@ class Restore {
   static core::Result<std::optional<core::LossScaler::State>> loss_scaling_of(const core::Value* values);
   void go_on_after(const Loaded& loaded);
 
-  // Of a checkpoint.
+  // For a checkpoint.
   core::Result<Loaded> load(const std::string& attempt, const std::string& name);
   core::Result<Wanted> want(const std::string& attempt, const core::Manifest& manifest, Restored& restored);
   core::Result<std::vector<core::KeySet>> all_requests(const std::string& attempt,
@@ -68,7 +68,7 @@ class Restore {
   core::Result<void> round_parameters();
   core::Result<void> finish_load(const std::string& name);
 
-  // Of a local save; in local_restore.cpp.
+  // For a local save; in local_restore.cpp.
   core::Result<void> load_local(const RestoreChoice& choice);
   core::Result<void> retrieve_local(const RestoreChoice& choice);
   core::Result<Loaded> take_over(const std::string& attempt, const core::CopyName& name);
@@ -77,20 +77,20 @@ class Restore {
   const SessionContext& in_;
   Parts parts_;
   const RestoreOptions& options_;
-  std::string prefix_;          ///< of this restore's keys in the job's store
+  std::string prefix_;          ///< prefix of this restore's keys in the job's store
   Storage* storage_ = nullptr;  ///< of checkpoints; may be null
-  Storage* copies_ = nullptr;   ///< null: local saves are not looked at
+  Storage* copies_ = nullptr;   ///< null: local saves are ignored
   std::vector<CheckpointName> checkpoints_;
   std::size_t next_checkpoint_ = 0;
   LocalSearch search_{{}};
-  std::set<std::pair<core::CopyName, core::Rank>> damaged_;  ///< of this rank's copies
+  std::set<std::pair<core::CopyName, core::Rank>> damaged_;  ///< among this rank's copies
   std::vector<std::string> passed_over_;  ///< what was found and could not be loaded, and why
-  std::vector<std::string> notes_;        ///< on local saves, which nobody relies on
+  std::vector<std::string> notes_;        ///< about local saves, which nothing relies on
   std::unique_ptr<UploadPool> uploads_;   ///< null: not needed, or not yet
-  std::unique_ptr<JointLoad> joint_;      ///< of the checkpoint that was read last
-  std::vector<std::size_t> own_copies_;   ///< pieces of fp32 copies that it lacks
-  std::string told_;      ///< the attempt in which other ranks were told what this one asks for
-  core::KeySet touched_;  ///< what an attempt that failed may have written to on this rank
+  std::unique_ptr<JointLoad> joint_;      ///< for the checkpoint that was read last
+  std::vector<std::size_t> own_copies_;   ///< pieces of fp32 copies that the checkpoint lacks
+  std::string told_;      ///< the attempt in which other ranks were told what this one requests
+  core::KeySet touched_;  ///< what failed attempts may have overwritten on this rank
 };
 
 }  // namespace troupe::actors

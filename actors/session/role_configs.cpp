@@ -29,7 +29,7 @@ FinalSum final_sum_of(const PlannedLaunch& launch, const RankProgram& program) {
   return launch.completes ? FinalSum::is : FinalSum::none;
 }
 
-/// As the trainer numbers units: those before them are none of its.
+/// In the trainer's numbering: the units before those are not the trainer's.
 std::string listed(const std::vector<int>& units, int resident) {
   std::vector<int> own;
   for (const int unit : units) {
@@ -38,8 +38,8 @@ std::string listed(const std::vector<int>& units, int resident) {
   return fmt::format("{}", fmt::join(own, ","));
 }
 
-/// Everything that ranks must see alike: the parameters, where they lie, then the collectives. What they are
-/// comes first, as one that ranks take for different things moves others, too.
+/// Everything that ranks must agree on: the parameters, where they are, then the collectives. What parameters
+/// are comes first, because a parameter that ranks disagree about also moves others.
 std::vector<std::string> lines_of(const TrainingPlan& plan) {
   std::vector<std::string> lines;
   for (const auto& spec : plan.specs) {
@@ -61,8 +61,8 @@ std::vector<std::string> lines_of(const TrainingPlan& plan) {
     lines.push_back("order of forward " + listed(order.forward, plan.resident_units));
     lines.push_back("order of backward " + listed(order.backward, plan.resident_units));
   }
-  // Programs follow from the same inputs on all ranks; where ranks have unlike ones, that of rank 0 stands
-  // for the inputs.
+  // Programs follow from the same inputs on all ranks; if ranks have different programs, rank 0's stands for
+  // the inputs.
   auto collectives = RankProgram(plan, {0}).lines();
   lines.insert(lines.end(), collectives.begin(), collectives.end());
   return lines;

@@ -12,14 +12,14 @@
 
 namespace troupe::actors {
 
-/// What each role of one rank has to know of the job.
+/// What each role of one rank has to know about the job.
 ConductorConfig conductor_config(const TrainingPlan& plan, const RankProgram& program,
                                  std::chrono::nanoseconds deadline);
 RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgram& program,
                                        std::chrono::nanoseconds join_deadline);
 GradientBucketConfig bucket_config(const TrainingPlan& plan, const RankProgram& program,
                                    core::BucketIndex bucket);
-/// Buckets as the next forward comes to their units.
+/// Buckets in the order in which the next forward reaches their units.
 std::vector<core::BucketIndex> forward_order(const TrainingPlan& plan, const RankProgram& program);
 ParameterShardConfig shard_config(const TrainingPlan& plan, const RankProgram& program,
                                   core::BucketIndex bucket);

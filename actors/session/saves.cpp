@@ -20,10 +20,10 @@ using messages::Role;
 
 namespace {
 
-/// What travels in one message beside other things.
+/// What fits into one message together with other things.
 constexpr std::size_t kMaxValueBytes = std::size_t{256} << 10;
 
-/// Of the groups, each once, in their order.
+/// The optimizers of the groups, each once, in order.
 std::string optimizers_of(const TrainingPlan& plan) {
   std::vector<std::string_view> names;
   for (const auto& group : plan.groups) {
@@ -70,13 +70,13 @@ core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const
   return begun;
 }
 
-/// The shards hear of it first: the writer, in whose name they are asked, releases what they hold.
+/// The shards are told first: the writer, in whose name they are asked, releases what they hold.
 void Saves::announce(Role writer, const messages::SaveBegan& begun) {
   const messages::Address asking{in_.rank(), writer, 0};
   for (const auto bucket : in_.buckets())
     in_.world.post({asking, {in_.rank(), Role::parameter_shard, bucket.value}, in_.world.epoch(), begun});
   in_.post(writer, 0, begun);
-  // Nobody touches the trainer's tensors between a save and begin_step().
+  // Nothing changes the trainer's tensors between a save and begin_step().
   if (!in_.options.tensors.empty())
     in_.post(writer, 0, messages::BucketHeld{begun.sequence, {in_.bucket_count()}});
 }
@@ -121,7 +121,7 @@ std::vector<SaveResult> Saves::take_local() {
 }
 
 core::Result<void> Saves::wait() {
-  // One after the other: each has a deadline per phase, and a fourth is for the word about its end to come
+  // One after the other: each has one deadline per phase; the fourth is for the news of its end to arrive
   // here.
   for (std::uint64_t save = 1; save <= begun_; ++save)
     TRY(in_.inbox.wait_saves(save, 4 * in_.options.checkpoint.deadline));
@@ -129,7 +129,8 @@ core::Result<void> Saves::wait() {
 }
 
 core::Result<void> Saves::wait_local() {
-  // One after the other: each has two phases of one and a half deadlines, and time for the word to come here.
+  // One after the other: each has two phases of one and a half deadlines, and time for the news to arrive
+  // here.
   for (std::uint64_t save = 1; save <= begun_locally_; ++save)
     TRY(in_.inbox.wait_local_saves(save, 4 * in_.options.local.deadline));
   return {};
@@ -137,7 +138,7 @@ core::Result<void> Saves::wait_local() {
 
 core::Result<void> Saves::wait_tensors() {
   if (in_.options.tensors.empty()) return {};
-  // What holds a save up for longer than a phase may last ends it, and then nothing is held.
+  // A save that is held up for longer than a phase may last ends, and then nothing is held.
   if (begun_ != 0)
     TRY(in_.inbox.wait_staged(Role::checkpoint_writer, begun_, 4 * in_.options.checkpoint.deadline));
   if (begun_locally_ != 0)

@@ -14,14 +14,14 @@
 
 namespace troupe::actors {
 
-/// The saves that a trainer begins and hears the end of, of both tiers. Used by the trainer's thread.
+/// The saves of both tiers that a trainer begins and whose end it is told. Used by the trainer's thread.
 class Saves {
  public:
-  /// How far the job has come.
+  /// How far the job has progressed.
   struct Progress {
     core::StepCount over{};
-    core::StepCount optimizer_steps{};                      ///< without those that were not committed
-    std::optional<core::LossScaler::State> loss_scaling{};  ///< of a dynamic scale
+    core::StepCount optimizer_steps{};                      ///< without steps that were not committed
+    std::optional<core::LossScaler::State> loss_scaling{};  ///< with a dynamic scale
   };
 
   /// `context` must outlive it.
@@ -31,13 +31,13 @@ class Saves {
   core::Result<std::uint64_t> begin(const Progress& progress, const core::Value& common,
                                     const std::vector<core::ManifestObject>& objects);
   core::Result<std::uint64_t> begin_local(const Progress& progress, const core::Value& common);
-  /// Ends of saves since the last call, in order.
+  /// Results of saves that ended since the last call, in order.
   std::vector<SaveResult> take();
   std::vector<SaveResult> take_local();
-  /// Until every save that was begun is over.
+  /// Waits until every save that was begun is over.
   core::Result<void> wait();
   core::Result<void> wait_local();
-  /// Until the tensors of the trainer's own are copied, by the saves that were begun.
+  /// Waits until the saves that were begun have copied the trainer's own tensors.
   core::Result<void> wait_tensors();
 
   bool has_begun() const { return begun_ != 0 || begun_locally_ != 0; }

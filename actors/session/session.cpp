@@ -132,7 +132,7 @@ double Session::loss_scale() const {
 core::Result<void> Session::begin_lane(core::Lane lane) {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->begin_lane(lane)));
-  // The lane before may still be on its way into the partial sums, in a slot that this lane writes.
+  // The previous lane may not have joined the partial sums yet, from a slot that this lane writes.
   if (!s.losses.empty()) {
     TRY(s.wait_merged(s.losses.back().lane));
   }
@@ -276,7 +276,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   outcome.wishes = decided.verdict.wishes;
   outcome.times = s.meter->end_step();
   s.optimizer_steps.value += decided.commit ? 1 : 0;
-  // A step that is refused for another reason says nothing about the scale.
+  // A step refused for another reason says nothing about the scale.
   if (decided.commit || outcome.nonfinite_gradients > 0) s.scaler.update(outcome.nonfinite_gradients == 0);
   s.step.value += 1;
   return outcome;

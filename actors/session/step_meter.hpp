@@ -16,7 +16,7 @@
 namespace troupe::actors {
 
 /// Measures the trainer's steps: where their time goes, and how long a bucket's launch takes after its last
-/// gradient. Also what tracers and profilers hear of the trainer. Used by the trainer's thread.
+/// gradient. Also reports about the trainer to tracers and profilers. Used by the trainer's thread.
 class StepMeter {
  public:
   /// `tracer` may be null; everything given must outlive it.
@@ -26,13 +26,13 @@ class StepMeter {
   StepMeter& operator=(const StepMeter&) = delete;
 
   void begin_step(core::Step step);
-  /// What the trainer waits for in `wait` is exposed, as far as it computes nothing meanwhile.
+  /// The time that the trainer waits in `wait` is exposed, except while it is still computing.
   core::Result<void> exposed(const std::function<core::Result<void>()>& wait);
   /// The trainer has said that a gradient of the bucket is ready.
   void gradient_ready(core::BucketIndex bucket, const std::string& parameter);
   StepTimes end_step();
 
-  /// Microseconds from the last gradient of a bucket to its launch, of the last step's buckets that no
+  /// Microseconds from the last gradient of a bucket to its launch, for the last step's buckets that no
   /// earlier launch held up.
   const std::vector<double>& launch_latencies_us() const { return launch_latencies_us_; }
 
@@ -45,11 +45,11 @@ class StepMeter {
   Tracer* tracer_;
   core::Step step_{};
   std::chrono::nanoseconds step_began_{};
-  Exposure exposed_;  ///< of the step so far
+  Exposure exposed_;  ///< in the step so far
   DataPlaneTimes times_before_;
   std::vector<std::chrono::nanoseconds> last_gradient_;  ///< per bucket; 0: none in this step
   std::vector<double> launch_latencies_us_;
-  bool is_profiled_ = false;  ///< a profiler has heard of the step's beginning, not of its end
+  bool is_profiled_ = false;  ///< a profiler was told the step's beginning but not yet its end
 };
 
 }  // namespace troupe::actors

@@ -17,7 +17,7 @@
 
 namespace troupe::actors {
 
-/// Where messages to the trainer arrive: they change a few facts, for which the trainer's thread waits.
+/// Where messages to the trainer arrive: they change a few facts, which the trainer's thread waits for.
 class TrainerInbox {
  public:
   TrainerInbox(std::uint32_t buckets, TrainerPatience& patience);
@@ -32,20 +32,20 @@ class TrainerInbox {
   core::Result<void> wait_committed(core::Step step, std::chrono::nanoseconds deadline);
   core::Result<void> wait_published(core::BucketIndex bucket, core::Step step,
                                     std::chrono::nanoseconds deadline);
-  /// Until the bucket has merged this lane, or a later one.
+  /// Until the bucket has merged this lane or a later one.
   core::Result<void> wait_merged(core::BucketIndex bucket, core::Step step, core::Lane lane,
                                  std::chrono::nanoseconds deadline);
   /// Until this many saves of this session are over.
   core::Result<void> wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
   /// Ends of saves since the last call, in order.
   std::vector<messages::SaveOver> take_saves();
-  /// As wait_saves() and take_saves(), of local saves.
+  /// As wait_saves() and take_saves(), for local saves.
   core::Result<void> wait_local_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
   std::vector<messages::LocalSaveOver> take_local_saves();
   /// Until a writer (checkpoint_writer or local_writer) has copied the trainer's own tensors for this save.
   core::Result<void> wait_staged(messages::Role writer, std::uint64_t save,
                                  std::chrono::nanoseconds deadline);
-  /// Until the ReplicaKeeper has brought what it was asked for; the Error is its failure, or the wait's.
+  /// Until the ReplicaKeeper has brought what was requested; the Error is its failure, or the wait's.
   core::Result<void> wait_retrieved(std::chrono::nanoseconds deadline);
   /// Until the parameters that all ranks have loaded are gathered.
   core::Result<void> wait_gathered(std::chrono::nanoseconds deadline);
@@ -54,24 +54,24 @@ class TrainerInbox {
   /// Until entry `entry` of `step`'s program, or a later one, has brought the bucket's full parameters.
   core::Result<void> wait_unit(core::BucketIndex bucket, core::Step step, core::PlanEntryIndex entry,
                                std::chrono::nanoseconds deadline);
-  /// Until operation `number` of a group of the trainer's is over.
+  /// Until operation `number` of one of the trainer's groups is over.
   core::Result<void> wait_collective(std::size_t group, const std::string& name, std::uint64_t number,
                                      std::chrono::nanoseconds deadline);
   /// Until the Conductor has launched the entry at this place among all launches of the session.
   core::Result<void> wait_launched(std::int64_t place, std::chrono::nanoseconds deadline);
   core::Result<std::string> wait_store_value(std::uint64_t request, std::chrono::nanoseconds deadline);
 
-  // From any thread; what the two waits above wait for.
+  // From any thread; wait_collective() and wait_launched() wait for these.
   void collective_over(std::size_t group, std::uint64_t number);
   void launched(std::int64_t place);
 
   bool has_launched(std::int64_t place) const { return launched_.load(std::memory_order_acquire) >= place; }
-  /// Without waiting: does the bucket hold the parameters after `step`?
+  /// Without waiting: whether the bucket holds the parameters after `step`.
   bool is_published(core::BucketIndex bucket, core::Step step) const {
     return published_[bucket.value].load(std::memory_order_acquire) >= step.value;
   }
   std::optional<core::Error> failure() const;
-  /// What the trainer's thread waits for at this moment; empty when it computes.
+  /// What the trainer's thread is waiting for at present; empty while it computes.
   std::string waiting_for() const;
 
  private:
@@ -87,18 +87,19 @@ class TrainerInbox {
   std::optional<messages::StepDecided> decided_;
   core::Step committed_{-1};
   std::vector<std::pair<core::Step, core::Lane>> merged_;           ///< per bucket, the last one
-  std::vector<std::pair<core::Step, core::PlanEntryIndex>> units_;  ///< per bucket, what brought it last
+  std::vector<std::pair<core::Step, core::PlanEntryIndex>> units_;  ///< per bucket, the entry that brought it
+                                                                    ///< last
   std::vector<messages::StoreValue> store_values_;                  // at most one per open request
   std::vector<messages::SaveOver> saves_;
   std::uint64_t saves_over_ = 0;
   std::vector<messages::LocalSaveOver> local_saves_;
   std::uint64_t local_saves_over_ = 0;
-  std::uint64_t staged_ = 0;          ///< the last save whose copy of the trainer's own tensors was made
-  std::uint64_t staged_locally_ = 0;  ///< the same, of local saves
+  std::uint64_t staged_ = 0;          ///< the last save for which the trainer's own tensors were copied
+  std::uint64_t staged_locally_ = 0;  ///< the same for local saves
   std::optional<messages::RetrieveOver> retrieved_;
   std::optional<messages::StateGathered> gathered_;
   std::optional<messages::LoadedShared> shared_;
-  std::vector<std::uint64_t> collectives_;  ///< by group of the trainer's, the last operation that is over
+  std::vector<std::uint64_t> collectives_;  ///< by the trainer's groups, the last operation that is over
   std::optional<core::Error> failure_;
   std::string waiting_for_;
 };

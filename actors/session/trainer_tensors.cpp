@@ -15,7 +15,7 @@ using core::Value;
 
 namespace {
 
-/// What travels in one message.
+/// What fits into one message.
 constexpr std::size_t kMaxBytes = std::size_t{512} << 10;
 
 Value value_of(const core::Shape& shape) {
@@ -46,7 +46,7 @@ core::Result<core::Shape> shape_of(const Value* value) {
   return shape;
 }
 
-/// What check_integrity() looks at.
+/// The part that check_integrity() looks at.
 Value value_of(const core::ShardedTensor& tensor) {
   Value::Map map{{"key", tensor.key},
                  {"dtype", std::string(core::name_of(tensor.dtype))},

@@ -8,8 +8,8 @@
 
 namespace troupe::actors {
 
-/// All ranks learn the keys of the others' own tensors, in the order of ranks, and whether the parts make up
-/// whole tensors: Errc::mismatch on all of them otherwise. Called by all ranks while they join.
+/// Tells all ranks the keys of the others' own tensors, in the order of ranks, and whether the parts form
+/// whole tensors: otherwise Errc::mismatch on all of them. Called by all ranks while they join.
 core::Result<std::vector<core::KeySet>> agree_on_tensors(const SessionContext& context);
 
 }  // namespace troupe::actors

@@ -10,7 +10,7 @@
 namespace troupe::actors {
 namespace {
 
-/// A parameter that every rank keeps, whole, in the order in which their parts lie in memory.
+/// The targets of a parameter that every rank keeps whole, in the order of their parts in memory.
 std::vector<core::LoadTarget> targets_of_parameter(const core::Manifest& manifest, const TrainingPlan& plan,
                                                    core::ParameterIndex parameter) {
   const auto& spec = plan.specs[parameter.value];
@@ -24,7 +24,7 @@ std::vector<core::LoadTarget> targets_of_parameter(const core::Manifest& manifes
   return targets;
 }
 
-/// Of a piece of a rank's state that is not read with the parameters; nothing for others.
+/// The target of a piece of a rank's state that is not read with the parameters; empty for others.
 std::optional<core::LoadTarget> target_of_piece(const core::Manifest& manifest, const TrainingPlan& plan,
                                                 const RankState& state, std::size_t index,
                                                 std::span<const TrainerTensor> tensors, bool optimizer) {
@@ -39,7 +39,7 @@ std::optional<core::LoadTarget> target_of_piece(const core::Manifest& manifest, 
                           any_shape};
 }
 
-/// The state of a rank that the checkpoint has, beside the parameters.
+/// The rank's state in the checkpoint, besides the parameters.
 std::vector<core::LoadTarget> own_targets(const TrainingPlan& plan, core::Rank rank,
                                           const core::Manifest& manifest, bool optimizer) {
   std::vector<core::LoadTarget> targets;

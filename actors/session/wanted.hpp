@@ -15,7 +15,7 @@
 
 namespace troupe::actors {
 
-/// What a rank reads of a checkpoint, and where to: memory[i] is for targets[i].
+/// What a rank reads from a checkpoint, and where it goes: memory[i] is for targets[i].
 struct Wanted {
   std::vector<core::LoadTarget> targets;
   std::vector<gpu::BufferView> memory;
@@ -25,30 +25,30 @@ struct Wanted {
     memory.push_back(view);
   }
   core::KeySet keys() const;
-  /// Wants these no more.
+  /// Removes the targets with these keys.
   void drop(const core::KeySet& keys);
 };
 
-/// The key under which a checkpoint has this state of a stored part of a parameter. The exact value wins: an
-/// fp32 parameter is read from the fp32 copy that a job with narrow parameters saved, and such a job's copy
-/// from the parameter of one that had none.
+/// The key under which a checkpoint has this state of a stored part of a parameter. The exact value is
+/// preferred: an fp32 parameter is read from the fp32 copy that a job with narrow parameters saved, and such
+/// a job's copy is read from the parameter of a job that had none.
 std::string key_in(const core::Manifest& manifest, const TrainingPlan& plan, core::ParameterIndex parameter,
                    StateKind kind, const std::string& part);
 
-/// key_in() of a piece of a rank's state; the trainer's own tensors have their own keys.
+/// key_in() for a piece of a rank's state; the trainer's own tensors have their own keys.
 std::string key_of(const core::Manifest& manifest, const TrainingPlan& plan, const RankState& state,
                    std::size_t piece);
 
-/// The keys of all parameters and their state that ranks of the job ask this checkpoint for.
+/// The keys of all parameters and their state that the job's ranks request from this checkpoint.
 core::KeySet requested_keys(const core::Manifest& manifest, const TrainingPlan& plan, bool optimizer);
 
-/// What all ranks of a job want of a checkpoint: parameters, and, each of its own, their optimizer's state;
-/// with `optimizer` false only what follows from the weights. What the checkpoint lacks is left out, and the
-/// trainer's tensors are, of which ranks know no places but their own.
+/// What all ranks of a job want from a checkpoint: parameters, and each rank its optimizer state for them; if
+/// `optimizer` is false, only what follows from the weights. What the checkpoint lacks is left out, and so
+/// are the trainer's tensors, because ranks know only where their own are.
 core::SharedTargets shared_targets(const TrainingPlan& plan, const core::Manifest& manifest, bool optimizer);
 
-/// What the rank wants: all parameters, its state of them (moments only with `optimizer`), and the trainer's
-/// tensors. `memory` is of state.pieces.
+/// What the rank wants: all parameters, its own state of them (moments only with `optimizer`), and the
+/// trainer's tensors. `memory` is that of state.pieces.
 Wanted wanted_of(const core::Manifest& manifest, const TrainingPlan& plan, const RankState& state,
                  std::span<const gpu::BufferView> memory, const DataPlane& data,
                  std::span<const TrainerTensor> tensors, bool optimizer);

@@ -20,7 +20,7 @@ void WorkRouter::perform(const messages::Address& from, const Work& work) const 
   std::visit(to_plane, work);
 }
 
-/// The writer of local copies asks for the same work as that of checkpoints, of a plane of its own.
+/// The writer of local copies asks for the same work as the writer of checkpoints, but of its own plane.
 void WorkRouter::perform(Role from, const CheckpointWork& work) const {
   if (from == Role::local_writer) {
     CHECK(planes_.local, "only a rank with a local tier writes local copies");
@@ -31,7 +31,7 @@ void WorkRouter::perform(Role from, const CheckpointWork& work) const {
   }
 }
 
-/// Every group of the rank ends, whatever it carries.
+/// Ends every group of the rank, whatever it carries.
 void WorkRouter::abort(const core::Error& reason) const {
   if (planes_.hosts) planes_.hosts->abort(reason);
   if (planes_.local) planes_.local->abort(reason);

@@ -9,11 +9,11 @@
 
 namespace troupe::actors {
 
-/// Brings the work that machines ask for to the plane that owns it. Work that no plane owns is a machine's
-/// mistake and ends the process.
+/// Passes the work that machines ask for to the plane that owns it. Work that no plane owns is a bug in a
+/// machine and ends the process.
 class WorkRouter {
  public:
-  /// All of them outlive the router; null: this rank has none.
+  /// All of them must outlive the router; null: this rank has none.
   struct Planes {
     DataPlane& step;
     CheckpointPlane* checkpoint = nullptr;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Everything in which CAF 0.17.6 (Debian's) and 1.x differ and that Troupe uses. No other file asks for CAF's
+// Every difference between CAF 0.17.6 (Debian's) and 1.x that matters to Troupe. No other file asks for CAF's
 // version.
 
 #include <caf/actor_system.hpp>
@@ -38,7 +38,7 @@ struct TimerFired {
   std::uint64_t generation = 0;
 };
 struct Start {};
-/// Where the answers to "who waits for whom" come together.
+/// Collects the answers to "who waits for whom".
 class ReportCollector {
  public:
   void add(WaitReport report) {
@@ -46,7 +46,7 @@ class ReportCollector {
     reports_.push_back(std::move(report));
     changed_.notify_all();
   }
-  /// Until this many are there, or patience ends.
+  /// Waits until there are this many, or until patience runs out.
   std::vector<WaitReport> wait(std::size_t count, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, patience, [&] { return reports_.size() >= count; });
@@ -60,7 +60,7 @@ class ReportCollector {
 };
 
 struct ReportWanted {
-  std::shared_ptr<ReportCollector> collector;  // owned by the asker and by the messages on their way
+  std::shared_ptr<ReportCollector> collector;  // owned by the asker and by the messages in flight
 };
 
 }  // namespace troupe::actors::caf_messages
@@ -85,7 +85,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
 
 namespace troupe::actors {
 
-/// Fills the options of an actor system. `workers` counts the scheduler's threads.
+/// Fills the options of an actor system. `workers` is the number of the scheduler's threads.
 inline void configure(caf::actor_system_config& config, SchedulerPolicy policy, std::size_t workers) {
   const char* name = policy == SchedulerPolicy::sharing ? "sharing" : "testing";
 #if TROUPE_CAF_VERSION < 1800
@@ -105,7 +105,7 @@ inline void configure(caf::actor_system_config& config, SchedulerPolicy policy, 
 #endif
 }
 
-/// Runs what waits in a system of the policy `testing`, where no thread does it.
+/// Runs what is pending in a system with the policy `testing`, which has no threads to do it.
 inline void run_pending([[maybe_unused]] caf::actor_system& system) {
 #if TROUPE_CAF_VERSION < 10000
   auto* coordinator = dynamic_cast<caf::scheduler::test_coordinator*>(&system.scheduler());
@@ -122,7 +122,7 @@ void tell(const caf::actor& to, Message message) {
 #endif
 }
 
-/// A message to oneself after a while.
+/// Sends a message to itself after a delay.
 template <class Message>
 void tell_self_after(caf::event_based_actor* self, std::chrono::nanoseconds after, Message message) {
 #if TROUPE_CAF_VERSION < 10000

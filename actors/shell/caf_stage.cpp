@@ -18,7 +18,7 @@ namespace {
 using messages::Envelope;
 using messages::Role;
 
-/// The shell of every role: one message at a time into the host.
+/// The shell of every role: passes messages to the host one at a time.
 class RoleActor final : public caf::event_based_actor, private EffectSink {
  public:
   RoleActor(caf::actor_config& config, CafStage* stage, const CafStageOptions* options,
@@ -52,7 +52,8 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
   RoleHost host_;
 };
 
-/// What subscribers hear of an envelope. What is said to several roles counts once, as said to the trainer.
+/// What subscribers are told about an envelope. What is sent to several roles counts once, as sent to the
+/// trainer.
 std::optional<RankEvent> event_of(const Envelope& envelope) {
   using Kind = RankEvent::Kind;
   if (const auto* reduced = std::get_if<messages::BucketReduced>(&envelope.body))
@@ -106,7 +107,7 @@ CafStage::~CafStage() {
     std::lock_guard lock(impl_->subscribers_mutex);
     for (auto& subscriber : impl_->subscribers)
       caf::anon_send_exit(subscriber, caf::exit_reason::user_shutdown);
-    // A user's actor may own others, which end only when nobody holds it any more.
+    // A user's actor may own others, which end only when nothing refers to it any more.
     impl_->subscribers.clear();
   }
   run_pending(*impl_->system);

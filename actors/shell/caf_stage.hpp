@@ -24,14 +24,15 @@ struct CafStageOptions {
   core::Epoch epoch{};
   SchedulerPolicy policy = SchedulerPolicy::sharing;
   std::size_t workers = 2;  ///< threads of CAF's scheduler (policy "sharing": no CPU while idle)
-  /// Roles that have a thread of their own, since what they ask for is carried out there and may wait.
+  /// Roles that have a thread of their own, because what they ask for is carried out there and may block.
   std::vector<messages::Role> detached;
   Tracer* tracer = nullptr;
   core::Profiler* profiler = nullptr;  ///< may be null
   std::function<std::chrono::nanoseconds()> now;
-  /// Messages to other ranks; called from any thread. What cannot be sent is the failure of this rank.
+  /// Messages to other ranks; called from any thread. A message that cannot be sent is a failure of this
+  /// rank.
   std::function<core::Result<void>(const messages::Envelope&)> send_remote;
-  /// Messages to this rank's trainer; called from any thread; must be short.
+  /// Messages to this rank's trainer; called from any thread; must return quickly.
   std::function<void(const messages::Envelope&)> to_trainer;
   /// Work for the data plane; called from the actors' threads.
   std::function<void(const messages::Address& from, const Work&)> perform;
@@ -49,17 +50,17 @@ class CafStage {
   /// Calls Machine::start of everything spawned.
   void start();
 
-  /// From any thread. Local roles, this rank's trainer, or another rank; epochs are the sender's business.
+  /// From any thread. To local roles, this rank's trainer, or another rank; the sender takes care of epochs.
   void post(messages::Envelope envelope);
 
-  /// A CAF actor of the user's: it gets the Envelope of every BucketReduced, StepDecided, StepCommitted,
+  /// A CAF actor of the user: it gets the Envelope of every BucketReduced, StepDecided, StepCommitted,
   /// StepFailed and Welcome of this rank. Subscribe before training starts.
   void subscribe(caf::actor subscriber);
 
   /// The system in which a user's own actors can live.
   caf::actor_system& system();
 
-  /// Asks every actor; those which do not answer in time are named as such. Blocks; never call it from an
+  /// Asks every actor; actors that do not answer in time are reported as such. Blocks; never call it from an
   /// actor.
   std::vector<WaitReport> wait_reports(std::chrono::milliseconds patience);
 

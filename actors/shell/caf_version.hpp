@@ -4,7 +4,7 @@
 
 namespace troupe::actors {
 
-/// The CAF this build uses, for example "0.17.6".
+/// The version of CAF that this build uses, for example "0.17.6".
 std::string caf_version();
 
 }  // namespace troupe::actors

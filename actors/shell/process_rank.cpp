@@ -31,10 +31,10 @@ struct ProcessRank::State {
   JobToken token{};
   std::string device_name;
   std::unique_ptr<gpu::Device> device;
-  std::unique_ptr<gpu::Device> host_device;  ///< null: `device` is one
+  std::unique_ptr<gpu::Device> host_device;  ///< null: `device` itself has host memory
   ThreadPatience patience;
   std::unique_ptr<gpu::CollectiveBackend> backend;
-  std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once it was asked for
+  std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once requested
   Hooks hooks;
   std::shared_mutex stage_mutex;  // guards stage: users share it, setting or taking it is exclusive
   std::unique_ptr<CafStage> stage;
@@ -46,7 +46,7 @@ struct ProcessRank::State {
   std::unique_ptr<IoWorker> io;
   std::unique_ptr<IoWorker> local_io;
   std::uint64_t messages_before_close = 0;
-  std::set<core::Rank> distrusted;  ///< said what they must not; the network's thread alone looks here
+  std::set<core::Rank> distrusted;  ///< sent what they must not; only the network's thread accesses it
 
   TcpOptions network_options() const {
     TcpOptions chosen;
@@ -79,7 +79,7 @@ core::Result<JobToken> token_of(const JobEnvironment& environment) {
         "ranks the same 64 hexadecimal digits in it, for example from `openssl rand -hex 32`",
         environment.control_host);
   }
-  // On one host without a token the job's name has to do; it keeps jobs apart, it is no secret.
+  // On one host without a token the job's name has to do: it keeps jobs apart but is not a secret.
   JobToken token{};
   for (std::size_t i = 0; i < token.size(); i += 8) {
     std::uint64_t word = core::hash64(environment.job, i);
@@ -88,8 +88,8 @@ core::Result<JobToken> token_of(const JobEnvironment& environment) {
   return token;
 }
 
-/// Ranks of one host share its GPUs out, round robin. NCCL takes several of them on one GPU for hosts of
-/// their own, when it is told so before its first call.
+/// Ranks of one host are spread over its GPUs, round robin. NCCL treats several ranks on one GPU as hosts of
+/// their own if it is told so before its first call.
 core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment,
                                          const std::function<void(std::string_view)>& log) {
   if (name != "cuda") return name;
@@ -190,7 +190,7 @@ CafStage* ProcessRank::stage() {
 core::Result<void> ProcessRank::open_device() {
   const auto& options = state_->options;
   state_->device_name = options.device;
-  // A rank without its device can only say so; its streams tell nobody anything any more.
+  // A rank without its device can only report that; its streams report nothing any more.
   const gpu::DeviceFailed on_failure = [this](const core::Error& error) {
     const messages::Address self{rank(), Role::rank_supervisor, 0};
     post({self, self, epoch(), messages::RankFailed{rank(), messages::failure_of(error)}});
@@ -206,7 +206,7 @@ core::Result<void> ProcessRank::open_device() {
 
 core::Result<std::string> ProcessRank::gloo_host() const {
   if (!state_->options.gloo_host.empty()) return state_->options.gloo_host;
-  // Where nobody from outside reaches them.
+  // When nothing from outside needs to reach them.
   if (environment().local_world == world_size().value) return "127.0.0.1";
   auto address = TRY(own_address_towards(environment().control_host, environment().control_port));
   if (!is_loopback(address)) return address;
@@ -217,7 +217,7 @@ core::Result<std::string> ProcessRank::gloo_host() const {
 }
 
 core::Result<gpu::CollectiveBackend*> ProcessRank::collectives(gpu::Rendezvous& rendezvous) {
-  // That of an earlier session, whose rendezvous is gone.
+  // The one of an earlier session, whose rendezvous is gone.
   state_->host_backend.reset();
   if (state_->options.open_collectives) {
     state_->backend = TRY(state_->options.open_collectives(*state_->device, rendezvous));
@@ -253,7 +253,7 @@ core::Result<void> ProcessRank::open(Hooks hooks) {
   options.rank = rank();
   options.epoch = epoch();
   options.workers = state_->options.actor_threads;
-  // Launches on a GPU may wait for a connection, and come from one thread.
+  // Launches on a GPU may wait for a connection, and must come from one thread.
   if (state_->device->kind() == gpu::DeviceKind::cuda) options.detached = {Role::conductor};
   options.tracer = state_->hooks.tracer;
   options.profiler = state_->device->profiler();
@@ -268,7 +268,7 @@ core::Result<void> ProcessRank::open(Hooks hooks) {
 }
 
 void ProcessRank::spawn(messages::Address address, std::unique_ptr<Machine> machine) {
-  // A thread that asks for the waits meanwhile reads what this writes.
+  // A thread that asks for the waits at the same time reads what this writes.
   std::lock_guard lock(state_->stage_mutex);
   state_->stage->spawn(address, std::move(machine));
 }
@@ -285,7 +285,7 @@ void ProcessRank::on_network(NetworkEvent event) {
   if (!arrived || state_->distrusted.contains(arrived->from)) return;
   auto envelope = messages::incoming({.peer = arrived->from, .self = rank()}, arrived->message);
   if (envelope) return post(std::move(*envelope));
-  // Anybody waiting for what it should have said would wait in vain.
+  // Anything waiting for what it should have said would wait in vain.
   state_->distrusted.insert(arrived->from);
   state_->options.log(envelope.error().message);
   tell_loss({arrived->from, std::move(envelope).error()});
@@ -315,7 +315,7 @@ void ProcessRank::close() {
     std::lock_guard lock(state_->stage_mutex);
     stage = std::move(state_->stage);
   }
-  // Outside the lock: actors that are still at work may post, into nothing.
+  // Outside the lock: actors that are still running may post, to no effect.
   if (stage) state_->messages_before_close = stage->message_count();
   stage.reset();
   std::unique_ptr<IoWorker> io;

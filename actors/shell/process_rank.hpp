@@ -16,7 +16,7 @@ namespace troupe::actors {
 /// shared memory or Gloo. ProcessWorld owns it.
 class ProcessRank final : public RankWorld {
  public:
-  /// Errc::invalid_argument when the environment or the options cannot be right.
+  /// Errc::invalid_argument if the environment or the options are not usable.
   static core::Result<std::unique_ptr<ProcessRank>> create(ProcessWorldOptions options = {});
   ~ProcessRank() override;
 

@@ -31,8 +31,8 @@ struct ProcessWorldOptions {
   /// As gpu::open_collectives() takes it: "automatic", "shared_memory" (ranks of one host), "gloo" (TCP) or
   /// "nccl" (GPUs).
   std::string collectives = "automatic";
-  /// This host's address as the others reach it, for "gloo", and for what ranks on GPUs of several hosts
-  /// exchange besides their collectives. Empty: the loopback interface where all ranks are on one host,
+  /// This host's address as other hosts reach it, for "gloo" and for what ranks on GPUs of several hosts
+  /// exchange besides their collectives. Empty: the loopback interface if all ranks are on one host,
   /// otherwise the address that this host uses to reach rank 0.
   std::string gloo_host;
   /// NCCL may move gradients and parameters without copies of its own, see docs/nccl.md. The same on all
@@ -42,17 +42,17 @@ struct ProcessWorldOptions {
   /// "host", "cuda:<index>", or "cuda": the GPU at the rank's place on its host, round robin. Ranks may share
   /// a GPU, which is slow (gpu::several_ranks_on_one_gpu()).
   std::string device = "host";
-  /// A device and collectives of the caller's own, instead of those named above.
+  /// The caller's own device and collectives, instead of those named above.
   std::function<core::Result<std::unique_ptr<gpu::Device>>(DeviceFailed)> open_device;
   std::function<core::Result<std::unique_ptr<gpu::CollectiveBackend>>(gpu::Device&, gpu::Rendezvous&)>
       open_collectives;
   /// Where checkpoints are; created if it does not exist. Empty: none can be saved.
   std::string checkpoint_directory;
   /// Where this rank's local copies are; created if it does not exist. "{rank}" stands for the rank's number;
-  /// without it a folder of that name is added. A directory in a tmpfs keeps the copies in memory beyond the
-  /// life of the process. Empty: there is no local tier.
+  /// without it a folder with that name is added. In a tmpfs the copies stay in memory after the process
+  /// ends. Empty: there is no local tier.
   std::string local_checkpoint_directory;
-  /// Receives what the control network and fences report; by default lines go to standard error.
+  /// Receives reports of the control network and of fences; by default lines go to standard error.
   std::function<void(std::string_view line)> log;
 };
 

@@ -20,12 +20,12 @@
 
 namespace troupe::actors {
 
-/// What a Network says of a message that it was given: a peer that is gone, or a network that has said
-/// farewell, is told of elsewhere; any other Error is returned, with the message's name.
+/// Filters what a Network returns for a message: a lost peer, or a network that has said farewell, is
+/// reported elsewhere; any other Error is returned, with the message's name.
 core::Result<void> check_sent(const messages::Envelope& envelope, core::Result<void> sent);
 
-/// The world in which one rank lives: real processes, or the simulator. Everything a session needs from
-/// outside.
+/// The world in which one rank lives: real processes, or the simulator. It provides everything a session
+/// needs from outside.
 class RankWorld {
  public:
   virtual ~RankWorld() = default;
@@ -34,33 +34,32 @@ class RankWorld {
   virtual core::WorldSize world_size() const = 0;
   virtual core::Epoch epoch() const = 0;
   virtual const std::string& job() const = 0;
-  /// A number that no other call gives, in this world or, most likely, in any other. In the simulator it
+  /// A number that no other call returns, in this world or, most likely, in any other. In the simulator it
   /// depends on the seed, the rank and the number of calls.
   virtual std::uint64_t unique() = 0;
 
   virtual gpu::Device& device() = 0;
-  /// Memory of the host and streams that carry out its work: device() itself where the host reaches its
-  /// memory. For what lies in files or in another host's memory and is to take nothing from a GPU.
+  /// Host memory and streams that work on it: device() itself if the host can access its memory. For data in
+  /// files or in another host's memory, which must not use any of a GPU.
   virtual gpu::Device& host_device() { return device(); }
   virtual TrainerPatience& patience() = 0;
-  /// The back-end of collectives; `rendezvous` lives as long as the session. Before open(): nothing can be
+  /// The collectives' back-end; `rendezvous` lives as long as the session. Before open(), when nothing can be
   /// sent yet.
   virtual core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) = 0;
-  /// The back-end for host_device(): that of collectives(), which is called before, where both devices are
-  /// one.
+  /// The back-end for host_device(): the one of collectives(), which is called first, if both devices are the
+  /// same.
   virtual core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) = 0;
 
   /// What a rank keeps of a bucket.
   struct PublishedBits {
-    core::Rank first;  ///< of the ranks that keep the same part of the model
+    core::Rank first;  ///< the first of the ranks that keep the same part of the model
     core::ElementRange range;
     std::uint64_t hash = 0;
   };
   struct Hooks {
     std::function<void(const messages::Envelope&)> to_trainer;
     std::function<void(const messages::Address& from, const Work&)> perform;
-    /// Of the bucket's parameters as they are now; for checks that all ranks that keep a part hold the same
-    /// bits.
+    /// Of the bucket's present parameters; for checks that all ranks that keep a part hold the same bits.
     std::function<PublishedBits(core::BucketIndex bucket)> published_bits;
     Tracer* tracer = nullptr;
   };
@@ -71,24 +70,24 @@ class RankWorld {
   virtual core::Result<void> start() = 0;
   /// From any thread.
   virtual void post(messages::Envelope envelope) = 0;
-  /// No actor runs and no message arrives after it. Idempotent.
+  /// No actor runs and no message arrives afterwards. Idempotent.
   virtual void close() = 0;
 
-  /// Where checkpoints are; null without a place for them.
+  /// Where checkpoints are; null if there is no place for them.
   virtual Storage* storage() = 0;
   /// How many threads may read from the storage at once.
   virtual std::size_t read_threads() const { return 1; }
-  /// Does `job` on the I/O worker, one after the other. From any thread; nothing runs after close().
+  /// Runs `job` on the I/O worker, one job after another. From any thread; nothing runs after close().
   virtual void run_io(std::function<void()> job) = 0;
-  /// Where this rank's local copies are, of this rank alone; null without a place for them. What is lost with
-  /// the rank's node is lost with this.
+  /// Where the local copies of this rank alone are; null if there is no place for them. It is lost together
+  /// with the rank's node.
   virtual Storage* local_storage() { return nullptr; }
-  /// As run_io(), on a worker of its own, so that the storage of checkpoints does not hold up the local one.
+  /// As run_io(), on a separate worker, so that the storage of checkpoints does not hold up the local one.
   virtual void run_local_io(std::function<void()> job) { run_io(std::move(job)); }
-  /// A line for people, on what is not worth a failure.
+  /// A line for people, about what is not worth a failure.
   virtual void log(std::string_view line) = 0;
 
-  /// Who waits for whom, of this rank's actors.
+  /// Who waits for whom, for this rank's actors.
   virtual std::vector<WaitReport> wait_reports() = 0;
   virtual std::uint64_t message_count() const = 0;
 };

@@ -21,23 +21,23 @@ struct WaitReport {
   std::string state;
   std::string waiting_for;
   std::string last_message;  ///< the name of the last message it received
-  /// When that was, by the device's clock; nothing when nobody knows.
+  /// When that was, by the device's clock; empty if unknown.
   std::optional<std::chrono::nanoseconds> since;
 };
 
-/// What a machine's effects go to. The shell that runs the machine provides it.
+/// Where a machine's effects go. The shell that runs the machine provides it.
 class EffectSink {
  public:
   virtual ~EffectSink() = default;
   virtual void post(messages::Envelope envelope) = 0;
-  /// Calls RoleHost::timer(id, generation) after a while.
+  /// Calls RoleHost::timer(id, generation) after a delay.
   virtual void arm(TimerId id, std::uint64_t generation, std::chrono::nanoseconds after) = 0;
   virtual void perform(const messages::Address& self, const Work& work) = 0;
 };
 
-/// The part of an actor's shell that does not depend on who runs it: feeds its machine, carries out the
-/// effects in order, ignores stale epochs and cancelled timers, and remembers what is needed for a report.
-/// Not thread safe: one message at a time.
+/// The part of an actor's shell that does not depend on what runs it: feeds its machine, carries out the
+/// effects in order, ignores stale epochs and cancelled timers, and remembers what a report needs. Not thread
+/// safe: one message at a time.
 class RoleHost {
  public:
   /// `tracer` and `profiler` may be null; they and `sink` must outlive the host.
@@ -64,14 +64,15 @@ class RoleHost {
   core::Profiler* profiler_;
   std::function<std::chrono::nanoseconds()> now_;
   std::string track_;
-  std::unordered_map<TimerId, std::uint64_t> timer_generations_;  // as many as the machine has timers
+  std::unordered_map<TimerId, std::uint64_t> timer_generations_;  // one per timer of the machine
   std::uint64_t next_generation_ = 1;
   std::uint64_t stale_messages_ = 0;
   std::string_view last_message_;
   std::chrono::nanoseconds last_message_at_{};
 };
 
-/// A line per report, sorted as given: "conductor @ rank 1: waiting for ... (last CollectiveDone 1.2 s ago)".
+/// One line per report, in the given order: "conductor @ rank 1: waiting for ... (last CollectiveDone 1.2 s
+/// ago)".
 std::string render(const std::vector<WaitReport>& reports, std::chrono::nanoseconds now);
 
 }  // namespace troupe::actors

@@ -1,6 +1,6 @@
 #pragma once
 
-// For trainers with CAF actors of their own, which run in the actor system of the rank and hear what the rank
+// For trainers with their own CAF actors, which run in the rank's actor system and are told what the rank
 // decides.
 
 #include <caf/actor.hpp>
@@ -19,10 +19,10 @@ namespace troupe::actors {
 /// What subscribers are told: each event once, as a CAF message of this type.
 struct RankEvent {
   enum class Kind : std::uint8_t {
-    joined,          ///< all ranks are there and agree
+    joined,          ///< all ranks have joined and agree
     bucket_reduced,  ///< the gradients of `bucket` are summed over the ranks
     step_decided,    ///< `committed` says whether the update is applied
-    step_committed,  ///< every shard of this rank is updated
+    step_committed,  ///< every shard of this rank has been updated
     failed,          ///< no further step of this epoch will be decided; `reason` says why
   };
   Kind kind = Kind::joined;

@@ -14,7 +14,7 @@
 
 namespace troupe::actors {
 
-/// Collects trace events of one rank; thread safe. When it is full, later events are counted and dropped.
+/// Collects the trace events of one rank; thread safe. When it is full, later events are counted and dropped.
 class Tracer {
  public:
   using Now = std::function<std::chrono::nanoseconds()>;
@@ -33,7 +33,7 @@ class Tracer {
     }
   }
 
-  /// What comes later is not recorded.
+  /// Later events are not recorded.
   void stop() { stopped_.store(true, std::memory_order_relaxed); }
 
   std::vector<core::TraceEvent> take() {
@@ -55,7 +55,7 @@ class Tracer {
   std::uint64_t dropped_ = 0;
 };
 
-/// The flow that joins a bucket's gradient, launch, optimizer step and gather of one step across tracks.
+/// The flow that connects a bucket's gradient, launch, optimizer step and gather of one step across tracks.
 /// Never 0.
 inline std::uint64_t bucket_flow(core::Step step, core::BucketIndex bucket) {
   return (static_cast<std::uint64_t>(step.value) << 20 | bucket.value) + 1;

@@ -7,11 +7,11 @@
 
 namespace troupe::actors {
 
-/// How the trainer's own thread waits for messages: really, or by giving way to the simulator.
+/// How the trainer's own thread waits for messages: really, or by yielding to the simulator.
 class TrainerPatience {
  public:
   virtual ~TrainerPatience() = default;
-  /// Returns true once `ready()` (called with `lock` held), false when `deadline` has passed first.
+  /// Returns true once `ready()` (called with `lock` held) is true, false if `deadline` passes first.
   virtual bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
                     std::chrono::nanoseconds deadline) = 0;
   /// Something changed under the lock. From any thread, with the lock held.

@@ -10,7 +10,7 @@ using messages::Role;
 
 namespace {
 
-/// Other roles hold buckets and write chunks too, and count their own saves.
+/// Other roles also hold buckets and write chunks, and count their own saves.
 bool is_ours(Role role) {
   return role == Role::trainer || role == Role::parameter_shard || role == Role::checkpoint_writer ||
          role == Role::checkpoint_coordinator;
@@ -78,7 +78,7 @@ void CheckpointInvariants::on(core::Rank rank, const StepShard& work) {
 
 void CheckpointInvariants::on(core::Rank rank, const StageChunk& work) {
   auto& buffer = buffers_[{rank, work.credit}];
-  // What is staged of a save that is over will not be written.
+  // What was staged for a save that is over will not be written.
   const bool is_free = buffer.use == Buffer::Use::free ||
                        (buffer.use == Buffer::Use::staged && part(rank, buffer.sequence).closed);
   if (!is_free) {

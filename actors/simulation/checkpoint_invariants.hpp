@@ -16,7 +16,7 @@
 namespace troupe::actors {
 
 /// Checks the saves of one epoch against CK-1 to CK-6 of docs/architecture.md, by the messages that are
-/// posted and the work that is asked for.
+/// posted and the work that is requested.
 class CheckpointInvariants {
  public:
   /// `violate` takes a whole sentence that begins with the invariant's name.
@@ -25,20 +25,20 @@ class CheckpointInvariants {
   void on_message(const messages::Envelope& envelope);
   void on_work(const messages::Address& who, const Work& work);
 
-  /// How saves ended, as the first trainer was told, in the order of being told.
+  /// How saves ended, as the first trainer was told, in the order in which it was told.
   const std::vector<messages::SaveOver>& saves() const { return saves_; }
 
  private:
   /// One rank's part in a save.
   struct Part {
-    std::map<core::BucketIndex, core::Step> held;  ///< buckets that no later step may touch
+    std::map<core::BucketIndex, core::Step> held;  ///< buckets that no later step may change
     std::set<std::pair<messages::Role, std::uint32_t>> released;
     std::uint32_t asked = 0;
     std::uint32_t written = 0;
     bool closed = false;
     bool finishing = false;  ///< its files are being made durable
     bool durable = false;    ///< its files are durable
-    bool told = false;       ///< its trainer knows the end
+    bool told = false;       ///< its trainer knows the outcome
   };
   struct Save {
     std::map<core::Rank, Part> parts;

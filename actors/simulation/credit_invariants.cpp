@@ -106,7 +106,7 @@ void CreditInvariants::on_message(core::Rank rank, const messages::Envelope& env
                                          watched.refused = std::max(watched.refused, decided.step);
                                      },
                                      [&](const messages::CollectiveDone& done) {
-                                       // From the device; the Conductor passes it on.
+                                       // From the device; the Conductor forwards it.
                                        if (envelope.to.role != Role::conductor || done.failure.failed) return;
                                        const auto place = core::place_of(done.entry);
                                        watched.done[place] = done.step;
@@ -127,7 +127,7 @@ void CreditInvariants::on_work(const messages::Address& who, const Work& work) {
 void CreditInvariants::follow(core::Rank rank, Watched& watched, const LaunchCollective& work) {
   const auto place = core::place_of(work.entry);
   auto& cursor = watched.streams[watched.launches[place].stream];
-  // The first step of a session may be any; publications of a refused step are passed over.
+  // A session may begin at any step; publications of a refused step are skipped.
   if (!cursor.step) cursor.step = work.step;
   while (*cursor.step == watched.refused && watched.launches[cursor.launches[cursor.place]].publishes) {
     if (++cursor.place < cursor.launches.size()) continue;

@@ -18,29 +18,29 @@
 
 namespace troupe::actors {
 
-/// Where a simulated trainer is, as its own code says: what the runtime thinks of it is not asked.
+/// Where a simulated trainer is, as reported by its own code: the runtime's view is not used.
 struct TrainerPlace {
   core::Step step{};
-  core::Phase phase = core::Phase::forward;  ///< or backward
+  core::Phase phase = core::Phase::forward;  ///< forward or backward
   int round = 0;
-  int unit = 0;  ///< of the program
+  int unit = 0;  ///< the program's unit
 };
 
 /// Checks what one epoch's ranks launch and read against their programs: CO-1 launches of a stream are its
 /// entries of a step, in order; UG-1 a unit is read only while it is gathered; CR-1 a slot of a pool has one
-/// user at a time, who gives it back when the program says, and after a step all are free.
+/// user at a time, which returns it when the program says, and after a step all are free.
 ///
-/// Ranks whose trainer does not say where it is are not looked at.
+/// Ranks whose trainer does not report where it is are not checked.
 class CreditInvariants {
  public:
   /// `violate` takes a whole sentence that begins with the invariant's name.
   explicit CreditInvariants(std::function<void(std::string)> violate) : violate_(std::move(violate)) {}
 
-  /// What the rank's trainer says: that it has joined with this plan; that from now on it reads a unit's
-  /// parameters, and in backward writes its gradients; that it does so no more; that it has no lane left in
+  /// What the rank's trainer reports: that it has joined with this plan; that from now on it reads a unit's
+  /// parameters, and in backward writes its gradients; that it no longer does so; that it has no lane left in
   /// the step; and that the step is over.
   void joined(core::Rank rank, const TrainingPlan& plan);
-  /// That the plan's order of units was learned, before the first step.
+  /// Reports that the plan's order of units was learned, before the first step.
   void learned(core::Rank rank);
   void uses(core::Rank rank, const TrainerPlace& place);
   void leaves(core::Rank rank, const TrainerPlace& place);
@@ -51,20 +51,20 @@ class CreditInvariants {
   void on_work(const messages::Address& who, const Work& work);
 
  private:
-  /// What matters here of a launch of the rank's program.
+  /// What matters here about a launch of the rank's program.
   struct Launch {
     std::string name;
     std::size_t stream = 0;
     int unit = 0;
-    int slot = -1;           ///< of a pool; of gradients where `gives`
-    bool brings = false;     ///< full parameters of a unit on demand
-    bool takes = false;      ///< a slot of the pool of parameters
-    bool gives = false;      ///< a slot of the pool of gradients back
-    bool publishes = false;  ///< passed over when a step is not committed
+    int slot = -1;           ///< in a pool; in the pool of gradients if `gives`
+    bool brings = false;     ///< brings full parameters of a unit on demand
+    bool takes = false;      ///< takes a slot of the pool of parameters
+    bool gives = false;      ///< returns a slot of the pool of gradients
+    bool publishes = false;  ///< skipped when a step is not committed
     std::int64_t needed = 0;
-    std::int64_t until = 0;  ///< the slot it takes is given back when this point is over
+    std::int64_t until = 0;  ///< the slot it takes is returned when this point is over
   };
-  /// Of the trainer's clock, over steps.
+  /// A moment of the trainer's clock, over all steps.
   using Moment = std::pair<core::Step, std::int64_t>;
   struct ParameterSlot {
     std::size_t launch = 0;
@@ -78,17 +78,17 @@ class CreditInvariants {
   struct Cursor {
     std::vector<std::size_t> launches;
     std::size_t place = 0;
-    std::optional<core::Step> step;  ///< none before the first launch
+    std::optional<core::Step> step;  ///< empty before the first launch
   };
   struct Watched {
-    RankProgram program;  ///< of a plan that lives as long as the rank's trainer
+    RankProgram program;  ///< its plan lives as long as the rank's trainer
     core::StepClock clock{0, 0};
     std::vector<Launch> launches{};
     std::vector<Cursor> streams{};
-    std::vector<int> gradient_slots{};  ///< by unit; -1: it has memory of its own
+    std::vector<int> gradient_slots{};  ///< by unit; -1: the unit has memory of its own
     std::vector<std::optional<ParameterSlot>> parameters{};
     std::vector<std::optional<GradientSlot>> gradients{};
-    std::vector<core::Step> done{};  ///< per launch, the last step in which it was over
+    std::vector<core::Step> done{};  ///< per launch, the last step in which it completed
     Moment passed{core::Step{-1}, 0};
     core::Step refused{-1};
   };

@@ -6,8 +6,8 @@
 
 namespace troupe::actors {
 
-/// A function with a stack of its own that can stop in the middle and go on later, in the same thread: the
-/// way a trainer's blocking loop runs in the simulator. Not thread safe.
+/// A function with its own stack that can stop in the middle and continue later, in the same thread: this is
+/// how a trainer's blocking loop runs in the simulator. Not thread safe.
 class Fiber {
  public:
   explicit Fiber(std::function<void()> body, std::size_t stack_bytes = 1 << 20);
@@ -18,7 +18,7 @@ class Fiber {
 
   /// Runs the body until it yields or ends. Not from within a fiber.
   void resume();
-  /// From within the body: back to resume()'s caller.
+  /// From within the body: returns to resume()'s caller.
   void yield();
   bool has_ended() const;
 

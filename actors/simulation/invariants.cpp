@@ -46,7 +46,7 @@ void InvariantMonitor::on_message(core::Rank rank, const messages::Envelope& env
 void InvariantMonitor::on(core::Rank rank, const messages::StepDecided& decided) {
   auto [found, first] = decisions_.try_emplace(decided.step, Decision{rank, decided});
   if (first) return;
-  // The reason names what only the refusing rank knows; everything that is acted on must be equal.
+  // The reason names what only the refusing rank knows; everything that ranks act on must be equal.
   auto theirs = decided;
   theirs.reason = found->second.decided.reason;
   if (theirs == found->second.decided) return;

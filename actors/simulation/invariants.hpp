@@ -18,14 +18,14 @@
 
 namespace troupe::actors {
 
-/// Looks at everything that ranks say and ask for, and checks it against the invariants of
+/// Watches everything that ranks send and request, and checks it against the invariants of
 /// docs/architecture.md: FG-1 gradients that are also summed over a group beyond the data-parallel axes are
-/// so once per step, between their last reduction and their optimizer; CO-1 the members of a communicator
-/// launch the same in the same order; GB-1 a bucket is ready once per step; GB-3 a bucket is prepared after
-/// the update of the step before; RS-1 all ranks decide the same; RS-4 committed steps grow by one; PS-3 a
-/// published bucket has the same bits on all ranks that keep the same of it; CK-1 to CK-6 about saves; LT-1
-/// to LT-4 about local saves; and where trainers say where they are, CO-1 by their programs, CR-1 and UG-1
-/// about the slots of pools.
+/// summed so once per step, between their last reduction and their optimizer; CO-1 the members of a
+/// communicator launch the same in the same order; GB-1 a bucket is ready once per step; GB-3 a bucket is
+/// prepared after the update of the previous step; RS-1 all ranks decide the same; RS-4 committed steps grow
+/// by one; PS-3 a published bucket has the same bits on all ranks that keep the same part of it; CK-1 to CK-6
+/// about saves; LT-1 to LT-4 about local saves; and, for trainers that report where they are, CO-1 by their
+/// programs, CR-1 and UG-1 about the slots of pools.
 class InvariantMonitor {
  public:
   InvariantMonitor() = default;
@@ -42,7 +42,7 @@ class InvariantMonitor {
   const std::vector<std::string>& violations() const { return violations_; }
   void violate(std::string sentence);
 
-  /// For trainers that say where they are.
+  /// For trainers that report where they are.
   CreditInvariants& credits() { return credits_; }
 
   core::Step last_committed() const { return last_committed_; }
@@ -53,7 +53,7 @@ class InvariantMonitor {
   struct Launch {
     core::Step step;
     std::uint64_t alike;
-    core::Rank rank;  ///< that launched it first
+    core::Rank rank;  ///< the one that launched it first
   };
   struct Decision {
     core::Rank rank;
@@ -66,8 +66,10 @@ class InvariantMonitor {
   void on(core::Rank rank, const StepShard& work);
 
   std::vector<std::string> violations_;
-  std::map<std::uint64_t, std::vector<Launch>> launches_;  ///< of each communicator, the longest seen
-  std::map<std::pair<std::uint64_t, core::Rank>, std::size_t> launched_;  ///< how far each member is in it
+  std::map<std::uint64_t, std::vector<Launch>> launches_;  ///< of each communicator, the longest sequence
+                                                           ///< seen
+  std::map<std::pair<std::uint64_t, core::Rank>, std::size_t> launched_;  ///< how far each member has got in
+                                                                          ///< it
   std::map<core::Step, Decision> decisions_;
   std::map<core::Rank, core::Step> committed_;
   std::set<std::tuple<core::Rank, core::Step, core::BucketIndex>> ready_;
@@ -76,8 +78,8 @@ class InvariantMonitor {
       published_;                                                            ///< by what is kept
   std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> prepared_;  ///< the last step of each bucket
   std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> stepped_;
-  /// Of gradients that are also summed: the step in which they were last reduced, and how often they were
-  /// summed since.
+  /// For gradients that are also summed: the step in which they were last reduced, and how often they were
+  /// summed since then.
   struct Sums {
     core::Step step;
     int count = 0;

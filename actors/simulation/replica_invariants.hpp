@@ -15,8 +15,8 @@
 
 namespace troupe::actors {
 
-/// Checks the local saves of one epoch against LT-1 to LT-4 of docs/architecture.md, by the messages that
-/// are posted and the work that is asked for.
+/// Checks the local saves of one epoch against LT-1 to LT-4 of docs/architecture.md, by the messages that are
+/// posted and the work that is requested.
 class ReplicaInvariants {
  public:
   /// `violate` takes a whole sentence that begins with the invariant's name.
@@ -25,7 +25,7 @@ class ReplicaInvariants {
   void on_message(const messages::Envelope& envelope);
   void on_work(const messages::Address& who, const Work& work);
 
-  /// How local saves ended, as the first trainer was told, in the order of being told.
+  /// How local saves ended, as the first trainer was told, in the order in which it was told.
   const std::vector<messages::LocalSaveOver>& saves() const { return saves_; }
 
  private:
@@ -33,11 +33,11 @@ class ReplicaInvariants {
     std::set<core::Rank> ready;
     std::set<core::Rank> held;
     std::optional<messages::LocalSaveOver> over;
-    std::set<core::Rank> told;  ///< trainers
+    std::set<core::Rank> told;  ///< trainers that were told
   };
-  /// What a rank has under way.
+  /// What a rank has in progress.
   struct Rounds {
-    std::map<std::uint32_t, std::uint32_t> busy;  ///< by buffer: the round that is in it
+    std::map<std::uint32_t, std::uint32_t> busy;  ///< by buffer: the round that uses it
     std::uint64_t exchange = 0;
     std::uint32_t shared = 0;
   };

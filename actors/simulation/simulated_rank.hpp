@@ -26,34 +26,34 @@ struct SimulatedSurroundings {
   InvariantMonitor& monitor;
   std::uint64_t seed = 0;
   Storage* storage = nullptr;  ///< shared by all ranks; null: no checkpoints
-  /// Of each rank; empty: no local copies.
+  /// One per rank; empty: no local copies.
   std::vector<Storage*> local_storages = {};
   /// A job of the I/O worker takes up to this long.
   std::chrono::nanoseconds io_delay = std::chrono::microseconds(200);
-  /// An actor takes up to this long before it looks at its next message: different seeds, different
+  /// An actor takes up to this long before it handles its next message: different seeds, different
   /// interleavings.
   std::chrono::nanoseconds mailbox_delay = std::chrono::microseconds(3);
-  /// A role has come to another state; may be empty.
+  /// Called when a role has entered another state; may be empty.
   std::function<void(const messages::Address& role, std::string_view state)> entered = nullptr;
 };
 
-/// One rank's world in the simulator: its roles, its device, and a fiber for its trainer. Between ranks go
-/// bytes only.
+/// One rank's world in the simulator: its roles, its device, and a fiber for its trainer. Only bytes pass
+/// between ranks.
 class SimulatedRank final : public RankWorld, private TrainerPatience {
  public:
   SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank, core::WorldSize world,
                 gpu::SimulatedDeviceOptions device);
   ~SimulatedRank() override;
 
-  /// Where messages to other ranks go; before the trainer runs.
+  /// Where messages to other ranks go; call it before the trainer runs.
   void connect(std::unique_ptr<Network> network) { network_ = std::move(network); }
   void on_network(NetworkEvent event);
 
   /// Runs `body` as this rank's trainer.
   void run_trainer(std::function<core::Result<void>(SimulatedRank&)> body);
-  /// The trainer computes for this long (in the fiber).
+  /// Lets virtual time pass in the fiber, as if the trainer computed for this long.
   void compute(std::chrono::nanoseconds duration);
-  /// The process dies at once: no message and no collective of it goes on; its trainer is unwound.
+  /// The process dies immediately: none of its messages and collectives continues; its trainer is unwound.
   void kill();
 
   bool has_ended() const { return !fiber_ || fiber_->has_ended(); }
@@ -83,7 +83,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   Storage* local_storage() override;
   void run_local_io(std::function<void()> job) override { run_io(local_io_, std::move(job)); }
   void log(std::string_view line) override { log_.emplace_back(line); }
-  /// Lines for people, in order.
+  /// Log lines for people, in order.
   const std::vector<std::string>& logged() const { return log_; }
   std::vector<WaitReport> wait_reports() override;
   std::uint64_t message_count() const override { return messages_; }

@@ -72,7 +72,7 @@ SimulationReport Simulation::run(const Trainer& trainer) {
     if (!fault.role) loop_.schedule(fault.at, "fault", [this, fault] { inject(fault); });
   }
   std::size_t ended = 0;
-  // Ranks end one after the other, so it is enough to look at the first that has not.
+  // The run ends when all have ended, so it suffices to check the first that has not.
   auto all_ended = [&] {
     while (ended < ranks_.size() && ranks_[ended]->has_ended()) ++ended;
     return ended == ranks_.size();

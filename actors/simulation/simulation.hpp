@@ -17,18 +17,18 @@
 
 namespace troupe::actors {
 
-/// Something that goes wrong at a moment.
+/// Something that goes wrong at some moment.
 struct SimulatedFault {
   enum class Kind : std::uint8_t {
     kill,  ///< the process of `rank` dies
-    hang,  ///< its collectives never arrive, its control plane lives
+    hang,  ///< its collectives never arrive, its control plane stays alive
     slow,  ///< its device takes `factor` times as long
   };
   Kind kind = Kind::kill;
   core::Rank rank{};
   std::chrono::nanoseconds at{};
   double factor = 1;
-  /// Not `at` a time, but as soon as this role of the rank has entered `state`.
+  /// Instead of a time: as soon as this role of the rank has entered `state`.
   std::optional<messages::Role> role;
   std::string state;
 };
@@ -39,8 +39,8 @@ struct SimulationOptions {
   gpu::SimulatedDeviceOptions device;
   gpu::FabricOptions fabric;
   std::vector<SimulatedFault> faults;
-  Storage* storage = nullptr;            ///< where checkpoints are, of all ranks; outlives the simulation
-  std::vector<Storage*> local_storages;  ///< of each rank's local copies; outlive the simulation
+  Storage* storage = nullptr;            ///< for the checkpoints of all ranks; must outlive the simulation
+  std::vector<Storage*> local_storages;  ///< for each rank's local copies; must outlive the simulation
   std::chrono::nanoseconds io_delay = std::chrono::microseconds(200);  ///< see SimulatedSurroundings
   std::chrono::nanoseconds time_limit = std::chrono::hours(1);
   std::uint64_t event_limit = 1'000'000'000;
@@ -58,9 +58,9 @@ struct SimulationReport {
   std::vector<messages::LocalSaveOver> local_saves;  ///< as the first trainer was told
 };
 
-/// A whole job in one thread and virtual time: the production machines, codec and transport, a device and a
-/// network that a seed drives. Invariants are checked after every event; a rank that waits for something that
-/// will never come is a violation (LV-1), with the dump of who waits for whom.
+/// A whole job in one thread and virtual time: the production machines, codec and transport, with a device
+/// and a network driven by a seed. Invariants are checked after every event; a rank that waits for something
+/// that will never come is a violation (LV-1), reported with the dump of who waits for whom.
 class Simulation {
  public:
   using Trainer = std::function<core::Result<void>(SimulatedRank& rank)>;
@@ -68,7 +68,7 @@ class Simulation {
   explicit Simulation(SimulationOptions options);
   ~Simulation();
 
-  /// Runs `trainer` as the trainer of every rank, until all have ended. Once.
+  /// Runs `trainer` as the trainer of every rank, until all have ended. Call it once.
   SimulationReport run(const Trainer& trainer);
 
   SimulatedRank& rank(core::Rank rank) { return *ranks_[static_cast<std::size_t>(rank.value)]; }

@@ -35,7 +35,7 @@ std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& optio
 
 namespace {
 
-/// Between the data of two pieces of a lane; more microbatches than a lane has.
+/// Distance between the data of two pieces of a lane; more than a lane has microbatches.
 constexpr int kPieces = 1 << 16;
 
 class TinyTrainer {
@@ -119,7 +119,8 @@ class TinyTrainer {
     return core::indices<core::ParameterIndex>(session_.parameters().size());
   }
 
-  // As memory and not as a span: the emulated GPU's is the host's too, though a session does not say so.
+  // As memory rather than a span: the emulated GPU's memory is also the host's, though a session does not say
+  // so.
   core::Result<std::vector<float>> parameter(core::ParameterIndex p) {
     const auto memory = TRY(session_.parameter_memory(p));
     std::vector<float> values;
@@ -148,7 +149,7 @@ class TinyTrainer {
     return layers;
   }
 
-  /// Layers read nothing of each other, and the order of their losses is that of their numbers.
+  /// Layers do not read from each other, and their losses are ordered by their numbers.
   core::Result<double> forward() {
     std::vector<double> squares(session_.parameters().size());
     for (const auto layer : forward_) {
@@ -188,7 +189,7 @@ class TinyTrainer {
     return session_.gradient_ready(p);
   }
 
-  /// A unit is used until the trainer turns to another one.
+  /// A unit is in use until the trainer turns to another one.
   core::Result<void> use(core::Phase phase, core::ParameterIndex p) {
     const auto unit = static_cast<int>(session_.parameters()[p.value].unit->value);
     if (is_using_ && place_.unit == unit) return session_.before_use(p);

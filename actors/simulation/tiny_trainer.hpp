@@ -10,21 +10,21 @@
 
 namespace troupe::actors {
 
-/// A model so small that a thousand jobs a minute can train it, yet every gradient depends on every parameter
-/// of its layer, on the step, the lane and the microbatch: wrong bits anywhere spread.
+/// A model so small that a thousand jobs per minute can train it, yet every gradient depends on every
+/// parameter of its layer, on the step, the lane and the microbatch: wrong bits anywhere spread.
 struct TinyTrainerOptions {
   SessionOptions session;
   std::int64_t steps = 5;
   int layers = 4;
   std::int64_t width = 24;  ///< elements of a layer's weight; its bias has a third
   std::int64_t rows = 0;    ///< of weights that are matrices; 0: they are vectors
-  /// Weights are bf16 and gathered in it; none: f32, as biases are.
+  /// Weights are bf16 and gathered in this dtype; empty: f32, as biases are.
   std::optional<core::DType> gather_dtype{};
   std::size_t bias_group = 0;    ///< of core::TrainingOptions::groups
   std::uint64_t seed = 1;        ///< of values and data
   std::int64_t save_every = 0;   ///< steps; 0: never
   std::int64_t local_every = 0;  ///< steps between local saves; 0: never
-  bool restore = false;          ///< begin with the newest checkpoint, when there is one
+  bool restore = false;          ///< begin with the newest checkpoint, if there is one
   std::chrono::nanoseconds layer_time = std::chrono::microseconds(50);  ///< of one forward or backward
   /// The order in which layers are used, which the session is not told but learns; empty: that of its
   /// options.
@@ -37,11 +37,11 @@ struct TinyTrainerResult {
   std::optional<Restored> restored;
   std::vector<SaveResult> saves;
   std::vector<SaveResult> local_saves;
-  std::vector<core::TraceEvent> trace;  ///< when the session traces
+  std::vector<core::TraceEvent> trace;  ///< if the session traces
   std::uint64_t state_hash = 0;         ///< of all parameters at the end; the same on every rank
 };
 
-/// What it registers.
+/// The parameters that it registers.
 std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& options);
 
 /// Trains on one rank of any world. `compute` lets virtual time pass, or does nothing.

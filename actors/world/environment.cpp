@@ -9,7 +9,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// The names under which one launcher passes what every launcher passes.
+/// One launcher's names for the variables that every launcher sets.
 struct Names {
   const char* launcher;
   const char* rank;

@@ -18,21 +18,21 @@ struct JobEnvironment {
   int local_rank = 0;
   int local_world = 1;
   std::string job = "local";  ///< letters, digits, '-' and '_'
-  core::Epoch epoch{1};       ///< grows with every restart of the job
+  core::Epoch epoch{1};       ///< increases with every restart of the job
   std::string control_host = "127.0.0.1";
-  std::uint16_t control_port = 0;  ///< 0 with one rank: nobody listens
-  std::string token;               ///< secret that the job's processes share; may be empty on one host
+  std::uint16_t control_port = 0;  ///< 0 with one rank: nothing listens
+  std::string token;               ///< secret shared by the job's processes; may be empty on one host
   std::string directory;           ///< for logs and reports; may be empty
 };
 
 /// Looks up a variable; empty when it is not set.
 using Variables = std::function<std::optional<std::string>(const char* name)>;
 
-/// The process's own environment.
+/// The environment of this process.
 Variables process_variables();
 
-/// Reads, in this order, the variables of TROUPE_*, torchrun, Open MPI, PMI and Slurm; one rank when none is
-/// set. Errc::invalid_argument names the variable that is missing or does not parse.
+/// Reads, in this order, the variables of TROUPE_*, torchrun, Open MPI, PMI and Slurm; one rank if none is
+/// set. Errc::invalid_argument names the variable that is missing or cannot be parsed.
 core::Result<JobEnvironment> detect_environment(const Variables& variables);
 
 }  // namespace troupe::actors

@@ -6,15 +6,15 @@
 
 namespace troupe::actors {
 
-// Exit codes with which a rank says more than "failed".
+// Exit codes by which a rank says more than "failed".
 /// The outer scheduler is asked to requeue; the launcher does not restart.
 inline constexpr int kExitTemporaryFailure = 75;
-/// The rank ended because another one did: it is never the cause.
+/// The rank ended because another one did: this rank is never the cause.
 inline constexpr int kExitFenced = 96;
-/// The rank found no checkpoint that it can use; the launcher does not restart.
+/// The rank found no usable checkpoint; the launcher does not restart.
 inline constexpr int kExitNoCheckpoint = 97;
 
-/// What a rank that ends by this Error has its process return.
+/// The exit code of a rank's process that ends with this Error.
 inline int exit_code_of(const core::Error& error) {
   switch (error.code) {
     case core::Errc::invalid_argument:
@@ -27,7 +27,7 @@ inline int exit_code_of(const core::Error& error) {
   }
 }
 
-/// How a process ended: by exit(code), or by a signal when `signal` is not 0.
+/// How a process ended: by exit(code), or by a signal if `signal` is not 0.
 struct ExitStatus {
   int code = 0;
   int signal = 0;

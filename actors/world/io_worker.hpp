@@ -9,15 +9,15 @@
 
 namespace troupe::actors {
 
-/// Calls job(0) to job(count - 1) on up to `threads` threads, of which the caller is one, and returns when
-/// all are through.
+/// Calls job(0) to job(count - 1) on up to `threads` threads, including the caller's, and returns when all
+/// calls are done.
 void run_together(std::size_t threads, std::size_t count, const std::function<void(std::size_t)>& job);
 
-/// One thread, named "io", which does what blocks on the disk, in order.
+/// One thread, named "io", which runs in order what blocks on the disk.
 class IoWorker {
  public:
   IoWorker();
-  /// Waits for the job that runs; those that are queued are dropped.
+  /// Waits for the running job; queued jobs are dropped.
   ~IoWorker();
   IoWorker(const IoWorker&) = delete;
   IoWorker& operator=(const IoWorker&) = delete;
@@ -30,8 +30,8 @@ class IoWorker {
 
   std::mutex mutex_;  // guards jobs_ and ending_
   std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;  // at most one per staging buffer, and a few of a save's beginning
-                                            // and end
+  std::deque<std::function<void()>> jobs_;  // at most one per staging buffer, and a few at the beginning and
+                                            // end of a save
   bool ending_ = false;
   std::thread thread_;
 };

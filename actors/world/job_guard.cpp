@@ -29,8 +29,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A process that starts others faster than we can kill it is given up after so many rounds of new ones, and
-/// killed ones that do not end after so many looks.
+/// A process that starts others faster than we can kill them is given up after this many rounds of new ones,
+/// and killed processes that do not end after this many checks.
 constexpr int kRounds = 50;
 constexpr int kLooks = 5000;
 /// A guard that hangs in the file system is left behind.
@@ -56,7 +56,7 @@ std::vector<pid_t> marked(std::string_view assignment) {
     pid_t pid = 0;
     const auto [rest, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (bad != std::errc{} || rest != name.data() + name.size() || pid == ::getpid()) continue;
-    // A zombie has no environment any more.
+    // A zombie no longer has an environment.
     if (environment_holds(entry->path(), assignment)) found.push_back(pid);
   }
   return found;
@@ -94,7 +94,7 @@ int kill_processes_marked(const std::string& assignment) {
       if (::kill(pid, SIGKILL) == 0) killed.insert(pid);
     }
     if (killed.size() > before && ++rounds == kRounds) break;
-    // A killed process ends when it gets a processor, which takes its time where others want them, too.
+    // A killed process ends only when it gets a processor, which takes time if others want one too.
     ::usleep(1000);
   }
   return static_cast<int>(killed.size());

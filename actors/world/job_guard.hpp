@@ -9,7 +9,7 @@
 
 namespace troupe::actors {
 
-/// Kills every process of this user whose environment holds `assignment` ("NAME=value"), and what those
+/// Kills every process of this user whose environment contains `assignment` ("NAME=value"), and what they
 /// start meanwhile. Returns how many it killed.
 int kill_processes_marked(const std::string& assignment);
 
@@ -19,26 +19,26 @@ int remove_job_segments(const std::string& job);
 /// What must be gone when a job is over, even if its launcher was killed.
 struct JobLeftovers {
   std::string job;                  ///< processes with TROUPE_JOB_ID=<job> and segments troupe-<job>-*
-  std::filesystem::path directory;  ///< removed with its content; empty for none
+  std::filesystem::path directory;  ///< removed with its contents; empty: none
 };
 
-/// A small process that outlives the launcher by a moment. When the launcher dies, however it dies, the
-/// guard removes the leftovers. It is in a session of its own, so a Ctrl-C does not reach it.
+/// A small process that briefly outlives the launcher. When the launcher dies, however it dies, the guard
+/// removes the leftovers. It is in its own session, so that a Ctrl-C does not reach it.
 class JobGuard {
  public:
-  /// Forks: call before there is a second thread. The guard keeps no descriptor of the caller.
+  /// Forks: call it while there is only one thread. The guard keeps no descriptor of the caller.
   static core::Result<JobGuard> start(JobLeftovers leftovers);
 
   JobGuard(JobGuard&& other) noexcept;
   JobGuard& operator=(JobGuard&&) = delete;
-  /// Lets the guard do its work now and waits for its end.
+  /// Lets the guard do its work now and waits until it ends.
   ~JobGuard();
 
  private:
   JobGuard(pid_t pid, int life_line) : pid_(pid), life_line_(life_line) {}
 
   pid_t pid_;
-  int life_line_;  ///< the guard sees its end close
+  int life_line_;  ///< the guard sees when this end closes
 };
 
 }  // namespace troupe::actors

@@ -16,10 +16,10 @@ namespace troupe::actors {
 
 namespace {
 
-/// For a trainer that has noticed by itself and is about to say so.
+/// For a trainer that has noticed the failure itself and is about to report it.
 constexpr auto kGrace = std::chrono::milliseconds(500);
 
-/// What the launcher wrote; nothing when no rank has failed.
+/// What the launcher wrote; empty if no rank has failed.
 std::optional<std::string> read_failure(const std::optional<std::string>& path) {
   if (!path) return std::nullopt;
   std::ifstream file(*path);

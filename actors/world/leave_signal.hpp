@@ -13,20 +13,20 @@ namespace troupe::actors {
 
 /// SIGTERM to a rank. `troupe launch` sends it for one of two reasons.
 ///
-/// A rank of the job has failed; then TROUPE_FAILURE_FILE is there and says which. Nothing that this process
-/// does can count any more: it ends with kExitFenced, at once or, when the trainer listens, after half a
-/// second in which it may end by itself and say what it knows.
+/// If a rank of the job has failed, TROUPE_FAILURE_FILE exists and says which. Nothing that this process does
+/// can count any more: it ends with kExitFenced, immediately or, if the trainer listens, after half a second
+/// in which it may end by itself and report what it knows.
 ///
-/// Or somebody wants the job to leave. That ends the process as it ends any other, until the trainer listens,
-/// which it does once it takes steps; then it is called instead, in a thread of the signal's own.
+/// Otherwise the job is asked to leave. That ends the process like any other, until the trainer listens,
+/// which it does once it takes steps; then `leave` is called instead, in a thread of the signal's own.
 ///
-/// Make it early, as a SignalWatcher, and let it live as long as what may not end.
+/// Create it early, like a SignalWatcher, and keep it alive as long as what must not be ended.
 class LeaveSignal {
  public:
   explicit LeaveSignal(std::function<void()> leave, const Variables& variables = process_variables());
   ~LeaveSignal();
 
-  /// From now on a wish to leave is the trainer's business.
+  /// From now on the trainer handles requests to leave.
   void listen();
 
  private:

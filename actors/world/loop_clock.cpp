@@ -26,7 +26,7 @@ AlarmId LoopClock::arm(std::chrono::nanoseconds delay, std::function<void()> cal
   asio::steady_timer& timer = alarms_->timers.emplace(id, loop_).first->second;
   timer.expires_after(delay);
   timer.async_wait([alarms = alarms_, id, run = std::move(callback)](const std::error_code&) {
-    // A timer that has fired can no longer be cancelled: what counts is whether the alarm is still here.
+    // A timer that has fired can no longer be cancelled: what counts is whether the alarm still exists.
     if (alarms->timers.erase(id) > 0) run();
   });
   return id;

@@ -11,8 +11,8 @@ class io_context;
 
 namespace troupe::actors {
 
-/// CLOCK_MONOTONIC, with callbacks on the thread that runs the loop: for a process that must have one thread
-/// only, because it forks. `loop` outlives it.
+/// CLOCK_MONOTONIC, with callbacks on the thread that runs the loop: for a process that must have only one
+/// thread, because it forks. `loop` must outlive it.
 class LoopClock final : public Clock {
  public:
   explicit LoopClock(asio::io_context& loop);

@@ -11,7 +11,7 @@ class io_context;
 namespace troupe::actors {
 
 /// Calls a function on the thread that runs the loop whenever the process gets one of these signals. A SIGHUP
-/// that was ignored from the start stays so: nohup means it. `loop` outlives it.
+/// that was ignored from the start stays ignored, as nohup intends. `loop` must outlive it.
 class LoopSignals {
  public:
   LoopSignals(asio::io_context& loop, const std::set<int>& signals, std::function<void(int)> on_signal);

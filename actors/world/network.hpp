@@ -19,22 +19,22 @@ struct MessageArrived {
   core::Rank from{};
   std::vector<std::byte> message;
 };
-/// At rank 0: the rank is connected. Elsewhere: rank 0 is, or a rank that was lost is back.
+/// At rank 0: the rank is connected. Elsewhere: rank 0 is connected, or a rank that was lost is back.
 struct RankJoined {
   core::Rank rank{};
 };
-/// The rank closed its network in good order; all its messages came before.
+/// The rank closed its network in good order; all its messages arrived before.
 struct RankLeft {
   core::Rank rank{};
 };
-/// The rank is gone or cannot be reached. Messages sent to it lately may not have arrived.
+/// The rank is gone or cannot be reached. Messages recently sent to it may not have arrived.
 struct RankLost {
   core::Rank rank{};
   core::Error why;
 };
 using NetworkEvent = std::variant<MessageArrived, RankJoined, RankLeft, RankLost>;
 
-/// What the roles must hear of: a rank is gone, well or badly. They know who has finished its part.
+/// What the roles must be told: a rank is gone, normally or not. They know who has finished its part.
 inline std::optional<RankLost> end_of_rank(const NetworkEvent& event) {
   if (const auto* lost = std::get_if<RankLost>(&event)) return *lost;
   const auto* left = std::get_if<RankLeft>(&event);
@@ -45,13 +45,13 @@ inline std::optional<RankLost> end_of_rank(const NetworkEvent& event) {
        fmt::format("rank {} left before the job was over; see its log for why", left->rank.value)}};
 }
 
-/// Called one event at a time, in order, by the network's own thread (in simulation by the event loop). It
-/// must not wait; it may send.
+/// Called with one event at a time, in order, by the network's own thread (in simulation by the event loop).
+/// It must not block; it may send.
 using NetworkHandler = std::function<void(NetworkEvent)>;
 
 /// The control plane as one rank sees it: messages of at most kMaxControlMessageBytes to any rank of the job,
-/// itself included. NW-1: messages from one rank to another arrive at most once and in the order of sending,
-/// and every one arrives unless the sender or the receiver hears that the other is gone.
+/// including itself. NW-1: messages from one rank to another arrive at most once and in the order of sending,
+/// and every one arrives unless the sender or the receiver is told that the other is gone.
 class Network {
  public:
   virtual ~Network() = default;
@@ -59,13 +59,13 @@ class Network {
   virtual core::Rank rank() const = 0;
   virtual core::WorldSize world_size() const = 0;
 
-  /// From any thread; never waits. A rank that is not there yet gets the message when it joins.
-  /// Errc::invalid_argument for what cannot be right, Errc::peer_lost when the rank is gone,
-  /// Errc::unavailable when too much waits for it already.
+  /// From any thread; never blocks. A rank that has not joined yet gets the message when it joins.
+  /// Errc::invalid_argument for invalid input, Errc::peer_lost if the rank is gone, Errc::unavailable if too
+  /// much is already waiting for it.
   virtual core::Result<void> send(core::Rank to, std::span<const std::byte> message) = 0;
 
   /// Says farewell to all, after everything that was sent, and waits a bounded time for the answers (in
-  /// simulation: not at all). The destructor without it looks like a death to the others.
+  /// simulation: not at all). Destroying it without this looks like a death to the others.
   virtual core::Result<void> close() = 0;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-/// A datagram socket only looks for its way when it is connected.
+/// Connecting a datagram socket only looks up the route.
 std::string address_on_the_way(const addrinfo& to) {
   const int socket = ::socket(to.ai_family, to.ai_socktype | SOCK_CLOEXEC, to.ai_protocol);
   if (socket < 0) return {};
@@ -37,7 +37,7 @@ core::Result<std::string> own_address_towards(const std::string& host, std::uint
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* list = nullptr;
-  // Any port leads there.
+  // Any port takes the same route.
   const auto service = std::to_string(port == 0 ? 1 : port);
   if (const int status = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &list); status != 0) {
     return core::fail(core::Errc::unavailable, "the host '{}' is not known here: {}", host,

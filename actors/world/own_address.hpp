@@ -7,12 +7,12 @@
 
 namespace troupe::actors {
 
-/// The address that this host has on its way to `host`, a name or a number: by it `host`, and others that are
-/// where it is, can reach this host. Sends nothing. Errc::unavailable names a host that is not known or to
-/// which there is no route.
+/// The address that this host uses to reach `host`, a name or a number: through it `host`, and others in the
+/// same place, can reach this host. Sends nothing. Errc::unavailable names a host that is unknown or to which
+/// there is no route.
 core::Result<std::string> own_address_towards(const std::string& host, std::uint16_t port);
 
-/// Whether the address means the host itself, wherever it is read: "localhost", 127.x.x.x or "::1".
+/// Whether the address means the host itself, wherever it is used: "localhost", 127.x.x.x or "::1".
 bool is_loopback(const std::string& host);
 
 }  // namespace troupe::actors

@@ -13,32 +13,32 @@
 namespace troupe::actors {
 
 struct ProcessSpec {
-  std::string program;                   ///< a path, not searched for
-  std::vector<std::string> arguments;    ///< argv, the program's name included
-  std::vector<std::string> environment;  ///< NAME=value, all of it
+  std::string program;                   ///< a path; it is not searched for
+  std::vector<std::string> arguments;    ///< argv, including the program's name
+  std::vector<std::string> environment;  ///< NAME=value; the whole environment
   std::vector<int> cpus;                 ///< where it may run; empty means where the parent may
 };
 
 enum class OutputStream { out, err };
 
-/// Called from the event loop, never from inside spawn(), and not once the Process is destroyed. A handler
+/// Called from the event loop, never from within spawn(), and not after the Process is destroyed. A handler
 /// may destroy its own Process.
 struct ProcessHandlers {
   std::function<void(OutputStream, std::string_view bytes)> output;
   /// All holders of the stream have closed it.
   std::function<void(OutputStream)> closed;
-  /// The process ended, and everything it wrote was given to `output`. Said once.
+  /// The process ended, and everything it wrote was passed to `output`. Called once.
   std::function<void(ExitStatus)> exited;
 };
 
-/// A child, and what it starts: its group. The destructor kills the group of a child that still runs, and
-/// does not wait for it.
+/// A child process and what it starts: its group. The destructor kills the group of a child that is still
+/// running, and does not wait for it.
 class Process {
  public:
   virtual ~Process() = default;
 
   virtual std::int64_t pid() const = 0;
-  /// To the child alone; nothing happens once it ended.
+  /// To the child alone; does nothing once it has ended.
   virtual void signal(int signal) = 0;
   virtual void signal_group(int signal) = 0;
 };
@@ -48,7 +48,7 @@ class Processes {
  public:
   virtual ~Processes() = default;
 
-  /// Errc::not_found or Errc::io when the program cannot be executed.
+  /// Errc::not_found or Errc::io if the program cannot be executed.
   virtual core::Result<std::unique_ptr<Process>> spawn(const ProcessSpec& spec, ProcessHandlers handlers) = 0;
   /// Kills all processes with TROUPE_JOB_ID=<job> in their environment, whichever group they are in, and
   /// removes the job's shared memory. Returns how many it killed.

@@ -10,7 +10,7 @@
 namespace troupe::actors {
 
 /// Random numbers of one component for one purpose. They depend on (seed, component, purpose) and on how many
-/// were drawn here, so that a draw more in one component changes nothing in the others.
+/// were drawn here, so an additional draw in one component changes nothing in the others.
 class RandomStream {
  public:
   RandomStream(std::uint64_t seed, std::string_view component, std::string_view purpose)

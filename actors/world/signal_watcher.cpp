@@ -29,8 +29,8 @@ SignalWatcher::SignalWatcher(int signal, std::function<void()> on_signal)
   sigset_t everything;
   sigset_t before;
   sigfillset(&everything);
-  // The watcher's thread takes its own signal only: those of watchers that are made later must not end the
-  // process here.
+  // The watcher's thread takes only its own signal: those of watchers created later must not end the process
+  // here.
   pthread_sigmask(SIG_SETMASK, &everything, &before);
   state_->thread = std::jthread([state = state_.get()] {
     pthread_setname_np(pthread_self(), "troupe-signals");

@@ -5,8 +5,8 @@
 
 namespace troupe::actors {
 
-/// Calls a function in a thread of its own whenever the process gets a signal. The signal is blocked in the
-/// thread that makes the watcher and in all threads which that one starts later, so make it early.
+/// Calls a function in its own thread whenever the process gets a signal. The signal is blocked in the thread
+/// that creates the watcher and in all threads that this thread starts later, so create it early.
 class SignalWatcher {
  public:
   SignalWatcher(int signal, std::function<void()> on_signal);

@@ -25,7 +25,7 @@ class SteadyClock final : public Clock {
 
   void work();
 
-  std::mutex mutex_;  // guards all below but the thread
+  std::mutex mutex_;  // guards all below except the thread
   std::condition_variable changed_;
   std::map<Key, std::function<void()>> alarms_;
   std::map<AlarmId, std::chrono::nanoseconds> times_;

@@ -22,19 +22,20 @@ namespace {
 
 using core::DType;
 
-/// Far beyond a last-level cache: every array alone is this large.
+/// Far larger than a last-level cache: each array alone has this size.
 constexpr std::size_t kElements = std::size_t{1} << 24;
 constexpr int kRounds = 7;
 
-/// What runs, and the bytes it must read and write at least. A line that is written is counted once, though
-/// the processor may read it first: so does STREAM.
+/// What runs, and the minimum bytes it must read and write. A line that is written is counted once, although
+/// the processor may read it first; STREAM counts the same way.
 struct Case {
   std::string name;
   std::size_t bytes;
   std::function<void()> run;
 };
 
-/// The arrays all cases share, fp32 or seen as narrower elements, filled with values of usual gradients.
+/// The arrays that all cases share, fp32 or viewed as narrower elements, filled with values typical of
+/// gradients.
 class Arrays {
  public:
   static core::Result<Arrays> create(std::size_t count) {
@@ -124,7 +125,7 @@ void add_optimizers(const Arrays& arrays, std::vector<Case>& cases) {
   mixed.parameter = arrays.elements(4, DType::bf16);
   const auto momentum = arrays.view(2);
   const gpu::AdamMoments moments{arrays.view(2), arrays.view(3)};
-  // A rate of nothing, so that values stay usual however often the case runs.
+  // A learning rate of zero, so that values stay typical however often the case runs.
   const gpu::SgdOptions sgd{.learning_rate = 0, .momentum = 0.5};
   const gpu::AdamOptions adam{.learning_rate = 0, .weight_decay = 0.01};
   cases.push_back({"sgd_step with momentum", kElements * 20, [=] { gpu::sgd_step(sgd, plain, momentum); }});
@@ -132,7 +133,8 @@ void add_optimizers(const Arrays& arrays, std::vector<Case>& cases) {
   cases.push_back({"adam_step bf16", kElements * 28, [=] { gpu::adam_step(adam, 10, mixed, moments); }});
 }
 
-/// Processor time of this one thread: what waits for memory counts, what others take of the machine does not.
+/// Processor time of this one thread: waiting for memory counts, time that others use on the machine does
+/// not.
 double seconds_of(const std::function<void()>& run) {
   const std::clock_t begin = std::clock();
   run();
@@ -145,7 +147,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Each run of a case stands beside a run of the triad, so that a busy machine slows both.
+/// Each run of a case is paired with a run of the triad, so that a busy machine slows both.
 nlohmann::json measure(const Case& one, const Case& reference) {
   std::vector<double> bandwidths;
   std::vector<double> ratios;
@@ -189,7 +191,7 @@ int run(bool json) {
 }  // namespace
 }  // namespace troupe::apps
 
-/// Prints the bandwidth of each kernel on one thread, and its ratio to a STREAM triad of the same minute.
+/// Prints the bandwidth of each kernel on one thread, and its ratio to a STREAM triad run at the same time.
 int main(int argc, char** argv) {
   return troupe::apps::run(argc > 1 && std::string_view(argv[1]) == "--json");
 }

@@ -36,7 +36,7 @@ struct Parameter {
   Shape shape;
 };
 
-/// 2,000 parameters with 7.3e9 elements: matrices and vectors as a transformer has them.
+/// 2,000 parameters with 7.3e9 elements: matrices and vectors like a transformer's.
 std::vector<Parameter> transformer() {
   const std::int64_t h = kHidden;
   std::vector<Parameter> parameters{{"embedding.weight", {kVocabulary, h}}};
@@ -73,7 +73,7 @@ core::Result<core::BufferLayout> layout_of(const std::vector<Parameter>& paramet
   return core::padded_layout(sizes, {.bucket_size = elements / kBuckets, .shards = ranks});
 }
 
-/// What each rank of ZeRO-1 holds: of every parameter its slice, three times.
+/// What each rank holds under ZeRO-1: its slice of every parameter, three times.
 std::vector<SaveStructure> sharded(const std::vector<Parameter>& parameters,
                                    const core::BufferLayout& layout) {
   std::vector<SaveStructure> structures(static_cast<std::size_t>(layout.shards));
@@ -93,7 +93,7 @@ std::vector<SaveStructure> sharded(const std::vector<Parameter>& parameters,
   return structures;
 }
 
-/// What every rank of DDP holds: everything.
+/// What every rank holds under DDP: everything.
 SaveStructure replicated(const std::vector<Parameter>& parameters) {
   SaveStructure structure;
   for (const auto& parameter : parameters) {
@@ -106,8 +106,8 @@ SaveStructure replicated(const std::vector<Parameter>& parameters) {
   return structure;
 }
 
-/// Processor seconds of each part of a save's planning, in the order in which they happen: what others take
-/// of the machine does not count.
+/// Processor seconds of each part of planning a save, in the order in which they happen: time that others use
+/// on the machine does not count.
 class Timetable {
  public:
   template <class Work>
@@ -128,7 +128,7 @@ class Timetable {
 };
 
 /// From what the ranks hold to a manifest's bytes and back. Only the hashes of the data are made up. Ranks
-/// with the same structure send it once, as its hash tells.
+/// with the same structure, as shown by its hash, send it once.
 core::Result<nlohmann::ordered_json> measure(const std::string& form,
                                              const std::vector<const SaveStructure*>& held) {
   Timetable times;
@@ -206,7 +206,7 @@ core::Result<void> run(bool json) {
 }  // namespace
 }  // namespace troupe::apps
 
-/// Prints what planning a checkpoint of 2,000 parameters and their two moments costs one processor.
+/// Prints how much processor time planning a checkpoint of 2,000 parameters and their two moments takes.
 int main(int argc, char** argv) {
   const auto done = troupe::apps::run(argc > 1 && std::string_view(argv[1]) == "--json");
   if (done) return 0;

@@ -9,7 +9,7 @@ namespace troupe::apps {
 
 namespace {
 
-/// "troupe plan layout", as far as it was read.
+/// "troupe plan layout", as far as it was parsed.
 std::string command_of(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   return chosen.empty() ? app.get_name() : app.get_name() + " " + command_of(*chosen.front());
@@ -18,7 +18,7 @@ std::string command_of(const CLI::App& app) {
 }  // namespace
 
 std::string message_of(const CLI::ParseError& error, std::string_view command) {
-  constexpr std::size_t kMost = 400;  // CLI11 repeats what it was given, however long that is
+  constexpr std::size_t kMost = 400;  // CLI11 repeats its input, however long that is
   const std::string_view what = error.what();
   std::string shown(what.substr(0, kMost));
   std::replace_if(

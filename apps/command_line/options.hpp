@@ -15,13 +15,13 @@
 
 namespace troupe::apps {
 
-/// For numbers that may be anything their type holds.
+/// For numbers that may have any value of their type.
 template <class Number>
 inline constexpr core::Bounds<Number> kAnyNumber{0, std::numeric_limits<Number>::max()};
 
 namespace detail {
 
-/// What every text of `option` must be, and how --help shows it.
+/// Requires every text of `option` to be within `bounds`, and shows them in --help.
 template <class Number>
 CLI::Option* bound(CLI::Option* option, core::Bounds<Number> bounds) {
   const auto check = [bounds](const std::string& text) {
@@ -33,7 +33,7 @@ CLI::Option* bound(CLI::Option* option, core::Bounds<Number> bounds) {
   return option->check(check, "")->type_name(fmt::format("{}..{}", bounds.least, most));
 }
 
-/// Of a text that was checked.
+/// For a text that was checked.
 template <class Number>
 Number number_of(const std::string& text, core::Bounds<Number> bounds) {
   return core::parse_number<Number>(text, bounds).value();
@@ -48,8 +48,8 @@ inline std::function<std::string(const std::string&)> one_of(const std::vector<s
 
 }  // namespace detail
 
-/// An option of `app` whose value is a number within `bounds`, which --help shows. CLI11's own numbers take
-/// "-1" for the largest unsigned one, "010" for 8 and "nan" for a number. The target outlives the app.
+/// An option of `app` whose value is a number within `bounds`, which --help shows. CLI11's own numbers accept
+/// "-1" as the largest unsigned number, "010" as 8 and "nan" as a number. The target must outlive the app.
 template <class Number>
 CLI::Option* add_number(CLI::App& app, const std::string& name, Number& target,
                         std::type_identity_t<core::Bounds<Number>> bounds, const std::string& help) {
@@ -61,7 +61,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, Number& target,
   return detail::bound(app.add_option(name, take, help, false, shown), bounds);
 }
 
-/// The same for a number that is not there unless it is given.
+/// The same for a number that stays empty unless it is given.
 template <class Number>
 CLI::Option* add_number(CLI::App& app, const std::string& name, std::optional<Number>& target,
                         std::type_identity_t<core::Bounds<Number>> bounds, const std::string& help) {
@@ -72,7 +72,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, std::optional<Nu
   return detail::bound(app.add_option(name, take, help), bounds);
 }
 
-/// An option whose value is a list of such numbers with commas between them.
+/// An option whose value is a comma-separated list of such numbers.
 template <class Number>
 CLI::Option* add_numbers(CLI::App& app, const std::string& name, std::vector<Number>& target,
                          std::type_identity_t<core::Bounds<Number>> bounds, const std::string& help) {
@@ -94,13 +94,13 @@ inline CLI::Option* add_choice(CLI::App& app, const std::string& name, std::stri
       ->check(detail::one_of(words), fmt::format("{}", fmt::join(words, "|")));
 }
 
-/// An option whose value is a list of these words with commas between them.
+/// An option whose value is a comma-separated list of these words.
 inline CLI::Option* add_choices(CLI::App& app, const std::string& name, std::vector<std::string>& target,
                                 const std::vector<std::string>& words, const std::string& help) {
   return app.add_option(name, target, help)->delimiter(',')->check(detail::one_of(words), "");
 }
 
-/// An option that names a device as gpu::open_device() takes it.
+/// An option that names a device in the form that gpu::open_device() takes.
 inline CLI::Option* add_device(CLI::App& app, const std::string& name, std::string& target,
                                const std::string& help) {
   const auto check = [](const std::string& value) {

@@ -20,7 +20,7 @@ static float x[kLayers + 1][kWidth], d[kWidth];
 /* The values of a layer, and where its gradient is added. */
 static int fetch(troupe_session* session, uint32_t layer, float** w, float** g, troupe_error* error) {
   void* data = NULL;
-  TRY(troupe_acquire(session, layer, error)); /* the next one is on its way while this one computes */
+  TRY(troupe_acquire(session, layer, error)); /* the next one is being gathered while this one computes */
   TRY(troupe_parameter(session, layer, &data, NULL, error));
   *w = data;
   if (g == NULL) return 0;

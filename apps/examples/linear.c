@@ -9,7 +9,7 @@
 
 enum { kBatch = 16, kSteps = 200, kLanes = 4 };
 
-/* A number in [-1, 1) that depends on where it is used alone. */
+/* A number in [-1, 1) that depends only on where it is used. */
 static float draw(uint64_t step, uint64_t lane, uint64_t i) {
   uint64_t x = step * 1000003 + lane * 10007 + i + 1;
   x *= 0x9e3779b97f4a7c15u;

@@ -42,7 +42,7 @@ float forward_backward(core::Step step, core::Lane lane, const float* w1, const 
   return loss;
 }
 
-/// A trainer's own actor among those of the runtime: it hears of every committed step.
+/// A trainer's own actor among those of the runtime: it is told of every committed step.
 class CommitCounter final : public caf::event_based_actor {
  public:
   using caf::event_based_actor::event_based_actor;

@@ -1,5 +1,5 @@
-// A trainer with a loop and units of its own under ZeRO-3: no rank ever holds more than two layers. One rank
-// or many, the numbers are the same:
+// A trainer with its own loop and units under ZeRO-3: no rank ever holds more than two layers. One rank or
+// many, the numbers are the same:
 //
 //   build/release/bin/units
 //   build/release/bin/troupe launch --standalone --nproc-per-node 4 -- build/release/bin/units
@@ -35,7 +35,7 @@ core::Result<void> train() {
       const core::CounterRandom random(1, "data", core::Step{step}, lane);
       for (std::uint32_t j = 0; j < kWidth; ++j) x[0][j] = random.uniform(j);
       for (std::uint32_t i = 0; i < kLayers; ++i) {
-        TROUPE_TRY(session->acquire({i}));  // the next layer is on its way while this one computes
+        TROUPE_TRY(session->acquire({i}));  // the next layer is being gathered while this one computes
         const auto w = TROUPE_TRY(session->parameter({i}));
         for (std::uint32_t j = 0; j < kWidth; ++j) x[i + 1][j] = x[i][j] + w[j] * std::tanh(x[i][j]);
       }

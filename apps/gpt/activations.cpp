@@ -11,7 +11,7 @@ using core::Result;
 
 namespace {
 
-// BLAS counts in 32-bit integers.
+// BLAS uses 32-bit integers for sizes.
 constexpr std::size_t kMostRows = std::size_t{1} << 24;
 
 template <class T>

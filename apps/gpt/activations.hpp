@@ -17,7 +17,7 @@ namespace troupe::apps::gpt {
 // B batch, T length, N = B*T rows, C width, H heads, K heads with keys of their own, D head size,
 // F feed_forward, V vocabulary.
 
-/// What one norm leaves for backward.
+/// What one norm saves for backward.
 template <class T>
 struct NormActivations {
   T* scale;   // (N)
@@ -25,7 +25,7 @@ struct NormActivations {
   T* output;  // (N, C)
 };
 
-/// Queries or keys before the norm of each head, and what the norm leaves.
+/// Queries or keys before the norm of each head, and what the norm saves.
 template <class T>
 struct HeadNormActivations {
   T* input;  // (N, H D) or (N, K D)
@@ -34,7 +34,7 @@ struct HeadNormActivations {
 
 template <class T>
 struct BlockActivations {
-  T* input;  // (N, C) the residual stream as the block finds it
+  T* input;  // (N, C) the residual stream at the block's input
   NormActivations<T> attention_norm;
   HeadNormActivations<T> query_norm, key_norm;  // with query_key_norm only
   T* query;                                     // (N, H D), rotated
@@ -47,7 +47,7 @@ struct BlockActivations {
   T* gate;                       // (N, F), SwiGLU only
   T* up;                         // (N, F)
   T* hidden;                     // (N, F)
-  ExpertActivations<T> experts;  // in place of the three above, where the layer has experts
+  ExpertActivations<T> experts;  // instead of the three above, if the layer has experts
 };
 
 /// Gradients in flight; all blocks share them.
@@ -69,19 +69,20 @@ struct GradientScratch {
 
 template <class T>
 struct Activations {
-  /// With Keep::inputs all but the inputs is one memory, which holds what the last block wrote.
+  /// With Keep::inputs the blocks share one memory for everything but their inputs; it holds what the last
+  /// block wrote.
   std::vector<BlockActivations<T>> blocks;
   T* output;                      // (N, C) the residual stream after the last block
-  NormActivations<T> final_norm;  // this and the logits only of a part that ends the model
+  NormActivations<T> final_norm;  // this and the logits only in a part that ends the model
   T* logits;                      // (N, V), then probabilities, then their gradients
   GradientScratch<T> gradients;
-  std::vector<ExpertRoutes> routes;  // of the layers with experts, which the blocks point to
+  std::vector<ExpertRoutes> routes;  // of the layers with experts; the blocks point to them
 };
 
-/// What forward leaves of each block for backward.
+/// What forward keeps of each block for backward.
 enum class Keep : std::uint8_t {
   activations,  ///< all of them
-  inputs,       ///< the block's input; backward computes the rest again, with the same bits
+  inputs,       ///< the block's input; backward recomputes the rest, with the same bits
 };
 
 /// Hands out consecutive pieces of one allocation, each aligned to 64 bytes. Without memory (base null) it
@@ -116,25 +117,25 @@ struct BatchShape {
   std::size_t rows() const { return batch * length; }
 };
 
-/// An Error says what the shape must be, for a model of this configuration, which is valid.
+/// An Error says what the shape must be, for a model with this configuration, which is valid.
 core::Result<void> check_shape(const ModelConfig& config, BatchShape shape);
 core::Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_t vocabulary);
-/// As check_tokens(), and kNoTarget is allowed.
+/// As check_tokens(), but kNoTarget is allowed.
 core::Result<void> check_targets(std::span<const std::int32_t> targets, std::size_t vocabulary);
 
-/// Errc::unavailable for models with experts, whose routes are kept.
+/// Errc::unavailable for Keep::inputs in models with experts, whose routes are kept.
 core::Result<void> check_keep(const ModelConfig& config, Keep keep);
 
-/// What a rank keeps that does not follow from its shape.
+/// Sizes of what a rank keeps that do not follow from its shape.
 struct ActivationExtents {
-  std::optional<std::size_t> stream_rows;  ///< of the residual stream and its norms; none: N
-  std::optional<std::size_t> keys;         ///< that a row may see; none: T
+  std::optional<std::size_t> stream_rows;  ///< of the residual stream and its norms; empty: N
+  std::optional<std::size_t> keys;         ///< that a row may see; empty: T
 };
 
 template <class T>
 Activations<T> carve(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
                      const ActivationExtents& extents = {});
-/// Of a part of a model without experts, whose gradients are carved apart.
+/// For a part of a model without experts, whose gradients are carved separately.
 template <class T>
 Activations<T> carve_part(Carver<T>& carver, const ModelConfig& config, BatchShape shape, Keep keep,
                           ModelPart part, const ActivationExtents& extents = {});

@@ -74,8 +74,9 @@ Result<std::unique_ptr<TrainableModel>> AllLayers::make_model() {
   return create_model(options_.model, options_.microbatch, options_.arithmetic, device_, compute_);
 }
 
-// A kernel is loaded when it first runs, and loading may wait for all that the device runs: for a collective,
-// say, whose other ranks wait for this one. So every kernel runs once before the first collective.
+// A kernel is loaded when it first runs, and loading may wait for everything the device is running: for a
+// collective, for example, whose other ranks wait for this one. So every kernel runs once before the first
+// collective.
 Result<void> AllLayers::warm_up() {
   if (is_on_host()) return {};
   std::size_t largest = 0;
@@ -83,7 +84,7 @@ Result<void> AllLayers::warm_up() {
   const auto scratch = TRY(device_.allocate(largest * sizeof(float)));
   batch_.fill_evenly(corpus_->evaluation(), 0, 1);
   const std::vector<float*> gradients(readable_.size(), scratch.view().as<float>().data());
-  // Their values do not matter, and where they are sharded they are not here yet.
+  // Their values do not matter, and if they are sharded they are not here yet.
   const std::vector<const std::byte*> parameters(readable_.size(), scratch.view().data);
   AbsentPeers absent(options_.model.experts.ranks, gradients.front());
   StepHooks hooks;
@@ -236,7 +237,7 @@ Result<std::span<const std::byte>> AllLayers::whole_of_all(std::size_t place) {
   return whole_;
 }
 
-/// The same bytes where the host reads them: where they are, or in `staging`.
+/// The same bytes in memory that the host reads: where they are, or in `staging`.
 Result<gpu::BufferView> AllLayers::on_host(gpu::BufferView values, gpu::Buffer& staging) {
   if (compute_ == nullptr) return values;
   staging = TRY(device_.allocate_staging(values.bytes));

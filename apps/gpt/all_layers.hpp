@@ -12,10 +12,10 @@
 
 namespace troupe::apps::gpt {
 
-/// A rank that computes in all layers: whole ones, or its share of them, of sequences or of experts.
+/// A rank that computes in all layers: whole layers, or its share of them, of sequences or of experts.
 class AllLayers final : public RankModel {
  public:
-  /// `context` is null where no ranks share a sequence.
+  /// `context` is null if ranks do not share sequences.
   AllLayers(const TrainerOptions& options, gpu::Device& device, std::unique_ptr<TensorRank> share,
             std::unique_ptr<ContextRank> context);
 
@@ -45,13 +45,13 @@ class AllLayers final : public RankModel {
   bool is_on_host() const { return device_.kind() != gpu::DeviceKind::cuda; }
   core::Result<std::unique_ptr<TrainableModel>> make_model();
   core::Result<double> run_lane(core::Lane lane);
-  /// Waits until a parameter may be read, and notes where it lies.
+  /// Waits until a parameter may be read, and remembers where it is.
   core::Result<void> before_use(core::ParameterIndex parameter);
-  /// For a pass between steps.
+  /// Hooks for a pass between steps.
   StepHooks reading();
-  /// All of a parameter of which ranks have parts, in the model's dtype. It lives until the next call.
+  /// All of a parameter that ranks have parts of, in the model's dtype. Valid until the next call.
   core::Result<std::span<const std::byte>> whole_parameter(core::ParameterIndex parameter);
-  /// All of a parameter of the whole model, by its place there, where ranks share the experts. Likewise.
+  /// All of a parameter of the whole model, by its place there, if ranks share the experts. Likewise.
   core::Result<std::span<const std::byte>> whole_of_all(std::size_t place);
   core::Result<gpu::BufferView> on_host(gpu::BufferView values, gpu::Buffer& staging);
 
@@ -62,15 +62,15 @@ class AllLayers final : public RankModel {
   Batch batch_;
   actors::Session* session_ = nullptr;
   const Corpus* corpus_ = nullptr;
-  gpu::StreamView compute_ = nullptr;  ///< of the session; null where the model computes on the host
+  gpu::StreamView compute_ = nullptr;  ///< of the session; null if the model computes on the host
   std::unique_ptr<TrainableModel> model_;
-  std::vector<const std::byte*> readable_;  ///< of units that are not gathered: where they were last
+  std::vector<const std::byte*> readable_;  ///< for units that are not gathered: where they were last
   std::vector<float*> gradients_;
   std::unique_ptr<SessionPeers> peers_;  ///< null: all experts are here
   std::optional<std::size_t> gathered_;  ///< the place of `whole_`
   std::span<const std::byte> whole_;     ///< of the parameter that was gathered last
-  std::vector<float> own_;               ///< what whole_of_all() gives away
-  std::vector<std::byte> of_all_;        ///< and what it gets
+  std::vector<float> own_;               ///< what whole_of_all() contributes
+  std::vector<std::byte> of_all_;        ///< and what it receives
 };
 
 }  // namespace troupe::apps::gpt

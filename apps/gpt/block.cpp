@@ -67,13 +67,13 @@ Result<void> add_bias_gradient(const Pass<T>& pass, std::size_t rows, std::size_
       pass, *bias, [=](const Pass<T>& at) { bias_backward(rows, width, kept, at.gradient(*bias)); });
 }
 
-// The norm's output of all rows, as the products that a group shares by columns read it.
+// The norm's output for all rows, as read by products that a group shares by columns.
 template <class T>
 Result<const T*> normed_rows(const BlockContext<T>& context, const NormActivations<T>& norm) {
   return all_rows(context.tensor, context.shape.rows(), context.config.width, norm.output);
 }
 
-// The same in backward, for the weights' half of it too.
+// The same in backward, also for the weights' half of it.
 template <class T>
 Result<const T*> normed_rows_again(const BlockContext<T>& context, const NormActivations<T>& norm,
                                    const Pass<T>& pass) {
@@ -91,7 +91,7 @@ Result<void> add_sum(const BlockContext<T>& context, T* residual) {
   return {};
 }
 
-// residual += x * weight^T, summed over the ranks that share the product by rows, one part of x each.
+// residual += x * weight^T, summed over the ranks that share the product by rows, each with one part of x.
 template <class T>
 Result<void> project_into_residual(const BlockContext<T>& context, const Pass<T>& pass, std::size_t in,
                                    std::size_t weight, const T* x, T* residual) {
@@ -106,7 +106,7 @@ template <class T>
 Result<void> mlp_activations(const BlockContext<T>& context, const BlockParameters& parameters,
                              const BlockActivations<T>& block, const Pass<T>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
-  if (parameters.experts) return {};  // they go with what they give
+  if (parameters.experts) return {};  // they are computed together with the experts' output
   const T* x = TRY(normed_rows(context, block.mlp_norm));
   if (parameters.gate) {
     TRY(project(pass, {N, C, F}, *parameters.gate, x, block.gate));
@@ -169,7 +169,7 @@ Result<void> mlp_backward(const BlockContext<T>& context, const BlockParameters&
   return project_backward(pass, {N, C, F}, parameters.up, x, d.up, d.normed, Write::overwrite);
 }
 
-// Queries or keys of `heads` heads: their place in the block, and the parameters that make them.
+// Queries or keys of `heads` heads: their place in the block, and the parameters that produce them.
 template <class T>
 struct HeadSide {
   std::size_t heads;
@@ -202,7 +202,7 @@ Result<void> head_projection(const BlockContext<T>& context, const HeadSide<T>& 
   return add_bias(pass, N, width, side.bias, y);
 }
 
-// The norm, where there is one, and the turn.
+// The norm, if there is one, and the rotation.
 template <class T>
 Result<void> head_finish(const BlockContext<T>& context, const HeadSide<T>& side, const Pass<T>& pass) {
   const auto [batch, length] = context.shape;
@@ -227,7 +227,7 @@ Result<void> head_norm_gradient(const Pass<T>& pass, RmsNorm<T> norm, std::size_
   return {};
 }
 
-// From the gradient by the turned heads of x to those of the parameters, and to d.normed.
+// From the gradient with respect to the rotated heads of x to those of the parameters, and to d.normed.
 template <class T>
 Result<void> head_backward(const BlockContext<T>& context, const HeadSide<T>& side, const T* x,
                            const GradientScratch<T>& d, T* d_heads, const Pass<T>& pass) {

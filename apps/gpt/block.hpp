@@ -13,11 +13,12 @@ namespace troupe::apps::gpt {
 template <class T>
 struct BlockContext {
   const ModelConfig& config;
-  BatchShape shape;  ///< what this pass uses; at most what the activations were carved for
+  BatchShape shape;  ///< of this pass; at most what the activations were carved for
   const Rotary<T>& rotary;
-  /// Where a group of ranks shares the block: what is then of the residual stream has this rank's own rows.
+  /// Set if a group of ranks shares the block: then tensors of the residual stream have only this rank's
+  /// rows.
   const TensorParallel<T>* tensor = nullptr;
-  /// Where a group of ranks shares the sequences.
+  /// Set if a group of ranks shares the sequences.
   const ContextParallel<T>* across = nullptr;
 };
 
@@ -26,18 +27,19 @@ template <class T>
 core::Result<void> block_forward(const BlockContext<T>& context, const BlockParameters& parameters,
                                  const BlockActivations<T>& block, const Pass<T>& pass, T* output);
 
-/// What block_forward() leaves in the block for backward, anew from block.input, and nothing else.
+/// Recomputes from block.input what block_forward() leaves in the block for backward, and nothing else.
 template <class T>
 core::Result<void> block_activations(const BlockContext<T>& context, const BlockParameters& parameters,
                                      const BlockActivations<T>& block, const Pass<T>& pass);
 
-/// Turns scratch.residual from the gradient by the block's output into the gradient by its input.
+/// Turns scratch.residual from the gradient with respect to the block's output into that with respect to its
+/// input.
 template <class T>
 core::Result<void> block_backward(const BlockContext<T>& context, const BlockParameters& parameters,
                                   const BlockActivations<T>& block, const GradientScratch<T>& scratch,
                                   const Pass<T>& pass);
 
-/// The norm which the configuration names, from x to norm.output.
+/// The norm that the configuration names, from x to norm.output.
 template <class T>
 core::Result<void> norm_forward(const BlockContext<T>& context, const NormParameters& parameters, const T* x,
                                 const NormActivations<T>& norm, const Pass<T>& pass);

@@ -11,29 +11,29 @@ namespace troupe::apps::gpt {
 enum class Norm { rms, layer };
 enum class Activation { swiglu, gelu };
 
-/// How rotary angles grow with the position in a model that was stretched to longer texts.
+/// How rotary angles grow with the position in a model that was extended to longer texts.
 struct RotaryScaling {
   enum class Kind {
     none,
     linear,  ///< all angles are divided by the factor
-    llama3,  ///< slow ones are, fast ones are not, those between are interpolated
+    llama3,  ///< slow ones are divided, fast ones are not, those between are interpolated
   };
   Kind kind = Kind::none;
   double factor = 1;
-  /// Of llama3: wavelengths above original_context / low_frequency are slow, those below original_context /
+  /// For llama3: wavelengths above original_context / low_frequency are slow, those below original_context /
   /// high_frequency are fast.
   double low_frequency = 1;
   double high_frequency = 4;
   double original_context = 8192;
 };
 
-/// What defines the function a decoder-only transformer computes. Linear layers have no biases but those that
-/// are named here.
+/// What defines the function a decoder-only transformer computes. Linear layers have no biases except those
+/// named here.
 struct ModelConfig {
   std::size_t layers = 0;
   std::size_t heads = 0;         ///< divides width, unless the head size is given
   std::size_t width = 0;         ///< elements of the residual stream
-  std::size_t feed_forward = 0;  ///< elements between the two halves of an MLP
+  std::size_t feed_forward = 0;  ///< elements of the hidden layer of an MLP
   std::size_t context = 0;       ///< the longest sequence, in tokens
   std::size_t vocabulary = 256;  ///< one token per byte value
   Norm norm = Norm::rms;
@@ -41,12 +41,12 @@ struct ModelConfig {
   bool tied_embeddings = true;  ///< the output layer reads the embedding table
   double rope_base = 10000;
   double norm_epsilon = 1e-5;
-  double initial_deviation = 0.02;  ///< of the weights; projections into the residual stream have less
+  double initial_deviation = 0.02;  ///< of the weights; smaller for projections into the residual stream
   std::size_t key_value_heads = 0;  ///< groups of heads that share keys and values; 0: as many as heads
   std::size_t head_dimension = 0;   ///< elements of a head, even; 0: width / heads
   bool query_key_value_bias = false;
   bool attention_output_bias = false;
-  bool query_key_norm = false;  ///< RMS norms of each head's query and key, before they are turned
+  bool query_key_norm = false;  ///< RMS norms of each head's query and key, before they are rotated
   RotaryScaling rope_scaling;
   ExpertConfig experts;
 
@@ -56,7 +56,7 @@ struct ModelConfig {
   std::size_t key_width() const { return key_heads() * head_size(); }
 };
 
-/// An Error names the first field that cannot be right, its value and what it must be.
+/// An Error names the first invalid field, its value and what it must be.
 core::Result<void> validate(const ModelConfig& config);
 
 /// "tiny" (tests: a few thousand parameters), "demo" (minutes on two cores), or for GPUs "350m", "760m" and

@@ -24,10 +24,11 @@ using core::Result;
 
 namespace {
 
-// Sequences of a microbatch, at most (model.cpp allows fewer): places in the stream of random numbers.
+// The maximum number of sequences in a microbatch (model.cpp allows fewer): places in the stream of random
+// numbers.
 constexpr std::uint64_t kMostSequences = 1 << 24;
 
-// A descriptor which closes itself; the map outlives it.
+// A descriptor that closes itself; the map outlives it.
 struct File {
   int descriptor;
   ~File() {
@@ -132,7 +133,7 @@ TokenText Corpus::evaluation() const {
 
 std::size_t sequences_in_order(const TokenText& text, std::size_t length) {
   if (text.row() > 1) return text.starts(length);
-  // The last may be shorter, so that it has all targets that are left.
+  // The last may be shorter, so that it has all remaining targets.
   return text.size() > 1 ? (text.size() - 1 + length - 1) / length : 0;
 }
 
@@ -143,7 +144,7 @@ void Batch::fill_at_random(const TokenText& text, const MicrobatchPlace& place) 
   CHECK(starts > 0, "the text must be longer than one sequence");
   const core::CounterRandom random(place.seed, "data", place.step, place.lane);
   for (std::size_t sequence = 0; sequence < shape_.batch; ++sequence) {
-    // A file may be longer than 32 bits count.
+    // A file may be longer than 32 bits can count.
     const std::uint64_t index = 2 * (place.microbatch * kMostSequences + sequence);
     const std::uint64_t draw = std::uint64_t{random.bits(index)} << 32 | random.bits(index + 1);
     copy(text, text.start(draw % starts), sequence);
@@ -169,7 +170,7 @@ std::size_t Batch::fill_in_order(const TokenText& text, std::size_t first) {
   return learned_rows(targets_);
 }
 
-// Past the end of the text nothing is written.
+// Nothing is written past the end of the text.
 void Batch::copy(const TokenText& text, std::size_t start, std::size_t sequence) {
   for (std::size_t t = 0; t < shape_.length && start + t + 1 < text.size(); ++t) {
     tokens_[sequence * shape_.length + t] = text.token(start + t);

@@ -15,13 +15,13 @@
 
 namespace troupe::apps::gpt {
 
-/// Tokens in a row that somebody else keeps: bytes, or numbers, of which ~t is token t that is not learned.
-/// Sequences begin anywhere, or in rows of a fixed number of tokens at the first.
+/// Consecutive tokens in someone else's memory: bytes, or numbers, where ~t is token t, not to be learned.
+/// Sequences begin anywhere, or only at the first token of rows with a fixed number of tokens.
 class TokenText {
  public:
   TokenText(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}     // NOLINT: bytes are tokens
   TokenText(const std::vector<std::uint8_t>& bytes) : bytes_(bytes) {}  // NOLINT: likewise
-  /// `row` of 1: sequences begin anywhere.
+  /// If `row` is 1, sequences begin anywhere.
   TokenText(std::span<const std::int32_t> tokens, std::size_t row) : tokens_(tokens), row_(row) {}
 
   std::size_t size() const { return bytes_.size() + tokens_.size(); }
@@ -30,7 +30,8 @@ class TokenText {
   /// The token, or kNoTarget.
   std::int32_t target(std::size_t place) const;
 
-  /// How many sequences of `length` tokens, and a target after the last, begin in the text; and where.
+  /// The number of sequences of `length` tokens, each with a target after its last, that begin in the text;
+  /// and where.
   std::size_t starts(std::size_t length) const;
   std::size_t start(std::size_t index) const { return index * row_; }
 
@@ -40,13 +41,13 @@ class TokenText {
   std::size_t row_ = 1;
 };
 
-/// A text file as tokens. Its last 5 % are for evaluation and never trained on.
+/// A text file as tokens. Its last 5 % are for evaluation and are never trained on.
 class Corpus {
  public:
   /// Bytes, memory-mapped. The file must hold enough text for one sequence of `context` tokens in each part.
   static core::Result<Corpus> open(const std::string& path, std::size_t context);
-  /// As a codec makes them of the file, all in memory: of *.jsonl the documents (see read_documents()) packed
-  /// into rows, of other files one text.
+  /// As a codec encodes the file, all in memory: for *.jsonl the documents (see read_documents()) packed into
+  /// rows, for other files one text.
   static core::Result<Corpus> open(const std::string& path, std::size_t context, TextCodec& codec);
 
   TokenText training() const;
@@ -63,13 +64,13 @@ class Corpus {
       : map_(std::move(map)), tokens_(std::move(tokens)), row_(row), training_tokens_(training_tokens) {}
   static core::Result<Map> map_file(const std::string& path);
 
-  Map map_;  // null when there are tokens
+  Map map_;  // null if there are tokens
   std::vector<std::int32_t> tokens_;
   std::size_t row_;
   std::size_t training_tokens_;
 };
 
-/// Names a microbatch. Equal places hold equal text, whichever rank asks.
+/// Identifies a microbatch. Equal places have equal text, whichever rank asks.
 struct MicrobatchPlace {
   std::uint64_t seed = 0;
   core::Step step;
@@ -77,22 +78,22 @@ struct MicrobatchPlace {
   std::uint32_t microbatch = 0;
 };
 
-/// Sequences that follow each other in a text, for Batch::fill_in_order().
+/// The number of consecutive sequences in a text, for Batch::fill_in_order().
 std::size_t sequences_in_order(const TokenText& text, std::size_t length);
 
-/// One microbatch (B, T): targets are the tokens one place further.
+/// One microbatch (B, T): targets are the tokens shifted by one.
 class Batch {
  public:
   explicit Batch(BatchShape shape);
 
-  /// Sequences from random places of `text`, in which one or more begin.
+  /// Sequences from random places of `text`, in which at least one must begin.
   void fill_at_random(const TokenText& text, const MicrobatchPlace& place);
 
-  /// Batch `index` of `count` that cover `text` evenly, the same ones each time.
+  /// Batch `index` of `count` batches that cover `text` evenly, the same ones each time.
   void fill_evenly(const TokenText& text, std::size_t index, std::size_t count);
 
-  /// The sequences number first, first + 1, ... of those that follow each other without a gap or an overlap;
-  /// what is past their end is not learned. How many tokens are.
+  /// Sequences first, first + 1, ... of those that follow each other without gap or overlap; anything past
+  /// their end is not learned. Returns how many tokens are learned.
   std::size_t fill_in_order(const TokenText& text, std::size_t first);
 
   std::span<const std::int32_t> tokens() const { return tokens_; }

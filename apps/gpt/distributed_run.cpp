@@ -40,7 +40,7 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-/// What rank 0 tells people about the run, and keeps of it.
+/// What rank 0 reports about the run to people, and records.
 class Narrator {
  public:
   static Result<std::unique_ptr<Narrator>> create(const RunOptions& options, int ranks, int restarts,
@@ -185,7 +185,7 @@ class Narrator {
         flops_per_token_(training_flops_per_token(options.trainer.model, options.trainer.microbatch.length)),
         progress_(stdout, progress_options_for(stdout, options.steps), began_) {}
 
-  /// One clock for all generations of a job: that of its record's first start.
+  /// One clock for all generations of a job: it began with the first start in its record.
   void go_on_with_clock(double unix_seconds) {
     const auto record = read_run(record_path());
     if (!record) return;
@@ -193,7 +193,7 @@ class Narrator {
     began_ -= std::chrono::ceil<std::chrono::nanoseconds>(before);
   }
 
-  /// `troupe launch` gives up on a job that fails again and again at the same step; this is how it knows.
+  /// `troupe launch` gives up on a job that repeatedly fails at the same step; this tells it the step.
   void tell_launcher(core::Step committed) const {
     if (!progress_file_) return;
     std::ofstream(*progress_file_, std::ios::trunc) << core::steps_through(committed).value << '\n';
@@ -202,9 +202,9 @@ class Narrator {
   std::filesystem::path record_path() const { return folder_ / "run.jsonl"; }
 
   std::function<std::chrono::nanoseconds()> now_;
-  std::chrono::nanoseconds began_;  ///< the job, on this process's clock
+  std::chrono::nanoseconds began_;  ///< when the job began, on this process's clock
   std::filesystem::path folder_;
-  double peak_flops_;  ///< of one device; 0: not known
+  double peak_flops_;  ///< of one device; 0: unknown
   double flops_per_token_;
   int ranks_ = 1;
   std::optional<std::string> progress_file_ = actors::process_variables()("TROUPE_PROGRESS_FILE");
@@ -212,7 +212,7 @@ class Narrator {
   std::optional<RunWriter> writer_;
 };
 
-/// What the driver says of the GPU of this name; nothing of the host.
+/// What the driver says about the GPU of this name; empty for the host.
 Result<std::optional<gpu::CudaDeviceInfo>> gpu_info(const std::string& name) {
   if (name == "host") return std::optional<gpu::CudaDeviceInfo>{};
   for (const auto& info : TRY(gpu::list_cuda_devices())) {
@@ -221,7 +221,7 @@ Result<std::optional<gpu::CudaDeviceInfo>> gpu_info(const std::string& name) {
   return core::fail(core::Errc::not_found, "expected the GPU {}, but this process does not see it", name);
 }
 
-/// The options with what the GPU is taken to do at its best, unless it was given.
+/// The options with the GPU's assumed peak, unless it was given.
 RunOptions with_peak(RunOptions options, const std::optional<gpu::CudaDeviceInfo>& info) {
   if (!info) return options;
   const bool is_given = options.peak_flops > 0;
@@ -265,17 +265,17 @@ Result<void> export_trained(DistributedTrainer& trainer, Narrator* narrator, con
   return narrator->say(options.steps, "export", fmt::format("exported the model to {}", to.directory));
 }
 
-/// What signals ask for; the steps bring it to all ranks.
+/// What signals request; the steps bring it to all ranks.
 class Requests {
  public:
   Requests()
       : save_(SIGUSR2, [this] { wishes_ |= actors::kWishSave; }),
         leave_([this] { wishes_ |= actors::kWishLeave; }) {}
 
-  /// From now on there are steps to bring them.
+  /// From now on there are steps to bring requests to all ranks.
   void begin() { leave_.listen(); }
   std::uint32_t take() { return wishes_.exchange(0); }
-  /// What another rank brought up first is not asked again.
+  /// What another rank requested first is not requested again.
   void drop(std::uint32_t wishes) { wishes_ &= ~wishes; }
 
  private:
@@ -284,7 +284,7 @@ class Requests {
   actors::LeaveSignal leave_;
 };
 
-/// Where to begin: a storage of its own for a path that is not the run's directory.
+/// Where to begin: a separate storage for a path that is not the run's directory.
 struct Beginning {
   std::unique_ptr<actors::Storage> storage;
   std::string name;
@@ -326,7 +326,7 @@ Result<std::optional<actors::Restored>> resume(DistributedTrainer& trainer, acto
   return restored;
 }
 
-/// A restart would end the same way.
+/// A restart would end in the same way.
 bool is_about_checkpoints(const core::Error& error) {
   return error.code == core::Errc::not_found || error.code == core::Errc::corrupt;
 }
@@ -377,7 +377,7 @@ class Run {
   }
 
  private:
-  /// The wishes of all ranks.
+  /// Returns the wishes of all ranks.
   Result<std::uint32_t> one_step() {
     const double learning_rate = trainer_.learning_rate();
     const auto outcome = TRY(trainer_.step(requests_ != nullptr ? requests_->take() : 0));
@@ -401,7 +401,8 @@ class Run {
     return outcome.wishes;
   }
 
-  /// In what is computed between steps: the one who tells of it, or all who keep a part of the parameters.
+  /// Whether this rank takes part in computations between steps: the one that reports, or all that keep a
+  /// part of the parameters.
   bool takes_part() const { return narrator_ != nullptr || trainer_.has_sharded_parameters(); }
 
   Result<void> report_saves() {
@@ -416,7 +417,7 @@ class Run {
 
   DistributedTrainer& trainer_;
   Narrator* narrator_;
-  std::int64_t first_step_ = 0;  ///< of this process
+  std::int64_t first_step_ = 0;  ///< the first of this process
   Requests* requests_;           ///< null without a directory of checkpoints
   const RunOptions& options_;
   TextCodec& codec_;
@@ -462,7 +463,7 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
     TRY(make_folder(folder));
     TRY(write_trace_part(folder, {world->rank(), trainer->session().take_trace()}));
   }
-  // All ranks leave together, so the parts of the trace are all there afterwards.
+  // All ranks leave together, so all parts of the trace exist afterwards.
   TRY(trainer->session().leave());
   if (narrator) TRY(narrator->finish(traced));
   return end;

@@ -10,13 +10,14 @@ namespace troupe::apps::gpt {
 /// How a run ended.
 enum class RunEnd : std::uint8_t {
   finished,
-  preempted,      ///< asked to leave, it saved and left; to be started again later
-  no_checkpoint,  ///< there is none that it can begin from; it has said why
+  preempted,      ///< was asked to leave, saved and left; should be restarted later
+  no_checkpoint,  ///< there is none that it can begin from; the reason was reported
 };
 
-/// Trains to the end, as a rank of a job. SIGUSR2 saves after the step that runs, SIGTERM saves and leaves
-/// once there are steps; with a directory of checkpoints only. Rank 0 shows progress, evaluates, writes a
-/// sample, the record (run.jsonl) and the report (report.html); with tracing every rank adds to trace.json.
+/// Trains to the end, as one rank of a job. If there is a directory of checkpoints, SIGUSR2 saves after the
+/// current step, and SIGTERM saves and leaves once there are steps. Rank 0 shows progress, evaluates, writes
+/// a sample, the record (run.jsonl) and the report (report.html); with tracing every rank contributes to
+/// trace.json.
 core::Result<RunEnd> run_distributed(const RunOptions& options);
 
 }  // namespace troupe::apps::gpt

@@ -18,9 +18,9 @@ using core::Result;
 
 namespace {
 
-/// What ranks add their counts of experts in.
+/// The group in which ranks add up their counts of experts.
 constexpr const char* kAllRanks = "all-ranks";
-/// Checkpoints keep so many counts of experts at most: the values of a rank have little room.
+/// The most counts of experts that checkpoints keep: a rank's values have little room.
 constexpr std::size_t kMostSavedCounts = 8192;
 
 actors::TrainerGroupSpec all_ranks(core::WorldSize world) {
@@ -29,7 +29,7 @@ actors::TrainerGroupSpec all_ranks(core::WorldSize world) {
   return {kAllRanks, {std::move(members)}};
 }
 
-/// Of the session's program.
+/// What the session's program sends.
 std::vector<AxisTraffic> data_traffic(const actors::Session& session, core::Rank rank) {
   AxisTraffic data{"data", {}}, verdict{"verdict", {}}, tensor{"tensor", {}};
   for (const auto& one : core::traffic_of(actors::RankProgram(session.plan(), rank).program())) {
@@ -42,7 +42,7 @@ std::vector<AxisTraffic> data_traffic(const actors::Session& session, core::Rank
   return {data, verdict, tensor};
 }
 
-/// To what the program sends along the same axis.
+/// Adds to what the program sends along the same axis.
 void add(std::vector<AxisTraffic>& traffic, const AxisTraffic& more) {
   const auto found = std::find_if(traffic.begin(), traffic.end(),
                                   [&](const AxisTraffic& one) { return one.axis == more.axis; });
@@ -146,7 +146,7 @@ Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
   TRY(model_->play_lanes());
   auto outcome = TRY(session_->finish_step({}, wishes));
   if (bias_) {
-    // Of a step that is not committed the tokens count as load, but change no bias.
+    // In a step that is not committed the tokens count as load, but change no bias.
     const auto counted = TRY(sum_expert_load());
     if (outcome.committed) bias_->update(counted);
   }
@@ -267,7 +267,7 @@ Result<void> DistributedTrainer::export_model(const ExportOptions& options) {
   return session_->end_evaluation();
 }
 
-// An export reads parameters in the order of the table, so this is what it waits for.
+// An export reads parameters in the order of the table, so it waits for them in this order.
 Result<void> DistributedTrainer::hand_over_parameters() {
   TRY(session_->begin_evaluation());
   TRY(model_->hand_over_parameters());

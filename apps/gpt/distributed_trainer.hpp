@@ -30,7 +30,7 @@ struct AxisTraffic {
 class DistributedTrainer {
  public:
   /// Joins the job of `world`. The corpus and the world must outlive the trainer. `device_bytes` is the
-  /// device's memory, where it is known: what does not fit is refused before anything is allocated.
+  /// device's memory, if known: what does not fit is refused before anything is allocated.
   static core::Result<std::unique_ptr<DistributedTrainer>> create(
       actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus,
       std::optional<std::size_t> device_bytes = {});
@@ -39,38 +39,38 @@ class DistributedTrainer {
   /// `wishes` are bits of Wish.
   core::Result<actors::StepOutcome> step(std::uint32_t wishes = 0);
 
-  /// Goes on from a checkpoint, when there is one. Before the first step, by all ranks alike.
+  /// Continues from a checkpoint, if there is one. Before the first step, by all ranks alike.
   core::Result<std::optional<actors::Restored>> resume(const actors::RestoreOptions& options);
-  /// Saves in the background; see actors::Session::save. The checkpoint names what the run's data and
+  /// Saves in the background; see actors::Session::save. The checkpoint records what the run's data and
   /// learning rates depend on.
   core::Result<void> save();
   /// As save(), into the local tier.
   core::Result<void> save_local();
 
-  /// No rank keeps all parameters, or computes alone: evaluate(), logits(), export_model() and
-  /// parameter_hash() are then for all ranks together; otherwise any rank may ask alone.
+  /// If true, no rank keeps all parameters or computes alone: evaluate(), logits(), export_model() and
+  /// parameter_hash() must be called by all ranks together; otherwise any rank may call them alone.
   bool has_sharded_parameters() const { return session_->units() > 0 || model_->needs_others(); }
-  /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
+  /// Mean loss over `batches` microbatches that cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
   /// As TrainableModel::logits().
   core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens);
-  /// Writes the model as export_model() does. Of sharded parameters the other ranks call
+  /// Writes the model as gpt::export_model() does. If parameters are sharded, the other ranks call
   /// hand_over_parameters() meanwhile.
   core::Result<void> export_model(const ExportOptions& options);
   core::Result<void> hand_over_parameters();
-  /// Where the tokens of all ranks went since the last call, or since the run began. For all ranks together,
+  /// Where the tokens of all ranks went since the last call, or since the run began. By all ranks together,
   /// between steps.
   core::Result<ExpertTally> take_expert_load();
-  /// For all ranks together; nothing where the model is not cut into stages.
+  /// By all ranks together; empty if the model is not cut into stages.
   core::Result<std::optional<PipelineTimeline>> pipeline_timeline() { return model_->timeline(); }
-  /// What this rank sent in the last step along each axis: of "data" the session's program, of "tensor",
-  /// "pipeline", "context" and "experts" the groups that the model computes with. Empty before the first
+  /// What this rank sent in the last step along each axis: for "data" by the session's program, for "tensor",
+  /// "pipeline", "context" and "experts" by the groups that the model computes with. Empty before the first
   /// step.
   const std::vector<AxisTraffic>& traffic() const { return traffic_; }
-  /// A hash of all parameters, the same however they are shared.
+  /// A hash of all parameters, independent of how they are shared.
   core::Result<std::uint64_t> parameter_hash();
 
-  /// Of all routers, (layers, experts); null without ExpertConfig::bias_rate. They change with steps.
+  /// Of all routers, (layers, experts); null without ExpertConfig::bias_rate. They change from step to step.
   const std::vector<float>* router_biases() const { return bias_ ? bias_->values().get() : nullptr; }
 
   actors::Session& session() { return *session_; }
@@ -80,14 +80,14 @@ class DistributedTrainer {
  private:
   /// What the run's data and learning rates depend on, and where its tokens went.
   core::Result<core::Value> description();
-  /// Adds what all ranks counted since the last call, and returns it.
+  /// Adds the counts of all ranks since the last call, and returns them.
   core::Result<ExpertTally> sum_expert_load();
   DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
   core::Result<void> write_initial_values();
-  /// Those of each axis, where there are any.
+  /// Finds the groups of each axis, if there are any.
   void find_groups();
-  /// Since the session began.
+  /// Sent since the session began.
   std::vector<AxisTraffic> sent_by_groups() const;
 
   TrainerOptions options_;
@@ -97,11 +97,11 @@ class DistributedTrainer {
   std::unique_ptr<actors::Session> session_;
   actors::TrainerGroup* all_ranks_ = nullptr;                          ///< null without experts
   ExpertTally expert_load_;                                            ///< of all ranks, since the run began
-  std::vector<std::pair<std::string, actors::TrainerGroup*>> groups_;  ///< one axis after the other
-  std::vector<AxisTraffic> traffic_of_data_;                           ///< of every step
-  std::vector<AxisTraffic> traffic_;                                   ///< of the last one
+  std::vector<std::pair<std::string, actors::TrainerGroup*>> groups_;  ///< axis by axis
+  std::vector<AxisTraffic> traffic_of_data_;                           ///< in every step
+  std::vector<AxisTraffic> traffic_;                                   ///< in the last step
   std::optional<RouterBias> bias_;
-  ExpertTally told_load_;  ///< what take_expert_load() has told of it
+  ExpertTally told_load_;  ///< the part of expert_load_ that take_expert_load() has returned
 };
 
 }  // namespace troupe::apps::gpt

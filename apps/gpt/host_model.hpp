@@ -10,18 +10,18 @@
 
 namespace troupe::apps::gpt {
 
-/// A model whose passes may be of a part of the positions of each sequence, of which the last need not be
-/// the one that has the answer.
+/// A model whose passes may cover a part of each sequence's positions, so that the answer need not be at the
+/// last one.
 class RowModel : public TrainableModel {
  public:
-  /// As logits(), of the token after that of `row`.
+  /// As logits(), for the token after that of `row`.
   virtual core::Result<std::span<const float>> logits_of(Parameters parameters, Tokens tokens,
                                                          std::size_t row, const StepHooks& hooks) = 0;
   /// Where the tokens of the last pass went, by layer; empty without experts.
   virtual std::span<const ExpertRoutes> routes() const { return {}; }
 };
 
-/// The plain reference, which computes at once, as the trainer drives models.
+/// The plain reference, which computes immediately, with the interface that the trainer uses.
 class HostModel final : public RowModel {
  public:
   explicit HostModel(Model model)

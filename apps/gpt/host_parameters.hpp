@@ -10,12 +10,12 @@
 
 namespace troupe::apps::gpt {
 
-/// Parameters in the host's memory as the floats that they are.
+/// Parameters in host memory, as floats.
 class HostParameters {
  public:
   using Bytes = std::span<const std::byte* const>;
 
-  /// They live until the next call.
+  /// Valid until the next call.
   std::span<const float* const> floats(Bytes parameters) {
     values_.clear();
     for (const std::byte* parameter : parameters)
@@ -23,7 +23,7 @@ class HostParameters {
     return values_;
   }
 
-  /// The same hooks, of which one that moves parameters moves them here too. Both outlive what is returned.
+  /// The same hooks; a hook that moves parameters moves them here too. Both must outlive the result.
   StepHooks following(Bytes parameters, const StepHooks& hooks) {
     StepHooks own = hooks;
     if (!hooks.before_use) return own;

@@ -9,13 +9,13 @@
 
 namespace troupe::apps::gpt {
 
-/// First values of parameters. They are read by range, so that nobody reads more than it holds. Any thread
-/// may read.
+/// Initial values of parameters. They are read by range, so that each rank reads no more than it holds. Any
+/// thread may read.
 class InitialValues {
  public:
   virtual ~InitialValues() = default;
 
-  /// The elements of `range`, row-major, of a parameter of the model's table; `values` has as many.
+  /// The elements of `range`, row-major, of a parameter in the model's table; `values` has the same number.
   virtual core::Result<void> read(const ParameterSpec& spec, core::ElementRange range,
                                   std::span<float> values) const = 0;
 
@@ -25,7 +25,7 @@ class InitialValues {
   }
 };
 
-/// Those of initialise().
+/// The values of initialise().
 class RandomValues final : public InitialValues {
  public:
   explicit RandomValues(std::uint64_t seed) : seed_(seed) {}

@@ -19,10 +19,10 @@ struct StepReport {
   double learning_rate = 0;
 };
 
-/// Data-parallel training with all lanes in one process, one after the other: the plain statement of what the
-/// distributed run computes, to tune with and to compare with. The optimizer is AdamW as PyTorch defines it
-/// (torch.optim.AdamW, amsgrad off); of the session's options only lanes, microbatches, the norm to clip at
-/// and the optimizer's numbers count.
+/// Data-parallel training with all lanes in one process, one after another: the plain form of what the
+/// distributed run computes, for tuning and for comparison. The optimizer is AdamW as PyTorch defines it
+/// (torch.optim.AdamW, amsgrad off); of the session's options only lanes, microbatches, the clipping norm and
+/// the optimizer's numbers count.
 class LocalTrainer {
  public:
   /// The corpus must outlive the trainer.
@@ -30,10 +30,10 @@ class LocalTrainer {
 
   core::Result<StepReport> step();
 
-  /// Mean loss over `batches` microbatches which cover the evaluation text evenly.
+  /// Mean loss over `batches` microbatches that cover the evaluation text evenly.
   core::Result<double> evaluate(std::size_t batches);
 
-  /// Of all the evaluation text.
+  /// Of the whole evaluation text.
   core::Result<Perplexity> perplexity();
 
   Model& model() { return model_; }

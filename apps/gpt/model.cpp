@@ -37,7 +37,7 @@ PlacedActivations<T> place_activations(Carver<T>& carver, const ModelConfig& con
   if (sharing.layers != nullptr) {
     placed.tensor = carve_tensor(carver, sharing.layers->size(), sharing.sequence, N, config);
     placed.tensor->group = sharing.layers;
-    // Forward leaves it alone, and backward is done with it when a block computes forward again.
+    // Forward does not use it, and backward is done with it when a block recomputes forward.
     placed.tensor->partial = placed.activations.gradients.normed;
   }
   if (sharing.context != nullptr) {
@@ -145,7 +145,7 @@ Result<T> BasicModel<T>::loss(const Pass<T>& pass, Tokens tokens, Tokens targets
   return part_loss(context(shape_), activations_, pass, targets);
 }
 
-// Tokens to the normed residual stream before the output layer.
+// From tokens to the normed residual stream before the output layer.
 template <class T>
 Result<void> BasicModel<T>::trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens) {
   CHECK(pass.parameters.size() == table_.specs.size(), "one pointer per parameter of the table");

@@ -29,30 +29,29 @@ class BasicModel {
   using Gradients = std::span<T* const>;
 
   /// Checks the configuration and that the activations fit in this machine's memory, then allocates them
-  /// once. Where a group shares the layers this is one part of the model, and `config` that of the part
-  /// (config_of_share()); tokens, losses and logits are of the whole model, the same at every member, and
-  /// parameters and gradients are the part's. With sequence parallelism norms are given a part of the rows,
-  /// and add a part of their gradients. Where a group shares the context, `shape` has this member's tokens of
+  /// once. If a group shares the layers, this is one part of the model, and `config` is that of the part
+  /// (config_of_share()); tokens, losses and logits are those of the whole model, the same on every member,
+  /// while parameters and gradients are the part's. With sequence parallelism norms get a part of the rows,
+  /// and add a part of their gradients. If a group shares the context, `shape` has this member's tokens of
   /// each sequence, in the order of positions_of_member(), and losses and gradients are of these. Routers of
-  /// experts decide about the rows of all members; what they add to the loss is in routes() alone then.
+  /// experts decide about the rows of all members; then their losses are only in routes().
   static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape,
                                          Keep keep = Keep::activations, const Sharing<T>& sharing = {});
 
-  /// Mean loss over the tokens in nats, and what the routers of experts add to it; adds its gradients to
-  /// `gradients`. tokens and targets are (B, T), of
-  /// the shape given to create(); each must lie in the vocabulary. A target may be kNoTarget. After an Error
-  /// from a hook the gradients are partly added.
+  /// Mean loss over the tokens in nats, plus the router losses; adds its gradients to `gradients`. tokens and
+  /// targets are (B, T), of the shape given to create(); each must be in the vocabulary. A target may be
+  /// kNoTarget. After an Error from a hook the gradients are partly added.
   core::Result<T> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens, Tokens targets,
                                    const StepHooks& hooks = {});
 
-  /// Mean loss alone, for evaluation.
+  /// Only the mean loss, for evaluation.
   core::Result<T> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                                const StepHooks& hooks = {});
 
-  /// Logits (V) of the token that follows one sequence of 1..T tokens. They live until the next call.
+  /// Logits (V) of the token that follows one sequence of 1..T tokens. Valid until the next call.
   core::Result<std::span<const T>> logits(Parameters parameters, Tokens tokens, const StepHooks& hooks = {});
 
-  /// As logits(), of the token after that of `row`.
+  /// As logits(), for the token after that of `row`.
   core::Result<std::span<const T>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
                                              const StepHooks& hooks = {});
 
@@ -60,7 +59,7 @@ class BasicModel {
   const ParameterTable& table() const { return table_; }
   BatchShape shape() const { return shape_; }
   std::size_t activation_bytes() const { return activation_bytes_; }
-  /// Where the tokens of the last pass went, by layer; nothing where a layer has no experts.
+  /// Where the tokens of the last pass went, by layer; empty for a layer without experts.
   std::span<const ExpertRoutes> routes() const { return activations_.routes; }
 
  private:
@@ -88,12 +87,12 @@ class BasicModel {
   Activations<T> activations_;
   std::optional<TensorParallel<T>> tensor_;
   std::optional<ContextParallel<T>> across_;
-  std::vector<T> whole_logits_;  // (V) of the last logits(), where a group shares the vocabulary
+  std::vector<T> whole_logits_;  // (V) of the last logits(), if a group shares the vocabulary
 };
 
 using Model = BasicModel<float>;
 
-/// The machine's memory, however much of it is free.
+/// The machine's total memory, whether free or not.
 std::size_t physical_memory_bytes();
 
 }  // namespace troupe::apps::gpt

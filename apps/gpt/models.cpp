@@ -162,7 +162,7 @@ double training_flops_per_token(const ModelConfig& config, std::size_t length) {
   const ExpertConfig& experts = config.experts;
   double mlps = 0;
   for (std::size_t layer = 0; layer < config.layers; ++layer) {
-    // Of a layer with experts only those that a token chose.
+    // For a layer with experts only those that a token chose.
     const auto rows = experts.choices * experts.feed_forward + experts.shared_feed_forward;
     mlps +=
         experts.in_layer(layer) ? C * static_cast<double>(3 * rows + experts.count) : mlp_matrices * C * F;

@@ -19,27 +19,27 @@ struct ModelOptions {
 core::Result<void> check_model(const ModelConfig& config, BatchShape shape, ModelOptions options,
                                gpu::DeviceKind device);
 
-/// The model for a device: the host's reference, or the GPU's over `compute`, a stream of it, which the host
-/// does not use.
+/// The model for a device: the host's reference, or the GPU's on `compute`, a stream of the device, which the
+/// host does not use.
 core::Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& config, BatchShape shape,
                                                            ModelOptions options, gpu::Device& device,
                                                            gpu::StreamView compute);
 
-/// What training takes of a device.
+/// Memory that training takes on a device.
 struct MemoryNeed {
   std::size_t parameters = 0;   ///< in the model's dtype
   std::size_t gradients = 0;    ///< fp32
-  std::size_t optimizer = 0;    ///< fp32 master values, where parameters are narrower, and AdamW's moments
+  std::size_t optimizer = 0;    ///< fp32 master values, if parameters are narrower, and AdamW's moments
   std::size_t activations = 0;  ///< of one microbatch
 
   std::size_t total() const { return parameters + gradients + optimizer + activations; }
 };
 
-/// Of one rank alone; of a rank of a session core::memory_of() its program says how much of the first three.
+/// For one rank alone; for a rank of a session, core::memory_of() its program gives the first three.
 MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,
                        gpu::DeviceKind device);
 
-/// Errc::out_of_memory, with what takes how much and what to do, when it is more than a device has.
+/// Errc::out_of_memory, with what takes how much and what to do, if it is more than the device has.
 core::Result<void> check_memory(const MemoryNeed& need, std::size_t device_bytes);
 
 /// Floating-point operations of forward and backward per token: 6 per parameter of a matrix multiplied by,
@@ -47,8 +47,8 @@ core::Result<void> check_memory(const MemoryNeed& need, std::size_t device_bytes
 /// Chowdhery et al. 2022, appendix B, counts the whole).
 double training_flops_per_token(const ModelConfig& config, std::size_t length);
 
-/// What NVIDIA says the tensor cores of a compute capability do with dense bf16 matrices, in operations a
-/// second; 0 where it is not known here. 9.0 is taken for an H100 SXM or H200: 989e12.
+/// NVIDIA's figure for dense bf16 matrices on the tensor cores of a compute capability, in operations per
+/// second; 0 if not known here. 9.0 is taken to be an H100 SXM or H200: 989e12.
 double peak_flops(int major, int minor);
 
 }  // namespace troupe::apps::gpt

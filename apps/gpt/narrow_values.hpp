@@ -17,7 +17,7 @@ inline std::vector<float> floats_of(core::DType dtype, std::span<const std::byte
   return values;
 }
 
-/// The way back, exact for values that come from there.
+/// The reverse, exact for values that come from there.
 inline std::vector<std::byte> elements_of(core::DType dtype, std::span<const float> values) {
   std::vector<std::byte> elements(values.size() * core::size_of(dtype));
   core::convert_elements(core::DType::f32, std::as_bytes(values).data(), dtype, elements.data(),

@@ -13,7 +13,7 @@ namespace troupe::apps::gpt {
 
 namespace {
 
-// C width, F feed_forward, V vocabulary, Q the heads' queries, K the keys.
+// C width, F feed_forward, V vocabulary, Q the width of queries, K of keys.
 class TableBuilder {
  public:
   explicit TableBuilder(const ModelConfig& config) : config_(config) {}
@@ -128,7 +128,7 @@ class TableBuilder {
 
   const ModelConfig& config_;
   ParameterTable table_;
-  std::optional<std::size_t> unit_;  // of what is added
+  std::optional<std::size_t> unit_;  // of what is being added
   bool is_expert_ = false;           // likewise
 };
 

@@ -21,13 +21,13 @@ struct Initialisation {
 
 /// One tensor that training changes.
 struct ParameterSpec {
-  std::string name;  ///< as Hugging Face's Llama names it, "model.layers.0.self_attn.q_proj.weight"
+  std::string name;  ///< in Hugging Face's naming for Llama, "model.layers.0.self_attn.q_proj.weight"
   std::vector<std::size_t> shape;
   Initialisation initialisation;
   bool weight_decay = false;  ///< matrices decay, norms do not
-  bool is_expert = false;     ///< one of those that ranks may share among themselves
-  /// Of forward, from 0: the embedding, each block, the last norm with the output layer. None: with tied
-  /// embeddings both ends read the embedding, and the last norm is too small to be gathered alone.
+  bool is_expert = false;     ///< an expert's, which may be spread over ranks
+  /// In the order of forward, from 0: the embedding, each block, the last norm with the output layer. Empty:
+  /// with tied embeddings both ends read the embedding, and the last norm is too small to be gathered alone.
   std::optional<std::size_t> unit;
 
   std::size_t elements() const;
@@ -52,17 +52,17 @@ struct BlockParameters {
   std::optional<std::size_t> gate;               ///< (F, C), SwiGLU only
   std::size_t up = 0;                            ///< (F, C)
   std::size_t down = 0;                          ///< (C, F)
-  std::optional<ExpertLayerParameters> experts;  ///< in place of the three above
+  std::optional<ExpertLayerParameters> experts;  ///< instead of the three above
 };
 
-/// All parameters in the order in which forward first reads them, and their places in that order; of experts
-/// that are spread over ranks those of the configuration's place.
+/// All parameters in the order in which forward first reads them, and their places in that order; for experts
+/// spread over ranks, those of the configuration's place.
 struct ParameterTable {
   std::vector<ParameterSpec> specs;
   std::size_t embedding = 0;  ///< (V, C)
   std::vector<BlockParameters> blocks;
   NormParameters final_norm;
-  std::size_t head = 0;  ///< (V, C); the embedding itself when tied
+  std::size_t head = 0;  ///< (V, C); the embedding itself if tied
 };
 
 /// `config` must be valid.
@@ -70,8 +70,8 @@ ParameterTable parameter_table(const ModelConfig& config);
 std::vector<ParameterSpec> parameters(const ModelConfig& config);
 std::size_t parameter_count(const ModelConfig& config);
 
-/// Writes the first values of the elements of `range`, as many as `values` has. They depend on the seed and
-/// the parameter's name alone, so every rank that makes them makes the same bits.
+/// Writes the initial values of the elements of `range`, as many as `values` has. They depend only on the
+/// seed and the parameter's name, so every rank that creates them gets the same bits.
 void initialise(const ParameterSpec& spec, std::uint64_t seed, core::ElementRange range,
                 std::span<float> values);
 

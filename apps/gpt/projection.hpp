@@ -15,7 +15,7 @@ core::Result<void> project(const Pass<T>& pass, LinearShape shape, std::size_t w
   return {};
 }
 
-/// The weight's own gradient, which is complete then, from x (N, in) and d_y (N, out). After pass.use().
+/// Adds the weight's gradient, which is then complete, from x (N, in) and d_y (N, out). After pass.use().
 template <class T>
 void add_weight_gradient(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x,
                          const T* d_y) {
@@ -24,7 +24,7 @@ void add_weight_gradient(const Pass<T>& pass, LinearShape shape, std::size_t wei
                   [=](const Pass<T>& at) { linear_backward_weight(shape, kept, x, at.gradient(weight)); });
 }
 
-/// d_x (N, in) (+)= d_y (N, out) * weight, and the weight's own gradient.
+/// d_x (N, in) (+)= d_y (N, out) * weight, and adds the weight's gradient.
 template <class T>
 core::Result<void> project_backward(const Pass<T>& pass, LinearShape shape, std::size_t weight, const T* x,
                                     const T* d_y, T* d_x, Write write) {

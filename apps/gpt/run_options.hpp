@@ -28,11 +28,11 @@ struct TrainerOptions {
   actors::SessionOptions session;  ///< its lanes and microbatches define the global batch
   Schedule schedule;
   std::uint64_t seed = 1;
-  const InitialValues* initial = nullptr;  ///< null: by the seed; read by create() alone
+  const InitialValues* initial = nullptr;  ///< null: from the seed; read only by create()
   TensorOptions tensor;
-  /// ParameterSpec::gather_dtype of the matrices of layers, but for routers.
+  /// ParameterSpec::gather_dtype of the matrices of layers, except routers.
   std::optional<core::DType> gather_dtype{};
-  PipelineOptions pipeline;  ///< with several TrainingOptions::pipeline_parallel
+  PipelineOptions pipeline;  ///< used if TrainingOptions::pipeline_parallel is more than 1
 };
 
 /// One run of the trainer.
@@ -41,7 +41,7 @@ struct RunOptions {
   /// Where collectives, devices and checkpoints are; without a directory of checkpoints none are saved.
   actors::ProcessWorldOptions world;
   std::string text;                         ///< path of the corpus
-  const PretrainedModel* origin = nullptr;  ///< whose tokenizer writes text as tokens; null: tokens are bytes
+  const PretrainedModel* origin = nullptr;  ///< its tokenizer encodes text; null: tokens are bytes
   std::int64_t steps = 0;
   std::int64_t evaluate_every = 100;
   std::size_t evaluation_batches = 16;
@@ -49,18 +49,18 @@ struct RunOptions {
   std::size_t sample_bytes = 0;
   SamplingOptions sampling;
   ExportOptions export_to;  ///< at the end, by rank 0; without a directory nothing is exported
-  /// Operations per second that a GPU is taken to do at its best, for the utilisation; 0: by its compute
-  /// capability, where that is known.
+  /// Assumed peak operations per second of a GPU, for the utilisation; 0: from its compute capability, if
+  /// known.
   double peak_flops = 0;
-  /// This many steps are traced, when the session traces: the first that this process takes, also after a
+  /// This many steps are traced, if the session traces: the first that this process takes, even after a
   /// resume.
   std::int64_t trace_steps = 0;
-  std::int64_t save_every = 0;   ///< steps; 0: only at the end, and when asked by a signal
+  std::int64_t save_every = 0;   ///< steps; 0: only at the end, and when requested by a signal
   std::int64_t local_every = 0;  ///< steps between local copies
-  /// "auto": from the newest whole checkpoint of the directory, if there is one; "never": anew (restarts of
-  /// this run go on all the same); else a checkpoint, or a directory of them, to begin from.
+  /// "auto": from the newest whole checkpoint in the directory, if there is one; "never": from scratch
+  /// (restarts of this run still resume); otherwise a checkpoint, or a directory of them, to begin from.
   std::string resume = "auto";
-  std::string output;  ///< folder for the record, the report and the trace; empty: none is written
+  std::string output;  ///< directory for the record, the report and the trace; empty: none is written
   /// What the report shows as the run's settings.
   std::vector<std::pair<std::string, std::string>> configuration;
 };

@@ -72,7 +72,7 @@ core::Result<std::string> sample_text(const NextLogits& next, std::size_t length
     written += codec.decode(std::span(&token, 1)).size();
     return written >= bytes || token == codec.end_of_text();
   };
-  // A token that is no text takes a place too, so there is an end in any case.
+  // A token that is not text takes a place too, so this always ends.
   const auto tokens = TRY(sample_tokens(next, length, std::move(window), bytes, options, is_enough));
   return codec.decode(tokens);
 }

@@ -14,34 +14,34 @@
 namespace troupe::apps::gpt {
 
 struct SamplingOptions {
-  double temperature = 0.8;  ///< 0 takes the likeliest token each time
-  std::size_t top_k = 40;    ///< choose among this many likeliest tokens; 0: among all
+  double temperature = 0.8;  ///< 0 always takes the most likely token
+  std::size_t top_k = 40;    ///< choose among this many most likely tokens; 0: among all
   std::uint64_t seed = 0;
 };
 
-/// One token from logits (V), chosen by `uniform` in [0, 1).
+/// One token chosen from logits (V) by `uniform` in [0, 1).
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, double uniform);
 
 /// Logits of the token that follows a sequence.
 using NextLogits = std::function<core::Result<std::span<const float>>(std::span<const std::int32_t> tokens)>;
 
-/// `bytes` bytes of text that go on from the prompt, which is not empty. When `length` tokens are full, the
-/// older half is forgotten.
+/// `bytes` bytes of text that continue the prompt, which must not be empty. When `length` tokens are full,
+/// the older half is forgotten.
 core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
                                       std::size_t bytes, const SamplingOptions& options);
 
-/// Up to `count` tokens that go on from `window`, which is not empty; the end comes sooner after a token for
-/// which `is_enough` says so. That token is the last.
+/// Up to `count` tokens that continue `window`, which must not be empty; ends earlier after a token for which
+/// `is_enough` returns true. That token is the last.
 core::Result<std::vector<std::int32_t>> sample_tokens(const NextLogits& next, std::size_t length,
                                                       std::vector<std::int32_t> window, std::size_t count,
                                                       const SamplingOptions& options,
                                                       const std::function<bool(std::int32_t)>& is_enough);
 
-/// As a codec writes text: `bytes` bytes or a few more, fewer when the model ends the text.
+/// With a codec: `bytes` bytes or a few more, fewer if the model ends the text.
 core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
                                       std::size_t bytes, const SamplingOptions& options, TextCodec& codec);
 
-/// From a model of the host's.
+/// From a model on the host.
 core::Result<std::string> sample_text(Model& model, Model::Parameters parameters, std::string_view prompt,
                                       std::size_t bytes, const SamplingOptions& options);
 

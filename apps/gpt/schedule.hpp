@@ -11,7 +11,7 @@ struct Schedule {
   core::Step warmup{50};  ///< the first step at the peak
   core::Step total{500};  ///< steps of the whole run
 
-  /// Step 0 already learns, with 1 / (warmup + 1) of the peak; steps past the end learn with the floor.
+  /// Step 0 already learns, with 1 / (warmup + 1) of the peak; steps past the end use the floor.
   double learning_rate(core::Step step) const;
 };
 

@@ -4,11 +4,11 @@
 
 namespace troupe::apps::gpt {
 
-/// With whom a model computes; null: alone.
+/// The groups that a model computes with; null: alone.
 template <class T>
 struct Sharing {
   TensorGroup<T>* layers = nullptr;   ///< members keep parts of the same layers
-  bool sequence = false;              ///< and their own rows of the residual stream alone
+  bool sequence = false;              ///< and only their own rows of the residual stream
   TensorGroup<T>* context = nullptr;  ///< members keep parts of the same sequences
 };
 

@@ -15,9 +15,9 @@
 
 namespace troupe::apps::gpt {
 
-/// A model as the distributed trainer drives it, wherever its tensors lie. Passes may only be enqueued when
-/// they return; hooks are called as they are enqueued, so what a hook lets go on must follow the stream. One
-/// thread at a time.
+/// A model with the interface that the distributed trainer uses, wherever its tensors are. Passes may be only
+/// enqueued when they return; hooks are called during enqueueing, so whatever a hook lets proceed must follow
+/// the stream. One thread at a time.
 class TrainableModel {
  public:
   using Tokens = std::span<const std::int32_t>;
@@ -35,18 +35,18 @@ class TrainableModel {
   virtual core::DType dtype() const = 0;
   virtual std::size_t activation_bytes() const = 0;
 
-  /// Adds the gradients of a microbatch's mean loss. tokens and targets are (B, T) and may go when it
-  /// returns; each must lie in the vocabulary, or be kNoTarget, of targets.
+  /// Adds the gradients of a microbatch's mean loss. tokens and targets are (B, T) and may be freed when it
+  /// returns; each must be in the vocabulary, or for targets be kNoTarget.
   virtual core::Result<void> forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
                                               Tokens targets, const StepHooks& hooks) = 0;
-  /// The loss alone, for evaluation.
+  /// Only the loss, for evaluation.
   virtual core::Result<void> forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                                           const StepHooks& hooks) = 0;
   /// The mean losses, in nats, of all passes since the last call, in order. Waits for them.
   virtual core::Result<std::vector<double>> take_losses() = 0;
   /// Where the tokens went in the backward passes since the last call. Empty without experts.
   virtual ExpertTally take_expert_tally() { return {}; }
-  /// Logits (V) of the token that follows one sequence of 1..T tokens. They live until the next call.
+  /// Logits (V) of the token that follows one sequence of 1..T tokens. Valid until the next call.
   virtual core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
                                                       const StepHooks& hooks) = 0;
 };

@@ -14,21 +14,21 @@
 
 namespace troupe::apps {
 
-/// What a stage does in its passes, and where the rows lie that it receives and sends: in the memory of its
-/// device. Passes may only be enqueued when run() returns.
+/// What a stage does in its passes, and where the rows are that it receives and sends: in its device's
+/// memory. Passes may be only enqueued when run() returns.
 class StageWork {
  public:
   virtual ~StageWork() = default;
   virtual core::Result<void> run(const core::PipelinePass& pass, PassSlots slots) = 0;
 
-  /// What a forward reads, in a slot of inputs, and what it writes.
+  /// A forward's input, in a slot of inputs, and its output.
   virtual gpu::BufferView input(int slot) = 0;
   virtual gpu::BufferView output(int chunk, int slot) = 0;
-  /// Of the output before backward, of the input after it.
+  /// With respect to the output before backward, to the input after it.
   virtual gpu::BufferView gradient(int slot) = 0;
 
   /// Posts a tied embedding's messages: the first stage's receive of what its backward of the microbatch will
-  /// add, one at a time, and the last one's send after its backward.
+  /// add, one at a time, and the last stage's send after its backward.
   virtual core::Result<void> take_head(int microbatch) {
     (void)microbatch;
     return {};
@@ -39,7 +39,7 @@ class StageWork {
   }
 };
 
-/// The channels to other stages. Rows stay alive, what is sent also unchanged, until wait().
+/// The channels to other stages. Rows must stay alive, and those being sent unchanged, until wait().
 class StageLinks {
  public:
   enum class Posted : std::uint64_t {};
@@ -58,15 +58,15 @@ enum class Posting : std::uint8_t {
 };
 
 /// Carries out the passes of one stage of a schedule that passes its check. A receive is posted before its
-/// turn, where its slot is free; a send is waited for when its rows are needed again.
+/// turn, once its slot is free; a send is waited for when its rows are needed again.
 class StageRunner {
  public:
   StageRunner(const core::PipelineSchedule& schedule, int stage, Posting posting = Posting::at_once,
               HeadMessages heads = HeadMessages::none);
 
-  /// All passes, and all sends to their end. After an Error rows may still be on their way.
+  /// Runs all passes, and completes all sends. After an Error rows may still be in flight.
   core::Result<void> run(StageWork& work, StageLinks& links);
-  /// As many of each.
+  /// How many slots of each kind it uses.
   PassSlots slots() const { return {static_cast<int>(sent_.size()), inputs_}; }
 
  private:
@@ -84,7 +84,7 @@ class StageRunner {
   std::vector<StageAction> actions_;
   int inputs_ = 0;
   std::vector<Waited> received_;  ///< by step
-  std::vector<Sent> sent_;        ///< of each slot, what is not known to have arrived
+  std::vector<Sent> sent_;        ///< by slot: sends not known to have arrived
 };
 
 }  // namespace troupe::apps

@@ -14,7 +14,7 @@ using core::ScheduleLink;
 
 namespace {
 
-/// Neighbours `first` and first + 1 of the ring, in a colour in which no stage has another neighbour.
+/// A colour for the neighbours `first` and first + 1 of the ring, in which neither has another neighbour.
 int colour_of(int first, int stages) {
   const bool is_odd_end = first == stages - 1 && stages % 2 == 1;
   return is_odd_end ? 2 : first % 2;
@@ -24,7 +24,7 @@ std::string name_of_group(bool is_forward, int colour) {
   return fmt::format("stage-{}-{}", is_forward ? "outputs" : "gradients", colour);
 }
 
-/// The ring's places after which a link begins.
+/// The places of the ring at which a link begins.
 int ring_size(int stages, bool wraps) {
   return wraps ? stages : stages - 1;
 }
@@ -70,7 +70,7 @@ Result<SessionLinks> SessionLinks::open(actors::Session& session, int stages, in
   return links;
 }
 
-// A group has two members.
+// The other member of the two.
 Result<StageLinks::Posted> SessionLinks::send(const ScheduleLink& link, gpu::ConstBufferView rows) {
   TrainerGroup& to = group(link);
   const auto posted = TRY(to.send(rows, dtype_, 1 - to.index()));

@@ -9,15 +9,15 @@
 
 namespace troupe::apps {
 
-/// Groups of two for every link between stages: a group of the trainer's has one stream, and what goes to
+/// Groups of two for every link between stages: a group of the trainer's has one stream, and messages to
 /// different stages, or in different directions, must not wait for each other. `wraps`: the last stage sends
-/// to the first, as interleaved schedules do. Stages are the ranks' highest digit (core/plan/mesh.hpp).
+/// to the first, as in interleaved schedules. Stages are the ranks' highest digit (core/plan/mesh.hpp).
 std::vector<actors::TrainerGroupSpec> link_groups(core::WorldSize world, int stages, bool wraps);
 
 /// The links of one rank over its session's groups.
 class SessionLinks final : public StageLinks {
  public:
-  /// The session was joined with link_groups(). `dtype` is of the rows.
+  /// The session was joined with link_groups(). `dtype` is that of the rows.
   static core::Result<SessionLinks> open(actors::Session& session, int stages, int stage, bool wraps,
                                          core::DType dtype = core::DType::f32);
 

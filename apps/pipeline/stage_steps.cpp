@@ -16,7 +16,7 @@ namespace {
 
 using Kind = StageAction::Kind;
 
-/// Rows that are received ahead of the pass that runs, per link.
+/// Rows received ahead of the running pass, per link.
 constexpr std::size_t kAhead = 1;
 
 bool is_first_place(const core::PipelineSchedule&, int stage, const core::PipelinePass& pass) {
@@ -32,14 +32,14 @@ bool has_head(const core::PipelineSchedule& schedule, HeadMessages heads, const 
   return heads == HeadMessages::each || pass.microbatch + 1 == schedule.microbatches;
 }
 
-/// Its backward of the inputs multiplies by the output layer, or says by what.
+/// Whether the pass's backward of the inputs multiplies by the output layer, or sends its factors.
 bool gives_head(const core::PipelineSchedule& schedule, int stage, HeadMessages heads,
                 const core::PipelinePass& pass) {
   return pass.kind != PassKind::backward_weight && is_last_place(schedule, stage, pass) &&
          has_head(schedule, heads, pass);
 }
 
-/// Its backward adds the rows to the embedding's gradient.
+/// Whether the pass's backward adds the rows to the embedding's gradient.
 bool takes_head(const core::PipelineSchedule& schedule, int stage, HeadMessages heads,
                 const core::PipelinePass& pass) {
   return pass.kind != PassKind::backward_input && is_first_place(schedule, stage, pass) &&
@@ -51,12 +51,12 @@ struct Message {
   int from = 0, to = 0;                  ///< stages
   std::size_t sender = 0, receiver = 0;  ///< steps of them
   bool is_head = false;
-  std::optional<std::size_t> before{};  ///< the one before it in its channel
-  std::optional<double> time{};         ///< when it went over
-  std::size_t found = 0;                ///< and as which one
+  std::optional<std::size_t> before{};  ///< the previous one in its channel
+  std::optional<double> time{};         ///< when it was transferred
+  std::size_t found = 0;                ///< and its number in that order
 };
 
-/// All stages run against each other, as their memory allows it.
+/// Runs all stages against each other, as their memory allows.
 class MessageOrder {
  public:
   MessageOrder(const core::PipelineSchedule& schedule, HeadMessages heads)
@@ -73,7 +73,7 @@ class MessageOrder {
     for (const Message& message : messages_) CHECK(message.time, "a checked schedule comes to its end");
   }
 
-  /// Of this stage, in the one order.
+  /// The messages of this stage, in the common order.
   std::vector<const Message*> of(int stage) const {
     std::vector<const Message*> own;
     for (const Message& message : messages_) {
@@ -85,7 +85,7 @@ class MessageOrder {
     return own;
   }
   const std::vector<StageStep>& steps(int stage) const { return at(stage).steps; }
-  /// Steps of its stage that come before a message is posted.
+  /// The number of its stage's steps that come before a message is posted.
   std::size_t earliest(const Message& message, int stage) const {
     if (message.from == stage) return message.sender + 1;
     return message.is_head ? after_last_taken(message) : at(stage).steps[message.receiver].ready;
@@ -109,7 +109,7 @@ class MessageOrder {
     messages_.push_back(message);
   }
 
-  /// The n-th that is sent through a channel is the n-th that is received.
+  /// The n-th message sent through a channel is the n-th one received.
   void connect() {
     std::map<core::ScheduleLink, std::vector<std::size_t>> sent;
     std::map<int, std::size_t> given;  // by microbatch
@@ -165,7 +165,7 @@ class MessageOrder {
     return true;
   }
 
-  /// The receiver's messages that go out of the memory that it is received in.
+  /// The receiver's messages that are sent from the memory into which this one is received.
   std::vector<std::size_t> sends_before(const Message& message) const {
     std::vector<std::size_t> found;
     if (message.is_head) return found;
@@ -200,7 +200,7 @@ class MessageOrder {
     return true;
   }
 
-  /// What must be gone before the next step writes where it was.
+  /// The messages that must have been sent before the next step overwrites their memory.
   std::vector<std::size_t> sent_before(const Stage& stage) const {
     std::vector<std::size_t> found;
     const StageStep& step = stage.steps[stage.next];
@@ -210,7 +210,7 @@ class MessageOrder {
       const bool same_rows = stage.steps[i].slots.activations == step.slots.activations &&
                              (stage.steps[i].pass.kind == PassKind::forward) == is_forward;
       for (const std::size_t out : stage.out[i]) {
-        // Parts of gradients have memory for as many as there are stages.
+        // There is memory for as many parts of gradients as there are stages.
         if (messages_[out].is_head && ++heads < static_cast<std::size_t>(schedule_.stages)) continue;
         if (messages_[out].is_head || same_rows) found.push_back(out);
       }
@@ -218,7 +218,7 @@ class MessageOrder {
     return found;
   }
 
-  /// One part of a gradient fits in the first stage's memory at once.
+  /// The first stage's memory holds one part of a gradient at a time.
   std::size_t after_last_taken(const Message& message) const {
     const Stage& stage = at(message.to);
     for (std::size_t i = message.receiver; i-- > 0;) {
@@ -242,8 +242,8 @@ std::vector<StageStep> plan_steps(const core::PipelineSchedule& schedule, int st
   const auto& passes = schedule.passes[static_cast<std::size_t>(stage)];
   const auto activations = core::plan_slots(passes), inputs = core::plan_input_slots(passes);
   std::vector<StageStep> steps;
-  std::map<int, std::size_t> free_input;   // per slot, the steps that are over when its last user is
-  std::map<int, std::size_t> free, begun;  // likewise of activations, and since when its user has it
+  std::map<int, std::size_t> free_input;   // per slot, the steps that are over when its last user is done
+  std::map<int, std::size_t> free, begun;  // likewise for activations, and when its present user took it
   for (std::size_t i = 0; i < passes.size(); ++i) {
     StageStep step{passes[i],
                    {activations[i], inputs[i]},
@@ -265,7 +265,7 @@ std::vector<StageStep> plan_steps(const core::PipelineSchedule& schedule, int st
 std::vector<StageAction> post_at_once(const core::PipelineSchedule& schedule, int stage, HeadMessages heads) {
   const auto steps = plan_steps(schedule, stage);
   struct Queue {
-    std::vector<std::size_t> steps;  // that receive from a link, in order
+    std::vector<std::size_t> steps;  // those that receive from a link, in order
     std::size_t posted = 0;
   };
   std::map<core::ScheduleLink, Queue> queues;

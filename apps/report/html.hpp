@@ -9,11 +9,11 @@
 
 namespace troupe::apps {
 
-/// A page of apps/report/page/ with its style, its script and its data, JSON, in it: it needs nothing else,
-/// no network and no other file.
+/// A page of apps/report/page/ with its style, its script and its data (JSON) embedded: it needs no network
+/// and no other file.
 std::string fill_page(std::string_view html, std::string_view script, std::string_view data);
 
-/// The run as one page which needs nothing else: no network, no other file.
+/// The run as one page that needs no network and no other file.
 std::string render_html(const RunRecord& record);
 
 /// Writes the page of the record at `record_path` to `page_path`.

@@ -9,7 +9,7 @@ using nlohmann::json;
 
 namespace {
 
-/// JSON has no NaN: a number that is none is written as null, and read as NaN again.
+/// JSON has no NaN: a number that is not finite is written as null, and read back as NaN.
 json number(double value) {
   return std::isfinite(value) ? json(value) : json(nullptr);
 }
@@ -51,7 +51,7 @@ ExpertLoadRecord expert_load_of(const json& line) {
   return load;
 }
 
-/// A run that went back repeats steps: what was recorded of them before is no longer part of it.
+/// A run that went back repeats steps: their earlier records are no longer part of it.
 template <class Record>
 void put_in_place(std::vector<Record>& records, Record record) {
   const auto repeated =

@@ -25,8 +25,8 @@ struct Placed {
   int thread;
 };
 
-/// Writes the events of one rank after the other. Process and thread 0 mean something else to viewers, so
-/// numbers begin at 1; threads are numbered through all processes.
+/// Writes the events of one rank after another. Process and thread 0 have a special meaning to viewers, so
+/// numbers begin at 1; threads are numbered across all processes.
 class Writer {
  public:
   explicit Writer(nanoseconds origin) : origin_(origin) {}
@@ -80,13 +80,13 @@ class Writer {
 
   void add_track(const std::string& name, std::vector<const TraceEvent*>& events,
                  std::map<std::uint64_t, std::vector<Placed>>& flows) {
-    // An outer span comes before those it holds.
+    // An outer span comes before those inside it.
     std::stable_sort(events.begin(), events.end(), [](const TraceEvent* a, const TraceEvent* b) {
       return std::tuple(a->begin, b->end) < std::tuple(b->begin, a->end);
     });
     struct Thread {
       int id;
-      std::vector<nanoseconds> open;  // ends of the spans that are not over, the innermost last
+      std::vector<nanoseconds> open;  // ends of the open spans, the innermost last
     };
     std::vector<Thread> threads;
     const auto thread_for = [&](const TraceEvent& span) {
@@ -112,8 +112,8 @@ class Writer {
     }
   }
 
-  /// An arrow through the spans in the order in which they began. Ids are the trace's own, since ranks use
-  /// the same ones for flows that have nothing to do with each other.
+  /// An arrow through the spans in the order in which they began. Ids are the trace's own, because ranks use
+  /// the same ones for unrelated flows.
   void add_flow(std::vector<Placed>& spans) {
     if (spans.size() < 2) return;
     std::stable_sort(spans.begin(), spans.end(),

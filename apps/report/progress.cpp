@@ -44,7 +44,7 @@ void Progress::step_done(const StepRecord& step, nanoseconds now) {
   step_ = step;
   if (step.evaluation_loss) evaluation_loss_ = step.evaluation_loss;
   ++done_;
-  // A terminal is rewritten ten times a second at most; readers of a log get the first step at once.
+  // A terminal is rewritten at most ten times per second; readers of a log get the first step immediately.
   const nanoseconds interval = options_.terminal ? std::chrono::milliseconds(100) : options_.interval;
   if (first || now - last_shown_ >= interval) show(now);
 }

@@ -12,7 +12,7 @@ namespace troupe::apps {
 
 struct ProgressOptions {
   std::int64_t total_steps = 0;
-  /// One line rewritten in place, of this many columns; otherwise a line every `interval`.
+  /// One line rewritten in place, with this many columns; otherwise a line every `interval`.
   bool terminal = false;
   std::size_t columns = 100;
   std::chrono::nanoseconds interval = std::chrono::seconds(5);
@@ -21,7 +21,7 @@ struct ProgressOptions {
 /// What suits the stream: a terminal and its width, or plain lines.
 ProgressOptions progress_options_for(std::FILE* stream, std::int64_t total_steps);
 
-/// Tells a person at the terminal how the run goes. Times are the caller's.
+/// Shows the progress of the run to a person at the terminal. Times are the caller's.
 class Progress {
  public:
   Progress(std::FILE* stream, ProgressOptions options, std::chrono::nanoseconds now);
@@ -29,7 +29,7 @@ class Progress {
   void step_done(const StepRecord& step, std::chrono::nanoseconds now);
   /// Shows the last step and ends the line.
   void finish(std::chrono::nanoseconds now);
-  /// Prints a line of its own between two states of the progress line.
+  /// Prints a separate line between two states of the progress line.
   void note(const std::string& text);
 
  private:

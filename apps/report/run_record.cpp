@@ -17,12 +17,12 @@ using core::Result;
 
 namespace {
 
-/// Sampled bytes need not be UTF-8; what is not becomes U+FFFD.
+/// Sampled bytes need not be UTF-8; invalid ones become U+FFFD.
 std::string text_of(const nlohmann::json& line) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// Cuts the half line off that a crash may have left at the end, so that the next one begins where it should.
+/// Removes the partial line that a crash may have left at the end, so that the next line begins properly.
 void drop_torn_line(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string line;
@@ -91,7 +91,7 @@ Result<RunRecord> read_run(const std::filesystem::path& path) {
   RunRecord record;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    if (file.eof()) break;  // no end of line: torn by a crash
+    if (file.eof()) break;  // no end of line: cut off by a crash
     try {
       add_json_line(record, nlohmann::json::parse(line));
     } catch (const nlohmann::json::exception& error) {

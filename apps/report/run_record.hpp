@@ -13,22 +13,22 @@
 
 namespace troupe::apps {
 
-/// What a run is: one line at the head of its record.
+/// What a run is: the first line of its record.
 struct RunDescription {
   std::string name;        ///< for people, for example "gpt on the King James Bible"
-  std::string started_at;  ///< ISO 8601, as the caller's clock says
+  std::string started_at;  ///< ISO 8601, by the caller's clock
   int ranks = 1;
-  std::int64_t steps = 0;  ///< the steps it is going to take
-  /// What it was started with, in the order in which it is shown.
+  std::int64_t steps = 0;  ///< the number of steps it will take
+  /// Its settings, in the order in which they are shown.
   std::vector<std::pair<std::string, std::string>> configuration;
-  double started_unix_seconds = 0;  ///< started_at for machines; 0: not known
+  double started_unix_seconds = 0;  ///< started_at for machines; 0: unknown
 };
 
-/// One step, as rank 0 sees it. Communication is the time that collectives ran; the exposed part is what the
-/// step waited for them with nothing else to do.
+/// One step, as rank 0 sees it. Communication is the time in which collectives ran; the exposed part is the
+/// time the step waited for them with nothing else to do.
 struct StepRecord {
   std::int64_t step = 0;
-  double seconds_since_start = 0;  ///< of the run, however often it was started again
+  double seconds_since_start = 0;  ///< of the run, however often it was restarted
   double loss = 0;
   std::optional<double> evaluation_loss;  ///< on steps that evaluated
   double tokens_per_second = 0;           ///< of the whole job
@@ -40,12 +40,12 @@ struct StepRecord {
   double other_wait_seconds = 0;  ///< the step waited for anything else: other ranks, the runtime itself
   double gradient_norm = 0;
   double learning_rate = 0;
-  /// Operations of the model per second, as a share of what the devices are taken to do at their best.
+  /// The model's operations per second, as a fraction of the devices' assumed peak.
   std::optional<double> model_flop_utilisation;
   bool committed = true;  ///< false: the step was refused (NaN, Inf) and changed no parameter
 };
 
-/// Something that happened to the run: a start, a restart, a rank lost.
+/// An event of the run: a start, a restart, a lost rank.
 struct RunEvent {
   std::int64_t step = 0;
   double seconds_since_start = 0;
@@ -53,14 +53,14 @@ struct RunEvent {
   std::string text;
 };
 
-/// Text the model wrote.
+/// Text that the model wrote.
 struct RunSample {
   std::int64_t step = 0;
   std::string prompt;
   std::string text;
 };
 
-/// Where the tokens of all ranks went in the steps up to this one, after the last such line or the beginning.
+/// Where the tokens of all ranks went in the steps up to this one, since the last such line or the beginning.
 struct ExpertLoadRecord {
   struct Layer {
     std::int64_t layer = 0;
@@ -71,21 +71,21 @@ struct ExpertLoadRecord {
   std::vector<Layer> layers;  ///< those with experts
 };
 
-/// A step of a pipeline, as it went.
+/// A pipeline's step, as it ran.
 struct RunPipeline {
   struct Pass {
-    std::string name;  ///< as core::short_name() gives it
+    std::string name;  ///< as from core::short_name()
     double start_ms = 0;
     double end_ms = 0;
   };
   std::int64_t step = 0;
   std::string schedule;
-  double bubble_share = 0;       ///< of all stages' time, in which they ran no pass
-  std::optional<double> theory;  ///< of it, for passes that take as long as the mean of these
+  double bubble_share = 0;       ///< fraction of all stages' time in which they ran no pass
+  std::optional<double> theory;  ///< the same for passes that all take as long as their mean
   std::vector<std::vector<Pass>> stages;
 };
 
-/// What rank 0 sent in a step, by the axis that its ranks are cut along.
+/// What rank 0 sent in a step, by the axis along which its ranks are arranged.
 struct RunTraffic {
   struct Axis {
     std::string name;
@@ -96,8 +96,8 @@ struct RunTraffic {
   std::vector<Axis> axes;
 };
 
-/// All that is known of a run. Steps are in order; of a step that was repeated after a restart, the last
-/// stays.
+/// Everything known about a run. Steps are in order; for a step that was repeated after a restart, the last
+/// one stays.
 struct RunRecord {
   RunDescription description;
   std::vector<StepRecord> steps;
@@ -108,16 +108,16 @@ struct RunRecord {
   std::optional<RunTraffic> traffic;           ///< likewise
 };
 
-/// How long the run of this record has gone on at `unix_seconds` of the wall clock: where the clock of a
-/// process that goes on with the record begins. Never before what the record holds, whatever was done to the
+/// How long this record's run has lasted at `unix_seconds` of the wall clock: the starting time for the clock
+/// of a process that continues the record. Never before what the record contains, whatever happened to the
 /// wall clock meanwhile.
 double seconds_since_start(const RunRecord& record, double unix_seconds);
 
-/// Writes a record while the run goes on: JSON lines, each flushed, so that what happened before a crash is
-/// there after it.
+/// Writes a record during the run: JSON lines, each flushed, so that what happened before a crash is
+/// preserved.
 class RunWriter {
  public:
-  /// Begins a new record in place of an old one, or, where `append` and a record is there, goes on with it.
+  /// Begins a new record in place of an old one, or, if `append` is set and a record exists, continues it.
   static core::Result<RunWriter> open(const std::filesystem::path& path, const RunDescription& description,
                                       bool append = false);
 
@@ -139,8 +139,8 @@ class RunWriter {
   std::unique_ptr<std::FILE, Close> file_;
 };
 
-/// Reads a record. A last line without its end is what a crash leaves, and is passed over; any other line
-/// that does not parse is Errc::corrupt with its number.
+/// Reads a record. A last line without its end is left by a crash, and is skipped; any other line that cannot
+/// be parsed is Errc::corrupt with its number.
 core::Result<RunRecord> read_run(const std::filesystem::path& path);
 
 }  // namespace troupe::apps

@@ -11,7 +11,7 @@ namespace troupe::apps {
 
 namespace {
 
-/// The value below which `share` of the values lie (nearest rank); 0 of none.
+/// The value below which `share` of the values are (nearest rank); 0 if there are none.
 double quantile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
   const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(values.size())));

@@ -9,7 +9,7 @@
 
 namespace troupe::apps {
 
-/// The figures that a run is judged by. Shares are of the step time; medians are over all steps but the
+/// The figures by which a run is judged. Shares are of the step time; medians are over all steps except the
 /// first, which warms up.
 struct RunSummary {
   std::int64_t steps = 0;
@@ -26,12 +26,12 @@ struct RunSummary {
   double exposed_share = 0;
   double optimizer_share = 0;
   double other_wait_share = 0;
-  double hidden_share = 0;  ///< of the communication, how much ran under something else
+  double hidden_share = 0;  ///< fraction of the communication that ran during something else
 };
 
 RunSummary summarize(const RunRecord& record);
 
-/// The rows of the final table, name and value, ready to be shown.
+/// The rows of the final table, name and value, ready for display.
 std::vector<std::pair<std::string, std::string>> summary_rows(const RunSummary& summary);
 
 /// The final table for a terminal, with its borders.

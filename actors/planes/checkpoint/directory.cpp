@@ -39,7 +39,7 @@ Result<void> write_file(Storage& storage, const std::string& path, std::string_v
 Result<void> set_aside(Storage& storage, std::string_view name, std::string_view directory) {
   const auto listed = TRY(storage.list(""));
   if (std::find(listed.begin(), listed.end(), name) == listed.end()) return {};
-  // Its bytes are read: one that a restore passed over for a flipped bit must not stay in the way.
+  // Its bytes are read: one that a restore skipped for a flipped bit must not stay in the way.
   const auto manifest = check_quickly(storage, name);
   const auto whole =
       manifest ? verify_checkpoint(storage, name, *manifest) : tl::unexpected(manifest.error());
@@ -49,7 +49,7 @@ Result<void> set_aside(Storage& storage, std::string_view name, std::string_view
                       name);
   }
   const bool damaged = whole.error().code == Errc::corrupt || whole.error().code == Errc::not_found;
-  // Another version, or a disk that does not answer, says nothing against it.
+  // Another version, or an unresponsive disk, does not mean that it is damaged.
   if (!damaged) {
     return core::fail(whole.error().code,
                       "a checkpoint {} is already there, and whether it is good is not known; this save is "
@@ -140,7 +140,7 @@ Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const core:
     if (is_kept) continue;
     removed.push_back(checkpoint.name);
     if (dry_run) continue;
-    // Under another name first, so that nobody takes what is left of it for a checkpoint.
+    // Renamed first, so that nothing takes what is left of it for a checkpoint.
     const auto going = checkpoint.name + ".removed";
     TRY(remove_tree(storage, going));
     TRY(storage.rename(checkpoint.name, going));

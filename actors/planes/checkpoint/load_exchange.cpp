@@ -61,7 +61,7 @@ void LoadExchange::Stream::add(const Piece& piece) {
 void LoadExchange::plan_streams() {
   outgoing_.resize(world_);
   incoming_.resize(world_);
-  // Streams between others count too: all ranks go through as many rounds.
+  // Streams between others count too: all ranks go through the same number of rounds.
   std::vector<std::uint64_t> to_all(world_);
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> to_one;
   for (std::size_t i = 0; i < plan_.reads.size(); ++i) {
@@ -107,7 +107,7 @@ core::Result<void> LoadExchange::read(Storage& storage, std::string_view name, c
       if (is_wanted) arriving_.try_emplace(i, own_.reads[own->second], wanted_.targets, wanted_.memory);
       continue;
     }
-    // A plan may give a rank what it does without.
+    // A plan may assign a rank what it does not want itself.
     const auto& wanted = is_wanted ? own_.reads[own->second] : unwanted_.emplace_back(nowhere(read));
     std::span<std::byte> whole;
     if (is_shared(read)) {

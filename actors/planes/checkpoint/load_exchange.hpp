@@ -20,46 +20,47 @@
 namespace troupe::actors {
 
 /// One rank's part in a load in which each shard is read by one rank: first read(), then, when every rank has
-/// read its part, rounds of an all-to-all in which all of it goes to those who want it. Has no stream and
-/// waits for nobody.
+/// read its part, rounds of an all-to-all that bring all of it to the ranks that want it. Has no stream and
+/// does not block.
 class LoadExchange {
  public:
-  /// What this rank wants: the plan's common targets, then its own. As for read_tensors().
+  /// What this rank wants: the plan's common targets, then its own. As in read_tensors().
   struct Wanted {
     std::vector<core::LoadTarget> targets;
     std::vector<std::span<std::byte>> memory;
   };
 
-  /// `manifest` must outlive it. The plan, the number of ranks and `exchange_bytes` are those of all ranks.
+  /// `manifest` must outlive it. The plan, the number of ranks and `exchange_bytes` are the same on all
+  /// ranks.
   static core::Result<LoadExchange> create(const core::Manifest& manifest, core::SharedLoadPlan plan,
                                            core::Rank rank, core::WorldSize world, Wanted wanted,
                                            std::uint64_t exchange_bytes);
 
-  /// Reads what the plan gives to this rank, and checks it against its hashes. Fills the targets as far as
-  /// that goes. Errors are those of read_tensors(). `options.uploads` must outlive the exchange.
+  /// Reads what the plan assigns to this rank, and checks it against its hashes. Fills the targets that this
+  /// covers. Errors are those of read_tensors(). `options.uploads` must outlive the exchange.
   core::Result<void> read(Storage& storage, std::string_view name, const ReadOptions& options);
 
   std::uint64_t rounds() const { return rounds_; }
-  /// Bytes that this rank sends to, or receives of, each rank in a round.
+  /// Bytes that this rank sends to, or receives from, each rank in a round.
   std::vector<std::size_t> sent(std::uint64_t round) const { return counts(outgoing_, round); }
   std::vector<std::size_t> received(std::uint64_t round) const { return counts(incoming_, round); }
-  /// More than this is never sent or received in a round.
+  /// The most that is sent or received in a round.
   std::size_t round_bytes() const { return window_ * (world_ - 1); }
 
-  /// The bytes of the next round, in the order of ranks. After read().
+  /// Fills in the bytes of the next round, in the order of ranks. After read().
   void pack(std::span<std::byte> bytes);
-  /// Takes what has arrived in the next round. Fails only where the targets' memory is not the host's.
+  /// Takes what has arrived in the next round. Fails only if the targets' memory is not the host's.
   core::Result<void> unpack(std::span<const std::byte> bytes);
 
  private:
-  /// A stretch of a shard on its way. Each begins at a multiple of kAlignment of its stream, so that no
-  /// element is cut by the end of a round.
+  /// A range of a shard in transit. Each begins at a multiple of kAlignment in its stream, so that the end of
+  /// a round cuts no element.
   struct Piece {
-    std::size_t read = 0;  ///< index of plan_.reads
+    std::size_t read = 0;  ///< index in plan_.reads
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
   };
-  /// All that goes from one rank to another, and how far it has gone.
+  /// Everything that goes from one rank to another, and how far it has gone.
   struct Stream {
     std::vector<Piece> pieces;
     std::uint64_t bytes = 0;
@@ -73,7 +74,7 @@ class LoadExchange {
   core::Result<void> plan_own(const core::Manifest& manifest);
   void plan_streams();
   std::vector<std::size_t> counts(const std::vector<Stream>& streams, std::uint64_t round) const;
-  /// Calls visit(piece, first byte of the shard, where in the round, count) for the stretches of a round.
+  /// Calls visit(piece, first byte in the shard, place in the round, count) for the ranges of a round.
   template <class Visit>
   void walk(std::vector<Stream>& streams, std::size_t bytes, const Visit& visit) const;
 
@@ -84,7 +85,7 @@ class LoadExchange {
   Wanted wanted_;
   UploadPool* uploads_ = nullptr;  ///< as in ReadOptions
   core::LoadPlan own_;
-  std::unordered_map<const core::ManifestShard*, std::size_t> own_reads_;  ///< index of own_.reads
+  std::unordered_map<const core::ManifestShard*, std::size_t> own_reads_;  ///< index in own_.reads
   std::vector<Stream> outgoing_;                                           ///< per rank
   std::vector<Stream> incoming_;
   std::uint64_t rounds_ = 0;

@@ -38,7 +38,7 @@ struct CheckpointPlane::Save {
   std::vector<core::PlannedFile> planned;
   std::vector<SaveChunk> chunks;
   std::vector<File> files;
-  core::HashStream hash;  ///< of the piece that is being written; pieces do not mix
+  core::HashStream hash;  ///< of the piece being written; pieces do not interleave
   std::atomic<bool> closed{false};
 };
 
@@ -124,8 +124,8 @@ void CheckpointPlane::on(const WriteChunk& work) {
   });
 }
 
-/// Where a chunk lies in a staging buffer: memory is aligned to blocks as the place in the file is, so that
-/// it goes to the disk as it lies.
+/// Where a chunk is in a staging buffer: memory is aligned to blocks in the same way as the place in the
+/// file, so that it goes to the disk without another copy.
 gpu::BufferView CheckpointPlane::staged_chunk(std::uint32_t credit, const SaveChunk& chunk) const {
   const auto whole = staging_[credit].view();
   if (whole.bytes < chunk.bytes + kSlack) return whole.subview(0, chunk.bytes);
@@ -137,7 +137,7 @@ gpu::BufferView CheckpointPlane::staged_chunk(std::uint32_t credit, const SaveCh
 Result<void> CheckpointPlane::write(Save& save, std::uint32_t chunk, gpu::ConstBufferView staged) {
   const std::span<const std::byte> bytes(staged.data, staged.bytes);
   const auto& spans = save.chunks[chunk].spans;
-  std::size_t begin = 0;  // of what is not appended yet, all of one file
+  std::size_t begin = 0;  // of what is not appended yet, all in one file
   std::size_t end = 0;
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const auto& span = spans[i];

@@ -21,31 +21,30 @@
 
 namespace troupe::actors {
 
-/// Carries out what CheckpointWriter and CheckpointCoordinator ask for: copies into staging buffers on a
-/// stream of its own ("staging"), writes on an I/O worker. It decides nothing; completions come back as
-/// messages.
+/// Carries out what CheckpointWriter and CheckpointCoordinator ask for: copies into staging buffers on its
+/// own stream ("staging"), writes on an I/O worker. It decides nothing; completions come back as messages.
 class CheckpointPlane {
  public:
   struct Options {
     core::Rank rank{};
     core::Epoch epoch{};
     std::uint64_t chunk_bytes = 0;
-    std::vector<std::uint64_t> staging;                         ///< as of staging_buffers()
-    messages::Role writer = messages::Role::checkpoint_writer;  ///< who asks, and is answered
-    bool sync = true;  ///< files survive the loss of power, not only of the process
+    std::vector<std::uint64_t> staging;                         ///< as from staging_buffers()
+    messages::Role writer = messages::Role::checkpoint_writer;  ///< the role that asks and is answered
+    bool sync = true;  ///< files survive a power failure, not only the end of the process
     core::Retention retention;
-    std::function<void(messages::Envelope)> post;       ///< from any thread; must not wait
-    std::function<void(std::function<void()>)> run_io;  ///< one job after the other
+    std::function<void(messages::Envelope)> post;       ///< from any thread; must not block
+    std::function<void(std::function<void()>)> run_io;  ///< one job after another
     std::function<void(const std::string& line)> log;   ///< what is not worth a failure
   };
 
-  /// Takes the staging buffers, once. Everything given must outlive it; `memory` is
-  /// where the pieces of `state` lie.
+  /// Allocates the staging buffers, once. Everything given must outlive it; `memory` is where the pieces of
+  /// `state` are.
   static core::Result<std::unique_ptr<CheckpointPlane>> create(gpu::Device& device, const DataPlane& data,
                                                                const RankState& state,
                                                                std::span<const gpu::BufferView> memory,
                                                                Storage& storage, Options options);
-  /// The staging stream drains; jobs of the I/O worker must be over.
+  /// Drains the staging stream; jobs of the I/O worker must be over.
   ~CheckpointPlane();
   CheckpointPlane(const CheckpointPlane&) = delete;
   CheckpointPlane& operator=(const CheckpointPlane&) = delete;
@@ -59,7 +58,7 @@ class CheckpointPlane {
  private:
   struct File;
   struct Save;
-  // Owned by saves_ and by the jobs that are on their way.
+  // Owned by saves_ and by the jobs in flight.
   using SavePointer = std::shared_ptr<Save>;
 
   CheckpointPlane(const DataPlane& data, const RankState& state, std::span<const gpu::BufferView> memory,
@@ -90,7 +89,7 @@ class CheckpointPlane {
   gpu::Stream stream_;
   std::mutex mutex_;  // guards saves_
   std::map<std::uint64_t, SavePointer> saves_;
-  bool cleared_ = false;  ///< touched on the I/O worker only
+  bool cleared_ = false;  ///< accessed only on the I/O worker
 };
 
 }  // namespace troupe::actors

@@ -52,7 +52,7 @@ class ShardReader {
     if (upload == nullptr) {
       const auto place = place_of_whole(task.read, targets, memory);
       if (!place.empty()) return read_whole(task.read, place);
-      // A hash is of the whole shard.
+      // A hash covers the whole shard.
       const auto runs =
           options_.verify ? std::vector<StraightRun>{} : straight_runs(task.read, targets, memory);
       for (const auto& run : runs) TRY(fill(task.read, run.begin, run.memory));
@@ -83,7 +83,7 @@ class ShardReader {
   Result<void> read_whole(const core::LoadRead& read, std::span<std::byte> target) {
     core::HashStream hash;
     for (std::size_t done = 0; done < target.size();) {
-      // Hashed while the cache still has it.
+      // Hashed while it is still in the cache.
       const auto chunk = std::max<std::size_t>(options_.chunk_bytes, 1);
       auto part = target.subspan(done, std::min(chunk, target.size() - done));
       TRY(fill(read, done, part));
@@ -102,7 +102,7 @@ class ShardReader {
         TRY(fill(read, done, part));
         if (options_.verify) hash.add(part);
         TRY(scatter.take(done, part, upload));
-        // The window is written to again.
+        // The window is written to again next.
         if (upload != nullptr) TRY(upload->settle());
       }
       done += part.size();
@@ -110,7 +110,7 @@ class ShardReader {
     return check(read, hash);
   }
 
-  /// Memory for a stretch of the shard, of whole elements.
+  /// Memory for a range of the shard, of whole elements.
   std::span<std::byte> window_for(const core::LoadRead& read, Upload* upload) {
     const auto width = core::size_of(read.tensor->dtype);
     const auto most = upload == nullptr ? options_.chunk_bytes : upload->window().size();

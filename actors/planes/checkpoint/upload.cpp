@@ -13,7 +13,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// Larger ones are not faster: a read of half of it already takes longer than all that goes before and after.
+/// Larger ones are not faster: reading half of it already takes longer than everything before and after.
 constexpr std::uint64_t kUsualBytes = std::uint64_t{8} << 20;
 
 }  // namespace

@@ -17,33 +17,34 @@
 
 namespace troupe::actors {
 
-/// One thread's way to memory that the host does not reach: bytes lie in staging memory, and a stream of the
-/// device copies them from there.
+/// One thread's way to memory that the host cannot access: bytes are put into staging memory, and a stream of
+/// the device copies them from there.
 class Upload {
  public:
   Upload(gpu::Buffer staging, gpu::Stream stream, std::chrono::nanoseconds deadline);
   Upload(const Upload&) = delete;
   Upload& operator=(const Upload&) = delete;
 
-  /// For bytes on their way, aligned to 256 bytes. What put() was given of it stays as it is until settle().
+  /// For bytes in transit, aligned to 256 bytes. What was passed to put() from it stays as it is until
+  /// settle().
   std::span<std::byte> window() const { return window_; }
-  /// Brings `count` elements to `to`, converted as core::convert_elements() does. `from` lies in window(), or
-  /// else may change at once.
+  /// Copies `count` elements to `to`, converted as by core::convert_elements(). `from` is in window(), or may
+  /// change as soon as this returns.
   core::Result<void> put(core::DType from_dtype, const std::byte* from, core::DType to_dtype, std::byte* to,
                          std::size_t count);
-  /// Everything is in its place afterwards. Errc::timeout after the deadline, or the device's failure.
+  /// Afterwards everything is in its place. Errc::timeout after the deadline, or the device's failure.
   core::Result<void> settle();
 
  private:
   std::chrono::nanoseconds deadline_;
   gpu::Buffer staging_;
   std::span<std::byte> window_;   ///< the first half of it
-  std::span<std::byte> scratch_;  ///< the other one: elements that put() has converted
+  std::span<std::byte> scratch_;  ///< the other half: elements that put() has converted
   std::size_t scratch_used_ = 0;
-  gpu::Stream stream_;  // last: it drains before the memory goes
+  gpu::Stream stream_;  // last: it drains before the memory is freed
 };
 
-/// The uploads of a restore, for several threads at once, and all the memory they take. Thread safe.
+/// The uploads of a restore, for several threads at once, and all the memory they use. Thread safe.
 class UploadPool {
  public:
   /// No budget may be smaller.
@@ -52,13 +53,13 @@ class UploadPool {
   using Lease = std::unique_ptr<Upload, std::function<void(Upload*)>>;
 
   /// At most one upload for each of `threads`, which together take at most `budget_bytes` of the device's
-  /// staging memory, and no more than is useful. `deadline` is of one settle(). Errc::out_of_memory. `device`
-  /// must outlive it.
+  /// staging memory, and no more than is useful. `deadline` applies to one settle(). Errc::out_of_memory.
+  /// `device` must outlive it.
   static core::Result<std::unique_ptr<UploadPool>> create(gpu::Device& device, std::uint64_t budget_bytes,
                                                           std::size_t threads,
                                                           std::chrono::nanoseconds deadline);
 
-  /// Waits while all are lent. The lease ends before the pool.
+  /// Waits while all are lent. The lease must end before the pool.
   Lease take();
 
  private:
@@ -71,7 +72,7 @@ class UploadPool {
   std::vector<Upload*> free_;
 };
 
-/// Fills the memory with zeros: through `uploads`, or at once when they are null.
+/// Fills the memory with zeros: through `uploads`, or directly when they are null.
 core::Result<void> clear(std::span<std::byte> memory, UploadPool* uploads);
 
 }  // namespace troupe::actors

@@ -33,7 +33,7 @@ std::optional<core::CopyName> save_of(std::string_view directory) {
   const bool good =
       read_number(directory.substr(kSavePrefix.size(), dash - kSavePrefix.size()), 10, name.step.value) &&
       read_number(directory.substr(dash + 1), 16, name.save);
-  // Only the one spelling that we write.
+  // Only the exact spelling that we write.
   return good && directory_of(name) == directory ? std::optional(name) : std::nullopt;
 }
 
@@ -55,7 +55,7 @@ Result<void> give_name(Storage& storage, const core::CopyManifest& manifest, boo
   if (sync) TRY(file->sync());
   TRY(file->close());
   if (sync) TRY(storage.sync_directory(unfinished));
-  // One that was found damaged may have the name.
+  // A copy that was found damaged may have the name.
   TRY(remove_tree(storage, path_of(manifest.name, manifest.owner)));
   TRY(storage.rename(unfinished, path_of(manifest.name, manifest.owner)));
   if (!sync) return {};
@@ -173,7 +173,7 @@ namespace {
 Result<void> read_segment(Storage& storage, const std::string& path, std::span<std::byte> memory,
                           Upload* upload, CopyCheck& check) {
   while (!memory.empty()) {
-    // Hashed while the cache still has it.
+    // Hashed while it is still in the cache.
     const auto most = upload == nullptr ? kReadBytes : std::min(kReadBytes, upload->window().size());
     const auto part = memory.first(std::min(most, memory.size()));
     const auto window = upload == nullptr ? part : upload->window().first(part.size());

@@ -17,34 +17,34 @@
 
 namespace troupe::actors {
 
-/// Saves in a storage, the newest first. Files and directories of other names are none.
+/// Saves in a storage, the newest first. Files and directories with other names are ignored.
 core::Result<std::vector<core::CopyName>> list_saves(Storage& storage);
 
 struct FoundCopies {
   std::vector<core::HeldCopy> held;
-  std::vector<std::string> passed_over;  ///< copies that are there and cannot be used, and why
+  std::vector<std::string> passed_over;  ///< copies that are there but cannot be used, and why
 };
 
-/// The copies in a storage whose manifest is good and whose files have their sizes, saved by a job of this
-/// many ranks. Their bytes are not read.
+/// The copies in a storage whose manifest is good and whose files have the right sizes, saved by a job of
+/// this many ranks. Their bytes are not read.
 core::Result<FoundCopies> find_copies(Storage& storage, core::WorldSize world);
 
-/// The manifest of a copy, which is what its place says. Errc::corrupt.
+/// The manifest of a copy, which must agree with its place. Errc::corrupt.
 core::Result<core::CopyManifest> read_copy_manifest(Storage& storage, const core::CopyName& name,
                                                     core::Rank owner);
 
-/// Makes the directory of a copy empty, and the one above it.
+/// Makes an empty directory for a copy, and the one above it.
 core::Result<void> make_copy_directory(Storage& storage, const core::CopyName& name, core::Rank owner);
 
-/// Writes the manifest into a copy whose files are there and gives the copy its name. With `sync` it is
-/// durable then. Returns the copy's bytes on its way to others.
+/// Writes the manifest into a copy whose files are there and gives the copy its name. With `sync` it is then
+/// durable. Returns the copy's size in bytes as it is sent to others.
 core::Result<std::uint64_t> seal_copy(Storage& storage, const core::CopyManifest& manifest, bool sync);
 
-/// Removes all saves but the newest `keep` of those that are not newer than `newest`.
+/// Removes all saves except the newest `keep` of those that are not newer than `newest`.
 core::Result<void> tidy_copies(Storage& storage, const core::CopyName& newest, int keep);
 
 /// Reads the rank's own copy into memory, piece by piece: `memory[i]` has the size of the structure's piece
-/// i. Where the host does not reach it, all goes through `uploads`, which are null elsewhere. Errc::corrupt
+/// i. If the host cannot access it, all of it goes through `uploads`, which are otherwise null. Errc::corrupt
 /// names the file that does not match its hash, Errc::mismatch a copy of another structure.
 core::Result<void> read_copy(Storage& storage, const core::CopyManifest& manifest,
                              const core::SaveStructure& structure,
@@ -53,18 +53,18 @@ core::Result<void> read_copy(Storage& storage, const core::CopyManifest& manifes
 /// Reads a whole copy and checks it against its hashes. Errc::corrupt.
 core::Result<void> verify_copy(Storage& storage, const core::CopyName& name, core::Rank owner);
 
-/// Follows the segments of a copy's files as their bytes pass by, and checks each against its hash.
+/// Follows the segments of a copy's files as their bytes pass through, and checks each against its hash.
 class CopyCheck {
  public:
-  /// Every segment has bytes, as parse_copy_manifest() sees to.
+  /// Every segment has bytes, which parse_copy_manifest() ensures.
   explicit CopyCheck(std::vector<core::CopyFile> files) : files_(std::move(files)) {}
 
   bool at_end() const { return file_ == files_.size(); }
   const core::CopyFile& file() const { return files_[file_]; }
-  std::uint64_t offset() const { return offset_; }  ///< in the file
-  /// To the end of the segment.
+  std::uint64_t offset() const { return offset_; }  ///< within the file
+  /// Up to the end of the segment.
   std::uint64_t rest() const { return file().segments[segment_].end - offset_; }
-  /// At most rest() bytes. Errc::corrupt names the file and the segment that do not match.
+  /// At most rest() bytes. Errc::corrupt names the file and the segment that does not match.
   core::Result<void> pass(std::span<const std::byte> bytes);
 
  private:
@@ -75,8 +75,8 @@ class CopyCheck {
   core::HashStream hash_;
 };
 
-/// A copy on its way: the length of its manifest, the manifest, then its files one after the other. Read from
-/// its beginning to its end; the bytes are checked against their hashes.
+/// A copy in transit: the length of its manifest, the manifest, then its files one after the other. Read from
+/// beginning to end; the bytes are checked against their hashes.
 class CopySource {
  public:
   static core::Result<std::unique_ptr<CopySource>> open(Storage& storage, const core::CopyName& name,
@@ -94,8 +94,8 @@ class CopySource {
   CopyCheck check_;
 };
 
-/// Where a copy arrives. Every segment is checked against its hash; what comes after the first failure
-/// is not looked at.
+/// Where a copy arrives. Every segment is checked against its hash; what arrives after the first failure is
+/// ignored.
 class CopySink {
  public:
   /// The storage must outlive it.
@@ -103,7 +103,7 @@ class CopySink {
       : storage_(storage), name_(name), owner_(owner), sync_(sync) {}
 
   core::Result<void> write(std::span<const std::byte> bytes);
-  /// All bytes have come: the copy gets its name if it is whole.
+  /// All bytes have arrived: the copy gets its name if it is whole.
   core::Result<void> close();
 
  private:

@@ -32,7 +32,7 @@ Result<std::unique_ptr<ReplicaPlane>> ReplicaPlane::create(gpu::Device& device,
   CHECK(device.is_host_memory(), "copies go from files to files");
   std::unique_ptr<ReplicaPlane> plane(new ReplicaPlane(structure, storage, std::move(options)));
   const auto members = plane->options_.clique.size();
-  // Alone there is nobody to share with.
+  // A single member has nobody to share with.
   for (std::uint32_t credit = 0; members > 1 && credit < plane->options_.credits; ++credit)
     plane->buffers_.push_back(TRY(device.allocate_staging(plane->options_.chunk_bytes * members)));
   plane->stream_ = TRY(device.create_stream({"replication", -1}));
@@ -210,7 +210,7 @@ Result<void> ReplicaPlane::write(Running& running, const WriteRound& work) {
       at += span.bytes;
       const auto sink = running.sinks.find(span.transfer);
       if (sink == running.sinks.end()) continue;
-      // One copy that cannot be kept is no reason to lose the others.
+      // One copy that cannot be kept must not cost the others.
       auto written = sink->second.write({bytes.data, bytes.bytes});
       if (first) first = std::move(written);
     }

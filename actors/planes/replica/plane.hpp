@@ -22,8 +22,7 @@
 namespace troupe::actors {
 
 /// Carries out what ReplicaKeeper asks for: copies are read and written by an I/O worker and shared over the
-/// clique's group on a stream of its own, "replication". It decides nothing; completions come back as
-/// messages.
+/// clique's group on its own stream, "replication". It decides nothing; completions come back as messages.
 class ReplicaPlane {
  public:
   struct Options {
@@ -31,37 +30,37 @@ class ReplicaPlane {
     core::WorldSize world{};
     core::Epoch epoch{};
     core::Clique clique;
-    std::uint64_t chunk_bytes = 0;  ///< of a member in a round
+    std::uint64_t chunk_bytes = 0;  ///< of one member in one round
     std::uint32_t credits = 0;
-    int keep = 1;       ///< saves that stay, the newest included
-    bool sync = false;  ///< copies survive the loss of power, not only of processes
+    int keep = 1;       ///< number of saves that are kept, including the newest
+    bool sync = false;  ///< copies survive a power failure, not only the end of processes
     std::chrono::nanoseconds deadline = std::chrono::seconds(60);  ///< of a round
-    std::function<void(messages::Envelope)> post;                  ///< from any thread; must not wait
-    std::function<void(std::function<void()>)> run_io;             ///< one job after the other
+    std::function<void(messages::Envelope)> post;                  ///< from any thread; must not block
+    std::function<void(std::function<void()>)> run_io;             ///< one job after another
     std::function<void(const std::string& line)> log;              ///< what is not worth a failure
   };
 
-  /// Takes its buffers, chunk_bytes x members x credits, once. `device` is one of memory of the host, and so
-  /// is the group's; `structure` is what this rank writes; everything given must outlive the plane.
+  /// Allocates its buffers, chunk_bytes x members x credits, once. `device` has host memory, and so has the
+  /// group's; `structure` is what this rank writes; everything given must outlive the plane.
   static core::Result<std::unique_ptr<ReplicaPlane>> create(gpu::Device& device,
                                                             const core::SaveStructure& structure,
                                                             Storage& storage, Options options);
-  /// The replication stream drains; jobs of the I/O worker must be over.
+  /// Drains the replication stream; jobs of the I/O worker must be over.
   ~ReplicaPlane();
   ReplicaPlane(const ReplicaPlane&) = delete;
   ReplicaPlane& operator=(const ReplicaPlane&) = delete;
 
-  /// Before the first exchange; a clique of one rank needs none.
+  /// Before the first exchange; a clique of one rank does not need it.
   void set_group(std::unique_ptr<gpu::Group> group);
 
   /// From any thread.
   void perform(const ReplicaWork& work);
-  /// Ends the group's operations, also of a group that is set later.
+  /// Ends the group's operations, even if the group is set later.
   void abort(const core::Error& reason);
 
  private:
   struct Running;
-  // Owned by running_ and by the jobs that are on their way.
+  // Owned by running_ and by the jobs in flight.
   using RunningPointer = std::shared_ptr<Running>;
 
   ReplicaPlane(const core::SaveStructure& structure, Storage& storage, Options options);
@@ -82,7 +81,7 @@ class ReplicaPlane {
   RunningPointer find(std::uint64_t exchange);
   gpu::Group& group();
   gpu::Operation gather(const Exchange& plan, std::uint32_t round, gpu::BufferView buffer) const;
-  /// Where this rank's part of a round lies in its buffer.
+  /// Where this rank's part of a round is in its buffer.
   gpu::BufferView own_part(const Exchange& plan, std::uint32_t round, std::uint32_t credit);
   void say(messages::Message message);
 
@@ -93,7 +92,7 @@ class ReplicaPlane {
   std::vector<gpu::Buffer> buffers_;  ///< per credit
   gpu::Stream stream_;
   std::mutex mutex_;                    // guards all below
-  std::unique_ptr<gpu::Group> group_;   ///< stays as it is once it is set
+  std::unique_ptr<gpu::Group> group_;   ///< does not change once set
   std::optional<core::Error> aborted_;  ///< the first reason
   std::map<std::uint64_t, RunningPointer> running_;
 };

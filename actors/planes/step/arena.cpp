@@ -22,7 +22,7 @@ std::size_t size_of(core::ElementRange range, std::size_t width) {
   return static_cast<std::size_t>(range.size()) * width;
 }
 
-/// `range` of memory that holds `whole`.
+/// The view of `range` in memory that holds `whole`.
 gpu::BufferView part(gpu::BufferView memory, core::ElementRange whole, core::ElementRange range,
                      std::size_t width) {
   return memory.subview(static_cast<std::size_t>(range.start - whole.start) * width, size_of(range, width));
@@ -30,7 +30,8 @@ gpu::BufferView part(gpu::BufferView memory, core::ElementRange whole, core::Ele
 
 }  // namespace
 
-/// Regions are asked for, then the memory of all is taken at once, then they are given out in the same order.
+/// Regions are requested first, then the memory of all is allocated at once, then they are handed out in the
+/// same order.
 class Arena::Cutter {
  public:
   void want(std::size_t bytes) { wanted_ += aligned(bytes); }
@@ -91,7 +92,7 @@ core::Result<void> Arena::take_all(gpu::Device& device, const TrainingPlan& plan
   return {};
 }
 
-/// Which ranges rest here, and where a bucket lies in a slot of its unit.
+/// Determines which ranges are kept here, and where a bucket is in a slot of its unit.
 void Arena::place(const TrainingPlan& plan, const RankProgram& program) {
   std::vector<std::size_t> in_pool(plan.inputs.units.size());
   std::vector<std::size_t> in_gradient_pool(plan.inputs.units.size());

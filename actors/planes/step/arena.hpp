@@ -17,51 +17,52 @@
 
 namespace troupe::actors {
 
-/// All device memory of one rank, taken once: what core::memory_of() counts of its program. Ranges are
+/// All device memory of one rank, allocated once: what core::memory_of() counts for its program. Ranges are
 /// elements of the bucket's buffer.
 class Arena {
  public:
-  /// What collectives carry is memory of theirs, when they are given. Everything given must outlive it.
+  /// If `collectives` are given, what they carry is in memory of theirs. Everything given must outlive it.
   /// Errc::out_of_memory says what the rank needs, by kind.
   static core::Result<Arena> create(gpu::Device& device, const TrainingPlan& plan, const RankProgram& program,
                                     gpu::CollectiveBackend* collectives = nullptr);
 
-  /// Parameters as they rest, in their own dtype: the rank's part of them, or all.
+  /// Parameters as they are kept, in their own dtype: the rank's part of them, or all.
   gpu::BufferView parameters(core::BucketIndex bucket, core::ElementRange range) const;
   /// Full parameters of a unit on demand, in a slot of the pool.
   gpu::BufferView gathered(core::BucketIndex bucket, int slot, core::ElementRange range) const;
 
-  /// Makes a slot of the pool NaN, at once. Of memory that the host reaches.
+  /// Makes a slot of the pool NaN, immediately. Only for memory that the host can access.
   void poison(int slot) const;
 
-  /// Gradients as they rest between rounds, slot 0 at the bottom of the stack of partial sums; reduced
+  /// Gradients as they are kept between rounds, slot 0 at the bottom of the stack of partial sums; reduced
   /// gradients end up in slot 0.
   gpu::BufferView gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const;
   int slots(core::BucketIndex bucket) const { return static_cast<int>(at(bucket).partials.size()); }
-  /// Full gradients of a round, where each round reduces them: a slot of the pool, or memory of the bucket's
-  /// own for -1; in `ordered` numerics those of each source.
+  /// Full gradients of a round, if each round reduces them: a slot of the pool, or the bucket's own memory
+  /// for -1; in `ordered` numerics those of each source.
   gpu::BufferView full_gradients(core::BucketIndex bucket, int slot, core::ElementRange range,
                                  int source = 0) const;
 
   /// fp32 master values of this rank's shard of a bucket.
   gpu::BufferView master(core::BucketIndex bucket) const;
-  /// What the optimizer keeps, by the index of its name in TrainingBuffer::states.
+  /// The optimizer's states, by the index of their name in TrainingBuffer::states.
   gpu::BufferView optimizer_state(core::BucketIndex bucket, std::size_t index) const {
     return at(bucket).states[index];
   }
-  /// Memory between the kernels of one optimizer step: of whole matrices, the most that one takes.
+  /// Memory used between the kernels of one optimizer step: for whole matrices, the most that one of them
+  /// takes.
   gpu::BufferView optimizer_scratch() const { return optimizer_scratch_.view(); }
   bool has_own_master(core::BucketIndex bucket) const { return at(bucket).master.bytes > 0; }
 
-  /// Transient buffers of exchanges, a credit of two: exchange k uses k % 2.
+  /// Transient buffers of exchanges, with two credits: exchange k uses k % 2.
   static constexpr int kScratchCredits = 2;
   gpu::BufferView outgoing(std::size_t credit) const { return outgoing_[credit].view(); }
   gpu::BufferView incoming(std::size_t credit) const { return incoming_[credit].view(); }
-  /// Partial sums on their way from one axis to the next: all roots but the first, one after the other.
+  /// Partial sums that go from one axis to the next: all roots but the first, one after the other.
   gpu::BufferView carry(std::size_t credit) const { return carry_[credit].view(); }
 
-  /// What a gather in microscaling blocks brings, the part of each member after another. All gathers are on
-  /// one stream, so one has it at a time.
+  /// What a gather in microscaling blocks brings, one member's part after another. All gathers are on one
+  /// stream, so only one uses it at a time.
   gpu::BufferView blocks() const { return blocks_.view(); }
 
   /// The core::ExactSquareSum of this rank's part of a bucket's reduced gradient.
@@ -72,14 +73,14 @@ class Arena {
   gpu::BufferView squares() const { return squares_.view(); }
   /// The verdict's i64 words; see verdict.hpp.
   gpu::BufferView verdict() const { return verdict_.view(); }
-  /// The same words in host memory: what this rank contributes, and what all together said.
+  /// The same words in host memory: this rank's contribution, and the common result.
   gpu::BufferView own_verdict() const { return own_verdict_.view(); }
   gpu::BufferView common_verdict() const { return common_verdict_.view(); }
 
-  /// All gradients that a trainer adds to.
+  /// All gradients that the trainer adds to.
   std::vector<gpu::BufferView> added_to() const;
 
-  /// All that collectives read and write in a step, but for the verdict's few words.
+  /// Everything that collectives read and write in a step, except for the verdict's few words.
   std::span<const gpu::BufferView> carried() const { return carried_; }
 
   const DeviceMemory& taken() const { return taken_; }
@@ -88,10 +89,10 @@ class Arena {
   /// Where a bucket's memory is.
   struct Place {
     core::ElementRange whole;
-    core::ElementRange parameters;  ///< that rest here
+    core::ElementRange parameters;  ///< kept here
     core::ElementRange gradients;
-    std::size_t slots = 1;           ///< of gradients as they rest
-    std::size_t full_slots = 1;      ///< of a round's full ones
+    std::size_t slots = 1;           ///< of gradients as they are kept
+    std::size_t full_slots = 1;      ///< of a round's full gradients
     std::size_t width = 0;           ///< bytes of a parameter's element
     std::size_t gradient_width = 0;  ///< and of a gradient's
     std::size_t pool_offset = 0;     ///< in a slot of the pool of parameters
@@ -103,7 +104,7 @@ class Arena {
     gpu::BufferView master_in_parameters;
     std::vector<gpu::BufferView> states;
   };
-  /// One allocation that is cut up.
+  /// One allocation that is divided into regions.
   class Cutter;
 
   const Place& at(core::BucketIndex bucket) const { return places_[bucket.value]; }
@@ -116,7 +117,7 @@ class Arena {
                                     const RankProgram& program);
   core::Result<void> take_pools(gpu::Device& device, const RankProgram& program);
 
-  gpu::CollectiveBackend* collectives_ = nullptr;  ///< null: all is the device's
+  gpu::CollectiveBackend* collectives_ = nullptr;  ///< null: all memory is the device's
   std::vector<gpu::BufferView> carried_;
   std::vector<Place> places_;  ///< per bucket
   std::vector<gpu::Buffer> resting_;
@@ -132,7 +133,7 @@ class Arena {
   gpu::Buffer own_verdict_;
   gpu::Buffer common_verdict_;
   DeviceMemory taken_;
-  std::size_t DeviceMemory::*kind_ = &DeviceMemory::at_rest;  ///< of what is being taken
+  std::size_t DeviceMemory::*kind_ = &DeviceMemory::at_rest;  ///< the kind of memory being allocated
 };
 
 }  // namespace troupe::actors

@@ -6,7 +6,7 @@
 
 namespace troupe::actors {
 
-/// How long at least one of several things was going on; what goes on at once counts once. Times are of one
+/// How long at least one of several activities was running; overlapping ones count once. Times are of one
 /// clock that does not go back. Thread safe.
 class BusyTime {
  public:
@@ -21,7 +21,7 @@ class BusyTime {
   /// Up to `now`.
   std::chrono::nanoseconds total(std::chrono::nanoseconds now) const {
     std::lock_guard lock(mutex_);
-    // `now` may have been read before what runs began.
+    // `now` may have been read before the running activity began.
     return over_ + (running_ > 0 ? std::max(now - since_, std::chrono::nanoseconds::zero())
                                  : std::chrono::nanoseconds::zero());
   }

@@ -31,7 +31,7 @@ core::Result<std::unique_ptr<DataPlane>> DataPlane::create(gpu::Device& device, 
 
 DataPlane::DataPlane(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-// The streams drain here, before anything that their tasks touch goes.
+// The streams drain here, before anything that their tasks access is destroyed.
 DataPlane::~DataPlane() {
   state_->compute.reset();
   state_->accumulate.reset();
@@ -136,7 +136,7 @@ void DataPlane::mark_released(int slot) {
 
 std::shared_ptr<const ComputeWatch> DataPlane::watch_compute() {
   if (!state_->compute) return nullptr;
-  // Owned by the caller and by the notification, which may come when nobody waits any more.
+  // Owned by the caller and by the notification, which may come after the caller has stopped waiting.
   auto watch = std::make_shared<ComputeWatch>();
   state_->compute->notify([this, watch] { watch->reach(moment()); });
   return watch;
@@ -157,7 +157,7 @@ gpu::BufferView DataPlane::gradient(core::ParameterIndex parameter, core::Lane l
   const auto& place = state_->plan.parameters[parameter.value];
   const auto& program = state_->program;
   CHECK(source >= 0 && source < program.sources(place.bucket), "the source exists");
-  // The sum of `fast` numerics takes them in any order.
+  // In `fast` numerics they may be summed in any order.
   const int slot =
       state_->is_ordered() ? program.source_slot(place.bucket, program.round_of(lane), source) : 0;
   if (program.reduces_each_round()) {

@@ -31,7 +31,7 @@ struct DataPlaneGroups {
   std::vector<std::unique_ptr<gpu::Group>> trainers;  ///< of the trainer's own collectives
 };
 
-/// The parameters of a bucket as this rank keeps them from step to step.
+/// The parameters of a bucket as this rank keeps them between steps.
 struct BucketDigest {
   core::ElementRange range;  ///< of the bucket's buffer
   std::uint64_t hash = 0;
@@ -43,12 +43,12 @@ struct LoadedBytes {
   gpu::BufferView output;
   std::vector<std::size_t> input_counts;
   std::vector<std::size_t> output_counts;
-  std::shared_ptr<const void> owner;  ///< of the memory; shared with those who pack and unpack it
+  std::shared_ptr<const void> owner;  ///< of the memory; shared with the code that packs and unpacks it
 
   gpu::Operation operation(std::chrono::nanoseconds deadline) const;
 };
 
-/// How long the device was busy with what, since the beginning; what runs counts up to now.
+/// How long the device was busy with each activity since the beginning; running ones count up to now.
 struct DataPlaneTimes {
   std::chrono::nanoseconds communication{};
   std::chrono::nanoseconds optimizer{};
@@ -57,11 +57,11 @@ struct DataPlaneTimes {
 /// One rank's tensors and streams, and the work that machines ask for. It executes the rank's program
 /// (core/program): every launch follows from its entry, and no strategy has code of its own. It decides
 /// nothing and waits for nothing: everything is enqueued, and completions come back as messages. "accumulate"
-/// joins lanes, "communication" carries collectives ("gather" those of parameters, where the program gives
-/// them a stream of their own), "update" sums trees, measures and steps the optimizer.
+/// joins lanes, "communication" carries collectives ("gather" those of parameters, if the program gives them
+/// a stream of their own), "update" sums trees, measures and steps the optimizer.
 ///
 /// DP-1: a gradient range is written by the trainer only before PrepareBucket of its last lane (of each lane,
-/// where each round reduces gradients) and after the bucket's ShardStepped (after LaneMerged); by the device
+/// if each round reduces gradients) and after the bucket's ShardStepped (after LaneMerged); by the device
 /// only between them.
 class DataPlane {
  public:
@@ -70,10 +70,11 @@ class DataPlane {
     core::Epoch epoch{};
     std::chrono::nanoseconds collective_deadline = std::chrono::seconds(60);
     Tracer* tracer = nullptr;  ///< may be null
-    /// Of the groups that come; what they carry is memory of theirs. Null: all is the device's.
+    /// The back-end of the groups to come; what they carry is in memory of theirs. Null: all memory is the
+    /// device's.
     gpu::CollectiveBackend* collectives = nullptr;
-    std::function<void(messages::Envelope)> post;  ///< from any thread; must not wait
-    /// May be empty: the entry's collective has been posted. Likewise.
+    std::function<void(messages::Envelope)> post;  ///< from any thread; must not block
+    /// Called when the entry's collective has been posted; from any thread; must not block. May be empty.
     std::function<void(core::Step, core::PlanEntryIndex)> launched;
   };
 
@@ -83,36 +84,37 @@ class DataPlane {
   ~DataPlane();
 
   const RankProgram& program() const;
-  /// Before the first LaunchCollective, by all ranks alike. The groups learn what they carry, which may wait
-  /// for other ranks.
+  /// Before the first LaunchCollective, by all ranks alike. The groups are told what they carry, which may
+  /// wait for other ranks.
   core::Result<void> set_groups(DataPlaneGroups groups);
   /// Takes the parameters' present values as the optimizer's master copy. Once, before the first step.
   void adopt_parameters();
-  /// The same for a stretch of what this rank keeps of a bucket, as of state(). Without fp32 copies nothing.
+  /// The same for a range of what this rank keeps of a bucket, as in state(). Does nothing without fp32
+  /// copies.
   void adopt(core::BucketIndex bucket, core::ElementRange part);
 
-  /// Whether parameters have values such as microscaling blocks hold (ParameterSpec::gather_dtype).
+  /// Whether any parameters have values representable in microscaling blocks (ParameterSpec::gather_dtype).
   bool rounds_parameters() const;
-  /// Rounds the present ones of these to such values, after the optimizer's copy was taken of what they were.
-  /// Before the first step. Ends in StateGathered to the trainer.
+  /// Rounds the present values of these parameters, after the optimizer's copy of the unrounded ones was
+  /// taken. Before the first step. Ends in StateGathered to the trainer.
   void round_parameters();
 
-  /// Brings what each rank has loaded of the parameters to all ranks that keep it.
-  /// Before the first step, by all ranks alike. Ends in StateGathered to the trainer.
+  /// Brings what each rank has loaded of the parameters to all ranks that keep it. Before the first step, by
+  /// all ranks alike. Ends in StateGathered to the trainer.
   void gather_parameters();
 
   /// Brings the full parameters of some buckets of one unit to this rank, between steps, by all ranks alike.
-  /// Ends in StateGathered to the trainer. Returns the slot they come to.
+  /// Ends in StateGathered to the trainer. Returns the slot they are gathered into.
   int gather_unit(const std::vector<core::BucketIndex>& buckets);
 
-  /// A round in which ranks exchange what they have read of a checkpoint. Before the first step, by all ranks
-  /// alike. Ends in LoadedShared to the trainer.
+  /// A round in which ranks exchange what they have read from a checkpoint. Before the first step, by all
+  /// ranks alike. Ends in LoadedShared to the trainer.
   void exchange_loaded(LoadedBytes bytes);
 
-  /// Makes all gradients zero that the trainer may have added to, on "compute" where it is. Before the first
+  /// Zeroes all gradients that the trainer may have added to, on "compute" if it exists. Before the first
   /// step.
   void clear_gradients();
-  /// As RankProgram::follow_order(), of what program() returns.
+  /// As RankProgram::follow_order(), for what program() returns.
   void follow_order();
 
   /// From any thread.
@@ -120,49 +122,49 @@ class DataPlane {
   /// Every running and later collective ends in this error. From any thread.
   void abort(const core::Error& reason);
 
-  /// The stream on which the trainer computes; it exists from the first call on, which comes before the first
-  /// step.
+  /// The stream on which the trainer computes; it exists from the first call on, which must come before the
+  /// first step.
   core::Result<gpu::StreamView> compute_stream();
-  /// Null: it does not exist.
+  /// Null if it does not exist.
   gpu::StreamView compute() const;
-  /// What "compute" has been given so far completes the lane's gradients of the bucket, as far as they go.
-  /// Before the message that says so is posted.
+  /// The work enqueued on "compute" so far completes the lane's gradients of the bucket, as far as there are
+  /// any. Called before the message that says so is posted.
   void mark_computed(core::BucketIndex bucket);
-  /// What "compute" has been given so far may read parameters: no update of this step or a later one writes
-  /// them before it is through. Before the message that says that backward is over is posted.
+  /// The work enqueued on "compute" so far may read parameters: no update of this step or a later one writes
+  /// them before that work is done. Called before the message that backward is over is posted.
   void mark_read();
-  /// Watches for the end of what "compute" has been given so far; null when there is no such stream.
+  /// Watches for the end of the work enqueued on "compute" so far; null if there is no such stream.
   std::shared_ptr<const ComputeWatch> watch_compute();
 
-  /// What "compute" has been given so far may read the slot's full parameters; the next unit comes after it.
-  /// Before the message that asks for that unit is posted. In the simulator and in debug builds they are NaN
-  /// from then on.
+  /// The work enqueued on "compute" so far may read the slot's full parameters; the next unit comes after it.
+  /// Called before the message that asks for that unit is posted. In the simulator and in debug builds they
+  /// are NaN from then on.
   void mark_released(int slot);
 
-  /// The parameter's values; who may read them when is PS-1. Of a unit on demand in the slot it was gathered
-  /// into.
+  /// The parameter's values; PS-1 says when they may be read. For a unit on demand, in the slot it was
+  /// gathered into.
   gpu::BufferView parameter(core::ParameterIndex parameter, int slot = -1) const;
-  /// Where a lane accumulates the parameter's gradient (it differs from lane to lane): of `source`, in the
-  /// round in which this rank plays `lane`.
+  /// Where a lane accumulates the parameter's gradient (it differs from lane to lane): the one of `source`,
+  /// in the round in which this rank plays `lane`.
   gpu::BufferView gradient(core::ParameterIndex parameter, core::Lane lane, int source = 0) const;
-  /// The part of the parameter that rests here, and where it lies.
+  /// The part of the parameter that is kept here, and where it is.
   struct Resting {
     core::ElementRange range;  ///< of the parameter; may be empty
     gpu::BufferView memory;
   };
   Resting resting_parameter(core::ParameterIndex parameter) const;
-  /// The same of the reduced gradient; only what the rank's optimizer steps of it is valid.
+  /// The same for the reduced gradient; only the part that the rank's optimizer steps is valid.
   Resting reduced_gradient(core::ParameterIndex parameter) const;
-  /// What this rank keeps of a bucket: the stretch of it that the rank's optimizer steps, see StateKind.
-  /// Empty for the trainer's own.
+  /// What this rank keeps of a bucket: the range that the rank's optimizer steps, see StateKind. Empty for
+  /// the trainer's own.
   gpu::BufferView state(StateKind kind, core::BucketIndex bucket) const;
-  /// Completes when the last enqueued update of the bucket is through; null for the trainer's own tensors.
+  /// Completes when the last enqueued update of the bucket is done; null for the trainer's own tensors.
   gpu::EventView updated(core::BucketIndex bucket) const;
-  /// The optimizer has taken this many steps, of a state that was loaded. Before the first step.
+  /// The optimizer of a loaded state has taken this many steps. Before the first step.
   void restore_optimizer_steps(core::StepCount steps);
-  /// Of the bucket's parameters as they are now.
+  /// Of the bucket's present parameters.
   BucketDigest bucket_digest(core::BucketIndex bucket) const;
-  /// What this rank took of the device.
+  /// Device memory that this rank has taken.
   const DeviceMemory& memory() const;
 
   DataPlaneTimes times() const;

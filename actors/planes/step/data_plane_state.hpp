@@ -17,28 +17,28 @@
 
 namespace troupe::actors {
 
-/// What DataPlane holds. Calls concerning one bucket come from one machine at a time; streams are thread
-/// safe.
+/// What DataPlane holds. Calls for one bucket come from one machine at a time; streams are thread safe.
 struct DataPlane::State {
   struct Bucket {
-    gpu::Event computed;    ///< on "compute": backward has added all it adds to the lane's gradients
-    gpu::Event prepared;    ///< on "accumulate": the rank's sums are as the collective reads them
-    gpu::Event exchanged;   ///< on its stream: the last collective of gradients has brought what it brings
-    gpu::Event reduced;     ///< on "update": the sums that it brought are made
-    gpu::Event gathered;    ///< on its stream: the last full parameters of a unit on demand are there
+    gpu::Event computed;    ///< on "compute": backward has added everything to the lane's gradients
+    gpu::Event prepared;    ///< on "accumulate": the rank's sums are ready for the collective to read
+    gpu::Event exchanged;   ///< on its stream: the last collective of gradients has delivered its data
+    gpu::Event reduced;     ///< on "update": the sums of what it delivered are complete
+    gpu::Event gathered;    ///< on its stream: the last full parameters of a unit on demand have arrived
     gpu::Event updated;     ///< on "update": the optimizer has stepped this rank's shard
     std::size_t carry = 0;  ///< credit of the sums that go on to the next axis
-    std::chrono::nanoseconds update_began{};  ///< touched by notifications of "update" only
+    std::chrono::nanoseconds update_began{};  ///< accessed by notifications of "update" only
     std::atomic<std::int64_t> optimizer_steps{0};
     std::atomic<std::int64_t> launched_ns{0};
   };
 
   /// One of the sums that an exchange leaves.
   struct RootSum {
-    /// What it is of, in the order of the tree: numbers of what rested here before and then of what arrived.
+    /// What it is the sum of, in the order of the tree: numbers of what was kept here before, then of what
+    /// arrived.
     std::vector<std::size_t> terms;
-    std::vector<core::TreeStep> steps;  ///< of places among the terms
-    int slot = 0;                       ///< where it rests, of an exchange after which sums do
+    std::vector<core::TreeStep> steps;  ///< over places among the terms
+    int slot = 0;                       ///< where it is kept, for an exchange whose sums are kept
   };
 
   /// What a launch has enqueued.
@@ -53,10 +53,10 @@ struct DataPlane::State {
 
   core::Rank rank() const { return options.rank; }
   /// Slots that hold something when a bucket's lanes are summed, in the order of the lanes: of the partial
-  /// sums, or of a round's full gradients. The first one is slot 0.
+  /// sums, or of a round's full gradients. The first is slot 0.
   std::vector<int> summed_slots(core::BucketIndex bucket, int round) const;
   bool is_ordered() const { return plan.options.numerics == core::Numerics::ordered; }
-  /// What multiplies a gradient once everything is summed.
+  /// The factor applied to a gradient once everything is summed.
   float scale() const;
   const core::Placements& resting_gradients() const { return plan.inputs.placements.gradients; }
   core::ElementRange optimizer_range(core::BucketIndex bucket) const {
@@ -71,7 +71,7 @@ struct DataPlane::State {
   }
 
   void adopt(core::BucketIndex bucket);
-  /// `part` is a range of the bucket's buffer inside of optimizer_range().
+  /// `part` is a range of the bucket's buffer inside optimizer_range().
   void adopt(core::BucketIndex bucket, core::ElementRange part);
   void prepare(const PrepareBucket& work);
   void round_lane(const PrepareBucket& work);
@@ -82,15 +82,15 @@ struct DataPlane::State {
   void step_shard(const StepShard& work);
   void abort(const core::Error& reason);
 
-  /// Whether the bucket's values are such as microscaling blocks hold.
+  /// Whether the bucket's values are representable in microscaling blocks.
   bool has_blocks(core::BucketIndex bucket) const { return tensor_class(bucket).gathered.has_value(); }
-  /// A stretch that one parameter fills, of a shard or of what rests: the unit of optimizer settings.
+  /// A range filled by one parameter, of a shard or of what is kept: the unit of optimizer settings.
   struct Segment {
     core::ElementRange in_buffer;
     std::int64_t in_shard = 0;
     core::ParameterIndex parameter{};
   };
-  /// Of parameters in a stretch of the bucket's buffer.
+  /// Of the parameters in a range of the bucket's buffer.
   std::vector<Segment> segments(core::BucketIndex bucket, core::ElementRange stretch) const;
   bool rounds_values() const;
   void round_values();
@@ -104,7 +104,7 @@ struct DataPlane::State {
   template <class Over>
   void tell_over(Flight flight, gpu::Stream& stream, std::shared_ptr<const void> owner);
 
-  // In exchange.cpp and reduction.cpp: they enqueue, and add to the flight what they posted.
+  // In exchange.cpp and reduction.cpp: they enqueue work, and add what they posted to the flight.
   Posted exchange(core::PlanEntryIndex index, Flight& flight);
   Posted exchange_chunk(core::PlanEntryIndex index, const std::vector<gpu::BufferView>& roots,
                         std::int64_t chunk, Flight& flight);
@@ -112,12 +112,12 @@ struct DataPlane::State {
   Posted gather_gradients(const PlannedLaunch& launch, Flight& flight);
   Posted gather_narrow(const PlannedLaunch& launch, std::int64_t chunk, Flight& flight);
   Posted sum_beyond_axes(core::PlanEntryIndex index, Flight& flight);
-  /// What the launch starts from: sums of this rank, each over the part of the bucket it holds.
+  /// What the launch starts from: this rank's sums, each over the part of the bucket it holds.
   std::vector<gpu::BufferView> roots_of(const PlannedLaunch& launch);
   bool is_first_of_round(const PlannedLaunch& launch) const;
   /// The launch leaves sums that wait for those of later rounds.
   bool rests(const PlannedLaunch& launch) const;
-  /// Sums of rounds before this one, which what the launch brings joins.
+  /// Sums of earlier rounds, which are joined by what the launch brings.
   std::vector<gpu::BufferView> rested(const PlannedLaunch& launch, core::ElementRange range);
   void add_roots(core::PlanEntryIndex index, core::ElementRange range,
                  std::vector<gpu::ConstElements> arrived);
@@ -152,22 +152,22 @@ struct DataPlane::State {
   Arena arena;
   DataPlaneGroups groups;
   gpu::Stream compute;  ///< null for trainers that compute on the host's thread
-  gpu::Event read;      ///< on "compute": the trainer has read what it reads of the step's parameters
-  std::vector<gpu::Event> released;  ///< on "compute", by slot: its full parameters were read
+  gpu::Event read;      ///< on "compute": the trainer has read everything it reads of the step's parameters
+  std::vector<gpu::Event> released;  ///< on "compute", by slot: its full parameters have been read
   gpu::Stream accumulate;
   std::vector<gpu::Stream> communication;  ///< by the program's streams
   gpu::Stream update;
   std::vector<std::unique_ptr<Bucket>> buckets;
   std::array<gpu::Event, Arena::kScratchCredits>
       credit_free;                                            ///< on "update": the exchange's bytes were read
-  std::array<gpu::Event, Arena::kScratchCredits> carry_free;  ///< on its stream: the sums have gone on
+  std::array<gpu::Event, Arena::kScratchCredits> carry_free;  ///< on its stream: the sums have been sent on
   gpu::Event verdict_ready;
   std::size_t exchanges = 0;               ///< launched so far; only the Conductor launches
   std::size_t carries = 0;                 ///< likewise
-  std::vector<std::vector<RootSum>> sums;  ///< of each launch that is an exchange
-  PrepareVerdict verdict;                  ///< what the supervisor asked for; read when the entry is launched
+  std::vector<std::vector<RootSum>> sums;  ///< for each launch that is an exchange
+  PrepareVerdict verdict;                  ///< what the supervisor requested; read when the entry is launched
   std::mutex verdict_mutex;                // guards verdict
-  /// What may not be read any more is overwritten, so that a trainer which reads it all the same is found.
+  /// What may no longer be read is overwritten, so that a trainer that still reads it is detected.
   bool poisons = false;
   BusyTime communicating;
   BusyTime updating;

@@ -11,7 +11,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// The first parameter of each unit, to name it by.
+/// The first parameter of each unit, which identifies it in messages.
 std::string listed_units(const TrainingPlan& plan, int units) {
   std::string text;
   for (int unit = 0; unit < units; ++unit) {

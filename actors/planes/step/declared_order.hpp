@@ -10,10 +10,10 @@ namespace troupe::actors {
 
 struct TrainingPlan;
 
-/// Part of plan_training(): the order becomes the plan's where units come and go; elsewhere it changes
-/// nothing, and is checked all the same. What lies outside of units comes before all of them, and backward
-/// reaches it last. Errc::invalid_argument names the unit that is missing, twice or unknown, and refuses an
-/// order beside a list of passes.
+/// Part of plan_training(): the order becomes the plan's if units are gathered on demand; otherwise it
+/// changes nothing, but is still checked. Parameters outside of units come before all units, and backward
+/// reaches them last. Errc::invalid_argument names the unit that is missing, listed twice or unknown, and
+/// refuses an order given together with a list of passes.
 core::Result<void> take_order(TrainingPlan& plan, const core::DeclaredOrder& order,
                               const std::vector<core::UnitPass>& passes);
 

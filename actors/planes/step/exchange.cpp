@@ -56,7 +56,7 @@ DataPlane::State::RootSum DataPlane::State::sum_of_members(std::int64_t members)
   return sum;
 }
 
-/// The merges of every exchange, as sums that each leave one root.
+/// The merges of every exchange, as sums that each produce one root.
 void DataPlane::State::plan_sums() {
   sums.resize(program.launches().size());
   for (std::size_t i = 0; i < sums.size(); ++i) {
@@ -172,7 +172,7 @@ DataPlane::State::Posted DataPlane::State::exchange_chunk(core::PlanEntryIndex i
     if (is_whole && wire == core::DType::f32) {
       post_it.input = roots.front();
     } else if (!roots.empty()) {
-      // What this rank sends, in the order of the receivers: of each root the part that is theirs.
+      // What this rank sends, in the order of the receivers: their part of each root.
       std::vector<gpu::ConstElements> sent;
       if (is_whole) sent.emplace_back(roots.front(), core::DType::f32);
       for (std::size_t i = 0; !is_whole && i < chunk.ranges.size(); ++i) {
@@ -197,7 +197,7 @@ DataPlane::State::Posted DataPlane::State::exchange_chunk(core::PlanEntryIndex i
   return {};
 }
 
-/// `range` is of the bucket's buffer, and lies in the part that this rank holds when the exchange is over.
+/// `range` is in the bucket's buffer, within the part that this rank holds when the exchange is over.
 gpu::BufferView DataPlane::State::destination_of(const PlannedLaunch& launch, std::size_t root, int slot,
                                                  core::ElementRange range) {
   if (rests(launch)) return arena.gradients(*launch.bucket, slot, range);
@@ -215,7 +215,7 @@ void DataPlane::State::add_roots(core::PlanEntryIndex index, core::ElementRange 
   for (const auto& sum : rested(launch, range)) terms.emplace_back(sum, core::DType::f32);
   terms.insert(terms.end(), arrived.begin(), arrived.end());
   const auto& roots = sums[static_cast<std::size_t>(index.value)];
-  // A sum never takes what lies below it in its stack, so what it overwrites was added before.
+  // A sum never includes what is below it in its stack, so whatever it overwrites was added before.
   for (std::size_t root = 0; root < roots.size(); ++root) {
     const gpu::Elements output{destination_of(launch, root, roots[root].slot, range), core::DType::f32};
     if (!is_ordered()) {

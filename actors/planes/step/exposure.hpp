@@ -7,7 +7,7 @@
 
 namespace troupe::actors {
 
-/// A moment by the device's clock, and how long "communication" and the optimizer had been busy until then.
+/// A moment by the device's clock, and how long "communication" and the optimizer had been busy up to then.
 struct BusyMoment {
   std::chrono::nanoseconds at{};
   std::chrono::nanoseconds communication{};
@@ -32,7 +32,7 @@ class ComputeWatch {
 };
 
 /// What a wait of the trainer's thread cost: the time in which nothing was computed, the part of it in which
-/// "communication" was busy, and of the rest the part in which the optimizer was.
+/// "communication" was busy, and the part of the rest in which the optimizer was.
 struct Exposure {
   std::chrono::nanoseconds total{};
   std::chrono::nanoseconds communication{};
@@ -46,8 +46,8 @@ struct Exposure {
   }
 };
 
-/// Of a wait from `begin` to `end`. A trainer that computes on a stream (`watch`, asked for at the beginning)
-/// goes on until the stream is empty; any other stands still at once (null).
+/// For a wait from `begin` to `end`. A trainer that computes on a stream (`watch`, requested at the
+/// beginning) goes on until the stream is empty; any other (null) stops immediately.
 inline Exposure exposure(BusyMoment begin, BusyMoment end, const ComputeWatch* watch) {
   if (watch) {
     const auto idle = watch->reached();

@@ -85,9 +85,9 @@ DataPlane::State::Posted DataPlane::State::gather_parameters(const PlannedLaunch
   return {};
 }
 
-/// Values that rest were rounded to blocks when they were stepped or loaded, so nothing is lost here, also
-/// not when a second gather packs what a first one unpacked. The packed parts lie as they are gathered, this
-/// rank's among them.
+/// Kept values were rounded to blocks when they were stepped or loaded, so nothing is lost here, not even
+/// when a second gather packs what a first one unpacked. The packed parts, including this rank's, are laid
+/// out as they are gathered.
 DataPlane::State::Posted DataPlane::State::gather_blocks(const PlannedLaunch& launch, gpu::BufferView input,
                                                          gpu::BufferView output, Flight& flight) {
   const auto& entry = launch.entry;
@@ -115,13 +115,13 @@ void DataPlane::State::keep_verdict(const PrepareVerdict& work) {
 
 DataPlane::State::Posted DataPlane::State::reduce_verdict(const PlannedLaunch& launch, Flight& flight) {
   {
-    // The verdict of the step before was read when this one's was asked for, so nothing copies these words.
+    // The previous step's verdict was read before this one was requested, so nothing is copying these words.
     std::lock_guard lock(verdict_mutex);
     write_verdict(verdict.losses, verdict.refuse, verdict.wishes, rank(),
                   arena.own_verdict().as<std::int64_t>());
   }
   auto& stream = stream_of(launch);
-  // Every reduction of the step was launched before, so on "update" every bucket is measured before this.
+  // Every reduction of the step was launched before, so "update" measures every bucket before this.
   gpu::copy(arena.own_verdict(), arena.verdict(), update.get());
   gpu::add_square_sums(arena.squares(), squares_of_verdict(arena.verdict()), update.get());
   update->record(verdict_ready.get());

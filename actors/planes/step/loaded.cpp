@@ -19,7 +19,7 @@ gpu::Operation LoadedBytes::operation(std::chrono::nanoseconds deadline) const {
   return operation;
 }
 
-/// When the stream has passed them all. `owner` keeps their memory until then.
+/// Reports when the stream has completed them all. `owner` keeps their memory alive until then.
 template <class Over>
 void DataPlane::State::tell_over(Flight flight, gpu::Stream& stream, std::shared_ptr<const void> owner) {
   stream->notify([this, flight = std::move(flight), owner = std::move(owner)] {
@@ -34,7 +34,7 @@ void DataPlane::State::tell_over(Flight flight, gpu::Stream& stream, std::shared
 }
 
 void DataPlane::State::gather_loaded() {
-  // By stream: what it carries is over when it has passed it all.
+  // By stream: a stream's flight is over when the stream has completed all of it.
   std::vector<Flight> flights(communication.size());
   for (const auto& launch : program.launches()) {
     if (launch.is_verdict() || !launch.publishes()) continue;
@@ -44,7 +44,7 @@ void DataPlane::State::gather_loaded() {
       return;
     }
   }
-  // Parameters have one stream.
+  // Parameters have a single stream.
   tell_over<messages::StateGathered>(std::move(flights.back()), communication.back(), nullptr);
 }
 

@@ -9,7 +9,7 @@
 
 namespace troupe::actors {
 
-/// One step of a parameter, or of a part of it where its optimizer takes parts.
+/// One step of a parameter, or of a part of it if its optimizer takes parts.
 struct OptimizerStep {
   const core::GroupSettings& group;
   const core::ParameterSpec& parameter;
@@ -17,12 +17,12 @@ struct OptimizerStep {
   std::int64_t number = 1;   ///< counts from 1
 };
 
-/// Enqueues it. `states` are those of the part, in the order of core::states_of(). What views refer to must
-/// stay alive until the stream has passed the step.
+/// Enqueues it. `states` are those of the part, in the order of core::states_of(). What the views refer to
+/// must stay alive until the stream has completed the step.
 void step_optimizer(const OptimizerStep& step, const gpu::ParameterStep& memory,
                     std::span<const gpu::BufferView> states, gpu::BufferView scratch, gpu::StreamView stream);
 
-/// What the scratch must have.
+/// Size of the scratch memory that the optimizer needs.
 std::size_t optimizer_scratch_bytes(const TrainingPlan& plan);
 
 }  // namespace troupe::actors

@@ -7,7 +7,7 @@
 
 namespace troupe::actors {
 
-/// Errc::invalid_argument names the first parameter that no job can have, and what it could be.
+/// Errc::invalid_argument names the first parameter that is never valid, and what it could be.
 core::Result<void> check_parameters(const std::vector<core::ParameterSpec>& specs);
 
 }  // namespace troupe::actors

@@ -115,8 +115,8 @@ void RankProgram::set_sequence(std::vector<core::PlanEntryIndex> sequence) {
 
 void RankProgram::follow_order() {
   RankProgram ordered(*plan_, rank_);
-  // What a bucket does in a phase of a round has the same order among itself, wherever its unit comes.
-  // What its gradients are needed for is their memory, by the unit that has it next.
+  // Within a phase of a round a bucket's launches keep their order, wherever its unit comes. Gradients have
+  // no phase here: they are needed by the next unit that uses their memory.
   using Use = std::tuple<std::optional<core::BucketIndex>, int, std::optional<core::Phase>>;
   const auto use_of = [](const PlannedLaunch& launch) -> Use {
     const auto phase = launch.moves_gradients() ? std::nullopt : std::optional(launch.entry.needed.phase);

@@ -15,22 +15,24 @@
 
 namespace troupe::actors {
 
-/// A collective of a rank's program, where it stands in the step.
+/// A collective of a rank's program, at its place in the step.
 struct PlannedLaunch {
   core::ProgramEntry entry;
   int round = 0;
-  int slot = -1;  ///< of the pool that holds the full tensor; -1: it has its own memory
+  int slot = -1;  ///< in the pool that holds the full tensor; -1: it has its own memory
   std::optional<core::BucketIndex> bucket;  ///< none: the verdict
-  std::size_t axis = 0;                     ///< of the domain, along which it moves the bucket, if along one
+  std::size_t axis = 0;                     ///< in the domain: the one along which it moves the bucket, if
+                                            ///< any
   int place = 0;                            ///< of this rank among the members of its group
-  std::int64_t ready = 0;                   ///< by the program's clock: at the end of this point
-  std::int64_t needed = 0;                  ///< and before this one begins
-  bool last_reduction = false;              ///< no later one of the step brings other lanes
-  bool completes = false;                   ///< no later one of the step adds to the bucket's gradients
+  std::int64_t ready = 0;                   ///< by the program's clock: ready at the end of this point
+  std::int64_t needed = 0;                  ///< needed before this one begins
+  bool last_reduction = false;              ///< no later one in the step brings other lanes
+  bool completes = false;                   ///< no later one in the step adds to the bucket's gradients
 
   bool is_verdict() const { return !bucket.has_value(); }
   bool moves_gradients() const { return entry.tensor.kind == core::TensorKind::gradients; }
-  /// Of what the optimizer has stepped; the others that move parameters bring full ones of a unit on demand.
+  /// Moves what the optimizer has stepped; other launches that move parameters bring the full ones of a unit
+  /// on demand.
   bool publishes() const { return entry.ready.phase == core::Phase::update; }
 };
 
@@ -38,7 +40,7 @@ struct PlannedLaunch {
 std::string describe(const PlannedLaunch& launch);
 
 /// What one rank does in a step, with its launches written out: PlanEntryIndex is a place among them. They
-/// are numbered as the session's first program launches them.
+/// are numbered in the order in which the session's first program launches them.
 class RankProgram {
  public:
   /// `plan` must outlive it.
@@ -51,13 +53,13 @@ class RankProgram {
   const PlannedLaunch& launch(core::PlanEntryIndex entry) const {
     return launches_[static_cast<std::size_t>(entry.value)];
   }
-  /// All of them, as they are launched.
+  /// All of them, in the order of launch.
   const std::vector<core::PlanEntryIndex>& sequence() const { return sequence_; }
   std::size_t place_in_sequence(core::PlanEntryIndex entry) const {
     return places_[static_cast<std::size_t>(entry.value)];
   }
-  /// Follows the order of units that the plan has by now, which changes when launches come, and the slots
-  /// they use, but neither what they bring nor their numbers. Before the first step.
+  /// Follows the plan's present order of units, which changes when launches come and the slots they use, but
+  /// neither what they bring nor their numbers. Before the first step.
   void follow_order();
   const core::LaneDeal& deal() const { return deal_; }
   core::StepClock clock() const { return program_.clock(); }
@@ -67,26 +69,26 @@ class RankProgram {
   int round_of(core::Lane lane) const;
   /// Gradients are reduced in every round; otherwise lanes are summed first.
   bool reduces_each_round() const { return deal_.partial_axes() < coordinates().size(); }
-  /// As the domain of the bucket sees them.
+  /// As seen by the bucket's domain.
   const core::DomainLanes& lanes_of(core::BucketIndex bucket) const {
     return lanes_[plan_->domain_of(bucket)];
   }
-  /// Ranks whose lanes' gradients of the bucket this rank computes: itself, or of experts those of its
+  /// Ranks whose lanes' gradients of the bucket this rank computes: itself, or for experts those of its
   /// expert-parallel group.
   int sources(core::BucketIndex bucket) const { return lanes_of(bucket).sources; }
-  /// Where the partial sums of the sources lie in `ordered` numerics, in this round or at its end.
+  /// Where the partial sums of the sources are in `ordered` numerics, in this round or at its end.
   core::SourceStacks stacks(core::BucketIndex bucket, int round) const {
     return core::source_stacks(lanes_of(bucket), round);
   }
   /// The slot of these stacks that a lane's gradient is computed into, in a round of all sources.
   int source_slot(core::BucketIndex bucket, int round, int source) const;
-  /// The tree of sums of the job.
+  /// Leaves of the tree whose sums a member of the launch's group contributes.
   const core::PieceTree& tree() const { return deal_.tree(); }
   /// Leaves of the tree whose sums a member of the launch's group puts in.
   std::vector<core::LaneRange> leaves_of(const PlannedLaunch& launch, int member) const;
-  /// Where each round reduces gradients: the leaves whose sums rest here from the rounds before this one.
+  /// If each round reduces gradients: the leaves whose sums are kept here from earlier rounds.
   std::vector<core::LaneRange> before(core::BucketIndex bucket, int round) const;
-  /// And where those sums lie.
+  /// Where those sums are.
   const core::RestingStacks& resting(core::BucketIndex bucket) const {
     return resting_[plan_->domain_of(bucket)];
   }
@@ -94,21 +96,21 @@ class RankProgram {
   /// Gradients of the bucket are also summed over a group beyond the data-parallel axes.
   bool also_sum(core::BucketIndex bucket) const;
 
-  /// Where the full gradients of a bucket lie, where each round reduces them: the slot of its unit in the
-  /// pool, the same in every round; -1: they have memory of their own.
+  /// Where the full gradients of a bucket are, if each round reduces them: the slot of its unit in the pool,
+  /// the same in every round; -1: they have memory of their own.
   int gradient_slot(core::BucketIndex bucket) const { return gradient_slots_[bucket.value]; }
 
   core::ElementRange held(const core::Placements& placements, core::BucketIndex bucket) const {
     return plan_->held(placements, bucket, coordinates());
   }
 
-  /// What members of a communicator must see alike, one line each; first the communicator itself.
+  /// What the members of a communicator must agree on, one line each; first the communicator itself.
   std::vector<std::string> lines() const;
 
  private:
   void write_out();
   void set_sequence(std::vector<core::PlanEntryIndex> sequence);
-  /// Among the members of its group; finds the axis.
+  /// This rank's place among the members of the launch's group; also finds the axis.
   int place_in(PlannedLaunch& launch) const;
 
   const TrainingPlan* plan_;

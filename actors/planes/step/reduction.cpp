@@ -50,8 +50,8 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
   });
 }
 
-/// What a rank computes of a lane is a leaf of the tree. It is rounded before anything is added to it,
-/// whether it is sent or not, so that the leaves are the same on any mesh.
+/// A rank's gradients of a lane are a leaf of the tree. A leaf is rounded before anything is added to it,
+/// whether it is sent or not, so that leaves are the same on any mesh.
 void DataPlane::State::round_lane(const PrepareBucket& work) {
   if (!tensor_class(work.bucket).has_narrow_wire()) return;
   const auto whole = plan.buckets[work.bucket.value].range;
@@ -65,8 +65,8 @@ void DataPlane::State::round_lane(const PrepareBucket& work) {
   }
 }
 
-/// The lane joins the rank's partial sums, and so do those of the other sources; with the last ones the sums
-/// of all sources become one.
+/// Adds the lane, and those of the other sources, to the rank's partial sums; after the last ones the sums of
+/// all sources become one.
 void DataPlane::State::sum_lanes(const PrepareBucket& work) {
   const auto& lanes = program.lanes_of(work.bucket);
   const int round = program.round_of(work.lane);
@@ -134,7 +134,7 @@ DataPlane::State::Posted DataPlane::State::reduce(const PlannedLaunch& launch, F
   return {};
 }
 
-/// What follows on "update" when a launch has brought gradients: it comes after the sums.
+/// What follows on "update" after a launch has brought gradients: it comes after the sums.
 void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step step, const Flight& flight) {
   const auto bucket = *launch.bucket;
   const auto own = program.held(launch.entry.to, bucket);
@@ -149,13 +149,13 @@ void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step ste
   if (!rests(launch)) return;
   const auto lane = program.rounds()[static_cast<std::size_t>(launch.round)];
   if (!lane) return;
-  // The next lane adds to zeros; what was added to other slots is cleared.
+  // The next lane adds to zeros; slots that were added to others are already cleared.
   const auto whole = plan.buckets[bucket.value].range;
   for (const int slot : summed_slots(bucket, launch.round)) {
     gpu::zero(arena.full_gradients(bucket, launch.slot, whole, slot), update.get());
   }
   update->notify([this, step, lane = *lane, bucket, operations = flight.operations] {
-    // After a failure nobody knows that the memory is free.
+    // After a failure it is unknown whether the memory is free.
     for (const auto& operation : operations) {
       const auto result = operation->result();
       if (result && !*result) return;
@@ -164,7 +164,7 @@ void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step ste
   });
 }
 
-/// Ranks that hold the same sums each measure their part, so that everything counts once.
+/// Ranks that hold the same sums measure one part each, so that everything counts once.
 void DataPlane::State::measure(core::BucketIndex bucket) {
   const core::Placements all_axes(resting_gradients().size(), core::Placement::flat_shard);
   const auto part = program.held(all_axes, bucket);
@@ -175,7 +175,7 @@ void DataPlane::State::measure(core::BucketIndex bucket) {
   }
 }
 
-/// Without the parameters that other ranks count which have the same values of them. Padding is zero.
+/// Leaves out parameters that are counted by other ranks that have the same values. Padding is zero.
 std::vector<core::ElementRange> DataPlane::State::counted_in_norms(core::BucketIndex bucket,
                                                                    core::ElementRange part) const {
   const auto& parameters = plan.buckets[bucket.value].parameters;
@@ -190,8 +190,8 @@ std::vector<core::ElementRange> DataPlane::State::counted_in_norms(core::BucketI
   return counted;
 }
 
-/// What this rank owns of the bucket's gradients, whose lanes are all in it, becomes the sum over the ranks
-/// that own the same of it.
+/// What this rank owns of the bucket's gradients, with all lanes included, becomes the sum over the ranks
+/// that own the same part.
 DataPlane::State::Posted DataPlane::State::sum_beyond_axes(core::PlanEntryIndex index, Flight& flight) {
   const auto& launch = program.launch(index);
   const auto& entry = launch.entry;
@@ -257,7 +257,7 @@ DataPlane::State::Posted DataPlane::State::gather_gradients(const PlannedLaunch&
   return {};
 }
 
-/// A chunk of each member's sums, in the wire's dtype on their way.
+/// Gathers a chunk of each member's sums, sent in the wire's dtype.
 DataPlane::State::Posted DataPlane::State::gather_narrow(const PlannedLaunch& launch, std::int64_t chunk,
                                                          Flight& flight) {
   const auto bucket = *launch.bucket;

@@ -48,7 +48,7 @@ std::vector<core::BucketIndex> RankState::buckets() const {
 
 namespace {
 
-/// Adds the boxes of one stored tensor that follow each other in `parts`, and of the next ones.
+/// Adds the boxes of `parts`, which follow each other in one stored tensor, then in the next ones.
 class StateBuilder {
  public:
   void add(const std::vector<core::FlatPart>& parts, StatePiece place) {
@@ -74,7 +74,7 @@ class StateBuilder {
   std::unordered_map<std::string, std::uint32_t> indices_;  ///< of keys
 };
 
-/// What is stored of elements [range.start, range.end) of the tensor that `parts` make up.
+/// What is stored of elements [range.start, range.end) of the tensor that `parts` form.
 std::vector<core::FlatPart> flat_parts(std::span<const core::ShardedTensor> parts, core::ElementRange range,
                                        const std::string& prefix, core::DType dtype) {
   auto flat = core::from_flat_range(parts, range, prefix, dtype, {0});

@@ -17,37 +17,37 @@
 
 namespace troupe::actors {
 
-/// What is kept of a parameter from step to step.
+/// What is kept of a parameter between steps.
 enum class StateKind : std::uint8_t {
   parameter,     ///< in the parameter's own dtype
   master,        ///< fp32, only of parameters that are narrower
-  first_state,   ///< fp32: what the optimizer keeps, in the order of core::states_of()
+  first_state,   ///< fp32: kept by the optimizer, in the order of core::states_of()
   second_state,  ///< as first_state
-  trainer,       ///< no parameter's: a tensor of the trainer's own
+  trainer,       ///< of no parameter: a tensor of the trainer's own
 };
 
-/// Whether the optimizer keeps it beside the values.
+/// Whether the optimizer keeps it in addition to the values.
 bool is_optimizer_state(StateKind kind);
 
 /// The key of a stored tensor of a parameter of the buffer: "<name>", "optimizer.state.fp32_param.<name>",
-/// and of what its optimizer keeps "optimizer.state.<state>.<name>", for example
+/// and for the optimizer's states "optimizer.state.<state>.<name>", for example
 /// "optimizer.state.exp_avg.<name>".
 std::string state_key(StateKind kind, const TrainingBuffer& buffer, const std::string& parameter);
 
-/// What the job keeps of the parameters of a buffer.
+/// What the job keeps of a buffer's parameters.
 std::vector<StateKind> state_kinds(const TrainingBuffer& buffer);
 
 /// Where a piece of a stored tensor is in a rank's memory.
 struct StatePiece {
   StateKind kind = StateKind::parameter;
-  core::BucketIndex bucket{};  ///< of StateKind::trainer: one more than the job has
-  std::uint32_t tensor = 0;    ///< index of the job's parameters, or of the trainer's tensors
+  core::BucketIndex bucket{};  ///< for StateKind::trainer: one past the job's buckets
+  std::uint32_t tensor = 0;    ///< index in the job's parameters, or in the trainer's tensors
   std::int64_t first = 0;      ///< elements from the beginning of DataPlane::state(kind, bucket), or of the
                                ///< trainer's tensor
 };
 
-/// All that a rank could save, and where it is. First come the trainer's tensors, then buckets in the order
-/// of forward, which is the order in which they are updated.
+/// Everything that a rank could save, and where it is. The trainer's tensors come first, then buckets in the
+/// order of forward, which is the order in which they are updated.
 struct RankState {
   core::SaveStructure structure;
   std::vector<StatePiece> pieces;  ///< of structure.pieces
@@ -60,11 +60,11 @@ struct RankState {
 /// The job is as plan_training() made it, and the tensors can be stored (check_tensors()).
 RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const TrainerTensor> tensors = {});
 
-/// Errc::invalid_argument names a tensor whose memory has another size, that its rule does not fit, or whose
+/// Errc::invalid_argument names a tensor whose memory has another size, that does not fit its rule, or whose
 /// key is that of a parameter or its optimizer's state.
 core::Result<void> check_tensors(const TrainingPlan& plan, std::span<const TrainerTensor> tensors);
 
-/// All keys that a save of the job's parameters and their optimizer's state has.
+/// All keys that a save of the job's parameters and their optimizer's states has.
 core::KeySet state_keys(const TrainingPlan& plan);
 
 }  // namespace troupe::actors

@@ -10,11 +10,11 @@
 
 namespace troupe::actors {
 
-/// Where each piece of a rank's state lies, for as long as the data plane lives.
+/// Where each piece of a rank's state is, for as long as the data plane lives.
 std::vector<gpu::BufferView> memory_of(const RankState& state, const DataPlane& data,
                                        std::span<const TrainerTensor> tensors);
 
-/// The same memory, for what reads and writes memory of the host.
+/// The same memory, for code that reads and writes host memory.
 std::vector<std::span<std::byte>> spans_of(std::span<const gpu::BufferView> views);
 
 }  // namespace troupe::actors

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kTensorGroup = "tp";
 
-/// Parts of tensors, of tensor parallelism.
+/// Checks the parts of tensors under tensor parallelism.
 core::Result<void> check_cut(const TrainingPlan& plan) {
   for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
     const auto& spec = plan.specs[index.value];
@@ -34,7 +34,7 @@ core::Result<void> check_cut(const TrainingPlan& plan) {
   return {};
 }
 
-/// Gradients that are also summed over a group.
+/// Checks the gradients that are also summed over a group.
 core::Result<void> check_sums(const TrainingPlan& plan) {
   for (const auto& spec : plan.specs) {
     if (spec.also_sum.empty()) continue;

@@ -5,8 +5,8 @@
 
 namespace troupe::actors {
 
-/// Errc::invalid_argument names the parameter that ranks of a tensor-parallel group cannot share as it says:
-/// ParameterSpec::global_shape, ParameterSpec::also_sum.
+/// Errc::invalid_argument names the parameter that the ranks of a tensor-parallel group cannot share in the
+/// way it says: ParameterSpec::global_shape, ParameterSpec::also_sum.
 core::Result<void> check_tensor_parts(const TrainingPlan& plan);
 
 }  // namespace troupe::actors

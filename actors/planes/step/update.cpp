@@ -89,7 +89,7 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   parameter.gradient = {arena.gradients(bucket, 0, segment.in_buffer), buffer.gradient_dtype};
   parameter.gradient_factor = static_cast<float>(work.gradient_factor);
   parameter.master = part(arena.master(bucket));
-  // Blocks are rounded from main values when all of them are stepped.
+  // Blocks are rounded from main values after all of them are stepped.
   const bool rounds_later = has_blocks(bucket);
   if (arena.has_own_master(bucket) && !rounds_later) {
     parameter.parameter = {arena.parameters(bucket, segment.in_buffer), buffer.dtype};
@@ -111,7 +111,7 @@ void DataPlane::State::step_shard(const StepShard& work) {
   update->wait(state.exchanged.get());
   update->wait(state.gathered.get());
   if (compute) update->wait(read.get());
-  // ParameterShards enqueue at the same time, so that the tasks of two buckets may take turns.
+  // ParameterShards enqueue concurrently, so the tasks of two buckets may interleave.
   update->notify([this, &state] {
     state.update_began = device.now();
     updating.begin(state.update_began);
@@ -122,7 +122,7 @@ void DataPlane::State::step_shard(const StepShard& work) {
       step_segment(work.bucket, segment, work, step);
     state.optimizer_steps = step;
   }
-  // Those above were cleared when they were merged. What each round reduces is written over, not added to.
+  // The slots above were cleared when they were merged. What each round reduces is overwritten, not added to.
   const auto whole = plan.buckets[work.bucket.value].range;
   if (!program.reduces_each_round()) {
     for (const int slot : summed_slots(work.bucket, 0))

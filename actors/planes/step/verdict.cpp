@@ -13,7 +13,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// Counts of two wishes to a word, of up to 2^31 ranks.
+/// Two counts of wishes per word, for up to 2^31 ranks.
 constexpr std::size_t kWishes = 32;
 constexpr int kCountBits = 32;
 

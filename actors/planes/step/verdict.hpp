@@ -11,20 +11,21 @@
 
 namespace troupe::actors {
 
-/// The words of the step's one small reduction, an i64 sum over all ranks, as many for any job: the exact
-/// square sum's limbs and its count of NaN and Inf; the exact sum of the losses; how many ranks refuse the
-/// step, and the sum of their numbers, which says who where it is one; how many ranks have each wish.
+/// The number of words in the step's one small reduction, an i64 sum over all ranks, the same for any job:
+/// the exact square sum's limbs and its count of NaN and Inf; the exact sum of the losses; how many ranks
+/// refuse the step, and the sum of their numbers, which identifies the rank if there is only one; how many
+/// ranks have each wish.
 std::size_t verdict_words();
 
-/// Where the exact square sum stands among the words.
+/// Where the exact square sum is among the words.
 gpu::BufferView squares_of_verdict(gpu::BufferView words);
 
-/// All words but the square sum, which is zero and is added where the gradients are. `losses` are those of
-/// the lanes that this rank plays.
+/// Writes all words but the square sum, which is zero and is added where the gradients are. `losses` are
+/// those of the lanes that this rank plays.
 void write_verdict(std::span<const messages::LaneLoss> losses, bool refuse, std::uint32_t wishes,
                    core::Rank rank, std::span<std::int64_t> words);
 
-/// The same on every rank: nothing but the reduced words goes in. `lanes` are those of the job.
+/// The same on every rank: it depends only on the reduced words. `lanes` is the job's number of lanes.
 messages::Verdict read_verdict(std::span<const std::int64_t> words, int lanes);
 
 }  // namespace troupe::actors

@@ -50,7 +50,7 @@ std::vector<char*> c_strings(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-/// Everything the child needs, prepared before the fork: after it only system calls.
+/// Everything the child needs, prepared before the fork: after it there are only system calls.
 struct ChildPlan {
   const char* program;
   char* const* arguments;
@@ -74,9 +74,9 @@ void become(const ChildPlan& plan) {
       ::dup2(plan.err, STDERR_FILENO) < 0) {
     return;
   }
-  // What we inherited ourselves is not the ranks' business.
+  // The descriptors that we inherited ourselves are not for the ranks.
   ::close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
-  // Handlers are reset by exec; what is ignored or blocked here would stay so.
+  // Handlers are reset by exec; signals ignored or blocked here would stay so.
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigset_t none;
   ::sigemptyset(&none);
@@ -126,7 +126,7 @@ Result<pid_t> fork_and_exec(const ProcessSpec& spec, int out, int err) {
 }
 
 constexpr std::size_t kReadBytes = 64 * 1024;
-/// A dead child's pipe holds at most this much, unless somebody else still writes.
+/// A dead child's pipe holds at most this much, unless another process still writes to it.
 constexpr int kDrainReads = 32;
 
 /// Shared by the process and by the handlers waiting in the loop.
@@ -187,9 +187,9 @@ struct State : std::enable_shared_from_this<State> {
     siginfo_t info{};
     const bool ended =
         ::waitid(P_PIDFD, pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
-    // The loop may wake us for a descriptor that had our place before.
+    // The loop may wake us for a descriptor that previously had the same number.
     if (!ended) return wait_for_end();
-    // While the child is a zombie its process id, and so its group's, cannot be given to anybody else.
+    // While the child is a zombie, neither its process id nor its group's can be reused.
     ::kill(-pid, SIGKILL);
     ::waitid(P_PIDFD, pidfd, &info, WEXITED | WNOHANG);
     running = false;

@@ -36,8 +36,8 @@ AlarmId EventLoop::schedule(std::chrono::nanoseconds delay, std::string_view lab
 void EventLoop::cancel(AlarmId id) {
   auto index = static_cast<std::uint32_t>(id);
   if (index >= slots_.size() || slots_[index].generation != id >> 32) return;
-  // The entry stays in its queue, where nobody takes it for live any more. What the action holds is let go
-  // at the end, because that may come back here.
+  // The entry stays in its queue, where it no longer counts as live. What the action holds is released at the
+  // end, because that may call back into the loop.
   auto dropped = std::move(slots_[index].action);
   release(index);
 }

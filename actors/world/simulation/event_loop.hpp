@@ -16,11 +16,11 @@
 namespace troupe::actors {
 
 /// Virtual time of a simulation: everything that happens in it is an action of this loop, in one thread. Time
-/// passes only when nothing is ready; among the actions that are ready the seed picks which runs next. To
-/// have two actions run in order, chain them.
+/// advances only when nothing is ready; among ready actions the seed picks which runs next. To make two
+/// actions run in order, chain them.
 ///
-/// The trace hash covers the time and label of every action that ran and what was noted, in order: two runs
-/// of the same seed that differ in it have found something that depends on more than the seed.
+/// The trace hash covers the time and label of every action that ran and everything noted, in order: if it
+/// differs between two runs of one seed, something depends on more than the seed.
 class EventLoop final : public gpu::Timeline, public Clock {
  public:
   explicit EventLoop(std::uint64_t seed);
@@ -32,23 +32,23 @@ class EventLoop final : public gpu::Timeline, public Clock {
   AlarmId arm(std::chrono::nanoseconds delay, std::function<void()> callback) override {
     return schedule(delay, "alarm", std::move(callback));
   }
-  /// The label must live as long as the loop; a literal does.
+  /// The label must live as long as the loop, as a literal does.
   AlarmId schedule(std::chrono::nanoseconds delay, std::string_view label, std::function<void()> action);
   void cancel(AlarmId id) override;
-  /// Enters something of the run's own into the trace, for example a message's bytes.
+  /// Enters something from the run itself into the trace, for example a message's bytes.
   void note(std::string_view what);
 
   enum class Stop : std::uint8_t {
     condition,    ///< `until` was true
     quiet,        ///< nothing is left to do
     time_limit,   ///< the next action is later than the limit, which now() has reached
-    event_limit,  ///< as many actions ran in this call
+    event_limit,  ///< this call has run the permitted number of actions
   };
   struct Limits {
     std::chrono::nanoseconds time = std::chrono::nanoseconds::max();  ///< on the clock of now()
     std::uint64_t events = std::numeric_limits<std::uint64_t>::max();
   };
-  /// Runs actions; looks at `until` before each of them.
+  /// Runs actions; checks `until` before each of them.
   Stop run_until(const std::function<bool()>& until, Limits limits);
   Stop run(Limits limits);
 
@@ -68,7 +68,7 @@ class EventLoop final : public gpu::Timeline, public Clock {
     std::uint32_t slot;
     std::uint32_t generation;
 
-    /// The heap's top is its largest.
+    /// The top of the heap is its largest entry.
     bool operator<(const Entry& other) const {
       return time != other.time ? time > other.time : order > other.order;
     }
@@ -85,7 +85,7 @@ class EventLoop final : public gpu::Timeline, public Clock {
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
   std::vector<Entry> later_;  ///< a heap
-  std::vector<Entry> ready_;  ///< of now_, in no order
+  std::vector<Entry> ready_;  ///< at now_, in no order
   std::size_t pending_ = 0;   ///< not cancelled
   std::uint64_t scheduled_ = 0;
   std::uint64_t events_ = 0;

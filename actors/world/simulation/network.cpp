@@ -13,7 +13,7 @@ constexpr auto kRetry = std::chrono::milliseconds(10);
 
 }  // namespace
 
-/// What a rank holds of the simulated network.
+/// A rank's handle to the simulated network.
 class SimulatedWires::Handle final : public Network {
  public:
   Handle(SimulatedWires& wires, core::Rank rank)
@@ -25,7 +25,7 @@ class SimulatedWires::Handle final : public Network {
   core::Rank rank() const override { return rank_; }
   core::WorldSize world_size() const override { return wires_.options_.world; }
   core::Result<void> send(core::Rank to, std::span<const std::byte> message) override {
-    // The dead may go on talking until the simulator has cleared them away.
+    // A dead rank may keep sending until the simulator has removed it.
     if (!is_alive()) return core::fail(core::Errc::aborted, "rank {} is dead", rank_.value);
     TRY(wires_.host(rank_).router->send(to, message, wires_.loop_.now()));
     wires_.pump_soon(rank_);
@@ -187,7 +187,7 @@ void SimulatedWires::carry(const std::shared_ptr<Wire>& wire, bool to_hub) {
 
 void SimulatedWires::push(const std::shared_ptr<Wire>& wire, bool to_hub, std::vector<std::byte> bytes) {
   Pipe& pipe = to_hub ? wire->to_hub : wire->to_rank;
-  // A stream keeps no borders of messages: now and then what was written together comes apart.
+  // A stream does not preserve message boundaries: now and then what was written together is split.
   if (bytes.size() > 1 && cuts_.below(4) == 0) {
     auto border = bytes.begin() + 1 + cuts_.below(static_cast<std::uint32_t>(bytes.size() - 1));
     push(wire, to_hub, {bytes.begin(), border});
@@ -266,7 +266,7 @@ void SimulatedWires::thaw(core::Rank rank) {
   Host& here = host(rank);
   if (!std::exchange(here.frozen, false) || !here.router) return;
   wake(rank);
-  // What had arrived is read before time is looked at, as a process which wakes up does.
+  // What had arrived is read before the time is checked, as in a process that wakes up.
   loop_.schedule(2 * options_.base_delay, "network.thaw", [this, rank, incarnation = here.incarnation] {
     if (host(rank).incarnation != incarnation || !host(rank).router) return;
     host(rank).router->tick(loop_.now());

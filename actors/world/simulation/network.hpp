@@ -21,16 +21,16 @@ struct SimulatedWiresOptions {
   std::uint64_t seed = 0;
   TransportLimits limits;
   std::chrono::nanoseconds base_delay = std::chrono::microseconds(40);
-  std::chrono::nanoseconds jitter = std::chrono::microseconds(40);  ///< uniform, on top
+  std::chrono::nanoseconds jitter = std::chrono::microseconds(40);  ///< uniform, added to the delay
   double slow_probability = 0.001;                                  ///< of a delay 100 times as long
-  std::size_t window_bytes = std::size_t{256} << 10;  ///< on their way in one direction before a writer waits
+  std::size_t window_bytes = std::size_t{256} << 10;  ///< in flight in one direction before a writer waits
   std::chrono::nanoseconds connect_deadline = std::chrono::seconds(30);
 };
 
 /// The wires between the ranks of a simulated job, and their faults. Each rank runs the production Router and
-/// TransportMachine; a wire is a stream, as TCP is: it delays and cuts bytes into pieces, it may stall or
-/// break, it never loses or reorders what it carries. Networks
-/// must not outlive it; a handler may kill ranks but not open them.
+/// TransportMachine; a wire is a stream, like TCP: it delays and splits bytes, it may stall or break, it
+/// never loses or reorders what it carries. Networks must not outlive it; a handler may kill ranks but not
+/// open them.
 class SimulatedWires {
  public:
   SimulatedWires(EventLoop& loop, SimulatedWiresOptions options);
@@ -39,26 +39,26 @@ class SimulatedWires {
   /// The network of a rank; it connects to rank 0 by itself. A rank that was killed may be opened again.
   std::unique_ptr<Network> open(core::Rank rank, NetworkHandler handler);
 
-  /// The process dies: its handler hears nothing more, the others see the end of the stream.
+  /// The process dies: its handler is not called any more, the others see the end of the stream.
   void kill(core::Rank rank);
-  /// The host dies: the others see nothing but silence.
+  /// The host dies: the others see only silence.
   void vanish(core::Rank rank);
   /// The process is stopped and continued, as by SIGSTOP and SIGCONT. What it sends meanwhile waits.
   void freeze(core::Rank rank);
   void thaw(core::Rank rank);
-  /// The connection between rank 0 and `rank` is reset; what was on its way is gone.
+  /// The connection between rank 0 and `rank` is reset; what was in flight is lost.
   void cut(core::Rank rank);
   /// Nothing passes from one to the other, one of them being rank 0, until unblock(); then all of it does.
   void block(core::Rank from, core::Rank to);
   void unblock(core::Rank from, core::Rank to);
 
-  /// What all wires together have taken.
+  /// Total of all wires.
   std::uint64_t bytes_carried() const { return bytes_carried_; }
 
  private:
   class Handle;
   struct Piece {
-    std::vector<std::byte> bytes;  ///< empty for the end of the stream
+    std::vector<std::byte> bytes;  ///< empty: the end of the stream
     std::chrono::nanoseconds arrives{};
   };
   /// One direction of a wire, at its reader.
@@ -66,8 +66,8 @@ class SimulatedWires {
     std::deque<Piece> pieces;
     std::size_t bytes = 0;
     std::chrono::nanoseconds last_arrival{};
-    bool scheduled = false;  ///< the delivery of the first piece
-    bool ended = false;      ///< the writer has nothing more to say
+    bool scheduled = false;  ///< the delivery of the first piece is scheduled
+    bool ended = false;      ///< the writer sends nothing more
   };
   /// One end of a wire: a connection of a process that may have died since.
   struct End {
@@ -83,7 +83,7 @@ class SimulatedWires {
     Pipe to_rank;
   };
   struct Host {
-    std::unique_ptr<Router> router;  ///< none while the process does not run
+    std::unique_ptr<Router> router;  ///< null while the process is not running
     NetworkHandler handler;
     std::uint64_t incarnation = 0;
     bool frozen = false;

@@ -11,7 +11,7 @@ namespace troupe::actors {
 
 using core::Result;
 
-/// Owned by the Child and by what the loop has yet to do with it.
+/// Owned by the Child and by pending actions of the loop.
 struct SimulatedProcesses::State {
   SimulatedProgram program;
   ProcessHandlers handlers;

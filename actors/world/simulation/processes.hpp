@@ -13,13 +13,13 @@
 
 namespace troupe::actors {
 
-/// What a simulated program does when it runs.
+/// What a simulated program does while it runs.
 struct SimulatedProgram {
-  /// When it ends by itself, after its start; none: only a signal ends it.
+  /// When it ends by itself, counted from its start; empty: only a signal ends it.
   std::optional<std::chrono::nanoseconds> lifetime;
-  ExitStatus ending;   ///< of its own
+  ExitStatus ending;   ///< how it ends by itself
   std::string errors;  ///< written to stderr at its start
-  /// How long after SIGTERM, SIGINT, SIGHUP or SIGQUIT that signal ends it; none: it takes no notice.
+  /// How long after SIGTERM, SIGINT, SIGHUP or SIGQUIT that signal ends it; empty: it ignores them.
   std::optional<std::chrono::nanoseconds> obeys_after = std::chrono::nanoseconds(0);
   /// Not even SIGKILL ends it: it hangs in the kernel.
   bool is_stuck = false;
@@ -38,8 +38,8 @@ class SimulatedProcesses final : public Processes {
   int clear_away(const std::string& job) override;
 
   int started() const { return started_; }
-  int signals() const { return signals_; }  ///< that were sent to running processes
-  /// Processes that run, those included that were left behind or that nobody watches any more.
+  int signals() const { return signals_; }  ///< sent to running processes
+  /// Running processes, including those that were left behind or that nothing watches any more.
   int running() const { return running_; }
 
  private:
@@ -54,7 +54,7 @@ class SimulatedProcesses final : public Processes {
   int started_ = 0;
   int signals_ = 0;
   int running_ = 0;
-  std::map<std::string, int> left_behind_;  ///< by what marks them, TROUPE_JOB_ID=<job>
+  std::map<std::string, int> left_behind_;  ///< by their mark, TROUPE_JOB_ID=<job>
 };
 
 }  // namespace troupe::actors

@@ -9,7 +9,7 @@ namespace troupe::actors {
 
 using core::Errc;
 
-/// An open file. A crash closes it without a word.
+/// An open file. A crash closes it without notice.
 class SimulatedStorage::File final : public WritableFile {
  public:
   File(SimulatedStorage& storage, NodePointer node)

@@ -24,18 +24,18 @@ struct SimulatedStorageOptions {
   double sync_failure = 0;   ///< that a sync ends in an error and forgets what was not durable
 };
 
-/// A disk with a cache, for simulations. What was not synced is at the mercy of crash(): sectors of files are
-/// there, not there, torn or garbage, each by itself; of the changes to a directory the first few have
-/// happened. A rename between two directories may then be found in one of them only.
+/// A simulated disk with a cache. What was not synced is at the mercy of crash(): each sector of a file is
+/// independently present, missing, torn or garbage; of the changes to a directory only the first few have
+/// happened. A rename between two directories may then be visible in only one of them.
 ///
-/// A failed sync does what Linux does: the bytes stay readable, a later sync says that all is well, and after
-/// a crash they are gone.
+/// A failed sync does what Linux does: the bytes stay readable, a later sync reports success, and after a
+/// crash they are lost.
 class SimulatedStorage final : public Storage {
  public:
   explicit SimulatedStorage(SimulatedStorageOptions options);
   ~SimulatedStorage() override;
 
-  /// Power goes. Open files end in errors.
+  /// Power fails. Open files end in errors.
   void crash();
   /// Changes the fault rates or the capacity.
   void set_options(SimulatedStorageOptions options) { options_ = std::move(options); }
@@ -69,14 +69,14 @@ class SimulatedStorage final : public Storage {
     bool is_directory = false;
     std::vector<std::byte> bytes;
     std::vector<std::byte> durable_bytes;
-    std::size_t clean_bytes = 0;  ///< from the beginning: a sync has seen them, well or badly
-    /// What a failed sync forgot: later syncs leave it out.
+    std::size_t clean_bytes = 0;  ///< from the beginning: already covered by a sync, successful or not
+    /// Ranges that a failed sync dropped: later syncs leave them out.
     std::vector<std::pair<std::size_t, std::size_t>> forgotten;
     Names names;
     Names durable_names;
     std::vector<Change> changes;  ///< since the last sync, in order
   };
-  /// A directory and a name in it, which may not be there.
+  /// A directory and a name in it, which may not exist.
   struct Place {
     NodePointer directory;
     std::string name;
@@ -86,7 +86,7 @@ class SimulatedStorage final : public Storage {
   core::Result<NodePointer> find(std::string_view path) const;
   core::Result<Place> locate(std::string_view path) const;
   static void change(Node& directory, Change change);
-  /// The bytes as they are in the cache, but for what failed syncs forgot.
+  /// The bytes as they are in the cache, except for what failed syncs dropped.
   static std::vector<std::byte> image_of(const Node& file);
   static void apply(Names& names, const Change& change);
   void crash_node(Node& node);

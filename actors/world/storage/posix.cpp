@@ -46,11 +46,11 @@ core::Error error_of(std::string_view what, std::string_view path, int error) {
           fmt::format("cannot {} \"{}\": {}{}", what, path, std::generic_category().message(error), advice)};
 }
 
-constexpr std::size_t kBlock = 4096;  // what direct writes are multiples of
+constexpr std::size_t kBlock = 4096;  // direct writes are multiples of this
 
-/// Writes past the page cache where the file system can: what is written is not read again soon, and copying
-/// it there costs the trainer memory bandwidth. Whole blocks whose memory is aligned as their place in the
-/// file is go to the disk as they are; the rest is gathered in a block of the file's own.
+/// Writes past the page cache if the file system can: what is written is not read again soon, and copying it
+/// there costs the trainer memory bandwidth. Whole blocks whose memory has the same alignment as their place
+/// in the file go to the disk directly; the rest is gathered in a block of the file's own.
 class PosixFile final : public WritableFile {
  public:
   PosixFile(std::string path, Descriptor descriptor, bool direct)
@@ -105,7 +105,7 @@ class PosixFile final : public WritableFile {
     return {};
   }
 
-  /// Takes into the block what it has room for, and returns what is left.
+  /// Copies into the block what fits, and returns the rest.
   std::span<const std::byte> gather(std::span<const std::byte> bytes) {
     const auto count = std::min(bytes.size(), kBlock - gathered_);
     std::copy_n(bytes.data(), count, block_.get() + gathered_);
@@ -124,7 +124,7 @@ class PosixFile final : public WritableFile {
     return tl::unexpected(error_of("write", path_, errno));
   }
 
-  /// The last bytes are no whole block; from here on the file is written through the cache.
+  /// The last bytes do not fill a block; from here on the file is written through the cache.
   core::Result<void> write_rest() {
     if (!direct_ || descriptor_.get() < 0) return {};
     direct_ = false;
@@ -139,12 +139,12 @@ class PosixFile final : public WritableFile {
   std::size_t gathered_ = 0;
 };
 
-/// What the *at calls take for it.
+/// The form that the *at calls take.
 const char* name_of(const std::string& path) {
   return path.empty() ? "." : path.c_str();
 }
 
-/// As openat(); ELOOP where a directory was wanted and there is a link.
+/// As openat(); ELOOP if there is a link where a directory was expected.
 Descriptor open_below(int directory, const std::string& name, int flags) {
   Descriptor opened(::openat(directory, name.c_str(), flags | O_CLOEXEC, 0666));
   if (opened.is_open() || errno != ENOTDIR) return opened;
@@ -167,7 +167,7 @@ core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open(const std::string
 core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open_or_make(const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  // Whether it is there now, and is a directory, open() says best.
+  // open() reports best whether it exists now and is a directory.
   return open(directory);
 }
 
@@ -177,7 +177,7 @@ core::Error PosixStorage::failure(std::string_view what, std::string_view path, 
 
 core::Result<Descriptor> PosixStorage::open_at(std::string_view path, int flags) const {
   const auto parts = TRY(split_path(path));
-  // A pipe without its other end, and a device that is not ready, must not hold us up.
+  // A pipe without its other end, or a device that is not ready, must not block us.
   flags |= O_NONBLOCK;
   if (links_ != Links::follow) flags |= O_NOFOLLOW;
   Descriptor directory;
@@ -198,7 +198,7 @@ core::Result<Descriptor> PosixStorage::open_at(std::string_view path, int flags)
   return opened;
 }
 
-// The way is walked step by step, so that no link leads out of it. ELOOP for another link.
+// The path is walked step by step, so that no link leads out of it. ELOOP for another link.
 Descriptor PosixStorage::open_blob(const std::string& name, int flags) const {
   constexpr std::string_view kBlobs = "../../blobs/";
   char target[256];
@@ -239,7 +239,7 @@ core::Result<Descriptor> PosixStorage::open_file(std::string_view path) const {
 core::Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view path) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
   auto name = fmt::format("{}/{}", directory_, path);
-  // A file system without direct writes says so by refusing to open.
+  // A file system without direct writes refuses to open it.
   if (auto direct = open_regular(path, kFlags | O_DIRECT)) {
     return std::make_unique<PosixFile>(std::move(name), std::move(*direct), true);
   }
@@ -261,7 +261,7 @@ core::Result<std::vector<std::byte>> PosixStorage::read(std::string_view path, s
 core::Result<std::size_t> PosixStorage::read_into(std::string_view path, std::uint64_t offset,
                                                   std::span<std::byte> bytes) {
   if (reads_ == Reads::past_cache && bytes.size() >= kShortestDirectRead) {
-    // A file system without direct reads refuses to open or to read.
+    // A file system without direct reads refuses to open or to read it.
     if (const auto direct = open_regular(path, O_RDONLY | O_DIRECT)) {
       const auto count = read_direct(direct->get(), offset, bytes);
       if (count >= 0) return static_cast<std::size_t>(count);

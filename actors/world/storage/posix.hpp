@@ -14,15 +14,15 @@ namespace troupe::actors {
 enum class Links : std::uint8_t {
   refuse,
   follow,
-  /// Files that are links to ../../blobs/NAME are read, as Hugging Face's cache has them; others are refused.
+  /// Files that are links to ../../blobs/NAME are read, as in Hugging Face's cache; other links are refused.
   to_blobs,
 };
 
 /// How files are read.
 enum class Reads : std::uint8_t {
   through_cache,
-  /// Long reads leave the page cache alone, where the file system can: for what is read once, and is as large
-  /// as the memory.
+  /// Long reads bypass the page cache if the file system can: for what is read once, and is as large as the
+  /// memory.
   past_cache,
 };
 
@@ -31,11 +31,11 @@ enum class Reads : std::uint8_t {
 /// are followed. Nothing waits for the other end of a pipe.
 class PosixStorage final : public Storage {
  public:
-  /// The directory must be there; what it is called later does not matter, and it may be a link.
+  /// The directory must exist; it may be renamed later, and it may be a link.
   static core::Result<std::unique_ptr<PosixStorage>> open(const std::string& directory,
                                                           Links links = Links::refuse,
                                                           Reads reads = Reads::through_cache);
-  /// As open(), after making the directory and those above it when they are not there.
+  /// As open(), after creating the directory and its parents if they do not exist.
   static core::Result<std::unique_ptr<PosixStorage>> open_or_make(const std::string& directory);
 
   core::Result<std::unique_ptr<WritableFile>> create(std::string_view path) override;
@@ -61,9 +61,9 @@ class PosixStorage final : public Storage {
   core::Result<std::size_t> read_from(int file, std::string_view path, std::uint64_t offset,
                                       std::span<std::byte> bytes) const;
   core::Result<posix::Descriptor> open_at(std::string_view path, int flags) const;
-  /// None, with errno, when it cannot be opened.
+  /// Empty, with errno, if it cannot be opened.
   posix::Descriptor open_blob(const std::string& name, int flags) const;
-  /// Also Errc::corrupt when it is no regular file.
+  /// Also Errc::corrupt if it is not a regular file.
   core::Result<posix::Descriptor> open_regular(std::string_view path, int flags) const;
 
   std::string directory_;  ///< for messages

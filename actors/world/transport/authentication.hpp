@@ -12,7 +12,7 @@ namespace troupe::actors {
 
 /// The secret that all processes of one job share. Any process that knows it may join.
 using JobToken = std::array<std::byte, 32>;
-/// Used once, so that no recorded handshake can be played again.
+/// Used once, so that no recorded handshake can be replayed.
 using Nonce = std::array<std::byte, 32>;
 /// HMAC-SHA-256 of a transcript under the job token.
 using Proof = std::array<std::byte, 32>;
@@ -21,7 +21,7 @@ using Proof = std::array<std::byte, 32>;
 core::Result<JobToken> random_token();
 Nonce random_nonce();
 
-/// 64 lower-case hexadecimal digits, as it travels in TROUPE_JOB_TOKEN.
+/// 64 lower-case hexadecimal digits, the form in which TROUPE_JOB_TOKEN contains it.
 std::string to_hex(const JobToken& token);
 core::Result<JobToken> token_from_hex(std::string_view text);
 

@@ -11,23 +11,23 @@
 
 namespace troupe::actors {
 
-/// A frame is its length (u32, of what follows), its kind (u8) and its body. Numbers are little endian. The
-/// kinds are on the wire: only append.
+/// A frame consists of its length (u32, of what follows), its kind (u8) and its body. Numbers are little
+/// endian. The kinds are on the wire: only append.
 enum class FrameKind : std::uint8_t {
   hello = 1,      ///< initiator: magic, version, rank, nonce
   challenge = 2,  ///< acceptor: magic, version, rank, nonce, proof
   proof = 3,      ///< initiator: proof
   welcome = 4,    ///< acceptor: nothing
-  refusal = 5,    ///< acceptor, in place of challenge or welcome: a sentence
+  refusal = 5,    ///< acceptor, instead of challenge or welcome: a sentence
   message = 6,    ///< sequence, acknowledged, payload
   heartbeat = 7,  ///< acknowledged
-  farewell = 8,   ///< acknowledged; nothing comes after it
+  farewell = 8,   ///< acknowledged; nothing follows it
 };
 
 inline constexpr std::uint32_t kTransportMagic = 0x45505254;  // "TRPE" as bytes
 inline constexpr std::uint16_t kTransportVersion = 2;
 inline constexpr std::size_t kFrameHeaderBytes = 5;
-/// What a length may say: an authenticated peer's frame, and anybody's.
+/// The largest permitted length: for frames of an authenticated peer, and for anyone's.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxHandshakeFrameBytes = 512;
 inline constexpr std::size_t kMaxJobBytes = 128;
@@ -53,7 +53,7 @@ class ByteWriter {
   std::vector<std::byte>& out_;
 };
 
-/// Reads them back. What is not there reads as zero and makes ok() false.
+/// Reads them back. Missing data reads as zero and makes ok() false.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> in) : in_(in) {}

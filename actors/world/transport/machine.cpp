@@ -14,7 +14,7 @@ namespace {
 
 using core::Errc;
 
-/// What an unknown program wrote, fit for one line of a log.
+/// What an unknown program wrote, made printable on one line of a log.
 std::string printable(std::span<const std::byte> bytes, std::size_t limit) {
   std::string text;
   for (std::byte byte : bytes.first(std::min(bytes.size(), limit))) {
@@ -62,7 +62,7 @@ std::vector<std::byte> TransportMachine::take_output(std::size_t limit) {
   auto first = output_.begin() + static_cast<std::ptrdiff_t>(output_taken_);
   std::vector<std::byte> taken(first, first + static_cast<std::ptrdiff_t>(count));
   output_taken_ += count;
-  // Moving the rest down only when it is the smaller part keeps the cost linear.
+  // Moving the rest down only if it is the smaller part keeps the cost linear.
   if (2 * output_taken_ >= output_.size()) {
     output_.erase(output_.begin(), output_.begin() + static_cast<std::ptrdiff_t>(output_taken_));
     output_taken_ = 0;
@@ -94,7 +94,7 @@ core::Result<void> TransportMachine::send(std::span<const std::byte> message, Ti
 
 void TransportMachine::receive(std::span<const std::byte> bytes, Time now) {
   if (is_over()) return;
-  heard_ = is_joined() ? now : heard_;  // a handshake has one silence for all of it
+  heard_ = is_joined() ? now : heard_;  // a handshake has one silence limit for all of it
   input_.insert(input_.end(), bytes.begin(), bytes.end());
   std::size_t done = 0;
   while (!is_over() && input_.size() - done >= kFrameHeaderBytes) {
@@ -206,7 +206,7 @@ core::Result<void> TransportMachine::on_proof(ByteReader body, Time now) {
   return {};
 }
 
-/// Said to whoever it is, so it does not name the job.
+/// May be told to anyone, so it does not name the job.
 core::Error TransportMachine::unproven() const {
   return {Errc::mismatch,
           fmt::format("{} does not prove that it belongs to this start of this job; give all ranks of a job "
@@ -214,7 +214,7 @@ core::Error TransportMachine::unproven() const {
                       peer_name())};
 }
 
-/// Both names and both nonces, so that a proof is good for this handshake and this direction only.
+/// Both names and both nonces, so that a proof is valid only for this handshake and this direction.
 std::vector<std::byte> TransportMachine::transcript(std::string_view who) const {
   const Nonce& acceptors = is_acceptor() ? options_.nonce : peer_nonce_;
   const Nonce& initiators = is_acceptor() ? peer_nonce_ : options_.nonce;
@@ -322,7 +322,7 @@ void TransportMachine::tick(Time now) {
                       "network between is broken",
                       peer_name(), seconds(now - heard_), is_joined() ? "" : " of the handshake")});
   } else if (state_ == State::joined && now >= spoke_ + options_.limits.heartbeat) {
-    // A queue that the wire has not emptied says by itself that we live.
+    // A queue that the wire has not emptied already shows that we are alive.
     if (output_bytes() == 0) put(FrameKind::heartbeat, now, [&](ByteWriter out) { out.number(received_); });
     spoke_ = now;
   }

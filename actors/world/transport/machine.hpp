@@ -18,17 +18,17 @@ namespace troupe::actors {
 
 struct TransportLimits {
   std::chrono::nanoseconds heartbeat = std::chrono::milliseconds(500);  ///< at most this long without a frame
-  std::chrono::nanoseconds silence = std::chrono::seconds(5);  ///< a peer not heard for so long is lost
-  std::size_t queued_bytes = std::size_t{8} << 20;             ///< that wait to be taken by the wire
+  std::chrono::nanoseconds silence = std::chrono::seconds(5);  ///< a peer silent for this long is lost
+  std::size_t queued_bytes = std::size_t{8} << 20;             ///< waiting to be taken by the wire
 };
 
 struct TransportOptions {
   enum class Side : std::uint8_t { initiator, acceptor };
 
   Side side = Side::initiator;
-  std::string job;  ///< at most kMaxJobBytes; both sides must have the same, and it is never on the wire
+  std::string job;  ///< at most kMaxJobBytes; must be the same on both sides, and is never on the wire
   core::Rank self{};
-  core::Rank peer{};  ///< initiator: who must answer
+  core::Rank peer{};  ///< initiator: the rank that must answer
   JobToken token{};
   Nonce nonce{};  ///< never used before
   TransportLimits limits;
@@ -43,9 +43,9 @@ struct Joined {
 struct Received {
   std::vector<std::byte> message;
 };
-/// The peer has said farewell: all that it sent is here.
+/// The peer has said farewell: everything that it sent has arrived.
 struct Left {};
-/// No more will come. `unacknowledged` messages of ours may not have arrived.
+/// Nothing more will arrive. `unacknowledged` messages of ours may not have arrived.
 struct Lost {
   core::Error why;
   std::uint64_t unacknowledged = 0;
@@ -63,10 +63,10 @@ using TransportEvent = std::variant<Joined, Received, Left, Lost>;
 ///       message, heartbeat <--> message, heartbeat
 ///       farewell   <-->  farewell          left
 ///
-/// TR-1: every message sent is delivered at most once and in order, or the sender hears Left or Lost. TR-2:
-/// before a peer has proved itself it makes us hold at most kMaxHandshakeFrameBytes and one read's bytes.
-/// TR-3: it learns nothing of the job but this rank's number. The bytes are authenticated at the handshake
-/// only and not encrypted: the wire between the ranks is trusted.
+/// TR-1: every message sent is delivered at most once and in order, or the sender gets Left or Lost. TR-2:
+/// until a peer has proved itself it makes us hold at most kMaxHandshakeFrameBytes and one read's bytes.
+/// TR-3: it learns nothing about the job but this rank's number. The bytes are authenticated only at the
+/// handshake and are not encrypted: the wire between the ranks is trusted.
 class TransportMachine {
  public:
   using Time = std::chrono::nanoseconds;
@@ -76,18 +76,18 @@ class TransportMachine {
   void receive(std::span<const std::byte> bytes, Time now);
   /// The wire is gone. `why` says how, for example "connection reset by peer".
   void disconnected(std::string_view why);
-  /// To be called at deadline(): sends heartbeats and sees silence.
+  /// To be called at deadline(): sends heartbeats and detects silence.
   void tick(Time now);
   Time deadline() const;
 
-  /// Errc::unavailable when the peer has not joined or the queue is full, Errc::invalid_argument for a
-  /// message above kMaxMessageBytes, Errc::peer_lost after the end. Nothing is sent then.
+  /// Errc::unavailable if the peer has not joined or the queue is full, Errc::invalid_argument for a message
+  /// above kMaxMessageBytes, Errc::peer_lost after the end. Nothing is sent then.
   core::Result<void> send(std::span<const std::byte> message, Time now);
   static constexpr std::size_t kMaxMessageBytes = kMaxFrameBytes - 64;
 
-  /// Says farewell after what was sent before. Messages of the peer still come until its own farewell.
+  /// Says farewell after what was sent before. Messages of the peer still arrive until its own farewell.
   void leave(Time now);
-  /// Ends at once: for a peer that does what it must not. An acceptor tells it why during the handshake.
+  /// Ends immediately: for a peer that breaks the rules. An acceptor tells it why during the handshake.
   void fail(core::Error why);
 
   /// The next bytes for the wire, at most `limit`.
@@ -96,7 +96,7 @@ class TransportMachine {
   std::vector<TransportEvent> take_events() { return std::exchange(events_, {}); }
 
   bool is_joined() const { return state_ == State::joined || state_ == State::leaving; }
-  /// Nothing will happen any more; what output is left may be flushed, then the wire is of no use.
+  /// Nothing will happen any more; remaining output may be flushed, then the wire is of no use.
   bool is_over() const { return state_ == State::over; }
 
  private:
@@ -139,8 +139,8 @@ class TransportMachine {
   std::vector<std::byte> input_;
   std::vector<std::byte> output_;
   std::size_t output_taken_ = 0;
-  std::uint64_t sent_ = 0;          ///< messages, and so the sequence of the next
-  std::uint64_t acknowledged_ = 0;  ///< of those
+  std::uint64_t sent_ = 0;          ///< also the sequence of the next message
+  std::uint64_t acknowledged_ = 0;  ///< how many of those were acknowledged
   std::uint64_t received_ = 0;
   std::vector<TransportEvent> events_;
 };

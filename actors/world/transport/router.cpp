@@ -12,7 +12,7 @@ namespace {
 
 using core::Errc;
 
-/// What the payload of a transport message is. On the wire: only append.
+/// What a transport message's payload is. On the wire: only append.
 enum class PacketKind : std::uint8_t {
   message = 1,  ///< from, to, bytes
   joined = 2,   ///< rank, 0
@@ -179,11 +179,11 @@ void Router::pass_on(core::Rank from, core::Rank to, std::span<const std::byte> 
     events_.emplace_back(MessageArrived{from, {message.begin(), message.end()}});
     return;
   }
-  // A sender to a rank that is gone has been told so, or will be before it hears anything else.
+  // The sender to a rank that is gone has been told so, or will be before it gets anything else.
   if (peer(to).gone) return;
   auto sent = post(to, packet, now);
   if (sent) return;
-  // NW-1: what cannot be queued must not vanish in silence, so the rank that does not read is lost.
+  // NW-1: what cannot be queued must not vanish silently, so the rank that does not read is lost.
   if (auto id = peer(to).connection) {
     find(*id)->machine.fail(sent.error());
     process(*id, now);
@@ -198,7 +198,7 @@ void Router::on(const Left&, ConnectionId id, Time now) {
 
 void Router::on(const Lost& lost, ConnectionId id, Time now) {
   auto rank = std::exchange(find(id)->rank, std::nullopt);
-  // A handshake that fails is a loss only to the one who wanted to reach somebody.
+  // A failed handshake is a loss only for the side that tried to connect.
   if (!rank && !is_hub()) rank = kHub;
   if (!rank) return;
   core::Error why = lost.why;

@@ -26,8 +26,8 @@ struct RouterOptions {
 };
 
 /// All connections of one rank, without their wires. Rank 0 is the hub of a star: the others have one
-/// connection, to it, and it passes on what they say to each other and who of them is lost. Pure like
-/// TransportMachine; both implementations of Network are this plus wires.
+/// connection, to it, and it relays their messages to each other and tells them which ranks are lost. Pure
+/// like TransportMachine; both implementations of Network are this plus wires.
 class Router {
  public:
   using Time = TransportMachine::Time;
@@ -37,7 +37,7 @@ class Router {
 
   explicit Router(RouterOptions options);
 
-  /// A wire was made: at the hub somebody connected, elsewhere we reached the hub.
+  /// A wire was made: at the hub a peer connected, elsewhere we reached the hub.
   ConnectionId open(Time now);
   void receive(ConnectionId id, std::span<const std::byte> bytes, Time now);
   void disconnected(ConnectionId id, std::string_view why, Time now);
@@ -46,10 +46,10 @@ class Router {
 
   core::Result<void> send(core::Rank to, std::span<const std::byte> message, Time now);
   void leave(Time now);
-  /// Every connection is over or was never joined, and nothing is left to write.
+  /// Every connection is over or never joined, and nothing is left to write.
   bool is_quiet() const;
 
-  /// What the wire shall write next; empty when there is nothing.
+  /// What the wire should write next; empty if there is nothing.
   std::vector<std::byte> take_output(ConnectionId id, std::size_t limit);
   /// The connection is over: write what take_output() has, close the wire, then forget().
   bool is_over(ConnectionId id) const;
@@ -69,7 +69,7 @@ class Router {
   struct Peer {
     std::optional<core::Error> gone;
     std::optional<ConnectionId> connection;
-    std::vector<std::vector<std::byte>> early;  ///< packets for one who has not joined
+    std::vector<std::vector<std::byte>> early;  ///< packets for a rank that has not joined yet
     std::size_t early_bytes = 0;
   };
 
@@ -94,7 +94,7 @@ class Router {
 
   RouterOptions options_;
   std::vector<Peer> peers_;
-  std::vector<Connection> connections_;  ///< ids ascend
+  std::vector<Connection> connections_;  ///< in ascending order of ids
   ConnectionId next_id_ = 0;
   bool leaving_ = false;
   std::vector<NetworkEvent> events_;

@@ -32,7 +32,7 @@ using core::Errc;
 constexpr std::size_t kChunkBytes = std::size_t{64} << 10;
 constexpr auto kFirstRetry = std::chrono::milliseconds(10);
 constexpr auto kLastRetry = std::chrono::milliseconds(500);
-/// How long a refused peer has to read why.
+/// How long a refused peer has to read the reason.
 constexpr auto kLinger = std::chrono::seconds(1);
 
 void prepare(tcp::socket& socket) {
@@ -47,7 +47,7 @@ std::chrono::nanoseconds steady_now() {
 
 }  // namespace
 
-/// Everything but the router and what close() waits for is touched by the network's thread only.
+/// Everything except the router and what close() waits for is accessed only by the network's thread.
 class TcpNetwork::Shell {
  public:
   Shell(TcpOptions options, NetworkHandler handler)
@@ -68,10 +68,10 @@ class TcpNetwork::Shell {
     tcp::socket socket;
     asio::steady_timer linger;
     std::array<std::byte, kChunkBytes> input;
-    std::vector<std::byte> output;  ///< being written; empty when nothing is
+    std::vector<std::byte> output;  ///< being written; empty if nothing is
     bool closing = false;
   };
-  // Owned by the table and by the operations on the socket that have not ended.
+  // Owned by the table and by the socket's pending operations.
   using WirePointer = std::shared_ptr<Wire>;
 
   core::Result<void> listen();
@@ -104,7 +104,7 @@ class TcpNetwork::Shell {
 
   std::mutex mutex_;  // guards router_ and quiet_
   Router router_;
-  bool quiet_ = false;  ///< everything was said and nobody is connected
+  bool quiet_ = false;  ///< everything was sent and no rank is connected
   std::condition_variable changed_;
   std::atomic<bool> pump_is_posted_ = false;
 
@@ -114,12 +114,12 @@ class TcpNetwork::Shell {
   tcp::resolver resolver_{io_};
   tcp::socket connecting_{io_};
   asio::steady_timer timer_{io_};
-  std::chrono::nanoseconds armed_ = std::chrono::nanoseconds::max();  ///< when timer_ comes; max for never
+  std::chrono::nanoseconds armed_ = std::chrono::nanoseconds::max();  ///< when timer_ fires; max for never
   asio::steady_timer retry_timer_{io_};
   std::chrono::milliseconds retry_after_ = kFirstRetry;
   std::chrono::nanoseconds give_up_{};
   std::map<Id, WirePointer> wires_;
-  std::set<core::Rank> joined_;  ///< of the hub: all that ever have
+  std::set<core::Rank> joined_;  ///< at the hub: all ranks that ever joined
   std::promise<core::Result<void>> opening_;
   bool is_open_ = false;
   std::thread thread_;
@@ -168,7 +168,7 @@ core::Result<void> TcpNetwork::Shell::reach() {
   resolve();
   auto result = opening_.get_future();
   run();
-  // The network's thread gives up by itself; the extra second is for one that cannot run.
+  // The network's thread gives up by itself; the extra second is in case it cannot run.
   if (result.wait_for(options_.connect_deadline + std::chrono::seconds(1)) == std::future_status::timeout) {
     return core::fail(Errc::timeout, "rank 0 at {} port {} did not welcome this rank within {:.3g} s",
                       options_.address, options_.port,
@@ -193,7 +193,7 @@ void TcpNetwork::Shell::accept() {
   if (!acceptor_.is_open()) return;
   acceptor_.async_accept([this](std::error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
-    // Strangers may not use up the descriptors; those of the job come again.
+    // Strangers must not use up the descriptors; the job's ranks try again.
     std::size_t limit = 2 * static_cast<std::size_t>(options_.router.world.value) + 16;
     if (!error && wires_.size() < limit) adopt(std::move(socket));
     if (!error) return accept();
@@ -295,7 +295,7 @@ void TcpNetwork::Shell::write(Id id, const WirePointer& wire) {
     asio::async_write(wire->socket, asio::buffer(wire->output),
                       [this, wire](std::error_code error, std::size_t) {
                         wire->output.clear();
-                        // A wire that cannot be written says why when it is read.
+                        // A wire that cannot be written reports why when it is read.
                         if (!error) pump();
                       });
   } else if (is_over) {
@@ -328,7 +328,7 @@ void TcpNetwork::Shell::pump_soon() {
   });
 }
 
-/// Brings to the handler and to the wires what has come up in the router.
+/// Passes what the router has produced to the handler and to the wires.
 void TcpNetwork::Shell::pump() {
   while (deliver_events()) continue;
   std::vector<std::pair<Id, WirePointer>> wires(wires_.begin(), wires_.end());
@@ -349,7 +349,7 @@ bool TcpNetwork::Shell::deliver_events() {
 void TcpNetwork::Shell::deliver(NetworkEvent event) {
   if (!is_open_ && options_.router.self != Router::kHub) {
     if (auto* lost = std::get_if<RankLost>(&event)) {
-      // A listener that closes before it answers may be that of an epoch which ends as this one begins.
+      // A listener that closes before it answers may belong to an epoch that ends as this one begins.
       if (lost->why.code == Errc::peer_lost) return retry({}, std::move(lost->why.message));
       return opened(tl::unexpected(std::move(lost->why)));
     }
@@ -359,8 +359,8 @@ void TcpNetwork::Shell::deliver(NetworkEvent event) {
   handler_(std::move(event));
 }
 
-/// When all were there and one has left, nobody is expected any more. A rank that comes now is of the next
-/// epoch, and waits for its listener.
+/// Once all have joined and one has left, no rank is expected any more. A rank that connects now belongs to
+/// the next epoch, and waits for its listener.
 void TcpNetwork::Shell::close_when_complete(const NetworkEvent& event) {
   if (const auto* joined = std::get_if<RankJoined>(&event)) joined_.insert(joined->rank);
   const auto others = static_cast<std::size_t>(options_.router.world.value) - 1;
@@ -379,7 +379,7 @@ void TcpNetwork::Shell::arm() {
   quiet_ = router_.is_quiet() && !is_writing;
   changed_.notify_all();
 
-  // Traffic moves the deadline away; the timer then comes too early once and is armed again.
+  // Traffic postpones the deadline; the timer then fires too early once and is armed again.
   auto deadline = router_.deadline();
   if (deadline >= armed_) return;
   armed_ = deadline;

@@ -15,10 +15,10 @@ namespace troupe::actors {
 
 struct TcpOptions {
   RouterOptions router;
-  /// Where rank 0 listens and the others reach it. Anything but loopback has to be asked for.
+  /// Where rank 0 listens and the others reach it. Anything but loopback must be requested.
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;  ///< at rank 0, 0 lets the system choose
-  /// To reach rank 0, which may start later, and to be welcomed.
+  /// For reaching rank 0, which may start later, and being welcomed.
   std::chrono::nanoseconds connect_deadline = std::chrono::seconds(30);
   std::chrono::nanoseconds close_deadline = std::chrono::seconds(2);
   std::function<void(std::string_view)> log;  ///< what is bound, who was refused; from the network's thread
@@ -27,26 +27,26 @@ struct TcpOptions {
 /// The control network over TCP: one thread, "troupe-network", which runs the sockets and calls the handler.
 class TcpNetwork final : public Network {
  public:
-  /// Has no thread yet, so that what answers its messages can be made after it; what is sent waits
-  /// for start().
+  /// Has no thread yet, so that what answers its messages can be created after it; what is sent waits for
+  /// start().
   TcpNetwork(TcpOptions options, NetworkHandler handler);
   ~TcpNetwork() override;
 
   /// Once. At rank 0 returns when the port is bound; elsewhere when rank 0 has welcomed this rank. The
-  /// handler may be called before it returns, and is not called after it failed. Errc::io for an address that
-  /// cannot be bound, Errc::timeout when rank 0 is not reached, Errc::mismatch when it is another job or
-  /// build or has another token.
+  /// handler may be called before this returns, and is not called after this failed. Errc::io for an address
+  /// that cannot be bound, Errc::timeout if rank 0 is not reached, Errc::mismatch if it belongs to another
+  /// job or build or has another token.
   core::Result<void> start();
-  /// One that has started.
+  /// Creates and starts one.
   static core::Result<std::unique_ptr<TcpNetwork>> open(TcpOptions options, NetworkHandler handler);
 
   core::Rank rank() const override;
   core::WorldSize world_size() const override;
   core::Result<void> send(core::Rank to, std::span<const std::byte> message) override;
-  /// Not from the handler.
+  /// Must not be called from the handler.
   core::Result<void> close() override;
 
-  /// The port that is bound (rank 0) or reached.
+  /// The port that was bound (rank 0) or reached.
   std::uint16_t port() const;
 
  private:

@@ -24,7 +24,7 @@ SequencePieces<T> pieces_of(const ContextParallel<T>& context, const AttentionSh
 /// One head's rows of one piece of one sequence, and what they see.
 struct PieceOfHead {
   std::size_t rows;   // P
-  std::size_t first;  // position of the first row, which sees as many keys and its own
+  std::size_t first;  // position of the first row, which sees that many keys and its own
   std::size_t seen;   // keys up to the last row's position
   std::size_t stride, key_stride;
   std::size_t query, key, probabilities;  // where they begin

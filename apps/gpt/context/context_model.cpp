@@ -25,7 +25,7 @@ Result<void> ContextModel::forward_backward(Parameters parameters, Gradients gra
   TRY(model_->forward_backward(parameters, gradients, part_.own(tokens), part_.own(targets), own_hooks));
   double loss = TRY(model_->take_losses()).front() * share;
   for (const ExpertRoutes& layer : model_->routes()) loss += layer.loss;
-  // As a pipeline says it (RouteLosses::total()).
+  // As a pipeline reports it (RouteLosses::total()).
   losses_.push_back(config().experts.count > 0 ? static_cast<float>(loss) : loss);
   return {};
 }

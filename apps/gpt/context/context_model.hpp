@@ -12,14 +12,14 @@
 namespace troupe::apps::gpt {
 
 /// The host's model on one member of a context-parallel group: all of its layers or a share of them, and a
-/// part of each sequence (SequencePart). Every call is made by all members with the same tokens, which are
-/// those of whole sequences. A member adds to gradients, and says of losses, what its own rows make of those
-/// of the microbatch, which the members' sum is; what routers of experts add the first member says. Logits
-/// are the same at all members.
+/// part of each sequence (SequencePart). Every call is made by all members with the same tokens, those of
+/// whole sequences. A member's gradients and losses are its own rows' contribution to those of the
+/// microbatch, which are the sum over the members; the first member reports the router losses. Logits are the
+/// same on all members.
 class ContextModel final : public TrainableModel {
  public:
-  /// `shape` is of whole sequences, the model's that of a part, and it shares them with `group`, which
-  /// outlives it and is not used before the first pass.
+  /// `shape` is of whole sequences, the model's shape is of a part, and it shares them with `group`, which
+  /// must outlive it and is not used before the first pass.
   ContextModel(BatchShape shape, TensorGroup<float>& group, std::unique_ptr<RowModel> model);
 
   const ModelConfig& config() const override { return model_->config(); }

@@ -22,7 +22,7 @@ Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& o
   if (size == 1) return std::unique_ptr<ContextRank>{};
   TRY(check_tensor_options(training, options.tensor, false));
   TRY(SequencePart::shape_of(options.microbatch, static_cast<std::size_t>(size)));
-  // Tensor-parallel ranks have neighbouring numbers, then come those that share a sequence.
+  // Tensor-parallel ranks are numbered consecutively; the ranks that share a sequence come next.
   const auto index = static_cast<std::size_t>(rank.value / training.tensor_parallel % size);
   const SequenceMember member{static_cast<std::size_t>(size), index};
   return std::unique_ptr<ContextRank>(new ContextRank(member, training.numerics, device));
@@ -36,7 +36,7 @@ ContextRank::ContextRank(const SequenceMember& member, core::Numerics numerics, 
 
 namespace {
 
-/// Of a whole model of which ranks share each sequence.
+/// For a whole model whose ranks share each sequence.
 Result<StageShape> part_shape(const TrainerOptions& options, const TensorRank& tensor) {
   const auto members = static_cast<std::size_t>(options.session.training.context_parallel);
   return StageShape{.batch = TRY(SequencePart::shape_of(options.microbatch, members)),

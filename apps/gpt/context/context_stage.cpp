@@ -18,7 +18,7 @@ ContextStage::ContextStage(BatchShape shape, int slots, const SequenceMember& me
       own_(static_cast<std::size_t>(slots)) {}
 
 std::size_t ContextStage::own_rows_of(std::size_t) const {
-  return stage_->own_rows_of(part_.whole().length / members_);  // filled up to the longest
+  return stage_->own_rows_of(part_.whole().length / members_);  // padded to the longest
 }
 
 Result<void> ContextStage::forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) {

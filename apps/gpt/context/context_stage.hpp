@@ -12,16 +12,16 @@
 
 namespace troupe::apps::gpt {
 
-/// In place, in memory of the host, what all members have there together; by all of them.
+/// Replaces values in host memory by their sums over all members; all members call it.
 using MembersSum = std::function<core::Result<void>(std::span<float>)>;
 
 /// A pipeline stage on one member of a context-parallel group, as ContextModel is a whole model: text is of
-/// whole sequences, and of each the stage computes a part. Every call is made by all members with the same
-/// text. Gradients and losses are what its own rows make of those of the microbatch, which the members' sum
-/// is; logits are the same at all members.
+/// whole sequences, and the stage computes a part of each. Every call is made by all members with the same
+/// text. Gradients and losses are its own rows' contribution to those of the microbatch, which are the sum
+/// over the members; logits are the same on all members.
 class ContextStage final : public TrainableStage {
  public:
-  /// `stage` has slots for `slots` microbatches of a part of `shape`. No sum is asked for before the first
+  /// `stage` has slots for `slots` microbatches of a part of `shape`. `sum` is not called before the first
   /// pass.
   ContextStage(BatchShape shape, int slots, const SequenceMember& member, MembersSum sum,
                std::unique_ptr<TrainableStage> stage);
@@ -67,7 +67,7 @@ class ContextStage final : public TrainableStage {
   MembersSum sum_;
   std::unique_ptr<TrainableStage> stage_;
   std::vector<OwnText> own_;    ///< by slot
-  std::deque<double> weights_;  ///< of losses that are not taken yet
+  std::deque<double> weights_;  ///< of losses that have not been taken yet
   std::vector<float> logits_;
 };
 

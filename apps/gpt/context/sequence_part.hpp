@@ -11,41 +11,42 @@
 
 namespace troupe::apps::gpt {
 
-/// One of those that share each sequence.
+/// One of the members that share each sequence.
 struct SequenceMember {
   std::size_t members = 1, index = 0;
 };
-/// Of a group, on the host or on a GPU; null: there is no other.
+/// For a group on the host or on a GPU; null: there is only one member.
 template <class Group>
 SequenceMember member_of(const Group* group) {
   return group == nullptr ? SequenceMember{} : SequenceMember{group->size(), group->index()};
 }
 
-/// Which positions of a sequence of T tokens a member keeps. The sequence is cut in 2N pieces, and member i
-/// keeps pieces i and 2N - 1 - i, so that causal attention is as much work for each. T is a multiple of 2N.
+/// The positions of a sequence of T tokens that a member keeps. The sequence is cut into 2N pieces, and
+/// member i keeps pieces i and 2N - 1 - i, so that causal attention is the same work for each. T is a
+/// multiple of 2N.
 std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t members, std::size_t index);
 
-/// The tokens that one of the ranks that share each sequence has (positions_of_member()), of text that is of
-/// whole sequences.
+/// The tokens of one of the ranks that share each sequence (positions_of_member()), out of the text of whole
+/// sequences.
 class SequencePart {
  public:
   using Tokens = std::span<const std::int32_t>;
 
-  /// `shape` is of whole sequences and passes shape_of().
+  /// `shape` is of whole sequences and must pass shape_of().
   SequencePart(BatchShape shape, const SequenceMember& member);
-  /// Of one member. Errc::invalid_argument where pieces are not even.
+  /// The shape of one member's part. Errc::invalid_argument if the pieces are not equal.
   static core::Result<BatchShape> shape_of(BatchShape shape, std::size_t members);
 
   const BatchShape& whole() const { return shape_; }
-  /// This member's of whole sequences.
+  /// This member's tokens of whole sequences.
   std::vector<std::int32_t> own(Tokens tokens) const;
-  /// This member's of one sequence of 1..T tokens, filled up behind its end, which nothing before it sees.
+  /// This member's tokens of one sequence of 1..T tokens, padded at the end, which no earlier token sees.
   std::vector<std::int32_t> own_of_one(Tokens tokens) const;
-  /// The part of a mean over the rows with a target that the member's own rows are.
+  /// The share of the member's own rows in a mean over the rows with a target.
   double weight(Tokens targets) const;
-  /// Which of the rows of whole sequences are the member's, in order.
+  /// The member's rows among those of whole sequences, in order.
   std::vector<std::size_t> own_rows() const;
-  /// Where this member has the token at a position, if it has.
+  /// Where this member keeps the token at a position, if it does.
   std::optional<std::size_t> place_of(std::size_t position) const;
 
  private:

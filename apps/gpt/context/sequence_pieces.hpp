@@ -17,13 +17,14 @@ namespace troupe::apps::gpt {
 template <class T>
 class SequencePieces {
  public:
-  /// `own` is (B, L); `exchanged` has room for (N, B, L, W). The group and that outlive the pieces.
+  /// `own` is (B, L); `exchanged` has room for (N, B, L, W). Both the group and `exchanged` must outlive
+  /// this.
   SequencePieces(TensorGroup<T>& group, T* exchanged, BatchShape own, std::size_t width)
       : group_(group), exchanged_(exchanged), own_(own), width_(width), members_(group.size()) {}
 
   std::size_t length() const { return own_.length * members_; }
   std::size_t positions() const { return own_.length / 2; }
-  /// The first position of a member's lower or upper half of its rows.
+  /// The first position in the lower or upper half of a member's rows.
   std::size_t first(std::size_t member, std::size_t half) const {
     return (half == 0 ? member : 2 * members_ - 1 - member) * positions();
   }
@@ -38,7 +39,7 @@ class SequencePieces {
     return {};
   }
 
-  /// own (B, L, W) = the sum of what all members have for its positions in all (B, T, W).
+  /// own (B, L, W) = the sum over all members of their values at its positions in all (B, T, W).
   core::Result<void> scatter_sum(const T* all, T* own) const {
     for_each_piece([&](std::size_t exchanged, std::size_t place) {
       std::copy_n(all + place, positions() * width_, exchanged_ + exchanged);
@@ -53,7 +54,7 @@ class SequencePieces {
     return typename TensorGroup<T>::Counts(members_, own_elements());
   }
 
-  /// Where a piece lies as members hand it over, and by position.
+  /// Visits each piece with its place as members exchange it, and its place by position.
   template <class Visit>
   void for_each_piece(Visit visit) const {
     for (std::size_t member = 0; member < members_; ++member) {

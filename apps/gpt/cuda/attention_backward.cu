@@ -6,7 +6,8 @@ namespace {
 
 constexpr unsigned kDeltaRows = 4;
 
-// delta = sum of y * d_y over a head, of each position: what the softmax's gradient takes from every weight.
+// delta = sum of y * d_y over a head, for each position: what the softmax's gradient subtracts from every
+// weight.
 template <class E>
 __global__ void delta_kernel(Attention<E> a, const E* d_y, float* delta) {
   const Head<E> head = Head<E>::of_block(a);
@@ -21,7 +22,7 @@ __global__ void delta_kernel(Attention<E> a, const E* d_y, float* delta) {
   if (threadIdx.x % kWarp == 0) delta[head.statistics + row] = sum;
 }
 
-// Of one query and one key: the weight that forward gave, and the gradient of their score.
+// For one query and one key: the weight from forward, and the gradient of their score.
 struct Pair {
   float weight, d_score;
 };
@@ -31,7 +32,7 @@ __device__ inline Pair pair_of(float score, float d_weight, float log_sum, float
   return {weight, weight * (d_weight - delta) * scale};
 }
 
-// Queries that pass by a tile of keys, with what backward knows of them.
+// A tile of queries that a block iterates over, with what backward needs about them.
 template <class E, int kD>
 struct PassingQueries {
   SharedTile<E, kD> queries;
@@ -39,7 +40,7 @@ struct PassingQueries {
   float log_sums[kPassing<E>];
   float deltas[kPassing<E>];
 
-  /// By all threads of the block.
+  /// Called by all threads of the block.
   __device__ void fill(const Attention<E>& a, const AttentionGradients<E>& gradients, const Head<E>& head,
                        unsigned first_query) {
     __syncthreads();
@@ -54,8 +55,8 @@ struct PassingQueries {
   }
 };
 
-// A block has a tile of keys, and the queries of all heads that read it pass, head after head: rows are keys
-// here, columns queries.
+// A block has a tile of keys, and iterates over the queries of all heads that read it, head after head: rows
+// are keys here, columns queries.
 template <class E, int kD>
 __global__ void __launch_bounds__(kAttentionThreads)
     attention_keys_kernel(Attention<E> a, AttentionGradients<E> gradients, float scale) {
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   d_value.store_rows(gradients.value + keys.key_offset, keys.key_rows(a.value), first_row);
 }
 
-// A block has a tile of queries, and keys pass.
+// A block has a tile of queries, and iterates over keys.
 template <class E, int kD>
 __global__ void __launch_bounds__(kAttentionThreads)
     attention_queries_kernel(Attention<E> a, AttentionGradients<E> gradients, float scale) {

@@ -4,13 +4,13 @@
 namespace troupe::apps::gpt::cuda {
 namespace {
 
-// The softmax of a lane's two rows as keys pass: the largest score so far, and this lane's share of the sum
-// of 2^(score - largest).
+// The softmax of a lane's two rows while iterating over keys: the largest score so far, and this lane's share
+// of the sum of 2^(score - largest).
 struct RunningSoftmax {
   float most[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
 
-  // Turns scores into weights, and says by what earlier sums are to be multiplied.
+  // Turns scores into weights, and returns the factors for earlier sums.
   template <int kParts>
   __device__ void take(FragmentC (&scores)[kParts], float (&correction)[2]) {
     for (int half = 0; half < 2; ++half) {
@@ -42,7 +42,7 @@ struct RunningSoftmax {
   }
 };
 
-// Scores of the warp's rows by a tile's keys, in powers of two. Keys after a row's own do not exist for it;
+// Scores of the warp's rows with a tile's keys, in powers of two. A row does not see keys after its own;
 // every row sees key 0, so its largest score is a number from the first tile on.
 template <class E, int kD>
 __device__ inline void score(FragmentC (&scores)[kPassing<E> / 8], const Head<E>& head,
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attention_forward_kernel(At
   __shared__ SharedTile<E, kD> keys;
   __shared__ SharedTile<E, kD> values;
   const Head<E> head = Head<E>::of_block(a);
-  // The tiles with the most keys begin first.
+  // The tiles with the most keys start first.
   const unsigned tile_row = (gridDim.x - 1 - blockIdx.x) * kTileRows;
   const unsigned first_row = tile_row + threadIdx.x / kWarp * 16;
   const LeftRows<E, kD> query(head.rows(a.query), first_row);

@@ -7,8 +7,8 @@
 
 namespace troupe::apps::gpt::cuda {
 
-/// A block of four warps has a tile of 64 rows, 16 per warp, over which tiles of kPassing other rows pass
-/// through shared memory.
+/// A block of four warps has a tile of 64 rows, 16 per warp, and iterates over tiles of kPassing other rows
+/// in shared memory.
 inline constexpr unsigned kAttentionThreads = 128;
 inline constexpr unsigned kTileRows = 64;
 template <class E>
@@ -21,11 +21,12 @@ __host__ __device__ std::size_t key_length_of(const Attention<E>& a) {
   return a.rows.positions > 0 ? a.rows.positions : a.length;
 }
 
-/// Rows of one head of one sequence as they lie in (B, L, H, D), and those of its keys in (B, T, K, D).
+/// Rows of one head of one sequence as they are laid out in (B, L, H, D), and those of its keys in (B, T, K,
+/// D).
 template <class E>
 struct Head {
   unsigned length, key_length, size;
-  unsigned half, lower, upper;  ///< rows from `half` on stand from `upper` on
+  unsigned half, lower, upper;  ///< rows from `half` on are at positions from `upper` on
   std::size_t offset;           ///< of row 0 in (B, L, H, D)
   std::size_t statistics;       ///< of row 0 in (B, H, L)
   std::size_t stride;
@@ -55,22 +56,24 @@ struct Head {
   __device__ Rows<E> key_rows(const E* tensor) const {
     return {tensor + key_offset, key_stride, key_length, size};
   }
-  /// Of a row, which sees the keys up to it. Later rows stand later, those behind the last one too.
+  /// Position of a row, which sees the keys up to it. Later rows have later positions, even those past the
+  /// last row.
   __device__ unsigned position(unsigned row) const { return row < half ? lower + row : upper + (row - half); }
-  /// Keys that a tile of rows sees.
+  /// The number of keys that a tile of rows sees.
   __device__ unsigned keys_seen(unsigned tile_row) const {
     const unsigned seen = position(tile_row + kTileRows - 1) + 1;
     return seen < key_length ? seen : key_length;
   }
 };
 
-/// Passing rows, with columns up to kD. The extra columns spread a column's rows over the banks.
+/// Rows of the tile that a block iterates over, with columns up to kD. The extra columns spread a column's
+/// rows over the banks.
 template <class E, int kD>
 struct alignas(16) SharedTile {
   static constexpr unsigned kStride = kD + 8;
   E at[kPassing<E> * kStride];
 
-  /// By all threads of the block; barriers are the caller's.
+  /// Called by all threads of the block; barriers are left to the caller.
   __device__ void fill(const Rows<E>& matrix, unsigned first_row) {
     if (matrix.columns % kWide<E> == 0) {
       copy<kWide<E>>(matrix, first_row);
@@ -104,7 +107,7 @@ struct LeftRows {
     for (int k = 0; k < kD / 16; ++k) parts[k] = load_a(matrix, first_row, k * 16);
   }
 
-  /// The products with 8 rows of a tile: scores of rows by rows.
+  /// The products with 8 rows of a tile: scores of rows with rows.
   __device__ FragmentC times(const SharedTile<E, kD>& tile, unsigned first_row) const {
     FragmentC c{};
 #pragma unroll
@@ -129,7 +132,7 @@ struct SumRows {
     }
   }
 
-  /// Row g of the lane's is multiplied by factors[0], row g + 8 by factors[1].
+  /// Row g of the lane is multiplied by factors[0], row g + 8 by factors[1].
   __device__ void scale(const float (&factors)[2]) {
 #pragma unroll
     for (int n = 0; n < kD / 8; ++n) {
@@ -137,7 +140,7 @@ struct SumRows {
     }
   }
 
-  /// The rows of `to` from `first_row` on.
+  /// Stores the rows of `to` from `first_row` on.
   template <class E>
   __device__ void store_rows(E* first, const Rows<E>& to, unsigned first_row) const {
 #pragma unroll

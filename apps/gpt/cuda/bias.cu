@@ -6,7 +6,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-// A block row has kRowsOfBlock rows, a thread a pack of their columns.
+// A block row has kRowsOfBlock rows; each thread has a pack of their columns.
 constexpr unsigned kRowsOfBlock = 16;
 
 template <class E, int W>

@@ -8,8 +8,8 @@
 
 namespace troupe::apps::gpt {
 
-/// The functions of cuBLAS that are called. The library is looked for when the first model is made, so that a
-/// program which has one starts on machines without CUDA.
+/// The cuBLAS functions that are used. The library is loaded when the first model is created, so that a
+/// program that has one starts on machines without CUDA.
 struct BlasLibrary {
   cublasStatus_t (*create)(cublasHandle_t* handle) = nullptr;
   cublasStatus_t (*destroy)(cublasHandle_t handle) = nullptr;
@@ -23,7 +23,7 @@ struct BlasLibrary {
                          cublasGemmAlgo_t algorithm) = nullptr;
 };
 
-/// Errc::unavailable when it is not found, or lacks a function.
+/// Errc::unavailable if it is not found, or lacks a function.
 core::Result<BlasLibrary> load_blas_library();
 
 }  // namespace troupe::apps::gpt

@@ -8,15 +8,16 @@
 
 namespace troupe::apps::gpt::cuda {
 
-// Sums over rows, as parameters' gradients are: in groups of rows first, then of the groups. N rows, C width.
+// Sums over rows, as for parameters' gradients: first within groups of rows, then over the groups. N rows, C
+// width.
 
 inline constexpr unsigned kColumnThreads = 128;
 inline constexpr std::size_t kRowsOfLane = 64;
 
-/// A block has a group of rows. Where a row has fewer packs than the block threads, several lanes of threads
+/// A block has a group of rows. If a row has fewer packs than the block has threads, several lanes of threads
 /// share the group: lane l has its rows l, l + lanes, and so on.
 struct ColumnLayout {
-  unsigned packs;  ///< of a row that the block has: a power of two
+  unsigned packs;  ///< of a row, in the block: a power of two
   unsigned lanes;
 
   ColumnLayout(std::size_t width, std::size_t of_pack) : packs(1) {
@@ -26,7 +27,7 @@ struct ColumnLayout {
   std::size_t rows() const { return kRowsOfLane * lanes; }
 };
 
-/// partials (groups, kSums, C); `terms` adds those of a row and the W columns from `c` on.
+/// partials (groups, kSums, C); `terms` adds the terms of a row in the W columns from `c` on.
 template <int kSums, int W, class Terms>
 __global__ void column_lanes_kernel(Terms terms, ColumnLayout layout, std::size_t rows, std::size_t width,
                                     float* partials) {
@@ -54,7 +55,7 @@ __global__ void column_lanes_kernel(Terms terms, ColumnLayout layout, std::size_
   }
 }
 
-/// Adds the groups' sums, in order, to totals (C) each.
+/// Adds the groups' sums, in order, to the totals, (C) each.
 template <int kSums>
 __global__ void column_groups_kernel(std::size_t groups, std::size_t width, const float* partials,
                                      float* first_total, float* second_total) {
@@ -83,7 +84,7 @@ cudaError_t add_column_sums(const Terms& terms, std::size_t rows, std::size_t wi
                 second_total);
 }
 
-/// Floats of `partials`, at most.
+/// The maximum number of floats in `partials`.
 inline std::size_t column_partials(std::size_t sums, std::size_t rows, std::size_t width) {
   return sums * width * blocks_for(rows, kRowsOfLane);
 }

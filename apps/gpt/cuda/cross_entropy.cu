@@ -10,7 +10,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-// Of a row, which a block has.
+// For a row, which one block handles.
 template <class E, int W>
 __device__ inline float greatest(const E* logits, std::size_t V) {
   float most = -INFINITY;
@@ -47,7 +47,7 @@ __global__ void row_losses_kernel(CrossEntropy<E> entropy) {
   entropy.losses[row] = log_sum - widened(logits[entropy.targets[row]]);
 }
 
-// Rows that are not learned take part in the sums over ranks with zeros.
+// Rows that are not learned contribute zeros to the sums over ranks.
 template <class E, int W>
 __global__ void row_greatest_kernel(CrossEntropy<E> entropy, VocabularySums to) {
   const std::size_t row = blockIdx.x, V = entropy.vocabulary;

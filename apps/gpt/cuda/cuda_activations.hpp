@@ -12,10 +12,11 @@
 
 namespace troupe::apps::gpt {
 
-// B batch, T length, H heads, K heads with keys of their own, D head size, N = B*T rows, C width,
-// F feed_forward, V vocabulary.
+// B batch, T length, H heads, K heads with keys of their own, D head size, N = B*T rows, C width, F
+// feed_forward, V vocabulary.
 
-/// As Carver, of bytes: pieces of several types, each aligned to 256 bytes, as kernels and cuBLAS like them.
+/// As Carver, but in bytes: pieces of several types, each aligned to 256 bytes, which suits kernels and
+/// cuBLAS.
 class ByteCarver {
  public:
   explicit ByteCarver(std::byte* base) : base_(base) {}
@@ -69,7 +70,7 @@ struct CudaBlockActivations {
   E* gate;                           // (N, F), SwiGLU only
   E* up;                             // (N, F)
   E* hidden;                         // (N, F)
-  CudaExpertActivations<E> experts;  // in place of the three above, where the layer has experts
+  CudaExpertActivations<E> experts;  // instead of the three above, if the layer has experts
 };
 
 /// Gradients in flight; all blocks share them.
@@ -95,47 +96,47 @@ struct CudaTokens {
   std::int32_t* targets;        // (N)
   std::int32_t* order;          // (N), see cuda::EmbeddingOrder
   std::int32_t* segments;       // (segments_at_most + 1)
-  std::int32_t* kinds;          // (N), the different tokens
+  std::int32_t* kinds;          // (N), the distinct tokens
   std::int32_t* first_segment;  // (N + 1)
 };
 
-/// Of a microbatch in a part of the model's layers.
+/// For a microbatch in a part of the model's layers.
 template <class E>
 struct CudaActivations {
   std::vector<CudaBlockActivations<E>> blocks;  // as those of Activations
   E* output;                                    // (N, C)
-  // Where the part ends the model:
+  // Only if the part ends the model:
   CudaNormActivations<E> final_norm;
   E* logits;          // (N, V), then their gradients
   float* log_sum;     // (N)
   float* row_losses;  // (N)
 };
 
-/// What all passes use, whichever part they are of.
+/// What all passes use, whichever part they belong to.
 template <class E>
 struct CudaShared {
   double* losses;                    // (kMostLosses)
   float* next_logits;                // (V)
   float* cosine;                     // (context, D/2)
   float* sine;                       // (context, D/2)
-  CudaGradientScratch<E> gradients;  // whose residual is the pass's own
+  CudaGradientScratch<E> gradients;  // except residual, which each pass has its own
 };
 
-/// This many losses may be waiting to be taken.
+/// At most this many losses may be waiting to be taken.
 inline constexpr std::size_t kMostLosses = 64;
 
-/// Elements of the rows that stages give to each other, and behind them in a model with experts of a double
-/// per layer.
+/// Elements of the rows that stages send to each other; in a model with experts one double per layer follows
+/// them.
 template <class E>
 std::size_t stream_elements(const ModelConfig& config, std::size_t rows) {
   const std::size_t routes = config.experts.count > 0 ? config.layers * sizeof(double) : 0;
   return rows * config.width + routes / sizeof(E);
 }
 
-/// Segments of the embedding's gradient, at most.
+/// The maximum number of segments of the embedding's gradient.
 std::size_t segments_at_most(const ModelConfig& config, BatchShape shape);
 
-/// Places of a microbatch's integers, which lie one after the other.
+/// Number of a microbatch's integers, which are contiguous, and their places.
 std::size_t token_words(const ModelConfig& config, BatchShape shape);
 CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchShape shape);
 

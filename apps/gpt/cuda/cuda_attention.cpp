@@ -12,7 +12,7 @@ using core::Result;
 
 namespace {
 
-/// Of whole sequences: those of one rank.
+/// For whole sequences: those of one rank.
 template <class E>
 cuda::Attention<E> attention_of(const CudaContext& context, const CudaBlockActivations<E>& block) {
   const ModelConfig& config = context.config;
@@ -36,7 +36,7 @@ DeviceTensorGroup::Counts counts_of(const cuda::PieceRows& rows) {
   return DeviceTensorGroup::Counts(rows.members, rows.batch * rows.length * rows.width);
 }
 
-/// With the keys and values of all members in place of the block's own.
+/// With the keys and values of all members instead of the block's own.
 template <class E>
 Result<cuda::Attention<E>> with_all_keys(const CudaContext& context, cuda::Attention<E> attention) {
   const auto& sequences = *context.sequences;
@@ -52,8 +52,8 @@ Result<cuda::Attention<E>> with_all_keys(const CudaContext& context, cuda::Atten
   return attention;
 }
 
-/// own (B, L, K, D) = the sum of what all members have for its positions in d_all (B, T, K, D). `scratch` has
-/// as much room.
+/// own (B, L, K, D) = the sum over all members of their values at its positions in d_all (B, T, K, D).
+/// `scratch` has the same size.
 template <class E>
 Result<void> scatter_sum(const CudaContext& context, std::byte* d_all, E* own, std::byte* scratch) {
   const auto rows = piece_rows(context, context.config.key_width());
@@ -120,7 +120,7 @@ Result<void> attention_backward(const CudaContext& context, const CudaBlockActiv
   context.run("attention backward",
               [&](cudaStream_t stream) { return cuda::attention_backward<E>(attention, gradients, stream); });
   if (sequences == nullptr) return {};
-  // Backward has read the keys and values of all.
+  // Backward has read the keys and values of all members.
   TRY(scatter_sum(context, sequences->d_key, d.key, sequences->key));
   return scatter_sum(context, sequences->d_value, d.value, sequences->value);
 }

@@ -28,7 +28,7 @@ void copy_rows(const CudaContext& context, const E* from, E* to) {
   });
 }
 
-// The norm's output of all rows, as the weights' half of backward finds them too.
+// The norm's output for all rows, where the weights' half of backward will find it too.
 template <class E>
 Result<const E*> normed_rows_again(const CudaContext& context, const CudaNormActivations<E>& norm,
                                    const CudaPass<E>& pass) {
@@ -36,7 +36,7 @@ Result<const E*> normed_rows_again(const CudaContext& context, const CudaNormAct
   return kept_for_weights(pass, rows, context.shape.rows() * context.config.width, norm.output);
 }
 
-// A gradient by rows that a block adds to the residual stream: all of them, likewise.
+// A gradient of rows that a block adds to the residual stream: for all rows, likewise.
 template <class E>
 Result<const E*> residual_gradient(const CudaContext& context, const CudaGradientScratch<E>& d,
                                    const CudaPass<E>& pass) {
@@ -44,7 +44,7 @@ Result<const E*> residual_gradient(const CudaContext& context, const CudaGradien
   return kept_for_weights(pass, rows, context.shape.rows() * context.config.width);
 }
 
-// Which rows a bias is added to, where there is one.
+// The rows that a bias is added to, if there is one.
 struct LinearBias {
   std::size_t rows, width;
   std::optional<std::size_t> parameter;
@@ -93,7 +93,7 @@ template <class E>
 Result<void> mlp_activations(const CudaContext& context, const BlockParameters& parameters,
                              const CudaBlockActivations<E>& block, const CudaPass<E>& pass) {
   const std::size_t N = context.shape.rows(), C = context.config.width, F = context.config.feed_forward;
-  if (parameters.experts) return {};  // they go with what they give
+  if (parameters.experts) return {};  // they are computed together with the experts' output
   const E* x = TRY(all_rows<E>(context, block.mlp_norm.output));
   if (parameters.gate) {
     TRY(project(context, pass, {N, C, F}, *parameters.gate, x, block.gate));
@@ -164,7 +164,7 @@ Result<void> mlp_backward(const CudaContext& context, const BlockParameters& par
   return project_backward(context, pass, {N, C, F}, parameters.up, x, d.up, d.normed, Write::overwrite);
 }
 
-// Queries or keys of `heads` heads: their place in the block, and the parameters that make them.
+// Queries or keys of `heads` heads: their place in the block, and the parameters that produce them.
 template <class E>
 struct HeadSide {
   std::size_t heads;
@@ -218,7 +218,8 @@ Result<void> head_norm_forward(const CudaContext& context, const HeadSide<E>& si
   return {};
 }
 
-// From the gradient by the heads before they were turned to those of the parameters, and to d.normed.
+// From the gradient with respect to the heads before their rotation to those of the parameters, and to
+// d.normed.
 template <class E>
 Result<void> head_backward(const CudaContext& context, const HeadSide<E>& side, const E* x,
                            const CudaGradientScratch<E>& d, E* d_heads, const CudaPass<E>& pass) {
@@ -284,7 +285,7 @@ Result<void> self_attention_backward(const CudaContext& context, const BlockPara
   return head_backward(context, query_side(context, parameters, block), x, d, d.query, pass);
 }
 
-// With places of the block's own for what the weights' half of its backward reads.
+// With the block's own memory for what the weights' half of its backward reads.
 template <class E>
 CudaGradientScratch<E> scratch_for_weights(const CudaContext& context, const BlockParameters& parameters,
                                            CudaGradientScratch<E> d, const CudaPass<E>& pass) {

@@ -21,7 +21,7 @@ class ExpertDesk;
 struct CudaContextParallel;
 struct CudaTensorParallel;
 
-/// As Pass, of parameters in E and gradients in fp32.
+/// As Pass, with parameters in E and gradients in fp32.
 template <class E>
 struct CudaPass {
   std::span<const std::byte* const> parameters;
@@ -46,14 +46,14 @@ struct CudaPass {
 /// As BlockContext: what blocks compute with besides parameters and activations.
 struct CudaContext {
   const ModelConfig& config;
-  BatchShape shape;  ///< what this pass uses; at most what the activations were carved for
+  BatchShape shape;  ///< of this pass; at most what the activations were carved for
   const float* cosine;
   const float* sine;
   Blas& blas;
   gpu::StreamView stream;
-  ExpertDesk* desk = nullptr;                      ///< of a model with experts
-  const CudaTensorParallel* tensor = nullptr;      ///< null where no ranks share the layers
-  const CudaContextParallel* sequences = nullptr;  ///< null where no ranks share the sequences
+  ExpertDesk* desk = nullptr;                      ///< set for a model with experts
+  const CudaTensorParallel* tensor = nullptr;      ///< null if ranks do not share the layers
+  const CudaContextParallel* sequences = nullptr;  ///< null if ranks do not share the sequences
 
   /// Enqueues kernels as one task.
   template <class Launch>
@@ -68,13 +68,13 @@ template <class E>
 core::Result<void> block_forward(const CudaContext& context, const BlockParameters& parameters,
                                  const CudaBlockActivations<E>& block, const CudaPass<E>& pass, E* output);
 
-/// As block_activations() of the host.
+/// As block_activations() on the host.
 template <class E>
 core::Result<void> block_activations(const CudaContext& context, const BlockParameters& parameters,
                                      const CudaBlockActivations<E>& block, const CudaPass<E>& pass);
 
-/// Turns scratch.residual from the gradient by the block's output into the gradient by its input. What the
-/// pass puts off has copies of the context, and reads the activations.
+/// Turns scratch.residual from the gradient with respect to the block's output into that with respect to its
+/// input. What the pass defers has copies of the context, and reads the activations.
 template <class E>
 core::Result<void> block_backward(const CudaContext& context, const BlockParameters& parameters,
                                   const CudaBlockActivations<E>& block, const CudaGradientScratch<E>& scratch,

@@ -20,7 +20,7 @@ StageShape stage_shape(BatchShape shape, const CudaModelOptions& options) {
   return {.batch = shape, .keep = options.keep, .share = options.share};
 }
 
-/// Of ranks that share layers: a sum in their order takes a slot for each.
+/// For ranks that share layers: a sum in their order takes a slot for each.
 constexpr std::size_t kMostMembers = 256;
 
 Result<void> check_cuda_share(const ModelConfig& config, const TensorShare& share) {
@@ -56,7 +56,7 @@ Result<void> check_cuda_model(const ModelConfig& whole, BatchShape shape, core::
     return fail(Errc::invalid_argument, "on a GPU the model computes in bf16 or f32, found {}",
                 core::name_of(dtype));
   }
-  // Parameters lie one after the other, and kernels load 16 bytes at once.
+  // Parameters are contiguous, and kernels load 16 bytes at a time.
   const std::size_t step = 16 / core::size_of(dtype);
   if (config.width % step != 0 || config.feed_forward % step != 0) {
     return fail(Errc::invalid_argument,

@@ -18,7 +18,7 @@ CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const S
   CudaPlaces<E> places{carve_shared<E>(carver, config, shape.batch), {}, nullptr, {}, {}, nullptr};
   if (members > 1) {
     places.tensor = carve_cuda_tensor<E>(carver, members, sequence, N, config);
-    // As on the host: between passes nobody needs it, and within one as in a whole model.
+    // As on the host: unused between passes, and within a pass used as in a whole model.
     places.tensor->partial = reinterpret_cast<std::byte*>(places.shared.gradients.normed);
     places.all_logits = carver.take<float>(members, config.vocabulary);
   }

@@ -17,23 +17,23 @@ namespace troupe::apps::gpt {
 /// What a microbatch keeps; a slot is as large as the largest chunk.
 template <class E>
 struct CudaSlot {
-  std::vector<CudaActivations<E>> chunks;  ///< of which one is in use
+  std::vector<CudaActivations<E>> chunks;  ///< one of them is in use
   E* gradient = nullptr;                   ///< (N, C)
-  gpu::BufferView kept;                    ///< for the weights' half of backward, where that is split
-  std::int32_t* words = nullptr;           ///< what the host sends, where a chunk reads it
+  gpu::BufferView kept;                    ///< for the weights' half of backward, if it is split
+  std::int32_t* words = nullptr;           ///< what the host sends, if a chunk reads it
 };
 
 template <class E>
 struct CudaPlaces {
   CudaShared<E> shared;
   std::vector<CudaSlot<E>> slots;
-  E* input = nullptr;                            ///< one more than slots have
+  E* input = nullptr;                            ///< one more than there are slots
   std::optional<CudaTensorParallel> tensor;      ///< without its group
   std::optional<CudaContextParallel> sequences;  ///< likewise
-  float* all_logits = nullptr;                   ///< of the next token, where ranks share the vocabulary
+  float* all_logits = nullptr;                   ///< of the next token, if ranks share the vocabulary
 };
 
-/// Where everything of a stage lies in the carver's memory. The configuration is of the share.
+/// Where everything of a stage is in the carver's memory. The configuration is that of the share.
 template <class E>
 CudaPlaces<E> place_stage(ByteCarver& carver, const ModelConfig& config, const StageCut& cut,
                           const StageShape& shape);

@@ -6,7 +6,7 @@
 
 namespace troupe::apps::gpt {
 
-/// As those of apps/gpt/projection.hpp, on a GPU.
+/// As in apps/gpt/projection.hpp, on a GPU.
 template <class E>
 core::Result<void> project(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
                            std::size_t weight, const E* x, E* y, Write write = Write::overwrite) {
@@ -14,7 +14,7 @@ core::Result<void> project(const CudaContext& context, const CudaPass<E>& pass, 
   return {};
 }
 
-/// x and d_y are those that the weights' half of backward finds.
+/// x and d_y are those that the weights' half of backward will find.
 template <class E>
 void add_weight_gradient(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
                          std::size_t weight, const E* x, const E* d_y) {

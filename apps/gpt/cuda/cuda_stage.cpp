@@ -94,7 +94,7 @@ class CudaStage final : public TrainableStage {
   gpu::BufferView stream_at(E* rows) const {
     return {reinterpret_cast<std::byte*>(rows), stream_elements<E>(config_, own_rows()) * sizeof(E)};
   }
-  /// What balance adds in so many layers, behind the rows of a microbatch.
+  /// The balance losses of the part's layers, behind the rows of a microbatch.
   gpu::BufferView routes_at(E* rows, ModelPart part) const {
     return stream_at(rows).subview(rows_at(rows).bytes + part.first * sizeof(double),
                                    (part.end - part.first) * sizeof(double));
@@ -102,7 +102,7 @@ class CudaStage final : public TrainableStage {
   gpu::BufferView rows_at(E* rows) const {
     return {reinterpret_cast<std::byte*>(rows), own_rows() * config_.width * sizeof(E)};
   }
-  /// Of the whole model, of which the configuration has this rank's share.
+  /// Of the whole model; the configuration has this rank's share.
   std::size_t vocabulary() const { return config_.vocabulary * shape_.share.size; }
   CudaContext context(BatchShape batch, int chunk, int slot) {
     return {config_,
@@ -138,15 +138,15 @@ class CudaStage final : public TrainableStage {
   DeviceGroups groups_;
   gpu::Buffer memory_;
   CudaPlaces<E> places_;
-  std::vector<E*> inputs_;  ///< (N, C) each: those of the slots, and one more
+  std::vector<E*> inputs_;  ///< (N, C) each: one per slot, and one more
   std::unique_ptr<Blas> blas_;
-  std::vector<TokenUpload> uploads_;      ///< per slot, where a chunk reads text
-  std::vector<ExpertDesk> desks_;         ///< per slot and chunk, of a model with experts
-  std::vector<CudaWeightWork<E>> later_;  ///< per slot, where backwards are split
-  std::optional<LossQueue> losses_;       ///< of a stage that ends the model
+  std::vector<TokenUpload> uploads_;      ///< per slot, if a chunk reads text
+  std::vector<ExpertDesk> desks_;         ///< per slot and chunk, for a model with experts
+  std::vector<CudaWeightWork<E>> later_;  ///< per slot, if backwards are split
+  std::optional<LossQueue> losses_;       ///< for a stage that ends the model
   gpu::Buffer read_logits_;               ///< pinned
-  gpu::Event copied_;                     ///< that logits are on the host
-  std::size_t sequence_ = 0;              ///< tokens of the last forward_sequence()
+  gpu::Event copied_;                     ///< when logits have reached the host
+  std::size_t sequence_ = 0;              ///< tokens in the last forward_sequence()
 };
 
 template <class E>
@@ -160,7 +160,7 @@ Result<void> CudaStage<E>::open(gpu::Device& device) {
   if (places_.sequences) places_.sequences->group = groups_.sequences;
   blas_ = TRY(Blas::create(device, stream_, options_.tf32));
   for (const CudaSlot<E>& slot : places_.slots) {
-    // The first piece of a slot, whichever chunk it has.
+    // The first piece of a slot, whichever chunk uses it.
     inputs_.push_back(slot.chunks.front().blocks.front().input);
     if (slot.words != nullptr)
       uploads_.push_back(TRY(TokenUpload::create(device, config_, shape_.batch, slot.words,
@@ -208,9 +208,9 @@ Result<void> CudaStage<E>::forward(int chunk, PassSlots slots, const StagePass& 
   return {};
 }
 
-/// Behind the output's rows goes what balance adds in the layers so far: the stages before have sent theirs
-/// with the input. The device has nothing left to read of what is pinned for earlier passes of the slot: the
-/// desk has waited for them.
+/// Appends the balance losses of the layers so far to the output's rows: earlier stages have sent theirs with
+/// the input. The device no longer reads what is pinned for earlier passes of the slot: the desk has waited
+/// for them.
 template <class E>
 void CudaStage<E>::hand_on_routes(int chunk, PassSlots slots) {
   const ModelPart part = this->part(chunk);
@@ -292,7 +292,7 @@ Result<void> CudaStage<E>::backward(int chunk, int index, const StagePass& stage
   if (part.has_end(config_)) TRY(head_backward(a, chunk, index, d, pass));
   for (std::size_t i = a.blocks.size(); i-- > 0;) {
     const BlockParameters& parameters = table_.blocks[part.first + i];
-    // Those of the last block are still there.
+    // The last block's are still there.
     if (shape_.keep == Keep::inputs && i + 1 < a.blocks.size())
       TRY(block_activations(with, parameters, a.blocks[i], pass));
     TRY(block_backward(with, parameters, a.blocks[i], d, pass));
@@ -324,8 +324,8 @@ Result<void> CudaStage<E>::head_backward(const CudaActivations<E>& a, int chunk,
     x = kept_for_weights(pass, x, shape.rows * shape.in, a.final_norm.output);
     add_weight_gradient(with, pass, shape, table_.head, x, static_cast<const E*>(a.logits));
   } else {
-    // Without a place for it, another stage multiplies, which waits for this: so it is not put off. A tied
-    // embedding is ready when its rows are added too.
+    // Without a place for the gradient, another stage multiplies and waits for this, so it is not deferred. A
+    // tied embedding is ready once its rows are added too.
     if (pass.gradient(table_.head) != nullptr)
       blas_->linear_backward_weight(shape, a.logits, x, pass.gradient(table_.head));
     if (!part(chunk).has_begin()) pass.ready(table_.head);
@@ -346,7 +346,7 @@ HeadFactors CudaStage<E>::head_factors(int chunk, int slot) {
   const auto& a = activations(chunk, slot);
   const std::size_t N = shape_.batch.rows();
   const auto* normed = reinterpret_cast<const std::byte*>(a.final_norm.output);
-  if (shape_.share.sequence) normed = places_.tensor->gathered;  // by backward
+  if (shape_.share.sequence) normed = places_.tensor->gathered;  // gathered by backward
   return {{reinterpret_cast<const std::byte*>(a.logits), N * config_.vocabulary * sizeof(E)},
           {normed, N * config_.width * sizeof(E)}};
 }

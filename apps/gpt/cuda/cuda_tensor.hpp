@@ -18,22 +18,22 @@ struct CudaTensorParallel {
   DeviceTensorGroup* group = nullptr;
   bool sequence = false;
   std::byte* gathered = nullptr;  ///< (N, C), with sequence parallelism only
-  std::byte* partial = nullptr;   ///< (N, C): what this rank adds to a sum
+  std::byte* partial = nullptr;   ///< (N, C): this rank's contribution to a sum
   std::byte* own = nullptr;       ///< (the most rows of a member, C), with sequence parallelism only
-  std::byte* again = nullptr;     ///< (N, C): beside `gathered`, with sequence parallelism and experts only
+  std::byte* again = nullptr;     ///< (N, C): besides `gathered`, with sequence parallelism and experts only
   cuda::VocabularySums vocabulary{};
   gpu::BufferView scratch;  ///< of sums
 };
 
-/// As carve_tensor(); the group and `partial` are for the caller to give.
+/// As carve_tensor(); the caller sets the group and `partial`.
 template <class E>
 CudaTensorParallel carve_cuda_tensor(ByteCarver& carver, std::size_t members, bool sequence, std::size_t rows,
                                      const ModelConfig& config);
 
-/// A rank's rows of the residual stream, of the pass.
+/// This rank's rows of the residual stream, in the pass.
 std::size_t own_rows(const CudaContext& context);
 
-/// As all_rows() and summed_rows(), of the pass's rows.
+/// As all_rows() and summed_rows(), for the pass's rows.
 template <class E>
 core::Result<const E*> all_rows(const CudaContext& context, const E* own);
 template <class E>
@@ -44,23 +44,22 @@ core::Result<const E*> summed_rows(const CudaContext& context, E* partial);
 template <class E>
 core::Result<void> add_summed_rows(const CudaContext& context, E* partial, E* residual);
 
-/// residual += x * weight^T of `in` columns of x (N, in), summed over the ranks that share the product by
-/// rows, one part of x each. Without a group that is one product.
+/// residual += x * weight^T for `in` columns of x (N, in), summed over the ranks that share the product by
+/// rows, each with one part of x. Without a group this is one product.
 template <class E>
 core::Result<void> project_into_residual(const CudaContext& context, const CudaPass<E>& pass, std::size_t in,
                                          std::size_t weight, const E* x, E* residual);
 
-/// With a group: x (own rows, C) = the tokens' rows of all parts of the table, of which `table` is this
-/// rank's.
+/// With a group: x (own rows, C) = the tokens' rows from all parts of the table; `table` is this rank's part.
 template <class E>
 core::Result<void> vocabulary_embedding_forward(const CudaContext& context, const std::int32_t* tokens,
                                                 const E* table, E* x);
-/// With a group: as cuda::cross_entropy_forward(), of all parts of the vocabulary.
+/// With a group: as cuda::cross_entropy_forward(), over all parts of the vocabulary.
 template <class E>
 core::Result<void> vocabulary_cross_entropy_forward(const CudaContext& context,
                                                     const cuda::CrossEntropy<E>& entropy, double* mean_loss);
 
-/// With a group: logits of all parts of the vocabulary in `all`, of which `own` are this rank's.
+/// With a group: gathers the logits of all parts of the vocabulary in `all`; `own` are this rank's.
 core::Result<float*> all_next_logits(const CudaContext& context, const float* own, float* all);
 
 }  // namespace troupe::apps::gpt

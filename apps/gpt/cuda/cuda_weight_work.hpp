@@ -12,8 +12,8 @@
 
 namespace troupe::apps::gpt {
 
-/// As WeightWork, of a pass on a GPU: what it needs is computed in memory of its own, or copied there. That
-/// is enqueued as the passes are, and so is what is put off.
+/// As WeightWork, for a pass on a GPU: what it needs is computed in its own memory, or copied there. That is
+/// enqueued like the passes, and so is the deferred work.
 template <class E>
 class CudaWeightWork : public PutOffWork<CudaPass<E>> {
  public:
@@ -25,13 +25,13 @@ class CudaWeightWork : public PutOffWork<CudaPass<E>> {
     place_ = ByteCarver(memory_.data);
     this->clear();
   }
-  /// Room, until the next begin().
+  /// Memory that is valid until the next begin().
   E* take(std::size_t count) {
     E* room = place_.take<E>(count);
     CHECK(place_.bytes() <= memory_.bytes, "what the weights' backward needs fits in its memory");
     return room;
   }
-  /// A copy there.
+  /// A copy in that memory.
   const E* keep(const E* values, std::size_t count) {
     E* copy = take(count);
     const std::size_t bytes = count * sizeof(E);
@@ -49,14 +49,14 @@ class CudaWeightWork : public PutOffWork<CudaPass<E>> {
 };
 
 /// Where to compute `count` elements that the weights' half of the pass's backward reads: in `scratch`,
-/// unless it is put off.
+/// unless that half is deferred.
 template <class E>
 E* place_for_weights(const CudaPass<E>& pass, E* scratch, std::size_t count) {
   return pass.later == nullptr ? scratch : pass.later->take(count);
 }
 
-/// Of a microbatch in a part of the model, for what CudaWeightWork has. A rank has own_rows of the residual
-/// stream, fewer than all with `sequence` parallelism, where gathered rows are kept too.
+/// Memory of a CudaWeightWork for a microbatch in a part of the model. A rank has own_rows of the residual
+/// stream, fewer than all with `sequence` parallelism; then gathered rows are kept too.
 template <class E>
 std::size_t kept_bytes(const ModelConfig& config, std::size_t rows, std::size_t own_rows, ModelPart part,
                        bool sequence);

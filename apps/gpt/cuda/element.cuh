@@ -8,7 +8,7 @@
 
 namespace troupe::apps::gpt {
 
-/// The upper half of an fp32 number. Kernels compute in fp32; elements are what lies in memory.
+/// The upper half of an fp32 number. Kernels compute in fp32; elements are what is stored in memory.
 struct Bf16 {
   std::uint16_t bits;
 };
@@ -24,7 +24,7 @@ __host__ __device__ inline float widened(Bf16 value) {
   return wide;
 }
 
-/// To nearest even; NaN stays NaN.
+/// Rounds to nearest even; NaN stays NaN.
 template <class E>
 __host__ __device__ inline E narrowed(float value);
 
@@ -41,13 +41,14 @@ __host__ __device__ inline Bf16 narrowed<Bf16>(float value) {
   return {static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16)};
 }
 
-/// W neighbours, which the device loads and stores at once. Their place must be aligned to all of them.
+/// W adjacent elements, which the device loads and stores at once. Their address must be aligned to their
+/// total size.
 template <class E, int W>
 struct alignas(sizeof(E) * W) Pack {
   E at[W];
 };
 
-/// How many elements a load of 16 bytes, the device's widest, brings.
+/// The number of elements in a load of 16 bytes, the device's widest.
 template <class E>
 inline constexpr int kWide = 16 / static_cast<int>(sizeof(E));
 

@@ -22,7 +22,7 @@ __device__ inline unsigned pair_of_lane() {
   return threadIdx.x % 4 * 2;
 }
 
-/// Two neighbours, as one register.
+/// Two adjacent elements, in one register.
 __device__ inline std::uint32_t both(Bf16 low, Bf16 high) {
   return std::uint32_t{high.bits} << 16 | low.bits;
 }
@@ -77,7 +77,7 @@ __device__ inline void set_pair(FragmentB<float>& b, int pair, float low, float 
   b.values[2 * pair + 1] = high;
 }
 
-/// The a whose columns are those of two c, one beside the other.
+/// The a whose columns are those of two c, side by side.
 template <class E>
 __device__ inline FragmentA<E> joined(const FragmentC& left, const FragmentC& right) {
   FragmentA<E> a;
@@ -88,7 +88,7 @@ __device__ inline FragmentA<E> joined(const FragmentC& left, const FragmentC& ri
   return a;
 }
 
-/// A matrix in memory, of which only some rows and columns exist; the others count as zeros.
+/// A matrix in memory, of which only some rows and columns exist; the others read as zeros.
 template <class E>
 struct Rows {
   const E* data;
@@ -158,11 +158,11 @@ __device__ inline void multiply_add(FragmentC& c, const FragmentA<Bf16>& a, cons
       : "r"(a.pairs[0]), "r"(a.pairs[1]), "r"(a.pairs[2]), "r"(a.pairs[3]), "r"(b.pairs[0]), "r"(b.pairs[1]));
 }
 
-// Tensor cores have no fp32, so lanes hand each other their values: for exactness, not for speed. It is not
-// inlined, because it is long and there are many of it.
+// Tensor cores have no fp32, so lanes exchange their values: for exactness, not for speed. It is not inlined,
+// because it is long and used often.
 static __device__ __noinline__ FragmentC multiply_added(FragmentC c, FragmentA<float> a, FragmentB<float> b) {
   const unsigned lane = threadIdx.x % kWarp;
-  for (unsigned four = 0; four < 4; ++four) {  // the lane of four which holds two values of each half of k
+  for (unsigned four = 0; four < 4; ++four) {  // the lane of four that holds two values of each half of k
 #pragma unroll
     for (int value = 0; value < 4; ++value) {
       const int in_a = value / 2 * 4 + value % 2;

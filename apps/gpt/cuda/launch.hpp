@@ -12,7 +12,7 @@ struct LaunchShape {
   dim3 block;
 };
 
-/// Enqueues a kernel. Neither more nor less than the arrow notation does, but a compiler of C++ reads it too.
+/// Enqueues a kernel. Does exactly what the <<<>>> notation does, but a C++ compiler can read it too.
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), LaunchShape shape, cudaStream_t stream,
                    Arguments... arguments) {

@@ -10,7 +10,7 @@ constexpr unsigned kThreads = 256;
 // A warp has a row.
 constexpr unsigned kRowsOfBlock = kThreads / kWarp;
 
-// Of a row (member, sequence, row of its own), its place by position.
+// The place by position of a row, numbered by member, sequence and the member's own row.
 __device__ inline std::size_t place_by_position(const PieceRows& rows, std::size_t row) {
   const std::size_t piece = rows.length / 2, own = row % rows.length;
   const std::size_t sequence = row / rows.length % rows.batch, member = row / rows.length / rows.batch;

@@ -9,8 +9,8 @@ namespace troupe::apps::gpt {
 inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kEveryLane = 0xFFFF'FFFFU;
 
-/// Sums and maxima over the lanes of a warp, in the order of a butterfly, which gives every lane the same
-/// bits. All lanes take part.
+/// Sums and maxima over the lanes of a warp, in butterfly order, which gives every lane the same bits. All
+/// lanes must take part.
 template <class Value>
 __device__ inline Value warp_sum(Value value) {
   for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kEveryLane, value, lanes);
@@ -22,7 +22,7 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-/// The same over a block of kThreads, all of which take part.
+/// The same over a block of kThreads, all of which must take part.
 template <int kThreads, class Value>
 __device__ inline Value block_sum(Value value) {
   __shared__ Value of_warp[kThreads / kWarp];

@@ -11,7 +11,7 @@ namespace troupe::apps::gpt {
 
 namespace {
 
-// Passes of several microbatches may be ahead.
+// Passes of several microbatches may come before it.
 constexpr auto kDeadline = std::chrono::minutes(10);
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace troupe::apps::gpt {
 
-// Tensors of a kernel's type E, as collectives take them.
+// Tensors of a kernel's type E, in the form that collectives take.
 
 template <class E>
 inline constexpr core::DType kType = std::is_same_v<E, float> ? core::DType::f32 : core::DType::bf16;

@@ -43,7 +43,7 @@ void causal_softmax_backward(std::size_t length, const T* probabilities, T* grad
   }
 }
 
-// Where the tensors of one head of one sequence begin, and how far apart their rows are.
+// Where the tensors of one head of one sequence begin, and the distance between their rows.
 struct HeadPlace {
   HeadPlace(const AttentionShape& shape, std::size_t b, std::size_t h)
       : shares(h % (shape.heads / shape.key_heads) != 0),
@@ -53,7 +53,7 @@ struct HeadPlace {
         key(b * shape.length * key_stride + h / (shape.heads / shape.key_heads) * shape.head_size),
         probabilities((b * shape.heads + h) * shape.length * shape.length) {}
 
-  bool shares;  // its keys and values with the head before it
+  bool shares;  // has the same keys and values as the head before it
   std::size_t stride, key_stride;
   std::size_t query, key, probabilities;
 };

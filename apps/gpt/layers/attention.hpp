@@ -11,14 +11,14 @@ struct AttentionShape {
   std::size_t key_heads = heads;  ///< divides heads: head h reads the keys and values of h / (H / K)
 };
 
-/// What causal attention reads, and what forward leaves for backward.
+/// What causal attention reads, and what forward saves for backward.
 template <class T>
 struct Attention {
   AttentionShape shape;
   const T* query;    ///< (B, T, H, D), rotated
   const T* key;      ///< (B, T, K, D), rotated
   const T* value;    ///< (B, T, K, D)
-  T* probabilities;  ///< (B, H, T, T): row t holds the weights of positions 0..t, and zeros after them
+  T* probabilities;  ///< (B, H, T, T): row t holds the weights of positions 0..t, followed by zeros
 };
 
 template <class T>
@@ -29,8 +29,8 @@ struct AttentionGradients {
   T* scratch;  ///< (T, T)
 };
 
-/// y (B, T, H, D) = softmax(query * key^T / sqrt(D)) * value, each position seeing itself and those before
-/// it.
+/// y (B, T, H, D) = softmax(query * key^T / sqrt(D)) * value, where each position sees itself and those
+/// before it.
 template <class T>
 void attention_forward(const Attention<T>& attention, T* y);
 

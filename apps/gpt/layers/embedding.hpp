@@ -8,7 +8,7 @@ namespace troupe::apps::gpt {
 
 // N rows, C width, V vocabulary.
 
-/// x[n] = table[tokens[n]]; x is (N, C), table (V, C). Tokens must lie in 0..V-1.
+/// x[n] = table[tokens[n]]; x is (N, C), table (V, C). Tokens must be in 0..V-1.
 template <class T>
 void embedding_forward(std::span<const std::int32_t> tokens, std::size_t width, const T* table, T* x);
 

@@ -6,7 +6,7 @@ namespace troupe::apps::gpt {
 
 enum class Write { overwrite, accumulate };
 
-/// A row-major matrix in memory; `stride` elements lie between the starts of two rows.
+/// A row-major matrix in memory; the starts of consecutive rows are `stride` elements apart.
 template <class T>
 struct Matrix {
   const T* data;
@@ -14,7 +14,7 @@ struct Matrix {
   bool transposed = false;
 };
 
-/// c[m, n] (+)= scale * a[m, k] * b[k, n], where a and b are meant after their transposition.
+/// c[m, n] (+)= scale * a[m, k] * b[k, n], where a and b denote the matrices after their transposition.
 template <class T>
 struct MatrixProduct {
   std::size_t m, n, k;
@@ -44,7 +44,7 @@ void linear_backward_input(LinearShape shape, const T* d_y, const T* weight, T* 
 template <class T>
 void linear_backward_weight(LinearShape shape, const T* d_y, const T* x, T* d_weight);
 
-/// Ranks are the parallelism: each computes on one thread, which also fixes the order of every sum.
+/// Parallelism comes from ranks: each computes on one thread, which also fixes the order of every sum.
 void use_one_blas_thread();
 
 }  // namespace troupe::apps::gpt

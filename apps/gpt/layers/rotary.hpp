@@ -10,22 +10,22 @@ namespace troupe::apps::gpt {
 
 // B batch, T length, H heads, D head size.
 
-/// Rotary positions in Hugging Face's arrangement: element i of a head is turned together with element i +
+/// Rotary positions in Hugging Face's arrangement: element i of a head is rotated together with element i +
 /// D/2, by the angle position * base^(-2i/D), which a scaling makes smaller.
 template <class T>
 class Rotary {
  public:
   Rotary(std::size_t context, std::size_t head_size, double base, const RotaryScaling& scaling = {});
-  /// Row t of a sequence stands at positions[t].
+  /// Row t of a sequence is at positions[t].
   Rotary(std::span<const std::size_t> positions, std::size_t head_size, double base,
          const RotaryScaling& scaling);
 
-  /// x (B, T, H, D) in place; row t of a sequence stands at position t unless others were given.
+  /// x (B, T, H, D) in place; row t of a sequence is at position t unless others were given.
   void forward(std::size_t batch, std::size_t length, std::size_t heads, T* x) const;
-  /// The gradient, in place: the turn back.
+  /// The gradient, in place: the reverse rotation.
   void backward(std::size_t batch, std::size_t length, std::size_t heads, T* d_x) const;
 
-  /// (context, D/2): of the angle of a position and a pair.
+  /// (context, D/2): for the angle of a position and a pair.
   std::span<const T> cosine() const { return cosine_; }
   std::span<const T> sine() const { return sine_; }
 

@@ -12,7 +12,7 @@ template <class Loop>
   loop();
 }
 
-/// Runs a loop which the compiler vectorises, in eights where the machine has AVX2. The loop is a lambda
+/// Runs a loop that the compiler vectorises, in groups of eight if the machine has AVX2. The loop is a lambda
 /// declared always_inline, so that both forms are compiled from it; multiplications and additions are never
 /// fused, so both give the same bits.
 template <class Loop>
@@ -22,7 +22,7 @@ inline void vectorised(Loop loop) {
 }
 
 /// Sum of term(i) for i in [0, count). The order is fixed here, sixteen interleaved partial sums and a tree
-/// over them, so that the compiler can vectorise it and the bits depend on no instruction set.
+/// over them, so that the compiler can vectorise it and the bits do not depend on the instruction set.
 template <class T, class Term>
 inline T ordered_sum(std::size_t count, Term term) {
   constexpr std::size_t kWays = 16;
@@ -38,7 +38,7 @@ inline T ordered_sum(std::size_t count, Term term) {
   return partial[0];
 }
 
-/// The largest of values[0, count), count >= 1; what it is when one of them is NaN is not said.
+/// The largest of values[0, count), count >= 1; unspecified if one of them is NaN.
 template <class T>
 inline T largest(std::size_t count, const T* values) {
   constexpr std::size_t kWays = 16;

@@ -15,10 +15,10 @@ namespace troupe::apps::gpt {
 /// How the ranks of a pipeline share the model and the work.
 struct PipelineOptions {
   core::ScheduleKind schedule = core::ScheduleKind::one_f_one_b;
-  int chunks = 1;  ///< of layers per stage; more than one in interleaved schedules only
+  int chunks = 1;  ///< of layers per stage; more than one only in interleaved schedules
 };
 
-/// What of the model one stage has: a part for each of its chunks, in the order of forward.
+/// The part of the model that one stage has: one part per chunk, in the order of forward.
 struct StageCut {
   int stages = 1;
   int stage = 0;
@@ -29,14 +29,14 @@ struct StageCut {
   int chunks() const { return static_cast<int>(parts.size()); }
 };
 
-/// Layers go to the places of the pipeline in order, to each as many; where they do not divide, the first
-/// places have one more. Errc::invalid_argument when a place would have none.
+/// Layers are assigned to the places of the pipeline in order, the same number to each; if they do not divide
+/// evenly, the first places have one more. Errc::invalid_argument if a place would have none.
 core::Result<StageCut> cut_model(const ModelConfig& config, PipelineOptions options, int stages, int stage);
 
 /// The only stage, which has all layers.
 StageCut uncut(const ModelConfig& config);
 
-/// Of the whole table the parameters that are of a part: neighbours.
+/// The parameters of a part, which are contiguous in the whole table.
 struct TableRange {
   std::size_t begin = 0;
   std::size_t end = 0;

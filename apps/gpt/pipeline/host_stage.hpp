@@ -11,7 +11,7 @@
 
 namespace troupe::apps::gpt {
 
-/// The plain reference, which computes at once, as the trainer drives stages.
+/// The plain reference, which computes immediately, with the interface that the trainer uses.
 class HostStage final : public TrainableStage {
  public:
   explicit HostStage(std::unique_ptr<StageModel> model) : model_(std::move(model)) {}
@@ -40,7 +40,7 @@ class HostStage final : public TrainableStage {
                                                  const StagePass& pass) override;
 
  private:
-  /// `run` with a pass over floats.
+  /// Calls `run` with a pass over floats.
   template <class Run>
   auto with_floats(const StagePass& pass, const Run& run) {
     const StepHooks hooks = host_.following(pass.parameters, pass.hooks);

@@ -6,8 +6,8 @@
 
 namespace troupe::apps::gpt {
 
-/// Consecutive layers, [first, end). With the first layer goes the embedding, with the last one the final
-/// norm and the output layer.
+/// Consecutive layers, [first, end). The embedding belongs to the first layer, the final norm and the output
+/// layer to the last.
 struct ModelPart {
   std::size_t first = 0;
   std::size_t end = 0;

@@ -15,7 +15,7 @@ using core::Result;
 
 namespace {
 
-/// Tokens of the whole vocabulary, of which the configuration has this rank's.
+/// Tokens of the whole vocabulary; the configuration has this rank's part.
 template <class T>
 std::size_t whole_vocabulary(const PartContext<T>& context) {
   const auto* tensor = context.block.tensor;
@@ -53,8 +53,8 @@ Result<void> head_backward(const PartContext<T>& context, const Activations<T>& 
   }
   const T* x = TRY(all_rows<T>(tensor, shape.rows, config.width, a.final_norm.output));
   const T* head = TRY(pass.use(parameter));
-  // A tied embedding is ready when its rows are added too; where another part has it, that part waits for
-  // this, so it is not put off.
+  // A tied embedding is ready once its rows are added too; if another part has it, that part waits for this,
+  // so it is not deferred.
   const bool is_tied = config.tied_embeddings;
   if (is_tied && pass.gradient(parameter) == nullptr) {
     pass.ready(parameter);  // another part multiplies
@@ -130,7 +130,7 @@ Result<void> part_backward(const PartContext<T>& context, const Activations<T>& 
   }
   for (std::size_t i = a.blocks.size(); i-- > 0;) {
     const BlockParameters& parameters = context.table.blocks[context.part.first + i];
-    // Those of the last block are still there.
+    // The last block's are still there.
     if (context.keep == Keep::inputs && i + 1 < a.blocks.size())
       TRY(block_activations(context.block, parameters, a.blocks[i], pass));
     TRY(block_backward(context.block, parameters, a.blocks[i], d, pass));

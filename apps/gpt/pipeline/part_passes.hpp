@@ -24,20 +24,20 @@ struct PartContext {
 
 using TokenSpan = std::span<const std::int32_t>;
 
-/// From the tokens, or where the part does not begin the model from the rows in its first block's input, to
-/// activations.output, and where it ends the model to the final norm's output.
+/// From the tokens, or, if the part does not begin the model, from the rows in its first block's input, to
+/// activations.output, and if it ends the model to the final norm's output.
 template <class T>
 core::Result<void> part_forward(const PartContext<T>& context, const Activations<T>& a, const Pass<T>& pass,
                                 TokenSpan tokens);
 
-/// Mean loss over the rows, in nats, of a part that ends the model, after part_forward().
+/// Mean loss over the rows, in nats, for a part that ends the model, after part_forward().
 template <class T>
 core::Result<T> part_loss(const PartContext<T>& context, const Activations<T>& a, const Pass<T>& pass,
                           TokenSpan targets);
 
-/// Turns d.residual (N, C) from the gradient by the part's output, which where the part ends the model is
-/// that of the loss, into the gradient by its input, and adds those of its parameters. An output layer
-/// without a place for its gradient is only said to be ready: the factors are in a.logits and the final
+/// Turns d.residual (N, C) from the gradient with respect to the part's output (of the loss, if the part ends
+/// the model) into that with respect to its input, and adds the gradients of its parameters. An output layer
+/// without a place for its gradient is only reported as ready: the factors are in a.logits and the final
 /// norm's output.
 template <class T>
 core::Result<void> part_backward(const PartContext<T>& context, const Activations<T>& a,

@@ -4,7 +4,7 @@
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 
-// What a PipelineTrainer says of the parameters of all stages.
+// The part of PipelineTrainer about the parameters of all stages.
 
 namespace troupe::apps::gpt {
 
@@ -60,7 +60,7 @@ Result<std::span<const std::byte>> PipelineTrainer::take_parameter(std::size_t p
   return whole_;
 }
 
-/// Of this stage.
+/// For a parameter of this stage.
 Result<std::span<const std::byte>> PipelineTrainer::whole_parameter(std::size_t place) {
   taken_.reset();
   if (!is_on_host() && !peers_) return values_on_device(place);
@@ -103,7 +103,7 @@ Result<void> PipelineTrainer::hand_over(std::span<const std::byte> values) {
   const auto there = TRY(memory_.allocate(values.size()));
   TRY(memory_.write(values, there.view()));
   TRY(stages_->wait(TRY(stages_->send(there.view(), model_->dtype(), 0))));
-  return memory_.settle();  // before the memory goes
+  return memory_.settle();  // before the memory is freed
 }
 
 }  // namespace troupe::apps::gpt

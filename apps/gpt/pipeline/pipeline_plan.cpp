@@ -18,25 +18,25 @@ using core::ScheduleKind;
 
 namespace {
 
-/// Something is gathered or reduced in every round, so that sessions go by the stage's passes.
+/// Something is gathered or reduced in every round, so sessions go by the stage's passes.
 bool goes_by_passes(const TrainerOptions& options) {
   const auto strategy = options.session.training.strategy;
   return strategy != core::Strategy::ddp && strategy != core::Strategy::zero1;
 }
 
-/// Ranks of one stage.
+/// The number of ranks of one stage.
 int stage_ranks(const TrainerOptions& options, core::WorldSize world) {
   return world.value / options.session.training.pipeline_parallel;
 }
 
-/// Of the layers that it computes.
+/// The rank's share of the layers that it computes.
 TensorShare share_of(const TrainerOptions& options, PipelinePlace place) {
   const int size = options.session.training.tensor_parallel;
   return {static_cast<std::size_t>(size), static_cast<std::size_t>(place.rank.value % size),
           options.tensor.sequence_parallel};
 }
 
-/// Its tokens of each sequence. ContextRank has checked that they are cut evenly.
+/// The rank's tokens of each sequence. ContextRank has checked that they are cut evenly.
 BatchShape batch_of_rank(const TrainerOptions& options) {
   const auto members = static_cast<std::size_t>(options.session.training.context_parallel);
   return {options.microbatch.batch, options.microbatch.length / members};

@@ -19,19 +19,19 @@ struct PipelinePlace {
 /// What cannot be trained in pipeline stages, and what to do instead. The same on all ranks.
 core::Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world);
 
-/// In two halves, of which the weights' comes later.
+/// Whether backward is in two halves, with the weights' half later.
 bool splits_backward(const TrainerOptions& options);
 
-// Of options that pass the check.
+// For options that pass the check.
 core::Result<StageCut> cut_of(const TrainerOptions& options, PipelinePlace place);
-/// Of the microbatches of the rank's lanes.
+/// For the microbatches of the rank's lanes.
 core::Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, PipelinePlace place);
-/// Of this rank, beside what its session takes.
+/// Memory of this rank besides what its session takes.
 core::Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place,
                                          gpu::DeviceKind device);
 StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
                        const core::PipelineSchedule& schedule, int stage);
-/// Of the output layer, or the rank's part of it.
+/// Shape of the output layer, or of the rank's part of it.
 HeadShape head_shape(const TrainerOptions& options);
 
 }  // namespace troupe::apps::gpt

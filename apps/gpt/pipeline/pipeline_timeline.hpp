@@ -7,14 +7,14 @@
 
 namespace troupe::apps::gpt {
 
-/// The passes of all stages of a pipeline in a step, in milliseconds from the first one's beginning.
+/// The passes of all stages of a pipeline in a step, in milliseconds from the beginning of the first.
 struct PipelineTimeline {
   core::ScheduleOptions schedule;
   core::ScheduleRun run;
-  std::optional<double> theory;  ///< the bubble's share, where all passes take as long as the mean of these
+  std::optional<double> theory;  ///< the bubble's share if all passes took as long as their mean
 };
 
-/// Of the passes of each kind; of whole backwards a half each for inputs and weights.
+/// Mean durations of each kind of pass; a whole backward counts half for inputs and half for weights.
 core::PassDurations mean_durations(const core::ScheduleRun& run);
 
 }  // namespace troupe::apps::gpt

@@ -122,7 +122,7 @@ Result<void> PipelineTrainer::open_experts() {
   return {};
 }
 
-// As AllLayers::warm_up(): every kernel runs once before the first collective, and memory is there.
+// As AllLayers::warm_up(): every kernel runs once before the first collective, and memory is allocated.
 Result<void> PipelineTrainer::warm_up() {
   if (is_on_host()) return {};
   TRY(lanes_->reserve(cut_.stages));
@@ -140,7 +140,7 @@ Result<void> PipelineTrainer::warm_up() {
   return run_all_chunks({parameters, gradients, hooks});
 }
 
-/// As a warm-up, and to its end.
+/// As a warm-up, completed before it returns.
 Result<void> PipelineTrainer::run_all_chunks(const StagePass& pass) {
   Batch& batch = batches_.front();
   batch.fill_evenly(corpus_->evaluation(), 0, 1);
@@ -162,7 +162,7 @@ Result<void> PipelineTrainer::play_lanes() {
   began_.clear();
   ended_.clear();
   begun_.reset();
-  if (lanes_->by_passes()) TRY(begin_pass(all_passes_.front()));  // which may read what is copied
+  if (lanes_->by_passes()) TRY(begin_pass(all_passes_.front()));  // it may read what is copied
   TRY(refresh_copies());
   if (route_losses_) TRY(route_losses_->begin_step(schedule_));
   if (owner_) owner_->begin_step(schedule_.microbatches);
@@ -176,7 +176,7 @@ ExpertTally PipelineTrainer::take_expert_tally() {
   return std::exchange(tally_, {options_.model.layers, options_.model.experts.count});
 }
 
-/// Once per step, before the first use of its values by another stage than their own.
+/// Once per step, before the first use of its values by a stage other than their own.
 Result<void> PipelineTrainer::refresh_copies() {
   if (!options_.model.tied_embeddings || copy_of_ == session_->next_step()) return {};
   copy_of_ = session_->next_step();
@@ -184,7 +184,7 @@ Result<void> PipelineTrainer::refresh_copies() {
   if (owner_) {
     TRY(before_use(place));
     TRY(owner_->give_values(TRY(parameter_memory(place))));
-    if (lanes_->by_passes()) TRY(owner_->settle());  // before another unit has the memory
+    if (lanes_->by_passes()) TRY(owner_->settle());  // before another unit uses the memory
   }
   return copy_ ? copy_->take_values() : Result<void>{};
 }
@@ -206,7 +206,7 @@ Result<void> PipelineTrainer::before_use(std::size_t place) {
   return {};
 }
 
-/// Of this stage, after before_use().
+/// For a parameter of this stage, after before_use().
 Result<gpu::ConstBufferView> PipelineTrainer::parameter_memory(std::size_t place) {
   return gpu::ConstBufferView(TRY(session_->parameter_memory(*parameters_.index(place))));
 }
@@ -224,7 +224,7 @@ StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
   hooks.before_use = [this, microbatch = done.microbatch, embedding](std::size_t place) -> Result<void> {
     TRY(before_use(place));
     if (!owner_ || place != embedding) return {};
-    // After the output layer's gradient come those of the rows, as on one rank.
+    // The rows' gradients are added after the output layer's, as on one rank.
     return owner_->add_gradient(microbatch, *model_, gradients_[place]);
   };
   hooks.gradient_ready = [this, done, slot](std::size_t place) {
@@ -273,7 +273,7 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, PassSlots 
   return route_losses_ ? take_losses_before(done.microbatch + 1) : Result<void>{};
 }
 
-/// Those of the microbatches before that one, which this stage has been through.
+/// Takes the losses of the microbatches before this one that have been through this stage.
 Result<void> PipelineTrainer::take_losses_before(int microbatch) {
   const int first = std::exchange(losses_taken_, std::max(losses_taken_, microbatch));
   const auto losses = TRY(model_->take_losses(static_cast<std::size_t>(losses_taken_ - first)));
@@ -298,7 +298,7 @@ Result<void> PipelineTrainer::backward(const core::PipelinePass& done, int slot)
     TRY(model_->backward(chunk, slot, pass(hooks), {batch.tokens(), batch.targets()}));
     TRY(kept_);
   }
-  // What is waited for was enqueued before this backward, so the device has work meanwhile.
+  // What it waits for was enqueued before this backward, so the device has work meanwhile.
   const bool ends_lane = adds && chunk == 0 && lanes_->ends_lane(microbatch);
   if (ends_lane && cut_.is_last()) TRY(take_losses_before(microbatch + 1));
   return adds ? lanes_->end(chunk, microbatch) : Result<void>{};

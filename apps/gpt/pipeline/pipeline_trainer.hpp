@@ -32,7 +32,7 @@ namespace troupe::apps::gpt {
 /// A rank that has a stage of the layers.
 class PipelineTrainer final : public RankModel, private StageWork {
  public:
-  /// Errc::invalid_argument and Errc::unavailable name the option that cannot be, alike on all ranks.
+  /// Errc::invalid_argument and Errc::unavailable name the impossible option, alike on all ranks.
   static core::Result<std::unique_ptr<PipelineTrainer>> create(const TrainerOptions& options,
                                                                PipelinePlace place, gpu::Device& device,
                                                                std::unique_ptr<TensorRank> share,
@@ -65,7 +65,8 @@ class PipelineTrainer final : public RankModel, private StageWork {
   core::Result<void> read_parameter(std::size_t place, core::ElementRange range,
                                     std::span<float> values) override;
   core::Result<void> hand_over_parameters() override;
-  /// What a pass waits for inside the session is part of it. Stages must share a clock: be on one node.
+  /// What a pass waits for inside the session is included. Stages must share a clock, so they must be on one
+  /// node.
   core::Result<std::optional<PipelineTimeline>> timeline() override;
 
  private:
@@ -94,11 +95,11 @@ class PipelineTrainer final : public RankModel, private StageWork {
   core::Result<gpu::ConstBufferView> parameter_memory(std::size_t place);
   core::Result<void> refresh_copies();
   core::Result<void> settle();
-  /// So many of this rank's rows through this stage's chunks, forward alone.
+  /// Passes this many of this rank's rows through this stage's chunks, forward only.
   core::Result<void> pass_through(const std::function<core::Result<void>(int chunk)>& compute,
                                   std::size_t own_rows);
-  /// Whole parameters one after another in the order of the whole table: rank 0 takes what the other stages
-  /// of its pipeline hand over.
+  /// Whole parameters one after another in the order of the whole table: rank 0 receives what the other
+  /// stages of its pipeline hand over.
   core::Result<std::span<const std::byte>> take_parameter(std::size_t place);
   core::Result<std::span<const std::byte>> whole_parameter(std::size_t place);
   core::Result<std::span<const std::byte>> values_on_device(std::size_t place);
@@ -119,13 +120,13 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::unique_ptr<ContextRank> context_;  ///< null: sequences are whole
   std::unique_ptr<TrainableStage> model_;
   StageParameters parameters_;
-  ModelConfig all_model_;  ///< as a rank that has all experts has it; also its table and this stage's
+  ModelConfig all_model_;  ///< as on a rank that has all experts; also its table and this stage's
   ParameterTable all_table_;
   StageParameters all_parameters_;
-  std::optional<StageRunner> runner_;  ///< open()
+  std::optional<StageRunner> runner_;  ///< created by open()
   StageMemory memory_;
-  std::vector<core::PipelinePass> all_passes_;  ///< of this stage, also of rounds without a lane
-  std::optional<std::size_t> begun_;            ///< of them
+  std::vector<core::PipelinePass> all_passes_;  ///< of this stage, including rounds without a lane
+  std::optional<std::size_t> begun_;            ///< how many of these have begun
 
   actors::Session* session_ = nullptr;
   const Corpus* corpus_ = nullptr;
@@ -133,23 +134,23 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::optional<SessionLinks> links_;
   std::optional<StageLanes> lanes_;
   std::unique_ptr<EmbeddingOwner>
-      owner_;  ///< on the first stage, and the copy on the last, of tied embeddings
+      owner_;  ///< on the first stage, and the copy on the last, for tied embeddings
   std::unique_ptr<EmbeddingCopy> copy_;
-  std::optional<RouteLosses> route_losses_;  ///< of models with experts on the host
+  std::optional<RouteLosses> route_losses_;  ///< for models with experts on the host
   std::unique_ptr<SessionPeers> peers_;      ///< null: all experts of the stage are here
   ExpertTally tally_;
-  core::Result<void> kept_;            ///< of the copy's gradients, the first failure
+  core::Result<void> kept_;            ///< the first failure of the copy's gradients
   int losses_taken_ = 0;               ///< in the order of microbatches
-  std::optional<core::Step> copy_of_;  ///< before which step the copy was taken
-  /// Of the last step's passes, in nanoseconds of the device's clock.
+  std::optional<core::Step> copy_of_;  ///< the step before which the copy was taken
+  /// For the last step's passes, in nanoseconds of the device's clock.
   std::vector<std::int64_t> began_, ended_;
   std::vector<Batch> batches_;              ///< per slot
   std::vector<const std::byte*> readable_;  ///< by place in the whole table
   std::vector<float*> gradients_;
   std::vector<float> answer_;         ///< logits
-  std::vector<std::byte> read_;       ///< a parameter of another stage, or from the device
+  std::vector<std::byte> read_;       ///< a parameter from another stage, or from the device
   std::vector<float> wide_;           ///< likewise, in f32
-  std::optional<std::size_t> taken_;  ///< of which parameter `whole_` has the values
+  std::optional<std::size_t> taken_;  ///< the parameter whose values `whole_` has
   std::span<const std::byte> whole_;
 };
 

@@ -56,7 +56,7 @@ Result<void> RouteLosses::begin_step(const core::PipelineSchedule& schedule) {
     for (const auto& [kind, microbatch, chunk] : schedule.passes[static_cast<std::size_t>(stage)]) {
       if (kind != core::PassKind::forward) continue;
       const auto part = cuts_[static_cast<std::size_t>(stage)].parts[static_cast<std::size_t>(chunk)];
-      // The parts of a microbatch come in the order of chunks.
+      // The parts of a microbatch arrive in the order of chunks.
       receiving_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(microbatch)] =
           TRY(group(stage).receive(gpu::view_of(place(microbatch, part)), core::DType::u8, 0));
     }

@@ -11,21 +11,21 @@
 
 namespace troupe::apps::gpt {
 
-/// What balance adds to the losses of microbatches, in the layers where experts are: stages send it to the
-/// last one, which adds it to the loss of the words in the order of layers, as one rank does.
+/// The balance losses of microbatches in the layers with experts: stages send them to the last one, which
+/// adds them to the loss of the words in the order of layers, as one rank does.
 class RouteLosses {
  public:
-  /// A group of two for each stage before the last, with a stream of its own.
+  /// A group of two for each stage before the last, with its own stream.
   static std::vector<actors::TrainerGroupSpec> groups(core::WorldSize world, int stages);
   /// The session was joined with groups().
   static core::Result<RouteLosses> open(actors::Session& session, const ModelConfig& config,
                                         const StageCut& cut, const std::vector<StageCut>& all);
 
-  /// Of a step with these forwards.
+  /// For a step with these forwards.
   core::Result<void> begin_step(const core::PipelineSchedule& schedule);
-  /// After a forward of this stage; `routes` are of all layers.
+  /// After a forward of this stage; `routes` are those of all layers.
   core::Result<void> give(const core::PipelinePass& forward, std::span<const ExpertRoutes> routes);
-  /// On the last stage: with the loss of the words.
+  /// On the last stage: the loss including that of the words.
   core::Result<double> total(int microbatch, double words);
   core::Result<void> settle();
 
@@ -38,7 +38,7 @@ class RouteLosses {
   std::size_t layers_ = 0;
   int stage_ = 0;
   std::vector<StageCut> cuts_;
-  std::vector<actors::TrainerGroup*> groups_;   ///< by stage, of those before the last
+  std::vector<actors::TrainerGroup*> groups_;   ///< by stage, for those before the last
   std::vector<double> values_;                  ///< by microbatch, then layer
   std::vector<std::vector<Posted>> receiving_;  ///< on the last stage, by stage and microbatch: the last part
   std::vector<Posted> sending_;

@@ -85,7 +85,7 @@ Result<void> StageLanes::begin(int chunk, int microbatch, std::span<float*> grad
     if (!by_passes()) TRY(begin_lane(microbatch));
     for (std::size_t place = begin; place < end; ++place) {
       const auto index = *parameters_.index(place);
-      const bool is_shared = TRY(session_.sources(index)) > 1;  // an expert's, which has one for each source
+      const bool is_shared = TRY(session_.sources(index)) > 1;  // an expert's, with one gradient per source
       gradients[place] = is_shared ? nullptr : TRY(session_.gradient_memory(index)).as<float>().data();
     }
     return {};
@@ -129,7 +129,7 @@ Result<void> StageLanes::end(int chunk, int microbatch) {
   return session_.end_lane(loss_of(lane));
 }
 
-/// The session's gradients of a lane begin with zeros, so this changes no bit.
+/// The session's gradients of a lane begin as zeros, so this changes no bit.
 Result<void> StageLanes::add_waiting(int lane) {
   for (auto found = waiting_.lower_bound({lane, 0}); found != waiting_.end() && found->first.first == lane;
        found = waiting_.erase(found)) {

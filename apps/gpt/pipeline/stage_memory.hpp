@@ -9,14 +9,14 @@
 
 namespace troupe::apps::gpt {
 
-/// Memory that a stage computes in, and the moves in it: enqueued on the compute stream, or where there is
-/// none (null) done at once in memory of the host. The device outlives it.
+/// Memory that a stage computes in, and operations on it: enqueued on the compute stream, or, if there is
+/// none (null), done immediately in host memory. The device must outlive it.
 class StageMemory {
  public:
   explicit StageMemory(gpu::Device& device, gpu::StreamView compute = nullptr)
       : device_(&device), compute_(compute) {}
 
-  /// From now on, of a device that computes on a stream.
+  /// From now on, for a device that computes on a stream.
   void use(gpu::StreamView compute) { compute_ = compute; }
   gpu::StreamView compute() const { return compute_; }
 
@@ -28,12 +28,12 @@ class StageMemory {
   }
   void copy(gpu::ConstBufferView source, gpu::BufferView destination) const;
   void zero(gpu::BufferView destination) const;
-  /// destination += source, of f32.
+  /// destination += source, in f32.
   void add(gpu::ConstBufferView source, gpu::BufferView destination) const;
 
-  /// Waits for all of it.
+  /// Waits for all operations.
   core::Result<void> settle() const;
-  /// For memory of the host; they wait.
+  /// To and from host memory; these wait.
   core::Result<void> read(gpu::ConstBufferView source, std::span<std::byte> destination) const;
   core::Result<void> write(std::span<const std::byte> source, gpu::BufferView destination) const;
 

@@ -10,7 +10,7 @@
 
 namespace troupe::apps::gpt {
 
-// N rows, C width, F feed_forward, V vocabulary, Q the heads' queries, K the keys.
+// N rows, C width, F feed_forward, V vocabulary, Q the width of queries, K of keys.
 
 using core::Errc;
 using core::fail;
@@ -18,16 +18,16 @@ using core::Result;
 
 namespace {
 
-/// Elements that a split backward keeps copies of in a layer with experts.
+/// Elements that a split backward copies in a layer with experts.
 std::size_t kept_of_experts(const ExpertConfig& experts, std::size_t rows, std::size_t width) {
   const std::size_t most = experts.most_rows(rows);
   std::size_t elements = rows * experts.count + most * (width + 2 * experts.feed_forward);
-  if (experts.ranks == 1) elements += rows * experts.choices * width;  // what is gathered of the tokens
+  if (experts.ranks == 1) elements += rows * experts.choices * width;  // the gathered tokens
   if (experts.shared_feed_forward > 0) elements += rows * (width + 2 * experts.shared_feed_forward + 1);
   return elements;
 }
 
-/// Elements that a split backward of a part keeps copies of: gradients, and rows that are gathered.
+/// Elements that a split backward of a part copies: gradients, and gathered rows.
 std::size_t kept_elements(const ModelConfig& config, std::size_t rows, ModelPart part, bool sequence) {
   const std::size_t C = config.width, F = config.feed_forward;
   const std::size_t Q = config.query_width(), K = config.key_width();
@@ -36,7 +36,7 @@ std::size_t kept_elements(const ModelConfig& config, std::size_t rows, ModelPart
   if (config.query_key_norm) block += Q + K;
   if (config.query_key_value_bias) block += Q + 2 * K;
   if (config.attention_output_bias) block += C;
-  if (sequence) block += 2 * C;  // what is gathered of the norms' outputs
+  if (sequence) block += 2 * C;  // the norms' gathered outputs
   const std::size_t at_end = sequence ? 2 * C : C;
   const std::size_t ends = (part.has_begin() ? C : 0) + (part.has_end(config) ? at_end : 0);
   const std::size_t mlp = rows * ((config.activation == Activation::swiglu ? 2 : 1) * F + C);
@@ -48,7 +48,7 @@ std::size_t kept_elements(const ModelConfig& config, std::size_t rows, ModelPart
   return elements;
 }
 
-/// What a layer computes beside the gradient that is wanted.
+/// What a layer computes besides the gradient that is wanted.
 std::size_t unused_elements(const ModelConfig& config, std::size_t rows) {
   return std::max({2 * config.width, rows * config.width, rows * config.query_width()});
 }
@@ -64,12 +64,12 @@ struct Places {
   };
   std::vector<Slot> slots;
   float* unused;
-  float* input;          // one more than slots have
+  float* input;          // one more than there are slots
   std::size_t kept = 0;  // elements per slot
   std::size_t elements = 0;
 };
 
-/// What layers with experts leave beside memory that is carved, and what they share.
+/// What layers with experts keep outside of carved memory, and what they share.
 void join_experts(Activations<float>& activations, ModelPart part, std::size_t layers,
                   const ExpertScratch<float>& scratch) {
   activations.routes.resize(layers);
@@ -82,7 +82,7 @@ void join_experts(Activations<float>& activations, ModelPart part, std::size_t l
   }
 }
 
-/// A slot is as large as the largest chunk. The configuration is of the share.
+/// A slot is as large as the largest chunk. The configuration is that of the share.
 Places place(float* base, const ModelConfig& config, const StageCut& cut, const StageShape& shape) {
   const std::size_t N = shape.batch.rows(), C = config.width;
   const auto [members, member, sequence] = shape.share;
@@ -101,7 +101,7 @@ Places place(float* base, const ModelConfig& config, const StageCut& cut, const 
   places.scratch = carve_gradients(carver, config, shape.batch, extents);
   if (members > 1) {
     places.tensor = carve_tensor(carver, members, sequence, N, config);
-    // Between passes nobody needs it, and within one as in a whole model.
+    // Unused between passes, and within a pass used as in a whole model.
     places.tensor->partial = places.scratch.normed;
   }
   if (shape.context_parallel > 1) places.across = carve_context(carver, shape.batch.batch, keys, config);
@@ -171,7 +171,7 @@ StageModel::StageModel(const ModelConfig& config, const StageCut& cut, const Sta
     slots_.push_back({std::move(slot.chunks), slot.gradient});
     for (std::size_t chunk = 0; chunk < cut_.parts.size(); ++chunk)
       join_experts(slots_.back().chunks[chunk], cut_.parts[chunk], config_.layers, scratch_.experts);
-    // The first piece of a slot, whichever chunk it has.
+    // The first piece of a slot, whichever chunk uses it.
     inputs_.push_back(slots_.back().chunks.front().blocks.front().input);
   }
   inputs_.push_back(places.input);

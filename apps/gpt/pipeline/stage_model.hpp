@@ -21,13 +21,13 @@
 namespace troupe::apps::gpt {
 
 /// The passes of one pipeline stage on the host, one microbatch of a chunk per slot. It owns no parameters:
-/// passes are given pointers in the order of the whole model's table, of which a chunk uses its own. Where a
-/// group shares the stage, parameters are this rank's parts of them, all members make every call, and of a
-/// gradient that is also a sum over the group each adds its own part. One thread at a time.
+/// passes get pointers in the order of the whole model's table, of which a chunk uses its own. If a group
+/// shares the stage, parameters are this rank's parts of them, all members make every call, and for a
+/// gradient that is also summed over the group each adds its own part. One thread at a time.
 class StageModel {
  public:
-  /// Errc::out_of_memory when the activations do not fit in this machine's memory; Errc::unavailable for
-  /// split backwards of what is computed again. The groups have the shape's share and sequences; they outlive
+  /// Errc::out_of_memory if the activations do not fit in this machine's memory; Errc::unavailable for split
+  /// backwards of recomputed activations. The groups match the shape's share and sequences; they must outlive
   /// the model and are not used before the first pass.
   static core::Result<std::unique_ptr<StageModel>> create(const ModelConfig& config, const StageCut& cut,
                                                           const StageShape& shape, StageGroups groups = {});
@@ -42,35 +42,36 @@ class StageModel {
   std::size_t own_rows() const { return own_rows_of(shape_.batch.rows()); }
   std::size_t own_rows_of(std::size_t length) const { return gpt::own_rows(tensor(), length); }
 
-  /// Own rows (N, C): what a forward reads where it does not begin the model, in a slot of inputs, what it
-  /// writes, and the gradient, first by the output and after backward by the input.
+  /// Own rows (N, C): a forward's input, in a slot of inputs, unless the chunk begins the model; its output;
+  /// and the gradient, with respect to the output first and after backward to the input.
   std::span<float> input(int slot);
   std::span<float> output(int chunk, int slot);
   std::span<float> gradient(int slot);
 
-  /// `tokens` only where the chunk begins the model.
+  /// `tokens` is read only if the chunk begins the model.
   core::Result<void> forward(int chunk, PassSlots slots, const Pass<float>& pass, TokenSpan tokens);
-  /// Of a chunk that ends the model, after its forward.
+  /// For a chunk that ends the model, after its forward.
   core::Result<float> loss(int chunk, int slot, const Pass<float>& pass, TokenSpan targets);
-  /// Of a microbatch that was forward, and has a loss. Tokens and targets as above. Where backwards are split
-  /// it adds nothing to gradients; backward_weight() does, until which the tokens must stay.
+  /// For a microbatch that has been through forward, and loss. Tokens and targets as above. If backwards are
+  /// split, it adds nothing to gradients; backward_weight() does, and until then the tokens must stay.
   core::Result<void> backward(int chunk, int slot, const Pass<float>& pass, TokenSpan tokens,
                               TokenSpan targets);
   core::Result<void> backward_weight(int slot, const Pass<float>& pass);
-  /// Of a chunk that ends the model, once backward says that the output layer is ready: the factors of its
-  /// gradient, by this rank's logits (N, V) and all of the normed rows (N, C).
+  /// For a chunk that ends the model, once backward reports the output layer as ready: the factors of its
+  /// gradient, the gradient with respect to this rank's logits (N, V) and all of the normed rows (N, C).
   HeadFactors head_factors(int chunk, int slot);
-  /// Where forward sent the rows of a model with experts: of all layers, of which the chunk's are in use.
+  /// Where forward sent the rows of a model with experts: for all layers, of which the chunk's are in use.
   std::span<const ExpertRoutes> routes(int chunk, int slot) { return activations(chunk, slot).routes; }
 
   /// One sequence of 1..T tokens through a chunk, in the first slots.
   core::Result<void> forward_sequence(int chunk, const Pass<float>& pass, TokenSpan tokens);
-  /// After it, of a chunk that ends the model: logits (V) of the token that follows that one of the sequence.
+  /// After that, for a chunk that ends the model: logits (V) of the token that follows this one of the
+  /// sequence.
   core::Result<std::span<const float>> logits_of(int chunk, std::size_t token, const Pass<float>& pass);
 
  private:
   struct Slot {
-    std::vector<Activations<float>> chunks;  ///< of which one is in use
+    std::vector<Activations<float>> chunks;  ///< one of them is in use
     float* gradient = nullptr;               ///< (N, C)
   };
 
@@ -93,11 +94,11 @@ class StageModel {
   GradientScratch<float> scratch_{};
   std::optional<TensorParallel<float>> tensor_;
   std::optional<ContextParallel<float>> across_;
-  std::size_t sequence_ = 0;         ///< tokens of the last forward_sequence()
+  std::size_t sequence_ = 0;         ///< tokens in the last forward_sequence()
   std::vector<float> whole_logits_;  ///< (V) of all members
   std::vector<Slot> slots_;
-  std::vector<float*> inputs_;           ///< (N, C) each: those of the slots, and one more
-  std::deque<WeightWork<float>> later_;  ///< per slot, where backwards are split
+  std::vector<float*> inputs_;           ///< (N, C) each: one per slot, and one more
+  std::deque<WeightWork<float>> later_;  ///< per slot, if backwards are split
 };
 
 }  // namespace troupe::apps::gpt

@@ -9,8 +9,8 @@
 
 namespace troupe::apps::gpt {
 
-/// Lanes of a rank, and the rounds that the ranks of its stage go through together: as many as the one with
-/// most lanes has, where each round gathers parameters or reduces gradients.
+/// A rank's lanes, and the rounds that the ranks of its stage go through together: if each round gathers
+/// parameters or reduces gradients, as many as the rank with the most lanes has.
 struct StageDeal {
   int rounds = 0;
   int lanes = 0;
@@ -21,7 +21,7 @@ core::Result<StageDeal> deal_of(const TrainerOptions& options, PipelinePlace pla
 
 /// What the ranks of the pipeline would do with a lane in every round.
 core::Result<core::PipelineSchedule> schedule_of_rounds(const TrainerOptions& options, StageDeal deal);
-/// Without what is of no lane.
+/// The schedule without the passes of rounds that have no lane.
 core::PipelineSchedule played(core::PipelineSchedule rounds, int microbatches);
 
 /// A stage's list of passes over its units, for SessionOptions::passes: a lane is a microbatch.

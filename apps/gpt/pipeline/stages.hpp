@@ -11,11 +11,11 @@
 
 namespace troupe::apps::gpt {
 
-/// Where a stage computes, and with whom. All of it outlives the stage.
+/// Where a stage computes, and with which ranks. All of it must outlive the stage.
 struct StagePlace {
   gpu::Device& device;
   gpu::StreamView compute = nullptr;  ///< a stream of the device, which the host does not use
-  StageGroups groups{};               ///< on the host, that have the shape's share and sequences
+  StageGroups groups{};               ///< on the host: those that match the shape's share and sequences
   DeviceGroups device_groups{};       ///< likewise on a GPU
 };
 
@@ -23,7 +23,7 @@ struct StagePlace {
 core::Result<std::unique_ptr<TrainableStage>> create_stage(const ModelConfig& config, const StageCut& cut,
                                                            const StageShape& shape, ModelOptions options,
                                                            StagePlace place);
-/// Of the device's memory, what create_stage() takes.
+/// Device memory that create_stage() takes.
 std::size_t stage_bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
                         ModelOptions options, gpu::DeviceKind device);
 

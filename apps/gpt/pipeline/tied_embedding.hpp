@@ -13,16 +13,16 @@
 
 namespace troupe::apps::gpt {
 
-// N rows of a microbatch, C width, V vocabulary, or what the stage's rank has of it where ranks share layers.
+// N rows of a microbatch, C width, V vocabulary, or the rank's part of it if ranks share layers.
 
-// A tied embedding is a parameter of the first stage alone: its state, its update and its part in norms are
-// there once. The last stage has a copy of the values, which it gets once per step, and gives its part of the
-// gradient to the first one, which adds it where one rank would.
+// A tied embedding is a parameter of the first stage alone: its state, its update and its part in norms exist
+// only there. The last stage has a copy of the values, which it receives once per step, and sends its part of
+// the gradient to the first stage, which adds it where one rank would.
 
-/// How the output layer's part of the gradient, (V, C), comes to the first stage.
+/// How the output layer's part of the gradient, (V, C), reaches the first stage.
 enum class HeadGradient : std::uint8_t {
-  /// Of each microbatch its factors, by the logits (N, V) and the normed rows (N, C), which the first stage
-  /// multiplies: so it adds what one rank adds, in its order.
+  /// For each microbatch its factors, the gradient with respect to the logits (N, V) and the normed rows (N,
+  /// C), which the first stage multiplies: so it adds what one rank adds, in the same order.
   factors,
   sum,  ///< of all microbatches, with the last of them
 };
@@ -32,7 +32,7 @@ struct HeadShape {
   core::DType dtype = core::DType::f32;  ///< of values and factors
 
   std::size_t value_bytes() const { return vocabulary * width * core::size_of(dtype); }
-  /// What is sent at once.
+  /// Dtype of one message.
   core::DType message_dtype(HeadGradient how) const {
     return how == HeadGradient::sum ? core::DType::f32 : dtype;
   }
@@ -42,22 +42,22 @@ struct HeadShape {
   }
 };
 
-// Memory is the stage's, and what is said to be done is done for what its stream is given next.
+// Memory is the stage's; an operation that is reported as done is done for later work on its stream.
 
 /// The first stage's end. `stages` is the group of a pipeline's ranks, in order.
 class EmbeddingOwner {
  public:
-  /// Everything given outlives it.
+  /// Everything given must outlive it.
   static core::Result<std::unique_ptr<EmbeddingOwner>> create(actors::TrainerGroup& stages,
                                                               const StageMemory& memory, HeadGradient how,
                                                               HeadShape shape);
 
-  /// `values` must stay as they are until settle().
+  /// `values` must not change until settle().
   core::Result<void> give_values(gpu::ConstBufferView values);
   void begin_step(int microbatches) { microbatches_ = microbatches; }
-  /// Posts the receive of a microbatch's part; of a sum, that of the last one.
+  /// Posts the receive of a microbatch's part; for a sum, that of the last one.
   core::Result<void> take();
-  /// Before the rows of this microbatch are added to the gradient (V, C).
+  /// Before this microbatch's rows are added to the gradient (V, C).
   core::Result<void> add_gradient(int microbatch, TrainableStage& stage, float* gradient);
   core::Result<void> settle();
 
@@ -82,20 +82,20 @@ class EmbeddingCopy {
                                                              HeadShape shape);
 
   core::Result<void> take_values();
-  /// Waits until they are there.
+  /// Waits until they have arrived.
   core::Result<const std::byte*> copied();
   void begin_step(int microbatches) { microbatches_ = microbatches; }
-  /// Where the output layer's gradient of this microbatch is to be added; null where factors are given.
+  /// Where to add the output layer's gradient of this microbatch; null if factors are sent.
   core::Result<float*> gradient(int microbatch);
-  /// What gradient() was asked for is there, of factors these, which are copied.
+  /// The gradient requested by gradient() is complete; for factors, these, which are copied.
   core::Result<void> keep(int microbatch, const HeadFactors& factors);
-  /// Posts the send of a microbatch's part; of a sum, with the last one.
+  /// Posts the send of a microbatch's part; for a sum, with the last one.
   core::Result<void> give(int microbatch);
   core::Result<void> settle();
 
  private:
   struct Part {
-    gpu::Buffer values;  ///< of a message
+    gpu::Buffer values;  ///< of one message
     std::optional<actors::TrainerGroup::Posted> giving;
   };
   EmbeddingCopy(actors::TrainerGroup& stages, const StageMemory& memory, HeadGradient how, HeadShape shape)
@@ -108,7 +108,7 @@ class EmbeddingCopy {
   HeadShape shape_;
   gpu::Buffer values_;
   std::optional<actors::TrainerGroup::Posted> taking_;
-  /// Of factors as many as stages, in turn: the first stage takes them so many microbatches later.
+  /// For factors, one per stage, in turn: the first stage takes them that many microbatches later.
   std::vector<Part> parts_;
   int microbatches_ = 0;
 };

@@ -12,8 +12,8 @@
 
 namespace troupe::apps::gpt {
 
-/// A whole model: the stage of a pipeline of one. Where ranks share each sequence (ContextStage), losses are
-/// what this rank's rows make of them.
+/// A whole model: the stage of a pipeline of one. If ranks share each sequence (ContextStage), losses are the
+/// contribution of this rank's rows.
 class UncutModel final : public TrainableModel {
  public:
   /// `stage` has all layers (uncut()), one slot, and microbatches of `shape`; its memory takes
@@ -41,7 +41,7 @@ class UncutModel final : public TrainableModel {
   BatchShape shape_;
   std::unique_ptr<TrainableStage> stage_;
   std::size_t activation_bytes_;
-  std::vector<bool> is_trained_;  ///< of losses that are not taken: an evaluation's is of words alone
+  std::vector<bool> is_trained_;  ///< of losses not taken yet: an evaluation's is only that of the words
   ExpertTally tally_;
 };
 

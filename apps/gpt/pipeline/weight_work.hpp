@@ -14,8 +14,8 @@
 
 namespace troupe::apps::gpt {
 
-/// The weights' half of a backward, put off: what is left to add to gradients, in order. P is Pass, or a
-/// GPU's.
+/// The weights' half of a backward, deferred: what remains to be added to gradients, in order. P is Pass, or
+/// a GPU's pass.
 template <class P>
 class PutOffWork {
  public:
@@ -35,11 +35,11 @@ class PutOffWork {
   std::vector<Work> works_;
 };
 
-/// Of a pass on the host, with copies of what it needs that does not stay.
+/// For a pass on the host, with copies of the data it needs that would not stay.
 template <class T>
 class WeightWork : public PutOffWork<Pass<T>> {
  public:
-  /// `memory` is for the copies; `unused` for gradients that a layer computes together with those that are
+  /// `memory` is for the copies; `unused` is for gradients that a layer computes along with those that are
   /// wanted, as large as the largest of them.
   WeightWork(std::span<T> memory, std::span<T> unused) : memory_(memory), unused_(unused) {}
 
@@ -47,7 +47,7 @@ class WeightWork : public PutOffWork<Pass<T>> {
     used_ = 0;
     this->clear();
   }
-  /// A copy, until the next begin().
+  /// A copy, valid until the next begin().
   const T* keep(const T* values, std::size_t count) {
     CHECK(count <= memory_.size() - used_, "copies for the weights' backward fit in their memory");
     T* copy = memory_.data() + used_;
@@ -67,16 +67,17 @@ class WeightWork : public PutOffWork<Pass<T>> {
   std::size_t used_ = 0;
 };
 
-/// `rows` as the weights' half of the pass's backward will find them, where it is put off: a copy, unless
-/// they are `own`, which stay.
+/// `rows` as the weights' half of the pass's backward will find them, if it is deferred: a copy, unless they
+/// are `own`, which stay.
 template <class P, class T>
 const T* kept_for_weights(const P& pass, const T* rows, std::size_t elements,
                           const std::type_identity_t<T>* own = nullptr) {
   return pass.later == nullptr || rows == own ? rows : pass.later->keep(rows, elements);
 }
 
-/// Adds to a parameter's gradient, which is complete then, by `add(pass)`, after pass.use(); or where the
-/// weights' half of the backward is put off, with the pass of then. What `add` has is there then, too.
+/// Adds to a parameter's gradient, which is then complete, by `add(pass)`, after pass.use(); if the weights'
+/// half of backward is deferred, later and with the pass of that time. What `add` refers to must still exist
+/// then.
 template <class P, class Add>
 void add_to_gradient(const P& pass, std::size_t parameter, Add add) {
   if (pass.later == nullptr) {
@@ -91,7 +92,7 @@ void add_to_gradient(const P& pass, std::size_t parameter, Add add) {
   });
 }
 
-/// The same of a parameter whose values the other half does not read.
+/// The same for a parameter whose values the other half does not read.
 template <class P, class Add>
 core::Result<void> use_and_add_to_gradient(const P& pass, std::size_t parameter, Add add) {
   if (pass.later == nullptr) TRY(pass.use(parameter));
@@ -99,7 +100,7 @@ core::Result<void> use_and_add_to_gradient(const P& pass, std::size_t parameter,
   return {};
 }
 
-/// Errc::unavailable for split backwards of what is computed again.
+/// Errc::unavailable for split backwards of recomputed activations.
 core::Result<void> check_split(bool is_split, Keep keep);
 
 }  // namespace troupe::apps::gpt

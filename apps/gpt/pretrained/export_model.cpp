@@ -23,7 +23,7 @@ using core::Result;
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
 constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
 
-/// What transformers writes beside the tensors, and training does not change.
+/// What transformers writes besides the tensors, and training does not change.
 constexpr std::array kCompanions{
     "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt",     "generation_config.json", "chat_template.jinja",     "tokenizer.model"};

@@ -31,13 +31,13 @@ std::size_t size_of(std::int64_t value) {
 RotaryScaling scaling_of(const core::BuilderConfig& builder) {
   if (builder.seq_len_interpolation_factor)
     return {.kind = RotaryScaling::Kind::linear, .factor = *builder.seq_len_interpolation_factor};
-  // The other values of llama3 are the defaults: core::from_huggingface() takes no others.
+  // The other values of llama3 are the defaults: core::from_huggingface() accepts no others.
   if (builder.rope_scaling)
     return {.kind = RotaryScaling::Kind::llama3, .factor = builder.rope_scaling_factor};
   return {};
 }
 
-/// The losses of routers are the command line's: transformers leaves them out too, unless it is asked.
+/// Router losses are set on the command line: transformers omits them too, unless requested.
 ExpertConfig experts_of(const core::ModelConfig& read) {
   const auto& transformer = read.transformer;
   ExpertConfig experts;
@@ -72,7 +72,7 @@ ModelConfig model_of(const core::ModelConfig& read) {
   model.key_value_heads = size_of(transformer.num_query_groups.value_or(0));
   model.head_dimension = size_of(transformer.kv_channels.value_or(0));
   model.query_key_value_bias = transformer.add_qkv_bias;
-  // Where biases are a choice, "attention_bias" means that of the output too.
+  // If biases are optional, "attention_bias" includes the output's bias.
   model.attention_output_bias = transformer.add_qkv_bias && read.architecture != Architecture::qwen2 &&
                                 read.architecture != Architecture::qwen2_moe;
   model.query_key_norm = transformer.qk_layernorm;
@@ -99,7 +99,7 @@ Result<Json> object_of(std::string_view text) {
   return core::parse_json_object(text, "config.json");
 }
 
-/// The architecture that has all parts of a model with experts, and no others.
+/// The architecture that has exactly the parts of a model with experts.
 Result<Architecture> architecture_with_experts(const ModelConfig& config) {
   const ExpertConfig& experts = config.experts;
   const bool has_shared = experts.shared_feed_forward > 0;
@@ -144,7 +144,7 @@ void put_experts(const ModelConfig& config, Architecture architecture, Json& jso
     json["shared_expert_intermediate_size"] = experts.shared_feed_forward;
 }
 
-/// The architecture that has all parts of a model, and no others.
+/// The architecture that has exactly the parts of a model.
 Result<Architecture> architecture_for(const ModelConfig& config) {
   const char* missing = nullptr;
   if (config.norm != Norm::rms) missing = "layer norms";

@@ -32,7 +32,7 @@ core::Shape shape_of(const ParameterSpec& spec) {
   return shape;
 }
 
-/// A buffer that older files have and that is computed.
+/// A buffer in older files whose values are computed.
 bool is_computed(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq");
 }

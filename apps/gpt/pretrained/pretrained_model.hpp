@@ -12,13 +12,13 @@
 
 namespace troupe::apps::gpt {
 
-/// A directory of Hugging Face: config.json and *.safetensors, one or several with their index. Nothing but
-/// names and places is kept in memory; values come from the disk when they are asked for.
+/// A Hugging Face directory: config.json and *.safetensors, one or several with their index. Only names and
+/// places are kept in memory; values are read from the disk when requested.
 class PretrainedModel final : public InitialValues {
  public:
   /// Checks that the files hold every parameter of the model, with its shape and a floating dtype, and no
-  /// others. `context` is the longest sequence; 0 takes the model's, or kDefaultContext where that is longer.
-  /// Errc::mismatch names the tensor that is missing, too much or of another shape.
+  /// others. `context` is the longest sequence; 0 takes the model's, or kDefaultContext if that is shorter.
+  /// Errc::mismatch names the tensor that is missing, superfluous or of another shape.
   static core::Result<std::unique_ptr<PretrainedModel>> open(const std::string& directory,
                                                              std::size_t context);
 
@@ -45,7 +45,7 @@ class PretrainedModel final : public InitialValues {
   Source source_;
 };
 
-/// How the model writes text: as its tokenizer says. As bytes where it has none, or the model is null.
+/// How the model encodes text: by its tokenizer. As bytes if it has none, or if the model is null.
 core::Result<TextCodec> codec_of(const PretrainedModel* model);
 
 }  // namespace troupe::apps::gpt

@@ -8,7 +8,7 @@
 
 namespace troupe::apps::gpt {
 
-/// `rows` rows of so many elements, cut as evenly as they go: the elements of each member's.
+/// Cuts `rows` rows of this width as evenly as possible: the number of each member's elements.
 inline std::vector<std::size_t> even_counts(std::size_t members, std::size_t rows, std::size_t width = 1) {
   std::vector<std::size_t> counts(members);
   for (std::size_t i = 0; i < members; ++i)
@@ -16,8 +16,8 @@ inline std::vector<std::size_t> even_counts(std::size_t members, std::size_t row
   return counts;
 }
 
-/// The members that keep parts of the same layers, as the layers' computation needs them. All members ask for
-/// the same operations in the same order; an operation is over when its call returns.
+/// The members that keep parts of the same layers, as the layers' computation needs them. All members request
+/// the same operations in the same order; an operation is complete when its call returns.
 template <class T>
 class TensorGroup {
  public:
@@ -27,12 +27,12 @@ class TensorGroup {
   virtual std::size_t size() const = 0;
   virtual std::size_t index() const = 0;
 
-  /// In place, the same bits at every member.
+  /// In place, the same bits on every member.
   virtual core::Result<void> sum(std::span<T> values) = 0;
   virtual core::Result<void> max(std::span<T> values) = 0;
-  /// Member i gives counts[i] elements; all get all, in the order of members.
+  /// Member i gives counts[i] elements; all get all of them, in the order of members.
   virtual core::Result<void> gather(std::span<const T> own, std::span<T> all, const Counts& counts) = 0;
-  /// Of `all`, which has counts[i] elements for member i, each member gets the sums of its own.
+  /// `all` has counts[i] elements for member i; each member gets the sums of its own.
   virtual core::Result<void> scatter_sum(std::span<const T> all, std::span<T> own, const Counts& counts) = 0;
 };
 

@@ -13,25 +13,26 @@
 
 namespace troupe::apps::gpt {
 
-/// One member of a group for several threads of it, which ask for the same operations in the same order, each
-/// with memory of its own. The thread that started them asks the group, for thread 0 first.
+/// Lets several threads act for one member of a group: they request the same operations in the same order,
+/// each with its own memory. The thread that started them forwards the requests to the group, thread 0's
+/// first.
 template <class T>
 class GroupRelay {
  public:
-  /// The group outlives the relay.
+  /// The group must outlive the relay.
   GroupRelay(TensorGroup<T>& group, std::size_t threads) : group_(group), asked_(threads), answers_(threads) {
     for (std::size_t i = 0; i < threads; ++i) members_.push_back(std::make_unique<Member>(*this, i));
   }
 
-  /// What a thread has for the group.
+  /// The group as a thread sees it.
   TensorGroup<T>& member(std::size_t thread) { return *members_[thread]; }
-  /// A thread asks for nothing more until the next serve().
+  /// A thread requests nothing more until the next serve().
   void leave() {
     const std::lock_guard lock(mutex_);
     ++left_;
     changed_.notify_all();
   }
-  /// Asks for what the threads ask for, until all have left.
+  /// Forwards the threads' requests to the group, until all threads have left.
   void serve() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -43,7 +44,7 @@ class GroupRelay {
         answers_[i] = std::exchange(asked_[i], nullptr)();
         if (!answers_[i] && first) first = answers_[i];
       }
-      // One that went on alone would wait for those that could not.
+      // A thread that continued alone would wait for those that could not.
       if (!first) std::fill(answers_.begin(), answers_.end(), first);
       waiting_ = 0;
       changed_.notify_all();
@@ -92,7 +93,7 @@ class GroupRelay {
   std::vector<std::unique_ptr<Member>> members_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::vector<Call> asked_;  // by thread; null: it asks for nothing
+  std::vector<Call> asked_;  // by thread; null: it requests nothing
   std::vector<core::Result<void>> answers_;
   std::size_t waiting_ = 0, left_ = 0;
 };

@@ -17,8 +17,8 @@ class SessionDeviceGroup final : public DeviceTensorGroup {
  public:
   SessionDeviceGroup(std::size_t size, std::size_t index, core::Numerics numerics);
 
-  /// Before the first operation. The group is this rank's, of as many members and with this index among them;
-  /// `compute` is the stream that the session computes on. Both outlive the operations.
+  /// Before the first operation. The group is this rank's, with the same number of members and this index
+  /// among them; `compute` is the stream that the session computes on. Both must outlive the operations.
   void open(actors::TrainerGroup& group, gpu::StreamView compute);
 
   std::size_t size() const override { return size_; }
@@ -37,7 +37,7 @@ class SessionDeviceGroup final : public DeviceTensorGroup {
   std::size_t size_;
   std::size_t index_;
   bool is_ordered_;
-  std::vector<core::TreeStep> in_order_;  ///< all to the first
+  std::vector<core::TreeStep> in_order_;  ///< adds all to the first
   actors::TrainerGroup* group_ = nullptr;
   gpu::StreamView compute_ = nullptr;
 };

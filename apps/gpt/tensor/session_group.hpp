@@ -8,15 +8,16 @@
 
 namespace troupe::apps::gpt {
 
-/// A session's group of ranks, for tensors in the host's memory. In `ordered` numerics every sum adds the
-/// members' values in their order: an exchange of parts, a sum here, and where all want the result a gather;
-/// the bytes are those of a ring. In `fast` numerics sums are the back-end's own.
+/// A session's group of ranks, for tensors in host memory. In `ordered` numerics every sum adds the members'
+/// values in their order: an exchange of parts, a sum here, and a gather if all want the result; the bytes
+/// sent are those of a ring. In `fast` numerics sums are the back-end's own.
 class SessionTensorGroup final : public TensorGroup<float> {
  public:
   SessionTensorGroup(std::size_t size, std::size_t index, core::Numerics numerics)
       : size_(size), index_(index), is_ordered_(numerics == core::Numerics::ordered) {}
 
-  /// Before the first operation. The group is this rank's, of as many members and with this index among them.
+  /// Before the first operation. The group is this rank's, with the same number of members and this index
+  /// among them.
   void open(actors::TrainerGroup& group);
 
   std::size_t size() const override { return size_; }
@@ -35,8 +36,8 @@ class SessionTensorGroup final : public TensorGroup<float> {
   std::size_t index_;
   bool is_ordered_;
   actors::TrainerGroup* group_ = nullptr;
-  std::vector<float> taken_;  // what the members gave for this rank's part
-  std::vector<float> own_;    // of sum()
+  std::vector<float> taken_;  // what the members sent for this rank's part
+  std::vector<float> own_;    // used by sum()
 };
 
 }  // namespace troupe::apps::gpt

@@ -15,9 +15,9 @@
 
 namespace troupe::apps::gpt {
 
-/// Which part of each layer a rank keeps: of `size` equal ones that with this index. Heads, the feed-forward
-/// elements, of each expert too, and the vocabulary are cut; norms, routers, and biases that are added to a
-/// sum, are whole on every rank.
+/// The part of each layer that a rank keeps: one of `size` equal parts, the one with this index. Heads, the
+/// feed-forward elements (of each expert too) and the vocabulary are cut; norms, routers, and biases that are
+/// added to a sum, are whole on every rank.
 struct TensorShare {
   std::size_t size = 1;
   std::size_t index = 0;
@@ -27,11 +27,11 @@ struct TensorShare {
 /// Errc::invalid_argument names what does not divide.
 core::Result<void> check_share(const ModelConfig& config, const TensorShare& share);
 
-/// The model whose layers are one part of `size` of those of `config`: it computes the part's share.
+/// The model whose layers are one of `size` parts of those of `config`: it computes the part's share.
 ModelConfig config_of_share(const ModelConfig& config, std::size_t size);
 
-/// How a part lies in its tensor, row-major: runs of elements, one after the other in the part, and `stride`
-/// elements from the start of one to that of the next in the whole, the first at `first`.
+/// How a part is placed in its tensor, row-major: runs of elements, consecutive in the part, and `stride`
+/// elements from the start of one run to the start of the next in the whole, the first at `first`.
 struct PartLayout {
   std::int64_t runs = 1;
   std::int64_t run = 0;
@@ -39,7 +39,7 @@ struct PartLayout {
   std::int64_t first = 0;
 
   std::int64_t elements() const { return runs * run; }
-  /// The same in bytes, of elements of so many.
+  /// The same in bytes, for elements of this size.
   PartLayout of(std::size_t element_bytes) const {
     const auto bytes = static_cast<std::int64_t>(element_bytes);
     return {runs, run * bytes, stride * bytes, first * bytes};
@@ -50,13 +50,14 @@ struct PartLayout {
 struct SharedParameter {
   const ParameterSpec* whole;
   const ParameterSpec* part;
-  std::optional<std::size_t> axis;  ///< that is cut; none: every rank keeps it whole
-  /// A whole one whose gradient is complete only as the sum over the group: each rank sees a part of the rows
-  /// (sequence parallelism), of the heads (norms of queries and keys) or of what experts give (routers).
+  std::optional<std::size_t> axis;  ///< the axis that is cut; empty: every rank keeps it whole
+  /// It is whole, and its gradient is complete only as the sum over the group: each rank sees a part of the
+  /// rows (sequence parallelism), of the heads (norms of queries and keys) or of the experts' gradients
+  /// (routers).
   bool also_sum = false;
 };
 
-/// The parameters of a model and of one share of it, by the same places and names.
+/// The parameters of a model and of one share of it, with the same places and names.
 class SharedTable {
  public:
   /// Both have passed check_share().
@@ -67,11 +68,11 @@ class SharedTable {
   const ParameterTable& part() const { return part_; }
   std::size_t size() const { return whole_.specs.size(); }
   SharedParameter at(std::size_t parameter) const;
-  /// Of the part that the member with this index keeps.
+  /// For the part that the member with this index keeps.
   PartLayout layout(std::size_t parameter, std::size_t index) const;
 
-  /// Says of parameters as a session registers them, which have the part's shapes, what they are parts of,
-  /// and of which gradients it sums over the group.
+  /// Adds to parameters as a session registers them, which have the part's shapes, what they are parts of,
+  /// and which gradients are summed over the group.
   void declare(std::span<core::ParameterSpec> specs) const;
 
  private:
@@ -80,7 +81,7 @@ class SharedTable {
   ParameterTable part_;
 };
 
-/// First values of the elements of `range` of this share's part, read from those of the whole tensor.
+/// Initial values of the elements of `range` of this share's part, read from those of the whole tensor.
 core::Result<void> read_part(const InitialValues& whole, const SharedTable& table, std::size_t parameter,
                              core::ElementRange range, std::span<float> values);
 

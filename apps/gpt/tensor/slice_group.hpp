@@ -10,21 +10,21 @@
 
 namespace troupe::apps::gpt {
 
-/// A group whose members are threads of this process. Sums add the members' values in their order, as those
+/// A group whose members are threads of this process. Sums add the members' values in their order, as sums
 /// between ranks do in `ordered` numerics. A member that leaves while others wait leaves them waiting.
 template <class T>
 class SliceGroup final : public TensorGroup<T> {
  public:
   using Counts = typename TensorGroup<T>::Counts;
 
-  /// What the members share. It outlives them.
+  /// What the members share. It must outlive them.
   class Room {
    public:
     explicit Room(std::size_t size) : given_(size), barrier_(static_cast<std::ptrdiff_t>(size)) {}
 
    private:
     friend class SliceGroup;
-    std::vector<const T*> given_;  // by member; between two arrivals at the barrier nobody writes it
+    std::vector<const T*> given_;  // by member; nothing writes it between two arrivals at the barrier
     std::barrier<> barrier_;
   };
 

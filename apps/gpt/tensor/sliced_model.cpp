@@ -12,7 +12,7 @@ using core::Result;
 
 namespace {
 
-/// In the tree of core/plan/lanes.hpp: neighbours first; one that has none passes through.
+/// In the tree of core/plan/lanes.hpp: neighbours first; a term without a neighbour passes through.
 std::vector<float> tree_sum(std::vector<std::vector<float>> terms) {
   for (std::size_t apart = 1; apart < terms.size(); apart *= 2) {
     for (std::size_t left = 0; left + apart < terms.size(); left += 2 * apart) {
@@ -115,7 +115,7 @@ Result<void> SlicedModel::copy_parameters(Parameters parameters, const StepHooks
   return {};
 }
 
-// In the order of backward. Of what all slices keep whole, each has the whole gradient.
+// In the order of backward. For parameters that all slices keep whole, each slice has the whole gradient.
 Result<void> SlicedModel::give_gradients(Gradients gradients, const StepHooks& hooks) {
   std::vector<float> whole;
   for (std::size_t p = gradients.size(); p-- > 0;) {
@@ -139,7 +139,7 @@ Result<std::vector<float>> SlicedModel::next_sum(std::size_t parameter) {
   const std::size_t elements = table().specs[parameter].elements();
   for (Slice& slice : slices_) {
     auto& gradient = slice.gradients[parameter];
-    slice.lanes[parameter].push_back(gradient);  // whose memory passes write to
+    slice.lanes[parameter].push_back(gradient);  // passes write to its memory
     std::fill(gradient.begin(), gradient.end(), 0.0F);
   }
   std::vector<float> total(elements);

@@ -11,17 +11,18 @@
 namespace troupe::apps::gpt {
 
 /// The whole model on one rank, computed in the slices that a group of tensor-parallel ranks computes, with
-/// their sums in their order: the same bits as theirs in `ordered` numerics. It is there to compare with, not
-/// to be fast: each pass copies the parameters, each slice is computed by a thread of its own, which the call
-/// starts and waits for, and gradients are told of when all are there.
+/// their sums in their order: the same bits as theirs in `ordered` numerics. It is meant for comparison, not
+/// speed: each pass copies the parameters, each slice is computed by its own thread, which the call starts
+/// and waits for, and gradients are reported when all are complete.
 ///
-/// A gradient that is also a sum over the slices (SharedParameter::also_sum) is summed as ranks sum theirs:
-/// of each slice the lanes, then the pieces of sequences, and then the slices. So it is in the step's last
-/// lane, and of ranks that share sequences on the first one; elsewhere it is zero.
+/// A gradient that is also a sum over the slices (SharedParameter::also_sum) is summed in the order in which
+/// ranks sum theirs: for each slice the lanes, then the pieces of sequences, and then the slices. So it is
+/// added in the step's last lane, and among ranks that share sequences on the first one; elsewhere it is
+/// zero.
 class SlicedModel final : public RowModel {
  public:
-  /// share.index has no say. A step has so many lanes, and all of them are the model's. Where `context`
-  /// shares the sequences, which outlives the model, `shape` is as Model::create() takes it.
+  /// share.index is ignored. A step has this many lanes, and all of them are the model's. If `context`, which
+  /// must outlive the model, shares the sequences, `shape` is as Model::create() takes it.
   static core::Result<std::unique_ptr<SlicedModel>> create(const ModelConfig& config, BatchShape shape,
                                                            Keep keep, const TensorShare& share, int lanes,
                                                            TensorGroup<float>* context = nullptr);
@@ -52,7 +53,7 @@ class SlicedModel final : public RowModel {
     std::unique_ptr<SliceGroup<float>> group;
     std::unique_ptr<TensorModel> model;
     std::vector<std::vector<float>> parameters, gradients;
-    /// By parameter, of those that are also summed: of each lane of the step so far.
+    /// By parameter, for those that are also summed: the gradients of each lane of the step so far.
     std::vector<std::vector<std::vector<float>>> lanes;
     std::vector<const std::byte*> readable;
     std::vector<float*> places;
@@ -61,13 +62,13 @@ class SlicedModel final : public RowModel {
   SlicedModel() = default;
   core::Result<void> copy_parameters(Parameters parameters, const StepHooks& hooks);
   core::Result<void> give_gradients(Gradients gradients, const StepHooks& hooks);
-  /// A lane of a parameter that is also summed is complete: what it adds to the session's.
+  /// A lane of a parameter that is also summed is complete: returns what it adds to the session's gradient.
   core::Result<std::vector<float>> next_sum(std::size_t parameter);
-  /// `pass` by every slice at once.
+  /// Runs `pass` on every slice concurrently.
   core::Result<void> together(const std::function<core::Result<void>(Slice&)>& pass);
 
   std::unique_ptr<SliceGroup<float>::Room> room_;
-  TensorGroup<float>* context_ = nullptr;      ///< null where sequences are whole
+  TensorGroup<float>* context_ = nullptr;      ///< null if sequences are whole
   std::unique_ptr<GroupRelay<float>> across_;  ///< likewise
   std::size_t step_lanes_ = 1;
   std::vector<Slice> slices_;

@@ -10,23 +10,23 @@
 
 namespace troupe::apps::gpt {
 
-/// One share of the host's model, whose members compute together: every call is made by all of them with the
-/// same tokens, gives all of them the same losses and logits, and uses the group.
+/// One share of the host's model, whose members compute together: all of them make every call with the same
+/// tokens, get the same losses and logits, and use the group.
 class TensorModel final : public RowModel {
  public:
-  /// The groups outlive the model and are not used before the first pass. The share has passed check_share().
-  /// Where `context` shares the sequences, `shape` is as Model::create() takes it.
+  /// The groups must outlive the model and are not used before the first pass. The share has passed
+  /// check_share(). If `context` shares the sequences, `shape` is as Model::create() takes it.
   static core::Result<std::unique_ptr<TensorModel>> create(const ModelConfig& config, BatchShape shape,
                                                            Keep keep, const TensorShare& share,
                                                            TensorGroup<float>& group,
                                                            TensorGroup<float>* context = nullptr);
 
-  /// The activation_bytes() that create() would have.
+  /// What activation_bytes() would be after create().
   static std::size_t bytes(const ModelConfig& config, BatchShape shape, Keep keep, const TensorShare& share);
 
   /// Of the whole model.
   const ModelConfig& config() const override { return config_; }
-  /// Of the share, as all that passes are given.
+  /// Of the share, as is everything that passes are given.
   const ParameterTable& table() const override { return table_.part(); }
   BatchShape shape() const override { return model_.shape(); }
   core::DType dtype() const override { return core::DType::f32; }

@@ -10,22 +10,21 @@
 
 namespace troupe::apps::gpt {
 
-/// How layers are shared; TrainingOptions::tensor_parallel says between how many ranks, and context_parallel
-/// how many share each sequence.
+/// How layers are shared; TrainingOptions::tensor_parallel is the number of ranks that share them, and
+/// context_parallel the number that share each sequence.
 struct TensorOptions {
   bool sequence_parallel = false;
-  /// One rank computes the layers in this many slices, as so many tensor-parallel ranks do.
+  /// One rank computes the layers in this many slices, as this many tensor-parallel ranks would.
   int slices = 1;
 };
 
 void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOptions& tensor);
 
-/// Errc::invalid_argument for options of which only one may be given.
+/// Errc::invalid_argument for options that exclude each other.
 core::Result<void> check_tensor_options(const core::TrainingOptions& training, const TensorOptions& tensor,
                                         bool is_local);
 
-/// Rows of what the report shows as the run's settings; none without tensor or context
-/// parallelism.
+/// Rows of what the report shows as the run's settings; empty without tensor or context parallelism.
 std::vector<std::pair<std::string, std::string>> describe(const core::TrainingOptions& training,
                                                           const TensorOptions& tensor);
 

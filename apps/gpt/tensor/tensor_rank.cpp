@@ -16,7 +16,7 @@ Result<std::unique_ptr<TensorRank>> TensorRank::create(const TrainerOptions& opt
                                                        gpu::DeviceKind device) {
   const int size = options.session.training.tensor_parallel;
   if (size < 1) return fail(Errc::invalid_argument, "tensor_parallel must be 1 or more, found {}", size);
-  // The ranks of a group have neighbouring numbers.
+  // The ranks of a group are numbered consecutively.
   const TensorShare share{static_cast<std::size_t>(size), static_cast<std::size_t>(rank.value % size),
                           options.tensor.sequence_parallel};
   if (size > 1)

@@ -16,17 +16,17 @@
 
 namespace troupe::apps::gpt {
 
-/// What a trainer's rank has of tensor parallelism: its share of the layers, all of them where it is alone,
-/// and the session's group "tp".
+/// A trainer rank's side of tensor parallelism: its share of the layers, all of them if it is alone, and the
+/// session's group "tp".
 class TensorRank {
  public:
-  /// Errc::invalid_argument names what does not divide, Errc::unavailable what is not cut.
+  /// Errc::invalid_argument names what does not divide, Errc::unavailable what cannot be cut.
   static core::Result<std::unique_ptr<TensorRank>> create(const TrainerOptions& options, core::Rank rank,
                                                           gpu::DeviceKind device);
 
   const SharedTable& table() const { return table_; }
   bool is_shared() const { return table_.share().size > 1; }
-  /// For models, which may use them after open(). Null where the rank is alone, or computes elsewhere.
+  /// For models, which may use them after open(). Null if the rank is alone, or computes elsewhere.
   TensorGroup<float>* group() { return is_shared() && !is_on_gpu_ ? &group_ : nullptr; }
   DeviceTensorGroup* device_group() { return is_shared() && is_on_gpu_ ? &device_group_ : nullptr; }
   /// Where stages and models of this rank compute. On a GPU `compute` is the session's stream.
@@ -34,13 +34,13 @@ class TensorRank {
     return {device, compute, {group()}, {device_group()}};
   }
 
-  /// With the session's group, where layers are shared.
+  /// With the session's group, if layers are shared.
   core::Result<void> open(actors::Session& session);
 
-  /// All of a parameter, of which `part` is this rank's; by all ranks of the group together. It lives until
-  /// the next call.
+  /// All of a parameter, of which `part` is this rank's; by all ranks of the group together. Valid until the
+  /// next call.
   core::Result<std::span<const float>> whole(std::size_t parameter, std::span<const float> part);
-  /// The same of a part in the memory that a GPU computes in, in the dtype that it has there.
+  /// The same for a part in the memory that a GPU computes in, in its dtype there.
   core::Result<std::span<const std::byte>> whole_on_host(std::size_t parameter, gpu::ConstElements part,
                                                          const StageMemory& memory);
 
@@ -56,7 +56,7 @@ class TensorRank {
 };
 
 /// The model of a rank that keeps all of it and computes all lanes, in slices. Errors as those of TensorRank.
-/// Where `context` shares the sequences, the microbatch has this rank's tokens of each.
+/// If `context` shares the sequences, the microbatch has this rank's tokens of each.
 core::Result<std::unique_ptr<RowModel>> create_sliced_model(const TrainerOptions& options,
                                                             gpu::DeviceKind device,
                                                             TensorGroup<float>* context = nullptr);

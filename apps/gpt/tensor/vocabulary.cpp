@@ -15,14 +15,14 @@ using core::Result;
 
 namespace {
 
-/// The token's row of a member's part.
+/// The token's row in a member's part, if it has it.
 std::optional<std::size_t> row_of(std::int32_t token, std::size_t index, std::size_t part) {
   const auto first = static_cast<std::int64_t>(index * part);
   if (token < first || token >= first + static_cast<std::int64_t>(part)) return std::nullopt;
   return static_cast<std::size_t>(token - first);
 }
 
-/// The greatest of each row at every member.
+/// The greatest value of each row over all members.
 template <class T>
 Result<std::vector<T>> greatest_of_rows(TensorGroup<T>& group, std::size_t rows, std::size_t part,
                                         const T* logits) {
@@ -68,7 +68,7 @@ Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>& group, std::span
                                                 std::size_t part, T* logits) {
   const std::size_t rows = targets.size();
   const auto most = TRY(greatest_of_rows(group, rows, part, static_cast<const T*>(logits)));
-  std::vector<T> sums(2 * rows);  // of exponentials, then the logits of targets above the greatest
+  std::vector<T> sums(2 * rows);  // of exponentials, then the targets' logits minus the greatest
   for (std::size_t n = 0; n < rows; ++n) {
     T* row = logits + n * part;
     if (const auto target = row_of(targets[n], group.index(), part)) sums[rows + n] = row[*target] - most[n];
@@ -105,7 +105,7 @@ template <class T>
 Result<void> vocabulary_entropy_forward(TensorGroup<T>& group, const VocabularyEntropy<T>& of, T* entropy) {
   const std::size_t N = of.rows, P = of.part;
   const auto most = TRY(greatest_of_rows(group, N, P, of.logits));
-  std::vector<T> sums(2 * N);  // of exponentials, then of exponentials times how far logits are below
+  std::vector<T> sums(2 * N);  // of exponentials, then of exponentials times their logits minus the greatest
   for (std::size_t n = 0; n < N; ++n) {
     const T* x = of.logits + n * P;
     T* e = of.probabilities + n * P;

@@ -44,7 +44,7 @@ std::optional<std::string> bytes_of_letters(std::string_view letters) {
   for (std::size_t i = 0; i < letters.size(); ++i) {
     int letter = static_cast<unsigned char>(letters[i]);
     if (letter >= 0x80) {
-      // All letters have two bytes at most.
+      // All letters have at most two bytes.
       if (letter < 0xc2 || letter > 0xdf || i + 1 == letters.size()) return {};
       letter = (letter & 0x1f) << 6 | (static_cast<unsigned char>(letters[++i]) & 0x3f);
     }

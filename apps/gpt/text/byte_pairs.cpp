@@ -15,7 +15,7 @@ using core::Result;
 
 namespace {
 
-// What is remembered of words is bounded in both ways.
+// Two limits on the words that are remembered.
 constexpr std::size_t kMostKnownWords = 1 << 17;
 constexpr std::size_t kLongestKnownWord = 64;
 
@@ -31,7 +31,7 @@ Result<BytePairs> BytePairs::create(const Description& description) {
   std::unordered_map<std::string_view, std::int32_t> tokens;
   for (const auto& [letters, token] : description.vocabulary) {
     tokens[letters] = token;
-    // Tokens that are no letters are added ones, which are found before words are.
+    // Tokens that are not letters are added tokens, which are found before words are.
     auto bytes = bytes_of_letters(letters);
     if (!pairs.bytes_.try_emplace(token, bytes ? *bytes : letters).second)
       return fail(Errc::corrupt, "two tokens of the vocabulary have the number {}", token);
@@ -82,7 +82,7 @@ void BytePairs::encode(std::string_view word, std::vector<std::int32_t>& tokens)
 }
 
 std::vector<std::int32_t> BytePairs::merged(std::string_view word) const {
-  // A list of symbols; one that was joined to its left neighbour has no place in it any more.
+  // A list of symbols; one that was joined to its left neighbour is no longer in it.
   struct Symbol {
     std::int32_t token;
     std::size_t previous, next;

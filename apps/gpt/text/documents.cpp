@@ -17,7 +17,7 @@ using core::Result;
 
 namespace {
 
-// Rows that are not full yet; more of them waste less, and take longer to look through.
+// Rows that are not full yet; more of them waste less, but take longer to search.
 constexpr std::size_t kOpenRows = 64;
 
 void append(Document& document, std::span<const std::int32_t> tokens, bool is_learned) {
@@ -61,7 +61,7 @@ class Packer {
     }
     const std::size_t first = place->size();
     place->insert(place->end(), piece.begin(), piece.end());
-    // What stands before it in the row has nothing to do with it.
+    // It is unrelated to what precedes it in the row.
     if ((*place)[first] >= 0) (*place)[first] = ~(*place)[first];
   }
 

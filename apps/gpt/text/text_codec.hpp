@@ -12,13 +12,13 @@
 
 namespace troupe::apps::gpt {
 
-/// How a model writes text as tokens: as bytes, or as its tokenizer says.
+/// How a model represents text as tokens: as bytes, or by its tokenizer.
 class TextCodec {
  public:
   /// One token per byte.
   TextCodec() = default;
-  /// With the tokenizer.json of a directory of Hugging Face; bytes where it has none. `end_of_text` stands
-  /// between texts.
+  /// With the tokenizer.json of a Hugging Face directory; as bytes if it has none. `end_of_text` separates
+  /// texts.
   static core::Result<TextCodec> open(const std::string& directory, std::optional<std::int32_t> end_of_text);
   TextCodec(Tokenizer tokenizer, std::optional<std::int32_t> end_of_text)
       : tokenizer_(std::move(tokenizer)), end_of_text_(end_of_text) {}
@@ -26,11 +26,11 @@ class TextCodec {
   bool is_bytes() const { return !tokenizer_; }
   std::optional<std::int32_t> end_of_text() const { return end_of_text_; }
 
-  /// Without anything around the text.
+  /// Adds nothing around the text.
   core::Result<std::vector<std::int32_t>> encode(std::string_view text);
   /// Special tokens that a text begins with.
   std::vector<std::int32_t> beginning() const;
-  /// Bytes; special tokens are left out.
+  /// The bytes; special tokens are left out.
   std::string decode(std::span<const std::int32_t> tokens) const;
 
  private:

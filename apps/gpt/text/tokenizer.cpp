@@ -15,7 +15,7 @@ Result<Tokenizer> Tokenizer::create(std::string_view json) {
   return Tokenizer(std::move(parts), std::move(pairs));
 }
 
-// Pointers into added_ stay good when the tokenizer is moved: a vector's elements do not move with it.
+// Pointers into added_ stay valid when the tokenizer is moved: moving a vector does not move its elements.
 Tokenizer::Tokenizer(TokenizerParts parts, BytePairs pairs)
     : added_(std::move(parts.added)),
       normal_forms_(std::move(parts.normal_forms)),
@@ -35,7 +35,7 @@ Tokenizer::Tokenizer(TokenizerParts parts, BytePairs pairs)
   }
 }
 
-/// Adds the added tokens in `text`, the leftmost and longest first, and calls rest() for what is between.
+/// Adds the added tokens in `text`, leftmost and longest first, and calls rest() for the text between them.
 template <class Rest>
 Result<void> Tokenizer::find_added(const Finder& finder, std::string_view text, Tokens& tokens,
                                    const Rest& rest) const {

@@ -14,23 +14,23 @@
 
 namespace troupe::apps::gpt {
 
-/// A token that is found in the text before anything else is.
+/// A token that is searched for in the text before everything else.
 struct AddedToken {
   std::int32_t token = 0;
   std::string text;
-  bool is_special = false;     ///< no text: begins, ends, parts
-  bool is_normalised = false;  ///< looked for after the text is in its normal form, otherwise before
+  bool is_special = false;     ///< not text: begins, ends or separates texts
+  bool is_normalised = false;  ///< searched for after the text is normalised; otherwise before
 };
 
-/// A step that cuts text into words.
+/// A step that splits text into words.
 struct WordSplit {
   /// Null: only the prefix below.
   std::optional<Pattern> pattern;
-  bool drops_matches = false;      ///< what matches is cut out; otherwise it is a word too
-  bool adds_prefix_space = false;  ///< before it cuts: a blank goes before text that begins with none
+  bool drops_matches = false;      ///< matches are removed; otherwise they are words too
+  bool adds_prefix_space = false;  ///< before splitting: a space before text without one
 };
 
-/// What a tokenizer.json says, as far as it matters here.
+/// The contents of a tokenizer.json, as far as they matter here.
 struct TokenizerParts {
   std::vector<AddedToken> added;
   std::vector<NormalForm> normal_forms;
@@ -39,25 +39,25 @@ struct TokenizerParts {
   std::vector<std::int32_t> before, after;  ///< special tokens around a text
 };
 
-/// Reads byte-level BPE. Errc::corrupt for what is no tokenizer.json; Errc::unavailable names a model,
-/// normalizer, pre-tokenizer, post-processor or decoder that is not known here.
+/// Reads byte-level BPE. Errc::corrupt for what is not a tokenizer.json; Errc::unavailable names an unknown
+/// model, normalizer, pre-tokenizer, post-processor or decoder.
 core::Result<TokenizerParts> read_tokenizer_json(std::string_view text);
 
-/// Byte-level BPE as Hugging Face's tokenizers computes it. One thread at a time.
+/// Byte-level BPE as computed by Hugging Face's tokenizers. One thread at a time.
 class Tokenizer {
  public:
   /// From the text of a tokenizer.json; errors as read_tokenizer_json() and BytePairs::create().
   static core::Result<Tokenizer> create(std::string_view json);
 
-  /// The tokens of UTF-8, without special tokens around them, but with those that the text spells out.
+  /// The tokens of UTF-8 text, without special tokens around them, but with those that the text spells out.
   core::Result<std::vector<std::int32_t>> encode(std::string_view text);
 
   /// Special tokens that go before and after a text.
   std::span<const std::int32_t> before() const { return before_; }
   std::span<const std::int32_t> after() const { return after_; }
 
-  /// The bytes that tokens stand for; numbers that no token has are nothing. Tokens cut off in the middle of
-  /// a letter give no UTF-8.
+  /// The bytes that tokens stand for; numbers without a token are skipped. Tokens cut off in the middle of a
+  /// character do not give valid UTF-8.
   std::string decode(std::span<const std::int32_t> tokens, bool with_special = true) const;
 
   std::optional<std::int32_t> token_of(std::string_view added_text) const;
@@ -66,7 +66,7 @@ class Tokenizer {
   Tokenizer(TokenizerParts parts, BytePairs pairs);
 
   using Tokens = std::vector<std::int32_t>;
-  /// Longest first, by their first byte.
+  /// Longest first, by first byte.
   using Finder = std::map<char, std::vector<const AddedToken*>>;
   template <class Rest>
   core::Result<void> find_added(const Finder& finder, std::string_view text, Tokens& tokens,

@@ -17,22 +17,22 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
-/// How GPT-2 cuts text into words, which the pre-tokenizer ByteLevel has built in.
+/// How GPT-2 splits text into words, which is built into the pre-tokenizer ByteLevel.
 constexpr std::string_view kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Members that are there and of the kind that is asked for; the first that is not is an error.
+// Members that exist and have the requested type; the first that does not is an error.
 class Members {
  public:
   Members(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
 
-  /// Null when it is missing or null.
+  /// Null if it is missing or null.
   const Json* find(const char* name) const {
     if (!json_.is_object()) return nullptr;
     const auto found = json_.find(name);
     return found == json_.end() || found->is_null() ? nullptr : &*found;
   }
-  /// Without members when it is missing.
+  /// Without members if it is missing.
   const Json& inner(const char* name) const {
     static const Json kNothing;
     const Json* found = find(name);
@@ -54,7 +54,7 @@ class Members {
       return fail(Errc::corrupt, "tokenizer.json: expected a list as {}.{}", path_, name);
     return found;
   }
-  /// Null, false, 0 and "" are all nothing.
+  /// Null, false, 0 and "" all count as nothing.
   Result<void> must_be_nothing(const char* name) const {
     const Json* found = find(name);
     if (found == nullptr || *found == false || *found == 0 || *found == "") return {};
@@ -124,7 +124,7 @@ Result<WordSplit> read_split(const Members& part) {
   if (behavior != "Isolated" && behavior != "Removed")
     return fail(Errc::unavailable, "tokenizer.json: a Split that is {}; expected Isolated or Removed",
                 core::quoted_excerpt(behavior));
-  // What is not a match is kept as it is, too, so inverting changes nothing unless something is removed.
+  // What is not a match is also kept as it is, so inverting changes nothing unless something is removed.
   if (behavior == "Removed") TRY(part.must_be_nothing("invert"));
   const Members either(part.inner("pattern"), "pre_tokenizer.pattern");
   WordSplit split{.drops_matches = behavior == "Removed"};
@@ -188,7 +188,7 @@ Result<void> read_template(const Members& part, TokenizerParts& parts) {
 Result<void> read_post_processor(const Json& json, TokenizerParts& parts) {
   return each_part(json, "post_processor", "processors",
                    [&](const Members& part, const std::string& kind) -> Result<void> {
-                     if (kind == "ByteLevel") return {};  // says where tokens are in the text, no more
+                     if (kind == "ByteLevel") return {};  // only says where tokens are in the text
                      if (kind == "TemplateProcessing") return read_template(part, parts);
                      return unknown_kind(part, kind, "ByteLevel or TemplateProcessing");
                    });

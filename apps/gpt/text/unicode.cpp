@@ -18,8 +18,8 @@ using core::Result;
 
 namespace {
 
-// For one match, in ICU's units, about a millisecond each: an expression may take time that grows with the
-// power of a word's length.
+// For one match, in ICU's units of about a millisecond each: the time of an expression may grow with a power
+// of a word's length.
 constexpr std::int32_t kMatchSteps = 5000;
 constexpr std::size_t kMostUnits = std::numeric_limits<std::int32_t>::max() / 4;
 
@@ -29,7 +29,8 @@ Result<void> check_length(std::size_t units) {
               kMostUnits);
 }
 
-// Escapes that Oniguruma and ICU read alike; \h, say, is a hexadecimal digit to one and a blank to the other.
+// Escapes that Oniguruma and ICU interpret alike; \h, for example, is a hexadecimal digit in one and a blank
+// in the other.
 constexpr std::string_view kSharedEscapes = "sSpPdDrnt";
 
 Result<void> check_shared(std::string_view expression) {
@@ -148,7 +149,7 @@ Result<std::u16string> NormalForm::apply(std::u16string_view text) const {
   TRY(check_length(text.size()));
   UErrorCode status = U_ZERO_ERROR;
   const auto length = static_cast<std::int32_t>(text.size());
-  // Most texts are in their normal form already.
+  // Most texts are already in their normal form.
   if (unorm2_spanQuickCheckYes(normalizer_, text.data(), length, &status) == length && U_SUCCESS(status))
     return std::u16string(text);
   status = U_ZERO_ERROR;

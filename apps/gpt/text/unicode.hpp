@@ -13,11 +13,11 @@ struct UNormalizer2;
 
 namespace troupe::apps::gpt {
 
-// ICU's regular expressions and normal forms. Text is UTF-16, as ICU has it.
+// ICU's regular expressions and normal forms. Text is UTF-16, as in ICU.
 
-/// Errc::invalid_argument when the text is no UTF-8.
+/// Errc::invalid_argument if the text is not UTF-8.
 core::Result<std::u16string> utf16_of(std::string_view utf8);
-/// Of text that came from utf16_of().
+/// For text that came from utf16_of().
 std::string utf8_of(std::u16string_view text);
 
 /// A part of a text, in UTF-16 units, half-open.
@@ -28,17 +28,17 @@ struct TextRange {
   friend bool operator==(const TextRange&, const TextRange&) = default;
 };
 
-/// A regular expression that means the same to ICU and to Oniguruma, which Hugging Face's tokenizers use. One
-/// thread at a time.
+/// A regular expression with the same meaning in ICU and in Oniguruma, which Hugging Face's tokenizers use.
+/// One thread at a time.
 class Pattern {
  public:
-  /// Errc::unavailable for what the two read differently, or ICU does not know; the message has the
-  /// expression.
+  /// Errc::unavailable for what the two interpret differently, or ICU does not support; the message contains
+  /// the expression.
   static core::Result<Pattern> compile(std::string_view expression);
-  /// Finds the text itself.
+  /// Finds exactly this text.
   static core::Result<Pattern> literal(std::string_view text);
 
-  /// All matches that are not empty, from the first. Errc::unavailable when one takes too much memory.
+  /// All non-empty matches, from the first. Errc::unavailable if one takes too much memory.
   core::Result<std::vector<TextRange>> matches(std::u16string_view text) const;
 
  private:

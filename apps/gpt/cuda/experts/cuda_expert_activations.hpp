@@ -7,16 +7,16 @@
 
 namespace troupe::apps::gpt {
 
-// N rows, C width, E experts, K choices of a row, S = N K slots at most, F feed_forward of an expert, G of
-// the shared one. R rows that this rank's experts compute with at most: S where all experts are here, else
+// N rows, C width, E experts, K choices per row, S = N K slots at most, F feed_forward of an expert, G of the
+// shared one. R is the most rows that this rank's experts compute with: S if all experts are here, otherwise
 // ExpertConfig::most_rows().
 
-/// What the host sends of a layer's choices.
+/// What the host sends about a layer's choices.
 struct ExpertMemory {
   float* weights = nullptr;                ///< (N, K)
   std::int32_t* choice_of_slot = nullptr;  ///< (S)
   std::int32_t* slot_of_choice = nullptr;  ///< (N, K)
-  /// (R) each, of grouped products: where a received row goes among theirs, and the way back.
+  /// (R) each, for grouped products: where a received row goes among theirs, and the reverse.
   std::int32_t* product_of_row = nullptr;
   std::int32_t* row_of_product = nullptr;
 };
@@ -28,9 +28,9 @@ struct CudaExpertActivations {
   float* logits = nullptr;  ///< (N, E)
   ExpertMemory sent;
   E* gathered = nullptr;       ///< (S, C); all blocks share it, so backward gathers again
-  E* received = nullptr;       ///< (R, C) where experts are spread over ranks: as the products read them
-  E* returned = nullptr;       ///< (R, C) likewise, what the experts make of them; all blocks share it
-  E* moved = nullptr;          ///< (R, C) of grouped products: as ranks exchange them; all blocks share it
+  E* received = nullptr;       ///< (R, C) if experts are spread over ranks: in the products' order
+  E* returned = nullptr;       ///< (R, C) likewise, the experts' results; all blocks share it
+  E* moved = nullptr;          ///< (R, C) for grouped products: in the order of exchange; all blocks share it
   E* gate = nullptr;           ///< (R, F)
   E* up = nullptr;             ///< (R, F)
   E* hidden = nullptr;         ///< (R, F)
@@ -47,8 +47,8 @@ template <class E>
 struct CudaExpertScratch {
   E* gathered = nullptr;       ///< (S, C)
   E* slots = nullptr;          ///< (S, C)
-  E* rows = nullptr;           ///< (R, C) where experts are spread over ranks
-  E* moved = nullptr;          ///< (R, C) of grouped products
+  E* rows = nullptr;           ///< (R, C) if experts are spread over ranks
+  E* moved = nullptr;          ///< (R, C) for grouped products
   E* gate = nullptr;           ///< (R, F)
   E* up = nullptr;             ///< (R, F)
   E* hidden = nullptr;         ///< (R, F)
@@ -61,7 +61,7 @@ struct CudaExpertScratch {
   E* shared_share = nullptr;   ///< (N)
 };
 
-/// A ByteCarver hands out pieces.
+/// A ByteCarver hands out the pieces.
 template <class E, class Carver>
 CudaExpertActivations<E> carve_cuda_experts(Carver& carver, std::size_t layer, std::size_t rows,
                                             std::size_t width, const ExpertConfig& config) {

@@ -18,7 +18,7 @@ using core::Result;
 
 namespace {
 
-/// One gated MLP's rows, of `rows` tokens or slots.
+/// The rows of one gated MLP, for `rows` tokens or slots.
 template <class E>
 struct GatedRows {
   std::size_t rows, width, feed_forward;
@@ -27,7 +27,7 @@ struct GatedRows {
   E* hidden;
 };
 
-/// A part of what all experts of a layer have.
+/// One part of the rows of all experts of a layer.
 template <class E>
 GatedRows<E> expert_rows(const CudaContext& context, const core::ExpertRows& part, E* gate, E* up,
                          E* hidden) {
@@ -163,8 +163,8 @@ Result<void> experts_forward(const CudaContext& context, const ExpertLayerParame
   return {};
 }
 
-/// As that of the host: one matrix of an expert, its gradient of each source, and when it is complete or put
-/// off, what goes on. The parts stay until the microbatch is done.
+/// As on the host: for one matrix of an expert, its gradient from each source, and once it is complete or
+/// deferred, what follows. The parts stay until the microbatch is done.
 template <class E, class Gradient, class Input>
 Result<void> matrix_backward(const std::vector<core::ExpertRows>& parts, std::size_t weight,
                              const CudaPass<E>& pass, const Gradient& add_gradient, const Input& go_on) {
@@ -183,8 +183,9 @@ Result<void> matrix_backward(const std::vector<core::ExpertRows>& parts, std::si
   return {};
 }
 
-/// Turns `rows` (R, C) from the gradient by the outputs of the experts into that by their inputs x. Every
-/// expert's gradient is complete then, also of those without rows, for which other ranks wait.
+/// Turns `rows` (R, C) from the gradient with respect to the experts' outputs into that with respect to their
+/// inputs x. Every expert's gradient is then complete, including experts without rows, which other ranks wait
+/// for.
 template <class E>
 Result<void> experts_backward(const CudaContext& context, const ExpertLayerParameters& parameters,
                               const CudaExpertActivations<E>& layer, const CudaExpertScratch<E>& scratch,
@@ -229,7 +230,7 @@ Result<void> experts_backward(const CudaContext& context, const ExpertLayerParam
   return {};
 }
 
-/// With places of the layer's own for what the weights' half of its backward reads.
+/// With the layer's own memory for what the weights' half of its backward reads.
 template <class E>
 CudaExpertScratch<E> scratch_for_weights(const CudaContext& context, const ExpertLayerParameters& parameters,
                                          CudaExpertScratch<E> scratch, const CudaPass<E>& pass) {
@@ -249,7 +250,8 @@ CudaExpertScratch<E> scratch_for_weights(const CudaContext& context, const Exper
   return scratch;
 }
 
-/// Between the order in which ranks exchange rows and that of grouped products: to[i] = from[list[i]].
+/// Converts between the order in which ranks exchange rows and that of grouped products: to[i] =
+/// from[list[i]].
 template <class E>
 void order_rows(const CudaContext& context, std::size_t rows, const std::int32_t* list, const E* from,
                 E* to) {
@@ -258,8 +260,8 @@ void order_rows(const CudaContext& context, std::size_t rows, const std::int32_t
               [&](cudaStream_t stream) { return cuda::gather_tokens(places, from, to, stream); });
 }
 
-/// The rows that this rank's products read, from all ranks' slots (S, C), which are by expert and so by
-/// rank; `moved` is for grouped ones.
+/// The rows that this rank's products read, from all ranks' slots (S, C), which are ordered by expert and
+/// therefore by rank; `moved` is for grouped products.
 template <class E, class Work>
 Result<void> slots_to_products(const CudaContext& context, const CudaExpertActivations<E>& layer,
                                ExpertPeers& peers, const E* slots, E* moved, E* rows, const Work& meanwhile) {
@@ -273,7 +275,7 @@ Result<void> slots_to_products(const CudaContext& context, const CudaExpertActiv
   return {};
 }
 
-/// The way back.
+/// The reverse.
 template <class E>
 Result<void> products_to_slots(const CudaContext& context, const CudaExpertActivations<E>& layer,
                                ExpertPeers& peers, const E* rows, E* moved, E* slots) {

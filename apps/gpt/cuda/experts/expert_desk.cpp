@@ -21,7 +21,7 @@ std::int32_t narrow(std::int64_t place) {
   return static_cast<std::int32_t>(place);
 }
 
-// Hands out consecutive pieces of pinned memory, and copies each to where it goes.
+// Hands out consecutive pieces of pinned memory, and copies each to its destination.
 class Sender {
  public:
   Sender(gpu::BufferView memory, gpu::StreamView stream) : memory_(memory), stream_(stream) {}
@@ -105,7 +105,7 @@ void ExpertDesk::send_choices(std::size_t layer, const ExpertMemory& memory, gpu
   sender.send(std::span<const float>(weights_[layer]), memory.weights, [](float weight) { return weight; });
 }
 
-// They have memory of their own, as what choose() sends may still be under way.
+// They have memory of their own, because what choose() sends may still be in flight.
 void ExpertDesk::send_groups(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream) {
   const std::vector<std::int64_t>& places = *routes_[layer].exchange.grouped;
   std::vector<std::int64_t> rows(places.size());

@@ -32,7 +32,7 @@ __global__ void gather_tokens_kernel(ExpertPlaces places, const E* tokens, E* sl
     store<E, W>(load<E, W>(tokens + token * C + c), slots + slot * C + c);
 }
 
-// A token's sum runs from its best choice on.
+// A token's sum starts with its best choice.
 template <class E, int W>
 __global__ void combine_kernel(ExpertPlaces places, const float* weights, const E* slots, E* tokens) {
   const std::size_t token = row_of_warp(), C = places.width;

@@ -9,20 +9,20 @@
 
 namespace troupe::apps::gpt::cuda {
 
-// N tokens, K choices of each, S slots, C width. As core/experts/dispatch.hpp, whose order of sums these
-// have, in fp32 with one rounding. Rules are those of apps/gpt/cuda/kernels.hpp.
+// N tokens, K choices per token, S slots, C width. As core/experts/dispatch.hpp, with the same order of sums,
+// in fp32 with one rounding. The rules of apps/gpt/cuda/kernels.hpp apply.
 
-/// Where rows go between tokens and slots.
+/// How rows move between tokens and slots.
 struct ExpertPlaces {
   std::size_t tokens, choices, slots, width;
   const std::int32_t* choice_of_slot;  ///< (S)
-  const std::int32_t* slot_of_choice;  ///< (N, K), negative where a choice was dropped
+  const std::int32_t* slot_of_choice;  ///< (N, K), negative if a choice was dropped
 };
 
 /// slots (S, C) = the rows of their tokens.
 template <class E>
 cudaError_t gather_tokens(const ExpertPlaces& places, const E* tokens, E* slots, cudaStream_t stream);
-/// tokens (N, C) += the rows of their slots, multiplied by weights (N, K) where these are not null.
+/// tokens (N, C) += the rows of their slots, multiplied by weights (N, K) unless these are null.
 template <class E>
 cudaError_t combine(const ExpertPlaces& places, const float* weights, const E* slots, E* tokens,
                     cudaStream_t stream);
@@ -37,7 +37,7 @@ template <class E>
 cudaError_t combine_backward(const ExpertPlaces& places, const float* weights, const E* slots,
                              const CombineGradients<E>& gradients, cudaStream_t stream);
 
-/// tokens (N, C) += sigmoid(gate) * output (N, C); gate (N) may be null: then 1.
+/// tokens (N, C) += sigmoid(gate) * output (N, C); gate (N) may be null, which stands for 1.
 template <class E>
 cudaError_t add_shared(std::size_t rows, std::size_t width, const E* gate, const E* output, E* tokens,
                        cudaStream_t stream);
