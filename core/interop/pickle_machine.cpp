@@ -328,7 +328,7 @@ Result<void> PickleMachine::text_of(PickleKind kind, std::size_t length_bytes) {
 }
 
 Result<PickleMachine::Id> PickleMachine::line() {
-  // Longer than any module or name.
+  // Names of modules and classes are shorter.
   constexpr std::size_t kLongest = 1024;
   const auto rest = document_.input_.subspan(at_);
   const auto within = rest.first(std::min(rest.size(), kLongest));

@@ -139,7 +139,7 @@ class WholeParameterLayout {
     chunk_ = Chunk(shards());
   }
 
-  /// Whether positions still fit into their type if each shard grows by this many elements.
+  /// Counts this many more elements for each shard; false once positions no longer fit into their type.
   bool has_room(std::int64_t shard_size) {
     positions_ += Wide{shard_size} * options_.shards;
     return positions_ <= std::numeric_limits<std::int64_t>::max();

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "actors/world/environment.hpp"
+#include "tests/support/environment.hpp"
 
 namespace troupe::tests {
 
@@ -38,12 +38,6 @@ bool drain(int from, std::string& into) {
     into.append(bytes.data(), static_cast<std::size_t>(count));
   }
   return true;
-}
-
-/// How many times as long programs may take, where they are built to be slow.
-int patience_factor() {
-  const auto text = actors::process_variables()("TROUPE_TEST_PATIENCE");
-  return text ? std::stoi(*text) : 1;
 }
 
 }  // namespace

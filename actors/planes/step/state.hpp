@@ -57,7 +57,7 @@ struct RankState {
   std::vector<core::BucketIndex> buckets() const;
 };
 
-/// The job is as plan_training() made it, and the tensors can be stored (check_tensors()).
+/// The plan is as plan_training() made it, and the tensors can be stored (check_tensors()).
 RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const TrainerTensor> tensors = {});
 
 /// Errc::invalid_argument names a tensor whose memory has another size, that does not fit its rule, or whose

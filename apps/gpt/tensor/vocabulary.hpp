@@ -42,7 +42,7 @@ struct VocabularyEntropy {
   T* mean;           ///< (N): of the logits under the probabilities of the whole row
 };
 
-/// entropy (N) = m + ln Z - mean of -sum p ln p over the whole vocabulary, in nats, at every member.
+/// entropy (N) = -sum p ln p = m + ln Z - mean over the whole vocabulary, in nats, at every member.
 template <class T>
 core::Result<void> vocabulary_entropy_forward(TensorGroup<T>& group, const VocabularyEntropy<T>& of,
                                               T* entropy);

@@ -35,9 +35,9 @@ class NcclBackend final : public CollectiveBackend {
   std::string_view name() const override { return "nccl"; }
   /// From ncclMemAlloc with NcclOptions::register_memory, otherwise from the device.
   core::Result<Buffer> allocate(Device& device, std::size_t bytes) override;
+  bool runs_in_launch_order() const override { return true; }
   /// The first member creates a unique id for each group and epoch; the others get it through the rendezvous.
   /// Errc::mismatch if members have different versions of NCCL, or not all register memory.
-  bool runs_in_launch_order() const override { return true; }
   core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) override;
 
   const NcclCapabilities& capabilities() const { return device_.library()->capabilities; }

@@ -12,8 +12,8 @@
 namespace troupe::gpu {
 namespace {
 
-/// out (m, n) = base_factor * base (m, n) + factor * a (m, k) b (k, n), or without a base just a b. Nothing
-/// overlaps.
+/// out (m, n) = base_factor * base (m, n) + factor * a (m, k) b (k, n), or without a base a b, whatever the
+/// factor. Nothing overlaps.
 struct Product {
   std::size_t m = 0, k = 0, n = 0;
   const float* a = nullptr;

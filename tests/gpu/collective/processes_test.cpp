@@ -21,6 +21,7 @@
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
 #include "gpu/host/host_device.hpp"
 #include "tests/gpu/collective/company.hpp"
+#include "tests/support/environment.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -172,7 +173,9 @@ std::vector<std::string> segments_of(const std::string& job) {
 
 class CollectiveProcesses : public ::testing::TestWithParam<BackendKind> {
  protected:
-  std::chrono::nanoseconds patience() const { return GetParam() == BackendKind::shared_memory ? 100ms : 1s; }
+  std::chrono::nanoseconds patience() const {
+    return (GetParam() == BackendKind::shared_memory ? 100ms : 1000ms) * tests::patience_factor();
+  }
 };
 
 TEST_P(CollectiveProcesses, AKilledPeerEndsEverySurvivorInTime) {
@@ -193,8 +196,8 @@ TEST_P(CollectiveProcesses, AKilledPeerEndsEverySurvivorInTime) {
 }
 
 TEST_P(CollectiveProcesses, AStoppedPeerEndsEverySurvivorAtTheDeadline) {
-  constexpr auto kDeadline = 300ms;
-  Processes processes({.kind = GetParam(), .size = 3, .bytes = 1 << 16, .deadline = kDeadline});
+  const auto deadline = 300ms * tests::patience_factor();
+  Processes processes({.kind = GetParam(), .size = 3, .bytes = 1 << 16, .deadline = deadline});
   processes.wait_for_operations(1, 3);
   const auto stopped = processes.send(1, SIGSTOP);
   for (const Report& end : processes.wait_for_ends(1)) {
@@ -202,7 +205,7 @@ TEST_P(CollectiveProcesses, AStoppedPeerEndsEverySurvivorAtTheDeadline) {
     EXPECT_THAT(
         core::to_string(end.code),
         ::testing::AnyOf(std::string("timeout"), GetParam() == BackendKind::gloo ? "peer_lost" : "timeout"));
-    EXPECT_LT(end.time - stopped, kDeadline + patience());
+    EXPECT_LT(end.time - stopped, deadline + patience());
   }
 }
 
