@@ -19,7 +19,8 @@ struct JobPrograms {
 Result<JobPrograms> plan_all(const ProgramInputs& inputs);
 
 /// A job of as few ranks as stand for all: of each axis one coordinate for each kind of slice through the
-/// mesh. check_programs() finds in it what it would find in the whole job. Groups of experts are taken as
+/// mesh, and of ranks that neighbours post operations with, one for each kind of group. check_programs()
+/// finds in it what it would find in the whole job. Groups that reduce gradients of experts are taken as
 /// large as the dense ones they lie in.
 CheckedJob representatives(const JobPrograms& job);
 
