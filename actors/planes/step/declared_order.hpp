@@ -4,11 +4,17 @@
 
 #include "core/options/options.hpp"
 #include "core/program/trainer_point.hpp"
+#include "core/program/unit_order.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
 
 struct TrainingPlan;
+
+/// Units that parameters name.
+int named_units(const TrainingPlan& plan);
+/// As core::normalised(), by the numbers of units.
+core::Result<core::UnitOrder> normalised(const core::DeclaredOrder& order, int units);
 
 /// Part of plan_training(): the order becomes the plan's where units come and go; elsewhere it changes
 /// nothing, and is checked all the same. What lies outside of units comes before all of them, and backward
