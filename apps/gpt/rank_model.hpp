@@ -34,6 +34,8 @@ class RankModel {
   virtual std::vector<actors::TrainerGroupSpec> groups() const { return {}; }
   /// What the rank does in its rounds, as SessionOptions::passes.
   virtual std::vector<actors::TrainerPass> passes() const { return {}; }
+  /// What it posts in its lanes, as SessionOptions::operations, as far as that is declared.
+  virtual std::vector<core::DeclaredOperation> operations() const { return {}; }
   /// What it takes of the device's memory beside what the session does.
   virtual core::Result<std::size_t> bytes() const = 0;
 
