@@ -1,7 +1,6 @@
 #include "core/program/trainer_operation.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,7 +8,6 @@
 #include <set>
 
 #include "core/errors.hpp"
-#include "core/hash.hpp"
 #include "core/program/repeats.hpp"
 
 namespace troupe::core {
@@ -88,10 +86,6 @@ std::vector<std::string> lines(const std::vector<OperationRun>& runs) {
     }
   }
   return found;
-}
-
-std::uint64_t hash(const std::vector<OperationRun>& runs) {
-  return hash64(fmt::format("{}\n", fmt::join(lines(runs), "\n")));
 }
 
 Result<void> check_operations(const std::vector<TrainerOperation>& operations, const StepClock& clock,

@@ -50,8 +50,6 @@ std::vector<OperationRun> fold(std::vector<TrainerOperation> operations);
 std::vector<TrainerOperation> unfold(const std::vector<OperationRun>& runs);
 /// For people, and for ranks to compare: one line for each, with "x8 unit+1:" before those that repeat.
 std::vector<std::string> lines(const std::vector<OperationRun>& runs);
-/// Equal exactly when their lines are (hash64).
-std::uint64_t hash(const std::vector<OperationRun>& runs);
 
 /// PR-5 of one program: operations of a round are of forward or backward of one of its units, and a bounded
 /// one comes after one of fixed counts that gave integers to all members of its group.

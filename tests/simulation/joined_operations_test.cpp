@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/planes/step/rank_program.hpp"
+#include "actors/session/role_configs.hpp"
 #include "core/program/check_programs.hpp"
 #include "tests/simulation/operation_job.hpp"
 
@@ -175,6 +176,21 @@ TEST(DeclaredOperationsOfAPlan, AreInThePrograms) {
     EXPECT_EQ(core::unfold(first.program().operations).size(), 5U);
     EXPECT_TRUE(core::check_programs(core::checked_job(plan.mesh, {&first.program(), &second.program()})));
   }
+}
+
+TEST(DeclaredOperationsOfAPlan, ArePartOfItsHash) {
+  const auto hash_of = [](const std::vector<DeclaredOperation>& operations) {
+    const auto options = options_of({.operations = operations});
+    const auto plan =
+        plan_training(parameters(), options.training, {2}, {}, options.order, options.operations).value();
+    return supervisor_config(plan, RankProgram(plan, {0}), {}).plan_hash;
+  };
+  auto other = usual();
+  other[3].counts = {2, 2};
+
+  EXPECT_EQ(hash_of(usual()), hash_of(usual()));
+  EXPECT_NE(hash_of(usual()), hash_of(other));
+  EXPECT_NE(hash_of(usual()), hash_of({}));
 }
 
 TEST(DeclaredOperationsOfAPlan, AreOfTheLaneAsAWholeWhereUnitsAreBuckets) {

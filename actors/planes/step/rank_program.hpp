@@ -102,7 +102,8 @@ class RankProgram {
     return plan_->held(placements, bucket, coordinates());
   }
 
-  /// What members of a communicator must see alike, one line each; first the communicator itself.
+  /// What members of a communicator must see alike, one line each; first the communicator itself. Behind them
+  /// the operations that the trainer declares.
   std::vector<std::string> lines() const;
 
  private:

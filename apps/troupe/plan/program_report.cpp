@@ -41,11 +41,6 @@ std::string print(const core::Program& program, bool as_json) {
     json["communicators"].push_back({{"name", core::describe(communicator)}, {"hash", hash}});
     text += fmt::format("{} {}\n", core::describe(communicator), hash);
   }
-  if (!program.operations.empty()) {
-    const auto hash = fmt::format("{:016x}", core::hash(program.operations));
-    json["operations"] = hash;
-    text += fmt::format("the trainer's own {}\n", hash);
-  }
   json["gathers"] = overlap.gathers;
   json["reductions"] = overlap.reductions;
   json["hidden_gathers"] = overlap.hidden_gathers;
