@@ -42,6 +42,12 @@ struct SessionOptions {
   /// gathered ahead, acquired and reduced in this order. The same on all ranks that keep the same part of the
   /// model; not together with `passes`. It changes no bits, and checkpoints do not depend on it.
   core::DeclaredOrder order{};
+  /// What the trainer posts on "tp", "cp" and "ep" in a lane, those of one unit and pass in their order. A
+  /// group with any is held to them: other posts in a lane are refused, and a lane ends when all were posted.
+  /// Where there are Session::units() each is posted while its unit is acquired; elsewhere only their order
+  /// counts, forward of all units before backward. The same on all ranks; not in a pipeline. Groups without
+  /// any are free, and so is what is posted outside of lanes (docs/decisions/0017-declared-operations.md).
+  std::vector<core::DeclaredOperation> operations{};
   core::CheckpointOptions checkpoint;
   core::LocalTierOptions local;
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);

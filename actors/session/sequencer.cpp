@@ -229,6 +229,7 @@ class Sequencer::Member final : public TrainerGroup {
 
   Result<Posted> post(gpu::Operation operation) {
     if (auto failure = sequencer_.in_.inbox.failure()) return tl::unexpected(*std::move(failure));
+    TRY(sequencer_.lane_operations_.may_post(name_, index(), operation));
     TRY(sequencer_.wait_turn());
     const auto compute = sequencer_.in_.data.compute();
     if (compute != nullptr) {
@@ -242,6 +243,7 @@ class Sequencer::Member final : public TrainerGroup {
     }
     const auto given = bytes_given(operation, index(), size());
     auto status = TRY(group_.post(std::move(operation), stream_.get()));
+    sequencer_.lane_operations_.posted(name_);
     posted_ += 1;
     sent_.launches += 1;
     sent_.bytes += given;
@@ -287,7 +289,7 @@ class Sequencer::Member final : public TrainerGroup {
 };
 
 Sequencer::Sequencer(const SessionContext& context, const UnitGate& gate, StepMeter& meter, Settings settings)
-    : in_(context), gate_(gate), meter_(meter), settings_(settings) {}
+    : in_(context), gate_(gate), meter_(meter), settings_(settings), lane_operations_(context.data, gate) {}
 
 Sequencer::~Sequencer() = default;
 

@@ -9,6 +9,7 @@
 
 #include "actors/planes/step/data_plane.hpp"
 #include "actors/session/context.hpp"
+#include "actors/session/lane_operations.hpp"
 #include "actors/session/step_meter.hpp"
 #include "actors/session/trainer_group.hpp"
 #include "actors/session/unit_gate.hpp"
@@ -52,6 +53,8 @@ class Sequencer {
   /// Of groups, for messages: "tp, ep".
   std::string names() const;
   void decided(core::Step step, bool committed);
+  /// What is declared of it.
+  LaneOperations& lane_operations() { return lane_operations_; }
 
  private:
   class Member;
@@ -65,6 +68,7 @@ class Sequencer {
   const UnitGate& gate_;
   StepMeter& meter_;
   Settings settings_;
+  LaneOperations lane_operations_;
   std::vector<std::unique_ptr<Member>> members_;
   core::Step decided_{-1};  ///< the last one
   bool committed_ = true;

@@ -15,7 +15,7 @@ using messages::Role;
 core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOptions options,
                                                      std::vector<core::ParameterSpec> parameters) {
   TrainingPlan plan = TRY(plan_training(std::move(parameters), options.training, world.world_size(),
-                                        unit_passes(options.passes), options.order));
+                                        unit_passes(options.passes), options.order, options.operations));
   auto parts = std::make_unique<Parts>(world, std::move(options), std::move(plan));
   TRY(parts->open());
   return std::unique_ptr<Session>(new Session(std::move(parts)));
@@ -137,6 +137,7 @@ core::Result<void> Session::begin_lane(core::Lane lane) {
     TRY(s.wait_merged(s.losses.back().lane));
   }
   s.lane = lane;
+  s.sequencer->lane_operations().begin(lane);
   s.gate->begin_round();
   return {};
 }
@@ -210,7 +211,12 @@ core::Result<core::DeclaredOrder> Session::end_learning() {
 }
 
 core::Result<void> Session::begin_microbatch(int index) {
-  return parts_->in_turn(parts_->order->begin_microbatch(index));
+  auto& s = *parts_;
+  auto& operations = s.sequencer->lane_operations();
+  if (index > 0) TRY(s.in_turn(operations.may_end("begin_microbatch()")));
+  TRY(s.in_turn(s.order->begin_microbatch(index)));
+  if (index > 0) operations.begin_next();
+  return {};
 }
 
 core::Result<void> Session::before_use(core::ParameterIndex parameter) {
@@ -240,7 +246,9 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
 core::Result<void> Session::end_lane(double loss) {
   auto& s = *parts_;
   TRY(s.in_turn(s.gate->may_end_round()));
+  TRY(s.in_turn(s.sequencer->lane_operations().may_end("end_lane()")));
   TRY(s.in_turn(s.order->end_lane()));
+  s.sequencer->lane_operations().end();
   s.losses.push_back({s.lane, loss});
   s.gate->end_round();
   return {};

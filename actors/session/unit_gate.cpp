@@ -49,6 +49,11 @@ std::optional<core::UnitIndex> UnitGate::unit_of(core::ParameterIndex parameter)
   return core::UnitIndex{static_cast<std::uint32_t>(unit - resident_)};
 }
 
+std::optional<core::TrainerPoint> UnitGate::place() const {
+  if (!open_) return {};
+  return core::TrainerPoint{phase_, *open_};
+}
+
 bool UnitGate::is_gathered(int unit) const {
   const auto& buckets = buckets_[static_cast<std::size_t>(unit)];
   return !buckets.empty() && in_.plan.has_sharded_parameters(buckets.front());

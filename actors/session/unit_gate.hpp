@@ -30,6 +30,10 @@ class UnitGate {
   bool has_units() const { return declared_ > 0; }
   std::uint32_t units() const { return declared_; }
   std::optional<core::UnitIndex> unit_of(core::ParameterIndex parameter) const;
+  /// Units of the program before the trainer's.
+  int resident_units() const { return resident_; }
+  /// The point of the program whose unit the trainer has acquired; none: it has none.
+  std::optional<core::TrainerPoint> place() const;
 
   core::Step step() const { return step_; }
   /// The last point of the step that is over, by the program's clock; -1: none.

@@ -38,6 +38,11 @@ std::vector<std::size_t> AllLayers::places() const {
   return places;
 }
 
+std::vector<core::DeclaredOperation> AllLayers::operations() const {
+  const std::size_t rows = options_.microbatch.batch * options_.microbatch.length;
+  return expert_operations(options_.model, table().part(), rows, core::size_of(options_.arithmetic.dtype));
+}
+
 Result<std::size_t> AllLayers::bytes() const {
   if (context_) return ContextRank::bytes(options_, *share_, device_.kind());
   if (share_->is_shared()) {

@@ -24,6 +24,7 @@ class AllLayers final : public RankModel {
     return session_parameters(table(), options_);
   }
   std::vector<std::size_t> places() const override;
+  std::vector<core::DeclaredOperation> operations() const override;
   core::Result<std::size_t> bytes() const override;
   core::Result<void> prepare() override;
   core::Result<void> open(actors::Session& session, const Corpus& corpus) override;

@@ -104,6 +104,7 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   auto session = options_.session;
   for (auto& group : model_->groups()) session.groups.push_back(std::move(group));
   session.passes = model_->passes();
+  for (auto& operation : model_->operations()) session.operations.push_back(std::move(operation));
   const bool has_experts = options_.model.experts.count > 0;
   if (has_experts) session.groups.push_back(all_ranks(world.world_size()));
   session_ = TRY(actors::Session::join(world, session, model_->parameters()));

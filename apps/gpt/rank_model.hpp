@@ -34,6 +34,8 @@ class RankModel {
   virtual std::vector<actors::TrainerGroupSpec> groups() const { return {}; }
   /// What the rank does in its rounds, as in SessionOptions::passes.
   virtual std::vector<actors::TrainerPass> passes() const { return {}; }
+  /// What it posts in its lanes, as in SessionOptions::operations, as far as that is declared.
+  virtual std::vector<core::DeclaredOperation> operations() const { return {}; }
   /// Device memory that it takes besides the session's.
   virtual core::Result<std::size_t> bytes() const = 0;
 

@@ -72,6 +72,25 @@ struct DeclaredOrder {
   friend bool operator==(const DeclaredOrder&, const DeclaredOrder&) = default;
 };
 
+/// A collective that a trainer will post itself, in every microbatch of every lane, on a group of an axis
+/// along which the model is cut: "tp", "cp" or "ep" (Session::group()).
+struct DeclaredOperation {
+  enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast };
+  enum class Pass : std::uint8_t { forward, backward };
+
+  std::string group{};
+  Kind kind = Kind::all_reduce;
+  DType dtype = DType::f32;
+  /// Elements that each member puts in, in group order: of a reduce_scatter and an all_to_all for all members
+  /// together, of a broadcast if it is the root.
+  std::vector<std::int64_t> counts{};
+  /// They are the most that a member puts in, which depends on data. An all_gather or all_to_all of integers
+  /// with fixed counts, declared before it in the lane, tells the members how much it is.
+  bool bounded = false;
+  Pass pass = Pass::forward;
+  std::optional<UnitIndex> unit{};  ///< that it is a part of; none where no parameter names a unit
+};
+
 /// core/optimizer/optimizer.hpp says what each keeps and by which formula it steps.
 enum class OptimizerKind : std::uint8_t { sgd, adam, adamw, lion, muon };
 

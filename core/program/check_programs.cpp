@@ -145,6 +145,11 @@ Result<void> check_programs(const CheckedJob& job) {
   for (const CheckedRank& rank : job.ranks) {
     if (!seen.insert(rank.program).second) continue;
     TRY(check_points(rank));
+    if (const auto checked = check_operations(unfold(rank.program->operations), rank.program->clock(),
+                                              rank.program->unit_count());
+        !checked) {
+      return fail(Errc::mismatch, "{}: {}", rank.name, checked.error().message);
+    }
     TRY(FinalSums(rank).check());
   }
   ProgramRace race(job);
@@ -159,6 +164,9 @@ CheckedJob checked_job(const Mesh& mesh, const std::vector<const Program*>& prog
   for (std::size_t rank = 0; rank < programs.size(); ++rank) {
     job.ranks.push_back({fmt::format("rank {}", rank), programs[rank]});
     for (const auto& communicator : communicators(*programs[rank])) kinds.insert(communicator.group);
+    for (const OperationRun& run : programs[rank]->operations) {
+      for (const TrainerOperation& one : run.operations) kinds.insert(one.group);
+    }
   }
   for (const GroupKind kind : kinds) {
     for (const auto& ranks : mesh.groups(kind)) {

@@ -30,7 +30,8 @@ struct CheckedJob {
 };
 
 /// Runs the programs of all ranks against each other for one step: each rank's trainer passes its points in
-/// order, waiting for the entries and credits that a point needs; each stream takes its entries in order; an
+/// order, waiting for the entries and credits that a point needs, and in it for all members of the groups of
+/// its own operations, one operation after another; each stream takes its entries in order; an
 /// entry runs when its point has passed, its input is there, it has its credit, and all members have come to
 /// it.
 ///
@@ -44,6 +45,9 @@ struct CheckedJob {
 /// entry.
 /// PR-4: gradients of a class with also_sum are summed over its group once per step, after their last
 /// reduction and in the order of these. Otherwise Errc::mismatch names the tensor.
+/// PR-5: every operation of a trainer's own is met by all members of its group, in the same order and at the
+/// same point, before that point is over; they agree on operation, dtype and counts, and bounded counts come
+/// after an exchange of counts. Otherwise the error is as of PR-1 and PR-2.
 Result<void> check_programs(const CheckedJob& job);
 
 /// The whole job on a mesh: programs[r] is that of global rank r.

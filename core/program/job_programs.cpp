@@ -49,19 +49,40 @@ std::vector<int> coordinates_at(std::int64_t place, const std::vector<int>& size
   return coordinates;
 }
 
-/// The first coordinate of each kind of slice across `axis`.
-std::vector<int> kinds_of_slices(const JobPrograms& job, std::size_t axis) {
+/// The first coordinate of each kind of slice across `axis`; where slices form blocks of `block` neighbours,
+/// of each kind in each kind of block.
+std::vector<int> kinds_of_slices(const JobPrograms& job, std::size_t axis, std::size_t block) {
   std::vector<std::vector<int>> slices(static_cast<std::size_t>(job.sizes[axis]));
   for (std::size_t place = 0; place < job.of_place.size(); ++place) {
     const auto at = coordinates_at(static_cast<std::int64_t>(place), job.sizes)[axis];
     slices[static_cast<std::size_t>(at)].push_back(job.of_place[place]);
   }
-  std::set<std::vector<int>> seen;
+  std::set<std::vector<std::vector<int>>> blocks;
   std::vector<int> firsts;
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    if (seen.insert(slices[i]).second) firsts.push_back(static_cast<int>(i));
+  for (std::size_t first = 0; first < slices.size(); first += block) {
+    const auto begin = slices.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end = slices.begin() + static_cast<std::ptrdiff_t>(std::min(first + block, slices.size()));
+    if (!blocks.emplace(begin, end).second) continue;
+    std::set<std::vector<int>> seen;
+    for (auto slice = begin; slice != end; ++slice) {
+      if (seen.insert(*slice).second) firsts.push_back(static_cast<int>(slice - slices.begin()));
+    }
   }
   return firsts;
+}
+
+/// Groups whose members are neighbours along the innermost axis, as many as an operation has counts.
+bool is_of_neighbours(GroupKind kind) {
+  return kind == GroupKind::cp || kind == GroupKind::ep;
+}
+
+template <class Visit>
+void for_each_operation(const JobPrograms& job, const Visit& visit) {
+  for (const Program& program : job.programs) {
+    for (const OperationRun& run : program.operations) {
+      for (const TrainerOperation& one : run.operations) visit(one);
+    }
+  }
 }
 
 /// The axes along which the groups of a kind extend.
@@ -72,7 +93,8 @@ std::vector<std::size_t> axes_of(GroupKind kind, const Program& program) {
     }
   }
   // Groups that gradients are also summed over have members elsewhere in the job, with the same program as
-  // the one here.
+  // the one here; so do tensor-parallel groups.
+  if (kind == GroupKind::tp) return {};
   const auto is_summed_over = [kind](const TensorClass& c) {
     return c.also_sum && c.also_sum->group == kind;
   };
@@ -115,16 +137,23 @@ Result<JobPrograms> plan_all(const ProgramInputs& inputs) {
 }
 
 CheckedJob representatives(const JobPrograms& job) {
+  std::map<GroupKind, std::int64_t> kinds, neighbours;
+  std::size_t block = 1;
+  for_each_operation(job, [&](const TrainerOperation& one) {
+    const std::int64_t size = kinds.emplace(one.group, one.counts.members()).first->second;
+    if (!is_of_neighbours(one.group)) return;
+    neighbours.emplace(one.group, size);
+    block = std::max(block, static_cast<std::size_t>(size));
+  });
   std::vector<std::vector<int>> chosen;
   std::vector<int> sizes;
   for (std::size_t axis = 0; axis < job.sizes.size(); ++axis) {
-    chosen.push_back(kinds_of_slices(job, axis));
+    chosen.push_back(kinds_of_slices(job, axis, axis + 1 == job.sizes.size() ? block : 1));
     sizes.push_back(static_cast<int>(chosen.back().size()));
   }
   CheckedJob checked;
   std::int64_t ranks = 1;
   for (const int size : sizes) ranks *= size;
-  std::map<GroupKind, std::int64_t> kinds;
   for (const Program& program : job.programs) {
     for_each_launch(program, [&](const Launch& launch) {
       kinds.emplace(launch.entry->group, launch.entry->counts.members());
@@ -144,7 +173,11 @@ CheckedJob representatives(const JobPrograms& job) {
     checked.ranks.push_back({fmt::format("the rank at ({})", fmt::join(real, ", ")), &program});
     for (const auto& [kind, size] : kinds) {
       auto key = at;
-      for (const std::size_t axis : axes_of(kind, program)) key[axis] = 0;
+      if (neighbours.contains(kind)) {
+        key.back() = static_cast<int>(real.back() / size);
+      } else {
+        for (const std::size_t axis : axes_of(kind, program)) key[axis] = 0;
+      }
       auto& group = groups[{kind, key}];
       group.kind = kind;
       group.size = size;

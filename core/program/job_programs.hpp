@@ -19,8 +19,9 @@ struct JobPrograms {
 Result<JobPrograms> plan_all(const ProgramInputs& inputs);
 
 /// A job with just enough ranks to represent all: along each axis, one coordinate for each kind of slice
-/// through the mesh. check_programs() finds in it what it would find in the whole job. Groups of experts are
-/// taken to be as large as the dense ones that contain them.
+/// through the mesh; where neighbours post operations together, one group of each kind. check_programs()
+/// finds in it what it would find in the whole job. Groups that reduce gradients of experts are taken to be
+/// as large as the dense ones that contain them.
 CheckedJob representatives(const JobPrograms& job);
 
 }  // namespace troupe::core

@@ -39,6 +39,7 @@ class ProgramPlanner {
       planner.program_.pass_segments = fold(TRY(planner.entries_of(inputs.passes, clock, of_round)));
     }
     planner.program_.epilogue.runs = fold(TRY(planner.epilogue()));
+    TRY(planner.add_operations());
     return std::move(planner.program_);
   }
 
@@ -270,6 +271,19 @@ class ProgramPlanner {
       add_growing(unit, placements.optimizer, moves, true, entry, entries);
     }
     return entries;
+  }
+
+  Result<void> add_operations() {
+    for (const TrainerOperation& one : inputs_.operations) {
+      if (one.group == GroupKind::tp || one.group == GroupKind::cp || one.group == GroupKind::ep) continue;
+      return fail(Errc::invalid_argument,
+                  "{} is declared, but members of {} may have lanes in other rounds; operations are declared "
+                  "on tp, cp and ep",
+                  describe(one), name_of(one.group));
+    }
+    TRY(check_operations(inputs_.operations, program_.clock(), program_.unit_count()));
+    program_.operations = fold(inputs_.operations);
+    return {};
   }
 
   const ProgramInputs& inputs_;

@@ -20,6 +20,9 @@ struct ProgramInputs {
   /// What the rank does in its rounds, where that is not forward and backward of all units, one round after
   /// another: the list of a pipeline stage. All ranks that gather or reduce together have the same.
   std::vector<UnitPass> passes;
+  /// Collectives that the trainer says it will post itself, in the order of each point. The same on all ranks
+  /// of their groups.
+  std::vector<TrainerOperation> operations;
   WorldSize world{1};  ///< ranks of the job, which the verdict is of
   Numerics numerics = Numerics::ordered;
   int lanes = 0;  ///< of the job
@@ -75,6 +78,10 @@ Result<int> rounds_of(const ProgramInputs& inputs, const std::vector<int>& coord
 /// before the pass before it is over, and the one that adds to gradients hands them over. A slot of gradients
 /// is taken until its next user in any pass comes. The last round's reductions are those of the last round
 /// of each unit.
+///
+/// The trainer's own operations move nothing of the program: they are there for the check
+/// (check_programs.hpp), and for ranks to compare. Their groups are tp, cp and ep, whose members have lanes
+/// in the same rounds.
 ///
 /// Errc::invalid_argument for what does not fit together, Errc::unavailable for inner axes, or groups of
 /// experts, that hold other subtrees in other rounds in `ordered` numerics.

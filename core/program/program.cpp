@@ -115,6 +115,12 @@ std::int64_t stored_bytes(const Program& program) {
   for (const PassRun& run : program.passes) {
     bytes += static_cast<std::int64_t>(sizeof(PassRun) + run.passes.capacity() * sizeof(UnitPass));
   }
+  for (const OperationRun& run : program.operations) {
+    bytes += static_cast<std::int64_t>(sizeof(OperationRun));
+    for (const TrainerOperation& one : run.operations) {
+      bytes += static_cast<std::int64_t>(sizeof(one) + one.counts.runs.capacity() * sizeof(CountRun));
+    }
+  }
   return bytes;
 }
 

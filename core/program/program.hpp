@@ -15,6 +15,7 @@
 #include "core/program/lane_deal.hpp"
 #include "core/program/passes.hpp"
 #include "core/program/tensor_class.hpp"
+#include "core/program/trainer_operation.hpp"
 #include "core/program/trainer_point.hpp"
 #include "core/program/unit.hpp"
 #include "core/program/unit_order.hpp"
@@ -146,6 +147,9 @@ struct Program {
   // With a list of passes, in place of body and last round, which are empty.
   std::vector<PassRun> passes;
   std::vector<ProgramSegment> pass_segments;
+
+  /// What the trainer does beside it, in every round, as far as it is declared.
+  std::vector<OperationRun> operations;
 
   /// In the order of the step; of none of them done 0 times.
   std::vector<const ProgramSegment*> segments() const;

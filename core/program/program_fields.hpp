@@ -147,6 +147,22 @@ void visit_fields(StrategyPlacements& placements, const Visit& visit) {
 }
 
 template <class Visit>
+void visit_fields(TrainerOperation& operation, const Visit& visit) {
+  visit("operation", operation.kind);
+  visit("group", operation.group);
+  visit("dtype", operation.dtype);
+  visit("counts", operation.counts);
+  visit("point", operation.point);
+}
+
+template <class Visit>
+void visit_fields(OperationRun& run, const Visit& visit) {
+  visit("times", run.times);
+  visit("unit_step", run.unit_step);
+  visit("operations", run.operations);
+}
+
+template <class Visit>
 void visit_fields(UnitOrder& order, const Visit& visit) {
   visit("forward", order.forward);
   visit("backward", order.backward);
@@ -173,6 +189,7 @@ void visit_fields(Program& program, const Visit& visit) {
   visit("epilogue", program.epilogue);
   visit("passes", unless_empty(program.passes));
   visit("pass_segments", unless_empty(program.pass_segments));
+  visit("operations", unless_empty(program.operations));
 }
 
 template <class Visit>

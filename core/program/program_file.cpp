@@ -48,6 +48,9 @@ constexpr CountKind last(CountKind) {
 constexpr CollectiveKind last(CollectiveKind) {
   return CollectiveKind::all_to_all;
 }
+constexpr TrainerOperation::Kind last(TrainerOperation::Kind) {
+  return TrainerOperation::Kind::broadcast;
+}
 constexpr GroupKind last(GroupKind) {
   return static_cast<GroupKind>(kGroupKinds - 1);
 }

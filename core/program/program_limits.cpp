@@ -49,7 +49,8 @@ class Limits {
       return fail(Errc::corrupt, "the last round and the epilogue have to be there once, not {} and {} times",
                   program_.last_round.times, program_.epilogue.times);
     }
-    return check_rounds();
+    TRY(check_rounds());
+    return check_own_operations();
   }
 
  private:
@@ -229,6 +230,52 @@ class Limits {
     return launches * segment.times;
   }
 
+  /// Of the trainer.
+  Result<void> check_own_operations() const {
+    std::int64_t count = 0;
+    for (const OperationRun& run : program_.operations) {
+      const auto length = static_cast<std::int64_t>(run.operations.size());
+      if (length == 0 || run.times < 1 || run.times > kMostFileLaunches || run.unit_step < -kMostUnits ||
+          run.unit_step > kMostUnits) {
+        return fail(Errc::corrupt, "a run of {} operations is repeated {} times with units {} apart", length,
+                    run.times, run.unit_step);
+      }
+      count += length * run.times;
+      if (count > kMostFileLaunches / program_.rounds) {
+        return fail(Errc::corrupt, "more than {} operations of the trainer's own in {} rounds",
+                    kMostFileLaunches, program_.rounds);
+      }
+      for (const TrainerOperation& one : run.operations) {
+        for (const std::int64_t units : {std::int64_t{0}, std::int64_t{run.times - 1} * run.unit_step}) {
+          const std::int64_t unit = one.point.unit + units;
+          const bool is_of_pass = one.point.phase == Phase::forward || one.point.phase == Phase::backward;
+          if (is_of_pass && one.point.round == 0 && unit >= 0 && unit < units_) continue;
+          return fail(Errc::corrupt,
+                      "{} names unit {} and round {}; it is of forward or backward of {} units",
+                      describe(one), unit, one.point.round, units_);
+        }
+        TRY(check_counts(one));
+      }
+    }
+    return {};
+  }
+
+  /// Of an entry or an operation.
+  template <class Counted>
+  static Result<void> check_counts(const Counted& counted) {
+    std::int64_t members = 0;
+    for (const CountRun& run : counted.counts.runs) {
+      if (run.members < 1 || run.members > kMostRanks - members || run.elements < 0 ||
+          run.elements > kMostElements) {
+        return fail(Errc::corrupt, "{} has counts of {} members with {} elements each", describe(counted),
+                    run.members, run.elements);
+      }
+      members += run.members;
+    }
+    if (members == 0) return fail(Errc::corrupt, "{} has counts of 0 members", describe(counted));
+    return {};
+  }
+
   Result<void> check_point(const ProgramEntry& entry, const TrainerPoint& point, std::int64_t units) const {
     const std::int64_t unit = is_of_unit(point.phase) ? point.unit + units : 0;
     if (unit >= 0 && (unit < units_ || !is_of_unit(point.phase))) return {};
@@ -248,18 +295,10 @@ class Limits {
     if (entry.stream < 0 || entry.stream >= program_.streams) {
       return fail(Errc::corrupt, "{} is on stream {} of {}", describe(entry), entry.stream, program_.streams);
     }
-    std::int64_t members = 0;
-    for (const CountRun& run : entry.counts.runs) {
-      if (run.members < 1 || run.members > kMostRanks - members || run.elements < 0 ||
-          run.elements > kMostElements) {
-        return fail(Errc::corrupt, "{} has counts of {} members with {} elements each", describe(entry),
-                    run.members, run.elements);
-      }
-      members += run.members;
-    }
-    if (entry.elements < 0 || entry.elements > kMostElements || entry.chunk < 0 || members == 0) {
-      return fail(Errc::corrupt, "{} has {} elements in chunks of {} on {} ranks", describe(entry),
-                  entry.elements, entry.chunk, members);
+    TRY(check_counts(entry));
+    if (entry.elements < 0 || entry.elements > kMostElements || entry.chunk < 0) {
+      return fail(Errc::corrupt, "{} has {} elements in chunks of {}", describe(entry), entry.elements,
+                  entry.chunk);
     }
     return {};
   }

@@ -26,6 +26,17 @@ std::optional<std::string> difference(const ProgramEntry& a, const ProgramEntry&
   return std::nullopt;
 }
 
+std::optional<std::string> difference(const TrainerOperation& a, const TrainerOperation& b) {
+  const auto differ = [](const char* what, const auto& one, const auto& two) {
+    return fmt::format("{}: {} and {}", what, one, two);
+  };
+  if (a.kind != b.kind) return differ("operation", name_of(a.kind), name_of(b.kind));
+  if (a.dtype != b.dtype) return differ("dtype", name_of(a.dtype), name_of(b.dtype));
+  if (a.counts != b.counts) return differ("counts", a.counts.text(), b.counts.text());
+  if (a.point != b.point) return differ("place", describe(a.point), describe(b.point));
+  return std::nullopt;
+}
+
 std::size_t index_of(Pool pool) {
   return static_cast<std::size_t>(pool);
 }
@@ -71,6 +82,23 @@ CheckedProgram::CheckedProgram(const Program& of) : program(&of) {
     note(returned_at, checked.returned);
     launches.push_back(std::move(checked));
   });
+  add_operations(clock);
+}
+
+void CheckedProgram::add_operations(const StepClock& clock) {
+  const auto of_round = unfold(program->operations);
+  for (int round = 0; round < program->rounds; ++round) {
+    for (const TrainerOperation& one : of_round) {
+      operations.push_back({.operation = one, .round = round, .at = clock.at(one.point, round)});
+    }
+  }
+  std::stable_sort(operations.begin(), operations.end(),
+                   [](const CheckedOperation& a, const CheckedOperation& b) { return a.at < b.at; });
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    auto& queue = operations_on[operations[i].operation.group];
+    operations[i].on_group = queue.size();
+    queue.push_back(static_cast<int>(i));
+  }
 }
 
 ProgramRace::ProgramRace(const CheckedJob& job) : job_(&job), groups_(job.ranks.size()) {
@@ -127,6 +155,11 @@ std::optional<int> ProgramRace::trainer_waits_for(int index) const {
   return std::nullopt;
 }
 
+const CheckedOperation& ProgramRace::operation_of(int index) const {
+  const RankState& rank = ranks_[static_cast<std::size_t>(index)];
+  return rank.program->operations[rank.met];
+}
+
 bool ProgramRace::lacks_credit(int index, int launch) const {
   const RankState& rank = ranks_[static_cast<std::size_t>(index)];
   const auto& entry = rank.program->launches[static_cast<std::size_t>(launch)].entry;
@@ -135,37 +168,62 @@ bool ProgramRace::lacks_credit(int index, int launch) const {
 
 Result<bool> ProgramRace::advance_trainer(int index) {
   RankState& rank = ranks_[static_cast<std::size_t>(index)];
-  const CheckedProgram& program = *rank.program;
   bool moved = false;
-  while (rank.at < static_cast<std::int64_t>(program.needed_at.size())) {
-    const auto at = static_cast<std::size_t>(rank.at);
-    const auto& needed = program.needed_at[at];
-    if (!std::all_of(needed.begin(), needed.end(),
-                     [&](int launch) { return rank.over[static_cast<std::size_t>(launch)]; })) {
-      return moved;
-    }
-    std::vector<int> wanted(kPools);
-    for (const int launch : program.borrowed_at[at]) {
-      ++wanted[index_of(program.launches[static_cast<std::size_t>(launch)].entry.gives->pool)];
-    }
-    for (std::size_t pool = 0; pool < kPools; ++pool) {
-      if (rank.free[pool] < wanted[pool]) return moved;
-    }
-    for (std::size_t pool = 0; pool < kPools; ++pool) rank.free[pool] -= wanted[pool];
-    for (const int launch : program.returned_at[at]) {
-      if (!rank.launched[static_cast<std::size_t>(launch)]) {
-        return fail(Errc::internal,
-                    "{} gives back its slot at the end of '{}', before it was launched; let the point need "
-                    "the entry",
-                    name_launch(*this, index, launch),
-                    describe(program.launches[static_cast<std::size_t>(launch)].entry.takes->point));
-      }
-      ++rank.free[index_of(program.launches[static_cast<std::size_t>(launch)].entry.takes->pool)];
-    }
-    ++rank.at;
-    moved = true;
+  while (rank.at < static_cast<std::int64_t>(rank.program->needed_at.size())) {
+    if (!rank.has_begun && !begin_point(rank)) return moved;
+    const bool has_come = rank.has_come;
+    const bool is_through = TRY(meet_operations(index));
+    moved = moved || is_through || rank.has_come != has_come;
+    if (!is_through) return moved;
+    TRY(end_point(index));
   }
   return moved;
+}
+
+bool ProgramRace::begin_point(RankState& rank) {
+  const CheckedProgram& program = *rank.program;
+  const auto at = static_cast<std::size_t>(rank.at);
+  for (const int launch : program.needed_at[at]) {
+    if (!rank.over[static_cast<std::size_t>(launch)]) return false;
+  }
+  std::vector<int> wanted(kPools);
+  for (const int launch : program.borrowed_at[at]) {
+    ++wanted[index_of(program.launches[static_cast<std::size_t>(launch)].entry.gives->pool)];
+  }
+  for (std::size_t pool = 0; pool < kPools; ++pool) {
+    if (rank.free[pool] < wanted[pool]) return false;
+  }
+  for (std::size_t pool = 0; pool < kPools; ++pool) rank.free[pool] -= wanted[pool];
+  rank.has_begun = true;
+  return true;
+}
+
+Result<bool> ProgramRace::meet_operations(int index) {
+  RankState& rank = ranks_[static_cast<std::size_t>(index)];
+  const auto& operations = rank.program->operations;
+  while (rank.met < operations.size() && operations[rank.met].at == rank.at) {
+    if (rank.has_come) return false;
+    rank.has_come = true;
+    TRY(arrive_at_operation(index));
+  }
+  return true;
+}
+
+Result<void> ProgramRace::end_point(int index) {
+  RankState& rank = ranks_[static_cast<std::size_t>(index)];
+  for (const int launch : rank.program->returned_at[static_cast<std::size_t>(rank.at)]) {
+    const auto& credit = *rank.program->launches[static_cast<std::size_t>(launch)].entry.takes;
+    if (!rank.launched[static_cast<std::size_t>(launch)]) {
+      return fail(Errc::internal,
+                  "{} gives back its slot at the end of '{}', before it was launched; let the point need "
+                  "the entry",
+                  name_launch(*this, index, launch), describe(credit.point));
+    }
+    ++rank.free[index_of(credit.pool)];
+  }
+  ++rank.at;
+  rank.has_begun = false;
+  return {};
 }
 
 Result<bool> ProgramRace::advance_stream(int index, std::size_t stream) {
@@ -183,18 +241,22 @@ Result<bool> ProgramRace::advance_stream(int index, std::size_t stream) {
   return true;
 }
 
+template <class Name>
+Result<const CheckedGroup*> ProgramRace::group_for(int index, GroupKind kind, const Counts& counts,
+                                                   const Name& name) const {
+  const CheckedGroup* group = group_of(index, kind);
+  if (group == nullptr) return fail(Errc::mismatch, "{} is for a group that it is not in", name());
+  if (counts.members() == group->size) return group;
+  return fail(Errc::mismatch, "{} has counts of {} members, but the group has {}", name(), counts.members(),
+              group->size);
+}
+
 Result<void> ProgramRace::arrive(int index, int launch) {
   const CheckedLaunch& own =
       ranks_[static_cast<std::size_t>(index)].program->launches[static_cast<std::size_t>(launch)];
   const auto communicator = communicator_of(own.entry);
-  const CheckedGroup* group = group_of(index, own.entry.group);
-  if (group == nullptr) {
-    return fail(Errc::mismatch, "{} is for a group that it is not in", name_launch(*this, index, launch));
-  }
-  if (own.entry.counts.members() != group->size) {
-    return fail(Errc::mismatch, "{} has counts of {} members, but the group has {}",
-                name_launch(*this, index, launch), own.entry.counts.members(), group->size);
-  }
+  const CheckedGroup* group = TRY(
+      group_for(index, own.entry.group, own.entry.counts, [&] { return name_launch(*this, index, launch); }));
   const auto key = std::pair{static_cast<int>(group - job_->groups.data()), own.entry.stream};
   Meeting& meeting = meetings_[key].try_emplace(own.on_group, Meeting{index, 0}).first->second;
   if (meeting.arrived > 0) TRY(compare(index, launch, meeting.first_rank));
@@ -202,6 +264,48 @@ Result<void> ProgramRace::arrive(int index, int launch) {
   meetings_[key].erase(own.on_group);
   finish(*group, communicator, own.on_group);
   return {};
+}
+
+Result<void> ProgramRace::arrive_at_operation(int index) {
+  const RankState& rank = ranks_[static_cast<std::size_t>(index)];
+  const CheckedOperation& own = operation_of(index);
+  const CheckedGroup* group = TRY(group_for(index, own.operation.group, own.operation.counts, [&] {
+    return name_operation(*this, index, static_cast<int>(rank.met));
+  }));
+  auto& meetings = operations_[static_cast<int>(group - job_->groups.data())];
+  Meeting& meeting = meetings.try_emplace(own.on_group, Meeting{index, 0}).first->second;
+  if (meeting.arrived > 0) TRY(compare_operations(index, meeting.first_rank));
+  if (++meeting.arrived < group->members.size()) return {};
+  meetings.erase(own.on_group);
+  for (const int member : group->members) {
+    RankState& over = ranks_[static_cast<std::size_t>(member)];
+    over.met += 1;
+    over.has_come = false;
+  }
+  return {};
+}
+
+/// Both trainers have come to the operation.
+Result<void> ProgramRace::compare_operations(int index, int other) const {
+  const CheckedProgram& ours = *ranks_[static_cast<std::size_t>(index)].program;
+  const CheckedProgram& theirs = *ranks_[static_cast<std::size_t>(other)].program;
+  if (&ours == &theirs) return {};
+  const CheckedOperation& own = operation_of(index);
+  const CheckedOperation& met = operation_of(other);
+  const auto differs = difference(met.operation, own.operation);
+  if (!differs) return {};
+  const auto& our_queue = ours.operations_on.at(own.operation.group);
+  std::string hint;
+  for (std::size_t k = own.on_group + 1; k < our_queue.size(); ++k) {
+    if (difference(met.operation, ours.operations[static_cast<std::size_t>(our_queue[k])].operation))
+      continue;
+    hint =
+        fmt::format("; one of them has changed places with {}", name_operation(*this, index, our_queue[k]));
+    break;
+  }
+  return fail(Errc::mismatch, "{} meets {}; they differ in {}{}",
+              name_operation(*this, other, static_cast<int>(rank(other).met)),
+              name_operation(*this, index, static_cast<int>(rank(index).met)), *differs, hint);
 }
 
 void ProgramRace::finish(const CheckedGroup& group, const Communicator& communicator, std::size_t place) {
@@ -251,6 +355,13 @@ Result<void> ProgramRace::run() {
     }
   }
   return {};
+}
+
+std::string name_operation(const ProgramRace& race, int rank, int operation) {
+  const auto& one = race.rank(rank).program->operations[static_cast<std::size_t>(operation)];
+  return fmt::format("{}'s operation {}, {} of round {}",
+                     race.job().ranks[static_cast<std::size_t>(rank)].name, operation,
+                     describe(one.operation), one.round);
 }
 
 std::string name_launch(const ProgramRace& race, int rank, int launch) {

@@ -24,11 +24,21 @@ struct CheckedLaunch {
   std::size_t on_group = 0;    ///< its place among the launches of its communicator
 };
 
-/// All launches of one step of a program.
+/// An operation of the trainer's own, in the order in which its step comes to them.
+struct CheckedOperation {
+  TrainerOperation operation;
+  int round = 0;
+  std::int64_t at = 0;       ///< the point that it is in
+  std::size_t on_group = 0;  ///< its place among those of its group
+};
+
+/// All launches of one step of a program, and all operations of its trainer's own.
 struct CheckedProgram {
   explicit CheckedProgram(const Program& program);
 
   const Program* program;
+  std::vector<CheckedOperation> operations;
+  std::map<GroupKind, std::vector<int>> operations_on;  ///< those of each group
   std::vector<CheckedLaunch> launches;
   std::vector<std::vector<int>> streams;            ///< the launches of each
   std::map<Communicator, std::vector<int>> groups;  ///< the launches of each
@@ -36,6 +46,9 @@ struct CheckedProgram {
   std::vector<std::vector<int>> needed_at;
   std::vector<std::vector<int>> borrowed_at;
   std::vector<std::vector<int>> returned_at;
+
+ private:
+  void add_operations(const StepClock& clock);
 };
 
 /// One step of a job, run without time. What check_programs() looks at.
@@ -43,7 +56,10 @@ class ProgramRace {
  public:
   struct RankState {
     const CheckedProgram* program = nullptr;
-    std::int64_t at = 0;             ///< the point which the trainer wants to begin; all before it are over
+    std::int64_t at = 0;             ///< the point at which the trainer is; all before it are over
+    bool has_begun = false;          ///< it is in that point, not before it
+    std::size_t met = 0;             ///< operations of its own that are over
+    bool has_come = false;           ///< to the next of them
     std::vector<std::size_t> heads;  ///< of each stream: launches that are over
     std::vector<bool> launched;
     std::vector<bool> over;
@@ -62,6 +78,8 @@ class ProgramRace {
   const CheckedGroup* group_of(int rank, GroupKind kind) const;
   /// What a trainer that wants to begin a point waits for: a launch.
   std::optional<int> trainer_waits_for(int rank) const;
+  /// What a trainer that is in a point waits for: an operation of its own, to which it has come.
+  const CheckedOperation& operation_of(int rank) const;
   /// Of a launch at the head of its stream which was not launched.
   bool lacks_credit(int rank, int launch) const;
 
@@ -73,9 +91,19 @@ class ProgramRace {
   };
 
   Result<bool> advance_trainer(int rank);
+  /// Whether the trainer may begin its point, which it then has: with its credits taken.
+  bool begin_point(RankState& rank);
+  /// The trainer comes to its operations of the point, one after another, as far as they are over.
+  Result<bool> meet_operations(int rank);
+  Result<void> end_point(int rank);
   Result<bool> advance_stream(int rank, std::size_t stream);
   Result<void> arrive(int rank, int launch);
+  Result<void> arrive_at_operation(int rank);
+  template <class Name>
+  Result<const CheckedGroup*> group_for(int rank, GroupKind kind, const Counts& counts,
+                                        const Name& name) const;
   Result<void> compare(int rank, int launch, int other) const;
+  Result<void> compare_operations(int rank, int other) const;
   void finish(const CheckedGroup& group, const Communicator& communicator, std::size_t place);
 
   const CheckedJob* job_;
@@ -83,10 +111,14 @@ class ProgramRace {
   std::vector<RankState> ranks_;
   std::vector<std::map<GroupKind, int>> groups_;                            // of each rank, by kind
   std::map<std::pair<int, int>, std::map<std::size_t, Meeting>> meetings_;  // by group and stream, by place
+  std::map<int, std::map<std::size_t, Meeting>> operations_;                // by group, by place
 };
 
 /// "rank 3's entry 7, all_gather of parameters 3.0 on dp_cp on stream 1"
 std::string name_launch(const ProgramRace& race, int rank, int launch);
+
+/// "rank 3's operation 7, all_to_all on ep in 'forward of unit 2' of round 0"
+std::string name_operation(const ProgramRace& race, int rank, int operation);
 
 /// Why a race that is not over cannot go on.
 Error explain_standstill(const ProgramRace& race);

@@ -130,6 +130,8 @@ std::vector<std::string> lines(const Program& program) {
   add_lines("last round", 1, program.last_round.runs, text, found);
   add_pass_lines(program.pass_segments, text, found);
   add_lines("end", 1, program.epilogue.runs, text, found);
+  const auto operations = lines(program.operations);
+  found.insert(found.end(), operations.begin(), operations.end());
   return found;
 }
 

@@ -25,7 +25,8 @@ std::vector<Communicator> communicators(const Program& program);
 /// What all members of its group must see alike in an entry.
 std::string common_text(const ProgramEntry& entry);
 
-/// The whole program, one line an entry, with "x8 unit-1:" before entries that repeat.
+/// The whole program, one line an entry, with "x8 unit-1:" before entries that repeat; the trainer's own
+/// operations come last.
 std::vector<std::string> lines(const Program& program);
 
 /// What the members of a communicator must agree on: its entries in order, without what each rank decides for

@@ -54,9 +54,9 @@ class Detective {
     const auto& rank = race_.rank(w.rank);
     const auto& program = *rank.program->program;
     const auto clock = program.clock();
-    return fmt::format("{}'s trainer, before '{}' of round {},",
-                       race_.job().ranks[static_cast<std::size_t>(w.rank)].name,
-                       describe(clock.point(rank.at)), clock.round_of(rank.at));
+    return fmt::format(
+        "{}'s trainer, {} '{}' of round {},", race_.job().ranks[static_cast<std::size_t>(w.rank)].name,
+        rank.has_begun ? "in" : "before", describe(clock.point(rank.at)), clock.round_of(rank.at));
   }
 
   /// A trainer that waits, or else a launch.
@@ -80,9 +80,34 @@ class Detective {
   }
 
   Reason why_trainer(const Waiting& w) const {
+    if (race_.rank(w.rank).has_begun) return why_meeting(w);
     const auto launch = race_.trainer_waits_for(w.rank);
     if (!launch) return {"waits for a slot of a pool without slots", std::nullopt};
     return {fmt::format("waits for entry {}", *launch), Waiting{w.rank, *launch}};
+  }
+
+  /// Of an operation of the trainer's own: for the first member which is not there.
+  Reason why_meeting(const Waiting& w) const {
+    const CheckedOperation& own = race_.operation_of(w.rank);
+    const auto kind = own.operation.group;
+    const auto number = race_.rank(w.rank).met;
+    for (const int member : race_.group_of(w.rank, kind)->members) {
+      const auto& name = race_.job().ranks[static_cast<std::size_t>(member)].name;
+      const auto& rank = race_.rank(member);
+      const auto queue = rank.program->operations_on.find(kind);
+      if (queue == rank.program->operations_on.end() || queue->second.size() <= own.on_group) {
+        return {
+            fmt::format("waits in operation {}, {}, for {}, whose trainer has {} on {}", number,
+                        describe(own.operation), name,
+                        queue == rank.program->operations_on.end() ? 0 : queue->second.size(), name_of(kind)),
+            std::nullopt};
+      }
+      const auto theirs = static_cast<std::size_t>(queue->second[own.on_group]);
+      if (rank.met == theirs && rank.has_come) continue;
+      return {fmt::format("waits in operation {}, {}, for {}", number, describe(own.operation), name),
+              Waiting{member, -1}};
+    }
+    return {"waits for nobody", std::nullopt};
   }
 
   Reason why_queued(const Waiting& w) const {

@@ -14,6 +14,11 @@ namespace {
 
 /// A longer step is checked alike, but not a hundred thousand times.
 bool is_short(const core::Program& program) {
+  std::size_t operations = 0;
+  for (const auto& run : program.operations) {
+    operations += run.operations.size() * static_cast<std::size_t>(run.times);
+  }
+  if (operations * static_cast<std::size_t>(program.rounds) > 200) return false;
   int launches = 0;
   for (core::LaunchCursor cursor(program); !cursor.at_end(); cursor.advance()) {
     if (++launches > 200) return false;

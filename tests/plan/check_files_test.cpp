@@ -20,6 +20,15 @@ class PlanCheckFiles : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return folder_.path(name); }
 
+  /// Gives a rank operations of its trainer's own, of unit 1 and the one after it.
+  void declare(const std::string& rank, const Json& operations) const {
+    std::ifstream in(path(rank));
+    auto json = Json::parse(in);
+    json["programs"][0]["program"]["operations"] =
+        Json::array({{{"times", 2}, {"unit_step", 1}, {"operations", operations}}});
+    write(rank, json.dump());
+  }
+
   void write(const std::string& name, const std::string& text) const {
     std::ofstream file(path(name));
     file << text;
@@ -101,6 +110,46 @@ TEST_F(PlanCheckFiles, RefusesASwappedEntryByName) {
       "the rank at (1)'s entry 0, all_to_all of gradients 1.0 on dp_cp on stream 0; they differ in tensor: "
       "gradients 2.0 and gradients 1.0; one of them has changed places with the rank at (1)'s entry 1, "
       "all_to_all of gradients 2.0 on dp_cp on stream 0\n");
+}
+
+Json operation_of_experts(const std::string& operation, const std::string& dtype, const std::string& counts,
+                          int elements) {
+  return {{"operation", operation},
+          {"group", "ep"},
+          {"dtype", dtype},
+          {"counts", {{"kind", counts}, {"runs", {{{"elements", elements}, {"members", 2}}}}}},
+          {"point", {{"phase", "forward"}, {"unit", 1}}}};
+}
+
+TEST_F(PlanCheckFiles, PrintsAndChecksTheOperationsOfTrainers) {
+  const auto counts = operation_of_experts("all_gather", "i64", "even", 8);
+  const auto rows = operation_of_experts("all_to_all", "u8", "bounded", 4096);
+  write_ranks("--strategy zero3 --units 3");
+  declare("0", {counts, rows});
+  declare("1", {counts, rows});
+
+  const auto alike = check_ranks();
+  const auto as_json = run_plan("check --json " + path("0") + " " + path("1"));
+  declare("1", Json::array({counts}));
+  const auto missing = check_ranks();
+  declare("1", {rows, counts});
+  const auto swapped = check_ranks();
+
+  EXPECT_EQ(alike.exit_code, 0) << alike.err;
+  EXPECT_EQ(alike.out,
+            "2 ranks run 1 programs; 1 ranks that stand for all of them pass each other\n"
+            "the trainer's own, in each round:\n x2 unit+1:\n"
+            "  all_gather on ep in 'forward of unit 1' dtype=i64 counts=even 2x8\n"
+            "  all_to_all on ep in 'forward of unit 1' dtype=u8 counts=bounded at most 2x4096\n");
+  EXPECT_EQ(Json::parse(as_json.out)["operations"][0].size(), 4U) << as_json.out;
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err,
+              HasSubstr("the rank at (0)'s operation 1, all_to_all on ep in 'forward of unit 1' of "
+                        "round 0 meets the rank at (1)'s operation 1, all_gather on ep"));
+  EXPECT_EQ(swapped.exit_code, 1);
+  EXPECT_THAT(swapped.err,
+              HasSubstr("the rank at (1): PR-5: all_to_all on ep in 'forward of unit 1' has bounded "
+                        "counts, at most 2x4096"));
 }
 
 TEST_F(PlanCheckFiles, RefusesADifferingLayoutByName) {

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -16,6 +17,8 @@ namespace {
 using apps::gpt::Corpus;
 using apps::gpt::DistributedTrainer;
 using core::Strategy;
+using testing::AllOf;
+using testing::HasSubstr;
 
 struct Setting {
   int ranks = 1;
@@ -111,6 +114,42 @@ TEST_F(ExpertBits, AreThoseOfOneRankForOtherStrategiesAndMicrobatches) {
   expect_alike({4, 2, Strategy::ddp, {}, 2}, expected);
   expect_alike({8, 2, Strategy::zero1, {}, 2}, expected);
   expect_alike({4, 2, Strategy::zero2}, simulate({}, corpus_, 20)[0]);
+}
+
+/// Joins a simulated job of two ranks that declares `more` beside what it posts, and plays a step. Why it
+/// ends.
+std::string end_of_a_step(const Setting& setting, const Corpus& corpus,
+                          const std::vector<core::DeclaredOperation>& more, std::size_t& declared) {
+  actors::SimulationOptions options;
+  options.ranks = {setting.ranks};
+  actors::Simulation simulation(options);
+  const auto report = simulation.run([&](actors::SimulatedRank& rank) -> core::Result<void> {
+    auto of_job = trainer_options(setting);
+    of_job.session.operations = more;
+    auto trainer = TRY(DistributedTrainer::create(rank, of_job, corpus));
+    declared = trainer->session().plan().inputs.operations.size();
+    TRY(trainer->step());
+    return trainer->session().leave();
+  });
+  return report.results[0] ? "" : report.results[0].error().message;
+}
+
+TEST_F(ExpertBits, AreOfJobsThatAreHeldToTheExchangesThatTheyDeclare) {
+  using Operation = core::DeclaredOperation;
+  const Operation surplus{
+      "ep", Operation::Kind::all_gather, core::DType::i64, {4, 4}, false, Operation::Pass::forward, {{1}}};
+  const std::size_t layers = trainer_options({}).model.layers;
+  for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+    std::size_t declared = 0;
+
+    EXPECT_EQ(end_of_a_step({2, 2, strategy}, corpus_, {}, declared), "");
+    EXPECT_EQ(declared, 5 * layers) << "counts, there and back, and both again for gradients";
+    EXPECT_THAT(end_of_a_step({2, 2, strategy}, corpus_, {surplus}, declared),
+                AllOf(HasSubstr("all_to_all of u8, "), HasSubstr("declares operation")))
+        << "counts are not gathered twice";
+    EXPECT_EQ(end_of_a_step({2, 1, strategy}, corpus_, {}, declared), "");
+    EXPECT_EQ(declared, 0U) << "nothing is exchanged";
+  }
 }
 
 TEST_F(ExpertBits, GoOnFromACheckpointWithExpertsOnAnyOtherRanks) {

@@ -5,7 +5,6 @@
 
 #include "actors/planes/step/training_plan.hpp"
 #include "core/errors.hpp"
-#include "core/program/unit_order.hpp"
 
 namespace troupe::actors {
 
@@ -34,6 +33,18 @@ std::vector<int> numbers_of(const std::vector<core::UnitIndex>& units) {
 
 }  // namespace
 
+int named_units(const TrainingPlan& plan) {
+  int units = 0;
+  for (const auto& spec : plan.specs) {
+    if (spec.unit) units = std::max(units, static_cast<int>(spec.unit->value) + 1);
+  }
+  return units;
+}
+
+core::Result<core::UnitOrder> normalised(const core::DeclaredOrder& order, int units) {
+  return core::normalised({numbers_of(order.forward), numbers_of(order.backward)}, units);
+}
+
 core::Result<void> take_order(TrainingPlan& plan, const core::DeclaredOrder& order,
                               const std::vector<core::UnitPass>& passes) {
   if (order.empty()) return {};
@@ -42,22 +53,19 @@ core::Result<void> take_order(TrainingPlan& plan, const core::DeclaredOrder& ord
                       "SessionOptions::order was given beside a list of passes, which goes through units by "
                       "their numbers; give one of the two");
   }
-  int units = 0;
-  for (const auto& spec : plan.specs) {
-    if (spec.unit) units = std::max(units, static_cast<int>(spec.unit->value) + 1);
-  }
-  const auto normalised = core::normalised({numbers_of(order.forward), numbers_of(order.backward)}, units);
-  if (!normalised) {
-    return core::fail(normalised.error().code, "SessionOptions::order: {}; units of parameters: {}",
-                      normalised.error().message, listed_units(plan, units));
+  const int units = named_units(plan);
+  const auto given = normalised(order, units);
+  if (!given) {
+    return core::fail(given.error().code, "SessionOptions::order: {}; units of parameters: {}",
+                      given.error().message, listed_units(plan, units));
   }
   const int resident = plan.resident_units;
-  if (normalised->empty() || static_cast<int>(plan.inputs.units.size()) == resident) return {};
+  if (given->empty() || static_cast<int>(plan.inputs.units.size()) == resident) return {};
   auto& [forward, backward] = plan.inputs.order;
   forward.resize(static_cast<std::size_t>(resident));
   std::iota(forward.begin(), forward.end(), 0);
-  for (const int unit : normalised->forward) forward.push_back(unit + resident);
-  for (const int unit : normalised->backward) backward.push_back(unit + resident);
+  for (const int unit : given->forward) forward.push_back(unit + resident);
+  for (const int unit : given->backward) backward.push_back(unit + resident);
   for (int unit = resident; unit-- > 0;) backward.push_back(unit);
   return {};
 }

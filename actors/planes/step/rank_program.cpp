@@ -193,6 +193,8 @@ std::vector<std::string> RankProgram::lines() const {
     auto own = core::lines(program_, communicator);
     lines.insert(lines.end(), own.begin(), own.end());
   }
+  const auto operations = core::lines(program_.operations);
+  lines.insert(lines.end(), operations.begin(), operations.end());
   return lines;
 }
 

@@ -104,7 +104,8 @@ class RankProgram {
     return plan_->held(placements, bucket, coordinates());
   }
 
-  /// What the members of a communicator must agree on, one line each; first the communicator itself.
+  /// What the members of a communicator must agree on, one line each; first the communicator itself. The
+  /// operations that the trainer declares follow.
   std::vector<std::string> lines() const;
 
  private:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "actors/planes/step/declared_operations.hpp"
 #include "actors/planes/step/declared_order.hpp"
 #include "actors/planes/step/expert_options.hpp"
 #include "actors/planes/step/optimizer_step.hpp"
@@ -287,7 +288,8 @@ class BucketPlanner {
 };
 
 core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> passes,
-                               const core::DeclaredOrder& order) {
+                               const core::DeclaredOrder& order,
+                               const std::vector<core::DeclaredOperation>& operations) {
   auto& inputs = plan.inputs;
   inputs = TRY(core::inputs_of(plan.options.strategy, plan.mesh));
   inputs.numerics = plan.options.numerics;
@@ -311,6 +313,7 @@ core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> p
   }
   TRY(BucketPlanner(plan).run());
   TRY(take_order(plan, order, passes));
+  TRY(take_operations(plan, operations, order, !passes.empty()));
   TRY(take_passes(plan, std::move(passes)));
   for (const auto& buffer : plan.buffers) {
     std::optional<core::AlsoSum> also_sum;
@@ -434,8 +437,8 @@ bool TrainingPlan::optimizer_is_replicated() const {
 
 core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
                                          core::TrainingOptions options, core::WorldSize world,
-                                         std::vector<core::UnitPass> passes,
-                                         const core::DeclaredOrder& order) {
+                                         std::vector<core::UnitPass> passes, const core::DeclaredOrder& order,
+                                         const std::vector<core::DeclaredOperation>& operations) {
   TrainingPlan plan;
   plan.specs = std::move(specs);
   plan.options = std::move(options);
@@ -455,8 +458,9 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));
   TRY(check_tensor_parts(plan));
   plan.mesh = TRY(core::Mesh::create(sizes));
-  TRY(plan_inputs(plan, std::move(passes), order));
+  TRY(plan_inputs(plan, std::move(passes), order, operations));
   plan.configuration = describe(plan);
+  for (const auto& line : core::lines(core::fold(plan.inputs.operations))) plan.configuration += "\n" + line;
   return plan;
 }
 

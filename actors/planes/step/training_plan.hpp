@@ -114,10 +114,12 @@ struct TrainingPlan {
 };
 
 /// Errc::invalid_argument says which option or parameter cannot be, and what could. `passes` are
-/// SessionOptions::passes of the pipeline stage whose specs these are, `order` is SessionOptions::order.
+/// SessionOptions::passes of the pipeline stage whose specs these are, `order` and `operations` are those of
+/// SessionOptions.
 core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
                                          core::TrainingOptions options, core::WorldSize world,
                                          std::vector<core::UnitPass> passes = {},
-                                         const core::DeclaredOrder& order = {});
+                                         const core::DeclaredOrder& order = {},
+                                         const std::vector<core::DeclaredOperation>& operations = {});
 
 }  // namespace troupe::actors

@@ -316,6 +316,7 @@ Result<void> expert_layer_backward(const ExpertShape<T>& shape, const ExpertLaye
   if (ExpertPeers* peers = pass.hooks.peers; peers != nullptr) {
     const std::size_t place = shape.config.place;
     const std::span<T> rows = view.rows(scratch.rows, routes);
+    TRY(pass.use(parameters.router));  // of this layer's unit, in which its exchanges are declared
     TRY(exchange_rows<T>(core::slots_to_products(routes.own, place, routes.exchange), view.C, *peers, d_slots,
                          rows, shared));
     TRY(experts_backward<T>(view, parameters, layer, scratch,

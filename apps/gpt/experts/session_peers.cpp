@@ -38,6 +38,34 @@ std::vector<int> owners_of(const ParameterTable& whole, const core::ExpertOwners
 
 }  // namespace
 
+std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config, const ParameterTable& own,
+                                                       std::size_t rows, std::size_t element_bytes) {
+  const ExpertConfig& experts = config.experts;
+  std::vector<core::DeclaredOperation> operations;
+  if (experts.ranks == 1) return operations;
+  using Kind = core::DeclaredOperation::Kind;
+  using Pass = core::DeclaredOperation::Pass;
+  const auto every = [&](std::size_t count) {
+    return std::vector(experts.ranks, static_cast<std::int64_t>(count));
+  };
+  const std::size_t row_bytes = config.width * element_bytes;
+  const auto slots = every(rows * experts.choices * row_bytes),
+             received = every(experts.most_rows(rows) * row_bytes);
+  for (const BlockParameters& block : own.blocks) {
+    if (!block.experts) continue;
+    const auto& unit = own.specs[block.experts->router].unit;
+    CHECK(unit.has_value(), "a layer is a unit");
+    const core::UnitIndex layer{static_cast<std::uint32_t>(*unit)};
+    operations.push_back(
+        {"ep", Kind::all_gather, DType::i64, every(experts.count), false, Pass::forward, layer});
+    for (const auto pass : {Pass::forward, Pass::backward}) {
+      operations.push_back({"ep", Kind::all_to_all, DType::u8, slots, true, pass, layer});
+      operations.push_back({"ep", Kind::all_to_all, DType::u8, received, true, pass, layer});
+    }
+  }
+  return operations;
+}
+
 ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& training, core::Rank rank) {
   config.experts.ranks = static_cast<std::size_t>(std::max(training.expert_parallel, 1));
   config.experts.grouped = training.numerics == core::Numerics::fast && config.experts.ranks > 1;

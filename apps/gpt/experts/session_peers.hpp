@@ -69,6 +69,13 @@ class SessionPeers final : public ExpertPeers {
   std::vector<float> values_;
 };
 
+/// What a rank's peers post in a microbatch of `rows` tokens, as SessionOptions::operations: for each layer
+/// with experts the counts, then tokens to their experts and back, and in backward gradients likewise, whose
+/// counts are those of forward. Empty where no experts are spread. `own` is the table of the rank,
+/// `element_bytes` of what passes compute with.
+std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config, const ParameterTable& own,
+                                                       std::size_t rows, std::size_t element_bytes);
+
 /// The configuration of a rank of a job, with its place among the ranks that share experts. `fast` numerics
 /// group their products.
 ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& training, core::Rank rank);

@@ -1,7 +1,9 @@
 #include "apps/troupe/plan/program_report.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -91,15 +93,24 @@ Result<core::NamedProgramFile> read_programs(const std::string& name) {
 Result<std::string> check(const core::JobPrograms& job, bool as_json) {
   const auto checked = core::representatives(job);
   TRY(core::check_programs(checked));
-  if (as_json) {
-    return Json{{"ranks", job.of_place.size()},
-                {"programs", job.programs.size()},
-                {"representatives", checked.ranks.size()}}
-               .dump() +
-           "\n";
+  std::vector<std::vector<std::string>> operations;  // of each program that has other ones
+  for (const auto& program : job.programs) {
+    auto own = core::lines(program.operations);
+    if (!own.empty() && std::find(operations.begin(), operations.end(), own) == operations.end()) {
+      operations.push_back(std::move(own));
+    }
   }
-  return fmt::format("{} ranks run {} programs; {} ranks that stand for all of them pass each other\n",
-                     job.of_place.size(), job.programs.size(), checked.ranks.size());
+  if (as_json) {
+    Json json{{"ranks", job.of_place.size()},
+              {"programs", job.programs.size()},
+              {"representatives", checked.ranks.size()}};
+    if (!operations.empty()) json["operations"] = operations;
+    return json.dump() + "\n";
+  }
+  auto text = fmt::format("{} ranks run {} programs; {} ranks that stand for all of them pass each other\n",
+                          job.of_place.size(), job.programs.size(), checked.ranks.size());
+  for (const auto& own : operations) text += fmt::format("{}\n", fmt::join(own, "\n"));
+  return text;
 }
 
 }  // namespace

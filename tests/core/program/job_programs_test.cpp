@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "core/errors.hpp"
+#include "tests/core/program/some_operations.hpp"
 #include "tests/core/program/some_programs.hpp"
 
 namespace troupe::core {
@@ -25,6 +27,60 @@ TEST(JobPrograms, AHundredThousandRanksHaveFewProgramsWhichPassTheCheck) {
     const auto checked = check_programs(representatives(job));
     EXPECT_TRUE(checked.has_value()) << checked.error().message;
   }
+}
+
+/// Eight ranks, of which neighbours share experts.
+JobPrograms pairs() {
+  auto inputs = inputs_of(SomeJob{.strategy = Strategy::zero1, .ranks = 8, .elements = 1024});
+  inputs.operations = {counts_of_experts(1), rows_of_experts(Phase::forward, 1)};
+  return plan_all(inputs).value();
+}
+
+TEST(JobPrograms, APairStandsForAllThatPostTheSame) {
+  const auto job = pairs();
+  const auto checked = representatives(job);
+
+  EXPECT_EQ(checked.ranks.size(), 1U);
+  EXPECT_TRUE(check_programs(checked));
+}
+
+TEST(JobPrograms, ARankThatPostsOtherwiseIsComparedWithTheOneItMeets) {
+  auto job = pairs();
+  auto other = job.programs[0];
+  other.operations = fold({counts_of_experts(1)});
+  job.programs.push_back(other);
+  job.of_place[5] = 1;
+
+  const auto apart = check_programs(representatives(job));
+  job.of_place[4] = 1;
+  const auto together = check_programs(representatives(job));
+
+  ASSERT_FALSE(apart);
+  EXPECT_EQ(apart.error().code, Errc::aborted);
+  EXPECT_NE(
+      apart.error().message.find("waits in operation 1, all_to_all on ep in 'forward of unit 1', for the "
+                                 "rank at (5), whose trainer has 1 on ep"),
+      std::string::npos)
+      << apart.error().message;
+  EXPECT_TRUE(together) << "the others never meet these two: " << together.error().message;
+}
+
+TEST(JobPrograms, AHundredThousandRanksWithOperationsOfTheirOwnHaveAShortFile) {
+  auto inputs = inputs_of(SomeJob{.ranks = 100'000, .units = 100, .elements = 100'000});
+  const auto without = stored_bytes(plan_all(inputs).value().programs[0]);
+  for (int unit = 0; unit < 100; ++unit) {
+    for (const auto phase : {Phase::forward, Phase::backward}) {
+      inputs.operations.push_back(
+          operation(TrainerOperation::Kind::all_reduce, GroupKind::tp, {phase, unit}));
+    }
+  }
+
+  const auto job = plan_all(inputs).value();
+
+  EXPECT_EQ(job.programs.size(), 1U);
+  EXPECT_GT(stored_bytes(job.programs[0]), without);
+  EXPECT_LT(stored_bytes(job.programs[0]), without + 1000);
+  EXPECT_TRUE(check_programs(representatives(job)));
 }
 
 RC_GTEST_PROP(JobPrograms, RanksThatShareAProgramHaveTheSameOne, ()) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "tests/core/program/some_operations.hpp"
 #include "tests/core/program/some_programs.hpp"
 
 namespace troupe::core {
@@ -177,6 +178,73 @@ TEST(ProgramFile, RefusesListsOfPassesThatNoProgramHas) {
               HasSubstr("which is none of the step's points"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["needed"]["round"] = 1; }),
               HasSubstr("which is none of the step's points"));
+}
+
+ProgramFile file_with_operations() {
+  auto inputs = inputs_of(SomeJob{.rounds = 2});
+  for (int unit = 1; unit < 4; ++unit) {
+    inputs.operations.push_back(counts_of_experts(unit));
+    inputs.operations.push_back(rows_of_experts(Phase::forward, unit));
+  }
+  inputs.operations.push_back(operation(TrainerOperation::Kind::broadcast, GroupKind::tp,
+                                        {Phase::backward, 3}, DType::bf16, Counts::table({3, 4, 4})));
+  return file_of(plan_all(inputs).value());
+}
+
+std::string spoilt_operations(const std::function<void(Json&)>& spoil) {
+  auto json = Json::parse(to_text(file_with_operations()));
+  spoil(json["programs"][0]["program"]["operations"]);
+  const auto read = parse_program_file(json.dump());
+  EXPECT_TRUE(read || read.error().code == Errc::corrupt);
+  return read ? "" : read.error().message;
+}
+
+TEST(ProgramFile, HasTheTrainersOperationsOnlyWhereTheyAreDeclared) {
+  const auto file = file_with_operations();
+
+  ASSERT_EQ(file.parts[0].program.operations.size(), 2U);
+  EXPECT_EQ(parse_program_file(to_text(file)).value(), file);
+  EXPECT_THAT(to_text(file_of(SomeJob{})), testing::Not(HasSubstr("operations")));
+}
+
+TEST(ProgramFile, RefusesOperationsThatNoTrainerHas) {
+  const auto first = [](Json& json) -> Json& { return json[0]["operations"][0]; };
+  const std::string one = "programs[0].program.operations[0].operations[0].";
+
+  EXPECT_EQ(spoilt_operations([](Json&) {}), "");
+  EXPECT_EQ(spoilt_operations([&](Json& json) { first(json)["operation"] = "send"; }),
+            one + "operation: expected a name that is known, found \"\"send\"\"");
+  EXPECT_EQ(spoilt_operations([&](Json& json) { first(json)["counts"]["kind"] = "some"; }),
+            one + "counts.kind: expected a name that is known, found \"\"some\"\"");
+  EXPECT_EQ(spoilt_operations([&](Json& json) { first(json).erase("dtype"); }), one + "dtype is missing");
+  EXPECT_EQ(spoilt_operations([](Json& json) { json[0]["times"] = 0; }),
+            "programs[0]: a run of 2 operations is repeated 0 times with units 1 apart");
+  EXPECT_EQ(spoilt_operations([](Json& json) { json[0]["operations"] = Json::array(); }),
+            "programs[0]: a run of 0 operations is repeated 3 times with units 1 apart");
+  EXPECT_EQ(
+      spoilt_operations([](Json& json) { json[0]["times"] = 4; }),
+      "programs[0]: all_gather on ep in 'forward of unit 1' names unit 4 and round 0; it is of forward or "
+      "backward of 4 units");
+  EXPECT_EQ(
+      spoilt_operations([](Json& json) { json[0]["unit_step"] = -1; }),
+      "programs[0]: all_gather on ep in 'forward of unit 1' names unit -1 and round 0; it is of forward or "
+      "backward of 4 units");
+  EXPECT_THAT(spoilt_operations([](Json& json) { json[0]["unit_step"] = 2147483647; }),
+              HasSubstr("with units 2147483647 apart"));
+  EXPECT_EQ(spoilt_operations([](Json& json) {
+              json[0]["times"] = 250'001;
+              json[0]["unit_step"] = 0;
+            }),
+            "programs[0]: more than 1000000 operations of the trainer's own in 2 rounds");
+  EXPECT_THAT(spoilt_operations([&](Json& json) { first(json)["point"]["phase"] = "update"; }),
+              HasSubstr("it is of forward or backward of 4 units"));
+  EXPECT_THAT(spoilt_operations([&](Json& json) { first(json)["point"]["round"] = 1; }),
+              HasSubstr("names unit 1 and round 1"));
+  EXPECT_EQ(
+      spoilt_operations([&](Json& json) { first(json)["counts"]["runs"][0]["elements"] = -1; }),
+      "programs[0]: all_gather on ep in 'forward of unit 1' has counts of 2 members with -1 elements each");
+  EXPECT_EQ(spoilt_operations([&](Json& json) { first(json)["counts"]["runs"] = Json::array(); }),
+            "programs[0]: all_gather on ep in 'forward of unit 1' has counts of 0 members");
 }
 
 NamedProgramFile named(const std::string& name, std::vector<PlaceRange> places, const SomeJob& job) {

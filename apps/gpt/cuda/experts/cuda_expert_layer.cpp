@@ -345,6 +345,7 @@ Result<void> expert_layer_backward(const CudaContext& context, const ExpertLayer
     return shared_backward(context, parameters, layer, scratch, x, d_output, pass, d_x);
   };
   if (ExpertPeers* peers = pass.hooks.peers; peers != nullptr) {
+    TRY(pass.use(parameters.router));  // of this layer's unit, in which its exchanges are declared
     TRY(slots_to_products<E>(context, layer, *peers, scratch.slots, scratch.moved, scratch.rows, shared));
     TRY(experts_backward<E>(context, parameters, layer, scratch, layer.received, scratch.rows, pass));
     TRY(products_to_slots<E>(context, layer, *peers, scratch.rows, scratch.moved, scratch.slots));
