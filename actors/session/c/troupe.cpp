@@ -7,6 +7,7 @@
 
 #include "actors/session/c/calls.hpp"
 #include "actors/session/c/options.hpp"
+#include "actors/world/environment.hpp"
 #include "core/errors.hpp"
 #include "core/values/value_text.hpp"
 
@@ -124,6 +125,19 @@ troupe_status troupe_options_set_gather_dtype(troupe_options* options, uint32_t 
   return call(error, [&]() -> Result<void> {
     if (dtype == nullptr) return missing("dtype");
     TRY(added(options, parameter))->gather_dtype = TRY(troupe::core::dtype_from_name(dtype));
+    return {};
+  });
+}
+
+troupe_status troupe_place(const troupe_options* options, int32_t* rank, int32_t* world_size,
+                           troupe_error* error) {
+  return call(error, [&]() -> Result<void> {
+    if (options == nullptr) return missing("options");
+    const auto& given = options->world.environment;
+    const auto found =
+        TRY(given ? given() : troupe::actors::detect_environment(troupe::actors::process_variables()));
+    if (rank != nullptr) *rank = found.rank.value;
+    if (world_size != nullptr) *world_size = found.world.value;
     return {};
   });
 }

@@ -106,6 +106,9 @@ troupe_status troupe_options_set_unit(troupe_options* options, uint32_t paramete
    elements in that dtype with one power of two each, and it is gathered as such blocks: 33 bytes instead of 64. */
 troupe_status troupe_options_set_gather_dtype(troupe_options* options, uint32_t parameter, const char* dtype,
                                               troupe_error* error);
+/* This rank, and how many the job has, as troupe_session_join() will find them in the process's environment: for
+   options and parameters that differ between ranks. Either pointer may be NULL. */
+troupe_status troupe_place(const troupe_options* options, int32_t* rank, int32_t* world_size, troupe_error* error);
 /* For tensor parallelism: the parameter's shape is this rank's part of a tensor with the shape `global_shape`, and
    begins at `offset`; both have `axes` entries, as many as the parameter's shape. Otherwise all ranks of group "tp"
    keep the same values. */

@@ -401,7 +401,12 @@ TEST(PartsInTheCInterface, CountOnceAndAreSummedWhereTheyAskForIt) {
     self.set("tensor-parallel", "2");
     self.add("weight", 2);
     self.add("norm", 1);
-    const std::int64_t whole = 4, offset = 2 * self.rank;
+    std::int32_t rank = -1, ranks = -1;
+    self.ok(troupe_place(self.options, &rank, &ranks, &self.error));
+    EXPECT_EQ(rank, self.rank);
+    EXPECT_EQ(ranks, 2);
+    self.refuses(troupe_place(nullptr, &rank, &ranks, &self.error), "options is NULL");
+    const std::int64_t whole = 4, offset = 2 * rank;
     self.ok(troupe_options_set_part(self.options, 0, &whole, &offset, 1, &self.error));
     self.ok(troupe_options_set_also_sum(self.options, 1, "tp", &self.error));
     self.refuses(troupe_options_set_part(self.options, 0, &whole, &offset, 2, &self.error),
@@ -439,6 +444,7 @@ TEST(ExpertsInTheCInterface, HaveAGradientForEachSourceOfTokens) {
     self.ok(troupe_before_use(self.session, 0, &self.error));
     for (int source = 0; source < 2; ++source) {
       self.ok(troupe_gradient_of_source(self.session, 0, source, &data, nullptr, &self.error));
+      EXPECT_EQ(*static_cast<float*>(data), 0.0F) << "each has memory of its own";
       *static_cast<float*>(data) += static_cast<float>(1 + 2 * source + 4 * self.rank);
     }
     EXPECT_EQ(troupe_gradient_of_source(self.session, 0, 2, &data, nullptr, &self.error),
