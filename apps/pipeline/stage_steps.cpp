@@ -4,7 +4,7 @@
 #include <map>
 #include <tuple>
 
-#include "core/check.hpp"
+#include "core/errors.hpp"
 #include "core/schedule/schedule_run.hpp"
 #include "core/schedule/schedule_slots.hpp"
 

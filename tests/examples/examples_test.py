@@ -5,7 +5,8 @@ Usage: examples_test.py BIN_DIRECTORY
 import subprocess
 import sys
 
-EXAMPLES = {"mlp": "step 300 loss ", "units": "step 100 loss ", "linear": "y = ", "layers": "step 100 loss "}
+EXAMPLES = {"mlp": "step 300 loss ", "units": "step 100 loss ", "linear": "y = ", "layers": "step 100 loss ",
+            "tensor": "step 200 loss "}
 
 
 def numbers_of(example, command):

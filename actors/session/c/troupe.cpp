@@ -2,76 +2,30 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
-#include <exception>
 #include <memory>
 #include <span>
 
+#include "actors/session/c/calls.hpp"
 #include "actors/session/c/options.hpp"
-#include "actors/session/session.hpp"
+#include "actors/world/environment.hpp"
 #include "core/errors.hpp"
 #include "core/values/value_text.hpp"
 
+using troupe::actors::c::call;
+using troupe::actors::c::copy_text;
+using troupe::actors::c::dtype_of;
+using troupe::actors::c::missing;
+using troupe::actors::c::with;
 using troupe::core::Errc;
-using troupe::core::Error;
 using troupe::core::fail;
 using troupe::core::ParameterIndex;
 using troupe::core::Result;
-
-/// What troupe_session stands for. The world outlives the session.
-struct troupe_session {
-  std::unique_ptr<troupe::actors::ProcessWorld> world;
-  std::unique_ptr<troupe::actors::Session> session;
-  std::deque<troupe::actors::SaveResult> saves;  ///< taken of the session, not yet of the caller
-  std::string restored_common;
-};
 
 namespace {
 
 static_assert(static_cast<int>(Errc::invalid_argument) + 1 == TROUPE_INVALID_ARGUMENT);
 static_assert(static_cast<int>(Errc::mismatch) + 1 == TROUPE_MISMATCH);
 static_assert(static_cast<int>(Errc::internal) + 1 == TROUPE_INTERNAL);
-
-template <std::size_t capacity>
-void copy_text(char (&to)[capacity], std::string_view text) {
-  const std::size_t count = std::min(text.size(), capacity - 1);
-  std::memcpy(to, text.data(), count);
-  to[count] = '\0';
-}
-
-troupe_status told(const Error& why, troupe_error* error) {
-  const auto status = static_cast<troupe_status>(static_cast<int>(why.code) + 1);
-  if (error != nullptr) {
-    error->status = status;
-    copy_text(error->message, why.message);
-  }
-  return status;
-}
-
-/// Runs `body`, which returns a Result<void>; nothing thrown leaves it.
-template <class Body>
-troupe_status call(troupe_error* error, const Body& body) {
-  try {
-    if (const Result<void> done = body(); !done) return told(done.error(), error);
-    return TROUPE_OK;
-  } catch (const std::bad_alloc&) {
-    return told({Errc::out_of_memory, "this process has no memory left"}, error);
-  } catch (const std::exception& thrown) {
-    return told({Errc::internal, thrown.what()}, error);
-  }
-}
-
-/// As call(), with the session; NULL is an error.
-template <class Body>
-troupe_status with(troupe_session* session, troupe_error* error, const Body& body) {
-  if (session == nullptr)
-    return told({Errc::invalid_argument, "the session is NULL; troupe_session_join() makes one"}, error);
-  return call(error, [&] { return body(*session->session); });
-}
-
-Result<void> missing(const char* name) {
-  return fail(Errc::invalid_argument, "{} is NULL", name);
-}
 
 template <class Memory>
 Result<void> give(const Memory& memory, void** data, std::size_t* bytes) {
@@ -88,18 +42,14 @@ Result<void> give(const troupe::gpu::BufferView& memory, void** data, std::size_
   return {};
 }
 
-Result<troupe::core::DType> dtype_of(troupe_dtype dtype) {
-  switch (dtype) {
-    case TROUPE_F32:
-      return troupe::core::DType::f32;
-    case TROUPE_F16:
-      return troupe::core::DType::f16;
-    case TROUPE_BF16:
-      return troupe::core::DType::bf16;
-    case TROUPE_DTYPE_LAST:
-      break;
-  }
-  return fail(Errc::invalid_argument, "{} is not a dtype; use TROUPE_F32, TROUPE_F16 or TROUPE_BF16",
+constexpr std::uint32_t kParameterFlags =
+    TROUPE_NO_WEIGHT_DECAY | TROUPE_SHARED_EMBEDDING | TROUPE_EXPERT | TROUPE_COPY;
+
+/// What parameters may have.
+Result<troupe::core::DType> parameter_dtype_of(troupe_dtype dtype) {
+  if (dtype == TROUPE_F32 || dtype == TROUPE_F16 || dtype == TROUPE_BF16) return dtype_of(dtype);
+  return fail(Errc::invalid_argument,
+              "{} is not a dtype of parameters; use TROUPE_F32, TROUPE_F16 or TROUPE_BF16",
               static_cast<int>(dtype));
 }
 
@@ -147,14 +97,16 @@ troupe_status troupe_options_add_parameter(troupe_options* options, const char* 
     if (options == nullptr) return missing("options");
     if (name == nullptr) return missing("name");
     if (shape == nullptr && axes > 0) return missing("shape");
-    if ((flags & ~std::uint32_t{TROUPE_NO_WEIGHT_DECAY | TROUPE_SHARED_EMBEDDING}) != 0)
+    if ((flags & ~kParameterFlags) != 0)
       return fail(Errc::invalid_argument, "parameter {} has unknown flags: {:#x}", name, flags);
     troupe::core::ParameterSpec parameter;
     parameter.name = name;
     parameter.shape.assign(shape, shape + axes);
-    parameter.dtype = TRY(dtype_of(dtype));
+    parameter.dtype = TRY(parameter_dtype_of(dtype));
     parameter.weight_decay = (flags & TROUPE_NO_WEIGHT_DECAY) == 0;
     parameter.shared_embedding = (flags & TROUPE_SHARED_EMBEDDING) != 0;
+    parameter.is_expert = (flags & TROUPE_EXPERT) != 0;
+    parameter.is_copy = (flags & TROUPE_COPY) != 0;
     options->parameters.push_back(std::move(parameter));
     return {};
   });
@@ -173,6 +125,45 @@ troupe_status troupe_options_set_gather_dtype(troupe_options* options, uint32_t 
   return call(error, [&]() -> Result<void> {
     if (dtype == nullptr) return missing("dtype");
     TRY(added(options, parameter))->gather_dtype = TRY(troupe::core::dtype_from_name(dtype));
+    return {};
+  });
+}
+
+troupe_status troupe_place(const troupe_options* options, int32_t* rank, int32_t* world_size,
+                           troupe_error* error) {
+  return call(error, [&]() -> Result<void> {
+    if (options == nullptr) return missing("options");
+    const auto& given = options->world.environment;
+    const auto found =
+        TRY(given ? given() : troupe::actors::detect_environment(troupe::actors::process_variables()));
+    if (rank != nullptr) *rank = found.rank.value;
+    if (world_size != nullptr) *world_size = found.world.value;
+    return {};
+  });
+}
+
+troupe_status troupe_options_set_part(troupe_options* options, uint32_t parameter,
+                                      const int64_t* global_shape, const int64_t* offset, size_t axes,
+                                      troupe_error* error) {
+  return call(error, [&]() -> Result<void> {
+    if (global_shape == nullptr && axes > 0) return missing("global_shape");
+    if (offset == nullptr && axes > 0) return missing("offset");
+    auto* const part = TRY(added(options, parameter));
+    if (axes != part->shape.size())
+      return fail(Errc::invalid_argument,
+                  "parameter {} has {} axes, found a whole of {}; give one extent and one offset per axis",
+                  part->name, part->shape.size(), axes);
+    part->global_shape.assign(global_shape, global_shape + axes);
+    part->offset.assign(offset, offset + axes);
+    return {};
+  });
+}
+
+troupe_status troupe_options_set_also_sum(troupe_options* options, uint32_t parameter, const char* group,
+                                          troupe_error* error) {
+  return call(error, [&]() -> Result<void> {
+    if (group == nullptr) return missing("group");
+    TRY(added(options, parameter))->also_sum = group;
     return {};
   });
 }
@@ -277,6 +268,22 @@ troupe_status troupe_gradient(troupe_session* session, uint32_t parameter, void*
                               troupe_error* error) {
   return with(session, error, [&](auto& s) -> Result<void> {
     return give(TRY(s.template gradient<std::byte>(ParameterIndex{parameter})), data, bytes);
+  });
+}
+
+troupe_status troupe_sources(troupe_session* session, uint32_t parameter, int32_t* count,
+                             troupe_error* error) {
+  return with(session, error, [&](auto& s) -> Result<void> {
+    if (count == nullptr) return missing("count");
+    *count = TRY(s.sources({parameter}));
+    return {};
+  });
+}
+
+troupe_status troupe_gradient_of_source(troupe_session* session, uint32_t parameter, int32_t source,
+                                        void** data, size_t* bytes, troupe_error* error) {
+  return with(session, error, [&](auto& s) -> Result<void> {
+    return give(TRY(s.template gradient<std::byte>(ParameterIndex{parameter}, source)), data, bytes);
   });
 }
 
@@ -419,7 +426,11 @@ size_t troupe_restored_common(const troupe_session* session, char* text, size_t 
 }
 
 troupe_status troupe_leave(troupe_session* session, troupe_error* error) {
-  return with(session, error, [](auto& s) { return s.leave(); });
+  return with(session, error, [&](auto& s) -> Result<void> {
+    TRY(s.leave());
+    session->is_left = true;
+    return {};
+  });
 }
 
 void troupe_abandon(troupe_session* session, const char* reason, troupe_error* error) {

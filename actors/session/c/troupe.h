@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 /* Grows with every change that a caller could notice. */
-#define TROUPE_C_VERSION 2
+#define TROUPE_C_VERSION 3
 /* The version that the library was built with. */
 int troupe_c_version(void);
 
@@ -61,16 +61,22 @@ typedef struct troupe_error {
   char message[1020];
 } troupe_error;
 
-/* The last one is not a dtype: it makes any int from a caller a value that can be checked, and refused. */
+/* Parameters have one of the first three; groups take them all. The last one is not a dtype: it makes any int from a
+   caller a value that can be checked, and refused. So do those of the other enums that callers pass. */
 typedef enum troupe_dtype {
   TROUPE_F32 = 1,
   TROUPE_F16 = 2,
   TROUPE_BF16 = 3,
+  TROUPE_F64 = 4,
+  TROUPE_I64 = 5,
+  TROUPE_I32 = 6,
+  TROUPE_U8 = 7,
   TROUPE_DTYPE_LAST = 0x7fffffff
 } troupe_dtype;
 
 typedef struct troupe_options troupe_options;
 typedef struct troupe_session troupe_session;
+typedef struct troupe_group troupe_group;
 
 /* ---- Options: what all ranks of a job have in common, and where this rank keeps things. ---- */
 
@@ -84,7 +90,9 @@ const char* troupe_option_names(void);
 
 enum {
   TROUPE_NO_WEIGHT_DECAY = 1,
-  TROUPE_SHARED_EMBEDDING = 2 /* gets its own bucket */
+  TROUPE_SHARED_EMBEDDING = 2, /* gets its own bucket */
+  TROUPE_EXPERT = 4,           /* of this rank's experts, under a name that no other rank of group "ep" uses */
+  TROUPE_COPY = 8              /* another pipeline stage has it too, and counts it in norms */
 };
 /* All ranks add the same parameters in the same order, which should be that of forward. They are numbered from 0.
    `shape` has `axes` extents; `flags` are bits of the enum above. */
@@ -98,6 +106,62 @@ troupe_status troupe_options_set_unit(troupe_options* options, uint32_t paramete
    elements in that dtype with one power of two each, and it is gathered as such blocks: 33 bytes instead of 64. */
 troupe_status troupe_options_set_gather_dtype(troupe_options* options, uint32_t parameter, const char* dtype,
                                               troupe_error* error);
+/* This rank, and how many the job has, as troupe_session_join() will find them in the process's environment: for
+   options and parameters that differ between ranks. Either pointer may be NULL. */
+troupe_status troupe_place(const troupe_options* options, int32_t* rank, int32_t* world_size, troupe_error* error);
+/* For tensor parallelism: the parameter's shape is this rank's part of a tensor with the shape `global_shape`, and
+   begins at `offset`; both have `axes` entries, as many as the parameter's shape. Otherwise all ranks of group "tp"
+   keep the same values. */
+troupe_status troupe_options_set_part(troupe_options* options, uint32_t parameter, const int64_t* global_shape,
+                                      const int64_t* offset, size_t axes, troupe_error* error);
+/* For tensor parallelism: each rank of the group, "tp", keeps the whole parameter and adds only its own part of the
+   gradient; the session sums the parts. Otherwise each adds the same gradient. */
+troupe_status troupe_options_set_also_sum(troupe_options* options, uint32_t parameter, const char* group,
+                                          troupe_error* error);
+
+/* Cuts all ranks of the job into groups, for collectives of the trainer's own: part_of[r] is the number of the part
+   that rank r is in, and `ranks` the size of the job. Parts are numbered from 0 without gaps; the members of a part
+   are in the order of their ranks. The same on all ranks. `name` has letters, digits, '-' and '_'. The groups "tp",
+   "pp", "cp" and "ep" need not be added: options such as "tensor-parallel" make them. */
+troupe_status troupe_options_add_group(troupe_options* options, const char* name, const int32_t* part_of, size_t ranks,
+                                       troupe_error* error);
+
+typedef enum troupe_operation_kind {
+  TROUPE_ALL_REDUCE = 1,
+  TROUPE_REDUCE_SCATTER = 2,
+  TROUPE_ALL_GATHER = 3,
+  TROUPE_ALL_TO_ALL = 4,
+  TROUPE_BROADCAST = 5,
+  TROUPE_OPERATION_KIND_LAST = 0x7fffffff
+} troupe_operation_kind;
+
+typedef enum troupe_pass { TROUPE_FORWARD = 1, TROUPE_BACKWARD = 2, TROUPE_PASS_LAST = 0x7fffffff } troupe_pass;
+
+#define TROUPE_NO_UNIT UINT32_MAX
+
+/* An operation that the trainer will post itself, in every microbatch of every lane. */
+typedef struct troupe_operation {
+  const char* group; /* "tp", "cp" or "ep" */
+  troupe_operation_kind kind;
+  troupe_dtype dtype;
+  /* Elements that each member puts in, in group order, one entry for each of `members`: of a reduce_scatter and an
+     all_to_all for all members together, of a broadcast if it is the root. */
+  const int64_t* counts;
+  size_t members;
+  /* 1: the counts are the most that a member puts in, which depends on data. An all_gather or all_to_all of integers
+     with fixed counts, declared before it, tells the members how much it is. Otherwise 0. */
+  int32_t bounded;
+  troupe_pass pass;
+  uint32_t unit; /* that it is a part of; TROUPE_NO_UNIT where no parameter has one */
+} troupe_operation;
+
+/* Declares an operation; those of one unit and pass in their order, the same on all ranks, not in a pipeline. The
+   session holds the trainer to them: on a group with declared operations, other posts in a lane are refused, and a
+   lane cannot end before all were posted. Where there are units each is posted while its unit is acquired. Groups
+   without declared operations, and posts outside of lanes, are not restricted. troupe_session_join() refuses what
+   does not fit the job. */
+troupe_status troupe_options_add_operation(troupe_options* options, const troupe_operation* operation,
+                                           troupe_error* error);
 
 /* ---- A session. ---- */
 
@@ -153,6 +217,13 @@ troupe_status troupe_parameter(troupe_session* session, uint32_t parameter, void
 /* Where to add the current lane's gradient, in f32; fetch it anew in every lane. */
 troupe_status troupe_gradient(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                               troupe_error* error);
+/* Ranks for whose lanes this rank adds gradients of the parameter, in each round: 1, or for an expert's parameter the
+   size of group "ep". */
+troupe_status troupe_sources(troupe_session* session, uint32_t parameter, int32_t* count, troupe_error* error);
+/* As troupe_gradient(), for tokens from the member of group "ep" at the place `source`. Each source has its own memory;
+   call troupe_gradient_ready() when all are added. */
+troupe_status troupe_gradient_of_source(troupe_session* session, uint32_t parameter, int32_t source, void** data,
+                                        size_t* bytes, troupe_error* error);
 /* The same memory for kernels, wherever it is. */
 troupe_status troupe_parameter_memory(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                                       troupe_error* error);
@@ -196,6 +267,69 @@ troupe_status troupe_end_evaluation(troupe_session* session, troupe_error* error
    and the job ends. */
 troupe_status troupe_begin_learning(troupe_session* session, troupe_error* error);
 troupe_status troupe_end_learning(troupe_session* session, troupe_error* error);
+
+/* ---- Groups: collectives of the trainer's own, in the middle of forward and backward or anywhere else. ---- */
+
+/* This rank's part of the group of that name: one that was added, or "tp", "pp", "cp" or "ep" where the job has more
+   than one rank along that axis. The session owns it: use it on the session's thread, until troupe_leave(). An unknown
+   name is TROUPE_INVALID_ARGUMENT, which lists those that exist. */
+troupe_status troupe_group_of(troupe_session* session, const char* name, troupe_group** group, troupe_error* error);
+/* 0 if the group is NULL. */
+int32_t troupe_group_size(const troupe_group* group);
+/* This rank's place among the members, from 0; -1 if the group is NULL. */
+int32_t troupe_group_index(const troupe_group* group);
+/* The rank of the member at that place; -1 if there is none. */
+int32_t troupe_group_member(const troupe_group* group, int32_t index);
+
+/* All members post the same operations in the same order, at the same places among their calls of the session. An
+   operation runs after what has been enqueued on the compute stream (troupe_on_compute_stream()), if the trainer uses
+   it. Its memory must stay alive, and untouched, until troupe_group_wait() returns, or with a compute stream until
+   what is enqueued there after that call runs. It is host memory on the device "host", on a GPU device memory, such as
+   that of troupe_parameter_memory().
+
+   Counts are elements of `dtype`, and may be 0; memory may be NULL where its count is 0. Arrays of counts have one
+   entry per member, in group order, and `members` says how many they have: troupe_group_size(). Sums of f16 and
+   bf16 are as in the session's own collectives. `posted`, which may be NULL, is the operation's number for
+   troupe_group_wait().
+
+   TROUPE_INVALID_ARGUMENT says what cannot be right, and nothing is posted. An operation that fails later is this
+   rank's failure, which ends the session for all ranks and names the operation. */
+
+typedef enum troupe_reduction {
+  TROUPE_SUM = 1,
+  TROUPE_AVERAGE = 2, /* of floating-point values only */
+  TROUPE_MIN = 3,
+  TROUPE_MAX = 4,
+  TROUPE_REDUCTION_LAST = 0x7fffffff
+} troupe_reduction;
+
+/* In place: all members get the reduced `count` values. */
+troupe_status troupe_group_all_reduce(troupe_group* group, void* values, size_t count, troupe_dtype dtype,
+                                      troupe_reduction reduction, uint64_t* posted, troupe_error* error);
+/* `input` has counts[i] elements for member i, one part after the other; member i gets its part, reduced, in
+   `output`. */
+troupe_status troupe_group_reduce_scatter(troupe_group* group, const void* input, void* output, const size_t* counts,
+                                          size_t members, troupe_dtype dtype, troupe_reduction reduction,
+                                          uint64_t* posted, troupe_error* error);
+/* Member i gives the counts[i] elements of its `input`; `output` gets those of all members, in group order. */
+troupe_status troupe_group_all_gather(troupe_group* group, const void* input, void* output, const size_t* counts,
+                                      size_t members, troupe_dtype dtype, uint64_t* posted, troupe_error* error);
+/* Gives sent[i] elements of `input` to member i and puts taken[i] from it in `output`, both in group order. Lists of
+   rows, which C++ has (TrainerGroup::Rows), are not here: copy rows together first. */
+troupe_status troupe_group_all_to_all(troupe_group* group, const void* input, const size_t* sent, void* output,
+                                      const size_t* taken, size_t members, troupe_dtype dtype, uint64_t* posted,
+                                      troupe_error* error);
+/* In place: gives the `count` values of the member at the place `root` to all. */
+troupe_status troupe_group_broadcast(troupe_group* group, void* values, size_t count, troupe_dtype dtype, int32_t root,
+                                     uint64_t* posted, troupe_error* error);
+/* To the member at the place `to`, which receives as many elements. A send may last until its receive has begun. */
+troupe_status troupe_group_send(troupe_group* group, const void* values, size_t count, troupe_dtype dtype, int32_t to,
+                                uint64_t* posted, troupe_error* error);
+troupe_status troupe_group_receive(troupe_group* group, void* values, size_t count, troupe_dtype dtype, int32_t from,
+                                   uint64_t* posted, troupe_error* error);
+/* Waits for the operation with that number and all that were posted on the group before it. With a compute stream it
+   is what is enqueued there from here on that waits, and not the calling thread. */
+troupe_status troupe_group_wait(troupe_group* group, uint64_t posted, troupe_error* error);
 
 /* ---- Checkpoints, in the directory of the option "checkpoints"; by all ranks alike. ---- */
 

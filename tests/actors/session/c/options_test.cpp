@@ -84,6 +84,21 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   EXPECT_FALSE(training.average);
 }
 
+TEST(OptionsOfTheCInterface, CutTheJobAlongTheAxisThatTheyName) {
+  troupe_options options;
+
+  set(options, "tensor-parallel", "2");
+  set(options, "pipeline-parallel", "3");
+  set(options, "context-parallel", "4");
+  set(options, "expert-parallel", "5");
+
+  EXPECT_EQ(options.session.training.tensor_parallel, 2);
+  EXPECT_EQ(options.session.training.pipeline_parallel, 3);
+  EXPECT_EQ(options.session.training.context_parallel, 4);
+  EXPECT_EQ(options.session.training.expert_parallel, 5);
+  EXPECT_FALSE(set_option(options, "tensor-parallel", "0"));
+}
+
 TEST(OptionsOfTheCInterface, TakeAnOrderOfUnitsAndRefuseWhatIsNoListOfNumbers) {
   troupe_options options;
   set(options, "forward-order", "2,0,10");

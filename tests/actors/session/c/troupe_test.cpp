@@ -156,7 +156,7 @@ TEST_F(CInterface, TakesEveryOptionThatItNames) {
               name == "checkpoints" || name == "device" || name == "collectives")
         << name << ": names are taken as they are, all else is checked";
   }
-  EXPECT_EQ(count, 29u);
+  EXPECT_EQ(count, 33u);
 }
 
 TEST_F(CInterface, TakesNothingForNull) {
