@@ -46,7 +46,7 @@ Given given(const gpu::Operation& operation, std::size_t index) {
 bool fits(const core::Counts& declared, const Given& given) {
   return std::all_of(given.begin(), given.end(), [&](const auto& one) {
     const auto member = static_cast<std::int64_t>(one.first);
-    if (member >= declared.members()) return false;
+    if (member < 0 || member >= declared.members()) return false;
     const auto count = static_cast<std::int64_t>(one.second);
     return declared.kind == core::CountKind::bounded ? count <= declared.of(member)
                                                      : count == declared.of(member);

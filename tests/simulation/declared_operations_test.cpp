@@ -115,6 +115,22 @@ TEST_P(DeclaredOperations, WithBoundedCountsMayMoveAnythingUpToThem) {
                 in("backward of unit 1") + "; post what is declared, or declare what is posted");
 }
 
+TEST_P(DeclaredOperations, OfARootThatIsNoMemberIsRefused) {
+  for (const int root : {-1, 2}) {
+    const auto broadcast = [root](TrainerGroup& tp, const Place& place) -> Result<void> {
+      if (!place.is(Pass::forward, 0)) return {};
+      std::vector<float> values(4);
+      return tp.wait(TRY(tp.broadcast(gpu::view_of(std::span(values)), DType::f32, root)));
+    };
+
+    EXPECT_THAT(
+        refusal({.strategy = GetParam(),
+                 .operations = {{"tp", Kind::broadcast, DType::f32, {4, 4}, false, Pass::forward, {{0}}}},
+                 .post = broadcast}),
+        HasSubstr("declares operation 0 of 1, broadcast of f32, 2x4 elements"));
+  }
+}
+
 TEST_P(DeclaredOperations, ThatIsRefusedSendsNothingAndTheTrainerMayPostTheRightOne) {
   const auto outcome = run({.strategy = GetParam(), .post = [](TrainerGroup& tp, const Place& place) {
                               const auto sent = tp.sent();
