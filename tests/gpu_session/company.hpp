@@ -1,8 +1,6 @@
 #pragma once
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -17,6 +15,7 @@
 #include "actors/shell/process_rank.hpp"
 #include "core/errors.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
+#include "tests/support/unused_port.hpp"
 
 namespace troupe::actors {
 
@@ -47,7 +46,7 @@ class EmulatedCompany {
   std::vector<core::Result<Value>> run(int ranks, const std::function<core::Result<Value>(RankWorld&)>& play,
                                        const std::string& directory = {},
                                        const std::string& local_directory = {}) {
-    const auto port = free_port();
+    const auto port = tests::unused_port();
     std::vector<core::Result<Value>> results(static_cast<std::size_t>(ranks),
                                              core::fail(core::Errc::aborted, "did not run"));
     std::vector<std::thread> threads;
@@ -68,18 +67,6 @@ class EmulatedCompany {
   }
 
  private:
-  static std::uint16_t free_port() {
-    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    ::close(listener);
-    return ntohs(address.sin_port);
-  }
-
   ProcessWorldOptions options_of(int rank, int ranks, std::uint16_t port, gpu::EmulatedNcclDevice& member) {
     ProcessWorldOptions options;
     const bool is_alone = is_on_several_hosts;

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -14,20 +12,9 @@
 
 #include "actors/session/c/options.hpp"
 #include "actors/session/c/troupe.h"
+#include "tests/support/unused_port.hpp"
 
 namespace troupe::actors {
-
-inline std::uint16_t unused_port() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  ::close(listener);
-  return ntohs(address.sin_port);
-}
 
 /// One rank of a job, on a thread of this process.
 class CRank {
@@ -109,7 +96,7 @@ using Part = std::function<void(CRank&)>;
 
 /// Each rank joins with what `configure` says, plays, and leaves.
 inline void run(int ranks, const Part& configure, const Part& play) {
-  const auto port = unused_port();
+  const auto port = tests::unused_port();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
