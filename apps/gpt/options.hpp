@@ -1,10 +1,10 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "apps/command_line/app.hpp"
 #include "apps/gpt/experts/expert_options.hpp"
 #include "apps/gpt/run_options.hpp"
 

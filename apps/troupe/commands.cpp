@@ -1,7 +1,10 @@
 #include "apps/troupe/commands.hpp"
 
+#include <span>
 #include <string>
+#include <vector>
 
+#include "apps/command_line/command_line.hpp"
 #include "apps/troupe/bench/bench_command.hpp"
 #include "apps/troupe/checkpoint/checkpoint_command.hpp"
 #include "apps/troupe/convert/convert_command.hpp"
@@ -23,6 +26,16 @@ void add_commands(CLI::App& troupe, int& exit_code) {
   add_doctor_command(troupe, exit_code);
   add_checkpoint_command(troupe, exit_code);
   add_convert_command(troupe, exit_code);
+}
+
+int run_troupe(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words[0] == "launch") return run_launch(std::span(words).subspan(1));
+
+  int exit_code = 0;
+  CLI::App app("Distributed training as a company of actors", "troupe");
+  add_commands(app, exit_code);
+  return parse_command_line(app, argc, argv).value_or(exit_code);
 }
 
 }  // namespace troupe::apps

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <optional>
 
+#include "apps/command_line/app.hpp"
 #include "apps/gpt/config.hpp"
 #include "core/result.hpp"
 

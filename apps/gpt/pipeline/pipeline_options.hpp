@@ -1,10 +1,10 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "apps/command_line/app.hpp"
 #include "apps/gpt/run_options.hpp"
 #include "core/result.hpp"
 

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "apps/command_line/command_line.hpp"
+#include "apps/command_line/json_text.hpp"
 #include "apps/command_line/options.hpp"
 #include "apps/troupe/bench/checkpoint.hpp"
 #include "apps/troupe/bench/collectives.hpp"
@@ -40,7 +41,7 @@ void print_json(std::span<const CollectiveTime> times) {
                     {"bytes", time.bytes},
                     {"seconds", time.seconds}});
   }
-  fmt::print("{}\n", rows.dump(1));
+  fmt::print("{}", json_text(rows, 1));
 }
 
 /// The time of the same case with another back-end, or 0.
@@ -92,7 +93,7 @@ void print_json(std::span<const StepTime> times) {
                     {"device_bytes", time.device_bytes},
                     {"bytes_sent", time.bytes_sent}});
   }
-  fmt::print("{}\n", rows.dump(1));
+  fmt::print("{}", json_text(rows, 1));
 }
 
 void print_table(std::span<const StepTime> times) {
@@ -192,7 +193,7 @@ void print_json(const CheckpointTime& time) {
                                    {"budget_bytes", time.budget_bytes},
                                    {"first_stall_seconds", time.first_stall_seconds},
                                    {"step_seconds", time.step_seconds}};
-  fmt::print("{}\n", row.dump());
+  fmt::print("{}", json_text(row, -1));
 }
 
 void print_table(const CheckpointTime& time) {
@@ -253,7 +254,7 @@ void print_json(std::span<const LoadTime> times) {
                     {"read_seconds", time.read_seconds},
                     {"exchange_seconds", time.exchange_seconds}});
   }
-  fmt::print("{}\n", rows.dump(1));
+  fmt::print("{}", json_text(rows, 1));
 }
 
 void print_table(std::span<const LoadTime> times) {
@@ -309,7 +310,7 @@ void print_json(const MoeTime& time) {
                                    {"exchange_seconds", time.exchange_seconds},
                                    {"both_seconds", time.both_seconds},
                                    {"overlapped_share", time.overlapped_share()}};
-  fmt::print("{}\n", row.dump());
+  fmt::print("{}", json_text(row, -1));
 }
 
 void print_table(const MoeTime& time) {

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <string>
 #include <vector>
 
+#include "apps/command_line/app.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {

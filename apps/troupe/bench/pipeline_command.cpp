@@ -8,6 +8,7 @@
 #include <string>
 
 #include "apps/command_line/command_line.hpp"
+#include "apps/command_line/json_text.hpp"
 #include "apps/command_line/options.hpp"
 #include "apps/troupe/bench/pipeline.hpp"
 #include "core/errors.hpp"
@@ -36,7 +37,7 @@ void print_rows(std::span<const PipelineTime> times) {
                     {"theoretical_bubble_share", theory},
                     {"bubble_to_theory", bubble_share / theory}});
   }
-  fmt::print("{}\n", rows.dump(1));
+  fmt::print("{}", json_text(rows, 1));
 }
 
 void print_lines(std::span<const PipelineTime> times) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include "apps/command_line/app.hpp"
 
 namespace troupe::apps {
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/planes/checkpoint/reader.hpp"
+#include "apps/command_line/json_text.hpp"
 #include "apps/command_line/options.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
@@ -50,21 +51,17 @@ void say_left_out(const Source& source) {
     fmt::print(stderr, "left out '{}': {}\n", printable(one.key), printable(one.reason));
 }
 
-std::string dumped(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 std::string written_text(const Written& written, const Source& source, const Sharding& sharding, bool json) {
   if (json) {
-    return dumped({{"path", written.path},
-                   {"step", source.manifest.step.value},
-                   {"tensors", source.manifest.tensors.size()},
-                   {"bytes", written.bytes},
-                   {"files", written.files},
-                   {"ranks", sharding.ranks},
-                   {"strategy", sharding.strategy},
-                   {"seconds", written.seconds},
-                   {"left_out", left_out_json(source)}});
+    return json_text({{"path", written.path},
+                      {"step", source.manifest.step.value},
+                      {"tensors", source.manifest.tensors.size()},
+                      {"bytes", written.bytes},
+                      {"files", written.files},
+                      {"ranks", sharding.ranks},
+                      {"strategy", sharding.strategy},
+                      {"seconds", written.seconds},
+                      {"left_out", left_out_json(source)}});
   }
   return fmt::format("{}: {} tensors, {}, cut for {} rank{} with {}, {} file{}, {:.2f} s\n", written.path,
                      source.manifest.tensors.size(), bytes_text(written.bytes), sharding.ranks,
@@ -180,14 +177,14 @@ Result<Outcome> export_checkpoint(const ExportArguments& arguments) {
     fmt::print(stderr, "the step, common values and objects have no place in these files; left out\n");
   say_left_out(source);
   if (arguments.json) {
-    return Outcome{dumped({{"path", arguments.to},
-                           {"from", source.path},
-                           {"tensors", exported.tensors},
-                           {"bytes", exported.bytes},
-                           {"files", exported.files},
-                           {"seconds", exported.seconds},
-                           {"values", keeps_values},
-                           {"left_out", left_out_json(source)}})};
+    return Outcome{json_text({{"path", arguments.to},
+                              {"from", source.path},
+                              {"tensors", exported.tensors},
+                              {"bytes", exported.bytes},
+                              {"files", exported.files},
+                              {"seconds", exported.seconds},
+                              {"values", keeps_values},
+                              {"left_out", left_out_json(source)}})};
   }
   return Outcome{fmt::format("{}: {} tensors, {}, {} files, {:.2f} s\n", arguments.to, exported.tensors,
                              bytes_text(exported.bytes), exported.files.size(), exported.seconds)};

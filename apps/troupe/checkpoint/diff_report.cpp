@@ -5,6 +5,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "apps/command_line/json_text.hpp"
 #include "apps/troupe/checkpoint/diff.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 
@@ -95,7 +96,7 @@ std::string difference_json(const CheckpointDifference& difference) {
   json["values"] = Json::array();
   for (const auto& value : difference.values)
     json["values"].push_back({{"path", value.path}, {"a", value.left}, {"b", value.right}});
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 }  // namespace troupe::apps

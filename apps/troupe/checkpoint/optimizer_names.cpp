@@ -21,7 +21,8 @@ constexpr std::string_view kState = "state.";
 constexpr std::string_view kStep = "step";
 constexpr std::string_view kOwnState = "optimizer.state.";
 /// That both sides keep under one name; PyTorch's has no main values, which Troupe reads again all the same.
-constexpr std::array<std::string_view, 4> kKinds{"exp_avg", "exp_avg_sq", "momentum_buffer", "fp32_param"};
+constexpr std::array<std::string_view, 4> kStateKinds{"exp_avg", "exp_avg_sq", "momentum_buffer",
+                                                      "fp32_param"};
 /// That PyTorch keeps, and Troupe's optimizers do not.
 constexpr std::array<std::string_view, 6> kOthers{"max_exp_avg_sq", "exp_inf",  "sum",
                                                   "square_avg",     "grad_avg", "prev"};
@@ -40,7 +41,7 @@ std::optional<StateName> torch_state(std::string_view key) {
   const auto last = key.rfind('.');
   if (last == std::string_view::npos) return std::nullopt;
   const auto kind = key.substr(last + 1);
-  if (!holds(kKinds, kind) && !holds(kOthers, kind) && kind != kStep) return std::nullopt;
+  if (!holds(kStateKinds, kind) && !holds(kOthers, kind) && kind != kStep) return std::nullopt;
   const bool is_first = key.starts_with(kState);
   const auto dotted = key.find(".state.");
   if (!is_first && dotted == std::string_view::npos) return std::nullopt;
@@ -54,7 +55,7 @@ std::optional<StateName> own_state(std::string_view key) {
   if (!key.starts_with(kOwnState)) return std::nullopt;
   const auto rest = key.substr(kOwnState.size());
   const auto dot = rest.find('.');
-  if (dot == std::string_view::npos || !holds(kKinds, rest.substr(0, dot))) return std::nullopt;
+  if (dot == std::string_view::npos || !holds(kStateKinds, rest.substr(0, dot))) return std::nullopt;
   return StateName{key.substr(0, kOptimizerPrefix.size()), rest.substr(dot + 1), rest.substr(0, dot)};
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 
 #include "actors/world/storage/posix.hpp"
+#include "apps/command_line/app.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/world/storage/posix.hpp"
+#include "apps/command_line/json_text.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps {
@@ -25,7 +26,7 @@ core::Result<std::string> prune_report(const PruneArguments& arguments) {
   }
   if (arguments.json) {
     const nlohmann::ordered_json json{{"removed", removed}, {"kept", kept}, {"dry_run", arguments.dry_run}};
-    return json.dump(2) + "\n";
+    return json_text(json);
   }
   std::string text;
   for (const auto& name : removed)

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "apps/command_line/json_text.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
@@ -113,10 +114,6 @@ Json tensor_json(const core::ManifestTensor& tensor) {
           {"shape", tensor.shape},
           {"bytes", bytes_of(tensor)},
           {"shards", tensor.shards.size()}};
-}
-
-std::string dumped(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 /// A JSON object that is written member by member, so that there is never a tree of all of it.
@@ -248,7 +245,7 @@ Result<std::string> show_tensor_json(const Source& source, const std::string& ke
     one["extent"] = shard.box.extent;
     json["shards"].push_back(std::move(one));
   }
-  return dumped(json);
+  return json_text(json);
 }
 
 }  // namespace troupe::apps

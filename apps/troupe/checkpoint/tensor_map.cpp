@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 constexpr std::int64_t kMostRows = 16;
-constexpr std::int64_t kMostColumns = 60;
+constexpr std::int64_t kMostCells = 60;
 
 /// The one or two axes that are drawn, in order; the last one goes across.
 std::vector<std::size_t> drawn_axes(const core::ManifestTensor& tensor) {
@@ -67,7 +67,7 @@ std::string tensor_map(const core::ManifestTensor& tensor) {
   const auto axes = drawn_axes(tensor);
   if (axes.empty()) return fmt::format("one element: {}\n", shard_letter(0));
   const auto across = axes.back();
-  const Scale columns{tensor.shape[across], std::min(tensor.shape[across], kMostColumns)};
+  const Scale columns{tensor.shape[across], std::min(tensor.shape[across], kMostCells)};
   Scale rows;
   if (axes.size() == 2) rows = {tensor.shape[axes[0]], std::min(tensor.shape[axes[0]], kMostRows)};
   std::string text;

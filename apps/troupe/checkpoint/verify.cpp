@@ -11,6 +11,7 @@
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/storage/posix.hpp"
+#include "apps/command_line/json_text.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/errors.hpp"
@@ -60,11 +61,6 @@ Result<Verdict> examine(actors::Storage& storage, const std::string& name, const
   return verdict;
 }
 
-bool is_file(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::is_regular_file(path, error);
-}
-
 }  // namespace
 
 Result<std::vector<Verdict>> verify(const std::string& path, bool quick, actors::Links links) {
@@ -74,7 +70,7 @@ Result<std::vector<Verdict>> verify(const std::string& path, bool quick, actors:
     return core::fail(Errc::not_found, "{} is not a checkpoint: expected a directory", path);
   auto storage = TRY(actors::PosixStorage::open(path, links));
   std::vector<Verdict> verdicts;
-  if (is_file(directory / core::kManifestName)) {
+  if (std::filesystem::is_regular_file(directory / core::kManifestName, error)) {
     verdicts.push_back(TRY(examine(*storage, "", path, quick)));
     return verdicts;
   }
@@ -121,7 +117,7 @@ std::string verdicts_json(const std::vector<Verdict>& verdicts, bool quick) {
     one["damage"] = verdict.damage;
     list.push_back(std::move(one));
   }
-  return list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(list);
 }
 
 }  // namespace troupe::apps

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/command_line/app.hpp"
 #include "core/models/model_config.hpp"
 #include "core/plan/mesh.hpp"
 #include "core/result.hpp"

@@ -1,5 +1,7 @@
 #include "apps/troupe/convert/convert_command.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include "apps/troupe/convert/config_command.hpp"
 #include "apps/troupe/convert/weights_command.hpp"
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/world/storage/posix.hpp"
+#include "apps/command_line/json_text.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/errors.hpp"
 #include "core/interop/huggingface.hpp"
@@ -176,7 +178,7 @@ void print_written(const WeightsArguments& arguments, const WeightsWritten& writ
                                          {"bytes", written.bytes},
                                          {"files", written.files},
                                          {"kept_files", written.kept_files}};
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}", json_text(json));
     return;
   }
   fmt::print("{}: {} tensors, {}, {} file{}", arguments.to_path, written.tensors, bytes_text(written.bytes),

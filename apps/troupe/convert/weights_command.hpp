@@ -1,10 +1,10 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "apps/command_line/app.hpp"
 #include "apps/troupe/convert/config_command.hpp"
 #include "apps/troupe/convert/weight_writer.hpp"
 #include "core/result.hpp"

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/command_line/json_text.hpp"
 #include "apps/troupe/doctor/findings.hpp"
 
 namespace troupe::apps {
@@ -27,7 +29,7 @@ void print_json(const std::vector<Finding>& findings) {
                     {"value", finding.value},
                     {"advice", finding.advice}});
   }
-  fmt::print("{}\n", list.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  fmt::print("{}", json_text(list));
 }
 
 }  // namespace

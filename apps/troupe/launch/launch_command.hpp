@@ -1,8 +1,9 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <span>
 #include <string>
+
+#include "apps/command_line/app.hpp"
 
 namespace troupe::apps {
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "apps/command_line/app.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "apps/command_line/json_text.hpp"
 #include "apps/report/html.hpp"
 #include "apps/report/page.hpp"
 #include "core/errors.hpp"
@@ -249,14 +250,14 @@ std::string capacity_table(const CapacityPlan& plan) {
 }
 
 std::string capacity_json(const CapacityPlan& plan) {
-  return json_of(plan).dump() + "\n";
+  return json_text(json_of(plan), -1);
 }
 
 std::string capacity_page(const CapacityPlan& plan) {
   auto data = json_of(plan);
   data["verdict"] = verdict_of(plan);
   data["notes"] = notes(plan);
-  return fill_page(page::kCapacityHtml, page::kCapacity, data.dump());
+  return fill_page(page::kCapacityHtml, page::kCapacity, json_text(data, -1));
 }
 
 core::Result<std::string> report_capacity(const CapacityArguments& arguments) {

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "apps/command_line/json_text.hpp"
 #include "core/errors.hpp"
 #include "core/layout/row_layout.hpp"
 
@@ -23,7 +24,7 @@ std::string json_of(const core::BufferLayout& layout) {
   for (const auto& bucket : layout.buckets) {
     json["buckets"].push_back({{"start", bucket.start}, {"end", bucket.end}, {"unpadded", bucket.unpadded}});
   }
-  return json.dump() + "\n";
+  return json_text(json, -1);
 }
 
 std::string table_of(const core::BufferLayout& layout) {
@@ -58,7 +59,7 @@ std::string json_of(const core::RowLayout& layout) {
   for (int shard = 0; shard < layout.shards; ++shard) {
     json["ranks"].push_back({{"local_rows", rows_of(layout, shard)}});
   }
-  return json.dump() + "\n";
+  return json_text(json, -1);
 }
 
 std::string table_of(const core::RowLayout& layout) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/world/storage/posix.hpp"
+#include "apps/command_line/json_text.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 #include "core/program/job_programs.hpp"
@@ -47,7 +48,7 @@ std::string print(const core::Program& program, bool as_json) {
   json["hidden_reductions"] = overlap.hidden_reductions;
   text += fmt::format("{} gathers, {} of them under compute; {} reductions, {} of them under compute\n",
                       overlap.gathers, overlap.hidden_gathers, overlap.reductions, overlap.hidden_reductions);
-  return as_json ? json.dump() + "\n" : text;
+  return as_json ? json_text(json, -1) : text;
 }
 
 std::vector<int> coordinates_of(int rank, const std::vector<int>& sizes) {
@@ -105,7 +106,7 @@ Result<std::string> check(const core::JobPrograms& job, bool as_json) {
               {"programs", job.programs.size()},
               {"representatives", checked.ranks.size()}};
     if (!operations.empty()) json["operations"] = operations;
-    return json.dump() + "\n";
+    return json_text(json, -1);
   }
   auto text = fmt::format("{} ranks run {} programs; {} ranks that stand for all of them pass each other\n",
                           job.of_place.size(), job.programs.size(), checked.ranks.size());
@@ -136,9 +137,7 @@ Result<std::string> report_program(const ProgramReportArguments& arguments) {
   TRY(write_text(arguments.output, core::to_text(file)));
   const auto ranks = arguments.rank ? 1 : arguments.program.ranks;
   if (arguments.program.json) {
-    return Json{{"file", arguments.output}, {"programs", file.parts.size()}, {"ranks", ranks}}.dump(
-               -1, ' ', false, Json::error_handler_t::replace) +
-           "\n";
+    return json_text({{"file", arguments.output}, {"programs", file.parts.size()}, {"ranks", ranks}}, -1);
   }
   return fmt::format("{} programs of {} ranks are in {}\n", file.parts.size(), ranks, arguments.output);
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "apps/command_line/json_text.hpp"
 #include "apps/report/page.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
@@ -83,7 +84,7 @@ std::string json_of(const Planned& planned) {
     }
     json["stages"].push_back(std::move(passes));
   }
-  return json.dump() + "\n";
+  return json_text(json, -1);
 }
 
 /// Time as columns: the shortest pass is one cell, and a cell holds any name.

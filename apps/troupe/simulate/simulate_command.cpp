@@ -17,6 +17,7 @@
 #include "actors/simulation/simulation.hpp"
 #include "actors/simulation/tiny_trainer.hpp"
 #include "apps/command_line/command_line.hpp"
+#include "apps/command_line/json_text.hpp"
 #include "apps/command_line/options.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
@@ -239,7 +240,7 @@ int run_command(const Options& o) {
     bool quiet = o.seeds > 1 && run->report.violations.empty();
     if (!o.json && !quiet) print(*run);
   }
-  if (o.json) fmt::print("{}\n", (o.seeds == 1 ? all[0] : all).dump(2));
+  if (o.json) fmt::print("{}", json_text(o.seeds == 1 ? all[0] : all));
   if (!o.json && o.seeds > 1) {
     fmt::print("{} seeds from {}: {}\n", o.seeds, o.seed,
                violated ? "invariants were violated" : "no violation");

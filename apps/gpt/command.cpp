@@ -1,0 +1,125 @@
+#include "apps/gpt/command.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "actors/world/exit_status.hpp"
+#include "apps/command_line/command_line.hpp"
+#include "apps/gpt/distributed_run.hpp"
+#include "apps/gpt/local_trainer.hpp"
+#include "apps/gpt/options.hpp"
+#include "apps/gpt/pretrained/export_model.hpp"
+#include "apps/gpt/pretrained/pretrained_model.hpp"
+#include "apps/gpt/sample.hpp"
+#include "core/errors.hpp"
+#include "core/utf8.hpp"
+
+namespace troupe::apps::gpt {
+namespace {
+
+using core::Result;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Result<void> print_perplexity(LocalTrainer& trainer) {
+  const auto [loss, value, tokens] = TRY(trainer.perplexity());
+  fmt::print("perplexity {:.4f}, loss {:.6f} over {} tokens of the evaluation text\n", value, loss, tokens);
+  return {};
+}
+
+Result<void> export_trained(LocalTrainer& trainer, const ExportOptions& to) {
+  if (to.directory.empty()) return {};
+  const auto read = [&](std::size_t parameter, core::ElementRange range, std::span<float> values) {
+    std::copy_n(trainer.parameters()[parameter] + range.start, values.size(), values.begin());
+    return Result<void>{};
+  };
+  TRY(export_model(trainer.model().config(), read, to));
+  fmt::print("exported the model to {}\n", to.directory);
+  return {};
+}
+
+Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
+  const ModelConfig& config = run.trainer.model;
+  const auto& training = run.trainer.session.training;
+  TRY(check_export(config, run.export_to));
+  TextCodec codec = TRY(codec_of(run.origin));
+  const Corpus corpus = TRY(Corpus::open(run.text, config.context, codec));
+  auto trainer = TRY(LocalTrainer::create(run.trainer, corpus));
+  const auto microbatches = static_cast<std::size_t>(training.lanes * training.microbatches);
+  const std::size_t tokens_per_step = run.trainer.microbatch.rows() * microbatches;
+  fmt::print("{} parameters, {} KiB of activations, {} tokens per step\n", parameter_count(config),
+             trainer.model().activation_bytes() >> 10, tokens_per_step);
+  if (only_evaluates) {
+    TRY(print_perplexity(trainer));
+    return RunEnd::finished;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  for (std::int64_t step = 1; step <= run.steps; ++step) {
+    const StepReport report = TRY(trainer.step());
+    const bool evaluates = run.evaluate_every > 0 && step % run.evaluate_every == 0;
+    if (!evaluates && step != run.steps) continue;
+    const double rate =
+        static_cast<double>(tokens_per_step) * static_cast<double>(step) / seconds_since(start);
+    const double evaluation = TRY(trainer.evaluate(run.evaluation_batches));
+    fmt::print("step {:5}  loss {:.4f}  evaluation {:.4f}  norm {:.3f}  {:6.0f} tokens/s  {:5.1f} s\n", step,
+               report.loss, evaluation, report.gradient_norm, rate, seconds_since(start));
+    std::fflush(stdout);
+  }
+  const auto next = [&](Model::Tokens window) {
+    return trainer.model().logits(trainer.parameters(), window);
+  };
+  const auto sample =
+      TRY(sample_text(next, config.context, run.prompt, run.sample_bytes, run.sampling, codec));
+  fmt::print("\n{}\n", core::printable_of(run.prompt + sample));
+  TRY(export_trained(trainer, run.export_to));
+  return RunEnd::finished;
+}
+
+Result<RunEnd> train(Options options) {
+  const auto origin = TRY(origin_of(options));
+  const bool is_local = options.local, only_evaluates = options.evaluate_only;
+  const RunOptions run = TRY(run_options(std::move(options), origin.get()));
+  return is_local ? train_locally(run, only_evaluates) : run_distributed(run);
+}
+
+int exit_code_of(RunEnd end) {
+  switch (end) {
+    case RunEnd::finished:
+      return 0;
+    case RunEnd::preempted:
+      return actors::kExitTemporaryFailure;
+    case RunEnd::no_checkpoint:
+      return actors::kExitNoCheckpoint;
+  }
+  return 1;
+}
+
+}  // namespace
+
+int run_command(int argc, char** argv) {
+  CLI::App app(
+      "Trains a small language model on the bytes of a text: as one rank of a job that `troupe launch` or "
+      "torchrun started, or alone.",
+      "gpt");
+  app.footer(
+      "Exits with 0 at the end, 75 when it was asked to leave and has saved,\n"
+      "2 for a command line that cannot be right, 1 for all else.");
+  Options options;
+  add_options(app, options);
+  if (const auto end = parse_command_line(app, argc, argv)) return *end;
+  const Result<RunEnd> done = train(std::move(options));
+  if (done) return exit_code_of(*done);
+  fmt::print(stderr, "gpt: {}\n", done.error().message);
+  return actors::exit_code_of(done.error());
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,8 @@
+#pragma once
+
+namespace troupe::apps::gpt {
+
+/// The program `gpt`; returns its exit code.
+int run_command(int argc, char** argv);
+
+}  // namespace troupe::apps::gpt
