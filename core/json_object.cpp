@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 16;
+constexpr int kMaxObjectDepth = 16;
 
 }  // namespace
 
@@ -21,7 +21,7 @@ Result<Json> parse_json_object(std::string_view text, std::string_view what) {
   std::string twice;
   std::vector<std::set<std::string>> open;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    deep = deep || depth > kMaxDepth;
+    deep = deep || depth > kMaxObjectDepth;
     if (event == Json::parse_event_t::object_start) open.emplace_back();
     if (event == Json::parse_event_t::object_end) open.pop_back();
     if (event == Json::parse_event_t::key && !open.back().insert(parsed.get_ref<const std::string&>()).second)
@@ -31,7 +31,7 @@ Result<Json> parse_json_object(std::string_view text, std::string_view what) {
   Json json = Json::parse(text, watch, false);
   if (deep || json.is_discarded() || !json.is_object())
     return fail(Errc::corrupt, "{}: {} bytes are not a JSON object of at most {} levels", what, text.size(),
-                kMaxDepth);
+                kMaxObjectDepth);
   if (!twice.empty()) return fail(Errc::corrupt, "{}: '{}' is there twice", what, twice);
   return json;
 }

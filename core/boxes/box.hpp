@@ -15,6 +15,9 @@ struct ElementRange;  // core/element_range.hpp
 
 /// Extents of a tensor, outermost axis first. Empty: a scalar, which has one element.
 using Shape = std::vector<std::int64_t>;
+/// The most axes of a tensor that is described from outside: far more than tensors have (PyTorch stops at 64
+/// in many places), and the names of objects stay short.
+inline constexpr std::size_t kMaxAxes = 64;
 
 /// The number of elements. Extents must not be negative and their product must fit (see check_shape).
 std::int64_t elements_of(const Shape& shape);

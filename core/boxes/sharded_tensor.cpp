@@ -12,9 +12,6 @@
 namespace troupe::core {
 namespace {
 
-/// Far more than a tensor has; keeps the names of objects short.
-constexpr std::size_t kMaxAxes = 64;
-
 std::size_t position(std::int64_t axis) {
   return static_cast<std::size_t>(axis);
 }

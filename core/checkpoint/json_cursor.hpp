@@ -44,7 +44,4 @@ class JsonCursor {
   std::string complaint_;
 };
 
-/// Of a tensor in a file.
-inline constexpr std::size_t kMaxAxes = 64;
-
 }  // namespace troupe::core

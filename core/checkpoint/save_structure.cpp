@@ -12,7 +12,7 @@ namespace troupe::core {
 
 namespace {
 
-SaveStructure::Tensor read_tensor(JsonCursor& cursor) {
+SaveStructure::Tensor read_tensor_structure(JsonCursor& cursor) {
   SaveStructure::Tensor tensor;
   cursor.expect("[");
   tensor.key = cursor.string();
@@ -89,7 +89,7 @@ Result<SaveStructure> parse_structure(std::string_view text) {
   SaveStructure structure;
   cursor.expect("{\"tensors\":[");
   if (!cursor.skip("]")) {
-    do structure.tensors.push_back(read_tensor(cursor));
+    do structure.tensors.push_back(read_tensor_structure(cursor));
     while (cursor.skip(","));
     cursor.expect("]");
   }

@@ -11,7 +11,7 @@
 namespace troupe::core {
 namespace {
 
-constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 58;
+constexpr std::uint64_t kMaxElementsOfTensor = std::uint64_t{1} << 58;
 
 Result<void> check_place(const DcpMetadata& metadata, std::span<const std::optional<std::uint64_t>> sizes,
                          std::string_view key, const DcpPlace& place) {
@@ -43,7 +43,8 @@ Result<void> check_dcp_tensor(const DcpTensor& tensor) {
   const Result<void> shape = check_shape(tensor.shape);
   if (!shape) return fail(Errc::corrupt, "dcp: '{}': {}", tensor.key, shape.error().message);
   auto left = static_cast<std::uint64_t>(elements_of(tensor.shape));
-  if (left > kMaxElements) return fail(Errc::corrupt, "dcp: '{}' has more than 2^58 elements", tensor.key);
+  if (left > kMaxElementsOfTensor)
+    return fail(Errc::corrupt, "dcp: '{}' has more than 2^58 elements", tensor.key);
   std::vector<const Box*> boxes;
   boxes.reserve(tensor.chunks.size());
   for (const DcpChunk& chunk : tensor.chunks) {

@@ -99,7 +99,7 @@ bool operator<(const Stored& a, const Stored& b) {
   return std::tie(a.key, a.offset) < std::tie(b.key, b.offset);
 }
 
-struct ByKey {
+struct OrderByKey {
   bool operator()(const Stored& a, std::string_view b) const { return a.key < b; }
   bool operator()(std::string_view a, const Stored& b) const { return a < b.key; }
 };
@@ -215,7 +215,7 @@ Result<void> Reader::read_storage(const PickleNode& storage) {
 }
 
 std::span<const Stored> Reader::stored_of(std::string_view key) const {
-  const auto [first, last] = std::equal_range(stored_.begin(), stored_.end(), key, ByKey{});
+  const auto [first, last] = std::equal_range(stored_.begin(), stored_.end(), key, OrderByKey{});
   return {first, last};
 }
 

@@ -15,7 +15,7 @@ struct TorchNames {
 };
 
 // In the order of the enumeration.
-constexpr std::array<TorchNames, 15> kNames{{
+constexpr std::array<TorchNames, 15> kTorchNames{{
     {"float64", "DoubleStorage"},
     {"float32", "FloatStorage"},
     {"float16", "HalfStorage"},
@@ -33,30 +33,27 @@ constexpr std::array<TorchNames, 15> kNames{{
     {"bool", "BoolStorage"},
 }};
 
-/// Tensors have few axes; PyTorch's own limit is 64 in many places.
-constexpr std::size_t kMaxAxes = 64;
-
 }  // namespace
 
 std::string_view torch_name(DType dtype) noexcept {
-  return kNames[static_cast<std::size_t>(dtype)].dtype;
+  return kTorchNames[static_cast<std::size_t>(dtype)].dtype;
 }
 
 Result<DType> dtype_from_torch(std::string_view name) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i].dtype == name) return static_cast<DType>(i);
+  for (std::size_t i = 0; i < kTorchNames.size(); ++i) {
+    if (kTorchNames[i].dtype == name) return static_cast<DType>(i);
   }
   return fail(Errc::unavailable, "torch.{} is not a dtype that Troupe has; convert the tensor before saving",
               beginning_of(name));
 }
 
 std::string_view torch_storage_class(DType dtype) noexcept {
-  return kNames[static_cast<std::size_t>(dtype)].storage;
+  return kTorchNames[static_cast<std::size_t>(dtype)].storage;
 }
 
 Result<DType> dtype_from_torch_storage(std::string_view name) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (!name.empty() && kNames[i].storage == name) return static_cast<DType>(i);
+  for (std::size_t i = 0; i < kTorchNames.size(); ++i) {
+    if (!name.empty() && kTorchNames[i].storage == name) return static_cast<DType>(i);
   }
   return fail(Errc::unavailable, "torch.{} is not a storage that Troupe reads; convert the tensor beforehand",
               beginning_of(name));

@@ -12,7 +12,7 @@ namespace troupe::core {
 namespace {
 
 /// More than any archive with a tensor or the state of one object.
-constexpr std::uint64_t kMaxEntries = 1 << 20;
+constexpr std::uint64_t kMaxZipEntries = 1 << 20;
 
 struct Directory {
   std::uint64_t offset = 0;
@@ -85,9 +85,9 @@ Result<Directory> find_directory(const Reader& reader) {
     return fail(Errc::corrupt, "zip: the directory ({} bytes at {}) leaves the archive ({} bytes)",
                 directory.bytes, directory.offset, reader.size());
   }
-  if (directory.entries > kMaxEntries || directory.entries * kZipCentralBytes > directory.bytes) {
+  if (directory.entries > kMaxZipEntries || directory.entries * kZipCentralBytes > directory.bytes) {
     return fail(Errc::corrupt, "zip: {} entries do not fit into a directory of {} bytes (at most {})",
-                directory.entries, directory.bytes, kMaxEntries);
+                directory.entries, directory.bytes, kMaxZipEntries);
   }
   return directory;
 }

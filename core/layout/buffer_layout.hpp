@@ -51,6 +51,10 @@ struct LayoutOptions {
 
 /// One of `parts` contiguous parts whose sizes differ by at most one element; the longer ones come first.
 ElementRange even_part(ElementRange range, int parts, int part);
+/// Elements in the longest of these parts.
+constexpr std::int64_t longest_part(std::int64_t elements, std::int64_t parts) {
+  return (elements + parts - 1) / parts;
+}
 
 struct ParameterPlace {
   std::int64_t start = 0;

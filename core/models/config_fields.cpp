@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<std::pair<DType, const char*>, 3> kTorchNames{
+constexpr std::array<std::pair<DType, const char*>, 3> kConfigDTypes{
     {{DType::f32, "float32"}, {DType::f16, "float16"}, {DType::bf16, "bfloat16"}}};
 /// Entries in a list with one per layer.
 constexpr std::size_t kMaxEntries = std::size_t{1} << 16;
@@ -45,7 +45,7 @@ bool take(const Json& json, std::string& field) {
 }
 
 bool take(const Json& json, DType& field) {
-  for (const auto& [dtype, name] : kTorchNames) {
+  for (const auto& [dtype, name] : kConfigDTypes) {
     if (json != name) continue;
     field = dtype;
     return true;
@@ -68,7 +68,7 @@ bool take(const Json& json, std::vector<std::int64_t>& field) {
 }
 
 Json put(DType field) {
-  for (const auto& [dtype, name] : kTorchNames) {
+  for (const auto& [dtype, name] : kConfigDTypes) {
     if (dtype == field) return name;
   }
   return std::string(name_of(field));

@@ -12,8 +12,23 @@ int tree_width(int lanes) {
   return static_cast<int>(std::bit_ceil(static_cast<unsigned>(lanes)));
 }
 
+template <typename Visit>
+void visit_roots(LaneRange range, int lanes, Visit visit) {
+  CHECK(range.first >= 0 && range.count >= 0 && range.end() <= lanes, "a range of lanes lies in the job");
+  // A range that ends with the last lane also holds the missing lanes after it.
+  const int end = range.end() == lanes ? tree_width(lanes) : range.end();
+  for (int first = range.first; first < range.end();) {
+    int width = 1;
+    while (first % (2 * width) == 0 && first + 2 * width <= end) width *= 2;
+    visit(LaneRange{.first = first, .count = std::min(first + width, range.end()) - first});
+    first += width;
+  }
+}
+
 int root_count(LaneRange range, int lanes) {
-  return static_cast<int>(subtree_roots(range, lanes).size());
+  int count = 0;
+  visit_roots(range, lanes, [&](LaneRange) { ++count; });
+  return count;
 }
 
 /// Walks the tree from the top and emits its additions in post-order, stopping at roots that already exist.
@@ -98,16 +113,8 @@ Result<std::vector<LaneRange>> split_lanes(int lanes, WorldSize ranks) {
 }
 
 std::vector<LaneRange> subtree_roots(LaneRange range, int lanes) {
-  CHECK(range.first >= 0 && range.count >= 0 && range.end() <= lanes, "a range of lanes lies in the job");
-  // A range that ends with the last lane also holds the missing lanes after it.
-  const int end = range.end() == lanes ? tree_width(lanes) : range.end();
   std::vector<LaneRange> roots;
-  for (int first = range.first; first < range.end();) {
-    int width = 1;
-    while (first % (2 * width) == 0 && first + 2 * width <= end) width *= 2;
-    roots.push_back({.first = first, .count = std::min(first + width, range.end()) - first});
-    first += width;
-  }
+  visit_roots(range, lanes, [&](LaneRange root) { roots.push_back(root); });
   return roots;
 }
 

@@ -7,9 +7,8 @@
 namespace troupe::core {
 namespace {
 
-std::int64_t longest_part(const ProgramEntry& entry) {
-  const std::int64_t members = entry.counts.members();
-  return (entry.elements + members - 1) / members;
+std::int64_t longest_part_of(const ProgramEntry& entry) {
+  return longest_part(entry.elements, entry.counts.members());
 }
 
 }  // namespace
@@ -17,13 +16,13 @@ std::int64_t longest_part(const ProgramEntry& entry) {
 std::int64_t chunks_of(const ProgramEntry& entry) {
   CHECK(entry.operation == CollectiveKind::all_to_all || entry.operation == CollectiveKind::all_gather,
         "only exchanges and all_gathers go in chunks");
-  const std::int64_t longest = longest_part(entry);
+  const std::int64_t longest = longest_part_of(entry);
   return entry.chunk == 0 || longest == 0 ? 1 : (longest + entry.chunk - 1) / entry.chunk;
 }
 
 std::vector<ElementRange> chunk_ranges(const ProgramEntry& entry, std::int64_t chunk) {
   const auto members = static_cast<int>(entry.counts.members());
-  const std::int64_t most = entry.chunk == 0 ? longest_part(entry) : entry.chunk;
+  const std::int64_t most = entry.chunk == 0 ? longest_part_of(entry) : entry.chunk;
   std::vector<ElementRange> ranges;
   for (int member = 0; member < members; ++member) {
     const ElementRange part = even_part({0, entry.elements}, members, member);

@@ -20,10 +20,6 @@ std::int64_t bytes(std::int64_t elements, DType dtype) {
   return elements * static_cast<std::int64_t>(size_of(dtype));
 }
 
-std::int64_t longest_part(std::int64_t elements, std::int64_t parts) {
-  return (elements + parts - 1) / parts;
-}
-
 DomainLanes domain_lanes(const Program& program, std::size_t domain) {
   auto lanes = lanes_of(domain, program.domains, program.placements.gradients, program.lanes,
                         program.coordinates, program.pieces);

@@ -22,10 +22,6 @@ Counts multiplied(Counts counts, std::int64_t factor) {
   return counts;
 }
 
-std::int64_t longest_part(std::int64_t elements, std::int64_t parts) {
-  return (elements + parts - 1) / parts;
-}
-
 /// Elements of each part per chunk if `roots` times as many arrive, at most staging_elements; 0: all.
 std::int64_t chunk_of(std::int64_t part, std::int64_t roots, std::int64_t staging_elements) {
   const std::int64_t chunk = staging_elements / std::max<std::int64_t>(roots, 1);

@@ -11,7 +11,7 @@ namespace troupe::actors {
 namespace {
 
 constexpr std::int64_t kSavedAt = 3;
-constexpr std::int64_t kSteps = 7;
+constexpr std::int64_t kStepsOfAJob = 7;
 
 TinyTrainerOptions saving_job(core::Strategy strategy) {
   auto options = tiny_job(strategy);
@@ -32,7 +32,7 @@ JobOutcome<TinyTrainerResult> run_on(Storage& storage, int ranks, const TinyTrai
 
 std::uint64_t uninterrupted_hash() {
   auto options = tiny_job(core::Strategy::ddp);
-  options.steps = kSteps;
+  options.steps = kStepsOfAJob;
   auto outcome = simulate_tiny(1, 1, options);
   EXPECT_EQ(problems_of(outcome.report), "");
   return outcome.ranks[0].state_hash;
@@ -54,7 +54,7 @@ TEST(Checkpoint, GoesOnWithTheSameBitsOnEveryNumberOfRanksAndStrategy) {
       for (int to : worlds) {
         for (auto loaded : {core::Strategy::ddp, core::Strategy::zero1}) {
           auto going_on = saving_job(loaded);
-          going_on.steps = kSteps;
+          going_on.steps = kStepsOfAJob;
           going_on.restore = true;
 
           auto after = run_on(disk, to, going_on);
@@ -64,7 +64,7 @@ TEST(Checkpoint, GoesOnWithTheSameBitsOnEveryNumberOfRanksAndStrategy) {
             ASSERT_TRUE(rank.restored.has_value());
             ASSERT_EQ(rank.restored->step, core::Step{kSavedAt});
             ASSERT_EQ(rank.restored->common, (core::Value{core::Value::Map{{"done", kSavedAt}}}));
-            ASSERT_EQ(rank.outcomes.size(), static_cast<std::size_t>(kSteps - kSavedAt));
+            ASSERT_EQ(rank.outcomes.size(), static_cast<std::size_t>(kStepsOfAJob - kSavedAt));
             ASSERT_EQ(rank.state_hash, expected) << from << " ranks of " << core::name_of(saved) << " to "
                                                  << to << " of " << core::name_of(loaded);
           }
@@ -78,17 +78,17 @@ TEST(Checkpoint, IsTheStateOfItsStepThoughTrainingGoesOn) {
   const auto expected = uninterrupted_hash();
   SimulatedStorage disk({});
   auto saving = saving_job(core::Strategy::zero1);
-  saving.steps = kSteps;
+  saving.steps = kStepsOfAJob;
   saving.save_every = 1;
 
   auto outcome = run_on(disk, 4, saving);
 
   ASSERT_EQ(problems_of(outcome.report), "");
   EXPECT_EQ(outcome.ranks[0].state_hash, expected) << "saving changes nothing";
-  ASSERT_EQ(outcome.ranks[0].saves.size(), static_cast<std::size_t>(kSteps));
+  ASSERT_EQ(outcome.ranks[0].saves.size(), static_cast<std::size_t>(kStepsOfAJob));
   const auto checkpoints = list_checkpoints(disk);
   ASSERT_TRUE(checkpoints);
-  ASSERT_EQ(checkpoints->size(), static_cast<std::size_t>(kSteps));
+  ASSERT_EQ(checkpoints->size(), static_cast<std::size_t>(kStepsOfAJob));
   for (const auto& checkpoint : *checkpoints) {
     auto manifest = check_quickly(disk, checkpoint.name);
     ASSERT_TRUE(manifest) << manifest.error().message;
@@ -139,7 +139,7 @@ TEST(Checkpoint, FallsBackToTheNewestThatIsWholeAndSaysSo) {
   ASSERT_TRUE(disk.rot("step_00000003/shard_00001_0.safetensors"));
   ASSERT_TRUE(disk.remove("step_00000002/manifest.json"));
   auto going_on = saving_job(core::Strategy::ddp);
-  going_on.steps = kSteps;
+  going_on.steps = kStepsOfAJob;
   going_on.restore = true;
 
   auto outcome = run_on(disk, 3, going_on);
@@ -175,7 +175,7 @@ TEST(Checkpoint, RefusesToBeginAnewWhereOnlyDamagedCheckpointsAre) {
 TEST(Checkpoint, BeginsAnewInAnEmptyDirectory) {
   SimulatedStorage disk({});
   auto options = saving_job(core::Strategy::zero1);
-  options.steps = kSteps;
+  options.steps = kStepsOfAJob;
   options.restore = true;
 
   auto outcome = run_on(disk, 2, options);

@@ -9,12 +9,12 @@
 namespace troupe::actors {
 namespace {
 
-constexpr std::int64_t kSteps = 4;
+constexpr std::int64_t kOverlappedSteps = 4;
 
 /// Sums over the steps of rank 0, of a job in which a bucket's collectives take less than a layer's backward.
 StepTimes times_of(core::Strategy strategy, bool overlap) {
   auto options = tiny_job(strategy, overlap);
-  options.steps = kSteps;
+  options.steps = kOverlappedSteps;
   options.layers = 8;
   options.width = 600;
   options.layer_time = std::chrono::microseconds(100);
@@ -49,7 +49,7 @@ TEST(Overlap, HidesMostOfTheCommunicationAndShortensTheStep) {
 
 TEST(StepTimes, SayHowMuchOfTheWaitWasTheOptimizerAndNotAnythingElse) {
   auto options = tiny_job(core::Strategy::ddp, false);
-  options.steps = kSteps;
+  options.steps = kOverlappedSteps;
 
   const auto outcome = simulate_tiny(2, 1, options);
 
@@ -83,7 +83,7 @@ std::map<std::uint64_t, Flow> flows_of(const ScriptResult& rank) {
 Script traced_script(bool overlap) {
   Script script;
   script.parameters = {{"a", {40}}, {"b", {20}}, {"c", {30}}, {"d", {30}}};
-  script.steps = kSteps;
+  script.steps = kOverlappedSteps;
   script.session.trace = true;
   script.session.training.lanes = 4;
   script.session.training.bucket_elements = 50;
@@ -102,7 +102,7 @@ TEST(Overlap, LaunchesABucketOnceAStepAndNeverBeforeItsLastGradient) {
       ASSERT_EQ(problems_of(outcome.report), "");
       for (const auto& rank : outcome.ranks) {
         auto flows = flows_of(rank);
-        ASSERT_EQ(flows.size(), static_cast<std::size_t>(kSteps * (overlap ? 2 : 1)));
+        ASSERT_EQ(flows.size(), static_cast<std::size_t>(kOverlappedSteps * (overlap ? 2 : 1)));
         for (const auto& [id, flow] : flows) {
           ASSERT_EQ(flow.launches.size(), 1u);
           ASSERT_FALSE(flow.gradients.empty());
@@ -128,7 +128,7 @@ TEST(Overlap, LaunchesEveryBucketUnderTheBackwardOfTheNextThoughTheirDtypesTakeT
     ASSERT_EQ(problems_of(outcome.report), "");
     for (const auto& rank : outcome.ranks) {
       auto flows = flows_of(rank);
-      for (std::int64_t step = 1; step < kSteps; ++step) {
+      for (std::int64_t step = 1; step < kOverlappedSteps; ++step) {
         for (std::uint32_t bucket = 0; bucket + 1 < 4; ++bucket) {
           const auto& launches = flows[bucket_flow({step}, {bucket})].launches;
           ASSERT_EQ(launches.size(), 1u);

@@ -12,10 +12,10 @@ namespace troupe::actors {
 
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kRangeAlignment = 256;
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+std::size_t aligned_range(std::size_t bytes) {
+  return (bytes + kRangeAlignment - 1) / kRangeAlignment * kRangeAlignment;
 }
 
 std::size_t size_of(core::ElementRange range, std::size_t width) {
@@ -34,12 +34,12 @@ gpu::BufferView part(gpu::BufferView memory, core::ElementRange whole, core::Ele
 /// same order.
 class Arena::Cutter {
  public:
-  void want(std::size_t bytes) { wanted_ += aligned(bytes); }
+  void want(std::size_t bytes) { wanted_ += aligned_range(bytes); }
   std::size_t wanted() const { return wanted_; }
   void use(gpu::BufferView memory) { rest_ = memory; }
   gpu::BufferView next(std::size_t bytes) {
     const auto region = rest_.subview(0, bytes);
-    rest_ = rest_.subview(aligned(bytes), rest_.bytes - aligned(bytes));
+    rest_ = rest_.subview(aligned_range(bytes), rest_.bytes - aligned_range(bytes));
     return region;
   }
 

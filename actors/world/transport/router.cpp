@@ -34,7 +34,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-core::Errc code_of(std::int32_t number) {
+core::Errc code_in_packet(std::int32_t number) {
   bool known = number >= 0 && number <= static_cast<std::int32_t>(Errc::internal);
   return known ? static_cast<Errc>(number) : Errc::internal;
 }
@@ -167,7 +167,7 @@ void Router::on_notice(std::span<const std::byte> packet) {
     peer(rank).gone = departed(rank);
     events_.emplace_back(RankLeft{rank});
   } else {
-    core::Error why{code_of(code), {reinterpret_cast<const char*>(sentence.data()), sentence.size()}};
+    core::Error why{code_in_packet(code), {reinterpret_cast<const char*>(sentence.data()), sentence.size()}};
     peer(rank).gone = why;
     events_.emplace_back(RankLost{rank, std::move(why)});
   }

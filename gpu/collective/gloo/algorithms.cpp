@@ -15,7 +15,7 @@ namespace {
 using core::Result;
 
 // Up to this size every member sends everything to all others: one exchange instead of two.
-constexpr std::size_t kDirectBytes = std::size_t{16} << 10;
+constexpr std::size_t kDirectMessageBytes = std::size_t{16} << 10;
 
 // How much a member receives from all others combined before it reduces.
 constexpr std::size_t kReducedBytes = std::size_t{4} << 20;
@@ -29,10 +29,10 @@ struct Range {
   std::size_t bytes = 0;
 };
 
-class Collective {
+class GlooCollective {
  public:
-  Collective(Mesh& mesh, const Operation& operation, std::uint64_t sequence,
-             const OperationDeadline& deadline, std::vector<std::byte>& received)
+  GlooCollective(Mesh& mesh, const Operation& operation, std::uint64_t sequence,
+                 const OperationDeadline& deadline, std::vector<std::byte>& received)
       : mesh_(mesh),
         operation_(operation),
         deadline_(deadline),
@@ -46,7 +46,8 @@ class Collective {
     const Range whole{0, operation_.input.bytes};
     switch (operation_.kind) {
       case OperationKind::all_reduce:
-        if (whole.bytes <= kDirectBytes) return reduce(std::vector<Range>(n_, whole), operation_.output.data);
+        if (whole.bytes <= kDirectMessageBytes)
+          return reduce(std::vector<Range>(n_, whole), operation_.output.data);
         return all_reduce();
       case OperationKind::reduce_scatter:
         return reduce(parts(operation_.output_counts), operation_.output.data);
@@ -100,7 +101,8 @@ class Collective {
   /// Sends ranges[j] of the input to member j; received data are reduced with this member's own range, in
   /// rank order, into `output`. In pieces, to limit the data received but not yet reduced.
   Result<void> reduce(const std::vector<Range>& ranges, std::byte* output) {
-    const std::size_t piece = std::max(kReducedBytes / n_ / kDirectBytes, std::size_t{1}) * kDirectBytes;
+    const std::size_t piece =
+        std::max(kReducedBytes / n_ / kDirectMessageBytes, std::size_t{1}) * kDirectMessageBytes;
     std::size_t longest = 0;
     for (const Range& range : ranges) longest = std::max(longest, range.bytes);
     for (std::size_t done = 0; done == 0 || done < longest; done += piece) {
@@ -227,7 +229,7 @@ Result<void> MeshAlgorithms::run(const Operation& operation, std::uint64_t seque
     const Transfer receive{operation.peer, slot, operation.output.data, operation.output.bytes};
     return mesh_.exchange(std::span(&receive, 1), {}, deadline);
   }
-  return Collective(mesh_, operation, sequence, deadline, received_).run();
+  return GlooCollective(mesh_, operation, sequence, deadline, received_).run();
 }
 
 }  // namespace troupe::gpu

@@ -11,7 +11,7 @@
 namespace troupe::gpu {
 namespace {
 
-void copy(ConstBufferView from, BufferView to) {
+void copy_equal(ConstBufferView from, BufferView to) {
   CHECK(from.bytes == to.bytes, "members that agree copy equal sizes");
   if (from.bytes > 0 && from.data != to.data) std::memcpy(to.data, from.data, from.bytes);
 }
@@ -32,7 +32,7 @@ void all_reduce(std::span<const Operation> operations) {
   // In separate memory, because outputs may be inputs.
   std::vector<std::byte> sum(first.input.bytes);
   reduce_range(operations, 0, sum.size() / core::size_of(first.dtype), sum.data());
-  for (const Operation& operation : operations) copy({sum.data(), sum.size()}, operation.output);
+  for (const Operation& operation : operations) copy_equal({sum.data(), sum.size()}, operation.output);
 }
 
 void reduce_scatter(std::span<const Operation> operations) {
@@ -49,7 +49,7 @@ void all_gather(std::span<const Operation> operations) {
   const auto offsets = offsets_of(counts);
   for (const Operation& to : operations) {
     for (std::size_t i = 0; i < operations.size(); ++i) {
-      copy(operations[i].input, to.output.subview(offsets[i] * width, counts[i] * width));
+      copy_equal(operations[i].input, to.output.subview(offsets[i] * width, counts[i] * width));
     }
   }
 }
@@ -85,13 +85,13 @@ void execute_together(std::span<const Operation> operations) {
     case OperationKind::broadcast: {
       const Operation& root = operations[static_cast<std::size_t>(first.peer)];
       for (const Operation& operation : operations) {
-        if (&operation != &root || operation.output.bytes > 0) copy(root.input, operation.output);
+        if (&operation != &root || operation.output.bytes > 0) copy_equal(root.input, operation.output);
       }
       return;
     }
     case OperationKind::send:
     case OperationKind::receive:
-      return copy(operations[0].input, operations[1].output);
+      return copy_equal(operations[0].input, operations[1].output);
     case OperationKind::barrier:
       return;
   }

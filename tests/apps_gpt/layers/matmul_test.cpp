@@ -9,7 +9,7 @@
 namespace troupe::apps::gpt {
 namespace {
 
-constexpr LinearShape kShape{.rows = 3, .in = 5, .out = 4};
+constexpr LinearShape kLinear{.rows = 3, .in = 5, .out = 4};
 
 TEST(Linear, MultipliesByTheTransposedWeight) {
   const std::vector<float> x = {1, 2, 3, 4};             // (2, 2)
@@ -40,12 +40,12 @@ TEST(Linear, BackwardAgreesWithFiniteDifferences) {
   const auto d_y = some_values(12, 3);
   std::vector<double> d_x(15), d_weight(20);
 
-  linear_backward_input(kShape, d_y.data(), weight.data(), d_x.data());
-  linear_backward_weight(kShape, d_y.data(), x.data(), d_weight.data());
+  linear_backward_input(kLinear, d_y.data(), weight.data(), d_x.data());
+  linear_backward_weight(kLinear, d_y.data(), x.data(), d_weight.data());
 
   const auto objective = [&] {
     std::vector<double> y(12);
-    linear_forward(kShape, x.data(), weight.data(), y.data());
+    linear_forward(kLinear, x.data(), weight.data(), y.data());
     return weighted_sum(y, d_y);
   };
   expect_gradient(x, d_x, objective, "x");

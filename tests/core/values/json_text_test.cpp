@@ -23,9 +23,9 @@ TEST(JsonText, EscapesWhatJsonAsksFor) {
 }
 
 RC_GTEST_PROP(JsonText, IsWhatTheJsonLibraryWrites, (const std::string& text)) {
-  using Json = nlohmann::json;
+  const auto replace = nlohmann::json::error_handler_t::replace;
 
-  RC_ASSERT(as_json(text) == Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
+  RC_ASSERT(as_json(text) == nlohmann::json(text).dump(-1, ' ', false, replace));
 }
 
 TEST(JsonText, HasNumbersAndSizes) {

@@ -110,20 +110,20 @@ TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
 
 /// What other buckets bring waits for its place until slow sums have read what came there before.
 TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongTheSumsTake) {
-  constexpr std::uint32_t kBuckets = 6;
+  constexpr std::uint32_t kBucketCount = 6;
   core::TrainingOptions options;
   options.strategy = core::Strategy::zero1;
   options.average = false;
   options.bucket_elements = kElements;
   std::vector<core::ParameterSpec> parameters;
-  for (std::uint32_t p = 0; p < kBuckets; ++p) parameters.push_back({fmt::format("w{}", p), {kElements}});
+  for (std::uint32_t p = 0; p < kBucketCount; ++p) parameters.push_back({fmt::format("w{}", p), {kElements}});
   const auto gradient_at = [](int rank, std::uint32_t parameter, std::int64_t element) {
     return gradient_of(rank, static_cast<std::size_t>(kElements * parameter + element));
   };
   Planes planes(plan_training(parameters, options, {4}).value(), nullptr, {.bytes_per_second = 1e6});
-  ASSERT_EQ(planes.plan.buckets.size(), kBuckets);
+  ASSERT_EQ(planes.plan.buckets.size(), kBucketCount);
   for (int rank = 0; rank < 4; ++rank) {
-    for (std::uint32_t p = 0; p < kBuckets; ++p) {
+    for (std::uint32_t p = 0; p < kBucketCount; ++p) {
       const auto gradient = planes[rank].gradient({p}, {rank}).as<float>();
       for (std::int64_t i = 0; i < kElements; ++i)
         gradient[static_cast<std::size_t>(i)] = gradient_at(rank, p, i);
@@ -134,7 +134,7 @@ TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongTheSumsTake) {
 
   std::int64_t seen = 0;
   for (int rank = 0; rank < 4; ++rank) {
-    for (std::uint32_t p = 0; p < kBuckets; ++p) {
+    for (std::uint32_t p = 0; p < kBucketCount; ++p) {
       const auto& whole = planes.plan.parameters[p].range;
       const auto held =
           planes.plan.held(core::TensorRole::optimizer, planes.plan.parameters[p].bucket, {rank});
@@ -147,7 +147,7 @@ TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongTheSumsTake) {
       }
     }
   }
-  EXPECT_EQ(seen, kBuckets * kElements);
+  EXPECT_EQ(seen, kBucketCount * kElements);
 }
 
 TEST(GradientSync, NothingMovesBeforeItIsLaunched) {
