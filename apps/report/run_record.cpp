@@ -79,10 +79,10 @@ Result<void> RunWriter::write(const RunTraffic& traffic) {
 
 double seconds_since_start(const RunRecord& record, double unix_seconds) {
   const double started = record.description.started_unix_seconds;
-  double seconds = started > 0 ? std::max(unix_seconds - started, 0.0) : 0;
-  for (const StepRecord& step : record.steps) seconds = std::max(seconds, step.seconds_since_start);
-  for (const RunEvent& event : record.events) seconds = std::max(seconds, event.seconds_since_start);
-  return seconds;
+  double latest = started > 0 ? std::max(unix_seconds - started, 0.0) : 0;
+  for (const StepRecord& step : record.steps) latest = std::max(latest, step.seconds_since_start);
+  for (const RunEvent& event : record.events) latest = std::max(latest, event.seconds_since_start);
+  return latest;
 }
 
 Result<RunRecord> read_run(const std::filesystem::path& path) {

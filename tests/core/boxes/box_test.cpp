@@ -26,7 +26,7 @@ std::vector<std::int64_t> positions(const Shape& shape, const Box& box) {
   return found;
 }
 
-Shape any_shape() {
+Shape any_box_shape() {
   auto axes = *rc::gen::inRange(0, 5);
   Shape shape;
   for (int i = 0; i < axes; ++i) shape.push_back(*rc::gen::inRange<std::int64_t>(1, 6));
@@ -55,7 +55,7 @@ TEST(Box, GivesAScalarOneBoxWithoutAxes) {
 }
 
 RC_GTEST_PROP(Box, CoversEveryFlatRangeInOrderWithFewBoxes, ()) {
-  auto shape = any_shape();
+  auto shape = any_box_shape();
   auto elements = elements_of(shape);
   auto start = *rc::gen::inRange<std::int64_t>(0, elements);
   auto end = *rc::gen::inRange<std::int64_t>(start, elements + 1);
@@ -74,7 +74,7 @@ RC_GTEST_PROP(Box, CoversEveryFlatRangeInOrderWithFewBoxes, ()) {
 }
 
 RC_GTEST_PROP(Box, IntersectsAsTheSetsOfTheirElementsDo, ()) {
-  auto shape = any_shape();
+  auto shape = any_box_shape();
   auto a = any_box(shape);
   auto b = any_box(shape);
 
@@ -89,7 +89,7 @@ RC_GTEST_PROP(Box, IntersectsAsTheSetsOfTheirElementsDo, ()) {
 }
 
 RC_GTEST_PROP(Box, CopiesARegionElementByElement, ()) {
-  auto shape = any_shape();
+  auto shape = any_box_shape();
   auto source = any_box(shape);
   auto target = any_box(shape);
   auto common = intersection(source, target);
@@ -119,7 +119,7 @@ TEST(Box, CopiesWholeRowsInOneRun) {
 }
 
 RC_GTEST_PROP(BoxIndex, FindsWhatComparingAllPairsFinds, ()) {
-  auto shape = any_shape();
+  auto shape = any_box_shape();
   std::vector<Box> boxes;
   for (auto count = *rc::gen::inRange(0, 20); count > 0; --count) boxes.push_back(any_box(shape));
   auto wanted = any_box(shape);

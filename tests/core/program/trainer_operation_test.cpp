@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/errors.hpp"
+#include "core/program/program_text.hpp"
 #include "tests/core/program/some_operations.hpp"
 #include "tests/core/program/some_programs.hpp"
 
