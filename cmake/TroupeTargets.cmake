@@ -147,11 +147,11 @@ function(troupe_join target)
   set_property(TARGET ${target} PROPERTY SOURCES "${kept}")
 endfunction()
 
-# troupe_library(NAME [LINK libs...] [HEADERS libs...] [EXCLUDE regex]): every .cpp below the current
+# troupe_library(NAME [LINK libs...] [HEADERS libs...] [EXCLUDE regex] [ALONE regex]): every .cpp below the current
 # folder makes one static library. HEADERS are libraries that are headers alone: an installed archive needs them no
 # more.
 function(troupe_library name)
-  cmake_parse_arguments(ARG "" "EXCLUDE" "LINK;HEADERS" ${ARGN})
+  cmake_parse_arguments(ARG "" "EXCLUDE;ALONE" "LINK;HEADERS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "*.cpp")
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS "*.hpp")
   list(FILTER sources EXCLUDE REGEX "_bench\\.cpp$")
@@ -162,7 +162,7 @@ function(troupe_library name)
   add_library(${name} STATIC ${sources})
   target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:troupe_flags> ${ARG_LINK})
   troupe_position_independent(${name})
-  troupe_join(${name})
+  troupe_join(${name} ALONE "${ARG_ALONE}")
   foreach(library IN LISTS ARG_HEADERS)
     target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:${library}>)
   endforeach()
