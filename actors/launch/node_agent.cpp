@@ -72,9 +72,21 @@ NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::n
   --alive_;
   endings_.push_back({rank, generation_, classify(status, now), status, now});
 
-  if (state_ == State::watching && !status.success()) stop(SIGTERM, effects);
+  if (state_ == State::watching && cause()) {
+    // A rank that ended because another did must not hide that one's exit code, which may forbid a restart.
+    if (alive_ == 0 || cause_is_known()) {
+      stop(SIGTERM, effects);
+    } else if (!status.success()) {
+      effects.push_back(ArmDeadline{config_.cause_window});
+    }
+  }
   if (alive_ == 0) gang_ended(effects);
   return effects;
+}
+
+bool NodeAgentMachine::cause_is_known() const {
+  const auto found = cause();
+  return found && endings_[*found].status.code != kExitFenced;
 }
 
 NodeEffects NodeAgentMachine::start_failed(int rank) {
@@ -92,7 +104,7 @@ NodeEffects NodeAgentMachine::start_failed(int rank) {
 
 Ending::Kind NodeAgentMachine::classify(ExitStatus status, std::chrono::nanoseconds now) const {
   if (status.success()) return Ending::Kind::completed;
-  if (state_ == State::watching) return Ending::Kind::first;
+  if (state_ == State::watching) return cause() ? Ending::Kind::secondary : Ending::Kind::first;
   if (did_what_was_asked(status, asked_with_)) return Ending::Kind::stopped;
   if (rung_ == Rung::killed && did_what_was_asked(status, SIGKILL)) return Ending::Kind::stopped;
   const std::optional<std::size_t> first = cause();
@@ -138,6 +150,8 @@ NodeEffects NodeAgentMachine::deadline(std::chrono::nanoseconds now) {
   NodeEffects effects;
   if (state_ == State::waiting) {
     launch(now, effects);
+  } else if (state_ == State::watching && cause()) {
+    stop(SIGTERM, effects);
   } else if (state_ == State::stopping && rung_ == Rung::asked) {
     kill_all(effects);
   } else if (state_ == State::stopping) {

@@ -19,6 +19,9 @@ struct NodeAgentConfig {
   std::chrono::nanoseconds kill_timeout = std::chrono::seconds(10);
   /// Ranks that end by themselves within this time after the first failure count as its consequence.
   std::chrono::nanoseconds secondary_window = std::chrono::seconds(2);
+  /// After a rank that ended because another did (kExitFenced), the rank that it names has this time to end
+  /// by itself before all are asked to.
+  std::chrono::nanoseconds cause_window = std::chrono::milliseconds(500);
   /// A gang that lived for at least this long before its first failure, or committed a step more than the
   /// previous one, is restarted immediately. So is the first gang that did neither; after that come pauses of
   /// 1, 2, 4 ... times this.
@@ -108,6 +111,7 @@ class NodeAgentMachine {
   enum class Rung : std::uint8_t { none, asked, killed };
 
   std::optional<std::size_t> cause() const;
+  bool cause_is_known() const;
   Ending::Kind classify(ExitStatus status, std::chrono::nanoseconds now) const;
   void launch(std::chrono::nanoseconds now, NodeEffects& effects);
   void stop(int signal, NodeEffects& effects);

@@ -66,6 +66,34 @@ NodeAgentMachine started(NodeAgentConfig config) {
   return machine;
 }
 
+TEST(NodeAgent, WaitsForTheRankThatAnotherNamesBeforeItStopsAny) {
+  auto machine = started({.ranks = 3, .max_restarts = 3, .cause_window = milliseconds(500)});
+
+  const auto follower = machine.exited(1, {kExitFenced, 0}, seconds(10));
+
+  EXPECT_TRUE(all_of<SignalRank>(follower).empty());
+  EXPECT_EQ(only<ArmDeadline>(follower).after, milliseconds(500));
+
+  const auto named = machine.exited(0, {kExitNoCheckpoint, 0}, seconds(10) + milliseconds(1));
+
+  EXPECT_EQ(ranks_sent(SIGTERM, named), std::vector<int>{2});
+
+  const auto end = machine.exited(2, {kExitFenced, 0}, seconds(10) + milliseconds(2));
+
+  EXPECT_EQ(cause_of(end).rank, 0);
+  EXPECT_EQ(only<Finish>(end).exit_code, kExitNoCheckpoint);
+}
+
+TEST(NodeAgent, StopsTheOthersWhereTheRankThatOneNamesDoesNotEnd) {
+  auto machine = started({.ranks = 2});
+  machine.exited(1, {kExitFenced, 0}, seconds(10));
+
+  const auto stop = machine.deadline(seconds(11));
+
+  EXPECT_EQ(ranks_sent(SIGTERM, stop), std::vector<int>{0});
+  EXPECT_EQ(only<ArmDeadline>(stop).after, seconds(15));
+}
+
 TEST(NodeAgent, StartsTheGangAndFinishesWithZeroWhenEveryRankCompletes) {
   NodeAgentMachine machine({.ranks = 2});
 
