@@ -76,7 +76,7 @@ NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::n
     // A rank that ended because another did must not hide that one's exit code, which may forbid a restart.
     if (alive_ == 0 || cause_is_known()) {
       stop(SIGTERM, effects);
-    } else if (!status.success()) {
+    } else if (endings_.back().kind == Ending::Kind::first) {
       effects.push_back(ArmDeadline{config_.cause_window});
     }
   }

@@ -85,8 +85,10 @@ TEST(NodeAgent, WaitsForTheRankThatAnotherNamesBeforeItStopsAny) {
 }
 
 TEST(NodeAgent, StopsTheOthersWhereTheRankThatOneNamesDoesNotEnd) {
-  auto machine = started({.ranks = 2});
+  auto machine = started({.ranks = 3});
   machine.exited(1, {kExitFenced, 0}, seconds(10));
+  const auto another = machine.exited(2, {kExitFenced, 0}, seconds(10) + milliseconds(400));
+  EXPECT_TRUE(another.empty()) << "the window of the first is not lengthened";
 
   const auto stop = machine.deadline(seconds(11));
 
