@@ -205,7 +205,7 @@ core::Result<core::DeclaredOrder> Session::end_learning() {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->end_learning()));
   auto learned = TRY(s.gate->end_learning());
-  s.data->clear_gradients();
+  TRY(s.data->clear_gradients(s.trainer_deadline()));
   if (!learned.empty()) TRY(s.follow(learned));
   return learned;
 }

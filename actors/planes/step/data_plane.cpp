@@ -79,15 +79,21 @@ void DataPlane::exchange_loaded(LoadedBytes bytes) {
   state_->exchange_loaded(std::move(bytes));
 }
 
-void DataPlane::clear_gradients() {
+core::Result<void> DataPlane::clear_gradients(std::chrono::nanoseconds deadline) {
+  // Without "compute" the trainer writes gradients from the host or on streams of its own, which know none of
+  // these events: the memory is zero when this returns.
+  const bool waits = !state_->compute && !state_->device.is_host_memory();
+  const auto stream = waits ? state_->update.get() : state_->compute.get();
   for (const auto memory : state_->arena.added_to()) {
     if (memory.bytes == 0) continue;
-    if (state_->compute) {
-      gpu::zero(memory, state_->compute.get());
+    if (stream) {
+      gpu::zero(memory, stream);
     } else {
       gpu::zero(memory);
     }
   }
+  if (waits) TRY(stream->synchronize(deadline));
+  return {};
 }
 
 void DataPlane::follow_order() {

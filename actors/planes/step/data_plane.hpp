@@ -111,9 +111,9 @@ class DataPlane {
   /// ranks alike. Ends in LoadedShared to the trainer.
   void exchange_loaded(LoadedBytes bytes);
 
-  /// Zeroes all gradients that the trainer may have added to, on "compute" if it exists. Before the first
-  /// step.
-  void clear_gradients();
+  /// Zeroes all gradients that the trainer may have added to, on "compute" if it exists; otherwise they are
+  /// zero when this returns, or Errc::timeout after `deadline`. Before the first step.
+  core::Result<void> clear_gradients(std::chrono::nanoseconds deadline);
   /// As RankProgram::follow_order(), for what program() returns.
   void follow_order();
 
