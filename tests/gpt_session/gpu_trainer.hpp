@@ -12,16 +12,16 @@
 
 #include "apps/gpt/distributed_trainer.hpp"
 #include "core/errors.hpp"
+#include "tests/apps_gpt/text_file.hpp"
 #include "tests/gpu_session/company.hpp"
 #include "tests/support/environment.hpp"
 
 namespace troupe::apps::gpt {
 
-inline std::string write_text() {
-  const std::string path = testing::TempDir() + "gpt_session_text";
-  std::ofstream text(path);
-  for (int i = 0; i < 2000; ++i) text << (i * i % 7 == 3 ? "to be " : "or not ");
-  return path;
+inline std::string text_to_learn() {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += i * i % 7 == 3 ? "to be " : "or not ";
+  return text;
 }
 
 /// TROUPE_STEPS asks for longer jobs, and for all meshes where the suite has those of few ranks.
@@ -150,7 +150,8 @@ class TrainerOnGpus : public testing::Test {
 
  private:
   actors::EmulatedCompany company_;
-  const Corpus corpus_ = Corpus::open(write_text(), 8).value();
+  const TextFile text_{text_to_learn()};
+  const Corpus corpus_ = Corpus::open(text_.path(), 8).value();
 };
 
 }  // namespace troupe::apps::gpt

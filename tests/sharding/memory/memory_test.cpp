@@ -68,7 +68,9 @@ struct Outcome {
 Outcome run(const Job& job) {
   const tests::ScratchFolder folder;
   // One heap for all threads: otherwise each of them maps addresses of its own, how many is chance.
-  std::vector<std::string> command = {"/usr/bin/env", "MALLOC_ARENA_MAX=1"};
+  // AddressSanitizer would keep what was freed for a while, and that counts as resident.
+  std::vector<std::string> command = {"/usr/bin/env", "MALLOC_ARENA_MAX=1",
+                                      "ASAN_OPTIONS=quarantine_size_mb=0:thread_local_quarantine_size_kb=0"};
   if (job.ranks > 1) {
     command.insert(command.end(), {TROUPE_BINARY, "launch", "--standalone", "--nproc-per-node",
                                    std::to_string(job.ranks), "--"});
