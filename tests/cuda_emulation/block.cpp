@@ -1,12 +1,12 @@
 #include "tests/cuda_emulation/block.hpp"
 
 #include <sched.h>
-#include <sys/mman.h>
-#include <ucontext.h>
 
 #include <algorithm>
-#include <array>
+#include <boost/context/fiber.hpp>
+#include <boost/context/fixedsize_stack.hpp>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/errors.hpp"
@@ -26,9 +26,9 @@ enum class Group { warp, block };
 
 /// A stack on which threads of a block run, one after another, until one of them has to rest.
 struct Fiber {
-  ucontext_t context{};
-  void* stack = nullptr;
-  unsigned thread = 0;  ///< that rests here
+  boost::context::fiber inside;   ///< where its threads go on; empty while they run
+  boost::context::fiber outside;  ///< where the block goes on; empty unless they run
+  unsigned thread = 0;            ///< that rests here
   Group resting_for = Group::block;
   bool is_busy = false;
 };
@@ -37,7 +37,8 @@ struct Fiber {
 class Block {
  public:
   ~Block() {
-    for (const auto& fiber : fibers_) munmap(fiber->stack, kStackBytes);
+    is_over_ = true;
+    for (const auto& fiber : fibers_) resume(*fiber);
   }
 
   void run(unsigned threads, std::size_t shared_bytes, const std::function<void()>& body) {
@@ -59,7 +60,7 @@ class Block {
     Fiber& self = *current_;
     self.thread = threadIdx.x;
     self.resting_for = group;
-    swapcontext(&self.context, &outside_);
+    self.outside = std::move(self.outside).resume();
   }
 
   std::uint64_t exchange(std::uint64_t value, unsigned lane) {
@@ -74,18 +75,16 @@ class Block {
   }
 
  private:
-  static void enter();
-
-  void work() {
-    for (;;) {
+  void work(Fiber& self) {
+    while (!is_over_) {
       while (next_ < threads_) {
         const unsigned thread = next_++;
         threadIdx = {thread, 0, 0};
         (*body_)();
         done_[threadIdx.x] = true;
       }
-      current_->is_busy = false;
-      swapcontext(&current_->context, &outside_);
+      self.is_busy = false;
+      self.outside = std::move(self.outside).resume();
     }
   }
 
@@ -93,7 +92,7 @@ class Block {
     current_ = &fiber;
     fiber.is_busy = true;
     threadIdx = {fiber.thread, 0, 0};
-    swapcontext(&outside_, &fiber.context);
+    fiber.inside = std::move(fiber.inside).resume();
   }
 
   /// Lets all go on who rest for a warp, or the block, whose other threads rest there too or are done. Only
@@ -122,12 +121,12 @@ class Block {
       if (!fiber->is_busy) return *fiber;
     }
     auto fiber = std::make_unique<Fiber>();
-    fiber->stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(fiber->stack != MAP_FAILED, "there is memory for the stack of a thread");
-    CHECK(getcontext(&fiber->context) == 0, "a context can be made");
-    fiber->context.uc_stack.ss_sp = fiber->stack;
-    fiber->context.uc_stack.ss_size = kStackBytes;
-    makecontext(&fiber->context, &Block::enter, 0);
+    fiber->inside = {std::allocator_arg, boost::context::fixedsize_stack(kStackBytes),
+                     [this, &self = *fiber](boost::context::fiber&& outside) {
+                       self.outside = std::move(outside);
+                       work(self);
+                       return std::move(self.outside);
+                     }};
     fibers_.push_back(std::move(fiber));
     return *fibers_.back();
   }
@@ -140,14 +139,10 @@ class Block {
   std::vector<std::uint64_t> words_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   Fiber* current_ = nullptr;
-  ucontext_t outside_{};
+  bool is_over_ = false;
 };
 
 thread_local Block running;
-
-void Block::enter() {
-  running.work();
-}
 
 }  // namespace
 
