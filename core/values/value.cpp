@@ -38,8 +38,8 @@ bool same_entries(const Entries& a, const Entries& b) {
 }
 
 Result<std::int64_t> index_from(std::string_view text) {
-  using Limits = std::numeric_limits<std::int64_t>;
-  return parse_number<std::int64_t>(text, {Limits::min(), Limits::max()});
+  return parse_number<std::int64_t>(
+      text, {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()});
 }
 
 const Value* child(const Value& value, std::string_view name) {
