@@ -38,14 +38,19 @@ class GroupRelay {
     while (true) {
       changed_.wait(lock, [&] { return waiting_ + left_ == asked_.size(); });
       if (waiting_ == 0) break;
+      // All who could change requests wait for their answers or have left, so no lock is held while an
+      // operation waits for other ranks.
+      lock.unlock();
       core::Result<void> first;  // failure
       for (std::size_t i = 0; i < asked_.size(); ++i) {
         if (!asked_[i]) continue;
-        answers_[i] = std::exchange(asked_[i], nullptr)();
+        answers_[i] = asked_[i]();
         if (!answers_[i] && first) first = answers_[i];
       }
+      lock.lock();
       // A thread that continued alone would wait for those that could not.
       if (!first) std::fill(answers_.begin(), answers_.end(), first);
+      std::fill(asked_.begin(), asked_.end(), nullptr);
       waiting_ = 0;
       changed_.notify_all();
     }
@@ -91,7 +96,7 @@ class GroupRelay {
 
   TensorGroup<T>& group_;
   std::vector<std::unique_ptr<Member>> members_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards what follows, but for requests and answers while serve() has them carried out
   std::condition_variable changed_;
   std::vector<Call> asked_;  // by thread; null: it requests nothing
   std::vector<core::Result<void>> answers_;
