@@ -63,9 +63,9 @@ function(troupe_decides target)
   endforeach()
 endfunction()
 
-# troupe_library(NAME [LINK libs...] [HEADERS libs...] [EXCLUDE regex] [ALONE regex] [DECIDES] [BULK regex]): every .cpp below the current
-# folder makes one static library. HEADERS are libraries that are headers alone: an installed archive needs them no
-# more.
+# troupe_library(NAME [LINK libs...] [HEADERS libs...] [EXCLUDE regex] [ALONE regex] [DECIDES] [BULK regex]): every
+# .cpp below the current folder makes one static library. HEADERS are libraries that are headers alone: an installed
+# archive needs them no more. ALONE is troupe_join's, DECIDES and BULK are troupe_decides's.
 function(troupe_library name)
   cmake_parse_arguments(ARG "DECIDES" "EXCLUDE;ALONE;BULK" "LINK;HEADERS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "*.cpp")
