@@ -4,7 +4,9 @@ set(TROUPE_MISSING_LIBRARIES "")
 macro(troupe_find_library name library)
   if(NOT TARGET troupe_${name})
     string(TOUPPER "TROUPE_${name}_LIBRARY" variable)
-    # Debian has OpenBLAS in folders of their own, one for each way to run threads.
+    # Debian has OpenBLAS in folders of their own, one for each way to run threads, and a link to the one that was
+    # chosen. What links that needs no RUNPATH, which the loader would try first for every library.
+    find_library(${variable} ${library})
     find_library(${variable} ${library} PATH_SUFFIXES openblas-pthread)
     mark_as_advanced(${variable})
     if(NOT ${variable})

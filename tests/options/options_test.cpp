@@ -18,6 +18,7 @@
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/launch/options.hpp"
 #include "tests/support/command.hpp"
+#include "tests/support/scratch_folder.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -253,6 +254,19 @@ TEST(CommandLine, WhatCannotBeReadEndsWithTwoAndOneSentence) {
 
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.output, testing::HasSubstr("--help"));
+  }
+}
+
+/// Which an empty entry in a program's list of folders would stand for.
+TEST(Programs, LoadNoLibraryOfTheFolderThatTheyRunIn) {
+  const tests::ScratchFolder folder;
+  for (const char* library : {"libc.so.6", "libm.so.6", "libstdc++.so.6"})
+    std::ofstream(folder.path(library)) << "no library";
+  for (const std::string program : {TROUPE_BINARY, GPT_BINARY}) {
+    const auto result = tests::run_command({"/usr/bin/env", "-C", folder.path(), program, "--help"},
+                                           std::chrono::seconds(30));
+
+    EXPECT_EQ(result.exit_code, 0) << result.output;
   }
 }
 
