@@ -257,7 +257,7 @@ TEST(CommandLine, WhatCannotBeReadEndsWithTwoAndOneSentence) {
   }
 }
 
-/// Which an empty entry in a program's list of folders would stand for.
+/// An empty entry in a program's RUNPATH stands for the current folder.
 TEST(Programs, LoadNoLibraryOfTheFolderThatTheyRunIn) {
   const tests::ScratchFolder folder;
   for (const char* library : {"libc.so.6", "libm.so.6", "libstdc++.so.6"})
