@@ -65,6 +65,8 @@ troupe_status call(troupe_error* error, const Body& body) {
     return told({core::Errc::out_of_memory, "this process has no memory left"}, error);
   } catch (const std::exception& thrown) {
     return told({core::Errc::internal, thrown.what()}, error);
+  } catch (...) {
+    return told({core::Errc::internal, "a callback threw something that is not a std::exception"}, error);
   }
 }
 

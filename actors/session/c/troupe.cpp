@@ -7,9 +7,11 @@
 
 #include "actors/session/c/calls.hpp"
 #include "actors/session/c/options.hpp"
+#include "actors/shell/rank_world.hpp"
 #include "actors/world/environment.hpp"
 #include "core/errors.hpp"
 #include "core/values/value_text.hpp"
+#include "gpu/device.hpp"
 
 using troupe::actors::c::call;
 using troupe::actors::c::copy_text;
@@ -305,8 +307,12 @@ troupe_status troupe_on_compute_stream(troupe_session* session, int (*launch)(vo
                                        void* context, troupe_error* error) {
   return with(session, error, [&](auto& s) -> Result<void> {
     if (launch == nullptr) return missing("launch");
-    auto* const stream = TRY(s.compute_stream());
-    if (stream->run_native("trainer", [&](void* native) { return launch(native, context); })) return {};
+    // With a compute stream waits order that stream, not the thread on which a trainer without one computes.
+    troupe::actors::RankWorld& world = *session->world;
+    if (world.device().kind() == troupe::gpu::DeviceKind::cuda) {
+      auto* const stream = TRY(s.compute_stream());
+      if (stream->run_native("trainer", [&](void* native) { return launch(native, context); })) return {};
+    }
     return fail(Errc::unavailable, "this device has no streams of its own: compute on the trainer's thread");
   });
 }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,6 +103,19 @@ TEST(GroupsOfTheCInterface, AllReduceAsAPlainLoopDoes) {
       check_all_reduce<std::int32_t>(self, group, TROUPE_I32, reduction);
     }
     check_all_reduce<float>(self, group, TROUPE_F32, TROUPE_AVERAGE);
+  });
+}
+
+TEST(GroupsOfTheCInterface, WaitAsBeforeAfterAskingForAStreamThatTheDeviceHasNot) {
+  std::promise<void> read;
+  auto is_read = read.get_future();
+  run(4, three_of_four, [&](CRank& self) {
+    const auto launch = [](void*, void*) { return 0; };
+    EXPECT_EQ(troupe_on_compute_stream(self.session, launch, nullptr, &self.error), TROUPE_UNAVAILABLE);
+    // Rank 3 comes when rank 0, which must not read its sum before, has had time to.
+    if (self.rank == 3) is_read.wait_for(std::chrono::milliseconds(100));
+    check_all_reduce<float>(self, self.group("three"), TROUPE_F32, TROUPE_SUM);
+    if (self.rank == 0) read.set_value();
   });
 }
 
