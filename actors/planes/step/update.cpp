@@ -60,6 +60,8 @@ void DataPlane::State::adopt(core::BucketIndex bucket, core::ElementRange part) 
   const auto dtype = plan.buffers[plan.buckets[bucket.value].buffer.value].dtype;
   gpu::cast({arena.parameters(bucket, part), dtype},
             master.part(first, static_cast<std::size_t>(part.size())), update.get());
+  // A save that comes before the first update copies what is adopted here.
+  update->record(buckets[bucket.value]->updated.get());
 }
 
 std::vector<DataPlane::State::Segment> DataPlane::State::segments(core::BucketIndex bucket,
