@@ -191,7 +191,16 @@ class BucketPlanner {
   /// The unit's parameters of a dtype are a bucket.
   core::Result<void> as_declared() {
     std::uint32_t units = 0;
-    for (const auto& spec : plan_.specs) units = std::max(units, spec.unit ? spec.unit->value + 1 : 0);
+    for (const auto& spec : plan_.specs) {
+      if (!spec.unit) continue;
+      if (spec.unit->value >= plan_.specs.size()) {
+        return core::fail(core::Errc::invalid_argument,
+                          "parameter {} is of unit {}, but {} parameters make units 0 to {} at most; number "
+                          "units from 0 without a gap",
+                          spec.name, spec.unit->value, plan_.specs.size(), plan_.specs.size() - 1);
+      }
+      units = std::max(units, spec.unit->value + 1);
+    }
     std::vector<std::vector<core::ParameterIndex>> members(units + 1);  // those without a unit come first
     for (const auto index : core::indices<core::ParameterIndex>(plan_.specs.size())) {
       const auto& unit = plan_.specs[index.value].unit;

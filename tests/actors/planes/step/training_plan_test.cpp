@@ -32,6 +32,14 @@ struct Refusal {
   friend std::ostream& operator<<(std::ostream& out, const Refusal& of) { return out << of.name; }
 };
 
+/// A trainer under ZeRO-3 that numbers a unit so.
+auto of_unit(std::uint32_t number) {
+  return [number](std::vector<core::ParameterSpec>& parameters, core::TrainingOptions& options) {
+    options.strategy = core::Strategy::zero3;
+    parameters[1].unit = core::UnitIndex{number};
+  };
+}
+
 class PlanJob : public testing::TestWithParam<Refusal> {};
 
 TEST_P(PlanJob, RefusesByName) {
@@ -50,6 +58,10 @@ INSTANTIATE_TEST_SUITE_P(
     Everything, PlanJob,
     testing::Values(
         Refusal{"NoParameters", [](auto& p, auto&) { p.clear(); }, "no parameters"},
+        Refusal{"AUnitBeyondAllParameters", of_unit(3),
+                "parameter weight is of unit 3, but 3 parameters make units 0 to 2 at most"},
+        Refusal{"AUnitWhoseCountOverflows", of_unit(0xFFFFFFFE), "parameter weight is of unit 4294967294"},
+        Refusal{"TheLastNumberAsAUnit", of_unit(0xFFFFFFFF), "parameter weight is of unit 4294967295"},
         Refusal{"AnEmptyShape",
                 [](auto& p, auto&) {
                   p[1].shape = {3, 0};
