@@ -40,8 +40,8 @@ void TrainerInbox::deliver(const messages::Envelope& envelope) {
                  saves_over_ += 1;
                },
                [&](const messages::BucketStaged& staged) {
-                 auto& last = envelope.from.role == messages::Role::local_writer ? staged_locally_ : staged_;
-                 last = std::max(last, staged.sequence);
+                 auto& saves = envelope.from.role == messages::Role::local_writer ? staged_locally_ : staged_;
+                 saves.add(staged.sequence);
                },
                [&](const messages::LocalSaveOver& over) {
                  local_saves_.push_back(over);
@@ -55,6 +55,12 @@ void TrainerInbox::deliver(const messages::Envelope& envelope) {
                },
            });
   patience_.wake();
+}
+
+void TrainerInbox::StagedSaves::add(std::uint64_t save) {
+  later.insert(save);
+  for (; later.erase(through + 1) == 1; ++through) {
+  }
 }
 
 core::Result<void> TrainerInbox::wait(std::string what, const std::function<bool()>& ready,
@@ -133,7 +139,7 @@ core::Result<void> TrainerInbox::wait_local_saves(std::uint64_t over, std::chron
 
 core::Result<void> TrainerInbox::wait_staged(messages::Role writer, std::uint64_t save,
                                              std::chrono::nanoseconds deadline) {
-  const auto& staged = writer == messages::Role::local_writer ? staged_locally_ : staged_;
+  const auto& staged = writer == messages::Role::local_writer ? staged_locally_.through : staged_.through;
   return wait(
       fmt::format("save {} to copy the trainer's own tensors", save), [&] { return staged >= save; },
       deadline);

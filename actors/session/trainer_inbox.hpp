@@ -6,6 +6,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,7 +43,8 @@ class TrainerInbox {
   /// As wait_saves() and take_saves(), for local saves.
   core::Result<void> wait_local_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
   std::vector<messages::LocalSaveOver> take_local_saves();
-  /// Until a writer (checkpoint_writer or local_writer) has copied the trainer's own tensors for this save.
+  /// Until a writer (checkpoint_writer or local_writer) has copied the trainer's own tensors for this save
+  /// and all before it.
   core::Result<void> wait_staged(messages::Role writer, std::uint64_t save,
                                  std::chrono::nanoseconds deadline);
   /// Until the ReplicaKeeper has brought what was requested; the Error is its failure, or the wait's.
@@ -75,6 +77,15 @@ class TrainerInbox {
   std::string waiting_for() const;
 
  private:
+  /// Saves of one writer that have copied the trainer's own tensors, or need them no longer. They are not
+  /// always in order: one that is refused is over while another still waits.
+  struct StagedSaves {
+    void add(std::uint64_t save);
+
+    std::uint64_t through = 0;  ///< this one and all before it
+    std::set<std::uint64_t> later;
+  };
+
   core::Result<void> wait(std::string what, const std::function<bool()>& ready,
                           std::chrono::nanoseconds deadline);
 
@@ -94,8 +105,8 @@ class TrainerInbox {
   std::uint64_t saves_over_ = 0;
   std::vector<messages::LocalSaveOver> local_saves_;
   std::uint64_t local_saves_over_ = 0;
-  std::uint64_t staged_ = 0;          ///< the last save for which the trainer's own tensors were copied
-  std::uint64_t staged_locally_ = 0;  ///< the same for local saves
+  StagedSaves staged_;
+  StagedSaves staged_locally_;
   std::optional<messages::RetrieveOver> retrieved_;
   std::optional<messages::StateGathered> gathered_;
   std::optional<messages::LoadedShared> shared_;

@@ -55,6 +55,19 @@ TEST_F(TrainerInboxTest, ATimeoutSaysWhatWasWaitedForAndLeavesThePortUsable) {
   EXPECT_TRUE(inbox.wait_published({1}, Step{3}, 2s));
 }
 
+TEST_F(TrainerInboxTest, ASaveThatIsRefusedFreesNoTensorsOfOneBeforeIt) {
+  hear(messages::BucketStaged{2});
+  hear(messages::BucketStaged{3});
+  EXPECT_FALSE(inbox.wait_staged(messages::Role::checkpoint_writer, 3, 1s)) << "save 1 still copies";
+  EXPECT_FALSE(inbox.wait_staged(messages::Role::checkpoint_writer, 1, 1s));
+
+  hear(messages::BucketStaged{1});
+
+  EXPECT_TRUE(inbox.wait_staged(messages::Role::checkpoint_writer, 3, 1s));
+  EXPECT_FALSE(inbox.wait_staged(messages::Role::checkpoint_writer, 4, 1s));
+  EXPECT_FALSE(inbox.wait_staged(messages::Role::local_writer, 1, 1s)) << "of another writer";
+}
+
 TEST_F(TrainerInboxTest, TheFirstFailureAnswersEveryWaitFromThenOn) {
   hear(messages::Welcome{});
   hear(messages::StepFailed{Step{0}, {true, Errc::peer_lost, "rank 3 died"}});
