@@ -26,6 +26,8 @@ std::string CallOrder::here() const {
       if (by_passes_)
         return "a pass has begun; call begin_pass(), or end_lane() after the last one of a lane";
       return fmt::format("lane {} has begun; call end_lane() first", lanes_[played_].value);
+    case Place::evaluating:
+      return "an evaluation has begun; call end_evaluation() first";
     case Place::learning:
       return "the order of units is being learned, from one forward and one backward; call end_learning() "
              "after them";
@@ -48,6 +50,14 @@ Result<void> CallOrder::between_steps(std::string_view call) const {
                 call);
   }
   return expect(Place::between_steps, call);
+}
+
+Result<void> CallOrder::before_first_step(std::string_view call) const {
+  if (place_ == Place::left) return expect(Place::between_steps, call);
+  if (!has_stepped_) return {};
+  return fail(
+      Errc::invalid_argument,
+      "{} was called after the first step of the session had begun; call it before that, after join()", call);
 }
 
 Result<void> CallOrder::by_lanes(std::string_view call) const {
@@ -74,6 +84,11 @@ Result<void> CallOrder::in_lane(std::string_view call) const {
   return expect(Place::in_lane, call);
 }
 
+Result<void> CallOrder::reads(std::string_view call) const {
+  if (place_ == Place::evaluating) return {};
+  return in_lane(call);
+}
+
 Result<void> CallOrder::has_parameter(core::ParameterIndex index) const {
   if (place_ == Place::left) return fail(Errc::invalid_argument, "a parameter was asked for, but {}", here());
   if (index.value < parameters_) return {};
@@ -84,7 +99,22 @@ Result<void> CallOrder::has_parameter(core::ParameterIndex index) const {
 Result<void> CallOrder::begin_step() {
   TRY(between_steps("begin_step()"));
   place_ = Place::between_lanes;
+  has_stepped_ = true;
   played_ = 0;
+  return {};
+}
+
+Result<void> CallOrder::begin_evaluation() {
+  TRY(between_steps("begin_evaluation()"));
+  place_ = Place::evaluating;
+  return {};
+}
+
+Result<void> CallOrder::end_evaluation() {
+  if (place_ != Place::evaluating) {
+    return fail(Errc::invalid_argument, "end_evaluation() was called, but no evaluation has begun");
+  }
+  place_ = Place::between_steps;
   return {};
 }
 

@@ -15,6 +15,7 @@ namespace troupe::actors {
 /// of turn with Errc::invalid_argument, which says what should have been called, and changes nothing then.
 ///
 ///     between steps -> begin_step -> (begin_lane -> begin_microbatch* -> end_lane)* -> finish_step
+///     between steps -> begin_evaluation -> end_evaluation
 class CallOrder {
  public:
   /// `lanes` are those that the rank plays, in order; by passes: not one after another.
@@ -22,6 +23,8 @@ class CallOrder {
             bool by_passes = false);
 
   core::Result<void> begin_step();
+  core::Result<void> begin_evaluation();
+  core::Result<void> end_evaluation();
   core::Result<void> begin_learning();
   core::Result<void> end_learning();
   bool is_learning() const { return place_ == Place::learning; }
@@ -37,17 +40,21 @@ class CallOrder {
 
   /// A call that is for between two steps: a save, a restore.
   core::Result<void> between_steps(std::string_view call) const;
+  /// A call that the steps of the session build on: a stream to compute on.
+  core::Result<void> before_first_step(std::string_view call) const;
   /// A call that is for lanes that are played one after another.
   core::Result<void> by_lanes(std::string_view call) const;
   /// A call that is for a lane, or for what the order of units is learned from: a gradient.
   core::Result<void> in_lane(std::string_view call) const;
+  /// A call that is for these, and for an evaluation: parameters are read.
+  core::Result<void> reads(std::string_view call) const;
   /// That there is such a parameter, and the session was not left.
   core::Result<void> has_parameter(core::ParameterIndex index) const;
 
   bool is_last_microbatch() const { return microbatch_ + 1 == microbatches_; }
 
  private:
-  enum class Place : std::uint8_t { between_steps, between_lanes, in_lane, learning, left };
+  enum class Place : std::uint8_t { between_steps, between_lanes, in_lane, evaluating, learning, left };
 
   /// Where the trainer is, and what may come next: for the end of an Error.
   std::string here() const;
@@ -58,6 +65,7 @@ class CallOrder {
   std::uint32_t parameters_;
   bool by_passes_;
   Place place_ = Place::between_steps;
+  bool has_stepped_ = false;
   std::size_t played_ = 0;  ///< lanes of this step that have ended
   int microbatch_ = 0;
 };

@@ -190,17 +190,17 @@ class Sequencer::Member final : public TrainerGroup {
       return core::fail(Errc::invalid_argument, "operation {} of group {} was not posted; {} were", number,
                         name_, posted_);
     }
+    if (number <= waited_) return {};  // the operations of a stream end in their order
     const auto compute = sequencer_.in_.data.compute();
-    if (compute == nullptr) {
+    const auto found =
+        std::find_if(over_.begin(), over_.end(), [&](const Over& over) { return over.number == number; });
+    // Those that were posted before there was a compute stream have no event.
+    if (compute == nullptr || found == over_.end()) {
       return sequencer_.meter_.exposed([&] {
         return sequencer_.in_.inbox.wait_collective(index_, name_, number,
                                                     sequencer_.settings_.trainer_deadline);
       });
     }
-    if (number <= waited_) return {};  // the operations of a stream end in their order
-    const auto found =
-        std::find_if(over_.begin(), over_.end(), [&](const Over& over) { return over.number == number; });
-    CHECK(found != over_.end(), "an operation that is not waited for has its event");
     compute->wait(found->event.get());
     waited_ = number;
     // Those before it are over as well; their events serve again.

@@ -64,6 +64,8 @@ core::Result<void> Session::write_parameter(core::ParameterIndex index,
                                             const std::function<void(std::int64_t, std::span<float>)>& fill) {
   TRY(parts_->in_turn(parts_->order->has_parameter(index)));
   TRY(parts_->in_turn(parts_->order->between_steps("write_parameter()")));
+  TRY(parts_->in_turn(parts_->order->before_first_step("write_parameter()")));
+  TRY(parts_->in_turn(parts_->nothing_saved("write_parameter()")));
   return parts_->write_parameter(index, fill);
 }
 
@@ -96,6 +98,9 @@ core::Result<gpu::BufferView> Session::readable_gradient(core::ParameterIndex in
 }
 
 core::Result<gpu::StreamView> Session::compute_stream() {
+  const auto existing = parts_->data->compute();
+  if (existing != nullptr) return existing;
+  TRY(parts_->in_turn(parts_->order->before_first_step("compute_stream()")));
   return parts_->data->compute_stream();
 }
 
@@ -154,13 +159,13 @@ core::Result<void> Session::begin_pass(std::size_t pass) {
 
 core::Result<void> Session::acquire(core::UnitIndex unit) {
   auto& s = *parts_;
-  if (!s.gate->is_evaluating()) TRY(s.in_turn(s.order->in_lane("acquire()")));
+  TRY(s.in_turn(s.order->reads("acquire()")));
   return s.in_turn(s.gate->acquire(unit));
 }
 
 core::Result<void> Session::release(core::UnitIndex unit) {
   auto& s = *parts_;
-  if (!s.gate->is_evaluating()) TRY(s.in_turn(s.order->in_lane("release()")));
+  TRY(s.in_turn(s.order->reads("release()")));
   return s.in_turn(s.gate->release(unit));
 }
 
@@ -177,11 +182,13 @@ core::Result<void> Session::begin_evaluation() {
   // What is evaluated is what would be trained.
   if (s.data->rounds_parameters()) TRY(s.adopt());
   TRY(s.publish_all());
+  TRY(s.order->begin_evaluation());
   s.gate->begin_evaluation(s.decided);
   return {};
 }
 
 core::Result<void> Session::end_evaluation() {
+  TRY(parts_->in_turn(parts_->order->end_evaluation()));
   parts_->gate->end_evaluation();
   return {};
 }
@@ -223,7 +230,7 @@ core::Result<void> Session::before_use(core::ParameterIndex parameter) {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->has_parameter(parameter)));
   if (const auto unit = s.gate->unit_of(parameter); unit && s.gate->has_units()) {
-    if (!s.gate->is_evaluating()) TRY(s.in_turn(s.order->in_lane("before_use()")));
+    TRY(s.in_turn(s.order->reads("before_use()")));
     return s.in_turn(s.gate->acquire(*unit));
   }
   const auto bucket = s.plan.parameters[parameter.value].bucket;
@@ -235,6 +242,7 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
   auto& s = *parts_;
   TRY(s.in_turn(s.has_gradient(parameter)));
   TRY(s.in_turn(s.order->in_lane("gradient_ready()")));
+  TRY(s.in_turn(s.gate->may_complete_gradient(parameter)));
   if (s.order->is_learning() || !s.order->is_last_microbatch()) return {};
   const auto bucket = s.plan.parameters[parameter.value].bucket;
   s.meter->gradient_ready(bucket, s.plan.specs[parameter.value].name);

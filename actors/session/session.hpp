@@ -67,15 +67,17 @@ class Session {
 
   /// Units that parameters name, where the strategy shards parameters or gradients; otherwise 0.
   std::uint32_t units() const;
-  /// Sets a parameter's initial values, before the first step. Calls `fill` with the first element of the
-  /// range that this rank keeps, and the memory for the range's values, in f32. An element must have the same
-  /// value on every rank that asks for it. Not called where this rank keeps none.
+  /// Sets a parameter's initial values, before the first step and the first save; after restore() it replaces
+  /// what was loaded. Calls `fill` with the first element of the range that this rank keeps, and the memory
+  /// for the range's values, in f32. An element must have the same value on every rank that asks for it. Not
+  /// called where this rank keeps none.
   core::Result<void> write_parameter(
       core::ParameterIndex index,
       const std::function<void(std::int64_t first, std::span<float> values)>& fill);
 
   /// The parameter's values. The trainer writes them before the first step (the same on every rank; sharded
-  /// ones by write_parameter()), and reads them after before_use(), or while the unit is acquired. T is float
+  /// ones, and all after restore(), by write_parameter()), and reads them after before_use(), or while the
+  /// unit is acquired. T is float
   /// for f32, std::uint16_t for the bits of bf16 and f16, or std::byte for any; others are
   /// Errc::invalid_argument. Errc::unavailable where only the device reaches the memory.
   template <class T = float>
@@ -84,8 +86,10 @@ class Session {
     return memory.template as<T>();
   }
   /// Where to add the current lane's gradient, after before_use(): only within a lane, and fetched anew in
-  /// every lane. Gradients are f32 unless TrainingOptions::gradients_in_parameter_dtype; T is as for
-  /// parameter(). A frozen parameter has none: Errc::invalid_argument, as for gradient_ready().
+  /// every lane. Of a parameter with a unit, where there are units(), it is written, and gradient_ready()
+  /// called, while the unit is acquired in backward. Gradients are f32 unless
+  /// TrainingOptions::gradients_in_parameter_dtype; T is as for parameter(). A frozen parameter has none:
+  /// Errc::invalid_argument, as for gradient_ready().
   template <class T = float>
   core::Result<std::span<T>> gradient(core::ParameterIndex index, std::optional<int> source = {}) {
     const auto memory = TROUPE_TRY(readable_gradient(index, source, element_of<T>()));
@@ -101,7 +105,7 @@ class Session {
                                                 std::optional<int> source = {}) const;
   /// A stream of the device, for trainers that enqueue their passes instead of computing on their own thread.
   /// After before_use() reads of the parameter may be enqueued on it, up to finish_step(), whose update comes
-  /// after them; gradient_ready() then covers what has been enqueued so far. Ask for it before the first
+  /// after them; gradient_ready() then covers what has been enqueued so far. First asked for before the first
   /// step. The trainer itself waits for losses, before end_lane().
   core::Result<gpu::StreamView> compute_stream();
 
@@ -175,8 +179,9 @@ class Session {
 
   /// Waits until every parameter kept here holds the last decided step. Call it before saving, or at the end.
   core::Result<void> publish_all();
-  /// Between steps: until end_evaluation() parameters may be read with before_use() and acquire(), in forward
-  /// order and any number of times. Where parameters are sharded, all ranks do so alike, unit by unit.
+  /// Between steps: until end_evaluation(), which comes before the next step, parameters may be read with
+  /// before_use() and acquire(), in any order and any number of times. Where parameters are sharded, all
+  /// ranks do so alike, unit by unit.
   core::Result<void> begin_evaluation();
   core::Result<void> end_evaluation();
   /// Before the first step, instead of SessionOptions::order: the trainer goes once through a microbatch

@@ -234,7 +234,10 @@ core::Result<void> Session::Parts::adopt() {
   if (adopted) return {};
   data->adopt_parameters();
   adopted = true;
-  if (!data->rounds_parameters()) return {};
+  return data->rounds_parameters() ? settle_parameters() : core::Result<void>{};
+}
+
+core::Result<void> Session::Parts::settle_parameters() {
   data->round_parameters();
   return inbox.wait_gathered(trainer_deadline());
 }
@@ -261,6 +264,13 @@ core::Result<void> Session::Parts::has_gradient(core::ParameterIndex index) cons
                     "{} is frozen and has no gradient; leave it out of backward, or register it with "
                     "ParameterSpec::trainable",
                     spec.name);
+}
+
+core::Result<void> Session::Parts::nothing_saved(std::string_view call) const {
+  if (!saves->has_begun()) return {};
+  return core::fail(core::Errc::invalid_argument,
+                    "{} was called after a save of the session had begun; write first values before it",
+                    call);
 }
 
 core::Result<void> Session::Parts::has_source(core::ParameterIndex index, std::optional<int> source) const {
@@ -320,7 +330,17 @@ core::Result<void> Session::Parts::wait_merged(core::Lane played) {
   });
 }
 
+/// What follows a restore or an evaluation is written to the optimizer's copy as well.
 core::Result<void> Session::Parts::write_parameter(
+    core::ParameterIndex index, const std::function<void(std::int64_t, std::span<float>)>& fill) {
+  if (!adopted) return write_memory(index, fill);
+  TRY(settle_parameters());
+  TRY(write_memory(index, fill));
+  data->adopt(index);
+  return settle_parameters();
+}
+
+core::Result<void> Session::Parts::write_memory(
     core::ParameterIndex index, const std::function<void(std::int64_t, std::span<float>)>& fill) {
   const auto resting = data->resting_parameter(index);
   if (resting.range.size() == 0) return {};

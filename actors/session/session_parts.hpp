@@ -51,11 +51,15 @@ struct Session::Parts {
     return !trainer_groups().empty() && collectives && (*collectives)->runs_in_launch_order();
   }
   core::Result<void> adopt();
+  /// Rounds what is gathered in blocks; what was enqueued for parameters' values is done when it returns.
+  core::Result<void> settle_parameters();
   std::vector<core::Lane> own_lanes() const;
   /// A call out of turn; once the session has failed, that failure comes before it.
   core::Result<void> in_turn(core::Result<void> called) const;
   /// Errc::invalid_argument: there is no such parameter, or it is frozen.
   core::Result<void> has_gradient(core::ParameterIndex index) const;
+  /// Errc::invalid_argument: a save has begun, which may still read what the call would write.
+  core::Result<void> nothing_saved(std::string_view call) const;
   core::Result<void> has_source(core::ParameterIndex index, std::optional<int> source) const;
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
   core::Result<void> publish_all();
@@ -66,6 +70,8 @@ struct Session::Parts {
   core::Result<void> wait_merged(core::Lane played);
   core::Result<void> write_parameter(core::ParameterIndex index,
                                      const std::function<void(std::int64_t, std::span<float>)>& fill);
+  core::Result<void> write_memory(core::ParameterIndex index,
+                                  const std::function<void(std::int64_t, std::span<float>)>& fill);
   Saves::Progress progress() const {
     return {core::steps_before(step), optimizer_steps,
             scaler.is_dynamic() ? std::optional(scaler.state()) : std::nullopt};

@@ -310,4 +310,20 @@ Result<int> UnitGate::slot_of(core::ParameterIndex parameter) const {
                     in_.plan.specs[parameter.value].name, unit, unit);
 }
 
+Result<void> UnitGate::may_complete_gradient(core::ParameterIndex parameter) const {
+  const auto bucket = in_.plan.parameters[parameter.value].bucket;
+  const auto unit = unit_of(parameter);
+  if (!unit || learned_ || program_.gradient_slot(bucket) < 0) return {};
+  const bool adds = adds_gradients(phase_);
+  if (adds && open_ == program_unit(*unit)) return {};
+  const std::string_view first = adds               ? ""
+                                 : passes().empty() ? "begin_backward(), then "
+                                                    : "begin_pass() of the backward of its parameters, then ";
+  return core::fail(
+      Errc::invalid_argument,
+      "{} is of unit {}, whose gradients are written only while it is acquired in backward; call "
+      "{}acquire({}) before adding to them",
+      in_.plan.specs[parameter.value].name, unit->value, first, unit->value);
+}
+
 }  // namespace troupe::actors

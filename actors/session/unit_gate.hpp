@@ -20,6 +20,8 @@ namespace troupe::actors {
 /// start after each, and waits for what must be over before one begins. Used by the trainer's thread.
 ///
 /// UG-1: parameters of a unit on demand are read only from acquire() to the next unit, or release().
+/// UG-2: gradients that are kept in a pool are written, and complete, only while their unit is acquired in
+/// backward.
 class UnitGate {
  public:
   /// `exposed` runs a wait and measures it. Everything given must outlive it.
@@ -62,10 +64,11 @@ class UnitGate {
   core::Result<core::DeclaredOrder> end_learning();
   /// The session's program has another order by now. Before the first step.
   void follow_order() { read_program(); }
-  bool is_evaluating() const { return evaluating_; }
 
   /// Whether the unit's parameters are there, and in which slot of their pool; -1 where they are not in it.
   core::Result<int> slot_of(core::ParameterIndex parameter) const;
+  /// Whether the trainer may have completed the parameter's gradient now, by UG-2.
+  core::Result<void> may_complete_gradient(core::ParameterIndex parameter) const;
 
  private:
   struct Gather {

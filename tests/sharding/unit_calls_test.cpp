@@ -136,6 +136,30 @@ TEST(UnitCalls, AreNotNeededWhereEveryRankKeepsAllParameters) {
   }
 }
 
+TEST(UnitCalls, RefuseGradientsOfAUnitThatIsNotAcquiredInBackward) {
+  for (const auto strategy : {core::Strategy::zero2, core::Strategy::zero3}) {
+    in_a_lane(strategy, [](Session& session) {
+      ASSERT_TRUE(session.acquire({2}));
+      EXPECT_TRUE(session.gradient({2})) << "only where it is";
+      expect_refused(
+          session.gradient_ready({2}), core::Errc::invalid_argument,
+          "c is of unit 2, whose gradients are written only while it is acquired in backward; call "
+          "begin_backward(), then acquire(2) before adding to them");
+      ASSERT_TRUE(session.begin_backward());
+      expect_refused(session.gradient_ready({2}), core::Errc::invalid_argument,
+                     "backward; call acquire(2) before");
+      ASSERT_TRUE(session.acquire({2}));
+      EXPECT_TRUE(session.gradient_ready({2}));
+      expect_refused(
+          session.gradient_ready({1}), core::Errc::invalid_argument,
+          "b is of unit 1, whose gradients are written only while it is acquired in backward; call "
+          "acquire(1)");
+      ASSERT_TRUE(session.release({2}));
+      expect_refused(session.gradient_ready({2}), core::Errc::invalid_argument, "call acquire(2)");
+    });
+  }
+}
+
 TEST(UnitCalls, GatherForAnEvaluationAsOftenAsItIsWanted) {
   SimulationOptions simulation;
   simulation.ranks = {3};

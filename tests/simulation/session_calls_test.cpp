@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 
 #include "actors/session/session.hpp"
+#include "actors/session/trainer_group.hpp"
+#include "actors/world/simulation/storage.hpp"
+#include "core/dtype.hpp"
 #include "core/errors.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
@@ -88,6 +92,171 @@ TEST(SessionCalls, SayWhatTheSessionWasGiven) {
     ASSERT_EQ(session.parameters().size(), 2u);
     EXPECT_EQ(session.parameters()[1].name, "narrow");
     EXPECT_EQ(session.training().lanes, 1) << "filled in";
+  });
+}
+
+/// One rank whose "wide" and "narrow" are 1 at first; `look` is called before the first step.
+void before_steps(const std::function<core::Result<void>(Session&)>& look, Storage* disk = nullptr,
+                  double bytes_per_second = 1e12) {
+  SimulationOptions simulation;
+  simulation.ranks = {1};
+  simulation.storage = disk;
+  simulation.device.bytes_per_second = bytes_per_second;
+  auto outcome = simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {
+    SessionOptions options;
+    options.training.optimizer.kind = core::OptimizerKind::sgd;
+    options.training.optimizer.weight_decay = 0;
+    options.training.bucket_elements = 1000;
+    options.groups = {{"all", {{rank.rank()}}}};
+    const std::vector<core::ParameterSpec> parameters{{"few", {16}, core::DType::bf16},
+                                                      {"many", {100'000}, core::DType::bf16}};
+    auto session = TRY(Session::join(rank, options, parameters));
+    TRY(look(*session));
+    TRY(session->leave());
+    return true;
+  });
+  EXPECT_EQ(problems_of(outcome.report), "");
+}
+
+core::Result<void> fill(Session& session, float value) {
+  for (std::uint32_t p : {0u, 1u}) {
+    TRY(session.write_parameter(
+        {p}, [&](std::int64_t, std::span<float> values) { std::fill(values.begin(), values.end(), value); }));
+  }
+  return {};
+}
+
+/// A step whose gradients are 0: parameters become what the optimizer's copy of them is.
+core::Result<void> step(Session& session) {
+  TRY(session.begin_step(1));
+  TRY(session.begin_lane({0}));
+  for (std::uint32_t p : {1u, 0u}) {
+    TRY(session.before_use({p}));
+    TRY(session.gradient_ready({p}));
+  }
+  TRY(session.end_lane(0));
+  TRY(session.finish_step());
+  return session.publish_all();
+}
+
+core::Result<void> save(Session& session) {
+  TRY(session.save());
+  TRY(session.wait_saves());
+  for (const auto& over : session.take_saves()) TRY(over.committed);
+  return {};
+}
+
+float first_of(Session& session, std::uint32_t parameter) {
+  return core::bf16_to_float(session.parameter<std::uint16_t>({parameter}).value()[0]);
+}
+
+TEST(SessionCalls, SaveFirstValuesAsTheyWereWrittenHoweverLongTheOptimizerTakesToCopyThem) {
+  SimulatedStorage disk({});
+  const double slow = 1e6;
+  before_steps(
+      [](Session& session) -> core::Result<void> {
+        TRY(fill(session, 3));
+        return save(session);
+      },
+      &disk, slow);
+  before_steps(
+      [](Session& session) -> core::Result<void> {
+        EXPECT_TRUE(TRY(session.restore()));
+        TRY(step(session));
+        for (std::uint32_t p : {0u, 1u}) EXPECT_EQ(first_of(session, p), 3) << p;
+        return {};
+      },
+      &disk);
+}
+
+TEST(SessionCalls, WriteFirstValuesAfterARestoreToTheOptimizersCopyToo) {
+  SimulatedStorage disk({});
+  before_steps(
+      [](Session& session) -> core::Result<void> {
+        TRY(fill(session, 3));
+        return save(session);
+      },
+      &disk);
+  before_steps(
+      [](Session& session) -> core::Result<void> {
+        EXPECT_TRUE(TRY(session.restore()));
+        TRY(session.write_parameter({0}, [](std::int64_t, std::span<float> values) {
+          std::fill(values.begin(), values.end(), 5.0F);
+        }));
+        TRY(step(session));
+        EXPECT_EQ(first_of(session, 0), 5);
+        EXPECT_EQ(first_of(session, 1), 3) << "as it was loaded";
+        return {};
+      },
+      &disk);
+}
+
+TEST(SessionCalls, RefuseFirstValuesThatComeTooLate) {
+  SimulatedStorage disk({});
+  before_steps(
+      [](Session& session) -> core::Result<void> {
+        TRY(fill(session, 3));
+        TRY(save(session));
+        expect_refused(fill(session, 4),
+                       "write_parameter() was called after a save of the session had begun");
+        TRY(step(session));
+        expect_refused(fill(session, 4),
+                       "write_parameter() was called after the first step of the session had begun");
+        EXPECT_EQ(first_of(session, 0), 3);
+        return {};
+      },
+      &disk);
+}
+
+TEST(SessionCalls, TakeTheComputeStreamBeforeTheFirstStepOnly) {
+  before_steps([](Session& session) -> core::Result<void> {
+    TRY(fill(session, 3));
+    TRY(step(session));
+    expect_refused(session.compute_stream(),
+                   "compute_stream() was called after the first step of the session had begun");
+    return {};
+  });
+  before_steps([](Session& session) -> core::Result<void> {
+    TRY(fill(session, 3));
+    const auto stream = TRY(session.compute_stream());
+    TRY(step(session));
+    EXPECT_EQ(TRY(session.compute_stream()), stream) << "it is the same at any time";
+    return {};
+  });
+}
+
+TEST(SessionCalls, WaitForAnOperationThatIsOlderThanTheComputeStream) {
+  before_steps([](Session& session) -> core::Result<void> {
+    TRY(fill(session, 3));
+    auto* const group = TRY(session.group("all"));
+    std::vector<float> values(8, 2.0F);
+    const auto first = TRY(group->all_reduce(gpu::view_of(std::span(values)), core::DType::f32));
+    const auto compute = TRY(session.compute_stream());
+    const auto second = TRY(group->all_reduce(gpu::view_of(std::span(values)), core::DType::f32));
+    TRY(group->wait(first));
+    TRY(group->wait(second));
+    TRY(group->wait(first));
+    float seen = 0;
+    compute->enqueue("look", {}, [&] { seen = values[0]; });
+    TRY(step(session));
+    EXPECT_EQ(seen, 2);
+    return {};
+  });
+}
+
+TEST(SessionCalls, KeepEvaluationsAndStepsApart) {
+  before_steps([](Session& session) -> core::Result<void> {
+    TRY(fill(session, 3));
+    expect_refused(session.end_evaluation(), "no evaluation has begun");
+    TRY(session.begin_evaluation());
+    for (const auto& called : {session.begin_step(1), session.leave(), session.begin_evaluation(),
+                               session.begin_learning(), fill(session, 4)}) {
+      expect_refused(called, "an evaluation has begun; call end_evaluation() first");
+    }
+    TRY(session.before_use({0}));
+    EXPECT_EQ(first_of(session, 0), 3);
+    TRY(session.end_evaluation());
+    return step(session);
   });
 }
 

@@ -59,6 +59,12 @@ void DataPlane::adopt(core::BucketIndex bucket, core::ElementRange part) {
   state_->adopt(bucket, {whole.start + part.start, whole.start + part.end});
 }
 
+void DataPlane::adopt(core::ParameterIndex parameter) {
+  const auto& place = state_->plan.parameters[parameter.value];
+  const auto part = overlap(place.range, state_->optimizer_range(place.bucket));
+  if (part.size() > 0) state_->adopt(place.bucket, part);
+}
+
 bool DataPlane::rounds_parameters() const {
   return state_->rounds_values();
 }

@@ -92,6 +92,8 @@ class DataPlane {
   /// The same for a range of what this rank keeps of a bucket, as in state(). Does nothing without fp32
   /// copies.
   void adopt(core::BucketIndex bucket, core::ElementRange part);
+  /// The same for what this rank's optimizer steps of a parameter.
+  void adopt(core::ParameterIndex parameter);
 
   /// Whether any parameters have values representable in microscaling blocks (ParameterSpec::gather_dtype).
   bool rounds_parameters() const;

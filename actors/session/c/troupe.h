@@ -184,10 +184,10 @@ int64_t troupe_next_step(const troupe_session* session);
 uint32_t troupe_parameter_count(const troupe_session* session);
 /* Number of units that parameters were given, where the strategy shards parameters or gradients; otherwise 0. */
 uint32_t troupe_unit_count(const troupe_session* session);
-/* Sets a parameter's initial values, before the first step. Calls `fill` with the first element of the range that
-   this rank keeps, and the memory for the range's `count` values, in f32 whatever the parameter's dtype. An element
-   must have the same value on every rank that asks for it. Not called where this rank keeps none. Needed where the
-   parameter has a unit, allowed anywhere. */
+/* Sets a parameter's initial values, before the first step and the first save; after troupe_restore() it replaces what
+   was loaded. Calls `fill` with the first element of the range that this rank keeps, and the memory for the range's
+   `count` values, in f32 whatever the parameter's dtype. An element must have the same value on every rank that asks
+   for it. Not called where this rank keeps none. Needed where the parameter has a unit, allowed anywhere. */
 troupe_status troupe_write_parameter(troupe_session* session, uint32_t parameter,
                                      void (*fill)(int64_t first, float* values, size_t count, void* context),
                                      void* context, troupe_error* error);
@@ -214,7 +214,8 @@ troupe_status troupe_before_use(troupe_session* session, uint32_t parameter, tro
    devices whose memory the host cannot reach. */
 troupe_status troupe_parameter(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                                troupe_error* error);
-/* Where to add the current lane's gradient, in f32; fetch it anew in every lane. */
+/* Where to add the current lane's gradient, in f32; fetch it anew in every lane. Of a parameter with a unit, where there
+   are units, it is written, and troupe_gradient_ready() called, while the unit is acquired in backward. */
 troupe_status troupe_gradient(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                               troupe_error* error);
 /* Ranks for whose lanes this rank adds gradients of the parameter, in each round: 1, or for an expert's parameter the
@@ -231,7 +232,8 @@ troupe_status troupe_gradient_memory(troupe_session* session, uint32_t parameter
                                      troupe_error* error);
 /* For trainers that enqueue their passes: calls `launch` once, immediately, with the stream (a cudaStream_t) that the
    session orders its updates after, and with the device current. `launch` returns a status (a cudaError_t), 0 for
-   success. First call it before the first step. TROUPE_UNAVAILABLE on devices without native streams. */
+   success. First call it before the first step. TROUPE_UNAVAILABLE on devices without native streams, and then
+   nothing changes. */
 troupe_status troupe_on_compute_stream(troupe_session* session, int (*launch)(void* stream, void* context),
                                        void* context, troupe_error* error);
 /* The parameter's gradient of this microbatch has been added. */
@@ -257,8 +259,9 @@ troupe_status troupe_finish_step(troupe_session* session, const char* refusal, u
                                  troupe_step_outcome* outcome, troupe_error* error);
 /* Waits until every parameter kept here holds the last step: before reading it between steps, or at the end. */
 troupe_status troupe_publish_all(troupe_session* session, troupe_error* error);
-/* Between steps: until troupe_end_evaluation() parameters may be read with troupe_before_use() and troupe_acquire(),
-   in any order and any number of times. Where parameters are sharded, all ranks do so alike, unit by unit. */
+/* Between steps: until troupe_end_evaluation(), which comes before the next step, parameters may be read with
+   troupe_before_use() and troupe_acquire(), in any order and any number of times. Where parameters are sharded, all
+   ranks do so alike, unit by unit. */
 troupe_status troupe_begin_evaluation(troupe_session* session, troupe_error* error);
 troupe_status troupe_end_evaluation(troupe_session* session, troupe_error* error);
 /* Before the first step, instead of the options "forward-order" and "backward-order": the trainer goes once through a

@@ -99,6 +99,35 @@ TEST(CallOrder, KeepsWhatIsBetweenStepsOutOfThem) {
   EXPECT_THAT(refused(order.between_steps("save()")), HasSubstr("call end_lane() first"));
 }
 
+TEST(CallOrder, KeepsStepsOutOfAnEvaluationAndGradientsToo) {
+  auto order = two_lanes();
+  EXPECT_THAT(refused(order.end_evaluation()), HasSubstr("no evaluation has begun"));
+  EXPECT_THAT(refused(order.reads("acquire()")), HasSubstr("acquire() was called out of turn"));
+  ASSERT_TRUE(order.begin_evaluation());
+  EXPECT_TRUE(order.reads("acquire()"));
+  const std::string why = "an evaluation has begun; call end_evaluation() first";
+  EXPECT_THAT(refused(order.begin_step()), HasSubstr(why));
+  EXPECT_THAT(refused(order.begin_evaluation()), HasSubstr(why));
+  EXPECT_THAT(refused(order.begin_learning()), HasSubstr(why));
+  EXPECT_THAT(refused(order.in_lane("gradient()")), HasSubstr(why));
+  EXPECT_THAT(refused(order.between_steps("save()")), HasSubstr(why));
+  EXPECT_THAT(refused(order.leave()), HasSubstr(why));
+  ASSERT_TRUE(order.end_evaluation());
+  EXPECT_TRUE(order.begin_step());
+  EXPECT_THAT(refused(order.end_evaluation()), HasSubstr("no evaluation has begun"));
+}
+
+TEST(CallOrder, KnowsWhenTheFirstStepHasBegun) {
+  auto order = two_lanes();
+  EXPECT_TRUE(order.before_first_step("compute_stream()"));
+  ASSERT_TRUE(order.begin_step());
+  play(order, {2});
+  play(order, {3});
+  ASSERT_TRUE(order.finish_step());
+  EXPECT_THAT(refused(order.before_first_step("compute_stream()")),
+              HasSubstr("compute_stream() was called after the first step of the session had begun"));
+}
+
 TEST(CallOrder, KnowsItsParameters) {
   auto order = two_lanes();
   EXPECT_TRUE(order.has_parameter({4}));
