@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 /// A few seconds' worth. SwarmOfCheckpoints.DISABLED_ManySeeds runs as many as it takes to believe it:
-/// simulation_tests --gtest_also_run_disabled_tests --gtest_filter='*ManySeeds*'
+/// simulation_tests --gtest_also_run_disabled_tests --gtest_filter='*Checkpoints*ManySeeds*'
 constexpr std::uint64_t kSeeds = 500;
 constexpr std::uint64_t kManySeeds = 12'000;
 
