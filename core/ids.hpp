@@ -29,9 +29,11 @@ using Epoch = Id<struct EpochTag, std::uint64_t>;
 using Lane = Id<struct LaneTag, std::int32_t>;
 /// Place of a parameter in the list that the trainer registered, from 0.
 using ParameterIndex = Id<struct ParameterIndexTag, std::uint32_t>;
-/// Place of a bucket in the order in which a backward in the order of unit numbers completes them, from 0.
+/// Index of a bucket, from 0, in the order in which backward completes buckets when units are used in their
+/// default order.
 using BucketIndex = Id<struct BucketIndexTag, std::uint32_t>;
-/// Number of a unit, which is gathered together, from 0, by the order of forward if no other is declared.
+/// Index of a unit (parameters gathered together), from 0: its position in forward unless another order is
+/// declared.
 using UnitIndex = Id<struct UnitIndexTag, std::uint32_t>;
 /// Place of a parameter buffer in its plan, from 0.
 using BufferIndex = Id<struct BufferIndexTag, std::uint32_t>;

@@ -33,20 +33,21 @@ struct SessionOptions {
   /// The trainer's own tensors, included in saves and restores. Ranks may have different ones; all their
   /// parts together must make up whole tensors.
   std::vector<TrainerTensor> tensors{};
-  /// What a trainer does in a step when it does not end a lane before it begins the next one, as a pipeline
-  /// stage. All ranks that keep the same stage give the same list, with as many rounds as the rank with the
-  /// most lanes has (docs/pipelines.md). Where there are Session::units() the trainer begins each pass with
-  /// begin_pass(); elsewhere the list has no effect. Empty: lane after lane.
+  /// For a trainer that begins a lane before it has ended the previous one, such as a pipeline stage: its
+  /// passes in a step, in order. All ranks that keep the same stage give the same list, with as many rounds
+  /// as the rank with the most lanes has (docs/pipelines.md). Where there are Session::units() the trainer
+  /// begins each pass with begin_pass(); elsewhere the list has no effect. Empty: lane after lane.
   std::vector<TrainerPass> passes{};
   /// The order in which forward and backward use units, if it is not that of their numbers: units are
   /// gathered ahead, acquired and reduced in this order. The same on all ranks that keep the same part of the
   /// model; not together with `passes`. It changes no bits, and checkpoints do not depend on it.
   core::DeclaredOrder order{};
-  /// What the trainer posts on "tp", "cp" and "ep" in a lane, those of one unit and pass in their order. A
-  /// group with any is held to them: other posts in a lane are refused, and a lane ends when all were posted.
-  /// Where there are Session::units() each is posted while its unit is acquired; elsewhere only their order
-  /// counts, forward of all units before backward. The same on all ranks; not in a pipeline. Groups without
-  /// any are free, and so is what is posted outside of lanes (docs/decisions/0017-declared-operations.md).
+  /// Collectives that the trainer posts on "tp", "cp" and "ep" within a lane; those of one unit and pass in
+  /// posting order. Once a group has declared operations, any other post on it within a lane is refused, and
+  /// the lane cannot end until all are posted. Where there are Session::units() each is posted while its unit
+  /// is acquired; elsewhere only their order counts, forward of all units before backward. The same on all
+  /// ranks; not in a pipeline. Groups without declared operations are free, and so is what is posted outside
+  /// of lanes (docs/decisions/0017-declared-operations.md).
   std::vector<core::DeclaredOperation> operations{};
   core::CheckpointOptions checkpoint;
   core::LocalTierOptions local;

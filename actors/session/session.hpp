@@ -58,9 +58,10 @@ class Session {
   core::WorldSize world_size() const;
   /// As the trainer registered them.
   std::span<const core::ParameterSpec> parameters() const;
-  /// With everything that was left to Troupe filled in: the number of lanes.
+  /// The options with defaults filled in (the number of lanes).
   const core::TrainingOptions& training() const;
-  /// What all ranks agreed on (actors/planes/step/training_plan.hpp).
+  /// What all ranks agreed on. For programs in this tree: actors/planes/step/training_plan.hpp, which defines
+  /// it, is not installed.
   const TrainingPlan& plan() const;
   /// The lanes this rank plays, in order.
   std::vector<core::Lane> lanes() const;
@@ -95,9 +96,9 @@ class Session {
     const auto memory = TROUPE_TRY(readable_gradient(index, source, element_of<T>()));
     return memory.template as<T>();
   }
-  /// Ranks for whose lanes this rank adds gradients of the parameter, in each round: 1, or for experts
-  /// (ParameterSpec::is_expert) the size of group "ep". Each has its own memory; `source`, a place in the
-  /// group, says whose tokens they are from. Call gradient_ready() when all are added.
+  /// The number of ranks whose lanes contribute to this parameter's gradient here, per round: 1, or for
+  /// experts (ParameterSpec::is_expert) the size of group "ep". Each source has its own gradient memory;
+  /// `source` is that rank's index in the group. Call gradient_ready() when all are added.
   core::Result<int> sources(core::ParameterIndex index) const;
   /// The same memory for kernels, wherever it is.
   core::Result<gpu::BufferView> parameter_memory(core::ParameterIndex index) const;
@@ -129,8 +130,9 @@ class Session {
   /// last pass of each lane. Units are acquired in the order of the pass.
   core::Result<void> begin_pass(std::size_t pass);
   /// Waits until the unit's parameters may be read and, after begin_backward(), its gradients written; fetch
-  /// their memory anew afterwards. Units come by their numbers, then in the opposite order, or as
-  /// SessionOptions::order says; the previous one is released. Only where there are units().
+  /// their memory anew afterwards. Forward acquires units in ascending order, backward in descending order,
+  /// unless SessionOptions::order says otherwise; acquiring a unit releases the previous one. Only where
+  /// there are units().
   core::Result<void> acquire(core::UnitIndex unit);
   /// The unit is no longer read, and its gradients of this lane are complete.
   core::Result<void> release(core::UnitIndex unit);
@@ -167,17 +169,18 @@ class Session {
   std::vector<SaveResult> take_local_saves();
   core::Result<void> wait_local_saves();
   /// Loads the newest complete checkpoint, or the named one. All ranks load the same, saved by any number of
-  /// ranks with any strategy. A local save that is not older has precedence: every clique must hold all its
-  /// copies, saved by as many ranks of the same job; ranks that lost copies get them from their cliques.
-  /// Called before the first step, by all ranks alike. Empty when there is no checkpoint; an Error when there
-  /// are some and none can be loaded.
+  /// ranks with any strategy. A local save at least as new takes precedence if a job with the same
+  /// parameters, strategy and number of ranks made it and every clique still holds a full set of copies;
+  /// ranks that lost theirs get them from their cliques. Called before the first step, by all ranks alike.
+  /// Empty when there is no checkpoint; an Error when there are some and none can be loaded.
   core::Result<std::optional<Restored>> restore(const RestoreOptions& options = {});
 
   /// This rank gives up, and every other rank is told why. Returns the job's first failure: `reason`, unless
   /// another came before it.
   core::Error abandon(core::Error reason);
 
-  /// Waits until every parameter kept here holds the last decided step. Call it before saving, or at the end.
+  /// Waits until every parameter kept here holds the last decided step: before reading parameters between
+  /// steps, or at the end. save() and leave() need no such call.
   core::Result<void> publish_all();
   /// Between steps: until end_evaluation(), which comes before the next step, parameters may be read with
   /// before_use() and acquire(), in any order and any number of times. Where parameters are sharded, all
@@ -207,11 +210,12 @@ class Session {
   /// Microseconds from the last gradient of a bucket to its launch, for those of the last step's buckets that
   /// no earlier launch held up.
   const std::vector<double>& launch_latencies_us() const;
-  /// How much of the device's memory this rank holds, until the session is destroyed
-  /// (actors/planes/step/device_memory.hpp).
+  /// How much of the device's memory this rank holds, by purpose, until the session is destroyed. For
+  /// programs in this tree: actors/planes/step/device_memory.hpp, which defines it, is not installed;
+  /// device_bytes() is the sum.
   const DeviceMemory& device_memory() const;
   std::size_t device_bytes() const;
-  /// What the plan says about it; at rest the two differ by rounding for alignment.
+  /// What the plan says about device_memory(), likewise; at rest the two differ by rounding for alignment.
   DeviceMemory planned_memory() const;
   core::Step next_step() const;
 

@@ -38,9 +38,9 @@ class TrainerGroup {
   enum class Posted : std::uint64_t {};
   enum class Reduction : std::uint8_t { sum, average, min, max };
   using Counts = std::vector<std::size_t>;
-  /// Which rows of its memory an exchange sends, and where it puts those that arrive, in the order of
-  /// members. Counts are then whole rows of these, and rows that are not named stay unchanged. An absent list
-  /// means consecutive rows. Only for sessions whose collectives are on the host.
+  /// For an exchange: which input rows are sent, and which output rows receive what arrives, grouped by
+  /// member. Counts remain elements and must be whole rows; output rows that are not listed stay unchanged.
+  /// Without a list, rows are consecutive. Only for sessions whose collectives are on the host.
   struct Rows {
     std::size_t elements = 0;  ///< of a row; 0: there are no lists
     std::optional<std::vector<std::int64_t>> input;

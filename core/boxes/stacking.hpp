@@ -37,8 +37,8 @@ StackingRule qkv_stacking(std::int64_t heads_per_group, std::int64_t head_rows);
 /// may be irregular then. Errc::invalid_argument when its rows do not fit the rule.
 Result<std::vector<ShardedTensor>> stacked_parts(const ShardedTensor& tensor, const StackingRule& rule);
 
-/// As from_flat_range of the tensor whose rows the parts are: what a flat range holds of each part. Keys are
-/// `key_prefix` followed by the part's key.
+/// Like from_flat_range() for one tensor, but for a tensor stored as several parts: what a flat range holds
+/// of each. Keys are `key_prefix` followed by the part's key.
 Result<std::vector<FlatPart>> from_flat_range(std::span<const ShardedTensor> parts, ElementRange range,
                                               std::string_view key_prefix, DType dtype,
                                               const ReplicaId& replica_id);

@@ -24,14 +24,14 @@ namespace troupe::core {
 struct ParameterSpec {
   std::string name{};
   std::vector<std::int64_t> shape{};
-  DType dtype = DType::f32;  ///< f32, bf16 or f16; narrow parameters get an fp32 master copy
+  DType dtype = DType::f32;  ///< f32, bf16 or f16; narrow parameters get fp32 masters
   bool weight_decay = true;
   std::size_t group = 0;          ///< index in TrainingOptions::groups
   bool shared_embedding = false;  ///< gets its own bucket
   StackingRule stacking{};        ///< how checkpoints store it and its optimizer state; empty: as it is
   /// The unit of forward that reads it, numbered from 0 without gaps: strategies that shard parameters or
-  /// gradients bring and release them unit by unit. None: it stays, and may be read at any moment; use this
-  /// for a parameter that several units read.
+  /// gradients gather and release them unit by unit. Without a unit, a parameter stays resident and may be
+  /// read at any time; use this for one that several units read.
   std::optional<UnitIndex> unit{};
   /// False for a frozen parameter: it comes and goes with its unit and is saved, but nothing steps it, and it
   /// has no gradient, optimizer state or reduction.
@@ -41,10 +41,10 @@ struct ParameterSpec {
   /// Empty: all ranks of a tensor-parallel group keep the same values.
   std::vector<std::int64_t> global_shape{};
   std::vector<std::int64_t> offset{};  ///< as many axes as global_shape
-  /// For tensor parallelism: the group, "tp", over which the gradient is also summed, because each of its
-  /// ranks keeps the whole parameter but sees only a part of what it is used for (norms under sequence
-  /// parallelism). A rank adds its own part to the gradient; the session sums, once per step, what they all
-  /// own of it, after its last reduction. Empty: each rank of the group adds the same gradient.
+  /// For tensor parallelism: the group, "tp", over which this gradient is also summed. Use it where every
+  /// rank keeps the whole parameter but sees only part of its inputs (norms under sequence parallelism). Each
+  /// rank adds its own part; once per step, after the last data-parallel reduction, the session sums the
+  /// ranks' shards over the group. Empty: each rank of the group adds the same gradient.
   std::string also_sum{};
   /// Another pipeline stage has the same parameter under the same name (tied embeddings), and counts it in
   /// norms. The trainer keeps the two equal.
@@ -52,7 +52,7 @@ struct ParameterSpec {
   /// For expert parallelism: it belongs to this rank's experts, under a name that no other rank of the
   /// expert-parallel group uses. The others have as many, of the same shapes, under their own names.
   bool is_expert = false;
-  /// For a trained bf16 parameter: its values are its main values rounded to microscaling blocks (MXFP8) of
+  /// For a trained bf16 parameter: its values are its fp32 masters rounded to microscaling blocks (MXFP8) of
   /// 32 neighbouring elements in f8_e4m3 or f8_e5m2, on any number of ranks, and it is gathered as such
   /// blocks: 33 bytes instead of 64. None: bf16's own values (docs/data-parallelism.md).
   std::optional<DType> gather_dtype{};
@@ -84,11 +84,11 @@ struct DeclaredOperation {
   /// Elements that each member puts in, in group order: of a reduce_scatter and an all_to_all for all members
   /// together, of a broadcast if it is the root.
   std::vector<std::int64_t> counts{};
-  /// They are the most that a member puts in, which depends on data. An all_gather or all_to_all of integers
-  /// with fixed counts, declared before it in the lane, tells the members how much it is.
+  /// The counts are upper bounds, because the actual ones depend on data. An all_gather or all_to_all of
+  /// integers with fixed counts, declared earlier in the lane, tells members the actual counts.
   bool bounded = false;
   Pass pass = Pass::forward;
-  std::optional<UnitIndex> unit{};  ///< that it is a part of; none where no parameter names a unit
+  std::optional<UnitIndex> unit{};  ///< the unit it belongs to; none if no parameter has a unit
 };
 
 /// core/optimizer/optimizer.hpp says what each keeps and by which formula it steps.
@@ -178,17 +178,15 @@ struct TrainingOptions {
   /// the ranks that keep the same part of the model. Session::group() has the groups "tp" and "pp".
   int tensor_parallel = 1;
   int pipeline_parallel = 1;
-  /// Ranks that share each lane, for example because each keeps a part of every sequence. They are neighbours
-  /// among the data-parallel ranks of one part of the model, whose number is that of the ranks for lanes
-  /// times this one. Each goes through the same lanes with its piece of them. The gradient of a lane is the
-  /// sum of what they add, its loss the sum of what they report (Session::end_lane()). `average` divides by
-  /// lanes and microbatches, not by pieces: a trainer divides what it sums over its own rows by all rows of
-  /// the lane's microbatch. Strategies cut among all of them, and the result of `ordered` numerics depends on
-  /// lanes and on this number. Session::group() has "cp".
+  /// Number of ranks that share each lane, for example because each holds part of every sequence. They are
+  /// consecutive data-parallel ranks. Each goes through the same lanes and computes its own piece of them.
+  /// The gradient of a lane is the sum of what they add, its loss the sum of what they report
+  /// (Session::end_lane()). `average` divides by lanes and microbatches, not by pieces: a trainer divides
+  /// what it sums over its own rows by all rows of the lane's microbatch. Strategies cut among all of them,
+  /// and the result of `ordered` numerics depends on lanes and on this number. Session::group() has "cp".
   int context_parallel = 1;
-  /// Ranks over which experts are distributed (ParameterSpec::is_expert): neighbours among the data-parallel
-  /// ranks, whose number it divides. Lanes must then be divisible by the data-parallel ranks.
-  /// Session::group() has "ep".
+  /// Number of consecutive data-parallel ranks that experts (ParameterSpec::is_expert) are distributed over;
+  /// it must divide the data-parallel ranks. Above 1, these must divide the lanes. Session::group() has "ep".
   int expert_parallel = 1;
   /// Replicas of the sharded optimizer; must divide the number of data-parallel ranks, or, where these share
   /// lanes, the number of their groups. For hsdp and hfsdp the outer axis.
@@ -230,8 +228,8 @@ struct LoadOptions {
   /// What a rank sends, and what it receives, at once; an exchange takes four times this in memory.
   std::uint64_t exchange_bytes = std::uint64_t{8} << 20;
   static constexpr std::uint64_t kLeastStagingBytes = 512;
-  /// On devices whose memory the host cannot reach: how much of their staging memory a restore, also of local
-  /// copies, takes, whatever the size of the state. At least kLeastStagingBytes.
+  /// On devices whose memory the host cannot reach: staging memory for a restore (also from local copies),
+  /// whatever the size of the state. At least kLeastStagingBytes.
   std::uint64_t staging_bytes = std::uint64_t{32} << 20;
 
   /// Errc::invalid_argument names a value that is not possible.
@@ -266,8 +264,8 @@ struct CheckpointOptions {
 /// Ranks that keep copies of each other's state, ascending. Every rank of a job is in exactly one clique.
 using Clique = std::vector<Rank>;
 
-/// Copies of every rank's state close to it, kept by the ranks of a clique for each other; where is up to the
-/// world (RankWorld::local_storage). Saves are cheap and frequent, and only the newest are kept.
+/// Copies of each rank's state on its own node and at the other ranks of its clique; where is up to the world
+/// (RankWorld::local_storage). Saves are cheap and frequent, and only the newest are kept.
 struct LocalTierOptions {
   /// Cliques of `factor` ranks, `jump` apart; see make_cliques.
   int jump = 1;

@@ -61,8 +61,8 @@ typedef struct troupe_error {
   char message[1020];
 } troupe_error;
 
-/* Parameters have one of the first three; groups take them all. The last one is not a dtype: it makes any int from a
-   caller a value that can be checked, and refused. So do those of the other enums that callers pass. */
+/* Parameters use one of the first three; groups accept all. `..._LAST` is not a dtype: it makes the enum wide enough
+   that any int a caller passes can be checked and refused. The other enums that callers pass do the same. */
 typedef enum troupe_dtype {
   TROUPE_F32 = 1,
   TROUPE_F16 = 2,
@@ -99,10 +99,10 @@ enum {
 troupe_status troupe_options_add_parameter(troupe_options* options, const char* name, const int64_t* shape, size_t axes,
                                            troupe_dtype dtype, uint32_t flags, troupe_error* error);
 /* The unit of forward that reads the parameter, numbered from 0 without gaps: strategies that shard parameters or
-   gradients bring and release them unit by unit (zero2, zero3, hsdp, hfsdp). A parameter without a unit stays, and
-   may be read at any moment. `parameter` is the number of an added parameter. */
+   gradients (zero2, zero3, hsdp, hfsdp) gather and release them unit by unit. Without a unit, a parameter stays
+   resident and may be read at any time. `parameter` is the number of an added parameter. */
 troupe_status troupe_options_set_unit(troupe_options* options, uint32_t parameter, uint32_t unit, troupe_error* error);
-/* For a bf16 parameter: "f8_e4m3" or "f8_e5m2". Its values are its main values rounded to blocks of 32 neighbouring
+/* For a bf16 parameter: "f8_e4m3" or "f8_e5m2". Its values are its fp32 masters rounded to blocks of 32 neighbouring
    elements in that dtype with one power of two each, and it is gathered as such blocks: 33 bytes instead of 64. */
 troupe_status troupe_options_set_gather_dtype(troupe_options* options, uint32_t parameter, const char* dtype,
                                               troupe_error* error);
@@ -148,11 +148,11 @@ typedef struct troupe_operation {
      all_to_all for all members together, of a broadcast if it is the root. */
   const int64_t* counts;
   size_t members;
-  /* 1: the counts are the most that a member puts in, which depends on data. An all_gather or all_to_all of integers
-     with fixed counts, declared before it, tells the members how much it is. Otherwise 0. */
+  /* 1: the counts are upper bounds, because the actual ones depend on data. An all_gather or all_to_all of integers
+     with fixed counts, declared earlier in the lane, tells members the actual counts. Otherwise 0. */
   int32_t bounded;
   troupe_pass pass;
-  uint32_t unit; /* that it is a part of; TROUPE_NO_UNIT where no parameter has one */
+  uint32_t unit; /* the unit it belongs to; TROUPE_NO_UNIT if no parameter has a unit */
 } troupe_operation;
 
 /* Declares an operation; those of one unit and pass in their order, the same on all ranks, not in a pipeline. The
@@ -198,9 +198,10 @@ troupe_status troupe_begin_step(troupe_session* session, double learning_rate, t
 troupe_status troupe_begin_lane(troupe_session* session, int32_t lane, troupe_error* error);
 /* From 0, in order; a lane begins with microbatch 0. */
 troupe_status troupe_begin_microbatch(troupe_session* session, int32_t index, troupe_error* error);
-/* Waits until the unit's parameters may be read and, after troupe_begin_backward(), its gradients written; fetch
-   their memory again afterwards. Units come by their numbers, then in the opposite order, or as the options
-   "forward-order" and "backward-order" say; the previous unit is released. Only where there are units. */
+/* Waits until the unit's parameters may be read and, after troupe_begin_backward(), its gradients written; fetch their
+   memory again afterwards. Forward acquires units in ascending order, backward in descending order, unless the options
+   "forward-order" and "backward-order" say otherwise; acquiring a unit releases the previous one. Only where there are
+   units. */
 troupe_status troupe_acquire(troupe_session* session, uint32_t unit, troupe_error* error);
 /* The unit is no longer read, and its gradients of this lane are complete. */
 troupe_status troupe_release(troupe_session* session, uint32_t unit, troupe_error* error);
@@ -218,11 +219,11 @@ troupe_status troupe_parameter(troupe_session* session, uint32_t parameter, void
    are units, it is written, and troupe_gradient_ready() called, while the unit is acquired in backward. */
 troupe_status troupe_gradient(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                               troupe_error* error);
-/* Ranks for whose lanes this rank adds gradients of the parameter, in each round: 1, or for an expert's parameter the
-   size of group "ep". */
+/* The number of ranks whose lanes contribute to this parameter's gradient here, per round: 1, or for an expert's
+   parameter the size of group "ep". */
 troupe_status troupe_sources(troupe_session* session, uint32_t parameter, int32_t* count, troupe_error* error);
-/* As troupe_gradient(), for tokens from the member of group "ep" at the place `source`. Each source has its own memory;
-   call troupe_gradient_ready() when all are added. */
+/* As troupe_gradient(), for tokens from the member of group "ep" with the index `source`. Each source has its own
+   gradient memory; call troupe_gradient_ready() when all are added. */
 troupe_status troupe_gradient_of_source(troupe_session* session, uint32_t parameter, int32_t source, void** data,
                                         size_t* bytes, troupe_error* error);
 /* The same memory for kernels, wherever it is. */
@@ -286,13 +287,13 @@ int32_t troupe_group_member(const troupe_group* group, int32_t index);
 
 /* All members post the same operations in the same order, at the same places among their calls of the session. An
    operation runs after what has been enqueued on the compute stream (troupe_on_compute_stream()), if the trainer uses
-   it. Its memory must stay alive, and untouched, until troupe_group_wait() returns, or with a compute stream until
-   what is enqueued there after that call runs. It is host memory on the device "host", on a GPU device memory, such as
-   that of troupe_parameter_memory().
+   it. Its memory must stay alive, and untouched, until troupe_group_wait() returns, or with a compute stream until what
+   is enqueued there after that call runs. On the device "host" this must be host memory; on a GPU, device memory, such
+   as that of troupe_parameter_memory().
 
    Counts are elements of `dtype`, and may be 0; memory may be NULL where its count is 0. Arrays of counts have one
-   entry per member, in group order, and `members` says how many they have: troupe_group_size(). Sums of f16 and
-   bf16 are as in the session's own collectives. `posted`, which may be NULL, is the operation's number for
+   entry per member, in group order, and `members` says how many they have: troupe_group_size(). Sums of f16 and bf16
+   are as in the session's own collectives. `posted`, which may be NULL, is the operation's number for
    troupe_group_wait().
 
    TROUPE_INVALID_ARGUMENT says what cannot be right, and nothing is posted. An operation that fails later is this
@@ -330,8 +331,8 @@ troupe_status troupe_group_send(troupe_group* group, const void* values, size_t 
                                 uint64_t* posted, troupe_error* error);
 troupe_status troupe_group_receive(troupe_group* group, void* values, size_t count, troupe_dtype dtype, int32_t from,
                                    uint64_t* posted, troupe_error* error);
-/* Waits for the operation with that number and all that were posted on the group before it. With a compute stream it
-   is what is enqueued there from here on that waits, and not the calling thread. */
+/* Waits for the operation with that number and all that were posted on the group before it. With a compute stream, work
+   enqueued there afterwards waits, not the calling thread. */
 troupe_status troupe_group_wait(troupe_group* group, uint64_t posted, troupe_error* error);
 
 /* ---- Checkpoints, in the directory of the option "checkpoints"; by all ranks alike. ---- */
