@@ -75,8 +75,8 @@ Result<void> validate_experts(const ModelConfig& config) {
   TRY(core::ExpertOwners::create(experts.count, experts.ranks));
   if (experts.place >= experts.ranks)
     return fail(Errc::invalid_argument,
-                "place {} of the ranks that share experts is not below their number {}", experts.place,
-                experts.ranks);
+                "place {} of the ranks that experts are distributed over is not below their number {}",
+                experts.place, experts.ranks);
   if (experts.count > 1 << 12)
     return fail(Errc::invalid_argument, "a layer must have 4096 experts at most, found {}", experts.count);
   constexpr std::size_t kMostFeedForward = 1 << 18;

@@ -361,7 +361,8 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   if (const auto& experts = trainer.model.experts; experts.count > 0) {
     run.configuration.emplace_back("experts",
                                    fmt::format("{} of {} per token", experts.choices, experts.count));
-    run.configuration.emplace_back("ranks that share experts", std::to_string(training.expert_parallel));
+    run.configuration.emplace_back("ranks that experts are distributed over",
+                                   std::to_string(training.expert_parallel));
   }
   run.configuration.emplace_back("loss scale", options.loss_scale);
   for (auto& row : describe(training, trainer.tensor)) run.configuration.push_back(std::move(row));

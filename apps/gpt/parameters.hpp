@@ -25,7 +25,7 @@ struct ParameterSpec {
   std::vector<std::size_t> shape;
   Initialisation initialisation;
   bool weight_decay = false;  ///< matrices decay, norms do not
-  bool is_expert = false;     ///< an expert's, which may be spread over ranks
+  bool is_expert = false;     ///< an expert's, which may be distributed over ranks
   /// In the order of forward, from 0: the embedding, each block, the last norm with the output layer. Empty:
   /// with tied embeddings both ends read the embedding, and the last norm is too small to be gathered alone.
   std::optional<std::size_t> unit;
@@ -56,7 +56,7 @@ struct BlockParameters {
 };
 
 /// All parameters in the order in which forward first reads them, and their places in that order; for experts
-/// spread over ranks, those of the configuration's place.
+/// distributed over ranks, those of the configuration's place.
 struct ParameterTable {
   std::vector<ParameterSpec> specs;
   std::size_t embedding = 0;  ///< (V, C)

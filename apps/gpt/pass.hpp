@@ -25,7 +25,7 @@ struct StepHooks {
   std::function<void(std::size_t parameter)> gradient_ready;
   double loss_scale = 1;         ///< multiplies all gradients, from that of the logits on; not the loss
   bool last_microbatch = true;   ///< of its lane: gradients that are ready are complete
-  ExpertPeers* peers = nullptr;  ///< for models whose experts are spread over ranks
+  ExpertPeers* peers = nullptr;  ///< for models whose experts are distributed over ranks
   /// Replaces loss_scale for the router losses, if the pass has a part of a microbatch whose routers decide
   /// about all of it.
   std::optional<double> router_scale{};

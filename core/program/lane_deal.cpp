@@ -61,7 +61,7 @@ Result<LaneDeal> LaneDeal::create(int lanes, const Placements& gradients, std::v
   if (pieces > 1 && sources > 1) {
     return fail(
         Errc::unavailable,
-        "{} ranks share experts, and {} others each lane; spread experts over ranks, or cut lanes, not "
+        "experts are distributed over {} ranks, and each lane over {}; distribute experts, or cut lanes, not "
         "both",
         sources, pieces);
   }
@@ -92,10 +92,11 @@ Result<LaneDeal> LaneDeal::create(int lanes, const Placements& gradients, std::v
                 lanes, ranks, std::max(lanes, 1));
   }
   if (sources > 1 && lanes % ranks != 0) {
-    return fail(Errc::invalid_argument,
-                "{} lanes do not divide by {} data-parallel ranks, of which {} share experts and go through "
-                "their lanes together; use a multiple of {} lanes",
-                lanes, ranks, sources, ranks);
+    return fail(
+        Errc::invalid_argument,
+        "{} lanes are not a multiple of {} data-parallel ranks, which go through their lanes together in "
+        "groups of {} that experts are distributed over; use a multiple of {} lanes",
+        lanes, ranks, sources, ranks);
   }
   return deal;
 }

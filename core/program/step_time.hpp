@@ -26,7 +26,8 @@ struct Links {
 };
 
 /// Whether all members of the entry's group are on one node. The last axis of the first domain groups
-/// neighbours, that of experts ranks as far apart as experts are spread; other axes and the world span all.
+/// neighbours, that of experts ranks as far apart as experts are distributed; other axes and the world span
+/// all.
 bool is_within_node(const Program& program, const ProgramEntry& entry, const Links& links);
 
 /// Time of one collective in the alpha-beta model, with n members, latency a, and b bytes that the rank at

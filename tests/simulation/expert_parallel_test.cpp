@@ -219,9 +219,10 @@ TEST(ExpertParallelOptions, ThatCannotBeAreRefused) {
             "expert_parallel 0 does not divide 4 data-parallel ranks; choose a number from 1 that does");
   EXPECT_EQ(refusal({8, 8}, [](auto& options) { options.training.tensor_parallel = 2; }),
             "expert_parallel 8 does not divide 4 data-parallel ranks; choose a number from 1 that does");
-  EXPECT_EQ(refusal({4, 2}, [](auto& options) { options.training.lanes = 6; }),
-            "6 lanes do not divide by 4 data-parallel ranks, of which 2 share experts and go through their "
-            "lanes together; use a multiple of 4 lanes");
+  EXPECT_EQ(
+      refusal({4, 2}, [](auto& options) { options.training.lanes = 6; }),
+      "6 lanes are not a multiple of 4 data-parallel ranks, which go through their lanes together in groups "
+      "of 2 that experts are distributed over; use a multiple of 4 lanes");
   EXPECT_EQ(
       refusal({4, 4, Strategy::zero1, Numerics::ordered, 2}),
       "2 optimizer instances do not divide the 1 ranks that keep the same experts; use fewer instances, "

@@ -17,15 +17,16 @@ core::Result<void> check_experts(const core::TrainingOptions& options, int data_
   if (options.context_parallel > 1) {
     return core::fail(
         core::Errc::unavailable,
-        "expert_parallel {} with context_parallel {}: experts are spread over ranks with lanes of their own, "
-        "and those that share sequences share lanes; use one of the two",
+        "expert_parallel {} with context_parallel {}: experts are distributed over ranks with lanes of their "
+        "own, and those that share sequences share lanes; use one of the two",
         ep, options.context_parallel);
   }
   if (options.lanes % data_parallel != 0) {
-    return core::fail(core::Errc::invalid_argument,
-                      "{} lanes do not divide by {} data-parallel ranks, of which {} share experts and go "
-                      "through their lanes together; use a multiple of {} lanes",
-                      options.lanes, data_parallel, ep, data_parallel);
+    return core::fail(
+        core::Errc::invalid_argument,
+        "{} lanes are not a multiple of {} data-parallel ranks, which go through their lanes "
+        "together in groups of {} that experts are distributed over; use a multiple of {} lanes",
+        options.lanes, data_parallel, ep, data_parallel);
   }
   if (data_parallel / ep % options.optimizer_instances != 0) {
     return core::fail(core::Errc::invalid_argument,

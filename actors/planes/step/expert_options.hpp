@@ -5,8 +5,8 @@
 
 namespace troupe::actors {
 
-/// Checks that experts can be spread over ranks as the options say, lanes filled in. Errc::invalid_argument
-/// and Errc::unavailable name the numbers that do not fit.
+/// Checks that experts can be distributed over ranks as the options say, lanes filled in.
+/// Errc::invalid_argument and Errc::unavailable name the numbers that do not fit.
 core::Result<void> check_experts(const core::TrainingOptions& options, int data_parallel);
 
 }  // namespace troupe::actors

@@ -28,7 +28,7 @@ struct TrainingBuffer {
   std::span<const std::string_view> states;      ///< names of what the optimizer keeps of each element
   bool whole_matrices = false;                   ///< of optimizers that step nothing else
   bool trainable = true;                    ///< otherwise frozen: without gradients, states and main values
-  std::size_t domain = 0;                   ///< of the program: 1 for experts that are spread over ranks
+  std::size_t domain = 0;                   ///< of the program: 1 for distributed experts
   std::optional<core::GroupKind> also_sum;  ///< gradients are summed over it, too
   std::optional<core::DType> gathered;      ///< ParameterSpec::gather_dtype of all of them
 };
@@ -85,7 +85,7 @@ struct TrainingPlan {
   /// The first of the ranks that keep the same parameters of the bucket as this one.
   core::Rank first_alike(core::BucketIndex bucket, core::Rank rank) const;
   /// Ranks with the same number register the same parameters: those of a pipeline stage and, where experts
-  /// are spread over ranks, of the same experts.
+  /// are distributed over ranks, of the same experts.
   int part_of_model(core::Rank rank) const;
   /// The first rank with this one's part_of_model().
   core::Rank first_of_part(core::Rank rank) const;

@@ -21,7 +21,7 @@ struct ExpertRoutes {
   std::vector<std::int32_t> experts;  ///< (N, K)
   core::Dispatch dispatch;
   core::ExpertExchange exchange;  ///< of the slots' rows with the ranks of their experts
-  core::OwnRows own;              ///< where experts are spread over ranks
+  core::OwnRows own;              ///< where experts are distributed over ranks
   core::ExpertLoad load;          ///< of the whole microbatch
   /// What the router adds to the loss of the words, of the whole microbatch. Of ranks that share sequences
   /// one has it, and the others 0.
@@ -36,7 +36,7 @@ struct ExpertActivations {
   T* logits = nullptr;         ///< (N, E)
   T* weights = nullptr;        ///< (N, K)
   T* gathered = nullptr;       ///< (S, C) rows by expert, of experts that are all here; all blocks share it
-  T* received = nullptr;       ///< (R, C) rows of all ranks, where experts are spread over them
+  T* received = nullptr;       ///< (R, C) rows of all ranks, where experts are distributed over them
   T* returned = nullptr;       ///< (R, C) likewise, what the experts make of them; all blocks share it
   T* gate = nullptr;           ///< (R, F)
   T* up = nullptr;             ///< (R, F)
@@ -54,7 +54,7 @@ template <class T>
 struct ExpertScratch {
   T* gathered = nullptr;       ///< (S, C) as ExpertActivations; backward gathers again
   T* slots = nullptr;          ///< (S, C)
-  T* rows = nullptr;           ///< (R, C) where experts are spread over ranks
+  T* rows = nullptr;           ///< (R, C) where experts are distributed over ranks
   T* gate = nullptr;           ///< (R, F)
   T* up = nullptr;             ///< (R, F)
   T* hidden = nullptr;         ///< (R, F)

@@ -32,12 +32,12 @@ struct ExpertConfig {
   double z_loss = 0;                      ///< coefficient of core::z_loss(), of each layer
   std::vector<std::size_t> dense_layers;  ///< those that have an MLP all the same
   Names names = Names::qwen;
-  /// Ranks among which the experts of each layer are spread, and which of them this one is: it has those that
-  /// owners() gives to `place`. All hold the rest of the model.
+  /// Ranks among which the experts of each layer are distributed, and which of them this one is: it has those
+  /// that owners() gives to `place`. All hold the rest of the model.
   std::size_t ranks = 1;
   std::size_t place = 0;
-  /// Of spread experts: one product for the rows of all ranks instead of one for each rank. Gradients of all
-  /// of them are added to one memory then, in another order than a rank alone has.
+  /// Of distributed experts: one product for the rows of all ranks instead of one for each rank. Gradients of
+  /// all of them are added to one memory then, in another order than a rank alone has.
   bool grouped = false;
   /// Of balancing without a loss: by how much a step changes a router's biases. 0: it has none. Above 0
   /// scores are sigmoids, and the chosen ones are divided by their sum.

@@ -78,7 +78,7 @@ Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& 
   if (config.experts.count == 0)
     return fail(
         Errc::invalid_argument,
-        "--expert-parallel {} spreads experts, and the model has none; add --experts, or leave it out",
+        "--expert-parallel {} distributes experts, and the model has none; add --experts, or leave it out",
         options.parallel);
   TRY(core::ExpertOwners::create(config.experts.count, static_cast<std::size_t>(options.parallel)));
   if (is_local)

@@ -18,7 +18,7 @@ struct ExpertOptions {
   double bias_rate = 0;           ///< above 0: balance without a loss
   double z_loss = 0;
   std::optional<double> capacity_factor;
-  int parallel = 1;  ///< ranks among which they are spread
+  int parallel = 1;  ///< ranks among which they are distributed
 };
 
 /// As Mixtral and Switch Transformers were trained.

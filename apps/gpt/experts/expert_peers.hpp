@@ -10,9 +10,9 @@
 
 namespace troupe::apps::gpt {
 
-/// The ranks among which a model's experts are spread (ExpertConfig::ranks), as a pass uses them. All of them
-/// go through passes of the same shape at the same time, each with tokens of its own: what one asks for here
-/// the others ask for too, in the same order.
+/// The ranks among which a model's experts are distributed (ExpertConfig::ranks), as a pass uses them. All of
+/// them go through passes of the same shape at the same time, each with tokens of its own: what one asks for
+/// here the others ask for too, in the same order.
 class ExpertPeers {
  public:
   virtual ~ExpertPeers() = default;

@@ -25,7 +25,7 @@ class SessionPeers final : public ExpertPeers {
  public:
   /// `own` is the table of this rank, whose parameters are those of its model or parts of them, and `places`
   /// says where in it each parameter of the session is; none: they are all of it. Passes compute in `memory`.
-  /// The session and the memory's device must outlive the peers. Null where no experts are spread.
+  /// The session and the memory's device must outlive the peers. Null where no experts are distributed.
   static core::Result<std::unique_ptr<SessionPeers>> create(actors::Session& session,
                                                             const ModelConfig& config,
                                                             const ParameterTable& own,
@@ -71,13 +71,13 @@ class SessionPeers final : public ExpertPeers {
 
 /// What a rank's peers post in a microbatch of `rows` tokens, as SessionOptions::operations: for each layer
 /// with experts the counts, then tokens to their experts and back, and in backward gradients likewise, whose
-/// counts are those of forward. Empty where no experts are spread. `own` is the table of the rank,
+/// counts are those of forward. Empty where no experts are distributed. `own` is the table of the rank,
 /// `element_bytes` of what passes compute with.
 std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config, const ParameterTable& own,
                                                        std::size_t rows, std::size_t element_bytes);
 
-/// The configuration of a rank of a job, with its place among the ranks that share experts. `fast` numerics
-/// group their products.
+/// The configuration of a rank of a job, with its place among the ranks that experts are distributed over.
+/// `fast` numerics group their products.
 ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& training, core::Rank rank);
 /// As a rank that has all experts has it.
 ModelConfig model_of_all(ModelConfig config);

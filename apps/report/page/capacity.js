@@ -40,7 +40,7 @@
       `${plan.numerics} numerics`, plan.optimizer, plan.dtype];
     if (plan.tensor_parallel > 1) parts.push(`layers shared by ${plan.tensor_parallel}`);
     if (plan.context_parallel > 1) parts.push(`sequences shared by ${plan.context_parallel}`);
-    if (plan.expert_parallel > 1) parts.push(`experts spread over ${plan.expert_parallel}`);
+    if (plan.expert_parallel > 1) parts.push(`experts distributed over ${plan.expert_parallel}`);
     if (plan.stages > 1) parts.push(`${plan.stages} stages`);
     if (plan.world > plan.ranks) parts.push(`${whole(plan.world)} ranks in all`);
     if (plan.model) parts.push(`microbatches of ${plan.sequences} × ${whole(plan.length)} tokens`);

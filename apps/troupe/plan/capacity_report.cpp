@@ -155,7 +155,7 @@ std::string parts(const ProgramArguments& program) {
   if (stages > 1)
     text += fmt::format("{} stages{}, {}; ", stages, chunks > 1 ? fmt::format(" of {} chunks", chunks) : "",
                         program.schedule);
-  if (experts > 1) text += fmt::format("experts are spread over {}; ", experts);
+  if (experts > 1) text += fmt::format("experts are distributed over {}; ", experts);
   if (text.empty()) return text;
   return text + fmt::format("{} ranks in all\n", program.ranks * tensor * stages);
 }

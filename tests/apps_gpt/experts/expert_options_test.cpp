@@ -68,8 +68,9 @@ TEST(ExpertOptions, SpreadExpertsOverRanksThatDivideThem) {
   EXPECT_EQ(expert_parallel_of(two, config, false).value(), 2);
   EXPECT_EQ(expert_parallel_of({.parallel = 3}, config, false).error().message,
             "4 experts cannot be owned by 3 ranks alike; choose an expert parallel size that divides them");
-  EXPECT_EQ(expert_parallel_of(two, preset("tiny").value(), false).error().message,
-            "--expert-parallel 2 spreads experts, and the model has none; add --experts, or leave it out");
+  EXPECT_EQ(
+      expert_parallel_of(two, preset("tiny").value(), false).error().message,
+      "--expert-parallel 2 distributes experts, and the model has none; add --experts, or leave it out");
   EXPECT_EQ(expert_parallel_of(two, config, true).error().message,
             "--expert-parallel 2 is of several ranks, and --local of one; leave one of the two out");
 }

@@ -266,7 +266,8 @@ TEST(SpreadExperts, ThatDoNotDivideAreRefused) {
   config.experts.ranks = 2;
   config.experts.place = 2;
   EXPECT_THAT(Model::create(config, kShape).error().message,
-              testing::HasSubstr("place 2 of the ranks that share experts is not below their number 2"));
+              testing::HasSubstr(
+                  "place 2 of the ranks that experts are distributed over is not below their number 2"));
 }
 
 }  // namespace

@@ -135,9 +135,10 @@ TEST(DomainLanes, AreNeighboursInEveryRoundWhereRoundsAreDealt) {
 }
 
 TEST(DomainLanes, ThatDoNotDivideAreRefused) {
-  EXPECT_EQ(lanes_of(1, domains_of(4, 2), {P}, 6, {0}).error().message,
-            "6 lanes do not divide by 4 data-parallel ranks, of which 2 share experts and go through their "
-            "lanes together; use a multiple of 4 lanes");
+  EXPECT_EQ(
+      lanes_of(1, domains_of(4, 2), {P}, 6, {0}).error().message,
+      "6 lanes are not a multiple of 4 data-parallel ranks, which go through their lanes together in groups "
+      "of 2 that experts are distributed over; use a multiple of 4 lanes");
 }
 
 }  // namespace

@@ -113,9 +113,9 @@ TEST(LaneDeal, RefusesPiecesThatDoNotFit) {
   EXPECT_EQ(LaneDeal::create(8, {F}, {6}, 1, 4).error().message,
             "4 pieces of a lane do not divide the 6 ranks of the innermost axis; choose a number from 1 that "
             "does");
-  EXPECT_EQ(
-      LaneDeal::create(8, {F}, {4}, 2, 2).error().message,
-      "2 ranks share experts, and 2 others each lane; spread experts over ranks, or cut lanes, not both");
+  EXPECT_EQ(LaneDeal::create(8, {F}, {4}, 2, 2).error().message,
+            "experts are distributed over 2 ranks, and each lane over 2; distribute experts, or cut lanes, "
+            "not both");
 }
 
 /// The sum of a node of the tree, as an expression.

@@ -28,7 +28,7 @@ struct CudaExpertActivations {
   float* logits = nullptr;  ///< (N, E)
   ExpertMemory sent;
   E* gathered = nullptr;       ///< (S, C); all blocks share it, so backward gathers again
-  E* received = nullptr;       ///< (R, C) if experts are spread over ranks: in the products' order
+  E* received = nullptr;       ///< (R, C) if experts are distributed over ranks: in the products' order
   E* returned = nullptr;       ///< (R, C) likewise, the experts' results; all blocks share it
   E* moved = nullptr;          ///< (R, C) for grouped products: in the order of exchange; all blocks share it
   E* gate = nullptr;           ///< (R, F)
@@ -47,7 +47,7 @@ template <class E>
 struct CudaExpertScratch {
   E* gathered = nullptr;       ///< (S, C)
   E* slots = nullptr;          ///< (S, C)
-  E* rows = nullptr;           ///< (R, C) if experts are spread over ranks
+  E* rows = nullptr;           ///< (R, C) if experts are distributed over ranks
   E* moved = nullptr;          ///< (R, C) for grouped products
   E* gate = nullptr;           ///< (R, F)
   E* up = nullptr;             ///< (R, F)

@@ -6,8 +6,8 @@
 namespace troupe::apps::gpt {
 
 /// As expert_layer_forward() and expert_layer_backward() on the host, with the same order of sums.
-/// CudaContext::desk decides where tokens go. If experts are spread over ranks (StepHooks::peers), whole rows
-/// of slots are exchanged, including a rank's own: NCCL does not take lists of rows.
+/// CudaContext::desk decides where tokens go. If experts are distributed over ranks (StepHooks::peers), whole
+/// rows of slots are exchanged, including a rank's own: NCCL does not take lists of rows.
 template <class E>
 core::Result<void> expert_layer_forward(const CudaContext& context, const ExpertLayerParameters& parameters,
                                         const CudaExpertActivations<E>& layer, const E* x,
