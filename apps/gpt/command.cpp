@@ -107,11 +107,12 @@ int exit_code_of(RunEnd end) {
 
 int run_command(int argc, char** argv) {
   CLI::App app(
-      "Trains a small language model on the bytes of a text: as one rank of a job that `troupe launch` or "
-      "torchrun started, or alone.",
+      "Trains a language model on a text or on documents in JSONL: as one rank of a job that `troupe launch` "
+      "or torchrun started, or alone. Tokens are bytes, or what the tokenizer.json of --model makes of them.",
       "gpt");
   app.footer(
       "Exits with 0 at the end, 75 when it was asked to leave and has saved,\n"
+      "96 when another rank failed first, 97 when there is no checkpoint it can use,\n"
       "2 for a command line that cannot be right, 1 for all else.");
   Options options;
   add_options(app, options);

@@ -166,8 +166,9 @@ void add_step_bench(CLI::App& bench, int& exit_code) {
   add_number(*step, "--bucket-elements", flags->bench.bucket_elements, {1, std::int64_t{1} << 50},
              "Elements after which a bucket closes")
       ->capture_default_str();
-  add_number(*step, "--layer-milliseconds", flags->bench.layer_milliseconds, kMilliseconds,
-             "Of one layer's forward; backward takes twice as long. The processor is free meanwhile")
+  add_number(
+      *step, "--layer-milliseconds", flags->bench.layer_milliseconds, kMilliseconds,
+      "Simulated time of a layer's forward (backward takes twice that); the processor is idle meanwhile")
       ->capture_default_str();
   add_number(*step, "--steps", flags->bench.steps, {1, 1'000'000}, "Steps to measure")->capture_default_str();
   step->add_flag("--json", flags->json, "Print JSON instead of a table");
@@ -218,8 +219,10 @@ void add_checkpoint_bench(CLI::App& bench, int& exit_code) {
   add_number(*command, "--staging-mib", flags->staging_mib, kMib,
              "Memory for copies that are not on disk yet, in MiB")
       ->capture_default_str();
-  add_number(*command, "--layer-milliseconds", flags->bench.layer_milliseconds, kMilliseconds,
-             "Of one of 16 layers' forward; backward takes twice as long. The processor is free meanwhile")
+  add_number(
+      *command, "--layer-milliseconds", flags->bench.layer_milliseconds, kMilliseconds,
+      "Simulated time of the forward of each of 16 layers (backward takes twice that); the processor is "
+      "idle meanwhile")
       ->capture_default_str();
   add_number(*command, "--repeats", flags->bench.repeats, kRepeats, "Saves and loads; the median is printed")
       ->capture_default_str();

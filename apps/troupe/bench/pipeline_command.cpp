@@ -89,10 +89,11 @@ void add_pipeline_bench(CLI::App& bench, int& exit_code) {
   add_number(*command, "--forward-ms", milliseconds.forward, kTimes, "Time of a stage's forward")
       ->capture_default_str();
   add_number(*command, "--backward-ms", milliseconds.backward_input, kTimes,
-             "Time of the part of a stage's backward that computes input gradients")
+             "Time of the part of a stage's backward that computes input gradients, without --weight-ms")
       ->capture_default_str();
-  add_number(*command, "--weight-ms", milliseconds.backward_weight, kTimes,
-             "Time of the part of a stage's backward that computes weight gradients")
+  add_number(
+      *command, "--weight-ms", milliseconds.backward_weight, kTimes,
+      "Time of the part of a stage's backward that computes weight gradients, in addition to --backward-ms")
       ->capture_default_str();
   add_number(*command, "--message-kib", flags->kib, {1, 1 << 16}, "Size of what a stage sends")
       ->capture_default_str();

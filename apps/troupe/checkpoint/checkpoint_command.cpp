@@ -140,9 +140,8 @@ void add_prune(CLI::App& checkpoint, int& exit_code) {
   command->add_flag("--dry-run", arguments->dry_run, "Only say what would be removed");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer(
-      "Only whole checkpoints count, and damaged ones stay for you to look at: the newest whole one is "
-      "never\n"
-      "removed.\n"
+      "Only complete checkpoints count, and damaged ones stay for you to look at:\n"
+      "the newest complete one is never removed.\n"
       "Examples:\n"
       "  troupe checkpoint prune run/checkpoints --keep-last 3 --dry-run\n"
       "  troupe checkpoint prune run/checkpoints --keep-last 3 --keep-every 1000");

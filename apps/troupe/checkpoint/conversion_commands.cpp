@@ -212,7 +212,8 @@ void add_reshard(CLI::App& checkpoint, int& exit_code) {
   command->add_flag("--json", arguments->json, "Print JSON");
   add_follow_links(*command, arguments->links);
   command->footer(
-      "Training resumes on any number of ranks without this; it is for files of another size or number.\n"
+      "Training resumes on any number of ranks without this.\n"
+      "Use it only to get files of another size or number.\n"
       "With zero1 the tensors of each kind of state lie one after the other, by name, and every rank gets "
       "an\n"
       "equal part. `troupe checkpoint diff` finds the two equal.\n"
@@ -245,8 +246,8 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
       ->allow_extra_args(false);
   add_choice(*command, "--optimizer", arguments->optimizer, {"as-is", "torch"},
-             "torch: give what get_state_dict() of PyTorch saved of the optimizer Troupe's names, so that a "
-             "session goes on with its moments and steps")
+             "torch: rename optimizer state saved by PyTorch's get_state_dict() to Troupe's names, so that a "
+             "session continues with its moments and step count")
       ->capture_default_str();
   add_sharding(*command, arguments->sharding);
   command->add_flag("--json", arguments->json, "Print JSON");
@@ -274,7 +275,8 @@ void add_export(CLI::App& checkpoint, int& exit_code) {
              "For dcp: distcp, or safetensors (without values)")
       ->capture_default_str();
   auto* weights = command->add_flag("--weights-only", arguments->weights_only,
-                                    "Leave out names that begin with optimizer.; huggingface always does");
+                                    "Leave out names that begin with optimizer.; huggingface does so unless "
+                                    "--with-optimizer is given");
   command
       ->add_flag("--with-optimizer", arguments->with_optimizer,
                  "For huggingface: keep names that begin with optimizer.")
@@ -287,7 +289,7 @@ void add_export(CLI::App& checkpoint, int& exit_code) {
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
       ->allow_extra_args(false);
   add_choice(*command, "--optimizer", arguments->optimizer, {"as-is", "torch"},
-             "Of dcp, torch: names as get_state_dict() of PyTorch gives them, below model and optim")
+             "For dcp: torch writes the names of PyTorch's get_state_dict(), below model and optim")
       ->capture_default_str();
   command->add_flag("--no-verify", arguments->skip_verify,
                     "Do not check the bytes against their hashes first");

@@ -26,7 +26,7 @@ core::Result<Outcome> caught(const std::function<core::Result<Outcome>()>& run) 
 void add_follow_links(CLI::App& command, actors::Links& links) {
   command.add_flag_callback(
       "--follow-links", [&links] { links = actors::Links::follow; },
-      "Follow symbolic links that leave the directory");
+      "Follow symbolic links below the path, which are refused otherwise");
 }
 
 int print_outcome(const char* command, int on_damage, const std::function<core::Result<Outcome>()>& run) {

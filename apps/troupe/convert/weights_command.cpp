@@ -231,7 +231,7 @@ void add_convert_weights(CLI::App& convert, int& exit_code) {
   add_config_options(*command, arguments->config);
   command
       ->add_option("--vocab-multiple", arguments->vocab_multiple,
-                   "Of megatron: rows of the embedding on every rank are a multiple of this")
+                   "Megatron: pad the embedding so that each rank's rows are a multiple of this")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
   command->add_option("--max-shard-bytes", arguments->max_shard_bytes, "Size of a file")
@@ -239,13 +239,13 @@ void add_convert_weights(CLI::App& convert, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--ignore-tensor", arguments->ignored_tensors,
-                   "Leave out tensors of Hugging Face whose names begin so; repeatable")
+                   "Leave out Hugging Face tensors whose names begin with this; repeatable")
       ->allow_extra_args(false);
   command->add_flag("--no-verify", arguments->skip_verify,
                     "Do not check the bytes against their hashes first");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer(
-      "Interrupted and started again it goes on with the files that are whole, in OUT.partial.\n"
+      "If interrupted, run it again: it keeps the complete files in OUT.partial.\n"
       "Examples:\n"
       "  troupe convert weights Qwen3-8B parts --to megatron --tp 2 --pp 2\n"
       "  troupe convert weights parts Qwen3-again --from megatron --to huggingface");

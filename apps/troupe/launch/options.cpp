@@ -41,9 +41,11 @@ void add_life_options(CLI::App& app, LaunchOptions& options) {
   add_number(app, "--max-restarts", options.max_restarts, {0, 1'000'000'000}, "Restarts of the whole gang");
   add_number(app, "--term-timeout", options.term_timeout_seconds, kSeconds,
              "Seconds between SIGTERM and SIGKILL");
-  add_number(app, "--restart-backoff", options.restart_backoff_seconds, kSeconds,
-             "Seconds before the second restart in a row of ranks that failed sooner; doubles up to 60");
-  app.add_option("--signals-to-handle", options.signals_to_handle, "Signals that stop the job in good order");
+  add_number(
+      app, "--restart-backoff", options.restart_backoff_seconds, kSeconds,
+      "Seconds to pause before restarting a gang that failed sooner than this without a new step, from the "
+      "second such failure in a row; doubles up to 60");
+  app.add_option("--signals-to-handle", options.signals_to_handle, "Signals that shut the job down cleanly");
 }
 
 void add_program_options(CLI::App& app, LaunchOptions& options) {
@@ -61,7 +63,7 @@ void add_program_options(CLI::App& app, LaunchOptions& options) {
 }
 
 void add_ignored_options(CLI::App& app, LaunchOptions::Ignored& ignored) {
-  app.add_option("--monitor-interval", ignored.monitor_interval, "Ignored: events are seen at once");
+  app.add_option("--monitor-interval", ignored.monitor_interval, "Ignored: exits are noticed immediately");
   app.add_option("--start-method", ignored.start_method, "Ignored: programs are executed");
   app.add_option("--logs-specs", ignored.logs_specs, "Ignored");
   app.add_option("--event-log-handler", ignored.event_log_handler, "Ignored");
@@ -183,7 +185,7 @@ Result<int> parse_number(const std::string& flag, std::string_view text) {
 void add_launch_options(CLI::App& app, LaunchOptions& options) {
   app.footer(
       "After the flags: [--] program [arguments...]\n"
-      "A rank's exit code 75 (to be queued again) or 97 (no checkpoint it can use) ends the job, without a "
+      "A rank's exit code 75 (requeue) or 97 (no checkpoint it can use) ends the job, without a "
       "restart.");
   add_membership_options(app, options);
   add_life_options(app, options);

@@ -161,7 +161,7 @@ void add_check(CLI::App& plan, int& exit_code) {
     if (option != positional && name != "--help" && name != "--json") positional->excludes(option);
   }
   command->footer(
-      "Ends with 1 when programs do not pass each other: the error names the entries.\n"
+      "Exits with 1 if the programs would deadlock or disagree; the error names the entries.\n"
       "Example:\n"
       "  troupe plan program --strategy zero3 --ranks 4 --rounds 3 --output programs.json\n"
       "  troupe plan check programs.json");
@@ -204,7 +204,7 @@ void add_capacity_model(CLI::App& command, CapacityArguments& arguments) {
       ->capture_default_str()
       ->needs(model);
   add_number(command, "--length", arguments.length, {1, 1 << 24},
-             "Tokens of a sequence, with --model; by default what the model knows, 4096 at most")
+             "Tokens per sequence, with --model; by default the model's maximum, but no more than 4096")
       ->needs(model);
   command
       .add_flag("--recompute", arguments.recompute,
@@ -228,8 +228,10 @@ void add_capacity_links(CLI::App& command, CapacityArguments& arguments) {
                   "which are the defaults; repeatable")
       ->allow_extra_args(false)
       ->check(checked_by(parse_link), "");
-  add_number(command, "--node-ranks", arguments.node_ranks, kRanks,
-             "Ranks that the inner link joins; by default those of the inner axis of two, otherwise 8");
+  add_number(
+      command, "--node-ranks", arguments.node_ranks, kRanks,
+      "Ranks connected by the inner link; by default the size of the inner axis if there are two axes, "
+      "otherwise 8");
   add_number(
       command, "--compute-ms", arguments.compute_ms, {0.0, 1e9},
       "Time of a unit's forward and backward in a round, to tell what communication is exposed; 0: unknown")

@@ -26,10 +26,10 @@ void add_schedule_command(CLI::App& plan, int& exit_code) {
   add_number(*command, "--forward-ms", arguments->forward_ms, kTime, "Time of a chunk's forward")
       ->capture_default_str();
   add_number(*command, "--backward-ms", arguments->backward_ms, kTime,
-             "Time of a chunk's backward, both parts")
+             "Time of a chunk's backward, both parts; --weight-ms is one of them")
       ->capture_default_str();
   add_number(*command, "--weight-ms", arguments->weight_ms, kTime,
-             "Time of the part of backward that computes weight gradients")
+             "Time of the part of --backward-ms that computes weight gradients")
       ->capture_default_str();
   add_number(*command, "--transfer-ms", arguments->transfer_ms, kTime,
              "Time of a transfer from one stage to the next")
