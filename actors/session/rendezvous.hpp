@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "actors/session/trainer_inbox.hpp"
 #include "actors/shell/rank_world.hpp"
@@ -13,30 +13,25 @@
 
 namespace troupe::actors {
 
-/// The Coordinator's store of small values, which any rank can wait for: collective groups find each other
-/// through it, and ranks agree on what to restore.
+/// The Coordinator's store, whose values any rank can wait for: collective groups find each other through it,
+/// and ranks agree on what to restore. A key is set once. A value that does not fit into one message travels
+/// in several. Thread-safe.
 class ControlRendezvous final : public gpu::Rendezvous {
  public:
+  /// The most that a value may have, and the most of it that one message carries.
+  static constexpr std::size_t kMaxValueBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kPartBytes = std::size_t{256} << 10;
+
   ControlRendezvous(RankWorld& world, TrainerInbox& inbox) : world_(world), inbox_(inbox) {}
 
-  core::Result<void> set(const std::string& key, const std::string& value) override {
-    world_.post(envelope(messages::StoreSet{key, value}));
-    return {};
-  }
-
-  core::Result<std::string> get(const std::string& key, std::chrono::nanoseconds deadline) override {
-    auto request = next_request_++;
-    world_.post(envelope(messages::StoreGet{request, key}));
-    return inbox_.wait_store_value(request, deadline);
-  }
+  /// With a value above kPartBytes it waits until the Coordinator has all but the first part.
+  /// Errc::invalid_argument for one above kMaxValueBytes; nothing is stored then.
+  core::Result<void> set(const std::string& key, const std::string& value) override;
+  core::Result<std::string> get(const std::string& key, std::chrono::nanoseconds deadline) override;
 
  private:
-  messages::Envelope envelope(messages::Message message) const {
-    return {{world_.rank(), messages::Role::trainer, 0},
-            {core::Rank{0}, messages::Role::coordinator, 0},
-            world_.epoch(),
-            std::move(message)};
-  }
+  void post(messages::Message message);
+  core::Result<std::string> fetch(const std::string& key, std::chrono::nanoseconds deadline);
 
   RankWorld& world_;
   TrainerInbox& inbox_;

@@ -271,11 +271,14 @@ core::Result<void> Restore::tell_requests(const std::string& attempt, const core
   const auto& options = in_.plan.options;
   const bool tells = (options.pipeline_parallel > 1 || options.expert_parallel > 1) &&
                      in_.plan.first_of_part(in_.rank()) == in_.rank();
-  if (!tells || std::exchange(told_, attempt) == attempt) return {};
+  if (!tells || told_ == attempt) return {};
   core::Value::List list;
   for (const auto& key : keys) list.emplace_back(key);
   const auto name = fmt::format("{}keys/{}", attempt, in_.plan.part_of_model(in_.rank()));
-  return in_.rendezvous.set(name, TRY(core::value_text(list)));
+  // What cannot be told is no reason for the others to wait: this rank then withdraws.
+  TRY(in_.rendezvous.set(name, TRY(core::value_text(list))));
+  told_ = attempt;
+  return {};
 }
 
 core::Result<core::KeySet> Restore::requests_of_part(const std::string& attempt, int part) {

@@ -15,23 +15,10 @@ using core::Value;
 
 namespace {
 
-/// What fits into one message.
-constexpr std::size_t kMaxBytes = std::size_t{512} << 10;
-
 Value value_of(const core::Shape& shape) {
   Value::List items;
   for (auto extent : shape) items.emplace_back(extent);
   return items;
-}
-
-core::Result<std::string> message_text(const Value& value) {
-  auto text = TRY(core::value_text(value));
-  if (text.size() <= kMaxBytes) return text;
-  return core::fail(
-      Errc::invalid_argument,
-      "the trainers' own tensors take {} bytes to describe, at most {} are allowed; save fewer, "
-      "larger ones",
-      text.size(), kMaxBytes);
 }
 
 core::Result<core::Shape> shape_of(const Value* value) {
@@ -97,7 +84,7 @@ core::Result<std::vector<core::KeySet>> agree_on_tensors(const SessionContext& i
       described.push_back(value_of(part));
   }
   const auto deadline = in.options.join_deadline;
-  TRY(in.rendezvous.set(fmt::format("tensors/{}", in.rank().value), TRY(message_text(described))));
+  TRY(in.rendezvous.set(fmt::format("tensors/{}", in.rank().value), TRY(core::value_text(described))));
   if (in.is_first_rank()) {
     std::vector<core::RankShards> ranks;
     Value::List keys;
@@ -109,7 +96,7 @@ core::Result<std::vector<core::KeySet>> agree_on_tensors(const SessionContext& i
     }
     const auto checked = core::check_integrity(ranks);
     const auto verdict = checked ? Value(std::move(keys)) : Value(checked.error().message);
-    TRY(in.rendezvous.set("tensors/verdict", TRY(message_text(verdict))));
+    TRY(in.rendezvous.set("tensors/verdict", TRY(core::value_text(verdict))));
   }
   const auto verdict = TRY(core::parse_value(TRY(in.rendezvous.get("tensors/verdict", deadline))));
   if (const auto* complaint = verdict.as_string())
