@@ -74,8 +74,8 @@ Result<void> JointLoad::withdraw() {
   return may_exchange() && !agreed_ ? agree({}) : Result<void>{};
 }
 
-/// A rank that sees another checkpoint than rank 0, or was asked for other things, would wait for parts that
-/// nobody sends. `plan` is the hash of an exchange, 0 if each rank reads for itself, empty without a plan.
+/// A rank that was asked for other things than rank 0 would wait for parts that nobody sends. `plan` is the
+/// hash of an exchange, 0 if each rank reads for itself, empty without a plan.
 Result<void> JointLoad::agree(std::optional<std::uint64_t> plan) {
   agreed_ = true;
   const auto key = attempt_ + "plan";
@@ -86,8 +86,8 @@ Result<void> JointLoad::agree(std::optional<std::uint64_t> plan) {
   const auto first = TRY(in_.rendezvous.get(key, in_.deadline));
   if (first == text) return {};
   return core::fail(Errc::mismatch,
-                    "this rank would load in another way than rank 0 (plan {}, there {}): they see different "
-                    "checkpoints, or were given different options to restore",
+                    "this rank would load in another way than rank 0 (plan {}, there {}): they were given "
+                    "different options to restore",
                     text, first);
 }
 

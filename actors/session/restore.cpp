@@ -9,6 +9,7 @@
 
 #include "actors/planes/replica/copies.hpp"
 #include "actors/planes/step/state_memory.hpp"
+#include "core/checkpoint/sealed_text.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
 #include "core/step_count.hpp"
@@ -21,6 +22,25 @@ namespace {
 
 /// Prefix of the keys of an optimizer's state.
 constexpr std::string_view kOptimizerState = "optimizer.state.";
+
+std::string first_complaint(const std::vector<std::string>& complaints) {
+  for (std::size_t rank = 0; rank < complaints.size(); ++rank) {
+    if (!complaints[rank].empty()) return fmt::format("rank {}: {}", rank, complaints[rank]);
+  }
+  return {};
+}
+
+/// Names two ranks whose hashes differ; ranks without a hash do not count.
+std::string first_difference(const std::vector<std::string>& hashes) {
+  std::size_t first = 0;
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+    if (hashes[first].empty()) first = rank;
+    if (hashes[rank].empty() || hashes[rank] == hashes[first]) continue;
+    return fmt::format("one whose manifest has the hash {} on rank {} and one with {} on rank {}",
+                       hashes[first], first, hashes[rank], rank);
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -107,12 +127,14 @@ core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::stri
   if (choice.local) {
     outcome = load_local(choice);
   } else {
+    const auto manifest = check_quickly(*storage_, name);
+    TRY(compare(attempt, name, manifest));
     joint_ = std::make_unique<JointLoad>(
         JointLoad::Surroundings{in_.world, in_.inbox, in_.rendezvous, in_.data, parts_.hosts,
                                 in_.options.checkpoint.load, in_.options.checkpoint.deadline,
                                 in_.plan.is_data_parallel_alone()},
         attempt);
-    auto checkpoint = load(attempt, name);
+    auto checkpoint = manifest ? load(attempt, name, *manifest) : tl::unexpected(manifest.error());
     if (checkpoint) {
       loaded = std::move(*checkpoint);
     } else {
@@ -149,19 +171,37 @@ core::Result<void> Restore::make_uploads() {
   return {};
 }
 
+/// Every rank says its word; all get what rank 0 answers to the words, which are in the order of ranks.
+core::Result<std::string> Restore::ask(const std::string& topic, const std::string& word,
+                                       const Answer& answer) {
+  const auto deadline = in_.options.checkpoint.deadline;
+  TRY(in_.rendezvous.set(fmt::format("{}/{}", topic, in_.rank().value), word));
+  if (in_.is_first_rank()) {
+    std::vector<std::string> words;
+    for (std::int32_t rank = 0; rank < in_.world.world_size().value; ++rank)
+      words.push_back(TRY(in_.rendezvous.get(fmt::format("{}/{}", topic, rank), deadline)));
+    TRY(in_.rendezvous.set(topic + "/answer", answer(words)));
+  }
+  return in_.rendezvous.get(topic + "/answer", deadline);
+}
+
+/// Ranks that see different checkpoints of one name would continue with a mixture of them. Going back to an
+/// earlier one would not help: it comes from the same directories. A rank that sees none complains later.
+core::Result<void> Restore::compare(const std::string& attempt, const std::string& name,
+                                    const core::Result<core::Manifest>& manifest) {
+  const auto hash = manifest ? core::hash_of_sealed(core::to_text(*manifest)) : std::string();
+  const auto difference = TRY(ask(attempt + "manifest", hash, first_difference));
+  if (difference.empty()) return {};
+  return tl::unexpected(in_.abandon(
+      {Errc::mismatch,
+       fmt::format("expected all ranks to see the same checkpoint {}, found {} (the last line of {}); give "
+                   "all ranks the directory of one run, or remove {} where it comes from another one",
+                   name, difference, core::kManifestName, name)}));
+}
+
 /// Empty if every rank has loaded, otherwise what the first rank that could not reports; the same on all.
 core::Result<std::string> Restore::agree(const std::string& attempt, const std::string& complaint) {
-  const auto deadline = in_.options.checkpoint.deadline;
-  TRY(in_.rendezvous.set(fmt::format("{}rank/{}", attempt, in_.rank().value), complaint));
-  if (in_.is_first_rank()) {
-    std::string first;
-    for (std::int32_t rank = 0; rank < in_.world.world_size().value; ++rank) {
-      const auto said = TRY(in_.rendezvous.get(fmt::format("{}rank/{}", attempt, rank), deadline));
-      if (first.empty() && !said.empty()) first = fmt::format("rank {}: {}", rank, said);
-    }
-    TRY(in_.rendezvous.set(attempt + "verdict", first));
-  }
-  return in_.rendezvous.get(attempt + "verdict", deadline);
+  return ask(attempt + "rank", complaint, first_complaint);
 }
 
 /// The optimizer and the shards continue with the loaded state.
@@ -189,8 +229,8 @@ core::Result<std::optional<core::LossScaler::State>> Restore::loss_scaling_of(co
   return std::optional(core::LossScaler::State{*scale->as_double(), *finite->as_int(), *left->as_int()});
 }
 
-core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const std::string& name) {
-  const auto manifest = TRY(check_quickly(*storage_, name));
+core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const std::string& name,
+                                            const core::Manifest& manifest) {
   const auto* counters = manifest.common.as_map();
   const auto* trained = counters != nullptr ? counters->find("optimizer_steps") : nullptr;
   if (trained == nullptr || !trained->as_int()) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -52,13 +53,18 @@ class Restore {
   core::Result<void> share_holdings(const std::string& attempt);
   core::Result<RestoreChoice> choose(const std::string& attempt);
   core::Result<std::optional<Loaded>> try_choice(const std::string& attempt, const RestoreChoice& choice);
+  using Answer = std::function<std::string(const std::vector<std::string>& words)>;
+  core::Result<std::string> ask(const std::string& topic, const std::string& word, const Answer& answer);
   core::Result<std::string> agree(const std::string& attempt, const std::string& complaint);
   core::Result<void> make_uploads();
   static core::Result<std::optional<core::LossScaler::State>> loss_scaling_of(const core::Value* values);
   void go_on_after(const Loaded& loaded);
 
   // For a checkpoint.
-  core::Result<Loaded> load(const std::string& attempt, const std::string& name);
+  core::Result<void> compare(const std::string& attempt, const std::string& name,
+                             const core::Result<core::Manifest>& manifest);
+  core::Result<Loaded> load(const std::string& attempt, const std::string& name,
+                            const core::Manifest& manifest);
   core::Result<Wanted> want(const std::string& attempt, const core::Manifest& manifest, Restored& restored);
   core::Result<std::vector<core::KeySet>> all_requests(const std::string& attempt,
                                                        const core::Manifest& manifest);

@@ -21,6 +21,11 @@ std::string seal(std::string text) {
   return std::move(text.append(kBegin).append(hash).append(kEnd));
 }
 
+std::string hash_of_sealed(std::string_view text) {
+  CHECK(text.size() >= kHexDigits + kEnd.size() && text.ends_with(kEnd), "the text is sealed");
+  return std::string(text.substr(text.size() - kEnd.size() - kHexDigits, kHexDigits));
+}
+
 Result<std::string_view> unseal(std::string_view text, std::string_view what) {
   const auto line = text.rfind(kBegin);
   const auto rest = line == std::string_view::npos ? std::string_view{} : text.substr(line + kBegin.size());

@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "core/checkpoint/sealed_text.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::core {
@@ -81,6 +82,10 @@ std::string complaint_with(const std::string& from, const std::string& to) {
 TEST(Manifest, IsJsonWithOneLineAnItem) {
   EXPECT_EQ(to_text(sample()), hashed(kText));
   EXPECT_EQ(parse_manifest(hashed(kText)).value(), sample());
+}
+
+TEST(Manifest, SaysItsHashInItsLastLine) {
+  EXPECT_EQ(hash_of_sealed(to_text(sample())), hex64(hash64(kText)));
 }
 
 TEST(Manifest, OfNothingHasEmptyLists) {
