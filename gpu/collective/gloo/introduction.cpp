@@ -169,6 +169,13 @@ class Introduction {
     }
     const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> address(found, &freeaddrinfo);
     Descriptor attempt(socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!attempt.is_open()) {
+      return core::fail(
+          Errc::io,
+          "group '{}': rank {} cannot open a socket to reach rank {}: {}; raise its limit of open "
+          "files (ulimit -n)",
+          group_.name, rank(self_).value, rank(peer).value, std::strerror(errno));
+    }
     int failure = connect(attempt.get(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
     if (failure == EINPROGRESS) {
       pollfd entry{attempt.get(), POLLOUT, 0};

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -258,6 +259,27 @@ TEST(GlooSetUp, WithAMemberThatIsGoneEndsAtOnceAndSaysWhere) {
   EXPECT_THAT(group.error().message,
               ::testing::HasSubstr("rank 1 found nobody at 127.0.0.1 port 1, where rank 0 listened "
                                    "(Connection refused)"));
+}
+
+TEST(GlooSetUp, ThatHasNoDescriptorLeftBlamesNoMember) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // Once the member listens, it can open nothing more.
+  WatchedRendezvous watched([&](const std::string& key, const std::string&) {
+    if (key != "strangers/1/dp/gloo/1") return;
+    const Descriptor lowest(dup(STDERR_FILENO));
+    const rlimit full{static_cast<rlim_t>(lowest.get()), before.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &full), 0);
+  });
+  ASSERT_TRUE(watched.set("strangers/1/dp/gloo/0", std::string(32, '0') + " 127.0.0.1 1"));
+  const auto backend = GlooBackend::open(watched, {}).value();
+
+  const auto group = backend->create_group(options_of(1, 2));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+
+  ASSERT_FALSE(group.has_value());
+  EXPECT_EQ(core::to_string(group.error().code), std::string("io")) << group.error().message;
+  EXPECT_THAT(group.error().message, ::testing::HasSubstr("ulimit -n"));
 }
 
 TEST(GlooSetUp, DoesNotTakeAnImpostorForAMember) {
