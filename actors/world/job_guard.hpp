@@ -26,7 +26,8 @@ struct JobLeftovers {
 /// removes the leftovers. It is in its own session, so that a Ctrl-C does not reach it.
 class JobGuard {
  public:
-  /// Forks: call it while there is only one thread. The guard keeps no descriptor of the caller.
+  /// Forks: call it while there is only one thread, and while stdin, stdout and stderr are open. The guard
+  /// keeps no descriptor of the caller.
   static core::Result<JobGuard> start(JobLeftovers leftovers);
 
   JobGuard(JobGuard&& other) noexcept;

@@ -50,7 +50,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-RunningLauncher::RunningLauncher(std::vector<std::string> arguments, std::vector<std::string> environment) {
+RunningLauncher::RunningLauncher(std::vector<std::string> arguments, std::vector<std::string> environment,
+                                 const std::function<void()>& before_exec) {
   mark_ = "TROUPE_TEST_MARK=" + directory_.path().string();
   fs::create_directory(directory_.path() / "tmp");
   environment.push_back(mark_);
@@ -71,6 +72,7 @@ RunningLauncher::RunningLauncher(std::vector<std::string> arguments, std::vector
   }
   // A descriptor that a careless parent left open; the ranks are not to see it.
   ::dup2(2, 9);
+  if (before_exec) before_exec();
   ::execv(words[0], words.data());
   ::_exit(127);
 }

@@ -38,7 +38,9 @@ struct Outcome {
 /// test finds what is left of them.
 class RunningLauncher {
  public:
-  explicit RunningLauncher(std::vector<std::string> arguments, std::vector<std::string> environment = {});
+  /// `before_exec` runs in the launcher's process, last before it becomes the launcher.
+  explicit RunningLauncher(std::vector<std::string> arguments, std::vector<std::string> environment = {},
+                           const std::function<void()>& before_exec = {});
   /// Kills what is left.
   ~RunningLauncher();
 

@@ -1,4 +1,5 @@
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -7,10 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "apps/troupe/launch/options.hpp"
 #include "apps/troupe/launch/report.hpp"
@@ -173,6 +177,39 @@ TEST(LaunchStart, RanksInheritNoInputAndNoDescriptors) {
 
   // The fourth is the directory which ls reads.
   EXPECT_EQ(outcome.out, "[rank 0] 0\n[rank 0] 1\n[rank 0] 2\n[rank 0] 3\n");
+}
+
+/// The guard among the launcher's processes, once it waits for the launcher's end.
+bool guard_waits(const RunningLauncher& launcher) {
+  std::error_code error;
+  for (const pid_t pid : launcher.processes()) {
+    const auto process = std::filesystem::path("/proc") / std::to_string(pid);
+    if (read_file(process / "comm") != "troupe-guard\n") continue;
+    if (std::filesystem::read_symlink(process / "fd/3", error).string().starts_with("pipe:")) return true;
+  }
+  return false;
+}
+
+TEST(LaunchStart, ALauncherWithoutAStandardStreamKeepsItsGuardAndItsDirectory) {
+  for (const int closed : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    SCOPED_TRACE(::testing::Message() << "descriptor " << closed << " is closed");
+    const TemporaryDirectory directory;
+    const std::string fifo = directory.path() / "fifo";
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    RunningLauncher launcher(
+        {"--standalone", "sh", "-c", "cat \"$FIFO\"; test -d \"$(dirname $TROUPE_PROGRESS_FILE)\""},
+        {"FIFO=" + fifo}, [closed] { ::close(closed); });
+    EXPECT_TRUE(eventually([&] { return guard_waits(launcher); }, std::chrono::seconds(5)));
+
+    int writer = -1;
+    EXPECT_TRUE(
+        eventually([&] { return (writer = ::open(fifo.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0; },
+                   std::chrono::seconds(5)));
+    ::close(writer);
+
+    EXPECT_EQ(launcher.wait().exit_code, 0) << launcher.err();
+    EXPECT_TRUE(launcher.segments().empty());
+  }
 }
 
 TEST(LaunchStart, LeadsAProcessGroupOfItsOwn) {
