@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <array>
@@ -101,6 +102,46 @@ TEST(LaunchOutput, LongLinesOfManyRanksAreWholeAndComplete) {
   int on_stderr = 0;
   for (const std::string& line : lines_of(outcome.err)) on_stderr += line.starts_with("[rank") ? 1 : 0;
   EXPECT_EQ(on_stderr, 4 * 300);
+}
+
+TEST(LaunchOutput, ThatWaitsForItsReaderLeavesThePipeAsItWas) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  RunningLauncher launcher(
+      {"--standalone", "sh", "-c", "yes $(head -c 99 /dev/zero | tr '\\0' x) | head -n 2000; echo all >&2"},
+      {}, [&] { ::dup2(pipe[1], STDOUT_FILENO); });
+  const std::string line = "[rank 0] " + std::string(99, 'x') + "\n";
+  ASSERT_TRUE(eventually([&] { return launcher.err().find("[rank 0] all") != std::string::npos; }));
+
+  std::string read;
+  std::array<char, 4096> bytes;
+  while (read.size() < 2000 * line.size()) {
+    const ssize_t got = ::read(pipe[0], bytes.data(), bytes.size());
+    ASSERT_GT(got, 0);
+    read.append(bytes.data(), static_cast<std::size_t>(got));
+  }
+  const Outcome outcome = launcher.wait();
+
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(lines_of(read), std::vector<std::string>(2000, line.substr(0, line.size() - 1)));
+  EXPECT_EQ(::fcntl(pipe[1], F_GETFL) & O_NONBLOCK, 0) << "who writes next is not told to come again";
+  for (const int end : pipe) ::close(end);
+}
+
+// A window that hangs, or a connection that is lost.
+TEST(LaunchOutput, ATerminalThatNobodyReadsStopsNoRank) {
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_TRUE(master >= 0 && ::grantpt(master) == 0 && ::unlockpt(master) == 0);
+  const int slave = ::open(::ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_GE(slave, 0);
+  RunningLauncher launcher(
+      {"--standalone", "sh", "-c", "yes $(head -c 99 /dev/zero | tr '\\0' x) | head -n 20000; echo all >&2"},
+      {}, [slave] { ::dup2(slave, STDOUT_FILENO); });
+
+  EXPECT_TRUE(eventually([&] { return launcher.err().find("[rank 0] all") != std::string::npos; }));
+
+  EXPECT_EQ(::fcntl(slave, F_GETFL) & O_NONBLOCK, 0);
+  for (const int end : {master, slave}) ::close(end);
 }
 
 TEST(LaunchOutput, StdoutAndStderrStayApart) {

@@ -1,10 +1,12 @@
 #include "apps/troupe/launch/terminal.hpp"
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
+#include <system_error>
 
 namespace troupe::apps {
 
@@ -19,20 +21,31 @@ bool same_file(int a, int b) {
          first.st_ino == second.st_ino;
 }
 
+/// A terminal that says it is ready may still make us wait for room, so we write through a description of our
+/// own that never waits. None for anything else, and where the terminal is another user's.
+posix::Descriptor reopen_terminal(int fd) {
+  if (::isatty(fd) == 0) return {};
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  return posix::Descriptor(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
 }  // namespace
 
-Terminal::Side::Side(asio::io_context& loop, int fd) : outlet(fd), ready(loop) {
-  const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+Terminal::Side::Side(asio::io_context& loop, int fd)
+    : terminal(reopen_terminal(fd)), outlet(terminal.is_open() ? terminal.get() : fd), ready(loop) {
+  posix::Descriptor poller(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event takes_more{};
+  takes_more.events = EPOLLOUT;
+  if (::epoll_ctl(poller.get(), EPOLL_CTL_ADD, outlet.fd(), &takes_more) != 0) return;
   std::error_code error;
-  if (copy < 0) return;
-  ready.assign(copy, error);
-  if (error) ::close(copy);
+  ready.assign(poller.get(), error);
+  if (!error) poller.release();
 }
 
 void Terminal::Side::write_when_ready() {
   if (waiting || outlet.is_empty() || !ready.is_open()) return;
   waiting = true;
-  ready.async_wait(asio::posix::stream_descriptor::wait_write, [this](const std::error_code& error) {
+  ready.async_wait(asio::posix::stream_descriptor::wait_read, [this](const std::error_code& error) {
     waiting = false;
     if (error) return;
     outlet.flush();

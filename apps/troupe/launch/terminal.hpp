@@ -7,6 +7,7 @@
 
 #include "apps/troupe/launch/console.hpp"
 #include "apps/troupe/launch/rank_log.hpp"
+#include "posix/descriptor.hpp"
 
 namespace troupe::apps {
 
@@ -27,8 +28,11 @@ class Terminal final : public Console {
     Side(asio::io_context& loop, int fd);
     void write_when_ready();
 
+    posix::Descriptor terminal;  ///< where the outlet writes, if that is a terminal
     Outlet outlet;
-    asio::posix::stream_descriptor ready;  ///< not open for files, which never make us wait
+    /// Readable when the outlet takes more; not open for files, which never make us wait. It is an epoll of
+    /// our own, because Asio makes what it waits for non-blocking, also for all who share it with us.
+    asio::posix::stream_descriptor ready;
     bool waiting = false;
   };
 
