@@ -77,6 +77,7 @@ class TcpNetwork::Shell {
   core::Result<void> listen();
   core::Result<void> reach();
   core::Result<void> bind();
+  std::error_code bind_to(const tcp::endpoint& endpoint);
   void run();
   void stop();
   void accept();
@@ -127,26 +128,40 @@ class TcpNetwork::Shell {
 
 core::Result<void> TcpNetwork::Shell::bind() {
   std::error_code error;
-  auto address = asio::ip::make_address(options_.address, error);
+  const auto found = resolver_.resolve(options_.address, std::to_string(options_.port),
+                                       tcp::resolver::numeric_service, error);
   if (error) {
     return core::fail(Errc::invalid_argument,
-                      "rank 0 listens at a numeric address such as 127.0.0.1, found \"{}\"",
-                      options_.address);
+                      "rank 0 is to listen at \"{}\", which is not known here: {}; set MASTER_ADDR to a name "
+                      "or an address of the host of rank 0",
+                      options_.address, error.message());
   }
-  tcp::endpoint endpoint(address, options_.port);
+  for (const auto& entry : found) {
+    error = bind_to(entry.endpoint());
+    // A name may also mean addresses that this host does not have; the others come to one that it has.
+    if (error != std::errc::address_not_available && error != std::errc::address_family_not_supported) break;
+  }
+  if (error) {
+    return core::fail(Errc::io, "rank 0 cannot listen at {} port {}: {}; choose another port or address",
+                      options_.address, options_.port, error.message());
+  }
+  const auto bound = acceptor_.local_endpoint();
+  port_ = bound.port();
+  log(fmt::format("the control network listens at {} port {}{}", options_.address, port_,
+                  bound.address().is_loopback() ? "" : ", which other hosts can reach; it is not encrypted"));
+  return {};
+}
+
+std::error_code TcpNetwork::Shell::bind_to(const tcp::endpoint& endpoint) {
+  std::error_code error;
+  std::error_code ignored;
+  acceptor_.close(ignored);
   acceptor_.open(endpoint.protocol(), error);
   if (!error) ::fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind(endpoint, error);
   if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
-  if (error) {
-    return core::fail(Errc::io, "rank 0 cannot listen at {} port {}: {}; choose another port or address",
-                      options_.address, options_.port, error.message());
-  }
-  port_ = acceptor_.local_endpoint().port();
-  log(fmt::format("the control network listens at {} port {}{}", options_.address, port_,
-                  address.is_loopback() ? "" : ", which other hosts can reach; it is not encrypted"));
-  return {};
+  return error;
 }
 
 core::Result<void> TcpNetwork::Shell::start() {

@@ -15,7 +15,8 @@ namespace troupe::actors {
 
 struct TcpOptions {
   RouterOptions router;
-  /// Where rank 0 listens and the others reach it. Anything but loopback must be requested.
+  /// Where rank 0 listens and the others reach it: a number or a name. Anything but loopback must be
+  /// requested.
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;  ///< at rank 0, 0 lets the system choose
   /// For reaching rank 0, which may start later, and being welcomed.
@@ -33,9 +34,10 @@ class TcpNetwork final : public Network {
   ~TcpNetwork() override;
 
   /// Once. At rank 0 returns when the port is bound; elsewhere when rank 0 has welcomed this rank. The
-  /// handler may be called before this returns, and is not called after this failed. Errc::io for an address
-  /// that cannot be bound, Errc::timeout if rank 0 is not reached, Errc::mismatch if it belongs to another
-  /// job or build or has another token.
+  /// handler may be called before this returns, and is not called after this failed. At rank 0,
+  /// Errc::invalid_argument for a name that is not known and Errc::io for an address that cannot be bound;
+  /// elsewhere, Errc::timeout if rank 0 is not reached, Errc::mismatch if it belongs to another job or build
+  /// or has another token.
   core::Result<void> start();
   /// Creates and starts one.
   static core::Result<std::unique_ptr<TcpNetwork>> open(TcpOptions options, NetworkHandler handler);

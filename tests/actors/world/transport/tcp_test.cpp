@@ -26,6 +26,7 @@ using namespace std::chrono_literals;
 using asio::ip::tcp;
 using core::Errc;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// Another program that reaches the port.
 class Stranger {
@@ -221,6 +222,38 @@ TEST(TcpNetwork, ListensToNobodyOnceAllWereThereAndOneHasLeft) {
   ASSERT_TRUE((*spoke)->close());
 
   EXPECT_FALSE(connects());
+}
+
+TEST(TcpNetwork, MeetsAtAName) {
+  TcpJob job(2);
+  auto hub = job.options(0);
+  hub.address = "localhost";
+  std::string logged;
+  hub.log = [&](std::string_view line) { logged += line; };
+
+  auto network = TcpNetwork::open(hub, [](NetworkEvent) {});
+  ASSERT_TRUE(network) << network.error().message;
+  auto spoke = job.options(1);
+  spoke.address = "localhost";
+  spoke.port = (*network)->port();
+  auto reached = TcpNetwork::open(spoke, [](NetworkEvent) {});
+
+  EXPECT_TRUE(reached) << reached.error().message;
+  EXPECT_THAT(logged, HasSubstr("listens at localhost port"));
+  EXPECT_THAT(logged, Not(HasSubstr("which other hosts can reach")));
+}
+
+TEST(TcpNetwork, SaysThatNobodyKnowsTheNameWhereItIsToListen) {
+  TcpJob job(1);
+  auto options = job.options(0);
+  options.address = "no-such-host.invalid";
+
+  auto network = TcpNetwork::open(options, [](NetworkEvent) {});
+
+  ASSERT_FALSE(network);
+  EXPECT_EQ(network.error().code, Errc::invalid_argument);
+  EXPECT_THAT(network.error().message, HasSubstr("no-such-host.invalid"));
+  EXPECT_THAT(network.error().message, HasSubstr("MASTER_ADDR"));
 }
 
 TEST(TcpNetwork, GivesUpAtTheDeadlineWhenNobodyListens) {
