@@ -203,10 +203,10 @@ std::optional<int> NodeAgentMachine::code_that_forbids_restart() const {
 }
 
 void NodeAgentMachine::count_failure() {
-  const bool progressed = step_ && step_ != step_of_last_failure_;
+  const bool progressed = step_ > furthest_step_;
   quick_failures_ = progressed || lived_for_a_while() ? 0 : quick_failures_ + 1;
   failures_at_step_ = progressed ? 1 : failures_at_step_ + 1;
-  step_of_last_failure_ = step_;
+  furthest_step_ = std::max(furthest_step_, step_);
 }
 
 bool NodeAgentMachine::lived_for_a_while() const {
@@ -216,7 +216,7 @@ bool NodeAgentMachine::lived_for_a_while() const {
 }
 
 bool NodeAgentMachine::makes_no_progress() const {
-  return step_ && failures_at_step_ >= config_.no_progress_limit;
+  return furthest_step_ && failures_at_step_ >= config_.no_progress_limit;
 }
 
 void NodeAgentMachine::gang_ended(NodeEffects& effects) {
@@ -244,7 +244,8 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
                                      : fmt::format("all {} restarts are used up", restarts_),
            effects);
   } else if (makes_no_progress()) {
-    finish(1, fmt::format("no progress: {} failures in a row after step {}", failures_at_step_, *step_),
+    finish(1,
+           fmt::format("no progress: {} failures in a row after step {}", failures_at_step_, *furthest_step_),
            effects);
   } else {
     ++restarts_;
@@ -253,8 +254,10 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
     if (quick_failures_ <= 1) return launch(endings_.back().at, effects);
     const int doublings = std::min(quick_failures_ - 2, 16);
     state_ = State::waiting;
-    effects.push_back(ArmDeadline{
-        std::min(config_.first_backoff * (std::int64_t{1} << doublings), config_.longest_backoff)});
+    // Many doublings of a long first pause would overflow.
+    const auto first_backoff = std::min(config_.first_backoff, config_.longest_backoff);
+    effects.push_back(
+        ArmDeadline{std::min(first_backoff * (std::int64_t{1} << doublings), config_.longest_backoff)});
   }
 }
 

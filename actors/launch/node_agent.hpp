@@ -22,13 +22,13 @@ struct NodeAgentConfig {
   /// After a rank that ended because another did (kExitFenced), the rank that it names has this time to end
   /// by itself before all are asked to.
   std::chrono::nanoseconds cause_window = std::chrono::milliseconds(500);
-  /// A gang that lived for at least this long before its first failure, or committed a step more than the
-  /// previous one, is restarted immediately. So is the first gang that did neither; after that come pauses of
+  /// A gang that lived for at least this long before its first failure, or committed a step more than any
+  /// before it, is restarted immediately. So is the first gang that did neither; after that come pauses of
   /// 1, 2, 4 ... times this.
   std::chrono::nanoseconds first_backoff = std::chrono::seconds(1);
   std::chrono::nanoseconds longest_backoff = std::chrono::seconds(60);
-  /// This many consecutive failures at the same committed step end the job. For a job that never reports a
-  /// step only `max_restarts` applies.
+  /// This many consecutive failures without a committed step beyond the furthest end the job. For a job that
+  /// never reports a step only `max_restarts` applies.
   int no_progress_limit = 3;
 };
 
@@ -137,7 +137,7 @@ class NodeAgentMachine {
   std::chrono::nanoseconds launched_{};
   std::vector<Ending> endings_;
   std::optional<std::int64_t> step_;
-  std::optional<std::int64_t> step_of_last_failure_;
+  std::optional<std::int64_t> furthest_step_;  ///< of those committed at failures so far
   int failures_at_step_ = 0;
   int quick_failures_ = 0;  ///< consecutive ones: soon, and without another step
   std::string verdict_;

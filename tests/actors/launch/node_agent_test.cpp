@@ -244,6 +244,49 @@ TEST(NodeAgent, StopsAtTheThirdFailureInARowAfterTheSameStep) {
   EXPECT_NE(machine.verdict().find("step 42"), std::string::npos) << machine.verdict();
 }
 
+TEST(NodeAgent, AJobThatGoesBackMakesNoProgressUntilItPassesItsFurthestStep) {
+  auto machine = started({.ranks = 1, .max_restarts = 10});
+  machine.committed(10);
+  machine.exited(0, kFailed, seconds(1));
+  machine.committed(7);
+  EXPECT_TRUE(one_of<StartGang>(machine.exited(0, kFailed, seconds(1)))) << "the first without a step more";
+  machine.committed(11);
+  EXPECT_TRUE(one_of<StartGang>(machine.exited(0, kFailed, seconds(1)))) << "a step more";
+  machine.committed(8);
+  EXPECT_TRUE(one_of<StartGang>(machine.exited(0, kFailed, seconds(1))));
+  machine.committed(9);
+
+  const auto effects = machine.exited(0, kFailed, seconds(1));
+
+  EXPECT_EQ(only<Finish>(effects).exit_code, 1);
+  EXPECT_NE(machine.verdict().find("3 failures in a row after step 11"), std::string::npos)
+      << machine.verdict();
+}
+
+TEST(NodeAgent, AJobThatGoesBackPausesBeforeItsRestarts) {
+  auto machine = started({.ranks = 1, .max_restarts = 10, .no_progress_limit = 10});
+  machine.committed(10);
+  machine.exited(0, kFailed, milliseconds(1));
+  machine.committed(7);
+  machine.exited(0, kFailed, milliseconds(2));
+  machine.committed(8);
+
+  const auto effects = machine.exited(0, kFailed, milliseconds(3));
+
+  EXPECT_EQ(only<ArmDeadline>(effects).after, seconds(1));
+}
+
+TEST(NodeAgent, PausesNeverExceedTheLongestHoweverLongTheFirst) {
+  auto machine = started({.ranks = 1, .max_restarts = 30, .first_backoff = seconds(1'000'000)});
+  machine.exited(0, kFailed, milliseconds(1));
+
+  for (int failure = 2; failure <= 25; ++failure) {
+    const auto effects = machine.exited(0, kFailed, milliseconds(failure));
+    EXPECT_EQ(only<ArmDeadline>(effects).after, seconds(60)) << "failure " << failure;
+    machine.deadline(milliseconds(failure));
+  }
+}
+
 TEST(NodeAgent, CodesThatForbidARestartArePassedOn) {
   for (int code : {kExitTemporaryFailure, kExitNoCheckpoint}) {
     auto machine = started({.ranks = 2, .max_restarts = 3});
