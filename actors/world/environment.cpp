@@ -1,6 +1,11 @@
 #include "actors/world/environment.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <string_view>
+#include <vector>
 
 #include "core/errors.hpp"
 #include "core/number.hpp"
@@ -26,6 +31,10 @@ constexpr Names kLaunchers[] = {
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
 };
 
+/// The ranks of each node, in the order of SLURM_NODEID. SLURM_NTASKS_PER_NODE is only what was asked for,
+/// and set only where somebody asked.
+constexpr const char* kSlurmLists[] = {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
+
 core::Result<std::int64_t> number(const Variables& variables, const char* name, std::int64_t fallback,
                                   std::int64_t least, std::int64_t most) {
   auto text = variables(name);
@@ -43,6 +52,66 @@ std::string safe_name(const std::string& text) {
     safe += plain ? c : '_';
   }
   return safe;
+}
+
+/// One entry of a list of Slurm's, "4", or "8(x2)" for two nodes with eight ranks each.
+struct SlurmEntry {
+  std::int64_t ranks = 0;
+  std::int64_t nodes = 1;
+};
+
+core::Result<SlurmEntry> parse_slurm_entry(std::string_view text, std::int64_t world) {
+  SlurmEntry entry;
+  const auto open = text.find("(x");
+  if (open != std::string_view::npos) {
+    const auto count = text.ends_with(')') ? text.substr(open + 2, text.size() - open - 3) : text;
+    entry.nodes = TRY(core::parse_number<std::int64_t>(count, {1, world}));
+  }
+  entry.ranks = TRY(core::parse_number<std::int64_t>(text.substr(0, open), {1, world}));
+  return entry;
+}
+
+/// The number of ranks of this node by a list such as "8(x2),4", where SLURM_NODEID counts: 8, 8, 4.
+core::Result<int> read_slurm_list(const Variables& variables, const char* name, std::int64_t world) {
+  const std::string list = variables(name).value_or("");
+  std::vector<SlurmEntry> entries;
+  std::int64_t nodes = 0;
+  for (std::size_t start = 0; start <= list.size();) {
+    const auto end = std::min(list.find(',', start), list.size());
+    const auto entry = parse_slurm_entry(std::string_view(list).substr(start, end - start), world);
+    if (!entry) {
+      return core::fail(entry.error().code, "{}: expected numbers of ranks such as 8(x2),4, found {}: {}",
+                        name, core::quoted_excerpt(list), entry.error().message);
+    }
+    entries.push_back(*entry);
+    nodes += entry->nodes;
+    start = end + 1;
+  }
+  const auto node = TRY(number(variables, "SLURM_NODEID", nodes == 1 ? 0 : -1, 0, INT32_MAX));
+  std::int64_t first = 0;
+  for (const SlurmEntry& entry : entries) {
+    if (node >= first && node < first + entry.nodes) return static_cast<int>(entry.ranks);
+    first += entry.nodes;
+  }
+  return core::fail(core::Errc::invalid_argument,
+                    "{}={} is for {} nodes, and SLURM_NODEID{}; start all ranks with one srun", name, list,
+                    nodes, node < 0 ? " is not set" : fmt::format(" is {}", node));
+}
+
+core::Result<int> read_local_world(const Variables& variables, const Names& names, std::int64_t world) {
+  if (std::string_view(names.launcher) == "Slurm") {
+    for (const char* list : kSlurmLists) {
+      if (!variables(list).value_or("").empty()) return read_slurm_list(variables, list, world);
+    }
+    const auto nodes = TRY(number(variables, "SLURM_NNODES", 1, 1, INT32_MAX));
+    if (nodes > 1 && variables(names.local_world).value_or("").empty()) {
+      return core::fail(core::Errc::invalid_argument,
+                        "SLURM_NNODES is {}, and none of {}, {} and {} says how many ranks this node has; "
+                        "start all ranks with srun, and give it --ntasks-per-node",
+                        nodes, kSlurmLists[0], kSlurmLists[1], names.local_world);
+    }
+  }
+  return static_cast<int>(TRY(number(variables, names.local_world, world, 1, world)));
 }
 
 core::Result<void> read_control_address(const Variables& variables, JobEnvironment& environment) {
@@ -86,7 +155,7 @@ core::Result<JobEnvironment> detect_environment(const Variables& variables) {
     environment.rank = {static_cast<std::int32_t>(TRY(number(variables, names.rank, 0, 0, world - 1)))};
     environment.local_rank =
         static_cast<int>(TRY(number(variables, names.local_rank, environment.rank.value, 0, world - 1)));
-    environment.local_world = static_cast<int>(TRY(number(variables, names.local_world, world, 1, world)));
+    environment.local_world = TRY(read_local_world(variables, names, world));
     break;
   }
   environment.job = safe_name(

@@ -16,7 +16,7 @@ struct JobEnvironment {
   core::Rank rank{0};
   core::WorldSize world{1};
   int local_rank = 0;
-  int local_world = 1;
+  int local_world = 1;        ///< ranks of this host
   std::string job = "local";  ///< letters, digits, '-' and '_'
   core::Epoch epoch{1};       ///< increases with every restart of the job
   std::string control_host = "127.0.0.1";
