@@ -1,14 +1,20 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "actors/world/environment.hpp"
 #include "apps/troupe/launch/console.hpp"
 #include "apps/troupe/launch/lines.hpp"
 #include "apps/troupe/launch/rank_log.hpp"
@@ -17,6 +23,7 @@
 namespace troupe::apps {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -48,40 +55,124 @@ TEST(Tail, KeepsTheLastLines) {
   EXPECT_THAT(tail.lines(), ElementsAre("b", "c"));
 }
 
+/// No file of this process grows beyond it meanwhile.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit limit{bytes, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  sighandler_t handler_;
+  rlimit before_{};
+};
+
 TEST(LinePrefix, IsTheRankOrWhatTheTemplateSays) {
   EXPECT_EQ(line_prefix("default", 3, nullptr), "[rank 3] ");
   EXPECT_EQ(line_prefix("worker", 3, "<${role_name} ${local_rank}/${rank}> "), "<worker 3/3> ");
 }
 
-TEST(Outlet, NeverWaitsForAReaderAndLosesNothing) {
-  std::array<int, 2> pipe{};
-  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
-  std::string written;
-  std::string read;
-  {
-    Outlet outlet(pipe[1], 1000);
-    for (int i = 0; i < 50'000; ++i) {
-      const std::string line = "line " + std::to_string(i) + "\n";
-      outlet.write(line);
-      written += line;
-    }
-    EXPECT_FALSE(outlet.is_empty());
-
-    std::array<char, 4096> bytes;
-    while (!outlet.is_empty()) {
-      const ssize_t got = ::read(pipe[0], bytes.data(), bytes.size());
-      ASSERT_GT(got, 0);
-      read.append(bytes.data(), static_cast<std::size_t>(got));
-      outlet.flush();
-    }
-    ::close(pipe[1]);
-    for (ssize_t got = 0; (got = ::read(pipe[0], bytes.data(), bytes.size())) > 0;) {
-      read.append(bytes.data(), static_cast<std::size_t>(got));
-    }
+/// An Outlet whose reader takes nothing until everything is written.
+class SlowReader {
+ public:
+  SlowReader() {
+    EXPECT_EQ(::pipe2(pipe_.data(), O_CLOEXEC), 0);
+    outlet_ = std::make_unique<Outlet>(pipe_[1], 1000);
   }
-  ::close(pipe[0]);
+  ~SlowReader() { ::close(pipe_[0]); }
+  SlowReader(const SlowReader&) = delete;
+  SlowReader& operator=(const SlowReader&) = delete;
+
+  Outlet& outlet() { return *outlet_; }
+
+  std::string read_all() {
+    std::string read;
+    std::array<char, 4096> bytes;
+    while (!outlet_->is_empty()) {
+      const ssize_t got = ::read(pipe_[0], bytes.data(), bytes.size());
+      if (got <= 0) break;
+      read.append(bytes.data(), static_cast<std::size_t>(got));
+      outlet_->flush();
+    }
+    outlet_.reset();
+    ::close(pipe_[1]);
+    for (ssize_t got = 0; (got = ::read(pipe_[0], bytes.data(), bytes.size())) > 0;) {
+      read.append(bytes.data(), static_cast<std::size_t>(got));
+    }
+    return read;
+  }
+
+ private:
+  std::array<int, 2> pipe_{};
+  std::unique_ptr<Outlet> outlet_;
+};
+
+/// What the reader takes of 50 000 lines, and what was written.
+std::pair<std::string, std::string> read_and_written() {
+  SlowReader reader;
+  std::string written;
+  for (int i = 0; i < 50'000; ++i) {
+    const std::string line = "line " + std::to_string(i) + "\n";
+    reader.outlet().write(line);
+    written += line;
+  }
+  EXPECT_FALSE(reader.outlet().is_empty());
+  return {reader.read_all(), written};
+}
+
+TEST(Outlet, NeverWaitsForAReaderAndLosesNothing) {
+  const auto [read, written] = read_and_written();
 
   EXPECT_TRUE(read == written);
+}
+
+TEST(Outlet, LosesNothingWithoutADirectoryForItsFile) {
+  const auto before = actors::process_variables()("TMPDIR");
+  ::setenv("TMPDIR", "/nonexistent", 1);
+  const auto [read, written] = read_and_written();
+  before ? ::setenv("TMPDIR", before->c_str(), 1) : ::unsetenv("TMPDIR");
+
+  EXPECT_TRUE(read == written) << read.size() << " of " << written.size() << " bytes came";
+}
+
+TEST(Outlet, SaysHowManyLinesAreMissingWhereNoMoreCanBeKept) {
+  const FileSizeLimit limit(100'000);
+
+  const auto [read, written] = read_and_written();
+
+  const auto lines = lines_of(read);
+  const auto all = lines_of(written);
+  ASSERT_GT(lines.size(), 2U);
+  ASSERT_LT(lines.size(), all.size());
+  const std::size_t kept = lines.size() - 1;
+  EXPECT_TRUE(std::equal(lines.begin(), lines.end() - 1, all.begin()))
+      << "what is kept is whole and in order";
+  EXPECT_THAT(lines.back(),
+              AllOf(HasSubstr("[troupe] " + std::to_string(all.size() - kept) + " lines are missing here"),
+                    HasSubstr("TMPDIR")));
+}
+
+TEST(Outlet, SaysWhatIsMissingBeforeWhatFollows) {
+  SlowReader reader;
+  {
+    const FileSizeLimit limit(10);
+    for (int i = 0; i < 10'000; ++i) reader.outlet().write("before " + std::to_string(i) + "\n");
+  }
+  reader.outlet().write("after\n");
+
+  const auto lines = lines_of(reader.read_all());
+
+  ASSERT_GT(lines.size(), 2U);
+  EXPECT_THAT(lines[lines.size() - 2], HasSubstr("lines are missing here"));
+  EXPECT_EQ(lines.back(), "after");
 }
 
 TEST(LaunchOutput, LongLinesOfManyRanksAreWholeAndComplete) {

@@ -1,15 +1,23 @@
 #include "apps/troupe/launch/console.hpp"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-#include <fcntl.h>
 #include <algorithm>
 #include <cerrno>
 
 namespace troupe::apps {
+
+namespace {
+
+constexpr long kMostBytesInMemory = 64L << 20;
+
+}  // namespace
 
 Outlet::Outlet(int fd, std::size_t memory_bytes) : fd_(fd), memory_bytes_(memory_bytes) {}
 
@@ -18,18 +26,50 @@ Outlet::~Outlet() {
 }
 
 void Outlet::write(std::string_view text) {
-  const bool spilling = spill_begin_ != spill_end_;
-  if (!spilling && pending_.size() + text.size() <= memory_bytes_) {
+  if (!is_spilling() && pending_.size() + text.size() <= memory_bytes_) {
     pending_ += text;
     return flush();
   }
-  if (spill_fd_ < 0) {
-    const char* directory = ::getenv("TMPDIR");
-    spill_fd_ = ::open(directory ? directory : "/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (spill_fd_ < 0) open_spill();
+  if (spill(note_of_missing_lines().append(text))) {
+    missing_lines_ = 0;
+  } else {
+    ++missing_lines_;
   }
-  const ssize_t written = ::pwrite(spill_fd_, text.data(), text.size(), spill_end_);
-  if (written > 0) spill_end_ += written;
   flush();
+}
+
+void Outlet::open_spill() {
+  const char* chosen = ::getenv("TMPDIR");
+  const std::string directory = chosen ? chosen : "/tmp";
+  spill_fd_ = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (spill_fd_ >= 0) return;
+  // Not every file system has files without a name.
+  std::string name = directory + "/troupe-output-XXXXXX";
+  spill_fd_ = ::mkostemp(name.data(), O_CLOEXEC);
+  if (spill_fd_ >= 0) {
+    ::unlink(name.c_str());
+    return;
+  }
+  spill_fd_ = ::memfd_create("troupe-output", MFD_CLOEXEC);
+  most_spilled_bytes_ = kMostBytesInMemory;
+}
+
+/// All of the text, or nothing.
+bool Outlet::spill(std::string_view text) {
+  const auto bytes = static_cast<long>(text.size());
+  if (spill_end_ + bytes > most_spilled_bytes_) return false;
+  if (::pwrite(spill_fd_, text.data(), text.size(), spill_end_) != bytes) return false;
+  spill_end_ += bytes;
+  return true;
+}
+
+std::string Outlet::note_of_missing_lines() const {
+  if (missing_lines_ == 0) return {};
+  return fmt::format(
+      "[troupe] {} lines are missing here: nobody read them in time, and there was no room to keep them; "
+      "let TMPDIR name a directory with more\n",
+      missing_lines_);
 }
 
 void Outlet::flush() {
@@ -47,6 +87,7 @@ void Outlet::flush() {
       // Nobody reads any more: what is left has no place to go.
       pending_.clear();
       spill_begin_ = spill_end_;
+      missing_lines_ = 0;
     } else {
       return;
     }
@@ -54,7 +95,11 @@ void Outlet::flush() {
 }
 
 void Outlet::refill() {
-  if (spill_begin_ == spill_end_) return;
+  if (spill_begin_ == spill_end_) {
+    pending_ = note_of_missing_lines();
+    missing_lines_ = 0;
+    return;
+  }
   pending_.resize(std::min(memory_bytes_, static_cast<std::size_t>(spill_end_ - spill_begin_)));
   const ssize_t got = ::pread(spill_fd_, pending_.data(), pending_.size(), spill_begin_);
   pending_.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
