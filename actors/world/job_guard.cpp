@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -30,9 +31,9 @@ namespace fs = std::filesystem;
 namespace {
 
 /// A process that starts others faster than we can kill them is given up after this many rounds of new ones,
-/// and killed processes that do not end after this many checks.
+/// and killed processes that do not end after this long. The launcher hears nothing meanwhile.
 constexpr int kRounds = 50;
-constexpr int kLooks = 5000;
+constexpr std::chrono::seconds kKillPatience{2};
 /// A guard that hangs in the file system is left behind.
 constexpr int kPatienceMilliseconds = 5000;
 
@@ -84,16 +85,26 @@ std::vector<pid_t> marked(std::string_view assignment) {
 }  // namespace
 
 int kill_processes_marked(const std::string& assignment) {
+  return kill_until_none_is_found([&] { return marked(assignment); },
+                                  [](pid_t pid) { return ::kill(pid, SIGKILL) == 0; }, kKillPatience);
+}
+
+int kill_until_none_is_found(const std::function<std::vector<pid_t>()>& find,
+                             const std::function<bool(pid_t)>& kill, std::chrono::nanoseconds patience) {
   std::set<pid_t> killed;
   int rounds = 0;
-  for (int look = 0; look < kLooks; ++look) {
-    const auto found = marked(assignment);
+  auto give_up = std::chrono::steady_clock::now() + patience;
+  while (std::chrono::steady_clock::now() < give_up) {
+    const auto found = find();
     if (found.empty()) break;
     const auto before = killed.size();
     for (const pid_t pid : found) {
-      if (::kill(pid, SIGKILL) == 0) killed.insert(pid);
+      if (kill(pid)) killed.insert(pid);
     }
-    if (killed.size() > before && ++rounds == kRounds) break;
+    if (killed.size() > before) {
+      if (++rounds == kRounds) break;
+      give_up = std::chrono::steady_clock::now() + patience;
+    }
     // A killed process ends only when it gets a processor, which takes time if others want one too.
     ::usleep(1000);
   }

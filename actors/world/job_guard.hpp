@@ -2,16 +2,25 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "core/result.hpp"
 
 namespace troupe::actors {
 
 /// Kills every process of this user whose environment contains `assignment` ("NAME=value"), and what they
-/// start meanwhile. Returns how many it killed.
+/// start meanwhile. Returns how many it killed. Blocks until they have ended, or for two seconds if some do
+/// not.
 int kill_processes_marked(const std::string& assignment);
+
+/// The same for whatever `find` finds and `kill` kills, until it finds none. Gives up once no new one was
+/// found for as long as `patience`: a process that hangs in the kernel ends when the kernel lets it.
+int kill_until_none_is_found(const std::function<std::vector<pid_t>()>& find,
+                             const std::function<bool(pid_t)>& kill, std::chrono::nanoseconds patience);
 
 /// Removes the job's segments, /dev/shm/troupe-<job>-*. Returns how many there were.
 int remove_job_segments(const std::string& job);
