@@ -94,11 +94,11 @@ core::Result<std::string> device_of_rank(const std::string& name, const JobEnvir
                                          const std::function<void(std::string_view)>& log) {
   if (name != "cuda") return name;
   const auto gpus = static_cast<int>(TRY(gpu::list_cuda_devices()).size());
-  if (environment.local_world > gpus) {
+  if (ranks_share_gpus(environment, gpus)) {
     if (environment.local_rank == 0) {
       log(
           fmt::format("{} ranks share {} GPUs: tensors go over the loopback interface, which is for trying "
-                      "out and tests, not for speed",
+                      "out and tests, not for speed; if each rank sees other GPUs, set TROUPE_OWN_GPUS=1",
                       environment.local_world, gpus));
     }
     for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value))

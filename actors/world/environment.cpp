@@ -114,6 +114,12 @@ core::Result<int> read_local_world(const Variables& variables, const Names& name
   return static_cast<int>(TRY(number(variables, names.local_world, world, 1, world)));
 }
 
+core::Result<bool> read_own_gpus(const Variables& variables, const Names& names) {
+  // A task of Slurm's is one rank only if no other launcher started several in it.
+  const bool by_task = std::string_view(names.launcher) == "Slurm" && variables("SLURM_GPUS_PER_TASK");
+  return TRY(number(variables, "TROUPE_OWN_GPUS", by_task ? 1 : 0, 0, 1)) == 1;
+}
+
 core::Result<void> read_control_address(const Variables& variables, JobEnvironment& environment) {
   if (auto address = variables("TROUPE_CONTROL_ADDR")) {
     auto colon = address->rfind(':');
@@ -132,6 +138,10 @@ core::Result<void> read_control_address(const Variables& variables, JobEnvironme
 }
 
 }  // namespace
+
+bool ranks_share_gpus(const JobEnvironment& environment, int visible_gpus) {
+  return !environment.has_own_gpus && environment.local_world > visible_gpus;
+}
 
 Variables process_variables() {
   return [](const char* name) -> std::optional<std::string> {
@@ -156,6 +166,7 @@ core::Result<JobEnvironment> detect_environment(const Variables& variables) {
     environment.local_rank =
         static_cast<int>(TRY(number(variables, names.local_rank, environment.rank.value, 0, world - 1)));
     environment.local_world = TRY(read_local_world(variables, names, world));
+    environment.has_own_gpus = TRY(read_own_gpus(variables, names));
     break;
   }
   environment.job = safe_name(

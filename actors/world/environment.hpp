@@ -17,6 +17,7 @@ struct JobEnvironment {
   core::WorldSize world{1};
   int local_rank = 0;
   int local_world = 1;        ///< ranks of this host
+  bool has_own_gpus = false;  ///< the launcher shows each rank GPUs that it shows no other
   std::string job = "local";  ///< letters, digits, '-' and '_'
   core::Epoch epoch{1};       ///< increases with every restart of the job
   std::string control_host = "127.0.0.1";
@@ -24,6 +25,9 @@ struct JobEnvironment {
   std::string token;               ///< secret shared by the job's processes; may be empty on one host
   std::string directory;           ///< for logs and reports; may be empty
 };
+
+/// Whether ranks of one host must share the GPUs, of which each of them sees this many.
+bool ranks_share_gpus(const JobEnvironment& environment, int visible_gpus);
 
 /// Looks up a variable; empty when it is not set.
 using Variables = std::function<std::optional<std::string>(const char* name)>;

@@ -153,11 +153,11 @@ TEST(LaunchStart, AFlagGoesBeforePetWhichGoesBeforeTheDefault) {
 
 TEST(LaunchStart, AVirtualLocalRankIsZeroAndSeesOneDevice) {
   const Outcome outcome = launch({"--standalone", "--nproc-per-node", "2", "--virtual-local-rank", "sh", "-c",
-                                  "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES"},
+                                  "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES $TROUPE_OWN_GPUS"},
                                  {"CUDA_VISIBLE_DEVICES=5,7"});
 
-  EXPECT_THAT(outcome.out, HasSubstr("[rank 0] 0 0 5\n"));
-  EXPECT_THAT(outcome.out, HasSubstr("[rank 1] 1 0 7\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 0] 0 0 5 1\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 1] 1 0 7 1\n"));
 }
 
 TEST(LaunchStart, PythonProgramsGoThroughTheInterpreterUnlessToldNot) {

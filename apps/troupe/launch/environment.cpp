@@ -76,6 +76,7 @@ void show_one_gpu(int rank, Variables& variables) {
     chosen = rest.substr(0, rest.find(','));
   }
   variables["CUDA_VISIBLE_DEVICES"] = chosen;
+  variables["TROUPE_OWN_GPUS"] = "1";
 }
 
 fs::path generation_directory(const Job& job, int generation) {

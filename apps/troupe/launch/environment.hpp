@@ -32,6 +32,7 @@ std::filesystem::path rank_directory(const Job& job, int generation, int rank);
 /// | TROUPE_LOG_DIR | the rank's directory of this start; only if logs are kept |
 /// | TROUPE_ERROR_FILE | where a failing rank writes {"message": ...} as torch's tools do |
 /// | TROUPE_FAILURE_FILE | once a rank of this generation has failed, which and how |
+/// | TROUPE_OWN_GPUS | 1 with --virtual-local-rank: each rank sees a GPU that no other sees |
 /// | TROUPE_PROGRESS_FILE | where the job may write its last committed step, as decimal text |
 std::vector<std::string> rank_environment(const Job& job, const Generation& generation, int rank,
                                           const std::vector<std::string>& inherited);

@@ -149,6 +149,32 @@ TEST(JobEnvironment, RefusesAListOfSlurmsThatDoesNotReadAsOne) {
   }
 }
 
+TEST(JobEnvironment, KnowsRanksThatSeeOneGpuEachFromThoseThatShareIt) {
+  const std::map<std::string, std::string> torchrun{
+      {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_PORT", "1"}};
+  auto narrowed = torchrun;
+  narrowed["TROUPE_OWN_GPUS"] = "1";
+  auto wrong = torchrun;
+  wrong["TROUPE_OWN_GPUS"] = "yes";
+
+  const auto shared = detect_environment(variables(torchrun));
+  const auto own = detect_environment(variables(narrowed));
+  const auto by_slurm = detect_environment(variables(slurm_task({{"SLURM_GPUS_PER_TASK", "1"}})));
+  const auto within_slurm = detect_environment(
+      variables(slurm_task({{"SLURM_GPUS_PER_TASK", "4"}, {"RANK", "3"}, {"WORLD_SIZE", "8"}})));
+  const auto refused = detect_environment(variables(wrong));
+
+  ASSERT_TRUE(shared && own && by_slurm && within_slurm);
+  EXPECT_TRUE(ranks_share_gpus(*shared, 1));
+  EXPECT_FALSE(ranks_share_gpus(*shared, 4));
+  EXPECT_FALSE(ranks_share_gpus(*own, 1));
+  EXPECT_FALSE(ranks_share_gpus(*by_slurm, 1));
+  EXPECT_TRUE(ranks_share_gpus(*within_slurm, 4))
+      << "the GPUs of a task are those of all ranks started in it";
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("TROUPE_OWN_GPUS"), std::string::npos);
+}
+
 TEST(JobEnvironment, NamesTheVariableThatIsWrong) {
   auto rank = detect_environment(variables({{"RANK", "4"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", "1"}}));
   auto world = detect_environment(variables({{"RANK", "0"}}));
