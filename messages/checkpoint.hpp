@@ -53,9 +53,11 @@ struct SaveAnnounced {
   friend bool operator==(const SaveAnnounced&, const SaveAnnounced&) = default;
 };
 
-/// CheckpointCoordinator to a CheckpointWriter whose structure is unknown, and the answer in parts.
+/// CheckpointCoordinator to a CheckpointWriter whose structure is unknown, and the answer: one part after
+/// another, because a connection queues only so much.
 struct StructureWanted {
   std::uint64_t structure_hash = 0;
+  std::uint32_t part = 0;
 
   friend bool operator==(const StructureWanted&, const StructureWanted&) = default;
 };

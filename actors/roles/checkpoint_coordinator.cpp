@@ -98,7 +98,7 @@ void CheckpointCoordinatorMachine::plan_when_ready(Outbox& outbox) {
     const auto hash = announced.structure_hash;
     if (structures_.contains(hash)) continue;
     known = false;
-    if (arriving_.try_emplace(hash).second) tell(rank, messages::StructureWanted{hash}, outbox);
+    if (arriving_.try_emplace(hash, Parts{rank}).second) tell(rank, messages::StructureWanted{hash}, outbox);
   }
   if (!known) return;
   if (auto planned = plan(); !planned) {
@@ -137,15 +137,14 @@ core::Result<void> CheckpointCoordinatorMachine::plan() {
 void CheckpointCoordinatorMachine::on(const messages::StructurePart& part, Outbox& outbox) {
   const auto found = arriving_.find(part.structure_hash);
   if (found == arriving_.end() || part.part >= part.parts || part.parts > kMaxParts) return;
-  auto& parts = found->second;
-  if (parts.texts.empty()) {
-    parts.texts.resize(part.parts);
-    parts.missing = part.parts;
+  auto& arriving = found->second;
+  if (arriving.next == 0) arriving.parts = part.parts;
+  if (part.part != arriving.next || part.parts != arriving.parts) return;
+  arriving.text += part.text;
+  if (++arriving.next < arriving.parts) {
+    return tell(arriving.from, messages::StructureWanted{part.structure_hash, arriving.next}, outbox);
   }
-  if (part.parts != parts.texts.size() || !parts.texts[part.part].empty()) return;
-  parts.texts[part.part] = part.text;
-  if (--parts.missing > 0) return;
-  const std::string text = fmt::format("{}", fmt::join(parts.texts, ""));
+  const std::string text = std::move(arriving.text);
   arriving_.erase(found);
   auto structure = core::parse_structure(text);
   if (core::hash64(text) != part.structure_hash || !structure) {

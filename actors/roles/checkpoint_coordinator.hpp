@@ -47,9 +47,12 @@ class CheckpointCoordinatorMachine final : public Machine {
     std::map<core::Rank, messages::SaveAnnounced> announced;
     std::optional<messages::SaveOver> over;  ///< known before all ranks have announced it
   };
+  /// What has arrived of a structure, which is asked for part by part.
   struct Parts {
-    std::vector<std::string> texts;
-    std::size_t missing = 0;
+    core::Rank from{};
+    std::string text;
+    std::uint32_t next = 0;
+    std::uint32_t parts = 0;
   };
 
   void on(const messages::SaveAnnounced& announced, Outbox& outbox);

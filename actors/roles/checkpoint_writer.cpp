@@ -58,13 +58,11 @@ void CheckpointWriterMachine::on(const messages::SaveBegan& begun, Outbox& outbo
 }
 
 void CheckpointWriterMachine::on(const messages::StructureWanted& wanted, Outbox& outbox) {
-  if (wanted.structure_hash != structure_hash_) return;
   const auto parts = static_cast<std::uint32_t>((structure_text_.size() + kPartBytes - 1) / kPartBytes);
-  for (std::uint32_t part = 0; part < parts; ++part) {
-    outbox.send(coordinator(),
-                messages::StructurePart{structure_hash_, part, parts,
-                                        structure_text_.substr(part * kPartBytes, kPartBytes)});
-  }
+  if (wanted.structure_hash != structure_hash_ || wanted.part >= parts) return;
+  outbox.send(coordinator(),
+              messages::StructurePart{structure_hash_, wanted.part, parts,
+                                      structure_text_.substr(wanted.part * kPartBytes, kPartBytes)});
 }
 
 void CheckpointWriterMachine::on(const messages::BucketHeld& held, Outbox& outbox) {

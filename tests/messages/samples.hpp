@@ -24,7 +24,7 @@ inline std::vector<WireMessage> sample_messages() {
       StoreGet{9, "gloo/0"},
       StoreValue{9, "value"},
       SaveAnnounced{5, Rank{1}, Step{7}, 0xfedcba9876543210, 200, "{}", "{\"a\":1}", "[]"},
-      StructureWanted{0xfedcba9876543210},
+      StructureWanted{0xfedcba9876543210, 1},
       StructurePart{0xfedcba9876543210, 1, 2, "text"},
       SavePlanned{5, "step_00000008.tmp-1", {0, 2, 300}},
       FilesDurable{5, Rank{1}, {1, 0xfedcba9876543210}, {}},

@@ -17,6 +17,7 @@ using messages::SaveOver;
 using messages::SavePlanned;
 using messages::StructurePart;
 using messages::StructureWanted;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 struct Structures {
@@ -64,7 +65,7 @@ TEST(CheckpointCoordinator, StructuresThatDoNotFitTogetherFailTheSaveBeforeAnyth
   }
 }
 
-TEST(CheckpointCoordinator, TakesAStructureInPartsThatComeInAnyOrderAndTwice) {
+TEST(CheckpointCoordinator, AsksForAStructurePartByPartAndTakesNoneTwice) {
   Coordinator coordinator(config_of(1));
   SaveStructure all;
   all.tensors = {{"a", DType::f32, {8}}};
@@ -74,11 +75,14 @@ TEST(CheckpointCoordinator, TakesAStructureInPartsThatComeInAnyOrderAndTwice) {
   const auto cut = text.size() / 2;
   coordinator.say(announced(0, 1, all));
 
-  coordinator.say(StructurePart{hash, 1, 2, text.substr(cut)});
-  coordinator.say(StructurePart{hash, 1, 2, text.substr(cut)});
-  coordinator.say(StructurePart{hash, 1, 3, text.substr(cut)});
+  const StructurePart first{hash, 0, 2, text.substr(0, cut)};
+  const StructurePart second{hash, 1, 2, text.substr(cut)};
+  EXPECT_TRUE(coordinator.say(second).empty()) << "nobody asked for it yet";
+  EXPECT_THAT(sent<StructureWanted>(coordinator.say(first)), ElementsAre(StructureWanted{hash, 1}));
+  EXPECT_TRUE(coordinator.say(first).empty());
+  EXPECT_TRUE(coordinator.say(StructurePart{hash, 1, 3, text.substr(cut)}).empty());
   EXPECT_EQ(coordinator.machine.state(), "gathering");
-  coordinator.say(StructurePart{hash, 0, 2, text.substr(0, cut)});
+  coordinator.say(second);
 
   EXPECT_EQ(coordinator.machine.state(), "preparing");
 }
@@ -99,7 +103,7 @@ TEST(CheckpointCoordinator, AStructureThatArrivesAlteredFailsTheSave) {
     }
 
     if (texts.front() == text) {
-      EXPECT_TRUE(effects.empty()) << "an empty part alters nothing";
+      EXPECT_TRUE(sent<SaveOver>(effects).empty()) << "an empty part alters nothing";
       continue;
     }
     const auto ends = sent<SaveOver>(effects);

@@ -9,7 +9,7 @@ are meant to change, and say so in the commit.
 import pathlib
 import struct
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 ROLE_GRADIENT_BUCKET, ROLE_COORDINATOR = 3, 5
 PEER_LOST = 8
 FAILURE = [True, PEER_LOST, b"rank 2 died"]
@@ -27,7 +27,7 @@ MESSAGES = [
     (26, "StoreGet", [9, b"gloo/0"]),
     (27, "StoreValue", [9, b"value"]),
     (33, "SaveAnnounced", [5, 1, 7, 0xFEDCBA9876543210, 200, b"{}", b'{"a":1}', b"[]"]),
-    (34, "StructureWanted", [0xFEDCBA9876543210]),
+    (34, "StructureWanted", [0xFEDCBA9876543210, 1]),
     (35, "StructurePart", [0xFEDCBA9876543210, 1, 2, b"text"]),
     (37, "SavePlanned", [5, b"step_00000008.tmp-1", [0, 2, 300]]),
     (40, "FilesDurable", [5, 1, [1, 0xFEDCBA9876543210], NO_FAILURE]),
