@@ -59,7 +59,11 @@ class PosixFile final : public WritableFile {
   }
 
   core::Result<void> append(std::span<const std::byte> bytes) override {
-    if (!direct_) return write(bytes);
+    if (!direct_) {
+      // Direct writes may have been given up with bytes still gathered, which come first.
+      TRY(flush());
+      return write(bytes);
+    }
     if (gathered_ > 0) bytes = gather(bytes);
     if (gathered_ == kBlock) TRY(flush());
     const bool aligned = reinterpret_cast<std::uintptr_t>(bytes.data()) % kBlock == 0;
@@ -126,9 +130,8 @@ class PosixFile final : public WritableFile {
 
   /// The last bytes do not fill a block; from here on the file is written through the cache.
   core::Result<void> write_rest() {
-    if (!direct_ || descriptor_.get() < 0) return {};
-    direct_ = false;
-    TRY(leave_direct_mode());
+    if (descriptor_.get() < 0) return {};
+    if (std::exchange(direct_, false)) TRY(leave_direct_mode());
     return flush();
   }
 

@@ -11,10 +11,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/replica/copies.hpp"
 #include "tests/support/child.hpp"
+#include "tests/support/direct_writes.hpp"
 #include "tests/support/fsync_log.hpp"
 
 namespace troupe::actors {
@@ -180,6 +182,35 @@ TEST_F(PosixFiles, RemovingATreeLeavesWhatItsLinksPointAt) {
 
   EXPECT_EQ(content(above_ / "secret"), "word");
   EXPECT_FALSE(fs::exists(root_ / "inner"));
+}
+
+TEST_F(PosixFiles, AreWholeWhenTheFileSystemTurnsOutNotToWriteDirectly) {
+  // Sizes of the parts that are appended.
+  for (const std::vector<std::size_t>& parts : {std::vector<std::size_t>{448, 10000, 5001},
+                                                {448, 10000},
+                                                {4096, 1, 4095, 4097},
+                                                {1, 4095, 12288, 3}}) {
+    std::string whole(std::accumulate(parts.begin(), parts.end(), std::size_t{0}), '\0');
+    for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<char>(i * 2654435761U >> 13);
+    for (const bool with_sync : {false, true}) {
+      auto file = storage_->create("file").value();
+      const tests::RefusedDirectWrites refused;
+
+      auto rest = std::as_bytes(std::span(whole));
+      for (const auto bytes : parts) {
+        ASSERT_TRUE(file->append(rest.first(bytes)));
+        rest = rest.subspan(bytes);
+      }
+      if (with_sync) {
+        ASSERT_TRUE(file->sync());
+      }
+      ASSERT_TRUE(file->close());
+
+      EXPECT_TRUE(content(at("file")) == whole)
+          << ::testing::PrintToString(parts) << " " << content(at("file")).size() << " of " << whole.size();
+      if (refused.count() == 0) GTEST_SKIP() << "the file system opens no file for direct writes";
+    }
+  }
 }
 
 using PosixDurability = OnDisk;
