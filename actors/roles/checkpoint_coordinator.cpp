@@ -209,6 +209,8 @@ core::Result<std::string> CheckpointCoordinatorMachine::manifest() const {
     manifest.common = TRY(core::parse_value(announced.common));
     manifest.topology = TRY(core::parse_value(announced.topology));
   }
+  // Ranks may pass the same object, which none of them can see.
+  TRY(core::check_objects(manifest.objects));
   return core::to_text(manifest);
 }
 

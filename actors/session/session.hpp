@@ -153,8 +153,8 @@ class Session {
   /// Saves the state after the last finished step in the background. Returns at once; the next update of a
   /// bucket waits until the bucket is copied, and the trainer's own tensors must not change before
   /// begin_step(). Called between steps, by all ranks alike. `common` is kept from rank 0, `objects` from
-  /// every rank. Errc::unavailable without storage, Errc::invalid_argument for values that cannot be stored
-  /// or take more than 256 KiB.
+  /// every rank; a cell of one that comes twice fails the save. Errc::unavailable without storage,
+  /// Errc::invalid_argument for values that cannot be stored or take more than 256 KiB.
   core::Result<std::uint64_t> save(const core::Value& common = {},
                                    const std::vector<core::ManifestObject>& objects = {});
   /// Saves that have ended since the last call, in order. Never waits.

@@ -76,6 +76,10 @@ std::string to_text(const Manifest& manifest);
 /// directory, duplicate objects. Errc::mismatch for another version.
 Result<Manifest> parse_manifest(std::string_view text);
 
+/// What parse_manifest() requires of objects; Errc::corrupt names one that lies outside of its grid, comes
+/// twice at a cell, or has two grids.
+Result<void> check_objects(const std::vector<ManifestObject>& objects);
+
 /// The name of a checkpoint's directory: "step_00000200".
 std::string checkpoint_name(StepCount step);
 

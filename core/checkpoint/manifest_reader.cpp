@@ -221,6 +221,8 @@ Result<void> check_tensors(const Manifest& manifest) {
   return {};
 }
 
+}  // namespace
+
 Result<void> check_objects(const std::vector<ManifestObject>& objects) {
   std::vector<const ManifestObject*> order;
   for (const auto& object : objects) {
@@ -243,8 +245,6 @@ Result<void> check_objects(const std::vector<ManifestObject>& objects) {
   }
   return {};
 }
-
-}  // namespace
 
 Result<Manifest> parse_manifest(std::string_view text) {
   TRY(check_version(text));

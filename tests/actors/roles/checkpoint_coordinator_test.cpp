@@ -357,6 +357,49 @@ TEST(CheckpointCoordinator, ValuesThatDoNotParseFailTheSaveInsteadOfTheJob) {
   }
 }
 
+TEST(CheckpointCoordinator, ObjectsThatComeTwiceFailTheSave) {
+  const std::string first = R"(["rng",[2],[0],1])";
+  const std::string second = R"(["rng",[2],[1],1])";
+  const std::string other_grid = R"(["rng",[3],[2],1])";
+  struct Case {
+    std::string of_rank_0;
+    std::string of_rank_1;
+    std::string complaint;  ///< empty: the save goes on
+  };
+  const std::vector<Case> cases{{first, second, ""},
+                                {first, first, "object 'rng' comes twice at (0)"},
+                                {first + "," + first, second, "object 'rng' comes twice at (0)"},
+                                {first, other_grid, "object 'rng' has the grids (2) and (3)"}};
+  for (const auto& [of_rank_0, of_rank_1, complaint] : cases) {
+    Coordinator coordinator;
+    auto zero = announced(0, 1, half(0));
+    auto one = announced(1, 1, half(1));
+    zero.objects = "[" + of_rank_0 + "]";
+    one.objects = "[" + of_rank_1 + "]";
+    coordinator.say(zero);
+    coordinator.say(one);
+    coordinator.say(whole(half(0)));
+    coordinator.say(whole(half(1)));
+    const auto plans = sent<SavePlanned>(coordinator.say(SaveDirectoryMade{1, {}}));
+    ASSERT_EQ(plans.size(), 2u);
+    coordinator.say(durable(1, 0, plans));
+    const auto effects = coordinator.say(durable(1, 1, plans));
+
+    const auto commits = asked<CommitSave>(effects);
+    if (complaint.empty()) {
+      ASSERT_EQ(commits.size(), 1u);
+      EXPECT_TRUE(core::parse_manifest(commits[0].manifest));
+      continue;
+    }
+    EXPECT_TRUE(commits.empty()) << complaint;
+    const auto ends = sent<SaveOver>(effects);
+    ASSERT_EQ(ends.size(), 2u) << complaint;
+    EXPECT_TRUE(ends[0].failure.failed);
+    EXPECT_THAT(ends[0].failure.message, HasSubstr(complaint));
+    EXPECT_EQ(asked<DiscardSave>(effects).size(), 1u) << complaint;
+  }
+}
+
 TEST(CheckpointCoordinator, DirectoriesOfDifferentSavesAndJobsDiffer) {
   std::set<std::string> names;
   for (std::uint64_t seed : {1, 2}) {
