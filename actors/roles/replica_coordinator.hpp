@@ -26,7 +26,8 @@ struct ReplicaCoordinatorConfig {
 /// a time, which fails on all ranks with the first failure of any rank.
 ///
 /// LT-1: a local save counts only after every rank holds the copies of its whole clique. LT-2: older copies
-/// are removed only when a save counts, and every rank is told the same outcome of every save.
+/// are removed only when a save counts, or after a restore, and every rank is told the same outcome of every
+/// save.
 class ReplicaCoordinatorMachine final : public Machine {
  public:
   explicit ReplicaCoordinatorMachine(ReplicaCoordinatorConfig config);

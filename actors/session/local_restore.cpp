@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "actors/planes/replica/copies.hpp"
@@ -80,6 +81,28 @@ void Restore::note_damage(const core::CopyName& name) {
     if (copy.name == name && !verify_copy(*copies_, copy.name, copy.owner))
       damaged_.emplace(copy.name, copy.owner);
   }
+}
+
+/// Removes local saves to which no restore will go back, so that what interrupted saves left takes no room
+/// from this session's: those newer than the newest that every clique can restore, because the job goes on
+/// from there; and, when no copy of that one is missing, those that are older than what is kept.
+core::Result<void> Restore::make_room(const std::string& attempt, const RestoreChoice& restored) {
+  search_.loaded();
+  TRY(share_holdings(attempt));
+  if (in_.is_first_rank()) {
+    const auto best = search_.best();
+    const bool is_certain = best && !search_.has_given_up() && (!restored.local || restored.local == best);
+    const auto newest = is_certain ? TRY(search_.propose()) : RestoreChoice{};
+    TRY(in_.rendezvous.set(attempt + "newest", TRY(text_of(newest))));
+  }
+  const auto text = TRY(in_.rendezvous.get(attempt + "newest", in_.options.checkpoint.deadline));
+  const auto newest = TRY(parse_choice(text));
+  if (!newest.local) return {};
+  const bool is_whole = newest.transfers.empty();
+  const int keep = is_whole ? in_.options.local.keep : std::numeric_limits<int>::max();
+  if (auto tidied = tidy_copies(*copies_, *newest.local, keep); !tidied)
+    in_.world.log("what earlier local saves left was not removed: " + tidied.error().message);
+  return {};
 }
 
 }  // namespace troupe::actors

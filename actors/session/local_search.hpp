@@ -43,6 +43,10 @@ class LocalSearch {
   core::Result<RestoreChoice> propose() const;
   /// best() was proposed and could not be loaded; hear() must come next.
   void failed() { failed_ = best_; }
+  /// What was proposed was loaded; hear() may come next.
+  void loaded() { failed_.reset(); }
+  /// A save of which all copies seem good could not be loaded.
+  bool has_given_up() const { return !given_up_.empty(); }
   /// Notes since the last call.
   std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
 

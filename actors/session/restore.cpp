@@ -69,7 +69,10 @@ core::Result<std::optional<Restore::Loaded>> Restore::run() {
     notes_.insert(notes_.end(), choice.notes.begin(), choice.notes.end());
     if (choice.is_nothing()) break;
     auto loaded = TRY(try_choice(key, choice));
-    if (loaded) return loaded;
+    if (loaded) {
+      if (copies_ != nullptr) TRY(make_room(key + "after/", choice));
+      return loaded;
+    }
     copies_changed = choice.local.has_value();
   }
   if (!passed_over_.empty()) {

@@ -79,6 +79,7 @@ class Restore {
   core::Result<void> retrieve_local(const RestoreChoice& choice);
   core::Result<Loaded> take_over(const std::string& attempt, const core::CopyName& name);
   void note_damage(const core::CopyName& name);
+  core::Result<void> make_room(const std::string& attempt, const RestoreChoice& restored);
 
   const SessionContext& in_;
   Parts parts_;

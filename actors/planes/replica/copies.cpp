@@ -154,6 +154,20 @@ Result<std::uint64_t> seal_copy(Storage& storage, const core::CopyManifest& mani
   return stream_bytes(manifest);
 }
 
+Result<void> clear_unfinished_copies(Storage& storage) {
+  for (const auto& name : TRY(list_saves(storage))) {
+    const auto place = directory_of(name);
+    const auto copies = storage.list(place);
+    if (!copies) continue;
+    for (std::string_view copy : *copies) {
+      if (!copy.ends_with(core::kUnfinishedCopy)) continue;
+      if (owner_of(name, copy.substr(0, copy.size() - core::kUnfinishedCopy.size())))
+        TRY(remove_tree(storage, path_in(place, copy)));
+    }
+  }
+  return {};
+}
+
 Result<void> tidy_copies(Storage& storage, const core::CopyName& newest, int keep) {
   int kept = 0;
   for (const auto& name : TRY(list_saves(storage))) {

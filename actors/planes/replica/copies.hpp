@@ -40,6 +40,9 @@ core::Result<void> make_copy_directory(Storage& storage, const core::CopyName& n
 /// durable. Returns the copy's size in bytes as it is sent to others.
 core::Result<std::uint64_t> seal_copy(Storage& storage, const core::CopyManifest& manifest, bool sync);
 
+/// Removes copies that were being written when their job ended. No save may be under way.
+core::Result<void> clear_unfinished_copies(Storage& storage);
+
 /// Removes all saves except the newest `keep` of those that are not newer than `newest`.
 core::Result<void> tidy_copies(Storage& storage, const core::CopyName& newest, int keep);
 

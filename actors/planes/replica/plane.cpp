@@ -88,6 +88,10 @@ ReplicaPlane::RunningPointer ReplicaPlane::find(std::uint64_t exchange) {
 
 void ReplicaPlane::on(const MakeCopyDirectory& work) {
   options_.run_io([this, work] {
+    if (!std::exchange(cleared_, true)) {
+      auto cleared = clear_unfinished_copies(storage_);
+      if (!cleared) options_.log("what earlier local saves left was not removed: " + cleared.error().message);
+    }
     const auto made = make_copy_directory(storage_, work.name, options_.rank);
     say(messages::CopyDirectoryMade{work.sequence, messages::failure_of(made)});
   });

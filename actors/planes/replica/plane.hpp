@@ -91,6 +91,7 @@ class ReplicaPlane {
   std::size_t place_ = 0;             ///< of this rank in the clique
   std::vector<gpu::Buffer> buffers_;  ///< per credit
   gpu::Stream stream_;
+  bool cleared_ = false;                // touched only by the I/O worker
   std::mutex mutex_;                    // guards all below
   std::unique_ptr<gpu::Group> group_;   ///< does not change once set
   std::optional<core::Error> aborted_;  ///< the first reason

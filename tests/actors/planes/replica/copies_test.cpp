@@ -253,6 +253,20 @@ TEST_F(Copies, ReplaceDamagedOnesOfTheSameName) {
   EXPECT_TRUE(verify_copy(other_, kName, kOwner));
 }
 
+TEST_F(Copies, ThatAreUnfinishedGoBeforeTheFirstSave) {
+  write_copy(storage_);
+  const core::CopyName left{{20}, 1};
+  ASSERT_TRUE(make_copy_directory(storage_, left, kOwner));
+  ASSERT_TRUE(storage_.create(path_in(unfinished_path_of(left, kOwner), "file")));
+  ASSERT_TRUE(make_copy_directory(storage_, kName, {4}));
+  ASSERT_TRUE(storage_.make_directory(directory_of(kName) + "/notes.tmp"));
+
+  ASSERT_TRUE(clear_unfinished_copies(storage_));
+
+  EXPECT_THAT(*storage_.list(directory_of(kName)), ElementsAre("notes.tmp", "rank_00003"));
+  EXPECT_THAT(*storage_.list(directory_of(left)), IsEmpty());
+}
+
 TEST_F(Copies, GoButForTheNewestOfTheJobsCourse) {
   const core::CopyName older{{10}, 1}, old{{11}, 1}, again{{12}, 0xabd}, left{{20}, 1};
   for (const auto& name : {older, old, kName, again, left}) write_copy(storage_, name);
