@@ -78,11 +78,9 @@ void ReplicaKeeperMachine::begin_next(Outbox& outbox) {
 void ReplicaKeeperMachine::on(const messages::CopyDirectoryMade& made, Outbox& outbox) {
   if (!is_current(made.sequence, State::copying)) return;
   if (made.failure.failed) return say_ready(0, made.failure, outbox);
-  std::vector<std::uint32_t> pieces(config_.pieces);
-  std::iota(pieces.begin(), pieces.end(), 0U);
   outbox.send(
       peer(Role::local_writer),
-      messages::SavePlanned{made.sequence, unfinished_path_of(save_->name, config_.rank), std::move(pieces)});
+      messages::SavePlanned{made.sequence, unfinished_path_of(save_->name, config_.rank), config_.pieces});
 }
 
 void ReplicaKeeperMachine::on(const messages::FilesDurable& durable, Outbox& outbox) {

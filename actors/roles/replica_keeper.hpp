@@ -21,7 +21,7 @@ namespace troupe::actors {
 struct ReplicaKeeperConfig {
   core::Rank rank{};
   core::Clique clique;
-  std::uint32_t pieces = 0;  ///< of the rank's structure; all of them are its own copy
+  std::vector<std::uint32_t> pieces;  ///< of the rank's structure, which are its own copy
   std::uint64_t chunk_bytes = 1;
   std::uint32_t credits = 1;  ///< rounds of an exchange that may be in flight at once
   /// For the rank's own copy to be complete, and for removing what a save made useless.

@@ -8,6 +8,7 @@
 #include "actors/roles/checkpoint_writer.hpp"
 #include "actors/roles/replica_coordinator.hpp"
 #include "actors/roles/replica_keeper.hpp"
+#include "core/checkpoint/save_plan.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::actors {
@@ -95,7 +96,7 @@ void LocalTier::spawn_roles() {
   ReplicaKeeperConfig keeper;
   keeper.rank = rank;
   keeper.clique = clique();
-  keeper.pieces = static_cast<std::uint32_t>(state_.structure.pieces.size());
+  keeper.pieces = core::pieces_with_bytes(state_.structure);
   keeper.chunk_bytes = options_.chunk_bytes;
   keeper.credits = kRounds;
   keeper.deadline = options_.deadline;

@@ -211,6 +211,14 @@ class Planner {
 
 }  // namespace
 
+std::vector<std::uint32_t> pieces_with_bytes(const SaveStructure& structure) {
+  std::vector<std::uint32_t> pieces;
+  for (std::uint32_t piece = 0; piece < structure.pieces.size(); ++piece) {
+    if (!structure.pieces[piece].box.is_empty()) pieces.push_back(piece);
+  }
+  return pieces;
+}
+
 std::vector<PlannedFile> plan_files(const SaveStructure& structure, std::span<const std::uint32_t> assigned,
                                     Rank rank) {
   std::vector<std::uint32_t> parts(structure.tensors.size());

@@ -43,6 +43,9 @@ std::string to_text(const SaveStructure& structure);
 /// Errc::corrupt.
 Result<SaveStructure> parse_structure(std::string_view text);
 
+/// The pieces that are not empty, ascending: what a rank writes of a save that it shares with no other.
+std::vector<std::uint32_t> pieces_with_bytes(const SaveStructure& structure);
+
 /// A piece and its place in the file.
 struct PlannedShard {
   std::uint32_t piece = 0;

@@ -80,6 +80,52 @@ TEST(TrainerState, IsInLocalCopiesToo) {
   }
 }
 
+/// Rank 0 holds 4 elements of "average", rank 1 an empty part of it.
+core::Result<std::vector<float>> train_with_an_empty_part(SimulatedRank& rank, core::Strategy strategy,
+                                                          bool restores) {
+  const std::int64_t rows = rank.rank().value == 0 ? 4 : 0;
+  std::vector<float> values(static_cast<std::size_t>(rows), restores ? 0.0F : 7.0F);
+  SessionOptions options;
+  options.training.strategy = strategy;
+  TrainerTensor tensor;
+  tensor.tensor.key = "average";
+  tensor.tensor.local_shape = {rows};
+  tensor.tensor.global_shape = {4};
+  tensor.tensor.global_offset = {4 - rows};
+  tensor.memory = gpu::view_of(std::span(values));
+  options.tensors.push_back(tensor);
+  auto session = TRY(Session::join(rank, options, {{"weight", {4}}}));
+  if (restores) {
+    const auto restored = TRY(session->restore());
+    if (!restored || !restored->is_local) return core::fail(core::Errc::not_found, "no local save is there");
+  } else {
+    TRY(session->save_local());
+    TRY(session->wait_local_saves());
+    for (const auto& save : session->take_local_saves()) TRY(core::Result<void>(save.committed));
+  }
+  TRY(session->leave());
+  return values;
+}
+
+TEST(TrainerState, IsInLocalCopiesThoughOneOfTwoRanksHoldsNothingOfIt) {
+  // Rank 1 holds parameters besides, or nothing.
+  for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+    SimulatedStorage disk({});
+    auto simulation = machines(disk, 2);
+    const auto nodes = add_nodes(simulation, 2);
+    const auto saved = simulate_job<std::vector<float>>(
+        simulation, [&](SimulatedRank& rank) { return train_with_an_empty_part(rank, strategy, false); });
+    ASSERT_EQ(problems_of(saved.report), "");
+
+    const auto outcome = simulate_job<std::vector<float>>(
+        simulation, [&](SimulatedRank& rank) { return train_with_an_empty_part(rank, strategy, true); });
+
+    ASSERT_EQ(problems_of(outcome.report), "");
+    EXPECT_EQ(outcome.ranks[0], std::vector<float>(4, 7.0F));
+    EXPECT_TRUE(outcome.ranks[1].empty());
+  }
+}
+
 TEST(TrainerState, PartsThatAreNoWholeAreRefusedByAllRanks) {
   SimulatedStorage disk({});
   auto outcome = simulate_job<int>(machines(disk, 2), [](SimulatedRank& rank) -> core::Result<int> {

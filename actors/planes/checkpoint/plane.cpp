@@ -179,7 +179,10 @@ void CheckpointPlane::on(const FinishFiles& work) {
 
 Result<std::vector<std::uint64_t>> CheckpointPlane::finish(Save& save) {
   std::vector<std::uint64_t> hashes;
-  for (auto& file : save.files) {
+  for (std::uint32_t index = 0; index < save.files.size(); ++index) {
+    auto& file = save.files[index];
+    // One of empty pieces has only its header.
+    if (!file.file) TRY(append(save, index, {}));
     if (options_.sync) TRY(file.file->sync());
     TRY(file.file->close());
     hashes.insert(hashes.end(), file.hashes.begin(), file.hashes.end());

@@ -212,8 +212,7 @@ Result<void> read_copy(Storage& storage, const core::CopyManifest& manifest,
                        const core::SaveStructure& structure, std::span<const std::span<std::byte>> memory,
                        UploadPool* uploads) {
   CHECK(memory.size() == structure.pieces.size(), "every piece has its memory");
-  std::vector<std::uint32_t> pieces(structure.pieces.size());
-  for (std::uint32_t i = 0; i < pieces.size(); ++i) pieces[i] = i;
+  const auto pieces = core::pieces_with_bytes(structure);
   const auto planned = core::plan_files(structure, pieces, manifest.owner);
   const auto path = path_of(manifest.name, manifest.owner);
   core::WrittenShards hashes;

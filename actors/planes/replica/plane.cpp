@@ -110,8 +110,7 @@ void ReplicaPlane::on(const SealCopy& work) {
 }
 
 Result<std::uint64_t> ReplicaPlane::seal(const SealCopy& work) {
-  std::vector<std::uint32_t> pieces(structure_.pieces.size());
-  std::iota(pieces.begin(), pieces.end(), 0U);
+  const auto pieces = core::pieces_with_bytes(structure_);
   if (work.hashes.size() != pieces.size()) {
     return core::fail(core::Errc::internal, "{} shards were written, the rank has {}", work.hashes.size(),
                       pieces.size());

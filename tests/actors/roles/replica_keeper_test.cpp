@@ -69,7 +69,7 @@ class Keeper : public testing::Test {
     }
   }
 
-  ReplicaKeeperMachine machine_{{Rank{2}, {{2}, {6}}, 3, 10, 2, std::chrono::seconds(60)}};
+  ReplicaKeeperMachine machine_{{Rank{2}, {{2}, {6}}, {0, 1, 2}, 10, 2, std::chrono::seconds(60)}};
   MachineProbe probe_{machine_};
   std::vector<Effect> last_;
 };
@@ -260,7 +260,7 @@ TEST_F(Keeper, IgnoresWhatIsOfNoSaveOrExchangeOfIts) {
 }
 
 TEST(KeeperWithoutASeed, WaitsForItBeforeItsFirstSave) {
-  ReplicaKeeperMachine machine({Rank{0}, {{0}}, 1, 10, 2, std::chrono::seconds(60)});
+  ReplicaKeeperMachine machine({Rank{0}, {{0}}, {0}, 10, 2, std::chrono::seconds(60)});
   MachineProbe probe(machine);
 
   EXPECT_THAT(probe.say(messages::SaveAnnounced{1, Rank{0}, {4}, 0, 0, "", "", ""}), IsEmpty());
@@ -269,7 +269,7 @@ TEST(KeeperWithoutASeed, WaitsForItBeforeItsFirstSave) {
 }
 
 TEST(KeeperAlone, HoldsAllOnceItHasItsOwn) {
-  ReplicaKeeperMachine machine({Rank{5}, {{5}}, 1, 10, 2, std::chrono::seconds(60)});
+  ReplicaKeeperMachine machine({Rank{5}, {{5}}, {0}, 10, 2, std::chrono::seconds(60)});
   MachineProbe probe(machine);
   probe.say(messages::ReplicaSeed{1});
   probe.say(messages::SaveAnnounced{1, Rank{5}, {4}, 0, 0, "", "", ""});

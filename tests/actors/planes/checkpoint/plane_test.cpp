@@ -107,5 +107,34 @@ TEST_F(CheckpointPlaneOnDisk, FilesThatNeedNotSurviveThePowerAreNotSynced) {
   EXPECT_THAT(log.take(), IsEmpty());
 }
 
+TEST_F(CheckpointPlaneOnDisk, AFileOfAnEmptyPieceHasItsHeader) {
+  state_ = {};
+  state_.structure.tensors = {{"rows", core::DType::f32, {4}}};
+  state_.structure.pieces = {{0, {{4}, {0}}}};
+  state_.pieces = {{StateKind::trainer, {1}, 0, 0}};
+  ASSERT_TRUE(storage_->make_directory("save"));
+  messages::FilesDurable durable;
+  CheckpointPlane::Options options;
+  options.chunk_bytes = 1 << 16;
+  options.staging = {options.chunk_bytes};
+  options.run_io = [](const std::function<void()>& job) { job(); };
+  options.post = [&](const messages::Envelope& envelope) {
+    if (const auto* end = std::get_if<messages::FilesDurable>(&envelope.body)) durable = *end;
+  };
+  const auto plane =
+      CheckpointPlane::create(*device_, *data_, state_, memory_, *storage_, std::move(options)).value();
+
+  plane->perform(OpenSave{1, "save", {0}});
+  plane->perform(FinishFiles{1});
+
+  EXPECT_FALSE(durable.failure.failed) << durable.failure.message;
+  const auto planned = core::plan_files(state_.structure, std::vector<std::uint32_t>{0}, core::Rank{0});
+  ASSERT_EQ(planned.size(), 1u);
+  const auto& header = planned[0].header;
+  const auto bytes = storage_->read("save/" + planned[0].name, 0, header.size() + 1);
+  ASSERT_TRUE(bytes) << bytes.error().message;
+  EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(bytes->data()), bytes->size()), header);
+}
+
 }  // namespace
 }  // namespace troupe::actors
