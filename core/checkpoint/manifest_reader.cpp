@@ -203,6 +203,9 @@ Result<void> check_files(const std::vector<ManifestFile>& files) {
     const bool leaves = file.name.empty() || file.name == "." || file.name == ".." ||
                         file.name.find_first_of(std::string_view("/\0", 2)) != std::string::npos;
     if (leaves) return invalid("'{}' is not the name of a file in this directory", file.name);
+    if (file.header_bytes > sizeof(std::uint64_t) + kMaxHeaderBytes)
+      return invalid("the header of file '{}' has {} bytes, at most {} are allowed", file.name,
+                     file.header_bytes, sizeof(std::uint64_t) + kMaxHeaderBytes);
     names.push_back(file.name);
   }
   std::sort(names.begin(), names.end());

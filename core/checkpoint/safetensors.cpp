@@ -20,7 +20,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kLengthBytes = 8;
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::int64_t kAlignment = 64;
 constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
 

@@ -38,6 +38,9 @@ struct SafetensorsHeader {
 
 /// The member of a header that is not a tensor.
 inline constexpr const char* kMetadataName = "__metadata__";
+/// Size limit of a header, which readers keep in memory; its length, the first 8 bytes of the file, not
+/// included.
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
 /// "F32", "BF16", "F8_E4M3", "BOOL", ...
 std::string_view safetensors_name(DType dtype) noexcept;

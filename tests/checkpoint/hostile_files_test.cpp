@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/checkpoint/checkpoint_tool.hpp"
+#include "tests/checkpoint/hostile.hpp"
 #include "tests/support/child.hpp"
 
 namespace troupe::apps {
@@ -63,6 +64,25 @@ TEST(HostileFiles, APipeOrDeviceInThePlaceOfAFileIsNamedAndNotWaitedFor) {
                      file.c_str());
     }
   }
+}
+
+TEST(HostileFiles, AHeaderThatIsSaidToBeHugeIsNotReadIntoMemory) {
+  ScratchFolder directory;
+  const auto path = make_checkpoint(directory.path(""), 7, {{"a", core::DType::u8, {2}, "ab"}});
+  auto manifest = manifest_at(path);
+  constexpr std::uint64_t kHuge = std::uint64_t{1} << 40;
+  auto& shard = manifest.tensors[0].shards[0];
+  shard.begin = kHuge;
+  shard.end = kHuge + 2;
+  manifest.files[0].header_bytes = kHuge;
+  manifest.files[0].bytes = kHuge + 2;
+  const auto text = core::to_text(manifest);
+  write_file(path + "/manifest.json", text);
+  fs::resize_file(path + "/" + manifest.files[0].name, kHuge + 2);  // without blocks on the disk
+
+  expect_modest({"verify", path}, text.size(), kTimesOfText);
+  expect_modest({"reshard", path, directory.path("out"), "--mesh", "2"}, text.size(), kTimesOfTextToWrite);
+  expect_refused({{"verify", "PATH"}, 1}, path, "", "has 1099511627776 bytes, at most 100000008 are allowed");
 }
 
 TEST(HostileFiles, APipeAmongTheFilesOfPyTorchOrHuggingFaceIsNotWaitedFor) {

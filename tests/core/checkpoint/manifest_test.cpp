@@ -215,6 +215,14 @@ TEST(Manifest, RefusesNamesThatLeaveTheDirectory) {
   EXPECT_EQ(refusal_with("\"f\"", "\"manifest.json\""), "file 'manifest.json' is listed twice");
 }
 
+TEST(Manifest, RefusesHeadersThatNoReaderOfSafetensorsTakes) {
+  const std::string from = "88,\"header_bytes\":64";
+  EXPECT_EQ(refusal_with(from, "88,\"header_bytes\":100000009"),
+            "the header of file 'f' has 100000009 bytes, at most 100000008 are allowed");
+  EXPECT_EQ(refusal_with(from, "88,\"header_bytes\":100000008"),
+            "byte 64 of file 'f' belongs to no shard, or to two");
+}
+
 TEST(Manifest, RefusesTensorsThatAreNotCovered) {
   EXPECT_EQ(refusal_with("[2,0],[1,2]", "[2,0],[1,1]"),
             "tensor 'w': Invalid access pattern: 5 of 6 elements of a tensor of shape (3, 2) are covered by "
