@@ -168,10 +168,20 @@ core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open(const std::string
 }
 
 core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open_or_make(const std::string& directory) {
+  std::vector<std::filesystem::path> missing;  // the deepest first
   std::error_code error;
+  std::filesystem::path path(directory);
+  if (!path.has_filename()) path = path.parent_path();
+  for (; !path.empty() && !std::filesystem::exists(path, error); path = path.parent_path())
+    missing.push_back(path);
   std::filesystem::create_directories(directory, error);
   // open() reports best whether it exists now and is a directory.
-  return open(directory);
+  auto storage = TRY(open(directory));
+  for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
+    const auto above = made->parent_path();
+    TRY(TRY(open(above.empty() ? "." : above.string()))->sync_directory(""));
+  }
+  return storage;
 }
 
 core::Error PosixStorage::failure(std::string_view what, std::string_view path, int error) const {

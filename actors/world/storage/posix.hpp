@@ -35,7 +35,8 @@ class PosixStorage final : public Storage {
   static core::Result<std::unique_ptr<PosixStorage>> open(const std::string& directory,
                                                           Links links = Links::refuse,
                                                           Reads reads = Reads::through_cache);
-  /// As open(), after creating the directory and its parents if they do not exist.
+  /// As open(), after creating the directory and its parents if they do not exist. What it creates is
+  /// durable.
   static core::Result<std::unique_ptr<PosixStorage>> open_or_make(const std::string& directory);
 
   core::Result<std::unique_ptr<WritableFile>> create(std::string_view path) override;

@@ -246,6 +246,25 @@ TEST_F(PosixDurability, SyncOfADirectoryReachesThatDirectory) {
   EXPECT_THAT(log.take(), ElementsAre(Fsync{at("inner"), 0}, Fsync{at(""), 0}));
 }
 
+TEST_F(PosixDurability, DirectoriesThatAreMadeAreDurableInThoseAboveThem) {
+  FsyncLog log;
+
+  ASSERT_TRUE(PosixStorage::open_or_make(at("a/b")));
+  EXPECT_THAT(log.take(), ElementsAre(Fsync{at(""), 0}, Fsync{at("a"), 0}));
+
+  ASSERT_TRUE(PosixStorage::open_or_make(at("a/b/c/")));
+  EXPECT_THAT(log.take(), ElementsAre(Fsync{at("a/b"), 0}));
+
+  ASSERT_TRUE(PosixStorage::open_or_make(at("a/b")));
+  EXPECT_THAT(log.take(), IsEmpty()) << "it was there";
+
+  const auto before = fs::current_path();
+  fs::current_path(root_);
+  EXPECT_TRUE(PosixStorage::open_or_make("d/e"));
+  fs::current_path(before);
+  EXPECT_THAT(log.take(), ElementsAre(Fsync{at(""), 0}, Fsync{at("d"), 0}));
+}
+
 TEST_F(PosixDurability, ACommitSyncsManifestThenItsDirectoryThenTheRoot) {
   ASSERT_TRUE(storage_->make_directory("step_00000005.tmp-1"));
   FsyncLog log;
