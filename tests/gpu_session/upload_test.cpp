@@ -3,15 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/planes/checkpoint/reader.hpp"
-#include "actors/world/simulation/storage.hpp"
+#include "actors/world/storage/posix.hpp"
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 #include "tests/actors/planes/checkpoint/stored_checkpoint.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
+#include "tests/support/scratch_folder.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -34,10 +37,15 @@ core::SavedJob saved_by_columns() {
   return core::save(structures, *plan);
 }
 
-/// A disk with a checkpoint, and a GPU to read it to.
+/// A disk with a checkpoint, which several threads may read, and a GPU to read it to.
 class Uploads : public testing::Test {
  protected:
-  void SetUp() override { ASSERT_TRUE(store(disk_, saved_)); }
+  void SetUp() override {
+    auto disk = PosixStorage::open(folder_.path());
+    ASSERT_TRUE(disk) << disk.error().message;
+    disk_ = std::move(*disk);
+    ASSERT_TRUE(store(*disk_, saved_));
+  }
 
   static std::size_t bytes_of(const core::LoadTarget& target) {
     return static_cast<std::size_t>(target.box.elements()) * core::size_of(target.dtype);
@@ -47,7 +55,7 @@ class Uploads : public testing::Test {
     std::vector<core::Bytes> values;
     for (const auto& target : targets_) values.emplace_back(bytes_of(target), std::byte{0xee});
     std::vector<std::span<std::byte>> memory(values.begin(), values.end());
-    TRY(read_tensors(disk_, kName, saved_.manifest, targets_, memory));
+    TRY(read_tensors(*disk_, kName, saved_.manifest, targets_, memory));
     return values;
   }
 
@@ -68,7 +76,7 @@ class Uploads : public testing::Test {
     ReadOptions options;
     options.uploads = uploads.get();
     options.threads = threads;
-    TRY(read_tensors(disk_, kName, saved_.manifest, targets_, memory, options));
+    TRY(read_tensors(*disk_, kName, saved_.manifest, targets_, memory, options));
     std::vector<core::Bytes> values;
     for (const auto& buffer : buffers) {
       const auto back = TRY(gpu_.device->allocate_staging(buffer.bytes()));
@@ -80,7 +88,8 @@ class Uploads : public testing::Test {
   }
 
   core::SavedJob saved_ = saved_by_columns();
-  SimulatedStorage disk_{{}};
+  const tests::ScratchFolder folder_;
+  std::unique_ptr<PosixStorage> disk_;
   gpu::EmulatedNcclDevice gpu_ = gpu::open_emulated_nccl_device();
   /// Whole and in part, converted to narrower and to wider elements, and of a shape that is zero in part.
   const std::vector<core::LoadTarget> targets_{
@@ -110,7 +119,7 @@ TEST_F(Uploads, BringToAGpuWhatTheHostReads) {
 TEST_F(Uploads, FindWhatTheHostFindsDamaged) {
   auto [file, bytes] = *saved_.files.begin();
   bytes.back() ^= std::byte{1};
-  ASSERT_TRUE(write_whole(disk_, path_in(kName, file), bytes));
+  ASSERT_TRUE(write_whole(*disk_, path_in(kName, file), bytes));
 
   const auto values = read_to_gpu(UploadPool::kLeastBytes, 2);
 

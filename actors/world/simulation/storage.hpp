@@ -26,7 +26,7 @@ struct SimulatedStorageOptions {
 
 /// A simulated disk with a cache. What was not synced is at the mercy of crash(): each sector of a file is
 /// independently present, missing, torn or garbage; of the changes to a directory only the first few have
-/// happened. A rename between two directories may then be visible in only one of them.
+/// happened. A rename between two directories may then be visible in only one of them. For one thread.
 ///
 /// A failed sync does what Linux does: the bytes stay readable, a later sync reports success, and after a
 /// crash they are lost.
