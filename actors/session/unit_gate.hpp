@@ -20,8 +20,8 @@ namespace troupe::actors {
 /// start after each, and waits for what must be over before one begins. Used by the trainer's thread.
 ///
 /// UG-1: parameters of a unit on demand are read only from acquire() to the next unit, or release().
-/// UG-2: gradients that are kept in a pool are written, and complete, only while their unit is acquired in
-/// backward.
+/// UG-2: gradients that are kept in a pool are called ready only while their unit is acquired in backward.
+/// That nothing is added to them at other times is up to the trainer.
 class UnitGate {
  public:
   /// `exposed` runs a wait and measures it. Everything given must outlive it.

@@ -146,19 +146,23 @@ core::Result<void> save(Session& session) {
   return {};
 }
 
+/// A checkpoint of a session whose first values are 3, on a device of this speed.
+void save_threes(SimulatedStorage& disk, double bytes_per_second = 1e12) {
+  before_steps(
+      [](Session& session) -> core::Result<void> {
+        TRY(fill(session, 3));
+        return save(session);
+      },
+      &disk, bytes_per_second);
+}
+
 float first_of(Session& session, std::uint32_t parameter) {
   return core::bf16_to_float(session.parameter<std::uint16_t>({parameter}).value()[0]);
 }
 
 TEST(SessionCalls, SaveFirstValuesAsTheyWereWrittenHoweverLongTheOptimizerTakesToCopyThem) {
   SimulatedStorage disk({});
-  const double slow = 1e6;
-  before_steps(
-      [](Session& session) -> core::Result<void> {
-        TRY(fill(session, 3));
-        return save(session);
-      },
-      &disk, slow);
+  save_threes(disk, 1e6);
   before_steps(
       [](Session& session) -> core::Result<void> {
         EXPECT_TRUE(TRY(session.restore()));
@@ -171,12 +175,7 @@ TEST(SessionCalls, SaveFirstValuesAsTheyWereWrittenHoweverLongTheOptimizerTakesT
 
 TEST(SessionCalls, WriteFirstValuesAfterARestoreToTheOptimizersCopyToo) {
   SimulatedStorage disk({});
-  before_steps(
-      [](Session& session) -> core::Result<void> {
-        TRY(fill(session, 3));
-        return save(session);
-      },
-      &disk);
+  save_threes(disk);
   before_steps(
       [](Session& session) -> core::Result<void> {
         EXPECT_TRUE(TRY(session.restore()));
