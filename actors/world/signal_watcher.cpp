@@ -3,46 +3,39 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <atomic>
+#include <asio/io_context.hpp>
+#include <set>
 #include <thread>
+
+#include "actors/world/loop_signals.hpp"
 
 namespace troupe::actors {
 
 struct SignalWatcher::State {
-  int signal = 0;
-  std::function<void()> on_signal;
-  std::atomic<bool> stopping{false};
-  std::jthread thread;
+  State(int signal, std::function<void()> on_signal)
+      : signals(loop, std::set<int>{signal}, [on_signal = std::move(on_signal)](int) { on_signal(); }) {}
+  ~State() { loop.stop(); }
 
-  void watch() {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, signal);
-    for (int caught = 0; sigwait(&set, &caught) == 0 && !stopping;) on_signal();
-  }
+  asio::io_context loop{1};
+  LoopSignals signals;
+  std::jthread thread;  // last: it runs the loop
 };
 
 SignalWatcher::SignalWatcher(int signal, std::function<void()> on_signal)
-    : state_(std::make_unique<State>()) {
-  state_->signal = signal;
-  state_->on_signal = std::move(on_signal);
-  sigset_t everything;
+    : state_(std::make_unique<State>(signal, std::move(on_signal))) {
+  sigset_t others;
   sigset_t before;
-  sigfillset(&everything);
-  // The watcher's thread takes only its own signal: those of watchers created later must not end the process
-  // here.
-  pthread_sigmask(SIG_SETMASK, &everything, &before);
-  state_->thread = std::jthread([state = state_.get()] {
+  sigfillset(&others);
+  sigdelset(&others, signal);
+  pthread_sigmask(SIG_SETMASK, &others, &before);
+  state_->thread = std::jthread([&loop = state_->loop] {
     pthread_setname_np(pthread_self(), "troupe-signals");
-    state->watch();
+    loop.run();
   });
   sigaddset(&before, signal);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-SignalWatcher::~SignalWatcher() {
-  state_->stopping = true;
-  pthread_kill(state_->thread.native_handle(), state_->signal);
-}
+SignalWatcher::~SignalWatcher() = default;
 
 }  // namespace troupe::actors

@@ -5,8 +5,9 @@
 
 namespace troupe::actors {
 
-/// Calls a function in its own thread whenever the process gets a signal. The signal is blocked in the thread
-/// that creates the watcher and in all threads that this thread starts later, so create it early.
+/// Calls a function in its own thread whenever the process gets a signal, whichever thread gets it: libraries
+/// (OpenBLAS, when it is loaded) start threads that block nothing. The thread that creates the watcher, and
+/// those that it starts later, block the signal, so that it does not interrupt them.
 class SignalWatcher {
  public:
   SignalWatcher(int signal, std::function<void()> on_signal);

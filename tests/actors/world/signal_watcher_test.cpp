@@ -1,10 +1,12 @@
 #include "actors/world/signal_watcher.hpp"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <future>
+#include <thread>
 
 namespace troupe::actors {
 namespace {
@@ -20,6 +22,41 @@ TEST(SignalWatcher, OfOneSignalDoesNotTakeThatOfAWatcherMadeLater) {
 
   EXPECT_EQ(first.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
   EXPECT_EQ(second.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+}
+
+TEST(SignalWatcher, HearsOfASignalThatAThreadWhichBlocksNothingTakes) {
+  std::promise<void> heard;
+  std::promise<void> started;
+  std::promise<void> end;
+  std::jthread foreign([&, ended = end.get_future()] {
+    sigset_t nothing;
+    sigemptyset(&nothing);
+    pthread_sigmask(SIG_SETMASK, &nothing, nullptr);
+    started.set_value();
+    ended.wait();
+  });
+  started.get_future().wait();
+  SignalWatcher watcher(SIGUSR2, [&] { heard.set_value(); });
+
+  pthread_kill(foreign.native_handle(), SIGUSR2);
+
+  EXPECT_EQ(heard.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  end.set_value();
+}
+
+TEST(SignalWatcher, HearsOfEverySignalUntilItIsGoneAndAfterAnotherWasThere) {
+  for (int watchers = 0; watchers < 3; ++watchers) {
+    std::promise<void> twice;
+    int heard = 0;
+    SignalWatcher watcher(SIGUSR2, [&] {
+      if (++heard == 1) pthread_kill(pthread_self(), SIGUSR2);
+      if (heard == 2) twice.set_value();
+    });
+
+    kill(getpid(), SIGUSR2);
+
+    EXPECT_EQ(twice.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  }
 }
 
 }  // namespace
