@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -18,6 +19,9 @@ namespace troupe::apps {
 /// For numbers that may have any value of their type.
 template <class Number>
 inline constexpr core::Bounds<Number> kAnyNumber{0, std::numeric_limits<Number>::max()};
+
+/// A limit for numbers of steps that leaves room to count further.
+inline constexpr std::int64_t kMostSteps = 1'000'000'000;
 
 namespace detail {
 

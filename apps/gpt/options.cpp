@@ -16,8 +16,6 @@ using core::Result;
 
 namespace {
 
-constexpr std::int64_t kMostSteps = 1'000'000'000;
-
 /// An option whose value is one of these names of a Choice.
 template <class Choice>
 CLI::Option* add_named(CLI::App& app, const std::string& name, Choice& target,

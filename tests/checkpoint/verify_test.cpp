@@ -137,6 +137,15 @@ TEST_F(CheckpointPrune, ADamagedOneDoesNotCountAndStays) {
   EXPECT_THAT(names_in(directory_.path("")), ElementsAre("step_00000400", "step_00000500"));
 }
 
+TEST_F(CheckpointPrune, OneWhoseBitsAreWrongDoesNotCountAsTheNewest) {
+  flip_bit(directory_.path("step_00000500/shard_00000_0.safetensors"),
+           read_file(directory_.path("step_00000500/shard_00000_0.safetensors")).size() - 1);
+
+  run_checkpoint({"prune", directory_.path(""), "--keep-last", "1"});
+
+  EXPECT_THAT(names_in(directory_.path("")), ElementsAre("step_00000400", "step_00000500"));
+}
+
 TEST_F(CheckpointPrune, KeepingNoneIsRefused) {
   EXPECT_EQ(run_checkpoint({"prune", directory_.path(""), "--keep-last", "0"}).exit_code, 2);
   EXPECT_EQ(run_checkpoint({"prune", directory_.path("")}).exit_code, 2);

@@ -127,14 +127,19 @@ Result<void> remove_tree(Storage& storage, std::string_view path) {
   return removed;
 }
 
+bool is_good_quickly(Storage& storage, const std::string& name) {
+  return check_quickly(storage, name).has_value();
+}
+
 Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const core::Retention& retention,
-                                                   bool dry_run, std::optional<core::StepCount> newest) {
+                                                   bool dry_run, std::optional<core::StepCount> newest,
+                                                   const CheckpointJudge& is_good) {
   std::vector<std::string> removed;
   if (retention.keep_last <= 0) return removed;
   int good = 0;
   for (const auto& checkpoint : TRY(list_checkpoints(storage))) {
     if (newest && checkpoint.step > *newest) continue;
-    if (!check_quickly(storage, checkpoint.name)) continue;
+    if (!is_good(storage, checkpoint.name)) continue;
     const bool is_kept = ++good <= retention.keep_last ||
                          (retention.keep_every > 0 && checkpoint.step.value % retention.keep_every == 0);
     if (is_kept) continue;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,13 +48,19 @@ core::Result<void> commit_checkpoint(Storage& storage, std::string_view director
 /// Writes the tracker file, which contains one integer and is only a hint.
 core::Result<void> write_tracker(Storage& storage, core::StepCount step);
 
-/// Removes what `retention` does not keep, and returns the names. Only checkpoints that check_quickly() finds
-/// good count, so the newest good one always stays; damaged ones are left for people to look at. Those after
+/// Whether a checkpoint counts as good; asked of each, the newest first.
+using CheckpointJudge = std::function<bool(Storage&, const std::string& name)>;
+
+bool is_good_quickly(Storage& storage, const std::string& name);
+
+/// Removes what `retention` does not keep, and returns the names. Only checkpoints that `is_good` accepts
+/// count, so the newest good one always stays; damaged ones are left for people to look at. Those after
 /// `newest`, which was just committed, belong to an abandoned course of training, perhaps because they are
 /// damaged: they neither count nor are removed.
 core::Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const core::Retention& retention,
                                                          bool dry_run = false,
-                                                         std::optional<core::StepCount> newest = {});
+                                                         std::optional<core::StepCount> newest = {},
+                                                         const CheckpointJudge& is_good = is_good_quickly);
 
 /// Removes what saves and removals left unfinished. No save may be in progress in this directory.
 core::Result<void> clear_unfinished(Storage& storage);

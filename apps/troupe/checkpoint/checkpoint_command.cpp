@@ -140,8 +140,9 @@ void add_prune(CLI::App& checkpoint, int& exit_code) {
   command->add_flag("--dry-run", arguments->dry_run, "Only say what would be removed");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer(
-      "Only complete checkpoints count, and damaged ones stay for you to look at:\n"
-      "the newest complete one is never removed.\n"
+      "Only complete checkpoints count, and damaged ones stay for you to look at. The\n"
+      "newest is read and checked against its hashes first, and where it is damaged, the\n"
+      "next: one that is whole always stays. Of others, manifest and sizes are checked.\n"
       "Examples:\n"
       "  troupe checkpoint prune run/checkpoints --keep-last 3 --dry-run\n"
       "  troupe checkpoint prune run/checkpoints --keep-last 3 --keep-every 1000");

@@ -241,7 +241,7 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
                    "rank, or one *.safetensors")
       ->required();
   command->add_option("OUT", arguments->to, "The directory of checkpoints to add it to")->required();
-  add_number(*command, "--step", arguments->step, kAnyNumber<std::int64_t>,
+  add_number(*command, "--step", arguments->step, {0, kMostSteps},
              "Number of steps done; by default what the files say, or 0");
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
       ->allow_extra_args(false);

@@ -7,6 +7,7 @@
 
 #include "actors/world/storage/posix.hpp"
 #include "apps/command_line/json_text.hpp"
+#include "apps/troupe/checkpoint/verify.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps {
@@ -18,7 +19,16 @@ core::Result<std::string> prune_report(const PruneArguments& arguments) {
     return core::fail(core::Errc::not_found,
                       "{} holds no checkpoints: expected directories such as step_00000200",
                       arguments.directory);
-  const auto removed = TRY(actors::prune_checkpoints(*storage, arguments.retention, arguments.dry_run));
+  // Sizes do not show a flipped bit. One checkpoint that would stay is read whole before others go.
+  bool one_is_whole = false;
+  const auto is_good = [&](actors::Storage& checkpoints, const std::string& name) {
+    if (one_is_whole) return actors::is_good_quickly(checkpoints, name);
+    const auto verdict = examine(checkpoints, name, name, false);
+    one_is_whole = verdict && verdict->is_good();
+    return one_is_whole;
+  };
+  const auto removed =
+      TRY(actors::prune_checkpoints(*storage, arguments.retention, arguments.dry_run, {}, is_good));
   std::vector<std::string> kept;
   for (const auto& checkpoint : before) {
     if (std::find(removed.begin(), removed.end(), checkpoint.name) == removed.end())

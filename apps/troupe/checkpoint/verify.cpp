@@ -34,6 +34,8 @@ void add_damage(Verdict& verdict, std::string_view message) {
   }
 }
 
+}  // namespace
+
 Result<Verdict> examine(actors::Storage& storage, const std::string& name, const std::string& path,
                         bool quick) {
   Verdict verdict;
@@ -60,8 +62,6 @@ Result<Verdict> examine(actors::Storage& storage, const std::string& name, const
   verdict.seconds = meter.seconds();
   return verdict;
 }
-
-}  // namespace
 
 Result<std::vector<Verdict>> verify(const std::string& path, bool quick, actors::Links links) {
   const std::filesystem::path directory(path);

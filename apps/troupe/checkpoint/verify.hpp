@@ -20,6 +20,10 @@ struct Verdict {
   bool is_good() const { return damage.empty(); }
 };
 
+/// One checkpoint of a directory, as below.
+core::Result<Verdict> examine(actors::Storage& storage, const std::string& name, const std::string& path,
+                              bool quick);
+
 /// The checkpoint at `path`, or all in a directory of them, the newest first. With `quick` only manifests and
 /// the sizes of files are looked at, else every byte is checked against its hash. Errc::not_found where there
 /// is none.
