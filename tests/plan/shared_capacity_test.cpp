@@ -91,7 +91,7 @@ gpt::StageCut cut_of(const gpt::TrainerOptions& options, int stage) {
                      : gpt::cut_model(options.model, options.pipeline, stages, stage).value();
 }
 
-/// To the byte what sessions of the reference trainer take on the first and the last stage.
+/// To the byte what sessions of the reference trainer take on every stage that differs from others.
 TEST(PlanSharedCapacity, IsWhatTheTrainersSessionsPlan) {
   for (const auto& job : kSharedJobs) {
     auto arguments = arguments_of(job);
@@ -135,6 +135,22 @@ TEST(PlanSharedCapacity, IsWhatTheTrainersSessionsPlan) {
       EXPECT_GE(plan.found[0].total(), most) << job.model << " " << strategy;
     }
   }
+}
+
+/// Layers of experts need more than those without, which often come first.
+TEST(PlanSharedCapacity, ShowsAStageInTheMiddleThatNeedsMost) {
+  const tests::ScratchFolder folder;
+  auto config = Json::parse(std::ifstream(golden_model("Qwen3-30B-A3B")));
+  config["num_hidden_layers"] = 16;
+  config["mlp_only_layers"] = {0, 1, 2, 3};
+  config["vocab_size"] = 1000;
+  std::ofstream(folder.path("config.json")) << config;
+
+  const auto run = run_plan("capacity --model " + folder.path("config.json") +
+                            " --ranks 8 --stages 4 --rounds 16 --strategy zero1 --json");
+
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(Json::parse(run.out)["strategies"][0]["stage"], 1);
 }
 
 /// As those of whole models; pieces are of 64 bytes.

@@ -91,6 +91,15 @@ Result<CapacityStage> stage_of(const PlannedModel& model, const CapacityPlan& pl
   return found;
 }
 
+/// Whether two stages plan the same memory: most stages of a deep pipeline do.
+bool holds_the_same(const core::StageTensors& a, const core::StageTensors& b) {
+  return a.units == b.units &&
+         std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
+                    [](const core::RankTensor& one, const core::RankTensor& other) {
+                      return one.shape == other.shape && one.whole.unit == other.whole.unit;
+                    });
+}
+
 Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
   auto& arguments = plan.arguments;
   const auto longest = model.config.builder.max_sequence_length;
@@ -127,9 +136,14 @@ Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
                      .context_parallel = cp,
                      .tensor_parallel = arguments.program.tensor_parallel,
                      .sequence_parallel = arguments.program.sequence_parallel};
-  plan.stages.push_back(TRY(stage_of(model, plan, 0)));
-  const int stages = arguments.program.stages;
-  if (stages > 1) plan.stages.push_back(TRY(stage_of(model, plan, stages - 1)));
+  for (int stage = 0; stage < arguments.program.stages; ++stage) {
+    auto found = TRY(stage_of(model, plan, stage));
+    const bool adds_nothing = std::any_of(plan.stages.begin(), plan.stages.end(), [&](const auto& other) {
+      return holds_the_same(other.tensors, found.tensors) &&
+             other.activations.total() >= found.activations.total();
+    });
+    if (!adds_nothing) plan.stages.push_back(std::move(found));
+  }
   return {};
 }
 

@@ -63,7 +63,7 @@ struct CapacityPlan {
   std::string model;            ///< for people; empty: equal units
   std::int64_t elements = 0;
   std::int64_t units = 0;
-  std::vector<CapacityStage> stages;  ///< of a model
+  std::vector<CapacityStage> stages;  ///< of a model, but those that need no more than another
   core::MicrobatchShape microbatch;   ///< likewise
   core::Links links;                  ///< of all ranks
   std::int64_t device_bytes = 0;
