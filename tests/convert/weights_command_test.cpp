@@ -119,6 +119,8 @@ TEST(ConvertWeights, ConvertsDtypesButThoseOfTheExpertsBiases) {
 
   EXPECT_EQ(read_model(directory.path("wide"))["lm_head.weight"].dtype, core::DType::f32);
   EXPECT_EQ(read_model(directory.path("back")), tensors);
+  EXPECT_EQ(Json::parse(read_text(directory.path("wide/config.json")))["torch_dtype"], "float32");
+  EXPECT_EQ(Json::parse(read_text(directory.path("back/config.json")))["torch_dtype"], "bfloat16");
   const auto index = Json::parse(read_text(directory.path("wide/model.safetensors.index.json")));
   std::uint64_t bytes = 0;
   for (const auto& [name, tensor] : read_model(directory.path("wide"))) bytes += tensor.bytes.size();

@@ -15,6 +15,7 @@
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/errors.hpp"
 #include "core/interop/huggingface.hpp"
+#include "core/interop/torch_names.hpp"
 #include "core/models/weight_map.hpp"
 
 namespace troupe::apps {
@@ -116,6 +117,15 @@ std::uint64_t element_bytes(const ModelSource& source, const std::optional<core:
   return widest;
 }
 
+/// config.json names the dtype of the files: a loader may round to it.
+core::ModelConfig stating(core::ModelConfig model, core::DType dtype) {
+  const auto name = fmt::format("\"{}\"", core::torch_name(dtype));
+  const auto newer = model.kept.find("dtype");  // since Transformers 4.56
+  if (newer != model.kept.end()) newer->second = name;
+  if (newer == model.kept.end() || model.kept.contains("torch_dtype")) model.kept["torch_dtype"] = name;
+  return model;
+}
+
 /// The index, by the sizes that tensors have on disk.
 Result<std::string> index_text(const ModelSource& source, const WeightJob& job) {
   core::HuggingFaceIndex index;
@@ -152,7 +162,7 @@ Result<WeightJob> plan_job(const ModelSource& source, const WeightsArguments& ar
     split(plan, arguments.max_shard_bytes, width, std::string(core::kHuggingFaceFileName));
     job.plan = std::move(plan);
     job.manifest_name = kHashesName;
-    job.texts["config.json"] = TRY(core::to_huggingface(model));
+    job.texts["config.json"] = TRY(core::to_huggingface(job.dtype ? stating(model, *job.dtype) : model));
     job.texts[std::string(core::kHuggingFaceIndexName)] = TRY(index_text(source, job));
   } else {
     plan = TRY(core::compose(plan, map.plan));
