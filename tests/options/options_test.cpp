@@ -257,6 +257,45 @@ TEST(CommandLine, WhatCannotBeReadEndsWithTwoAndOneSentence) {
   }
 }
 
+/// A device that is always full.
+TEST(CommandLine, AResultThatCannotBeWrittenIsAFailure) {
+  const std::string config = TROUPE_GOLDEN_DIRECTORY "/models/Qwen3-8B.json";
+  for (const std::string arguments :
+       {"plan layout --sizes 5,6 --json", "plan schedule --stages 64 --microbatches 512 --json",
+        "doctor --json", "simulate --steps 1 --json", "--help"}) {
+    const auto result =
+        tests::run_command({"/bin/sh", "-c", std::string(TROUPE_BINARY) + " " + arguments + " >/dev/full"},
+                           std::chrono::seconds(30));
+
+    EXPECT_EQ(result.exit_code, 2) << arguments << ": " << result.output;
+    EXPECT_THAT(result.output, testing::HasSubstr("cannot write to standard output: No space left"));
+  }
+}
+
+TEST(Bench, WithoutATemporaryDirectoryTouchesNothing) {
+  const tests::ScratchFolder folder;
+  fs::create_directories(folder.path("checkpoints/step_00000001"));
+  std::ofstream(folder.path("plain")) << "kept";
+  const std::string in_folder = "cd '" + folder.path("") + "' && ";
+  for (const std::string command : {"bench checkpoint --mib 1 --repeats 1 --directory /proc",
+                                    "bench load --mib 1 --repeats 1 --ranks 1 --directory /proc"}) {
+    const auto result = tests::run_command({"/bin/sh", "-c", in_folder + TROUPE_BINARY + " " + command},
+                                           std::chrono::seconds(60));
+
+    EXPECT_EQ(result.exit_code, 1) << result.output;
+    EXPECT_THAT(result.output, testing::HasSubstr("cannot make a directory in /proc"));
+  }
+  const auto lost = tests::run_command(
+      {"/usr/bin/env", "TMPDIR=/nonexistent", TROUPE_BINARY, "bench", "checkpoint", "--mib", "1"},
+      std::chrono::seconds(60));
+  EXPECT_EQ(lost.exit_code, 1) << lost.output;
+  EXPECT_THAT(lost.output, testing::HasSubstr("set TMPDIR"));
+
+  EXPECT_EQ(fs::file_size(folder.path("plain")), 4U);
+  EXPECT_TRUE(fs::exists(folder.path("checkpoints/step_00000001")));
+  EXPECT_FALSE(fs::exists(folder.path("checkpoints/latest_checkpointed_iteration.txt")));
+}
+
 /// An empty entry in a program's RUNPATH stands for the current folder.
 TEST(Programs, LoadNoLibraryOfTheFolderThatTheyRunIn) {
   const tests::ScratchFolder folder;

@@ -255,7 +255,7 @@ Result<CheckpointTime> measure_checkpoints(const CheckpointBench& bench) {
   std::error_code ignored;
   if (!bench.directory.empty() && !std::filesystem::is_directory(bench.directory, ignored))
     return core::fail(Errc::not_found, "bench: {} is not a directory", bench.directory);
-  const TemporaryDirectory folder(bench.directory);
+  const auto folder = TRY(TemporaryDirectory::create(bench.directory));
   const auto without = TRY(in_child([&] { return measure_without(bench); }));
   auto time = TRY(in_child([&] { return measure_saves(bench, folder.path(), without.peak_extra_bytes); }));
   PlainPeer plain(bench.bytes, folder.path() / "plain");

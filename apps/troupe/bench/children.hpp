@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "core/errors.hpp"
@@ -60,14 +62,21 @@ class Children {
 /// A fresh directory, removed at the end.
 class TemporaryDirectory {
  public:
-  /// In the system's temporary directory, or in `parent`.
-  explicit TemporaryDirectory(const std::filesystem::path& parent = {}) {
-    const auto where = parent.empty() ? std::filesystem::temp_directory_path() : parent;
-    std::string pattern = (where / "troupe-bench-XXXXXX").string();
-    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  /// In `parent`, or in the system's temporary directory where it is empty. Errc::io where none can be made.
+  static core::Result<TemporaryDirectory> create(std::filesystem::path parent = {}) {
+    std::error_code error;
+    if (parent.empty()) parent = std::filesystem::temp_directory_path(error);
+    if (error)
+      return core::fail(core::Errc::io, "bench: no temporary directory ({}); set TMPDIR to one",
+                        error.message());
+    std::string pattern = (parent / "troupe-bench-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr)
+      return core::fail(core::Errc::io, "bench: cannot make a directory in {}: {}", parent.string(),
+                        std::generic_category().message(errno));
+    return TemporaryDirectory(std::move(pattern));
   }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
   ~TemporaryDirectory() {
     std::error_code ignored;
     if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
@@ -75,6 +84,8 @@ class TemporaryDirectory {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  explicit TemporaryDirectory(std::filesystem::path path) : path_(std::move(path)) {}
+
   std::filesystem::path path_;
 };
 

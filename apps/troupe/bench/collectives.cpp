@@ -158,8 +158,7 @@ Result<std::vector<CollectiveTime>> read_report(const std::filesystem::path& pat
 }
 
 Result<std::vector<CollectiveTime>> measure_with(const CollectiveBench& bench, int ranks) {
-  const TemporaryDirectory directory;
-  if (directory.path().empty()) return core::fail(Errc::io, "bench: cannot make a temporary directory");
+  const auto directory = TRY(TemporaryDirectory::create());
   const auto report = directory.path() / "report";
   Children children;
   for (int index = 0; index < ranks; ++index) {

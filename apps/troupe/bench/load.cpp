@@ -122,7 +122,7 @@ Result<std::vector<LoadTime>> measure_loads(const LoadBench& bench) {
   std::vector<LoadTime> times;
   for (int ranks : bench.ranks) {
     for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
-      const TemporaryDirectory folder(bench.directory);
+      const auto folder = TRY(TemporaryDirectory::create(bench.directory));
       Job job{elements, strategy, core::LoadMode::read, true, folder.path() / "checkpoints"};
       TRY(run(job, ranks));
       job.saves = false;

@@ -283,8 +283,7 @@ double MoeTime::overlapped_share() const {
 Result<MoeTime> measure_moe(const MoeBench& bench) {
   TRY(core::ExpertOwners::create(bench.experts, static_cast<std::size_t>(bench.ranks)));
   TRY(core::validate(core::RouterOptions{.experts = bench.experts, .choices = bench.choices}));
-  const TemporaryDirectory directory;
-  if (directory.path().empty()) return core::fail(Errc::io, "bench: cannot make a temporary directory");
+  const auto directory = TRY(TemporaryDirectory::create());
   const auto report = directory.path() / "report";
   Children children;
   for (int index = 0; index < bench.ranks; ++index) {
