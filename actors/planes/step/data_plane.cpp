@@ -40,7 +40,7 @@ DataPlane::~DataPlane() {
 }
 
 core::Result<void> DataPlane::set_groups(DataPlaneGroups groups) {
-  state_->groups = std::move(groups);
+  state_->take(std::move(groups));
   for (const auto& group : state_->groups.owned) TRY(group->use_memory(state_->arena.carried()));
   return {};
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -80,7 +81,9 @@ struct DataPlane::State {
   void launch(const LaunchCollective& work);
   void keep_verdict(const PrepareVerdict& work);
   void step_shard(const StepShard& work);
+  void take(DataPlaneGroups made);
   void abort(const core::Error& reason);
+  void abort_groups();
 
   /// Whether the bucket's values are representable in microscaling blocks.
   bool has_blocks(core::BucketIndex bucket) const { return tensor_class(bucket).gathered.has_value(); }
@@ -150,9 +153,11 @@ struct DataPlane::State {
   Options options;
   RankProgram program;
   Arena arena;
-  DataPlaneGroups groups;
-  gpu::Stream compute;  ///< null for trainers that compute on the host's thread
-  gpu::Event read;      ///< on "compute": the trainer has read everything it reads of the step's parameters
+  DataPlaneGroups groups;              ///< not changed any more when they are used
+  std::mutex groups_mutex;             // guards what follows, and `groups` while they are taken or aborted
+  std::optional<core::Error> aborted;  ///< the first reason
+  gpu::Stream compute;                 ///< null for trainers that compute on the host's thread
+  gpu::Event read;  ///< on "compute": the trainer has read everything it reads of the step's parameters
   std::vector<gpu::Event> released;  ///< on "compute", by slot: its full parameters have been read
   gpu::Stream accumulate;
   std::vector<gpu::Stream> communication;  ///< by the program's streams

@@ -158,9 +158,22 @@ void DataPlane::State::complete(const LaunchCollective& work, Flight flight) {
   });
 }
 
+void DataPlane::State::take(DataPlaneGroups made) {
+  std::lock_guard lock(groups_mutex);
+  groups = std::move(made);
+  if (aborted) abort_groups();
+}
+
+// A rank may be lost while the groups are being made.
 void DataPlane::State::abort(const core::Error& reason) {
-  for (const auto& group : groups.owned) group->abort(reason);
-  for (const auto& group : groups.trainers) group->abort(reason);
+  std::lock_guard lock(groups_mutex);
+  if (!aborted) aborted = reason;
+  abort_groups();
+}
+
+void DataPlane::State::abort_groups() {
+  for (const auto& group : groups.owned) group->abort(*aborted);
+  for (const auto& group : groups.trainers) group->abort(*aborted);
 }
 
 void DataPlane::State::say(messages::Role role, std::uint32_t index, messages::Message message) {

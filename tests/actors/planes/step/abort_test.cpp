@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 
 #include "actors/planes/step/data_plane.hpp"
 #include "core/indices.hpp"
@@ -15,12 +16,13 @@ namespace {
 /// Rank 0 of a job of four ranks and two copies of the optimizer; nobody else ever comes to a collective.
 class LonelyRank {
  public:
-  LonelyRank() {
+  explicit LonelyRank(const std::optional<messages::Failure>& aborted_first = {}) {
     DataPlane::Options options;
     options.post = [this](const messages::Envelope& envelope) {
       if (const auto* done = std::get_if<messages::CollectiveDone>(&envelope.body)) ended.push_back(*done);
     };
     plane_ = DataPlane::create(device_, plan, std::move(options)).value();
+    if (aborted_first) plane_->abort(messages::error_of(*aborted_first));
     EXPECT_TRUE(plane_->set_groups(groups_of_rank(*backend_, plan, *plane_)));
   }
 
@@ -77,6 +79,16 @@ TEST(AbortCollectives, EndsWhatRunsInEveryGroupOfTheRankAtOnce) {
 TEST(AbortCollectives, EndsWhatIsLaunchedLaterInAnyGroup) {
   LonelyRank rank;
   rank.abort(reason());
+
+  const auto count = rank.launches().size();
+  for (const auto entry : core::indices<core::PlanEntryIndex>(count)) rank.launch(entry);
+
+  ASSERT_EQ(rank.ended.size(), count);
+  for (const auto& done : rank.ended) EXPECT_EQ(done.failure, reason());
+}
+
+TEST(AbortCollectives, EndsWhatIsLaunchedInGroupsThatCameLater) {
+  LonelyRank rank(reason());
 
   const auto count = rank.launches().size();
   for (const auto entry : core::indices<core::PlanEntryIndex>(count)) rank.launch(entry);
