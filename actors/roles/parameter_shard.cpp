@@ -32,8 +32,9 @@ void ParameterShardMachine::on(const messages::StepDecided& decided, Outbox& out
 void ParameterShardMachine::apply_next(Outbox& outbox) {
   if (decided_.empty() || state_ != State::gathered) return;
   const auto step = decided_.front().step;
-  const bool wanted =
-      std::any_of(holds_.begin(), holds_.end(), [&](const Hold& hold) { return hold.step < step; });
+  // A frozen bucket has nothing to change under a save, and the supervisor counts it in every step.
+  const bool wanted = config_.trainable && std::any_of(holds_.begin(), holds_.end(),
+                                                       [&](const Hold& hold) { return hold.step < step; });
   if (wanted) return;
   const auto decided = std::move(decided_.front());
   decided_.pop_front();

@@ -187,6 +187,18 @@ TEST(ParameterShard, WaitsForEverySaveThatWantsTheBucketAsItIs) {
   EXPECT_EQ(performed<StepShard>(second).size(), 1u);
 }
 
+TEST(ParameterShard, ThatIsFrozenGoesOnWhileASaveHoldsIt) {
+  ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {}, .trainable = false});
+  MachineProbe probe(machine);
+  probe.say(save_of(1, Step{-1}));
+
+  for (const auto step : {Step{0}, Step{1}}) {
+    const auto update = probe.say(decided(step, true));
+
+    EXPECT_EQ(sent<messages::ShardUpdated>(update), (std::vector<messages::ShardUpdated>{{step, 1}}));
+  }
+}
+
 TEST(ParameterShard, ARefusedStepWaitsForTheSaveToo) {
   ParameterShardMachine machine({});
   MachineProbe probe(machine);
