@@ -195,6 +195,9 @@ void ReplicaKeeperMachine::say_held(Failure failure, Outbox& outbox) {
 void ReplicaKeeperMachine::on(const messages::LocalSaveOver& over, Outbox& outbox) {
   if (over.sequence > last_sequence_) {
     early_ends_[over.sequence] = over;
+    // It waits for the one before, whose disk may not answer; no update may wait for that too.
+    const bool is_announced = !waiting_.empty() && over.sequence <= waiting_.back().sequence;
+    if (is_announced) release(over, outbox);
     return;
   }
   if (!save_ || save_->announced.sequence != over.sequence || save_->over) return;

@@ -42,8 +42,7 @@ void CheckpointTier::spawn_roles() {
   writer.bucket_of = in_.state.buckets();
   writer.chunk_bytes = plane_->chunk_bytes();
   writer.staging = plane_->staging();
-  // Before the collectives of other ranks, which wait for this one, count as hung.
-  writer.hold_deadline = in_.options.step_deadline * 2 / 3;
+  writer.hold_deadline = in_.hold_deadline();
   in_.world.spawn({in_.rank(), Role::checkpoint_writer, 0},
                   std::make_unique<CheckpointWriterMachine>(std::move(writer)));
   if (!in_.is_first_rank()) return;

@@ -34,6 +34,10 @@ struct SessionContext {
     return core::indices<core::BucketIndex>(plan.buckets.size());
   }
 
+  /// How long a save may hold up updates: it ends before the collectives of other ranks, which wait for this
+  /// one, count as hung.
+  std::chrono::nanoseconds hold_deadline() const { return options.step_deadline * 2 / 3; }
+
   /// To a role of this rank, in the trainer's name.
   void post(messages::Role role, std::uint32_t index, messages::Message message) const {
     world.post(

@@ -23,11 +23,9 @@ constexpr std::uint32_t kRounds = 2;
 
 }  // namespace
 
-core::Result<std::unique_ptr<LocalTier>> LocalTier::create(RankWorld& world, const DataPlane& data,
-                                                           const RankState& state,
-                                                           std::span<const gpu::BufferView> memory,
-                                                           std::uint32_t buckets,
-                                                           core::LocalTierOptions options) {
+core::Result<std::unique_ptr<LocalTier>> LocalTier::create(
+    RankWorld& world, const DataPlane& data, const RankState& state, std::span<const gpu::BufferView> memory,
+    std::uint32_t buckets, core::LocalTierOptions options, std::chrono::nanoseconds hold_deadline) {
   if (options.chunk_bytes == 0 || options.staging_bytes < options.chunk_bytes) {
     return core::fail(Errc::invalid_argument,
                       "{} bytes for staging local copies hold no chunk of {} bytes; give at least one chunk",
@@ -36,7 +34,7 @@ core::Result<std::unique_ptr<LocalTier>> LocalTier::create(RankWorld& world, con
   if (options.keep < 1)
     return core::fail(Errc::invalid_argument, "{} local saves cannot be kept; keep at least one",
                       options.keep);
-  std::unique_ptr<LocalTier> tier(new LocalTier(world, state, buckets, std::move(options)));
+  std::unique_ptr<LocalTier> tier(new LocalTier(world, state, buckets, std::move(options), hold_deadline));
   TRY(tier->open(data, memory));
   return tier;
 }
@@ -91,6 +89,7 @@ void LocalTier::spawn_roles() {
   writer.chunk_bytes = copies_->chunk_bytes();
   writer.staging = copies_->staging();
   writer.coordinator = keeper_address;
+  writer.hold_deadline = hold_deadline_;
   writer.tells_trainer = false;
   world_.spawn({rank, Role::local_writer, 0}, std::make_unique<CheckpointWriterMachine>(std::move(writer)));
   ReplicaKeeperConfig keeper;

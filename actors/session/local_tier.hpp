@@ -20,12 +20,14 @@ namespace troupe::actors {
 /// The local tier of one rank: its roles and the planes that carry out their work.
 class LocalTier {
  public:
-  /// Errc::invalid_argument for impossible cliques or budgets. Everything given must outlive it.
+  /// A save that holds up updates for longer than `hold_deadline` fails. Errc::invalid_argument for
+  /// impossible cliques or budgets. Everything given must outlive it.
   static core::Result<std::unique_ptr<LocalTier>> create(RankWorld& world, const DataPlane& data,
                                                          const RankState& state,
                                                          std::span<const gpu::BufferView> memory,
                                                          std::uint32_t buckets,
-                                                         core::LocalTierOptions options);
+                                                         core::LocalTierOptions options,
+                                                         std::chrono::nanoseconds hold_deadline);
 
   void spawn_roles();
   /// Before the first exchange; a clique of one rank has no group.
@@ -44,14 +46,20 @@ class LocalTier {
   static std::string configuration(const std::vector<core::Clique>& cliques);
 
  private:
-  LocalTier(RankWorld& world, const RankState& state, std::uint32_t buckets, core::LocalTierOptions options)
-      : world_(world), state_(state), buckets_(buckets), options_(std::move(options)) {}
+  LocalTier(RankWorld& world, const RankState& state, std::uint32_t buckets, core::LocalTierOptions options,
+            std::chrono::nanoseconds hold_deadline)
+      : world_(world),
+        state_(state),
+        buckets_(buckets),
+        options_(std::move(options)),
+        hold_deadline_(hold_deadline) {}
   core::Result<void> open(const DataPlane& data, std::span<const gpu::BufferView> memory);
 
   RankWorld& world_;
   const RankState& state_;
   std::uint32_t buckets_;
   core::LocalTierOptions options_;
+  std::chrono::nanoseconds hold_deadline_;
   std::vector<core::Clique> cliques_;
   std::unique_ptr<CheckpointPlane> copies_;  ///< writes the rank's own copy
   std::unique_ptr<ReplicaPlane> replicas_;

@@ -120,7 +120,8 @@ core::Result<void> Session::Parts::open_planes() {
   context.emplace(SessionContext{world, options, plan, inbox, *rendezvous, *data, rank_state, memory});
   if (world.storage() != nullptr) checkpoints = TRY(CheckpointTier::create(*context));
   if (world.local_storage() != nullptr) {
-    local = TRY(LocalTier::create(world, *data, rank_state, memory, context->bucket_count(), options.local));
+    local = TRY(LocalTier::create(world, *data, rank_state, memory, context->bucket_count(), options.local,
+                                  context->hold_deadline()));
   }
   if (!world.device().is_host_memory()) {
     auto make = [this] {

@@ -42,7 +42,11 @@ SimulatedRank::SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank
       rank_(rank),
       world_(world),
       device_(surroundings.loop, std::move(device)),
-      delays_(surroundings.seed, fmt::format("rank {}", rank.value), "mailboxes") {}
+      delays_(surroundings.seed, fmt::format("rank {}", rank.value), "mailboxes") {
+  io_.delay = local_io_.delay = surroundings.io_delay;
+  const auto slower = surroundings.local_io_delays.find(rank.value);
+  if (slower != surroundings.local_io_delays.end()) local_io_.delay = slower->second;
+}
 
 SimulatedRank::~SimulatedRank() = default;
 
@@ -190,7 +194,7 @@ void SimulatedRank::run_io(IoQueue& queue, std::function<void()> job) {
 void SimulatedRank::schedule_io(IoQueue& queue) {
   if (queue.scheduled || queue.jobs.empty()) return;
   queue.scheduled = true;
-  surroundings_.loop.schedule(delays_.up_to(surroundings_.io_delay), "io", [this, &queue] {
+  surroundings_.loop.schedule(delays_.up_to(queue.delay), "io", [this, &queue] {
     queue.scheduled = false;
     if (dead_ || closed_ || queue.jobs.empty()) return;
     auto job = std::move(queue.jobs.front());

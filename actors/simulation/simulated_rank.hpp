@@ -30,6 +30,8 @@ struct SimulatedSurroundings {
   std::vector<Storage*> local_storages = {};
   /// A job of the I/O worker takes up to this long.
   std::chrono::nanoseconds io_delay = std::chrono::microseconds(200);
+  /// Instead, for the local disks of these ranks.
+  std::map<int, std::chrono::nanoseconds> local_io_delays = {};
   /// An actor takes up to this long before it handles its next message: different seeds, different
   /// interleavings.
   std::chrono::nanoseconds mailbox_delay = std::chrono::microseconds(3);
@@ -100,7 +102,8 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   void run_one_message(Part& part);
   void note_state(Part& part);
   struct IoQueue {
-    std::deque<std::function<void()>> jobs;
+    std::chrono::nanoseconds delay{};
+    std::deque<std::function<void()>> jobs = {};
     bool scheduled = false;
   };
   void run_io(IoQueue& queue, std::function<void()> job);

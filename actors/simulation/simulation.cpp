@@ -22,8 +22,14 @@ Simulation::Simulation(SimulationOptions options)
       loop_(options_.seed),
       fabric_(loop_, options_.fabric),
       wires_(loop_, wires_options(options_)) {
-  SimulatedSurroundings surroundings{
-      loop_, fabric_, monitor_, options_.seed, options_.storage, options_.local_storages, options_.io_delay};
+  SimulatedSurroundings surroundings{loop_,
+                                     fabric_,
+                                     monitor_,
+                                     options_.seed,
+                                     options_.storage,
+                                     options_.local_storages,
+                                     options_.io_delay,
+                                     options_.local_io_delays};
   surroundings.entered = [this](const auto& role, std::string_view state) { on_state(role, state); };
   for (int rank = 0; rank < options_.ranks.value; ++rank) {
     ranks_.push_back(

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,7 @@ struct SimulationOptions {
   Storage* storage = nullptr;            ///< for the checkpoints of all ranks; must outlive the simulation
   std::vector<Storage*> local_storages;  ///< for each rank's local copies; must outlive the simulation
   std::chrono::nanoseconds io_delay = std::chrono::microseconds(200);  ///< see SimulatedSurroundings
+  std::map<int, std::chrono::nanoseconds> local_io_delays;             ///< likewise
   std::chrono::nanoseconds time_limit = std::chrono::hours(1);
   std::uint64_t event_limit = 1'000'000'000;
 };

@@ -302,5 +302,19 @@ TEST_F(LocalTierJobs, SurviveTheDeathOfARankInEveryStateOfItsKeeper) {
   }
 }
 
+TEST_F(LocalTierJobs, GoOnWhenOneLocalDiskDoesNotAnswer) {
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.deadline = core::LocalTierOptions{}.deadline;
+  auto simulated = simulation();
+  simulated.local_io_delays[1] = std::chrono::hours(2);
+  simulated.time_limit = std::chrono::hours(100);
+
+  const auto outcome = simulate_tiny(simulated, options);
+
+  EXPECT_EQ(problems_of(outcome.report), "");
+  EXPECT_EQ(outcome.report.steps_committed, kSteps);
+  for (const auto& rank : outcome.ranks) EXPECT_EQ(rank.state_hash, uninterrupted_hash());
+}
+
 }  // namespace
 }  // namespace troupe::actors

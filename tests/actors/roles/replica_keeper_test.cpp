@@ -208,6 +208,19 @@ TEST_F(Keeper, DoesNotBeginASaveThatIsOverAlready) {
   EXPECT_THAT(asked<MakeCopyDirectory>(announce(3)), SizeIs(1));
 }
 
+TEST_F(Keeper, LetsUpdatesGoOnWhenASaveThatWaitsForADiskIsOver) {
+  copy();
+  end(kNoSpace);
+  ASSERT_EQ(machine_.state(), "tidying");
+  announce(2);
+
+  const auto over = probe_.say(LocalSaveOver{2, {5}, 0, kNoSpace});
+
+  EXPECT_THAT(sent<SaveOver>(over), SizeIs(1)) << "to the writer, which releases the buckets";
+  EXPECT_THAT(sent<LocalSaveOver>(over), IsEmpty());
+  EXPECT_THAT(sent<LocalSaveOver>(probe_.say(messages::CopiesTidied{1})), SizeIs(2));
+}
+
 TEST_F(Keeper, DoesNotWaitForeverForADiskThatTidies) {
   copy();
   end(kNoSpace);
