@@ -78,9 +78,11 @@ struct StepDecided {
   friend bool operator==(const StepDecided&, const StepDecided&) = default;
 };
 
-/// RankSupervisor to Trainer and subscribers: every shard of this rank is updated.
+/// RankSupervisor to Trainer and subscribers: every shard of this rank is updated, or, where the step was
+/// refused, as it was.
 struct StepCommitted {
   core::Step step{};
+  bool commit = false;  ///< as decided
 
   friend bool operator==(const StepCommitted&, const StepCommitted&) = default;
 };

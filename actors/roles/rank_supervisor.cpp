@@ -119,7 +119,7 @@ void RankSupervisorMachine::on_step(const messages::Message& message, Outbox& ou
                           if (updated.step != updating_) return;
                           shards_updated_ += 1;
                           if (shards_updated_ < config_.buckets) return;
-                          outbox.send(peer(Role::trainer), messages::StepCommitted{updating_});
+                          outbox.send(peer(Role::trainer), messages::StepCommitted{updating_, commits_});
                         },
                     });
 }
@@ -148,6 +148,7 @@ void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
   updating_ = step_;
   shards_updated_ = 0;
   auto decided = decision();
+  commits_ = decided.commit;
   outbox.send(peer(Role::conductor), decided);
   // What is read first is updated first.
   for (const auto bucket : config_.forward) outbox.send(peer(Role::parameter_shard, bucket.value), decided);

@@ -73,6 +73,7 @@ class RankSupervisorMachine final : public Machine {
   std::uint32_t buckets_ready_ = 0;
   std::uint32_t buckets_reduced_ = 0;
   core::Step updating_{-1};  ///< the decided step whose shards are being updated, during the next backward
+  bool commits_ = false;     ///< the decision on it
   std::uint32_t shards_updated_ = 0;
   bool backward_finished_ = false;
   bool verdict_arrived_ = false;

@@ -66,8 +66,10 @@ std::optional<RankEvent> event_of(const Envelope& envelope) {
                      .committed = decided->commit,
                      .reason = decided->reason};
   }
-  if (const auto* committed = std::get_if<messages::StepCommitted>(&envelope.body))
+  if (const auto* committed = std::get_if<messages::StepCommitted>(&envelope.body)) {
+    if (!committed->commit) return {};
     return RankEvent{.kind = Kind::step_committed, .step = committed->step, .committed = true};
+  }
   if (const auto* failed = std::get_if<messages::StepFailed>(&envelope.body))
     return RankEvent{.kind = Kind::failed, .step = failed->step, .reason = failed->failure.message};
   return {};

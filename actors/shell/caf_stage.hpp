@@ -53,8 +53,8 @@ class CafStage {
   /// From any thread. To local roles, this rank's trainer, or another rank; the sender takes care of epochs.
   void post(messages::Envelope envelope);
 
-  /// A CAF actor of the user: it gets the Envelope of every BucketReduced, StepDecided, StepCommitted,
-  /// StepFailed and Welcome of this rank. Subscribe before training starts.
+  /// A CAF actor of the user: it gets a RankEvent for each event of this rank. Subscribe before training
+  /// starts.
   void subscribe(caf::actor subscriber);
 
   /// The system in which a user's own actors can live.

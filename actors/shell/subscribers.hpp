@@ -22,7 +22,7 @@ struct RankEvent {
     joined,          ///< all ranks have joined and agree
     bucket_reduced,  ///< the gradients of `bucket` are summed over the ranks
     step_decided,    ///< `committed` says whether the update is applied
-    step_committed,  ///< every shard of this rank has been updated
+    step_committed,  ///< every shard of this rank has been updated; not of a refused step
     failed,          ///< no further step of this epoch will be decided; `reason` says why
   };
   Kind kind = Kind::joined;

@@ -38,7 +38,8 @@ void InvariantMonitor::on_message(core::Rank rank, const messages::Envelope& env
                                                       rank.value, committed.step.value, last->second.value));
                                 }
                                 last->second = committed.step;
-                                last_committed_ = std::max(last_committed_, committed.step);
+                                if (committed.commit)
+                                  last_committed_ = std::max(last_committed_, committed.step);
                               },
                           });
 }

@@ -191,7 +191,7 @@ TEST(RankSupervisor, SaysCommittedWhenAllShardsAreUpdated) {
   auto second = probe.say(messages::ShardUpdated{Step{0}, 0});
 
   EXPECT_TRUE(first.empty());
-  EXPECT_EQ(sent<messages::StepCommitted>(second), (std::vector<messages::StepCommitted>{{Step{0}}}));
+  EXPECT_EQ(sent<messages::StepCommitted>(second), (std::vector<messages::StepCommitted>{{Step{0}, true}}));
 }
 
 TEST(RankSupervisor, SaysCommittedAlsoWhenTheNextStepHasBegun) {
@@ -204,7 +204,19 @@ TEST(RankSupervisor, SaysCommittedAlsoWhenTheNextStepHasBegun) {
   probe.say(messages::ShardUpdated{Step{0}, 1});
   auto last = probe.say(messages::ShardUpdated{Step{0}, 0});
 
-  EXPECT_EQ(sent<messages::StepCommitted>(last), (std::vector<messages::StepCommitted>{{Step{0}}}));
+  EXPECT_EQ(sent<messages::StepCommitted>(last), (std::vector<messages::StepCommitted>{{Step{0}, true}}));
+}
+
+TEST(RankSupervisor, SaysWhenTheShardsAreThroughWithARefusedStepToo) {
+  RankSupervisorMachine machine(two_buckets());
+  MachineProbe probe(machine);
+  run_backward(probe);
+  ASSERT_FALSE(decide(probe, {.refusing = 1}).commit);
+
+  probe.say(messages::ShardUpdated{Step{0}, 1});
+  auto last = probe.say(messages::ShardUpdated{Step{0}, 0});
+
+  EXPECT_EQ(sent<messages::StepCommitted>(last), (std::vector<messages::StepCommitted>{{Step{0}, false}}));
 }
 
 TEST(RankSupervisor, AFencedRankDecidesNothing) {

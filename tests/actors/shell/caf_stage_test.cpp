@@ -171,7 +171,8 @@ TEST_F(CafStageTest, TellsASubscriberEachEventOnce) {
   post(kTrainer, messages::Welcome{});
   post(kSupervisor, messages::BucketReduced{.step = {4}, .bucket = {7}});
   for (auto to : {kConductor, kTrainer}) post(to, messages::StepDecided{.step = {4}, .reason = "NaN"});
-  post(kTrainer, messages::StepCommitted{.step = {5}});
+  post(kTrainer, messages::StepCommitted{.step = {4}, .commit = false});
+  post(kTrainer, messages::StepCommitted{.step = {5}, .commit = true});
   post(kTrainer, messages::Published{});
   post(kTrainer, messages::StepFailed{.step = {6}, .failure = {true, core::Errc::timeout, "rank 3 is late"}});
   scheduler().run();
@@ -185,7 +186,7 @@ TEST_F(CafStageTest, TellsASubscriberEachEventOnce) {
   EXPECT_FALSE(heard[2].committed);
   EXPECT_EQ(heard[2].reason, "NaN");
   EXPECT_EQ(heard[3].kind, Kind::step_committed);
-  EXPECT_EQ(heard[3].step, core::Step{5});
+  EXPECT_EQ(heard[3].step, core::Step{5}) << "a refused step commits nothing";
   EXPECT_EQ(heard[4].kind, Kind::failed);
   EXPECT_EQ(heard[4].reason, "rank 3 is late");
 }
