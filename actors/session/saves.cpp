@@ -76,9 +76,10 @@ void Saves::announce(Role writer, const messages::SaveBegan& begun) {
   for (const auto bucket : in_.buckets())
     in_.world.post({asking, {in_.rank(), Role::parameter_shard, bucket.value}, in_.world.epoch(), begun});
   in_.post(writer, 0, begun);
+  if (in_.options.tensors.empty()) return;
   // Nothing changes the trainer's tensors between a save and begin_step().
-  if (!in_.options.tensors.empty())
-    in_.post(writer, 0, messages::BucketHeld{begun.sequence, {in_.bucket_count()}});
+  in_.data.mark_tensors();
+  in_.post(writer, 0, messages::BucketHeld{begun.sequence, {in_.bucket_count()}});
 }
 
 core::Result<std::uint64_t> Saves::begin(const Progress& progress, const Value& common,

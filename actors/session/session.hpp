@@ -106,8 +106,10 @@ class Session {
                                                 std::optional<int> source = {}) const;
   /// A stream of the device, for trainers that enqueue their passes instead of computing on their own thread.
   /// After before_use() reads of the parameter may be enqueued on it, up to finish_step(), whose update comes
-  /// after them; gradient_ready() then covers what has been enqueued so far. First asked for before the first
-  /// step. The trainer itself waits for losses, before end_lane().
+  /// after them. What has been enqueued so far is covered by gradient_ready(), by begin_step() where it
+  /// writes first values, and by save() where it writes SessionOptions::tensors. First asked for before the
+  /// first step. The trainer itself waits for losses, before end_lane(), and for streams of its own, before
+  /// any of these calls.
   core::Result<gpu::StreamView> compute_stream();
 
   /// This rank's group of SessionOptions::groups; the session owns it. Errc::invalid_argument lists the

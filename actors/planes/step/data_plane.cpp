@@ -122,6 +122,7 @@ core::Result<gpu::StreamView> DataPlane::compute_stream() {
   if (!state_->compute) {
     for (auto& bucket : state_->buckets) bucket->computed = TRY(state_->device.create_event());
     state_->read = TRY(state_->device.create_event());
+    state_->tensors = TRY(state_->device.create_event());
     const auto slots = state_->program.program().credits[static_cast<std::size_t>(core::Pool::parameters)];
     for (int slot = 0; slot < slots; ++slot) state_->released.push_back(TRY(state_->device.create_event()));
     state_->compute = TRY(state_->device.create_stream({"compute", 0}));
@@ -212,8 +213,13 @@ gpu::BufferView DataPlane::state(StateKind kind, core::BucketIndex bucket) const
   return {};
 }
 
+void DataPlane::mark_tensors() {
+  if (state_->compute) state_->compute->record(state_->tensors.get());
+}
+
 gpu::EventView DataPlane::updated(core::BucketIndex bucket) const {
-  return bucket.value < state_->buckets.size() ? state_->buckets[bucket.value]->updated.get() : nullptr;
+  if (bucket.value < state_->buckets.size()) return state_->buckets[bucket.value]->updated.get();
+  return state_->tensors.get();
 }
 
 void DataPlane::restore_optimizer_steps(core::StepCount steps) {

@@ -160,7 +160,10 @@ class DataPlane {
   /// What this rank keeps of a bucket: the range that the rank's optimizer steps, see StateKind. Empty for
   /// the trainer's own.
   gpu::BufferView state(StateKind kind, core::BucketIndex bucket) const;
-  /// Completes when the last enqueued update of the bucket is done; null for the trainer's own tensors.
+  /// The work enqueued on "compute" so far may write the trainer's own tensors, which are about to be saved.
+  void mark_tensors();
+  /// Completes when the last enqueued update of the bucket is done. For the trainer's own tensors, what
+  /// mark_tensors() marked; null without "compute".
   gpu::EventView updated(core::BucketIndex bucket) const;
   /// The optimizer of a loaded state has taken this many steps. Before the first step.
   void restore_optimizer_steps(core::StepCount steps);

@@ -157,7 +157,8 @@ struct DataPlane::State {
   std::mutex groups_mutex;             // guards what follows, and `groups` while they are taken or aborted
   std::optional<core::Error> aborted;  ///< the first reason
   gpu::Stream compute;                 ///< null for trainers that compute on the host's thread
-  gpu::Event read;  ///< on "compute": the trainer has read everything it reads of the step's parameters
+  gpu::Event read;     ///< on "compute": the trainer has read everything it reads of the step's parameters
+  gpu::Event tensors;  ///< on "compute": the trainer's own tensors have been written
   std::vector<gpu::Event> released;  ///< on "compute", by slot: its full parameters have been read
   gpu::Stream accumulate;
   std::vector<gpu::Stream> communication;  ///< by the program's streams

@@ -54,13 +54,19 @@ void DataPlane::State::adopt(core::BucketIndex bucket) {
 }
 
 void DataPlane::State::adopt(core::BucketIndex bucket, core::ElementRange part) {
-  if (!arena.has_own_master(bucket)) return;
-  const auto first = static_cast<std::size_t>(part.start - optimizer_range(bucket).start);
-  const gpu::Elements master{arena.master(bucket), core::DType::f32};
-  const auto dtype = plan.buffers[plan.buckets[bucket.value].buffer.value].dtype;
-  gpu::cast({arena.parameters(bucket, part), dtype},
-            master.part(first, static_cast<std::size_t>(part.size())), update.get());
-  // A save that comes before the first update copies what is adopted here.
+  // The trainer's kernels may have written the values.
+  if (compute) {
+    compute->record(read.get());
+    update->wait(read.get());
+  }
+  if (arena.has_own_master(bucket)) {
+    const auto first = static_cast<std::size_t>(part.start - optimizer_range(bucket).start);
+    const gpu::Elements master{arena.master(bucket), core::DType::f32};
+    const auto dtype = plan.buffers[plan.buckets[bucket.value].buffer.value].dtype;
+    gpu::cast({arena.parameters(bucket, part), dtype},
+              master.part(first, static_cast<std::size_t>(part.size())), update.get());
+  }
+  // A gather or a save that comes before the first update reads what is adopted here.
   update->record(buckets[bucket.value]->updated.get());
 }
 
