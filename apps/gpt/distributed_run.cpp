@@ -13,13 +13,12 @@
 #include <memory>
 #include <optional>
 
-#include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/shell/process_world.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/world/leave_signal.hpp"
 #include "actors/world/signal_watcher.hpp"
-#include "actors/world/storage/posix.hpp"
+#include "apps/gpt/beginning.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
 #include "apps/report/html.hpp"
 #include "apps/report/perfetto.hpp"
@@ -284,53 +283,6 @@ class Requests {
   actors::LeaveSignal leave_;
 };
 
-/// Where to begin: a separate storage for a path that is not the run's directory.
-struct Beginning {
-  std::unique_ptr<actors::Storage> storage;
-  std::string name;
-};
-
-Result<Beginning> beginning_at(const std::string& path) {
-  const std::filesystem::path given = std::filesystem::path(path).lexically_normal();
-  const auto folder = given.has_filename() ? given : given.parent_path();
-  std::error_code ignored;
-  if (!std::filesystem::exists(folder / core::kManifestName, ignored)) {
-    return Beginning{TRY(actors::PosixStorage::open(folder.string())), ""};
-  }
-  const auto parent = folder.parent_path().empty() ? std::filesystem::path(".") : folder.parent_path();
-  return Beginning{TRY(actors::PosixStorage::open(parent.string())), folder.filename().string()};
-}
-
-Result<std::optional<actors::Restored>> resume(DistributedTrainer& trainer, actors::RankWorld& world,
-                                               const RunOptions& options) {
-  const bool restarted = world.epoch().value > 1;
-  if (options.resume == "never" && !restarted) {
-    if (world.storage() == nullptr || TRY(actors::list_checkpoints(*world.storage())).empty())
-      return std::optional<actors::Restored>{};
-    return core::fail(
-        core::Errc::invalid_argument,
-        "{} holds checkpoints of another run; give an empty directory, or --resume auto to go on",
-        options.world.checkpoint_directory);
-  }
-  // The run's own checkpoints come first, so that a restart does not begin from the given path again.
-  const bool has_own = world.storage() != nullptr || world.local_storage() != nullptr;
-  if (has_own && (options.resume == "auto" || options.resume == "never" || restarted)) {
-    auto restored = TRY(trainer.resume({}));
-    if (restored || options.resume == "auto" || options.resume == "never") return restored;
-  }
-  if (options.resume == "auto" || options.resume == "never") return std::optional<actors::Restored>{};
-  const auto beginning = TRY(beginning_at(options.resume));
-  auto restored = TRY(trainer.resume({beginning.storage.get(), beginning.name, true}));
-  if (!restored)
-    return core::fail(core::Errc::not_found, "{} holds no checkpoint to resume from", options.resume);
-  return restored;
-}
-
-/// A restart would end in the same way.
-bool is_about_checkpoints(const core::Error& error) {
-  return error.code == core::Errc::not_found || error.code == core::Errc::corrupt;
-}
-
 Result<void> tell_of_resume(Narrator& narrator, const std::optional<actors::Restored>& restored) {
   if (!restored) return {};
   const auto step = restored->step.value;
@@ -439,12 +391,12 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
                                                 info ? info->memory_bytes : physical_memory_bytes()));
   bool traced = options.trainer.session.trace && !options.output.empty();
   if (!options.output.empty()) TRY(make_folder(options.output));
-  const auto resumed = resume(*trainer, rank_world, options);
-  if (!resumed && is_about_checkpoints(resumed.error())) {
-    rank_world.log(fmt::format("gpt: {}", resumed.error().message));
+  const auto beginning = begin_run(*trainer, rank_world, options);
+  if (!beginning && is_about_checkpoints(beginning.error())) {
+    rank_world.log(fmt::format("gpt: {}", beginning.error().message));
     return RunEnd::no_checkpoint;
   }
-  const auto restored = TRY(resumed);
+  const auto& [restored, is_own] = TRY(beginning);
   std::unique_ptr<Narrator> narrator;
   if (world->rank().value == 0) {
     auto now = [&device = rank_world.device()] { return device.now(); };

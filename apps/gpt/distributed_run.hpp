@@ -11,7 +11,7 @@ namespace troupe::apps::gpt {
 enum class RunEnd : std::uint8_t {
   finished,
   preempted,      ///< was asked to leave, saved and left; should be restarted later
-  no_checkpoint,  ///< there is none that it can begin from; the reason was reported
+  no_checkpoint,  ///< there is none that it can begin from, or some of another run; the reason was reported
 };
 
 /// Trains to the end, as one rank of a job. If there is a directory of checkpoints, SIGUSR2 saves after the

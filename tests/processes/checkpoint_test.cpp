@@ -170,12 +170,90 @@ TEST_F(Checkpoints, ThatAreAllDamagedAreNotTriedAgainAfterEveryRestart) {
 TEST_F(Checkpoints, OfAnotherRunAreNotOverwrittenByARunThatBeginsAnew) {
   ASSERT_EQ(run(job({1, "ddp"}, "checkpoints"), "first").exit_code, 0);
   auto anew = job({1, "ddp"}, "checkpoints");
+  anew.launch_options = {"--max-restarts", "1"};
   anew.trainer_options.insert(anew.trainer_options.end(), {"--resume", "never"});
 
   const auto refused = run(anew, "second");
 
-  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_EQ(refused.exit_code, 97) << "a restart would go on from the other run: " << refused.output;
   EXPECT_NE(refused.output.find("holds checkpoints of another run"), std::string::npos) << refused.output;
+  EXPECT_THAT(refused.output, Not(HasSubstr("restart 1")));
+}
+
+TEST_F(Checkpoints, LaterThanTheOneToBeginFromAreNotMixedWithNewOnes) {
+  ASSERT_EQ(run(job({2, "ddp"}, "checkpoints", 24), "first").exit_code, 0);
+  auto back = job({2, "ddp"}, "checkpoints", 24);
+  back.launch_options = {"--max-restarts", "1"};
+  back.trainer_options.insert(back.trainer_options.end(), {"--learning-rate", "1e-4", "--resume",
+                                                           folder_.path("checkpoints") + "/step_00000008"});
+
+  const auto refused = run(back, "second");
+
+  EXPECT_EQ(refused.exit_code, 97) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("step_00000024"));
+  EXPECT_THAT(refused.output, HasSubstr("another --checkpoints directory"));
+  EXPECT_THAT(refused.output, Not(HasSubstr("restart 1")));
+  EXPECT_FALSE(has_begun("second"));
+  std::filesystem::remove_all(folder_.path("checkpoints") + "/step_00000016");
+  std::filesystem::remove_all(folder_.path("checkpoints") + "/step_00000024");
+  const auto made_room = run(back, "third");
+  EXPECT_EQ(made_room.exit_code, 0) << made_room.output;
+  EXPECT_EQ(tests::count_checkpoints(folder_.path("checkpoints")), 3);
+}
+
+TEST_F(Checkpoints, OfTheSameStepMustBeTheOneToBeginFrom) {
+  ASSERT_EQ(run(job({2, "ddp"}, "checkpoints", 8), "first").exit_code, 0);
+  auto other = job({2, "ddp"}, "other", 8);
+  other.trainer_options.insert(other.trainer_options.end(), {"--seed", "2"});
+  ASSERT_EQ(run(other, "other-run").exit_code, 0);
+  std::filesystem::copy(folder_.path("checkpoints"), folder_.path("copy"),
+                        std::filesystem::copy_options::recursive);
+  const auto begin_into = [&](const std::string& checkpoints) {
+    auto begun = job({2, "ddp"}, checkpoints, 16);
+    begun.trainer_options.insert(begun.trainer_options.end(),
+                                 {"--resume", folder_.path("checkpoints") + "/step_00000008"});
+    return run(begun, checkpoints + "-begun");
+  };
+
+  const auto refused = begin_into("other");
+  EXPECT_EQ(refused.exit_code, 97) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("other holds step_00000008"));
+  for (const char* good : {"copy", "checkpoints", "new"}) {
+    const auto begun = begin_into(good);
+    EXPECT_EQ(begun.exit_code, 0) << begun.output;
+  }
+}
+
+TEST_F(Checkpoints, OfTheDirectoryThatAPathNamesAreGoneOnFromAsByAuto) {
+  ASSERT_EQ(run(job({2, "ddp"}, "checkpoints", 24), "first").exit_code, 0);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path("checkpoints/step_00000024"))) {
+    if (entry.path().extension() == ".safetensors") std::filesystem::resize_file(entry.path(), 100);
+  }
+  auto again = job({2, "ddp"}, "checkpoints", 32);
+  again.trainer_options.insert(again.trainer_options.end(), {"--resume", folder_.path("checkpoints") + "/"});
+
+  const auto resumed = run(again, "second");
+
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_EQ(event("second", "resume"), "resumed from step_00000016, after 16 steps");
+}
+
+TEST_F(Checkpoints, OfItsOwnAreWhatAJobThatBeganFromAPathGoesOnFrom) {
+  ASSERT_EQ(run(job({3, "zero1"}, "before", 8), "first").exit_code, 0);
+  const auto id = fmt::format("path-{}", getpid());
+  auto killed = job({3, "zero1"}, "checkpoints", 400);
+  killed.launch_options = {"--max-restarts", "1", "--rdzv-id", id};
+  killed.trainer_options.insert(killed.trainer_options.end(), {"--resume", folder_.path("before")});
+
+  const auto outcome = tests::run_and_signal(
+      tests::gpt_command(killed, text_, folder_.path("killed")), id, 1,
+      [&](int) { return tests::count_checkpoints(folder_.path("checkpoints")) > 0; }, SIGKILL);
+
+  ASSERT_TRUE(outcome.hit);
+  ASSERT_EQ(outcome.result.exit_code, 0) << outcome.result.output;
+  EXPECT_THAT(outcome.result.output, HasSubstr("restart 1"));
+  EXPECT_THAT(outcome.result.output, HasSubstr("resumed from step_00000008"));
+  EXPECT_EQ(tests::read_record(folder_.path("killed")).state, uninterrupted_state(400));
 }
 
 }  // namespace

@@ -106,5 +106,22 @@ TEST_F(LocalCheckpoints, OutliveAKilledRankOfAJobThatStartsAgain) {
   EXPECT_EQ(tests::read_record(folder_.path("killed")).state, uninterrupted_state(400));
 }
 
+TEST_F(LocalCheckpoints, OfAnotherRunAreNotWhatARestartGoesOnFrom) {
+  ASSERT_EQ(run(job(30), "first").exit_code, 0);
+  const GptJob saving{1, 8, {}, {"--checkpoints", folder_.path("saved")}};
+  ASSERT_EQ(run(saving, "saving").exit_code, 0);
+  for (const std::string& beginning : {std::string("never"), folder_.path("saved")}) {
+    auto other = job(30);
+    other.launch_options = {"--max-restarts", "1"};
+    other.trainer_options.insert(other.trainer_options.end(), {"--resume", beginning});
+
+    const auto refused = run(other, "refused");
+
+    EXPECT_EQ(refused.exit_code, 97) << refused.output;
+    EXPECT_NE(refused.output.find("local copies"), std::string::npos) << refused.output;
+    EXPECT_EQ(refused.output.find("restart 1"), std::string::npos) << refused.output;
+  }
+}
+
 }  // namespace
 }  // namespace troupe

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <optional>
+
+#include "actors/session/outcomes.hpp"
+#include "actors/shell/rank_world.hpp"
+#include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/run_options.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// Where a run begins.
+struct Beginning {
+  std::optional<actors::Restored> restored;  ///< empty: from scratch
+  /// The run's own directories held it, so what was restored is an earlier part of the same run.
+  bool is_own = false;
+};
+
+/// Restores what RunOptions::resume asks for; after a restart, the newest of the run's own checkpoints, if
+/// there is one. By all ranks alike, before the first step. Errc::already_exists if the run's directories
+/// hold checkpoints or local copies of another course of training: a restart would go on from those, and
+/// saves of steps that are there would be dropped.
+core::Result<Beginning> begin_run(DistributedTrainer& trainer, actors::RankWorld& world,
+                                  const RunOptions& options);
+
+/// Whether a restart would end with this Error of begin_run() again, or go on from what it refused.
+bool is_about_checkpoints(const core::Error& error);
+
+}  // namespace troupe::apps::gpt
