@@ -113,7 +113,8 @@ int run_command(int argc, char** argv) {
   app.footer(
       "Exits with 0 at the end, 75 when it was asked to leave and has saved,\n"
       "96 when another rank failed first, 97 when there is no checkpoint it can use\n"
-      "or there are those of another run, 2 for a command line that cannot be right, 1 for all else.");
+      "or there are those of another run, 2 for a command line that cannot be right,\n"
+      "1 for all else, such as a last save that failed.");
   Options options;
   add_options(app, options);
   if (const auto end = parse_command_line(app, argc, argv)) return *end;

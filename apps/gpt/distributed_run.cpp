@@ -101,11 +101,11 @@ class Narrator {
     return event(step, std::move(kind), std::move(text));
   }
 
-  Result<void> saved(const actors::SaveResult& save) {
+  Result<void> saved(const actors::SaveResult& save, bool training_goes_on) {
     if (!save.committed) {
       return say(save.step.value, "save failed",
-                 fmt::format("the save after step {} failed, training goes on: {}", save.step.value,
-                             save.committed.error().message));
+                 fmt::format("the save after step {} failed{}: {}", save.step.value,
+                             training_goes_on ? ", training goes on" : "", save.committed.error().message));
     }
     if (!save.warning.empty()) progress_.note("warning: " + save.warning);
     return event(save.step.value, "save", fmt::format("{}, {} bytes", save.name, save.bytes));
@@ -296,7 +296,12 @@ class Run {
  public:
   Run(DistributedTrainer& trainer, Narrator* narrator, Requests* requests, const RunOptions& options,
       TextCodec& codec)
-      : trainer_(trainer), narrator_(narrator), requests_(requests), options_(options), codec_(codec) {}
+      : trainer_(trainer),
+        narrator_(narrator),
+        last_step_(options.steps),
+        requests_(requests),
+        options_(options),
+        codec_(codec) {}
 
   Result<RunEnd> train() {
     auto& session = trainer_.session();
@@ -308,9 +313,7 @@ class Run {
       TRY(session.wait_saves());
       TRY(session.wait_local_saves());
       TRY(report_saves());
-      const auto done = session.next_step().value;
-      if (narrator_)
-        TRY(narrator_->say(done, "leave", fmt::format("asked to leave: saved after {} steps", done)));
+      if (narrator_) TRY(narrator_->say(last_step_, "leave", leave_text()));
       return RunEnd::preempted;
     }
     TRY(session.wait_saves());
@@ -328,13 +331,30 @@ class Run {
     return RunEnd::finished;
   }
 
+  /// Once train() has returned: whether the state with which training ended is in the directory of
+  /// checkpoints, if there is one. The same on all ranks.
+  Result<void> last_save() const {
+    if (last_save_) return {};
+    return core::fail(core::Errc::io,
+                      "the state after {} steps was not saved: {}; start the job again when the cause is "
+                      "mended: it repeats the steps since the newest checkpoint",
+                      last_step_, last_save_.error().message);
+  }
+
  private:
+  std::string leave_text() const {
+    if (last_save_) return fmt::format("asked to leave: saved after {} steps", last_step_);
+    return fmt::format("asked to leave after {} steps, which are not saved: {}", last_step_,
+                       last_save_.error().message);
+  }
+
   /// Returns the wishes of all ranks.
   Result<std::uint32_t> one_step() {
     const double learning_rate = trainer_.learning_rate();
     const auto outcome = TRY(trainer_.step(requests_ != nullptr ? requests_->take() : 0));
     if (requests_ != nullptr) requests_->drop(outcome.wishes);
     const auto done = core::steps_through(outcome.step).value;
+    if ((outcome.wishes & actors::kWishLeave) != 0) last_step_ = done;
     if (done - first_step_ == options_.trace_steps) trainer_.session().stop_tracing();
     const bool due = options_.save_every > 0 && done % options_.save_every == 0;
     if (requests_ != nullptr && (due || done == options_.steps || outcome.wishes != 0)) TRY(trainer_.save());
@@ -359,7 +379,8 @@ class Run {
 
   Result<void> report_saves() {
     for (const auto& save : trainer_.session().take_saves()) {
-      if (narrator_) TRY(narrator_->saved(save));
+      if (narrator_) TRY(narrator_->saved(save, save.step.value < last_step_));
+      last_save_ = save.committed;
     }
     for (const auto& save : trainer_.session().take_local_saves()) {
       if (narrator_ && !save.committed) TRY(narrator_->local_save_failed(save));
@@ -370,6 +391,8 @@ class Run {
   DistributedTrainer& trainer_;
   Narrator* narrator_;
   std::int64_t first_step_ = 0;  ///< the first of this process
+  std::int64_t last_step_;       ///< steps that are done when training ends, as far as is known
+  Result<void> last_save_;       ///< of those that are over
   Requests* requests_;           ///< null without a directory of checkpoints
   const RunOptions& options_;
   TextCodec& codec_;
@@ -409,7 +432,8 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
                       "the session of rank 0 takes " + core::describe(memory)));
   }
   if (requests) requests->begin();
-  const auto end = TRY(Run(*trainer, narrator.get(), requests.get(), options, codec).train());
+  Run run(*trainer, narrator.get(), requests.get(), options, codec);
+  const auto end = TRY(run.train());
   if (traced) {
     auto folder = options.output + "/trace";
     TRY(make_folder(folder));
@@ -418,6 +442,7 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
   // All ranks leave together, so all parts of the trace exist afterwards.
   TRY(trainer->session().leave());
   if (narrator) TRY(narrator->finish(traced));
+  TRY(run.last_save());
   return end;
 }
 

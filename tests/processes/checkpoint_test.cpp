@@ -256,5 +256,44 @@ TEST_F(Checkpoints, OfItsOwnAreWhatAJobThatBeganFromAPathGoesOnFrom) {
   EXPECT_EQ(tests::read_record(folder_.path("killed")).state, uninterrupted_state(400));
 }
 
+TEST_F(Checkpoints, ThatCannotBeSavedBeforeLeavingAreNoReasonToSayThatTheyWere) {
+  const auto id = fmt::format("unsaved-{}", getpid());
+  auto asked = job({2, "zero1"}, "checkpoints", 1000, 0);
+  asked.launch_options = {"--rdzv-id", id};
+  const auto has_lost_its_directory = [&](int) {
+    return has_begun("asked") && std::filesystem::remove_all(folder_.path("checkpoints")) > 0;
+  };
+
+  const auto outcome = tests::run_and_signal(tests::gpt_command(asked, text_, folder_.path("asked")), id, 1,
+                                             has_lost_its_directory, SIGTERM);
+
+  ASSERT_TRUE(outcome.hit);
+  EXPECT_EQ(outcome.result.exit_code, 1) << outcome.result.output;
+  EXPECT_THAT(event("asked", "leave"), HasSubstr("are not saved"));
+  EXPECT_THAT(outcome.result.output, Not(HasSubstr("training goes on")));
+  EXPECT_THAT(outcome.result.output, Not(HasSubstr("saved after")));
+}
+
+TEST_F(Checkpoints, ThatCannotBeSavedAtTheEndMakeARunFailThoughItsModelIsExported) {
+  const auto id = fmt::format("end-{}", getpid());
+  auto ending = job({2, "ddp"}, "checkpoints", 200, 0);
+  ending.launch_options = {"--rdzv-id", id};
+  ending.trainer_options.insert(ending.trainer_options.end(), {"--export", folder_.path("model")});
+  const auto has_lost_its_directory = [&](int) {
+    return has_begun("ending") && std::filesystem::remove_all(folder_.path("checkpoints")) > 0;
+  };
+
+  const auto outcome = tests::run_and_signal(tests::gpt_command(ending, text_, folder_.path("ending")), id, 1,
+                                             has_lost_its_directory, 0);
+
+  ASSERT_TRUE(outcome.hit);
+  EXPECT_EQ(outcome.result.exit_code, 1) << outcome.result.output;
+  EXPECT_THAT(outcome.result.output, HasSubstr("the state after 200 steps was not saved"));
+  EXPECT_THAT(outcome.result.output, Not(HasSubstr("training goes on")));
+  EXPECT_TRUE(std::filesystem::exists(folder_.path("model") + "/model.safetensors"));
+  EXPECT_TRUE(std::filesystem::exists(folder_.path("ending") + "/report.html"));
+  EXPECT_EQ(tests::read_record(folder_.path("ending")).state, uninterrupted_state(200));
+}
+
 }  // namespace
 }  // namespace troupe
