@@ -158,7 +158,9 @@ void add_model_options(CLI::App& app, Options& o) {
 }
 
 void add_own_options(CLI::App& app, Options& options) {
-  app.add_flag("--local", options.local, "Train with a plain loop in this process, without the runtime");
+  app.add_flag(
+      "--local", options.local,
+      "Train with a plain loop in this process, without the runtime; options of the runtime are refused");
   app.add_flag("--evaluate-only", options.evaluate_only,
                "With --local, train nothing: print the perplexity of the evaluation text");
   app.add_option("--text", options.run.text,
@@ -298,6 +300,12 @@ void add_options(CLI::App& app, Options& options) {
   add_distributed_options(app, options);
   add_tensor_options(app, options.run.trainer.session.training, options.run.trainer.tensor);
   add_checkpoint_options(app, options);
+  app.parse_complete_callback([&app, &options] {
+    options.given.clear();
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->count() > 0) options.given.push_back({option->get_name(), option->results().front()});
+    }
+  });
 }
 
 Result<std::unique_ptr<PretrainedModel>> origin_of(const Options& o) {
@@ -336,20 +344,11 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   checkpoint.chunk_bytes = std::min(checkpoint.chunk_bytes, checkpoint.staging_bytes);
   if (options.evaluate_only && !options.local)
     return core::fail(core::Errc::invalid_argument, "--evaluate-only needs --local: one process does it all");
-  if (options.local && options.loss_scale != "none") {
-    return core::fail(core::Errc::invalid_argument,
-                      "--local does not scale losses, found --loss-scale {}; leave one of the two out",
-                      options.loss_scale);
-  }
-  if (options.local && options.optimizer != "adamw") {
-    return core::fail(core::Errc::invalid_argument,
-                      "--local steps by adamw, found --optimizer {}; leave one of the two out",
-                      options.optimizer);
-  }
   auto& training = trainer.session.training;
   training.expert_parallel = TRY(expert_parallel_of(options.experts, trainer.model, options.local));
   TRY(check_tensor_options(training, trainer.tensor, options.local));
   TRY(check_pipeline_options(trainer, options.local));
+  if (options.local) TRY(check_local_options(options.given, options.evaluate_only));
   TRY(choose_optimizer(training, options.optimizer, training.optimizer));
   training.loss_scaling = TRY(loss_scaling_of(options.loss_scale));
   run.peak_flops = options.peak_tera_flops * 1e12;

@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apps/command_line/app.hpp"
 #include "apps/gpt/experts/expert_options.hpp"
+#include "apps/gpt/local_options.hpp"
 #include "apps/gpt/run_options.hpp"
 
 namespace troupe::apps::gpt {
@@ -30,6 +32,7 @@ struct Options {
   std::string loss_scale = "none";
   std::uint64_t staging_mib = 256;
   ExpertOptions experts;
+  std::vector<GivenOption> given;  ///< those on the command line
   RunOptions run;
 };
 

@@ -97,6 +97,36 @@ TEST(GptOptions, EvaluateOnlyInOneProcess) {
   EXPECT_EQ(error_of("--evaluate-only --local"), "a run");
 }
 
+TEST(GptOptions, ThatALocalRunCannotHonourAreRefusedByName) {
+  for (const std::string option :
+       {"--checkpoints made-up", "--output made-up", "--resume made-up", "--save-every 5", "--keep-last 5",
+        "--strategy zero3", "--numerics fast", "--collectives gloo", "--local-checkpoints made-up",
+        "--trace-steps 5", "--peak-tera-flops 5", "--bucket-elements 5", "--wire-dtype bf16"}) {
+    EXPECT_THAT(error_of("--local " + option),
+                HasSubstr("cannot do what " + option.substr(0, option.find(' ')) + " asks for"));
+    EXPECT_EQ(error_of(option), "a run");
+  }
+  EXPECT_THAT(error_of("--local --tf32 --device cuda --dtype bf16 --trace"),
+              HasSubstr("cannot do what --device \"cuda\", --dtype \"bf16\", --tf32, --trace asks"));
+  EXPECT_THAT(error_of("--local --optimizer lion"), HasSubstr("--optimizer \"lion\""));
+  EXPECT_THAT(error_of("--local --loss-scale dynamic"), HasSubstr("--loss-scale \"dynamic\""));
+}
+
+TEST(GptOptions, ThatSayWhatALocalRunDoesAnywayAreTaken) {
+  for (const char* line :
+       {"--device host --dtype f32", "--dtype fp32", "--optimizer adamw --loss-scale none", "--recompute",
+        "--tensor-parallel 1", "--experts 4 --experts-per-token 2 --z-loss 0.1 --bias-rate 0",
+        "--preset tiny --context 8 --export out --export-dtype bf16 --seed 3 --temperature 0 --top-k 1"})
+    EXPECT_EQ(error_of(std::string("--local ") + line), "a run") << line;
+}
+
+TEST(GptOptions, ThatAskForMoreThanAnEvaluationAreRefusedWithIt) {
+  for (const char* more : {"--export out", "--sample-bytes 5", "--prompt a"})
+    EXPECT_THAT(error_of(std::string("--local --evaluate-only ") + more),
+                HasSubstr("--evaluate-only prints the perplexity and ends, found --"));
+  EXPECT_EQ(error_of("--local --evaluate-only --sample-bytes 0"), "a run");
+}
+
 TEST(GptOptions, SayHowAPipelineIsCut) {
   const auto run =
       run_options(parsed("--pipeline-parallel 4 --pipeline-schedule interleaved --pipeline-chunks 2"),

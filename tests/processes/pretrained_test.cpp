@@ -18,26 +18,19 @@ std::string bytes_of(const std::string& path) {
 class Pretrained : public testing::Test {
  protected:
   /// Trains alone, in one process, and exports to the folder of this name.
+  /// Trains alone, in one process, and exports to the folder of this name.
   tests::CommandResult alone(const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> command = {GPT_BINARY,
-                                        "--local",
-                                        "--text",
-                                        text_,
-                                        "--lanes",
-                                        "8",
-                                        "--batch",
-                                        "2",
-                                        "--steps",
-                                        "3",
-                                        "--context",
-                                        "16",
-                                        "--evaluate-every",
-                                        "0",
-                                        "--evaluation-batches",
-                                        "1",
-                                        "--sample-bytes",
-                                        "0"};
-    command.insert(command.end(), {"--export", folder_.path(name)});
+    std::vector<std::string> command = {"--export", folder_.path(name), "--sample-bytes", "0"};
+    command.insert(command.end(), more.begin(), more.end());
+    return local(command);
+  }
+
+  /// With the options that all runs in one process have.
+  tests::CommandResult local(const std::vector<std::string>& more) {
+    std::vector<std::string> command = {GPT_BINARY, "--local", "--text",  text_,
+                                        "--lanes",  "8",       "--batch", "2"};
+    command.insert(command.end(), {"--steps", "3", "--context", "16", "--evaluate-every", "0"});
+    command.insert(command.end(), {"--evaluation-batches", "1"});
     command.insert(command.end(), more.begin(), more.end());
     return tests::run_command(command, std::chrono::seconds(60));
   }
@@ -90,7 +83,7 @@ TEST_F(Pretrained, ModelsAreNotTrainedForADirectoryThatIsThere) {
 TEST_F(Pretrained, ModelsAreEvaluatedAsTheyAreExported) {
   ASSERT_EQ(alone("model", {"--preset", "tiny"}).exit_code, 0);
 
-  const auto once = alone("none", {"--model", folder_.path("model"), "--evaluate-only"});
+  const auto once = local({"--model", folder_.path("model"), "--evaluate-only"});
 
   EXPECT_EQ(once.exit_code, 0) << once.output;
   // Nearly that of guessing one of 256 bytes.
