@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/world/exit_status.hpp"
 #include "apps/command_line/command_line.hpp"
@@ -52,6 +53,8 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
   const auto& training = run.trainer.session.training;
   TRY(check_export(config, run.export_to));
   TextCodec codec = TRY(codec_of(run.origin));
+  std::vector<std::int32_t> prompt;
+  if (run.sample_bytes > 0) prompt = TRY(encode_prompt(run.prompt, config.vocabulary, codec));
   const Corpus corpus = TRY(Corpus::open(run.text, config.context, codec));
   auto trainer = TRY(LocalTrainer::create(run.trainer, corpus));
   const auto microbatches = static_cast<std::size_t>(training.lanes * training.microbatches);
@@ -74,13 +77,15 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
                report.loss, evaluation, report.gradient_norm, rate, seconds_since(start));
     std::fflush(stdout);
   }
+  // What was trained is on disk before anything else can fail.
+  TRY(export_trained(trainer, run.export_to));
+  if (run.sample_bytes == 0) return RunEnd::finished;
   const auto next = [&](Model::Tokens window) {
     return trainer.model().logits(trainer.parameters(), window);
   };
   const auto sample =
-      TRY(sample_text(next, config.context, run.prompt, run.sample_bytes, run.sampling, codec));
+      TRY(sample_text(next, config.context, std::move(prompt), run.sample_bytes, run.sampling, codec));
   fmt::print("\n{}\n", core::printable_of(run.prompt + sample));
-  TRY(export_trained(trainer, run.export_to));
   return RunEnd::finished;
 }
 

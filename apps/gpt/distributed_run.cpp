@@ -12,6 +12,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/shell/process_world.hpp"
@@ -247,11 +248,11 @@ Result<std::string> state_text(DistributedTrainer& trainer) {
 }
 
 Result<void> write_sample(DistributedTrainer& trainer, Narrator* narrator, const RunOptions& options,
-                          TextCodec& codec) {
+                          const std::vector<std::int32_t>& prompt, TextCodec& codec) {
   if (options.sample_bytes == 0) return {};
   RunSample sample{options.steps - 1, options.prompt, {}};
   auto next = [&](std::span<const std::int32_t> tokens) { return trainer.logits(tokens); };
-  sample.text = TRY(sample_text(next, options.trainer.microbatch.length, options.prompt, options.sample_bytes,
+  sample.text = TRY(sample_text(next, options.trainer.microbatch.length, prompt, options.sample_bytes,
                                 options.sampling, codec));
   return narrator ? narrator->sample(sample) : Result<void>{};
 }
@@ -295,12 +296,13 @@ Result<void> tell_of_resume(Narrator& narrator, const std::optional<actors::Rest
 class Run {
  public:
   Run(DistributedTrainer& trainer, Narrator* narrator, Requests* requests, const RunOptions& options,
-      TextCodec& codec)
+      const std::vector<std::int32_t>& prompt, TextCodec& codec)
       : trainer_(trainer),
         narrator_(narrator),
         last_step_(options.steps),
         requests_(requests),
         options_(options),
+        prompt_(prompt),
         codec_(codec) {}
 
   Result<RunEnd> train() {
@@ -324,8 +326,9 @@ class Run {
     if (!takes_part()) return RunEnd::finished;
     const auto timeline = TRY(trainer_.pipeline_timeline());
     if (timeline && narrator_) TRY(narrator_->pipeline(session.next_step().value - 1, *timeline));
-    TRY(write_sample(trainer_, narrator_, options_, codec_));
+    // What was trained is on disk before anything else can fail.
     TRY(export_trained(trainer_, narrator_, options_));
+    TRY(write_sample(trainer_, narrator_, options_, prompt_, codec_));
     const auto text = TRY(state_text(trainer_));
     if (narrator_) TRY(narrator_->event(options_.steps, "end", text));
     return RunEnd::finished;
@@ -395,6 +398,7 @@ class Run {
   Result<void> last_save_;       ///< of those that are over
   Requests* requests_;           ///< null without a directory of checkpoints
   const RunOptions& options_;
+  const std::vector<std::int32_t>& prompt_;
   TextCodec& codec_;
 };
 
@@ -404,6 +408,9 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
   std::unique_ptr<Requests> requests;
   if (!given.world.checkpoint_directory.empty()) requests = std::make_unique<Requests>();
   TextCodec codec = TRY(codec_of(given.origin));
+  std::vector<std::int32_t> prompt;
+  if (given.sample_bytes > 0)
+    prompt = TRY(encode_prompt(given.prompt, given.trainer.model.vocabulary, codec));
   const Corpus corpus = TRY(Corpus::open(given.text, given.trainer.model.context, codec));
   auto world = TRY(actors::ProcessWorld::create(given.world));
   actors::RankWorld& rank_world = *world;
@@ -432,7 +439,7 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
                       "the session of rank 0 takes " + core::describe(memory)));
   }
   if (requests) requests->begin();
-  Run run(*trainer, narrator.get(), requests.get(), options, codec);
+  Run run(*trainer, narrator.get(), requests.get(), options, prompt, codec);
   const auto end = TRY(run.train());
   if (traced) {
     auto folder = options.output + "/trace";

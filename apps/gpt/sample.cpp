@@ -31,22 +31,23 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
 
 core::Result<std::string> sample_text(Model& model, Model::Parameters parameters, std::string_view prompt,
                                       std::size_t bytes, const SamplingOptions& options) {
+  TextCodec codec;
+  auto window = TRY(encode_prompt(prompt, model.config().vocabulary, codec));
   return sample_text([&](std::span<const std::int32_t> tokens) { return model.logits(parameters, tokens); },
-                     model.shape().length, prompt, bytes, options);
+                     model.shape().length, std::move(window), bytes, options, codec);
 }
 
 core::Result<std::vector<std::int32_t>> sample_tokens(const NextLogits& next, std::size_t length,
                                                       std::vector<std::int32_t> window, std::size_t count,
                                                       const SamplingOptions& options,
                                                       const std::function<bool(std::int32_t)>& is_enough) {
-  if (window.size() > length)
-    window.erase(window.begin(), window.end() - static_cast<std::ptrdiff_t>(length));
+  const auto keep_last = [&window](std::size_t kept) {
+    if (window.size() > kept) window.erase(window.begin(), window.end() - static_cast<std::ptrdiff_t>(kept));
+  };
   const core::CounterRandom random(options.seed, "sample");
   std::vector<std::int32_t> tokens;
   while (tokens.size() < count) {
-    if (window.size() == length) {
-      window.erase(window.begin(), window.begin() + static_cast<std::ptrdiff_t>(length + 1) / 2);
-    }
+    if (window.size() >= length) keep_last(std::max<std::size_t>(length / 2, 1));
     const auto logits = TRY(next(window));
     tokens.push_back(sample_token(logits, options, random.uniform(tokens.size())));
     window.push_back(tokens.back());
@@ -55,25 +56,38 @@ core::Result<std::vector<std::int32_t>> sample_tokens(const NextLogits& next, st
   return tokens;
 }
 
-core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
-                                      std::size_t bytes, const SamplingOptions& options) {
-  TextCodec codec;
-  return sample_text(next, length, prompt, bytes, options, codec);
+core::Result<std::vector<std::int32_t>> encode_prompt(std::string_view prompt, std::size_t vocabulary,
+                                                      TextCodec& codec) {
+  std::vector<std::int32_t> tokens = codec.beginning();
+  const auto text = codec.encode(prompt);
+  if (!text) {
+    return core::fail(text.error().code, "the prompt cannot be read: {}; give another --prompt",
+                      text.error().message);
+  }
+  tokens.insert(tokens.end(), text->begin(), text->end());
+  if (tokens.empty())
+    return core::fail(core::Errc::invalid_argument, "sampling needs a prompt of one byte or more");
+  for (const std::int32_t token : tokens) {
+    if (token >= 0 && static_cast<std::size_t>(token) < vocabulary) continue;
+    return core::fail(
+        core::Errc::invalid_argument,
+        "the prompt has the token {}, and the model knows {}, from 0; give another --prompt, or "
+        "the tokenizer.json of this model",
+        token, vocabulary);
+  }
+  return tokens;
 }
 
-core::Result<std::string> sample_text(const NextLogits& next, std::size_t length, std::string_view prompt,
-                                      std::size_t bytes, const SamplingOptions& options, TextCodec& codec) {
-  std::vector<std::int32_t> window = codec.beginning();
-  for (const std::int32_t token : TRY(codec.encode(prompt))) window.push_back(token);
-  if (window.empty())
-    return core::fail(core::Errc::invalid_argument, "sampling needs a prompt of one byte or more");
+core::Result<std::string> sample_text(const NextLogits& next, std::size_t length,
+                                      std::vector<std::int32_t> prompt, std::size_t bytes,
+                                      const SamplingOptions& options, TextCodec& codec) {
   std::size_t written = 0;
   const auto is_enough = [&](std::int32_t token) {
     written += codec.decode(std::span(&token, 1)).size();
     return written >= bytes || token == codec.end_of_text();
   };
   // A token that is not text takes a place too, so this always ends.
-  const auto tokens = TRY(sample_tokens(next, length, std::move(window), bytes, options, is_enough));
+  const auto tokens = TRY(sample_tokens(next, length, std::move(prompt), bytes, options, is_enough));
   return codec.decode(tokens);
 }
 

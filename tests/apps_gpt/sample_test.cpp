@@ -66,5 +66,43 @@ TEST_F(SampleText, WithoutAPromptIsAnError) {
   EXPECT_FALSE(sample("", 3));
 }
 
+TEST_F(SampleText, ContinuesTheLastTokenWhereTheModelReadsOnlyOne) {
+  auto model = Model::create(preset("tiny").value(), {.batch = 1, .length = 1}).value();
+
+  const auto text = sample_text(model, values_.constant(), "And ", 3, {.seed = 3});
+
+  ASSERT_TRUE(text) << text.error().message;
+  EXPECT_EQ(text->size(), 3U);
+  EXPECT_EQ(*text, sample_text(model, values_.constant(), " ", 3, {.seed = 3}).value());
+}
+
+TEST(EncodePrompt, RefusesATokenThatTheModelDoesNotKnow) {
+  TextCodec codec;
+
+  EXPECT_THAT(encode_prompt("abc", 'c' + 1, codec).value(), testing::ElementsAre('a', 'b', 'c'));
+  const auto refused = encode_prompt("abc", 'c', codec);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, core::Errc::invalid_argument);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("the prompt has the token 99"));
+}
+
+TEST(SampleTokens, NeverReadNoneOrMoreThanTheLength) {
+  const std::vector<float> logits = {0, 1};
+  for (const std::size_t length : {1, 2, 3, 4}) {
+    std::vector<std::size_t> read;
+    const auto next = [&](std::span<const std::int32_t> tokens) -> core::Result<std::span<const float>> {
+      read.push_back(tokens.size());
+      return std::span(logits);
+    };
+
+    const auto tokens = sample_tokens(next, length, {0, 1, 0}, 6, {}, [](std::int32_t) { return false; });
+
+    ASSERT_TRUE(tokens);
+    EXPECT_EQ(tokens->size(), 6U);
+    EXPECT_THAT(read, testing::Each(testing::AllOf(testing::Ge(1U), testing::Le(length))));
+  }
+}
+
 }  // namespace
 }  // namespace troupe::apps::gpt

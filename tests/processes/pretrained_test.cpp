@@ -1,10 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
+#include "apps/gpt/text/byte_letters.hpp"
 #include "tests/processes/gpt_job.hpp"
 
 namespace troupe {
@@ -13,6 +16,18 @@ namespace {
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// A tokenizer.json of which every byte is a token.
+std::string tokenizer_of_bytes() {
+  nlohmann::json vocabulary;
+  for (int byte = 0; byte < 256; ++byte)
+    vocabulary[apps::gpt::letter_of(static_cast<unsigned char>(byte))] = byte;
+  const nlohmann::json json = {
+      {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", nlohmann::json::array()}}},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+      {"decoder", {{"type", "ByteLevel"}}}};
+  return json.dump();
 }
 
 class Pretrained : public testing::Test {
@@ -89,6 +104,30 @@ TEST_F(Pretrained, ModelsAreEvaluatedAsTheyAreExported) {
   // Nearly that of guessing one of 256 bytes.
   EXPECT_THAT(once.output, testing::HasSubstr("\nperplexity 2"));
   EXPECT_THAT(once.output, testing::HasSubstr(" over 1999 tokens"));
+}
+
+TEST_F(Pretrained, ModelsAreNotTrainedForAPromptThatIsNoText) {
+  ASSERT_EQ(alone("model", {"--preset", "tiny"}).exit_code, 0);
+  std::ofstream(folder_.path("model") + "/tokenizer.json") << tokenizer_of_bytes();
+  const std::vector<std::string> asking = {"--model", folder_.path("model"), "--prompt", "caf\xe9"};
+  auto sampling = asking;
+  sampling.insert(sampling.end(), {"--export", folder_.path("out"), "--sample-bytes", "5"});
+
+  const auto refused = local(sampling);
+
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_THAT(refused.output, testing::HasSubstr("the prompt"));
+  EXPECT_THAT(refused.output, testing::Not(testing::HasSubstr("loss"))) << "no step was taken";
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("out")));
+  const tests::GptJob job{2, 4, {}, {"--model", folder_.path("model"), "--prompt", "caf\xe9"}};
+  auto command = tests::gpt_command(job, text_, folder_.path("record"));
+  *(std::find(command.begin(), command.end(), "--sample-bytes") + 1) = "5";
+  const auto refused_job = tests::run_command(command, std::chrono::seconds(60));
+  EXPECT_NE(refused_job.exit_code, 0);
+  EXPECT_THAT(refused_job.output, testing::HasSubstr("the prompt"));
+  EXPECT_THAT(refused_job.output, testing::Not(testing::HasSubstr("loss"))) << "no step was taken";
+  const auto without_sample = alone("out", asking);
+  EXPECT_EQ(without_sample.exit_code, 0) << without_sample.output;
 }
 
 }  // namespace
