@@ -171,7 +171,7 @@ class Narrator {
     fmt::print("report: {}\n", page.string());
     if (!traced) return {};
     auto trace = folder_ / "trace.json";
-    TRY(merge_trace_parts(folder_ / "trace", trace));
+    TRY(merge_trace_parts(folder_ / "trace", {ranks_}, trace));
     fmt::print("trace:  {} (open it at ui.perfetto.dev)\n", trace.string());
     return {};
   }

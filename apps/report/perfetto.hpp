@@ -23,10 +23,13 @@ struct RankTrace {
 /// (2)"), because the format cannot show them on one.
 std::string perfetto_json(const std::vector<RankTrace>& ranks);
 
-/// Writes a rank's part as a file; merges all parts in a folder into one trace. Ranks share nothing but the
-/// folder, so each writes its own part when it is done, and one of them merges.
+/// Writes a rank's part as a file. Ranks share nothing but the folder, so each writes its own part when it is
+/// done, and one of them merges.
 core::Result<void> write_trace_part(const std::filesystem::path& folder, const RankTrace& trace);
-core::Result<void> merge_trace_parts(const std::filesystem::path& folder,
+/// Merges the parts of the ranks of a job of this size into one trace, and removes those of other ranks,
+/// which an earlier job left. A rank whose part is not in the folder, as on another node, is left out;
+/// Errc::not_found if there is none, Errc::corrupt with the part's path.
+core::Result<void> merge_trace_parts(const std::filesystem::path& folder, core::WorldSize ranks,
                                      const std::filesystem::path& output);
 
 }  // namespace troupe::apps

@@ -1,8 +1,8 @@
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "apps/report/perfetto.hpp"
@@ -20,6 +20,10 @@ namespace {
 
 constexpr std::string_view kSuffix = ".trace-part";
 
+std::filesystem::path part_path(const std::filesystem::path& folder, core::Rank rank) {
+  return folder / ("rank-" + std::to_string(rank.value) + std::string(kSuffix));
+}
+
 Result<void> write_file(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
@@ -30,6 +34,8 @@ Result<void> write_file(const std::filesystem::path& path, const std::string& te
 
 Result<RankTrace> read_part(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
+  if (!file)
+    return fail(Errc::not_found, "expected a rank's part of a trace at {}, found none", path.string());
   try {
     const json part = json::parse(file);
     RankTrace trace{.rank = {part.at("rank").get<std::int32_t>()}, .events = {}};
@@ -59,22 +65,34 @@ Result<void> write_trace_part(const std::filesystem::path& folder, const RankTra
   const json part = {{"rank", trace.rank.value}, {"events", std::move(events)}};
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
-  return write_file(folder / ("rank-" + std::to_string(trace.rank.value) + std::string(kSuffix)),
-                    part.dump(-1, ' ', false, json::error_handler_t::replace));
+  return write_file(part_path(folder, trace.rank), part.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-Result<void> merge_trace_parts(const std::filesystem::path& folder, const std::filesystem::path& output) {
-  std::vector<RankTrace> ranks;
+Result<void> merge_trace_parts(const std::filesystem::path& folder, core::WorldSize ranks,
+                               const std::filesystem::path& output) {
+  std::vector<RankTrace> parts;
+  std::set<std::filesystem::path> own;
+  for (std::int32_t rank = 0; rank < ranks.value; ++rank) {
+    const auto path = part_path(folder, {rank});
+    own.insert(path);
+    auto part = read_part(path);
+    if (part) parts.push_back(*std::move(part));
+    if (!part && part.error().code != Errc::not_found) return tl::unexpected(std::move(part).error());
+  }
+  if (parts.empty()) {
+    return fail(Errc::not_found, "there are no parts of a trace (*{}) of ranks 0 to {} in {}", kSuffix,
+                ranks.value - 1, folder.string());
+  }
+  TRY(write_file(output, perfetto_json(parts)));
+  std::vector<std::filesystem::path> of_earlier_jobs;
   std::error_code failure;
   for (const auto& entry : std::filesystem::directory_iterator(folder, failure)) {
-    if (entry.path().extension() == kSuffix) ranks.push_back(TRY(read_part(entry.path())));
+    const bool is_part = entry.path().extension() == kSuffix;
+    if (is_part && !own.contains(entry.path())) of_earlier_jobs.push_back(entry.path());
   }
-  if (failure || ranks.empty()) {
-    return fail(Errc::not_found, "there are no parts of a trace (*{}) in {}", kSuffix, folder.string());
-  }
-  std::sort(ranks.begin(), ranks.end(),
-            [](const RankTrace& a, const RankTrace& b) { return a.rank < b.rank; });
-  return write_file(output, perfetto_json(ranks));
+  std::error_code ignored;
+  for (const auto& path : of_earlier_jobs) std::filesystem::remove(path, ignored);
+  return {};
 }
 
 }  // namespace troupe::apps

@@ -202,24 +202,55 @@ RC_GTEST_PROP(Perfetto, IsValidForEveryListOfEvents, ()) {
 
 TEST(Perfetto, MergesThePartsThatRanksWrote) {
   testing::TemporaryFolder folder;
-  const std::vector<RankTrace> ranks = {
-      {.rank = {0}, .events = {span("a", "x", 5, 9, 1), span("b", "y", 9, 10, 1)}},
-      {.rank = {10}, .events = {span("a", "x", 6, 9)}}};
+  std::vector<RankTrace> ranks = {
+      {.rank = {0}, .events = {span("a", "x", 5, 9, 1), span("b", "y", 9, 10, 1)}}};
+  for (int rank = 1; rank <= 10; ++rank)
+    ranks.push_back({.rank = {rank}, .events = {span("a", "x", 6, 9 + rank)}});
   for (const RankTrace& trace : ranks) ASSERT_TRUE(write_trace_part(folder / "parts", trace));
 
-  ASSERT_TRUE(merge_trace_parts(folder / "parts", folder / "trace.json"));
+  ASSERT_TRUE(merge_trace_parts(folder / "parts", {11}, folder / "trace.json"));
 
   EXPECT_EQ(testing::read_text(folder / "trace.json"), perfetto_json(ranks));
 }
 
+TEST(Perfetto, MergesThePartsThatAreInItsFolder) {
+  testing::TemporaryFolder folder;
+  const RankTrace here{.rank = {1}, .events = {span("a", "x", 5, 9)}};
+  ASSERT_TRUE(write_trace_part(folder / "parts", here));
+
+  ASSERT_TRUE(merge_trace_parts(folder / "parts", {4}, folder / "trace.json"));
+
+  EXPECT_EQ(testing::read_text(folder / "trace.json"), perfetto_json({here}));
+}
+
+TEST(Perfetto, LeavesOutAndRemovesThePartsOfAnEarlierLargerJob) {
+  testing::TemporaryFolder folder;
+  for (int rank = 0; rank < 3; ++rank) {
+    const RankTrace part{.rank = {rank}, .events = {span("a", "earlier", 5, 9)}};
+    ASSERT_TRUE(write_trace_part(folder / "parts", part));
+  }
+  const RankTrace own{.rank = {0}, .events = {span("a", "own", 5, 9)}};
+  ASSERT_TRUE(write_trace_part(folder / "parts", own));
+
+  ASSERT_TRUE(merge_trace_parts(folder / "parts", {1}, folder / "trace.json"));
+
+  EXPECT_EQ(testing::read_text(folder / "trace.json"), perfetto_json({own}));
+  EXPECT_TRUE(std::filesystem::exists(folder / "parts/rank-0.trace-part"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "parts/rank-1.trace-part"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "parts/rank-2.trace-part"));
+}
+
 TEST(Perfetto, RefusesPartsThatAreMissingOrTorn) {
   testing::TemporaryFolder folder;
-  EXPECT_EQ(merge_trace_parts(folder.path(), folder / "trace.json").error().code, core::Errc::not_found);
-  EXPECT_EQ(merge_trace_parts(folder / "none", folder / "trace.json").error().code, core::Errc::not_found);
+  const auto merge = [&](const std::filesystem::path& parts, int ranks) {
+    return merge_trace_parts(parts, {ranks}, folder / "trace.json").error();
+  };
+  EXPECT_EQ(merge(folder.path(), 1).code, core::Errc::not_found);
+  EXPECT_EQ(merge(folder / "none", 1).code, core::Errc::not_found);
 
   std::ofstream(folder / "rank-0.trace-part") << "{\"rank\":0,";
 
-  EXPECT_EQ(merge_trace_parts(folder.path(), folder / "trace.json").error().code, core::Errc::corrupt);
+  EXPECT_EQ(merge(folder.path(), 1).code, core::Errc::corrupt);
 }
 
 }  // namespace
