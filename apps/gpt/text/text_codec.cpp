@@ -1,5 +1,7 @@
 #include "apps/gpt/text/text_codec.hpp"
 
+#include <array>
+
 #include "actors/world/storage/posix.hpp"
 #include "core/errors.hpp"
 
@@ -12,12 +14,31 @@ namespace {
 
 constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
 
+/// Tokenizers in forms that are not read here.
+constexpr std::array kOtherForms{"tokenizer.model", "vocab.json", "merges.txt", "tekken.json"};
+
+/// A model that has a tokenizer would learn nothing from bytes.
+Result<void> check_has_no_tokenizer(actors::Storage& storage, const std::string& directory) {
+  for (const char* name : kOtherForms) {
+    const auto size = storage.size(name);
+    if (!size && size.error().code == Errc::not_found) continue;
+    return core::fail(Errc::not_found,
+                      "{}: expected tokenizer.json, found {} without it; transformers writes one: "
+                      "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR), in Python",
+                      directory, name);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<TextCodec> TextCodec::open(const std::string& directory, std::optional<std::int32_t> end_of_text) {
   const auto storage = TRY(actors::PosixStorage::open(directory, actors::Links::to_blobs));
   const auto size = storage->size("tokenizer.json");
-  if (!size && size.error().code == Errc::not_found) return TextCodec();
+  if (!size && size.error().code == Errc::not_found) {
+    TRY(check_has_no_tokenizer(*storage, directory));
+    return TextCodec();
+  }
   if (!size) return tl::unexpected(size.error());
   if (*size > kMaxTokenizerBytes)
     return core::fail(Errc::corrupt, "tokenizer.json has {} bytes, which is too many", *size);

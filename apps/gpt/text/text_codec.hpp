@@ -17,8 +17,8 @@ class TextCodec {
  public:
   /// One token per byte.
   TextCodec() = default;
-  /// With the tokenizer.json of a Hugging Face directory; as bytes if it has none. `end_of_text` separates
-  /// texts.
+  /// With the tokenizer.json of a Hugging Face directory; as bytes if it has no tokenizer. `end_of_text`
+  /// separates texts. Errc::not_found if it has one in another form only.
   static core::Result<TextCodec> open(const std::string& directory, std::optional<std::int32_t> end_of_text);
   TextCodec(Tokenizer tokenizer, std::optional<std::int32_t> end_of_text)
       : tokenizer_(std::move(tokenizer)), end_of_text_(end_of_text) {}
