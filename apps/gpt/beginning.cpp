@@ -67,12 +67,13 @@ Result<bool> check_checkpoints(actors::Storage& own, const Origin& origin, const
   return false;
 }
 
-/// For a run that begins from a path: a restart goes on from what the run's own directories hold.
-Result<void> check_belongs(actors::RankWorld& world, const Origin& origin, const actors::Restored& begun,
+/// For a run that begins from a path: a restart goes on from what the run's own directories hold. Returns as
+/// check_checkpoints() does.
+Result<bool> check_belongs(actors::RankWorld& world, const Origin& origin, const actors::Restored& begun,
                            const RunOptions& options) {
   const bool is_there =
       world.storage() != nullptr && TRY(check_checkpoints(*world.storage(), origin, begun, options));
-  if (world.local_storage() == nullptr) return {};
+  if (world.local_storage() == nullptr) return is_there;
   for (const auto& save : TRY(actors::list_saves(*world.local_storage()))) {
     if (is_there && save.step.value < begun.step.value) continue;
     return core::fail(
@@ -81,7 +82,7 @@ Result<void> check_belongs(actors::RankWorld& world, const Origin& origin, const
         "another --local-checkpoints directory, remove the copies, or leave --resume out to go on from them",
         options.world.local_checkpoint_directory, save.step.value, begun.name, options.resume);
   }
-  return {};
+  return is_there;
 }
 
 bool is_directory_of(const std::string& path, const RunOptions& options) {
@@ -109,8 +110,8 @@ Result<Beginning> begin_run(DistributedTrainer& trainer, actors::RankWorld& worl
   const auto origin = TRY(origin_at(options.resume));
   auto restored = TRY(trainer.resume({origin.storage.get(), origin.name, true}));
   if (!restored) return core::fail(Errc::not_found, "{} holds no checkpoint to resume from", options.resume);
-  const bool is_own = world.storage() != nullptr && is_directory_of(options.resume, options);
-  if (!is_own && !is_restarted) TRY(check_belongs(world, origin, *restored, options));
+  bool is_own = world.storage() != nullptr && is_directory_of(options.resume, options);
+  if (!is_own && !is_restarted) is_own = TRY(check_belongs(world, origin, *restored, options));
   return Beginning{std::move(restored), is_own};
 }
 

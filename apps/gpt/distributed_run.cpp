@@ -43,17 +43,12 @@ using Seconds = std::chrono::duration<double>;
 /// What rank 0 reports about the run to people, and records.
 class Narrator {
  public:
-  static Result<std::unique_ptr<Narrator>> create(const RunOptions& options, int ranks, int restarts,
+  /// `goes_on`: an earlier process began the same run. Its record, if there is one, is continued.
+  static Result<std::unique_ptr<Narrator>> create(const RunOptions& options, int ranks, bool goes_on,
                                                   std::function<std::chrono::nanoseconds()> now) {
     std::unique_ptr<Narrator> narrator(new Narrator(options, std::move(now)));
     narrator->ranks_ = ranks;
-    if (options.output.empty()) return narrator;
-    const double unix_seconds = Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
-    const auto started_at =
-        fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(unix_seconds)));
-    RunDescription description{"gpt", started_at, ranks, options.steps, options.configuration, unix_seconds};
-    if (restarts > 0) narrator->go_on_with_clock(unix_seconds);
-    narrator->writer_ = TRY(RunWriter::open(narrator->record_path(), description, restarts > 0));
+    if (!options.output.empty()) TRY(narrator->open_record(options, goes_on));
     return narrator;
   }
 
@@ -185,12 +180,29 @@ class Narrator {
         flops_per_token_(training_flops_per_token(options.trainer.model, options.trainer.microbatch.length)),
         progress_(stdout, progress_options_for(stdout, options.steps), began_) {}
 
-  /// One clock for all generations of a job: it began with the first start in its record.
-  void go_on_with_clock(double unix_seconds) {
-    const auto record = read_run(record_path());
-    if (!record) return;
-    const Seconds before(seconds_since_start(*record, unix_seconds));
+  Result<void> open_record(const RunOptions& options, bool goes_on) {
+    const double unix_seconds = Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto started_at =
+        fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(unix_seconds)));
+    RunDescription description{"gpt", started_at, ranks_, options.steps, options.configuration, unix_seconds};
+    const auto earlier = read_run(record_path());
+    const bool continues = goes_on && earlier;
+    if (continues) go_on_after(*earlier, description);
+    if (!continues) {
+      const auto aside = TRY(set_record_aside(record_path()));
+      if (!aside.empty()) progress_.note("the record of an earlier run is now " + aside.string());
+    }
+    writer_ = TRY(RunWriter::open(record_path(), description, continues));
+    return continues ? writer_->write(description) : Result<void>{};
+  }
+
+  /// One clock for all processes of a run: it began with the first start in its record.
+  void go_on_after(const RunRecord& earlier, RunDescription& description) {
+    const Seconds before(seconds_since_start(earlier, description.started_unix_seconds));
     began_ -= std::chrono::ceil<std::chrono::nanoseconds>(before);
+    if (earlier.description.started_at.empty()) return;  // cut off before its first line
+    description.started_at = earlier.description.started_at;
+    description.started_unix_seconds = earlier.description.started_unix_seconds;
   }
 
   /// `troupe launch` gives up on a job that repeatedly fails at the same step; this tells it the step.
@@ -430,9 +442,9 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
   std::unique_ptr<Narrator> narrator;
   if (world->rank().value == 0) {
     auto now = [&device = rank_world.device()] { return device.now(); };
-    int restarts = static_cast<int>(rank_world.epoch().value) - 1;
-    narrator = TRY(Narrator::create(options, world->world_size().value, restarts, now));
-    TRY(narrator->start(restored ? restored->step.value : 0, restarts > 0));
+    const bool goes_on = is_own || rank_world.epoch().value > 1;
+    narrator = TRY(Narrator::create(options, world->world_size().value, goes_on, now));
+    TRY(narrator->start(restored ? restored->step.value : 0, goes_on));
     TRY(tell_of_resume(*narrator, restored));
     const auto memory = core::memory_of(actors::RankProgram(trainer->session().plan(), {0}).program());
     TRY(narrator->say(trainer->session().next_step().value, "memory",

@@ -94,7 +94,9 @@ void add_distributed_options(CLI::App& app, Options& options) {
   add_number(app, "--gathered-units", training.gathered_units, {1, 1024},
              "Layers whose full parameters may exist at once where parameters are sharded")
       ->capture_default_str();
-  app.add_option("--output", o.output, "Directory for the record, the report and the trace");
+  app.add_option(
+      "--output", o.output,
+      "Directory for the record, the report and the trace; a run that resumes goes on with its record");
   app.add_flag("--trace", o.trainer.session.trace, "Record a Perfetto trace in the output folder");
   add_number(app, "--trace-steps", o.trace_steps, {0, kMostSteps},
              "Steps to trace, from the start or the resume")

@@ -34,6 +34,22 @@ void drop_torn_line(const std::filesystem::path& path) {
 
 }  // namespace
 
+Result<std::filesystem::path> set_record_aside(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::filesystem::path();
+  std::filesystem::path aside;
+  for (int number = 1; aside.empty() || std::filesystem::exists(aside, error); ++number) {
+    aside = path.parent_path() / path.stem();
+    aside += "." + std::to_string(number) + path.extension().string();
+  }
+  std::filesystem::rename(path, aside, error);
+  if (error) {
+    return fail(Errc::io, "cannot rename the record of an earlier run, {}, to {}: {}; choose another folder",
+                path.string(), aside.string(), error.message());
+  }
+  return aside;
+}
+
 Result<RunWriter> RunWriter::open(const std::filesystem::path& path, const RunDescription& description,
                                   bool append) {
   std::error_code ignored;
@@ -46,7 +62,7 @@ Result<RunWriter> RunWriter::open(const std::filesystem::path& path, const RunDe
   }
   RunWriter writer(path, file);
   std::fseek(file, 0, SEEK_END);
-  if (std::ftell(file) == 0) TRY(writer.write_line(text_of(to_json_line(description))));
+  if (std::ftell(file) == 0) TRY(writer.write(description));
   return writer;
 }
 
@@ -58,6 +74,9 @@ Result<void> RunWriter::write_line(std::string line) {
   return {};
 }
 
+Result<void> RunWriter::write(const RunDescription& description) {
+  return write_line(text_of(to_json_line(description)));
+}
 Result<void> RunWriter::write(const StepRecord& step) {
   return write_line(text_of(to_json_line(step)));
 }

@@ -13,7 +13,8 @@
 
 namespace troupe::apps {
 
-/// What a run is: the first line of its record.
+/// What a run is: the first line of its record, and another where it was started again, perhaps with other
+/// settings.
 struct RunDescription {
   std::string name;        ///< for people, for example "gpt on the King James Bible"
   std::string started_at;  ///< ISO 8601, by the caller's clock
@@ -113,6 +114,10 @@ struct RunRecord {
 /// wall clock meanwhile.
 double seconds_since_start(const RunRecord& record, double unix_seconds);
 
+/// Makes room for a new record: "run.jsonl" becomes the first of "run.1.jsonl", "run.2.jsonl", ... that is
+/// not there. Returns that path; empty if there was no record.
+core::Result<std::filesystem::path> set_record_aside(const std::filesystem::path& path);
+
 /// Writes a record during the run: JSON lines, each flushed, so that what happened before a crash is
 /// preserved.
 class RunWriter {
@@ -121,6 +126,7 @@ class RunWriter {
   static core::Result<RunWriter> open(const std::filesystem::path& path, const RunDescription& description,
                                       bool append = false);
 
+  core::Result<void> write(const RunDescription& description);
   core::Result<void> write(const StepRecord& step);
   core::Result<void> write(const RunEvent& event);
   core::Result<void> write(const RunSample& sample);

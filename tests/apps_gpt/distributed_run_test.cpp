@@ -1,13 +1,16 @@
 #include "apps/gpt/distributed_run.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "apps/report/run_record.hpp"
 #include "tests/apps_gpt/text_file.hpp"
@@ -82,6 +85,36 @@ TEST_F(RunOfAProcess, TracesNoStepWhenNoneIsAskedFor) {
   ASSERT_TRUE(train_up_to(2));
 
   EXPECT_EQ(steps_in_trace(), 0);
+}
+
+TEST_F(RunOfAProcess, ASecondStartThatResumesGoesOnWithTheRecordOfTheFirst) {
+  ASSERT_TRUE(train_up_to(2));
+  const RunRecord first = read_run(record_path()).value();
+
+  ASSERT_TRUE(train_up_to(5));
+
+  const RunRecord record = read_run(record_path()).value();
+  ASSERT_EQ(record.steps.size(), 5u);
+  EXPECT_EQ(record.steps[1].loss, first.steps[1].loss);
+  EXPECT_GE(record.steps[2].seconds_since_start, record.steps[1].seconds_since_start);
+  EXPECT_EQ(record.description.steps, 5);
+  EXPECT_EQ(record.description.started_at, first.description.started_at);
+  std::vector<std::string> kinds;
+  for (const RunEvent& event : record.events) kinds.push_back(event.kind);
+  EXPECT_THAT(kinds, testing::IsSupersetOf({"start", "save", "end", "restart", "resume"}));
+  EXPECT_EQ(std::count(kinds.begin(), kinds.end(), "start"), 1);
+}
+
+TEST_F(RunOfAProcess, WhatBeginsAnewSetsTheRecordOfAnotherRunAside) {
+  for (const std::int64_t steps : {2, 3, 4}) {
+    std::filesystem::remove_all(options_.world.checkpoint_directory);
+    ASSERT_TRUE(train_up_to(steps));
+  }
+
+  const std::filesystem::path folder(options_.output);
+  EXPECT_EQ(read_run(record_path()).value().steps.size(), 4u);
+  EXPECT_EQ(read_run(folder / "run.1.jsonl").value().steps.size(), 2u);
+  EXPECT_EQ(read_run(folder / "run.2.jsonl").value().steps.size(), 3u);
 }
 
 TEST_F(RunOfAProcess, ARestartGoesOnWithTheClockOfTheFirstStart) {
