@@ -143,8 +143,7 @@ core::Result<void> Session::begin_lane(core::Lane lane) {
   }
   s.lane = lane;
   s.sequencer->lane_operations().begin(lane);
-  s.gate->begin_round();
-  return {};
+  return s.gate->begin_round();
 }
 
 core::Result<void> Session::begin_pass(std::size_t pass) {
@@ -258,14 +257,13 @@ core::Result<void> Session::end_lane(double loss) {
   TRY(s.in_turn(s.order->end_lane()));
   s.sequencer->lane_operations().end();
   s.losses.push_back({s.lane, loss});
-  s.gate->end_round();
-  return {};
+  return s.gate->end_round();
 }
 
 core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_t wishes) {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->finish_step()));
-  s.gate->pass_rest();
+  TRY(s.gate->pass_rest());
   s.data->mark_read();
   s.context->post(
       Role::rank_supervisor, 0,

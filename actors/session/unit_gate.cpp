@@ -79,10 +79,10 @@ void UnitGate::begin_step(core::Step step, core::Step decided) {
   next_gather_ = 0;
 }
 
-void UnitGate::begin_round() {
+Result<void> UnitGate::begin_round() {
   round_ += 1;
   phase_ = Phase::forward;
-  pass(clock_.at({Phase::round_begin, 0}, round_));
+  return pass(clock_.at({Phase::round_begin, 0}, round_));
 }
 
 Result<void> UnitGate::begin_backward() {
@@ -93,7 +93,7 @@ Result<void> UnitGate::begin_backward() {
   if (phase_ == Phase::backward) return {};
   close();
   // What follows round_begin are the forwards of all units.
-  pass(clock_.at({Phase::round_begin, 0}, round_) + static_cast<std::int64_t>(buckets_.size()));
+  TRY(pass(clock_.at({Phase::round_begin, 0}, round_) + static_cast<std::int64_t>(buckets_.size())));
   phase_ = Phase::backward;
   return {};
 }
@@ -117,7 +117,7 @@ Result<core::Lane> UnitGate::begin_pass(std::size_t index) {
   phase_ = begun.phase;
   round_ = begun.round;
   const int first = phase_ == Phase::forward ? begun.first : begun.end - 1;
-  pass(clock_.at({phase_, first}, round_) - 1);
+  TRY(pass(clock_.at({phase_, first}, round_) - 1));
   return *lane_of(index);
 }
 
@@ -145,14 +145,14 @@ Result<void> UnitGate::acquire(core::UnitIndex index) {
   const auto at = clock_.at({phase_, unit}, round_);
   if (at <= passed_) return tl::unexpected(is_over(index));
   close();
-  pass(at - 1);
+  TRY(pass(at - 1));
   if (is_gathered(unit)) {
     TRY(gather(unit, phase_, round_));
   } else {
     TRY(wait_published(unit));
   }
   open_ = unit;
-  if (adds_gradients(phase_)) TRY(wait_gradients(unit));
+  if (adds_gradients(phase_)) TRY(wait_gradients(unit, round_));
   return {};
 }
 
@@ -180,8 +180,7 @@ Result<void> UnitGate::release(core::UnitIndex index) {
     return core::fail(Errc::invalid_argument, "unit {} was released, but it was not acquired", index.value);
   }
   close();
-  if (!evaluating_) pass(clock_.at({phase_, unit}, round_));
-  return {};
+  return evaluating_ ? Result<void>{} : pass(clock_.at({phase_, unit}, round_));
 }
 
 /// What was read of the open unit is enqueued.
@@ -191,32 +190,38 @@ void UnitGate::close() {
   open_slot_ = -1;
 }
 
-void UnitGate::end_round() {
+Result<void> UnitGate::end_round() {
   close();
-  pass(clock_.at({Phase::round_end, 0}, round_));
+  return pass(clock_.at({Phase::round_end, 0}, round_));
 }
 
-void UnitGate::pass_rest() {
+Result<void> UnitGate::pass_rest() {
   close();
-  pass(clock_.at({Phase::finish, 0}, 0) - 1);
+  return pass(clock_.at({Phase::finish, 0}, 0) - 1);
 }
 
-void UnitGate::pass(std::int64_t at) {
-  while (passed_ < at) pass_point(passed_ + 1);
+Result<void> UnitGate::pass(std::int64_t at) {
+  while (passed_ < at) TRY(pass_point(passed_ + 1));
+  return {};
 }
 
-/// The point is over: what may start after it is said to whom it concerns.
-void UnitGate::pass_point(std::int64_t at) {
-  passed_ = at;
+/// The point is over: what may start after it is said to whom it concerns. The gradients of a unit that was
+/// not acquired are zeros, which are reduced from its slot all the same: it waits for the slot's last user,
+/// and the next user waits for it.
+Result<void> UnitGate::pass_point(std::int64_t at) {
   while (next_gather_ < gathers_.size() && gathers_[next_gather_].ready <= at) {
     const auto entry = gathers_[next_gather_++].entry;
     in_.post(Role::parameter_shard, program_.launch(entry).bucket->value, messages::UnitWanted{step_, entry});
   }
   const auto point = clock_.point(at);
   const int round = clock_.round_of(at);
-  if (adds_gradients(point.phase) && point.unit >= resident_) end_lane_of(point.unit, round);
-  if (point.phase != Phase::round_end) return;
+  const bool adds = adds_gradients(point.phase) && point.unit >= resident_;
+  if (adds && program_.rounds()[static_cast<std::size_t>(round)]) TRY(wait_gradients(point.unit, round));
+  passed_ = at;
+  if (adds) end_lane_of(point.unit, round);
+  if (point.phase != Phase::round_end) return {};
   for (int unit = resident_; unit-- > 0;) end_lane_of(unit, round);
+  return {};
 }
 
 void UnitGate::end_lane_of(int unit, int round) {
@@ -246,12 +251,12 @@ Result<void> UnitGate::gather(int unit, Phase phase, int round) {
 }
 
 /// The slot's last user has handed its gradients over, in the round before or in this one.
-Result<void> UnitGate::wait_gradients(int unit) {
+Result<void> UnitGate::wait_gradients(int unit, int round) {
   for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
     const int slot = program_.gradient_slot(bucket);
     if (slot < 0) continue;
     auto& user = gradient_users_[static_cast<std::size_t>(slot)];
-    const User now{unit, step_, *program_.rounds()[static_cast<std::size_t>(round_)]};
+    const User now{unit, step_, *program_.rounds()[static_cast<std::size_t>(round)]};
     if (user.unit >= 0 && user != now) {
       for (const auto before : buckets_[static_cast<std::size_t>(user.unit)]) {
         if (!in_.plan.is_trainable(before)) continue;

@@ -43,7 +43,7 @@ class UnitGate {
 
   /// The next step; parameters hold `decided`.
   void begin_step(core::Step step, core::Step decided);
-  void begin_round();
+  core::Result<void> begin_round();
   core::Result<void> begin_backward();
   /// In place of both, of a list of passes: its lane. Errc::invalid_argument names the pass that comes next.
   core::Result<core::Lane> begin_pass(std::size_t pass);
@@ -53,9 +53,9 @@ class UnitGate {
   core::Result<void> release(core::UnitIndex unit);
   /// Of a list of passes: the one that has begun is the last of its round.
   core::Result<void> may_end_round() const;
-  void end_round();
+  core::Result<void> end_round();
   /// Takes part in the rounds in which this rank has no lane.
-  void pass_rest();
+  core::Result<void> pass_rest();
   /// Between steps: units are gathered as they are acquired, by all ranks alike. `decided` as above.
   void begin_evaluation(core::Step decided);
   void end_evaluation();
@@ -81,15 +81,15 @@ class UnitGate {
   bool is_gathered(int unit) const;
   core::Result<void> has_unit(core::UnitIndex unit) const;
   core::Error is_over(core::UnitIndex unit) const;
-  void pass(std::int64_t at);
-  void pass_point(std::int64_t at);
+  core::Result<void> pass(std::int64_t at);
+  core::Result<void> pass_point(std::int64_t at);
   void end_lane_of(int unit, int round);
   bool adds_gradients(core::Phase phase) const { return phase == core::gradient_phase(clock_.is_split()); }
   const std::vector<core::UnitPass>& passes() const { return in_.plan.inputs.passes; }
   void close();
   core::Result<void> wait_published(int unit);
   core::Result<void> gather(int unit, core::Phase phase, int round);
-  core::Result<void> wait_gradients(int unit);
+  core::Result<void> wait_gradients(int unit, int round);
   core::Result<void> gather_for_evaluation(int unit);
 
   const SessionContext& in_;
@@ -115,7 +115,7 @@ class UnitGate {
   bool evaluating_ = false;
   std::optional<LearnedOrder> learned_;  ///< while it is learned
   std::uint64_t times_learned_ = 0;
-  /// By slot of the pool of gradients: the unit that used it last, and in which lane.
+  /// By slot of the pool of gradients: the unit that had it last, used or not, and in which lane.
   struct User {
     int unit = -1;
     core::Step step{};
