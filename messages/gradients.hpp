@@ -26,7 +26,8 @@ struct LaneEnded {
 };
 
 /// Device to Trainer: this lane's gradients of the bucket are added to the partial sums, here or where they
-/// are reduced to; the next lane may write its own.
+/// are reduced to; the next lane may write its own. A number after all lanes: a round in which the rank has
+/// no lane is reduced, and reads the memory of gradients no more.
 struct LaneMerged {
   core::Step step{};
   core::Lane lane{};

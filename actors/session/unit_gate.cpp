@@ -207,7 +207,7 @@ Result<void> UnitGate::pass(std::int64_t at) {
 
 /// The point is over: what may start after it is said to whom it concerns. The gradients of a unit that was
 /// not acquired are zeros, which are reduced from its slot all the same: it waits for the slot's last user,
-/// and the next user waits for it.
+/// and the next user waits for it. In a round without a lane the device waits for those zeros.
 Result<void> UnitGate::pass_point(std::int64_t at) {
   while (next_gather_ < gathers_.size() && gathers_[next_gather_].ready <= at) {
     const auto entry = gathers_[next_gather_++].entry;
@@ -216,7 +216,9 @@ Result<void> UnitGate::pass_point(std::int64_t at) {
   const auto point = clock_.point(at);
   const int round = clock_.round_of(at);
   const bool adds = adds_gradients(point.phase) && point.unit >= resident_;
-  if (adds && program_.rounds()[static_cast<std::size_t>(round)]) TRY(wait_gradients(point.unit, round));
+  const bool has_lane = program_.rounds()[static_cast<std::size_t>(round)].has_value();
+  if (adds && has_lane) TRY(wait_gradients(point.unit, round));
+  if (adds && !has_lane) take_gradients(point.unit, round);
   passed_ = at;
   if (adds) end_lane_of(point.unit, round);
   if (point.phase != Phase::round_end) return {};
@@ -255,18 +257,24 @@ Result<void> UnitGate::wait_gradients(int unit, int round) {
   for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
     const int slot = program_.gradient_slot(bucket);
     if (slot < 0) continue;
-    auto& user = gradient_users_[static_cast<std::size_t>(slot)];
-    const User now{unit, step_, *program_.rounds()[static_cast<std::size_t>(round)]};
-    if (user.unit >= 0 && user != now) {
-      for (const auto before : buckets_[static_cast<std::size_t>(user.unit)]) {
-        if (!in_.plan.is_trainable(before)) continue;
-        TRY(exposed_([&] { return in_.inbox.wait_merged(before, user.step, user.lane, deadline_); }));
-      }
+    const auto& user = gradient_users_[static_cast<std::size_t>(slot)];
+    if (user.unit < 0 || user == User{unit, step_, program_.lane_or_end(round)}) break;
+    for (const auto before : buckets_[static_cast<std::size_t>(user.unit)]) {
+      if (!in_.plan.is_trainable(before)) continue;
+      TRY(exposed_([&] { return in_.inbox.wait_merged(before, user.step, user.lane, deadline_); }));
     }
-    user = now;
     break;
   }
+  take_gradients(unit, round);
   return {};
+}
+
+void UnitGate::take_gradients(int unit, int round) {
+  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
+    const int slot = program_.gradient_slot(bucket);
+    if (slot < 0) continue;
+    gradient_users_[static_cast<std::size_t>(slot)] = {unit, step_, program_.lane_or_end(round)};
+  }
 }
 
 void UnitGate::begin_evaluation(core::Step decided) {

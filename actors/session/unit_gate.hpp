@@ -90,6 +90,7 @@ class UnitGate {
   core::Result<void> wait_published(int unit);
   core::Result<void> gather(int unit, core::Phase phase, int round);
   core::Result<void> wait_gradients(int unit, int round);
+  void take_gradients(int unit, int round);
   core::Result<void> gather_for_evaluation(int unit);
 
   const SessionContext& in_;
@@ -119,7 +120,7 @@ class UnitGate {
   struct User {
     int unit = -1;
     core::Step step{};
-    core::Lane lane{};
+    core::Lane lane{};  ///< as RankProgram::lane_or_end()
 
     friend bool operator==(const User&, const User&) = default;
   };

@@ -161,6 +161,47 @@ TEST(FastNumerics, StaysWithinTheRoundingOfTheSumAndIsTheSameOnAllRanks) {
   }
 }
 
+/// In a round without a lane a rank sends zeros, even if its slow device has yet to clear what it sent
+/// before.
+TEST(FastNumerics, ARankWithoutALaneInTheLastRoundAddsNothing) {
+  for (auto strategy : {core::Strategy::zero2, core::Strategy::zero3, core::Strategy::hsdp}) {
+    for (const std::uint32_t resident : {0, 2}) {
+      for (const auto wire : {core::DType::f32, core::DType::bf16}) {
+        Script script;
+        script.parameters = {{"a", {400}}, {"b", {400}}, {"c", {400}}};
+        for (auto p = resident; p < 3; ++p) script.parameters[p].unit = core::UnitIndex{p - resident};
+        script.steps = 2;
+        const int copies = strategy == core::Strategy::hsdp ? 2 : 1;
+        auto& training = script.session.training;
+        training.strategy = strategy;
+        training.numerics = core::Numerics::fast;
+        training.wire_dtype = wire;
+        training.optimizer_instances = copies;
+        training.lanes = 3 * copies;
+        training.average = false;
+        training.optimizer = {.kind = core::OptimizerKind::sgd, .weight_decay = 0};
+        // Sums of few bits, so that any order of them is exact.
+        script.gradient = [](const GradientPlace& place) {
+          return static_cast<float>(1 + place.lane.value + 8 * place.parameter);
+        };
+        SimulationOptions simulation;
+        simulation.ranks = {2 * copies};
+        simulation.device.bytes_per_second = 1e8;
+        simulation.fabric.latency = std::chrono::microseconds(1);
+        for (int rank = 1; rank < simulation.ranks.value; rank += 2) {
+          simulation.faults.push_back({.kind = SimulatedFault::Kind::slow, .rank = {rank}, .factor = 50});
+        }
+
+        const auto outcome = simulate_script(simulation, script);
+
+        SCOPED_TRACE(
+            fmt::format("{}, {} resident, {}", core::name_of(strategy), resident, core::name_of(wire)));
+        expect_all_ranks(outcome, expected_values(script));
+      }
+    }
+  }
+}
+
 /// The gradient of rank r, which plays lane r alone, is 2^r: any wrong group gives another sum.
 TEST(ReductionGroups, SumEveryRankOnceWhateverTheNumericsAndTheCopiesOfTheOptimizer) {
   Script script;

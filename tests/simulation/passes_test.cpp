@@ -36,6 +36,7 @@ struct Cut {
   Strategy strategy = Strategy::zero3;
   int lanes = 8;
   int copies = 1;
+  core::Numerics numerics = core::Numerics::ordered;
 
   std::string name() const {
     return fmt::format("{}On{}{}{}x{}lanes{}copies{}", core::name_of(strategy), ranks,
@@ -88,6 +89,9 @@ class Trainer {
     options.training.pipeline_parallel = cut_.stages;
     options.training.optimizer_instances = cut_.copies;
     options.training.lanes = cut_.lanes;
+    options.training.numerics = cut_.numerics;
+    // In `fast` numerics each lane's gradients are scaled, which 1/10 would round.
+    options.training.average = cut_.numerics == core::Numerics::ordered;
     options.training.clip_norm = 0.5;
     for (const auto& [kind, microbatch, chunk] : passes_) {
       const auto as = kind == PassKind::forward           ? Kind::forward
@@ -234,6 +238,38 @@ TEST_P(UnitPasses, OfAPipelineStageHaveTheBitsOfLaneAfterLane) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuts, UnitPasses, testing::ValuesIn(cuts()), testing::PrintToStringParamName());
+
+/// The sums of the first step are exact in any order.
+TEST(FastUnitPasses, AddNothingOfOtherUnitsInARoundInWhichARankHasNoLane) {
+  constexpr auto kFast = core::Numerics::fast;
+  const auto one_step = [](const Cut& cut, std::chrono::microseconds latency) {
+    SimulationOptions simulation{.ranks = {cut.ranks}};
+    simulation.fabric.latency = latency;
+    return simulate_job<Trained>(
+        simulation, [&](SimulatedRank& rank) { return Trainer(cut, rank.rank()).train(rank, 1); });
+  };
+  const auto alone = one_step({.lanes = 10, .numerics = kFast}, {});
+  ASSERT_EQ(problems_of(alone.report), "");
+  for (const auto strategy : {Strategy::zero2, Strategy::zero3}) {
+    for (const auto& [schedule, chunks] : {std::pair{ScheduleKind::gpipe, 1},
+                                           {ScheduleKind::one_f_one_b, 1},
+                                           {ScheduleKind::interleaved, 2},
+                                           {ScheduleKind::zero_bubble, 1}}) {
+      for (const int latency : {1, 100, 1000}) {
+        const Cut cut{6, 2, schedule, chunks, strategy, 10, 1, kFast};
+
+        const auto job = one_step(cut, std::chrono::microseconds(latency));
+
+        ASSERT_EQ(problems_of(job.report), "");
+        for (const auto& rank : job.ranks) {
+          EXPECT_EQ(rank.norms, alone.ranks[0].norms) << cut << ", " << latency << " us";
+          for (const auto& [name, values] : rank.parameters)
+            EXPECT_EQ(values, alone.ranks[0].parameters.at(name)) << cut << ", " << latency << " us " << name;
+        }
+      }
+    }
+  }
+}
 
 Cut drawn_cut(const core::CounterRandom& random, std::uint64_t& draws) {
   const auto below = [&](std::uint32_t bound) { return static_cast<int>(random.below(bound, draws++)); };

@@ -25,6 +25,7 @@ struct DataPlane::State {
     gpu::Event prepared;    ///< on "accumulate": the rank's sums are ready for the collective to read
     gpu::Event exchanged;   ///< on its stream: the last collective of gradients has delivered its data
     gpu::Event reduced;     ///< on "update": the sums of what it delivered are complete
+    gpu::Event cleared;     ///< on "update": full gradients of its own are zeros, for the next lane
     gpu::Event gathered;    ///< on its stream: the last full parameters of a unit on demand have arrived
     gpu::Event updated;     ///< on "update": the optimizer has stepped this rank's shard
     std::size_t carry = 0;  ///< credit of the sums that go on to the next axis
@@ -127,6 +128,11 @@ struct DataPlane::State {
   void add_in_order(const RootSum& sum, std::span<const gpu::ConstElements> terms, gpu::Elements output);
   gpu::BufferView destination_of(const PlannedLaunch& launch, std::size_t root, int slot,
                                  core::ElementRange range);
+  /// Marks that the memory of the launch's full gradients holds zeros again, behind what cleared it.
+  gpu::EventView cleared(const PlannedLaunch& launch) const {
+    return launch.slot < 0 ? buckets[launch.bucket->value]->cleared.get()
+                           : slot_cleared[static_cast<std::size_t>(launch.slot)].get();
+  }
   void end_reduction(const PlannedLaunch& launch, core::Step step, const Flight& flight);
   void measure(core::BucketIndex bucket);
   std::vector<core::ElementRange> counted_in_norms(core::BucketIndex bucket, core::ElementRange part) const;
@@ -167,6 +173,7 @@ struct DataPlane::State {
   std::array<gpu::Event, Arena::kScratchCredits>
       credit_free;                                            ///< on "update": the exchange's bytes were read
   std::array<gpu::Event, Arena::kScratchCredits> carry_free;  ///< on its stream: the sums have been sent on
+  std::vector<gpu::Event> slot_cleared;  ///< as Bucket::cleared, by slot of the pool of gradients
   gpu::Event verdict_ready;
   std::size_t exchanges = 0;               ///< launched so far; only the Conductor launches
   std::size_t carries = 0;                 ///< likewise

@@ -134,6 +134,8 @@ DataPlane::State::Posted DataPlane::State::exchange(core::PlanEntryIndex index, 
   const bool takes_carried = !is_first && launch.entry.from != resting_gradients();
   const auto roots = roots_of(launch);
   stream->wait(is_first ? state.prepared.get() : state.reduced.get());
+  // As in reduce(). In `ordered` numerics nothing is sent without a lane.
+  if (is_first && program.reduces_each_round() && !roots.empty()) stream->wait(cleared(launch));
   const auto carried_before = state.carry;
   if (!launch.last_reduction && !rests(launch)) {
     state.carry = carries++ % Arena::kScratchCredits;

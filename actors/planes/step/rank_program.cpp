@@ -160,6 +160,10 @@ int RankProgram::round_of(core::Lane lane) const {
   return static_cast<int>(found - rounds_.begin());
 }
 
+core::Lane RankProgram::lane_or_end(int round) const {
+  return rounds_[static_cast<std::size_t>(round)].value_or(core::Lane{plan_->options.lanes});
+}
+
 std::vector<core::LaneRange> RankProgram::leaves_of(const PlannedLaunch& launch, int member) const {
   const auto& lanes = lanes_of(*launch.bucket);
   auto at = lanes.coordinates;

@@ -67,6 +67,8 @@ class RankProgram {
   /// The lane of each round; none for a rank that has fewer lanes than others in its groups.
   const std::vector<std::optional<core::Lane>>& rounds() const { return rounds_; }
   int round_of(core::Lane lane) const;
+  /// The lane of a round; for a round without one, which comes after all others, a number after all lanes.
+  core::Lane lane_or_end(int round) const;
   /// Gradients are reduced in every round; otherwise lanes are summed first.
   bool reduces_each_round() const { return deal_.partial_axes() < coordinates().size(); }
   /// As seen by the bucket's domain.

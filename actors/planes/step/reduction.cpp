@@ -123,6 +123,8 @@ DataPlane::State::Posted DataPlane::State::reduce(const PlannedLaunch& launch, F
     post_it.output = rests(launch) ? arena.gradients(bucket, 0, to) : memory(to);
   }
   stream->wait(is_first ? state.prepared.get() : state.reduced.get());
+  // Without a lane, what is sent are the zeros that the last lane's reduction leaves.
+  if (is_full) stream->wait(cleared(launch));
   const gpu::ConstElements arrived{post_it.output, entry.wire};
   TRY(post(launch, std::move(post_it), flight));
   stream->record(state.exchanged.get());
@@ -147,14 +149,16 @@ void DataPlane::State::end_reduction(const PlannedLaunch& launch, core::Step ste
   if (launch.completes) measure(bucket);
   update->record(buckets[bucket.value]->reduced.get());
   if (!rests(launch)) return;
-  const auto lane = program.rounds()[static_cast<std::size_t>(launch.round)];
-  if (!lane) return;
-  // The next lane adds to zeros; slots that were added to others are already cleared.
-  const auto whole = plan.buckets[bucket.value].range;
-  for (const int slot : summed_slots(bucket, launch.round)) {
-    gpu::zero(arena.full_gradients(bucket, launch.slot, whole, slot), update.get());
+  if (program.rounds()[static_cast<std::size_t>(launch.round)]) {
+    // The next lane adds to zeros; slots that were added to others are already cleared.
+    const auto whole = plan.buckets[bucket.value].range;
+    for (const int slot : summed_slots(bucket, launch.round)) {
+      gpu::zero(arena.full_gradients(bucket, launch.slot, whole, slot), update.get());
+    }
+    update->record(cleared(launch));
   }
-  update->notify([this, step, lane = *lane, bucket, operations = flight.operations] {
+  const auto lane = program.lane_or_end(launch.round);
+  update->notify([this, step, lane, bucket, operations = flight.operations] {
     // After a failure it is unknown whether the memory is free.
     for (const auto& operation : operations) {
       const auto result = operation->result();

@@ -23,11 +23,14 @@ core::Result<void> DataPlane::State::open() {
   verdict_ready = TRY(device.create_event());
   for (auto& event : credit_free) event = TRY(device.create_event());
   for (auto& event : carry_free) event = TRY(device.create_event());
+  slot_cleared.resize(
+      static_cast<std::size_t>(program.program().credits[static_cast<std::size_t>(core::Pool::gradients)]));
+  for (auto& event : slot_cleared) event = TRY(device.create_event());
   buckets.resize(plan.buckets.size());
   for (auto& bucket : buckets) {
     bucket = std::make_unique<Bucket>();
-    for (auto* event :
-         {&bucket->prepared, &bucket->exchanged, &bucket->reduced, &bucket->gathered, &bucket->updated}) {
+    for (auto* event : {&bucket->prepared, &bucket->exchanged, &bucket->reduced, &bucket->cleared,
+                        &bucket->gathered, &bucket->updated}) {
       *event = TRY(device.create_event());
     }
   }
