@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <limits>
 
 #include "core/errors.hpp"
@@ -41,7 +42,21 @@ void expect_that_step_1_was_passed_over(const JobOutcome<ScriptResult>& outcome,
 
 class PassedOver : public testing::TestWithParam<core::Strategy> {
  protected:
-  PassedOver() { script.session.training.strategy = GetParam(); }
+  PassedOver() {
+    script.session.training.strategy = GetParam();
+    if (!shards_gradients()) return;
+    // The last one, which is the first in backward, has gradients in memory of its own.
+    script.parameters[0].unit = core::UnitIndex{0};
+    script.parameters[1].unit = core::UnitIndex{1};
+  }
+
+  static bool shards_gradients() {
+    return GetParam() != core::Strategy::ddp && GetParam() != core::Strategy::zero1;
+  }
+  /// The rank that plays it.
+  static std::size_t rank_of(std::size_t lane) {
+    return shards_gradients() ? lane % kRanks : lane * kRanks / 6;
+  }
 
   Script script = three_steps();
 };
@@ -82,7 +97,8 @@ TEST_P(PassedOver, AStepInWhichALaneDoesNotUseAParameter) {
   auto outcome = simulate_script(kRanks, script);
 
   expect_that_step_1_was_passed_over(outcome, clean);
-  EXPECT_THAT(outcome.ranks[1].outcomes[1].reason, HasSubstr("parameter a gave 0 of 1 gradients in lane 3"));
+  EXPECT_THAT(outcome.ranks[rank_of(3)].outcomes[1].reason,
+              HasSubstr("parameter a gave 0 of 1 gradients in lane 3"));
 }
 
 TEST_P(PassedOver, AStepInWhichAGradientComesMoreOftenThanLearned) {
@@ -94,10 +110,35 @@ TEST_P(PassedOver, AStepInWhichAGradientComesMoreOftenThanLearned) {
   auto outcome = simulate_script(kRanks, script);
 
   expect_that_step_1_was_passed_over(outcome, clean);
-  EXPECT_THAT(outcome.ranks[2].outcomes[1].reason, HasSubstr("parameter c gave 2 gradients in lane 5"));
+  EXPECT_THAT(outcome.ranks[rank_of(5)].outcomes[1].reason,
+              HasSubstr("parameter c gave 2 gradients in lane 5"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, PassedOver, testing::Values(core::Strategy::ddp, core::Strategy::zero1),
+/// What is added to memory that was reduced and cleared before the step's end.
+TEST_P(PassedOver, AStepInWhichAGradientComesAgainAfterItsBucketWasReduced) {
+  script.backward_time = std::chrono::milliseconds(1);
+  for (const int gathered_units : {1, 2}) {
+    for (const std::uint32_t parameter : {0, 1, 2}) {
+      for (const int lane : {1, 2, 5}) {
+        script.session.training.gathered_units = gathered_units;
+        script.uses = [=](const GradientPlace& place) {
+          return place.step.value == 1 && place.lane.value == lane && place.parameter == parameter ? 2 : 1;
+        };
+        auto clean = script;
+        clean.uses = three_steps().uses;
+
+        const auto outcome = simulate_script(kRanks, script);
+
+        SCOPED_TRACE(fmt::format("{} units, parameter {}, lane {}", gathered_units, parameter, lane));
+        expect_that_step_1_was_passed_over(outcome, clean);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, PassedOver,
+                         testing::Values(core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero2,
+                                         core::Strategy::zero3),
                          testing::PrintToStringParamName());
 
 TEST(UnusedParameters, ByPolicyHaveTheBitsOfExplicitZeros) {

@@ -57,6 +57,7 @@ core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script&
           store_gradient(session, p, place.element, sum);
         }
         TRY(session.gradient_ready({p}));
+        if (use > 1) rank.compute(script.backward_time);
       }
     }
   }

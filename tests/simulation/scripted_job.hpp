@@ -32,7 +32,7 @@ struct Script {
   std::function<float(const GradientPlace&)> gradient = [](const auto&) { return 1.0F; };
   /// How often the parameter's gradient comes in this lane and microbatch; each time a whole one.
   std::function<int(const GradientPlace&)> uses = [](const auto&) { return 1; };
-  std::chrono::nanoseconds backward_time{};  ///< of each parameter, before its gradient
+  std::chrono::nanoseconds backward_time{};  ///< of each parameter, before each of its gradients
   std::function<std::string(core::Rank, core::Step)> refusal = [](auto, auto) { return std::string(); };
   std::int64_t save_after = 0;  ///< steps; 0: nothing is saved
   bool restore = false;         ///< begin with the newest checkpoint, which there is

@@ -81,6 +81,7 @@ struct DataPlane::State {
   void add_slots(core::BucketIndex bucket, const std::vector<core::TreeStep>& steps);
   void launch(const LaunchCollective& work);
   void keep_verdict(const PrepareVerdict& work);
+  void clear_gradients(const StepShard& work);
   void step_shard(const StepShard& work);
   void take(DataPlaneGroups made);
   void abort(const core::Error& reason);
@@ -180,6 +181,8 @@ struct DataPlane::State {
   std::vector<std::vector<RootSum>> sums;  ///< for each launch that is an exchange
   PrepareVerdict verdict;                  ///< what the supervisor requested; read when the entry is launched
   std::mutex verdict_mutex;                // guards verdict
+  core::Step refused{-1};                  ///< the last step after which all gradients were cleared
+  std::mutex refused_mutex;                // guards refused
   /// What may no longer be read is overwritten, so that a trainer that still reads it is detected.
   bool poisons = false;
   BusyTime communicating;

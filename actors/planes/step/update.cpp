@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "actors/planes/step/data_plane_state.hpp"
 #include "actors/planes/step/optimizer_step.hpp"
@@ -117,6 +118,29 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   }
 }
 
+/// Slots other than the summed ones were cleared when they were merged, and full gradients when they were
+/// reduced. What each round reduces is overwritten, not added to. But a step may be refused because gradients
+/// came again after that: then everything is cleared. Memory that buckets share is cleared by the first of
+/// them, since none has gradients of the next step before its own shard was stepped.
+void DataPlane::State::clear_gradients(const StepShard& work) {
+  const auto whole = plan.buckets[work.bucket.value].range;
+  if (!program.reduces_each_round()) {
+    const auto clear = [&](int slot) { gpu::zero(arena.gradients(work.bucket, slot, whole), update.get()); };
+    if (work.commit) {
+      for (const int slot : summed_slots(work.bucket, 0)) clear(slot);
+    } else {
+      for (int slot = 0; slot < arena.slots(work.bucket); ++slot) clear(slot);
+    }
+    return;
+  }
+  if (work.commit) return;
+  std::lock_guard lock(refused_mutex);
+  if (std::exchange(refused, work.step) == work.step) return;
+  for (const auto memory : arena.added_to()) {
+    if (memory.bytes > 0) gpu::zero(memory, update.get());
+  }
+}
+
 void DataPlane::State::step_shard(const StepShard& work) {
   auto& state = *buckets[work.bucket.value];
   update->wait(state.exchanged.get());
@@ -133,12 +157,7 @@ void DataPlane::State::step_shard(const StepShard& work) {
       step_segment(work.bucket, segment, work, step);
     state.optimizer_steps = step;
   }
-  // The slots above were cleared when they were merged. What each round reduces is overwritten, not added to.
-  const auto whole = plan.buckets[work.bucket.value].range;
-  if (!program.reduces_each_round()) {
-    for (const int slot : summed_slots(work.bucket, 0))
-      gpu::zero(arena.gradients(work.bucket, slot, whole), update.get());
-  }
+  clear_gradients(work);
   update->record(state.updated.get());
   update->notify([this, &state, work] {
     auto now = device.now();

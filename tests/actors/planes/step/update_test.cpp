@@ -92,7 +92,7 @@ TEST(Update, OfTwoBucketsThatAreEnqueuedAtOnceCountsOnce) {
   EXPECT_EQ(plane.data->times().optimizer, plane.timeline.now());
 }
 
-TEST(Update, ClearsOnlyTheSlotsThatTheReductionRead) {
+TEST(Update, ClearsOnlyTheSlotsThatTheReductionReadButAllAfterARefusedStep) {
   core::TrainingOptions options;
   options.lanes = 8;
   Plane plane(plan_training({{"w", {100}}}, options, {1}).value());
@@ -110,13 +110,22 @@ TEST(Update, ClearsOnlyTheSlotsThatTheReductionRead) {
   ASSERT_EQ(plane.data->reduced_gradient({0}).memory.as<float>()[0], 255.0F);
   cleared = 0;
 
-  plane.data->perform(StepShard{{0}, {0}, false, 0, 1});
+  plane.data->perform(StepShard{{0}, {0}, true, 0, 1});
   plane.timeline.run_until_idle();
 
   EXPECT_EQ(cleared, 1) << "of four slots, three were cleared when they were merged";
   lanes();
   EXPECT_EQ(plane.data->reduced_gradient({0}).memory.as<float>()[0], 255.0F)
       << "nothing is left of the first time";
+  for (int lane = 0; lane < 8; ++lane) plane.data->gradient({0}, {lane}).as<float>()[0] += 1;
+  cleared = 0;
+
+  plane.data->perform(StepShard{{1}, {0}, false, 0, 1});
+  plane.timeline.run_until_idle();
+
+  EXPECT_EQ(cleared, 4) << "gradients may have come again after they were merged";
+  lanes();
+  EXPECT_EQ(plane.data->reduced_gradient({0}).memory.as<float>()[0], 255.0F);
 }
 
 }  // namespace
