@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -13,7 +12,9 @@ namespace troupe::actors {
 using messages::Role;
 
 GradientBucketMachine::GradientBucketMachine(GradientBucketConfig config)
-    : config_(std::move(config)), counts_(config_.parameters.size(), 0) {
+    : config_(std::move(config)),
+      counts_(config_.parameters.size(), 0),
+      expected_(config_.parameters.size(), 0) {
   CHECK(config_.parameters.size() == config_.names.size(), "every parameter of a bucket has a name");
   CHECK(!config_.rounds.empty(), "a rank plays at least one lane");
   CHECK(!config_.rounds.back().entries.empty(), "some collective brings the reduced gradient");
@@ -36,8 +37,14 @@ void GradientBucketMachine::on(const messages::StepBegan& begun) {
   lane_complete_ = false;
   entries_done_ = 0;
   refusal_.clear();
+  begin_lane();
+}
+
+/// A parameter that is not learned is awaited as if it came once, until the lane's end.
+void GradientBucketMachine::begin_lane() {
   std::fill(counts_.begin(), counts_.end(), 0);
-  if (expected_) outstanding_ = std::accumulate(expected_->begin(), expected_->end(), 0u);
+  outstanding_ = 0;
+  for (const auto expected : expected_) outstanding_ += std::max(expected, 1u);
 }
 
 bool GradientBucketMachine::is_current(core::Step step, core::Lane lane) const {
@@ -50,10 +57,12 @@ void GradientBucketMachine::on(const messages::GradientReady& ready, Outbox& out
   if (found == config_.parameters.end()) return;
   auto index = static_cast<std::size_t>(found - config_.parameters.begin());
   counts_[index] += 1;
-  if (!expected_) return;
-  if (counts_[index] > (*expected_)[index]) {
-    refuse(fmt::format("parameter {} gave {} gradients in lane {}, in the first lane of the job it gave {}",
-                       config_.names[index], counts_[index], ready.lane.value, (*expected_)[index]));
+  const auto expected = expected_[index];
+  if (expected == 0) return;
+  if (counts_[index] > expected) {
+    refuse(
+        fmt::format("parameter {} gave {} gradients in lane {}; in the first lane that used it, it gave {}",
+                    config_.names[index], counts_[index], ready.lane.value, expected));
     return;
   }
   outstanding_ -= 1;
@@ -66,24 +75,21 @@ void GradientBucketMachine::on(const messages::LaneEnded& ended, Outbox& outbox)
   if (!lane_complete_) complete_lane(outbox);
   lane_complete_ = false;
   round_ += 1;
-  std::fill(counts_.begin(), counts_.end(), 0);
-  if (expected_) outstanding_ = std::accumulate(expected_->begin(), expected_->end(), 0u);
+  begin_lane();
   if (round_ < config_.rounds.size()) return;
   outbox.send(peer(Role::rank_supervisor), messages::BucketReady{step_, config_.bucket, refusal_});
 }
 
 void GradientBucketMachine::learn_or_check() {
   for (std::size_t i = 0; i < counts_.size(); ++i) {
-    std::uint32_t wanted = expected_ ? (*expected_)[i] : 1;
+    const auto wanted = std::max(expected_[i], 1u);
+    if (expected_[i] == 0) expected_[i] = counts_[i];
     if (counts_[i] >= wanted || config_.unused == core::UnusedParameters::zeros) continue;
     refuse(
         fmt::format("parameter {} gave {} of {} gradients in lane {}: it was not used in this step's loss; "
                     "declare unused parameters as zeros if that is meant",
                     config_.names[i], counts_[i], wanted, config_.rounds[round_].lane.value));
   }
-  if (expected_) return;
-  expected_ = counts_;
-  for (auto& count : *expected_) count = std::max(count, 1u);
 }
 
 void GradientBucketMachine::complete_lane(Outbox& outbox) {
@@ -144,7 +150,7 @@ std::string GradientBucketMachine::waiting_for() const {
   if (!due_.empty()) return fmt::format("the update of step {}", not_cleared_->value);
   std::string missing;
   for (std::size_t i = 0; i < counts_.size(); ++i) {
-    if (counts_[i] >= (expected_ ? (*expected_)[i] : 1)) continue;
+    if (counts_[i] >= std::max(expected_[i], 1u)) continue;
     missing += missing.empty() ? "" : ", ";
     missing += config_.names[i];
   }

@@ -30,12 +30,12 @@ struct GradientBucketConfig {
 
 /// Counts the gradients of one bucket and says when it may be reduced: counting -> ready -> reduced.
 ///
-/// The bucket learns in the first lane how often each parameter's gradient comes in a lane; from then on it
-/// is ready with the last expected gradient (GB-1: a bucket is launched once per step, after exactly the
-/// learned number of gradients of its last lane; where each round reduces, after every lane). GB-2: the
-/// bucket is called reduced only after the collective's completion. GB-3: nothing of a step is prepared
-/// before the shard was stepped in the previous step, which clears the bucket's gradients. A trainer that
-/// reads none of the bucket's parameters does not wait for that.
+/// The bucket learns how often a parameter's gradient comes in a lane from the first lane that uses it. Once
+/// it knows that of all its parameters it is ready with the last expected gradient (GB-1: a bucket is
+/// launched once per step, after exactly the learned number of gradients of its last lane; where each round
+/// reduces, after every lane). GB-2: the bucket is called reduced only after the collective's completion.
+/// GB-3: nothing of a step is prepared before the shard was stepped in the previous step, which clears the
+/// bucket's gradients. A trainer that reads none of the bucket's parameters does not wait for that.
 class GradientBucketMachine final : public Machine {
  public:
   explicit GradientBucketMachine(GradientBucketConfig config);
@@ -54,6 +54,7 @@ class GradientBucketMachine final : public Machine {
   void on(const messages::CollectiveDone& done, Outbox& outbox);
 
   bool is_current(core::Step step, core::Lane lane) const;
+  void begin_lane();
   void complete_lane(Outbox& outbox);
   void prepare_due(Outbox& outbox);
   void learn_or_check();
@@ -68,8 +69,8 @@ class GradientBucketMachine final : public Machine {
   std::vector<std::size_t> due_;           ///< completed rounds, to be prepared in this order
   std::optional<core::Step> not_cleared_;  ///< whose gradients still occupy the place of the next ones
   std::vector<std::uint32_t> counts_;
-  std::uint32_t outstanding_ = 0;  ///< gradients of this lane still expected; valid once learned
-  std::optional<std::vector<std::uint32_t>> expected_;
+  std::uint32_t outstanding_ = 0;  ///< gradients of this lane still expected; never 0 before all are learned
+  std::vector<std::uint32_t> expected_;  ///< in a lane, of each parameter; 0: not learned yet
   std::size_t entries_done_ = 0;
   std::size_t entries_ = 0;  ///< of a step
   std::string refusal_;

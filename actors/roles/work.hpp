@@ -55,7 +55,7 @@ struct PrepareVerdict {
 };
 
 /// ParameterShard: step the optimizer on this rank's shard of the bucket and clear the bucket's gradients; if
-/// `commit` is false, only clear them. Ends in ShardStepped.
+/// `commit` is false, only clear them, also in memory that buckets share. Ends in ShardStepped.
 struct StepShard {
   core::Step step{};
   core::BucketIndex bucket{};

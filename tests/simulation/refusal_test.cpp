@@ -164,6 +164,31 @@ TEST(UnusedParameters, ByPolicyHaveTheBitsOfExplicitZeros) {
   }
 }
 
+TEST(UnusedParameters, MayComeSeveralTimesInLaterLanesThatUseThem) {
+  for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero3}) {
+    for (const std::uint32_t parameter : {0, 1, 2}) {
+      auto script = three_steps();
+      script.session.training.strategy = strategy;
+      script.session.training.unused_parameters = core::UnusedParameters::zeros;
+      script.backward_time = std::chrono::milliseconds(1);
+      script.parameters[0].unit = core::UnitIndex{0};
+      script.parameters[1].unit = core::UnitIndex{1};
+      script.uses = [=](const GradientPlace& place) {
+        if (place.parameter != parameter) return 1;
+        return (place.lane.value + place.step.value) % 3 == 0 ? 0 : 2;
+      };
+
+      const auto outcome = simulate_script(kRanks, script);
+
+      ASSERT_EQ(problems_of(outcome.report), "");
+      for (const auto& rank : outcome.ranks) {
+        for (const auto& step : rank.outcomes) EXPECT_TRUE(step.committed) << step.reason;
+        EXPECT_EQ(rank.after[2], expected_values(script)) << core::name_of(strategy) << " " << parameter;
+      }
+    }
+  }
+}
+
 TEST(UnusedParameters, AreRefusedByNameInTheFirstStepToo) {
   auto script = three_steps();
   script.steps = 1;

@@ -131,6 +131,45 @@ TEST(GradientBucket, TakesAMissingGradientForZerosWhenThatIsDeclared) {
   EXPECT_EQ(sent<messages::BucketReady>(end)[0].refusal, "");
 }
 
+TEST(GradientBucket, LearnsHowOftenAParameterComesFromTheFirstLaneThatUsesIt) {
+  auto config = two_parameters();
+  config.unused = core::UnusedParameters::zeros;
+  GradientBucketMachine machine(config);
+  MachineProbe probe(machine);
+  const auto begin = [&](Step step) {
+    probe.say(StepBegan{step});
+    probe.say(GradientReady{step, Lane{0}, 7});
+  };
+  const auto end = [&](Step step) {
+    const auto ended = probe.say(LaneEnded{step, Lane{0}});
+    probe.say(ShardStepped{step, 0});
+    return ended;
+  };
+  const auto give = [&](Step step) { return probe.say(GradientReady{step, Lane{0}, 4}); };
+  begin(Step{0});
+  const auto without = end(Step{0});
+
+  begin(Step{1});
+  const auto early = give(Step{1});
+  const auto again = give(Step{1});
+  const auto second = end(Step{1});
+  begin(Step{2});
+  const auto once = give(Step{2});
+  const auto twice = give(Step{2});
+  const auto third = end(Step{2});
+
+  EXPECT_EQ(sent<CollectiveReady>(without).size(), 1u);
+  EXPECT_TRUE(early.empty());
+  EXPECT_TRUE(again.empty()) << "more may come";
+  EXPECT_EQ(sent<CollectiveReady>(second).size(), 1u);
+  EXPECT_TRUE(once.empty());
+  EXPECT_EQ(sent<CollectiveReady>(twice).size(), 1u);
+  for (const auto& ended : {without, second, third}) {
+    ASSERT_EQ(sent<messages::BucketReady>(ended).size(), 1u);
+    EXPECT_EQ(sent<messages::BucketReady>(ended)[0].refusal, "");
+  }
+}
+
 TEST(GradientBucket, RefusesAGradientMoreThanLearned) {
   GradientBucketMachine machine(two_parameters());
   MachineProbe probe(machine);
