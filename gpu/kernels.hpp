@@ -100,7 +100,8 @@ void adam_step(const AdamOptions& options, std::int64_t step, const ParameterSte
 void lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment);
 
 /// For a whole matrix; `momentum` is fp32 and initially zero, `scratch` has at least muon_scratch_bytes() and
-/// is overwritten. With S the shorter side of the matrix and X its direction, transposed if it has more rows
+/// is overwritten. A GPU's stream runs several kernels, so no other thread may enqueue what uses the scratch
+/// during the call. With S the shorter side of the matrix and X its direction, transposed if it has more rows
 /// than columns: the norm is the root of a sum in double, over each row of X in order and then over the rows
 /// in order; elements of products are sums in the order of the summed index, starting from 0. So a matrix has
 /// the same bits wherever it is stepped.

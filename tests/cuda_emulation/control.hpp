@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@ void remove_driver();
 void break_device(cudaError_t error);
 /// The `n`-th call from now on (1 is the next) of the function of this name fails, once.
 void fail_call(std::string_view function, int n, cudaError_t error);
+/// Before the `n`-th call from now on of the function of this name, the calling thread calls `then`, once.
+void interrupt_call(std::string_view function, int n, std::function<void()> then);
 /// Calls of the function of this name since reset().
 std::uint64_t calls(std::string_view function);
 

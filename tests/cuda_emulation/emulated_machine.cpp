@@ -1,6 +1,7 @@
 #include "tests/cuda_emulation/emulated_machine.hpp"
 
 #include <cstdlib>
+#include <utility>
 
 #include "core/errors.hpp"
 #include "tests/device_bytes/device_bytes.hpp"
@@ -34,6 +35,7 @@ void Machine::reset() {
   memory_bytes_ = std::size_t{1} << 30;
   failure_ = cudaSuccess;
   plans_.clear();
+  interruptions_.clear();
   calls_.clear();
   pageable_copies_ = 0;
 }
@@ -58,6 +60,11 @@ void Machine::fail_call(std::string_view function, int n, cudaError_t error) {
   plans_[std::string(function)] = {n, error};
 }
 
+void Machine::interrupt_call(std::string_view function, int n, std::function<void()> then) {
+  std::lock_guard lock(mutex_);
+  interruptions_[std::string(function)] = {n, std::move(then)};
+}
+
 std::uint64_t Machine::calls(std::string_view function) {
   std::lock_guard lock(mutex_);
   const auto found = calls_.find(function);
@@ -80,7 +87,20 @@ bool Machine::is_device_memory(const void* memory) {
   return found && found->second.kind == Kind::device;
 }
 
+void Machine::interrupt(std::string_view function) {
+  std::function<void()> then;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = interruptions_.find(function);
+    if (found == interruptions_.end() || --found->second.remaining > 0) return;
+    then = std::move(found->second.then);
+    interruptions_.erase(found);
+  }
+  then();
+}
+
 cudaError_t Machine::begin(std::string_view function) {
+  interrupt(function);
   std::lock_guard lock(mutex_);
   ++calls_[std::string(function)];
   if (failure_ != cudaSuccess) return failure_;
@@ -194,6 +214,9 @@ void break_device(cudaError_t error) {
 }
 void fail_call(std::string_view function, int n, cudaError_t error) {
   Machine::instance().fail_call(function, n, error);
+}
+void interrupt_call(std::string_view function, int n, std::function<void()> then) {
+  Machine::instance().interrupt_call(function, n, std::move(then));
 }
 std::uint64_t calls(std::string_view function) {
   return Machine::instance().calls(function);

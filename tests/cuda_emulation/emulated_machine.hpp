@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -43,6 +44,7 @@ class Machine {
   void set_memory_bytes(std::size_t bytes);
   void fail_all(cudaError_t error);
   void fail_call(std::string_view function, int n, cudaError_t error);
+  void interrupt_call(std::string_view function, int n, std::function<void()> then);
   std::uint64_t calls(std::string_view function);
   Alive alive();
   std::uint64_t pageable_copies();
@@ -74,6 +76,12 @@ class Machine {
     int remaining;
     cudaError_t error;
   };
+  struct Interruption {
+    int remaining;
+    std::function<void()> then;
+  };
+
+  void interrupt(std::string_view function);
 
   std::optional<std::pair<std::uintptr_t, Range>> find(const void* memory);
 
@@ -82,6 +90,7 @@ class Machine {
   std::size_t memory_bytes_ = std::size_t{1} << 30;
   cudaError_t failure_ = cudaSuccess;
   std::map<std::string, Plan, std::less<>> plans_;
+  std::map<std::string, Interruption, std::less<>> interruptions_;
   std::map<std::string, std::uint64_t, std::less<>> calls_;
   std::map<std::uintptr_t, Range> ranges_;
   Alive alive_;

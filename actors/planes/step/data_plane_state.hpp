@@ -183,6 +183,9 @@ struct DataPlane::State {
   std::mutex verdict_mutex;                // guards verdict
   core::Step refused{-1};                  ///< the last step after which all gradients were cleared
   std::mutex refused_mutex;                // guards refused
+  /// Guards the order of what uses the arena's optimizer scratch: a step is one task of a host's stream, but
+  /// several kernels of a GPU's, and those of two buckets must not come between each other.
+  std::mutex scratch_mutex;
   /// What may no longer be read is overwritten, so that a trainer that still reads it is detected.
   bool poisons = false;
   BusyTime communicating;

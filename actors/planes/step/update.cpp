@@ -110,8 +110,13 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   for (std::size_t i = 0; i < buffer.states.size(); ++i)
     states.push_back(part(arena.optimizer_state(bucket, i)));
   const auto& spec = plan.specs[segment.parameter.value];
-  step_optimizer({plan.group_of(segment.parameter), spec, work.learning_rate, step}, parameter, states,
-                 arena.optimizer_scratch(), update.get());
+  {
+    const auto scratch = arena.optimizer_scratch();
+    std::unique_lock lock(scratch_mutex, std::defer_lock);
+    if (scratch.bytes > 0) lock.lock();
+    step_optimizer({plan.group_of(segment.parameter), spec, work.learning_rate, step}, parameter, states,
+                   scratch, update.get());
+  }
   if (rounds_later) {
     gpu::round_to_mx(*tensor_class(bucket).gathered, {parameter.master, core::DType::f32},
                      {arena.parameters(bucket, segment.in_buffer), buffer.dtype}, update.get());
