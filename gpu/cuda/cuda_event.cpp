@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "core/errors.hpp"
+#include "gpu/cuda/status.hpp"
 #include "gpu/host/host_stream.hpp"
 
 namespace troupe::gpu {
@@ -16,6 +17,7 @@ constexpr std::chrono::microseconds kLongestPause{500};
 
 bool CudaEvent::is_complete() const {
   if (!is_recorded()) return true;
+  const DeviceGuard guard(context_.device());
   const cudaError_t status = cudaEventQuery(event_.native());
   if (status == cudaErrorNotReady) return false;
   return context_.check(status, "cudaEventQuery") && !context_.failure.is_set();

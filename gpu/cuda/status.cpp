@@ -33,6 +33,29 @@ core::Result<void> cuda_result(cudaError_t status, std::string_view call, int de
   return tl::unexpected<core::Error>(cuda_error(status, call, device));
 }
 
+namespace {
+
+/// Whether anything in this process uses the device, which has a context from then on.
+bool has_context(int device) {
+  using ContextState = int (*)(int device, unsigned* flags, int* active);
+  static const auto context_state = [] {
+    constexpr const char* kName = "cuDevicePrimaryCtxGetState";
+    void* found = nullptr;
+#if CUDART_VERSION >= 12050
+    constexpr unsigned kVersion = 12000;
+    (void)cudaGetDriverEntryPointByVersion(kName, &found, kVersion, cudaEnableDefault, nullptr);
+#else
+    (void)cudaGetDriverEntryPoint(kName, &found, cudaEnableDefault);
+#endif
+    return reinterpret_cast<ContextState>(found);
+  }();
+  unsigned flags = 0;
+  int is_active = 0;
+  return context_state != nullptr && context_state(device, &flags, &is_active) == 0 && is_active != 0;
+}
+
+}  // namespace
+
 DeviceGuard::DeviceGuard(int device) {
   // A failure shows in the next call.
   if (cudaGetDevice(&before_) == cudaSuccess && before_ != device) {
@@ -41,7 +64,9 @@ DeviceGuard::DeviceGuard(int device) {
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (is_changed_) (void)cudaSetDevice(before_);
+  // Since CUDA 12 this call makes a context where there is none: hundreds of MiB, and a failure where the
+  // device admits no other process.
+  if (is_changed_ && has_context(before_)) (void)cudaSetDevice(before_);
 }
 
 }  // namespace troupe::gpu

@@ -13,7 +13,9 @@ namespace troupe::gpu {
 core::Error cuda_error(cudaError_t status, std::string_view call, int device);
 core::Result<void> cuda_result(cudaError_t status, std::string_view call, int device);
 
-/// Makes a device the calling thread's current one, and finally restores the previous one.
+/// Makes a device the calling thread's current one, and finally restores the previous one if anything in this
+/// process uses that. A thread that has not used CUDA has device 0 as its current one, which may be another
+/// rank's: it keeps the new one.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <set>
+#include <thread>
+
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "tests/apps_gpt_cuda/on_gpu.hpp"
 #include "tests/cuda_emulation/control.hpp"
@@ -22,6 +25,19 @@ TEST(CudaModel, WaitsForLossesOnlyWhenTheyAreTaken) {
   EXPECT_EQ(losses, std::vector<double>(70, losses[0]));
   EXPECT_EQ(cuda_emulation::pageable_copies(), copies);
   EXPECT_TRUE(gpu.model().take_losses().value().empty());
+}
+
+TEST(CudaModel, UsesNoGpuButItsOwn) {
+  cuda_emulation::reset();
+  cuda_emulation::set_device_count(2);
+  // A thread that has not used CUDA has device 0 as its current one.
+  std::thread([] {
+    const auto device = gpu::open_cuda_device({.device = 1}).value();
+    const auto stream = device->create_stream({.name = "compute"}).value();
+    EXPECT_TRUE(create_cuda_model(preset("tiny").value(), {1, 4}, {}, *device, stream.get()));
+  }).join();
+
+  EXPECT_EQ(cuda_emulation::contexts(), std::set<int>{1});
 }
 
 TEST(CudaModel, RefusesWhatItCanNotCompute) {

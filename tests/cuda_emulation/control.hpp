@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,10 @@ void fail_call(std::string_view function, int n, cudaError_t error);
 void interrupt_call(std::string_view function, int n, std::function<void()> then);
 /// Calls of the function of this name since reset().
 std::uint64_t calls(std::string_view function);
+
+/// The devices that something of this process has used since reset(), if only to make them current: each
+/// costs a real GPU hundreds of MiB, and no other process may come where the GPU admits one.
+std::set<int> contexts();
 
 /// What is alive.
 struct Alive {

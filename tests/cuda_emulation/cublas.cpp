@@ -64,12 +64,20 @@ struct Operand {
   }
 };
 
+/// What real ones use of the runtime, whose current device is meant.
+void use_current_device() {
+  int device = 0;
+  if (cudaGetDevice(&device) == cudaSuccess) Machine::instance().use_context(device);
+}
+
 cublasStatus_t create(cublasHandle_t* handle) {
+  use_current_device();
   *handle = new cublasContext;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t destroy(cublasHandle_t handle) {
+  use_current_device();
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -6,7 +6,9 @@
 #include <cstring>
 #include <future>
 #include <optional>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpu/cuda/cuda_device.hpp"
@@ -88,7 +90,33 @@ TEST_F(EmulatedCuda, ADeviceIsUsedWhateverTheThreadsCurrentOneIs) {
 
   int current = -1;
   ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
-  EXPECT_EQ(current, 0) << "the caller's device is its own again";
+  EXPECT_EQ(current, 0) << "the caller's device, which it uses, is its own again";
+}
+
+TEST_F(EmulatedCuda, NoOtherDeviceGetsAContext) {
+  cuda_emulation::set_device_count(2);
+  const auto play = [&] {
+    const auto second = open({.device = 1});
+    second->observe([](const TaskRecord&) {});
+    const Buffer there = second->allocate(4000).value();
+    const Buffer here = second->allocate_staging(4000).value();
+    const auto stream = second->create_stream({.name = "one"}).value();
+    const auto event = second->create_event().value();
+    const auto work = [&] {
+      fill({there.view(), core::DType::f32}, 1, stream.get());
+      copy(there.view(), here.view(), stream.get());
+      stream->record(event.get());
+    };
+    work();
+    std::thread([&] { EXPECT_TRUE(event->wait(60s)); }).join();
+    std::thread([&] { work(); }).join();
+    std::thread([&] { EXPECT_TRUE(stream->synchronize(60s)); }).join();
+  };
+
+  // A thread that has not used CUDA has device 0 as its current one.
+  std::thread(play).join();
+
+  EXPECT_EQ(cuda_emulation::contexts(), std::set<int>{1});
 }
 
 TEST_F(EmulatedCuda, EveryCallOfOpeningMayFailAndLeaksNothing) {

@@ -37,6 +37,7 @@ void Machine::reset() {
   plans_.clear();
   interruptions_.clear();
   calls_.clear();
+  contexts_.clear();
   pageable_copies_ = 0;
 }
 
@@ -109,6 +110,16 @@ cudaError_t Machine::begin(std::string_view function) {
   const cudaError_t error = plan->second.error;
   plans_.erase(plan);
   return error;
+}
+
+void Machine::use_context(int device) {
+  std::lock_guard lock(mutex_);
+  contexts_.insert(device);
+}
+
+std::set<int> Machine::contexts() {
+  std::lock_guard lock(mutex_);
+  return contexts_;
 }
 
 bool Machine::is_broken() {
@@ -220,6 +231,9 @@ void interrupt_call(std::string_view function, int n, std::function<void()> then
 }
 std::uint64_t calls(std::string_view function) {
   return Machine::instance().calls(function);
+}
+std::set<int> contexts() {
+  return Machine::instance().contexts();
 }
 Alive alive() {
   return Machine::instance().alive();

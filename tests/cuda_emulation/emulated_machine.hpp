@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -52,6 +53,9 @@ class Machine {
 
   /// Begins every call of the runtime: counts it, and says how it fails.
   cudaError_t begin(std::string_view function);
+  /// A call needs the context of this device, which exists from then on.
+  void use_context(int device);
+  std::set<int> contexts();
   bool is_broken();
   int device_count();
   std::size_t memory_bytes();
@@ -94,6 +98,7 @@ class Machine {
   std::map<std::string, std::uint64_t, std::less<>> calls_;
   std::map<std::uintptr_t, Range> ranges_;
   Alive alive_;
+  std::set<int> contexts_;
   std::uint64_t pageable_copies_ = 0;
 };
 

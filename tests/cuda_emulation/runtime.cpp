@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -37,6 +38,13 @@ cudaError_t begin(const char* function) {
   return keep(machine().begin(function));
 }
 
+/// The driver's cuDevicePrimaryCtxGetState.
+int primary_context_state(int device, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = machine().contexts().count(device) > 0 ? 1 : 0;
+  return 0;
+}
+
 /// Work of a stream: nothing runs any more on a broken device.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   if (stream == nullptr) return keep(cudaErrorInvalidResourceHandle);
@@ -50,12 +58,16 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
 
 #define BEGIN(function) \
   if (const cudaError_t error = begin(function); error != cudaSuccess) return error
+/// For what needs a context: that of the thread's current device, which is made if need be.
+#define BEGIN_IN_CONTEXT(function)       \
+  machine().use_context(current_device); \
+  BEGIN(function)
 
 namespace troupe::cuda_emulation {
 
 cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
                    std::function<void()> thread) {
-  BEGIN("cudaLaunchKernel");
+  BEGIN_IN_CONTEXT("cudaLaunchKernel");
   constexpr std::size_t kSharedBytes = std::size_t{48} << 10;
   constexpr unsigned kBlockThreads = 1024;
   if (grid.x == 0 || grid.y == 0 || block.x == 0 || block.x > kBlockThreads || block.y != 1 || block.z != 1 ||
@@ -85,6 +97,8 @@ cudaError_t cudaSetDevice(int device) {
   BEGIN("cudaSetDevice");
   if (device < 0 || device >= machine().device_count()) return keep(cudaErrorInvalidDevice);
   current_device = device;
+  // As since CUDA 12.
+  machine().use_context(device);
   return cudaSuccess;
 }
 
@@ -101,7 +115,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  BEGIN("cudaDeviceGetStreamPriorityRange");
+  BEGIN_IN_CONTEXT("cudaDeviceGetStreamPriorityRange");
   *least = kLeastUrgent;
   *greatest = kMostUrgent;
   return cudaSuccess;
@@ -118,8 +132,18 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned /*version*/,
+                                             unsigned long long /*flags*/,
+                                             cudaDriverEntryPointQueryResult* found) {
+  BEGIN("cudaGetDriverEntryPointByVersion");
+  const bool is_known = std::string_view(symbol) == "cuDevicePrimaryCtxGetState";
+  *function = is_known ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
+  if (found != nullptr) *found = is_known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
-  BEGIN("cudaMemGetInfo");
+  BEGIN_IN_CONTEXT("cudaMemGetInfo");
   *total_bytes = machine().memory_bytes();
   *free_bytes = *total_bytes - machine().alive().device_bytes;
   return cudaSuccess;
@@ -164,7 +188,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
-  BEGIN("cudaStreamCreateWithPriority");
+  BEGIN_IN_CONTEXT("cudaStreamCreateWithPriority");
   // One that waits for the default stream's work would wait for what others do.
   if (flags != cudaStreamNonBlocking) return keep(cudaErrorInvalidValue);
   *stream = new CUstream_st{{{.name = "cuda"}, nobody}, current_device, priority};
@@ -173,6 +197,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  machine().use_context(current_device);
   if (stream == nullptr) return keep(cudaErrorInvalidResourceHandle);
   delete stream;
   machine().count_stream(-1);
@@ -180,7 +205,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  BEGIN("cudaStreamQuery");
+  BEGIN_IN_CONTEXT("cudaStreamQuery");
   // A record behind which nothing stands is complete at once.
   troupe::gpu::HostEvent marker;
   stream->queue.record(&marker);
@@ -188,20 +213,20 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  BEGIN("cudaStreamSynchronize");
+  BEGIN_IN_CONTEXT("cudaStreamSynchronize");
   CHECK(stream->queue.synchronize(kNeverThatLong), "an emulated stream ends its work within an hour");
   return machine().is_broken() ? begin("cudaStreamSynchronize") : cudaSuccess;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
-  BEGIN("cudaStreamWaitEvent");
+  BEGIN_IN_CONTEXT("cudaStreamWaitEvent");
   if (stream == nullptr || event == nullptr) return keep(cudaErrorInvalidResourceHandle);
   stream->queue.wait(&event->marker);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  BEGIN("cudaEventCreateWithFlags");
+  BEGIN_IN_CONTEXT("cudaEventCreateWithFlags");
   *event = new CUevent_st;
   (*event)->has_time = (flags & cudaEventDisableTiming) == 0;
   machine().count_event(1);
@@ -209,6 +234,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  machine().use_context(current_device);
   if (event == nullptr) return keep(cudaErrorInvalidResourceHandle);
   delete event;
   machine().count_event(-1);
@@ -216,7 +242,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  BEGIN("cudaEventRecord");
+  BEGIN_IN_CONTEXT("cudaEventRecord");
   if (stream == nullptr || event == nullptr) return keep(cudaErrorInvalidResourceHandle);
   if (event->has_time) {
     stream->queue.enqueue("", {}, [event] {
@@ -229,13 +255,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  BEGIN("cudaEventQuery");
+  BEGIN_IN_CONTEXT("cudaEventQuery");
   if (event == nullptr) return keep(cudaErrorInvalidResourceHandle);
   return event->marker.is_complete() ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t second) {
-  BEGIN("cudaEventElapsedTime");
+  BEGIN_IN_CONTEXT("cudaEventElapsedTime");
   if (!first->has_time || !second->has_time) return keep(cudaErrorInvalidResourceHandle);
   std::scoped_lock lock(first->mutex, second->mutex);
   *milliseconds = std::chrono::duration<float, std::milli>(second->time - first->time).count();
@@ -243,32 +269,34 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEve
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
-  BEGIN("cudaMemPoolCreate");
+  BEGIN_IN_CONTEXT("cudaMemPoolCreate");
   *pool = new CUmemPoolHandle_st{properties->location.id};
   machine().count_pool(1);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  machine().use_context(current_device);
   delete pool;
   machine().count_pool(-1);
   return begin("cudaMemPoolDestroy");
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
-  BEGIN("cudaMemPoolSetAttribute");
+  BEGIN_IN_CONTEXT("cudaMemPoolSetAttribute");
   const bool known = pool != nullptr && attribute == cudaMemPoolAttrReleaseThreshold && value != nullptr;
   return known ? cudaSuccess : keep(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t stream) {
-  BEGIN("cudaMallocFromPoolAsync");
+  BEGIN_IN_CONTEXT("cudaMallocFromPoolAsync");
   if (pool == nullptr || stream == nullptr) return keep(cudaErrorInvalidValue);
   return keep(machine().allocate(Machine::Kind::device, bytes, memory));
 }
 
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  machine().use_context(current_device);
   // The machine takes it back in any case: what a broken device keeps is no leak.
   if (stream == nullptr || !machine().is_inside(memory, 1)) return keep(cudaErrorInvalidValue);
   stream->queue.enqueue("", {}, [memory] {
@@ -278,29 +306,31 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
 }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  BEGIN("cudaMalloc");
+  BEGIN_IN_CONTEXT("cudaMalloc");
   return keep(machine().allocate(Machine::Kind::device, bytes, memory));
 }
 
 cudaError_t cudaFree(void* memory) {
+  machine().use_context(current_device);
   if (memory == nullptr) return cudaSuccess;
   const cudaError_t released = machine().release(Machine::Kind::device, memory);
   return released == cudaSuccess ? begin("cudaFree") : keep(released);
 }
 
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned /*flags*/) {
-  BEGIN("cudaHostAlloc");
+  BEGIN_IN_CONTEXT("cudaHostAlloc");
   return keep(machine().allocate(Machine::Kind::pinned, bytes, memory));
 }
 
 cudaError_t cudaFreeHost(void* memory) {
+  machine().use_context(current_device);
   const cudaError_t released = machine().release(Machine::Kind::pinned, memory);
   return released == cudaSuccess ? begin("cudaFreeHost") : keep(released);
 }
 
 cudaError_t cudaMemcpyAsync(void* destination, const void* source, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  BEGIN("cudaMemcpyAsync");
+  BEGIN_IN_CONTEXT("cudaMemcpyAsync");
   if (kind != cudaMemcpyDefault || !machine().is_inside(destination, bytes) ||
       !machine().is_inside(source, bytes)) {
     return keep(cudaErrorInvalidValue);
@@ -316,14 +346,14 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, std::size_t b
 }
 
 cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  BEGIN("cudaMemsetAsync");
+  BEGIN_IN_CONTEXT("cudaMemsetAsync");
   if (!machine().is_inside(memory, bytes)) return keep(cudaErrorInvalidValue);
   return enqueue(stream, [=] { troupe::tests::set_bytes(memory, value, bytes); });
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int threads,
                                                           std::size_t /*shared_bytes*/) {
-  BEGIN("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  BEGIN_IN_CONTEXT("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
   if (kernel == nullptr || threads <= 0) return keep(cudaErrorInvalidValue);
   *blocks = 2;
   return cudaSuccess;

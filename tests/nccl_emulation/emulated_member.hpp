@@ -19,7 +19,8 @@ struct EmulatedNcclDevice {
   RunOnStream run_on_stream;
   FakeNcclMemory memory = FakeNcclMemory::of_host();
 };
-EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed on_failure = {});
+/// `index` is that of a GPU; the host is one device.
+EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed on_failure = {}, int index = 0);
 
 /// What StreamQueue::enqueue() does, on any of these devices.
 void run_on_emulated_stream(StreamView stream, std::function<void()> body);

@@ -5,7 +5,7 @@
 
 namespace troupe::gpu {
 
-EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed /*on_failure*/) {
+EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed /*on_failure*/, int /*index*/) {
   EmulatedNcclDevice member;
   member.device = open_host_device().value();
   member.port.name = "host";

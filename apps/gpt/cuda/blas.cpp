@@ -66,7 +66,16 @@ Blas::Blas(BlasLibrary library, gpu::StreamView stream, gpu::Buffer workspace, b
     : library_(library), stream_(stream), workspace_(std::move(workspace)), tf32_(tf32) {}
 
 Blas::~Blas() {
-  if (handle_ != nullptr) (void)library_.destroy(handle_);
+  if (handle_ == nullptr) return;
+  bool is_destroyed = false;
+  // With the device current: cuBLAS uses the one that is.
+  stream_->run_native("end cuBLAS", [&](void*) {
+    (void)library_.destroy(handle_);
+    is_destroyed = true;
+    return 0;
+  });
+  // A device that has failed runs nothing more.
+  if (!is_destroyed) (void)library_.destroy(handle_);
 }
 
 void Blas::multiply(const Product& p) {

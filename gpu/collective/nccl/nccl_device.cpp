@@ -23,7 +23,7 @@ NcclDevice::NcclDevice(std::shared_ptr<const NcclLibrary> library, Device& devic
       memories_(library_, device_, port_),
       disposal_(std::make_unique<NcclDisposal>(library_, port_, options_)),
       reaper_(std::make_shared<Reaper>(*disposal_)),
-      watch_(std::make_unique<NcclWatch>(options_.watch_period)) {
+      watch_(std::make_unique<NcclWatch>(options_.watch_period, port_.make_current)) {
   watch_->add(reaper_);
   if (options_.register_memory && !registers_memory()) {
     warn(fmt::format("{}: no memory is registered: NCCL {} cannot; install 2.19 or newer", port_.name,

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/result.hpp"
+
 namespace troupe::gpu {
 
 /// Something that must be checked while it runs.
@@ -21,7 +23,8 @@ class NcclWatched {
 /// One thread that checks everything running on a device, every period; it sleeps while nothing runs.
 class NcclWatch {
  public:
-  explicit NcclWatch(std::chrono::nanoseconds period);
+  /// `make_current` is that of the device's port, for the thread.
+  NcclWatch(std::chrono::nanoseconds period, std::function<core::Result<void>()> make_current);
   ~NcclWatch();
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
@@ -31,7 +34,7 @@ class NcclWatch {
   void wake();
 
  private:
-  void work(std::chrono::nanoseconds period);
+  void work(std::chrono::nanoseconds period, const std::function<core::Result<void>()>& make_current);
 
   std::mutex mutex_;  // guards watched_, awake_ and stopping_
   std::condition_variable changed_;

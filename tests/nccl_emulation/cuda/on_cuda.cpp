@@ -8,10 +8,10 @@
 
 namespace troupe::gpu {
 
-EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed on_failure) {
+EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed on_failure, int index) {
   EmulatedNcclDevice member;
-  member.device = open_cuda_device({.on_failure = std::move(on_failure)}).value();
-  member.port = cuda_nccl_port(0);
+  member.device = open_cuda_device({.device = index, .on_failure = std::move(on_failure)}).value();
+  member.port = cuda_nccl_port(index);
   member.run_on_stream = [](NativeStream native, std::function<void(Completion)> start) {
     native->queue.enqueue_async("nccl", std::move(start));
   };

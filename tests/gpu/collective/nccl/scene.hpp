@@ -34,7 +34,7 @@ class NcclScene : public ::testing::Test {
     for (int i = 0; i < size; ++i) add_member(options);
   }
   void add_member(const NcclOptions& options, int version = 22809) {
-    Member member{open_emulated_nccl_device(), nullptr, nullptr, nullptr};
+    Member member{open_emulated_nccl_device({}, gpu_index), nullptr, nullptr, nullptr};
     member.process = std::make_unique<FakeNccl::Process>(
         fake->start_process(member.emulated.run_on_stream, member.emulated.memory));
     member.backend =
@@ -108,6 +108,7 @@ class NcclScene : public ::testing::Test {
   std::unique_ptr<FakeNccl> fake;
   MemoryRendezvous rendezvous;
   std::vector<Member> members;
+  int gpu_index = 0;  ///< of the members to come
 };
 
 }  // namespace troupe::gpu
