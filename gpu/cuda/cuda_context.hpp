@@ -48,6 +48,7 @@ class CudaContext {
   DeviceClock clock;
   Occupancy occupancy;
   EventWaiter waiter;
+  cudaMemPool_t pool = nullptr;  ///< of the device's MemoryPool, while that exists
 
  private:
   std::atomic<std::uint64_t> streams_{0};

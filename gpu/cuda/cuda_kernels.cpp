@@ -5,10 +5,14 @@
 #include "core/errors.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
 #include "gpu/cuda/kernels/launch.hpp"
+#include "gpu/cuda/tree_passes.hpp"
 #include "gpu/kernel_checks.hpp"
 
 namespace troupe::gpu {
 namespace {
+
+/// Of partial sums, so that kernels load packs of them.
+constexpr std::size_t kPartialAlignment = 256;
 
 formats::Format format_of(core::DType dtype) {
   switch (dtype) {
@@ -45,6 +49,23 @@ OptimizerArrays arrays_of(const ParameterStep& step, BufferView first, BufferVie
   arrays.first = floats_of(first);
   arrays.second = floats_of(second);
   return arrays;
+}
+
+/// For at most TreeProgram::kSlots slots, and fewer steps.
+TreeProgram program_of(const TreeSum& sum) {
+  CHECK(sum.steps.size() < TreeProgram::kSlots, "a tree sum has fewer steps than slots");
+  TreeProgram program;
+  for (const ConstElements& slot : sum.slots) {
+    program.formats[program.slot_count] = format_of(slot.dtype);
+    program.slots[program.slot_count++] = slot.view.data;
+  }
+  for (const auto step : sum.steps) {
+    program.destinations[program.step_count] = static_cast<std::uint8_t>(step.destination);
+    program.sources[program.step_count++] = static_cast<std::uint8_t>(step.source);
+  }
+  program.factor = sum.factor;
+  program.output = array_of(sum.output);
+  return program;
 }
 
 /// Copies or casts, batched by the number that fits into one launch.
@@ -232,21 +253,34 @@ void CudaKernels::accumulate(ConstElements source, Elements destination) {
 
 void CudaKernels::tree_sum(const TreeSum& sum) {
   check_tree_sum(sum);
-  CHECK(sum.slots.size() <= TreeProgram::kSlots && sum.steps.size() <= TreeProgram::kSlots,
-        "a tree sum on a GPU has at most 256 slots");
-  TreeProgram program;
-  for (const ConstElements& slot : sum.slots) {
-    program.formats[program.slot_count] = format_of(slot.dtype);
-    program.slots[program.slot_count++] = slot.view.data;
-  }
-  for (const auto step : sum.steps) {
-    program.destinations[program.step_count] = static_cast<std::uint8_t>(step.destination);
-    program.sources[program.step_count++] = static_cast<std::uint8_t>(step.source);
-  }
-  program.factor = sum.factor;
-  program.output = array_of(sum.output);
-  run("tree_sum",
-      [&](const LaunchTarget& target) { return launch_tree_sum(program, sum.output.count(), target); });
+  if (sum.output.count() == 0) return;
+  run("tree_sum", [&](const LaunchTarget& target) {
+    if (sum.slots.size() <= TreeProgram::kSlots)
+      return launch_tree_sum(program_of(sum), sum.output.count(), target);
+    const auto passes = passes_of(static_cast<int>(sum.slots.size()), sum.steps, TreeProgram::kSlots);
+    const std::size_t bytes = sum.output.count() * sizeof(float);
+    const std::size_t partial_bytes = (bytes + kPartialAlignment - 1) / kPartialAlignment * kPartialAlignment;
+    void* partials = nullptr;
+    cudaError_t status = cudaMallocFromPoolAsync(&partials, (passes.size() - 1) * partial_bytes,
+                                                 stream_.context().pool, target.stream);
+    if (status != cudaSuccess) return status;
+    auto slots = sum.slots;
+    for (const TreePass& pass : passes) {
+      TreeSum part{.slots = {}, .steps = pass.steps, .factor = 1, .output = {}};
+      for (const int slot : pass.slots) part.slots.push_back(slots[static_cast<std::size_t>(slot)]);
+      if (&pass == &passes.back()) {
+        part.factor = sum.factor;
+        part.output = sum.output;
+      } else {
+        const std::size_t first = (slots.size() - sum.slots.size()) * partial_bytes;
+        part.output = {BufferView{static_cast<std::byte*>(partials) + first, bytes}, core::DType::f32};
+        slots.emplace_back(part.output);
+      }
+      if (status == cudaSuccess) status = launch_tree_sum(program_of(part), part.output.count(), target);
+    }
+    const cudaError_t freed = cudaFreeAsync(partials, target.stream);
+    return status == cudaSuccess ? freed : status;
+  });
 }
 
 void CudaKernels::add_squares(ConstElements values, BufferView sum) {

@@ -32,6 +32,7 @@ core::Result<std::unique_ptr<MemoryPool>> MemoryPool::create(CudaContext& contex
                   "cudaMemPoolSetAttribute", device));
   TRY(cuda_result(cudaStreamCreateWithPriority(&pool->stream_, cudaStreamNonBlocking, 0),
                   "cudaStreamCreateWithPriority", device));
+  context.pool = pool->pool_;
   return pool;
 }
 

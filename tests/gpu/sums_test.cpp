@@ -91,6 +91,53 @@ TEST_P(TreeSums, GiveTheBitsOfTheTreeForAnyNumberOfLanesAndAnyDtype) {
   }
 }
 
+/// More than a kernel's parameters or its fast memory hold.
+TEST_P(TreeSums, TakeAnyNumberOfSlots) {
+  constexpr std::size_t kCount = 70;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int lanes : {256, 257, 512, 600}) {
+      const auto steps = core::finishing_program(core::split_lanes(lanes, {lanes}).value());
+      std::vector<Vector> slots;
+      for (unsigned lane = 0; lane < static_cast<unsigned>(lanes); ++lane)
+        slots.push_back(vector(dtype, mixed_numbers(kCount, 10U + lane, true)));
+      TreeSum sum{.slots = {}, .steps = steps, .factor = 1.0F / 3, .output = {}};
+      for (auto& slot : slots) sum.slots.emplace_back(slot.elements());
+      const auto expected = sums_of_tree(slots, dtype, 1.0F / 3);
+      // Over the last one, which the last pass may read.
+      sum.output = slots.back().elements();
+
+      run([&](auto... stream) { tree_sum(sum, stream...); });
+
+      expect_same(slots.back(), expected);
+    }
+  }
+}
+
+TEST_P(TreeSums, TakeAnyNumberOfSlotsOneAfterTheOther) {
+  constexpr std::size_t kCount = 70;
+  constexpr int kSlots = 600;
+  std::vector<core::TreeStep> steps;
+  std::vector<Vector> slots;
+  TreeSum sum;
+  for (int slot = 0; slot < kSlots; ++slot) {
+    slots.push_back(vector(DType::f32, mixed_numbers(kCount, static_cast<unsigned>(slot), false)));
+    sum.slots.emplace_back(slots.back().elements());
+    if (slot > 0) steps.push_back({0, slot});
+  }
+  const auto output = vector(DType::f32, kCount);
+  sum.steps = steps;
+  sum.output = output.elements();
+
+  run([&](auto... stream) { tree_sum(sum, stream...); });
+
+  std::vector<float> expected = slots[0].values();
+  for (std::size_t slot = 1; slot < kSlots; ++slot) {
+    const auto values = slots[slot].values();
+    for (std::size_t i = 0; i < kCount; ++i) expected[i] += values[i];
+  }
+  expect_same(output, expected);
+}
+
 TEST_P(TreeSums, TakeSlotsThatAreNotAlignedAlike) {
   const std::vector<core::TreeStep> steps = {{0, 1}};
   const auto numbers = vector(DType::bf16, mixed_numbers(2000, 1));

@@ -78,7 +78,8 @@ class DataPlane {
     std::function<void(core::Step, core::PlanEntryIndex)> launched;
   };
 
-  /// Allocates everything that a step needs: nothing is allocated later. `plan` and `device` must outlive it.
+  /// Allocates everything that a step needs: nothing is allocated later, except on a GPU for `ordered` sums
+  /// of more than 256 terms (CudaKernels::tree_sum). `plan` and `device` must outlive it.
   static core::Result<std::unique_ptr<DataPlane>> create(gpu::Device& device, const TrainingPlan& plan,
                                                          Options options);
   ~DataPlane();
