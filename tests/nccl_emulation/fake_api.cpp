@@ -78,6 +78,8 @@ NcclStatus examine(const ProcessPointer& process, const ncclComm& comm, const Nc
   if (comm.state != State::idle) {
     return violate(world, NcclStatus::invalid_usage, "a launch while another call is in progress");
   }
+  // A communicator keeps its first error, and answers every later call with it.
+  if (comm.async != NcclStatus::success) return comm.async;
   if (process->next_call != NcclStatus::success) {
     return std::exchange(process->next_call, NcclStatus::success);
   }
@@ -95,6 +97,8 @@ NcclStatus call(const ProcessPointer& process, NcclComm comm, const NcclCall& ma
   const NcclStatus examined = examine(process, *comm, made);
   auto& group = process->groups[std::this_thread::get_id()];
   if (examined != NcclStatus::success) {
+    // As ncclEnqueueCheck does on communicators that do not block.
+    if (comm->state != State::gone && !process->dead) comm->async = examined;
     if (group.depth > 0) group.error = examined;
     return examined;
   }
@@ -169,6 +173,7 @@ NcclStatus get_async_error(const ProcessPointer& process, NcclComm comm, NcclSta
 NcclStatus finalize(const ProcessPointer& process, NcclComm comm) {
   const FakeNcclLock lock(*process->world);
   if (process->dead) return NcclStatus::internal_error;
+  if (comm->async != NcclStatus::success) return comm->async;
   if (comm->state != State::idle) {
     return violate(*process->world, NcclStatus::invalid_usage,
                    "a finalize that is not the communicator's turn");

@@ -99,8 +99,6 @@ core::Result<void> NcclCommunicator::launch(std::span<const NcclLaunch> launches
   }
   note(state, culprit);
   if (status == NcclStatus::success) return {};
-  // An argument that NCCL refused does no harm, unless the communicator's state says otherwise.
-  if (status == NcclStatus::invalid_argument && state != NcclStatus::success) status = state;
   return tl::unexpected(error(status, culprit, comm));
 }
 

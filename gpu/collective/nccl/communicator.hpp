@@ -51,8 +51,8 @@ class NcclCommunicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   /// Enqueues the calls on their streams, as one group. When it returns, whatever is enqueued next on the
-  /// streams runs after them. Errc::invalid_argument leaves the communicator usable, any other error does
-  /// not. The caller must hold the device's mutex.
+  /// streams runs after them. After an error the communicator is unusable: NCCL keeps the first one, also of
+  /// a call that it refused, and answers every later call with it. The caller must hold the device's mutex.
   core::Result<void> launch(std::span<const NcclLaunch> launches, const NcclPatience& patience);
 
   /// Registers the range, unless it already is. No posted operation may use it meanwhile. After an Error the

@@ -7,8 +7,6 @@ namespace {
 
 core::Errc code_of(NcclStatus status) {
   switch (status) {
-    case NcclStatus::invalid_argument:
-      return core::Errc::invalid_argument;
     case NcclStatus::remote_error:
       return core::Errc::peer_lost;
     case NcclStatus::system_error:
@@ -23,7 +21,8 @@ core::Errc code_of(NcclStatus status) {
 std::string_view what_next(NcclStatus status) {
   switch (status) {
     case NcclStatus::invalid_argument:
-      return "the group stays usable: mend the call";
+      return "no caller can cause this, since arguments are checked before: report it with NCCL's own log "
+             "(NCCL_DEBUG=WARN); the group is aborted: make a new one in the next epoch";
     case NcclStatus::invalid_usage:
       return "two ranks on one GPU, launches from two threads, or members that launch different operations; "
              "the group is aborted: make a new one in the next epoch";

@@ -23,8 +23,8 @@ struct NcclCaller {
 /// "ncclRemoteError".
 std::string name_of(NcclStatus status);
 
-/// Maps a status of NCCL: remote_error is peer_lost, invalid_argument is invalid_argument, timeout is
-/// timeout, system_error is io, the rest internal. The message contains the call, the caller and `detail`.
+/// Maps a status of NCCL: remote_error is peer_lost, timeout is timeout, system_error is io, the rest
+/// internal. The message contains the call, the caller and `detail`.
 core::Error nccl_error(NcclStatus status, std::string_view call, const NcclCaller& caller,
                        std::string_view detail);
 

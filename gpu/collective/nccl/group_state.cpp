@@ -73,10 +73,6 @@ core::Result<std::vector<std::shared_ptr<OperationStatus>>> NcclGroup::State::po
     statuses.push_back(running.back().status);
   }
   const auto launched = launch(postings, plans, running);
-  if (!launched && launched.error().code == Errc::invalid_argument && !failure()) {
-    for (Running& each : running) give_back(each);
-    return tl::unexpected(launched.error());
-  }
   if (!launched) fail(launched.error());
   keep(postings, std::move(running));
   device_.watch().wake();

@@ -87,27 +87,49 @@ TEST_F(NcclFailure, AnErrorThatNcclReportsLaterEndsTheGroup) {
   expect_nothing_left();
 }
 
-TEST_F(NcclFailure, AnArgumentThatNcclRefusesLeavesTheGroupUsable) {
+// NCCL keeps the error as the communicator's state, and answers every later call with it.
+TEST_F(NcclFailure, AnArgumentThatNcclRefusesEndsTheGroup) {
   begin(2);
-  auto groups = create("dp");
   std::vector<std::int32_t> values(4);
   const Operation grouped{.kind = OperationKind::all_to_all,
                           .dtype = core::DType::i32,
                           .input = view_of(std::span<const std::int32_t>(values).first(2)),
                           .output = view_of(std::span(values).last(2))};
-  for (const Operation& operation : {Operation{}, grouped}) {
+  const std::pair<Operation, const char*> cases[] = {{Operation{}, "ncclAllReduce"}, {grouped, "ncclSend"}};
+  std::uint64_t epoch = 1;
+  for (const auto& [operation, call] : cases) {
+    auto groups = create("dp", epoch++);
     members[0].process->fail_next_call(NcclStatus::invalid_argument);
-    const auto refused = groups[0]->post(operation, members[0].stream.get());
-    ASSERT_FALSE(refused.has_value());
-    EXPECT_EQ(refused.error().code, core::Errc::invalid_argument);
-    EXPECT_THAT(refused.error().message, HasSubstr("the group stays usable"));
 
-    const auto first = post(*groups[0], operation);
-    const auto second = post(*groups[1], operation);
-    settle();
-    EXPECT_EQ(outcome_of(*first), "ok") << message_of(*first);
-    EXPECT_EQ(outcome_of(*second), "ok") << message_of(*second);
+    const auto status = post(*groups[0], operation);
+    const auto later = post(*groups[0], operation);
+
+    EXPECT_EQ(outcome_of(*status), "internal");
+    EXPECT_THAT(message_of(*status), HasSubstr(std::string(call) + " ended in ncclInvalidArgument"));
+    EXPECT_THAT(message_of(*status), HasSubstr("make a new one in the next epoch"));
+    EXPECT_EQ(message_of(*later), message_of(*status));
+    groups.clear();
+    expect_nothing_left();
   }
+}
+
+TEST_F(NcclFailure, WhatIsRefusedBeforeNcclSeesItLeavesTheGroupUsable) {
+  begin(2);
+  auto groups = create("dp");
+  std::vector<std::int32_t> values(4);
+  const Operation ragged{.kind = OperationKind::all_reduce,
+                         .dtype = core::DType::i32,
+                         .input = view_of(std::span<const std::int32_t>(values).first(1)),
+                         .output = view_of(std::span(values).last(2))};
+
+  const auto refused = groups[0]->post(ragged, members[0].stream.get());
+  const auto first = post(*groups[0], {});
+  const auto second = post(*groups[1], {});
+  settle();
+
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, core::Errc::invalid_argument);
+  EXPECT_EQ(outcome_of(*first) + outcome_of(*second), "okok");
   groups.clear();
   expect_nothing_left();
 }
