@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <set>
@@ -89,10 +90,13 @@ core::Result<JobToken> token_of(const JobEnvironment& environment) {
 }
 
 /// Ranks of one host are spread over its GPUs, round robin. NCCL treats several ranks on one GPU as hosts of
-/// their own if it is told so before its first call.
+/// their own if it is told so before its first call. CUDA reads its own variables in its first call, so that
+/// one is set on what is known of the GPUs before; which of them are visible is settled then.
 core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment,
                                          const std::function<void(std::string_view)>& log) {
   if (name != "cuda") return name;
+  if (ranks_share_gpus(environment, std::max(1, visible_gpus(process_variables()))))
+    ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const auto gpus = static_cast<int>(TRY(gpu::list_cuda_devices()).size());
   if (ranks_share_gpus(environment, gpus)) {
     if (environment.local_rank == 0) {
@@ -101,8 +105,9 @@ core::Result<std::string> device_of_rank(const std::string& name, const JobEnvir
                       "out and tests, not for speed; if each rank sees other GPUs, set TROUPE_OWN_GPUS=1",
                       environment.local_world, gpus));
     }
-    for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value))
-      ::setenv(variable.c_str(), value.c_str(), 0);
+    for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value)) {
+      if (variable != "CUDA_VISIBLE_DEVICES") ::setenv(variable.c_str(), value.c_str(), 0);
+    }
   }
   return fmt::format("cuda:{}", environment.local_rank % gpus);
 }

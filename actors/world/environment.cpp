@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -141,6 +143,16 @@ core::Result<void> read_control_address(const Variables& variables, JobEnvironme
 
 bool ranks_share_gpus(const JobEnvironment& environment, int visible_gpus) {
   return !environment.has_own_gpus && environment.local_world > visible_gpus;
+}
+
+int visible_gpus(const Variables& variables) {
+  if (const auto chosen = variables("CUDA_VISIBLE_DEVICES")) {
+    if (chosen->empty() || *chosen == "-1") return 0;
+    return 1 + static_cast<int>(std::count(chosen->begin(), chosen->end(), ','));
+  }
+  int count = 0;
+  while (std::filesystem::exists("/dev/nvidia" + std::to_string(count))) ++count;
+  return count;
 }
 
 Variables process_variables() {

@@ -35,6 +35,10 @@ using Variables = std::function<std::optional<std::string>(const char* name)>;
 /// The environment of this process.
 Variables process_variables();
 
+/// How many GPUs this process would see, found without a call of CUDA: as many as CUDA_VISIBLE_DEVICES names
+/// if it is set, otherwise the devices of the driver.
+int visible_gpus(const Variables& variables);
+
 /// Reads, in this order, the variables of TROUPE_*, torchrun, Open MPI, PMI and Slurm; one rank if none is
 /// set. Errc::invalid_argument names the variable that is missing or cannot be parsed.
 core::Result<JobEnvironment> detect_environment(const Variables& variables);

@@ -64,17 +64,6 @@ int usable_cores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-int visible_gpus() {
-  if (const char* chosen = std::getenv("CUDA_VISIBLE_DEVICES")) {
-    const std::string text = chosen;
-    if (text.empty() || text == "-1") return 0;
-    return 1 + static_cast<int>(std::count(text.begin(), text.end(), ','));
-  }
-  int count = 0;
-  while (fs::exists("/dev/nvidia" + std::to_string(count))) ++count;
-  return count;
-}
-
 std::vector<std::vector<int>> numa_nodes() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

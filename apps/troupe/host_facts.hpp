@@ -9,8 +9,6 @@ namespace troupe::apps {
 
 /// Cores this process may run on.
 int usable_cores();
-/// GPUs this process would see: CUDA_VISIBLE_DEVICES if it is set, else the devices of the driver.
-int visible_gpus();
 /// The cores of each NUMA node that this process may run on.
 std::vector<std::vector<int>> numa_nodes();
 

@@ -30,6 +30,9 @@ void interrupt_call(std::string_view function, int n, std::function<void()> then
 /// Calls of the function of this name since reset().
 std::uint64_t calls(std::string_view function);
 
+/// CUDA_MODULE_LOADING as the first call since reset() found it, which is when CUDA reads it; empty if unset.
+std::string module_loading();
+
 /// The devices that something of this process has used since reset(), if only to make them current: each
 /// costs a real GPU hundreds of MiB, and no other process may come where the GPU admits one.
 std::set<int> contexts();

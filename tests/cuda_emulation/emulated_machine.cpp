@@ -1,5 +1,7 @@
 #include "tests/cuda_emulation/emulated_machine.hpp"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <utility>
 
@@ -38,6 +40,7 @@ void Machine::reset() {
   interruptions_.clear();
   calls_.clear();
   contexts_.clear();
+  module_loading_.clear();
   pageable_copies_ = 0;
 }
 
@@ -103,6 +106,11 @@ void Machine::interrupt(std::string_view function) {
 cudaError_t Machine::begin(std::string_view function) {
   interrupt(function);
   std::lock_guard lock(mutex_);
+  constexpr std::string_view kLoading = "CUDA_MODULE_LOADING=";
+  for (char** each = ::environ; calls_.empty() && *each != nullptr; ++each) {
+    if (const std::string_view entry = *each; entry.starts_with(kLoading))
+      module_loading_ = entry.substr(kLoading.size());
+  }
   ++calls_[std::string(function)];
   if (failure_ != cudaSuccess) return failure_;
   const auto plan = plans_.find(function);
@@ -120,6 +128,11 @@ void Machine::use_context(int device) {
 std::set<int> Machine::contexts() {
   std::lock_guard lock(mutex_);
   return contexts_;
+}
+
+std::string Machine::module_loading() {
+  std::lock_guard lock(mutex_);
+  return module_loading_;
 }
 
 bool Machine::is_broken() {
@@ -231,6 +244,9 @@ void interrupt_call(std::string_view function, int n, std::function<void()> then
 }
 std::uint64_t calls(std::string_view function) {
   return Machine::instance().calls(function);
+}
+std::string module_loading() {
+  return Machine::instance().module_loading();
 }
 std::set<int> contexts() {
   return Machine::instance().contexts();

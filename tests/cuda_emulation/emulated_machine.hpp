@@ -56,6 +56,7 @@ class Machine {
   /// A call needs the context of this device, which exists from then on.
   void use_context(int device);
   std::set<int> contexts();
+  std::string module_loading();
   bool is_broken();
   int device_count();
   std::size_t memory_bytes();
@@ -99,6 +100,7 @@ class Machine {
   std::map<std::uintptr_t, Range> ranges_;
   Alive alive_;
   std::set<int> contexts_;
+  std::string module_loading_;
   std::uint64_t pageable_copies_ = 0;
 };
 

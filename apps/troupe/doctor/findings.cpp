@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "actors/shell/caf_version.hpp"
+#include "actors/world/environment.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "core/version.hpp"
 #include "gpu/collective/nccl/library.hpp"
@@ -149,7 +150,7 @@ Finding cuda_devices() {
 
 Finding cuda() {
   if (gpu::is_built_with_cuda()) return cuda_devices();
-  const int gpus = visible_gpus();
+  const int gpus = actors::visible_gpus(actors::process_variables());
   void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver) ::dlclose(driver);
   if (!driver && gpus == 0) {

@@ -20,6 +20,7 @@
 #include <system_error>
 #include <utility>
 
+#include "actors/world/environment.hpp"
 #include "actors/world/exit_status.hpp"
 #include "actors/world/transport/authentication.hpp"
 #include "apps/troupe/host_facts.hpp"
@@ -66,9 +67,10 @@ Result<void> check_nodes(const LaunchOptions& options) {
 
 Result<int> count_ranks(const std::string& text) {
   if (text == "cpu") return usable_cores();
-  if (text == "auto") return visible_gpus() > 0 ? visible_gpus() : usable_cores();
+  const int gpus = actors::visible_gpus(actors::process_variables());
+  if (text == "auto") return gpus > 0 ? gpus : usable_cores();
   if (text == "gpu") {
-    if (visible_gpus() > 0) return visible_gpus();
+    if (gpus > 0) return gpus;
     return core::fail(Errc::unavailable,
                       "--nproc-per-node gpu: this machine shows no GPU; give a number, or cpu");
   }

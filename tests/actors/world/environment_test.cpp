@@ -175,6 +175,17 @@ TEST(JobEnvironment, KnowsRanksThatSeeOneGpuEachFromThoseThatShareIt) {
   EXPECT_NE(refused.error().message.find("TROUPE_OWN_GPUS"), std::string::npos);
 }
 
+TEST(JobEnvironment, TellsHowManyGpusCudaWillShow) {
+  const auto shown = [](const char* chosen) {
+    return visible_gpus(variables({{"CUDA_VISIBLE_DEVICES", chosen}}));
+  };
+
+  EXPECT_EQ(shown(""), 0);
+  EXPECT_EQ(shown("-1"), 0);
+  EXPECT_EQ(shown("3"), 1);
+  EXPECT_EQ(shown("0,5,7"), 3);
+}
+
 TEST(JobEnvironment, NamesTheVariableThatIsWrong) {
   auto rank = detect_environment(variables({{"RANK", "4"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", "1"}}));
   auto world = detect_environment(variables({{"RANK", "0"}}));
