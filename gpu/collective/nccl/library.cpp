@@ -106,6 +106,12 @@ core::Result<std::shared_ptr<const NcclLibrary>> make_nccl_library(NcclApi api) 
     if (!slot) library->capabilities.registers_memory = false;
   });
   library->api = std::move(api);
+  if (!library->capabilities.implicit_launch_order) {
+    library->warnings.push_back(fmt::format(
+        "NCCL {} does not keep the order of launches, so two groups of a device may wait for each other for "
+        "ever when the device is full: install 2.26.2 or newer, or have one group per device",
+        nccl_version_text(version)));
+  }
   if (!library->capabilities.restarts_in_process) {
     library->warnings.push_back(fmt::format(
         "NCCL {} was seen to crash when groups are made again in one process; use 2.28.9 or newer",

@@ -9,7 +9,10 @@
 namespace troupe::gpu {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 NcclApi table(int version, std::set<std::string> newer = {}) {
   return FakeNccl().start_process([](NativeStream, const auto&) {}).api(version, std::move(newer));
@@ -68,6 +71,15 @@ TEST(NcclLibrary, HasTheCapabilitiesOfItsFunctionsAndVersion) {
   EXPECT_TRUE(newer->capabilities.grow);
   EXPECT_TRUE(newer->capabilities.query_properties);
   EXPECT_TRUE(newer->capabilities.several_ranks_on_gpu);
+}
+
+TEST(NcclLibrary, ThatDoesNotKeepTheOrderOfLaunchesSaysWhatMayHappen) {
+  const auto older = make_nccl_library(table(22601)).value();
+  const auto newer = make_nccl_library(table(22602)).value();
+
+  EXPECT_THAT(older->warnings, ElementsAre(AllOf(HasSubstr("NCCL 2.26.1 "), HasSubstr("for ever"),
+                                                 HasSubstr("install 2.26.2 or newer"))));
+  EXPECT_THAT(newer->warnings, IsEmpty());
 }
 
 TEST(NcclLibrary, RegistersMemoryOnlyWithAllFunctionsForIt) {
