@@ -1,3 +1,4 @@
+#include <cuda_runtime.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -162,6 +163,23 @@ TEST_F(EmulatedCuda, AfterOpeningNoKernelIsLaunchedForTheFirstTime) {
   ASSERT_TRUE(stream->synchronize(60s));
 
   EXPECT_EQ(cuda_emulation::calls("cudaOccupancyMaxActiveBlocksPerMultiprocessor"), asked);
+}
+
+TEST_F(EmulatedCuda, AGridHasNoMoreRowsThanThoseOfGpus) {
+  const auto device = open();
+  const auto stream = device->create_stream({.name = "one"}).value();
+  void (*const nothing)(int) = [](int) {};
+  int argument = 0;
+  void* arguments[] = {&argument};
+  const auto launched = [&](dim3 grid) {
+    const auto native = cuda_stream(stream.get()).native();
+    return cudaLaunchKernel(nothing, grid, dim3(1), arguments, 0, native);
+  };
+
+  EXPECT_EQ(launched(dim3(1, 65535)), cudaSuccess);
+  EXPECT_EQ(launched(dim3(1, 65536)), cudaErrorInvalidValue);
+  EXPECT_EQ(launched(dim3(1, 1, 2)), cudaErrorInvalidValue);
+  EXPECT_EQ(launched(dim3(0x8000'0000)), cudaErrorInvalidValue);
 }
 
 TEST_F(EmulatedCuda, MemoryThatIsNotThereIsSaidWithItsBytes) {

@@ -70,7 +70,10 @@ cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t
   BEGIN_IN_CONTEXT("cudaLaunchKernel");
   constexpr std::size_t kSharedBytes = std::size_t{48} << 10;
   constexpr unsigned kBlockThreads = 1024;
-  if (grid.x == 0 || grid.y == 0 || block.x == 0 || block.x > kBlockThreads || block.y != 1 || block.z != 1 ||
+  constexpr unsigned kGridColumns = 0x7fff'ffff;
+  constexpr unsigned kGridRows = 0xffff;
+  if (grid.x == 0 || grid.x > kGridColumns || grid.y == 0 || grid.y > kGridRows || grid.z != 1 ||
+      block.x == 0 || block.x > kBlockThreads || block.y != 1 || block.z != 1 ||
       shared_bytes > kSharedBytes) {
     return keep(cudaErrorInvalidValue);
   }
