@@ -4,6 +4,7 @@
 
 #include "core/errors.hpp"
 #include "core/exact_sum.hpp"
+#include "core/mx_blocks.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
 #include "gpu/kernels.hpp"
 
@@ -33,6 +34,12 @@ core::Result<void> warm_up(CudaContext& context, MemoryPool& memory) {
   pack({floats(0), floats(1)}, scratch.view().subview(2 * kBytes, 2 * kBytes), stream.get());
   pack(std::vector<ConstElements>{a}, b, stream.get());
   round_to(core::DType::bf16, a, stream.get());
+  const BufferView packed = floats(3).subview(0, static_cast<std::size_t>(core::mx_bytes(kElements)));
+  for (const auto element : {core::DType::f8_e4m3, core::DType::f8_e5m2}) {
+    round_to_mx(element, a, a, stream.get());
+    pack_mx(element, a, packed, stream.get());
+    unpack_mx(element, packed, kElements, a, stream.get());
+  }
   tree_sum({.slots = {a, b}, .steps = steps, .output = a}, stream.get());
   zero(scratch.view(), stream.get());
   add_squares(a, sum, stream.get());

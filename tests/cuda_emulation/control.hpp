@@ -30,6 +30,9 @@ void interrupt_call(std::string_view function, int n, std::function<void()> then
 /// Calls of the function of this name since reset().
 std::uint64_t calls(std::string_view function);
 
+/// How many kernels have been launched since reset(), each counted once.
+std::size_t kernels();
+
 /// CUDA_MODULE_LOADING as the first call since reset() found it, which is when CUDA reads it; empty if unset.
 std::string module_loading();
 

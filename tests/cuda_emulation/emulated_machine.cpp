@@ -40,6 +40,7 @@ void Machine::reset() {
   interruptions_.clear();
   calls_.clear();
   contexts_.clear();
+  kernels_.clear();
   module_loading_.clear();
   pageable_copies_ = 0;
 }
@@ -165,6 +166,16 @@ void Machine::count_pool(int change) {
   alive_.pools += change;
 }
 
+void Machine::count_kernel(const void* kernel) {
+  std::lock_guard lock(mutex_);
+  kernels_.insert(kernel);
+}
+
+std::size_t Machine::kernels() {
+  std::lock_guard lock(mutex_);
+  return kernels_.size();
+}
+
 cudaError_t Machine::allocate(Kind kind, std::size_t bytes, void** memory) {
   std::lock_guard lock(mutex_);
   if (kind == Kind::device && bytes > memory_bytes_ - alive_.device_bytes) return cudaErrorMemoryAllocation;
@@ -244,6 +255,9 @@ void interrupt_call(std::string_view function, int n, std::function<void()> then
 }
 std::uint64_t calls(std::string_view function) {
   return Machine::instance().calls(function);
+}
+std::size_t kernels() {
+  return Machine::instance().kernels();
 }
 std::string module_loading() {
   return Machine::instance().module_loading();

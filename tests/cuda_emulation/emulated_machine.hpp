@@ -63,6 +63,8 @@ class Machine {
   void count_stream(int change);
   void count_event(int change);
   void count_pool(int change);
+  void count_kernel(const void* kernel);
+  std::size_t kernels();
 
   enum class Kind { device, pinned };
   cudaError_t allocate(Kind kind, std::size_t bytes, void** memory);
@@ -100,6 +102,7 @@ class Machine {
   std::map<std::uintptr_t, Range> ranges_;
   Alive alive_;
   std::set<int> contexts_;
+  std::set<const void*> kernels_;
   std::string module_loading_;
   std::uint64_t pageable_copies_ = 0;
 };

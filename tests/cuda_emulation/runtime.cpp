@@ -65,7 +65,7 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
 
 namespace troupe::cuda_emulation {
 
-cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
+cudaError_t launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
                    std::function<void()> thread) {
   BEGIN_IN_CONTEXT("cudaLaunchKernel");
   constexpr std::size_t kSharedBytes = std::size_t{48} << 10;
@@ -77,6 +77,7 @@ cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t
       shared_bytes > kSharedBytes) {
     return keep(cudaErrorInvalidValue);
   }
+  machine().count_kernel(kernel);
   return enqueue(stream, [=, thread = std::move(thread)] { run_grid(grid, block, shared_bytes, thread); });
 }
 

@@ -36,8 +36,8 @@ extern thread_local dim3 gridDim;
 
 namespace troupe::cuda_emulation {
 
-/// Enqueues `thread`, which runs for every thread of every block.
-cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
+/// Enqueues `thread`, which runs for every thread of every block; `kernel` is the address of its function.
+cudaError_t launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
                    std::function<void()> thread);
 /// The block's dynamic shared memory.
 void* dynamic_shared_memory();
@@ -109,6 +109,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
   // The arguments are copied now, as a launch does; they live on the caller's stack.
   auto copies = troupe::cuda_emulation::arguments_of<Parameters...>(arguments,
                                                                     std::index_sequence_for<Parameters...>());
-  return troupe::cuda_emulation::launch(grid, block, shared_bytes, stream,
+  return troupe::cuda_emulation::launch(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
+                                        stream,
                                         [kernel, copies = std::move(copies)] { std::apply(kernel, copies); });
 }
