@@ -105,9 +105,8 @@ core::Result<std::string> device_of_rank(const std::string& name, const JobEnvir
                       "out and tests, not for speed; if each rank sees other GPUs, set TROUPE_OWN_GPUS=1",
                       environment.local_world, gpus));
     }
-    for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value)) {
-      if (variable != "CUDA_VISIBLE_DEVICES") ::setenv(variable.c_str(), value.c_str(), 0);
-    }
+    for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value))
+      ::setenv(variable.c_str(), value.c_str(), 0);
   }
   return fmt::format("cuda:{}", environment.local_rank % gpus);
 }

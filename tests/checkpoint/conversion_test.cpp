@@ -55,6 +55,16 @@ TEST_P(ImportOfPyTorch, HasTheTensorsThatPyTorchSaved) {
   EXPECT_EQ(run_checkpoint({"diff", from, directory.path("out")}).exit_code, 0);
 }
 
+TEST(ImportedStep, LeavesRoomToCountFurther) {
+  ScratchFolder directory;
+
+  const Output run = run_checkpoint(
+      {"import", golden("interop/plain"), directory.path("out"), "--step", "9223372036854775807"});
+
+  EXPECT_EQ(run.exit_code, kUsageError);
+  EXPECT_FALSE(std::filesystem::exists(directory.path("out")));
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, ImportOfPyTorch,
                          testing::Values("plain", "mesh", "fsdp", "rank_files", "rank_files_hsdp"));
 

@@ -259,7 +259,6 @@ TEST(CommandLine, WhatCannotBeReadEndsWithTwoAndOneSentence) {
 
 /// A device that is always full.
 TEST(CommandLine, AResultThatCannotBeWrittenIsAFailure) {
-  const std::string config = TROUPE_GOLDEN_DIRECTORY "/models/Qwen3-8B.json";
   for (const std::string arguments :
        {"plan layout --sizes 5,6 --json", "plan schedule --stages 64 --microbatches 512 --json",
         "doctor --json", "simulate --steps 1 --json", "--help"}) {

@@ -13,21 +13,36 @@ namespace troupe::actors {
 namespace {
 
 constexpr float kFirst = 8;
+/// Takes far longer than what a step or a save enqueues.
+constexpr gpu::TaskCost kLong{std::uint64_t{1} << 40};
 
 struct Read {
   float after_backward = 0;  ///< the parameter, in the first step
   float at_the_end = 0;
 };
 
-/// One step whose pass is only enqueued; after the last gradient it reads the parameter again, for far longer
-/// than everything else takes.
-core::Result<Read> train(SimulatedRank& rank, core::Strategy strategy, std::size_t element) {
+/// A step takes the sum of the ranks' gradients from the parameter.
+SessionOptions sums_of_gradients(core::Strategy strategy) {
   SessionOptions options;
   options.training.strategy = strategy;
   options.training.average = false;
   options.training.optimizer.kind = core::OptimizerKind::sgd;
   options.training.optimizer.weight_decay = 0;
-  auto session = TRY(Session::join(rank, options, {{"w", {256}}}));
+  return options;
+}
+
+/// Enqueues a gradient of ones.
+core::Result<void> backward(Session& session, gpu::StreamView compute) {
+  TRY(session.before_use({0}));
+  const auto gradient = TRY(session.gradient({0}));
+  compute->enqueue("backward", {}, [gradient] { std::fill(gradient.begin(), gradient.end(), 1.0F); });
+  return session.gradient_ready({0});
+}
+
+/// One step whose pass is only enqueued; after the last gradient it reads the parameter again, for far longer
+/// than everything else takes.
+core::Result<Read> train(SimulatedRank& rank, core::Strategy strategy, std::size_t element) {
+  auto session = TRY(Session::join(rank, sums_of_gradients(strategy), {{"w", {256}}}));
   auto compute = TRY(session->compute_stream());
   const auto values = TRY(session->parameter({0}));
   std::fill(values.begin(), values.end(), kFirst);
@@ -35,12 +50,8 @@ core::Result<Read> train(SimulatedRank& rank, core::Strategy strategy, std::size
   TRY(session->begin_step(1));
   for (core::Lane lane : session->lanes()) {
     TRY(session->begin_lane(lane));
-    TRY(session->before_use({0}));
-    const auto gradient = TRY(session->gradient({0}));
-    compute->enqueue("backward", {}, [gradient] { std::fill(gradient.begin(), gradient.end(), 1.0F); });
-    TRY(session->gradient_ready({0}));
-    const gpu::TaskCost long_time{std::uint64_t{1} << 40};
-    compute->enqueue("statistics", long_time, [&] { read.after_backward = values[element]; });
+    TRY(backward(*session, compute));
+    compute->enqueue("statistics", kLong, [&] { read.after_backward = values[element]; });
     TRY(session->end_lane(0));
   }
   TRY(session->finish_step());
@@ -69,33 +80,21 @@ TEST_P(ComputeStream, ReadsParametersAfterTheLastGradientAsTheyWereInTheStep) {
   }
 }
 
-/// For far longer than what begin_step() and save() enqueue.
-constexpr gpu::TaskCost kLong{std::uint64_t{1} << 40};
-
 /// A step of a parameter whose first value is written by a kernel.
 core::Result<float> train_from_kernel(SimulatedRank& rank, core::Strategy strategy, core::DType dtype) {
-  SessionOptions options;
-  options.training.strategy = strategy;
-  options.training.average = false;
-  options.training.optimizer.kind = core::OptimizerKind::sgd;
-  options.training.optimizer.weight_decay = 0;
   core::ParameterSpec spec{"w", {256}};
   spec.dtype = dtype;
-  auto session = TRY(Session::join(rank, options, {spec}));
+  auto session = TRY(Session::join(rank, sums_of_gradients(strategy), {spec}));
   auto compute = TRY(session->compute_stream());
   const gpu::Elements values{TRY(session->parameter_memory({0})), dtype};
-  const std::vector<float> first(256, kFirst);
-  const gpu::ConstElements from{gpu::view_of(std::span(const_cast<std::vector<float>&>(first))),
-                                core::DType::f32};
+  std::vector<float> first(256, kFirst);
+  const gpu::Elements from{gpu::view_of(std::span(first)), core::DType::f32};
   compute->enqueue("delay", kLong, [] {});
   gpu::cast(from, values, compute);
   TRY(session->begin_step(1));
   for (core::Lane lane : session->lanes()) {
     TRY(session->begin_lane(lane));
-    TRY(session->before_use({0}));
-    const auto gradient = TRY(session->gradient({0}));
-    compute->enqueue("backward", {}, [gradient] { std::fill(gradient.begin(), gradient.end(), 1.0F); });
-    TRY(session->gradient_ready({0}));
+    TRY(backward(*session, compute));
     TRY(session->end_lane(0));
   }
   TRY(session->finish_step());

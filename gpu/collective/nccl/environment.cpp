@@ -65,7 +65,6 @@ std::vector<std::string> prepare_nccl_environment() {
 EnvironmentVariables several_ranks_on_one_gpu(int rank, const std::string& log_directory) {
   EnvironmentVariables variables{
       {"NCCL_HOSTID", fmt::format("troupe-host-{}", rank)},
-      {"CUDA_VISIBLE_DEVICES", "0"},
       // Kernels loaded on first use would wait for a device on which a collective spins.
       {"CUDA_MODULE_LOADING", "EAGER"},
       // Only sockets on the loopback interface; the second '=' requires exactly this name.
