@@ -105,7 +105,8 @@ void ExactSquareSum::accumulate(std::span<const float> values) noexcept {
     for (; i + kTables <= part.size(); i += kTables) {
       for (std::size_t t = 0; t < kTables; ++t) nonfinite += add_square(part[i + t], tables[t]);
     }
-    for (; i < part.size(); ++i) nonfinite += add_square(part[i], tables[0]);
+    // One for each table: more would not fit.
+    for (std::size_t t = 0; i < part.size(); ++i, ++t) nonfinite += add_square(part[i], tables[t]);
     flush(tables, limbs);
   }
 }
