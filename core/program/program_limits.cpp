@@ -158,8 +158,10 @@ class Limits {
       passes += length * run.times;
       if (passes > kMostPoints) return fail(Errc::corrupt, "more than {} passes", kMostPoints);
       for (const UnitPass& pass : run.passes) {
-        if (pass.round >= 0 && pass.round < program_.rounds) continue;
-        return fail(Errc::corrupt, "a pass is of round {} of {}", pass.round, program_.rounds);
+        const std::int64_t last = pass.round + std::int64_t{run.times - 1} * run.round_step;
+        if (pass.round >= 0 && last < program_.rounds) continue;
+        return fail(Errc::corrupt, "a pass is of round {} of {}",
+                    pass.round < 0 || pass.round >= program_.rounds ? pass.round : last, program_.rounds);
       }
     }
     if (passes == 0) return {};
@@ -194,7 +196,9 @@ class Limits {
       for (const ProgramRun& run : segment->runs) {
         const auto steps = static_cast<std::int64_t>(run.times) * segment->times;
         for (std::int64_t step = 0; step < (is_listed ? steps : 1); ++step) {
-          const auto round = is_listed ? run.round + step / run.times * segment->round_step : 0;
+          // What follows the passes is launched in the last round.
+          const auto unlisted = has_list ? program_.rounds - 1 : 0;
+          const auto round = is_listed ? run.round + step / run.times * segment->round_step : unlisted;
           if (round < 0 || round >= program_.rounds) {
             return fail(Errc::corrupt, "an entry is of round {} of {}", round, program_.rounds);
           }
@@ -208,6 +212,7 @@ class Limits {
   }
 
   Result<std::int64_t> launches_of(const ProgramSegment& segment, std::int64_t most) const {
+    if (segment.times < 0) return fail(Errc::corrupt, "a segment is done {} times", segment.times);
     std::int64_t launches = 0;
     for (const ProgramRun& run : segment.runs) {
       const auto entries = static_cast<std::int64_t>(run.entries.size());
@@ -218,12 +223,16 @@ class Limits {
       }
       // All repetitions lie between the first and the last.
       const std::int64_t furthest = std::int64_t{run.times - 1} * run.unit_step;
+      if (furthest < -kMostUnits || furthest > kMostUnits) {
+        return fail(Errc::corrupt, "{} entries are repeated {} times with units {} apart", entries, run.times,
+                    run.unit_step);
+      }
       for (const ProgramEntry& entry : run.entries) {
         TRY(check_entry(entry, 0));
         TRY(check_entry(entry, furthest));
       }
       launches += entries * run.times;
-      if (launches * std::max(segment.times, 1) > most) {
+      if (launches > most / std::max(segment.times, 1)) {
         return fail(Errc::corrupt, "more than {} launches in a step", kMostFileLaunches);
       }
     }

@@ -172,6 +172,42 @@ TEST(ProgramFile, RefusesListsOfPassesThatNoProgramHas) {
               HasSubstr("has a body or a last round as well"));
   EXPECT_THAT(spoilt_list([](Json& json) { json["pass_segments"][0]["runs"][0]["round"] = 2; }),
               HasSubstr("an entry is of round 2 of 2"));
+  EXPECT_THAT(spoilt_list([](Json& json) { json["pass_segments"][0]["times"] = -1; }),
+              HasSubstr("a segment is done -1 times"));
+  EXPECT_THAT(spoilt_list([](Json& json) {
+                json["pass_segments"][0]["times"] = -1'000'000;
+                json["pass_segments"][0]["runs"][0]["times"] = 1'000'000;
+              }),
+              HasSubstr("a segment is done -1000000 times"));
+  EXPECT_THAT(spoilt_list([](Json& json) {
+                auto& segment = json["pass_segments"][0];
+                auto& entries = segment["runs"][0]["entries"];
+                const Json entry = entries[0];
+                for (int i = 0; i < 5000; ++i) entries.push_back(entry);
+                segment["times"] = 2'147'483'647;
+                segment["runs"][0]["times"] = 1'000'000;
+                segment["runs"][0]["unit_step"] = 0;
+              }),
+              HasSubstr("more than 1000000 launches"));
+  EXPECT_THAT(spoilt_list([](Json& json) {
+                json["passes"][0]["times"] = 200'000;
+                json["passes"][0]["round_step"] = 2;
+              }),
+              HasSubstr("a pass is of round 399998 of 2"));
+  EXPECT_THAT(spoilt_list([](Json& json) {
+                auto& run = json["epilogue"]["runs"][0];
+                run["entries"][0]["tensor"]["kind"] = "verdict";
+                run["times"] = 1'000'000;
+                run["unit_step"] = 1 << 20;
+              }),
+              HasSubstr("repeated 1000000 times with units 1048576 apart"));
+  for (const int round : {-2, 1}) {
+    const auto found = spoilt_list([&](Json& json) {
+      json["epilogue"]["runs"][0]["entries"][0]["needed"] = {
+          {"phase", "forward"}, {"unit", 0}, {"round", round}};
+    });
+    EXPECT_THAT(found, HasSubstr("which is none of the step's points")) << round << " after the last of 2";
+  }
   EXPECT_THAT(spoilt_list([&](Json& json) { first_entry(json)["needed"]["round"] = 2147483647; }),
               HasSubstr("which is none of the step's points"));
   EXPECT_THAT(spoilt_list([&](Json& json) { first_entry(json)["needed"]["phase"] = "weights"; }),
