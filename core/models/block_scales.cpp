@@ -6,7 +6,7 @@
 
 #include "core/check.hpp"
 #include "core/errors.hpp"
-#include "core/json_object.hpp"
+#include "core/values/json_object.hpp"
 
 namespace troupe::core {
 

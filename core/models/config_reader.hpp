@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "core/json_object.hpp"
 #include "core/models/config_fields.hpp"
 #include "core/result.hpp"
+#include "core/values/json_object.hpp"
 
 namespace troupe::core {
 

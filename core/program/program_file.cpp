@@ -9,10 +9,10 @@
 #include <type_traits>
 
 #include "core/errors.hpp"
-#include "core/json_object.hpp"
 #include "core/number.hpp"
 #include "core/program/program_fields.hpp"
 #include "core/program/program_limits.hpp"
+#include "core/values/json_object.hpp"
 
 namespace troupe::core {
 namespace {
