@@ -67,7 +67,7 @@ VocabSums vocab_sums(const LogitsShard& logits, std::span<const float> max,
     for (const float x : row) {
       const double e = std::exp(x - m);
       z += e;
-      t += e * (x - m);
+      if (e != 0) t += e * (x - m);  // p ln p is 0 at 0, also where x is -inf
     }
     sums.exponentials[i] = z;
     sums.weighted[i] = t;
@@ -101,8 +101,10 @@ std::vector<float> vocab_entropy_gradient(const LogitsShard& logits, std::span<c
     const double m = max[i];
     const double z = sums.exponentials[i];
     const double mean = sums.weighted[i] / z;
-    for (const float x : row)
-      *out++ = static_cast<float>(-std::exp(x - m) / z * (x - m - mean) * upstream[i]);
+    for (const float x : row) {
+      const double e = std::exp(x - m);
+      *out++ = e != 0 ? static_cast<float>(-e / z * (x - m - mean) * upstream[i]) : 0.0F;
+    }
   });
   return gradient;
 }

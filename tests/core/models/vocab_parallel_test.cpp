@@ -231,6 +231,22 @@ TEST(VocabEntropy, IsTheLogarithmOfTheVocabularyWhenAllAreEqual) {
   EXPECT_FLOAT_EQ(entropy[0], std::log(64.0F));
 }
 
+/// As if the vocabulary did not have them.
+TEST(VocabEntropy, LeavesMaskedTokensOut) {
+  const std::vector<float> x{1, -std::numeric_limits<float>::infinity(), 0};
+  const std::vector<float> without{1, 0};
+  const std::vector<float> one{1};
+  const LogitsShard logits{DType::f32, std::as_bytes(std::span(x)), 1, 3, 0};
+  const LogitsShard fewer{DType::f32, std::as_bytes(std::span(without)), 1, 2, 0};
+  const auto sums = vocab_sums(logits, vocab_max(logits), {});
+  const auto expected = vocab_sums(fewer, vocab_max(fewer), {});
+
+  EXPECT_EQ(vocab_entropy(sums), vocab_entropy(expected));
+  const auto gradient = vocab_entropy_gradient(logits, vocab_max(logits), sums, one);
+  const auto wanted = vocab_entropy_gradient(fewer, vocab_max(fewer), expected, one);
+  EXPECT_EQ(gradient, (std::vector<float>{wanted[0], 0, wanted[1]}));
+}
+
 TEST(LogitsShard, IsRefusedWithOtherBytesThanItsShapeNeeds) {
   const std::vector<std::byte> bytes(12);
 
