@@ -56,6 +56,7 @@ RunSummary summarize(const RunRecord& record) {
     if (!step.committed) ++summary.refused_steps;
     if (!step.evaluation_loss) continue;
     summary.evaluation_loss = step.evaluation_loss;
+    if (std::isnan(*step.evaluation_loss)) continue;
     summary.best_evaluation_loss =
         std::min(summary.best_evaluation_loss.value_or(*step.evaluation_loss), *step.evaluation_loss);
   }

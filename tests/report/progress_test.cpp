@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "apps/report/summary.hpp"
 #include "tests/report/run_fixture.hpp"
 
@@ -103,6 +105,20 @@ TEST(Progress, WritesTimesAndNumbersShort) {
   EXPECT_EQ(short_number(999.6), "1k");
   EXPECT_EQ(short_number(12345), "12.3k");
   EXPECT_EQ(short_number(4.56e7), "45.6M");
+}
+
+TEST(Summary, PassesOverEvaluationsThatAreNotANumber) {
+  RunRecord record{.description = testing::description(), .steps = {}, .events = {}, .samples = {}};
+  for (int step = 0; step < 4; ++step) record.steps.push_back(step_at(step));
+  record.steps[0].evaluation_loss = std::nan("");
+  record.steps[1].evaluation_loss = 3;
+  record.steps[2].evaluation_loss = 2;
+  record.steps[3].evaluation_loss = std::nan("");
+
+  const RunSummary summary = summarize(record);
+
+  EXPECT_EQ(summary.best_evaluation_loss, 2.0);
+  EXPECT_TRUE(std::isnan(*summary.evaluation_loss)) << "the last one";
 }
 
 TEST(Summary, JudgesTheStepsAfterTheFirst) {
