@@ -15,8 +15,6 @@
 namespace troupe::core {
 namespace {
 
-/// For a tensor or a file. A small pickle can refer to the same long text very often.
-constexpr std::size_t kLongestName = 2048;
 constexpr std::size_t kMostSkipped = 10'000;
 
 /// An instance of a torch.distributed class, whichever module a version of PyTorch has it in.
@@ -47,9 +45,9 @@ Result<PickleNode> needed_attribute(const PickleNode& node, std::string_view nam
 
 Result<std::string_view> needed_text(const PickleNode& node, std::string_view name) {
   const auto text = TRY(needed_attribute(node, name)).as_text();
-  if (text && text->size() <= kLongestName) return *text;
+  if (text && text->size() <= kLongestDcpName) return *text;
   return fail(Errc::corrupt, "dcp: '{}' of a {} must be a text of at most {} bytes", name, class_name(node),
-              kLongestName);
+              kLongestDcpName);
 }
 
 Result<std::uint64_t> needed_count(const PickleNode& node, std::string_view name) {
@@ -165,9 +163,11 @@ Result<DcpMetadata> Reader::read() {
   std::unordered_set<std::string_view> seen;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto key = entries.key(i).as_text();
-    if (!key || key->size() > kLongestName || !seen.insert(*key).second) {
-      return fail(Errc::corrupt, "dcp: '{}' comes twice or is not a name", beginning_of(key.value_or("")));
+    if (!key || key->size() > kLongestDcpName) {
+      return fail(Errc::corrupt, "dcp: '{}' is not a name of at most {} bytes",
+                  beginning_of(key.value_or("")), kLongestDcpName);
     }
+    if (!seen.insert(*key).second) return fail(Errc::corrupt, "dcp: '{}' comes twice", beginning_of(*key));
     TRY(read_entry(*key, entries.value(i)));
   }
   if (unlisted_ > 0) result_.skipped.push_back({"...", fmt::format("{} more are not listed", unlisted_)});
@@ -179,7 +179,7 @@ Result<void> Reader::read_paths(const PickleNode& planner) {
   TRY(paths_allowed_.take(planner.size()));
   for (std::size_t i = 0; i < planner.size(); ++i) {
     const auto key = planner.key(i).as_text();
-    if (key && key->size() <= kLongestName) paths_.emplace_back(*key, planner.value(i));
+    if (key && key->size() <= kLongestDcpName) paths_.emplace_back(*key, planner.value(i));
   }
   std::stable_sort(paths_.begin(), paths_.end(),
                    [](const Path& a, const Path& b) { return a.first < b.first; });

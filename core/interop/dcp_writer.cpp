@@ -188,13 +188,19 @@ Result<void> check(const DcpMetadata& metadata) {
       const auto* text = std::get_if<std::string>(&part);
       plain = plain && (text == nullptr || is_utf8(*text));
     }
+    if (key.size() > kLongestDcpName) {
+      return fail(Errc::invalid_argument, "dcp: a key has {} bytes, and readers take at most {}: '{}'",
+                  key.size(), kLongestDcpName, beginning_of(key));
+    }
     if (plain && keys.insert(key).second) return {};
     return fail(Errc::invalid_argument, "dcp: the key '{}' comes twice or is not UTF-8", key);
   };
   for (const std::string& name : metadata.files) {
     const Result<void> checked = check_dcp_file_name(name);
-    if (!checked || !is_utf8(name)) {
-      return fail(Errc::invalid_argument, "dcp: '{}' is not a file name in UTF-8 below the directory", name);
+    if (!checked || !is_utf8(name) || name.size() > kLongestDcpName) {
+      return fail(Errc::invalid_argument,
+                  "dcp: '{}' is not a file name in UTF-8 below the directory, of at most {} bytes", name,
+                  kLongestDcpName);
     }
   }
   for (const DcpTensor& tensor : metadata.tensors) {

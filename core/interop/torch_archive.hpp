@@ -32,7 +32,7 @@ struct TorchArchive {
   ZipArchive files;
   PickleDocument object;
 
-  /// Errc::corrupt for a ZIP or a pickle that does not parse, for another byte order or version.
+  /// Errc::corrupt for a ZIP or a pickle that does not parse, and for another byte order.
   static Result<TorchArchive> open(std::span<const std::byte> bytes);
 };
 

@@ -233,6 +233,10 @@ TEST(DcpMetadata, RefusesToWriteWhatItWouldNotRead) {
               HasSubstr("not a file name"));
   EXPECT_THAT(refusal_to_write([](DcpMetadata& m) { m.items[0].key = "w"; }), HasSubstr("'w' comes twice"));
   EXPECT_THAT(refusal_to_write([](DcpMetadata& m) { m.items[0].key = "\xff"; }), HasSubstr("not UTF-8"));
+  EXPECT_THAT(refusal_to_write([](DcpMetadata& m) { m.items[0].key = std::string(2049, 'k'); }),
+              HasSubstr("a key has 2049 bytes, and readers take at most 2048"));
+  EXPECT_THAT(refusal_to_write([](DcpMetadata& m) { m.files[0] = std::string(2049, 'f'); }),
+              HasSubstr("of at most 2048 bytes"));
   EXPECT_THAT(refusal_to_write([](DcpMetadata& m) { m.items[0].place.file = 1; }), HasSubstr("file 1 of 1"));
   EXPECT_THAT(refusal_to_write([](DcpMetadata& m) { m.tensors[0].chunks[1].box.offset = {1}; }),
               HasSubstr("overlap"));
