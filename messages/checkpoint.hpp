@@ -135,7 +135,7 @@ struct SaveCommitDone {
 };
 
 /// CheckpointCoordinator to every CheckpointWriter, and CheckpointWriter to Trainer: the save is committed,
-/// or it failed and no part of it will ever count.
+/// or it failed: then no part of it counts, unless the commit itself succeeded and its report did not.
 struct SaveOver {
   std::uint64_t sequence = 0;
   core::Step step{};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/element_range.hpp"
 #include "core/errors.hpp"
@@ -122,10 +123,14 @@ bool Box::lies_in(const Shape& shape) const {
 
 std::string to_string(const Box& box) {
   std::string text = "[";
-  // Also for a box from outside whose offset and extent do not have the same length.
+  // Also for a box from outside, whose offset and extent may differ in length, and whose end may be no
+  // number.
   for (std::size_t axis = 0; axis < std::min(box.offset.size(), box.extent.size()); ++axis) {
-    text +=
-        fmt::format("{}{}:{}", axis == 0 ? "" : ", ", box.offset[axis], box.offset[axis] + box.extent[axis]);
+    const auto [begin, extent] = std::pair(box.offset[axis], box.extent[axis]);
+    std::int64_t end = 0;
+    text += axis == 0 ? "" : ", ";
+    text += __builtin_add_overflow(begin, extent, &end) ? fmt::format("{}:{}+{}", begin, begin, extent)
+                                                        : fmt::format("{}:{}", begin, end);
   }
   return text + "]";
 }

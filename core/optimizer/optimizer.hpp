@@ -33,7 +33,7 @@ struct OptimizerTraits {
   OptimizerKind kind = OptimizerKind::adamw;
   std::string_view name;
   /// What it keeps per element besides the main value, by PyTorch's names: f32, and zero before the first
-  /// step. An optimizer with `momentum` keeps its buffer only if the momentum is not 0; see states_of().
+  /// step. SGD keeps its buffer only if the momentum is not 0; see states_of().
   std::span<const std::string_view> states;
   /// The layout when it is sharded: `whole_parameter` for an optimizer that steps whole matrices, and can
   /// step nothing else; `padded` for one that gives any flat range the same bits as in the whole.

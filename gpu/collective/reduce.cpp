@@ -7,10 +7,10 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/errors.hpp"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
-
-#include "core/errors.hpp"
 #endif
 
 namespace troupe::gpu {

@@ -168,6 +168,16 @@ TEST(ExactCover, RefusesABoxBeyondTheTensor) {
   EXPECT_THAT(result.error().message, testing::HasSubstr("[0:4, 0:3] does not lie in"));
 }
 
+TEST(ExactCover, RefusesABoxWhoseEndIsNoNumber) {
+  const Box box{{std::int64_t{1} << 62}, {std::int64_t{1} << 62}};
+
+  const auto good = check_exact_cover({4}, std::vector<const Box*>{&box});
+
+  ASSERT_FALSE(good);
+  EXPECT_THAT(good.error().message,
+              testing::HasSubstr("[4611686018427387904:4611686018427387904+4611686018427387904]"));
+}
+
 TEST(Shape, RefusesWhatCanNotBeCounted) {
   EXPECT_FALSE(check_shape({-1, 3}));
   EXPECT_FALSE(check_shape({std::int64_t{1} << 40, std::int64_t{1} << 40}));
