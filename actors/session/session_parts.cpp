@@ -57,6 +57,9 @@ Session::Parts::~Parts() {
 
 core::Result<void> Session::Parts::open() {
   TRY(describe_configuration());
+  // Stages and experts differ, and so may what is wrong with their names.
+  if (auto good = check_keys(plan, options.tensors); !good)
+    return tl::unexpected(give_up(std::move(good.error())));
   if (auto opened = open_planes(); !opened) {
     // What a rank cannot do for want of memory others may be able to, and would wait for it.
     if (data || opened.error().code != core::Errc::out_of_memory) return opened;
@@ -114,7 +117,6 @@ core::Result<void> Session::Parts::open_planes() {
     };
   }
   data = TRY(DataPlane::create(world.device(), plan, std::move(plane)));
-  TRY(check_tensors(plan, options.tensors));
   rank_state = state_of(plan, world.rank(), options.tensors);
   memory = memory_of(rank_state, *data, options.tensors);
   context.emplace(SessionContext{world, options, plan, inbox, *rendezvous, *data, rank_state, memory});

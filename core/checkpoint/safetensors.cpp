@@ -197,6 +197,14 @@ Result<std::uint64_t> safetensors_header_bytes(std::span<const std::byte> first_
   return kLengthBytes + length;
 }
 
+Result<void> check_header_size(std::string_view header) {
+  if (header.size() <= kLengthBytes + kMaxHeaderBytes) return {};
+  return fail(Errc::invalid_argument,
+              "the header of a safetensors file has {} bytes, and readers take at most {}: it has too many "
+              "tensors, or too long names",
+              header.size() - kLengthBytes, kMaxHeaderBytes);
+}
+
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> beginning,
                                                    std::uint64_t file_bytes) {
   const std::uint64_t data_begin = TRY(safetensors_header_bytes(beginning, file_bytes));

@@ -51,6 +51,10 @@ Result<DType> dtype_from_safetensors(std::string_view name);
 std::string safetensors_header(std::vector<SafetensorsEntry>& entries,
                                const std::map<std::string, std::string>& metadata);
 
+/// Errc::invalid_argument for a header, as safetensors_header() returns it, that readers would refuse for its
+/// size.
+Result<void> check_header_size(std::string_view header);
+
 /// Validates a header: `beginning` holds at least the header, `file_bytes` is the size of the file.
 /// Errc::corrupt for a header that is short, not JSON, or too large (100 MB), for tensors that overlap, leave
 /// gaps or do not end where the file does, for sizes that contradict shape and dtype, and for duplicate

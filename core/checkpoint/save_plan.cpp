@@ -9,7 +9,6 @@
 
 #include "core/boxes/distribution.hpp"
 #include "core/checkpoint/json_cursor.hpp"
-#include "core/checkpoint/safetensors.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/utf8.hpp"
@@ -65,11 +64,7 @@ std::vector<StructureClass> classes_of(std::span<const SaveStructure* const> str
 
 /// Checks the limits of a file and its readers.
 Result<void> check_tensor(const Tensor& tensor) {
-  if (!is_utf8(tensor.key))
-    return fail(Errc::invalid_argument, "the name of a tensor is not UTF-8: {:?}; give it another name",
-                tensor.key);
-  if (tensor.key == kMetadataName)
-    return fail(Errc::invalid_argument, "no tensor can have the name '{}'; give it another one", tensor.key);
+  TRY(check_key(tensor.key));
   if (auto good = check_shape(tensor.shape); !good)
     return fail(Errc::invalid_argument, "tensor '{}': {}", tensor.key, good.error().message);
   constexpr auto kMaxBytes = std::numeric_limits<std::int64_t>::max();
@@ -129,14 +124,30 @@ class Planner {
       TRY(check_tensor(tensor));
       tensors_.push_back(&tensor);
       first_.push_back(classes_[structure].ranks.front());
+      homes_.push_back({tensor.home, structure});
       return found->second;
     }
+    TRY(check_home(tensor, found->second, structure));
     const auto& known = *tensors_[found->second];
     if (known.dtype == tensor.dtype && known.shape == tensor.shape) return found->second;
     return fail(Errc::mismatch,
                 "tensor '{}' is {} of shape {} on rank {} and {} of shape {} on rank {}; give it one form",
                 tensor.key, name_of(known.dtype), to_string(known.shape), first_[found->second],
                 name_of(tensor.dtype), to_string(tensor.shape), classes_[structure].ranks.front());
+  }
+
+  Result<void> check_home(const Tensor& tensor, std::uint32_t id, std::uint32_t structure) {
+    auto& [home, keeper] = homes_[id];
+    if (home == 0) {
+      home = tensor.home;
+      keeper = structure;
+    }
+    if (tensor.home == 0 || tensor.home == home) return {};
+    return fail(Errc::invalid_argument,
+                "rank {} and rank {} both store a tensor of their own as '{}'; give parameters of different "
+                "stages, experts of different ranks and the trainer's own tensors different names, or mark a "
+                "parameter that stages share as a copy (ParameterSpec::is_copy, TROUPE_COPY)",
+                classes_[keeper].ranks.front(), classes_[structure].ranks.front(), tensor.key);
   }
 
   Result<void> check_cover() const {
@@ -202,14 +213,48 @@ class Planner {
   std::vector<StructureClass> classes_;
   std::unordered_map<std::string_view, std::uint32_t> ids_;
   std::vector<const Tensor*> tensors_;
-  std::vector<std::uint32_t> first_;        ///< per tensor, the rank whose description is used
+  std::vector<std::uint32_t> first_;  ///< per tensor, the rank whose description is used
+  /// Per tensor, its home, and the first structure that has it there.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> homes_;
   std::vector<std::uint32_t> last_lister_;  ///< per tensor, the structure that listed it last
   std::vector<Shard> shards_;
   std::vector<Holder> holders_;
   std::unordered_map<std::pair<std::uint32_t, const Box*>, std::uint32_t, BoxHash, BoxEqual> places_;
 };
 
+/// One file of the pieces, or several where its header would be longer than readers accept.
+void add_files(const SaveStructure& structure, std::span<const std::uint32_t> pieces,
+               std::uint64_t max_header_bytes, std::vector<PlannedFile>& files) {
+  PlannedFile file;
+  std::vector<SafetensorsEntry> entries;
+  std::vector<Shape> offsets;
+  for (auto index : pieces) {
+    const auto& piece = structure.pieces[index];
+    const auto& tensor = structure.tensors[piece.tensor];
+    entries.push_back({tensor.key, tensor.dtype, piece.box.extent, 0, 0});
+    offsets.push_back(piece.box.offset);
+  }
+  file.header = safetensors_header(entries, sharding_metadata(entries, offsets));
+  if (file.header.size() > sizeof(std::uint64_t) + max_header_bytes && pieces.size() > 1) {
+    const auto half = pieces.size() / 2;
+    add_files(structure, pieces.first(half), max_header_bytes, files);
+    add_files(structure, pieces.subspan(half), max_header_bytes, files);
+    return;
+  }
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    file.shards.push_back({pieces[i], entries[i].begin, entries[i].end});
+  files.push_back(std::move(file));
+}
+
 }  // namespace
+
+Result<void> check_key(std::string_view key) {
+  if (!is_utf8(key))
+    return fail(Errc::invalid_argument, "the name of a tensor is not UTF-8: {:?}; give it another name", key);
+  if (key == kMetadataName)
+    return fail(Errc::invalid_argument, "no tensor can have the name '{}'; give it another one", key);
+  return {};
+}
 
 std::vector<std::uint32_t> pieces_with_bytes(const SaveStructure& structure) {
   std::vector<std::uint32_t> pieces;
@@ -220,30 +265,18 @@ std::vector<std::uint32_t> pieces_with_bytes(const SaveStructure& structure) {
 }
 
 std::vector<PlannedFile> plan_files(const SaveStructure& structure, std::span<const std::uint32_t> assigned,
-                                    Rank rank) {
+                                    Rank rank, std::uint64_t max_header_bytes) {
   std::vector<std::uint32_t> parts(structure.tensors.size());
-  std::vector<PlannedFile> files;
+  std::vector<std::vector<std::uint32_t>> pieces_of_files;
   for (auto index : assigned) {
     const auto file = parts[structure.pieces[index].tensor]++;
-    if (file == files.size())
-      files.push_back({fmt::format("shard_{:05}_{}.safetensors", rank.value, file), {}, {}});
-    files[file].shards.push_back({index, 0, 0});
+    if (file == pieces_of_files.size()) pieces_of_files.emplace_back();
+    pieces_of_files[file].push_back(index);
   }
-  for (auto& file : files) {
-    std::vector<SafetensorsEntry> entries;
-    std::vector<Shape> offsets;
-    for (const auto& shard : file.shards) {
-      const auto& piece = structure.pieces[shard.piece];
-      const auto& tensor = structure.tensors[piece.tensor];
-      entries.push_back({tensor.key, tensor.dtype, piece.box.extent, 0, 0});
-      offsets.push_back(piece.box.offset);
-    }
-    file.header = safetensors_header(entries, sharding_metadata(entries, offsets));
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      file.shards[i].begin = entries[i].begin;
-      file.shards[i].end = entries[i].end;
-    }
-  }
+  std::vector<PlannedFile> files;
+  for (const auto& pieces : pieces_of_files) add_files(structure, pieces, max_header_bytes, files);
+  for (std::size_t i = 0; i < files.size(); ++i)
+    files[i].name = fmt::format("shard_{:05}_{}.safetensors", rank.value, i);
   return files;
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/boxes/box.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/safetensors.hpp"
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
@@ -28,6 +29,11 @@ struct SaveStructure {
     std::string key;
     DType dtype = DType::f32;
     Shape shape;
+    /// Ranks with different numbers above 0 keep different tensors, so they must not use the same key: stages
+    /// of a pipeline, and ranks that experts are distributed over. kOfTrainers: tensors of the trainer's own.
+    /// 0: any rank may keep it.
+    std::uint32_t home = 0;
+    static constexpr std::uint32_t kOfTrainers = UINT32_MAX;
 
     friend bool operator==(const Tensor&, const Tensor&) = default;
   };
@@ -40,8 +46,13 @@ struct SaveStructure {
 
 /// For messages. Equal structures have equal bytes, so hash64 of them tells structures apart.
 std::string to_text(const SaveStructure& structure);
+/// Of tensors and pieces, whatever the homes: a copy of a rank's state fits every structure with the same.
+std::uint64_t layout_hash(const SaveStructure& structure);
 /// Errc::corrupt.
 Result<SaveStructure> parse_structure(std::string_view text);
+
+/// Errc::invalid_argument for a key that no file can have.
+Result<void> check_key(std::string_view key);
 
 /// The pieces that are not empty, ascending: what a rank writes of a save that it shares with no other.
 std::vector<std::uint32_t> pieces_with_bytes(const SaveStructure& structure);
@@ -66,10 +77,10 @@ struct PlannedFile {
 };
 
 /// The files of a rank that writes the pieces in `assigned` (ascending). They are safetensors, whose readers
-/// accept one part of a tensor per file, so a tensor's second part goes to the rank's second file. A rank
-/// without pieces has no file.
+/// accept one part of a tensor per file, so a tensor's second part goes to another file than its first. So do
+/// tensors that would make a header longer than `max_header_bytes`. A rank without pieces has no file.
 std::vector<PlannedFile> plan_files(const SaveStructure& structure, std::span<const std::uint32_t> assigned,
-                                    Rank rank);
+                                    Rank rank, std::uint64_t max_header_bytes = kMaxHeaderBytes);
 
 /// Which rank writes which pieces.
 struct SavePlan {
@@ -79,8 +90,9 @@ struct SavePlan {
 
 /// Every box is written by one of the ranks that hold it: boxes with few holders first, then large ones, each
 /// by the holder with the fewest bytes so far. Errc::mismatch names a tensor that two ranks describe
-/// differently, Errc::invalid_argument one that the pieces do not cover exactly. `structures` has one entry
-/// per rank; ranks with the same structure may share one object, which makes planning cheaper.
+/// differently, Errc::invalid_argument one that the pieces do not cover exactly or that has two homes.
+/// `structures` has one entry per rank; ranks with the same structure may share one object, which makes
+/// planning cheaper.
 Result<SavePlan> plan_save(std::span<const SaveStructure* const> structures);
 
 /// The result of writing one rank's files, in the order of plan_files.

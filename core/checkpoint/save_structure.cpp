@@ -6,6 +6,7 @@
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/save_plan.hpp"
 #include "core/errors.hpp"
+#include "core/hash.hpp"
 #include "core/values/json_text.hpp"
 
 namespace troupe::core {
@@ -26,6 +27,10 @@ SaveStructure::Tensor read_tensor_structure(JsonCursor& cursor) {
   cursor.expect(",");
   tensor.shape = cursor.sizes();
   if (auto good = check_shape(tensor.shape); !good) cursor.complain(good.error().message);
+  if (cursor.skip(",")) {
+    tensor.home = static_cast<std::uint32_t>(cursor.number(UINT32_MAX));
+    if (tensor.home == 0) cursor.complain("a home is 0 where it is not left out");
+  }
   cursor.expect("]");
   return tensor;
 }
@@ -49,13 +54,7 @@ SavePiece read_piece(JsonCursor& cursor, const std::vector<SaveStructure::Tensor
   return piece;
 }
 
-}  // namespace
-
-std::uint64_t SaveStructure::bytes_of(const SavePiece& piece) const {
-  return static_cast<std::uint64_t>(piece.box.elements()) * size_of(tensors[piece.tensor].dtype);
-}
-
-std::string to_text(const SaveStructure& structure) {
+std::string text_of(const SaveStructure& structure, bool with_homes) {
   std::string text = "{\"tensors\":[";
   std::string_view before = "[";
   for (const auto& tensor : structure.tensors) {
@@ -65,6 +64,10 @@ std::string to_text(const SaveStructure& structure) {
     append_string(text, name_of(tensor.dtype));
     text += ',';
     append_sizes(text, tensor.shape);
+    if (with_homes && tensor.home != 0) {
+      text += ',';
+      append_number(text, tensor.home);
+    }
     text += ']';
     before = ",[";
   }
@@ -82,6 +85,20 @@ std::string to_text(const SaveStructure& structure) {
   }
   text += "]}";
   return text;
+}
+
+}  // namespace
+
+std::uint64_t SaveStructure::bytes_of(const SavePiece& piece) const {
+  return static_cast<std::uint64_t>(piece.box.elements()) * size_of(tensors[piece.tensor].dtype);
+}
+
+std::string to_text(const SaveStructure& structure) {
+  return text_of(structure, true);
+}
+
+std::uint64_t layout_hash(const SaveStructure& structure) {
+  return hash64(text_of(structure, false));
 }
 
 Result<SaveStructure> parse_structure(std::string_view text) {

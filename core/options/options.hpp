@@ -47,7 +47,8 @@ struct ParameterSpec {
   /// ranks' shards over the group. Empty: each rank of the group adds the same gradient.
   std::string also_sum{};
   /// Another pipeline stage has the same parameter under the same name (tied embeddings), and counts it in
-  /// norms. The trainer keeps the two equal.
+  /// norms. The trainer keeps the two equal. Without it, parameters of different stages have different names:
+  /// a save of two under one name is refused.
   bool is_copy = false;
   /// For expert parallelism: it belongs to this rank's experts, under a name that no other rank of the
   /// expert-parallel group uses. The others have as many, of the same shapes, under their own names.

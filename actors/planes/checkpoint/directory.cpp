@@ -19,7 +19,6 @@ namespace {
 
 constexpr std::string_view kPrefix = "step_";
 constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
-constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 30;
 
 std::optional<core::StepCount> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -100,7 +99,13 @@ Result<core::Manifest> check_quickly(Storage& storage, std::string_view name) {
 }
 
 Result<void> commit_checkpoint(Storage& storage, std::string_view directory, std::string_view name,
-                               std::string_view manifest) {
+                               std::string_view manifest, std::uint64_t max_manifest_bytes) {
+  if (manifest.size() > max_manifest_bytes) {
+    return core::fail(Errc::invalid_argument,
+                      "the manifest has {} bytes, and readers take at most {}: it describes too many parts "
+                      "of tensors, or too large values",
+                      manifest.size(), max_manifest_bytes);
+  }
   const auto path = path_in(directory, core::kManifestName);
   TRY(write_file(storage, path + ".tmp", manifest));
   TRY(storage.rename(path + ".tmp", path));

@@ -15,6 +15,9 @@
 
 namespace troupe::actors {
 
+/// The size limit of a checkpoint's manifest, which readers keep in memory.
+inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 30;
+
 /// A checkpoint in a directory of checkpoints, named without its path: "step_00000200".
 struct CheckpointName {
   std::string name;
@@ -41,9 +44,10 @@ std::string path_in(std::string_view name, std::string_view file);
 /// `name`: manifest under a temporary name, fsync, rename, fsync of the directory, rename of the directory,
 /// fsync of the root. CK-1: the name appears only after everything below it is durable. If a checkpoint of
 /// this name exists and its every byte is right, it stays and this is Errc::already_exists; a damaged one is
-/// set aside.
+/// set aside. Errc::invalid_argument for a manifest longer than readers take.
 core::Result<void> commit_checkpoint(Storage& storage, std::string_view directory, std::string_view name,
-                                     std::string_view manifest);
+                                     std::string_view manifest,
+                                     std::uint64_t max_manifest_bytes = kMaxManifestBytes);
 
 /// Writes the tracker file, which contains one integer and is only a hint.
 core::Result<void> write_tracker(Storage& storage, core::StepCount step);

@@ -49,8 +49,14 @@ std::optional<core::Rank> owner_of(const core::CopyName& name, std::string_view 
 Result<void> give_name(Storage& storage, const core::CopyManifest& manifest, bool sync) {
   const auto directory = directory_of(manifest.name);
   const auto unfinished = unfinished_path_of(manifest.name, manifest.owner);
-  auto file = TRY(storage.create(path_in(unfinished, core::kManifestName)));
   const auto text = core::to_text(manifest);
+  if (text.size() > core::kMaxCopyManifestBytes) {
+    return core::fail(Errc::invalid_argument,
+                      "the manifest of rank {}'s copy has {} bytes, and readers take at most {}: it "
+                      "describes too many parts of tensors",
+                      manifest.owner.value, text.size(), core::kMaxCopyManifestBytes);
+  }
+  auto file = TRY(storage.create(path_in(unfinished, core::kManifestName)));
   TRY(file->append(std::as_bytes(std::span(text))));
   if (sync) TRY(file->sync());
   TRY(file->close());
@@ -219,7 +225,7 @@ Result<void> read_copy(Storage& storage, const core::CopyManifest& manifest,
   for (const auto& file : manifest.files) {
     for (std::size_t i = 1; i < file.segments.size(); ++i) hashes.hashes.push_back(file.segments[i].hash);
   }
-  const bool is_ours = manifest.structure_hash == core::hash64(core::to_text(structure)) &&
+  const bool is_ours = manifest.structure_hash == core::layout_hash(structure) &&
                        hashes.hashes.size() == pieces.size() &&
                        core::copy_files(planned, hashes) == manifest.files;
   if (!is_ours) {

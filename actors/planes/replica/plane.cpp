@@ -119,7 +119,7 @@ Result<std::uint64_t> ReplicaPlane::seal(const SealCopy& work) {
   manifest.name = work.name;
   manifest.owner = options_.rank;
   manifest.world = options_.world;
-  manifest.structure_hash = core::hash64(core::to_text(structure_));
+  manifest.structure_hash = core::layout_hash(structure_);
   if (!work.topology.empty()) manifest.topology = work.topology;
   if (!work.common.empty()) manifest.common = work.common;
   manifest.files = core::copy_files(core::plan_files(structure_, pieces, options_.rank), {work.hashes});

@@ -48,25 +48,45 @@ std::vector<core::BucketIndex> RankState::buckets() const {
 
 namespace {
 
+/// All keys of a parameter and its optimizer's states.
+core::KeySet keys_of(const TrainingPlan& plan, std::size_t parameter) {
+  core::KeySet keys;
+  const auto parts = plan.specs[parameter].stored_parts();
+  const auto& buffer = plan.buffers[plan.parameters[parameter].buffer.value];
+  for (auto kind : state_kinds(buffer)) {
+    for (const auto& part : *parts) keys.insert(state_key(kind, buffer, part.key));
+  }
+  return keys;
+}
+
+/// As SaveStructure::Tensor::home: other parts of the model have other parameters, but for copies.
+std::uint32_t home_of(const core::ParameterSpec& spec, const TrainingPlan& plan, core::Rank rank) {
+  const bool is_spread = spec.is_expert && plan.options.expert_parallel > 1;
+  if (spec.is_copy || (plan.options.pipeline_parallel == 1 && !is_spread)) return 0;
+  const auto part =
+      is_spread ? plan.part_of_model(rank) : plan.pipeline_stage(rank) * plan.options.expert_parallel;
+  return static_cast<std::uint32_t>(part) + 1;
+}
+
 /// Adds the boxes of `parts`, which follow each other in one stored tensor, then in the next ones.
 class StateBuilder {
  public:
-  void add(const std::vector<core::FlatPart>& parts, StatePiece place) {
+  void add(const std::vector<core::FlatPart>& parts, StatePiece place, std::uint32_t home = 0) {
     const auto first = place.first;
     for (const auto& part : parts) {
       const auto& tensor = part.tensor;
       place.first = first + part.start;
-      state_.structure.pieces.push_back({index_of(tensor), tensor.box()});
+      state_.structure.pieces.push_back({index_of(tensor, home), tensor.box()});
       state_.pieces.push_back(place);
     }
   }
   RankState take() { return std::move(state_); }
 
  private:
-  std::uint32_t index_of(const core::ShardedTensor& tensor) {
+  std::uint32_t index_of(const core::ShardedTensor& tensor, std::uint32_t home) {
     auto& tensors = state_.structure.tensors;
     const auto [found, is_new] = indices_.try_emplace(tensor.key, static_cast<std::uint32_t>(tensors.size()));
-    if (is_new) tensors.push_back({tensor.key, tensor.dtype, tensor.global_shape});
+    if (is_new) tensors.push_back({tensor.key, tensor.dtype, tensor.global_shape, home});
     return found->second;
   }
 
@@ -95,7 +115,8 @@ RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const Tr
       flat.push_back({part, start});
       start += core::elements_of(part.local_shape);
     }
-    builder.add(flat, {StateKind::trainer, core::index_at<core::BucketIndex>(plan.buckets.size()), t, 0});
+    builder.add(flat, {StateKind::trainer, core::index_at<core::BucketIndex>(plan.buckets.size()), t, 0},
+                core::SaveStructure::Tensor::kOfTrainers);
   }
   for (std::size_t b = plan.buckets.size(); b-- > 0;) {
     const auto bucket = core::index_at<core::BucketIndex>(b);
@@ -113,15 +134,25 @@ RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const Tr
         const auto dtype = kind == StateKind::parameter ? spec.dtype : core::DType::f32;
         const auto prefix = state_key(kind, buffer, "");
         builder.add(flat_parts(*parts, range, prefix, dtype),
-                    {kind, bucket, parameter.value, part.start - held.start});
+                    {kind, bucket, parameter.value, part.start - held.start}, home_of(spec, plan, rank));
       }
     }
   }
   return builder.take();
 }
 
-core::Result<void> check_tensors(const TrainingPlan& plan, std::span<const TrainerTensor> tensors) {
-  auto taken = state_keys(plan);
+core::Result<void> check_keys(const TrainingPlan& plan, std::span<const TrainerTensor> tensors) {
+  core::KeySet taken;
+  for (std::size_t p = 0; p < plan.specs.size(); ++p) {
+    for (const auto& key : keys_of(plan, p)) {
+      TRY(core::check_key(key));
+      if (!taken.insert(key).second) {
+        return core::fail(core::Errc::invalid_argument,
+                          "parameter {} would be stored as '{}', as another one is; give it another name",
+                          plan.specs[p].name, key);
+      }
+    }
+  }
   for (const auto& own : tensors) {
     const auto parts = TRY(core::stacked_parts(own.tensor, own.stacking));
     if (static_cast<std::int64_t>(own.memory.bytes) != own.tensor.bytes()) {
@@ -131,6 +162,7 @@ core::Result<void> check_tensors(const TrainingPlan& plan, std::span<const Train
     core::KeySet keys;
     for (const auto& part : parts) keys.insert(part.key);
     for (const auto& key : keys) {
+      TRY(core::check_key(key));
       if (!taken.insert(key).second) {
         return core::fail(core::Errc::invalid_argument,
                           "two tensors would be stored as '{}'; give the trainer's own another key", key);
@@ -142,13 +174,7 @@ core::Result<void> check_tensors(const TrainingPlan& plan, std::span<const Train
 
 core::KeySet state_keys(const TrainingPlan& plan) {
   core::KeySet keys;
-  for (std::size_t p = 0; p < plan.specs.size(); ++p) {
-    const auto parts = plan.specs[p].stored_parts();
-    const auto& buffer = plan.buffers[plan.parameters[p].buffer.value];
-    for (auto kind : state_kinds(buffer)) {
-      for (const auto& part : *parts) keys.insert(state_key(kind, buffer, part.key));
-    }
-  }
+  for (std::size_t p = 0; p < plan.specs.size(); ++p) keys.merge(keys_of(plan, p));
   return keys;
 }
 

@@ -57,12 +57,13 @@ struct RankState {
   std::vector<core::BucketIndex> buckets() const;
 };
 
-/// The plan is as plan_training() made it, and the tensors can be stored (check_tensors()).
+/// The plan is as plan_training() made it, and its keys and tensors can be stored (check_keys()).
 RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const TrainerTensor> tensors = {});
 
-/// Errc::invalid_argument names a tensor whose memory has another size, that does not fit its rule, or whose
-/// key is that of a parameter or its optimizer's state.
-core::Result<void> check_tensors(const TrainingPlan& plan, std::span<const TrainerTensor> tensors);
+/// Errc::invalid_argument names a parameter or tensor whose key cannot be stored or is that of another
+/// parameter, its optimizer's state or another tensor, and a tensor whose memory has another size or that
+/// does not fit its rule.
+core::Result<void> check_keys(const TrainingPlan& plan, std::span<const TrainerTensor> tensors);
 
 /// All keys that a save of the job's parameters and their optimizer's states has.
 core::KeySet state_keys(const TrainingPlan& plan);

@@ -58,6 +58,7 @@ class TensorWriter {
       entries.push_back({specs[member].name, dtype_, std::move(shape), 0, 0});
     }
     const auto header = core::safetensors_header(entries, {{"format", "pt"}});
+    TRY(core::check_header_size(header));
     FileWriter file(std::move(opened));
     TRY(file.append(std::as_bytes(std::span(header))));
     for (const std::size_t member : members)

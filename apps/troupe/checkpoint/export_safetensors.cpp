@@ -48,6 +48,7 @@ Result<void> write_file(const Source& source, StagedDirectory& out, const std::s
   const std::map<std::string, std::string> whole{{"format", "pt"}};
   const auto header =
       core::safetensors_header(entries, is_sharded ? core::sharding_metadata(entries, offsets) : whole);
+  TRY(core::check_header_size(header));
   FileWriter file(TRY(out.file(name)));
   TRY(file.append(std::as_bytes(std::span(header))));
   for (const auto& part : parts) {

@@ -144,6 +144,7 @@ class Writer {
       }
       sort_for_file(file);
       file.header = core::safetensors_header(file.entries, {{"format", "pt"}});
+      TRY(core::check_header_size(file.header));
     }
     return {};
   }

@@ -59,6 +59,20 @@ TEST(SafetensorsHeader, OfAFileWithoutTensorsIsAnEmptyObject) {
   EXPECT_EQ(parse_safetensors_header(bytes_in(header), 64).value(), (SafetensorsHeader{{}, {}, 64}));
 }
 
+TEST(SafetensorsHeader, IsRefusedForASizeThatReadersRefuse) {
+  std::string header(8 + kMaxHeaderBytes, ' ');
+  EXPECT_TRUE(check_header_size(header));
+  header += ' ';
+
+  const auto refused = check_header_size(header);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(
+      refused.error().message,
+      "the header of a safetensors file has 100000001 bytes, and readers take at most 100000000: it has "
+      "too many tensors, or too long names");
+}
+
 TEST(SafetensorsHeader, NamesEveryElementType) {
   const std::vector<std::string> names{"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "I64", "I32",
                                        "I16", "I8",  "U64", "U32",  "U16",     "U8",      "BOOL"};

@@ -188,6 +188,17 @@ TEST(SavePlan, RefusesTensorsWhoseBytesCanNotBeCounted) {
   EXPECT_THAT(refusal({holding({"w", DType::f32, {-1}}, {})}), HasSubstr("negative extent"));
 }
 
+TEST(SavePlan, RefusesATensorWithTwoHomes) {
+  const auto at = [](std::uint32_t home) {
+    auto structure = holding({"w", DType::f32, {4}}, {row(0, 4)});
+    structure.tensors[0].home = home;
+    return structure;
+  };
+  EXPECT_EQ(refusal({at(0), at(2), at(0), at(2)}), "no error");
+  EXPECT_THAT(refusal({at(0), at(2), at(0), at(1)}),
+              HasSubstr("rank 1 and rank 3 both store a tensor of their own as 'w'"));
+}
+
 TEST(SavePlan, TakesRanksWithoutPiecesAndWorldsWithoutTensors) {
   EXPECT_TRUE(plan_save({}).has_value());
   EXPECT_THAT(plan_save(views_of({{}, {}})).value().assigned, ElementsAre(IsEmpty(), IsEmpty()));
@@ -211,6 +222,34 @@ TEST(PlanFiles, PutsTheSecondPartOfATensorIntoASecondFile) {
   EXPECT_EQ(files[1].bytes(), data + 4);
   const auto header = parse_safetensors_header(bytes_in(files[1].header), data + 4).value();
   EXPECT_THAT(sharding_offsets(header).value(), ElementsAre(Shape{2}, Shape{1}));
+}
+
+TEST(PlanFiles, DescribesNoMoreTensorsInAFileThanReadersAccept) {
+  constexpr std::uint64_t kMaxHeader = 1000;
+  SaveStructure structure;
+  for (int i = 0; i < 40; ++i) give(structure, {"weight" + std::to_string(i), DType::u8, {3}}, {row(0, 3)});
+  give(structure, {"twice", DType::u8, {4}}, {row(0, 1), row(1, 3)});
+  std::vector<std::uint32_t> all(structure.pieces.size());
+  std::iota(all.begin(), all.end(), 0);
+
+  const auto files = plan_files(structure, all, Rank{0}, kMaxHeader);
+
+  ASSERT_GT(files.size(), 5U);
+  std::vector<std::uint32_t> pieces;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    EXPECT_EQ(files[i].name, "shard_00000_" + std::to_string(i) + ".safetensors");
+    EXPECT_LE(files[i].header.size(), sizeof(std::uint64_t) + kMaxHeader);
+    const auto header = parse_safetensors_header(bytes_in(files[i].header), files[i].bytes()).value();
+    ASSERT_EQ(header.entries.size(), files[i].shards.size());
+    for (std::size_t j = 0; j < header.entries.size(); ++j) {
+      const auto& shard = files[i].shards[j];
+      EXPECT_EQ(header.entries[j].name, structure.tensors[structure.pieces[shard.piece].tensor].key);
+      EXPECT_EQ(header.entries[j].begin, shard.begin);
+      EXPECT_EQ(header.entries[j].end, shard.end);
+      pieces.push_back(shard.piece);
+    }
+  }
+  EXPECT_EQ(pieces, all);
 }
 
 TEST(ManifestOf, KeepsATensorWithoutElements) {

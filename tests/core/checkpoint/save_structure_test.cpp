@@ -3,6 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "core/checkpoint/save_plan.hpp"
+#include "core/hash.hpp"
 #include "tests/core/checkpoint/saved_job.hpp"
 
 namespace troupe::core {
@@ -29,6 +30,21 @@ TEST(SaveStructure, IsOneLineOfJson) {
   EXPECT_EQ(to_text(sample()), kText);
   EXPECT_EQ(parse_structure(kText).value(), sample());
   EXPECT_EQ(to_text(SaveStructure{}), R"({"tensors":[],"pieces":[]})");
+}
+
+TEST(SaveStructure, SaysWhereATensorIsAtHomeOnlyIfItMatters) {
+  SaveStructure structure{{{"w", DType::f32, {4}, 7}, {"v", DType::f32, {4}}}, {}};
+  const std::string text = R"({"tensors":[["w","f32",[4],7],["v","f32",[4]]],"pieces":[]})";
+
+  EXPECT_EQ(to_text(structure), text);
+  EXPECT_EQ(parse_structure(text).value(), structure);
+  auto elsewhere = structure;
+  elsewhere.tensors[0].home = 0;
+  EXPECT_EQ(layout_hash(structure), layout_hash(elsewhere));
+  EXPECT_EQ(layout_hash(elsewhere), hash64(to_text(elsewhere)));
+  EXPECT_THAT(refusal(R"({"tensors":[["w","f32",[4],0]],"pieces":[]})"), HasSubstr("a home is 0"));
+  EXPECT_THAT(refusal(R"({"tensors":[["w","f32",[4],4294967296]],"pieces":[]})"),
+              HasSubstr("does not parse"));
 }
 
 RC_GTEST_PROP(SaveStructure, ReadsAsItWasWritten, ()) {

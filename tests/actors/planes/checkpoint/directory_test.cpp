@@ -74,6 +74,21 @@ TEST(CheckpointDirectory, HoldsTheOldStateOrTheWholeNewCheckpointWhateverFailsAn
                      });
 }
 
+TEST(CheckpointDirectory, IsNotCommittedWithAManifestThatReadersWouldRefuse) {
+  SimulatedStorage disk({});
+  ASSERT_TRUE(disk.make_directory("step_00000005.tmp-1"));
+
+  const auto refused = commit_checkpoint(disk, "step_00000005.tmp-1", "step_00000005", "a manifest", 9);
+
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(
+      refused.error().message,
+      "the manifest has 10 bytes, and readers take at most 9: it describes too many parts of tensors, or "
+      "too large values");
+  EXPECT_TRUE(list_checkpoints(disk)->empty());
+  EXPECT_TRUE(commit_checkpoint(disk, "step_00000005.tmp-1", "step_00000005", "a manifest", 10));
+}
+
 TEST(CheckpointDirectory, AfterAFailedSaveTheSameStepCanBeSaved) {
   const auto next = small_checkpoint(5);
 

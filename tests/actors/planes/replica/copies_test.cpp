@@ -57,7 +57,7 @@ class Copies : public testing::Test {
     manifest.name = name;
     manifest.owner = kOwner;
     manifest.world = {8};
-    manifest.structure_hash = core::hash64(core::to_text(structure_));
+    manifest.structure_hash = core::layout_hash(structure_);
     manifest.files = core::copy_files(files, written);
     return seal_copy(storage, manifest, true).value();
   }
@@ -87,6 +87,20 @@ class Copies : public testing::Test {
   SimulatedStorage storage_{SimulatedStorageOptions{}};
   SimulatedStorage other_{SimulatedStorageOptions{}};
 };
+
+TEST_F(Copies, AreNotSealedWithAManifestThatReadersWouldRefuse) {
+  ASSERT_TRUE(make_copy_directory(storage_, kName, kOwner));
+  core::CopyManifest manifest;
+  manifest.name = kName;
+  manifest.owner = kOwner;
+  manifest.common = '"' + std::string(core::kMaxCopyManifestBytes, 'x') + '"';
+
+  const auto sealed = seal_copy(storage_, manifest, true);
+
+  ASSERT_FALSE(sealed);
+  EXPECT_THAT(sealed.error().message, HasSubstr("readers take at most 67108864"));
+  EXPECT_TRUE(find_copies(storage_, {8})->held.empty());
+}
 
 TEST_F(Copies, AreFoundAndReadBack) {
   const auto bytes = write_copy(storage_);
