@@ -32,7 +32,7 @@ std::string CallOrder::here() const {
       return "the order of units is being learned, from one forward and one backward; call end_learning() "
              "after them";
     case Place::left:
-      return "the session was left; join again";
+      return "the session was left; make another one";
   }
   return {};
 }

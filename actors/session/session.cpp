@@ -16,6 +16,10 @@ core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOp
                                                      std::vector<core::ParameterSpec> parameters) {
   TrainingPlan plan = TRY(plan_training(std::move(parameters), options.training, world.world_size(),
                                         unit_passes(options.passes), options.order, options.operations));
+  if (world.is_used()) {
+    return core::fail(core::Errc::invalid_argument,
+                      "this world has, or had, a session or an attempt to join; make another one");
+  }
   auto parts = std::make_unique<Parts>(world, std::move(options), std::move(plan));
   TRY(parts->open());
   return std::unique_ptr<Session>(new Session(std::move(parts)));

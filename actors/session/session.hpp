@@ -46,8 +46,9 @@ struct TrainingPlan;
 ///     auto outcome = session->finish_step();
 class Session {
  public:
-  /// Joins the job of `world`, which must outlive the session; all ranks call it with the same parameters and
-  /// options. Returns when all ranks are there and agree; Errc::mismatch names the first difference.
+  /// Joins the job of `world`, which must outlive the session and has no other; all ranks call it with the
+  /// same parameters and options. Returns when all ranks are there and agree; Errc::mismatch names the first
+  /// difference.
   static core::Result<std::unique_ptr<Session>> join(RankWorld& world, SessionOptions options,
                                                      std::vector<core::ParameterSpec> parameters);
   ~Session();

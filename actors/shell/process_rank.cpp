@@ -37,6 +37,7 @@ struct ProcessRank::State {
   std::unique_ptr<gpu::CollectiveBackend> backend;
   std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once requested
   Hooks hooks;
+  bool is_used = false;           ///< there was a session, or an attempt to join
   std::shared_mutex stage_mutex;  // guards stage: users share it, setting or taking it is exclusive
   std::unique_ptr<CafStage> stage;
   std::unique_ptr<TcpNetwork> network;  ///< null in a world of one; set before there are actors
@@ -221,8 +222,6 @@ core::Result<std::string> ProcessRank::gloo_host() const {
 }
 
 core::Result<gpu::CollectiveBackend*> ProcessRank::collectives(gpu::Rendezvous& rendezvous) {
-  // The one of an earlier session, whose rendezvous is gone.
-  state_->host_backend.reset();
   if (state_->options.open_collectives) {
     state_->backend = TRY(state_->options.open_collectives(*state_->device, rendezvous));
     return state_->backend.get();
@@ -247,7 +246,12 @@ core::Result<gpu::CollectiveBackend*> ProcessRank::host_collectives(gpu::Rendezv
   return state_->host_backend.get();
 }
 
+bool ProcessRank::is_used() const {
+  return state_->is_used;
+}
+
 core::Result<void> ProcessRank::open(Hooks hooks) {
+  state_->is_used = true;
   state_->hooks = std::move(hooks);
   if (world_size().value > 1) {
     state_->network = std::make_unique<TcpNetwork>(
@@ -314,6 +318,7 @@ void ProcessRank::post(messages::Envelope envelope) {
 }
 
 void ProcessRank::close() {
+  state_->is_used = true;
   std::unique_ptr<CafStage> stage;
   {
     std::lock_guard lock(state_->stage_mutex);

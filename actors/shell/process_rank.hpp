@@ -37,6 +37,7 @@ class ProcessRank final : public RankWorld {
   TrainerPatience& patience() override;
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
   core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) override;
+  bool is_used() const override;
   core::Result<void> open(Hooks hooks) override;
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
   core::Result<void> start() override;

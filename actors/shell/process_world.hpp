@@ -58,7 +58,8 @@ struct ProcessWorldOptions {
 
 /// This process as one rank of a job: CAF actors, TCP to the Coordinator, a device, and collectives over
 /// shared memory, Gloo or NCCL. Create it early in main(): it blocks SIGUSR1 for all threads that start
-/// later, and answers it by printing who waits for whom to standard error. It must outlive its session.
+/// later, and answers it by printing who waits for whom to standard error. For one session, which it must
+/// outlive.
 class ProcessWorld {
  public:
   /// Errc::invalid_argument when the environment or the options are not usable.

@@ -24,7 +24,7 @@ namespace troupe::actors {
 /// reported elsewhere; any other Error is returned, with the message's name.
 core::Result<void> check_sent(const messages::Envelope& envelope, core::Result<void> sent);
 
-/// The world in which one rank lives: real processes, or the simulator. It provides everything a session
+/// The world in which one rank lives: real processes, or the simulator. It provides everything one session
 /// needs from outside.
 class RankWorld {
  public:
@@ -63,6 +63,8 @@ class RankWorld {
     std::function<PublishedBits(core::BucketIndex bucket)> published_bits;
     Tracer* tracer = nullptr;
   };
+  /// Whether it had a session, or an attempt to join, or has one now. Then it is of no use to another.
+  virtual bool is_used() const = 0;
   /// Once, before spawn().
   virtual core::Result<void> open(Hooks hooks) = 0;
   virtual void spawn(messages::Address address, std::unique_ptr<Machine> machine) = 0;

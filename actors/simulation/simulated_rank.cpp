@@ -109,6 +109,7 @@ core::Result<gpu::CollectiveBackend*> SimulatedRank::collectives(gpu::Rendezvous
 }
 
 core::Result<void> SimulatedRank::open(Hooks hooks) {
+  opened_ = true;
   hooks_ = std::move(hooks);
   return {};
 }

@@ -75,6 +75,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous&) override {
     return collectives_.get();
   }
+  bool is_used() const override { return opened_ || closed_; }
   core::Result<void> open(Hooks hooks) override;
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
   core::Result<void> start() override;
@@ -127,6 +128,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   bool waiting_ = false;
   bool resume_scheduled_ = false;
   bool dead_ = false;
+  bool opened_ = false;
   bool closed_ = false;
   std::uint64_t messages_ = 0;
   std::uint64_t unique_numbers_ = 0;

@@ -37,6 +37,7 @@ class AlteredWorld final : public RankWorld {
   core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous& rendezvous) override {
     return world_.host_collectives(rendezvous);
   }
+  bool is_used() const override { return world_.is_used(); }
   core::Result<void> open(Hooks hooks) override { return world_.open(std::move(hooks)); }
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override {
     if (alter_structure && address.role == messages::Role::checkpoint_writer) {

@@ -139,7 +139,7 @@ TEST(CallOrder, TakesNothingAfterLeaving) {
   ASSERT_TRUE(order.leave());
   for (const auto& called : {order.begin_step(), order.begin_lane({2}), order.finish_step(), order.leave(),
                              order.between_steps("save()"), order.has_parameter({0})}) {
-    EXPECT_THAT(refused(called), HasSubstr("the session was left; join again"));
+    EXPECT_THAT(refused(called), HasSubstr("the session was left; make another one"));
   }
 }
 

@@ -51,6 +51,7 @@ class StoreWorld final : public RankWorld, private TrainerPatience {
   gpu::Device& device() override { CHECK(false, "this world has no device"); }
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous&) override { return nullptr; }
   core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous&) override { return nullptr; }
+  bool is_used() const override { return false; }
   core::Result<void> open(Hooks) override { return {}; }
   void spawn(messages::Address, std::unique_ptr<Machine>) override {}
   core::Result<void> start() override { return {}; }

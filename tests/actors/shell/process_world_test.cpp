@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/session/session.hpp"
 #include "actors/world/transport/tcp.hpp"
 #include "gpu/collective/rendezvous_memory.hpp"
 #include "messages/border.hpp"
@@ -45,6 +46,36 @@ TEST(ProcessWorld, RanksOfOneHostMeetOverGlooWhereNobodyOutsideReachesThem) {
   const auto doorplate = rendezvous.get("job/1/dp/gloo/0", {});
   ASSERT_TRUE(doorplate.has_value());
   EXPECT_THAT(*doorplate, ::testing::HasSubstr(" 127.0.0.1 "));
+}
+
+TEST(ProcessWorld, HasOneSession) {
+  const auto world = ProcessRank::create({}).value();
+  const auto join = [&] { return Session::join(*world, {}, {{"weight", {4}}}); };
+  auto first = join();
+  ASSERT_TRUE(first.has_value()) << first.error().message;
+
+  const auto second = join();
+  EXPECT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, core::Errc::invalid_argument);
+  // It has not disturbed the one that was there.
+  ASSERT_TRUE((*first)->publish_all());
+  ASSERT_TRUE((*first)->leave());
+  first->reset();
+
+  const auto third = join();
+  EXPECT_FALSE(third.has_value());
+  EXPECT_EQ(third.error().message,
+            "this world has, or had, a session or an attempt to join; make another one");
+}
+
+TEST(ProcessWorld, IsUsedUpByAnAttemptToJoinThatFailed) {
+  const auto world = ProcessRank::create({}).value();
+  EXPECT_FALSE(Session::join(*world, {}, {{"__metadata__", {4}}}).has_value());
+
+  const auto second = Session::join(*world, {}, {{"weight", {4}}});
+
+  ASSERT_FALSE(second.has_value());
+  EXPECT_THAT(second.error().message, ::testing::HasSubstr("make another one"));
 }
 
 TEST(ProcessWorld, WhatIsSaidBeforeAndWhileTheNetworkOpensArrives) {
