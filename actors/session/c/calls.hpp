@@ -31,7 +31,8 @@ struct troupe_group {
 struct troupe_session {
   std::unique_ptr<troupe::actors::ProcessWorld> world;
   std::unique_ptr<troupe::actors::Session> session;
-  std::deque<troupe::actors::SaveResult> saves;  ///< taken of the session, not yet of the caller
+  std::deque<troupe::actors::SaveResult> saves;        ///< taken of the session, not yet of the caller
+  std::deque<troupe::actors::SaveResult> local_saves;  ///< likewise
   std::string restored_common;
   std::map<std::string, troupe_group, std::less<>> groups;  ///< that the caller asked for
   bool is_left = false;

@@ -68,10 +68,11 @@ Result<DeclaredOperation::Pass> declared_pass_of(troupe_pass pass) {
       return DeclaredOperation::Pass::forward;
     case TROUPE_BACKWARD:
       return DeclaredOperation::Pass::backward;
+    case TROUPE_WEIGHTS:
     case TROUPE_PASS_LAST:
       break;
   }
-  return fail(Errc::invalid_argument, "{} is not a pass; use TROUPE_FORWARD or TROUPE_BACKWARD",
+  return fail(Errc::invalid_argument, "{} is not a pass of operations; use TROUPE_FORWARD or TROUPE_BACKWARD",
               static_cast<int>(pass));
 }
 

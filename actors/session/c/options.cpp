@@ -116,13 +116,82 @@ Set choice(Choice& target, std::type_identity_t<std::vector<std::pair<std::strin
   };
 }
 
+std::vector<Option> options_of(core::OptimizerOptions& optimizer) {
+  using core::MuonScale;
+  return {
+      {"optimizer", "sgd, adam, adamw, lion or muon", named(optimizer.kind, core::optimizer_from_name)},
+      {"beta1", "beta1 of Adam and Lion", number(optimizer.beta1, {0, 1})},
+      {"beta2", "beta2 of Adam and Lion", number(optimizer.beta2, {0, 1})},
+      {"epsilon", "epsilon of Adam and Muon", number(optimizer.epsilon, {0, 1})},
+      {"weight-decay", "weight decay of the optimizer", number(optimizer.weight_decay, {0, 1e30})},
+      {"momentum", "momentum of SGD and Muon", number(optimizer.momentum, {0, 1})},
+      {"nesterov", "Nesterov momentum of Muon: true or false", flag(optimizer.nesterov)},
+      {"newton-schulz-steps", "iterations by which Muon makes a matrix orthogonal",
+       number(optimizer.newton_schulz_steps, {1, 100})},
+      {"muon-scale", "what Muon multiplies the learning rate by: original or match_rms_adamw",
+       choice(optimizer.scale,
+              {{"original", MuonScale::original}, {"match_rms_adamw", MuonScale::match_rms_adamw}})},
+  };
+}
+
+std::vector<Option> options_of(core::ParameterGroup& group) {
+  auto options = options_of(group.optimizer);
+  options.push_back({"learning-rate-factor", "what the learning rate of every step is multiplied by",
+                     number(group.learning_rate_factor, {0, 1e30})});
+  return options;
+}
+
+std::vector<Option> options_of(core::LossScaling& scaling) {
+  using core::LossScale;
+  return {
+      {"loss-scaling", "what losses are multiplied by before backward: none, fixed or dynamic",
+       choice(scaling.kind,
+              {{"none", LossScale::none}, {"fixed", LossScale::fixed}, {"dynamic", LossScale::dynamic}})},
+      {"loss-scale", "the loss scale; a dynamic one begins with it", number(scaling.scale, {0, 3e38})},
+      {"loss-scale-growth", "factor by which a dynamic loss scale grows", number(scaling.growth, {1, 1e6})},
+      {"loss-scale-interval", "steps in a row with finite gradients after which it grows",
+       number(scaling.interval, {1, 1 << 30})},
+      {"loss-scale-backoff", "factor by which NaN or Inf gradients reduce it",
+       number(scaling.backoff, {0, 1})},
+      {"loss-scale-minimum", "the least that it becomes", number(scaling.minimum, {0, 3e38})},
+      {"loss-scale-hysteresis", "steps with NaN or Inf gradients, since it last grew, that reduce it",
+       number(scaling.hysteresis, {1, 1 << 30})},
+  };
+}
+
+std::vector<Option> options_of_saves(troupe_options& options) {
+  auto& checkpoint = options.session.checkpoint;
+  auto& local = options.session.local;
+  using core::LoadMode;
+  using core::WhenBusy;
+  return {
+      {"checkpoints", "directory of checkpoints; without it nothing can be saved",
+       text(options.world.checkpoint_directory)},
+      {"keep-last", "number of newest checkpoints to keep; 0: all",
+       number(checkpoint.retention.keep_last, {0, 1 << 30})},
+      {"keep-every", "interval, in steps, of checkpoints that are also kept; 0: none",
+       number(checkpoint.retention.keep_every, {0, kMost})},
+      {"staging-mebibytes", "MiB of staging memory for saves", mebibytes(checkpoint.staging_bytes)},
+      {"when-busy", "a save that begins while another is not over: queue or refuse",
+       choice(checkpoint.when_busy, {{"queue", WhenBusy::queue}, {"refuse", WhenBusy::refuse}})},
+      {"load", "how ranks that need the same bytes get them: automatic, read or exchange",
+       choice(
+           checkpoint.load.mode,
+           {{"automatic", LoadMode::automatic}, {"read", LoadMode::read}, {"exchange", LoadMode::exchange}})},
+      {"local-checkpoints", "directory on this rank's node for local saves; {rank} stands for the rank",
+       text(options.world.local_checkpoint_directory)},
+      {"replication-factor", "ranks that keep copies of each other's local saves",
+       number(local.factor, {1, 1 << 20})},
+      {"replication-jump", "distance between these ranks", number(local.jump, {1, 1 << 20})},
+      {"local-keep", "number of newest local saves to keep", number(local.keep, {1, 1 << 20})},
+  };
+}
+
 std::vector<Option> options_of(troupe_options& options) {
   auto& [world, session, parameters] = options;
   auto& training = session.training;
-  auto& optimizer = training.optimizer;
-  auto& retention = session.checkpoint.retention;
   using core::UnusedParameters;
-  return {
+  std::vector<Option> all{
       {"strategy", "what is sharded: ddp, zero1, zero2, zero3, hsdp or hfsdp",
        named(training.strategy, core::strategy_from_name)},
       {"numerics", "order of sums: ordered (the same bits for any number of ranks) or fast",
@@ -134,6 +203,8 @@ std::vector<Option> options_of(troupe_options& options) {
       {"overlap", "collectives run during backward and forward: true or false", flag(training.overlap)},
       {"bucket-elements", "elements after which a bucket closes",
        number(training.bucket_elements, {1, kMost})},
+      {"gradients-in-parameter-dtype", "fast numerics: gradients are not f32 but of the parameters' dtype",
+       flag(training.gradients_in_parameter_dtype)},
       {"average", "gradients are averaged over lanes and microbatches, otherwise summed: true or false",
        flag(training.average)},
       {"optimizer-instances", "replicas of the sharded optimizer; for hsdp and hfsdp the outer axis",
@@ -160,38 +231,46 @@ std::vector<Option> options_of(troupe_options& options) {
        choice(training.unused_parameters,
               {{"refuse", UnusedParameters::refuse}, {"zeros", UnusedParameters::zeros}})},
       {"clip-norm", "global L2 norm to clip gradients at; 0: none", number(training.clip_norm, {0, 1e30})},
-      {"optimizer", "sgd, adam, adamw, lion or muon", named(optimizer.kind, core::optimizer_from_name)},
-      {"beta1", "beta1 of Adam and Lion", number(optimizer.beta1, {0, 1})},
-      {"beta2", "beta2 of Adam and Lion", number(optimizer.beta2, {0, 1})},
-      {"epsilon", "epsilon of Adam and Muon", number(optimizer.epsilon, {0, 1})},
-      {"weight-decay", "weight decay of the optimizer", number(optimizer.weight_decay, {0, 1e30})},
-      {"momentum", "momentum of SGD and Muon", number(optimizer.momentum, {0, 1})},
-      {"checkpoints", "directory of checkpoints; without it nothing can be saved",
-       text(world.checkpoint_directory)},
-      {"keep-last", "number of newest checkpoints to keep; 0: all",
-       number(retention.keep_last, {0, 1 << 30})},
-      {"keep-every", "interval, in steps, of checkpoints that are also kept; 0: none",
-       number(retention.keep_every, {0, kMost})},
-      {"staging-mebibytes", "MiB of staging memory for saves", mebibytes(session.checkpoint.staging_bytes)},
       {"device", "where tensors are: host, cuda or cuda:<index>", text(world.device)},
       {"collectives", "back-end: automatic, shared_memory, gloo or nccl", text(world.collectives)},
+      {"register-memory", "NCCL moves values without copies of its own where it can: true or false",
+       flag(world.register_memory)},
       {"join-seconds", "seconds after which a job that has not formed ends", seconds(session.join_deadline)},
       {"step-seconds", "seconds after which a collective counts as hung", seconds(session.step_deadline)},
   };
+  for (auto&& more :
+       {options_of(training.optimizer), options_of(training.loss_scaling), options_of_saves(options)})
+    all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+/// False if there is none of that name.
+Result<bool> set_one_of(const std::vector<Option>& options, std::string_view name, std::string_view value) {
+  for (const Option& option : options) {
+    if (option.name != name) continue;
+    if (auto set = option.set(value); !set)
+      return core::fail(set.error().code, "{}: {}", name, set.error().message);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
 
 Result<void> set_option(troupe_options& options, std::string_view name, std::string_view value) {
-  for (const Option& option : options_of(options)) {
-    if (option.name != name) continue;
-    if (auto set = option.set(value); !set)
-      return core::fail(set.error().code, "{}: {}", name, set.error().message);
-    return {};
-  }
+  if (TRY(set_one_of(options_of(options), name, value))) return {};
   return core::fail(core::Errc::invalid_argument,
                     "there is no option {}; troupe_option_names() lists them, for example lanes",
                     core::quoted_excerpt(name));
+}
+
+Result<void> set_option(core::ParameterGroup& group, std::string_view name, std::string_view value) {
+  const auto options = options_of(group);
+  if (TRY(set_one_of(options, name, value))) return {};
+  std::string names;
+  for (const Option& option : options) names += (names.empty() ? "" : ", ") + std::string(option.name);
+  return core::fail(core::Errc::invalid_argument, "groups of parameters have no option {}; they have {}",
+                    core::quoted_excerpt(name), names);
 }
 
 const std::string& option_names() {

@@ -1,21 +1,17 @@
 #include "actors/session/c/troupe.h"
 
-#include <algorithm>
-#include <cstring>
+#include <chrono>
 #include <memory>
 #include <span>
 
 #include "actors/session/c/calls.hpp"
 #include "actors/session/c/options.hpp"
 #include "actors/shell/rank_world.hpp"
-#include "actors/world/environment.hpp"
 #include "core/errors.hpp"
-#include "core/values/value_text.hpp"
 #include "gpu/device.hpp"
 
 using troupe::actors::c::call;
 using troupe::actors::c::copy_text;
-using troupe::actors::c::dtype_of;
 using troupe::actors::c::missing;
 using troupe::actors::c::with;
 using troupe::core::Errc;
@@ -44,130 +40,10 @@ Result<void> give(const troupe::gpu::BufferView& memory, void** data, std::size_
   return {};
 }
 
-constexpr std::uint32_t kParameterFlags =
-    TROUPE_NO_WEIGHT_DECAY | TROUPE_SHARED_EMBEDDING | TROUPE_EXPERT | TROUPE_COPY;
-
-/// What parameters may have.
-Result<troupe::core::DType> parameter_dtype_of(troupe_dtype dtype) {
-  if (dtype == TROUPE_F32 || dtype == TROUPE_F16 || dtype == TROUPE_BF16) return dtype_of(dtype);
-  return fail(Errc::invalid_argument,
-              "{} is not a dtype of parameters; use TROUPE_F32, TROUPE_F16 or TROUPE_BF16",
-              static_cast<int>(dtype));
-}
-
-/// The parameter of that number.
-Result<troupe::core::ParameterSpec*> added(troupe_options* options, std::uint32_t parameter) {
-  if (options == nullptr) return tl::unexpected(missing("options").error());
-  const std::size_t count = options->parameters.size();
-  if (parameter < count) return &options->parameters[parameter];
-  return fail(Errc::invalid_argument, "there is no parameter {}: {} were added; add it first", parameter,
-              count);
-}
-
 }  // namespace
 
 int troupe_c_version(void) {
   return TROUPE_C_VERSION;
-}
-
-troupe_options* troupe_options_new(void) {
-  return new (std::nothrow) troupe_options;
-}
-
-void troupe_options_free(troupe_options* options) {
-  delete options;
-}
-
-troupe_status troupe_options_set(troupe_options* options, const char* name, const char* value,
-                                 troupe_error* error) {
-  return call(error, [&]() -> Result<void> {
-    if (options == nullptr) return missing("options");
-    if (name == nullptr) return missing("name");
-    if (value == nullptr) return missing("value");
-    return troupe::actors::set_option(*options, name, value);
-  });
-}
-
-const char* troupe_option_names(void) {
-  return troupe::actors::option_names().c_str();
-}
-
-troupe_status troupe_options_add_parameter(troupe_options* options, const char* name, const int64_t* shape,
-                                           size_t axes, troupe_dtype dtype, uint32_t flags,
-                                           troupe_error* error) {
-  return call(error, [&]() -> Result<void> {
-    if (options == nullptr) return missing("options");
-    if (name == nullptr) return missing("name");
-    if (shape == nullptr && axes > 0) return missing("shape");
-    if ((flags & ~kParameterFlags) != 0)
-      return fail(Errc::invalid_argument, "parameter {} has unknown flags: {:#x}", name, flags);
-    troupe::core::ParameterSpec parameter;
-    parameter.name = name;
-    parameter.shape.assign(shape, shape + axes);
-    parameter.dtype = TRY(parameter_dtype_of(dtype));
-    parameter.weight_decay = (flags & TROUPE_NO_WEIGHT_DECAY) == 0;
-    parameter.shared_embedding = (flags & TROUPE_SHARED_EMBEDDING) != 0;
-    parameter.is_expert = (flags & TROUPE_EXPERT) != 0;
-    parameter.is_copy = (flags & TROUPE_COPY) != 0;
-    options->parameters.push_back(std::move(parameter));
-    return {};
-  });
-}
-
-troupe_status troupe_options_set_unit(troupe_options* options, uint32_t parameter, uint32_t unit,
-                                      troupe_error* error) {
-  return call(error, [&]() -> Result<void> {
-    TRY(added(options, parameter))->unit = troupe::core::UnitIndex{unit};
-    return {};
-  });
-}
-
-troupe_status troupe_options_set_gather_dtype(troupe_options* options, uint32_t parameter, const char* dtype,
-                                              troupe_error* error) {
-  return call(error, [&]() -> Result<void> {
-    if (dtype == nullptr) return missing("dtype");
-    TRY(added(options, parameter))->gather_dtype = TRY(troupe::core::dtype_from_name(dtype));
-    return {};
-  });
-}
-
-troupe_status troupe_place(const troupe_options* options, int32_t* rank, int32_t* world_size,
-                           troupe_error* error) {
-  return call(error, [&]() -> Result<void> {
-    if (options == nullptr) return missing("options");
-    const auto& given = options->world.environment;
-    const auto found =
-        TRY(given ? given() : troupe::actors::detect_environment(troupe::actors::process_variables()));
-    if (rank != nullptr) *rank = found.rank.value;
-    if (world_size != nullptr) *world_size = found.world.value;
-    return {};
-  });
-}
-
-troupe_status troupe_options_set_part(troupe_options* options, uint32_t parameter,
-                                      const int64_t* global_shape, const int64_t* offset, size_t axes,
-                                      troupe_error* error) {
-  return call(error, [&]() -> Result<void> {
-    if (global_shape == nullptr && axes > 0) return missing("global_shape");
-    if (offset == nullptr && axes > 0) return missing("offset");
-    auto* const part = TRY(added(options, parameter));
-    if (axes != part->shape.size())
-      return fail(Errc::invalid_argument,
-                  "parameter {} has {} axes, found a whole of {}; give one extent and one offset per axis",
-                  part->name, part->shape.size(), axes);
-    part->global_shape.assign(global_shape, global_shape + axes);
-    part->offset.assign(offset, offset + axes);
-    return {};
-  });
-}
-
-troupe_status troupe_options_set_also_sum(troupe_options* options, uint32_t parameter, const char* group,
-                                          troupe_error* error) {
-  return call(error, [&]() -> Result<void> {
-    if (group == nullptr) return missing("group");
-    TRY(added(options, parameter))->also_sum = group;
-    return {};
-  });
 }
 
 troupe_status troupe_session_join(const troupe_options* options, troupe_session** session,
@@ -239,8 +115,16 @@ troupe_status troupe_begin_lane(troupe_session* session, int32_t lane, troupe_er
   return with(session, error, [&](auto& s) { return s.begin_lane({lane}); });
 }
 
+double troupe_loss_scale(const troupe_session* session) {
+  return session == nullptr ? 1 : session->session->loss_scale();
+}
+
 troupe_status troupe_begin_microbatch(troupe_session* session, int32_t index, troupe_error* error) {
   return with(session, error, [&](auto& s) { return s.begin_microbatch(index); });
+}
+
+troupe_status troupe_begin_pass(troupe_session* session, size_t pass, troupe_error* error) {
+  return with(session, error, [&](auto& s) { return s.begin_pass(pass); });
 }
 
 troupe_status troupe_acquire(troupe_session* session, uint32_t unit, troupe_error* error) {
@@ -339,6 +223,8 @@ troupe_status troupe_finish_step(troupe_session* session, const char* refusal, u
     outcome->clip_factor = step.clip_factor;
     outcome->seconds = seconds(step.times.total);
     outcome->waited_seconds = seconds(step.times.exposed);
+    outcome->loss_scale = step.loss_scale;
+    outcome->nonfinite_gradients = step.nonfinite_gradients;
     copy_text(outcome->reason, step.reason);
     return {};
   });
@@ -365,70 +251,6 @@ troupe_status troupe_end_learning(troupe_session* session, troupe_error* error) 
     TRY(s.end_learning());
     return {};
   });
-}
-
-troupe_status troupe_save(troupe_session* session, const char* common, uint64_t* sequence,
-                          troupe_error* error) {
-  return with(session, error, [&](auto& s) -> Result<void> {
-    troupe::core::Value value;
-    if (common != nullptr) {
-      auto parsed = troupe::core::parse_value(common);
-      if (!parsed) return fail(Errc::invalid_argument, "common: {}", parsed.error().message);
-      value = *std::move(parsed);
-    }
-    const std::uint64_t begun = TRY(s.save(value));
-    if (sequence != nullptr) *sequence = begun;
-    return {};
-  });
-}
-
-troupe_status troupe_take_save(troupe_session* session, int32_t* found, troupe_save_result* result,
-                               troupe_error* error) {
-  return with(session, error, [&](auto& s) -> Result<void> {
-    if (found == nullptr) return missing("found");
-    for (auto& save : s.take_saves()) session->saves.push_back(std::move(save));
-    *found = session->saves.empty() ? 0 : 1;
-    if (*found == 0) return {};
-    const auto save = std::move(session->saves.front());
-    session->saves.pop_front();
-    if (result == nullptr) return {};
-    result->sequence = save.sequence;
-    result->step = save.step.value;
-    result->bytes = save.bytes;
-    result->committed = save.committed ? 1 : 0;
-    copy_text(result->name, save.name);
-    copy_text(result->message, save.committed ? save.warning : save.committed.error().message);
-    return {};
-  });
-}
-
-troupe_status troupe_wait_saves(troupe_session* session, troupe_error* error) {
-  return with(session, error, [](auto& s) { return s.wait_saves(); });
-}
-
-troupe_status troupe_restore(troupe_session* session, const char* name, troupe_restored* restored,
-                             troupe_error* error) {
-  return with(session, error, [&](auto& s) -> Result<void> {
-    troupe::actors::RestoreOptions options;
-    if (name != nullptr) options.name = name;
-    const auto found = TRY(s.restore(options));
-    session->restored_common = found ? TRY(troupe::core::value_text(found->common)) : std::string();
-    if (restored == nullptr) return {};
-    restored->found = found ? 1 : 0;
-    restored->step = s.next_step().value;
-    copy_text(restored->name, found ? found->name : std::string());
-    return {};
-  });
-}
-
-size_t troupe_restored_common(const troupe_session* session, char* text, size_t capacity) {
-  const std::string_view common = session == nullptr ? std::string_view() : session->restored_common;
-  if (text != nullptr && capacity > 0) {
-    const std::size_t count = std::min(common.size(), capacity - 1);
-    std::memcpy(text, common.data(), count);
-    text[count] = '\0';
-  }
-  return common.size() + 1;
 }
 
 troupe_status troupe_leave(troupe_session* session, troupe_error* error) {

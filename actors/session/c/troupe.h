@@ -32,9 +32,10 @@
 extern "C" {
 #endif
 
-/* Grows with every change that a caller could notice. */
-#define TROUPE_C_VERSION 3
-/* The version that the library was built with. */
+/* Grows with every change that a caller could notice, sizes of structs included. */
+#define TROUPE_C_VERSION 4
+/* The version that the library was built with. A program that loads the library while it runs compares it with
+   TROUPE_C_VERSION first: with another one nothing below is safe to call. */
 int troupe_c_version(void);
 
 typedef enum troupe_status {
@@ -92,10 +93,13 @@ enum {
   TROUPE_NO_WEIGHT_DECAY = 1,
   TROUPE_SHARED_EMBEDDING = 2, /* gets its own bucket */
   TROUPE_EXPERT = 4,           /* of this rank's experts, under a name that no other rank of group "ep" uses */
-  TROUPE_COPY = 8              /* another pipeline stage has it too, and counts it in norms */
+  TROUPE_COPY = 8,             /* another pipeline stage has it too, under this name, and counts it in norms */
+  TROUPE_FROZEN = 16,          /* nothing steps it: it has no gradient and no optimizer state, but is saved */
+  TROUPE_ANY_SHAPE = 32        /* a restore reads the common part of another shape; the rest is zero */
 };
-/* All ranks add the same parameters in the same order, which should be that of forward. They are numbered from 0.
-   `shape` has `axes` extents; `flags` are bits of the enum above. */
+/* All ranks that keep the same part of the model add the same parameters in the same order, which should be that of
+   forward; other stages, and other ranks' experts, have other names. They are numbered from 0. `shape` has `axes`
+   extents; `flags` are bits of the enum above. */
 troupe_status troupe_options_add_parameter(troupe_options* options, const char* name, const int64_t* shape, size_t axes,
                                            troupe_dtype dtype, uint32_t flags, troupe_error* error);
 /* The unit of forward that reads the parameter, numbered from 0 without gaps: strategies that shard parameters or
@@ -119,6 +123,26 @@ troupe_status troupe_options_set_part(troupe_options* options, uint32_t paramete
 troupe_status troupe_options_set_also_sum(troupe_options* options, uint32_t parameter, const char* group,
                                           troupe_error* error);
 
+/* How parameters are stepped: groups are numbered from 0, and setting an option of the next number adds a group. Its
+   options are "learning-rate-factor" and those of the optimizer, from "optimizer" to "muon-scale"; what is not set has
+   the optimizer's default. A parameter belongs to group 0 unless troupe_options_set_parameter_group() says otherwise.
+   Where there are groups, the options of the same names that troupe_options_set() sets have no effect. */
+troupe_status troupe_options_set_of_group(troupe_options* options, uint32_t group, const char* name, const char* value,
+                                          troupe_error* error);
+troupe_status troupe_options_set_parameter_group(troupe_options* options, uint32_t parameter, uint32_t group,
+                                                 troupe_error* error);
+
+/* A tensor of the trainer's own that is saved and restored with the parameters: an average of weights, the state of a
+   random number generator. `memory` holds this rank's part, row by row; it stays alive as long as the session, and is
+   not changed between troupe_save() or troupe_save_local() and the next troupe_begin_step(). `shape` is the part's,
+   `global_shape` the whole tensor's, `offset` where the part begins; all have `axes` entries. `global_shape` and
+   `offset` may both be NULL: then the part is the whole tensor. Ranks may add different tensors, but all parts together
+   must make up whole tensors: of ranks with the same part one has `replica` 0, and the others have numbers above 0. On
+   a GPU it is memory of the device. */
+troupe_status troupe_options_add_tensor(troupe_options* options, const char* name, void* memory, troupe_dtype dtype,
+                                        const int64_t* shape, const int64_t* global_shape, const int64_t* offset,
+                                        size_t axes, int32_t replica, troupe_error* error);
+
 /* Cuts all ranks of the job into groups, for collectives of the trainer's own: part_of[r] is the number of the part
    that rank r is in, and `ranks` the size of the job. Parts are numbered from 0 without gaps; the members of a part
    are in the order of their ranks. The same on all ranks. `name` has letters, digits, '-' and '_'. The groups "tp",
@@ -135,7 +159,12 @@ typedef enum troupe_operation_kind {
   TROUPE_OPERATION_KIND_LAST = 0x7fffffff
 } troupe_operation_kind;
 
-typedef enum troupe_pass { TROUPE_FORWARD = 1, TROUPE_BACKWARD = 2, TROUPE_PASS_LAST = 0x7fffffff } troupe_pass;
+typedef enum troupe_pass {
+  TROUPE_FORWARD = 1,
+  TROUPE_BACKWARD = 2,
+  TROUPE_WEIGHTS = 3, /* of a backward in two passes, the one that adds to gradients; not for operations */
+  TROUPE_PASS_LAST = 0x7fffffff
+} troupe_pass;
 
 #define TROUPE_NO_UNIT UINT32_MAX
 
@@ -162,6 +191,14 @@ typedef struct troupe_operation {
    does not fit the job. */
 troupe_status troupe_options_add_operation(troupe_options* options, const troupe_operation* operation,
                                            troupe_error* error);
+
+/* For a trainer that begins a lane before it has ended the previous one, such as a pipeline stage: appends to the list
+   of what it does in a step. A pass goes through the units from `first_unit` up to, but without, `end_unit`, in
+   backward from the last one down, for the lane with the index `round` among the rank's lanes. All ranks that keep the
+   same stage give the same list, with as many rounds as the rank with the most lanes has. Where there are units the
+   trainer begins each pass with troupe_begin_pass(); elsewhere the list has no effect. */
+troupe_status troupe_options_add_pass(troupe_options* options, troupe_pass kind, int32_t round, int32_t first_unit,
+                                      int32_t end_unit, troupe_error* error);
 
 /* ---- A session. ---- */
 
@@ -196,9 +233,18 @@ troupe_status troupe_write_parameter(troupe_session* session, uint32_t parameter
 
 troupe_status troupe_begin_step(troupe_session* session, double learning_rate, troupe_error* error);
 troupe_status troupe_begin_lane(troupe_session* session, int32_t lane, troupe_error* error);
+/* What the trainer multiplies the losses of the step by before backward (option "loss-scaling"), otherwise 1. The loss
+   given to troupe_end_lane(), and what an outcome says about gradients, is without it. Ask for it in every step:
+   troupe_finish_step() and a restore change it. */
+double troupe_loss_scale(const troupe_session* session);
 /* From 0, in order; a lane begins with microbatch 0. */
 troupe_status troupe_begin_microbatch(troupe_session* session, int32_t index, troupe_error* error);
-/* Waits until the unit's parameters may be read and, after troupe_begin_backward(), its gradients written; fetch their
+/* Instead of troupe_begin_lane() and troupe_begin_backward() where troupe_options_add_pass() was called and there are
+   units: what follows belongs to this pass, counted from 0, until the next one begins. Passes come in the order of the
+   list, without those of rounds in which the rank has no lane; troupe_end_lane() comes after the last pass of each
+   lane. */
+troupe_status troupe_begin_pass(troupe_session* session, size_t pass, troupe_error* error);
+/* Waits until the unit's parameters may be read and, in backward, its gradients written; fetch their
    memory again afterwards. Forward acquires units in ascending order, backward in descending order, unless the options
    "forward-order" and "backward-order" say otherwise; acquiring a unit releases the previous one. Only where there are
    units. */
@@ -215,8 +261,9 @@ troupe_status troupe_before_use(troupe_session* session, uint32_t parameter, tro
    devices whose memory the host cannot reach. */
 troupe_status troupe_parameter(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                                troupe_error* error);
-/* Where to add the current lane's gradient, in f32; fetch it anew in every lane. Of a parameter with a unit, where there
-   are units, it is written, and troupe_gradient_ready() called, while the unit is acquired in backward. */
+/* Where to add the current lane's gradient; fetch it anew in every lane. It is in f32, unless the option
+   "gradients-in-parameter-dtype" is true. Of a parameter with a unit, where there are units, it is written, and
+   troupe_gradient_ready() called, while the unit is acquired in backward. */
 troupe_status troupe_gradient(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                               troupe_error* error);
 /* The number of ranks whose lanes contribute to this parameter's gradient here, per round: 1, or for an expert's
@@ -252,6 +299,8 @@ typedef struct troupe_step_outcome {
   double clip_factor;
   double seconds;        /* of the step, on this rank */
   double waited_seconds; /* of these, spent by the trainer waiting for Troupe */
+  double loss_scale;     /* of this step */
+  int64_t nonfinite_gradients; /* elements that are NaN or Inf; above 0 the step is not committed */
   char reason[256];
 } troupe_step_outcome;
 
@@ -354,15 +403,40 @@ typedef struct troupe_save_result {
 troupe_status troupe_take_save(troupe_session* session, int32_t* found, troupe_save_result* result, troupe_error* error);
 /* Waits until every save that was begun is over. */
 troupe_status troupe_wait_saves(troupe_session* session, troupe_error* error);
+/* As these three, into the directory of the option "local-checkpoints": every rank's state on its own node, and copies
+   of it at the other ranks of its clique (option "replication-factor"). A save counts when all of them are there; then
+   older ones are removed. */
+troupe_status troupe_save_local(troupe_session* session, const char* common, uint64_t* sequence, troupe_error* error);
+troupe_status troupe_take_local_save(troupe_session* session, int32_t* found, troupe_save_result* result,
+                                     troupe_error* error);
+troupe_status troupe_wait_local_saves(troupe_session* session, troupe_error* error);
 
 typedef struct troupe_restored {
-  int32_t found; /* 0: there is no checkpoint */
-  int64_t step;  /* the next one */
+  int32_t found;    /* 0: there is no checkpoint */
+  int32_t is_local; /* 1: it is a local save */
+  int64_t step;     /* the next one */
   char name[64];
+  char passed_over[1020]; /* newer checkpoints and local saves that could not be used, and why; a line for each */
 } troupe_restored;
 
-/* Before the first step. `name` is that of a checkpoint, or NULL for the newest complete one. */
+/* Before the first step. `name` is that of a checkpoint, or NULL for the newest complete one. Without a name, a local
+   save at least as new comes first, if the same job made it and the ranks' copies are still complete. */
 troupe_status troupe_restore(troupe_session* session, const char* name, troupe_restored* restored, troupe_error* error);
+
+/* Set all members that are not used to 0: troupe_restore_options options = {0}. */
+typedef struct troupe_restore_options {
+  const char* directory;  /* of checkpoints; NULL: that of the option "checkpoints" */
+  const char* name;       /* as troupe_restore() takes it */
+  int32_t weights_only;   /* 1: moments and counters of the optimizer start anew */
+  const char* strictness; /* what to do about tensors that only the job or only the checkpoint has: raise_unexpected (as
+                             NULL), raise_all, log_unexpected, log_all, ignore_all or assume_ok_unexpected. Tensors that
+                             the checkpoint lacks keep their values. */
+} troupe_restore_options;
+
+/* As troupe_restore(), with more to choose; `options` may be NULL. Local saves are considered only without `directory`,
+   `name` and `weights_only`. */
+troupe_status troupe_restore_with(troupe_session* session, const troupe_restore_options* options,
+                                  troupe_restored* restored, troupe_error* error);
 /* What was given to troupe_save() for the restored checkpoint: copies at most `capacity` bytes, including the zero
    byte, into `text`, and returns the number of bytes that all of it takes, including the zero byte. */
 size_t troupe_restored_common(const troupe_session* session, char* text, size_t capacity);

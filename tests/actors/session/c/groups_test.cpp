@@ -401,7 +401,8 @@ TEST(GroupsOfTheCInterface, RefuseGroupsAndOperationsThatCannotBe) {
   refuses([](auto& bad) { bad.kind = static_cast<troupe_operation_kind>(6); },
           "6 is not a kind of operation");
   refuses([](auto& bad) { bad.dtype = static_cast<troupe_dtype>(0); }, "0 is not a dtype");
-  refuses([](auto& bad) { bad.pass = static_cast<troupe_pass>(3); }, "3 is not a pass; use TROUPE_FORWARD");
+  refuses([](auto& bad) { bad.pass = static_cast<troupe_pass>(3); },
+          "3 is not a pass of operations; use TROUPE_FORWARD");
   EXPECT_TRUE(self.options->session.groups.empty());
   EXPECT_TRUE(self.options->session.operations.empty());
 

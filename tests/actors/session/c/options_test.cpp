@@ -84,6 +84,53 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   EXPECT_FALSE(training.average);
 }
 
+TEST(OptionsOfTheCInterface, SetWhatSavesLossesAndMuonDo) {
+  troupe_options options;
+
+  set(options, "gradients-in-parameter-dtype", "true");
+  set(options, "nesterov", "false");
+  set(options, "newton-schulz-steps", "6");
+  set(options, "muon-scale", "match_rms_adamw");
+  set(options, "loss-scaling", "dynamic");
+  set(options, "loss-scale", "1024");
+  set(options, "loss-scale-growth", "3");
+  set(options, "loss-scale-interval", "7");
+  set(options, "loss-scale-backoff", "0.25");
+  set(options, "loss-scale-minimum", "16");
+  set(options, "loss-scale-hysteresis", "8");
+  set(options, "when-busy", "refuse");
+  set(options, "load", "exchange");
+  set(options, "local-checkpoints", "b");
+  set(options, "replication-factor", "2");
+  set(options, "replication-jump", "4");
+  set(options, "local-keep", "5");
+  set(options, "register-memory", "true");
+
+  const auto& training = options.session.training;
+  EXPECT_TRUE(training.gradients_in_parameter_dtype);
+  EXPECT_FALSE(training.optimizer.nesterov);
+  EXPECT_EQ(training.optimizer.newton_schulz_steps, 6);
+  EXPECT_EQ(training.optimizer.scale, core::MuonScale::match_rms_adamw);
+  EXPECT_EQ(training.loss_scaling.kind, core::LossScale::dynamic);
+  EXPECT_EQ(training.loss_scaling.scale, 1024);
+  EXPECT_EQ(training.loss_scaling.growth, 3);
+  EXPECT_EQ(training.loss_scaling.interval, 7);
+  EXPECT_EQ(training.loss_scaling.backoff, 0.25);
+  EXPECT_EQ(training.loss_scaling.minimum, 16);
+  EXPECT_EQ(training.loss_scaling.hysteresis, 8);
+  EXPECT_EQ(options.session.checkpoint.when_busy, core::WhenBusy::refuse);
+  EXPECT_EQ(options.session.checkpoint.load.mode, core::LoadMode::exchange);
+  EXPECT_EQ(options.world.local_checkpoint_directory, "b");
+  EXPECT_EQ(options.session.local.factor, 2);
+  EXPECT_EQ(options.session.local.jump, 4);
+  EXPECT_EQ(options.session.local.keep, 5);
+  EXPECT_TRUE(options.world.register_memory);
+  set(options, "loss-scaling", "fixed");
+  EXPECT_EQ(training.loss_scaling.kind, core::LossScale::fixed);
+  set(options, "load", "read");
+  EXPECT_EQ(options.session.checkpoint.load.mode, core::LoadMode::read);
+}
+
 TEST(OptionsOfTheCInterface, CutTheJobAlongTheAxisThatTheyName) {
   troupe_options options;
 
