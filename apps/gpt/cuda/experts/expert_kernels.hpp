@@ -10,7 +10,8 @@
 namespace troupe::apps::gpt::cuda {
 
 // N tokens, K choices per token, S slots, C width. As core/experts/dispatch.hpp, with the same order of sums,
-// in fp32 with one rounding. The rules of apps/gpt/cuda/kernels.hpp apply.
+// in fp32 with one rounding; only d_weights, sums over the width, are added in another order. The rules of
+// apps/gpt/cuda/kernels.hpp apply.
 
 /// How rows move between tokens and slots.
 struct ExpertPlaces {
