@@ -71,7 +71,7 @@ std::uint32_t home_of(const core::ParameterSpec& spec, const TrainingPlan& plan,
 /// Adds the boxes of `parts`, which follow each other in one stored tensor, then in the next ones.
 class StateBuilder {
  public:
-  void add(const std::vector<core::FlatPart>& parts, StatePiece place, std::uint32_t home = 0) {
+  void add(const std::vector<core::FlatPart>& parts, StatePiece place, std::uint32_t home) {
     const auto first = place.first;
     for (const auto& part : parts) {
       const auto& tensor = part.tensor;
