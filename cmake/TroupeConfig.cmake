@@ -1,6 +1,29 @@
-# find_package(Troupe) gives Troupe::core (formats and maths alone) and Troupe::runtime (everything). The targets
-# Troupe::part_NAME behind them are no interface: they change without notice.
+# find_package(Troupe [COMPONENTS c core runtime]): Troupe::c (libtroupe.so, what troupe.h declares; needs no other
+# library and no C++), Troupe::core (formats and maths alone) and Troupe::runtime (everything, in C++). Without components
+# a project that speaks C++ gets all three, another one Troupe::c. The targets Troupe::part_NAME behind them are no
+# interface: they change without notice.
 include(CMakeFindDependencyMacro)
+set(Troupe_wanted ${Troupe_FIND_COMPONENTS})
+if(NOT Troupe_wanted)
+  get_property(languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  set(Troupe_wanted c)
+  if(CXX IN_LIST languages)
+    set(Troupe_wanted c core runtime)
+  endif()
+endif()
+foreach(component IN LISTS Troupe_wanted)
+  if(NOT component MATCHES "^(c|core|runtime)$")
+    set(Troupe_FOUND FALSE)
+    set(Troupe_NOT_FOUND_MESSAGE "Troupe has the components c, core and runtime, and no ${component}")
+    return()
+  endif()
+endforeach()
+
+include("${CMAKE_CURRENT_LIST_DIR}/TroupeSharedTargets.cmake")
+if(NOT core IN_LIST Troupe_wanted AND NOT runtime IN_LIST Troupe_wanted)
+  return()
+endif()
+
 find_dependency(Threads)
 find_dependency(fmt)
 find_dependency(spdlog)

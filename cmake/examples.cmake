@@ -1,0 +1,12 @@
+# Builds the examples over an installed Troupe: cmake -S examples -B build && cmake --build build
+cmake_minimum_required(VERSION 3.25)
+project(troupe_examples LANGUAGES C CXX)
+find_package(Troupe 0.1 REQUIRED)
+foreach(example mlp units)
+  add_executable(${example} ${example}.cpp)
+  target_link_libraries(${example} PRIVATE Troupe::runtime)
+endforeach()
+foreach(example linear layers tensor)
+  add_executable(${example} ${example}.c)
+  target_link_libraries(${example} PRIVATE Troupe::c)
+endforeach()
