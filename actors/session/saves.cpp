@@ -124,16 +124,16 @@ std::vector<SaveResult> Saves::take_local() {
 core::Result<void> Saves::wait() {
   // One after the other: each has one deadline per phase; the fourth is for the news of its end to arrive
   // here.
-  for (std::uint64_t save = 1; save <= begun_; ++save)
-    TRY(in_.inbox.wait_saves(save, 4 * in_.options.checkpoint.deadline));
+  for (; ended_ < begun_; ++ended_)
+    TRY(in_.inbox.wait_saves(ended_ + 1, 4 * in_.options.checkpoint.deadline));
   return {};
 }
 
 core::Result<void> Saves::wait_local() {
   // One after the other: each has two phases of one and a half deadlines, and time for the news to arrive
   // here.
-  for (std::uint64_t save = 1; save <= begun_locally_; ++save)
-    TRY(in_.inbox.wait_local_saves(save, 4 * in_.options.local.deadline));
+  for (; ended_locally_ < begun_locally_; ++ended_locally_)
+    TRY(in_.inbox.wait_local_saves(ended_locally_ + 1, 4 * in_.options.local.deadline));
   return {};
 }
 

@@ -49,6 +49,8 @@ class Saves {
   const SessionContext& in_;
   std::uint64_t begun_ = 0;
   std::uint64_t begun_locally_ = 0;
+  std::uint64_t ended_ = 0;  ///< of those begun: the first that were waited for
+  std::uint64_t ended_locally_ = 0;
 };
 
 }  // namespace troupe::actors

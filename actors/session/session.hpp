@@ -134,8 +134,9 @@ class Session {
   core::Result<void> begin_pass(std::size_t pass);
   /// Waits until the unit's parameters may be read and, after begin_backward(), its gradients written; fetch
   /// their memory anew afterwards. Forward acquires units in ascending order, backward in descending order,
-  /// unless SessionOptions::order says otherwise; acquiring a unit releases the previous one. Only where
-  /// there are units().
+  /// unless SessionOptions::order says otherwise; acquiring a unit releases the previous one. Where there
+  /// are no units(), it is before_use() of each of the unit's parameters, in any order, and release() does
+  /// nothing.
   core::Result<void> acquire(core::UnitIndex unit);
   /// The unit is no longer read, and its gradients of this lane are complete.
   core::Result<void> release(core::UnitIndex unit);

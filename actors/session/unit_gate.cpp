@@ -61,13 +61,20 @@ bool UnitGate::is_gathered(int unit) const {
 
 Result<void> UnitGate::has_unit(core::UnitIndex unit) const {
   if (unit.value < declared_) return {};
-  if (declared_ == 0) {
-    return core::fail(Errc::invalid_argument,
-                      "unit {} was asked for, but {} keeps all parameters; call before_use() instead",
-                      unit.value, core::name_of(in_.plan.options.strategy));
-  }
   return core::fail(Errc::invalid_argument, "there is no unit {}: parameters name {}, numbered from 0",
                     unit.value, declared_);
+}
+
+/// Where the strategy keeps all parameters of every unit: their updates and gathers, by bucket.
+Result<void> UnitGate::wait_resident(core::UnitIndex unit) {
+  bool is_named = false;
+  for (std::size_t i = 0; i < in_.plan.specs.size(); ++i) {
+    if (in_.plan.specs[i].unit != unit) continue;
+    is_named = true;
+    TRY(wait_published(in_.plan.parameters[i].bucket));
+  }
+  if (is_named) return {};
+  return core::fail(Errc::invalid_argument, "there is no unit {}: no parameter names it", unit.value);
 }
 
 void UnitGate::begin_step(core::Step step, core::Step decided) {
@@ -133,6 +140,7 @@ Result<void> UnitGate::may_end_round() const {
 }
 
 Result<void> UnitGate::acquire(core::UnitIndex index) {
+  if (!has_units()) return wait_resident(index);
   TRY(has_unit(index));
   const int unit = program_unit(index);
   if (open_ == unit) return {};
@@ -174,6 +182,7 @@ core::Error UnitGate::is_over(core::UnitIndex unit) const {
 }
 
 Result<void> UnitGate::release(core::UnitIndex index) {
+  if (!has_units()) return {};
   TRY(has_unit(index));
   const int unit = program_unit(index);
   if (open_ != unit) {
@@ -235,11 +244,13 @@ void UnitGate::end_lane_of(int unit, int round) {
 }
 
 Result<void> UnitGate::wait_published(int unit) {
-  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
-    if (in_.inbox.is_published(bucket, decided_)) continue;
-    TRY(exposed_([&] { return in_.inbox.wait_published(bucket, decided_, deadline_); }));
-  }
+  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) TRY(wait_published(bucket));
   return {};
+}
+
+Result<void> UnitGate::wait_published(core::BucketIndex bucket) {
+  if (in_.inbox.is_published(bucket, decided_)) return {};
+  return exposed_([&] { return in_.inbox.wait_published(bucket, decided_, deadline_); });
 }
 
 Result<void> UnitGate::gather(int unit, Phase phase, int round) {

@@ -48,7 +48,7 @@ class UnitGate {
   /// In place of both, of a list of passes: its lane. Errc::invalid_argument names the pass that comes next.
   core::Result<core::Lane> begin_pass(std::size_t pass);
   /// Waits until the unit's parameters may be read and, in backward, its gradients written. Ends the unit
-  /// before it.
+  /// before it. Without units on demand it waits for the updates and gathers of the unit's parameters.
   core::Result<void> acquire(core::UnitIndex unit);
   core::Result<void> release(core::UnitIndex unit);
   /// Of a list of passes: the one that has begun is the last of its round.
@@ -88,6 +88,8 @@ class UnitGate {
   const std::vector<core::UnitPass>& passes() const { return in_.plan.inputs.passes; }
   void close();
   core::Result<void> wait_published(int unit);
+  core::Result<void> wait_published(core::BucketIndex bucket);
+  core::Result<void> wait_resident(core::UnitIndex unit);
   core::Result<void> gather(int unit, core::Phase phase, int round);
   core::Result<void> wait_gradients(int unit, int round);
   void take_gradients(int unit, int round);

@@ -129,9 +129,14 @@ TEST(UnitCalls, AreNotNeededWhereEveryRankKeepsAllParameters) {
       EXPECT_EQ(session.units(), 0U);
       EXPECT_TRUE(session.before_use({1}));
       EXPECT_EQ(session.parameter({1}).value()[3], 1003.0F);
+      EXPECT_TRUE(session.acquire({2}));
+      EXPECT_TRUE(session.acquire({1})) << "in any order";
+      EXPECT_TRUE(session.release({1}));
+      EXPECT_EQ(session.parameter({1}).value()[3], 1003.0F);
       EXPECT_TRUE(session.begin_backward());
-      expect_refused(session.acquire({1}), core::Errc::invalid_argument,
-                     "keeps all parameters; call before_use() instead");
+      EXPECT_TRUE(session.acquire({1}));
+      expect_refused(session.acquire({9}), core::Errc::invalid_argument,
+                     "there is no unit 9: no parameter names it");
     });
   }
 }

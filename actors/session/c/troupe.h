@@ -246,8 +246,9 @@ troupe_status troupe_begin_microbatch(troupe_session* session, int32_t index, tr
 troupe_status troupe_begin_pass(troupe_session* session, size_t pass, troupe_error* error);
 /* Waits until the unit's parameters may be read and, in backward, its gradients written; fetch their
    memory again afterwards. Forward acquires units in ascending order, backward in descending order, unless the options
-   "forward-order" and "backward-order" say otherwise; acquiring a unit releases the previous one. Only where there are
-   units. */
+   "forward-order" and "backward-order" say otherwise; acquiring a unit releases the previous one. Where the strategy
+   keeps all parameters it is troupe_before_use() of each of the unit's, in any order, and troupe_release() does
+   nothing. */
 troupe_status troupe_acquire(troupe_session* session, uint32_t unit, troupe_error* error);
 /* The unit is no longer read, and its gradients of this lane are complete. */
 troupe_status troupe_release(troupe_session* session, uint32_t unit, troupe_error* error);
