@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "core/check.hpp"
@@ -50,14 +51,16 @@ struct ConstBufferView {
   }
 };
 
-template <class T>
-BufferView view_of(std::span<T> elements) {
-  return {reinterpret_cast<std::byte*>(elements.data()), elements.size_bytes()};
-}
-
-template <class T>
-ConstBufferView view_of(std::span<const T> elements) {
-  return {reinterpret_cast<const std::byte*>(elements.data()), elements.size_bytes()};
+/// A view of any contiguous range (array, vector, span, string), read-only where its elements are const. What
+/// the range refers to must outlive the view: temporaries that own their elements are refused.
+template <class Range>
+auto view_of(Range&& range) {
+  const std::span elements(std::forward<Range>(range));
+  if constexpr (std::is_const_v<typename decltype(elements)::element_type>) {
+    return ConstBufferView(reinterpret_cast<const std::byte*>(elements.data()), elements.size_bytes());
+  } else {
+    return BufferView{reinterpret_cast<std::byte*>(elements.data()), elements.size_bytes()};
+  }
 }
 
 /// Owns a range of device memory, at least 256-byte aligned. Move only. Its device must outlive it, and so

@@ -49,8 +49,13 @@ core::Result<std::vector<CudaDeviceInfo>> list_cuda_devices() {
 core::Result<std::unique_ptr<Device>> open_device(std::string_view name, DeviceFailed on_failure) {
   if (name == "host") return open_host_device();
   if (const auto index = cuda_index_of(name)) return open_cuda(*index, std::move(on_failure));
-  return core::fail(core::Errc::invalid_argument,
-                    "expected a device named host, cuda or cuda:<index>, but found '{}'", name);
+  return tl::unexpected(check_device_name(name).error());
+}
+
+core::Result<void> check_device_name(std::string_view name) {
+  if (name == "host" || cuda_index_of(name)) return {};
+  return core::fail(core::Errc::invalid_argument, "expected host, cuda or cuda:<index>, found {}",
+                    core::quoted_excerpt(name));
 }
 
 std::optional<int> cuda_index_of(std::string_view name) {

@@ -35,6 +35,10 @@ core::Result<std::vector<CudaDeviceInfo>> list_cuda_devices();
 /// more notifications.
 using DeviceFailed = std::function<void(const core::Error&)>;
 
+/// Errc::invalid_argument unless open_device() knows names of this form; whether the device is there is not
+/// asked.
+core::Result<void> check_device_name(std::string_view name);
+
 /// Opens "host", "cuda" (the first GPU) or "cuda:<index>". Errc::invalid_argument for any other name.
 core::Result<std::unique_ptr<Device>> open_device(std::string_view name, DeviceFailed on_failure = {});
 

@@ -14,7 +14,9 @@ TEST(Devices, AreOpenedByName) {
     const auto device = open_device(name);
     ASSERT_FALSE(device) << name;
     EXPECT_EQ(device.error().code, core::Errc::invalid_argument) << name;
+    EXPECT_EQ(check_device_name(name).error(), device.error()) << name;
   }
+  for (const char* name : {"host", "cuda", "cuda:0", "cuda:7"}) EXPECT_TRUE(check_device_name(name)) << name;
 }
 
 TEST(Devices, AGpuIsOpenedOrTheErrorSaysWhatIsAbsent) {

@@ -11,6 +11,8 @@
 #include "core/errors.hpp"
 #include "core/number.hpp"
 #include "core/optimizer/optimizer.hpp"
+#include "gpu/collective/open.hpp"
+#include "gpu/devices.hpp"
 
 namespace troupe::actors {
 
@@ -85,8 +87,15 @@ Set flag(bool& target) {
   };
 }
 
-Set text(std::string& target) {
-  return [&target](std::string_view value) -> Result<void> {
+Result<void> is_given(std::string_view value) {
+  if (!value.empty()) return {};
+  return core::fail(core::Errc::invalid_argument, "expected a directory, found an empty text");
+}
+
+/// A text that `check` accepts.
+Set checked(std::string& target, Result<void> (*check)(std::string_view)) {
+  return [&target, check](std::string_view value) -> Result<void> {
+    TRY(check(value));
     target = value;
     return {};
   };
@@ -166,7 +175,7 @@ std::vector<Option> options_of_saves(troupe_options& options) {
   using core::WhenBusy;
   return {
       {"checkpoints", "directory of checkpoints; without it nothing can be saved",
-       text(options.world.checkpoint_directory)},
+       checked(options.world.checkpoint_directory, is_given)},
       {"keep-last", "number of newest checkpoints to keep; 0: all",
        number(checkpoint.retention.keep_last, {0, 1 << 30})},
       {"keep-every", "interval, in steps, of checkpoints that are also kept; 0: none",
@@ -179,7 +188,7 @@ std::vector<Option> options_of_saves(troupe_options& options) {
            checkpoint.load.mode,
            {{"automatic", LoadMode::automatic}, {"read", LoadMode::read}, {"exchange", LoadMode::exchange}})},
       {"local-checkpoints", "directory on this rank's node for local saves; {rank} stands for the rank",
-       text(options.world.local_checkpoint_directory)},
+       checked(options.world.local_checkpoint_directory, is_given)},
       {"replication-factor", "ranks that keep copies of each other's local saves",
        number(local.factor, {1, 1 << 20})},
       {"replication-jump", "distance between these ranks", number(local.jump, {1, 1 << 20})},
@@ -231,8 +240,10 @@ std::vector<Option> options_of(troupe_options& options) {
        choice(training.unused_parameters,
               {{"refuse", UnusedParameters::refuse}, {"zeros", UnusedParameters::zeros}})},
       {"clip-norm", "global L2 norm to clip gradients at; 0: none", number(training.clip_norm, {0, 1e30})},
-      {"device", "where tensors are: host, cuda or cuda:<index>", text(world.device)},
-      {"collectives", "back-end: automatic, shared_memory, gloo or nccl", text(world.collectives)},
+      {"device", "where tensors are: host, cuda or cuda:<index>",
+       checked(world.device, gpu::check_device_name)},
+      {"collectives", "back-end: automatic, shared_memory, gloo or nccl",
+       checked(world.collectives, gpu::check_collectives)},
       {"register-memory", "NCCL moves values without copies of its own where it can: true or false",
        flag(world.register_memory)},
       {"join-seconds", "seconds after which a job that has not formed ends", seconds(session.join_deadline)},

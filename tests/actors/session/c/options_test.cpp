@@ -146,6 +146,25 @@ TEST(OptionsOfTheCInterface, CutTheJobAlongTheAxisThatTheyName) {
   EXPECT_FALSE(set_option(options, "tensor-parallel", "0"));
 }
 
+TEST(OptionsOfTheCInterface, AreCheckedWhenTheyAreSet) {
+  troupe_options options;
+  set(options, "device", "cuda:3");
+  set(options, "collectives", "gloo");
+  const std::vector<std::pair<std::string_view, std::string_view>> wrong{
+      {"device", "gpu"},       {"device", "cuda:-1"},    {"device", ""},     {"collectives", "mpi"},
+      {"collectives", ""},     {"strategy", "zero4"},    {"lanes", "-1"},    {"lanes", "two"},
+      {"clip-norm", "nan"},    {"beta1", "1.5"},         {"overlap", "yes"}, {"checkpoints", ""},
+      {"join-seconds", "inf"}, {"local-checkpoints", ""}};
+  for (const auto& [name, value] : wrong) {
+    const auto done = set_option(options, name, value);
+    ASSERT_FALSE(done) << name << " " << value;
+    EXPECT_EQ(done.error().code, core::Errc::invalid_argument);
+    EXPECT_TRUE(done.error().message.starts_with(std::string(name) + ": ")) << done.error().message;
+  }
+  EXPECT_EQ(options.world.device, "cuda:3") << "as it was";
+  EXPECT_EQ(options.world.collectives, "gloo");
+}
+
 TEST(OptionsOfTheCInterface, TakeAnOrderOfUnitsAndRefuseWhatIsNoListOfNumbers) {
   troupe_options options;
   set(options, "forward-order", "2,0,10");
