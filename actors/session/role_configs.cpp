@@ -68,17 +68,6 @@ std::vector<std::string> lines_of(const TrainingPlan& plan) {
   return lines;
 }
 
-template <class Wanted>
-std::vector<core::PlanEntryIndex> entries_of(const RankProgram& program, core::BucketIndex bucket,
-                                             Wanted wanted) {
-  std::vector<core::PlanEntryIndex> found;
-  for (const auto entry : core::indices<core::PlanEntryIndex>(program.launches().size())) {
-    const auto& launch = program.launch(entry);
-    if (launch.bucket == bucket && wanted(launch)) found.push_back(entry);
-  }
-  return found;
-}
-
 }  // namespace
 
 std::vector<core::BucketIndex> forward_order(const TrainingPlan& plan, const RankProgram& program) {
@@ -140,9 +129,10 @@ GradientBucketConfig bucket_config(const TrainingPlan& plan, const RankProgram& 
   config.parameters = plan.buckets[bucket.value].parameters;
   for (auto parameter : config.parameters) config.names.push_back(plan.specs[parameter.value].name);
   for (const auto& lane : program.rounds()) config.rounds.push_back({lane.value_or(core::Lane{-1}), {}});
-  for (const auto entry :
-       entries_of(program, bucket, [](const PlannedLaunch& launch) { return launch.moves_gradients(); })) {
-    config.rounds[static_cast<std::size_t>(program.launch(entry).round)].entries.push_back(entry);
+  for (const auto entry : program.launches_of(bucket)) {
+    const auto& launch = program.launch(entry);
+    if (launch.moves_gradients())
+      config.rounds[static_cast<std::size_t>(launch.round)].entries.push_back(entry);
   }
   config.overlap = plan.options.overlap;
   config.unused = plan.options.unused_parameters;
@@ -154,9 +144,10 @@ ParameterShardConfig shard_config(const TrainingPlan& plan, const RankProgram& p
   ParameterShardConfig config;
   config.rank = program.rank();
   config.bucket = bucket;
-  config.gather_entries = entries_of(program, bucket, [](const PlannedLaunch& launch) {
-    return !launch.moves_gradients() && launch.publishes();
-  });
+  for (const auto entry : program.launches_of(bucket)) {
+    const auto& launch = program.launch(entry);
+    if (!launch.moves_gradients() && launch.publishes()) config.gather_entries.push_back(entry);
+  }
   config.trainable = plan.is_trainable(bucket);
   return config;
 }

@@ -327,21 +327,17 @@ Result<void> Sequencer::wait_turn() {
 std::int64_t Sequencer::last_before() const {
   const auto& program = in_.data.program();
   const auto& sequence = program.sequence();
-  const auto place = [&](core::Step step, const auto& comes_before) {
-    for (std::size_t i = sequence.size(); i-- > 0;) {
-      if (comes_before(program.launch(sequence[i]))) return place_of_launch(sequence.size(), step, i);
-    }
-    return std::int64_t{-1};
-  };
   if (gate_.step() != decided_) {
-    const auto found =
-        place(gate_.step(), [&](const PlannedLaunch& launch) { return launch.ready <= gate_.passed(); });
-    if (found >= 0 || decided_.value < 0) return found;
+    if (const auto ready = program.ready_by(gate_.passed()); ready > 0)
+      return place_of_launch(sequence.size(), gate_.step(), ready - 1);
   }
   if (decided_.value < 0) return -1;
-  return place(decided_, [&](const PlannedLaunch& launch) {
-    return committed_ || launch.is_verdict() || !launch.publishes();
-  });
+  for (std::size_t i = sequence.size(); i-- > 0;) {
+    const auto& launch = program.launch(sequence[i]);
+    if (committed_ || launch.is_verdict() || !launch.publishes())
+      return place_of_launch(sequence.size(), decided_, i);
+  }
+  return -1;
 }
 
 }  // namespace troupe::actors

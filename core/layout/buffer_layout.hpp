@@ -114,6 +114,10 @@ std::optional<Ownership> ownership(const BufferLayout& layout, int parameter, in
 
 /// Alignment of positions, in elements.
 inline constexpr std::int64_t kParameterAlignment = 64;
+/// Shards begin and end at multiples of this, so that of 2-byte elements too each begins at 16 bytes: what
+/// NCCL and the kernels' packs want. The divisor of Megatron-Core, lcm(shards, 128), gives that for up to 16
+/// shards only.
+inline constexpr std::int64_t kShardAlignment = 8;
 /// Bucket ends of `padded` and `whole_parameter` are multiples of this.
 std::int64_t bucket_divisor(int shards, bool pad_for_bus_bandwidth, std::int64_t part_multiple = 1);
 /// Shard sizes of `whole_parameter` are multiples of this.

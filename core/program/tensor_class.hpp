@@ -77,7 +77,7 @@ struct TensorClass {
   std::optional<DType> gathered;
 
   /// Parts of a flat tensor are multiples of this many elements.
-  std::int64_t part_multiple() const { return gathered ? kMxPartElements : 1; }
+  std::int64_t part_multiple() const { return gathered ? kMxPartElements : kShardAlignment; }
   /// Gradients are rounded before they are sent.
   bool has_narrow_wire() const { return size_of(wire) < size_of(gradient); }
 

@@ -111,6 +111,19 @@ void RankProgram::set_sequence(std::vector<core::PlanEntryIndex> sequence) {
   for (std::size_t place = 0; place < sequence_.size(); ++place) {
     places_[static_cast<std::size_t>(sequence_[place].value)] = place;
   }
+  CHECK(std::is_sorted(sequence_.begin(), sequence_.end(),
+                       [&](auto a, auto b) { return launch(a).ready < launch(b).ready; }),
+        "launches come in the order in which they become ready");
+  by_bucket_.assign(plan_->buckets.size(), {});
+  for (const auto entry : core::indices<core::PlanEntryIndex>(launches_.size())) {
+    if (const auto bucket = launch(entry).bucket) by_bucket_[bucket->value].push_back(entry);
+  }
+}
+
+std::size_t RankProgram::ready_by(std::int64_t passed) const {
+  const auto end = std::partition_point(sequence_.begin(), sequence_.end(),
+                                        [&](auto entry) { return launch(entry).ready <= passed; });
+  return static_cast<std::size_t>(end - sequence_.begin());
 }
 
 void RankProgram::follow_order() {

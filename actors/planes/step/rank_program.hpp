@@ -55,6 +55,13 @@ class RankProgram {
   }
   /// All of them, in the order of launch.
   const std::vector<core::PlanEntryIndex>& sequence() const { return sequence_; }
+  /// How many launches of the sequence are ready when the trainer has passed this point, by the program's
+  /// clock.
+  std::size_t ready_by(std::int64_t passed) const;
+  /// The bucket's launches, in ascending order.
+  const std::vector<core::PlanEntryIndex>& launches_of(core::BucketIndex bucket) const {
+    return by_bucket_[bucket.value];
+  }
   std::size_t place_in_sequence(core::PlanEntryIndex entry) const {
     return places_[static_cast<std::size_t>(entry.value)];
   }
@@ -126,6 +133,7 @@ class RankProgram {
   std::vector<PlannedLaunch> launches_;
   std::vector<core::PlanEntryIndex> sequence_;
   std::vector<std::size_t> places_;  ///< by entry, in the sequence
+  std::vector<std::vector<core::PlanEntryIndex>> by_bucket_;
   std::vector<int> gradient_slots_;  ///< by bucket
 };
 

@@ -159,7 +159,7 @@ class BucketPlanner {
     }
     const auto shards = static_cast<int>(
         core::shard_count(plan_.inputs.placements.optimizer, plan_.inputs.domains[buffer.domain].sizes));
-    const auto part_multiple = buffer.gathered ? core::kMxPartElements : 1;
+    const auto part_multiple = buffer.gathered ? core::kMxPartElements : core::kShardAlignment;
     const auto sharded =
         buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded;
     if (!has_shards(plan_.inputs.placements.optimizer)) {

@@ -201,7 +201,7 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
     shards = std::max(shards, core::shard_count(*role, inputs.domains[0].sizes));
   }
   const auto part_multiple = inputs.classes[0].part_multiple();
-  const std::int64_t multiple = shards == 1 && part_multiple == 1
+  const std::int64_t multiple = shards == 1 && !inputs.classes[0].gathered
                                     ? 1
                                     : core::bucket_divisor(static_cast<int>(shards), false, part_multiple);
   const auto unit = [&](core::Residency residency, std::int64_t elements) {

@@ -306,5 +306,27 @@ TEST(Arena, SaysWhatDoesNotFit) {
   EXPECT_EQ(arena.error().code, core::Errc::out_of_memory);
 }
 
+/// 16 bytes of bf16: what NCCL and the kernels' packs want. lcm(ranks, 128) gives that for 16 ranks at most.
+TEST(TrainingPlan, ShardsBeginAtMultiplesOfEightElementsOnAnyNumberOfRanks) {
+  for (const auto strategy : {core::Strategy::zero1, core::Strategy::zero3}) {
+    for (const int ranks : {1, 2, 3, 6, 16, 32, 64, 96, 256}) {
+      core::TrainingOptions options;
+      options.strategy = strategy;
+      options.bucket_elements = 1000;
+
+      std::vector<core::ParameterSpec> parameters{{"w", {77, 31}}, {"b", {77}}, {"v", {1001}}};
+      for (auto& parameter : parameters) parameter.unit = core::UnitIndex{0};
+      const auto plan = plan_training(parameters, options, {ranks}).value();
+
+      for (std::uint32_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          const auto shard = plan.held(core::TensorRole::optimizer, {bucket}, {rank});
+          EXPECT_EQ(shard.start % 8, 0) << ranks << " ranks, bucket " << bucket << ", rank " << rank;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace troupe::actors
