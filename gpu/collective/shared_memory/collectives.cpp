@@ -30,7 +30,7 @@ class Collective {
         self_(static_cast<std::size_t>(arena.index())),
         width_(core::size_of(operation.dtype)),
         staging_(arena.layout().staging_bytes),
-        slot_(staging_ / n_ / 64 * 64),
+        slot_(staging_ / n_ / ArenaLayout::kSlotAlignment * ArenaLayout::kSlotAlignment),
         sources_(n_) {}
 
   Result<void> run() {

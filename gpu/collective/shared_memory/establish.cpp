@@ -22,8 +22,9 @@ std::size_t staging_bytes(const SharedMemoryOptions& options, std::size_t member
   constexpr std::size_t kTogether = std::size_t{4} << 20;
   constexpr std::size_t kMost = std::size_t{1} << 20;
   constexpr std::size_t kLeast = std::size_t{64} << 10;
-  if (options.staging_bytes > 0) return options.staging_bytes;
-  return std::clamp(kTogether / members, kLeast, kMost);
+  const std::size_t wanted =
+      options.staging_bytes > 0 ? options.staging_bytes : std::clamp(kTogether / members, kLeast, kMost);
+  return std::max(wanted, members * ArenaLayout::kSlotAlignment);  // each member has a part of it
 }
 
 /// Announced by the first member after the segment's name; the others must have the same.

@@ -54,6 +54,8 @@ struct ArenaLayout {
   std::size_t members = 0;
   std::size_t staging_bytes = 0;
 
+  /// Staging memory is cut into a slot per member, in multiples of this; each has at least one.
+  static constexpr std::size_t kSlotAlignment = 64;
   static constexpr std::size_t align(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
   std::size_t signature_bytes() const {

@@ -11,6 +11,7 @@
 #include "gpu/collective/shared_memory/arena.hpp"
 #include "gpu/collective/shared_memory/peer_watch.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+#include "gpu/host/host_device.hpp"
 #include "tests/gpu/collective/company.hpp"
 #include "tests/gpu/collective/watchdog.hpp"
 
@@ -89,6 +90,41 @@ TEST_F(SharedMemoryMembership, MembersWithOtherOptionsAreRefusedBeforeTheyMap) {
   EXPECT_EQ(leader.error().code, core::Errc::timeout);
   EXPECT_THAT(leader.error().message, ::testing::HasSubstr("no sign of rank 1"));
   EXPECT_EQ(other.error().code, core::Errc::mismatch);
+}
+
+TEST_F(SharedMemoryMembership, HoweverLittleStagingIsAskedForEachMemberHasAPart) {
+  MemoryRendezvous rendezvous;
+  SharedMemoryBackend backend(rendezvous, {.staging_bytes = 1});
+  GroupOptions options{.job = fmt::format("test-{}", getpid()),
+                       .epoch = {1},
+                       .name = "dp",
+                       .members = {{0}, {1}, {2}},
+                       .deadline = 10s};
+  const auto device = open_host_device();
+  const std::vector<float> input{1, 2, 3, 4, 5, 6};
+  const auto sum = [&](int self) {
+    auto own = options;
+    own.self = {self};
+    const auto group = backend.create_group(own).value();
+    auto stream = (*device)->create_stream({.name = "test"}).value();
+    std::vector<float> output(2);
+    const auto status = group->post({.kind = OperationKind::reduce_scatter,
+                                     .dtype = core::DType::f32,
+                                     .input = view_of(input),
+                                     .output = view_of(output),
+                                     .output_counts = {2, 2, 2}},
+                                    stream.get());
+    EXPECT_TRUE(stream->synchronize(10s).has_value());
+    EXPECT_EQ(outcome_of(*status.value()), "ok");
+    return output;
+  };
+
+  std::vector<std::future<std::vector<float>>> members;
+  for (int self = 0; self < 3; ++self) members.push_back(std::async(std::launch::async, sum, self));
+
+  EXPECT_EQ(members[0].get(), (std::vector<float>{3, 6}));
+  EXPECT_EQ(members[1].get(), (std::vector<float>{9, 12}));
+  EXPECT_EQ(members[2].get(), (std::vector<float>{15, 18}));
 }
 
 TEST_F(SharedMemoryMembership, TheLastActOfAMemberCountsAlthoughItHasLeft) {
