@@ -6,9 +6,11 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "actors/shell/caf_seam.hpp"
 #include "actors/shell/subscribers.hpp"
+#include "actors/world/bounded_wait.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::actors {
@@ -22,8 +24,10 @@ using messages::Role;
 class RoleActor final : public caf::event_based_actor, private EffectSink {
  public:
   RoleActor(caf::actor_config& config, CafStage* stage, const CafStageOptions* options,
-            messages::Address self, std::shared_ptr<std::unique_ptr<Machine>> machine)
+            std::atomic<int>* living, messages::Address self,
+            std::shared_ptr<std::unique_ptr<Machine>> machine)
       : caf::event_based_actor(config),
+        living_(living),
         stage_(stage),
         options_(options),
         host_(self, options->epoch, std::move(*machine), *this, options->tracer, options->now,
@@ -38,6 +42,8 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
     };
   }
 
+  void on_exit() override { living_->fetch_sub(1); }
+
   const char* name() const override { return messages::name_of(host_.address().role).data(); }
 
  private:
@@ -47,6 +53,7 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
   }
   void perform(const messages::Address& self, const Work& work) override { options_->perform(self, work); }
 
+  std::atomic<int>* living_;
   CafStage* stage_;
   const CafStageOptions* options_;
   RoleHost host_;
@@ -91,6 +98,7 @@ struct CafStage::Impl {
   std::vector<caf::actor> subscribers;
   std::atomic<bool> has_subscribers{false};
   std::atomic<std::uint64_t> posted{0};
+  std::atomic<int> living_parts{0};
 };
 
 core::Result<std::unique_ptr<CafStage>> CafStage::create(CafStageOptions options) {
@@ -105,16 +113,34 @@ CafStage::CafStage(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 CafStage::~CafStage() {
   for (auto& [address, part] : impl_->parts) caf::anon_send_exit(part, caf::exit_reason::user_shutdown);
+  std::vector<caf::actor_addr> subscribers;
   {
     std::lock_guard lock(impl_->subscribers_mutex);
-    for (auto& subscriber : impl_->subscribers)
+    for (auto& subscriber : impl_->subscribers) {
       caf::anon_send_exit(subscriber, caf::exit_reason::user_shutdown);
+      subscribers.push_back(subscriber.address());
+    }
     // A user's actor may own others, which end only when nothing refers to it any more.
     impl_->subscribers.clear();
   }
   run_pending(*impl_->system);
+  const BoundedWait wait([system = impl_->system.get()] { system->await_all_actors_done(); });
+  const auto all_end = [&] { return wait.ends_within(impl_->options.patience); };
+  if (!all_end()) {
+    for (const auto& address : subscribers) {
+      if (const auto subscriber = caf::actor_cast<caf::actor>(address))
+        caf::anon_send_exit(subscriber, caf::exit_reason::kill);  // which no actor can ignore
+    }
+  }
   // Until a part has ended it may post, and so read `parts`.
-  impl_->system->await_all_actors_done();
+  while (impl_->living_parts > 0 && !all_end()) continue;
+  if (!all_end()) {
+    if (impl_->options.log)
+      impl_->options.log("an actor of the trainer does not end; it is left behind, with the actor system");
+    impl_->parts.clear();
+    [[maybe_unused]] Impl* const left_behind = impl_.release();
+    return;
+  }
   impl_->parts.clear();
   impl_->system.reset();
 }
@@ -124,9 +150,12 @@ void CafStage::spawn(messages::Address address, std::unique_ptr<Machine> machine
   auto boxed = std::make_shared<std::unique_ptr<Machine>>(std::move(machine));
   const auto& detached = impl_->options.detached;
   const bool is_detached = std::find(detached.begin(), detached.end(), address.role) != detached.end();
+  auto* const living = &impl_->living_parts;
+  living->fetch_add(1);
   impl_->parts[address] =
-      is_detached ? impl_->system->spawn<RoleActor, caf::detached>(this, &impl_->options, address, boxed)
-                  : impl_->system->spawn<RoleActor>(this, &impl_->options, address, boxed);
+      is_detached
+          ? impl_->system->spawn<RoleActor, caf::detached>(this, &impl_->options, living, address, boxed)
+          : impl_->system->spawn<RoleActor>(this, &impl_->options, living, address, boxed);
 }
 
 void CafStage::start() {

@@ -36,13 +36,18 @@ struct CafStageOptions {
   std::function<void(const messages::Envelope&)> to_trainer;
   /// Work for the data plane; called from the actors' threads.
   std::function<void(const messages::Address& from, const Work&)> perform;
+  std::function<void(std::string_view)> log;  ///< a line for people; may be empty
+  /// At the end: how long actors of the trainer may take to end by themselves, and again when they are
+  /// killed.
+  std::chrono::milliseconds patience = std::chrono::seconds(5);
 };
 
 /// Runs the machines of one rank as CAF actors.
 class CafStage {
  public:
   static core::Result<std::unique_ptr<CafStage>> create(CafStageOptions options);
-  /// Ends every actor and joins CAF's threads.
+  /// Ends every actor and joins CAF's threads. An actor of the trainer that does not end, because its handler
+  /// does not return, is left behind with its system.
   ~CafStage();
 
   /// All parts are spawned before the first message is posted.

@@ -269,6 +269,7 @@ core::Result<void> ProcessRank::open(Hooks hooks) {
   options.send_remote = [this](const messages::Envelope& envelope) { return send(envelope); };
   options.to_trainer = state_->hooks.to_trainer;
   options.perform = state_->hooks.perform;
+  options.log = state_->options.log;
   auto stage = TRY(CafStage::create(std::move(options)));
   std::lock_guard lock(state_->stage_mutex);
   state_->stage = std::move(stage);

@@ -3,7 +3,11 @@
 #include <atomic>
 #include <caf/actor_system.hpp>
 #include <caf/event_based_actor.hpp>
+#include <chrono>
+#include <future>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -88,6 +92,53 @@ TEST(CafStageTeardown, EndsAThousandTimesWhileActorsPost) {
 
 TEST(CafStageTeardown, EndsWhileAnActorWithAThreadOfItsOwnPosts) {
   end_busy_stages(100, {Role::conductor});
+}
+
+/// Does not end when it is told to, but when it is killed.
+caf::behavior ignore_exits(caf::event_based_actor* self) {
+  self->set_exit_handler([](const caf::exit_msg&) {});
+  return {[](const RankEvent&) {}};
+}
+
+TEST(CafStageTeardown, EndsAnActorOfTheTrainerThatIgnoresExits) {
+  CafStageOptions options;
+  std::string said;
+  options.now = [] { return std::chrono::nanoseconds(0); };
+  options.log = [&](std::string_view line) { said = line; };
+  options.patience = std::chrono::milliseconds(20);
+  auto stage = CafStage::create(std::move(options)).value();
+  stage->subscribe(stage->system().spawn(ignore_exits));
+  stage->start();
+
+  stage.reset();
+
+  EXPECT_EQ(said, "");
+}
+
+TEST(CafStageTeardown, LeavesAnActorOfTheTrainerBehindThatDoesNotReturn) {
+  CafStageOptions options;
+  std::string said;
+  options.now = [] { return std::chrono::nanoseconds(0); };
+  options.log = [&](std::string_view line) { said = line; };
+  options.patience = std::chrono::milliseconds(20);
+  Load load;
+  // What the actor waits for outlives the test.
+  static std::promise<void> never;
+  auto stage = CafStage::create(std::move(options)).value();
+  for (int i = 0; i < kParts; ++i)
+    stage->spawn(part(i), std::make_unique<Relay>(part((i + 1) % kParts), &load.living));
+  const auto stuck = stage->system().spawn([](caf::event_based_actor*) -> caf::behavior {
+    return {[](const RankEvent&) { never.get_future().wait(); }};
+  });
+  stage->subscribe(stuck);
+  stage->start();
+  tell(stuck, RankEvent{});
+
+  stage.reset();
+
+  EXPECT_EQ(load.living, 0) << "roles have ended";
+  EXPECT_EQ(said, "an actor of the trainer does not end; it is left behind, with the actor system");
+  never.set_value();
 }
 
 }  // namespace
