@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
+#include <system_error>
+
+#include "posix/standard_streams.hpp"
 
 namespace troupe::apps {
 
@@ -16,6 +20,32 @@ std::string command_of(const CLI::App& app) {
 }
 
 }  // namespace
+
+int run_program(const char* program, int failed, const std::function<int()>& body) {
+  int code = failed;
+  try {
+    code = body();
+  } catch (const std::bad_alloc&) {
+    // There may be no memory to format a message.
+    for (const char* part :
+         {program, ": there is no memory left for this; give it more (ulimit -v), or ask for less\n"})
+      std::fputs(part, stderr);
+    return failed;
+  } catch (const std::system_error& error) {
+    // Of fmt::print, or of a thread that could not be started.
+    fmt::print(stderr, "{}: {}\n", program, error.what());
+    return failed;
+  }
+  if (const auto written = posix::flush_standard_output(); !written) {
+    fmt::print(stderr, "{}: {}\n", program, written.error().message);
+    return code == 0 ? failed : code;
+  }
+  return code;
+}
+
+void take_last_of_repeated(CLI::App& app) {
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
 
 std::string message_of(const CLI::ParseError& error, std::string_view command) {
   constexpr std::size_t kMost = 400;  // CLI11 repeats its input, however long that is

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +9,16 @@
 namespace troupe::apps {
 
 inline constexpr int kUsageError = 2;  ///< exit code for an invalid command line
+
+/// What main() does: runs `body`, which returns an exit code, and writes out what it printed. Where memory or
+/// threads run out, or standard output cannot be written, a sentence on stderr begins with `program`, and the
+/// exit code is `failed`.
+int run_program(const char* program, int failed, const std::function<int()>& body);
+
+/// For an app without options yet, and the commands that it is given: of an option that is given twice the
+/// last counts, so that scripts which wrap a command line may add their own at its end. Lists keep all their
+/// values.
+void take_last_of_repeated(CLI::App& app);
 
 /// What CLI11 found wrong, as one sentence of bounded length that names the option. `command` is for the hint
 /// where to read more.

@@ -21,11 +21,17 @@
 #include "apps/gpt/sample.hpp"
 #include "core/errors.hpp"
 #include "core/utf8.hpp"
+#include "posix/standard_streams.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
 
 using core::Result;
+
+template <class... Values>
+void print(fmt::format_string<Values...> text, Values&&... values) {
+  posix::tell(stdout, fmt::format(text, std::forward<Values>(values)...));
+}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -33,7 +39,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 Result<void> print_perplexity(LocalTrainer& trainer) {
   const auto [loss, value, tokens] = TRY(trainer.perplexity());
-  fmt::print("perplexity {:.4f}, loss {:.6f} over {} tokens of the evaluation text\n", value, loss, tokens);
+  print("perplexity {:.4f}, loss {:.6f} over {} tokens of the evaluation text\n", value, loss, tokens);
   return {};
 }
 
@@ -44,7 +50,7 @@ Result<void> export_trained(LocalTrainer& trainer, const ExportOptions& to) {
     return Result<void>{};
   };
   TRY(export_model(trainer.model().config(), read, to));
-  fmt::print("exported the model to {}\n", to.directory);
+  print("exported the model to {}\n", to.directory);
   return {};
 }
 
@@ -59,8 +65,8 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
   auto trainer = TRY(LocalTrainer::create(run.trainer, corpus));
   const auto microbatches = static_cast<std::size_t>(training.lanes * training.microbatches);
   const std::size_t tokens_per_step = run.trainer.microbatch.rows() * microbatches;
-  fmt::print("{} parameters, {} KiB of activations, {} tokens per step\n", parameter_count(config),
-             trainer.model().activation_bytes() >> 10, tokens_per_step);
+  print("{} parameters, {} KiB of activations, {} tokens per step\n", parameter_count(config),
+        trainer.model().activation_bytes() >> 10, tokens_per_step);
   if (only_evaluates) {
     TRY(print_perplexity(trainer));
     return RunEnd::finished;
@@ -73,8 +79,8 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
     const double rate =
         static_cast<double>(tokens_per_step) * static_cast<double>(step) / seconds_since(start);
     const double evaluation = TRY(trainer.evaluate(run.evaluation_batches));
-    fmt::print("step {:5}  loss {:.4f}  evaluation {:.4f}  norm {:.3f}  {:6.0f} tokens/s  {:5.1f} s\n", step,
-               report.loss, evaluation, report.gradient_norm, rate, seconds_since(start));
+    print("step {:5}  loss {:.4f}  evaluation {:.4f}  norm {:.3f}  {:6.0f} tokens/s  {:5.1f} s\n", step,
+          report.loss, evaluation, report.gradient_norm, rate, seconds_since(start));
     std::fflush(stdout);
   }
   // What was trained is on disk before anything else can fail.
@@ -85,7 +91,7 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
   };
   const auto sample =
       TRY(sample_text(next, config.context, std::move(prompt), run.sample_bytes, run.sampling, codec));
-  fmt::print("\n{}\n", core::printable_of(run.prompt + sample));
+  print("\n{}\n", core::printable_of(run.prompt + sample));
   return RunEnd::finished;
 }
 
@@ -108,9 +114,7 @@ int exit_code_of(RunEnd end) {
   return 1;
 }
 
-}  // namespace
-
-int run_command(int argc, char** argv) {
+int train_as_told(int argc, char** argv) {
   CLI::App app(
       "Trains a language model on a text or on documents in JSONL: as one rank of a job that `troupe launch` "
       "or torchrun started, or alone. Tokens are bytes, or what the tokenizer.json of --model makes of them.",
@@ -120,6 +124,7 @@ int run_command(int argc, char** argv) {
       "96 when another rank failed first, 97 when there is no checkpoint it can use\n"
       "or there are those of another run, 2 for a command line that cannot be right,\n"
       "1 for all else, such as a last save that failed.");
+  take_last_of_repeated(app);
   Options options;
   add_options(app, options);
   if (const auto end = parse_command_line(app, argc, argv)) return *end;
@@ -127,6 +132,12 @@ int run_command(int argc, char** argv) {
   if (done) return exit_code_of(*done);
   fmt::print(stderr, "gpt: {}\n", done.error().message);
   return actors::exit_code_of(done.error());
+}
+
+}  // namespace
+
+int run_command(int argc, char** argv) {
+  return run_program("gpt", 1, [&] { return train_as_told(argc, argv); });
 }
 
 }  // namespace troupe::apps::gpt

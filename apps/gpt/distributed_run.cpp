@@ -31,6 +31,7 @@
 #include "core/step_count.hpp"
 #include "core/utf8.hpp"
 #include "gpu/devices.hpp"
+#include "posix/standard_streams.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -82,13 +83,11 @@ class Narrator {
     if (outcome.committed) tell_launcher(outcome.step);
     if (!outcome.committed)
       progress_.note(fmt::format("step {} was not committed: {}", record.step + 1, outcome.reason));
-    return writer_ ? writer_->write(record) : Result<void>{};
+    return keep(record);
   }
 
   Result<void> event(std::int64_t step, std::string kind, std::string text) {
-    return writer_ ? writer_->write(
-                         RunEvent{step, Seconds(now_() - began_).count(), std::move(kind), std::move(text)})
-                   : Result<void>{};
+    return keep(RunEvent{step, Seconds(now_() - began_).count(), std::move(kind), std::move(text)});
   }
 
   /// A line between those of progress, and in the record.
@@ -115,7 +114,7 @@ class Narrator {
       for (const auto& [pass, start, end] : stage)
         passes.push_back({core::short_name(pass, schedule.chunks), start, end});
     }
-    if (writer_) TRY(writer_->write(shown));
+    TRY(keep(shown));
     const auto expected = theory ? fmt::format(", {:.1f} % in theory", 100 * *theory) : "";
     return say(step + 1, "pipeline",
                fmt::format("{:.1f} % of the stages' time is bubble{}", 100 * shown.bubble_share, expected));
@@ -129,7 +128,7 @@ class Narrator {
       text += fmt::format("{}{} {:.3f}", text.empty() ? "" : ", ", axis,
                           static_cast<double>(sent.bytes) / (1024.0 * 1024.0));
     }
-    if (writer_) TRY(writer_->write(shown));
+    TRY(keep(shown));
     return say(step + 1, "traffic", "rank 0 sends in a step, in MiB: " + text);
   }
 
@@ -148,26 +147,26 @@ class Narrator {
                                .chosen = {chosen.begin(), chosen.end()},
                                .dropped = {dropped.begin(), dropped.end()}});
     }
-    return writer_->write(record);
+    return keep(record);
   }
 
   Result<void> sample(const RunSample& sample) {
     progress_.finish(now_());
-    fmt::print("\n{}\n\n", core::printable_of(sample.prompt + sample.text));
-    return writer_ ? writer_->write(sample) : Result<void>{};
+    posix::tell(stdout, fmt::format("\n{}\n\n", core::printable_of(sample.prompt + sample.text)));
+    return keep(sample);
   }
 
   Result<void> finish(bool traced) {
     if (!writer_) return {};
     writer_.reset();
-    fmt::print("{}", summary_table(TRY(read_run(record_path()))));
+    posix::tell(stdout, summary_table(TRY(read_run(record_path()))));
     auto page = folder_ / "report.html";
     TRY(write_report(record_path(), page));
-    fmt::print("report: {}\n", page.string());
+    posix::tell(stdout, fmt::format("report: {}\n", page.string()));
     if (!traced) return {};
     auto trace = folder_ / "trace.json";
     TRY(merge_trace_parts(folder_ / "trace", {ranks_}, trace));
-    fmt::print("trace:  {} (open it at ui.perfetto.dev)\n", trace.string());
+    posix::tell(stdout, fmt::format("trace:  {} (open it at ui.perfetto.dev)\n", trace.string()));
     return {};
   }
 
@@ -194,6 +193,17 @@ class Narrator {
     }
     writer_ = TRY(RunWriter::open(record_path(), description, continues));
     return continues ? writer_->write(description) : Result<void>{};
+  }
+
+  /// Training goes on without its record: what it is about is in the checkpoints.
+  template <class Record>
+  Result<void> keep(const Record& record) {
+    if (!writer_) return {};
+    if (const auto written = writer_->write(record); !written) {
+      writer_.reset();
+      progress_.note("warning: the record ends here, training goes on: " + written.error().message);
+    }
+    return {};
   }
 
   /// One clock for all processes of a run: it began with the first start in its record.

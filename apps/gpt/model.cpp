@@ -73,7 +73,7 @@ Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShap
         "microbatch, a shorter context, --recompute or a smaller model",
         shape.batch, shape.length, bytes >> 20, machine_bytes >> 20);
   }
-  use_one_blas_thread();
+  TRY(prepare_blas());
   return BasicModel(config, shape, keep, std::move(memory), bytes, sharing);
 }
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "posix/standard_streams.hpp"
+
 namespace troupe::apps {
 
 using std::chrono::nanoseconds;
@@ -70,10 +72,10 @@ void Progress::show(nanoseconds now) {
   const std::string text = line(now);
   if (options_.terminal) {
     // A line wider than the terminal would wrap and could not be rewritten.
-    fmt::print(stream_, "\r\x1b[2K{}", text.substr(0, options_.columns - 1));
+    posix::tell(stream_, fmt::format("\r\x1b[2K{}", text.substr(0, options_.columns - 1)));
     open_line_ = true;
   } else {
-    fmt::print(stream_, "{}\n", text);
+    posix::tell(stream_, fmt::format("{}\n", text));
   }
   std::fflush(stream_);
   last_shown_ = now;
@@ -81,13 +83,13 @@ void Progress::show(nanoseconds now) {
 
 void Progress::finish(nanoseconds now) {
   if (step_) show(now);
-  if (open_line_) fmt::print(stream_, "\n");
+  if (open_line_) posix::tell(stream_, "\n");
   open_line_ = false;
   std::fflush(stream_);
 }
 
 void Progress::note(const std::string& text) {
-  fmt::print(stream_, "{}{}\n", open_line_ ? "\r\x1b[2K" : "", text);
+  posix::tell(stream_, fmt::format("{}{}\n", open_line_ ? "\r\x1b[2K" : "", text));
   open_line_ = false;
   std::fflush(stream_);
 }

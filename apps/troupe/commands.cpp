@@ -1,12 +1,7 @@
 #include "apps/troupe/commands.hpp"
 
-#include <fmt/format.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <span>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "apps/command_line/command_line.hpp"
@@ -33,32 +28,18 @@ void add_commands(CLI::App& troupe, int& exit_code) {
   add_convert_command(troupe, exit_code);
 }
 
-namespace {
-
-int output_failed(const std::error_code& error) {
-  fmt::print(stderr, "troupe: cannot write to standard output: {}\n", error.message());
-  return kUsageError;
-}
-
-}  // namespace
-
 int run_troupe(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words[0] == "launch") return run_launch(std::span(words).subspan(1));
 
-  int exit_code = 0;
-  CLI::App app("Distributed training as a company of actors", "troupe");
-  add_commands(app, exit_code);
-  try {
-    exit_code = parse_command_line(app, argc, argv).value_or(exit_code);
-  } catch (const std::system_error& error) {  // of fmt::print
-    return output_failed(error.code());
-  }
   // What is printed is the result, often a file: less than all of it is a failure.
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-    return output_failed(errno != 0 ? std::error_code(errno, std::generic_category())
-                                    : std::make_error_code(std::errc::io_error));
-  return exit_code;
+  return run_program("troupe", kUsageError, [&] {
+    int exit_code = 0;
+    CLI::App app("Distributed training as a company of actors", "troupe");
+    take_last_of_repeated(app);
+    add_commands(app, exit_code);
+    return parse_command_line(app, argc, argv).value_or(exit_code);
+  });
 }
 
 }  // namespace troupe::apps

@@ -241,7 +241,6 @@ TEST(CommandLine, WhatCannotBeReadEndsWithTwoAndOneSentence) {
       {GPT_BINARY, "--word"},
       {GPT_BINARY, "--text"},
       {GPT_BINARY, "--text", "text", "word"},
-      {GPT_BINARY, "--text", "text", "--steps", "1", "--steps", "2"},
   };
   for (const auto& line : lines) {
     const auto result = tests::run_command(line, std::chrono::seconds(30));
@@ -255,6 +254,27 @@ TEST(CommandLine, WhatCannotBeReadEndsWithTwoAndOneSentence) {
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.output, testing::HasSubstr("--help"));
   }
+}
+
+TEST(CommandLine, TheLastOfAnOptionGivenTwiceCounts) {
+  const auto printed = [](std::vector<std::string> words) {
+    const auto result = tests::run_command(words, std::chrono::seconds(30));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return result.output;
+  };
+
+  EXPECT_EQ(printed({TROUPE_BINARY, "plan", "layout", "--dp", "4", "--sizes", "5,6", "--json", "--dp", "2",
+                     "--json"}),
+            printed({TROUPE_BINARY, "plan", "layout", "--sizes", "5,6", "--json", "--dp", "2"}));
+  EXPECT_EQ(printed({TROUPE_BINARY, "plan", "layout", "--sizes", "5", "--sizes", "6,7", "--dp", "2"}),
+            printed({TROUPE_BINARY, "plan", "layout", "--sizes", "5,6,7", "--dp", "2"}))
+      << "a list keeps all of its values";
+  EXPECT_THAT(printed({TROUPE_BINARY, "launch", "--standalone", "--nproc-per-node", "2", "--nproc-per-node",
+                       "1", "--", "/bin/sh", "-c", "echo world of $WORLD_SIZE"}),
+              testing::HasSubstr("world of 1\n"));
+  const auto gpt = tests::run_command(
+      {GPT_BINARY, "--text", "/nonexistent/first", "--text", "/nonexistent/last"}, std::chrono::seconds(30));
+  EXPECT_THAT(gpt.output, testing::HasSubstr("/nonexistent/last"));
 }
 
 /// A device that is always full.

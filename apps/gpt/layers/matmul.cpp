@@ -1,10 +1,37 @@
 #include "apps/gpt/layers/matmul.hpp"
 
 #include <cblas.h>
+#include <sys/mman.h>
 
 #include <type_traits>
+#include <vector>
+
+#include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
+
+namespace {
+
+/// Has OpenBLAS take the buffer that it keeps from its first product on. False: there is no room for it.
+bool take_buffer() {
+  constexpr std::size_t kBytes = (std::size_t{128} << 20) + (std::size_t{1} << 20);
+  void* const room = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return false;
+  ::munmap(room, kBytes);
+  // Small products are computed without the buffer.
+  constexpr std::size_t kSide = 128;
+  std::vector<float> values(3 * kSide * kSide, 0.0F);
+  multiply<float>({.m = kSide,
+                   .n = kSide,
+                   .k = kSide,
+                   .a = {values.data(), kSide},
+                   .b = {values.data() + kSide * kSide, kSide},
+                   .c = values.data() + 2 * kSide * kSide,
+                   .c_stride = kSide});
+  return true;
+}
+
+}  // namespace
 
 template <class T>
 void multiply(const MatrixProduct<T>& p) {
@@ -56,8 +83,13 @@ void linear_backward_weight(LinearShape shape, const T* d_y, const T* x, T* d_we
                .write = Write::accumulate});
 }
 
-void use_one_blas_thread() {
+core::Result<void> prepare_blas() {
   openblas_set_num_threads(1);
+  static const bool has_buffer = take_buffer();  // it is the process's
+  if (has_buffer) return {};
+  return core::fail(
+      core::Errc::out_of_memory,
+      "OpenBLAS needs a buffer of 128 MiB and this process cannot get it; raise its limit (ulimit -v)");
 }
 
 template void multiply<float>(const MatrixProduct<float>&);

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "core/result.hpp"
+
 namespace troupe::apps::gpt {
 
 enum class Write { overwrite, accumulate };
@@ -44,7 +46,9 @@ void linear_backward_input(LinearShape shape, const T* d_y, const T* weight, T* 
 template <class T>
 void linear_backward_weight(LinearShape shape, const T* d_y, const T* x, T* d_weight);
 
-/// Parallelism comes from ranks: each computes on one thread, which also fixes the order of every sum.
-void use_one_blas_thread();
+/// Before the first product. Parallelism comes from ranks: each computes on one thread, which also fixes the
+/// order of every sum. Errc::out_of_memory: OpenBLAS would find no room for its buffer, and would look for it
+/// for ever.
+core::Result<void> prepare_blas();
 
 }  // namespace troupe::apps::gpt

@@ -147,7 +147,7 @@ Result<std::unique_ptr<StageModel>> StageModel::create(const ModelConfig& config
                 shape.slots.activations, shape.batch.batch, shape.batch.length, wanted >> 20, cut.stage,
                 machine_bytes >> 20);
   }
-  use_one_blas_thread();
+  TRY(prepare_blas());
   return std::unique_ptr<StageModel>(new StageModel(config, cut, shape, groups, std::move(memory)));
 }
 

@@ -198,6 +198,7 @@ Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::s
   LaunchOptions options;
   CLI::App app("Runs a program once per rank on this node: torchrun's flags, torchrun's environment.",
                "troupe launch");
+  take_last_of_repeated(app);
   add_launch_options(app, options);
 
   Split parts = TRY(split(app, arguments));
