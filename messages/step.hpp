@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct OrderLearned {
 struct LaneLoss {
   core::Lane lane{};
   double loss = 0;
+  std::optional<double> weight{};
 
   friend bool operator==(const LaneLoss&, const LaneLoss&) = default;
 };
@@ -49,7 +51,10 @@ struct BackwardFinished {
 struct Verdict {
   double gradient_norm = 0;              ///< L2 norm over all parameters of the job, before clipping
   std::int64_t nonfinite_gradients = 0;  ///< elements that are NaN or Inf
-  double loss = 0;                       ///< the lanes' mean: their exact sum, rounded, over their number
+  double loss = 0;                       ///< the lanes' exact sum, rounded, over their number or weight
+  double weight = 1;                     ///< of all lanes: their exact sum, rounded; or their number
+  double gradient_factor = 1;            ///< makes gradients that are averaged over lanes what they should be
+  std::int64_t unweighted_lanes = 0;     ///< lanes without a weight in a step where others have one
   std::int64_t refusing = 0;             ///< ranks that refuse the step
   core::Rank refusing_rank{};            ///< the refusing rank, if there is only one
   std::uint32_t wishes = 0;              ///< of all ranks combined
@@ -70,9 +75,9 @@ struct StepDecided {
   core::Step step{};
   bool commit = false;
   std::string reason;      ///< why not, if not committed
-  double clip_factor = 1;  ///< multiplies every gradient after division by the loss scale
+  double clip_factor = 1;  ///< multiplies every gradient, averaged and without the loss scale
   double learning_rate = 0;
-  Verdict verdict;  ///< of gradients without the loss scale
+  Verdict verdict;  ///< of gradients without the loss scale, and averaged
   double loss_scale = 1;
 
   friend bool operator==(const StepDecided&, const StepDecided&) = default;

@@ -3,11 +3,34 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
+
 #include "actors/roles/plan_search.hpp"
 
 namespace troupe::actors {
 
 using messages::Role;
+
+namespace {
+
+/// Why the lanes' weights give no average; empty if they do.
+std::string reason_of_weights(const messages::Verdict& verdict) {
+  if (verdict.unweighted_lanes > 0) {
+    return fmt::format(
+        "{} of the step's lanes ended without a weight, the others with one; give end_lane() a weight in "
+        "every lane of a step, or in none",
+        verdict.unweighted_lanes);
+  }
+  if (verdict.weight == 0) return "no lane of the step has a target: their weights are all 0";
+  // What gradients are multiplied by is an f32.
+  if (!std::isfinite(static_cast<float>(verdict.gradient_factor))) {
+    return fmt::format("the weights of the step's lanes add up to {}, which is too little to divide by",
+                       verdict.weight);
+  }
+  return {};
+}
+
+}  // namespace
 
 RankSupervisorMachine::RankSupervisorMachine(RankSupervisorConfig config) : config_(std::move(config)) {
   for (auto bucket = config_.buckets; config_.forward.size() < config_.buckets;) {
@@ -158,7 +181,7 @@ void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
 messages::StepDecided RankSupervisorMachine::decision() const {
   messages::StepDecided decided{step_, true, {}, 1.0, learning_rate_, verdict_, loss_scale_};
   auto& norm = decided.verdict.gradient_norm;
-  norm /= loss_scale_;
+  norm = norm / loss_scale_ * verdict_.gradient_factor;
   if (verdict_.refusing > 0) {
     decided.commit = false;
     const auto who = verdict_.refusing == 1 ? fmt::format("rank {}", verdict_.refusing_rank.value)
@@ -168,6 +191,9 @@ messages::StepDecided RankSupervisorMachine::decision() const {
     decided.commit = false;
     decided.reason = fmt::format("{} gradient elements are NaN or Inf{}", verdict_.nonfinite_gradients,
                                  loss_scale_ == 1 ? "" : fmt::format(" at a loss scale of {}", loss_scale_));
+  } else if (auto reason = reason_of_weights(verdict_); !reason.empty()) {
+    decided.commit = false;
+    decided.reason = std::move(reason);
   }
   if (config_.clip_norm > 0 && norm > config_.clip_norm)
     decided.clip_factor = config_.clip_norm / (norm + 1e-6);

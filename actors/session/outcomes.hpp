@@ -38,8 +38,9 @@ struct StepOutcome {
   core::Step step{};
   bool committed = false;
   std::string reason;        ///< why not, when not committed; parameters are then as before the step
-  double loss = 0;           ///< the mean of all lanes: their exact sum, rounded, over their number
-  double gradient_norm = 0;  ///< before clipping, without the loss scale
+  double loss = 0;           ///< the mean of all lanes: their exact sum, rounded, over their number or weight
+  double weight = 0;         ///< of all lanes: the exact sum of those given to end_lane(), or their number
+  double gradient_norm = 0;  ///< averaged, before clipping, without the loss scale
   double clip_factor = 1;
   double loss_scale = 1;  ///< of this step
   /// Elements that are NaN or Inf; above 0 the step is not committed, and a dynamic loss scale takes note.

@@ -1,5 +1,6 @@
 #include "actors/session/session.hpp"
 
+#include <cmath>
 #include <utility>
 
 #include "actors/session/passes.hpp"
@@ -255,13 +256,18 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
 }
 
 core::Result<void> Session::end_lane(double loss) {
-  auto& s = *parts_;
-  TRY(s.in_turn(s.gate->may_end_round()));
-  TRY(s.in_turn(s.sequencer->lane_operations().may_end("end_lane()")));
-  TRY(s.in_turn(s.order->end_lane()));
-  s.sequencer->lane_operations().end();
-  s.losses.push_back({s.lane, loss});
-  return s.gate->end_round();
+  return parts_->end_lane(loss, {});
+}
+
+core::Result<void> Session::end_lane(double loss, double weight) {
+  if (!std::isfinite(weight) || weight < 0) {
+    return parts_->in_turn(
+        core::fail(core::Errc::invalid_argument,
+                   "end_lane() takes a finite weight that is not negative, for example the "
+                   "number of a lane's target tokens, found {}",
+                   weight));
+  }
+  return parts_->end_lane(loss, weight);
 }
 
 core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_t wishes) {
@@ -287,6 +293,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   outcome.committed = decided.commit;
   outcome.reason = decided.reason;
   outcome.loss = decided.verdict.loss;
+  outcome.weight = decided.verdict.weight;
   outcome.gradient_norm = decided.verdict.gradient_norm;
   outcome.clip_factor = decided.clip_factor;
   outcome.loss_scale = decided.loss_scale;

@@ -41,7 +41,7 @@ struct TrainingPlan;
 ///         ...forward: before_use(p), then read parameter(p); backward: add to gradient(p), then
 ///         gradient_ready(p)
 ///       }
-///       session->end_lane(loss);
+///       session->end_lane(loss);  // or with a weight, such as the lane's number of target tokens
 ///     }
 ///     auto outcome = session->finish_step();
 class Session {
@@ -149,7 +149,16 @@ class Session {
   /// The parameter's gradient of this microbatch has been added. Only the lane's last microbatch counts. Call
   /// it for every use of a parameter that is used several times.
   core::Result<void> gradient_ready(core::ParameterIndex parameter);
+  /// The lane counts as one of the job's lanes: `loss` is its mean, and so is what it adds to gradients, for
+  /// each microbatch.
   core::Result<void> end_lane(double loss);
+  /// `loss` and what all microbatches of the lane have added to gradients are sums over `weight` targets,
+  /// such as the tokens that a language model learns; those of the step are divided by the sum of all lanes'
+  /// weights, which is exact, so that each target counts alike wherever it is. A lane, or a piece of one,
+  /// without targets has weight 0; a step without any is not committed. Weights are given in every lane of a
+  /// step or in none. Ranks that compute the same loss, as those of "tp" and of earlier pipeline stages do,
+  /// count once. See TrainingOptions::loss_divisor.
+  core::Result<void> end_lane(double loss, double weight);
   /// A non-empty `refusal` asks that no rank commits the step, and says why. `wishes` are bits of Wish, which
   /// all ranks learn of in this step's outcome.
   core::Result<StepOutcome> finish_step(std::string refusal = {}, std::uint32_t wishes = 0);

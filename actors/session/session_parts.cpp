@@ -245,6 +245,15 @@ core::Result<void> Session::Parts::settle_parameters() {
   return inbox.wait_gathered(trainer_deadline());
 }
 
+core::Result<void> Session::Parts::end_lane(double loss, std::optional<double> weight) {
+  TRY(in_turn(gate->may_end_round()));
+  TRY(in_turn(sequencer->lane_operations().may_end("end_lane()")));
+  TRY(in_turn(order->end_lane()));
+  sequencer->lane_operations().end();
+  losses.push_back({lane, loss, weight});
+  return gate->end_round();
+}
+
 std::vector<core::Lane> Session::Parts::own_lanes() const {
   std::vector<core::Lane> lanes;
   for (const auto& played : data->program().rounds()) {

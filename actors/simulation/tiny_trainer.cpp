@@ -90,7 +90,8 @@ class TinyTrainer {
         loss += TRY(forward());
         TRY(backward(lane, m));
       }
-      TRY(session_.end_lane(loss));
+      const double weight = weight_of(lane);
+      TRY(options_.weighs ? session_.end_lane(loss * weight, weight) : session_.end_lane(loss));
     }
     if (witness_ != nullptr) witness_->finishes(session_.rank(), place_.step);
     auto outcome = TRY(session_.finish_step());
@@ -178,15 +179,26 @@ class TinyTrainer {
     if (p.value % 2 == 1) compute_(options_.layer_time);
     const auto values = TRY(parameter(p));
     auto gradients = TRY(gradient(p));
-    const auto piece = session_.rank().value % session_.training().context_parallel;
-    core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch + kPieces * piece),
+    core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch + kPieces * piece()),
                               session_.parameters()[p.value].name, session_.next_step(), lane);
+    const auto weight = static_cast<float>(weight_of(lane));
     float mean = 0;
     for (float value : values) mean += value / static_cast<float>(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
-      gradients[i] += 0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F;
+      gradients[i] += (0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F) * weight;
     }
     return session_.gradient_ready(p);
+  }
+
+  /// The rank's, of each of its lanes.
+  int piece() const { return session_.rank().value % session_.training().context_parallel; }
+
+  /// Of this rank's piece: 1 unless lanes have weights of their own.
+  double weight_of(core::Lane lane) const {
+    if (!options_.weighs) return 1;
+    const core::CounterRandom random(options_.seed + static_cast<std::uint64_t>(piece()), "weights",
+                                     session_.next_step(), lane);
+    return static_cast<double>(random.bits(0) % 60 / 4);
   }
 
   /// A unit is in use until the trainer turns to another one.

@@ -21,6 +21,7 @@ struct TinyTrainerOptions {
   /// Weights are bf16 and gathered in this dtype; empty: f32, as biases are.
   std::optional<core::DType> gather_dtype{};
   std::size_t bias_group = 0;    ///< of core::TrainingOptions::groups
+  bool weighs = false;           ///< lanes, and pieces of them, have uneven weights, some of them 0
   std::uint64_t seed = 1;        ///< of values and data
   std::int64_t save_every = 0;   ///< steps; 0: never
   std::int64_t local_every = 0;  ///< steps between local saves; 0: never

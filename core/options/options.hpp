@@ -165,8 +165,12 @@ struct TrainingOptions {
   /// Elements after which a bucket closes; none: max(40,000,000, 1,000,000 x ranks) with overlap, otherwise a
   /// single bucket.
   std::optional<std::int64_t> bucket_elements;
-  /// Average over lanes and microbatches; otherwise sum.
+  /// Average over lanes and microbatches or, where lanes are given weights (Session::end_lane()), over their
+  /// weights; otherwise sum.
   bool average = true;
+  /// For lanes with weights: what the trainer has already divided losses and their gradients by, the same in
+  /// every lane, so that they stay in range. Averages are multiplied by it.
+  double loss_divisor = 1;
   /// `fast` numerics only: gradients are kept and sent in the parameters' dtype instead of f32.
   bool gradients_in_parameter_dtype = false;
   /// The dtype that gradients are sent in where it is narrower than theirs: f32 or bf16. `ordered` numerics:

@@ -8,6 +8,14 @@
 
 namespace troupe::actors {
 
+namespace {
+
+Averaging averaging_of(const core::TrainingOptions& options) {
+  return {options.lanes, options.microbatches, options.average, options.loss_divisor};
+}
+
+}  // namespace
+
 gpu::Operation DataPlane::State::operation(gpu::OperationKind kind, core::DType dtype) const {
   gpu::Operation operation;
   operation.kind = kind;
@@ -152,7 +160,7 @@ void DataPlane::State::complete(const LaunchCollective& work, Flight flight) {
     if (planned.is_verdict() && !done.failure.failed) {
       auto words = arena.common_verdict().as<std::int64_t>();
       say(messages::Role::rank_supervisor, 0,
-          messages::VerdictArrived{work.step, read_verdict(words, plan.options.lanes)});
+          messages::VerdictArrived{work.step, read_verdict(words, averaging_of(plan.options))});
     }
     say(messages::Role::conductor, 0, std::move(done));
   });

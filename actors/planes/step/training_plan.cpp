@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "actors/planes/step/declared_operations.hpp"
@@ -54,6 +55,10 @@ core::Result<void> check_options(const core::TrainingOptions& options, int data_
   if (options.microbatches < 1) {
     return core::fail(core::Errc::invalid_argument, "{} microbatches per lane; at least 1",
                       options.microbatches);
+  }
+  if (!std::isfinite(options.loss_divisor) || options.loss_divisor <= 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "losses cannot be divided by {}; give a loss divisor above 0", options.loss_divisor);
   }
   if (!(options.clip_norm >= 0)) {
     return core::fail(
@@ -355,6 +360,7 @@ std::string describe(const TrainingPlan& plan) {
       o.bucket_elements.value_or(-1), o.average, o.gradients_in_parameter_dtype, o.tensor_parallel,
       o.pipeline_parallel, o.expert_parallel, o.optimizer_instances, o.gathered_units, o.staging_elements,
       static_cast<int>(o.unused_parameters), o.clip_norm);
+  if (o.loss_divisor != 1) text += fmt::format("\nloss divisor {}", o.loss_divisor);
   if (o.context_parallel > 1) text += fmt::format("\ncontext parallel {}", o.context_parallel);
   if (o.wire_dtype != core::DType::f32) text += fmt::format("\nwire dtype {}", core::name_of(o.wire_dtype));
   text += "\n" + core::describe(o.loss_scaling);

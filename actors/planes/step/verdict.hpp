@@ -14,7 +14,7 @@ namespace troupe::actors {
 /// The number of words in the step's one small reduction, an i64 sum over all ranks, the same for any job:
 /// the exact square sum's limbs and its count of NaN and Inf; the exact sum of the losses; how many ranks
 /// refuse the step, and the sum of their numbers, which identifies the rank if there is only one; how many
-/// ranks have each wish.
+/// ranks have each wish; the exact sum of the lanes' weights, and how many lanes have one.
 std::size_t verdict_words();
 
 /// Where the exact square sum is among the words.
@@ -25,7 +25,16 @@ gpu::BufferView squares_of_verdict(gpu::BufferView words);
 void write_verdict(std::span<const messages::LaneLoss> losses, bool refuse, std::uint32_t wishes,
                    core::Rank rank, std::span<std::int64_t> words);
 
-/// The same on every rank: it depends only on the reduced words. `lanes` is the job's number of lanes.
-messages::Verdict read_verdict(std::span<const std::int64_t> words, int lanes);
+/// How a job averages, by its options.
+struct Averaging {
+  int lanes = 1, microbatches = 1;
+  bool average = true;
+  double loss_divisor = 1;
+};
+
+/// The same on every rank: it depends only on the reduced words. Gradients have been divided by lanes and
+/// microbatches, if the job averages; where lanes have weights, `gradient_factor` makes this a division by
+/// their sum. It is exactly 1 if that sum is the number of lanes times microbatches times `loss_divisor`.
+messages::Verdict read_verdict(std::span<const std::int64_t> words, const Averaging& averaging);
 
 }  // namespace troupe::actors

@@ -214,8 +214,13 @@ std::vector<Option> options_of(troupe_options& options) {
        number(training.bucket_elements, {1, kMost})},
       {"gradients-in-parameter-dtype", "fast numerics: gradients are not f32 but of the parameters' dtype",
        flag(training.gradients_in_parameter_dtype)},
-      {"average", "gradients are averaged over lanes and microbatches, otherwise summed: true or false",
+      {"average",
+       "gradients are averaged over lanes and microbatches, or by the lanes' weights, otherwise summed: true "
+       "or "
+       "false",
        flag(training.average)},
+      {"loss-divisor", "for lanes with weights: what the trainer divides losses and their gradients by",
+       number(training.loss_divisor, {1e-30, 1e30})},
       {"optimizer-instances", "replicas of the sharded optimizer; for hsdp and hfsdp the outer axis",
        number(training.optimizer_instances, {1, 1 << 20})},
       {"tensor-parallel", "ranks that share each layer; the group tp",

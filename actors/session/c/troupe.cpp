@@ -209,6 +209,11 @@ troupe_status troupe_end_lane(troupe_session* session, double loss, troupe_error
   return with(session, error, [&](auto& s) { return s.end_lane(loss); });
 }
 
+troupe_status troupe_end_weighted_lane(troupe_session* session, double loss, double weight,
+                                       troupe_error* error) {
+  return with(session, error, [&](auto& s) { return s.end_lane(loss, weight); });
+}
+
 troupe_status troupe_finish_step(troupe_session* session, const char* refusal, uint32_t wishes,
                                  troupe_step_outcome* outcome, troupe_error* error) {
   return with(session, error, [&](auto& s) -> Result<void> {
@@ -219,6 +224,7 @@ troupe_status troupe_finish_step(troupe_session* session, const char* refusal, u
     outcome->committed = step.committed ? 1 : 0;
     outcome->wishes = step.wishes;
     outcome->loss = step.loss;
+    outcome->weight = step.weight;
     outcome->gradient_norm = step.gradient_norm;
     outcome->clip_factor = step.clip_factor;
     outcome->seconds = seconds(step.times.total);

@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 /* Grows with every change that a caller could notice, sizes of structs included. */
-#define TROUPE_C_VERSION 4
+#define TROUPE_C_VERSION 5
 /* The version that the library was built with. A program that loads the library while it runs compares it with
    TROUPE_C_VERSION first: with another one nothing below is safe to call. */
 int troupe_c_version(void);
@@ -287,7 +287,15 @@ troupe_status troupe_on_compute_stream(troupe_session* session, int (*launch)(vo
                                        void* context, troupe_error* error);
 /* The parameter's gradient of this microbatch has been added. */
 troupe_status troupe_gradient_ready(troupe_session* session, uint32_t parameter, troupe_error* error);
+/* The lane counts as one of the job's lanes: `loss` is its mean, and so is what it adds to gradients, for each
+   microbatch. */
 troupe_status troupe_end_lane(troupe_session* session, double loss, troupe_error* error);
+/* `loss` and what all microbatches of the lane have added to gradients are sums over `weight` targets, such as the
+   tokens that a language model learns; those of the step are divided by the exact sum of all lanes' weights, so that
+   each target counts alike wherever it is. A lane without targets has weight 0; a step without any is not committed.
+   Lanes are ended in this way in all of a step or in none. The average is multiplied by option "loss-divisor": what
+   the trainer has already divided losses and their gradients by, the same in every lane. */
+troupe_status troupe_end_weighted_lane(troupe_session* session, double loss, double weight, troupe_error* error);
 
 enum { TROUPE_WISH_SAVE = 1, TROUPE_WISH_LEAVE = 2 };
 
@@ -295,7 +303,8 @@ typedef struct troupe_step_outcome {
   int64_t step;
   int32_t committed;     /* 0: parameters are as before the step, `reason` says why */
   uint32_t wishes;       /* of all ranks */
-  double loss;           /* the mean over all lanes of the job */
+  double loss;           /* the mean over all lanes of the job, or over the weights that they were given */
+  double weight;         /* of all lanes: the sum of those that were given, or their number */
   double gradient_norm;  /* before clipping */
   double clip_factor;
   double seconds;        /* of the step, on this rank */

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct Options {
   core::DeclaredOrder order{};
   bool learns_order = false;
   bool no_overlap = false;
+  bool weights = false;
   std::uint64_t seed = 0;
   int seeds = 1;
   std::vector<std::string> kills;
@@ -117,12 +119,14 @@ Options drawn(Options o, std::uint64_t seed) {
   if (below(2) == 0) o.order.forward = shuffled(o.units, seed, "order of forward");
   if (below(3) == 0) o.order.backward = shuffled(o.units, seed, "order of backward");
   o.learns_order = below(2) == 0;
+  if (below(2) == 0) o.weights = true;
   return o;
 }
 
 core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   actors::TinyTrainerOptions trainer;
   trainer.layers = o.units;
+  trainer.weighs = o.weights;
   trainer.session.training.optimizer_instances = o.optimizer_instances;
   trainer.session.training.gathered_units = o.gathered_units;
   (o.learns_order ? trainer.learned : trainer.session.order) = o.order;
@@ -194,9 +198,9 @@ void print(const Run& run) {
   }
 }
 
-/// `alone`: what one rank computes with so many lanes and units, as far as it is known.
+/// `alone`: what one rank computes with so many lanes, units and weights or not, as far as it is known.
 core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
-                           std::map<std::pair<int, int>, std::uint64_t>& alone) {
+                           std::map<std::tuple<int, int, bool>, std::uint64_t>& alone) {
   if (o.strategy != kAny) return simulate(o, seed);
   const auto job = drawn(o, seed);
   auto run = TRY(simulate(job, seed));
@@ -206,9 +210,11 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
   if (!job.order.forward.empty()) run.job += ", forward " + text_of(job.order.forward);
   if (!job.order.backward.empty()) run.job += ", backward " + text_of(job.order.backward);
   if (!job.order.empty() && job.learns_order) run.job += ", learned";
+  if (job.weights) run.job += ", weighted lanes";
   if (!job.kills.empty()) run.job += ", kill " + job.kills.front();
   if (!job.kills.empty() || job.numerics != "ordered") return run;
-  auto known = alone.find({job.lanes, job.units});
+  const std::tuple key(job.lanes, job.units, job.weights);
+  auto known = alone.find(key);
   if (known == alone.end()) {
     auto reference = job;
     reference.optimizer_instances = 1;
@@ -216,7 +222,7 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
     reference.strategy = "ddp";
     reference.order = {};
     reference.learns_order = false;
-    known = alone.emplace(std::pair(job.lanes, job.units), TRY(simulate(reference, 0)).state_hash).first;
+    known = alone.emplace(key, TRY(simulate(reference, 0)).state_hash).first;
   }
   if (run.state_hash != known->second) {
     run.report.violations.push_back(
@@ -228,7 +234,7 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
 int run_command(const Options& o) {
   bool violated = false;
   nlohmann::json all = nlohmann::json::array();
-  std::map<std::pair<int, int>, std::uint64_t> alone;
+  std::map<std::tuple<int, int, bool>, std::uint64_t> alone;
   for (int i = 0; i < o.seeds; ++i) {
     auto run = one_seed(o, o.seed + static_cast<std::uint64_t>(i), alone);
     if (!run) {
@@ -259,7 +265,8 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       *command, "--strategy", o->strategy,
       {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp", std::string(kAny)},
       "ddp, zero1, zero2, zero3, hsdp or hfsdp; any: each seed draws a job of at most --ranks ranks, its "
-      "strategy, mesh, lanes, order of units (declared or learned) and a rank that may die, and its bits are "
+      "strategy, mesh, lanes, their weights, order of units (declared or learned) and a rank that may die, "
+      "and its bits are "
       "compared with those "
       "of "
       "one rank")
@@ -284,6 +291,9 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       ->capture_default_str();
   add_number(*command, "--microbatches", o->microbatches, {1, 4096}, "Microbatches per lane and step")
       ->capture_default_str();
+  command->add_flag(
+      "--weights", o->weights,
+      "Give lanes uneven weights, some of them 0; with --strategy any, half of the jobs have them");
   command->add_flag("--no-overlap", o->no_overlap, "Do not overlap communication with forward and backward");
   add_number(*command, "--seed", o->seed, kAnyNumber<std::uint64_t>, "Seed of interleavings, delays and data")
       ->capture_default_str();

@@ -1,5 +1,6 @@
 #include "actors/roles/rank_supervisor.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/actors/support/machine_probe.hpp"
@@ -104,6 +105,38 @@ TEST(RankSupervisor, CommitsWhatIsFiniteAndNotRefused) {
   EXPECT_TRUE(decided.commit);
   EXPECT_EQ(decided.clip_factor, 1.0);
   EXPECT_EQ(decided.learning_rate, 0.5);
+}
+
+TEST(RankSupervisor, ClipsWhatIsAveragedOverWeights) {
+  auto config = two_buckets();
+  config.clip_norm = 1;
+  RankSupervisorMachine machine(config);
+  MachineProbe probe(machine);
+  run_backward(probe, {}, 8);
+
+  auto decided = decide(probe, {.gradient_norm = 32, .weight = 3, .gradient_factor = 0.5});
+
+  EXPECT_TRUE(decided.commit);
+  EXPECT_EQ(decided.verdict.gradient_norm, 2);
+  EXPECT_EQ(decided.clip_factor, 1 / (2 + 1e-6));
+  EXPECT_EQ(decided.verdict.gradient_factor, 0.5);
+}
+
+TEST(RankSupervisor, DoesNotCommitAStepWithoutAnAverage) {
+  const auto reason_of = [](messages::Verdict verdict) {
+    RankSupervisorMachine machine(two_buckets());
+    MachineProbe probe(machine);
+    run_backward(probe);
+    auto decided = decide(probe, std::move(verdict));
+    EXPECT_FALSE(decided.commit);
+    return decided.reason;
+  };
+
+  EXPECT_EQ(reason_of({.weight = 0}), "no lane of the step has a target: their weights are all 0");
+  EXPECT_THAT(reason_of({.weight = 1e-200, .gradient_factor = 1e200}), testing::HasSubstr("too little"));
+  EXPECT_THAT(reason_of({.weight = 4, .unweighted_lanes = 3}),
+              testing::HasSubstr("3 of the step's lanes ended without a weight"));
+  EXPECT_EQ(reason_of({.nonfinite_gradients = 3, .weight = 0}), "3 gradient elements are NaN or Inf");
 }
 
 TEST(RankSupervisor, DoesNotCommitNonfiniteGradients) {

@@ -41,7 +41,7 @@ TEST(Verdict, CarriesNormLossAndRefusalsOverTheSum) {
   auto words = reduced({words_of({3, 0.25F}, {{{0}, -1e300}, {{1}, 3 * small}}, false, {0}),
                         words_of({4}, {{{2}, 1e300}}, true, {1})});
 
-  auto verdict = read_verdict(words, kLanes);
+  auto verdict = read_verdict(words, {kLanes});
 
   EXPECT_EQ(verdict.gradient_norm, std::sqrt(25.0625));
   EXPECT_EQ(verdict.nonfinite_gradients, 0);
@@ -54,20 +54,20 @@ TEST(Verdict, CountsTheRanksThatRefuse) {
   auto words =
       reduced({words_of({}, {}, true, {2}), words_of({}, {}, false, {3}), words_of({}, {}, true, {5})});
 
-  EXPECT_EQ(read_verdict(words, kLanes).refusing, 2);
+  EXPECT_EQ(read_verdict(words, {kLanes}).refusing, 2);
 }
 
 TEST(Verdict, HasRoomForTheWishesOfManyRanks) {
   std::vector<std::vector<std::int64_t>> ranks(1000, words_of({}, {}, false, {0}, 0x8000'0003));
   ranks.push_back(words_of({}, {}, false, {0}, 0x10));
 
-  EXPECT_EQ(read_verdict(reduced(ranks), kLanes).wishes, 0x8000'0013);
+  EXPECT_EQ(read_verdict(reduced(ranks), {kLanes}).wishes, 0x8000'0013);
 }
 
 TEST(Verdict, TellsEveryRankWhatAnyRankWishes) {
   auto words = reduced({words_of({1}, {}, false, {0}, kWishSave), words_of({1}, {}, true, {1}, kWishLeave)});
 
-  auto verdict = read_verdict(words, kLanes);
+  auto verdict = read_verdict(words, {kLanes});
 
   EXPECT_EQ(verdict.wishes, kWishSave | kWishLeave);
   EXPECT_EQ(verdict.refusing_rank, core::Rank{1});
@@ -79,11 +79,59 @@ TEST(Verdict, CountsNaNAndInfOfAllRanksAndKeepsALossThatIsNaN) {
   auto words = reduced({words_of({nan, 1, -infinity}, {{{0}, std::nan("")}, {{1}, -infinity}}, false, {0}),
                         words_of({infinity}, {}, false, {1})});
 
-  auto verdict = read_verdict(words, kLanes);
+  auto verdict = read_verdict(words, {kLanes});
 
   EXPECT_EQ(verdict.nonfinite_gradients, 3);
   EXPECT_EQ(verdict.gradient_norm, 1) << "of what is finite";
   EXPECT_TRUE(std::isnan(verdict.loss));
+}
+
+TEST(Verdict, DividesByTheExactSumOfWeights) {
+  const double small = std::nextafter(0.1, 1.0);
+  auto words = reduced({words_of({3}, {{{0}, 4, 1e300}, {{1}, 8, 0}}, false, {0}),
+                        words_of({4}, {{{2}, 1, 3 * small}}, false, {1})});
+
+  auto verdict = read_verdict(words, {.lanes = 3, .microbatches = 4, .loss_divisor = 5});
+
+  EXPECT_EQ(verdict.weight, 1e300 + 3 * small);
+  EXPECT_EQ(verdict.loss, 13 / (verdict.weight / 5));
+  EXPECT_EQ(verdict.gradient_factor, 60 / verdict.weight);
+  EXPECT_EQ(verdict.unweighted_lanes, 0);
+  EXPECT_EQ(read_verdict(words, {.lanes = 3, .average = false}).gradient_factor, 1);
+}
+
+TEST(Verdict, TakesWeightsThatAreTheDivisorsForNone) {
+  for (const double rows : {16.0, 48.0, 1023.0}) {
+    for (const int microbatches : {1, 3, 4}) {
+      const double weight = rows * microbatches;
+      auto words = reduced({words_of({3}, {{{0}, 0.1, weight}, {{1}, 0.2, weight}}, false, {0}),
+                            words_of({4}, {{{2}, 0.7, weight}}, false, {1})});
+
+      auto verdict = read_verdict(words, {.lanes = 3, .microbatches = microbatches, .loss_divisor = rows});
+
+      EXPECT_EQ(verdict.gradient_factor, 1);
+    }
+  }
+}
+
+TEST(Verdict, CountsLanesWithoutAWeightOnlyWhereOthersHaveOne) {
+  auto none = reduced({words_of({}, {{{0}, 1}, {{1}, 2}}, false, {0}), words_of({}, {{{2}, 3}}, false, {1})});
+  auto one =
+      reduced({words_of({}, {{{0}, 1}, {{1}, 2}}, false, {0}), words_of({}, {{{2}, 3, 1}}, false, {1})});
+
+  EXPECT_EQ(read_verdict(none, {kLanes}).unweighted_lanes, 0);
+  EXPECT_EQ(read_verdict(none, {kLanes}).weight, kLanes);
+  EXPECT_EQ(read_verdict(one, {kLanes}).unweighted_lanes, 2);
+}
+
+TEST(Verdict, HasNoLossWithoutATarget) {
+  auto words = words_of({}, {{{0}, 0, 0}, {{1}, 0, 0}, {{2}, 0, 0}}, false, {0});
+
+  auto verdict = read_verdict(words, {kLanes});
+
+  EXPECT_EQ(verdict.weight, 0);
+  EXPECT_EQ(verdict.loss, 0);
+  EXPECT_EQ(verdict.gradient_factor, 1);
 }
 
 TEST(Verdict, DoesNotDependOnHowTheGradientIsCut) {
@@ -95,7 +143,7 @@ TEST(Verdict, DoesNotDependOnHowTheGradientIsCut) {
     auto parts = reduced(
         {words_of({all.begin(), border}, {}, false, {0}), words_of({border, all.end()}, {}, false, {1})});
 
-    EXPECT_EQ(read_verdict(parts, kLanes), read_verdict(whole, kLanes));
+    EXPECT_EQ(read_verdict(parts, {kLanes}), read_verdict(whole, {kLanes}));
   }
 }
 

@@ -31,6 +31,7 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   set(options, "wire-dtype", "bf16");
   set(options, "unused-parameters", "zeros");
   set(options, "clip-norm", "2.5");
+  set(options, "loss-divisor", "3.5");
   set(options, "optimizer", "sgd");
   set(options, "beta1", "0.1");
   set(options, "beta2", "0.2");
@@ -61,6 +62,7 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   EXPECT_EQ(training.staging_elements, 9);
   EXPECT_EQ(training.wire_dtype, core::DType::bf16);
   EXPECT_EQ(training.clip_norm, 2.5);
+  EXPECT_EQ(training.loss_divisor, 3.5);
   EXPECT_EQ(training.optimizer.kind, core::OptimizerKind::sgd);
   EXPECT_EQ(training.optimizer.beta1, 0.1);
   EXPECT_EQ(training.optimizer.beta2, 0.2);

@@ -96,6 +96,35 @@ TEST_F(CTrainer, StepsEachGroupOfParametersInItsOwnWayAndFrozenOnesNot) {
   EXPECT_EQ(values(2)[3], 7);
 }
 
+TEST_F(CTrainer, DividesByTheWeightsOfLanes) {
+  add_vector("weight");
+  set("optimizer", "sgd");
+  set("weight-decay", "0");
+  set("loss-divisor", "4");
+  join();
+
+  begin_lane();
+  add_gradient(0, 3);
+  EXPECT_EQ(troupe_end_weighted_lane(session_, 1, -1, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(error_.message), HasSubstr("not negative"));
+  ASSERT_EQ(troupe_end_weighted_lane(session_, 5, 6, &error_), TROUPE_OK) << error_.message;
+  troupe_step_outcome outcome{};
+  ASSERT_EQ(troupe_finish_step(session_, nullptr, 0, &outcome, &error_), TROUPE_OK) << error_.message;
+
+  EXPECT_EQ(outcome.weight, 6);
+  EXPECT_DOUBLE_EQ(outcome.loss, 5.0 * 4 / 6);
+  EXPECT_DOUBLE_EQ(outcome.gradient_norm, 4);
+  EXPECT_EQ(values(0)[3], -2);
+
+  begin_lane();
+  add_gradient(0, 3);
+  ASSERT_EQ(troupe_end_weighted_lane(session_, 0, 0, &error_), TROUPE_OK) << error_.message;
+  ASSERT_EQ(troupe_finish_step(session_, nullptr, 0, &outcome, &error_), TROUPE_OK) << error_.message;
+  EXPECT_EQ(outcome.committed, 0);
+  EXPECT_THAT(std::string(outcome.reason), HasSubstr("no lane of the step has a target"));
+  EXPECT_EQ(values(0)[3], -2);
+}
+
 TEST_F(CTrainer, ScalesLossesAndBacksOffAfterGradientsThatAreNotFinite) {
   add_vector("weight");
   set("loss-scaling", "dynamic");
