@@ -70,12 +70,6 @@ foreach(program troupe gpt)
     install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT programs)
   endif()
 endforeach()
-# Among all programs of a machine "gpt" is too general a name.
-if(TARGET gpt)
-  install(CODE "
-    set(folder_of_programs \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")
-    file(RENAME \"\${folder_of_programs}/gpt\" \"\${folder_of_programs}/troupe-gpt\")" COMPONENT programs)
-endif()
 install(FILES "${PROJECT_SOURCE_DIR}/README.md" DESTINATION share/doc/troupe-doc COMPONENT documents)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" DESTINATION share/doc/troupe-doc COMPONENT documents)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/apps/examples" DESTINATION share/doc/troupe-doc COMPONENT documents

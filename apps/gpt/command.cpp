@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -114,11 +115,11 @@ int exit_code_of(RunEnd end) {
   return 1;
 }
 
-int train_as_told(int argc, char** argv) {
+int train_as_told(const std::string& program, int argc, char** argv) {
   CLI::App app(
       "Trains a language model on a text or on documents in JSONL: as one rank of a job that `troupe launch` "
       "or torchrun started, or alone. Tokens are bytes, or what the tokenizer.json of --model makes of them.",
-      "gpt");
+      program);
   app.footer(
       "Exits with 0 at the end, 75 when it was asked to leave and has saved,\n"
       "96 when another rank failed first, 97 when there is no checkpoint it can use\n"
@@ -130,14 +131,16 @@ int train_as_told(int argc, char** argv) {
   if (const auto end = parse_command_line(app, argc, argv)) return *end;
   const Result<RunEnd> done = train(std::move(options));
   if (done) return exit_code_of(*done);
-  fmt::print(stderr, "gpt: {}\n", done.error().message);
+  fmt::print(stderr, "{}: {}\n", program, done.error().message);
   return actors::exit_code_of(done.error());
 }
 
 }  // namespace
 
 int run_command(int argc, char** argv) {
-  return run_program("gpt", 1, [&] { return train_as_told(argc, argv); });
+  // By the name it was started with: troupe-gpt, or gpt in the build tree.
+  const std::string program = argc > 0 ? std::filesystem::path(argv[0]).filename().string() : "troupe-gpt";
+  return run_program(program.c_str(), 1, [&] { return train_as_told(program, argc, argv); });
 }
 
 }  // namespace troupe::apps::gpt

@@ -2,7 +2,7 @@
 
 namespace troupe::apps::gpt {
 
-/// The program `gpt`; returns its exit code.
+/// The program `troupe-gpt`; returns its exit code.
 int run_command(int argc, char** argv);
 
 }  // namespace troupe::apps::gpt

@@ -14,7 +14,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 PREFIX = "build/release/bin/"
 MODEL = os.path.join(ROOT, "tests/golden/models/Qwen3-8B.json")
 SHORTER = {
-    "bin/gpt": " --preset tiny --steps 3 --batch 2 --evaluation-batches 1 --sample-bytes 20",
+    "bin/troupe-gpt": " --preset tiny --steps 3 --batch 2 --evaluation-batches 1 --sample-bytes 20",
     "bench step": " --steps 5 --layer-milliseconds 0.2",
     "bench checkpoint": " --repeats 1",
     "bench kernels": " --mib 1 --repeats 1",
