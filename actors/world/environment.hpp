@@ -12,7 +12,7 @@ namespace troupe::actors {
 
 /// What a launcher tells a process about its place in the job.
 struct JobEnvironment {
-  std::string launcher = "none";  ///< the source: "troupe", "torchrun", "Open MPI", "PMI", "Slurm" or "none"
+  std::string launcher = "none";  ///< the source: "troupe", "torchrun", another engine's name, or "none"
   core::Rank rank{0};
   core::WorldSize world{1};
   int local_rank = 0;
@@ -39,8 +39,8 @@ Variables process_variables();
 /// if it is set, otherwise the devices of the driver.
 int visible_gpus(const Variables& variables);
 
-/// Reads, in this order, the variables of TROUPE_*, torchrun, Open MPI, PMI and Slurm; one rank if none is
-/// set. Errc::invalid_argument names the variable that is missing or cannot be parsed.
+/// Reads the variables of TROUPE_* and torchrun, or those of the engine that started this process; one rank
+/// if none is set. Errc::invalid_argument names the variable that is missing or cannot be parsed.
 core::Result<JobEnvironment> detect_environment(const Variables& variables);
 
 }  // namespace troupe::actors

@@ -12,7 +12,7 @@ namespace troupe::actors {
 /// there is no route.
 core::Result<std::string> own_address_towards(const std::string& host, std::uint16_t port);
 
-/// Whether the address means the host itself, wherever it is used: "localhost", 127.x.x.x or "::1".
+/// Whether the address means the host itself, wherever it is used: "localhost", 127.x.x.x, "::1" in any form.
 bool is_loopback(const std::string& host);
 
 }  // namespace troupe::actors

@@ -202,8 +202,8 @@ troupe_status troupe_options_add_pass(troupe_options* options, troupe_pass kind,
 
 /* ---- A session. ---- */
 
-/* Joins the job that the process's environment names (troupe launch, torchrun, Open MPI, Slurm; otherwise one rank
-   alone). Returns when all ranks are there and agree. Call it early in main(): it blocks SIGUSR1 for all threads that
+/* Joins the job that the process's environment names (troupe launch, torchrun, Slurm, Open MPI, hydra; otherwise
+   one rank alone). Returns when all ranks are there and agree. Call it early in main(): it blocks SIGUSR1 for all threads that
    start later. */
 troupe_status troupe_session_join(const troupe_options* options, troupe_session** session, troupe_error* error);
 /* Ends the session in any state; NULL is allowed. */

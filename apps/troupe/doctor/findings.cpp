@@ -14,7 +14,10 @@
 #include <optional>
 
 #include "actors/shell/caf_version.hpp"
+#include "actors/world/endpoint.hpp"
+#include "actors/world/engine.hpp"
 #include "actors/world/environment.hpp"
+#include "actors/world/host_identity.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "core/version.hpp"
 #include "gpu/collective/nccl/library.hpp"
@@ -186,10 +189,31 @@ Finding blas() {
   return {"openblas", Status::ok, value, ""};
 }
 
+/// What this process is, if somebody starts it as a rank: `srun troupe doctor` says what each rank would see.
+Finding place_in_job() {
+  const auto found = actors::detect_environment(actors::process_variables());
+  if (!found) return {"rank", Status::broken, "cannot be told", found.error().message};
+  const auto& environment = *found;
+  const auto host = actors::host_identity().name;
+  if (environment.world.value == 1)
+    return {"rank", Status::ok, fmt::format("0 of 1 on {}, launcher: {}", host, environment.launcher), ""};
+  const actors::Endpoint where{environment.control_host, environment.control_port};
+  const auto facts = actors::engine_facts(actors::process_variables());
+  const bool knows_hosts = !facts.local_source.empty();
+  return {
+      "rank", knows_hosts ? Status::ok : Status::warn,
+      fmt::format("{} of {}, local rank {} of {} on {}, launcher: {}, start {}, {} at {}",
+                  environment.rank.value, environment.world.value, environment.local_rank,
+                  environment.local_world, host, environment.launcher, environment.epoch.value,
+                  facts.agent_key.empty() ? "rank 0" : "torchrun's store", to_string(where)),
+      knows_hosts ? "" : "no variable says which ranks share a host; LOCAL_RANK and LOCAL_WORLD_SIZE would"};
+}
+
 }  // namespace
 
 std::vector<Finding> examine() {
   return {{"troupe", Status::ok, core::kVersion, ""},
+          place_in_job(),
           compiler(),
           {"caf", Status::ok, actors::caf_version(), ""},
           kernel(),
