@@ -1,5 +1,9 @@
 #include "actors/shell/process_rank.hpp"
+#include "actors/shell/rank_places.hpp"
+#include "actors/world/engine.hpp"
+#include "actors/world/host_identity.hpp"
 #include "actors/world/io_worker.hpp"
+#include "actors/world/meeting_point.hpp"
 #include "actors/world/own_address.hpp"
 #include "actors/world/storage/posix.hpp"
 
@@ -13,6 +17,7 @@
 #include <shared_mutex>
 
 #include "actors/world/signal_watcher.hpp"
+#include "actors/world/thread_limit.hpp"
 #include "actors/world/transport/tcp.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
@@ -29,6 +34,8 @@ using messages::Role;
 struct ProcessRank::State {
   ProcessWorldOptions options;
   JobEnvironment environment;
+  EngineFacts facts;
+  bool has_own_environment = false;  ///< the caller's, instead of the process's
   JobToken token{};
   std::string device_name;
   std::unique_ptr<gpu::Device> device;
@@ -40,7 +47,8 @@ struct ProcessRank::State {
   bool is_used = false;           ///< there was a session, or an attempt to join
   std::shared_mutex stage_mutex;  // guards stage: users share it, setting or taking it is exclusive
   std::unique_ptr<CafStage> stage;
-  std::unique_ptr<TcpNetwork> network;  ///< null in a world of one; set before there are actors
+  std::unique_ptr<MeetingPoint> meeting_point;  ///< if torchrun's agent has the port
+  std::unique_ptr<TcpNetwork> network;          ///< null in a world of one; set before there are actors
   std::unique_ptr<SignalWatcher> watcher;
   std::unique_ptr<Storage> storage;
   std::unique_ptr<Storage> local_storage;
@@ -50,7 +58,15 @@ struct ProcessRank::State {
   std::uint64_t messages_before_close = 0;
   std::set<core::Rank> distrusted;  ///< sent what they must not; only the network's thread accesses it
 
-  TcpOptions network_options() const {
+  bool is_one_host() const { return environment.local_world == environment.world.value; }
+
+  RankPlace place() const {
+    auto host = host_identity();
+    return {host.id, std::move(host.name), environment.local_rank, environment.local_world,
+            facts.local_source};
+  }
+
+  core::Result<TcpOptions> network_options() {
     TcpOptions chosen;
     chosen.router.job = environment.job + "." + std::to_string(environment.epoch.value);
     chosen.router.self = environment.rank;
@@ -58,12 +74,24 @@ struct ProcessRank::State {
     chosen.router.token = token;
     chosen.address = environment.control_host;
     chosen.port = environment.control_port;
+    chosen.spans_hosts = !is_one_host();
     chosen.log = options.log;
+    if (facts.agent_key.empty()) return chosen;
+    meeting_point = std::make_unique<MeetingPoint>(environment, facts.agent_key, options.log);
+    chosen.find = [this](std::chrono::nanoseconds limit) { return meeting_point->find(limit); };
+    if (environment.rank.value != 0) return chosen;
+    chosen.address = TRY(meeting_point->host_to_listen_at());
+    chosen.port = 0;
+    chosen.announce = [this](std::uint16_t port) { return meeting_point->announce(port); };
+    chosen.all_have_come = [this] { meeting_point->close(); };
     return chosen;
   }
 };
 
 namespace {
+
+/// What a rank starts at least: streams, actors, the network, signals, files.
+constexpr int kThreads = 12;
 
 void write_line(std::string_view line) {
   std::string text(line);
@@ -72,12 +100,15 @@ void write_line(std::string_view line) {
   [[maybe_unused]] auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-core::Result<JobToken> token_of(const JobEnvironment& environment) {
+core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineFacts& facts) {
   if (!environment.token.empty()) return token_from_hex(environment.token);
-  if (environment.world.value > 1 && !is_loopback(environment.control_host)) {
+  // With torchrun's agent the ranks of one host meet on the loopback interface.
+  const bool is_here = is_loopback(environment.control_host) ||
+                       (!facts.agent_key.empty() && environment.local_world == environment.world.value);
+  if (environment.world.value > 1 && !is_here) {
     return core::fail(
         core::Errc::invalid_argument,
-        "the control network listens on {}, beyond this host, and TROUPE_JOB_TOKEN is not set; give all "
+        "the control network is at {}, beyond this host, and TROUPE_JOB_TOKEN is not set; give all "
         "ranks the same 64 hexadecimal digits in it, for example from `openssl rand -hex 32`",
         environment.control_host);
   }
@@ -126,13 +157,16 @@ std::string directory_of_rank(std::string directory, core::Rank rank) {
 core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptions options) {
   auto state = std::make_unique<State>();
   state->options = std::move(options);
-  if (!state->options.environment) {
+  state->has_own_environment = static_cast<bool>(state->options.environment);
+  if (!state->has_own_environment) {
     state->options.environment = [] { return detect_environment(process_variables()); };
+    state->facts = engine_facts(process_variables());
   }
   if (!state->options.log) state->options.log = write_line;
   TRY(gpu::check_collectives(state->options.collectives));
   state->environment = TRY(state->options.environment());
-  state->token = TRY(token_of(state->environment));
+  state->token = TRY(token_of(state->environment, state->facts));
+  TRY(check_threads(kThreads));
   std::unique_ptr<ProcessRank> world(new ProcessRank(std::move(state)));
   world->state_->watcher =
       std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
@@ -212,9 +246,10 @@ core::Result<void> ProcessRank::open_device() {
 core::Result<std::string> ProcessRank::gloo_host() const {
   if (!state_->options.gloo_host.empty()) return state_->options.gloo_host;
   // When nothing from outside needs to reach them.
-  if (environment().local_world == world_size().value) return "127.0.0.1";
+  if (state_->is_one_host()) return "127.0.0.1";
   auto address = TRY(own_address_towards(environment().control_host, environment().control_port));
-  if (!is_loopback(address)) return address;
+  // If all ranks reached rank 0 on the loopback interface, they reach each other there.
+  if (!is_loopback(address) || is_loopback(environment().control_host)) return address;
   return core::fail(core::Errc::invalid_argument,
                     "ranks on several hosts reach each other over Gloo, and this host's address on the way "
                     "to rank 0 ({}) is {}, which leads nowhere else; give ProcessWorldOptions::gloo_host",
@@ -228,21 +263,27 @@ core::Result<gpu::CollectiveBackend*> ProcessRank::collectives(gpu::Rendezvous& 
   }
   gpu::CollectiveOptions options;
   if (state_->options.collectives == "gloo") options.gloo_host = TRY(gloo_host());
+  options.host = host_identity().id;
+  options.address_of_host = [this] { return gloo_host(); };
   options.register_memory = state_->options.register_memory;
   options.log = state_->options.log;
   state_->backend = TRY(gpu::open_collectives(state_->options.collectives, *state_->device,
                                               state_->device_name, rendezvous, options));
+  if (!state_->has_own_environment) {
+    state_->backend = std::make_unique<PlacedBackend>(std::move(state_->backend), rendezvous, state_->place(),
+                                                      world_size());
+  }
   return state_->backend.get();
 }
 
 core::Result<gpu::CollectiveBackend*> ProcessRank::host_collectives(gpu::Rendezvous& rendezvous) {
   if (!state_->host_device) return state_->backend.get();
   if (state_->host_backend) return state_->host_backend.get();
-  const bool is_one_host = environment().local_world == world_size().value;
   gpu::CollectiveOptions options;
-  if (!is_one_host) options.gloo_host = TRY(gloo_host());
-  state_->host_backend = TRY(gpu::open_collectives(is_one_host ? "shared_memory" : "gloo",
-                                                   *state_->host_device, "host", rendezvous, options));
+  options.host = host_identity().id;
+  options.address_of_host = [this] { return gloo_host(); };
+  state_->host_backend =
+      TRY(gpu::open_collectives("automatic", *state_->host_device, "host", rendezvous, options));
   return state_->host_backend.get();
 }
 
@@ -255,7 +296,7 @@ core::Result<void> ProcessRank::open(Hooks hooks) {
   state_->hooks = std::move(hooks);
   if (world_size().value > 1) {
     state_->network = std::make_unique<TcpNetwork>(
-        state_->network_options(), [this](NetworkEvent event) { on_network(std::move(event)); });
+        TRY(state_->network_options()), [this](NetworkEvent event) { on_network(std::move(event)); });
   }
   CafStageOptions options;
   options.rank = rank();

@@ -21,6 +21,7 @@ inline int exit_code_of(const core::Error& error) {
       return 2;
     case core::Errc::peer_lost:
     case core::Errc::stale_epoch:
+    case core::Errc::timeout:  // of a wait for others
       return kExitFenced;
     default:
       return 1;

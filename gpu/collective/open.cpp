@@ -1,6 +1,7 @@
 #include "gpu/collective/open.hpp"
 
 #include "core/errors.hpp"
+#include "gpu/collective/automatic_backend.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/nccl/open_nccl.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
@@ -20,6 +21,7 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_vi
                                                                   const CollectiveOptions& options) {
   TRY(check_collectives(name));
   const bool is_gpu = device.kind() == DeviceKind::cuda;
+  const bool by_host = name == "automatic" && !is_gpu && options.host != 0;
   if (name == "automatic") name = is_gpu ? "nccl" : "shared_memory";
   if (is_gpu != (name == "nccl")) {
     return core::fail(core::Errc::invalid_argument, "{} does not move the memory of '{}'; use {}", name,
@@ -29,6 +31,11 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_vi
     return core::fail(core::Errc::invalid_argument,
                       "{} has no memory to register; leave --register-memory out, or use GPUs and nccl",
                       name);
+  }
+  if (by_host) {
+    std::unique_ptr<CollectiveBackend> backend =
+        std::make_unique<AutomaticBackend>(rendezvous, options.host, options.address_of_host);
+    return backend;
   }
   if (name == "shared_memory") {
     std::unique_ptr<CollectiveBackend> backend = std::make_unique<SharedMemoryBackend>(rendezvous);

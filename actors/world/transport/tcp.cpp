@@ -21,6 +21,8 @@
 #include <thread>
 #include <utility>
 
+#include "actors/world/own_address.hpp"
+#include "core/disregard.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::actors {
@@ -32,6 +34,8 @@ using core::Errc;
 constexpr std::size_t kChunkBytes = std::size_t{64} << 10;
 constexpr auto kFirstRetry = std::chrono::milliseconds(10);
 constexpr auto kLastRetry = std::chrono::milliseconds(500);
+/// A timer that fires later than this shows that this process did not run.
+constexpr auto kLatest = std::chrono::seconds(1);
 /// How long a refused peer has to read the reason.
 constexpr auto kLinger = std::chrono::seconds(1);
 
@@ -77,7 +81,9 @@ class TcpNetwork::Shell {
   core::Result<void> listen();
   core::Result<void> reach();
   core::Result<void> bind();
+  std::vector<tcp::endpoint> places_to_bind(const tcp::resolver::results_type& found) const;
   std::error_code bind_to(const tcp::endpoint& endpoint);
+  core::Result<void> find_hub(std::chrono::nanoseconds patience);
   void run();
   void stop();
   void accept();
@@ -94,6 +100,7 @@ class TcpNetwork::Shell {
   void deliver(NetworkEvent event);
   void close_when_complete(const NetworkEvent& event);
   void arm();
+  std::chrono::nanoseconds now();
   void opened(core::Result<void> result);
   void log(std::string_view line) const {
     if (options_.log) options_.log(line);
@@ -101,10 +108,13 @@ class TcpNetwork::Shell {
 
   const TcpOptions options_;
   const NetworkHandler handler_;
-  std::uint16_t port_ = 0;
+  std::string address_;     ///< where rank 0 is
+  std::uint16_t port_ = 0;  ///< there
 
-  std::mutex mutex_;  // guards router_ and quiet_
+  std::mutex mutex_;  // guards router_, frozen_, armed_ and quiet_
   Router router_;
+  std::chrono::nanoseconds frozen_{};                                 ///< how long this process did not run
+  std::chrono::nanoseconds armed_ = std::chrono::nanoseconds::max();  ///< when timer_ fires; max for never
   bool quiet_ = false;  ///< everything was sent and no rank is connected
   std::condition_variable changed_;
   std::atomic<bool> pump_is_posted_ = false;
@@ -115,7 +125,6 @@ class TcpNetwork::Shell {
   tcp::resolver resolver_{io_};
   tcp::socket connecting_{io_};
   asio::steady_timer timer_{io_};
-  std::chrono::nanoseconds armed_ = std::chrono::nanoseconds::max();  ///< when timer_ fires; max for never
   asio::steady_timer retry_timer_{io_};
   std::chrono::milliseconds retry_after_ = kFirstRetry;
   std::chrono::nanoseconds give_up_{};
@@ -136,8 +145,8 @@ core::Result<void> TcpNetwork::Shell::bind() {
                       "or an address of the host of rank 0",
                       options_.address, error.message());
   }
-  for (const auto& entry : found) {
-    error = bind_to(entry.endpoint());
+  for (const auto& place : places_to_bind(found)) {
+    error = bind_to(place);
     // A name may also mean addresses that this host does not have; the others come to one that it has.
     if (error != std::errc::address_not_available && error != std::errc::address_family_not_supported) break;
   }
@@ -150,6 +159,15 @@ core::Result<void> TcpNetwork::Shell::bind() {
   log(fmt::format("the control network listens at {} port {}{}", options_.address, port_,
                   bound.address().is_loopback() ? "" : ", which other hosts can reach; it is not encrypted"));
   return {};
+}
+
+std::vector<tcp::endpoint> TcpNetwork::Shell::places_to_bind(const tcp::resolver::results_type& found) const {
+  std::vector<tcp::endpoint> places;
+  for (const auto& entry : found) places.push_back(entry.endpoint());
+  const bool only_here =
+      std::ranges::all_of(places, [](const auto& place) { return place.address().is_loopback(); });
+  if (!options_.spans_hosts || !only_here || is_loopback(options_.address)) return places;
+  return {tcp::endpoint(tcp::v6(), options_.port), tcp::endpoint(tcp::v4(), options_.port)};
 }
 
 std::error_code TcpNetwork::Shell::bind_to(const tcp::endpoint& endpoint) {
@@ -172,24 +190,34 @@ core::Result<void> TcpNetwork::Shell::start() {
 
 core::Result<void> TcpNetwork::Shell::listen() {
   TRY(bind());
+  if (options_.announce) TRY(options_.announce(port_));
   accept();
   run();
   return {};
 }
 
 core::Result<void> TcpNetwork::Shell::reach() {
+  address_ = options_.address;
   port_ = options_.port;
   give_up_ = steady_now() + options_.connect_deadline;
+  TRY(find_hub(options_.connect_deadline));
   resolve();
   auto result = opening_.get_future();
   run();
   // The network's thread gives up by itself; the extra second is in case it cannot run.
   if (result.wait_for(options_.connect_deadline + std::chrono::seconds(1)) == std::future_status::timeout) {
     return core::fail(Errc::timeout, "rank 0 at {} port {} did not welcome this rank within {:.3g} s",
-                      options_.address, options_.port,
-                      std::chrono::duration<double>(options_.connect_deadline).count());
+                      address_, port_, std::chrono::duration<double>(options_.connect_deadline).count());
   }
   return result.get();
+}
+
+core::Result<void> TcpNetwork::Shell::find_hub(std::chrono::nanoseconds patience) {
+  if (!options_.find) return {};
+  auto found = TRY(options_.find(patience));
+  address_ = std::move(found.host);
+  port_ = found.port.value_or(0);
+  return {};
 }
 
 void TcpNetwork::Shell::run() {
@@ -222,11 +250,11 @@ void TcpNetwork::Shell::accept() {
 
 void TcpNetwork::Shell::resolve() {
   std::error_code not_numeric;
-  auto address = asio::ip::make_address(options_.address, not_numeric);
+  auto address = asio::ip::make_address(address_, not_numeric);
   if (!not_numeric) {
-    return try_to_connect(tcp::resolver::results_type::create(tcp::endpoint(address, options_.port), "", ""));
+    return try_to_connect(tcp::resolver::results_type::create(tcp::endpoint(address, port_), "", ""));
   }
-  resolver_.async_resolve(options_.address, std::to_string(options_.port),
+  resolver_.async_resolve(address_, std::to_string(port_),
                           [this](std::error_code error, tcp::resolver::results_type endpoints) {
                             if (error) return retry({}, error.message());
                             try_to_connect(std::move(endpoints));
@@ -247,14 +275,16 @@ void TcpNetwork::Shell::retry(tcp::resolver::results_type endpoints, std::string
         Errc::timeout,
         "rank 0 could not be reached at {} port {} within {:.3g} s: {}; see whether rank 0 has started, and "
         "that MASTER_ADDR and MASTER_PORT are the same on all ranks",
-        options_.address, options_.port, std::chrono::duration<double>(options_.connect_deadline).count(),
-        why));
+        address_, port_, std::chrono::duration<double>(options_.connect_deadline).count(), why));
   }
   retry_timer_.expires_after(retry_after_);
   retry_after_ = std::min(2 * retry_after_, kLastRetry);
   retry_timer_.async_wait([this, endpoints = std::move(endpoints)](std::error_code aborted) {
     if (aborted) return;
-    endpoints.empty() ? resolve() : try_to_connect(endpoints);
+    if (!endpoints.empty() && !options_.find) return try_to_connect(endpoints);
+    // A rank 0 of an earlier start may have said where it listened.
+    core::disregard(find_hub(kLastRetry), "the place that is known is tried again");
+    resolve();
   });
 }
 
@@ -268,7 +298,7 @@ void TcpNetwork::Shell::adopt(tcp::socket socket) {
   Id id = 0;
   {
     std::lock_guard lock(mutex_);
-    id = router_.open(steady_now());
+    id = router_.open(now());
   }
   wires_.emplace(id, wire);
   read(id, wire);
@@ -276,19 +306,19 @@ void TcpNetwork::Shell::adopt(tcp::socket socket) {
 }
 
 void TcpNetwork::Shell::read(Id id, const WirePointer& wire) {
-  wire->socket.async_read_some(asio::buffer(wire->input), [this, id, wire](std::error_code error,
-                                                                           std::size_t bytes) {
-    {
-      std::lock_guard lock(mutex_);
-      if (error) {
-        router_.disconnected(id, error == asio::error::eof ? "end of file" : error.message(), steady_now());
-      } else {
-        router_.receive(id, std::span(wire->input).first(bytes), steady_now());
-      }
-    }
-    error ? finish(id, wire) : read(id, wire);
-    pump();
-  });
+  wire->socket.async_read_some(
+      asio::buffer(wire->input), [this, id, wire](std::error_code error, std::size_t bytes) {
+        {
+          std::lock_guard lock(mutex_);
+          if (error) {
+            router_.disconnected(id, error == asio::error::eof ? "end of file" : error.message(), now());
+          } else {
+            router_.receive(id, std::span(wire->input).first(bytes), now());
+          }
+        }
+        error ? finish(id, wire) : read(id, wire);
+        pump();
+      });
 }
 
 void TcpNetwork::Shell::write(Id id, const WirePointer& wire) {
@@ -329,7 +359,7 @@ void TcpNetwork::Shell::finish(Id id, const WirePointer& wire) {
 core::Result<void> TcpNetwork::Shell::send(core::Rank to, std::span<const std::byte> message) {
   {
     std::lock_guard lock(mutex_);
-    TRY(router_.send(to, message, steady_now()));
+    TRY(router_.send(to, message, now()));
   }
   pump_soon();
   return {};
@@ -379,6 +409,8 @@ void TcpNetwork::Shell::deliver(NetworkEvent event) {
 void TcpNetwork::Shell::close_when_complete(const NetworkEvent& event) {
   if (const auto* joined = std::get_if<RankJoined>(&event)) joined_.insert(joined->rank);
   const auto others = static_cast<std::size_t>(options_.router.world.value) - 1;
+  if (std::holds_alternative<RankJoined>(event) && joined_.size() == others && options_.all_have_come)
+    options_.all_have_come();
   if (!std::holds_alternative<RankLeft>(event) || joined_.size() < others) return;
   std::error_code ignored;
   acceptor_.close(ignored);
@@ -389,25 +421,33 @@ void TcpNetwork::Shell::arm() {
   for (Id id : router_.connections()) {
     if (!wires_.contains(id)) router_.forget(id);
   }
-  bool is_writing =
-      std::ranges::any_of(wires_, [](const auto& wire) { return !wire.second->output.empty(); });
-  quiet_ = router_.is_quiet() && !is_writing;
+  const auto is_written = [](const auto& wire) { return wire.second->output.empty(); };
+  quiet_ = router_.is_quiet() && std::ranges::all_of(wires_, is_written);
   changed_.notify_all();
 
   // Traffic postpones the deadline; the timer then fires too early once and is armed again.
-  auto deadline = router_.deadline();
-  if (deadline >= armed_) return;
-  armed_ = deadline;
-  timer_.expires_at(std::chrono::steady_clock::time_point(deadline));
+  const auto deadline = router_.deadline();
+  if (deadline == std::chrono::nanoseconds::max() || deadline + frozen_ >= armed_) return;
+  const auto due = deadline + frozen_;
+  armed_ = due;
+  timer_.expires_at(std::chrono::steady_clock::time_point(due));
   timer_.async_wait([this](std::error_code aborted) {
     if (aborted) return;
-    armed_ = std::chrono::nanoseconds::max();
     {
       std::lock_guard guard(mutex_);
-      router_.tick(steady_now());
+      router_.tick(now());
+      armed_ = std::chrono::nanoseconds::max();
     }
     pump();
   });
+}
+
+/// The time in which this process ran: if it was stopped, or its host, it heard nobody and blames nobody for
+/// it. A timer that is late shows that. Requires the mutex.
+std::chrono::nanoseconds TcpNetwork::Shell::now() {
+  const auto steady = steady_now();
+  if (steady - kLatest > armed_) frozen_ += steady - std::exchange(armed_, steady);
+  return steady - frozen_;
 }
 
 core::Result<void> TcpNetwork::Shell::close() {
@@ -416,7 +456,7 @@ core::Result<void> TcpNetwork::Shell::close() {
   bool done = false;
   {
     std::unique_lock lock(mutex_);
-    router_.leave(steady_now());
+    router_.leave(now());
     quiet_ = false;
     pump_soon();
     done = changed_.wait_for(lock, options_.close_deadline, [this] { return quiet_; });

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "actors/world/endpoint.hpp"
 #include "actors/world/network.hpp"
 #include "actors/world/transport/router.hpp"
 #include "core/result.hpp"
@@ -19,6 +20,14 @@ struct TcpOptions {
   /// requested.
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;  ///< at rank 0, 0 lets the system choose
+  /// Ranks of other hosts come to this name. At rank 0, a name that means the loopback interface there, as
+  /// a host's own name often does, is then taken for all interfaces.
+  bool spans_hosts = false;
+  /// If set: tells the others the port that rank 0 has bound.
+  std::function<core::Result<void>(std::uint16_t port)> announce;
+  /// If set: says where rank 0 listens, instead of `address` and `port`. Asked again if nobody is there.
+  std::function<core::Result<Endpoint>(std::chrono::nanoseconds patience)> find;
+  std::function<void()> all_have_come;  ///< if set: called once at rank 0, from the network's thread
   /// For reaching rank 0, which may start later, and being welcomed.
   std::chrono::nanoseconds connect_deadline = std::chrono::seconds(30);
   std::chrono::nanoseconds close_deadline = std::chrono::seconds(2);

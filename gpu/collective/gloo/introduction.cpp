@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "gpu/collective/job_failure.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/secret.hpp"
 
@@ -48,14 +49,6 @@ std::string greeting(const std::string& secret, int index) {
 int milliseconds_until(Clock::time_point give_up) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(give_up - Clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
-}
-
-/// Waits for any of the descriptors; false if the time ran out.
-bool wait_for(std::span<pollfd> descriptors, Clock::time_point give_up) {
-  while (Clock::now() < give_up) {
-    if (poll(descriptors.data(), descriptors.size(), milliseconds_until(give_up)) > 0) return true;
-  }
-  return false;
 }
 
 /// Reads until `said` has `bytes`. True if it has, empty while more may come, false if none will.
@@ -100,8 +93,10 @@ Result<std::pair<Descriptor, Doorplate>> open_door(const SocketAddress& own) {
 /// The process by which one member connects to all others.
 class Introduction {
  public:
-  Introduction(const GroupOptions& group, int self, Descriptor door, std::vector<Doorplate> doorplates)
+  Introduction(const GroupOptions& group, JobFailure& failure, int self, Descriptor door,
+               std::vector<Doorplate> doorplates)
       : group_(group),
+        failure_(failure),
         self_(self),
         door_(std::move(door)),
         doorplates_(std::move(doorplates)),
@@ -122,6 +117,16 @@ class Introduction {
   };
 
   int size() const { return static_cast<int>(group_.members.size()); }
+
+  /// Waits for any of the descriptors; false if the time ran out, or if waiting is of no use any more.
+  bool wait_for(std::span<pollfd> descriptors, Clock::time_point give_up) const {
+    while (Clock::now() < give_up && !failure_.look()) {
+      const int patience = std::min(milliseconds_until(give_up), kLookAroundMilliseconds);
+      if (poll(descriptors.data(), descriptors.size(), patience) > 0) return true;
+    }
+    return false;
+  }
+
   Descriptor& connection(int peer) { return connections_[static_cast<std::size_t>(peer)]; }
   const Doorplate& doorplate(int peer) const { return doorplates_[static_cast<std::size_t>(peer)]; }
   core::Rank rank(int peer) const { return group_.members[static_cast<std::size_t>(peer)]; }
@@ -248,6 +253,7 @@ class Introduction {
   }
 
   tl::unexpected<core::Error> late(const std::string& missing) const {
+    if (auto over = failure_.look()) return tl::unexpected(*std::move(over));
     std::string strangers;
     if (turned_away_ > 0) {
       strangers = fmt::format("; {} connections of strangers were turned away", turned_away_);
@@ -258,8 +264,10 @@ class Introduction {
   }
 
   static constexpr std::size_t kMostCallers = 64;
+  static constexpr int kLookAroundMilliseconds = 50;
 
   const GroupOptions& group_;
+  JobFailure& failure_;
   const int self_;
   const Descriptor door_;
   const std::vector<Doorplate> doorplates_;
@@ -293,7 +301,8 @@ Result<std::vector<Descriptor>> introduce(const GroupOptions& group, const Socke
     }
     doorplates.push_back(std::move(plate));
   }
-  return Introduction(group, self, std::move(door), std::move(doorplates)).run(give_up);
+  JobFailure failure(rendezvous, key_of(group.self));
+  return Introduction(group, failure, self, std::move(door), std::move(doorplates)).run(give_up);
 }
 
 }  // namespace troupe::gpu

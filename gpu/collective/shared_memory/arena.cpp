@@ -71,7 +71,8 @@ core::Result<void> Arena::meet(const OperationDeadline& deadline) {
 }
 
 core::Result<void> Arena::await(SharedWord& word, std::uint32_t target, const OperationDeadline& deadline,
-                                const std::function<bool(int)>& is_awaited) {
+                                const std::function<bool(int)>& is_awaited,
+                                const std::function<std::optional<Error>()>& over) {
   if (spin_for(word, target)) return {};
   for (;;) {
     const std::uint32_t seen = word.value.load();
@@ -83,6 +84,7 @@ core::Result<void> Arena::await(SharedWord& word, std::uint32_t target, const Op
     }
     sleep_while(word, seen, std::min<std::chrono::nanoseconds>(left, kLookAround));
     if (word.value.load() != seen) continue;
+    if (auto error = over ? over() : std::nullopt) return tl::unexpected(declare(*std::move(error)));
     const auto gone = find_lost(is_awaited);
     // Checked again: its last action before it ended may have been what this member waits for.
     if (gone && !has_reached(word.value.load(), target)) return tl::unexpected(declare(lost(*gone)));

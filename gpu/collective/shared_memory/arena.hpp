@@ -13,6 +13,7 @@
 #include "core/result.hpp"
 #include "gpu/collective/blocking_group.hpp"
 #include "gpu/collective/group.hpp"
+#include "gpu/collective/job_failure.hpp"
 #include "gpu/collective/shared_memory/layout.hpp"
 #include "gpu/collective/shared_memory/segment.hpp"
 
@@ -55,8 +56,10 @@ class Arena {
 
   /// Waits until the word's value has reached `target` (they wrap around). Otherwise declares peer_lost if a
   /// member for which `is_awaited` holds died or left, or timeout if the deadline passed. From any thread.
+  /// `over`, if given, may end the wait with an Error of its own.
   core::Result<void> await(SharedWord& word, std::uint32_t target, const OperationDeadline& deadline,
-                           const std::function<bool(int)>& is_awaited);
+                           const std::function<bool(int)>& is_awaited,
+                           const std::function<std::optional<core::Error>()>& over = {});
 
   /// Ends the group for all members with this error, or with the one declared earlier, which is returned.
   core::Error declare(core::Error error);
@@ -69,7 +72,7 @@ class Arena {
   Arena(GroupOptions group, int index, ArenaLayout layout, SharedSegment segment,
         std::chrono::nanoseconds spin);
 
-  core::Result<void> join();
+  core::Result<void> join(JobFailure& failure);
   core::Error declare(core::Error here, const std::string& text_for_others);
   core::Error lost(int member) const;
   core::Error late(const OperationDeadline& deadline, const std::function<bool(int)>& is_awaited) const;

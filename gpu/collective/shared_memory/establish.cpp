@@ -71,10 +71,11 @@ core::Result<std::unique_ptr<Arena>> Arena::establish(const GroupOptions& group,
   const bool has_own_core = static_cast<int>(group.members.size()) <= usable_cores();
   const auto spin = has_own_core ? options.spin : std::chrono::nanoseconds::zero();
   const std::string key = fmt::format("{}/{}/{}/shared_memory", group.job, group.epoch.value, group.name);
+  JobFailure failure(rendezvous, key);
   if (index > 0) {
     SharedSegment segment = TRY(open_announced(group, layout, rendezvous, key));
     std::unique_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
-    TRY(arena->join());
+    TRY(arena->join(failure));
     return arena;
   }
   const std::string name = TRY(new_segment_name(group.job, group.epoch.value, group.name));
@@ -82,17 +83,18 @@ core::Result<std::unique_ptr<Arena>> Arena::establish(const GroupOptions& group,
   const NameGuard guard(name);
   std::unique_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
   TRY(rendezvous.set(key, name + '\n' + agreement(group, layout)));
-  TRY(arena->join());
+  TRY(arena->join(failure));
   return arena;
 }
 
-core::Result<void> Arena::join() {
+core::Result<void> Arena::join(JobFailure& failure) {
   const OperationDeadline deadline("the set-up", group_.deadline);
   member(index_).process = TRY(identify(getpid()));
   header().joined.value.fetch_add(1);
   wake(header().joined);
-  TRY(await(header().joined, static_cast<std::uint32_t>(size()), deadline,
-            [this](int peer) { return member(peer).process.pid == 0; }));
+  TRY(await(
+      header().joined, static_cast<std::uint32_t>(size()), deadline,
+      [this](int peer) { return member(peer).process.pid == 0; }, [&] { return failure.look(); }));
   std::vector<ProcessIdentity> processes;
   for (int peer = 0; peer < size(); ++peer) processes.push_back(member(peer).process);
   watch_ = TRY(PeerWatch::open(processes));
